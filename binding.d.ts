@@ -1,0 +1,88 @@
+// The native module's typed face: all that lib/ knows of native/. Arrays are borrowed for the length of a call;
+// lib/ has checked their types and lengths and worded the errors, native/ checks them again for memory's sake
+// and throws a TypeError.
+
+/** A policy loss, KL estimator and entropy loss made ready to be evaluated together. */
+export interface NativeFunction {
+  readonly __native: unique symbol;
+}
+
+export interface NativeFunctionSpec {
+  /** `name` is one of native/engine/registry.h; options and choices by the names of its fields. */
+  policyLoss?: {
+    name: string;
+    options: Record<string, number | boolean | string>;
+    aggregation: string;
+    /** Of the experts' rows, where the loss tells them apart; like the others' if absent. */
+    expertAggregation?: string;
+  };
+  kl?: { name: string; aggregation: string };
+  entropy?: { usualRowsOnly: boolean; aggregation: string };
+}
+
+/** Order of the columns in `NativeBatch.data`. */
+export type NativeColumns = [logprob: number, oldLogprob: number, refLogprob: number, advantages: number, entropy: number];
+
+export interface NativeBatch {
+  /** B */
+  rows: number;
+  /** T; of packed rows the longest one's length. */
+  columns: number;
+  /** cuSeqlens of packed rows: B + 1 of them. */
+  offsets: Int32Array | undefined;
+  /** Columns in the order of NativeColumns: Float32Array, or Uint16Array for 16-bit dtypes. */
+  data: (Float32Array | Uint16Array | undefined)[];
+  /** For each column 0 float32, 1 float16, 2 bfloat16; plus 4 where it has one value per row. */
+  dtypes: number[];
+  /** Per token; 0: masked. */
+  mask: Uint8Array | undefined;
+  /** Per row; not 0: an expert's. */
+  expert: Uint8Array | undefined;
+}
+
+export interface NativeCall {
+  /** Receives the loss and the metrics, in the order of valueNames(). */
+  values: Float64Array;
+  /** Receives ∂loss/∂logprob per token. */
+  grad: Float32Array | undefined;
+  /** Receives ∂loss/∂entropy per token. */
+  gradEntropy: Float32Array | undefined;
+  mu: number | undefined;
+  klCoef: number | undefined;
+  /** Negative where entropy is a bonus. */
+  entropyCoef: number | undefined;
+  /** One element; where it becomes non-zero, evaluate() stops and its promise gives -1. */
+  abort: Int32Array | undefined;
+}
+
+export interface NativeBinding {
+  createFunction(spec: NativeFunctionSpec): NativeFunction;
+  valueNames(fn: NativeFunction): string[];
+  /** Gives a bit mask of the values that exist. Runs on this thread and the pool's. */
+  evaluateSync(fn: NativeFunction, batch: NativeBatch, call: NativeCall): number;
+  /** The same on the pool's threads alone; -1 if aborted. */
+  evaluate(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
+  /**
+   * Without a base: out = the estimator's value per token. With one: out = base − scale·m·kl per token.
+   * Gives the mean over rows of the mean of m·kl in each (0 without a base).
+   */
+  klSync(
+    estimator: string,
+    batch: NativeBatch,
+    out: Float32Array,
+    base: Float32Array | undefined,
+    scale: number,
+  ): number;
+  kl(
+    estimator: string,
+    batch: NativeBatch,
+    out: Float32Array,
+    base: Float32Array | undefined,
+    scale: number,
+  ): Promise<number>;
+  /** SAPO's gate of each ratio and advantage, into out. */
+  softGate(tauPos: number, tauNeg: number, ratio: Float32Array, advantages: Float32Array, out: Float32Array): void;
+  /** At most this many threads compute at once. */
+  setThreads(threads: number): void;
+  cpu(): { cores: number; threads: number; isa: string };
+}

@@ -1,0 +1,375 @@
+// Batches: what a caller may hand over, and its way to the views that native code reads. float32 and byte masks
+// go through without a copy; everything else is converted once.
+import type { NativeBatch } from '../binding.js';
+import { describeValue, LossError } from './errors.js';
+import type { KeyMapper } from './key-mapper.js';
+import { toCamelCase } from './options.js';
+
+/** 16-bit floats as their bits. */
+export interface HalfColumn {
+  data: Uint16Array;
+  dtype: 'float16' | 'bfloat16';
+}
+
+/**
+ * One float per token (row-major), or one per row where it is the same for all of a row's tokens.
+ * Float32Array is read in place; the 16-bit dtypes are widened as they are read; the rest is converted once.
+ */
+export type FloatColumn =
+  | Float32Array
+  | Float64Array
+  | HalfColumn
+  | { data: Float32Array; dtype: 'float32' }
+  | readonly number[]
+  | readonly (readonly number[])[];
+
+/** Not 0 (or true): the token counts. Uint8Array is read in place. */
+export type MaskColumn =
+  | Uint8Array
+  | readonly boolean[]
+  | readonly number[]
+  | readonly (readonly boolean[])[]
+  | readonly (readonly number[])[];
+
+/**
+ * A batch of B rows with T tokens each, or of packed rows. Every key is also taken under Trinity-RFT's name
+ * (`old_logprob`) and under the backend's (`old_log_probs` for verl). Keys that a function does not read are
+ * ignored. Log-probabilities and entropies are in nats.
+ */
+export interface Batch {
+  /** [B, T], where rows are padded to one length. */
+  shape?: readonly [number, number];
+  /** [B + 1] offsets of packed rows: row b holds the tokens from cuSeqlens[b] up to cuSeqlens[b + 1]. */
+  cuSeqlens?: Int32Array | readonly number[];
+  /** [B, T] log-probability of each token under the policy now; what gradients are taken with respect to. */
+  logprob?: FloatColumn;
+  /** [B, T] under the policy that sampled. */
+  oldLogprob?: FloatColumn;
+  /** [B, T] under the reference policy. */
+  refLogprob?: FloatColumn;
+  /** [B, T] or [B] */
+  advantages?: FloatColumn;
+  /** [B, T]; a token with 0 here is not read, whatever stands there. */
+  actionMask?: MaskColumn;
+  /** [B, T] entropy of the policy's distribution at each token. */
+  entropy?: FloatColumn;
+  /** [B]; true: an expert's row (MIX). */
+  expertMask?: MaskColumn;
+  /** The trainer's step, one for all rows (MIX-CHORD). */
+  step?: number | ArrayLike<number>;
+  [key: string]: unknown;
+}
+
+// The columns of native/loss/loss.h, in its order.
+const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
+export type ColumnName = (typeof COLUMNS)[number];
+
+const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
+const PER_ROW = 4;
+
+/** Which arrays of a batch a function reads, and under which names they may stand there. */
+export class BatchReader {
+  readonly #columns: { name: ColumnName; index: number; optional: boolean; keys: readonly string[] }[];
+  readonly #maskKeys: readonly string[] | undefined;
+  readonly #expertKeys: readonly string[] | undefined;
+  readonly #differentiated: ColumnName;
+
+  /**
+   * @param reads the columns that the function reads, under Trinity's names.
+   * @param differentiated the column that gradients are taken with respect to: it must have all B×T values.
+   */
+  constructor(
+    mapper: KeyMapper,
+    reads: {
+      columns: readonly ColumnName[];
+      optional?: readonly ColumnName[];
+      mask?: boolean;
+      expertMask?: boolean;
+      differentiated?: ColumnName;
+    },
+  ) {
+    const optional = reads.optional ?? [];
+    this.#columns = [...reads.columns, ...optional].map((name) => ({
+      name,
+      index: COLUMNS.indexOf(name),
+      optional: optional.includes(name),
+      keys: keysOf(mapper, name),
+    }));
+    this.#maskKeys = reads.mask === false ? undefined : keysOf(mapper, 'action_mask');
+    this.#expertKeys = reads.expertMask ? keysOf(mapper, 'expert_mask') : undefined;
+    this.#differentiated = reads.differentiated ?? 'logprob';
+  }
+
+  /** Whether an optional column is there. */
+  has(batch: Batch, name: ColumnName): boolean {
+    const column = this.#columns.find((c) => c.name === name);
+    return column !== undefined && find(batch, column.keys) !== undefined;
+  }
+
+  /** @throws LossError naming the key, what was expected and what came. */
+  read(batch: Batch): NativeBatch {
+    if (batch === null || typeof batch !== 'object')
+      throw new LossError('ERR_INVALID_INPUT', `batch must be an object, not ${describeValue(batch)}`);
+    const layout = readLayout(batch, this.#columns[0] && find(batch, this.#columns[0].keys)?.value);
+    const result: NativeBatch = {
+      rows: layout.rows,
+      columns: layout.columns,
+      offsets: layout.offsets,
+      data: [undefined, undefined, undefined, undefined, undefined],
+      dtypes: [0, 0, 0, 0, 0],
+      mask: undefined,
+      expert: undefined,
+    };
+    for (const { name, index, optional, keys } of this.#columns) {
+      const found = find(batch, keys);
+      if (!found) {
+        if (optional) continue;
+        throw missing(keys, 'floats per token');
+      }
+      const perRow = name !== this.#differentiated;
+      readFloats(found.key, found.value, layout, perRow, index, result);
+    }
+    if (this.#maskKeys) {
+      const found = find(batch, this.#maskKeys);
+      if (!found) throw missing(this.#maskKeys, 'a mask per token');
+      result.mask = readMask(found.key, found.value, layout.tokens, describeShape(layout), layout);
+    }
+    if (this.#expertKeys) {
+      const found = find(batch, this.#expertKeys);
+      if (!found) throw missing(this.#expertKeys, 'a mask per row');
+      result.expert = readMask(found.key, found.value, layout.rows, `[${layout.rows}], one per row`);
+    }
+    return result;
+  }
+}
+
+/** A batch's rows: how many, how long, and where they lie. */
+export interface Layout {
+  rows: number;
+  columns: number;
+  tokens: number;
+  offsets: Int32Array | undefined;
+}
+
+/** The keys under which a column may stand in a batch: camelCase, Trinity's, the backend's. */
+export function keysOf(mapper: KeyMapper, name: string): readonly string[] {
+  return [...new Set([toCamelCase(name), name, mapper.fromTrinity(name)])];
+}
+
+/** The first of the keys that the batch has. */
+export function find(batch: Batch, keys: readonly string[]): { key: string; value: unknown } | undefined {
+  for (const key of keys) {
+    const value = batch[key];
+    if (value !== undefined && value !== null) return { key, value };
+  }
+  return undefined;
+}
+
+/** @throws LossError `ERR_MISSING_INPUT` */
+export function missing(keys: readonly string[], what: string): LossError {
+  const [first, ...others] = keys;
+  return new LossError(
+    'ERR_MISSING_INPUT',
+    `the batch has no ${first}${others.length > 0 ? ` (or ${others.join(', ')})` : ''}: expected ${what}`,
+  );
+}
+
+/**
+ * The rows of a batch, from `shape`, from `cuSeqlens`, or from a first column that is nested arrays.
+ * @throws LossError
+ */
+export function readLayout(batch: Batch, nested?: unknown): Layout {
+  const shape = batch.shape ?? undefined;
+  const cuSeqlens = find(batch, ['cuSeqlens', 'cu_seqlens'])?.value;
+  if (shape !== undefined && cuSeqlens !== undefined)
+    throw new LossError('ERR_INVALID_INPUT', 'expected either shape or cuSeqlens, and both came');
+  if (cuSeqlens !== undefined) return packedLayout(cuSeqlens);
+  if (shape !== undefined) {
+    const valid =
+      Array.isArray(shape) && shape.length === 2 && shape.every((n) => Number.isSafeInteger(n) && n >= 0);
+    if (!valid)
+      throw new LossError(
+        'ERR_INVALID_INPUT',
+        `shape must be [B, T], two whole numbers, not ${Array.isArray(shape) ? `[${shape}]` : describeValue(shape)}`,
+      );
+    const [rows, columns] = shape as readonly [number, number];
+    return { rows, columns, tokens: rows * columns, offsets: undefined };
+  }
+  if (Array.isArray(nested) && nested.length > 0 && Array.isArray(nested[0])) {
+    const columns = nested[0].length;
+    return { rows: nested.length, columns, tokens: nested.length * columns, offsets: undefined };
+  }
+  throw new LossError('ERR_MISSING_INPUT', 'the batch has no shape: expected [B, T], or cuSeqlens for packed rows');
+}
+
+function packedLayout(value: unknown): Layout {
+  let offsets: Int32Array;
+  if (value instanceof Int32Array) {
+    checkAttached('cuSeqlens', value);
+    offsets = value;
+  } else if (Array.isArray(value) && value.every((n) => Number.isInteger(n) && n >= 0 && n < 2 ** 31)) {
+    offsets = Int32Array.from(value as number[]);
+  } else {
+    throw new LossError('ERR_INVALID_INPUT', `cuSeqlens must be an Int32Array, not ${describeValue(value)}`);
+  }
+  if (offsets.length === 0 || offsets[0] !== 0)
+    throw new LossError('ERR_SHAPE_MISMATCH', `cuSeqlens must hold B + 1 offsets that begin with 0, not ${offsets[0]}`);
+  let longest = 0;
+  for (let row = 1; row < offsets.length; row++) {
+    const length = offsets[row]! - offsets[row - 1]!;
+    if (length < 0)
+      throw new LossError(
+        'ERR_SHAPE_MISMATCH',
+        `cuSeqlens must not decrease: expected at least ${offsets[row - 1]} at ${row}, ${offsets[row]} came`,
+      );
+    if (length > longest) longest = length;
+  }
+  return { rows: offsets.length - 1, columns: longest, tokens: offsets.at(-1)!, offsets };
+}
+
+/** What a per-token array must be, for error messages. */
+export function describeShape(layout: Layout): string {
+  return layout.offsets
+    ? `[${layout.tokens}], as cuSeqlens ends with`
+    : `[${layout.rows}, ${layout.columns}], ${layout.tokens} values`;
+}
+
+/** @throws LossError `ERR_INVALID_INPUT` where the array's memory has been transferred away. */
+export function checkAttached(key: string, array: ArrayBufferView): void {
+  if (array.byteLength > 0) return;
+  try {
+    new Uint8Array(array.buffer);
+  } catch {
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `${key}: expected an array with memory, and one came whose ArrayBuffer is detached (transferred)`,
+    );
+  }
+}
+
+function readFloats(
+  key: string,
+  value: unknown,
+  layout: Layout,
+  mayBePerRow: boolean,
+  index: number,
+  result: NativeBatch,
+): void {
+  const { data, dtype } = floatData(key, value, layout);
+  checkAttached(key, data);
+  let code: number = DTYPE_CODES[dtype];
+  if (data.length !== layout.tokens) {
+    if (!mayBePerRow || data.length !== layout.rows)
+      throw new LossError(
+        'ERR_SHAPE_MISMATCH',
+        `${key}: expected ${describeShape(layout)}${mayBePerRow ? `, or [${layout.rows}]` : ''}, not ${data.length} values`,
+      );
+    code += PER_ROW;
+  }
+  result.data[index] = data;
+  result.dtypes[index] = code;
+}
+
+function floatData(
+  key: string,
+  value: unknown,
+  layout: Layout,
+): { data: Float32Array | Uint16Array; dtype: keyof typeof DTYPE_CODES } {
+  if (value instanceof Float32Array) return { data: value, dtype: 'float32' };
+  if (value instanceof Float64Array) {
+    checkAttached(key, value);
+    return { data: Float32Array.from(value), dtype: 'float32' };
+  }
+  if (Array.isArray(value)) {
+    const flat = flatten(key, value, layout);
+    const data = new Float32Array(flat.length);
+    for (let i = 0; i < flat.length; i++) {
+      const x: unknown = flat[i];
+      if (typeof x !== 'number')
+        throw new LossError('ERR_INVALID_INPUT', `${key}[${i}]: expected a number, not ${describeValue(x)}`);
+      data[i] = x;
+    }
+    return { data, dtype: 'float32' };
+  }
+  if (value !== null && typeof value === 'object' && 'data' in value && 'dtype' in value) {
+    const { data, dtype } = value;
+    if (dtype === 'float32' && data instanceof Float32Array) return { data, dtype };
+    if ((dtype === 'float16' || dtype === 'bfloat16') && data instanceof Uint16Array) return { data, dtype };
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `${key}: expected dtype float16 or bfloat16 in a Uint16Array (or float32 in a Float32Array), not dtype ` +
+        `${describeValue(dtype)} in ${describeValue(data)}`,
+    );
+  }
+  throw new LossError(
+    'ERR_INVALID_INPUT',
+    `${key}: expected dtype float32 (Float32Array), { data, dtype }, Float64Array or numbers, not ${describeValue(value)}`,
+  );
+}
+
+function readMask(key: string, value: unknown, length: number, expected: string, layout?: Layout): Uint8Array {
+  let mask: Uint8Array;
+  if (value instanceof Uint8Array) {
+    checkAttached(key, value);
+    mask = value;
+  } else if (Array.isArray(value)) {
+    const flat = layout ? flatten(key, value, layout) : value;
+    mask = new Uint8Array(flat.length);
+    for (let i = 0; i < flat.length; i++) {
+      const x: unknown = flat[i];
+      if (typeof x !== 'boolean' && typeof x !== 'number')
+        throw new LossError('ERR_INVALID_INPUT', `${key}[${i}]: expected true, false or a number, not ${describeValue(x)}`);
+      mask[i] = x ? 1 : 0;
+    }
+  } else {
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `${key}: expected a mask (Uint8Array, booleans or 0 and 1), not ${describeValue(value)}`,
+    );
+  }
+  if (mask.length !== length)
+    throw new LossError('ERR_SHAPE_MISMATCH', `${key}: expected ${expected}, not ${mask.length} values`);
+  return mask;
+}
+
+// Rows of a nested array one after another, after a look at their lengths.
+function flatten(key: string, value: readonly unknown[], layout: Layout): readonly unknown[] {
+  if (!value.some(Array.isArray)) return value;
+  if (value.length !== layout.rows)
+    throw new LossError('ERR_SHAPE_MISMATCH', `${key}: expected ${layout.rows} rows, not ${value.length}`);
+  value.forEach((row, b) => {
+    const length = layout.offsets ? layout.offsets[b + 1]! - layout.offsets[b]! : layout.columns;
+    if (!Array.isArray(row) || row.length !== length)
+      throw new LossError('ERR_SHAPE_MISMATCH', `${key}[${b}]: expected a row of ${length}, not ${describeValue(row)}`);
+  });
+  return value.flat();
+}
+
+/**
+ * The one step that all rows are at.
+ * @throws LossError `ERR_INVALID_INPUT` where they differ.
+ */
+export function readStep(batch: Batch, keys: readonly string[], rows: number): number {
+  const found = find(batch, keys);
+  if (!found) throw missing(keys, "the trainer's step, one number or one per row");
+  const { key, value } = found;
+  if (typeof value === 'number') return checkStep(key, value);
+  if (!Array.isArray(value) && !ArrayBuffer.isView(value))
+    throw new LossError('ERR_INVALID_INPUT', `${key}: expected a number or one per row, not ${describeValue(value)}`);
+  const steps = value as unknown as ArrayLike<number>;
+  if (steps.length !== rows)
+    throw new LossError('ERR_SHAPE_MISMATCH', `${key}: expected [${rows}], one per row, not ${steps.length} values`);
+  for (let row = 1; row < rows; row++)
+    if (steps[row] !== steps[0])
+      throw new LossError(
+        'ERR_INVALID_INPUT',
+        `${key}: expected the same step in all rows, not ${steps[0]} in row 0 and ${steps[row]} in row ${row}`,
+      );
+  return rows === 0 ? 0 : checkStep(key, steps[0]);
+}
+
+function checkStep(key: string, step: unknown): number {
+  if (typeof step !== 'number' || !Number.isFinite(step))
+    throw new LossError('ERR_INVALID_INPUT', `${key}: expected a finite number, not ${describeValue(step)}`);
+  return step;
+}

@@ -1,0 +1,92 @@
+// What all entropy losses have in common.
+import { type Batch, BatchReader } from '../batch.js';
+import { type ComputeOptions, type ComputeSyncOptions, Evaluator, type Result } from '../evaluator.js';
+import { KeyMapper } from '../key-mapper.js';
+import { checkLossAggMode, type LossAggMode, OptionReader, type TrinityArgs } from '../options.js';
+
+/** Options of every entropy loss. */
+export interface EntropyLossOptions {
+  /** What the aggregated entropy is multiplied by; 0 by default. */
+  entropyCoef?: number | null | undefined;
+  /** Whose names the batch's keys may have, beside Trinity's; 'verl' by default. */
+  backend?: string | undefined;
+}
+
+/** Options of an entropy loss's call. */
+export interface EntropyComputeSyncOptions extends ComputeSyncOptions {
+  /** 'token-mean' by default. */
+  lossAggMode?: LossAggMode;
+}
+export interface EntropyComputeOptions extends ComputeOptions {
+  /** 'token-mean' by default. */
+  lossAggMode?: LossAggMode;
+}
+
+/** Metric of the entropy losses: before the coefficient, in nats. None for `none`. */
+export type EntropyMetrics = Partial<Record<'entropy_loss', number>>;
+
+/**
+ * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions; an algorithm subtracts
+ * it from its loss. Abstract; the subclasses say which rows count.
+ *
+ * Batches: entropy [B, T] in nats, action_mask. The gradient is taken with respect to entropy.
+ *
+ * Source: Trinity-RFT, trinity.algorithm.entropy_loss_fn.
+ */
+export abstract class EntropyLossFn {
+  readonly backend: string;
+  /** What the aggregated entropy is multiplied by. */
+  readonly entropyCoef: number;
+  readonly #reader: BatchReader;
+  readonly #rows: 'all' | 'usual' | 'none';
+  readonly #evaluators = new Map<LossAggMode, Evaluator>();
+
+  /**
+   * @param rows which rows count: all, those that are not an expert's, or none.
+   * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
+  constructor(owner: string, rows: 'all' | 'usual' | 'none', options: EntropyLossOptions = {}) {
+    const reader = new OptionReader(owner, options);
+    this.entropyCoef = reader.number('entropyCoef', 0);
+    reader.end();
+    this.backend = options?.backend ?? 'verl';
+    this.#rows = rows;
+    this.#reader = new BatchReader(KeyMapper.get(this.backend), {
+      columns: ['entropy'],
+      expertMask: rows === 'usual',
+      differentiated: 'entropy',
+    });
+  }
+
+  /** Trinity-RFT's default arguments (snake_case). */
+  static defaultArgs(): TrinityArgs {
+    return { entropy_coef: 0.0 };
+  }
+
+  /**
+   * The loss, its metric and, where asked for, its gradient with respect to entropy.
+   * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
+   */
+  async compute(batch: Batch, options: EntropyComputeOptions = {}): Promise<Result<EntropyMetrics>> {
+    const { lossAggMode, ...rest } = options;
+    const evaluator = this.#evaluator(lossAggMode);
+    return evaluator.compute(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
+  }
+
+  /** The same at once. */
+  computeSync(batch: Batch, options: EntropyComputeSyncOptions = {}): Result<EntropyMetrics> {
+    const { lossAggMode, ...rest } = options;
+    return this.#evaluator(lossAggMode).computeSync(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
+  }
+
+  #evaluator(lossAggMode: LossAggMode | undefined): Evaluator {
+    const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
+    let evaluator = this.#evaluators.get(aggregation);
+    if (!evaluator) {
+      const entropy = { usualRowsOnly: this.#rows === 'usual', aggregation };
+      evaluator = new Evaluator(this.#rows === 'none' ? {} : { entropy }, this.#reader, 'gradEntropy');
+      this.#evaluators.set(aggregation, evaluator);
+    }
+    return evaluator;
+  }
+}

@@ -1,0 +1,57 @@
+// The one error class of the package, and how names that do not exist are reported.
+import { closest, distance } from 'fastest-levenshtein';
+
+/** What went wrong, for programs; the message is for people. */
+export type LossErrorCode =
+  /** A batch lacks a key that the function reads. */
+  | 'ERR_MISSING_INPUT'
+  /** An array has another length than its batch's shape asks for. */
+  | 'ERR_SHAPE_MISMATCH'
+  /** A value of the wrong type or dtype, a detached buffer, values that contradict each other. */
+  | 'ERR_INVALID_INPUT'
+  /** An option that is unknown, out of its range, or does not go with another. */
+  | 'ERR_INVALID_OPTION'
+  /** A function, backend or device kind that is not registered. */
+  | 'ERR_UNKNOWN_NAME'
+  /** A device that this machine or this build does not have. */
+  | 'ERR_DEVICE_UNAVAILABLE'
+  /** The host's or the device's memory ran out. */
+  | 'ERR_OUT_OF_MEMORY'
+  /** An AbortSignal ended the call. */
+  | 'ERR_ABORTED';
+
+/** Every error that this package throws on purpose. */
+export class LossError extends Error {
+  override readonly name = 'LossError';
+  /** What went wrong, for programs. */
+  readonly code: LossErrorCode;
+
+  constructor(code: LossErrorCode, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.code = code;
+  }
+}
+
+/** "…; known are a, b, c. Did you mean b?": how every unknown name is reported. */
+export function unknownName(code: LossErrorCode, what: string, name: string, known: readonly string[]): LossError {
+  const nearest = known.length > 0 ? closest(name, known as string[]) : undefined;
+  const near = nearest !== undefined && distance(name, nearest) <= Math.max(2, nearest.length / 2);
+  return new LossError(
+    code,
+    `unknown ${what} '${name}'; known are ${known.join(', ')}${near ? `. Did you mean '${nearest}'?` : ''}`,
+  );
+}
+
+/** A value as an error message shows it: its type, and itself where that is short. */
+export function describeValue(value: unknown): string {
+  if (value === null || value === undefined) return String(value);
+  if (Array.isArray(value)) return `an array of length ${value.length}`;
+  if (ArrayBuffer.isView(value)) {
+    const { length } = value as unknown as { length?: number };
+    return `a ${value.constructor.name}${length === undefined ? '' : ` of length ${length}`}`;
+  }
+  if (typeof value === 'string') return `'${value.length > 40 ? `${value.slice(0, 40)}…` : value}'`;
+  if (typeof value === 'object') return `an object of class ${value.constructor?.name ?? 'null'}`;
+  if (typeof value === 'function') return 'a function';
+  return `${typeof value} ${String(value)}`;
+}

@@ -1,0 +1,254 @@
+// What all KL functions have in common.
+import type { NativeBatch } from '../../binding.js';
+import { type Batch, BatchReader, checkAttached, describeShape, find, type FloatColumn, keysOf, missing } from '../batch.js';
+import { describeValue, LossError } from '../errors.js';
+import { type ComputeOptions, type ComputeSyncOptions, Evaluator, fromNative, gradArray, type Result, tokensOf } from '../evaluator.js';
+import { KeyMapper } from '../key-mapper.js';
+import { native } from '../native.js';
+import { checkLossAggMode, type LossAggMode, OptionReader, type TrinityArgs } from '../options.js';
+
+/** Options of every KL function. */
+export interface KLOptions {
+  /** Adapt the coefficient to keep the divergence near targetKl; false by default. */
+  adaptive?: boolean | null | undefined;
+  /** What the KL loss is multiplied by; 0.001 by default. */
+  klCoef?: number | null | undefined;
+  /** In nats; needed where adaptive. */
+  targetKl?: number | null | undefined;
+  /** In rows; needed where adaptive. */
+  horizon?: number | null | undefined;
+  /** Whose names the batch's keys may have, beside Trinity's; 'verl' by default. */
+  backend?: string | undefined;
+}
+
+/** Options of calculateKlLoss. */
+export interface KlLossSyncOptions extends ComputeSyncOptions {
+  /** 'token-mean' by default. */
+  lossAggMode?: LossAggMode;
+}
+export interface KlLossOptions extends ComputeOptions {
+  /** 'token-mean' by default. */
+  lossAggMode?: LossAggMode;
+}
+
+/** Metrics of the KL loss: kl_loss before the coefficient (nats), and the coefficient. None for `none`. */
+export type KLMetrics = Partial<Record<'kl_loss' | 'kl_coef', number>>;
+
+/** What applyKlPenaltyToReward gives. */
+export interface KlPenaltyResult {
+  /** [B, T] token_level_scores − klCoef·KL(old ‖ ref) of each unmasked token. */
+  tokenLevelRewards: Float32Array;
+  /** kl (nats per token, meaned over rows) and kl_coef (the one used). None for `none`. */
+  metrics: Partial<Record<'kl' | 'kl_coef', number>>;
+}
+
+/**
+ * A KL function: an estimate, per token, of the policy's divergence from the reference, as a value, as a loss or
+ * as a penalty in the reward. Abstract; each estimator is a subclass, named as in Trinity-RFT.
+ *
+ * Batches: logprob, ref_logprob, action_mask, and old_logprob where the estimator takes it. All in nats.
+ *
+ * Source: Trinity-RFT, trinity.algorithm.kl_fn; Schulman, "Approximating KL divergence" (2020).
+ */
+export abstract class KLFn {
+  readonly backend: string;
+  readonly adaptive: boolean;
+  readonly targetKl: number | undefined;
+  readonly horizon: number | undefined;
+  #klCoef: number;
+  readonly #estimator: string | undefined;
+  readonly #reader: BatchReader;
+  readonly #valueReader: BatchReader;
+  readonly #penaltyReader: BatchReader;
+  readonly #scoreKeys: readonly string[];
+  readonly #evaluators = new Map<string, Evaluator>();
+
+  /**
+   * @param estimator the native estimator; undefined: none.
+   * @throws LossError `ERR_INVALID_OPTION`: adaptive without targetKl and horizon, an unknown option.
+   */
+  constructor(owner: string, estimator: string | undefined, options: KLOptions = {}) {
+    const reader = new OptionReader(owner, options);
+    this.adaptive = reader.boolean('adaptive', false);
+    this.#klCoef = reader.number('klCoef', 0.001);
+    const positive = { holds: (x: number) => x > 0, says: 'above 0' };
+    this.targetKl = reader.number('targetKl', undefined, positive);
+    this.horizon = reader.number('horizon', undefined, positive);
+    reader.end();
+    if (this.adaptive && (this.targetKl === undefined || this.horizon === undefined))
+      throw reader.invalid(this.targetKl === undefined ? 'targetKl' : 'horizon', 'given for an adaptive coefficient');
+    this.backend = options?.backend ?? 'verl';
+    const mapper = KeyMapper.get(this.backend);
+    this.#estimator = estimator;
+    const columns = estimator ? (['logprob', 'ref_logprob'] as const) : [];
+    const optional = this.takesOldLogprob ? (['old_logprob'] as const) : [];
+    this.#reader = new BatchReader(mapper, { columns, optional });
+    this.#valueReader = new BatchReader(mapper, { columns, optional, mask: false });
+    this.#penaltyReader = new BatchReader(mapper, { columns: ['old_logprob'], optional: ['ref_logprob'], differentiated: 'old_logprob' });
+    this.#scoreKeys = keysOf(mapper, 'token_level_scores');
+  }
+
+  /** Trinity-RFT's default arguments (snake_case). */
+  static defaultArgs(): TrinityArgs {
+    return { adaptive: false, kl_coef: 0.001 };
+  }
+
+  /** What the KL loss and the penalty are multiplied by now; updateKlCoef() changes it. */
+  get klCoef(): number {
+    return this.#klCoef;
+  }
+
+  /** Whether the estimator corrects by the ratio to the policy that sampled. */
+  protected get takesOldLogprob(): boolean {
+    return false;
+  }
+
+  /**
+   * The estimate of each token, in nats, [B, T]; the mask is not read.
+   * @returns rejects with LossError as compute() of a policy loss does.
+   */
+  async calculateKl(batch: Batch): Promise<Float32Array> {
+    const { input, out, estimator } = this.#values(batch);
+    await this.#native(estimator, input, out, undefined, 0);
+    return out;
+  }
+
+  /** The same at once. */
+  calculateKlSync(batch: Batch): Float32Array {
+    const { input, out, estimator } = this.#values(batch);
+    this.#nativeSync(estimator, input, out, undefined, 0);
+    return out;
+  }
+
+  /**
+   * klCoef times the aggregated estimates, with the gradient with respect to logprob.
+   * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
+   */
+  async calculateKlLoss(batch: Batch, options: KlLossOptions = {}): Promise<Result<KLMetrics>> {
+    const { lossAggMode, ...rest } = options;
+    return this.#evaluator(batch, lossAggMode).compute(batch, rest, () => ({ klCoef: this.#klCoef }));
+  }
+
+  /** The same at once. */
+  calculateKlLossSync(batch: Batch, options: KlLossSyncOptions = {}): Result<KLMetrics> {
+    const { lossAggMode, ...rest } = options;
+    return this.#evaluator(batch, lossAggMode).computeSync(batch, rest, () => ({ klCoef: this.#klCoef }));
+  }
+
+  /**
+   * Rewards with a KL penalty: token_level_scores − klCoef·KL of the old policy from the reference, and then the
+   * coefficient is adapted. Reads token_level_scores [B, T], old_logprob, ref_logprob, action_mask. Without
+   * ref_logprob the rewards are the scores.
+   */
+  async applyKlPenaltyToReward(batch: Batch): Promise<KlPenaltyResult> {
+    const penalty = this.#penalty(batch);
+    const kl = penalty.input
+      ? await this.#native(this.#penaltyEstimator, penalty.input, penalty.rewards, penalty.scores, this.#klCoef)
+      : 0;
+    return this.#penaltyResult(penalty, kl);
+  }
+
+  /** The same at once. */
+  applyKlPenaltyToRewardSync(batch: Batch): KlPenaltyResult {
+    const penalty = this.#penalty(batch);
+    const kl = penalty.input
+      ? this.#nativeSync(this.#penaltyEstimator, penalty.input, penalty.rewards, penalty.scores, this.#klCoef)
+      : 0;
+    return this.#penaltyResult(penalty, kl);
+  }
+
+  /**
+   * Where adaptive: multiplies the coefficient by 1 + clip(currentKl / targetKl − 1, ±0.2)·batchSize / horizon.
+   * @param currentKl in nats.
+   * @param batchSize in rows.
+   */
+  updateKlCoef(currentKl: number, batchSize: number): void {
+    if (!this.adaptive) return;
+    const error = Math.min(Math.max(currentKl / this.targetKl! - 1, -0.2), 0.2);
+    this.#klCoef *= 1 + (error * batchSize) / this.horizon!;
+  }
+
+  // The old policy stands in for the current one, and there is no older one to correct by.
+  get #penaltyEstimator(): string | undefined {
+    return this.takesOldLogprob ? 'k3' : this.#estimator;
+  }
+
+  #estimatorFor(hasOld: boolean): string | undefined {
+    return this.takesOldLogprob && !hasOld ? 'k3' : this.#estimator;
+  }
+
+  #evaluator(batch: Batch, lossAggMode: LossAggMode | undefined): Evaluator {
+    const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
+    const name = this.#estimatorFor(this.#reader.has(batch, 'old_logprob'));
+    const key = `${name ?? 'none'} ${aggregation}`;
+    let evaluator = this.#evaluators.get(key);
+    if (!evaluator) {
+      evaluator = new Evaluator(name ? { kl: { name, aggregation } } : {}, this.#reader);
+      this.#evaluators.set(key, evaluator);
+    }
+    return evaluator;
+  }
+
+  #values(batch: Batch): { input: NativeBatch; out: Float32Array; estimator: string | undefined } {
+    const input = this.#valueReader.read(batch);
+    const estimator = this.#estimatorFor(this.#valueReader.has(batch, 'old_logprob'));
+    return { input, out: gradArray(input, true)!, estimator };
+  }
+
+  #penalty(batch: Batch): { rows: number; input: NativeBatch | undefined; scores: Float32Array; rewards: Float32Array } {
+    const input = this.#penaltyReader.read(batch);
+    const found = find(batch, this.#scoreKeys);
+    if (!found) throw missing(this.#scoreKeys, 'a score per token');
+    const scores = readScores(found.key, found.value as FloatColumn, input);
+    const [, old, ref] = input.data;
+    if (!ref || !this.#estimator)
+      return { rows: input.rows, input: undefined, scores, rewards: scores.slice() };
+    input.data = [old, undefined, ref, undefined, undefined];
+    input.dtypes = [input.dtypes[1]!, 0, input.dtypes[2]!, 0, 0];
+    return { rows: input.rows, input, scores, rewards: gradArray(input, true)! };
+  }
+
+  #penaltyResult(penalty: { rows: number; input: unknown; rewards: Float32Array }, kl: number): KlPenaltyResult {
+    if (!this.#estimator) return { tokenLevelRewards: penalty.rewards, metrics: {} };
+    const metrics = { kl, kl_coef: penalty.input ? this.#klCoef : 0 };
+    this.updateKlCoef(kl, penalty.rows);
+    return { tokenLevelRewards: penalty.rewards, metrics };
+  }
+
+  async #native(estimator: string | undefined, input: NativeBatch, out: Float32Array, base: Float32Array | undefined, scale: number) {
+    if (!estimator) return 0;
+    try {
+      return await native.kl(estimator, input, out, base, scale);
+    } catch (error) {
+      throw fromNative(error);
+    }
+  }
+
+  #nativeSync(estimator: string | undefined, input: NativeBatch, out: Float32Array, base: Float32Array | undefined, scale: number) {
+    if (!estimator) return 0;
+    try {
+      return native.klSync(estimator, input, out, base, scale);
+    } catch (error) {
+      throw fromNative(error);
+    }
+  }
+}
+
+function readScores(key: string, value: FloatColumn, input: NativeBatch): Float32Array {
+  const tokens = tokensOf(input);
+  const scores =
+    value instanceof Float32Array
+      ? value
+      : value instanceof Float64Array || Array.isArray(value)
+        ? Float32Array.from((Array.isArray(value) ? value.flat() : value) as ArrayLike<number>)
+        : undefined;
+  if (!scores)
+    throw new LossError('ERR_INVALID_INPUT', `${key}: expected dtype float32 (Float32Array), not ${describeValue(value)}`);
+  checkAttached(key, scores);
+  if (scores.length !== tokens)
+    throw new LossError(
+      'ERR_SHAPE_MISMATCH',
+      `${key}: expected ${describeShape({ ...input, tokens })}, not ${scores.length} values`,
+    );
+  return scores;
+}

@@ -1,0 +1,76 @@
+// SAPO's class.
+import { describeValue, LossError } from '../errors.js';
+import { native } from '../native.js';
+import type { TrinityArgs } from '../options.js';
+import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
+
+/** Options of {@link SAPOPolicyLossFn}. */
+export interface SAPOPolicyLossOptions extends AggregatedLossOptions {
+  /** Temperature where A > 0; 1 by default. */
+  tauPos?: number | null | undefined;
+  /** Temperature elsewhere; at least tauPos, 1.05 by default. */
+  tauNeg?: number | null | undefined;
+  /** false (default): Trinity's form, the gate held constant. true: the paper's, its gradient taken. */
+  differentiateGate?: boolean | null | undefined;
+}
+
+/** Metrics of {@link SAPOPolicyLossFn}. */
+export type SAPOMetrics = Record<'sapo_loss' | 'ppo_kl' | 'avg_soft_gate' | 'avg_ratio' | 'pos_adv_frac', number>;
+
+/**
+ * SAPO: a sigmoid gate f(r) = σ(τ(r − 1))·4/τ in place of the clip. ℓ = −A·f(r)·logprob with f held constant, or
+ * −A·f(r) with its gradient (differentiateGate).
+ *
+ * Reads old_logprob, action_mask, advantages. Metrics: sapo_loss, ppo_kl (nats per token), avg_soft_gate,
+ * avg_ratio, pos_adv_frac (token means).
+ *
+ * Source: arXiv 2511.20347; Trinity-RFT's SAPOPolicyLossFn.
+ */
+export class SAPOPolicyLossFn extends PolicyLossFn<SAPOMetrics> {
+  readonly #tauPos: number;
+  readonly #tauNeg: number;
+
+  /** @throws LossError `ERR_INVALID_OPTION`: a temperature that is not positive, tauNeg < tauPos. */
+  constructor(options: SAPOPolicyLossOptions = {}) {
+    const { reader, backend } = openOptions('SAPOPolicyLossFn', options);
+    const tauPos = reader.number('tauPos', 1, { holds: (x) => x > 0, says: 'above 0' });
+    const tauNeg = reader.number('tauNeg', 1.05, { holds: (x) => x >= tauPos, says: `of at least tauPos (${tauPos})` });
+    const differentiateGate = reader.boolean('differentiateGate', false);
+    const aggregation = reader.lossAggMode('token-mean');
+    reader.end();
+    super(backend, {
+      policyLoss: {
+        name: 'sapo',
+        options: { tau_pos: tauPos, tau_neg: tauNeg, differentiate_gate: differentiateGate },
+        aggregation,
+      },
+      keys: RATIO_KEYS,
+    });
+    this.#tauPos = tauPos;
+    this.#tauNeg = tauNeg;
+  }
+
+  static override defaultArgs(): TrinityArgs {
+    return { tau_pos: 1.0, tau_neg: 1.05, loss_agg_mode: 'token-mean', differentiate_gate: false };
+  }
+
+  /**
+   * The gate f(r) = σ(τ(r − 1))·4/τ of each token, with τ by the sign of its advantage.
+   * @param ratio importance ratios.
+   * @param advantages as many.
+   * @throws LossError `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`
+   */
+  softGateFunction(ratio: ArrayLike<number>, advantages: ArrayLike<number>): Float32Array {
+    for (const [name, value] of Object.entries({ ratio, advantages }))
+      if (typeof value?.length !== 'number')
+        throw new LossError('ERR_INVALID_INPUT', `${name}: expected numbers, not ${describeValue(value)}`);
+    if (ratio.length !== advantages.length)
+      throw new LossError(
+        'ERR_SHAPE_MISMATCH',
+        `advantages: expected as many as there are ratios (${ratio.length}), not ${advantages.length}`,
+      );
+    const out = new Float32Array(ratio.length);
+    native.softGate(this.#tauPos, this.#tauNeg, Float32Array.from(ratio), Float32Array.from(advantages), out);
+    return out;
+  }
+}

@@ -1,0 +1,188 @@
+#include "cpu/engine.h"
+
+#include <algorithm>
+
+namespace policy_loss::cpu {
+namespace {
+
+// A chunk's columns and gradient fit a core's L2 cache, so that a row's facts and its tokens are read from
+// memory once; and it is long enough that handing it to a thread costs nothing beside it.
+constexpr int64_t kChunkTokens = 16384;
+// From here on a batch is larger than the caches that its gradient would stay in.
+constexpr int64_t kStreamTokens = 1 << 20;
+
+std::vector<Chunk> plan_chunks(const Layout& layout) {
+  std::vector<Chunk> chunks;
+  chunks.reserve(layout.tokens() / kChunkTokens + 1);
+  int64_t first_row = 0;
+  int64_t tokens = 0;
+  for (int64_t row = 0; row < layout.rows; ++row) {
+    const int64_t length = layout.length(row);
+    const bool in_parts = length > 2 * kChunkTokens;
+    if (first_row < row && (in_parts || tokens + length > kChunkTokens)) {
+      chunks.push_back({first_row, row, 0, -1});
+      first_row = row;
+      tokens = 0;
+    }
+    if (in_parts) {
+      for (int64_t token = 0; token < length; token += kChunkTokens)
+        chunks.push_back({row, row + 1, token, std::min(length, token + kChunkTokens)});
+      first_row = row + 1;
+      tokens = 0;
+    } else {
+      tokens += length;
+    }
+  }
+  if (first_row < layout.rows) chunks.push_back({first_row, layout.rows, 0, -1});
+  return chunks;
+}
+
+}  // namespace
+
+const Target* target() {
+  static const Target* const chosen = choose_target();
+  return chosen;
+}
+
+PreparedFunction::PreparedFunction(Function function) : function_(std::move(function)) {
+  if (function_.loss != kNone) target()->make_loss(function_.loss, function_.options.data(), loss_);
+}
+
+Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
+                       const Coefficients& coefficients, const Outputs& outputs)
+    : function_(std::move(function)),
+      batch_(batch),
+      coefficients_(coefficients),
+      outputs_(outputs),
+      chunks_(plan_chunks(batch.layout)) {
+  const Function& f = function_->function();
+  const bool pairs = f.loss != kNone && losses()[f.loss].pairs;
+  const bool parts = std::any_of(chunks_.begin(), chunks_.end(), [](const Chunk& c) { return c.is_part(); });
+  const bool facts = f.loss != kNone && losses()[f.loss].row_facts && (pairs || parts);
+  row_tokens_.resize(batch.layout.rows);
+  sums_.resize(chunks_.size());
+  if (parts) parts_.resize(chunks_.size());
+  if (facts) row_sums_.resize(batch.layout.rows);
+  if (facts) row_negatives_.resize(batch.layout.rows);
+}
+
+int64_t Evaluation::next_phase() {
+  ++phase_;
+  if (phase_ == 1 && !chunks_.empty()) return static_cast<int64_t>(chunks_.size());
+  if (phase_ <= 2) {
+    phase_ = 2;
+    weights();
+    if (!chunks_.empty() && !check_abort()) return static_cast<int64_t>(chunks_.size());
+  }
+  if (!check_abort()) fold();
+  return 0;
+}
+
+bool Evaluation::check_abort() {
+  // The flag is written by JavaScript in shared memory.
+  if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0)
+    aborted_.store(true, std::memory_order_relaxed);
+  return aborted();
+}
+
+void Evaluation::run(int64_t piece) {
+  if (check_abort()) return;
+  if (phase_ == 1)
+    rows(piece);
+  else
+    target()->token_pass(pass_, chunks_[piece], &sums_[piece]);
+}
+
+void Evaluation::rows(int64_t piece) {
+  const Chunk& chunk = chunks_[piece];
+  const Function& f = function_->function();
+  const bool sum = !row_sums_.empty();
+  if (chunk.is_part()) {
+    parts_[piece] = target()->row_pass(batch_, f.loss, function_->loss(), sum, chunk.first_row,
+                                       chunk.first_token, chunk.last_token);
+    return;
+  }
+  // The token pass finds the facts of whole rows by itself, while they are in the cache; but pairs come
+  // first.
+  const bool pairs = sum && losses()[f.loss].pairs;
+  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+    const RowSums found =
+        target()->row_pass(batch_, f.loss, function_->loss(), pairs, row, 0, batch_.layout.length(row));
+    row_tokens_[row] = found.tokens;
+    if (pairs) row_sums_[row] = found.sum;
+  }
+}
+
+void Evaluation::weights() {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!chunks_[i].is_part()) continue;
+    const int64_t row = chunks_[i].first_row;
+    row_tokens_[row] += parts_[i].tokens;
+    if (row_sums_.empty()) continue;
+    row_sums_[row] += parts_[i].sum;
+    row_negatives_[row] += parts_[i].negatives;
+  }
+  const Function& f = function_->function();
+  BatchCounts& counts = pass_.counts;
+  counts.columns = static_cast<double>(batch_.layout.columns);
+  for (int64_t row = 0; row < batch_.layout.rows; ++row) {
+    const int kind = batch_.kind(row);
+    counts.tokens[kind] += static_cast<double>(row_tokens_[row]);
+    counts.rows[kind] += 1;
+  }
+  if (f.loss != kNone && losses()[f.loss].pairs)
+    pair_loss_ = pair_loss(f, batch_.layout.rows, row_sums_.data(), pair_metric_);
+
+  pass_.function = &f;
+  pass_.batch = &batch_;
+  pass_.loss = function_->loss();
+  pass_.scales = kind_scales(f, counts, coefficients_);
+  pass_.coefficients = coefficients_;
+  pass_.row_tokens = row_tokens_.data();
+  pass_.row_sums = row_sums_.data();
+  pass_.row_negatives = row_negatives_.data();
+  pass_.grad = outputs_.grad;
+  pass_.grad_entropy = outputs_.grad_entropy;
+  pass_.stream = batch_.layout.tokens() >= kStreamTokens;
+}
+
+void Evaluation::fold() {
+  Sums total;
+  for (const Sums& sums : sums_) total.add(sums);
+  outputs_.present = finish(function_->function(), pass_.counts, coefficients_, total, pair_loss_,
+                            pair_metric_, outputs_.values);
+}
+
+KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)
+    : pass_{estimator, nullptr, base, scale, out, nullptr},
+      batch_(batch),
+      chunks_(plan_chunks(batch.layout)),
+      parts_(chunks_.size()),
+      row_means_(base ? batch.layout.rows : 0) {}
+
+int64_t KlEvaluation::next_phase() {
+  if (phase_++ > 0) return 0;
+  pass_.batch = &batch_;
+  pass_.row_means = row_means_.empty() ? nullptr : row_means_.data();
+  return static_cast<int64_t>(chunks_.size());
+}
+
+void KlEvaluation::run(int64_t piece) {
+  if (!aborted_.load(std::memory_order_relaxed)) target()->kl_pass(pass_, chunks_[piece], &parts_[piece]);
+}
+
+void KlEvaluation::done() {
+  if (row_means_.empty()) return;
+  RowSums row;
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    if (!chunks_[i].is_part()) continue;
+    if (chunks_[i].first_token == 0) row = {};
+    row.sum += parts_[i].sum;
+    row.tokens += parts_[i].tokens;
+    row_means_[chunks_[i].first_row] = row.sum / (static_cast<double>(row.tokens) + 1e-8);
+  }
+  for (const double mean : row_means_) mean_kl_ += mean;
+  mean_kl_ /= static_cast<double>(row_means_.size());
+}
+
+}  // namespace policy_loss::cpu

@@ -1,0 +1,24 @@
+// float16 and bfloat16 to float32, exactly, without a branch.
+#pragma once
+
+#include <cstdint>
+
+#include "math/scalar.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+PL_FN float float_of_bfloat16(uint16_t x) {
+  return bits_float(static_cast<int32_t>(x) << 16);
+}
+
+// The exponent and mantissa are moved into place and rebased by a multiplication, which makes subnormals
+// right too; Infinity and NaN get the largest exponent back.
+PL_FN float float_of_half(uint16_t x) {
+  const int32_t magnitude = static_cast<int32_t>(x & 0x7fff) << 13;
+  const int32_t sign = static_cast<int32_t>(x & 0x8000) << 16;
+  const int32_t rebased = float_bits(bits_float(magnitude) * bits_float(0x77800000));
+  const int32_t special = magnitude >= 0x0f800000 ? 0x7f800000 : 0;
+  return bits_float(rebased | special | sign);
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,109 @@
+#include "cpu/pool.h"
+
+#include <algorithm>
+
+namespace policy_loss::cpu {
+
+bool Task::has_pieces_left() const {
+  const uint64_t next = next_.load();
+  const int64_t piece = static_cast<int64_t>(next & ((1ull << kPhaseShift) - 1));
+  return piece < pieces_[next >> kPhaseShift];
+}
+
+Pool::Pool() : limit_(std::max(1u, std::thread::hardware_concurrency())) {}
+
+Pool& Pool::shared() {
+  static Pool* pool = new Pool;
+  return *pool;
+}
+
+void Pool::set_threads(int threads) {
+  std::lock_guard lock(mutex_);
+  limit_ = std::max(1, threads);
+  wake_.notify_all();
+}
+
+int Pool::threads() {
+  std::lock_guard lock(mutex_);
+  return limit_;
+}
+
+void Pool::submit(std::shared_ptr<Task> task) {
+  advance(task);
+}
+
+void Pool::run(std::shared_ptr<Task> task) {
+  {
+    std::lock_guard lock(mutex_);
+    ++working_;
+  }
+  advance(task);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  while (true) {
+    work(task);
+    lock.lock();
+    progress_.wait(lock, [&] { return task->finished_ || task->has_pieces_left(); });
+    if (task->finished_) break;
+    lock.unlock();
+  }
+  --working_;
+  if (!tasks_.empty()) wake_.notify_one();
+}
+
+void Pool::advance(const std::shared_ptr<Task>& task) {
+  const uint64_t phase = (task->next_.load() >> Task::kPhaseShift) + 1;
+  const int64_t pieces = task->next_phase();
+  if (pieces == 0) {
+    task->done();
+    std::lock_guard lock(mutex_);
+    task->finished_ = true;
+    progress_.notify_all();
+    return;
+  }
+  task->pieces_[phase] = pieces;
+  task->unfinished_.store(pieces);
+  std::lock_guard lock(mutex_);
+  task->next_.store(phase << Task::kPhaseShift);
+  tasks_.push_back(task);
+  // Threads are started when they are first needed, and then stay.
+  while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < pieces) {
+    workers_.emplace_back([this] { worker(); });
+    workers_.back().detach();
+  }
+  const int64_t helpers = std::min<int64_t>(pieces, limit_);
+  for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
+  progress_.notify_all();
+}
+
+void Pool::work(const std::shared_ptr<Task>& task) {
+  while (true) {
+    const uint64_t taken = task->next_.fetch_add(1);
+    const uint64_t phase = taken >> Task::kPhaseShift;
+    const int64_t piece = static_cast<int64_t>(taken & ((1ull << Task::kPhaseShift) - 1));
+    if (piece >= task->pieces_[phase]) return;
+    task->run(piece);
+    if (task->unfinished_.fetch_sub(1) == 1) advance(task);
+  }
+}
+
+void Pool::drop_exhausted(const std::shared_ptr<Task>& task) {
+  if (!task->has_pieces_left()) std::erase(tasks_, task);
+}
+
+void Pool::worker() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return !tasks_.empty() && working_ < limit_; });
+    std::shared_ptr<Task> task = tasks_.front();
+    ++working_;
+    lock.unlock();
+    work(task);
+    lock.lock();
+    --working_;
+    drop_exhausted(task);
+    task.reset();
+    if (!tasks_.empty()) wake_.notify_one();
+  }
+}
+
+}  // namespace policy_loss::cpu

@@ -1,0 +1,59 @@
+// The lists of all losses and KL estimators. A new one is its header, included here and named in its list;
+// everything that walks over losses (the CPU's tables, the CUDA launchers, the binding) walks these.
+#pragma once
+
+#include <variant>
+
+#include "kl/abs.h"
+#include "kl/corrected_k3.h"
+#include "kl/k1.h"
+#include "kl/k2.h"
+#include "kl/k3.h"
+#include "kl/low_var_kl.h"
+#include "loss/cispo.h"
+#include "loss/dpo.h"
+#include "loss/gspo.h"
+#include "loss/importance_sampling.h"
+#include "loss/mix.h"
+#include "loss/opmd.h"
+#include "loss/ppo.h"
+#include "loss/rec.h"
+#include "loss/sapo.h"
+#include "loss/sft.h"
+#include "loss/sppo.h"
+#include "loss/topr.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+template <class... T>
+struct TypeList {
+  static constexpr int size = sizeof...(T);
+};
+
+using Losses = TypeList<Ppo, PpoSequenceMasking, Gspo, Cispo, Topr, Sapo, Sppo, Rec, Opmd, Sft, SftIs, SftPhi,
+                        ImportanceSampling, Dpo, MixSft, MixChordSft, MixChordPhi>;
+using KlEstimators = TypeList<K1, K2, K3, LowVarKl, Abs, CorrectedK3>;
+
+// What a loss is found to have.
+template <class L>
+constexpr bool has_row_facts = requires(const L& l) {
+  l.row(0.0, 0.0);
+};
+template <class L>
+constexpr bool has_kinds = requires {
+  typename L::Expert;
+};
+template <class L>
+constexpr bool is_by_pairs = requires {
+  L::by_pairs;
+};
+template <class L>
+constexpr bool counts_negatives = requires {
+  L::counts_negative_advantages;
+};
+template <class L>
+constexpr int row_metric_count = 0;
+template <class L>
+requires(has_row_facts<L>) constexpr int row_metric_count<L> = L::row_metrics;
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

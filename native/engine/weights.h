@@ -1,0 +1,38 @@
+// The weights pass: from the counts of a batch to one weight per row. Nothing else knows what an aggregation
+// is.
+#pragma once
+
+#include "math/target.h"
+
+namespace policy_loss {
+
+enum class Aggregation : int { kTokenMean, kSeqMeanTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSumNorm };
+constexpr const char* kAggregationNames[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
+                                             "seq-mean-token-sum-norm"};
+
+// What the weights depend on, of the rows concerned.
+struct Counts {
+  double tokens = 0;   // N, unmasked
+  double rows = 0;     // B
+  double columns = 0;  // T
+};
+
+inline namespace POLICY_LOSS_TARGET {
+
+// The weight of each unmasked token of a row that has row_tokens of them.
+PL_FN double row_weight(Aggregation aggregation, const Counts& counts, double row_tokens) {
+  switch (aggregation) {
+    case Aggregation::kTokenMean:
+      return 1.0 / (counts.tokens + 1e-8);
+    case Aggregation::kSeqMeanTokenSum:
+      return 1.0 / counts.rows;
+    case Aggregation::kSeqMeanTokenMean:
+      return 1.0 / (counts.rows * (row_tokens + 1e-8));
+    case Aggregation::kSeqMeanTokenSumNorm:
+      return 1.0 / (counts.columns + 1e-8);
+  }
+  return 0.0;
+}
+
+}  // namespace POLICY_LOSS_TARGET
+}  // namespace policy_loss

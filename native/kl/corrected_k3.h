@@ -1,0 +1,22 @@
+// corrected_k3: k3 times the importance ratio to the policy that sampled, clipped to [0, 2]; the gradient
+// flows through both factors (Trinity-RFT's CorrectedK3Fn).
+#pragma once
+
+#include "kl/k3.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct CorrectedK3 {
+  static constexpr const char* name = "corrected_k3";
+  static constexpr bool reads_old_logprob = true;
+
+  PL_FN static KlTerm token(float logprob, float ref_logprob, float old_logprob) {
+    const KlTerm k3 = K3::token(logprob, ref_logprob, 0.0f);
+    const float ratio = exp(logprob - old_logprob);
+    const float bounded = clip(ratio, 0.0f, 2.0f);
+    // A clipped ratio is constant, so its derivative falls away; an unclipped one is its own derivative.
+    return {bounded * k3.value, bounded * k3.derivative + (ratio > 2.0f ? 0.0f : ratio * k3.value)};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

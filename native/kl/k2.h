@@ -1,0 +1,18 @@
+// k2: δ²/2, the estimator whose gradient is that of the true divergence on policy (Schulman, 2020).
+#pragma once
+
+#include "kl/kl.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct K2 {
+  static constexpr const char* name = "k2";
+  static constexpr bool reads_old_logprob = false;
+
+  PL_FN static KlTerm token(float logprob, float ref_logprob, float) {
+    const float delta = ref_logprob - logprob;
+    return {0.5f * delta * delta, -delta};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

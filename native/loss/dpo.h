@@ -1,0 +1,95 @@
+// DPO: the logistic loss of the margin between a chosen and a rejected response (arXiv 2305.18290), with
+// label smoothing. Even rows are chosen, odd rows rejected.
+//
+// A row's sum of logprob − ref_logprob is all that the loss sees of it, so the whole loss is computed from
+// row facts, and every unmasked token of a row has one and the same gradient: the row's weight.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct Dpo {
+  static constexpr const char* name = "dpo";
+  struct Options {
+    double beta, label_smoothing, pairwise;
+  };
+  static constexpr Field<Options> fields[] = {
+      {"beta", &Options::beta},
+      {"label_smoothing", &Options::label_smoothing},
+      {"pairwise", &Options::pairwise},
+  };
+  static constexpr unsigned columns = reads(kRefLogprob);
+  static constexpr int token_metrics = 0;
+  static constexpr int row_metrics = 0;
+  // The weights pass asks pair_loss() for the loss, the metrics and the rows' weights.
+  static constexpr bool by_pairs = true;
+  static constexpr Metric metrics[] = {{"chosen_reward", Metric::kPair, 0},
+                                       {"rejected_reward", Metric::kPair, 1},
+                                       {"accuracy_mean", Metric::kPair, 2},
+                                       {"dpo_loss", Metric::kLoss}};
+  using Row = NoRow;
+
+  double beta, label_smoothing;
+  bool pairwise;
+
+  explicit Dpo(const Options& o)
+      : beta(o.beta), label_smoothing(o.label_smoothing), pairwise(o.pairwise != 0) {}
+
+  PL_FN float row_term(const Token& t) const { return t.logprob - t.ref_logprob; }
+  PL_FN NoRow row(double, double) const { return {}; }
+  PL_FN void row_metric(const NoRow&, double, double, double*) const {}
+
+  PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 1.0f}; }
+
+  // One pair's loss and its derivative with respect to the margin, in float64.
+  struct Margin {
+    double value, derivative;
+  };
+  PL_FN Margin margin(double h) const {
+    const double x = beta * h;
+    const double tail = log1p(::exp(-fabs(x)));
+    const double loss_right = tail + (x < 0 ? -x : 0.0);  // -ln σ(x)
+    const double loss_wrong = tail + (x > 0 ? x : 0.0);   // -ln σ(-x)
+    const double e = ::exp(-fabs(x));
+    const double probability = x >= 0 ? 1.0 / (1.0 + e) : e / (1.0 + e);  // σ(x)
+    return {loss_right * (1.0 - label_smoothing) + loss_wrong * label_smoothing,
+            beta * (probability - (1.0 - label_smoothing))};
+  }
+
+  // The rows' sums in; out: the loss, the three metrics and, in place of the sums, the rows' weights.
+  PL_FN double pair_loss(int64_t rows, double* sums, double* metric) const {
+    double loss = 0, chosen = 0, rejected = 0, right = 0;
+    if (pairwise) {
+      const double pairs = static_cast<double>(rows / 2);
+      for (int64_t row = 0; row + 1 < rows; row += 2) {
+        chosen += sums[row];
+        rejected += sums[row + 1];
+        right += sums[row] > sums[row + 1] ? 1.0 : 0.0;
+        const Margin m = margin(sums[row] - sums[row + 1]);
+        loss += m.value;
+        sums[row] = m.derivative / pairs;
+        sums[row + 1] = -m.derivative / pairs;
+      }
+      loss /= pairs;
+      chosen /= pairs;
+      rejected /= pairs;
+      right /= pairs;
+    } else {
+      for (int64_t row = 0; row < rows; ++row) (row % 2 == 0 ? chosen : rejected) += sums[row];
+      right = chosen > rejected ? 1.0 : 0.0;
+      const Margin m = margin(chosen - rejected);
+      loss = m.value;
+      for (int64_t row = 0; row < rows; ++row) sums[row] = row % 2 == 0 ? m.derivative : -m.derivative;
+    }
+    metric[0] = beta * chosen;
+    metric[1] = beta * rejected;
+    metric[2] = right;
+    return loss;
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

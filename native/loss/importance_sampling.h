@@ -1,0 +1,31 @@
+// The plain importance-weighted policy gradient: no clipping but that of the log ratio to ±20.
+// Source: Trinity-RFT's importance_sampling_policy_loss (after the Tinker library).
+#pragma once
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct ImportanceSampling {
+  static constexpr const char* name = "importance_sampling";
+  struct Options {};
+  static constexpr Field<Options>* fields = nullptr;
+  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
+  static constexpr int token_metrics = 2;
+  static constexpr Metric metrics[] = {{"pg_loss", Metric::kLoss},
+                                       {"ratio/mean", Metric::kTokenMean, 0},
+                                       {"approx_kl", Metric::kTokenMean, 1}};
+  using Row = NoRow;
+
+  explicit ImportanceSampling(const Options&) {}
+
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const float d = t.logprob - t.old_logprob;
+    const float bounded = clip(d, -20.0f, 20.0f);
+    const float ratio = exp(bounded);
+    const float value = -t.advantage * ratio;
+    return {value, value * clip_derivative(d, -20.0f, 20.0f), ratio, -bounded};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,102 @@
+// MIX and MIX-CHORD: PPO on the rows that the policy sampled, supervised fine-tuning on an expert's rows
+// (arXiv 2505.17826, 2508.11408). A row is of one kind or the other; each kind is aggregated over its own
+// rows and then weighted by mu and by the share of a training batch that its rows make up.
+#pragma once
+
+#include <cmath>
+
+#include "loss/ppo.h"
+#include "loss/sft.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct MixOptions : PpoOptions {
+  double use_dynamic_bsz, ppo_mini_batch_size, ppo_micro_batch_size_per_gpu, ngpus_trainer;
+  double train_batch_size_usual, train_batch_size_expert;
+  double cutoff_prob;
+};
+
+template <class ExpertLoss>
+struct Mix {
+  static_assert(Ppo::token_metrics > 0 && ExpertLoss::token_metrics == 0);
+  using Usual = Ppo;
+  using Expert = ExpertLoss;
+  using Row = NoRow;
+  using Options = MixOptions;
+  static constexpr Field<Options> fields[] = {
+      {"clip_range_low", &Options::clip_range_low},
+      {"clip_range_high", &Options::clip_range_high},
+      {"clip_ratio_c", &Options::clip_ratio_c},
+      {"fallback_to_policy_gradient", &Options::fallback_to_policy_gradient},
+      {"use_dynamic_bsz", &Options::use_dynamic_bsz},
+      {"ppo_mini_batch_size", &Options::ppo_mini_batch_size},
+      {"ppo_micro_batch_size_per_gpu", &Options::ppo_micro_batch_size_per_gpu},
+      {"ngpus_trainer", &Options::ngpus_trainer},
+      {"train_batch_size_usual", &Options::train_batch_size_usual},
+      {"train_batch_size_expert", &Options::train_batch_size_expert},
+      {"cutoff_prob", &Options::cutoff_prob},
+  };
+  static constexpr unsigned columns = Usual::columns | Expert::columns;
+  static constexpr int token_metrics = Usual::token_metrics;
+
+  Usual usual;
+  Expert expert;
+  bool dynamic;
+  double weight[2];  // of a row of each kind, before the division by B of a dynamic batch size
+
+  explicit Mix(const Options& o) : usual(o), expert(expert_options(o)), dynamic(o.use_dynamic_bsz != 0) {
+    const double per_gpu = std::floor(o.ppo_mini_batch_size / o.ngpus_trainer);
+    const double accumulation = std::floor(o.ppo_mini_batch_size / o.ppo_micro_batch_size_per_gpu);
+    const double rows = dynamic ? per_gpu : accumulation;
+    weight[0] = rows / std::floor(o.train_batch_size_usual / o.ngpus_trainer);
+    weight[1] = rows / std::floor(o.train_batch_size_expert / o.ngpus_trainer);
+  }
+
+  // What the metrics of a kind, and its loss before mu, are multiplied by.
+  PL_FN double kind_scale(int kind, double rows_of_kind, double rows) const {
+    return rows_of_kind * weight[kind] / (dynamic ? rows : 1.0);
+  }
+
+ private:
+  static typename Expert::Options expert_options(const Options& o) {
+    if constexpr (requires { Expert::Options::cutoff_prob; })
+      return {o.cutoff_prob};
+    else
+      return {};
+  }
+};
+
+struct MixSft : Mix<Sft> {
+  static constexpr const char* name = "mix";
+  static constexpr Metric metrics[] = {
+      {"usual/pg_clipfrac", Metric::kTokenMean, 0, 0}, {"usual/pg_clipfrac_lower", Metric::kTokenMean, 1, 0},
+      {"usual/ppo_kl", Metric::kTokenMean, 2, 0},      {"usual/pg_loss", Metric::kLoss, 0, 0},
+      {"expert/sft_loss", Metric::kLoss, 0, 1},        {"loss", Metric::kTotal}};
+  using Mix::Mix;
+};
+
+struct MixChordSft : Mix<Sft> {
+  static constexpr const char* name = "mix_chord_sft";
+  static constexpr Metric metrics[] = {{"usual/pg_clipfrac", Metric::kTokenMean, 0, 0},
+                                       {"usual/pg_clipfrac_lower", Metric::kTokenMean, 1, 0},
+                                       {"usual/ppo_kl", Metric::kTokenMean, 2, 0},
+                                       {"usual/pg_loss", Metric::kLoss, 0, 0},
+                                       {"expert/sft_loss", Metric::kLoss, 0, 1},
+                                       {"loss", Metric::kTotal},
+                                       {"mu", Metric::kMu}};
+  using Mix::Mix;
+};
+
+struct MixChordPhi : Mix<SftPhi> {
+  static constexpr const char* name = "mix_chord";
+  static constexpr Metric metrics[] = {{"usual/pg_clipfrac", Metric::kTokenMean, 0, 0},
+                                       {"usual/pg_clipfrac_lower", Metric::kTokenMean, 1, 0},
+                                       {"usual/ppo_kl", Metric::kTokenMean, 2, 0},
+                                       {"usual/pg_loss", Metric::kLoss, 0, 0},
+                                       {"expert/sft_phi_loss", Metric::kLoss, 0, 1},
+                                       {"loss", Metric::kTotal},
+                                       {"mu", Metric::kMu}};
+  using Mix::Mix;
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

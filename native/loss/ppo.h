@@ -1,0 +1,111 @@
+// PPO's clipped surrogate with a dual clip for negative advantages (arXiv 1707.06347, 1912.09729), and its
+// form with sequence masking, where tokens with a negative advantage are dropped from rows that have drifted
+// too far from the policy that sampled them.
+#pragma once
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct PpoOptions {
+  double clip_range_low, clip_range_high, clip_ratio_c, fallback_to_policy_gradient;
+};
+
+struct Ppo {
+  static constexpr const char* name = "ppo";
+  using Options = PpoOptions;
+  static constexpr Field<Options> fields[] = {
+      {"clip_range_low", &Options::clip_range_low},
+      {"clip_range_high", &Options::clip_range_high},
+      {"clip_ratio_c", &Options::clip_ratio_c},
+      {"fallback_to_policy_gradient", &Options::fallback_to_policy_gradient},
+  };
+  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
+  static constexpr int token_metrics = 3;
+  static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0},
+                                       {"pg_clipfrac_lower", Metric::kTokenMean, 1},
+                                       {"ppo_kl", Metric::kTokenMean, 2},
+                                       {"pg_loss", Metric::kLoss}};
+  using Row = NoRow;
+
+  float low, high, dual;
+  float on_policy;  // 1 or 0; no bool in what vectorised loops read: AVX-512 keeps them as masks
+
+  explicit Ppo(const Options& o)
+      : low(static_cast<float>(1.0 - o.clip_range_low)),
+        high(static_cast<float>(1.0 + o.clip_range_high)),
+        dual(static_cast<float>(o.clip_ratio_c)),
+        on_policy(o.fallback_to_policy_gradient != 0 ? 1.0f : 0.0f) {}
+
+  PL_FN float log_ratio(const Token& t) const { return on_policy != 0.0f ? 0.0f : t.logprob - t.old_logprob; }
+
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const float d = log_ratio(t);
+    const float bounded = clip(d, -20.0f, 20.0f);
+    const float ratio = exp(bounded);
+    const float unclipped = -t.advantage * ratio;
+    const float clipped = -t.advantage * clip(ratio, low, high);
+    const float upper = unclipped < clipped ? clipped : unclipped;
+    const float lower = -t.advantage * dual;
+    const bool at_lower = (t.advantage < 0.0f) & (upper > lower);
+    const bool flat = at_lower | (unclipped < clipped);
+    return {at_lower ? lower : upper, flat ? 0.0f : unclipped * clip_derivative(d, -20.0f, 20.0f),
+            indicator(unclipped < clipped), indicator(at_lower), -bounded};
+  }
+};
+
+struct PpoSequenceMasking {
+  static constexpr const char* name = "ppo_sequence_masking";
+  struct Options : PpoOptions {
+    double delta_sequence_masking;
+  };
+  static constexpr Field<Options> fields[] = {
+      {"clip_range_low", &Options::clip_range_low},
+      {"clip_range_high", &Options::clip_range_high},
+      {"clip_ratio_c", &Options::clip_ratio_c},
+      {"fallback_to_policy_gradient", &Options::fallback_to_policy_gradient},
+      {"delta_sequence_masking", &Options::delta_sequence_masking},
+  };
+  static constexpr unsigned columns = Ppo::columns;
+  static constexpr int token_metrics = Ppo::token_metrics;
+  static constexpr int row_metrics = 2;
+  // The source counts tokens with a negative advantage over all columns of a masked row, padding included.
+  static constexpr bool counts_negative_advantages = true;
+  static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0},
+                                       {"pg_clipfrac_lower", Metric::kTokenMean, 1},
+                                       {"ppo_kl", Metric::kTokenMean, 2},
+                                       {"pg_loss", Metric::kLoss},
+                                       {"seq_mask/masked_tokens", Metric::kRowPerToken, 0},
+                                       {"seq_mask/mean_sequence_kl", Metric::kRowMean, 1}};
+  struct Row {
+    double kl;
+    bool drop_negative;
+  };
+
+  Ppo ppo;
+  double delta;
+
+  explicit PpoSequenceMasking(const Options& o) : ppo(o), delta(o.delta_sequence_masking) {}
+
+  PL_FN float row_term(const Token& t) const { return -clip(ppo.log_ratio(t), -20.0f, 20.0f); }
+
+  PL_FN Row row(double sum, double count) const {
+    const double kl = sum / (count + 1e-10);
+    return {kl, kl > delta};
+  }
+
+  PL_FN void row_metric(const Row& row, double, double negatives, double* out) const {
+    out[0] = row.drop_negative ? negatives : 0.0;
+    out[1] = row.kl;
+  }
+
+  PL_FN TokenTerm token(const Row& row, const Token& t) const {
+    TokenTerm term = ppo.token({}, t);
+    const bool dropped = row.drop_negative & (t.advantage < 0.0f);
+    term.value = dropped ? 0.0f : term.value;
+    term.derivative = dropped ? 0.0f : term.derivative;
+    return term;
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,103 @@
+// REC: group-relative REINFORCE with a choice of clipping, importance weight and regularizer
+// (arXiv 2509.24203).
+#pragma once
+
+#include <limits>
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct Rec {
+  static constexpr const char* name = "rec";
+  struct Options {
+    double epsilon_low, epsilon_high, epsilon_low_prime, epsilon_high_prime;
+    double clip_mode, weight, regularizer, regularizer_coef, temp;
+  };
+  enum ClipMode { kNoClip, kOneSide, kGspoOneSide, kTwoSide, kRing };
+  enum Weight { kNoWeight, kImportanceSampling, kGspoImportanceSampling, kAdvantageWeight };
+  enum Regularizer { kNoRegularizer, kK2Regularizer, kForwardKl };
+  static constexpr const char* clip_modes[] = {"none",     "one-side", "gspo-one-side",
+                                               "two-side", "ring",     nullptr};
+  static constexpr const char* weights[] = {"none", "importance_sampling", "gspo_importance_sampling",
+                                            "advantage", nullptr};
+  static constexpr const char* regularizers[] = {"none", "k2", "forward-kl", nullptr};
+  static constexpr Field<Options> fields[] = {
+      {"epsilon_low", &Options::epsilon_low},
+      {"epsilon_high", &Options::epsilon_high},
+      {"epsilon_low_prime", &Options::epsilon_low_prime},
+      {"epsilon_high_prime", &Options::epsilon_high_prime},
+      {"clip_mode", &Options::clip_mode, clip_modes},
+      {"weight", &Options::weight, weights},
+      {"regularizer", &Options::regularizer, regularizers},
+      {"regularizer_coef", &Options::regularizer_coef},
+      {"temp", &Options::temp},
+  };
+  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
+  static constexpr int token_metrics = 1;
+  static constexpr int row_metrics = 0;
+  static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0}, {"pg_loss", Metric::kLoss}};
+  struct Row {
+    float log_ratio, ratio;
+  };
+
+  // A token is kept while its ratio (the row's own in gspo-one-side) stands within the range of its
+  // advantage's sign, or beyond the ring's outer bound. Every clip mode is a choice of these six numbers.
+  float positive_low, positive_high, positive_ring, negative_low, negative_high, negative_ring;
+  float by_row;  // 1 in gspo-one-side, else 0
+  // The importance weight is e^(token_factor·d + row_factor·mean d + advantage_factor·A).
+  float token_factor, row_factor, advantage_factor;
+  float k2_coef, forward_kl_coef;
+
+  explicit Rec(const Options& o) {
+    const float inf = std::numeric_limits<float>::infinity();
+    const int mode = static_cast<int>(o.clip_mode);
+    const bool clips = mode != kNoClip;
+    const bool both_sides = mode == kTwoSide || mode == kRing;
+    const float low = static_cast<float>(1.0 - o.epsilon_low);
+    const float high = static_cast<float>(1.0 + o.epsilon_high);
+    positive_low = both_sides ? low : -inf;
+    positive_high = clips ? high : inf;
+    negative_low = clips ? low : -inf;
+    negative_high = both_sides ? high : inf;
+    positive_ring = mode == kRing ? static_cast<float>(1.0 - o.epsilon_low_prime) : -inf;
+    negative_ring = mode == kRing ? static_cast<float>(1.0 + o.epsilon_high_prime) : inf;
+    by_row = mode == kGspoOneSide ? 1.0f : 0.0f;
+
+    const int weight = static_cast<int>(o.weight);
+    token_factor = weight == kImportanceSampling ? 1.0f : 0.0f;
+    row_factor = weight == kGspoImportanceSampling ? 1.0f : 0.0f;
+    advantage_factor = weight == kAdvantageWeight ? static_cast<float>(1.0 / o.temp) : 0.0f;
+
+    const int regularizer = static_cast<int>(o.regularizer);
+    const float coef = static_cast<float>(o.regularizer_coef);
+    k2_coef = regularizer == kK2Regularizer ? coef : 0.0f;
+    forward_kl_coef = regularizer == kForwardKl ? coef : 0.0f;
+  }
+
+  PL_FN float row_term(const Token& t) const { return t.logprob - t.old_logprob; }
+
+  PL_FN Row row(double sum, double count) const {
+    const float mean = static_cast<float>(sum / (count + 1e-8));
+    return {mean, exp(mean)};
+  }
+
+  PL_FN void row_metric(const Row&, double, double, double*) const {}
+
+  PL_FN TokenTerm token(const Row& row, const Token& t) const {
+    const float d = t.logprob - t.old_logprob;
+    const float ratio = by_row != 0.0f ? row.ratio : exp(d);
+    const bool positive_in = (ratio >= positive_low) & (ratio <= positive_high);
+    const bool negative_in = (ratio >= negative_low) & (ratio <= negative_high);
+    const bool kept = ((t.advantage >= 0.0f) & (positive_in | (ratio <= positive_ring))) |
+                      ((t.advantage <= 0.0f) & (negative_in | (ratio >= negative_ring)));
+    const float weight =
+        exp((token_factor != 0.0f ? d : 0.0f) + row_factor * row.log_ratio + advantage_factor * t.advantage);
+    const float policy = kept ? -t.advantage * weight : 0.0f;
+    const float derivative = policy - forward_kl_coef;
+    return {derivative * t.logprob + (k2_coef != 0.0f ? k2_coef * d * d : 0.0f),
+            derivative + (k2_coef != 0.0f ? 2.0f * k2_coef * d : 0.0f), indicator(!kept)};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,69 @@
+// Supervised fine-tuning: the negative log-likelihood, as it is, weighted by the token's own probability
+// (importance sampling), or weighted by φ = p(1 − p) with an upper bound on the probability (CHORD,
+// arXiv 2508.11408). The weights carry no gradient.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct Sft {
+  static constexpr const char* name = "sft";
+  struct Options {};
+  static constexpr Field<Options>* fields = nullptr;
+  static constexpr unsigned columns = 0;
+  static constexpr int token_metrics = 0;
+  static constexpr Metric metrics[] = {{"sft_loss", Metric::kLoss}};
+  using Row = NoRow;
+
+  explicit Sft(const Options&) {}
+
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const { return {-t.logprob, -1.0f}; }
+};
+
+struct SftIs {
+  static constexpr const char* name = "sft_is";
+  struct Options {};
+  static constexpr Field<Options>* fields = nullptr;
+  static constexpr unsigned columns = 0;
+  static constexpr int token_metrics = 0;
+  static constexpr Metric metrics[] = {{"sft_is_loss", Metric::kLoss}};
+  using Row = NoRow;
+
+  explicit SftIs(const Options&) {}
+
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const float derivative = -exp(t.logprob);
+    return {derivative * t.logprob, derivative};
+  }
+};
+
+struct SftPhi {
+  static constexpr const char* name = "sft_phi";
+  struct Options {
+    double cutoff_prob;
+  };
+  static constexpr Field<Options> fields[] = {{"cutoff_prob", &Options::cutoff_prob}};
+  static constexpr unsigned columns = 0;
+  static constexpr int token_metrics = 0;
+  static constexpr Metric metrics[] = {{"sft_phi_loss", Metric::kLoss}};
+  using Row = NoRow;
+
+  float cutoff;  // ln cutoff_prob; Infinity when there is none
+
+  explicit SftPhi(const Options& o)
+      : cutoff(o.cutoff_prob < 1.0 ? static_cast<float>(std::log(o.cutoff_prob))
+                                   : std::numeric_limits<float>::infinity()) {}
+
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const float p = exp(t.logprob);
+    const float phi = p * (1.0f - p);
+    const bool cut = t.logprob > cutoff;
+    return {-phi * (cut ? cutoff : t.logprob), cut ? 0.0f : -phi};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

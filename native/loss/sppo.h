@@ -1,0 +1,34 @@
+// sPPO: the advantage times the log ratio, for tokens whose ratio is within a symmetric range (in log space).
+// Source: Trinity-RFT's sppo_policy_loss.
+#pragma once
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct Sppo {
+  static constexpr const char* name = "sppo";
+  struct Options {
+    double epsilon;
+  };
+  static constexpr Field<Options> fields[] = {{"epsilon", &Options::epsilon}};
+  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
+  static constexpr int token_metrics = 1;
+  static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0}, {"pg_loss", Metric::kLoss}};
+  using Row = NoRow;
+
+  float low, high;
+
+  explicit Sppo(const Options& o)
+      : low(static_cast<float>(1.0 / (1.0 + o.epsilon))), high(static_cast<float>(1.0 + o.epsilon)) {}
+
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const float d = t.logprob - t.old_logprob;
+    const float ratio = exp(d);
+    const bool inside = (ratio >= low) & (ratio <= high);
+    const float derivative = inside ? -t.advantage : 0.0f;
+    return {inside ? derivative * d : 0.0f, derivative, indicator(!inside)};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

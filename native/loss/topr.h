@@ -1,0 +1,34 @@
+// TOPR: a tapered off-policy REINFORCE. Trajectories that did well are reinforced as they are; the others are
+// weighted by the importance ratio, truncated to [0, 1] (arXiv 2503.14286).
+#pragma once
+
+#include "loss/loss.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+struct Topr {
+  static constexpr const char* name = "topr";
+  struct Options {
+    double advantage_threshold;
+  };
+  static constexpr Field<Options> fields[] = {{"advantage_threshold", &Options::advantage_threshold}};
+  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
+  static constexpr int token_metrics = 2;
+  static constexpr Metric metrics[] = {{"topr_loss", Metric::kLoss},
+                                       {"avg_alpha", Metric::kTokenMean, 0},
+                                       {"avg_ratio", Metric::kTokenMean, 1}};
+  using Row = NoRow;
+
+  float threshold;
+
+  explicit Topr(const Options& o) : threshold(static_cast<float>(o.advantage_threshold)) {}
+
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+    const float ratio = exp(t.logprob - t.old_logprob);
+    const float alpha = t.advantage <= threshold ? clip(ratio, 0.0f, 1.0f) : 1.0f;
+    const float derivative = -alpha * t.advantage;
+    return {derivative * t.logprob, derivative, alpha, ratio};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET
