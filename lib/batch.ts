@@ -75,8 +75,9 @@ export class BatchReader {
   readonly #differentiated: ColumnName;
 
   /**
-   * @param reads the columns that the function reads, under Trinity's names.
-   * @param differentiated the column that gradients are taken with respect to: it must have all B×T values.
+   * @param reads.columns those that the function reads, under Trinity's names.
+   * @param reads.standIns columns whose place another takes.
+   * @param reads.differentiated the column that gradients are taken with respect to: it must have all B×T values.
    */
   constructor(
     mapper: KeyMapper,
@@ -86,6 +87,7 @@ export class BatchReader {
       mask?: boolean;
       expertMask?: boolean;
       differentiated?: ColumnName;
+      standIns?: Partial<Record<ColumnName, ColumnName>>;
     },
   ) {
     const optional = reads.optional ?? [];
@@ -93,7 +95,7 @@ export class BatchReader {
       name,
       index: COLUMNS.indexOf(name),
       optional: optional.includes(name),
-      keys: keysOf(mapper, name),
+      keys: keysOf(mapper, reads.standIns?.[name] ?? name),
     }));
     this.#maskKeys = reads.mask === false ? undefined : keysOf(mapper, 'action_mask');
     this.#expertKeys = reads.expertMask ? keysOf(mapper, 'expert_mask') : undefined;
@@ -199,7 +201,10 @@ export function readLayout(batch: Batch, nested?: unknown): Layout {
     const columns = nested[0].length;
     return { rows: nested.length, columns, tokens: nested.length * columns, offsets: undefined };
   }
-  throw new LossError('ERR_MISSING_INPUT', 'the batch has no shape: expected [B, T], or cuSeqlens for packed rows');
+  throw new LossError(
+    'ERR_MISSING_INPUT',
+    'the batch has no shape: expected [B, T], or cuSeqlens for packed rows',
+  );
 }
 
 function packedLayout(value: unknown): Layout {
@@ -213,7 +218,10 @@ function packedLayout(value: unknown): Layout {
     throw new LossError('ERR_INVALID_INPUT', `cuSeqlens must be an Int32Array, not ${describeValue(value)}`);
   }
   if (offsets.length === 0 || offsets[0] !== 0)
-    throw new LossError('ERR_SHAPE_MISMATCH', `cuSeqlens must hold B + 1 offsets that begin with 0, not ${offsets[0]}`);
+    throw new LossError(
+      'ERR_SHAPE_MISMATCH',
+      `cuSeqlens must hold B + 1 offsets that begin with 0, not ${offsets[0]}`,
+    );
   let longest = 0;
   for (let row = 1; row < offsets.length; row++) {
     const length = offsets[row]! - offsets[row - 1]!;
@@ -307,7 +315,13 @@ function floatData(
   );
 }
 
-function readMask(key: string, value: unknown, length: number, expected: string, layout?: Layout): Uint8Array {
+function readMask(
+  key: string,
+  value: unknown,
+  length: number,
+  expected: string,
+  layout?: Layout,
+): Uint8Array {
   let mask: Uint8Array;
   if (value instanceof Uint8Array) {
     checkAttached(key, value);
@@ -318,7 +332,10 @@ function readMask(key: string, value: unknown, length: number, expected: string,
     for (let i = 0; i < flat.length; i++) {
       const x: unknown = flat[i];
       if (typeof x !== 'boolean' && typeof x !== 'number')
-        throw new LossError('ERR_INVALID_INPUT', `${key}[${i}]: expected true, false or a number, not ${describeValue(x)}`);
+        throw new LossError(
+          'ERR_INVALID_INPUT',
+          `${key}[${i}]: expected true, false or a number, not ${describeValue(x)}`,
+        );
       mask[i] = x ? 1 : 0;
     }
   } else {
@@ -340,7 +357,10 @@ function flatten(key: string, value: readonly unknown[], layout: Layout): readon
   value.forEach((row, b) => {
     const length = layout.offsets ? layout.offsets[b + 1]! - layout.offsets[b]! : layout.columns;
     if (!Array.isArray(row) || row.length !== length)
-      throw new LossError('ERR_SHAPE_MISMATCH', `${key}[${b}]: expected a row of ${length}, not ${describeValue(row)}`);
+      throw new LossError(
+        'ERR_SHAPE_MISMATCH',
+        `${key}[${b}]: expected a row of ${length}, not ${describeValue(row)}`,
+      );
   });
   return value.flat();
 }
@@ -355,10 +375,16 @@ export function readStep(batch: Batch, keys: readonly string[], rows: number): n
   const { key, value } = found;
   if (typeof value === 'number') return checkStep(key, value);
   if (!Array.isArray(value) && !ArrayBuffer.isView(value))
-    throw new LossError('ERR_INVALID_INPUT', `${key}: expected a number or one per row, not ${describeValue(value)}`);
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `${key}: expected a number or one per row, not ${describeValue(value)}`,
+    );
   const steps = value as unknown as ArrayLike<number>;
   if (steps.length !== rows)
-    throw new LossError('ERR_SHAPE_MISMATCH', `${key}: expected [${rows}], one per row, not ${steps.length} values`);
+    throw new LossError(
+      'ERR_SHAPE_MISMATCH',
+      `${key}: expected [${rows}], one per row, not ${steps.length} values`,
+    );
   for (let row = 1; row < rows; row++)
     if (steps[row] !== steps[0])
       throw new LossError(

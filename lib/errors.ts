@@ -33,7 +33,12 @@ export class LossError extends Error {
 }
 
 /** "…; known are a, b, c. Did you mean b?": how every unknown name is reported. */
-export function unknownName(code: LossErrorCode, what: string, name: string, known: readonly string[]): LossError {
+export function unknownName(
+  code: LossErrorCode,
+  what: string,
+  name: string,
+  known: readonly string[],
+): LossError {
   const nearest = known.length > 0 ? closest(name, known as string[]) : undefined;
   const near = nearest !== undefined && distance(name, nearest) <= Math.max(2, nearest.length / 2);
   return new LossError(

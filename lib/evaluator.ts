@@ -123,18 +123,26 @@ export function tokensOf(batch: NativeBatch): number {
 }
 
 /** The array that a gradient goes to: a new one, the caller's, or none. */
-export function gradArray(batch: NativeBatch, wanted: boolean | Float32Array | undefined): Float32Array | undefined {
+export function gradArray(
+  batch: NativeBatch,
+  wanted: boolean | Float32Array | undefined,
+): Float32Array | undefined {
   if (wanted === undefined || wanted === false) return undefined;
   const tokens = tokensOf(batch);
   if (wanted === true) {
     try {
       return new Float32Array(tokens);
     } catch (error) {
-      throw new LossError('ERR_OUT_OF_MEMORY', `no memory for a gradient of ${tokens} values`, { cause: error });
+      throw new LossError('ERR_OUT_OF_MEMORY', `no memory for a gradient of ${tokens} values`, {
+        cause: error,
+      });
     }
   }
   if (!(wanted instanceof Float32Array))
-    throw new LossError('ERR_INVALID_INPUT', `grad: expected true, false or a Float32Array, not ${describeValue(wanted)}`);
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `grad: expected true, false or a Float32Array, not ${describeValue(wanted)}`,
+    );
   checkAttached('grad', wanted);
   if (wanted.length !== tokens)
     throw new LossError(

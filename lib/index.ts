@@ -54,13 +54,17 @@ export {
   type MIXCHORDPolicyLossOptions,
 } from './policy-loss/mix-chord.js';
 export { type OPMDMetrics, OPMDPolicyLossFn, type OPMDPolicyLossOptions } from './policy-loss/opmd.js';
-export { type AggregatedLossOptions, PolicyLossFn, type PolicyLossOptions } from './policy-loss/policy-loss-fn.js';
+export {
+  type AggregatedLossOptions,
+  PolicyLossFn,
+  type PolicyLossOptions,
+} from './policy-loss/policy-loss-fn.js';
 export { type PPOMetrics, PPOPolicyLossFn, type PPOPolicyLossOptions } from './policy-loss/ppo.js';
 export { type RECMetrics, RECPolicyLossFn, type RECPolicyLossOptions } from './policy-loss/rec.js';
 export { type SAPOMetrics, SAPOPolicyLossFn, type SAPOPolicyLossOptions } from './policy-loss/sapo.js';
 export { SFTLossFn, type SFTLossOptions, type SFTMetrics } from './policy-loss/sft.js';
 export { SFTISLossFn, type SFTISLossOptions, type SFTISMetrics } from './policy-loss/sft-is.js';
 export { SFTPhiLossFn, type SFTPhiLossOptions, type SFTPhiMetrics } from './policy-loss/sft-phi.js';
-export { type SPPOMetrics, sPPOPolicyLossFn, type SPPOPolicyLossOptions } from './policy-loss/sppo.js';
+export { type SPPOMetrics, type SPPOPolicyLossOptions, sPPOPolicyLossFn } from './policy-loss/sppo.js';
 export { type TOPRMetrics, TOPRPolicyLossFn, type TOPRPolicyLossOptions } from './policy-loss/topr.js';
 export { type RegisteredClass, Registry } from './registry.js';

@@ -7,7 +7,11 @@ export type TrinityValue = number | boolean | string | null | undefined;
 export type TrinityArgs = Record<string, TrinityValue>;
 
 /** How the losses of a batch's tokens become one number; see losses.md, "Aggregation". */
-export type LossAggMode = 'token-mean' | 'seq-mean-token-sum' | 'seq-mean-token-mean' | 'seq-mean-token-sum-norm';
+export type LossAggMode =
+  | 'token-mean'
+  | 'seq-mean-token-sum'
+  | 'seq-mean-token-mean'
+  | 'seq-mean-token-sum-norm';
 
 const LOSS_AGG_MODES: readonly LossAggMode[] = [
   'token-mean',
@@ -42,7 +46,10 @@ export class OptionReader {
 
   constructor(owner: string, given: unknown) {
     if (given !== undefined && (given === null || typeof given !== 'object'))
-      throw new LossError('ERR_INVALID_OPTION', `${owner}: options must be an object, not ${describeValue(given)}`);
+      throw new LossError(
+        'ERR_INVALID_OPTION',
+        `${owner}: options must be an object, not ${describeValue(given)}`,
+      );
     this.#owner = owner;
     this.#given = (given ?? {}) as Record<string, unknown>;
   }

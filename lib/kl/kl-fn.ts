@@ -1,8 +1,25 @@
 // What all KL functions have in common.
 import type { NativeBatch } from '../../binding.js';
-import { type Batch, BatchReader, checkAttached, describeShape, find, type FloatColumn, keysOf, missing } from '../batch.js';
+import {
+  type Batch,
+  BatchReader,
+  checkAttached,
+  describeShape,
+  type FloatColumn,
+  find,
+  keysOf,
+  missing,
+} from '../batch.js';
 import { describeValue, LossError } from '../errors.js';
-import { type ComputeOptions, type ComputeSyncOptions, Evaluator, fromNative, gradArray, type Result, tokensOf } from '../evaluator.js';
+import {
+  type ComputeOptions,
+  type ComputeSyncOptions,
+  Evaluator,
+  fromNative,
+  gradArray,
+  type Result,
+  tokensOf,
+} from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import { native } from '../native.js';
 import { checkLossAggMode, type LossAggMode, OptionReader, type TrinityArgs } from '../options.js';
@@ -76,7 +93,10 @@ export abstract class KLFn {
     this.horizon = reader.number('horizon', undefined, positive);
     reader.end();
     if (this.adaptive && (this.targetKl === undefined || this.horizon === undefined))
-      throw reader.invalid(this.targetKl === undefined ? 'targetKl' : 'horizon', 'given for an adaptive coefficient');
+      throw reader.invalid(
+        this.targetKl === undefined ? 'targetKl' : 'horizon',
+        'given for an adaptive coefficient',
+      );
     this.backend = options?.backend ?? 'verl';
     const mapper = KeyMapper.get(this.backend);
     this.#estimator = estimator;
@@ -84,7 +104,11 @@ export abstract class KLFn {
     const optional = this.takesOldLogprob ? (['old_logprob'] as const) : [];
     this.#reader = new BatchReader(mapper, { columns, optional });
     this.#valueReader = new BatchReader(mapper, { columns, optional, mask: false });
-    this.#penaltyReader = new BatchReader(mapper, { columns: ['old_logprob'], optional: ['ref_logprob'], differentiated: 'old_logprob' });
+    this.#penaltyReader = new BatchReader(mapper, {
+      columns: ['old_logprob'],
+      optional: ['ref_logprob'],
+      differentiated: 'old_logprob',
+    });
     this.#scoreKeys = keysOf(mapper, 'token_level_scores');
   }
 
@@ -143,7 +167,13 @@ export abstract class KLFn {
   async applyKlPenaltyToReward(batch: Batch): Promise<KlPenaltyResult> {
     const penalty = this.#penalty(batch);
     const kl = penalty.input
-      ? await this.#native(this.#penaltyEstimator, penalty.input, penalty.rewards, penalty.scores, this.#klCoef)
+      ? await this.#native(
+          this.#penaltyEstimator,
+          penalty.input,
+          penalty.rewards,
+          penalty.scores,
+          this.#klCoef,
+        )
       : 0;
     return this.#penaltyResult(penalty, kl);
   }
@@ -195,7 +225,12 @@ export abstract class KLFn {
     return { input, out: gradArray(input, true)!, estimator };
   }
 
-  #penalty(batch: Batch): { rows: number; input: NativeBatch | undefined; scores: Float32Array; rewards: Float32Array } {
+  #penalty(batch: Batch): {
+    rows: number;
+    input: NativeBatch | undefined;
+    scores: Float32Array;
+    rewards: Float32Array;
+  } {
     const input = this.#penaltyReader.read(batch);
     const found = find(batch, this.#scoreKeys);
     if (!found) throw missing(this.#scoreKeys, 'a score per token');
@@ -208,14 +243,23 @@ export abstract class KLFn {
     return { rows: input.rows, input, scores, rewards: gradArray(input, true)! };
   }
 
-  #penaltyResult(penalty: { rows: number; input: unknown; rewards: Float32Array }, kl: number): KlPenaltyResult {
+  #penaltyResult(
+    penalty: { rows: number; input: unknown; rewards: Float32Array },
+    kl: number,
+  ): KlPenaltyResult {
     if (!this.#estimator) return { tokenLevelRewards: penalty.rewards, metrics: {} };
     const metrics = { kl, kl_coef: penalty.input ? this.#klCoef : 0 };
     this.updateKlCoef(kl, penalty.rows);
     return { tokenLevelRewards: penalty.rewards, metrics };
   }
 
-  async #native(estimator: string | undefined, input: NativeBatch, out: Float32Array, base: Float32Array | undefined, scale: number) {
+  async #native(
+    estimator: string | undefined,
+    input: NativeBatch,
+    out: Float32Array,
+    base: Float32Array | undefined,
+    scale: number,
+  ) {
     if (!estimator) return 0;
     try {
       return await native.kl(estimator, input, out, base, scale);
@@ -224,7 +268,13 @@ export abstract class KLFn {
     }
   }
 
-  #nativeSync(estimator: string | undefined, input: NativeBatch, out: Float32Array, base: Float32Array | undefined, scale: number) {
+  #nativeSync(
+    estimator: string | undefined,
+    input: NativeBatch,
+    out: Float32Array,
+    base: Float32Array | undefined,
+    scale: number,
+  ) {
     if (!estimator) return 0;
     try {
       return native.klSync(estimator, input, out, base, scale);
@@ -243,7 +293,10 @@ function readScores(key: string, value: FloatColumn, input: NativeBatch): Float3
         ? Float32Array.from((Array.isArray(value) ? value.flat() : value) as ArrayLike<number>)
         : undefined;
   if (!scores)
-    throw new LossError('ERR_INVALID_INPUT', `${key}: expected dtype float32 (Float32Array), not ${describeValue(value)}`);
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `${key}: expected dtype float32 (Float32Array), not ${describeValue(value)}`,
+    );
   checkAttached(key, scores);
   if (scores.length !== tokens)
     throw new LossError(

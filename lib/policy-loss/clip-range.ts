@@ -13,7 +13,10 @@ export interface ClipRangeOptions {
 const POSITIVE = { holds: (x: number) => x >= 0, says: 'of at least 0' };
 
 /** @throws LossError `ERR_INVALID_OPTION` where neither the range nor both of its ends are given. */
-export function readClipRange(owner: string, reader: OptionReader): { clip_range_low: number; clip_range_high: number } {
+export function readClipRange(
+  owner: string,
+  reader: OptionReader,
+): { clip_range_low: number; clip_range_high: number } {
   const both = reader.number('clipRange', undefined, POSITIVE);
   const low = reader.number('clipRangeLow', both, POSITIVE);
   const high = reader.number('clipRangeHigh', both, POSITIVE);
@@ -21,7 +24,11 @@ export function readClipRange(owner: string, reader: OptionReader): { clip_range
     throw new LossError(
       'ERR_INVALID_OPTION',
       `${owner}: no clip range: expected clipRange, or clipRangeLow and clipRangeHigh; ${
-        low === undefined && high === undefined ? 'none' : low === undefined ? 'only the high end' : 'only the low end'
+        low === undefined && high === undefined
+          ? 'none'
+          : low === undefined
+            ? 'only the high end'
+            : 'only the low end'
       } came`,
     );
   return { clip_range_low: low, clip_range_high: high };

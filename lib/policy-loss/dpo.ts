@@ -36,7 +36,10 @@ export class DPOLossFn extends PolicyLossFn<DPOMetrics> {
     const pairwise = reader.boolean('pairwise', true);
     const native = {
       beta: reader.number('beta', 0.1),
-      label_smoothing: reader.number('labelSmoothing', 0, { holds: (x) => x >= 0 && x <= 1, says: 'from 0 to 1' }),
+      label_smoothing: reader.number('labelSmoothing', 0, {
+        holds: (x) => x >= 0 && x <= 1,
+        says: 'from 0 to 1',
+      }),
       pairwise,
     };
     reader.end();

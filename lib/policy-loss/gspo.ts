@@ -25,14 +25,22 @@ export class GSPOLossFn extends PolicyLossFn<GSPOMetrics> {
     const native = readClipRange('GSPOLossFn', reader);
     const aggregation = reader.lossAggMode('seq-mean-token-mean');
     reader.end();
-    if (aggregation !== 'seq-mean-token-mean')
-      process.emitWarning(`GSPO was published with loss_agg_mode seq-mean-token-mean, not ${aggregation}`, {
-        code: 'POLICY_LOSS_GSPO_AGGREGATION',
-      });
+    if (aggregation !== 'seq-mean-token-mean') warnOnce(aggregation);
     super(backend, { policyLoss: { name: 'gspo', options: native, aggregation }, keys: RATIO_KEYS });
   }
 
   static override defaultArgs(): TrinityArgs {
     return { clip_range_low: 0.0003, clip_range_high: 0.0004, loss_agg_mode: 'seq-mean-token-mean' };
   }
+}
+
+let warned = false;
+
+// Once a process: a program that means it makes many of these objects.
+function warnOnce(aggregation: string): void {
+  if (warned) return;
+  warned = true;
+  process.emitWarning(`GSPO was published with loss_agg_mode seq-mean-token-mean, not ${aggregation}`, {
+    code: 'POLICY_LOSS_GSPO_AGGREGATION',
+  });
 }

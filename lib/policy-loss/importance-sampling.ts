@@ -21,7 +21,10 @@ export class ImportanceSamplingLossFn extends PolicyLossFn<ImportanceSamplingMet
     const { reader, backend } = openOptions('ImportanceSamplingLossFn', options);
     const aggregation = reader.lossAggMode('token-mean');
     reader.end();
-    super(backend, { policyLoss: { name: 'importance_sampling', options: {}, aggregation }, keys: RATIO_KEYS });
+    super(backend, {
+      policyLoss: { name: 'importance_sampling', options: {}, aggregation },
+      keys: RATIO_KEYS,
+    });
   }
 
   static override defaultArgs(): TrinityArgs {

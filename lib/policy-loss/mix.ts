@@ -44,7 +44,6 @@ export function readMixedOptions(owner: string, reader: OptionReader) {
   const native = {
     ...readClipRange(owner, reader),
     clip_ratio_c: 3,
-    fallback_to_policy_gradient: false,
     use_dynamic_bsz: reader.boolean('useDynamicBsz', false),
     ppo_mini_batch_size: reader.count('ppoMiniBatchSize', 1),
     ppo_micro_batch_size_per_gpu: reader.count('ppoMicroBatchSizePerGpu', 1),

@@ -1,7 +1,14 @@
 // What all policy losses have in common.
 import type { NativeBatch, NativeFunctionSpec } from '../../binding.js';
 import { type Batch, BatchReader, type ColumnName } from '../batch.js';
-import { type Coefficients, type ComputeOptions, type ComputeSyncOptions, Evaluator, type Metrics, type Result } from '../evaluator.js';
+import {
+  type Coefficients,
+  type ComputeOptions,
+  type ComputeSyncOptions,
+  Evaluator,
+  type Metrics,
+  type Result,
+} from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import { type LossAggMode, OptionReader, type TrinityArgs } from '../options.js';
 
@@ -21,6 +28,8 @@ export interface AggregatedLossOptions extends PolicyLossOptions {
 export interface PolicyLossDefinition {
   policyLoss: NonNullable<NativeFunctionSpec['policyLoss']>;
   keys: readonly string[];
+  /** Columns that are read in the place of another. */
+  standIns?: Partial<Record<ColumnName, ColumnName>>;
 }
 
 /**
@@ -44,7 +53,11 @@ export abstract class PolicyLossFn<M = Metrics> {
     const columns: ColumnName[] = ['logprob'];
     for (const key of ['old_logprob', 'ref_logprob', 'advantages'] as const)
       if (keys.includes(key)) columns.push(key);
-    const reader = new BatchReader(mapper, { columns, expertMask: keys.includes('expert_mask') });
+    const reader = new BatchReader(mapper, {
+      columns,
+      expertMask: keys.includes('expert_mask'),
+      ...(definition.standIns && { standIns: definition.standIns }),
+    });
     this.#evaluator = new Evaluator({ policyLoss: definition.policyLoss }, reader);
   }
 

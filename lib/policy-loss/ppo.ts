@@ -1,5 +1,5 @@
 // PPO's class.
-import { type LossAggMode, type TrinityArgs } from '../options.js';
+import type { LossAggMode, TrinityArgs } from '../options.js';
 import { type ClipRangeOptions, readClipRange } from './clip-range.js';
 import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
 
@@ -11,7 +11,7 @@ export interface PPOPolicyLossOptions extends AggregatedLossOptions, ClipRangeOp
   enableSequenceMasking?: boolean | null | undefined;
   /** In nats per token; 0.1 by default. */
   deltaSequenceMasking?: number | null | undefined;
-  /** Take the current policy for the old one: ratio 1, with the policy gradient. */
+  /** Take the current policy for the old one, and do not read old_logprob: ratio 1, with the policy gradient. */
   fallbackToPolicyGradient?: boolean | null | undefined;
 }
 
@@ -37,15 +37,17 @@ export class PPOPolicyLossFn extends PolicyLossFn<PPOMetrics> {
     const native = {
       ...readClipRange('PPOPolicyLossFn', reader),
       clip_ratio_c: reader.number('clipRatioC', 3, { holds: (x) => x > 1, says: 'above 1' }),
-      fallback_to_policy_gradient: reader.boolean('fallbackToPolicyGradient', false),
       delta_sequence_masking: reader.number('deltaSequenceMasking', 0.1),
     };
+    // The gradient of logprob − sg(logprob) is what native code computes where the old policy is the current one.
+    const onPolicy = reader.boolean('fallbackToPolicyGradient', false);
     const masking = reader.boolean('enableSequenceMasking', false);
     const aggregation: LossAggMode = reader.lossAggMode('token-mean');
     reader.end();
     super(backend, {
       policyLoss: { name: masking ? 'ppo_sequence_masking' : 'ppo', options: native, aggregation },
       keys: RATIO_KEYS,
+      ...(onPolicy && { standIns: { old_logprob: 'logprob' } as const }),
     });
   }
 

@@ -15,7 +15,10 @@ export interface SAPOPolicyLossOptions extends AggregatedLossOptions {
 }
 
 /** Metrics of {@link SAPOPolicyLossFn}. */
-export type SAPOMetrics = Record<'sapo_loss' | 'ppo_kl' | 'avg_soft_gate' | 'avg_ratio' | 'pos_adv_frac', number>;
+export type SAPOMetrics = Record<
+  'sapo_loss' | 'ppo_kl' | 'avg_soft_gate' | 'avg_ratio' | 'pos_adv_frac',
+  number
+>;
 
 /**
  * SAPO: a sigmoid gate f(r) = σ(τ(r − 1))·4/τ in place of the clip. ℓ = −A·f(r)·logprob with f held constant, or
@@ -34,7 +37,10 @@ export class SAPOPolicyLossFn extends PolicyLossFn<SAPOMetrics> {
   constructor(options: SAPOPolicyLossOptions = {}) {
     const { reader, backend } = openOptions('SAPOPolicyLossFn', options);
     const tauPos = reader.number('tauPos', 1, { holds: (x) => x > 0, says: 'above 0' });
-    const tauNeg = reader.number('tauNeg', 1.05, { holds: (x) => x >= tauPos, says: `of at least tauPos (${tauPos})` });
+    const tauNeg = reader.number('tauNeg', 1.05, {
+      holds: (x) => x >= tauPos,
+      says: `of at least tauPos (${tauPos})`,
+    });
     const differentiateGate = reader.boolean('differentiateGate', false);
     const aggregation = reader.lossAggMode('token-mean');
     reader.end();

@@ -22,7 +22,9 @@ export class sPPOPolicyLossFn extends PolicyLossFn<SPPOMetrics> {
   /** @throws LossError `ERR_INVALID_OPTION` */
   constructor(options: SPPOPolicyLossOptions = {}) {
     const { reader, backend } = openOptions('sPPOPolicyLossFn', options);
-    const native = { epsilon: reader.number('epsilon', 0.3, { holds: (x) => x >= 0, says: 'of at least 0' }) };
+    const native = {
+      epsilon: reader.number('epsilon', 0.3, { holds: (x) => x >= 0, says: 'of at least 0' }),
+    };
     const aggregation = reader.lossAggMode('token-mean');
     reader.end();
     super(backend, { policyLoss: { name: 'sppo', options: native, aggregation }, keys: RATIO_KEYS });

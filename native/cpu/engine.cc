@@ -8,8 +8,6 @@ namespace {
 // A chunk's columns and gradient fit a core's L2 cache, so that a row's facts and its tokens are read from
 // memory once; and it is long enough that handing it to a thread costs nothing beside it.
 constexpr int64_t kChunkTokens = 16384;
-// From here on a batch is larger than the caches that its gradient would stay in.
-constexpr int64_t kStreamTokens = 1 << 20;
 
 std::vector<Chunk> plan_chunks(const Layout& layout) {
   std::vector<Chunk> chunks;
@@ -143,7 +141,6 @@ void Evaluation::weights() {
   pass_.row_negatives = row_negatives_.data();
   pass_.grad = outputs_.grad;
   pass_.grad_entropy = outputs_.grad_entropy;
-  pass_.stream = batch_.layout.tokens() >= kStreamTokens;
 }
 
 void Evaluation::fold() {

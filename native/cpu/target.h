@@ -29,7 +29,6 @@ struct TokenPass {
   const double* row_negatives;  // likewise
   float* grad;                  // null: not asked for
   float* grad_entropy;
-  bool stream;  // write past the caches, as the batch is larger than they are
 };
 
 // What the row pass finds in a chunk.

@@ -14,8 +14,9 @@ struct CorrectedK3 {
     const KlTerm k3 = K3::token(logprob, ref_logprob, 0.0f);
     const float ratio = exp(logprob - old_logprob);
     const float bounded = clip(ratio, 0.0f, 2.0f);
-    // A clipped ratio is constant, so its derivative falls away; an unclipped one is its own derivative.
-    return {bounded * k3.value, bounded * k3.derivative + (ratio > 2.0f ? 0.0f : ratio * k3.value)};
+    // Below the clip, r·(k3 + k3') is −r·δ: k3 and its derivative cancel but for that. A clipped ratio is
+    // constant.
+    return {bounded * k3.value, ratio > 2.0f ? bounded * k3.derivative : ratio * (logprob - ref_logprob)};
   }
 };
 

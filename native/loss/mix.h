@@ -27,7 +27,6 @@ struct Mix {
       {"clip_range_low", &Options::clip_range_low},
       {"clip_range_high", &Options::clip_range_high},
       {"clip_ratio_c", &Options::clip_ratio_c},
-      {"fallback_to_policy_gradient", &Options::fallback_to_policy_gradient},
       {"use_dynamic_bsz", &Options::use_dynamic_bsz},
       {"ppo_mini_batch_size", &Options::ppo_mini_batch_size},
       {"ppo_micro_batch_size_per_gpu", &Options::ppo_micro_batch_size_per_gpu},

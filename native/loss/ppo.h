@@ -8,7 +8,7 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 struct PpoOptions {
-  double clip_range_low, clip_range_high, clip_ratio_c, fallback_to_policy_gradient;
+  double clip_range_low, clip_range_high, clip_ratio_c;
 };
 
 struct Ppo {
@@ -18,7 +18,6 @@ struct Ppo {
       {"clip_range_low", &Options::clip_range_low},
       {"clip_range_high", &Options::clip_range_high},
       {"clip_ratio_c", &Options::clip_ratio_c},
-      {"fallback_to_policy_gradient", &Options::fallback_to_policy_gradient},
   };
   static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
   static constexpr int token_metrics = 3;
@@ -29,18 +28,14 @@ struct Ppo {
   using Row = NoRow;
 
   float low, high, dual;
-  float on_policy;  // 1 or 0; no bool in what vectorised loops read: AVX-512 keeps them as masks
 
   explicit Ppo(const Options& o)
       : low(static_cast<float>(1.0 - o.clip_range_low)),
         high(static_cast<float>(1.0 + o.clip_range_high)),
-        dual(static_cast<float>(o.clip_ratio_c)),
-        on_policy(o.fallback_to_policy_gradient != 0 ? 1.0f : 0.0f) {}
-
-  PL_FN float log_ratio(const Token& t) const { return on_policy != 0.0f ? 0.0f : t.logprob - t.old_logprob; }
+        dual(static_cast<float>(o.clip_ratio_c)) {}
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float d = log_ratio(t);
+    const float d = t.logprob - t.old_logprob;
     const float bounded = clip(d, -20.0f, 20.0f);
     const float ratio = exp(bounded);
     const float unclipped = -t.advantage * ratio;
@@ -63,7 +58,6 @@ struct PpoSequenceMasking {
       {"clip_range_low", &Options::clip_range_low},
       {"clip_range_high", &Options::clip_range_high},
       {"clip_ratio_c", &Options::clip_ratio_c},
-      {"fallback_to_policy_gradient", &Options::fallback_to_policy_gradient},
       {"delta_sequence_masking", &Options::delta_sequence_masking},
   };
   static constexpr unsigned columns = Ppo::columns;
@@ -87,7 +81,7 @@ struct PpoSequenceMasking {
 
   explicit PpoSequenceMasking(const Options& o) : ppo(o), delta(o.delta_sequence_masking) {}
 
-  PL_FN float row_term(const Token& t) const { return -clip(ppo.log_ratio(t), -20.0f, 20.0f); }
+  PL_FN float row_term(const Token& t) const { return -clip(t.logprob - t.old_logprob, -20.0f, 20.0f); }
 
   PL_FN Row row(double sum, double count) const {
     const double kl = sum / (count + 1e-10);

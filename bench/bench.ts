@@ -1,0 +1,213 @@
+// Times the package on this machine and prints tables: every function's forward and gradient through compute(),
+// eager PyTorch beside PPO where a python3 with torch is there, small calls, and how long the event loop is kept
+// waiting. All contenders take turns within one run; medians are quoted, with the spread beside them.
+//
+//   npm run bench [-- --rows 1024 --columns 4096 --rounds 15]
+import { type ChildProcessWithoutNullStreams, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { cpus } from 'node:os';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import Table from 'cli-table3';
+import { type Batch, devices, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+
+const { values: flags } = parseArgs({
+  options: {
+    rows: { type: 'string', default: '1024' },
+    columns: { type: 'string', default: '4096' },
+    rounds: { type: 'string', default: '15' },
+  },
+});
+const rounds = Number(flags.rounds);
+
+function makeBatch(rows: number, columns: number): Batch {
+  const tokens = rows * columns;
+  // A fixed sequence, so that every run times the same work.
+  let state = 1;
+  const random = () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state / 2 ** 32;
+  };
+  const column = (value: (i: number) => number) => Float32Array.from({ length: tokens }, (_, i) => value(i));
+  const old = column(() => -3 * random());
+  return {
+    shape: [rows, columns],
+    logprob: column((i) => old[i]! + 0.4 * (random() - 0.5)),
+    oldLogprob: old,
+    refLogprob: column((i) => old[i]! + 0.4 * (random() - 0.5)),
+    advantages: column(() => 4 * random() - 2),
+    entropy: column(() => 2 * random()),
+    actionMask: new Uint8Array(tokens).fill(1),
+    expertMask: Uint8Array.from({ length: rows }, (_, b) => b % 2),
+    step: 1,
+  };
+}
+
+interface Contender {
+  name: string;
+  run: () => Promise<number>; // seconds
+  times: number[];
+}
+
+function contender(name: string, run: () => Promise<unknown>): Contender {
+  const timed = async () => {
+    const start = performance.now();
+    await run();
+    return (performance.now() - start) / 1000;
+  };
+  return { name, run: timed, times: [] };
+}
+
+// In turns, after one round that is not counted.
+async function race(contenders: readonly Contender[], count: number): Promise<void> {
+  for (let round = 0; round <= count; round++)
+    for (const c of contenders) {
+      const seconds = await c.run();
+      if (round > 0) c.times.push(seconds);
+    }
+}
+
+function quantile(times: readonly number[], q: number): number {
+  const sorted = times.toSorted((a, b) => a - b);
+  return sorted[Math.round((sorted.length - 1) * q)]!;
+}
+
+const median = (times: readonly number[]) => quantile(times, 0.5);
+
+// A process of eager PyTorch that answers each request with the seconds of one pass; undefined without torch.
+function startTorch(
+  rows: number,
+  columns: number,
+): { contender: Contender; process: ChildProcessWithoutNullStreams } | undefined {
+  const python = ['python3', '/usr/bin/python3'].find(
+    (path) => spawnSync(path, ['-c', 'import torch'], { stdio: 'ignore' }).status === 0,
+  );
+  if (!python) return undefined;
+  const process = spawn(python, [fileURLToPath(new URL('peers/torch_ppo.py', import.meta.url))]);
+  process.stderr.resume();
+  const lines = createInterface({ input: process.stdout });
+  const run = async () => {
+    const answer = once(lines, 'line');
+    process.stdin.write(`${JSON.stringify({ rows, columns, threads: cpus().length })}\n`);
+    return Number((await answer)[0]);
+  };
+  return { contender: { name: 'eager PyTorch', run, times: [] }, process };
+}
+
+function print(title: string, head: string[], rows: (string | number)[][]): void {
+  const table = new Table({
+    head,
+    style: { head: [], border: [] },
+    colAligns: head.map((_, i) => (i === 0 ? 'left' : 'right')),
+  });
+  table.push(...rows);
+  console.log(`\n${title}\n${table}`);
+}
+
+async function functions(batch: Batch, tokens: number): Promise<Contender> {
+  const grad = new Float32Array(tokens);
+  const ppo = contender('ppo', () => POLICY_LOSS_FN.create('ppo').compute(batch, { grad }));
+  const contenders = [ppo];
+  for (const name of POLICY_LOSS_FN.names()) {
+    if (name === 'ppo') continue;
+    const fn = POLICY_LOSS_FN.create(name);
+    contenders.push(contender(name, () => fn.compute(batch, { grad })));
+  }
+  for (const name of KL_FN.names()) {
+    const fn = KL_FN.create(name);
+    contenders.push(contender(`kl ${name}`, () => fn.calculateKlLoss(batch, { grad })));
+  }
+  for (const name of ENTROPY_LOSS_FN.names()) {
+    const fn = ENTROPY_LOSS_FN.create(name, { entropy_coef: 0.01 });
+    contenders.push(contender(`entropy ${name}`, () => fn.compute(batch, { grad })));
+  }
+  await race(contenders, rounds);
+  const base = median(ppo.times);
+  print(
+    'Forward and gradient through compute(), gradient into an array of the caller',
+    ['function', 'ms', 'min – max', 'Mtoken/s', 'time / ppo'],
+    contenders.map(({ name, times }) => [
+      name,
+      (median(times) * 1e3).toFixed(2),
+      `${(quantile(times, 0) * 1e3).toFixed(2)} – ${(quantile(times, 1) * 1e3).toFixed(2)}`,
+      (tokens / median(times) / 1e6).toFixed(0),
+      (median(times) / base).toFixed(2),
+    ]),
+  );
+  return ppo;
+}
+
+async function besidePyTorch(batch: Batch, rows: number, columns: number): Promise<void> {
+  const torch = startTorch(rows, columns);
+  if (!torch) {
+    console.log('\nNo python3 with torch here: nothing to stand beside.');
+    return;
+  }
+  const fn = POLICY_LOSS_FN.create('ppo');
+  const grad = new Float32Array(rows * columns);
+  const ours = contender('policy-loss, gradient into an array', () => fn.compute(batch, { grad }));
+  const fresh = contender('policy-loss, new gradient each call', () => fn.compute(batch, { grad: true }));
+  await race([ours, fresh, torch.contender], Math.min(rounds, 7));
+  torch.process.kill();
+  const base = median(torch.contender.times);
+  print(
+    `PPO, forward and gradient, ${rows}×${columns}`,
+    ['contender', 'ms', 'Mtoken/s', 'times PyTorch'],
+    [ours, fresh, torch.contender].map(({ name, times }) => [
+      name,
+      (median(times) * 1e3).toFixed(2),
+      ((rows * columns) / median(times) / 1e6).toFixed(0),
+      (base / median(times)).toFixed(1),
+    ]),
+  );
+}
+
+async function eventLoop(batch: Batch): Promise<void> {
+  const fn = POLICY_LOSS_FN.create('ppo');
+  await fn.compute(batch, { grad: true });
+  const delay = monitorEventLoopDelay({ resolution: 1 });
+  delay.enable();
+  // One compute in flight at a time, with the loop free to turn in between.
+  for (let i = 0; i < rounds; i++) {
+    await fn.compute(batch, { grad: true });
+    await new Promise((resolve) => setTimeout(resolve, 3));
+  }
+  delay.disable();
+  const ms = (ns: number) => (ns / 1e6).toFixed(2);
+  print(
+    'How late the event loop turned while compute() ran (a 1 ms timer; its own period included)',
+    ['median', '99 %', 'max'],
+    [[`${ms(delay.percentile(50))} ms`, `${ms(delay.percentile(99))} ms`, `${ms(delay.max)} ms`]],
+  );
+}
+
+function smallCalls(): void {
+  const batch = makeBatch(8, 512);
+  const fn = POLICY_LOSS_FN.create('ppo');
+  const grad = new Float32Array(8 * 512);
+  const times: number[] = [];
+  for (let round = 0; round < 200; round++) {
+    const start = performance.now();
+    for (let i = 0; i < 50; i++) fn.computeSync(batch, { grad });
+    if (round >= 20) times.push((performance.now() - start) / 50);
+  }
+  print(
+    'PPO, forward and gradient, 8×512 through computeSync()',
+    ['µs a call', 'Mtoken/s'],
+    [[(median(times) * 1e3).toFixed(2), ((8 * 512) / median(times) / 1e3).toFixed(0)]],
+  );
+}
+
+const rows = Number(flags.rows);
+const columns = Number(flags.columns);
+const [cpu] = devices();
+console.log(
+  `${cpus()[0]?.model.trim()}, ${cpu?.cores} cores, ${cpu?.isa}; ${rows}×${columns} float32, medians of ${rounds}`,
+);
+const batch = makeBatch(rows, columns);
+await functions(batch, rows * columns);
+await besidePyTorch(batch, rows, columns);
+await eventLoop(batch);
+smallCalls();

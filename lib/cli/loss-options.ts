@@ -1,0 +1,108 @@
+// A loss's own options on the command line: `--clip-range-low 0.1` for clip_range_low. The classes know their
+// options; nothing here lists them again.
+import { InvalidArgumentError, Option } from 'commander';
+import { LossError, POLICY_LOSS_FN, type TrinityValue } from '../index.js';
+
+/**
+ * The options that a command takes for a loss: those of its defaultArgs(), and of the words given those that are
+ * further options of its constructor.
+ *
+ * @param loss its name in the registry.
+ * @param words the command line's words.
+ * @param taken option names that are the command's own, such as `--json`.
+ * @throws LossError `ERR_UNKNOWN_NAME` for the loss, `ERR_INVALID_OPTION` for a word that is nobody's option.
+ */
+export function lossOptions(loss: string, words: readonly string[], taken: ReadonlySet<string>): Option[] {
+  const defaults = POLICY_LOSS_FN.get(loss).defaultArgs();
+  const options = Object.entries(defaults).flatMap(([key, value]) => optionsFor(key, value));
+  const known = new Set([...taken, ...options.map((option) => option.long)]);
+  for (const flag of flagsIn(words)) {
+    if (known.has(flag)) continue;
+    const further = askedFor(loss, flag, taken);
+    for (const option of further) known.add(option.long);
+    options.push(...further);
+  }
+  return options.map((option) => option.helpGroup(`Options of ${loss}:`));
+}
+
+/** The value of the last `--name value` or `--name=value`. */
+export function optionValue(name: string, words: readonly string[]): string | undefined {
+  let value: string | undefined;
+  words.forEach((word, i) => {
+    if (word === name) value = words[i + 1];
+    else if (word.startsWith(`${name}=`)) value = word.slice(name.length + 1);
+  });
+  return value;
+}
+
+/** A class's complaint, which names options as code does, in the command line's spelling. */
+export function inKebabCase(message: string): string {
+  return message
+    .replace('known are backend, ', 'known are ')
+    .replace(/\b[a-z]+(?:[A-Z][a-z]*)+\b/g, (name) => (name.endsWith('Fn') ? name : kebab(name)));
+}
+
+function kebab(name: string): string {
+  return name.replace(/_/g, '-').replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+}
+
+function flagsIn(words: readonly string[]): string[] {
+  const end = words.indexOf('--');
+  return (end < 0 ? words : words.slice(0, end))
+    .filter((word) => word.startsWith('--'))
+    .map((word) => word.replace(/=.*/s, ''));
+}
+
+function optionsFor(key: string, value: TrinityValue): Option[] {
+  const name = kebab(key);
+  if (typeof value === 'boolean')
+    return [
+      new Option(`--${name}`, 'switch it on').default(value),
+      new Option(`--no-${name}`, 'switch it off'),
+    ];
+  const option = new Option(`--${name} <value>`).argParser(
+    typeof value === 'number' ? parseNumber : parseEither,
+  );
+  return [value === null || value === undefined ? option : option.default(value)];
+}
+
+// An option that the class has no default argument for. Whether there is one, and whether it is a switch, only the
+// class can tell: it refuses a name that it does not know, even without a value, and true where it wants more.
+function askedFor(loss: string, flag: string, taken: ReadonlySet<string>): Option[] {
+  const name = flag.slice(flag.startsWith('--no-') ? '--no-'.length : '--'.length);
+  const key = name.replace(/-/g, '_');
+  if (key === 'backend')
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      `${flag}: the columns of rollout files have the same names for any backend`,
+    );
+  try {
+    POLICY_LOSS_FN.create(loss, { [key]: undefined });
+  } catch (error) {
+    if (!isAboutOptions(error)) throw error;
+    throw new LossError(error.code, `${error.message} (the command's own: ${[...taken].join(', ')})`, {
+      cause: error,
+    });
+  }
+  try {
+    POLICY_LOSS_FN.create(loss, { [key]: true });
+  } catch (error) {
+    if (!isAboutOptions(error)) throw error;
+    return [new Option(`--${name} <value>`).argParser(parseEither)];
+  }
+  return [new Option(`--${name}`), new Option(`--no-${name}`).default(undefined)];
+}
+
+function isAboutOptions(error: unknown): error is LossError {
+  return error instanceof LossError && error.code === 'ERR_INVALID_OPTION';
+}
+
+function parseNumber(text: string): number {
+  const value = Number(text);
+  if (text.trim() === '' || Number.isNaN(value)) throw new InvalidArgumentError('Expected a number.');
+  return value;
+}
+
+function parseEither(text: string): number | string {
+  return text.trim() === '' || Number.isNaN(Number(text)) ? text : Number(text);
+}
