@@ -21,7 +21,13 @@ export interface NativeFunctionSpec {
 }
 
 /** Order of the columns in `NativeBatch.data`. */
-export type NativeColumns = [logprob: number, oldLogprob: number, refLogprob: number, advantages: number, entropy: number];
+export type NativeColumns = [
+  logprob: number,
+  oldLogprob: number,
+  refLogprob: number,
+  advantages: number,
+  entropy: number,
+];
 
 export interface NativeBatch {
   /** B */
@@ -81,7 +87,13 @@ export interface NativeBinding {
     scale: number,
   ): Promise<number>;
   /** SAPO's gate of each ratio and advantage, into out. */
-  softGate(tauPos: number, tauNeg: number, ratio: Float32Array, advantages: Float32Array, out: Float32Array): void;
+  softGate(
+    tauPos: number,
+    tauNeg: number,
+    ratio: Float32Array,
+    advantages: Float32Array,
+    out: Float32Array,
+  ): void;
   /** At most this many threads compute at once. */
   setThreads(threads: number): void;
   cpu(): { cores: number; threads: number; isa: string };

@@ -7,12 +7,15 @@ import { toCamelCase } from './options.js';
 
 /** 16-bit floats as their bits. */
 export interface HalfColumn {
+  /** Each element's 16 bits. */
   data: Uint16Array;
+  /** Which 16-bit format they are. */
   dtype: 'float16' | 'bfloat16';
 }
 
 /**
- * One float per token (row-major), or one per row where it is the same for all of a row's tokens.
+ * One float per token (row-major), or one per row where it is the same for all of a row's tokens. (An array that
+ * has as many values as there are tokens is one per token, however many rows there are.)
  * Float32Array is read in place; the 16-bit dtypes are widened as they are read; the rest is converted once.
  */
 export type FloatColumn =
@@ -62,6 +65,7 @@ export interface Batch {
 
 // The columns of native/loss/loss.h, in its order.
 const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
+/** A float column, by Trinity's name. */
 export type ColumnName = (typeof COLUMNS)[number];
 
 const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;

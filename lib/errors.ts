@@ -26,6 +26,7 @@ export class LossError extends Error {
   /** What went wrong, for programs. */
   readonly code: LossErrorCode;
 
+  /** @param options `cause`: the error behind this one. */
   constructor(code: LossErrorCode, message: string, options?: ErrorOptions) {
     super(message, options);
     this.code = code;

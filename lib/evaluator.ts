@@ -26,6 +26,7 @@ export type Metrics = Record<string, number>;
 export interface Result<M = Metrics> {
   /** In the unit of the loss (nats for log-likelihoods). */
   loss: number;
+  /** Under Trinity-RFT's names; each class says in which unit. */
   metrics: M;
   /** [B, T] ∂loss/∂logprob, where asked for; exactly 0 under the mask. */
   grad?: Float32Array;

@@ -15,6 +15,7 @@ export class Registry<T> {
   readonly #kind: string;
   readonly #classes = new Map<string, RegisteredClass<T>>();
 
+  /** @param kind what the registry holds, as error messages call it. */
   constructor(kind: string, classes: Readonly<Record<string, RegisteredClass<T>>>) {
     this.#kind = kind;
     for (const [name, cls] of Object.entries(classes)) this.#classes.set(name, cls);
@@ -38,7 +39,14 @@ export class Registry<T> {
    */
   create(name: string, args: Readonly<Record<string, unknown>> = {}, options: { backend?: string } = {}): T {
     const cls = this.get(name);
-    return new cls({ ...fromTrinityArgs(cls.defaultArgs()), ...fromTrinityArgs(args), ...options });
+    const defaults = fromTrinityArgs(cls.defaultArgs());
+    const given = fromTrinityArgs(args);
+    // A clip range that was asked for is not to be overruled by the default of one of its ends.
+    if (given.clipRange !== undefined && given.clipRange !== null) {
+      delete defaults.clipRangeLow;
+      delete defaults.clipRangeHigh;
+    }
+    return new cls({ ...defaults, ...given, ...options });
   }
 
   /** The names there are. */

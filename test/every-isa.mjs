@@ -2,7 +2,7 @@
 // machine has, each in a process of its own, since the choice is made at load. The best one is what `npm test` runs.
 import { spawnSync } from 'node:child_process';
 
-const suites = ['test/golden.test.ts', 'test/cross-validation.test.ts', 'test/masking.test.ts'];
+const suites = ['test/golden.test.ts', 'test/cross-validation.test.ts', 'test/masking.test.ts', 'test/determinism.test.ts'];
 let failed = false;
 for (const isa of ['sse4', 'avx2', 'avx512', 'neon']) {
   const env = { ...process.env, POLICY_LOSS_ISA: isa };

@@ -75,9 +75,9 @@ async function evaluate(files: string[], name: string, args: Record<string, unkn
     if (advantages === 'grpo')
       batch.advantages = perToken(groupAdvantages(batch.rewards!, batch.groupIds!), batch.cuSeqlens);
   }
-  for (const column of needed) if (batch[KEY_OF[column]!] === undefined) throw missing(name, column, files);
-
-  const { loss, metrics, grad } = await fn.compute(batch, { grad: true });
+  const { loss, metrics, grad } = await fn.compute(batch, { grad: true }).catch((error: unknown) => {
+    throw inTermsOfColumns(error, name, needed, rollouts, files);
+  });
   const { rows, tokens } = rollouts;
   const evaluation: Evaluation = { name, loss, metrics, rows, tokens, gradNorm: norm(grad!) };
   if (advantages) evaluation.advantages = advantages;
@@ -111,7 +111,20 @@ async function read(files: string[], needed: readonly RolloutColumn[]): Promise<
   }
 }
 
-function missing(loss: string, column: RolloutColumn, files: readonly string[]): LossError {
+// The loss itself knows best what it cannot do without: with some options it reads less than its keys.
+function inTermsOfColumns(
+  error: unknown,
+  loss: string,
+  needed: readonly RolloutColumn[],
+  { batch }: Rollouts,
+  files: readonly string[],
+): unknown {
+  if (!(error instanceof LossError) || error.code !== 'ERR_MISSING_INPUT') return error;
+  const column = needed.find((name) => {
+    const key = KEY_OF[name]!;
+    return batch[key] === undefined && error.message.includes(key);
+  });
+  if (column === undefined) return error;
   const where = files.length === 1 ? `${files[0]} has` : 'the files have';
   return new LossError(
     'ERR_MISSING_INPUT',
@@ -119,6 +132,7 @@ function missing(loss: string, column: RolloutColumn, files: readonly string[]):
       ? `${loss} reads the column advantages: expected it in every row, or both reward and task_id to compute it ` +
           `from by GRPO's rule, and ${where} neither`
       : `${loss} reads the column ${column}: expected it in every row, and ${where} it in none`,
+    { cause: error },
   );
 }
 

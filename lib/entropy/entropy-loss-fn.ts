@@ -12,11 +12,12 @@ export interface EntropyLossOptions {
   backend?: string | undefined;
 }
 
-/** Options of an entropy loss's call. */
+/** Options of an entropy loss's synchronous call. */
 export interface EntropyComputeSyncOptions extends ComputeSyncOptions {
   /** 'token-mean' by default. */
   lossAggMode?: LossAggMode;
 }
+/** Options of an entropy loss's asynchronous call. */
 export interface EntropyComputeOptions extends ComputeOptions {
   /** 'token-mean' by default. */
   lossAggMode?: LossAggMode;
@@ -34,6 +35,7 @@ export type EntropyMetrics = Partial<Record<'entropy_loss', number>>;
  * Source: Trinity-RFT, trinity.algorithm.entropy_loss_fn.
  */
 export abstract class EntropyLossFn {
+  /** Whose names the batch's keys may have, beside Trinity's. */
   readonly backend: string;
   /** What the aggregated entropy is multiplied by. */
   readonly entropyCoef: number;

@@ -38,11 +38,12 @@ export interface KLOptions {
   backend?: string | undefined;
 }
 
-/** Options of calculateKlLoss. */
+/** Options of calculateKlLossSync. */
 export interface KlLossSyncOptions extends ComputeSyncOptions {
   /** 'token-mean' by default. */
   lossAggMode?: LossAggMode;
 }
+/** Options of calculateKlLoss. */
 export interface KlLossOptions extends ComputeOptions {
   /** 'token-mean' by default. */
   lossAggMode?: LossAggMode;
@@ -68,9 +69,13 @@ export interface KlPenaltyResult {
  * Source: Trinity-RFT, trinity.algorithm.kl_fn; Schulman, "Approximating KL divergence" (2020).
  */
 export abstract class KLFn {
+  /** Whose names the batch's keys may have, beside Trinity's. */
   readonly backend: string;
+  /** Whether the coefficient follows the divergence. */
   readonly adaptive: boolean;
+  /** The divergence that an adaptive coefficient aims at, in nats. */
   readonly targetKl: number | undefined;
+  /** The rows over which an adaptive coefficient moves. */
   readonly horizon: number | undefined;
   #klCoef: number;
   readonly #estimator: string | undefined;

@@ -10,7 +10,9 @@ export interface CISPOPolicyLossOptions extends AggregatedLossOptions {
   clipRangeHigh?: number | null | undefined;
   /** Drop tokens whose ratio has left the mask's range in their advantage's direction. */
   enableMaskClip?: boolean | null | undefined;
+  /** Tokens of negative advantage are dropped below 1 − this; 1 by default. */
   maskClipRangeLow?: number | null | undefined;
+  /** Tokens of positive advantage are dropped above 1 + this; 0.28 by default. */
   maskClipRangeHigh?: number | null | undefined;
 }
 
@@ -41,6 +43,7 @@ export class CISPOPolicyLossFn extends PolicyLossFn<CISPOMetrics> {
     super(backend, { policyLoss: { name: 'cispo', options: native, aggregation }, keys: RATIO_KEYS });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return {
       clip_range_low: 1.0,

@@ -6,7 +6,9 @@ import type { OptionReader } from '../options.js';
 export interface ClipRangeOptions {
   /** For low and high where they are not given. */
   clipRange?: number | null | undefined;
+  /** The ratio's lower bound is 1 − this; at least 0. */
   clipRangeLow?: number | null | undefined;
+  /** The ratio's upper bound is 1 + this; at least 0. */
   clipRangeHigh?: number | null | undefined;
 }
 

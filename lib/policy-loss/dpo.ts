@@ -50,6 +50,7 @@ export class DPOLossFn extends PolicyLossFn<DPOMetrics> {
     this.#pairwise = pairwise;
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { beta: 0.1, label_smoothing: 0.0, pairwise: true };
   }

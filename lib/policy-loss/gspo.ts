@@ -29,6 +29,7 @@ export class GSPOLossFn extends PolicyLossFn<GSPOMetrics> {
     super(backend, { policyLoss: { name: 'gspo', options: native, aggregation }, keys: RATIO_KEYS });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { clip_range_low: 0.0003, clip_range_high: 0.0004, loss_agg_mode: 'seq-mean-token-mean' };
   }

@@ -27,6 +27,7 @@ export class ImportanceSamplingLossFn extends PolicyLossFn<ImportanceSamplingMet
     });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { loss_agg_mode: 'token-mean' };
   }

@@ -57,6 +57,7 @@ export class MIXCHORDPolicyLossFn extends PolicyLossFn<MIXCHORDMetrics> {
     this.#stepKeys = keysOf(KeyMapper.get(backend), 'step');
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return {
       mu_warmup_steps: 0,

@@ -13,7 +13,9 @@ export interface MixedLossOptions extends AggregatedLossOptions, ClipRangeOption
   useDynamicBsz?: boolean | null | undefined;
   /** Rows of a mini-batch, over all GPUs; 1 by default, as all counts here. */
   ppoMiniBatchSize?: number | null | undefined;
+  /** Rows of a micro-batch on one GPU. */
   ppoMicroBatchSizePerGpu?: number | null | undefined;
+  /** GPUs that train. */
   ngpusTrainer?: number | null | undefined;
   /** Rows of a training batch that the policy sampled; at least ngpusTrainer. */
   trainBatchSizeUsual?: number | null | undefined;
@@ -36,6 +38,7 @@ type Prefixed<P extends string, M> = { [K in keyof M as `${P}/${K & string}`]?: 
 /** Metrics of {@link MIXPolicyLossFn}; those of a kind of rows that the batch does not have are absent. */
 export type MIXMetrics = { loss: number } & Prefixed<'usual', PPOMetrics> & { 'expert/sft_loss'?: number };
 
+/** The keys that both mixed losses read. */
 export const MIX_KEYS = ['old_logprob', 'action_mask', 'advantages', 'expert_mask'] as const;
 
 /** Reads the shared options, into native options and the two aggregations. */
@@ -81,6 +84,7 @@ export class MIXPolicyLossFn extends PolicyLossFn<MIXMetrics> {
     this.#coefficients = { mu };
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { mu: 0.1, clip_range: 0.2, loss_agg_mode: 'token-mean' };
   }

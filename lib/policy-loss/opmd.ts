@@ -31,6 +31,7 @@ export class OPMDPolicyLossFn extends PolicyLossFn<OPMDMetrics> {
     });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { tau: 1.0, loss_agg_mode: 'token-mean' };
   }

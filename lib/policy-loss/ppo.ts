@@ -51,6 +51,7 @@ export class PPOPolicyLossFn extends PolicyLossFn<PPOMetrics> {
     });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return {
       clip_range: 0.2,

@@ -21,6 +21,7 @@ export interface RECPolicyLossOptions extends PolicyLossOptions {
   clipMode?: (typeof CLIP_MODES)[number] | null | undefined;
   /** What the advantage is weighted by; gspo_importance_sampling goes with gspo-one-side only. */
   weight?: (typeof WEIGHTS)[number] | null | undefined;
+  /** What is added to every token's loss, clipped or not. */
   regularizer?: (typeof REGULARIZERS)[number] | null | undefined;
   /** At least 0; 0 by default. */
   regularizerCoef?: number | null | undefined;
@@ -73,6 +74,7 @@ export class RECPolicyLossFn extends PolicyLossFn<RECMetrics> {
     });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return {
       epsilon_low: 0.2,

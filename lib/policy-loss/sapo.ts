@@ -56,6 +56,7 @@ export class SAPOPolicyLossFn extends PolicyLossFn<SAPOMetrics> {
     this.#tauNeg = tauNeg;
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { tau_pos: 1.0, tau_neg: 1.05, loss_agg_mode: 'token-mean', differentiate_gate: false };
   }

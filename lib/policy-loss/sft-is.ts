@@ -24,6 +24,7 @@ export class SFTISLossFn extends PolicyLossFn<SFTISMetrics> {
     super(backend, { policyLoss: { name: 'sft_is', options: {}, aggregation }, keys: ['action_mask'] });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { loss_agg_mode: 'token-mean' };
   }

@@ -31,6 +31,7 @@ export class SFTPhiLossFn extends PolicyLossFn<SFTPhiMetrics> {
     super(backend, { policyLoss: { name: 'sft_phi', options: native, aggregation }, keys: ['action_mask'] });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { loss_agg_mode: 'token-mean', cutoff_prob: 1.0 };
   }

@@ -24,6 +24,7 @@ export class SFTLossFn extends PolicyLossFn<SFTMetrics> {
     super(backend, { policyLoss: { name: 'sft', options: {}, aggregation }, keys: ['action_mask'] });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { loss_agg_mode: 'token-mean' };
   }

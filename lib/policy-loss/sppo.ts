@@ -30,6 +30,7 @@ export class sPPOPolicyLossFn extends PolicyLossFn<SPPOMetrics> {
     super(backend, { policyLoss: { name: 'sppo', options: native, aggregation }, keys: RATIO_KEYS });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { epsilon: 0.3, loss_agg_mode: 'token-mean' };
   }

@@ -28,6 +28,7 @@ export class TOPRPolicyLossFn extends PolicyLossFn<TOPRMetrics> {
     super(backend, { policyLoss: { name: 'topr', options: native, aggregation }, keys: RATIO_KEYS });
   }
 
+  /** Trinity-RFT's default arguments (snake_case). */
   static override defaultArgs(): TrinityArgs {
     return { advantage_threshold: 0.0, loss_agg_mode: 'token-mean' };
   }

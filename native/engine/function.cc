@@ -76,18 +76,8 @@ unsigned columns_of(const Function& function) {
 KindScales kind_scales(const Function& function, const BatchCounts& counts,
                        const Coefficients& coefficients) {
   KindScales scales;
-  const double rows = counts.rows[0] + counts.rows[1];
   with_loss(
-      function,
-      [&](const auto& loss) {
-        if constexpr (has_kinds<std::decay_t<decltype(loss)>>) {
-          for (int kind = 0; kind < 2; ++kind) {
-            scales.metric[kind] = loss.kind_scale(kind, counts.rows[kind], rows);
-            scales.loss[kind] = scales.metric[kind] * (kind == 0 ? 1.0 - coefficients.mu : coefficients.mu);
-          }
-        }
-      },
-      Losses{});
+      function, [&](const auto& loss) { scales = kind_scales_of(loss, counts, coefficients.mu); }, Losses{});
   return scales;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/sums.h"
 #include "engine/weights.h"
 
 namespace policy_loss {
@@ -26,34 +27,6 @@ struct Function {
   bool entropy = false;
   bool entropy_of_usual_rows_only = false;
   Aggregation entropy_aggregation = {};
-};
-
-// What may change from one call to the next.
-struct Coefficients {
-  double mu = 0;       // the share of the experts' rows in mix
-  double kl = 0;       // of the KL loss
-  double entropy = 0;  // of the entropy loss; negative where entropy is a bonus, as in an objective
-};
-
-// Weighted sums of losses, before mu and coefficients, and plain sums of metric terms.
-struct Sums {
-  double loss[2] = {};
-  double metric[kMaxTokenMetrics] = {};
-  double row_metric[kMaxRowMetrics] = {};
-  double kl = 0;
-  double entropy = 0;
-
-  void add(const Sums& other);
-};
-
-// Counts of unmasked tokens and of rows, by kind of row.
-struct BatchCounts {
-  double tokens[2] = {};
-  double rows[2] = {};
-  double columns = 0;
-
-  PL_FN Counts of_kind(int kind) const { return {tokens[kind], rows[kind], columns}; }
-  PL_FN Counts all() const { return {tokens[0] + tokens[1], rows[0] + rows[1], columns}; }
 };
 
 // What a loss is called and what it takes, for those who do not know its type.
@@ -81,12 +54,6 @@ const std::vector<KlInfo>& kl_estimators();
 // The columns that a function reads.
 unsigned columns_of(const Function& function);
 
-// The weights of the policy loss's two kinds of rows: an unmasked token's contribution to Sums.loss is
-// row_weight(aggregation[kind], counts[kind], n_b)·ℓ, and that times scale[kind] goes into loss and gradient.
-struct KindScales {
-  double metric[2] = {1, 1};
-  double loss[2] = {1, 1};
-};
 KindScales kind_scales(const Function& function, const BatchCounts& counts, const Coefficients& coefficients);
 
 // For a loss over pairs of rows: replaces the rows' sums by their weights; gives the loss and fills

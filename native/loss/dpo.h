@@ -39,7 +39,7 @@ struct Dpo {
   explicit Dpo(const Options& o)
       : beta(o.beta), label_smoothing(o.label_smoothing), pairwise(o.pairwise != 0) {}
 
-  PL_FN float row_term(const Token& t) const { return t.logprob - t.ref_logprob; }
+  PL_FN double row_term(const Token& t) const { return static_cast<double>(t.logprob) - t.ref_logprob; }
   PL_FN NoRow row(double, double) const { return {}; }
   PL_FN void row_metric(const NoRow&, double, double, double*) const {}
 
@@ -55,9 +55,10 @@ struct Dpo {
     const double loss_right = tail + (x < 0 ? -x : 0.0);  // -ln σ(x)
     const double loss_wrong = tail + (x > 0 ? x : 0.0);   // -ln σ(-x)
     const double e = ::exp(-fabs(x));
-    const double probability = x >= 0 ? 1.0 / (1.0 + e) : e / (1.0 + e);  // σ(x)
+    const double right = (x >= 0 ? 1.0 : e) / (1.0 + e);  // σ(x)
+    const double wrong = (x >= 0 ? e : 1.0) / (1.0 + e);  // σ(-x), without 1 - σ(x)'s cancellation
     return {loss_right * (1.0 - label_smoothing) + loss_wrong * label_smoothing,
-            beta * (probability - (1.0 - label_smoothing))};
+            beta * (label_smoothing * right - (1.0 - label_smoothing) * wrong)};
   }
 
   // The rows' sums in; out: the loss, the three metrics and, in place of the sums, the rows' weights.

@@ -32,7 +32,7 @@ struct Gspo {
   explicit Gspo(const Options& o)
       : low(static_cast<float>(1.0 - o.clip_range_low)), high(static_cast<float>(1.0 + o.clip_range_high)) {}
 
-  PL_FN float row_term(const Token& t) const { return t.logprob - t.old_logprob; }
+  PL_FN double row_term(const Token& t) const { return static_cast<double>(t.logprob) - t.old_logprob; }
 
   PL_FN Row row(double sum, double count) const {
     const double mean = sum / (count + 1e-8);

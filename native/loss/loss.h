@@ -16,7 +16,7 @@
 //
 // A loss that must know something of the whole row first also has
 //     static constexpr int row_metrics;
-//     float row_term(const Token&) const;           // summed over the row's unmasked tokens, in float64
+//     double row_term(const Token&) const;          // summed over the row's unmasked tokens, in float64
 //     Row row(double sum, double count) const;      // what token() then gets
 //     void row_metric(const Row&, double count, double negatives, double* out) const;
 #pragma once

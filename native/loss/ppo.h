@@ -81,7 +81,7 @@ struct PpoSequenceMasking {
 
   explicit PpoSequenceMasking(const Options& o) : ppo(o), delta(o.delta_sequence_masking) {}
 
-  PL_FN float row_term(const Token& t) const { return -clip(t.logprob - t.old_logprob, -20.0f, 20.0f); }
+  PL_FN double row_term(const Token& t) const { return -clip(t.logprob - t.old_logprob, -20.0f, 20.0f); }
 
   PL_FN Row row(double sum, double count) const {
     const double kl = sum / (count + 1e-10);

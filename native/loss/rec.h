@@ -75,7 +75,7 @@ struct Rec {
     forward_kl_coef = regularizer == kForwardKl ? coef : 0.0f;
   }
 
-  PL_FN float row_term(const Token& t) const { return t.logprob - t.old_logprob; }
+  PL_FN double row_term(const Token& t) const { return static_cast<double>(t.logprob) - t.old_logprob; }
 
   PL_FN Row row(double sum, double count) const {
     const float mean = static_cast<float>(sum / (count + 1e-8));

@@ -60,7 +60,8 @@ struct SftPhi {
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float p = exp(t.logprob);
-    const float phi = p * (1.0f - p);
+    // 1 − p without the cancellation near p = 1.
+    const float phi = p * -(exp_residual(t.logprob) + t.logprob);
     const bool cut = t.logprob > cutoff;
     return {-phi * (cut ? cutoff : t.logprob), cut ? 0.0f : -phi};
   }

@@ -1,0 +1,95 @@
+/**
+ * The library against the float64 reference on drawn shapes, masks, values and arguments: what the golden cases leave
+ * between them. FC_SEED draws others than the usual ones.
+ */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import { type Args, formulas, type ReferenceBatch, referenceKl, standsOnEdge } from './reference/index.js';
+import {
+  ARGUMENTS,
+  type BatchSpec,
+  batchSpec,
+  fitting,
+  makeBatch,
+  makeBatchOffEdges,
+} from './support/draw.js';
+import { type Family, packedBatch, paddedBatch, type Subject, subject, unpack } from './support/subject.js';
+import { assertArray, assertComputed } from './support/tolerance.js';
+
+const SEED = Number(process.env.FC_SEED ?? 2025);
+const FAMILIES = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
+
+function agrees(on: Subject, batch: ReferenceBatch): void {
+  const expected = on.reference(batch);
+  if (batch.rowLengths) {
+    const computed = on.sync(packedBatch(batch));
+    assertComputed({ ...computed, grad: unpack(batch, computed.grad) }, expected);
+  } else {
+    assertComputed(on.sync(paddedBatch(batch)), expected);
+  }
+}
+
+/** corrected_k3 is another function without the policy that sampled. */
+function withoutOld(name: string, batch: ReferenceBatch): ReferenceBatch[] {
+  if (name !== 'corrected_k3') return [batch];
+  const { oldLogprob: _, ...rest } = batch;
+  return [batch, rest];
+}
+
+for (const family of ['policy', 'kl', 'entropy'] as const) {
+  describe(`cross-validation: ${family}`, () => {
+    it('has a reference for every function of the registry, and none beside', () => {
+      const names = [...FAMILIES[family].names()].sort();
+      assert.deepEqual(names, Object.keys(formulas[family]).sort());
+      assert.deepEqual(names, Object.keys(ARGUMENTS[family]).sort());
+    });
+
+    for (const [name, args] of Object.entries(ARGUMENTS[family])) {
+      it(`${name}: drawn batches`, () => drawn(family, name, args));
+
+      it(`${name}: rows of 3,000 tokens`, () => {
+        for (const values of ['moderate', 'wide'] as const)
+          large(family, name, args, { columns: 3000, values, rows: 4 });
+      });
+
+      it(`${name}: a packed row of 70,000 tokens among short ones`, () => {
+        const rowLengths = [3, 17, 70_000, 1, 250, 64];
+        large(family, name, args, { packed: true, rowLengths, rows: 6, columns: 70_000 });
+      });
+    }
+  });
+}
+
+function drawn(family: Family, name: string, args: fc.Arbitrary<Args>): void {
+  fc.assert(
+    fc.property(args, batchSpec, (drawnArgs, spec) => {
+      const on = subject(family, name, drawnArgs);
+      for (const batch of withoutOld(name, makeBatch(fitting(name, drawnArgs, spec)))) {
+        // A token on a threshold to within float32 may fall on either side of it.
+        fc.pre(!standsOnEdge(on.formula, on.args, batch));
+        agrees(on, batch);
+        if (family === 'kl' && !batch.rowLengths) {
+          const values = KL_FN.create(name, {}).calculateKlSync(paddedBatch(batch));
+          assertArray(values, referenceKl[name]!.values(batch), 'kl');
+        }
+      }
+    }),
+    { numRuns: 120, seed: SEED },
+  );
+}
+
+function large(family: Family, name: string, args: fc.Arbitrary<Args>, part: Partial<BatchSpec>): void {
+  const spec: BatchSpec = {
+    seed: SEED,
+    rows: 4,
+    columns: 1,
+    values: 'moderate',
+    mask: 'random',
+    packed: false,
+    ...part,
+  };
+  const [drawnArgs] = fc.sample(args, { seed: SEED, numRuns: 1 }) as [Args];
+  const on = subject(family, name, drawnArgs);
+  agrees(on, makeBatchOffEdges(fitting(name, drawnArgs, spec), on));
+}

@@ -1,0 +1,63 @@
+/** The same input gives the same bits: again, on any number of threads, through compute and computeSync, at once. */
+import assert from 'node:assert/strict';
+import { cpus } from 'node:os';
+import { setThreads } from '../lib/index.js';
+import { type BatchSpec, everyFunction, fitting, makeBatch } from './support/draw.js';
+import { packedBatch, paddedBatch, type Subject, subject } from './support/subject.js';
+import { assertSameBits } from './support/tolerance.js';
+
+// Large enough that there is work to divide in any sensible tiling, rows that are long and rows that are short.
+const PADDED: BatchSpec = { seed: 3, rows: 8, columns: 5000, values: 'wide', mask: 'random', packed: false };
+const PACKED: BatchSpec = {
+  ...PADDED,
+  values: 'moderate',
+  packed: true,
+  rowLengths: [1, 9000, 30, 700, 20_000, 5, 64, 3],
+  columns: 20_000,
+};
+
+describe('determinism', () => {
+  after(() => setThreads(cpus().length));
+
+  const functions = everyFunction(1);
+  // One aggregation each is enough: weights are decided before tokens are divided among threads.
+  const oneEach = functions.filter(
+    (each, i) =>
+      functions.findIndex((other) => other.family === each.family && other.name === each.name) === i,
+  );
+  for (const { family, name, args } of oneEach) {
+    it(`${family} ${name}`, async () => {
+      const on = subject(family, name, args);
+      for (const batch of [
+        paddedBatch(makeBatch(fitting(name, args, PADDED))),
+        packedBatch(makeBatch(fitting(name, args, PACKED))),
+      ]) {
+        setThreads(1);
+        const once = on.sync(batch);
+        assertSameBits(on.sync(batch), once);
+        assertSameBits(await on.async(batch), once);
+        for (const threads of [2, 3, 8]) {
+          setThreads(threads);
+          assertSameBits(on.sync(batch), once);
+          assertSameBits(await on.async(batch), once);
+        }
+      }
+    });
+  }
+
+  it('many computations at once do not meet', async () => {
+    setThreads(2);
+    const jobs = oneEach.map(({ family, name, args }, i) => {
+      const on: Subject = subject(family, name, args);
+      const batch = paddedBatch(makeBatch(fitting(name, args, { ...PADDED, seed: i, columns: 1500 })));
+      return { on, batch, alone: on.sync(batch) };
+    });
+    const together = await Promise.all(
+      Array.from({ length: 6 }, () => jobs).flatMap((round) => round.map(({ on, batch }) => on.async(batch))),
+    );
+    together.forEach((computed, i) => {
+      assertSameBits(computed, jobs[i % jobs.length]!.alone);
+    });
+    assert.equal(together.length, 6 * jobs.length);
+  });
+});

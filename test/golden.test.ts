@@ -1,0 +1,87 @@
+/**
+ * The library against Trinity-RFT's own results, case by case, within the bounds of the cases' README. No golden token
+ * stands on a clip bound (asserted below), so the README's allowance for such tokens is not made use of.
+ */
+import assert from 'node:assert/strict';
+import { KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import { type Args, type ReferenceBatch, standsOnEdge } from './reference/index.js';
+import { generator } from './support/draw.js';
+import {
+  entropyLossCases,
+  klLossCases,
+  policyLossCases,
+  referenceBatch,
+  type Tensor,
+} from './support/golden.js';
+import { type Batch, type Family, packedBatch, type Subject, subject, unpack } from './support/subject.js';
+import { assertArray, assertComputed, assertSameBits, type Expected } from './support/tolerance.js';
+
+/** The case's own keys, as typed arrays of the shapes it gives. */
+function goldenBatch(inputs: Record<string, Tensor>): Batch {
+  const columns = Object.entries(inputs).map(([key, { dtype, data }]) => {
+    if (dtype === 'bool') return [key, Uint8Array.from(data)];
+    return [key, dtype === 'float32' ? Float32Array.from(data) : data];
+  });
+  return { shape: inputs.action_mask!.shape, ...Object.fromEntries(columns) } as Batch;
+}
+
+/** Rows cut to lengths of their own where the mask allows; the longest keeps all columns, as T is the longest row. */
+function cutRows(batch: ReferenceBatch): ReferenceBatch {
+  const { integer } = generator(batch.rows * 1000 + batch.columns);
+  const rowLengths = Array.from({ length: batch.rows }, (_, b) => {
+    let needed = batch.columns;
+    while (needed > 1 && !batch.actionMask[b * batch.columns + needed - 1]) needed--;
+    return integer(needed, batch.columns);
+  });
+  rowLengths[0] = batch.columns;
+  return { ...batch, rowLengths };
+}
+
+function holds(on: Subject, inputs: Record<string, Tensor>, expected: Expected) {
+  const batch = goldenBatch(inputs);
+  const computed = on.sync(batch);
+  assertComputed(computed, expected);
+  return on.async(batch).then((later) => {
+    assertSameBits(later, computed);
+    const cut = cutRows(referenceBatch(inputs));
+    const packed = on.sync(packedBatch(cut));
+    assertComputed({ ...packed, grad: unpack(cut, packed.grad) }, expected);
+  });
+}
+
+function offEdges(family: Family, name: string, args: Args, inputs: Record<string, Tensor>): void {
+  const { formula } = subject(family, name, args);
+  assert.ok(!standsOnEdge(formula, args, referenceBatch(inputs)), 'a token stands on a clip bound');
+}
+
+describe('golden policy losses', () => {
+  for (const { id, fn, args, inputs, select_keys_verl, expected } of policyLossCases) {
+    it(id, async () => {
+      offEdges('policy', fn, args, inputs);
+      assert.deepEqual(POLICY_LOSS_FN.create(fn, args, { backend: 'verl' }).selectKeys, select_keys_verl);
+      await holds(subject('policy', fn, args), inputs, { ...expected, grad: expected.grad_logprob.data });
+    });
+  }
+});
+
+describe('golden KL losses', () => {
+  for (const { id, fn, args, inputs, expected } of klLossCases) {
+    it(id, async () => {
+      offEdges('kl', fn, args, inputs);
+      await holds(subject('kl', fn, args), inputs, { ...expected, grad: expected.grad_logprob.data });
+      const kl = KL_FN.create(fn, { kl_coef: args.kl_coef });
+      const values = kl.calculateKlSync(goldenBatch(inputs));
+      // Trinity's calculate_kl knows no mask: values under it are values too.
+      assertArray(values, expected.kl.data, 'kl');
+      assert.deepEqual(await kl.calculateKl(goldenBatch(inputs)), values);
+    });
+  }
+});
+
+describe('golden entropy losses', () => {
+  for (const { id, fn, args, inputs, expected } of entropyLossCases) {
+    it(id, () =>
+      holds(subject('entropy', fn, args), inputs, { ...expected, grad: expected.grad_entropy.data }),
+    );
+  }
+});

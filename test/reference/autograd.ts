@@ -1,0 +1,276 @@
+/**
+ * Reverse-mode differentiation over float64 arrays: what PyTorch's autograd is to the source, small enough to be
+ * read in one sitting. The reference writes each loss as its formula alone; gradients follow from here, so no second
+ * derivation can be wrong in the same way as the engine's.
+ *
+ * Two things beyond a usual tape: values under `detach()` are recorded, so that a finite difference can move an input
+ * while they stand still (see difference.ts), and every choice a formula makes (inside a clip, the larger of two, a
+ * condition) is noted, so that a difference taken across a kink is recognised as such.
+ */
+
+export class Tape {
+  readonly detached: Float64Array[] = [];
+  readonly branches: number[] = [];
+  readonly #replayed: Float64Array[] | undefined;
+  readonly #steps: (() => void)[] = [];
+
+  /** `replayed`: the detached values of an earlier run over the same formula, used in place of this run's own. */
+  constructor(replayed?: Float64Array[]) {
+    this.#replayed = replayed;
+  }
+
+  leaf(value: ArrayLike<number>): Variable {
+    return new Variable(this, Float64Array.from(value));
+  }
+
+  step(backward: () => void): void {
+    this.#steps.push(backward);
+  }
+
+  record(value: Float64Array): Float64Array {
+    const kept = this.#replayed?.[this.detached.length] ?? value;
+    this.detached.push(kept);
+    return kept;
+  }
+
+  /** Fills `grad` of everything `output` (one number) depends on. */
+  backward(output: Variable): void {
+    output.grad[0] = 1;
+    for (const step of this.#steps.toReversed()) step();
+  }
+}
+
+export type Operand = Variable | number;
+
+export class Variable {
+  readonly tape: Tape;
+  readonly value: Float64Array;
+  readonly grad: Float64Array;
+  /**
+   * Of sums and what is made of them: Σ|terms|, carried on to first order. It says what float32 terms can be held to,
+   * as terms that cancel leave their rounding behind however small the sum.
+   */
+  magnitude: Float64Array | undefined;
+
+  constructor(tape: Tape, value: Float64Array) {
+    this.tape = tape;
+    this.value = value;
+    this.grad = new Float64Array(value.length);
+  }
+
+  get magnitudes(): Float64Array {
+    return this.magnitude ?? this.value.map(Math.abs);
+  }
+
+  get length(): number {
+    return this.value.length;
+  }
+
+  /** The number itself, of a variable that holds only one. */
+  get item(): number {
+    return this.value[0]!;
+  }
+
+  neg(): Variable {
+    return this.mul(-1);
+  }
+  exp(): Variable {
+    return this.#map(Math.exp, (_x, y) => y);
+  }
+  square(): Variable {
+    return this.#map(
+      (x) => x * x,
+      (x) => 2 * x,
+    );
+  }
+  sigmoid(): Variable {
+    return this.#map(sigmoid, (x, y) => y * sigmoid(-x));
+  }
+  logSigmoid(): Variable {
+    return this.#map(
+      (x) => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs(x))),
+      (x) => sigmoid(-x),
+    );
+  }
+  /** Derivative 0 at 0. */
+  abs(): Variable {
+    for (const x of this.value) this.tape.branches.push(Math.sign(x));
+    return this.#map(Math.abs, Math.sign);
+  }
+  /** Derivative 1 inside and on the bounds, 0 outside. */
+  clip(low: number, high: number): Variable {
+    for (const x of this.value) this.tape.branches.push(x < low ? -1 : x > high ? 1 : 0);
+    return this.#map(
+      (x) => Math.min(Math.max(x, low), high),
+      (x) => (x >= low && x <= high ? 1 : 0),
+    );
+  }
+
+  add(other: Operand): Variable {
+    return this.#zip(
+      other,
+      (x, y) => x + y,
+      () => 1,
+      () => 1,
+    );
+  }
+  sub(other: Operand): Variable {
+    return this.#zip(
+      other,
+      (x, y) => x - y,
+      () => 1,
+      () => -1,
+    );
+  }
+  mul(other: Operand): Variable {
+    return this.#zip(
+      other,
+      (x, y) => x * y,
+      (_x, y) => y,
+      (x) => x,
+    );
+  }
+  div(other: Operand): Variable {
+    return this.#zip(
+      other,
+      (x, y) => x / y,
+      (_x, y) => 1 / y,
+      (x, y) => -x / (y * y),
+    );
+  }
+  /** A tie gives each side half of the gradient, as torch.maximum does. */
+  max(other: Operand): Variable {
+    this.#note(other);
+    return this.#zip(
+      other,
+      (x, y) => Math.max(x, y),
+      (x, y) => share(x - y),
+      (x, y) => share(y - x),
+    );
+  }
+  min(other: Operand): Variable {
+    this.#note(other);
+    return this.#zip(
+      other,
+      (x, y) => Math.min(x, y),
+      (x, y) => share(y - x),
+      (x, y) => share(x - y),
+    );
+  }
+
+  /** The same value with no gradient. */
+  detach(): Variable {
+    return new Variable(this.tape, this.tape.record(this.value));
+  }
+
+  /** 1 where the test holds and 0 elsewhere; no gradient. */
+  test(holds: (x: number, i: number) => boolean): Variable {
+    const flags = Float64Array.from(this.value, (x, i) => (holds(x, i) ? 1 : 0));
+    for (const flag of flags) this.tape.branches.push(flag);
+    return new Variable(this.tape, flags);
+  }
+
+  /** Of these flags: `then` where the flag is 1, `otherwise` where it is 0; what is not chosen is not looked at. */
+  choose(then: Operand, otherwise: Operand): Variable {
+    const everywhere = (x: Operand) => (typeof x === 'number' ? this.tape.leaf(this.value.map(() => x)) : x);
+    return everywhere(then).#zip(
+      everywhere(otherwise),
+      (x, y, i) => (this.value[i] ? x : y),
+      (_x, _y, i) => (this.value[i] ? 1 : 0),
+      (_x, _y, i) => (this.value[i] ? 0 : 1),
+    );
+  }
+
+  sum(): Variable {
+    return this.sumBy(new Int32Array(this.length), 1);
+  }
+
+  /** Sums the elements of each of `groups` groups; element i is of group `groupOf[i]`. */
+  sumBy(groupOf: ArrayLike<number>, groups: number): Variable {
+    const out = new Variable(this.tape, new Float64Array(groups));
+    out.magnitude = new Float64Array(groups);
+    const magnitudes = this.magnitudes;
+    for (let i = 0; i < this.length; i++) {
+      out.value[groupOf[i]!]! += this.value[i]!;
+      out.magnitude[groupOf[i]!]! += magnitudes[i]!;
+    }
+    this.tape.step(() => {
+      for (let i = 0; i < this.length; i++) this.grad[i]! += out.grad[groupOf[i]!]!;
+    });
+    return out;
+  }
+
+  /** Element index[i] of this at i. */
+  gather(index: ArrayLike<number>): Variable {
+    const out = new Variable(
+      this.tape,
+      Float64Array.from(index, (from) => this.value[from]!),
+    );
+    this.tape.step(() => {
+      for (let i = 0; i < out.length; i++) this.grad[index[i]!]! += out.grad[i]!;
+    });
+    return out;
+  }
+
+  #map(f: (x: number) => number, df: (x: number, y: number) => number): Variable {
+    const out = new Variable(
+      this.tape,
+      this.value.map((x) => f(x)),
+    );
+    if (this.magnitude) {
+      out.magnitude = out.value.map(
+        (y, i) => Math.abs(y) + Math.abs(df(this.value[i]!, y)) * this.magnitude![i]!,
+      );
+    }
+    this.tape.step(() => {
+      for (let i = 0; i < out.length; i++) {
+        if (out.grad[i]) this.grad[i]! += out.grad[i]! * df(this.value[i]!, out.value[i]!);
+      }
+    });
+    return out;
+  }
+
+  /** An operand of one element goes with every element of the other. */
+  #zip(
+    other: Operand,
+    f: (x: number, y: number, i: number) => number,
+    dx: (x: number, y: number, i: number) => number,
+    dy: (x: number, y: number, i: number) => number,
+  ): Variable {
+    const that = typeof other === 'number' ? this.tape.leaf([other]) : other;
+    const length = this.length === 1 ? that.length : this.length;
+    if (that.length !== length && that.length !== 1)
+      throw new Error(`${this.length} against ${that.length} elements`);
+    const at = (of: Variable, i: number) => (of.length === 1 ? 0 : i);
+    const out = new Variable(this.tape, new Float64Array(length));
+    for (let i = 0; i < length; i++) out.value[i] = f(this.value[at(this, i)]!, that.value[at(that, i)]!, i);
+    if (this.magnitude || that.magnitude) {
+      const [mine, theirs] = [this.magnitudes, that.magnitudes];
+      out.magnitude = out.value.map((_, i) => {
+        const [x, y] = [this.value[at(this, i)]!, that.value[at(that, i)]!];
+        return Math.abs(dx(x, y, i)) * mine[at(this, i)]! + Math.abs(dy(x, y, i)) * theirs[at(that, i)]!;
+      });
+    }
+    this.tape.step(() => {
+      for (let i = 0; i < length; i++) {
+        const g = out.grad[i]!;
+        if (g === 0) continue; // A branch not taken stays out even where its derivative is infinite.
+        const [x, y] = [this.value[at(this, i)]!, that.value[at(that, i)]!];
+        const [gx, gy] = [dx(x, y, i), dy(x, y, i)];
+        if (gx) this.grad[at(this, i)]! += g * gx;
+        if (gy) that.grad[at(that, i)]! += g * gy;
+      }
+    });
+    return out;
+  }
+
+  #note(other: Operand): void {
+    for (let i = 0; i < this.length; i++) {
+      const y = typeof other === 'number' ? other : other.value[other.length === 1 ? 0 : i]!;
+      this.tape.branches.push(Math.sign(this.value[i]! - y));
+    }
+  }
+}
+
+const share = (ahead: number) => (ahead > 0 ? 1 : ahead < 0 ? 0 : 0.5);
+const sigmoid = (x: number) => (x >= 0 ? 1 / (1 + Math.exp(-x)) : Math.exp(x) / (1 + Math.exp(x)));

@@ -1,0 +1,130 @@
+// Registries, argument spelling and key mapping: how functions are found and what they are given.
+import assert from 'node:assert/strict';
+import {
+  GSPOLossFn,
+  KeyMapper,
+  KL_FN,
+  POLICY_LOSS_FN,
+  PPOPolicyLossFn,
+  Registry,
+  SFTLossFn,
+} from '../lib/index.js';
+
+const batch = {
+  shape: [1, 2] as const,
+  logprob: [-1, -2],
+  oldLogprob: [-1.5, -1.7],
+  advantages: [1, -1],
+  actionMask: [1, 1],
+};
+
+describe('registries', () => {
+  it('give the class and objects of it', () => {
+    assert.equal(POLICY_LOSS_FN.get('ppo'), PPOPolicyLossFn);
+    assert.ok(POLICY_LOSS_FN.create('ppo') instanceof PPOPolicyLossFn);
+    assert.ok(POLICY_LOSS_FN.names().includes('mix_chord'));
+  });
+
+  it("complete the class's default arguments by the given ones, in either spelling", () => {
+    const snake = POLICY_LOSS_FN.create('ppo', { clip_range_low: 0.1, clip_range_high: 0.28 });
+    const camel = new PPOPolicyLossFn({ clipRangeLow: 0.1, clipRangeHigh: 0.28 });
+    assert.deepEqual(snake.computeSync(batch), camel.computeSync(batch));
+    assert.notDeepEqual(snake.computeSync(batch), POLICY_LOSS_FN.create('ppo').computeSync(batch));
+  });
+
+  it('let a given clip range replace the default ends', () => {
+    const created = POLICY_LOSS_FN.create('gspo', { clip_range: 0.5 });
+    assert.deepEqual(created.computeSync(batch), new GSPOLossFn({ clipRange: 0.5 }).computeSync(batch));
+  });
+
+  it('take classes of the user', () => {
+    class Negated extends SFTLossFn {}
+    const registry = new Registry('loss', {});
+    registry.register('negated', Negated);
+    assert.ok(registry.create('negated') instanceof Negated);
+    assert.throws(() => registry.get('sft'), { code: 'ERR_UNKNOWN_NAME' });
+  });
+});
+
+describe('key mapping', () => {
+  it('knows verl and tinker, both ways', () => {
+    const verl = KeyMapper.get('verl');
+    assert.equal(verl.toTrinity('old_log_probs'), 'old_logprob');
+    assert.equal(verl.fromTrinity('action_mask'), 'response_mask');
+    assert.equal(verl.toTrinity('something_else'), 'something_else');
+    assert.equal(KeyMapper.get('tinker').fromTrinity('old_logprob'), 'old_logprob');
+    assert.deepEqual(POLICY_LOSS_FN.create('ppo', {}, { backend: 'tinker' }).selectKeys, [
+      'old_logprob',
+      'action_mask',
+      'advantages',
+    ]);
+  });
+
+  it('takes a backend of the user, whose names batches may then have', () => {
+    KeyMapper.register('mine', new KeyMapper({ behaviour: 'old_logprob', keep: 'action_mask' }));
+    const fn = POLICY_LOSS_FN.create('ppo', {}, { backend: 'mine' });
+    assert.deepEqual(fn.selectKeys, ['behaviour', 'keep', 'advantages']);
+    const { oldLogprob: behaviour, actionMask: keep, ...rest } = batch;
+    assert.deepEqual(
+      fn.computeSync({ ...rest, behaviour, keep }),
+      POLICY_LOSS_FN.create('ppo').computeSync(batch),
+    );
+  });
+});
+
+describe('KL penalty in the reward', () => {
+  const scores = new Float32Array([1, 2, 3, 4, 5, 6]);
+  const penalised = {
+    shape: [2, 3] as const,
+    token_level_scores: scores,
+    old_logprob: [-1, -2, -3, -1.5, -0.5, Number.NaN],
+    ref_logprob: [-1.2, -1.5, -3, -1, -0.25, 4],
+    action_mask: [1, 1, 1, 1, 1, 0],
+  };
+  const difference = [0.2, -0.5, 0, -0.5, -0.25];
+
+  it('takes the coefficient times the divergence of the old policy from each unmasked score', async () => {
+    const fn = KL_FN.create('k1', { kl_coef: 0.5 });
+    const { tokenLevelRewards, metrics } = await fn.applyKlPenaltyToReward(penalised);
+    const expected = [...difference.map((d, i) => scores[i]! - 0.5 * d), 6];
+    tokenLevelRewards.forEach((reward, i) => {
+      assert.ok(Math.abs(reward - expected[i]!) < 1e-6);
+    });
+    const rows = [(0.2 - 0.5 + 0) / 3, (-0.5 - 0.25) / 2];
+    assert.ok(Math.abs(metrics.kl! - (rows[0]! + rows[1]!) / 2) < 1e-6);
+    assert.equal(metrics.kl_coef, 0.5);
+    assert.deepEqual(fn.applyKlPenaltyToRewardSync(penalised).tokenLevelRewards, tokenLevelRewards);
+  });
+
+  it('is the scores without a reference, and for none', () => {
+    const { ref_logprob: _, ...without } = penalised;
+    const k2 = KL_FN.create('k2').applyKlPenaltyToRewardSync(without);
+    assert.deepEqual(k2, { tokenLevelRewards: scores, metrics: { kl: 0, kl_coef: 0 } });
+    const none = KL_FN.create('none').applyKlPenaltyToRewardSync(penalised);
+    assert.deepEqual(none, { tokenLevelRewards: scores, metrics: {} });
+  });
+
+  it('adapts the coefficient after each use, by at most a fifth of batch size over horizon', () => {
+    const args = { adaptive: true, kl_coef: 0.1, target_kl: 0.01, horizon: 4 };
+    const fn = KL_FN.create('k2', args);
+    const { metrics } = fn.applyKlPenaltyToRewardSync(penalised);
+    assert.equal(metrics.kl_coef, 0.1);
+    assert.ok(metrics.kl! > 0.012);
+    assert.ok(Math.abs(fn.klCoef - 0.1 * (1 + (0.2 * 2) / 4)) < 1e-12);
+    fn.updateKlCoef(0, 4);
+    assert.ok(Math.abs(fn.klCoef - 0.1 * 1.1 * 0.8) < 1e-12);
+  });
+
+  it('sums long rows in parts to the same mean', () => {
+    const tokens = 70_000;
+    const long = {
+      cuSeqlens: Int32Array.of(0, 2, tokens),
+      token_level_scores: new Float32Array(tokens),
+      old_logprob: new Float32Array(tokens).fill(-1),
+      ref_logprob: Float32Array.from({ length: tokens }, (_, i) => (i < 2 ? -2 : -1.5)),
+      action_mask: new Uint8Array(tokens).fill(1),
+    };
+    const { metrics } = KL_FN.create('k1', { kl_coef: 1 }).applyKlPenaltyToRewardSync(long);
+    assert.ok(Math.abs(metrics.kl! - 0.75) < 1e-6);
+  });
+});

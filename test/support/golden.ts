@@ -1,0 +1,47 @@
+/** The golden cases: inputs, and what Trinity-RFT computed from them in float64 (test/golden/, see its README). */
+import { readFileSync } from 'node:fs';
+import type { ReferenceBatch } from '../reference/index.js';
+
+export interface Tensor {
+  dtype: 'float32' | 'float64' | 'bool' | 'int64';
+  shape: number[];
+  data: number[];
+}
+
+interface Case {
+  id: string;
+  fn: string;
+  inputs: Record<string, Tensor>;
+}
+export interface PolicyLossCase extends Case {
+  args: Record<string, unknown>;
+  select_keys_verl: string[];
+  expected: { loss: number; metrics: Record<string, number>; grad_logprob: Tensor };
+}
+export interface KlLossCase extends Case {
+  args: { kl_coef: number; loss_agg_mode: string };
+  expected: { kl: Tensor; loss: number; metrics: Record<string, number>; grad_logprob: Tensor };
+}
+export interface EntropyLossCase extends Case {
+  args: { entropy_coef: number; loss_agg_mode: string };
+  expected: { loss: number; metrics: Record<string, number>; grad_entropy: Tensor };
+}
+
+const read = <T>(file: string): T[] =>
+  JSON.parse(readFileSync(new URL(`../golden/${file}.json`, import.meta.url), 'utf8'));
+
+export const policyLossCases = read<PolicyLossCase>('policy_loss');
+export const klLossCases = read<KlLossCase>('kl_loss');
+export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
+
+const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+
+export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
+  const [rows, columns] = inputs.action_mask!.shape as [number, number];
+  // float32 inputs are written with the digits that name them among float32 numbers, not among float64 ones.
+  const columnsByName = Object.entries(inputs).map(([key, { dtype, data }]) => [
+    camelCase(key),
+    dtype === 'float32' ? data.map(Math.fround) : data,
+  ]);
+  return { rows, columns, ...(Object.fromEntries(columnsByName) as { actionMask: number[] }) };
+}

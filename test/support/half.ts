@@ -1,0 +1,44 @@
+/** float16 and bfloat16, bit by bit: what a batch in half precision holds, and the number that each stands for. */
+
+export type Half = 'float16' | 'bfloat16';
+
+const scratch = new DataView(new ArrayBuffer(4));
+
+function bits(x: number): number {
+  scratch.setFloat32(0, x);
+  return scratch.getUint32(0);
+}
+
+export function toHalf(x: number, dtype: Half): number {
+  if (dtype === 'bfloat16') {
+    const all = bits(x);
+    // Round to nearest, ties to even: the upper half of a float32.
+    return ((all + 0x7fff + ((all >>> 16) & 1)) >>> 16) & 0xffff;
+  }
+  const sign = x < 0 || Object.is(x, -0) ? 0x8000 : 0;
+  const size = Math.abs(x);
+  if (size >= 65520) return sign | 0x7c00;
+  // The exponent of the last place: subnormals share that of the smallest normal number.
+  const exponent = Math.max(size === 0 ? -14 : Math.floor(Math.log2(size)), -14);
+  const steps = roundTiesToEven(size / 2 ** (exponent - 10));
+  // A carry into the next exponent comes out right by the addition.
+  return sign | (steps < 1024 ? steps : ((exponent + 15) << 10) + (steps - 1024));
+}
+
+export function fromHalf(half: number, dtype: Half): number {
+  if (dtype === 'bfloat16') {
+    scratch.setUint32(0, (half << 16) >>> 0);
+    return scratch.getFloat32(0);
+  }
+  const sign = half & 0x8000 ? -1 : 1;
+  const exponent = (half >>> 10) & 31;
+  const fraction = half & 1023;
+  if (exponent === 31) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
+  return exponent ? sign * (1024 + fraction) * 2 ** (exponent - 25) : sign * fraction * 2 ** -24;
+}
+
+function roundTiesToEven(x: number): number {
+  const below = Math.floor(x);
+  const over = x - below;
+  return over > 0.5 || (over === 0.5 && below % 2 === 1) ? below + 1 : below;
+}

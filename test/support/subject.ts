@@ -1,0 +1,120 @@
+/**
+ * A function of any of the three families under one face, so that a test can say what holds of all of them: the
+ * library's object on one side, the reference's formula on the other, and the batch each of them takes.
+ */
+import { ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN, type PolicyLossFn } from '../../lib/index.js';
+import type { Formula } from '../reference/batch.js';
+import {
+  type Args,
+  formulas,
+  type ReferenceBatch,
+  type ReferenceResult,
+  referenceEntropyLosses,
+  referenceKl,
+  referencePolicyLosses,
+} from '../reference/index.js';
+
+export type Family = 'policy' | 'kl' | 'entropy';
+export type Batch = Parameters<PolicyLossFn['computeSync']>[0];
+export interface Computed {
+  loss: number;
+  metrics: Record<string, number>;
+  grad: Float32Array;
+}
+interface Options {
+  signal?: AbortSignal;
+  grad?: Float32Array;
+}
+
+export interface Subject {
+  family: Family;
+  name: string;
+  args: Args;
+  formula: Formula;
+  sync(batch: Batch, grad?: Float32Array): Computed;
+  async(batch: Batch, options?: Options): Promise<Computed>;
+  reference(batch: ReferenceBatch): ReferenceResult;
+}
+
+export function subject(family: Family, name: string, args: Args): Subject {
+  const formula = formulas[family][name]!;
+  const shared = { family, name, args, formula };
+  switch (family) {
+    case 'policy': {
+      const fn = POLICY_LOSS_FN.create(name, args);
+      return {
+        ...shared,
+        sync: (batch, grad) => fn.computeSync(batch, { grad: grad ?? true }) as Computed,
+        async: (batch, options) => fn.compute(batch, { grad: true, ...options }) as Promise<Computed>,
+        reference: (batch) => referencePolicyLosses[name]!(args, batch),
+      };
+    }
+    case 'kl': {
+      const { loss_agg_mode, ...own } = args;
+      const fn = KL_FN.create(name, own);
+      const lossAggMode = loss_agg_mode as 'token-mean';
+      return {
+        ...shared,
+        sync: (batch, grad) => fn.calculateKlLossSync(batch, { lossAggMode, grad: grad ?? true }) as Computed,
+        async: (batch, options) =>
+          fn.calculateKlLoss(batch, { lossAggMode, grad: true, ...options }) as Promise<Computed>,
+        reference: (batch) => referenceKl[name]!.loss(args, batch),
+      };
+    }
+    case 'entropy': {
+      const { loss_agg_mode, ...own } = args;
+      const fn = ENTROPY_LOSS_FN.create(name, own);
+      const lossAggMode = loss_agg_mode as 'token-mean';
+      return {
+        ...shared,
+        sync: (batch, grad) => fn.computeSync(batch, { lossAggMode, grad: grad ?? true }) as Computed,
+        async: (batch, options) =>
+          fn.compute(batch, { lossAggMode, grad: true, ...options }) as Promise<Computed>,
+        reference: (batch) => referenceEntropyLosses[name]!(args, batch),
+      };
+    }
+  }
+}
+
+export const FLOAT_COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
+
+/** The columns a batch has, flat, as typed arrays that the library takes without a copy. */
+export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
+  return { shape: [batch.rows, batch.columns], ...typedColumns(batch, (column) => column) };
+}
+
+/** The same rows end to end, each with its own tokens alone. */
+export function packedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
+  const cuSeqlens = new Int32Array(batch.rows + 1);
+  for (let b = 0; b < batch.rows; b++) cuSeqlens[b + 1] = cuSeqlens[b]! + rowLength(batch, b);
+  return { cuSeqlens, ...typedColumns(batch, (column) => pack(batch, column)) };
+}
+
+function typedColumns(batch: ReferenceBatch, layout: (column: number[]) => number[]) {
+  const columns: Record<string, unknown> = {
+    actionMask: Uint8Array.from(layout(Array.from(batch.actionMask))),
+  };
+  for (const name of FLOAT_COLUMNS) {
+    const column = batch[name];
+    if (column) columns[name] = Float32Array.from(layout(Array.from(column)));
+  }
+  if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
+  if (batch.step) columns.step = Array.from(batch.step);
+  return columns;
+}
+
+const rowLength = (batch: ReferenceBatch, b: number) => batch.rowLengths?.[b] ?? batch.columns;
+
+function pack(batch: ReferenceBatch, column: number[]): number[] {
+  return column.filter((_, i) => i % batch.columns < rowLength(batch, Math.floor(i / batch.columns)));
+}
+
+/** A packed result laid out as B×T again, 0 where a row has no token. */
+export function unpack(batch: ReferenceBatch, packed: ArrayLike<number>): Float32Array {
+  const out = new Float32Array(batch.rows * batch.columns);
+  let at = 0;
+  for (let b = 0; b < batch.rows; b++) {
+    for (let t = 0; t < rowLength(batch, b); t++) out[b * batch.columns + t] = packed[at++]!;
+  }
+  return out;
+}
