@@ -7,6 +7,11 @@ export interface NativeFunction {
   readonly __native: unique symbol;
 }
 
+/** A batch that lies on a CUDA device. */
+export interface NativeResident {
+  readonly __resident: unique symbol;
+}
+
 export interface NativeFunctionSpec {
   /** `name` is one of native/engine/registry.h; options and choices by the names of its fields. */
   policyLoss?: {
@@ -64,27 +69,42 @@ export interface NativeCall {
 export interface NativeBinding {
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
-  /** Gives a bit mask of the values that exist. Runs on this thread and the pool's. */
-  evaluateSync(fn: NativeFunction, batch: NativeBatch, call: NativeCall): number;
-  /** The same on the pool's threads alone; -1 if aborted. */
-  evaluate(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
+  /**
+   * Gives a bit mask of the values that exist. On the CPU it runs on this thread and the pool's; a resident batch is
+   * computed where it lies, and a host batch on the CUDA device of that index, where one is given.
+   */
+  evaluateSync(
+    fn: NativeFunction,
+    batch: NativeBatch | NativeResident,
+    call: NativeCall,
+    device?: number,
+  ): number;
+  /** The same on other threads; -1 if aborted. */
+  evaluate(
+    fn: NativeFunction,
+    batch: NativeBatch | NativeResident,
+    call: NativeCall,
+    device?: number,
+  ): Promise<number>;
   /**
    * Without a base: out = the estimator's value per token. With one: out = base − scale·m·kl per token.
    * Gives the mean over rows of the mean of m·kl in each (0 without a base).
    */
   klSync(
     estimator: string,
-    batch: NativeBatch,
+    batch: NativeBatch | NativeResident,
     out: Float32Array,
     base: Float32Array | undefined,
     scale: number,
+    device?: number,
   ): number;
   kl(
     estimator: string,
-    batch: NativeBatch,
+    batch: NativeBatch | NativeResident,
     out: Float32Array,
     base: Float32Array | undefined,
     scale: number,
+    device?: number,
   ): Promise<number>;
   /** SAPO's gate of each ratio and advantage, into out. */
   softGate(
@@ -97,4 +117,13 @@ export interface NativeBinding {
   /** At most this many threads compute at once. */
   setThreads(threads: number): void;
   cpu(): { cores: number; threads: number; isa: string };
+  /** The CUDA devices; where there is none, the reason. */
+  cudaDevices(): {
+    devices: { index: number; description: string; memory: number; computeCapability: string }[];
+    reason?: string;
+  };
+  /** Copies a batch to a CUDA device; -1 if aborted. */
+  upload(device: number, batch: NativeBatch, abort: Int32Array | undefined): Promise<NativeResident | -1>;
+  /** Frees a resident batch, once no call uses it any more. */
+  release(resident: NativeResident): void;
 }

@@ -63,61 +63,54 @@ export interface Batch {
   [key: string]: unknown;
 }
 
-// The columns of native/loss/loss.h, in its order.
-const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
+/** The float columns of native/loss/loss.h, in its order. */
+export const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
 /** A float column, by Trinity's name. */
 export type ColumnName = (typeof COLUMNS)[number];
 
 const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
 const PER_ROW = 4;
 
-/** Which arrays of a batch a function reads, and under which names they may stand there. */
-export class BatchReader {
-  readonly #columns: { name: ColumnName; index: number; optional: boolean; keys: readonly string[] }[];
+/** Which columns a function reads of a batch, under Trinity's names. */
+export interface Reads {
+  /** Those that must be there. */
+  columns: readonly ColumnName[];
+  /** Those that are read where they are there. */
+  optional?: readonly ColumnName[];
+  /** Whether action_mask is read; true by default. */
+  mask?: boolean;
+  /** Whether expert_mask is read; false by default. */
+  expertMask?: boolean;
+  /** Columns that must have all B×T values, as gradients are taken with respect to them; logprob by default. */
+  perToken?: readonly ColumnName[];
+}
+
+/** Reads host batches: finds each column under one of its names, checks it and makes the native view of it. */
+export class HostReader {
+  readonly #columns: { index: number; optional: boolean; perToken: boolean; keys: readonly string[] }[];
   readonly #maskKeys: readonly string[] | undefined;
   readonly #expertKeys: readonly string[] | undefined;
-  readonly #differentiated: ColumnName;
 
-  /**
-   * @param reads.columns those that the function reads, under Trinity's names.
-   * @param reads.standIns columns whose place another takes.
-   * @param reads.differentiated the column that gradients are taken with respect to: it must have all B×T values.
-   */
   constructor(
     mapper: KeyMapper,
-    reads: {
-      columns: readonly ColumnName[];
-      optional?: readonly ColumnName[];
-      mask?: boolean;
-      expertMask?: boolean;
-      differentiated?: ColumnName;
-      standIns?: Partial<Record<ColumnName, ColumnName>>;
-    },
+    { columns, optional = [], mask = true, expertMask = false, perToken }: Reads,
   ) {
-    const optional = reads.optional ?? [];
-    this.#columns = [...reads.columns, ...optional].map((name) => ({
-      name,
+    this.#columns = [...columns, ...optional].map((name) => ({
       index: COLUMNS.indexOf(name),
       optional: optional.includes(name),
-      keys: keysOf(mapper, reads.standIns?.[name] ?? name),
+      perToken: (perToken ?? ['logprob']).includes(name),
+      keys: keysOf(mapper, name),
     }));
-    this.#maskKeys = reads.mask === false ? undefined : keysOf(mapper, 'action_mask');
-    this.#expertKeys = reads.expertMask ? keysOf(mapper, 'expert_mask') : undefined;
-    this.#differentiated = reads.differentiated ?? 'logprob';
-  }
-
-  /** Whether an optional column is there. */
-  has(batch: Batch, name: ColumnName): boolean {
-    const column = this.#columns.find((c) => c.name === name);
-    return column !== undefined && find(batch, column.keys) !== undefined;
+    this.#maskKeys = mask ? keysOf(mapper, 'action_mask') : undefined;
+    this.#expertKeys = expertMask ? keysOf(mapper, 'expert_mask') : undefined;
   }
 
   /** @throws LossError naming the key, what was expected and what came. */
-  read(batch: Batch): NativeBatch {
+  read(batch: Batch): { native: NativeBatch; layout: Layout } {
     if (batch === null || typeof batch !== 'object')
       throw new LossError('ERR_INVALID_INPUT', `batch must be an object, not ${describeValue(batch)}`);
     const layout = readLayout(batch, this.#columns[0] && find(batch, this.#columns[0].keys)?.value);
-    const result: NativeBatch = {
+    const native: NativeBatch = {
       rows: layout.rows,
       columns: layout.columns,
       offsets: layout.offsets,
@@ -126,26 +119,22 @@ export class BatchReader {
       mask: undefined,
       expert: undefined,
     };
-    for (const { name, index, optional, keys } of this.#columns) {
+    for (const { index, optional, perToken, keys } of this.#columns) {
       const found = find(batch, keys);
-      if (!found) {
-        if (optional) continue;
-        throw missing(keys, 'floats per token');
-      }
-      const perRow = name !== this.#differentiated;
-      readFloats(found.key, found.value, layout, perRow, index, result);
+      if (found) readFloats(found.key, found.value, layout, !perToken, index, native);
+      else if (!optional) throw missing(keys, 'floats per token');
     }
     if (this.#maskKeys) {
       const found = find(batch, this.#maskKeys);
       if (!found) throw missing(this.#maskKeys, 'a mask per token');
-      result.mask = readMask(found.key, found.value, layout.tokens, describeShape(layout), layout);
+      native.mask = readMask(found.key, found.value, layout.tokens, describeShape(layout), layout);
     }
     if (this.#expertKeys) {
       const found = find(batch, this.#expertKeys);
       if (!found) throw missing(this.#expertKeys, 'a mask per row');
-      result.expert = readMask(found.key, found.value, layout.rows, `[${layout.rows}], one per row`);
+      native.expert = readMask(found.key, found.value, layout.rows, `[${layout.rows}], one per row`);
     }
-    return result;
+    return { native, layout };
   }
 }
 
@@ -163,9 +152,9 @@ export function keysOf(mapper: KeyMapper, name: string): readonly string[] {
 }
 
 /** The first of the keys that the batch has. */
-export function find(batch: Batch, keys: readonly string[]): { key: string; value: unknown } | undefined {
+export function find(batch: object, keys: readonly string[]): { key: string; value: unknown } | undefined {
   for (const key of keys) {
-    const value = batch[key];
+    const value = (batch as Record<string, unknown>)[key];
     if (value !== undefined && value !== null) return { key, value };
   }
   return undefined;
@@ -282,6 +271,23 @@ function readFloats(
   result.dtypes[index] = code;
 }
 
+/**
+ * A float32 value per token, for what is neither a loss's column nor kept in 16 bits.
+ * @throws LossError
+ */
+export function readFloat32(key: string, value: unknown, layout: Layout): Float32Array {
+  const { data } = floatData(key, value, layout);
+  checkAttached(key, data);
+  if (!(data instanceof Float32Array))
+    throw new LossError('ERR_INVALID_INPUT', `${key}: expected dtype float32, not ${describeValue(value)}`);
+  if (data.length !== layout.tokens)
+    throw new LossError(
+      'ERR_SHAPE_MISMATCH',
+      `${key}: expected ${describeShape(layout)}, not ${data.length} values`,
+    );
+  return data;
+}
+
 function floatData(
   key: string,
   value: unknown,
@@ -373,7 +379,7 @@ function flatten(key: string, value: readonly unknown[], layout: Layout): readon
  * The one step that all rows are at.
  * @throws LossError `ERR_INVALID_INPUT` where they differ.
  */
-export function readStep(batch: Batch, keys: readonly string[], rows: number): number {
+export function readStep(batch: object, keys: readonly string[], rows: number): number {
   const found = find(batch, keys);
   if (!found) throw missing(keys, "the trainer's step, one number or one per row");
   const { key, value } = found;

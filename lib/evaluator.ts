@@ -1,7 +1,9 @@
 // One native function with the batch columns it reads: what compute() and computeSync() of every class run on.
-import type { NativeBatch, NativeCall, NativeFunction, NativeFunctionSpec } from '../binding.js';
-import { type Batch, type BatchReader, checkAttached, describeShape } from './batch.js';
-import { checkHostDevice } from './device.js';
+import type { NativeCall, NativeFunction, NativeFunctionSpec } from '../binding.js';
+import { abortable, fromNative } from './abortable.js';
+import { type Batch, checkAttached, describeShape, type Layout } from './batch.js';
+import type { BatchReader } from './batch-reader.js';
+import type { DeviceBatch } from './device-batch.js';
 import { describeValue, LossError } from './errors.js';
 import { native } from './native.js';
 
@@ -13,7 +15,7 @@ export interface ComputeSyncOptions {
 
 /** Options of a call. */
 export interface ComputeOptions extends ComputeSyncOptions {
-  /** Where to compute a host batch: 'cpu' unless said otherwise. */
+  /** Where to compute a host batch: 'cpu' unless said otherwise; 'cuda', 'cuda:1', …. A DeviceBatch is computed where it lies. */
   device?: string;
   /** Ends the call early: it rejects with `ERR_ABORTED`, and an array for grad may be half written. */
   signal?: AbortSignal;
@@ -58,15 +60,15 @@ export class Evaluator {
   }
 
   computeSync<M>(
-    batch: Batch,
+    batch: Batch | DeviceBatch,
     options: ComputeSyncOptions | undefined,
-    coefficients: (batch: NativeBatch) => Coefficients,
+    coefficients: (layout: Layout) => Coefficients,
   ): Result<M> {
     const input = this.#reader.read(batch);
-    const call = this.#call(input, options, coefficients(input), this.#values);
+    const call = this.#call(input.layout, options, coefficients(input.layout), this.#values);
     let present: number;
     try {
-      present = native.evaluateSync(this.#fn, input, call);
+      present = native.evaluateSync(this.#fn, input.native, call);
     } catch (error) {
       throw fromNative(error);
     }
@@ -74,27 +76,27 @@ export class Evaluator {
   }
 
   async compute<M>(
-    batch: Batch,
+    batch: Batch | DeviceBatch,
     options: ComputeOptions | undefined,
-    coefficients: (batch: NativeBatch) => Coefficients,
+    coefficients: (layout: Layout) => Coefficients,
   ): Promise<Result<M>> {
-    checkHostDevice(options?.device);
-    const input = this.#reader.read(batch);
-    const call = this.#call(input, options, coefficients(input), new Float64Array(this.#names.length));
+    const input = this.#reader.read(batch, options?.device);
+    const { layout } = input;
+    const call = this.#call(layout, options, coefficients(layout), new Float64Array(this.#names.length));
     const present = await abortable(options?.signal, (flag) => {
       call.abort = flag;
-      return native.evaluate(this.#fn, input, call);
+      return native.evaluate(this.#fn, input.native, call, input.device);
     });
     return this.#result(call, present);
   }
 
   #call(
-    input: NativeBatch,
+    layout: Layout,
     options: ComputeSyncOptions | undefined,
     coefficients: Coefficients,
     values: Float64Array,
   ): NativeCall {
-    const grad = gradArray(input, options?.grad);
+    const grad = gradArray(layout, options?.grad);
     return {
       values,
       grad: this.#gradKey === 'grad' ? grad : undefined,
@@ -118,18 +120,13 @@ export class Evaluator {
   }
 }
 
-/** The number of values that a per-token array of the batch has. */
-export function tokensOf(batch: NativeBatch): number {
-  return batch.offsets ? batch.offsets.at(-1)! : batch.rows * batch.columns;
-}
-
 /** The array that a gradient goes to: a new one, the caller's, or none. */
 export function gradArray(
-  batch: NativeBatch,
+  layout: Layout,
   wanted: boolean | Float32Array | undefined,
 ): Float32Array | undefined {
   if (wanted === undefined || wanted === false) return undefined;
-  const tokens = tokensOf(batch);
+  const { tokens } = layout;
   if (wanted === true) {
     try {
       return new Float32Array(tokens);
@@ -148,39 +145,7 @@ export function gradArray(
   if (wanted.length !== tokens)
     throw new LossError(
       'ERR_SHAPE_MISMATCH',
-      `grad: expected ${describeShape({ ...batch, tokens })}, not ${wanted.length} values`,
+      `grad: expected ${describeShape(layout)}, not ${wanted.length} values`,
     );
   return wanted;
-}
-
-/** Starts native work that an AbortSignal can end; it gives -1 where it was. */
-export async function abortable(
-  signal: AbortSignal | undefined,
-  start: (flag: Int32Array | undefined) => Promise<number>,
-): Promise<number> {
-  if (signal !== undefined && !(signal instanceof AbortSignal))
-    throw new LossError('ERR_INVALID_INPUT', `signal: expected an AbortSignal, not ${describeValue(signal)}`);
-  const aborted = () => new LossError('ERR_ABORTED', 'the call was aborted', { cause: signal?.reason });
-  if (signal?.aborted) throw aborted();
-  const flag = signal && new Int32Array(1);
-  const abort = () => {
-    if (flag) Atomics.store(flag, 0, 1);
-  };
-  signal?.addEventListener('abort', abort, { once: true });
-  try {
-    const present = await start(flag);
-    if (present < 0) throw aborted();
-    return present;
-  } catch (error) {
-    throw fromNative(error);
-  } finally {
-    signal?.removeEventListener('abort', abort);
-  }
-}
-
-/** An error of the native module as a LossError, where it is one for the caller. */
-export function fromNative(error: unknown): unknown {
-  if (error instanceof Error && (error as NodeJS.ErrnoException).code === 'ERR_OUT_OF_MEMORY')
-    return new LossError('ERR_OUT_OF_MEMORY', 'the memory ran out', { cause: error });
-  return error;
 }

@@ -1,6 +1,14 @@
 // The package's public face.
 export type { Batch, FloatColumn, HalfColumn, MaskColumn } from './batch.js';
-export { type Device, devices, setThreads } from './device.js';
+export {
+  type CpuDevice,
+  type CudaDevice,
+  type Device,
+  devices,
+  type NoCudaDevice,
+  setThreads,
+} from './device.js';
+export { DeviceBatch } from './device-batch.js';
 export { DefaultEntropyLossFn } from './entropy/default.js';
 export { DummyEntropyLossFn } from './entropy/dummy.js';
 export {
@@ -68,3 +76,4 @@ export { SFTPhiLossFn, type SFTPhiLossOptions, type SFTPhiMetrics } from './poli
 export { type SPPOMetrics, type SPPOPolicyLossOptions, sPPOPolicyLossFn } from './policy-loss/sppo.js';
 export { type TOPRMetrics, TOPRPolicyLossFn, type TOPRPolicyLossOptions } from './policy-loss/topr.js';
 export { type RegisteredClass, Registry } from './registry.js';
+export { type UploadOptions, upload } from './upload.js';

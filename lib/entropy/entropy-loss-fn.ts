@@ -1,5 +1,7 @@
 // What all entropy losses have in common.
-import { type Batch, BatchReader } from '../batch.js';
+import type { Batch } from '../batch.js';
+import { BatchReader } from '../batch-reader.js';
+import type { DeviceBatch } from '../device-batch.js';
 import { type ComputeOptions, type ComputeSyncOptions, Evaluator, type Result } from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import { checkLossAggMode, type LossAggMode, OptionReader, type TrinityArgs } from '../options.js';
@@ -56,7 +58,7 @@ export abstract class EntropyLossFn {
     this.#reader = new BatchReader(KeyMapper.get(this.backend), {
       columns: ['entropy'],
       expertMask: rows === 'usual',
-      differentiated: 'entropy',
+      perToken: ['entropy'],
     });
   }
 
@@ -69,14 +71,17 @@ export abstract class EntropyLossFn {
    * The loss, its metric and, where asked for, its gradient with respect to entropy.
    * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
    */
-  async compute(batch: Batch, options: EntropyComputeOptions = {}): Promise<Result<EntropyMetrics>> {
+  async compute(
+    batch: Batch | DeviceBatch,
+    options: EntropyComputeOptions = {},
+  ): Promise<Result<EntropyMetrics>> {
     const { lossAggMode, ...rest } = options;
     const evaluator = this.#evaluator(lossAggMode);
     return evaluator.compute(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
   }
 
   /** The same at once. */
-  computeSync(batch: Batch, options: EntropyComputeSyncOptions = {}): Result<EntropyMetrics> {
+  computeSync(batch: Batch | DeviceBatch, options: EntropyComputeSyncOptions = {}): Result<EntropyMetrics> {
     const { lossAggMode, ...rest } = options;
     return this.#evaluator(lossAggMode).computeSync(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
   }

@@ -1,24 +1,15 @@
 // What all KL functions have in common.
-import type { NativeBatch } from '../../binding.js';
-import {
-  type Batch,
-  BatchReader,
-  checkAttached,
-  describeShape,
-  type FloatColumn,
-  find,
-  keysOf,
-  missing,
-} from '../batch.js';
-import { describeValue, LossError } from '../errors.js';
+import { fromNative } from '../abortable.js';
+import { type Batch, find, HostReader, keysOf, missing, readFloat32 } from '../batch.js';
+import { BatchReader, type Input } from '../batch-reader.js';
+import { cudaIndex } from '../device.js';
+import type { DeviceBatch } from '../device-batch.js';
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
   Evaluator,
-  fromNative,
   gradArray,
   type Result,
-  tokensOf,
 } from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import { native } from '../native.js';
@@ -81,7 +72,7 @@ export abstract class KLFn {
   readonly #estimator: string | undefined;
   readonly #reader: BatchReader;
   readonly #valueReader: BatchReader;
-  readonly #penaltyReader: BatchReader;
+  readonly #penaltyReader: HostReader;
   readonly #scoreKeys: readonly string[];
   readonly #evaluators = new Map<string, Evaluator>();
 
@@ -109,10 +100,10 @@ export abstract class KLFn {
     const optional = this.takesOldLogprob ? (['old_logprob'] as const) : [];
     this.#reader = new BatchReader(mapper, { columns, optional });
     this.#valueReader = new BatchReader(mapper, { columns, optional, mask: false });
-    this.#penaltyReader = new BatchReader(mapper, {
+    this.#penaltyReader = new HostReader(mapper, {
       columns: ['old_logprob'],
       optional: ['ref_logprob'],
-      differentiated: 'old_logprob',
+      perToken: ['old_logprob'],
     });
     this.#scoreKeys = keysOf(mapper, 'token_level_scores');
   }
@@ -134,32 +125,33 @@ export abstract class KLFn {
 
   /**
    * The estimate of each token, in nats, [B, T]; the mask is not read.
+   * @param options.device where to compute a host batch; 'cpu' by default.
    * @returns rejects with LossError as compute() of a policy loss does.
    */
-  async calculateKl(batch: Batch): Promise<Float32Array> {
-    const { input, out, estimator } = this.#values(batch);
-    await this.#native(estimator, input, out, undefined, 0);
-    return out;
+  async calculateKl(batch: Batch | DeviceBatch, options: { device?: string } = {}): Promise<Float32Array> {
+    const pass = this.#values(batch, options.device);
+    await run(pass);
+    return pass.out;
   }
 
   /** The same at once. */
-  calculateKlSync(batch: Batch): Float32Array {
-    const { input, out, estimator } = this.#values(batch);
-    this.#nativeSync(estimator, input, out, undefined, 0);
-    return out;
+  calculateKlSync(batch: Batch | DeviceBatch): Float32Array {
+    const pass = this.#values(batch, undefined);
+    runSync(pass);
+    return pass.out;
   }
 
   /**
    * klCoef times the aggregated estimates, with the gradient with respect to logprob.
    * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
    */
-  async calculateKlLoss(batch: Batch, options: KlLossOptions = {}): Promise<Result<KLMetrics>> {
+  async calculateKlLoss(batch: Batch | DeviceBatch, options: KlLossOptions = {}): Promise<Result<KLMetrics>> {
     const { lossAggMode, ...rest } = options;
     return this.#evaluator(batch, lossAggMode).compute(batch, rest, () => ({ klCoef: this.#klCoef }));
   }
 
   /** The same at once. */
-  calculateKlLossSync(batch: Batch, options: KlLossSyncOptions = {}): Result<KLMetrics> {
+  calculateKlLossSync(batch: Batch | DeviceBatch, options: KlLossSyncOptions = {}): Result<KLMetrics> {
     const { lossAggMode, ...rest } = options;
     return this.#evaluator(batch, lossAggMode).computeSync(batch, rest, () => ({ klCoef: this.#klCoef }));
   }
@@ -168,28 +160,17 @@ export abstract class KLFn {
    * Rewards with a KL penalty: token_level_scores − klCoef·KL of the old policy from the reference, and then the
    * coefficient is adapted. Reads token_level_scores [B, T], old_logprob, ref_logprob, action_mask. Without
    * ref_logprob the rewards are the scores.
+   * @param options.device where to compute; 'cpu' by default.
    */
-  async applyKlPenaltyToReward(batch: Batch): Promise<KlPenaltyResult> {
-    const penalty = this.#penalty(batch);
-    const kl = penalty.input
-      ? await this.#native(
-          this.#penaltyEstimator,
-          penalty.input,
-          penalty.rewards,
-          penalty.scores,
-          this.#klCoef,
-        )
-      : 0;
-    return this.#penaltyResult(penalty, kl);
+  async applyKlPenaltyToReward(batch: Batch, options: { device?: string } = {}): Promise<KlPenaltyResult> {
+    const penalty = this.#penalty(batch, options.device);
+    return this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass) : 0);
   }
 
   /** The same at once. */
   applyKlPenaltyToRewardSync(batch: Batch): KlPenaltyResult {
-    const penalty = this.#penalty(batch);
-    const kl = penalty.input
-      ? this.#nativeSync(this.#penaltyEstimator, penalty.input, penalty.rewards, penalty.scores, this.#klCoef)
-      : 0;
-    return this.#penaltyResult(penalty, kl);
+    const penalty = this.#penalty(batch, undefined);
+    return this.#penaltyResult(penalty, penalty.pass ? runSync(penalty.pass) : 0);
   }
 
   /**
@@ -212,7 +193,7 @@ export abstract class KLFn {
     return this.takesOldLogprob && !hasOld ? 'k3' : this.#estimator;
   }
 
-  #evaluator(batch: Batch, lossAggMode: LossAggMode | undefined): Evaluator {
+  #evaluator(batch: Batch | DeviceBatch, lossAggMode: LossAggMode | undefined): Evaluator {
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
     const name = this.#estimatorFor(this.#reader.has(batch, 'old_logprob'));
     const key = `${name ?? 'none'} ${aggregation}`;
@@ -224,89 +205,68 @@ export abstract class KLFn {
     return evaluator;
   }
 
-  #values(batch: Batch): { input: NativeBatch; out: Float32Array; estimator: string | undefined } {
-    const input = this.#valueReader.read(batch);
+  #values(batch: Batch | DeviceBatch, device: string | undefined): KlPass {
+    const input = this.#valueReader.read(batch, device);
     const estimator = this.#estimatorFor(this.#valueReader.has(batch, 'old_logprob'));
-    return { input, out: gradArray(input, true)!, estimator };
+    return { estimator, input, out: gradArray(input.layout, true)!, base: undefined, scale: 0 };
   }
 
-  #penalty(batch: Batch): {
-    rows: number;
-    input: NativeBatch | undefined;
-    scores: Float32Array;
-    rewards: Float32Array;
-  } {
-    const input = this.#penaltyReader.read(batch);
+  #penalty(batch: Batch, device: string | undefined): KlPenalty {
+    const { native: old, layout } = this.#penaltyReader.read(batch);
     const found = find(batch, this.#scoreKeys);
     if (!found) throw missing(this.#scoreKeys, 'a score per token');
-    const scores = readScores(found.key, found.value as FloatColumn, input);
-    const [, old, ref] = input.data;
-    if (!ref || !this.#estimator)
-      return { rows: input.rows, input: undefined, scores, rewards: scores.slice() };
-    input.data = [old, undefined, ref, undefined, undefined];
-    input.dtypes = [input.dtypes[1]!, 0, input.dtypes[2]!, 0, 0];
-    return { rows: input.rows, input, scores, rewards: gradArray(input, true)! };
+    const scores = readFloat32(found.key, found.value, layout);
+    const { rows } = layout;
+    const [, oldLogprob, refLogprob] = old.data;
+    const estimator = this.#penaltyEstimator;
+    if (!refLogprob || !estimator) return { rows, pass: undefined, rewards: scores.slice() };
+    const rewards = gradArray(layout, true)!;
+    const native = {
+      ...old,
+      data: [oldLogprob, undefined, refLogprob, undefined, undefined],
+      dtypes: [old.dtypes[1]!, 0, old.dtypes[2]!, 0, 0],
+    };
+    const input = { native, layout, device: cudaIndex(device) };
+    return { rows, pass: { estimator, input, out: rewards, base: scores, scale: this.#klCoef }, rewards };
   }
 
-  #penaltyResult(
-    penalty: { rows: number; input: unknown; rewards: Float32Array },
-    kl: number,
-  ): KlPenaltyResult {
-    if (!this.#estimator) return { tokenLevelRewards: penalty.rewards, metrics: {} };
-    const metrics = { kl, kl_coef: penalty.input ? this.#klCoef : 0 };
-    this.updateKlCoef(kl, penalty.rows);
-    return { tokenLevelRewards: penalty.rewards, metrics };
-  }
-
-  async #native(
-    estimator: string | undefined,
-    input: NativeBatch,
-    out: Float32Array,
-    base: Float32Array | undefined,
-    scale: number,
-  ) {
-    if (!estimator) return 0;
-    try {
-      return await native.kl(estimator, input, out, base, scale);
-    } catch (error) {
-      throw fromNative(error);
-    }
-  }
-
-  #nativeSync(
-    estimator: string | undefined,
-    input: NativeBatch,
-    out: Float32Array,
-    base: Float32Array | undefined,
-    scale: number,
-  ) {
-    if (!estimator) return 0;
-    try {
-      return native.klSync(estimator, input, out, base, scale);
-    } catch (error) {
-      throw fromNative(error);
-    }
+  #penaltyResult({ rows, pass, rewards }: KlPenalty, kl: number): KlPenaltyResult {
+    if (!this.#estimator) return { tokenLevelRewards: rewards, metrics: {} };
+    const metrics = { kl, kl_coef: pass ? pass.scale : 0 };
+    this.updateKlCoef(kl, rows);
+    return { tokenLevelRewards: rewards, metrics };
   }
 }
 
-function readScores(key: string, value: FloatColumn, input: NativeBatch): Float32Array {
-  const tokens = tokensOf(input);
-  const scores =
-    value instanceof Float32Array
-      ? value
-      : value instanceof Float64Array || Array.isArray(value)
-        ? Float32Array.from((Array.isArray(value) ? value.flat() : value) as ArrayLike<number>)
-        : undefined;
-  if (!scores)
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `${key}: expected dtype float32 (Float32Array), not ${describeValue(value)}`,
-    );
-  checkAttached(key, scores);
-  if (scores.length !== tokens)
-    throw new LossError(
-      'ERR_SHAPE_MISMATCH',
-      `${key}: expected ${describeShape({ ...input, tokens })}, not ${scores.length} values`,
-    );
-  return scores;
+// A native pass over KL values; see NativeBinding.kl.
+interface KlPass {
+  estimator: string | undefined;
+  input: Input;
+  out: Float32Array;
+  base: Float32Array | undefined;
+  scale: number;
+}
+
+interface KlPenalty {
+  rows: number;
+  pass: KlPass | undefined;
+  rewards: Float32Array;
+}
+
+async function run({ estimator, input, out, base, scale }: KlPass): Promise<number> {
+  if (!estimator) return 0;
+  try {
+    return await native.kl(estimator, input.native, out, base, scale, input.device);
+  } catch (error) {
+    throw fromNative(error);
+  }
+}
+
+function runSync({ estimator, input, out, base, scale }: KlPass): number {
+  if (!estimator) return 0;
+  try {
+    return native.klSync(estimator, input.native, out, base, scale, input.device);
+  } catch (error) {
+    throw fromNative(error);
+  }
 }

@@ -1,6 +1,6 @@
 // DPO's class.
-import type { NativeBatch } from '../../binding.js';
-import type { Batch } from '../batch.js';
+import type { Batch, Layout } from '../batch.js';
+import type { DeviceBatch } from '../device-batch.js';
 import { LossError } from '../errors.js';
 import type { Coefficients } from '../evaluator.js';
 import type { TrinityArgs } from '../options.js';
@@ -55,12 +55,12 @@ export class DPOLossFn extends PolicyLossFn<DPOMetrics> {
     return { beta: 0.1, label_smoothing: 0.0, pairwise: true };
   }
 
-  protected override coefficients(batch: Batch, input: NativeBatch): Coefficients {
-    if (this.#pairwise && input.rows % 2 !== 0)
+  protected override coefficients(batch: Batch | DeviceBatch, layout: Layout): Coefficients {
+    if (this.#pairwise && layout.rows % 2 !== 0)
       throw new LossError(
         'ERR_SHAPE_MISMATCH',
-        `shape: expected an even number of rows (chosen, rejected, chosen, …) for pairwise DPO, not ${input.rows}`,
+        `shape: expected an even number of rows (chosen, rejected, chosen, …) for pairwise DPO, not ${layout.rows}`,
       );
-    return super.coefficients(batch, input);
+    return super.coefficients(batch, layout);
   }
 }

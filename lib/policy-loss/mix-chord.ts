@@ -1,6 +1,6 @@
 // MIX-CHORD's class.
-import type { NativeBatch } from '../../binding.js';
-import { type Batch, keysOf, readStep } from '../batch.js';
+import { type Batch, keysOf, type Layout, readStep } from '../batch.js';
+import type { DeviceBatch } from '../device-batch.js';
 import type { Coefficients } from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import type { TrinityArgs } from '../options.js';
@@ -83,8 +83,8 @@ export class MIXCHORDPolicyLossFn extends PolicyLossFn<MIXCHORDMetrics> {
     return (peak - valley) * 0.5 * (1 + Math.cos(Math.PI * along)) + valley;
   }
 
-  protected override coefficients(batch: Batch, input: NativeBatch): Coefficients {
-    const step = readStep(batch, this.#stepKeys, input.rows);
+  protected override coefficients(batch: Batch | DeviceBatch, layout: Layout): Coefficients {
+    const step = readStep(batch, this.#stepKeys, layout.rows);
     const { warmup, decay, peak, valley } = this.#schedule;
     return { mu: this.muScheduleFunction(step, warmup, decay, peak, valley) };
   }

@@ -1,6 +1,8 @@
 // What all policy losses have in common.
-import type { NativeBatch, NativeFunctionSpec } from '../../binding.js';
-import { type Batch, BatchReader, type ColumnName } from '../batch.js';
+import type { NativeFunctionSpec } from '../../binding.js';
+import type { Batch, ColumnName, Layout } from '../batch.js';
+import { BatchReader } from '../batch-reader.js';
+import type { DeviceBatch } from '../device-batch.js';
 import {
   type Coefficients,
   type ComputeOptions,
@@ -28,8 +30,8 @@ export interface AggregatedLossOptions extends PolicyLossOptions {
 export interface PolicyLossDefinition {
   policyLoss: NonNullable<NativeFunctionSpec['policyLoss']>;
   keys: readonly string[];
-  /** Columns that are read in the place of another. */
-  standIns?: Partial<Record<ColumnName, ColumnName>>;
+  /** Keys that Trinity lists and that are not read all the same. */
+  unread?: readonly string[];
 }
 
 /**
@@ -52,12 +54,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
     const columns: ColumnName[] = ['logprob'];
     for (const key of ['old_logprob', 'ref_logprob', 'advantages'] as const)
-      if (keys.includes(key)) columns.push(key);
-    const reader = new BatchReader(mapper, {
-      columns,
-      expertMask: keys.includes('expert_mask'),
-      ...(definition.standIns && { standIns: definition.standIns }),
-    });
+      if (keys.includes(key) && !definition.unread?.includes(key)) columns.push(key);
+    const reader = new BatchReader(mapper, { columns, expertMask: keys.includes('expert_mask') });
     this.#evaluator = new Evaluator({ policyLoss: definition.policyLoss }, reader);
   }
 
@@ -78,20 +76,20 @@ export abstract class PolicyLossFn<M = Metrics> {
    * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`,
    * `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
    */
-  compute(batch: Batch, options?: ComputeOptions): Promise<Result<M>> {
-    return this.#evaluator.compute(batch, options, (input) => this.coefficients(batch, input));
+  compute(batch: Batch | DeviceBatch, options?: ComputeOptions): Promise<Result<M>> {
+    return this.#evaluator.compute(batch, options, (layout) => this.coefficients(batch, layout));
   }
 
   /**
    * The same at once, on this thread and, for large batches, the pool's: for small batches and scripts.
    * The results are the same to the bit.
    */
-  computeSync(batch: Batch, options?: ComputeSyncOptions): Result<M> {
-    return this.#evaluator.computeSync(batch, options, (input) => this.coefficients(batch, input));
+  computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
+    return this.#evaluator.computeSync(batch, options, (layout) => this.coefficients(batch, layout));
   }
 
   /** What a call needs beside the batch's arrays. */
-  protected coefficients(_batch: Batch, _input: NativeBatch): Coefficients {
+  protected coefficients(_batch: Batch | DeviceBatch, _layout: Layout): Coefficients {
     return NO_COEFFICIENTS;
   }
 }

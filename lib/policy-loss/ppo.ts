@@ -39,15 +39,18 @@ export class PPOPolicyLossFn extends PolicyLossFn<PPOMetrics> {
       clip_ratio_c: reader.number('clipRatioC', 3, { holds: (x) => x > 1, says: 'above 1' }),
       delta_sequence_masking: reader.number('deltaSequenceMasking', 0.1),
     };
-    // The gradient of logprob − sg(logprob) is what native code computes where the old policy is the current one.
     const onPolicy = reader.boolean('fallbackToPolicyGradient', false);
     const masking = reader.boolean('enableSequenceMasking', false);
     const aggregation: LossAggMode = reader.lossAggMode('token-mean');
     reader.end();
     super(backend, {
-      policyLoss: { name: masking ? 'ppo_sequence_masking' : 'ppo', options: native, aggregation },
+      policyLoss: {
+        name: `ppo${masking ? '_sequence_masking' : ''}${onPolicy ? '_on_policy' : ''}`,
+        options: native,
+        aggregation,
+      },
       keys: RATIO_KEYS,
-      ...(onPolicy && { standIns: { old_logprob: 'logprob' } as const }),
+      ...(onPolicy && { unread: ['old_logprob'] as const }),
     });
   }
 

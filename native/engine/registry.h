@@ -30,8 +30,9 @@ struct TypeList {
   static constexpr int size = sizeof...(T);
 };
 
-using Losses = TypeList<Ppo, PpoSequenceMasking, Gspo, Cispo, Topr, Sapo, Sppo, Rec, Opmd, Sft, SftIs, SftPhi,
-                        ImportanceSampling, Dpo, MixSft, MixChordSft, MixChordPhi>;
+using Losses =
+    TypeList<Ppo, PpoSequenceMasking, PpoOnPolicy, PpoSequenceMaskingOnPolicy, Gspo, Cispo, Topr, Sapo, Sppo,
+             Rec, Opmd, Sft, SftIs, SftPhi, ImportanceSampling, Dpo, MixSft, MixChordSft, MixChordPhi>;
 using KlEstimators = TypeList<K1, K2, K3, LowVarKl, Abs, CorrectedK3>;
 
 // What a loss is found to have.

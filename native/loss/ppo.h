@@ -102,4 +102,29 @@ struct PpoSequenceMasking {
   }
 };
 
+// Without an old policy: the current one stands in for it, so the ratio is 1 and its gradient the policy
+// gradient's.
+template <class Base>
+struct OnPolicy : Base {
+  static constexpr unsigned columns = Base::columns & ~reads(kOldLogprob);
+  using Base::Base;
+
+  PL_FN double row_term(const Token& t) const {
+    return Base::row_term(Token{t.logprob, t.logprob, t.ref_logprob, t.advantage});
+  }
+  PL_FN TokenTerm token(const typename Base::Row& row, const Token& t) const {
+    return Base::token(row, Token{t.logprob, t.logprob, t.ref_logprob, t.advantage});
+  }
+};
+
+struct PpoOnPolicy : OnPolicy<Ppo> {
+  static constexpr const char* name = "ppo_on_policy";
+  using OnPolicy::OnPolicy;
+};
+
+struct PpoSequenceMaskingOnPolicy : OnPolicy<PpoSequenceMasking> {
+  static constexpr const char* name = "ppo_sequence_masking_on_policy";
+  using OnPolicy::OnPolicy;
+};
+
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,69 @@
+#include "addon/async.h"
+
+namespace policy_loss::addon {
+
+Instance::Instance(Napi::Env env) {
+  const Napi::String name = Napi::String::New(env, "policy-loss");
+  napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, deliver,
+                                  &deliver_);
+  napi_unref_threadsafe_function(env, deliver_);
+  // After the function's own hook, hence run before it.
+  napi_add_env_cleanup_hook(env, close, this);
+}
+
+Napi::Value Instance::start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
+                            const std::function<void(Job*)>& begin) {
+  napi_value promise;
+  napi_create_promise(env, &job->deferred, &promise);
+  napi_create_reference(env, keep_alive, 1, &job->keep_alive);
+  if (undelivered_++ == 0) napi_ref_threadsafe_function(env, deliver_);
+  Job* const started = job.release();
+  started->instance = this;
+  {
+    std::lock_guard lock(mutex_);
+    abortable_.insert(started);
+    ++working_;
+  }
+  begin(started);
+  return Napi::Value(env, promise);
+}
+
+void Instance::Job::finished() {
+  Instance& owner = *instance;
+  {
+    std::lock_guard lock(owner.mutex_);
+    owner.abortable_.erase(this);
+  }
+  // The job may be gone after this. It still counts as working, so the function that delivers cannot be.
+  napi_call_threadsafe_function(owner.deliver_, this, napi_tsfn_nonblocking);
+  std::lock_guard lock(owner.mutex_);
+  if (--owner.working_ == 0) owner.idle_.notify_all();
+}
+
+void Instance::deliver(napi_env env, napi_value, void* context, void* data) {
+  std::unique_ptr<Job> job(static_cast<Job*>(data));
+  if (!env) return;
+  Instance& instance = *static_cast<Instance*>(context);
+  if (--instance.undelivered_ == 0) napi_unref_threadsafe_function(env, instance.deliver_);
+  napi_delete_reference(env, job->keep_alive);
+  try {
+    napi_resolve_deferred(env, job->deferred, job->result(env));
+  } catch (const Napi::Error& error) {
+    napi_reject_deferred(env, job->deferred, error.Value());
+  }
+}
+
+void Instance::close(void* data) {
+  Instance& instance = *static_cast<Instance*>(data);
+  std::unique_lock lock(instance.mutex_);
+  for (Job* job : instance.abortable_) job->abort();
+  instance.idle_.wait(lock, [&] { return instance.working_ == 0; });
+}
+
+Napi::Value hold(const Napi::CallbackInfo& info) {
+  Napi::Array arguments = Napi::Array::New(info.Env(), info.Length());
+  for (uint32_t i = 0; i < info.Length(); ++i) arguments.Set(i, info[i]);
+  return arguments;
+}
+
+}  // namespace policy_loss::addon

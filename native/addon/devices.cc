@@ -1,0 +1,196 @@
+#include "addon/devices.h"
+
+#include "addon/async.h"
+#include "addon/lane.h"
+
+namespace policy_loss::addon {
+namespace {
+
+// A call on a device: what it does there, on whichever thread, and what comes of it.
+struct Work {
+  cuda::Status status = cuda::Status::kOk;
+  cuda::Problem problem;
+  std::function<cuda::Status(const int32_t* abort, cuda::Problem*)> run;
+  std::function<Napi::Value(Napi::Env)> value;
+  const int32_t* caller_abort = nullptr;
+  int32_t closing = 0;  // set where the calling thread ends
+  int device = 0;
+};
+
+Napi::Value settle(Napi::Env env, const Work& work) {
+  switch (work.status) {
+    case cuda::Status::kOk:
+      return work.value(env);
+    case cuda::Status::kAborted:
+      return Napi::Number::New(env, -1);
+    case cuda::Status::kOutOfMemory:
+      throw coded_error(env, "ERR_OUT_OF_MEMORY", work.problem.message);
+    default:
+      throw coded_error(env, "ERR_DEVICE_UNAVAILABLE", work.problem.message);
+  }
+}
+
+Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, bool later) {
+  const Napi::Env env = info.Env();
+  if (!later) {
+    work->status = work->run(work->caller_abort, &work->problem);
+    return settle(env, *work);
+  }
+  auto job = std::make_unique<Instance::Job>();
+  job->work = work;
+  job->abort = [work] { __atomic_store_n(&work->closing, 1, __ATOMIC_RELAXED); };
+  job->result = [work](Napi::Env at) { return settle(at, *work); };
+  return Instance::of(env).start(env, std::move(job), hold(info), [work](Instance::Job* started) {
+    Lane::of(work->device).post([work, started] {
+      // Who waited for its turn may have been called off meanwhile.
+      const bool ended = __atomic_load_n(&work->closing, __ATOMIC_RELAXED) != 0;
+      work->status =
+          ended ? cuda::Status::kAborted
+                : work->run(work->caller_abort ? work->caller_abort : &work->closing, &work->problem);
+      started->finished();
+    });
+  });
+}
+
+cuda::Request request_of(const Function& function, const Coefficients& coefficients) {
+  cuda::Request request;
+  request.loss = function.loss;
+  request.options = function.options.data();
+  for (int kind = 0; kind < 2; ++kind) request.loss_aggregation[kind] = function.loss_aggregation[kind];
+  request.kl = function.kl;
+  request.kl_aggregation = function.kl_aggregation;
+  request.entropy = function.entropy;
+  request.entropy_of_usual_rows_only = function.entropy_of_usual_rows_only;
+  request.entropy_aggregation = function.entropy_aggregation;
+  request.columns = columns_of(function);
+  request.coefficients = coefficients;
+  return request;
+}
+
+int device_of(const Place& place) {
+  return place.resident ? cuda::resident_info(place.resident.get()).device : place.device;
+}
+
+}  // namespace
+
+int64_t Place::tokens() const {
+  return resident ? cuda::resident_info(resident.get()).tokens : batch.layout.tokens();
+}
+
+Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned columns, bool mask_needed) {
+  const Napi::Env env = batch.Env();
+  Place place;
+  if (batch.IsExternal()) {
+    place.resident = *batch.As<Napi::External<ResidentHandle>>().Data();
+    if (!place.resident) refuse(env, "the batch was released");
+    const cuda::ResidentInfo info = cuda::resident_info(place.resident.get());
+    check_columns(env, columns, info.present, mask_needed, info.mask);
+    return place;
+  }
+  place.batch = read_batch(batch.As<Napi::Object>());
+  if (!device.IsUndefined()) place.device = device.ToNumber().Int32Value();
+  if (place.tokens() > 0)
+    check_columns(env, columns, present_columns(place.batch), mask_needed, place.batch.mask != nullptr);
+  return place;
+}
+
+Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandle& function,
+                             const Place& place, const Call& call, bool later) {
+  auto work = std::make_shared<Work>();
+  auto result = std::make_shared<cuda::Result>();
+  work->device = device_of(place);
+  work->caller_abort = call.abort;
+  work->run = [=](const int32_t* abort, cuda::Problem* problem) {
+    const cuda::Request request = request_of(function->function(), call.coefficients);
+    cuda::Call on_device;
+    on_device.result = result.get();
+    on_device.grad = call.outputs.grad;
+    on_device.grad_entropy = call.outputs.grad_entropy;
+    on_device.abort = abort;
+    return place.resident ? cuda::evaluate(place.resident.get(), request, on_device, problem)
+                          : cuda::evaluate_host(place.device, place.batch, request, on_device, problem);
+  };
+  work->value = [=](Napi::Env env) {
+    const uint32_t present = finish(function->function(), result->counts, call.coefficients, result->sums,
+                                    result->pair_loss, result->pair_metric, call.outputs.values);
+    return Napi::Number::New(env, present);
+  };
+  return perform(info, work, later);
+}
+
+Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
+                       double scale, float* out, bool later) {
+  auto work = std::make_shared<Work>();
+  auto mean = std::make_shared<double>(0.0);
+  work->device = device_of(place);
+  Function function;
+  function.kl = estimator;
+  const unsigned columns = columns_of(function);
+  work->run = [=](const int32_t* abort, cuda::Problem* problem) {
+    cuda::KlCall call;
+    call.estimator = estimator;
+    call.columns = columns;
+    call.base = base;
+    call.scale = scale;
+    call.out = out;
+    call.mean_kl = base ? mean.get() : nullptr;
+    call.abort = abort;
+    return place.resident ? cuda::kl(place.resident.get(), call, problem)
+                          : cuda::kl_host(place.device, place.batch, call, problem);
+  };
+  work->value = [=](Napi::Env env) { return Napi::Number::New(env, *mean); };
+  return perform(info, work, later);
+}
+
+// upload(device, batch, abort?): see binding.d.ts.
+Napi::Value upload(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] {
+    auto work = std::make_shared<Work>();
+    auto resident = std::make_shared<ResidentHandle>();
+    const BatchView batch = read_batch(info[1].As<Napi::Object>());
+    work->device = info[0].ToNumber().Int32Value();
+    work->caller_abort = flag_if_any(info[2]);
+    work->run = [device = work->device, batch, resident](const int32_t* abort, cuda::Problem* problem) {
+      cuda::Resident* made = nullptr;
+      const cuda::Status status = cuda::upload(device, batch, abort, &made, problem);
+      if (made)
+        *resident = ResidentHandle(
+            made, [](const cuda::Resident* r) { cuda::release(const_cast<cuda::Resident*>(r)); });
+      return status;
+    };
+    work->value = [resident](Napi::Env env) {
+      return Napi::External<ResidentHandle>::New(env, new ResidentHandle(*resident),
+                                                 [](Napi::Env, ResidentHandle* handle) { delete handle; });
+    };
+    return perform(info, work, true);
+  });
+}
+
+// Lets go of a resident batch; calls that are under way keep it until they are done.
+Napi::Value release(const Napi::CallbackInfo& info) {
+  info[0].As<Napi::External<ResidentHandle>>().Data()->reset();
+  return info.Env().Undefined();
+}
+
+Napi::Value cuda_devices(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  cuda::Problem problem;
+  Napi::Object result = Napi::Object::New(env);
+  Napi::Array devices = Napi::Array::New(env);
+  const int count = cuda::device_count(&problem);
+  for (int device = 0; device < count; ++device) {
+    cuda::DeviceInfo found;
+    if (cuda::device_info(device, &found, &problem) != cuda::Status::kOk) continue;
+    Napi::Object entry = Napi::Object::New(env);
+    entry.Set("index", device);
+    entry.Set("description", found.name);
+    entry.Set("memory", static_cast<double>(found.memory));
+    entry.Set("computeCapability", std::to_string(found.major) + "." + std::to_string(found.minor));
+    devices.Set(devices.Length(), entry);
+  }
+  result.Set("devices", devices);
+  if (devices.Length() == 0) result.Set("reason", static_cast<const char*>(problem.message));
+  return result;
+}
+
+}  // namespace policy_loss::addon

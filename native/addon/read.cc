@@ -1,0 +1,180 @@
+#include "addon/read.h"
+
+namespace policy_loss::addon {
+namespace {
+
+// A loss, estimator or aggregation by its name.
+template <class Names, class NameOf>
+int index_of(Napi::Env env, const Names& names, const std::string& wanted, const char* what, NameOf name_of) {
+  int index = 0;
+  for (const auto& entry : names) {
+    if (wanted == name_of(entry)) return index;
+    ++index;
+  }
+  refuse(env, std::string("unknown ") + what + ": " + wanted);
+}
+
+Aggregation read_aggregation(const Napi::Value& value) {
+  return static_cast<Aggregation>(index_of(value.Env(), kAggregationNames, value.ToString().Utf8Value(),
+                                           "aggregation",
+                                           [](const char* name) { return std::string(name); }));
+}
+
+double read_option(const LossInfo::Option& option, const Napi::Value& value) {
+  const Napi::Env env = value.Env();
+  if (option.choices) {
+    const std::string word = value.ToString().Utf8Value();
+    for (int i = 0; option.choices[i]; ++i)
+      if (word == option.choices[i]) return i;
+    refuse(env, std::string(option.name) + " cannot be " + word);
+  }
+  if (value.IsBoolean()) return value.As<Napi::Boolean>().Value() ? 1.0 : 0.0;
+  if (!value.IsNumber()) refuse(env, std::string(option.name) + " must be a number");
+  return value.As<Napi::Number>().DoubleValue();
+}
+
+}  // namespace
+
+void refuse(Napi::Env env, const std::string& what) {
+  throw Napi::TypeError::New(env, what);
+}
+
+Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what) {
+  Napi::Error error = Napi::Error::New(env, what);
+  error.Set("code", Napi::String::New(env, code));
+  return error;
+}
+
+Function read_function(const Napi::Object& spec) {
+  const Napi::Env env = spec.Env();
+  Function function;
+  const Napi::Value policy = spec.Get("policyLoss");
+  if (policy.IsObject()) {
+    const Napi::Object object = policy.As<Napi::Object>();
+    function.loss = index_of(env, losses(), object.Get("name").ToString().Utf8Value(), "loss",
+                             [](const LossInfo& info) { return info.name; });
+    const Napi::Object options = object.Get("options").As<Napi::Object>();
+    for (const LossInfo::Option& option : losses()[function.loss].options)
+      function.options.push_back(read_option(option, options.Get(option.name)));
+    function.loss_aggregation[0] = read_aggregation(object.Get("aggregation"));
+    const Napi::Value expert = object.Get("expertAggregation");
+    function.loss_aggregation[1] =
+        expert.IsString() ? read_aggregation(expert) : function.loss_aggregation[0];
+  }
+  const Napi::Value kl = spec.Get("kl");
+  if (kl.IsObject()) {
+    const Napi::Object object = kl.As<Napi::Object>();
+    function.kl = index_of(env, kl_estimators(), object.Get("name").ToString().Utf8Value(), "KL estimator",
+                           [](const KlInfo& info) { return info.name; });
+    function.kl_aggregation = read_aggregation(object.Get("aggregation"));
+  }
+  const Napi::Value entropy = spec.Get("entropy");
+  if (entropy.IsObject()) {
+    const Napi::Object object = entropy.As<Napi::Object>();
+    function.entropy = true;
+    function.entropy_of_usual_rows_only = object.Get("usualRowsOnly").ToBoolean();
+    function.entropy_aggregation = read_aggregation(object.Get("aggregation"));
+  }
+  return function;
+}
+
+int read_estimator(const Napi::Value& name) {
+  return index_of(name.Env(), kl_estimators(), name.ToString().Utf8Value(), "KL estimator",
+                  [](const KlInfo& info) { return info.name; });
+}
+
+void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t length, const char* what) {
+  const Napi::Env env = value.Env();
+  napi_typedarray_type found;
+  size_t found_length = 0;
+  void* data = nullptr;
+  if (!value.IsTypedArray() ||
+      napi_get_typedarray_info(env, value, &found, &found_length, &data, nullptr, nullptr) != napi_ok ||
+      found != type || static_cast<int64_t>(found_length) != length)
+    refuse(env, std::string(what) + " is not the array it should be");
+  return data;
+}
+
+float* floats(const Napi::Value& value, int64_t length, const char* what) {
+  return static_cast<float*>(elements(value, napi_float32_array, length, what));
+}
+
+float* floats_if_any(const Napi::Value& value, int64_t length, const char* what) {
+  return value.IsUndefined() ? nullptr : floats(value, length, what);
+}
+
+const int32_t* flag_if_any(const Napi::Value& value) {
+  return value.IsUndefined() ? nullptr
+                             : static_cast<const int32_t*>(elements(value, napi_int32_array, 1, "abort"));
+}
+
+BatchView read_batch(const Napi::Object& object) {
+  const Napi::Env env = object.Env();
+  BatchView batch;
+  Layout& layout = batch.layout;
+  layout.rows = object.Get("rows").ToNumber().Int64Value();
+  layout.columns = object.Get("columns").ToNumber().Int64Value();
+  if (layout.rows < 0 || layout.columns < 0) refuse(env, "a shape cannot be negative");
+  const Napi::Value offsets = object.Get("offsets");
+  if (!offsets.IsUndefined()) {
+    layout.offsets =
+        static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
+    if (layout.offsets[0] != 0) refuse(env, "offsets begin with 0");
+    for (int64_t row = 0; row < layout.rows; ++row)
+      if (layout.length(row) < 0 || layout.length(row) > layout.columns) refuse(env, "offsets decrease");
+  }
+  const int64_t tokens = layout.tokens();
+  const Napi::Array data = object.Get("data").As<Napi::Array>();
+  const Napi::Array dtypes = object.Get("dtypes").As<Napi::Array>();
+  for (uint32_t i = 0; i < static_cast<uint32_t>(kColumns); ++i) {
+    const Napi::Value column = data[i];
+    if (column.IsUndefined()) continue;
+    ColumnView& view = batch.column[i];
+    const Napi::Value code = dtypes[i];
+    const int32_t dtype = code.ToNumber().Int32Value();
+    view.dtype = static_cast<DType>(dtype & 3);
+    view.per_row = (dtype & 4) != 0;
+    const int64_t length = view.per_row ? layout.rows : tokens;
+    view.data = elements(column, view.dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array,
+                         length, "a column");
+  }
+  const Napi::Value mask = object.Get("mask");
+  if (!mask.IsUndefined())
+    batch.mask = static_cast<const uint8_t*>(elements(mask, napi_uint8_array, tokens, "mask"));
+  const Napi::Value expert = object.Get("expert");
+  if (!expert.IsUndefined())
+    batch.expert = static_cast<const uint8_t*>(elements(expert, napi_uint8_array, layout.rows, "expert"));
+  return batch;
+}
+
+double number_or_zero(const Napi::Value& value) {
+  return value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : 0.0;
+}
+
+Call read_call(const Function& function, int64_t tokens, const Napi::Object& object) {
+  Call call;
+  call.coefficients.mu = number_or_zero(object.Get("mu"));
+  call.coefficients.kl = number_or_zero(object.Get("klCoef"));
+  call.coefficients.entropy = number_or_zero(object.Get("entropyCoef"));
+  const int64_t values = static_cast<int64_t>(value_names(function).size());
+  call.outputs.values =
+      static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
+  call.outputs.grad = floats_if_any(object.Get("grad"), tokens, "grad");
+  call.outputs.grad_entropy = floats_if_any(object.Get("gradEntropy"), tokens, "gradEntropy");
+  call.abort = flag_if_any(object.Get("abort"));
+  return call;
+}
+
+unsigned present_columns(const BatchView& batch) {
+  unsigned present = 0;
+  for (int i = 0; i < kColumns; ++i)
+    if (batch.column[i].data) present |= 1u << i;
+  return present;
+}
+
+void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask) {
+  if ((needed & ~present) != 0) refuse(env, "a column is missing");
+  if (mask_needed && !has_mask) refuse(env, "mask is missing");
+}
+
+}  // namespace policy_loss::addon

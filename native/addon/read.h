@@ -1,0 +1,57 @@
+// From JavaScript values to the engines' views and back.
+//
+// lib/ has checked what it passes in and worded the errors for people; the checks here only keep memory safe
+// from a caller that has not.
+#pragma once
+
+#include <napi.h>
+
+#include <memory>
+#include <string>
+
+#include "cpu/engine.h"
+
+namespace policy_loss::addon {
+
+using FunctionHandle = std::shared_ptr<const cpu::PreparedFunction>;
+
+[[noreturn]] void refuse(Napi::Env env, const std::string& what);
+
+// An error with one of the codes of lib/errors.ts.
+Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
+
+Function read_function(const Napi::Object& spec);
+int read_estimator(const Napi::Value& name);
+BatchView read_batch(const Napi::Object& object);
+double number_or_zero(const Napi::Value& value);
+
+// The elements of a typed array, after a look at their type and number.
+void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t length, const char* what);
+float* floats(const Napi::Value& value, int64_t length, const char* what);
+// Likewise, null where the value is undefined.
+float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
+const int32_t* flag_if_any(const Napi::Value& value);
+
+// The third argument of evaluate and evaluateSync.
+struct Call {
+  Coefficients coefficients;
+  Outputs outputs;
+  const int32_t* abort = nullptr;
+};
+Call read_call(const Function& function, int64_t tokens, const Napi::Object& object);
+
+// Throws unless a batch with these columns has all that are needed, and the mask where that is.
+void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask);
+unsigned present_columns(const BatchView& batch);
+
+// Runs what a JavaScript call asks for; memory that runs out becomes an error with its code.
+template <class Body>
+Napi::Value guarded(const Napi::CallbackInfo& info, Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    throw coded_error(info.Env(), "ERR_OUT_OF_MEMORY", "out of memory");
+  }
+}
+
+}  // namespace policy_loss::addon

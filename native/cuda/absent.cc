@@ -1,0 +1,47 @@
+// CUDA's face in a build without CUDA: there is no device, and every call says why.
+#include <cstdio>
+
+#include "cuda/cuda.h"
+
+namespace policy_loss::cuda {
+namespace {
+
+Status no_device(Problem* problem) {
+  std::snprintf(problem->message, sizeof problem->message, "this build of policy-loss was made without CUDA");
+  return Status::kNoDevice;
+}
+
+}  // namespace
+
+int device_count(Problem* problem) {
+  no_device(problem);
+  return 0;
+}
+
+Status device_info(int, DeviceInfo*, Problem* problem) {
+  return no_device(problem);
+}
+Status upload(int, const BatchView&, const int32_t*, Resident**, Problem* problem) {
+  return no_device(problem);
+}
+void release(Resident*) {}
+ResidentInfo resident_info(const Resident*) {
+  return {};
+}
+Status evaluate(const Resident*, const Request&, const Call&, Problem* problem) {
+  return no_device(problem);
+}
+Status evaluate_host(int, const BatchView&, const Request&, const Call&, Problem* problem) {
+  return no_device(problem);
+}
+Status kl(const Resident*, const KlCall&, Problem* problem) {
+  return no_device(problem);
+}
+Status kl_host(int, const BatchView&, const KlCall&, Problem* problem) {
+  return no_device(problem);
+}
+Status copy_bandwidth(int, int64_t, double*, Problem* problem) {
+  return no_device(problem);
+}
+
+}  // namespace policy_loss::cuda

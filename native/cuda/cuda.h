@@ -1,0 +1,103 @@
+// CUDA's face: devices, batches that lie on them, and the evaluation of a function there. Plain functions and
+// plain structs, nothing of the C++ library, because nvcc's host compiler may be another than the addon's and
+// bring another library.
+//
+// Every call may be made from any thread, blocks until it is done, and is meant for a worker thread. Calls on
+// one device run one after another.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/batch.h"
+#include "engine/sums.h"
+
+namespace policy_loss::cuda {
+
+enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed };
+
+// Why a call did not succeed, in CUDA's words.
+struct Problem {
+  char message[256] = {};
+};
+
+struct DeviceInfo {
+  char name[256] = {};
+  int64_t memory = 0;        // bytes
+  int major = 0, minor = 0;  // compute capability
+};
+
+// How many devices there are. Of none, problem says why: no driver, one too old for this build, no device.
+int device_count(Problem* problem);
+Status device_info(int device, DeviceInfo* info, Problem* problem);
+
+// A batch on a device, whole and unchanging until release().
+struct Resident;
+Status upload(int device, const BatchView& host, const int32_t* abort, Resident** resident, Problem* problem);
+void release(Resident* resident);
+
+struct ResidentInfo {
+  int device;
+  int64_t rows, columns, tokens;
+  unsigned present;  // bit c: the batch has column c
+  bool mask, expert;
+};
+ResidentInfo resident_info(const Resident* resident);
+
+// engine/function.h's Function with its coefficients, in plain words.
+struct Request {
+  int loss = -1;
+  const double* options = nullptr;
+  Aggregation loss_aggregation[2] = {};
+  int kl = -1;
+  Aggregation kl_aggregation = {};
+  bool entropy = false;
+  bool entropy_of_usual_rows_only = false;
+  Aggregation entropy_aggregation = {};
+  unsigned columns = 0;  // columns_of(function)
+  Coefficients coefficients;
+};
+
+struct Result {
+  BatchCounts counts;
+  Sums sums;
+  double pair_loss = 0;
+  double pair_metric[3] = {};
+};
+
+// Where a call's results go, and what may end it early.
+struct Call {
+  Result* result = nullptr;
+  float* grad = nullptr;          // in host memory; null: not asked for
+  float* grad_entropy = nullptr;  // likewise
+  // Computes the gradient as if grad were given, and leaves it behind on the device.
+  bool grad_stays = false;
+  // Where *abort becomes non-zero, what is left is skipped.
+  const int32_t* abort = nullptr;
+  // Milliseconds on the device of all passes and of the token pass alone; null: not measured.
+  float* passes_ms = nullptr;
+  float* token_pass_ms = nullptr;
+};
+
+Status evaluate(const Resident* resident, const Request& request, const Call& call, Problem* problem);
+Status evaluate_host(int device, const BatchView& host, const Request& request, const Call& call,
+                     Problem* problem);
+
+// KL values per token, or base − scale·m·kl and the mean over rows of the mean of m·kl in each; out and base
+// are in host memory.
+struct KlCall {
+  int estimator = -1;
+  unsigned columns = 0;  // those that the estimator reads
+  const float* base = nullptr;
+  double scale = 0;
+  float* out = nullptr;
+  double* mean_kl = nullptr;  // null: not asked for, as without a base
+  const int32_t* abort = nullptr;
+};
+Status kl(const Resident* resident, const KlCall& call, Problem* problem);
+Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* problem);
+
+// Bytes per second that the device copies within its own memory, each byte counted as read and as written:
+// what the token pass is measured against.
+Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Problem* problem);
+
+}  // namespace policy_loss::cuda
