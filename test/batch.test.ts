@@ -1,17 +1,10 @@
 /** Every form in which a batch may come means the same batch: the results are equal to the last bit. */
 import assert from 'node:assert/strict';
-import { POLICY_LOSS_FN } from '../lib/index.js';
+import { type Batch, POLICY_LOSS_FN } from '../lib/index.js';
 import type { Args, ReferenceBatch } from './reference/index.js';
 import { makeBatch } from './support/draw.js';
 import { fromHalf, type Half, toHalf } from './support/half.js';
-import {
-  type Batch,
-  type Family,
-  FLOAT_COLUMNS,
-  packedBatch,
-  paddedBatch,
-  subject,
-} from './support/subject.js';
+import { type Family, FLOAT_COLUMNS, packedBatch, paddedBatch, subject } from './support/subject.js';
 import { assertSameBits } from './support/tolerance.js';
 
 type Columns = Record<string, unknown>;

@@ -5,6 +5,7 @@
  */
 import assert from 'node:assert/strict';
 import {
+  type Batch,
   ENTROPY_LOSS_FN,
   GSPOLossFn,
   KL_FN,
@@ -15,7 +16,7 @@ import {
   RECPolicyLossFn,
 } from '../lib/index.js';
 import { makeBatch } from './support/draw.js';
-import { type Batch, packedBatch, paddedBatch } from './support/subject.js';
+import { packedBatch, paddedBatch } from './support/subject.js';
 
 type Code =
   | 'ERR_MISSING_INPUT'

@@ -4,38 +4,18 @@
  */
 import assert from 'node:assert/strict';
 import { KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
-import { type Args, type ReferenceBatch, standsOnEdge } from './reference/index.js';
-import { generator } from './support/draw.js';
+import { type Args, standsOnEdge } from './reference/index.js';
 import {
+  cutRows,
   entropyLossCases,
+  goldenBatch,
   klLossCases,
   policyLossCases,
   referenceBatch,
   type Tensor,
 } from './support/golden.js';
-import { type Batch, type Family, packedBatch, type Subject, subject, unpack } from './support/subject.js';
+import { type Family, packedBatch, type Subject, subject, unpack } from './support/subject.js';
 import { assertArray, assertComputed, assertSameBits, type Expected } from './support/tolerance.js';
-
-/** The case's own keys, as typed arrays of the shapes it gives. */
-function goldenBatch(inputs: Record<string, Tensor>): Batch {
-  const columns = Object.entries(inputs).map(([key, { dtype, data }]) => {
-    if (dtype === 'bool') return [key, Uint8Array.from(data)];
-    return [key, dtype === 'float32' ? Float32Array.from(data) : data];
-  });
-  return { shape: inputs.action_mask!.shape, ...Object.fromEntries(columns) } as Batch;
-}
-
-/** Rows cut to lengths of their own where the mask allows; the longest keeps all columns, as T is the longest row. */
-function cutRows(batch: ReferenceBatch): ReferenceBatch {
-  const { integer } = generator(batch.rows * 1000 + batch.columns);
-  const rowLengths = Array.from({ length: batch.rows }, (_, b) => {
-    let needed = batch.columns;
-    while (needed > 1 && !batch.actionMask[b * batch.columns + needed - 1]) needed--;
-    return integer(needed, batch.columns);
-  });
-  rowLengths[0] = batch.columns;
-  return { ...batch, rowLengths };
-}
 
 function holds(on: Subject, inputs: Record<string, Tensor>, expected: Expected) {
   const batch = goldenBatch(inputs);

@@ -3,9 +3,10 @@
  * For every function under every aggregation, padded and packed.
  */
 import assert from 'node:assert/strict';
+import type { Batch } from '../lib/index.js';
 import type { ReferenceBatch } from './reference/index.js';
 import { everyFunction, fitting, makeBatch } from './support/draw.js';
-import { type Batch, FLOAT_COLUMNS, packedBatch, paddedBatch, subject, unpack } from './support/subject.js';
+import { FLOAT_COLUMNS, packedBatch, paddedBatch, subject, unpack } from './support/subject.js';
 import { assertComputed, assertSameBits } from './support/tolerance.js';
 
 const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];

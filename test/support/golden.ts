@@ -1,6 +1,8 @@
 /** The golden cases: inputs, and what Trinity-RFT computed from them in float64 (test/golden/, see its README). */
 import { readFileSync } from 'node:fs';
+import type { Batch } from '../../lib/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
+import { generator } from './draw.js';
 
 export interface Tensor {
   dtype: 'float32' | 'float64' | 'bool' | 'int64';
@@ -44,4 +46,25 @@ export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
     dtype === 'float32' ? data.map(Math.fround) : data,
   ]);
   return { rows, columns, ...(Object.fromEntries(columnsByName) as { actionMask: number[] }) };
+}
+
+/** The case's own keys, as typed arrays of the shapes it gives. */
+export function goldenBatch(inputs: Record<string, Tensor>): Batch {
+  const columns = Object.entries(inputs).map(([key, { dtype, data }]) => {
+    if (dtype === 'bool') return [key, Uint8Array.from(data)];
+    return [key, dtype === 'float32' ? Float32Array.from(data) : data];
+  });
+  return { shape: inputs.action_mask!.shape, ...Object.fromEntries(columns) } as Batch;
+}
+
+/** Rows cut to lengths of their own where the mask allows; the longest keeps all columns, as T is the longest row. */
+export function cutRows(batch: ReferenceBatch): ReferenceBatch {
+  const { integer } = generator(batch.rows * 1000 + batch.columns);
+  const rowLengths = Array.from({ length: batch.rows }, (_, b) => {
+    let needed = batch.columns;
+    while (needed > 1 && !batch.actionMask[b * batch.columns + needed - 1]) needed--;
+    return integer(needed, batch.columns);
+  });
+  rowLengths[0] = batch.columns;
+  return { ...batch, rowLengths };
 }

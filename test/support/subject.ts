@@ -2,7 +2,7 @@
  * A function of any of the three families under one face, so that a test can say what holds of all of them: the
  * library's object on one side, the reference's formula on the other, and the batch each of them takes.
  */
-import { ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN, type PolicyLossFn } from '../../lib/index.js';
+import { type Batch, type DeviceBatch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import type { Formula } from '../reference/batch.js';
 import {
   type Args,
@@ -15,7 +15,6 @@ import {
 } from '../reference/index.js';
 
 export type Family = 'policy' | 'kl' | 'entropy';
-export type Batch = Parameters<PolicyLossFn['computeSync']>[0];
 export interface Computed {
   loss: number;
   metrics: Record<string, number>;
@@ -24,6 +23,7 @@ export interface Computed {
 interface Options {
   signal?: AbortSignal;
   grad?: Float32Array;
+  device?: string;
 }
 
 export interface Subject {
@@ -31,8 +31,8 @@ export interface Subject {
   name: string;
   args: Args;
   formula: Formula;
-  sync(batch: Batch, grad?: Float32Array): Computed;
-  async(batch: Batch, options?: Options): Promise<Computed>;
+  sync(batch: Batch | DeviceBatch, grad?: Float32Array): Computed;
+  async(batch: Batch | DeviceBatch, options?: Options): Promise<Computed>;
   reference(batch: ReferenceBatch): ReferenceResult;
 }
 

@@ -1,0 +1,276 @@
+/**
+ * The golden cases and drawn batches on a CUDA device, real or emulated, at the CPU's tolerances; batches that lie on
+ * it; and what can go wrong with a device. Run by `npm run test:emulated` and `npm run test:gpu`.
+ */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import {
+  type Batch,
+  type DeviceBatch,
+  devices,
+  KL_FN,
+  type LossErrorCode,
+  POLICY_LOSS_FN,
+  upload,
+} from '../../lib/index.js';
+import { type Args, referenceKl, standsOnEdge } from '../reference/index.js';
+import { ARGUMENTS, batchSpec, fitting, makeBatch, makeBatchOffEdges } from '../support/draw.js';
+import {
+  cutRows,
+  entropyLossCases,
+  goldenBatch,
+  klLossCases,
+  policyLossCases,
+  referenceBatch,
+  type Tensor,
+} from '../support/golden.js';
+import {
+  type Computed,
+  packedBatch,
+  paddedBatch,
+  type Subject,
+  subject,
+  unpack,
+} from '../support/subject.js';
+import { assertArray, assertComputed, assertSameBits, type Expected } from '../support/tolerance.js';
+
+const DEVICE = 'cuda:0';
+
+// The same from a resident batch as from the host's, twice, and synchronously.
+async function onDevice(on: Subject, batch: Batch): Promise<Computed> {
+  const fromHost = await on.async(batch, { device: DEVICE });
+  using resident = await upload(batch, DEVICE);
+  assertSameBits(await on.async(resident), fromHost);
+  assertSameBits(on.sync(resident), fromHost);
+  return fromHost;
+}
+
+async function holds(on: Subject, inputs: Record<string, Tensor>, expected: Expected): Promise<void> {
+  assertComputed(await onDevice(on, goldenBatch(inputs)), expected);
+  const cut = cutRows(referenceBatch(inputs));
+  const packed = await onDevice(on, packedBatch(cut));
+  assertComputed({ ...packed, grad: unpack(cut, packed.grad) }, expected);
+}
+
+async function rejects(work: () => Promise<unknown>, code: LossErrorCode, message: RegExp): Promise<void> {
+  await assert.rejects(work, { name: 'LossError', code, message });
+}
+
+describe(`golden cases on ${DEVICE}`, () => {
+  it('has the device', () => {
+    assert.ok(
+      devices().some((d) => d.name === DEVICE && d.available),
+      JSON.stringify(devices()),
+    );
+  });
+  for (const { id, fn, args, inputs, expected } of policyLossCases)
+    it(id, () =>
+      holds(subject('policy', fn, args), inputs, { ...expected, grad: expected.grad_logprob.data }),
+    );
+  for (const { id, fn, args, inputs, expected } of klLossCases)
+    it(`kl ${id}`, async () => {
+      await holds(subject('kl', fn, { ...args }), inputs, { ...expected, grad: expected.grad_logprob.data });
+      const values = await KL_FN.create(fn).calculateKl(goldenBatch(inputs), { device: DEVICE });
+      assertArray(values, expected.kl.data, 'kl');
+    });
+  for (const { id, fn, args, inputs, expected } of entropyLossCases)
+    it(`entropy ${id}`, () =>
+      holds(subject('entropy', fn, { ...args }), inputs, { ...expected, grad: expected.grad_entropy.data }));
+});
+
+for (const family of ['policy', 'kl', 'entropy'] as const)
+  describe(`cross-validation on ${DEVICE}: ${family}`, () => {
+    for (const [name, args] of Object.entries(ARGUMENTS[family])) {
+      it(`${name}: drawn batches`, async () => {
+        await fc.assert(
+          fc.asyncProperty(args, batchSpec, async (drawnArgs, spec) => {
+            const on = subject(family, name, drawnArgs as Args);
+            const batch = makeBatch(fitting(name, drawnArgs as Args, spec));
+            fc.pre(!standsOnEdge(on.formula, on.args, batch));
+            const expected = on.reference(batch);
+            const { grad, ...rest } = await onDevice(
+              on,
+              batch.rowLengths ? packedBatch(batch) : paddedBatch(batch),
+            );
+            assertComputed({ ...rest, grad: batch.rowLengths ? unpack(batch, grad) : grad }, expected);
+            if (family === 'kl' && !batch.rowLengths) {
+              using resident = await upload(paddedBatch(batch), DEVICE);
+              const values = await KL_FN.create(name).calculateKl(resident);
+              assertArray(values, referenceKl[name]!.values(batch), 'kl');
+            }
+          }),
+          { numRuns: 15, seed: Number(process.env.FC_SEED ?? 2025) },
+        );
+      });
+
+      it(`${name}: a packed row of 20,000 tokens among short ones`, async () => {
+        const [drawnArgs] = fc.sample(args, { seed: 1, numRuns: 1 }) as [Args];
+        const on = subject(family, name, drawnArgs);
+        const rowLengths = [3, 17, 20_000, 1, 250, 64];
+        const batch = makeBatchOffEdges(
+          fitting(name, drawnArgs, {
+            seed: 1,
+            rows: 6,
+            columns: 20_000,
+            rowLengths,
+            values: 'moderate',
+            mask: 'random',
+            packed: true,
+          }),
+          on,
+        );
+        const { grad, ...rest } = await onDevice(on, packedBatch(batch));
+        assertComputed({ ...rest, grad: unpack(batch, grad) }, on.reference(batch));
+      });
+    }
+  });
+
+describe(`batches on ${DEVICE}`, () => {
+  const tokens = 600;
+  const column = (value: (i: number) => number) => Float32Array.from({ length: tokens }, (_, i) => value(i));
+  const batch: Batch = {
+    shape: [6, 100],
+    logprob: column((i) => -1 - (i % 7) / 10),
+    oldLogprob: column((i) => -1 - (i % 5) / 10),
+    advantages: Float32Array.of(1, -1, 0.5, -0.5, 2, -2),
+    actionMask: Uint8Array.from({ length: tokens }, (_, i) => (i % 11 === 0 ? 0 : 1)),
+  };
+  const ppo = POLICY_LOSS_FN.create('ppo');
+  const onCpu = () => ppo.computeSync(batch, { grad: true }) as unknown as Computed;
+
+  it('read 16-bit columns, rows of one advantage and no mask but the one there is', async () => {
+    const bits = (x: number) => new Uint32Array(Float32Array.of(x).buffer)[0]! >>> 16;
+    const half = (values: Float32Array) => ({
+      data: Uint16Array.from(values, bits),
+      dtype: 'bfloat16' as const,
+    });
+    const rounded = (values: Float32Array) =>
+      Float32Array.from(values, (x) => new Float32Array(Uint32Array.of(bits(x) << 16).buffer)[0]!);
+    const { logprob, oldLogprob } = batch as { logprob: Float32Array; oldLogprob: Float32Array };
+    const expected = ppo.computeSync(
+      { ...batch, logprob: rounded(logprob), oldLogprob: rounded(oldLogprob) },
+      { grad: true },
+    ) as unknown as Computed;
+    using resident = await upload({ ...batch, logprob: half(logprob), oldLogprob: half(oldLogprob) }, DEVICE);
+    assertComputed((await ppo.compute(resident, { grad: true })) as unknown as Computed, expected);
+  });
+
+  it('write the gradient into an array of the caller', async () => {
+    const grad = new Float32Array(tokens);
+    const result = await ppo.compute(batch, { grad, device: 'cuda' });
+    assert.equal(result.grad, grad);
+    assertArray(grad, onCpu().grad, 'grad');
+  });
+
+  it('take a KL penalty', async () => {
+    const scores = column((i) => i);
+    const penalised = { ...batch, token_level_scores: scores, ref_logprob: column(() => -1.2) };
+    const fn = KL_FN.create('k3', { kl_coef: 0.2 });
+    const expected = fn.applyKlPenaltyToRewardSync(penalised);
+    const actual = await fn.applyKlPenaltyToReward(penalised, { device: DEVICE });
+    assertArray(actual.tokenLevelRewards, expected.tokenLevelRewards, 'rewards');
+    assert.ok(Math.abs(actual.metrics.kl! - expected.metrics.kl!) < 1e-6);
+  });
+
+  it('are refused after dispose, on another device, and where a column was not uploaded', async () => {
+    const resident = await upload(batch, DEVICE);
+    assert.deepEqual([resident.device, resident.shape, resident.disposed], [DEVICE, [6, 100], false]);
+    await rejects(
+      () => ppo.compute(resident, { device: 'cpu' }),
+      'ERR_INVALID_INPUT',
+      /device: expected cuda:0.*'cpu'/,
+    );
+    await rejects(() => KL_FN.create('k1').calculateKlLoss(resident), 'ERR_MISSING_INPUT', /refLogprob/);
+    const underWay = ppo.compute(resident, { grad: true });
+    resident.dispose();
+    resident.dispose();
+    assertComputed((await underWay) as unknown as Computed, onCpu());
+    assert.equal(resident.disposed, true);
+    await rejects(() => ppo.compute(resident), 'ERR_INVALID_INPUT', /disposed/);
+  });
+
+  it('are refused where there is no such device', async () => {
+    for (const device of ['cuda:7', 'tpu'])
+      await rejects(
+        () => upload(batch, device),
+        'ERR_DEVICE_UNAVAILABLE',
+        /is not there: expected one of cpu, cuda:0/,
+      );
+    await rejects(() => upload(batch, 'cpu'), 'ERR_DEVICE_UNAVAILABLE', /expected a CUDA device/);
+    await rejects(() => ppo.compute(batch, { device: 'cuda:7' }), 'ERR_DEVICE_UNAVAILABLE', /'cuda:7'/);
+  });
+
+  it('end where they are aborted', async () => {
+    await rejects(() => upload(batch, DEVICE, { signal: AbortSignal.abort() }), 'ERR_ABORTED', /aborted/);
+    const controller = new AbortController();
+    const calls = Array.from({ length: 20 }, () =>
+      ppo.compute(batch, { device: DEVICE, signal: controller.signal }),
+    );
+    controller.abort();
+    const settled = await Promise.allSettled(calls);
+    assert.ok(settled.some((s) => s.status === 'rejected' && s.reason.code === 'ERR_ABORTED'));
+  });
+
+  it('do not disturb each other', async () => {
+    const batches = await Promise.all(
+      [1, 2, 3].map((scale) =>
+        upload({ ...batch, advantages: column((i) => scale * ((i % 3) - 1)) }, DEVICE),
+      ),
+    );
+    const alone: Computed[] = [];
+    for (const one of batches) alone.push((await ppo.compute(one, { grad: true })) as unknown as Computed);
+    const together = await Promise.all(
+      Array.from({ length: 30 }, (_, i) => ppo.compute(batches[i % 3] as DeviceBatch, { grad: true })),
+    );
+    together.forEach((result, i) => {
+      assertSameBits(result as unknown as Computed, alone[i % 3]!);
+    });
+
+    for (const one of batches) one.dispose();
+  });
+
+  it('agree with the CPU on a million tokens', async function () {
+    this.timeout(600_000);
+    const count = Number(process.env.POLICY_LOSS_TEST_TOKENS ?? 1_048_576);
+    let state = 7;
+    const random = () => {
+      state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+      return state / 2 ** 32;
+    };
+    const draw = (value: () => number) => Float32Array.from({ length: count }, value);
+    const large: Batch = {
+      shape: [count / 1024, 1024],
+      logprob: draw(() => -3 * random()),
+      oldLogprob: draw(() => -3 * random()),
+      refLogprob: draw(() => -3 * random()),
+      entropy: draw(random),
+      advantages: draw(() => 4 * random() - 2),
+      actionMask: Uint8Array.from({ length: count }, () => (random() < 0.8 ? 1 : 0)),
+      expertMask: Uint8Array.from({ length: count / 1024 }, (_, b) => b % 2),
+      step: 3,
+    };
+    using resident = await upload(large, DEVICE);
+    for (const [family, names] of [
+      ['policy', Object.keys(ARGUMENTS.policy)],
+      ['kl', Object.keys(ARGUMENTS.kl)],
+      ['entropy', Object.keys(ARGUMENTS.entropy)],
+    ] as const)
+      for (const name of names) {
+        const args = family === 'policy' ? {} : { loss_agg_mode: 'token-mean' };
+        const on = subject(family, name, args);
+        const cpu = on.sync(large);
+        const gpu = await on.async(resident);
+        assertComputed({ ...gpu, grad: new Float32Array(0) }, { ...cpu, grad: new Float32Array(0) });
+        assertClose(gpu.grad, cpu.grad, name);
+      }
+  });
+});
+
+// Two float32 computations of one gradient. A token that stands on a bound to the last bit may fall on either side.
+function assertClose(actual: Float32Array, expected: Float32Array, what: string): void {
+  const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  let apart = 0;
+  for (let i = 0; i < expected.length; i++)
+    if (Math.abs(actual[i]! - expected[i]!) > 2e-5 * Math.max(Math.abs(expected[i]!), largest / 100)) apart++;
+  assert.ok(apart <= expected.length / 1000, `${what}: ${apart} of ${expected.length} gradients differ`);
+}

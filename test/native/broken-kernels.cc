@@ -1,0 +1,143 @@
+#include "test/native/broken-kernels.h"
+
+#include <cmath>
+
+#include "cuda/kernels.h"
+#include "cuda/warp.cuh"
+
+namespace policy_loss::cuda {
+namespace {
+
+constexpr int kValues = 100;
+
+// Of all kernels here, so that they differ only in what is wrong with them.
+struct Column {
+  float* data;
+};
+
+__global__ void sound(Column column) {
+  double x[1] = {1.0};
+  const double sum = block_sum(x);
+  if (threadIdx.x == 0) __stcs(column.data, static_cast<float>(sum));
+}
+
+__global__ void barrier_for_some(Column) {
+  if (threadIdx.x < 100) __syncthreads();
+}
+
+__global__ void two_barriers(Column) {
+  if (threadIdx.x % 2 == 0)
+    __syncthreads();
+  else
+    __syncthreads();
+}
+
+__global__ void shuffle_after_some_have_left(Column column) {
+  if (threadIdx.x == 7) return;
+  const float sum = warp_sum(1.0f);
+  if (threadIdx.x == 0) __stcs(column.data, sum);
+}
+
+__global__ void barrier_against_shuffle(Column) {
+  if (threadIdx.x % kWarp == 0)
+    __syncthreads();
+  else
+    warp_sum(1.0f);
+}
+
+__global__ void shuffle_without_oneself(Column) {
+  __shfl_down_sync(0xffffu, 1.0f, 1);
+}
+
+__global__ void reads_past_the_column(Column column) {
+  __ldcs(column.data + kValues);
+}
+
+__global__ void writes_before_the_column(Column column) {
+  if (threadIdx.x == 0) __stcs(column.data - 1, 0.0f);
+}
+
+__global__ void writes_past_the_column_unchecked(Column column) {
+  if (threadIdx.x == 0) column.data[kValues] = 0.0f;
+}
+
+__global__ void misaligned(Column column) {
+  __ldcs(reinterpret_cast<const float4*>(column.data + 1));
+}
+
+__global__ void marks(Column column) {
+  if (threadIdx.x == 0) __stcs(column.data, 1.0f);
+}
+
+__global__ void expects_mark(Column column) {
+  if (threadIdx.x == 0 && !(__ldcs(column.data) == 1.0f)) __stcs(column.data - 1, 0.0f);
+}
+
+struct Machine {
+  cudaStream_t stream = nullptr, other = nullptr;
+  cudaMemPool_t pool = nullptr;
+  Column column{};
+
+  Machine() {
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaMemPoolProps properties{};
+    cudaMemPoolCreate(&pool, &properties);
+    cudaMallocFromPoolAsync(reinterpret_cast<void**>(&column.data), kValues * sizeof(float), pool, stream);
+  }
+  ~Machine() {
+    cudaFreeAsync(column.data, stream);
+    cudaStreamSynchronize(stream);
+    cudaGetLastError();
+  }
+  std::string finish() {
+    const cudaError_t found = cudaStreamSynchronize(stream);
+    cudaGetLastError();
+    return found == cudaSuccess ? "" : cudaGetErrorString(found);
+  }
+};
+
+template <void (*kernel)(Column)>
+std::string run() {
+  Machine machine;
+  launch(kernel, {2, machine.stream}, machine.column);
+  return machine.finish();
+}
+
+template <bool with_event>
+std::string run_on_two_streams() {
+  Machine machine;
+  launch(marks, {1, machine.other}, machine.column);
+  if (with_event) {
+    cudaEvent_t event;
+    cudaEventCreate(&event);
+    cudaEventRecord(event, machine.other);
+    cudaStreamWaitEvent(machine.stream, event, 0);
+  }
+  launch(expects_mark, {1, machine.stream}, machine.column);
+  const std::string found = machine.finish();
+  cudaStreamSynchronize(machine.other);
+  return found;
+}
+
+}  // namespace
+}  // namespace policy_loss::cuda
+
+const std::vector<BrokenKernel>& broken_kernels() {
+  using namespace policy_loss::cuda;
+  static const std::vector<BrokenKernel> all = {
+      {"a sound kernel", "", run<sound>},
+      {"a barrier that some threads do not reach", "divergence", run<barrier_for_some>},
+      {"two barriers, half of the threads at each", "divergence", run<two_barriers>},
+      {"a shuffle that a lane has left", "divergence", run<shuffle_after_some_have_left>},
+      {"a shuffle while a lane is at a barrier", "divergence", run<barrier_against_shuffle>},
+      {"a shuffle whose mask leaves a lane out", "mask", run<shuffle_without_oneself>},
+      {"a load past a column", "out of bounds", run<reads_past_the_column>},
+      {"a store before a column", "out of bounds", run<writes_before_the_column>},
+      {"an unchecked store past a column", "out of bounds", run<writes_past_the_column_unchecked>},
+      {"a misaligned load", "misaligned", run<misaligned>},
+      {"a stream that does not wait for another", "out of bounds", run_on_two_streams<false>},
+      {"a stream that waits for another", "", run_on_two_streams<true>},
+  };
+  return all;
+}

@@ -1,0 +1,203 @@
+// An emulation of the CUDA runtime, so far as native/cuda uses it: the kernels' sources, unchanged, are
+// compiled by an ordinary C++ compiler against this header instead of CUDA's own, and run without a GPU.
+//
+// A block's threads are fibers of one thread of the machine. One runs until it comes to a barrier or a warp
+// collective, and goes on when all that must be there are; so what needs a barrier and has none, or has one
+// that some threads never reach, shows. Streams are lazy: work waits until someone waits for it, and then
+// runs as late as events allow; so an order that is not asked for by an event is not kept. Memory is filled
+// with NaN and lies between guard zones. A fault is an error of the next call, as on a GPU, and its message
+// says what it was.
+//
+// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks and threads run in another order),
+// POLICY_LOSS_EMULATION_MEMORY (bytes of a device), POLICY_LOSS_EMULATION_DEVICES (how many).
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+// A block's own: blocks run one after another, in whatever order.
+#define __shared__ static
+
+struct dim3 {
+  unsigned x, y, z;
+  explicit dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+template <class T>
+T min(T a, T b) {
+  return b < a ? b : a;
+}
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719,
+};
+
+namespace emulation {
+
+class Stream;
+class Event;
+
+// Where in the source a thread waits.
+struct Site {
+  const char* file = nullptr;
+  int line = 0;
+  bool operator==(const Site&) const = default;
+};
+
+struct Indices {
+  dim3 thread, block, block_size, grid_size;
+};
+// Of the thread that runs.
+extern Indices indices;
+
+void wait_at_barrier(Site site);
+// Hands in a value of at most 8 bytes; gives those of all lanes when all in the mask have handed in theirs.
+const uint64_t* exchange(unsigned mask, uint64_t value, Site site);
+int lane();
+[[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
+// Faults unless these bytes are of one allocation of the device, and aligned as a load of so many must be.
+void check_access(const void* address, size_t bytes);
+
+void enqueue(Stream* stream, std::function<void()> work);
+void run_grid(dim3 grid, dim3 block, const std::function<void()>& kernel);
+
+}  // namespace emulation
+
+#define threadIdx (emulation::indices.thread)
+#define blockIdx (emulation::indices.block)
+#define blockDim (emulation::indices.block_size)
+#define gridDim (emulation::indices.grid_size)
+
+inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulation::wait_at_barrier({file, line});
+}
+inline void __threadfence() {}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T x, unsigned distance, const char* file = __builtin_FILE(),
+                   int line = __builtin_LINE()) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof x);
+  const uint64_t* const of_lane = emulation::exchange(mask, bits, {file, line});
+  const unsigned from = static_cast<unsigned>(emulation::lane()) + distance;
+  if (from >= 32) return x;
+  if ((mask >> from & 1) == 0)
+    emulation::fault("%s:%d: a shuffle from lane %u, which is not in it", file, line, from);
+  std::memcpy(&x, of_lane + from, sizeof x);
+  return x;
+}
+
+template <class T>
+T atomicAdd(T* to, T x) {
+  const T before = *to;
+  *to = before + x;
+  return before;
+}
+
+template <class T>
+T __ldcs(const T* from) {
+  emulation::check_access(from, sizeof(T));
+  return *from;
+}
+template <class T>
+T __ldcg(const T* from) {
+  emulation::check_access(from, sizeof(T));
+  return *from;
+}
+template <class T>
+void __stcs(T* to, T x) {
+  emulation::check_access(to, sizeof(T));
+  *to = x;
+}
+
+using cudaStream_t = emulation::Stream*;
+using cudaEvent_t = emulation::Event*;
+using cudaMemPool_t = int*;
+
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int major, minor, multiProcessorCount;
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum { cudaStreamNonBlocking = 1, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
+enum { cudaMemAllocationTypePinned, cudaMemLocationTypeDevice, cudaMemPoolAttrReleaseThreshold };
+struct cudaMemPoolProps {
+  int allocType;
+  struct {
+    int type, id;
+  } location;
+};
+
+cudaError_t cudaGetLastError();
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attribute, void* value);
+cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
+cudaError_t cudaMallocHost(void** memory, size_t bytes);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
+
+namespace emulation {
+
+template <class... Parameters, size_t... index>
+std::tuple<Parameters...> copy_arguments(void** arguments, std::index_sequence<index...>) {
+  return {*static_cast<const Parameters*>(arguments[index])...};
+}
+
+}  // namespace emulation
+
+template <class... Parameters>
+cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t,
+                             cudaStream_t stream) {
+  const auto copies =
+      emulation::copy_arguments<Parameters...>(arguments, std::index_sequence_for<Parameters...>{});
+  emulation::enqueue(stream, [=] { emulation::run_grid(grid, block, [&] { std::apply(kernel, copies); }); });
+  return cudaSuccess;
+}
