@@ -64,6 +64,10 @@ export interface NativeCall {
   entropyCoef: number | undefined;
   /** One element; where it becomes non-zero, evaluate() stops and its promise gives -1. */
   abort: Int32Array | undefined;
+  /** On a CUDA device: compute the gradient and leave it there, as measurements of the device alone want it. */
+  gradStays?: boolean;
+  /** On a CUDA device: receives the milliseconds there of all passes and of the token pass alone. */
+  timing?: Float64Array;
 }
 
 export interface NativeBinding {
@@ -122,6 +126,8 @@ export interface NativeBinding {
     devices: { index: number; description: string; memory: number; computeCapability: string }[];
     reason?: string;
   };
+  /** Bytes per second that a device copies within its memory, each byte counted as read and as written. */
+  copyBandwidth(device: number, bytes: number): number;
   /** Copies a batch to a CUDA device; -1 if aborted. */
   upload(device: number, batch: NativeBatch, abort: Int32Array | undefined): Promise<NativeResident | -1>;
   /** Frees a resident batch, once no call uses it any more. */

@@ -151,6 +151,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("setThreads", set_threads);
   add("cpu", cpu_device);
   add("cudaDevices", cuda_devices);
+  add("copyBandwidth", copy_bandwidth);
   add("upload", upload);
   add("release", release);
   return exports;

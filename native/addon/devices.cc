@@ -2,6 +2,7 @@
 
 #include "addon/async.h"
 #include "addon/lane.h"
+#include "cuda/request.h"
 
 namespace policy_loss::addon {
 namespace {
@@ -52,20 +53,9 @@ Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, 
   });
 }
 
-cuda::Request request_of(const Function& function, const Coefficients& coefficients) {
-  cuda::Request request;
-  request.loss = function.loss;
-  request.options = function.options.data();
-  for (int kind = 0; kind < 2; ++kind) request.loss_aggregation[kind] = function.loss_aggregation[kind];
-  request.kl = function.kl;
-  request.kl_aggregation = function.kl_aggregation;
-  request.entropy = function.entropy;
-  request.entropy_of_usual_rows_only = function.entropy_of_usual_rows_only;
-  request.entropy_aggregation = function.entropy_aggregation;
-  request.columns = columns_of(function);
-  request.coefficients = coefficients;
-  return request;
-}
+struct Milliseconds {
+  float all = 0, token_pass = 0;
+};
 
 int device_of(const Place& place) {
   return place.resident ? cuda::resident_info(place.resident.get()).device : place.device;
@@ -98,19 +88,27 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
                              const Place& place, const Call& call, bool later) {
   auto work = std::make_shared<Work>();
   auto result = std::make_shared<cuda::Result>();
+  auto milliseconds = std::make_shared<Milliseconds>();
   work->device = device_of(place);
   work->caller_abort = call.abort;
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
-    const cuda::Request request = request_of(function->function(), call.coefficients);
+    const cuda::Request request = cuda::request_of(function->function(), call.coefficients);
     cuda::Call on_device;
     on_device.result = result.get();
     on_device.grad = call.outputs.grad;
     on_device.grad_entropy = call.outputs.grad_entropy;
+    on_device.grad_stays = call.grad_stays;
+    on_device.passes_ms = call.timing ? &milliseconds->all : nullptr;
+    on_device.token_pass_ms = call.timing ? &milliseconds->token_pass : nullptr;
     on_device.abort = abort;
     return place.resident ? cuda::evaluate(place.resident.get(), request, on_device, problem)
                           : cuda::evaluate_host(place.device, place.batch, request, on_device, problem);
   };
   work->value = [=](Napi::Env env) {
+    if (call.timing) {
+      call.timing[0] = milliseconds->all;
+      call.timing[1] = milliseconds->token_pass;
+    }
     const uint32_t present = finish(function->function(), result->counts, call.coefficients, result->sums,
                                     result->pair_loss, result->pair_metric, call.outputs.values);
     return Napi::Number::New(env, present);
@@ -170,6 +168,19 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
 Napi::Value release(const Napi::CallbackInfo& info) {
   info[0].As<Napi::External<ResidentHandle>>().Data()->reset();
   return info.Env().Undefined();
+}
+
+// copyBandwidth(device, bytes): see binding.d.ts.
+Napi::Value copy_bandwidth(const Napi::CallbackInfo& info) {
+  auto work = std::make_shared<Work>();
+  auto bandwidth = std::make_shared<double>(0.0);
+  const int device = info[0].ToNumber().Int32Value();
+  const int64_t bytes = info[1].ToNumber().Int64Value();
+  work->run = [=](const int32_t*, cuda::Problem* problem) {
+    return cuda::copy_bandwidth(device, bytes, bandwidth.get(), problem);
+  };
+  work->value = [=](Napi::Env env) { return Napi::Number::New(env, *bandwidth); };
+  return perform(info, work, false);
 }
 
 Napi::Value cuda_devices(const Napi::CallbackInfo& info) {

@@ -35,5 +35,6 @@ Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Plac
 Napi::Value upload(const Napi::CallbackInfo& info);
 Napi::Value release(const Napi::CallbackInfo& info);
 Napi::Value cuda_devices(const Napi::CallbackInfo& info);
+Napi::Value copy_bandwidth(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

@@ -162,6 +162,10 @@ Call read_call(const Function& function, int64_t tokens, const Napi::Object& obj
   call.outputs.grad = floats_if_any(object.Get("grad"), tokens, "grad");
   call.outputs.grad_entropy = floats_if_any(object.Get("gradEntropy"), tokens, "gradEntropy");
   call.abort = flag_if_any(object.Get("abort"));
+  call.grad_stays = object.Get("gradStays").ToBoolean();
+  const Napi::Value timing = object.Get("timing");
+  if (!timing.IsUndefined())
+    call.timing = static_cast<double*>(elements(timing, napi_float64_array, 2, "timing"));
   return call;
 }
 

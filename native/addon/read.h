@@ -37,6 +37,8 @@ struct Call {
   Coefficients coefficients;
   Outputs outputs;
   const int32_t* abort = nullptr;
+  bool grad_stays = false;   // on the device; for measurements
+  double* timing = nullptr;  // two: milliseconds on the device of all passes and of the token pass
 };
 Call read_call(const Function& function, int64_t tokens, const Napi::Object& object);
 
