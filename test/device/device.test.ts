@@ -3,9 +3,12 @@
  * it; and what can go wrong with a device. Run by `npm run test:emulated` and `npm run test:gpu`.
  */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
 import {
   type Batch,
+  type CudaDevice,
   type DeviceBatch,
   devices,
   KL_FN,
@@ -203,7 +206,7 @@ describe(`batches on ${DEVICE}`, () => {
   it('end where they are aborted', async () => {
     await rejects(() => upload(batch, DEVICE, { signal: AbortSignal.abort() }), 'ERR_ABORTED', /aborted/);
     const controller = new AbortController();
-    const calls = Array.from({ length: 20 }, () =>
+    const calls = Array.from({ length: 8 }, () =>
       ppo.compute(batch, { device: DEVICE, signal: controller.signal }),
     );
     controller.abort();
@@ -227,6 +230,61 @@ describe(`batches on ${DEVICE}`, () => {
     });
 
     for (const one of batches) one.dispose();
+  });
+
+  // The emulated devices are two and small, which real ones seldom are.
+  const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
+  if (gpus.length > 1)
+    it('on two devices do not disturb each other, and are not moved between them', async () => {
+      using first = await upload(batch, 'cuda:0');
+      using second = await upload({ ...batch, advantages: column((i) => (i % 3) - 1) }, 'cuda:1');
+      const alone = [await ppo.compute(first, { grad: true }), await ppo.compute(second, { grad: true })];
+      const together = await Promise.all(
+        Array.from({ length: 20 }, (_, i) => ppo.compute(i % 2 ? second : first, { grad: true })),
+      );
+      together.forEach((result, i) => {
+        assertSameBits(result as unknown as Computed, alone[i % 2] as unknown as Computed);
+      });
+      await rejects(
+        () => ppo.compute(first, { device: 'cuda:1' }),
+        'ERR_INVALID_INPUT',
+        /expected cuda:0.*'cuda:1'/,
+      );
+    });
+  if (gpus[0] && gpus[0].memory <= 2 ** 30)
+    it('that do not fit are an error, and the process goes on', async () => {
+      const count = gpus[0]!.memory / 4 + 1024;
+      const huge: Batch = {
+        shape: [1, count],
+        logprob: new Float32Array(count),
+        actionMask: new Uint8Array(count).fill(1),
+      };
+      const sft = POLICY_LOSS_FN.create('sft');
+      await rejects(() => upload(huge, DEVICE), 'ERR_OUT_OF_MEMORY', /memory/);
+      await rejects(() => sft.compute(huge, { device: DEVICE }), 'ERR_OUT_OF_MEMORY', /memory/);
+      assertComputed(
+        (await ppo.compute(batch, { grad: true, device: DEVICE })) as unknown as Computed,
+        onCpu(),
+      );
+    });
+
+  it('of two worker threads do not disturb each other', async () => {
+    // Workers do not inherit the loader that TypeScript tests run under.
+    const load = import.meta.url.endsWith('.ts')
+      ? `import('tsx/esm/api').then(({ register }) => { register(); return import(${JSON.stringify(new URL('./worker.ts', import.meta.url).href)}); })`
+      : `import(${JSON.stringify(new URL('./worker.js', import.meta.url).href)})`;
+    const answers = await Promise.all(
+      [1, 2].map(async (scale) => {
+        const worker = new Worker(load, { eval: true, workerData: { device: DEVICE, scale, calls: 20 } });
+        const [answer] = await once(worker, 'message');
+        return answer as { expected: number; losses: number[]; apart: number };
+      }),
+    );
+    for (const { expected, losses, apart } of answers) {
+      assert.equal(new Set(losses).size, 1, 'every call gave the same bits');
+      assert.ok(Math.abs(losses[0]! - expected) < 1e-6);
+      assert.ok(apart < 1e-8);
+    }
   });
 
   it('agree with the CPU on a million tokens', async function () {

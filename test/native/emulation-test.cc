@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cpu/engine.h"
-#include "cuda/cuda.h"
+#include "cuda/request.h"
 #include "test/native/broken-kernels.h"
 
 using namespace policy_loss;
@@ -157,21 +157,6 @@ Outcome on_cpu(const Function& function, const Data& data, const Coefficients& c
   return outcome;
 }
 
-cuda::Request request_of(const Function& function, const Coefficients& coefficients) {
-  cuda::Request request;
-  request.loss = function.loss;
-  request.options = function.options.data();
-  for (int kind = 0; kind < 2; ++kind) request.loss_aggregation[kind] = function.loss_aggregation[kind];
-  request.kl = function.kl;
-  request.kl_aggregation = function.kl_aggregation;
-  request.entropy = function.entropy;
-  request.entropy_of_usual_rows_only = function.entropy_of_usual_rows_only;
-  request.entropy_aggregation = function.entropy_aggregation;
-  request.columns = columns_of(function);
-  request.coefficients = coefficients;
-  return request;
-}
-
 // From the host's memory, or of a batch on the device where one is given.
 Outcome on_device(const Function& function, const Data& data, const Coefficients& coefficients,
                   const cuda::Resident* resident, const std::string& what) {
@@ -182,7 +167,7 @@ Outcome on_device(const Function& function, const Data& data, const Coefficients
   call.grad = outcome.grad.data();
   call.grad_entropy = outcome.grad_entropy.data();
   cuda::Problem problem;
-  const cuda::Request request = request_of(function, coefficients);
+  const cuda::Request request = cuda::request_of(function, coefficients);
   const cuda::Status status = resident ? cuda::evaluate(resident, request, call, &problem)
                                        : cuda::evaluate_host(0, data.view, request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
@@ -290,6 +275,19 @@ void test_functions() {
     }
 }
 
+void test_a_million_tokens() {
+  const Coefficients coefficients{0.3, 0.05, -0.02};
+  const auto data = draw({"a million tokens", 250, 4001, {}}, DType::kFloat32, false, 5);
+  const int estimators = static_cast<int>(kl_estimators().size());
+  for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
+    const Function function =
+        make_function(loss, loss, static_cast<Aggregation>(loss % 4), loss % estimators, true);
+    const std::string what = std::string("a million tokens, ") + losses()[loss].name;
+    compare(on_cpu(function, *data, coefficients), on_device(function, *data, coefficients, nullptr, what),
+            *data, what);
+  }
+}
+
 void test_kl_values() {
   for (const Shape& shape : shapes())
     for (int estimator = 0; estimator < static_cast<int>(kl_estimators().size()); ++estimator)
@@ -326,7 +324,7 @@ void test_errors() {
   cuda::Call call;
   call.result = &result;
   cuda::Problem problem;
-  const cuda::Request request = request_of(function, {});
+  const cuda::Request request = cuda::request_of(function, {});
   expect(cuda::device_count(&problem) == 1, "one emulated device");
   for (const int device : {-1, 1})
     expect(cuda::evaluate_host(device, data->view, request, call, &problem) == cuda::Status::kNoDevice,
@@ -366,6 +364,7 @@ void test_emulation() {
 
 int main() {
   test_functions();
+  test_a_million_tokens();
   test_kl_values();
   test_errors();
   test_emulation();

@@ -8,7 +8,8 @@
 // with NaN and lies between guard zones. A fault is an error of the next call, as on a GPU, and its message
 // says what it was.
 //
-// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks and threads run in another order),
+// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks, threads and
+// streams run in another order),
 // POLICY_LOSS_EMULATION_MEMORY (bytes of a device), POLICY_LOSS_EMULATION_DEVICES (how many).
 #pragma once
 
@@ -163,6 +164,7 @@ struct cudaMemPoolProps {
 
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);

@@ -189,11 +189,15 @@ void run_block(const std::vector<size_t>& order) {
   }
 }
 
+// 0: everything keeps its order.
+uint64_t shuffle_seed() {
+  return number_from_environment("POLICY_LOSS_EMULATION_SHUFFLE", 0);
+}
+
 std::vector<size_t> order_of(size_t n, uint64_t salt) {
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
-  const uint64_t seed = number_from_environment("POLICY_LOSS_EMULATION_SHUFFLE", 0);
-  if (seed != 0) {
+  if (const uint64_t seed = shuffle_seed()) {
     std::mt19937_64 random(seed * 1000003 + salt);
     for (size_t i = n; i > 1; --i) std::swap(order[i - 1], order[random() % i]);
   }
@@ -294,6 +298,9 @@ void run_everything() {
 void enqueue(Stream* stream, std::function<void()> work) {
   const Lock lock(mutex);
   stream->push(std::move(work));
+  // When shuffled, a stream may also be ahead of the others instead of as late as it can be.
+  static std::mt19937_64 random(1);
+  if (shuffle_seed() != 0 && random() % 4 == 0) stream->run_until(stream->pushed());
 }
 
 void run_grid(dim3 grid, dim3 block, const std::function<void()>& kernel) {
@@ -381,6 +388,11 @@ const char* cudaGetErrorString(cudaError_t error) {
     default:
       return "error";
   }
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 1;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {

@@ -1,0 +1,46 @@
+// The launches of all kernels, for losses known by their index. The kernels are spread over several files, so
+// that they compile side by side.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "cuda/pass.h"
+#include "engine/options.h"
+
+namespace policy_loss::cuda {
+
+// Large enough for any loss object.
+constexpr int kLossBytes = 128;
+
+// Where and how widely a kernel runs.
+struct Grid {
+  unsigned blocks;
+  cudaStream_t stream;
+};
+
+// The one way by which kernels are launched. An error shows in cudaGetLastError().
+template <class... Parameters>
+void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_t<Parameters>... parameters) {
+  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+  cudaLaunchKernel(kernel, dim3(grid.blocks), dim3(kThreads), pointers, 0, grid.stream);
+}
+
+void construct_loss(int loss, const double* options, void* storage);
+// Whether the weights pass of a loss must be one block.
+bool is_over_pairs(int loss);
+int64_t row_state_bytes();
+void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
+                 const Grid& grid);
+void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid);
+void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid);
+void launch_row_means(const Pass& pass, const Grid& grid);
+void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& grid);
+
+// The token kernels come in groups: of each one file.
+constexpr int kTokenGroups = 4;
+template <int group>
+void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid);
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,102 @@
+// The kernels of the row pass, the weights pass and the KL values, and the table of losses that launches
+// them. A loss without row facts needs no kernel of its own here: its rows are counted, and weighted, as any
+// other's.
+#include "cuda/rows.cuh"
+
+#include "cuda/kernels.h"
+#include "cuda/weights.cuh"
+
+namespace policy_loss::cuda {
+namespace {
+
+template <class L>
+constexpr bool has_weights_of_its_own = has_row_facts<L> || has_kinds<L>;
+
+template <class L>
+void construct(const double* options, void* storage) {
+  static_assert(sizeof(L) <= kLossBytes && std::is_trivially_copyable_v<L>);
+  const L loss = make_loss<L>(options);
+  memcpy(storage, &loss, sizeof loss);
+}
+
+template <class L>
+void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last_span, const Grid& grid) {
+  if constexpr (has_row_facts<L>)
+    launch(row_kernel<L>, grid, pass, *static_cast<const L*>(object), first_span, last_span);
+  else
+    launch(row_kernel<NoLoss>, grid, pass, NoLoss{}, first_span, last_span);
+}
+
+template <class L>
+void weights(const void* object, const Pass& pass, const Grid& grid) {
+  if constexpr (has_weights_of_its_own<L>)
+    launch(weights_kernel<L>, grid, pass, *static_cast<const L*>(object));
+  else
+    launch(weights_kernel<NoLoss>, grid, pass, NoLoss{});
+}
+
+struct LossLaunches {
+  void (*construct)(const double*, void*);
+  void (*rows)(const void*, const Pass&, int64_t, int64_t, const Grid&);
+  void (*weights)(const void*, const Pass&, const Grid&);
+  bool pairs;
+};
+
+template <class List>
+struct Table;
+template <class... L>
+struct Table<TypeList<L...>> {
+  static constexpr LossLaunches launches[] = {{construct<L>, rows<L>, weights<L>, is_by_pairs<L>}...};
+  static constexpr int64_t state_bytes() {
+    int64_t most = 0;
+    for (const int64_t bytes : {static_cast<int64_t>(sizeof(RowState<typename L::Row>))...})
+      most = bytes > most ? bytes : most;
+    return most;
+  }
+};
+
+constexpr LossLaunches kNoLossLaunches = {nullptr, rows<NoLoss>, weights<NoLoss>, false};
+
+const LossLaunches& launches_of(int loss) {
+  return loss < 0 ? kNoLossLaunches : Table<Losses>::launches[loss];
+}
+
+}  // namespace
+
+void construct_loss(int loss, const double* options, void* storage) {
+  if (loss >= 0) launches_of(loss).construct(options, storage);
+}
+
+bool is_over_pairs(int loss) {
+  return launches_of(loss).pairs;
+}
+
+int64_t row_state_bytes() {
+  return Table<Losses>::state_bytes();
+}
+
+void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
+                 const Grid& grid) {
+  launches_of(loss).rows(object, pass, first_span, last_span, grid);
+}
+
+void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid) {
+  launches_of(loss).weights(object, pass, grid);
+}
+
+void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& grid) {
+  launch_tokens_of_group<0>(loss, object, pass, grid);
+  launch_tokens_of_group<1>(loss, object, pass, grid);
+  launch_tokens_of_group<2>(loss, object, pass, grid);
+  launch_tokens_of_group<3>(loss, object, pass, grid);
+}
+
+void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid) {
+  launch(kl_kernel<KlEstimators>, grid, pass, output);
+}
+
+void launch_row_means(const Pass& pass, const Grid& grid) {
+  launch(weights_kernel<RowMean>, grid, pass, RowMean{});
+}
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,199 @@
+// What the kernels are made of: four tokens of a column at a time, rows found from flat indices, and sums in
+// a fixed order over a warp, a block and a grid.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cpu/half.h"
+#include "cuda/pass.h"
+
+namespace policy_loss::cuda {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Whether the data is wanted again by a later pass of the same call.
+enum class Reuse { kLater, kNever };
+
+template <Reuse reuse, class T>
+__device__ __forceinline__ T load(const T* from) {
+  if constexpr (reuse == Reuse::kNever)
+    return __ldcs(from);
+  else
+    return __ldcg(from);
+}
+
+// Four tokens of a column, first as they lie in memory, then as floats. All columns are loaded before the
+// first is widened, so that a lane waits for memory once. They begin at a multiple of four and are aligned,
+// as every column on a device is an allocation of its own, and all four are there to be read, as it is one of
+// whole quads. A 16-bit column's four tokens are 8 bytes: with 16 they would lie in other lanes than the same
+// tokens of a float32 column.
+struct Quad {
+  uint32_t bits[kQuad];
+
+  __device__ __forceinline__ float operator[](int j) const {
+    return bits_float(static_cast<int32_t>(bits[j]));
+  }
+  __device__ __forceinline__ void set(int j, float x) { bits[j] = static_cast<uint32_t>(float_bits(x)); }
+};
+
+template <Reuse reuse>
+__device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
+  if (view.dtype == DType::kFloat32) {
+    const uint4 bits = load<reuse>(reinterpret_cast<const uint4*>(static_cast<const float*>(view.data) + i));
+    return {bits.x, bits.y, bits.z, bits.w};
+  }
+  const uint2 bits = load<reuse>(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(view.data) + i));
+  return {bits.x, bits.y, 0, 0};
+}
+
+__device__ __forceinline__ void widen(DType dtype, Quad* quad) {
+  if (dtype == DType::kFloat32) return;
+#pragma unroll
+  for (int j = kQuad - 1; j >= 0; --j) {
+    const uint16_t half = static_cast<uint16_t>(quad->bits[j / 2] >> (16 * (j & 1)));
+    quad->set(j, dtype == DType::kBFloat16 ? float_of_bfloat16(half) : float_of_half(half));
+  }
+}
+
+// The columns of four tokens.
+struct QuadColumns {
+  Quad column[kColumns];
+
+  template <Reuse reuse>
+  __device__ __forceinline__ void load_tokens(const Pass& pass, int64_t i) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      if (reads_per_token(pass, c))
+        column[c] = load_quad<reuse>(pass.batch.column[c], i);
+      else
+        column[c] = {};
+  }
+
+  __device__ __forceinline__ void widen_tokens(const Pass& pass) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      if (reads_per_token(pass, c)) widen(pass.batch.column[c].dtype, &column[c]);
+  }
+
+  // Fills in the columns that have one value per row.
+  __device__ __forceinline__ void load_row(const Pass& pass, int64_t row) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const ColumnView& view = pass.batch.column[c];
+      if ((pass.columns & (1u << c)) == 0 || !view.per_row) continue;
+      Quad value{};
+      if (view.dtype == DType::kFloat32)
+        value.bits[0] = __ldcg(static_cast<const uint32_t*>(view.data) + row);
+      else
+        value.bits[0] = __ldcg(static_cast<const uint16_t*>(view.data) + row);
+      widen(view.dtype, &value);
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) column[c].bits[j] = value.bits[0];
+    }
+  }
+
+  __device__ __forceinline__ Token token(int j) const {
+    return {column[kLogprob][j], column[kOldLogprob][j], column[kRefLogprob][j], column[kAdvantages][j]};
+  }
+
+ private:
+  __device__ static __forceinline__ bool reads_per_token(const Pass& pass, int c) {
+    return (pass.columns & (1u << c)) != 0 && !pass.batch.column[c].per_row;
+  }
+};
+
+// Bit j: token i + j is unmasked.
+template <Reuse reuse>
+__device__ __forceinline__ unsigned load_mask(const uint8_t* mask, int64_t i) {
+  const uint32_t bytes = load<reuse>(reinterpret_cast<const uint32_t*>(mask + i));
+  unsigned unmasked = 0;
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) unmasked |= (bytes >> (8 * j) & 0xff) != 0 ? 1u << j : 0u;
+  return unmasked;
+}
+
+// Those of a quad's four bits whose tokens lie in [from, to); the quad begins at i.
+template <class Index>
+__device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
+  const int first = from > i ? static_cast<int>(from - i) : 0;
+  const int last = to < i + kQuad ? static_cast<int>(to - i) : kQuad;
+  return ((1u << last) - 1u) & ~((1u << first) - 1u);
+}
+
+__device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
+                                           const float (&value)[kQuad]) {
+  float* const at = to + i;
+  if (which == 0xf) {
+    __stcs(reinterpret_cast<float4*>(at), make_float4(value[0], value[1], value[2], value[3]));
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j)
+    if (which >> j & 1) __stcs(at + j, value[j]);
+}
+
+// The row that token i is in; rows before `after` are known not to be it.
+__device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
+  if (!layout.offsets) return i / layout.columns;
+  int64_t low = after, high = layout.rows - 1;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (layout.offsets[middle + 1] > i)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+template <class T>
+__device__ __forceinline__ T warp_sum(T x) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) x += __shfl_down_sync(kAllLanes, x, distance);
+  return x;
+}
+
+// Sums over a block, found by the threads below N: thread k gets the sum of x[k].
+template <int N>
+__device__ __forceinline__ double block_sum(const double (&x)[N]) {
+  static_assert(N <= kThreads);
+  __shared__ double of_warp[kWarps][N];
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const double sum = warp_sum(x[k]);
+    if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp][k] = sum;
+  }
+  __syncthreads();
+  double sum = 0;
+  if (threadIdx.x < N)
+    for (int warp = 0; warp < kWarps; ++warp) sum += of_warp[warp][threadIdx.x];
+  return sum;
+}
+
+// Sums over a grid, in one launch: each block leaves its own in partials, and the last block to finish adds
+// them up in the blocks' order. True in that block, where thread k then has the sum of x[k] in *total.
+template <int N>
+__device__ __forceinline__ bool grid_sum(const double (&x)[N], double* partials, unsigned* ticket,
+                                         double* total) {
+  __shared__ bool is_last;
+  const double sum = block_sum(x);
+  if (threadIdx.x < N) {
+    partials[static_cast<int64_t>(blockIdx.x) * N + threadIdx.x] = sum;
+    __threadfence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+  __syncthreads();
+  if (!is_last) return false;
+  __threadfence();
+  double mine[N] = {};
+  for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads)
+#pragma unroll
+    for (int k = 0; k < N; ++k) mine[k] += __ldcg(partials + static_cast<int64_t>(block) * N + k);
+  *total = block_sum(mine);
+  if (threadIdx.x == 0) *ticket = 0;
+  return true;
+}
+
+}  // namespace policy_loss::cuda
