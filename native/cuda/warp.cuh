@@ -4,8 +4,8 @@
 
 #include <cuda_runtime.h>
 
-#include "cpu/half.h"
 #include "cuda/pass.h"
+#include "math/half.h"
 
 namespace policy_loss::cuda {
 

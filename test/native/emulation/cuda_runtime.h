@@ -8,9 +8,9 @@
 // with NaN and lies between guard zones. A fault is an error of the next call, as on a GPU, and its message
 // says what it was.
 //
-// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks, threads and
-// streams run in another order),
-// POLICY_LOSS_EMULATION_MEMORY (bytes of a device), POLICY_LOSS_EMULATION_DEVICES (how many).
+// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks, threads and streams run in another order, and a
+// stream may also be early), POLICY_LOSS_EMULATION_MEMORY (bytes of a device), POLICY_LOSS_EMULATION_DEVICES
+// (how many).
 #pragma once
 
 #include <cmath>
