@@ -2,7 +2,23 @@
 
 #include <algorithm>
 
+#if defined(__linux__)
+#include <sys/resource.h>
+#endif
+
 namespace policy_loss::cpu {
+namespace {
+
+// There are as many workers as cores, so the thread that JavaScript runs on has to take a core from one of
+// them whenever it has something to do. A little less priority makes them give it up at once, and costs
+// nothing while nobody else wants it.
+void yield_to_event_loop() {
+#if defined(__linux__)
+  setpriority(PRIO_PROCESS, 0, 5);  // 0 is the calling thread here, not the process
+#endif
+}
+
+}  // namespace
 
 bool Task::has_pieces_left() const {
   const uint64_t next = next_.load();
@@ -91,6 +107,7 @@ void Pool::drop_exhausted(const std::shared_ptr<Task>& task) {
 }
 
 void Pool::worker() {
+  yield_to_event_loop();
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return !tasks_.empty() && working_ < limit_; });
