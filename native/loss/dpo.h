@@ -65,7 +65,7 @@ struct Dpo {
   PL_FN double pair_loss(int64_t rows, double* sums, double* metric) const {
     double loss = 0, chosen = 0, rejected = 0, right = 0;
     if (pairwise) {
-      const double pairs = static_cast<double>(rows / 2);
+      const double pairs = rows < 2 ? 1.0 : static_cast<double>(rows / 2);  // of no pair the means are 0
       for (int64_t row = 0; row + 1 < rows; row += 2) {
         chosen += sums[row];
         rejected += sums[row + 1];

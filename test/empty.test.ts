@@ -1,0 +1,44 @@
+/** Batches with no rows, no columns or no tokens at all: zeros and empty gradients, never NaN, a crash or a hang. */
+import assert from 'node:assert/strict';
+import { ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import { subject } from './support/subject.js';
+
+const SHAPES = [
+  { shape: [0, 5] as const },
+  { shape: [2, 0] as const },
+  { shape: [0, 0] as const },
+  { cuSeqlens: Int32Array.of(0) },
+  { cuSeqlens: Int32Array.of(0, 0, 0) },
+];
+const FAMILIES = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
+
+describe('empty batches', () => {
+  for (const [family, registry] of Object.entries(FAMILIES))
+    for (const name of registry.names())
+      it(`${family} ${name}`, async () => {
+        const args = family === 'policy' ? {} : { loss_agg_mode: 'seq-mean-token-mean' };
+        const on = subject(family as 'policy', name, args);
+        for (const layout of SHAPES) {
+          const rows = layout.shape ? layout.shape[0] : layout.cuSeqlens.length - 1;
+          const column = new Float32Array(0);
+          const batch = {
+            ...layout,
+            logprob: column,
+            oldLogprob: column,
+            refLogprob: column,
+            advantages: column,
+            entropy: column,
+            actionMask: new Uint8Array(0),
+            expertMask: new Uint8Array(rows),
+            step: 1,
+          };
+          for (const { loss, metrics, grad } of [on.sync(batch), await on.async(batch)]) {
+            for (const [key, value] of Object.entries({ loss, ...metrics }))
+              assert.ok(Number.isFinite(value), `${key} is ${value} for ${JSON.stringify(layout)}`);
+            // DPO's is the logistic loss of a margin of 0 for each pair that there is.
+            if (!(name === 'dpo' && rows > 0)) assert.equal(loss + 0, 0);
+            assert.equal(grad.length, 0);
+          }
+        }
+      });
+});
