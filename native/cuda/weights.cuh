@@ -61,6 +61,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
                                              RowState<typename L::Row>* states) {
   const int64_t rows = pass.batch.layout.rows;
   const int64_t pairs = loss.pairwise ? rows / 2 : 1;
+  const double divisor = pairs > 0 ? static_cast<double>(pairs) : 1.0;  // of no pair the means are 0
   double total[4] = {};
   __shared__ double of_batch[2];
   if (loss.pairwise) {
@@ -69,8 +70,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
       double* const both = sums + 2 * pair;
       total[0] += loss.pair_loss(2, both, metric);
       for (int k = 0; k < 3; ++k) total[1 + k] += metric[k];
-      for (int k = 0; k < 2; ++k)
-        states[2 * pair + k].grad_weight = static_cast<float>(both[k] / static_cast<double>(pairs));
+      for (int k = 0; k < 2; ++k) states[2 * pair + k].grad_weight = static_cast<float>(both[k] / divisor);
     }
   } else {
     double side[2] = {};
@@ -86,7 +86,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
     for (int64_t row = threadIdx.x; row < rows; row += kThreads)
       states[row].grad_weight = static_cast<float>(of_batch[row % 2]);
   }
-  const double sum = block_sum(total) / static_cast<double>(pairs);
+  const double sum = block_sum(total) / divisor;
   if (threadIdx.x == 0) pass.result->pair_loss = sum;
   if (threadIdx.x >= 1 && threadIdx.x < 4) pass.result->pair_metric[threadIdx.x - 1] = sum;
 }
