@@ -7,6 +7,11 @@ export interface NativeFunction {
   readonly __native: unique symbol;
 }
 
+/** An advantage function made ready. */
+export interface NativeAdvantage {
+  readonly __advantage: unique symbol;
+}
+
 /** A batch that lies on a CUDA device. */
 export interface NativeResident {
   readonly __resident: unique symbol;
@@ -49,7 +54,65 @@ export interface NativeBatch {
   mask: Uint8Array | undefined;
   /** Per row; not 0: an expert's. */
   expert: Uint8Array | undefined;
+  /** Per row, how often it counts (0: as if it were not there); undefined: each once. */
+  copies?: Uint32Array | undefined;
 }
+
+export interface NativeAdvantageSpec {
+  /** `name` is one of native/engine/advantages.h; options and choices by the names of its fields. */
+  name: string;
+  options: Record<string, number | boolean | string>;
+}
+
+/** Order of the columns in `NativeAdvantageBatch.data`; all are per token. */
+export type NativeAdvantageColumns = [
+  tokenLevelRewards: number,
+  oldLogprob: number,
+  teacherLogprob: number,
+  values: number,
+  unused: number,
+];
+
+/** A batch as advantage functions read it. */
+export interface NativeAdvantageBatch extends NativeBatch {
+  /** [B]; in the place of token-level rewards they stand on the last unmasked token. */
+  rewards: Float64Array | undefined;
+  /** [B] */
+  baselines: Float64Array | undefined;
+  /** [B] any numbers, the same in a group. */
+  groups: Int32Array | undefined;
+  /** [B] likewise, the same in a run of a group. */
+  runs: Int32Array | undefined;
+}
+
+/** What may be asked of an advantage function: per token, or per row where it is over groups. */
+export interface NativeAdvantageCall {
+  /** [B, T] */
+  advantages: Float32Array | undefined;
+  /** [B, T], of functions over the rest of a row. */
+  returns: Float32Array | undefined;
+  /** [B], of functions over groups: every unmasked token's advantage. */
+  scores: Float32Array | undefined;
+  /** [B], of functions over groups: how often each row counts, 0 where it was dropped. */
+  copies: Uint32Array | undefined;
+  /** Receives the metrics, in the order of advantageValueNames(). */
+  values: Float64Array;
+  /** Receives the row of a number that is not finite. */
+  notFiniteRow: Float64Array;
+  /** Of random choices; a whole number. */
+  seed: number;
+  /** One element; where it becomes non-zero, advantages() stops and its promise gives -1. */
+  abort: Int32Array | undefined;
+}
+
+/** Counts of a batch: unmasked tokens and rows by kind of row, and T. */
+export type NativeCounts = [
+  usualTokens: number,
+  expertTokens: number,
+  usualRows: number,
+  expertRows: number,
+  columns: number,
+];
 
 export interface NativeCall {
   /** Receives the loss and the metrics, in the order of valueNames(). */
@@ -62,6 +125,12 @@ export interface NativeCall {
   klCoef: number | undefined;
   /** Negative where entropy is a bonus. */
   entropyCoef: number | undefined;
+  /** Counts of the whole batch that this one is a part of, in the order of NativeCounts. */
+  normalizer?: Float64Array | undefined;
+  /** Receives this batch's own counts, in the order of NativeCounts. */
+  counts?: Float64Array | undefined;
+  /** What NativeBatch.copies says, for a resident batch. */
+  copies?: Uint32Array | undefined;
   /** One element; where it becomes non-zero, evaluate() stops and its promise gives -1. */
   abort: Int32Array | undefined;
   /** On a CUDA device: compute the gradient and leave it there, as measurements of the device alone want it. */
@@ -110,6 +179,15 @@ export interface NativeBinding {
     scale: number,
     device?: number,
   ): Promise<number>;
+  createAdvantage(spec: NativeAdvantageSpec): NativeAdvantage;
+  advantageValueNames(fn: NativeAdvantage): string[];
+  /**
+   * Gives 0; 1 where a reward is not finite, 2 a token-level reward, 3 a value, 4 a baseline. Results then mean
+   * nothing, and notFiniteRow has the row.
+   */
+  advantagesSync(fn: NativeAdvantage, batch: NativeAdvantageBatch, call: NativeAdvantageCall): number;
+  /** The same on other threads; -1 if aborted. */
+  advantages(fn: NativeAdvantage, batch: NativeAdvantageBatch, call: NativeAdvantageCall): Promise<number>;
   /** SAPO's gate of each ratio and advantage, into out. */
   softGate(
     tauPos: number,

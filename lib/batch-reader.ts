@@ -24,11 +24,14 @@ export interface Input {
 
 /** Reads batches of the host and of devices. */
 export class BatchReader {
+  /** Whether it tells the experts' rows from the others. */
+  readonly tellsExperts: boolean;
   readonly #mapper: KeyMapper;
   readonly #host: HostReader;
   readonly #needed: readonly string[];
 
   constructor(mapper: KeyMapper, reads: Reads) {
+    this.tellsExperts = reads.expertMask === true;
     this.#mapper = mapper;
     this.#host = new HostReader(mapper, reads);
     this.#needed = [

@@ -34,6 +34,12 @@ export type MaskColumn =
   | readonly (readonly boolean[])[]
   | readonly (readonly number[])[];
 
+/** One number per row. */
+export type RowNumbers = Float64Array | Float32Array | readonly number[];
+
+/** One name per row. */
+export type RowIds = Int32Array | readonly (number | string)[];
+
 /**
  * A batch of B rows with T tokens each, or of packed rows. Every key is also taken under Trinity-RFT's name
  * (`old_logprob`) and under the backend's (`old_log_probs` for verl). Keys that a function does not read are
@@ -60,6 +66,20 @@ export interface Batch {
   expertMask?: MaskColumn;
   /** The trainer's step, one for all rows (MIX-CHORD). */
   step?: number | ArrayLike<number>;
+  /** [B] reward of each row; what advantages are made of. */
+  rewards?: RowNumbers;
+  /** [B] the same in all rows that answer the same prompt. */
+  groupIds?: RowIds;
+  /** [B] the same in all rows of one run of several steps. */
+  runIds?: RowIds;
+  /** [B, T] reward of each token. */
+  tokenLevelRewards?: FloatColumn;
+  /** [B, T] a critic's values. */
+  values?: FloatColumn;
+  /** [B] reward of the greedy answer to each row's prompt. */
+  rewardBaselines?: RowNumbers;
+  /** [B, T] log-probability of each token under a teacher. */
+  teacherLogprob?: FloatColumn;
   [key: string]: unknown;
 }
 
@@ -69,7 +89,8 @@ export const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', '
 export type ColumnName = (typeof COLUMNS)[number];
 
 const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
-const PER_ROW = 4;
+/** What a column's dtype code has more where it is one value per row; see NativeBatch. */
+export const PER_ROW = 4;
 
 /** Which columns a function reads of a batch, under Trinity's names. */
 export interface Reads {
@@ -109,7 +130,8 @@ export class HostReader {
   read(batch: Batch): { native: NativeBatch; layout: Layout } {
     if (batch === null || typeof batch !== 'object')
       throw new LossError('ERR_INVALID_INPUT', `batch must be an object, not ${describeValue(batch)}`);
-    const layout = readLayout(batch, this.#columns[0] && find(batch, this.#columns[0].keys)?.value);
+    const nested = this.#columns[0]?.keys ?? this.#maskKeys;
+    const layout = readLayout(batch, nested && find(batch, nested)?.value);
     const native: NativeBatch = {
       rows: layout.rows,
       columns: layout.columns,
@@ -248,7 +270,11 @@ export function checkAttached(key: string, array: ArrayBufferView): void {
   }
 }
 
-function readFloats(
+/**
+ * A float column's view in a native batch.
+ * @throws LossError
+ */
+export function readFloats(
   key: string,
   value: unknown,
   layout: Layout,
@@ -325,7 +351,11 @@ function floatData(
   );
 }
 
-function readMask(
+/**
+ * A mask of so many values.
+ * @throws LossError
+ */
+export function readMask(
   key: string,
   value: unknown,
   length: number,

@@ -1,8 +1,9 @@
 // One native function with the batch columns it reads: what compute() and computeSync() of every class run on.
-import type { NativeCall, NativeFunction, NativeFunctionSpec } from '../binding.js';
+import type { NativeBatch, NativeCall, NativeFunction, NativeFunctionSpec } from '../binding.js';
 import { abortable, fromNative } from './abortable.js';
-import { type Batch, checkAttached, describeShape, type Layout } from './batch.js';
-import type { BatchReader } from './batch-reader.js';
+import { type Batch, COLUMNS, checkAttached, describeShape, type Layout, PER_ROW } from './batch.js';
+import type { BatchReader, Input } from './batch-reader.js';
+import { type Counts, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { describeValue, LossError } from './errors.js';
 import { native } from './native.js';
@@ -11,6 +12,11 @@ import { native } from './native.js';
 export interface ComputeSyncOptions {
   /** true: give ∂loss/∂logprob in the result. An array: write it there (B×T values), and give that one. */
   grad?: boolean | Float32Array;
+  /**
+   * The counts of the whole batch of which this one is a part (micro-batches): losses, gradients and metrics of the
+   * parts then add up to the whole's, but for kl_coef and mu, which are no sums.
+   */
+  normalizer?: Normalizer;
 }
 
 /** Options of a call. */
@@ -41,6 +47,21 @@ export interface Coefficients {
   entropyCoef?: number | undefined;
 }
 
+/** Where gradients go: with respect to logprob, to entropy, or both. */
+export interface Gradients {
+  grad?: Float32Array | undefined;
+  gradEntropy?: Float32Array | undefined;
+}
+
+/** Advantages that were computed for a batch and do not stand in it. */
+export interface ComputedAdvantages {
+  /** One per token, or one per row. */
+  column: Float32Array;
+  perRow: boolean;
+  /** [B] how often each row counts; undefined: each once. */
+  copies: Uint32Array | undefined;
+}
+
 /** Runs one native function on batches. */
 export class Evaluator {
   readonly #fn: NativeFunction;
@@ -50,7 +71,7 @@ export class Evaluator {
   // Of synchronous calls, which cannot overlap.
   readonly #values: Float64Array;
 
-  /** @param gradKey what the gradient is taken with respect to: logprob (grad) or entropy. */
+  /** @param gradKey what the option `grad` asks the gradient with respect to: logprob (grad) or entropy. */
   constructor(spec: NativeFunctionSpec, reader: BatchReader, gradKey: 'grad' | 'gradEntropy' = 'grad') {
     this.#fn = native.createFunction(spec);
     this.#names = native.valueNames(this.#fn);
@@ -65,7 +86,40 @@ export class Evaluator {
     coefficients: (layout: Layout) => Coefficients,
   ): Result<M> {
     const input = this.#reader.read(batch);
-    const call = this.#call(input.layout, options, coefficients(input.layout), this.#values);
+    const gradients = this.#gradients(input.layout, options);
+    return this.evaluateSync(input, gradients, options?.normalizer, coefficients(input.layout));
+  }
+
+  async compute<M>(
+    batch: Batch | DeviceBatch,
+    options: ComputeOptions | undefined,
+    coefficients: (layout: Layout) => Coefficients,
+  ): Promise<Result<M>> {
+    const input = this.#reader.read(batch, options?.device);
+    const gradients = this.#gradients(input.layout, options);
+    return this.evaluate(input, gradients, options?.normalizer, coefficients(input.layout), options?.signal);
+  }
+
+  /** Reads a batch; with `computed`, those are its advantages, and the reader is not to ask for any. */
+  read(batch: Batch | DeviceBatch, device?: string, computed?: ComputedAdvantages): Input {
+    const input = this.#reader.read(batch, device);
+    if (computed) {
+      const view = input.native as NativeBatch;
+      const index = COLUMNS.indexOf('advantages');
+      view.data[index] = computed.column;
+      view.dtypes[index] = computed.perRow ? PER_ROW : 0;
+      view.copies = computed.copies;
+    }
+    return input;
+  }
+
+  evaluateSync<M>(
+    input: Input,
+    gradients: Gradients,
+    normalizer: Normalizer | undefined,
+    coefficients: Coefficients,
+  ): Result<M> {
+    const call = this.#call(input, gradients, normalizer, coefficients, this.#values);
     let present: number;
     try {
       present = native.evaluateSync(this.#fn, input.native, call);
@@ -75,35 +129,41 @@ export class Evaluator {
     return this.#result(call, present);
   }
 
-  async compute<M>(
-    batch: Batch | DeviceBatch,
-    options: ComputeOptions | undefined,
-    coefficients: (layout: Layout) => Coefficients,
+  async evaluate<M>(
+    input: Input,
+    gradients: Gradients,
+    normalizer: Normalizer | undefined,
+    coefficients: Coefficients,
+    signal: AbortSignal | undefined,
   ): Promise<Result<M>> {
-    const input = this.#reader.read(batch, options?.device);
-    const { layout } = input;
-    const call = this.#call(layout, options, coefficients(layout), new Float64Array(this.#names.length));
-    const present = await abortable(options?.signal, (flag) => {
+    const values = new Float64Array(this.#names.length);
+    const call = this.#call(input, gradients, normalizer, coefficients, values);
+    const present = await abortable(signal, (flag) => {
       call.abort = flag;
       return native.evaluate(this.#fn, input.native, call, input.device);
     });
     return this.#result(call, present);
   }
 
+  #gradients(layout: Layout, options: ComputeSyncOptions | undefined): Gradients {
+    return { [this.#gradKey]: gradArray(layout, options?.grad) };
+  }
+
   #call(
-    layout: Layout,
-    options: ComputeSyncOptions | undefined,
+    { layout }: Input,
+    gradients: Gradients,
+    normalizer: Normalizer | undefined,
     coefficients: Coefficients,
     values: Float64Array,
   ): NativeCall {
-    const grad = gradArray(layout, options?.grad);
     return {
       values,
-      grad: this.#gradKey === 'grad' ? grad : undefined,
-      gradEntropy: this.#gradKey === 'gradEntropy' ? grad : undefined,
+      grad: gradients.grad,
+      gradEntropy: gradients.gradEntropy,
       mu: coefficients.mu,
       klCoef: coefficients.klCoef,
       entropyCoef: coefficients.entropyCoef,
+      normalizer: normalizer && toNativeCounts(normalizer, layout, this.#reader.tellsExperts),
       abort: undefined,
     };
   }
@@ -120,10 +180,64 @@ export class Evaluator {
   }
 }
 
+// Computes nothing but a batch's counts.
+const counter: NativeFunction = native.createFunction({});
+
+/**
+ * A batch's counts, as compute() with a normalizer of a whole batch takes them.
+ * @param copies [B] how often each row counts; undefined: each once.
+ */
+export async function countBatch(
+  reader: BatchReader,
+  batch: Batch | DeviceBatch,
+  copies?: Uint32Array,
+): Promise<Counts> {
+  const { input, call } = counting(reader, batch, copies);
+  try {
+    await native.evaluate(counter, input.native, call, input.device);
+  } catch (error) {
+    throw fromNative(error);
+  }
+  return fromNativeCounts(call.counts, reader.tellsExperts);
+}
+
+/** The same at once. */
+export function countBatchSync(
+  reader: BatchReader,
+  batch: Batch | DeviceBatch,
+  copies?: Uint32Array,
+): Counts {
+  const { input, call } = counting(reader, batch, copies);
+  try {
+    native.evaluateSync(counter, input.native, call, input.device);
+  } catch (error) {
+    throw fromNative(error);
+  }
+  return fromNativeCounts(call.counts, reader.tellsExperts);
+}
+
+function counting(reader: BatchReader, batch: Batch | DeviceBatch, copies: Uint32Array | undefined) {
+  const input = reader.read(batch);
+  if (copies) (input.native as NativeBatch).copies = copies;
+  const call = {
+    values: new Float64Array(1),
+    grad: undefined,
+    gradEntropy: undefined,
+    mu: undefined,
+    klCoef: undefined,
+    entropyCoef: undefined,
+    normalizer: undefined,
+    counts: new Float64Array(5),
+    abort: undefined,
+  } satisfies NativeCall;
+  return { input, call };
+}
+
 /** The array that a gradient goes to: a new one, the caller's, or none. */
 export function gradArray(
   layout: Layout,
   wanted: boolean | Float32Array | undefined,
+  name = 'grad',
 ): Float32Array | undefined {
   if (wanted === undefined || wanted === false) return undefined;
   const { tokens } = layout;
@@ -139,13 +253,13 @@ export function gradArray(
   if (!(wanted instanceof Float32Array))
     throw new LossError(
       'ERR_INVALID_INPUT',
-      `grad: expected true, false or a Float32Array, not ${describeValue(wanted)}`,
+      `${name}: expected true, false or a Float32Array, not ${describeValue(wanted)}`,
     );
-  checkAttached('grad', wanted);
+  checkAttached(name, wanted);
   if (wanted.length !== tokens)
     throw new LossError(
       'ERR_SHAPE_MISMATCH',
-      `grad: expected ${describeShape(layout)}, not ${wanted.length} values`,
+      `${name}: expected ${describeShape(layout)}, not ${wanted.length} values`,
     );
   return wanted;
 }

@@ -1,5 +1,68 @@
 // The package's public face.
-export type { Batch, FloatColumn, HalfColumn, MaskColumn } from './batch.js';
+export {
+  type AdvantageComputeOptions,
+  type AdvantageComputeSyncOptions,
+  AdvantageFn,
+  type AdvantageOptions,
+  type AdvantageResult,
+} from './advantage/advantage-fn.js';
+export { type ASYMREAdvantageOptions, ASYMREGroupAdvantage } from './advantage/asymre.js';
+export { type GRPOAdvantageOptions, GRPOGroupedAdvantage } from './advantage/grpo.js';
+export { ADVANTAGE_FN } from './advantage/index.js';
+export { JSDAdvantage, type JSDAdvantageOptions } from './advantage/jsd.js';
+export type { NormalisationOptions, StdCalLevel } from './advantage/normalisation.js';
+export {
+  OnPolicyDistillAdvantage,
+  type OnPolicyDistillAdvantageOptions,
+} from './advantage/on-policy-distill.js';
+export { type OPMDAdvantageOptions, type OPMDBaseline, OPMDGroupAdvantage } from './advantage/opmd.js';
+export { PPOAdvantageFn, type PPOAdvantageOptions } from './advantage/ppo.js';
+export { type RECAdvantageOptions, RECGroupedAdvantage } from './advantage/rec.js';
+export { REINFORCEGroupAdvantage } from './advantage/reinforce.js';
+export {
+  REINFORCEPLUSPLUSAdvantageFn,
+  type REINFORCEPLUSPLUSAdvantageOptions,
+} from './advantage/reinforce-plus-plus.js';
+export { REMAXAdvantageFn } from './advantage/remax.js';
+export { RLOOAdvantageFn } from './advantage/rloo.js';
+export { StepWiseGRPOAdvantageFn, type StepWiseGRPOAdvantageOptions } from './advantage/step-wise-grpo.js';
+export {
+  type AlgorithmClass,
+  AlgorithmType,
+  type Schema,
+  type TrinityConfig,
+} from './algorithm/algorithm-type.js';
+export { AsymREAlgorithm } from './algorithm/asymre.js';
+export { CISPOAlgorithm } from './algorithm/cispo.js';
+export type { AlgorithmConfig, FunctionArgs, ObjectiveConfig } from './algorithm/config.js';
+export { DPOAlgorithm } from './algorithm/dpo.js';
+export { GRPOAlgorithm } from './algorithm/grpo.js';
+export { GSPOAlgorithm } from './algorithm/gspo.js';
+export { ALGORITHM_TYPE, AlgorithmRegistry } from './algorithm/index.js';
+export { JSDAlgorithm } from './algorithm/jsd.js';
+export { MIXAlgorithm } from './algorithm/mix.js';
+export { MIXCHORDAlgorithm } from './algorithm/mix-chord.js';
+export { MultiStepGRPOAlgorithm } from './algorithm/multi-step-grpo.js';
+export {
+  Objective,
+  type ObjectiveComputeOptions,
+  type ObjectiveComputeSyncOptions,
+  type ObjectiveResult,
+} from './algorithm/objective.js';
+export { OnPolicyDistillAlgorithm } from './algorithm/on-policy-distill.js';
+export { OPMDAlgorithm } from './algorithm/opmd.js';
+export { PPOAlgorithm } from './algorithm/ppo.js';
+export { RAFTAlgorithm } from './algorithm/raft.js';
+export { RECAlgorithm } from './algorithm/rec.js';
+export { ReinforcePlusPlusAlgorithm } from './algorithm/reinforce-plus-plus.js';
+export { RLOOAlgorithm } from './algorithm/rloo.js';
+export { SAPOAlgorithm } from './algorithm/sapo.js';
+export { SFTAlgorithm } from './algorithm/sft.js';
+export { sPPOAlgorithm } from './algorithm/sppo.js';
+export { TOPRAlgorithm } from './algorithm/topr.js';
+export { fromTrinityConfig } from './algorithm/trinity-config.js';
+export type { Batch, FloatColumn, HalfColumn, MaskColumn, RowIds, RowNumbers } from './batch.js';
+export { type Counts, type Normalizer, type RowCounts, sumCounts } from './counts.js';
 export {
   type CpuDevice,
   type CudaDevice,

@@ -18,10 +18,20 @@ export type RolloutColumn =
   | 'action_mask'
   /** A number per token. */
   | 'entropy'
+  /** A number per token: its log-probability under a teacher. */
+  | 'teacher_logprobs'
   /** One number. */
   | 'reward'
+  /** A number per token. */
+  | 'token_level_rewards'
+  /** A number per token: a critic's values. */
+  | 'values'
+  /** One number: the reward of the greedy answer to the row's prompt. */
+  | 'reward_baseline'
   /** A number or a string, the same in all rows of a group. */
   | 'task_id'
+  /** A number or a string, the same in all rows of one run of several steps. */
+  | 'run_id'
   /** true or false (or 1, 0): an expert's row. */
   | 'expert'
   /** One number: the trainer's step. */
@@ -31,15 +41,11 @@ export type RolloutColumn =
 export interface Rollouts {
   /**
    * Packed rows, in the order of the files and their lines: cuSeqlens, logprob and actionMask, and of the other
-   * columns those that the files have, as oldLogprob, refLogprob, advantages, entropy (per token), rewards,
-   * groupIds, expertMask and step (per row). groupIds number the groups in the order they come up in.
+   * columns those that the files have, as oldLogprob, refLogprob, advantages, entropy, teacherLogprob,
+   * tokenLevelRewards, values (per token), rewards, rewardBaselines, groupIds, runIds, expertMask and step (per row).
+   * groupIds and runIds number the names in the order they come up in: equal where the names are, and nowhere else.
    */
-  batch: Batch & {
-    cuSeqlens: Int32Array;
-    actionMask: Uint8Array;
-    rewards?: Float64Array;
-    groupIds?: Int32Array;
-  };
+  batch: Batch & { cuSeqlens: Int32Array; actionMask: Uint8Array };
   rows: number;
   /** Tokens that the mask lets count. */
   tokens: number;
@@ -324,17 +330,17 @@ class RowFlags implements ColumnBuilder {
   }
 }
 
-/** The name of a group per row. */
-class RowGroups implements ColumnBuilder {
+/** The name of a group or a run per row. */
+class RowNames implements ColumnBuilder {
   readonly #numbers = new Map<unknown, number>();
   readonly #values: number[] = [];
 
   add(value: unknown, _tokens: number, complain: Complain): void {
     if (typeof value !== 'number' && typeof value !== 'string')
       throw complain('ERR_INVALID_INPUT', `expected a number or a string, not ${describeValue(value)}`);
-    const group = this.#numbers.get(value) ?? this.#numbers.size;
-    this.#numbers.set(value, group);
-    this.#values.push(group);
+    const number = this.#numbers.get(value) ?? this.#numbers.size;
+    this.#numbers.set(value, number);
+    this.#values.push(number);
   }
 
   finish(): Int32Array {
@@ -349,11 +355,25 @@ const COLUMNS: Record<RolloutColumn, { key: string; expected: string; make: () =
   advantages: { key: 'advantages', expected: 'a list of numbers, or one', make: () => new TokenFloats(true) },
   action_mask: { key: 'actionMask', expected: 'a list of 0 and 1', make: () => new TokenMask() },
   entropy: { key: 'entropy', expected: 'a list of numbers', make: () => new TokenFloats() },
+  teacher_logprobs: { key: 'teacherLogprob', expected: 'a list of numbers', make: () => new TokenFloats() },
   reward: { key: 'rewards', expected: 'a number', make: () => new RowNumbers() },
-  task_id: { key: 'groupIds', expected: 'a number or a string', make: () => new RowGroups() },
+  token_level_rewards: {
+    key: 'tokenLevelRewards',
+    expected: 'a list of numbers',
+    make: () => new TokenFloats(),
+  },
+  values: { key: 'values', expected: 'a list of numbers', make: () => new TokenFloats() },
+  reward_baseline: { key: 'rewardBaselines', expected: 'a number', make: () => new RowNumbers() },
+  task_id: { key: 'groupIds', expected: 'a number or a string', make: () => new RowNames() },
+  run_id: { key: 'runIds', expected: 'a number or a string', make: () => new RowNames() },
   expert: { key: 'expertMask', expected: 'true or false', make: () => new RowFlags() },
   step: { key: 'step', expected: 'a number', make: () => new RowNumbers() },
 };
+
+/** The column that becomes a batch's key (camelCase); undefined: none. */
+export function columnOfKey(key: string): RolloutColumn | undefined {
+  return (Object.keys(COLUMNS) as RolloutColumn[]).find((column) => COLUMNS[column].key === key);
+}
 
 // At least twice as large where it must grow, so that all growing together copies each number about once.
 function withRoom<A extends Float32Array | Uint8Array>(data: A, length: number): A {

@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 import { Command, CommanderError } from 'commander';
 import { LossError } from '../index.js';
 import { addEvaluate } from './evaluate.js';
-import { inKebabCase } from './loss-options.js';
+import { inKebabCase } from './function-options.js';
 
 const { version, description } = createRequire(import.meta.url)('../../package.json') as Record<
   string,

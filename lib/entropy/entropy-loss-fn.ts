@@ -1,8 +1,18 @@
 // What all entropy losses have in common.
+
+import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../batch.js';
 import { BatchReader } from '../batch-reader.js';
+import type { Counts } from '../counts.js';
 import type { DeviceBatch } from '../device-batch.js';
-import { type ComputeOptions, type ComputeSyncOptions, Evaluator, type Result } from '../evaluator.js';
+import {
+  type ComputeOptions,
+  type ComputeSyncOptions,
+  countBatch,
+  countBatchSync,
+  Evaluator,
+  type Result,
+} from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import { checkLossAggMode, type LossAggMode, OptionReader, type TrinityArgs } from '../options.js';
 
@@ -41,8 +51,10 @@ export abstract class EntropyLossFn {
   readonly backend: string;
   /** What the aggregated entropy is multiplied by. */
   readonly entropyCoef: number;
+  /** @internal Which rows count. */
+  readonly rows: 'all' | 'usual' | 'none';
   readonly #reader: BatchReader;
-  readonly #rows: 'all' | 'usual' | 'none';
+  readonly #counter: BatchReader;
   readonly #evaluators = new Map<LossAggMode, Evaluator>();
 
   /**
@@ -54,12 +66,11 @@ export abstract class EntropyLossFn {
     this.entropyCoef = reader.number('entropyCoef', 0);
     reader.end();
     this.backend = options?.backend ?? 'verl';
-    this.#rows = rows;
-    this.#reader = new BatchReader(KeyMapper.get(this.backend), {
-      columns: ['entropy'],
-      expertMask: rows === 'usual',
-      perToken: ['entropy'],
-    });
+    this.rows = rows;
+    const mapper = KeyMapper.get(this.backend);
+    const expertMask = rows === 'usual';
+    this.#reader = new BatchReader(mapper, { columns: ['entropy'], expertMask, perToken: ['entropy'] });
+    this.#counter = new BatchReader(mapper, { columns: [], expertMask });
   }
 
   /** Trinity-RFT's default arguments (snake_case). */
@@ -86,12 +97,27 @@ export abstract class EntropyLossFn {
     return this.#evaluator(lossAggMode).computeSync(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
   }
 
+  /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
+  count(batch: Batch | DeviceBatch): Promise<Counts> {
+    return countBatch(this.#counter, batch);
+  }
+
+  /** The same at once. */
+  countSync(batch: Batch | DeviceBatch): Counts {
+    return countBatchSync(this.#counter, batch);
+  }
+
+  /** @internal Its part of a native function; undefined: none. */
+  term(aggregation: LossAggMode): NativeFunctionSpec['entropy'] {
+    return this.rows === 'none' ? undefined : { usualRowsOnly: this.rows === 'usual', aggregation };
+  }
+
   #evaluator(lossAggMode: LossAggMode | undefined): Evaluator {
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
     let evaluator = this.#evaluators.get(aggregation);
     if (!evaluator) {
-      const entropy = { usualRowsOnly: this.#rows === 'usual', aggregation };
-      evaluator = new Evaluator(this.#rows === 'none' ? {} : { entropy }, this.#reader, 'gradEntropy');
+      const entropy = this.term(aggregation);
+      evaluator = new Evaluator(entropy ? { entropy } : {}, this.#reader, 'gradEntropy');
       this.#evaluators.set(aggregation, evaluator);
     }
     return evaluator;

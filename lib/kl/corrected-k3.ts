@@ -13,7 +13,8 @@ export class CorrectedK3Fn extends KLFn {
     super('CorrectedK3Fn', 'corrected_k3', options);
   }
 
-  protected override get takesOldLogprob(): boolean {
+  /** @internal */
+  override get takesOldLogprob(): boolean {
     return true;
   }
 }

@@ -1,12 +1,17 @@
 // What all KL functions have in common.
+
+import type { NativeFunctionSpec } from '../../binding.js';
 import { fromNative } from '../abortable.js';
 import { type Batch, find, HostReader, keysOf, missing, readFloat32 } from '../batch.js';
 import { BatchReader, type Input } from '../batch-reader.js';
+import type { Counts } from '../counts.js';
 import { cudaIndex } from '../device.js';
 import type { DeviceBatch } from '../device-batch.js';
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
+  countBatch,
+  countBatchSync,
   Evaluator,
   gradArray,
   type Result,
@@ -72,6 +77,7 @@ export abstract class KLFn {
   readonly #estimator: string | undefined;
   readonly #reader: BatchReader;
   readonly #valueReader: BatchReader;
+  readonly #counter: BatchReader;
   readonly #penaltyReader: HostReader;
   readonly #scoreKeys: readonly string[];
   readonly #evaluators = new Map<string, Evaluator>();
@@ -100,6 +106,7 @@ export abstract class KLFn {
     const optional = this.takesOldLogprob ? (['old_logprob'] as const) : [];
     this.#reader = new BatchReader(mapper, { columns, optional });
     this.#valueReader = new BatchReader(mapper, { columns, optional, mask: false });
+    this.#counter = new BatchReader(mapper, { columns: [] });
     this.#penaltyReader = new HostReader(mapper, {
       columns: ['old_logprob'],
       optional: ['ref_logprob'],
@@ -118,8 +125,8 @@ export abstract class KLFn {
     return this.#klCoef;
   }
 
-  /** Whether the estimator corrects by the ratio to the policy that sampled. */
-  protected get takesOldLogprob(): boolean {
+  /** @internal Whether the estimator corrects by the ratio to the policy that sampled. */
+  get takesOldLogprob(): boolean {
     return false;
   }
 
@@ -156,6 +163,22 @@ export abstract class KLFn {
     return this.#evaluator(batch, lossAggMode).computeSync(batch, rest, () => ({ klCoef: this.#klCoef }));
   }
 
+  /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
+  count(batch: Batch | DeviceBatch): Promise<Counts> {
+    return countBatch(this.#counter, batch);
+  }
+
+  /** The same at once. */
+  countSync(batch: Batch | DeviceBatch): Counts {
+    return countBatchSync(this.#counter, batch);
+  }
+
+  /** @internal Its part of a native function, of a batch with old_logprob or without; undefined: none. */
+  term(aggregation: LossAggMode, hasOld: boolean): NativeFunctionSpec['kl'] {
+    const name = this.takesOldLogprob && !hasOld ? 'k3' : this.#estimator;
+    return name === undefined ? undefined : { name, aggregation };
+  }
+
   /**
    * Rewards with a KL penalty: token_level_scores − klCoef·KL of the old policy from the reference, and then the
    * coefficient is adapted. Reads token_level_scores [B, T], old_logprob, ref_logprob, action_mask. Without
@@ -189,17 +212,13 @@ export abstract class KLFn {
     return this.takesOldLogprob ? 'k3' : this.#estimator;
   }
 
-  #estimatorFor(hasOld: boolean): string | undefined {
-    return this.takesOldLogprob && !hasOld ? 'k3' : this.#estimator;
-  }
-
   #evaluator(batch: Batch | DeviceBatch, lossAggMode: LossAggMode | undefined): Evaluator {
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
-    const name = this.#estimatorFor(this.#reader.has(batch, 'old_logprob'));
-    const key = `${name ?? 'none'} ${aggregation}`;
+    const kl = this.term(aggregation, this.#reader.has(batch, 'old_logprob'));
+    const key = `${kl?.name ?? 'none'} ${aggregation}`;
     let evaluator = this.#evaluators.get(key);
     if (!evaluator) {
-      evaluator = new Evaluator(name ? { kl: { name, aggregation } } : {}, this.#reader);
+      evaluator = new Evaluator(kl ? { kl } : {}, this.#reader);
       this.#evaluators.set(key, evaluator);
     }
     return evaluator;
@@ -207,7 +226,7 @@ export abstract class KLFn {
 
   #values(batch: Batch | DeviceBatch, device: string | undefined): KlPass {
     const input = this.#valueReader.read(batch, device);
-    const estimator = this.#estimatorFor(this.#valueReader.has(batch, 'old_logprob'));
+    const estimator = this.term('token-mean', this.#valueReader.has(batch, 'old_logprob'))?.name;
     return { estimator, input, out: gradArray(input.layout, true)!, base: undefined, scale: 0 };
   }
 

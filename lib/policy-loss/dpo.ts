@@ -1,5 +1,6 @@
 // DPO's class.
 import type { Batch, Layout } from '../batch.js';
+import type { Normalizer } from '../counts.js';
 import type { DeviceBatch } from '../device-batch.js';
 import { LossError } from '../errors.js';
 import type { Coefficients } from '../evaluator.js';
@@ -55,12 +56,22 @@ export class DPOLossFn extends PolicyLossFn<DPOMetrics> {
     return { beta: 0.1, label_smoothing: 0.0, pairwise: true };
   }
 
-  protected override coefficients(batch: Batch | DeviceBatch, layout: Layout): Coefficients {
+  /** @internal */
+  override coefficients(
+    batch: Batch | DeviceBatch,
+    layout: Layout,
+    normalizer: Normalizer | undefined,
+  ): Coefficients {
+    if (!this.#pairwise && normalizer !== undefined)
+      throw new LossError(
+        'ERR_INVALID_OPTION',
+        'normalizer: DPO with pairwise false is one margin of the whole batch, which parts do not add up to',
+      );
     if (this.#pairwise && layout.rows % 2 !== 0)
       throw new LossError(
         'ERR_SHAPE_MISMATCH',
         `shape: expected an even number of rows (chosen, rejected, chosen, …) for pairwise DPO, not ${layout.rows}`,
       );
-    return super.coefficients(batch, layout);
+    return super.coefficients(batch, layout, normalizer);
   }
 }

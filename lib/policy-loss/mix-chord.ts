@@ -83,7 +83,8 @@ export class MIXCHORDPolicyLossFn extends PolicyLossFn<MIXCHORDMetrics> {
     return (peak - valley) * 0.5 * (1 + Math.cos(Math.PI * along)) + valley;
   }
 
-  protected override coefficients(batch: Batch | DeviceBatch, layout: Layout): Coefficients {
+  /** @internal */
+  override coefficients(batch: Batch | DeviceBatch, layout: Layout): Coefficients {
     const step = readStep(batch, this.#stepKeys, layout.rows);
     const { warmup, decay, peak, valley } = this.#schedule;
     return { mu: this.muScheduleFunction(step, warmup, decay, peak, valley) };

@@ -1,6 +1,4 @@
 // MIX's class, and the options that MIX-CHORD shares with it.
-import type { Batch, Layout } from '../batch.js';
-import type { DeviceBatch } from '../device-batch.js';
 import type { Coefficients } from '../evaluator.js';
 import type { LossAggMode, OptionReader, TrinityArgs } from '../options.js';
 import { type ClipRangeOptions, readClipRange } from './clip-range.js';
@@ -89,7 +87,8 @@ export class MIXPolicyLossFn extends PolicyLossFn<MIXMetrics> {
     return { mu: 0.1, clip_range: 0.2, loss_agg_mode: 'token-mean' };
   }
 
-  protected override coefficients(_batch: Batch | DeviceBatch, _layout: Layout): Coefficients {
+  /** @internal */
+  override coefficients(): Coefficients {
     return this.#coefficients;
   }
 }

@@ -2,11 +2,14 @@
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch, ColumnName, Layout } from '../batch.js';
 import { BatchReader } from '../batch-reader.js';
+import type { Counts, Normalizer } from '../counts.js';
 import type { DeviceBatch } from '../device-batch.js';
 import {
   type Coefficients,
   type ComputeOptions,
   type ComputeSyncOptions,
+  countBatch,
+  countBatchSync,
   Evaluator,
   type Metrics,
   type Result,
@@ -32,6 +35,8 @@ export interface PolicyLossDefinition {
   keys: readonly string[];
   /** Keys that Trinity lists and that are not read all the same. */
   unread?: readonly string[];
+  /** Whether a metric looks at the advantages of masked tokens too. */
+  looksUnderMask?: boolean;
 }
 
 /**
@@ -43,8 +48,15 @@ export interface PolicyLossDefinition {
 export abstract class PolicyLossFn<M = Metrics> {
   /** Whose names the batch's keys may have, beside Trinity's. */
   readonly backend: string;
+  /** @internal */
+  readonly policyLoss: PolicyLossDefinition['policyLoss'];
+  /** @internal What it reads of a batch. */
+  readonly reads: { columns: readonly ColumnName[]; expertMask: boolean };
+  /** @internal */
+  readonly looksUnderMask: boolean;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
+  readonly #counter: BatchReader;
 
   /** @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend. */
   constructor(backend: string, definition: PolicyLossDefinition) {
@@ -55,8 +67,11 @@ export abstract class PolicyLossFn<M = Metrics> {
     const columns: ColumnName[] = ['logprob'];
     for (const key of ['old_logprob', 'ref_logprob', 'advantages'] as const)
       if (keys.includes(key) && !definition.unread?.includes(key)) columns.push(key);
-    const reader = new BatchReader(mapper, { columns, expertMask: keys.includes('expert_mask') });
-    this.#evaluator = new Evaluator({ policyLoss: definition.policyLoss }, reader);
+    this.policyLoss = definition.policyLoss;
+    this.looksUnderMask = definition.looksUnderMask === true;
+    this.reads = { columns, expertMask: keys.includes('expert_mask') };
+    this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, new BatchReader(mapper, this.reads));
+    this.#counter = new BatchReader(mapper, { ...this.reads, columns: [] });
   }
 
   /** The batch keys that the loss reads beside logprob, in the backend's naming. */
@@ -77,7 +92,9 @@ export abstract class PolicyLossFn<M = Metrics> {
    * `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
    */
   compute(batch: Batch | DeviceBatch, options?: ComputeOptions): Promise<Result<M>> {
-    return this.#evaluator.compute(batch, options, (layout) => this.coefficients(batch, layout));
+    return this.#evaluator.compute(batch, options, (layout) =>
+      this.coefficients(batch, layout, options?.normalizer),
+    );
   }
 
   /**
@@ -85,11 +102,30 @@ export abstract class PolicyLossFn<M = Metrics> {
    * The results are the same to the bit.
    */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
-    return this.#evaluator.computeSync(batch, options, (layout) => this.coefficients(batch, layout));
+    return this.#evaluator.computeSync(batch, options, (layout) =>
+      this.coefficients(batch, layout, options?.normalizer),
+    );
   }
 
-  /** What a call needs beside the batch's arrays. */
-  protected coefficients(_batch: Batch | DeviceBatch, _layout: Layout): Coefficients {
+  /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
+  count(batch: Batch | DeviceBatch): Promise<Counts> {
+    return countBatch(this.#counter, batch);
+  }
+
+  /** The same at once. */
+  countSync(batch: Batch | DeviceBatch): Counts {
+    return countBatchSync(this.#counter, batch);
+  }
+
+  /**
+   * What a call needs beside the batch's arrays.
+   * @internal
+   */
+  coefficients(
+    _batch: Batch | DeviceBatch,
+    _layout: Layout,
+    _normalizer: Normalizer | undefined,
+  ): Coefficients {
     return NO_COEFFICIENTS;
   }
 }

@@ -51,6 +51,7 @@ export class PPOPolicyLossFn extends PolicyLossFn<PPOMetrics> {
       },
       keys: RATIO_KEYS,
       ...(onPolicy && { unread: ['old_logprob'] as const }),
+      looksUnderMask: masking,
     });
   }
 

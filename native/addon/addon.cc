@@ -8,6 +8,7 @@
 #include "addon/async.h"
 #include "addon/devices.h"
 #include "addon/read.h"
+#include "cpu/advantages.h"
 #include "cpu/engine.h"
 #include "loss/sapo.h"
 
@@ -31,6 +32,11 @@ double result_of(const cpu::Evaluation& task) {
 }
 double result_of(const cpu::KlEvaluation& task) {
   return task.mean_kl();
+}
+
+double result_of(const cpu::AdvantageEvaluation& task) {
+  if (task.aborted()) return -1.0;
+  return static_cast<double>(task.not_finite().array);
 }
 
 // Runs a task at once, on this thread and the pool's.
@@ -79,13 +85,14 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
     const Place place = read_place(info[1], info[3], columns_of(function->function()), true);
-    const Call call = read_call(function->function(), place.tokens(), info[2].As<Napi::Object>());
+    const Call call =
+        read_call(function->function(), place.rows(), place.tokens(), info[2].As<Napi::Object>());
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
     if (!later)
       return run_now(info.Env(), std::make_shared<cpu::Evaluation>(function, place.batch, call.coefficients,
-                                                                   call.outputs));
-    auto task =
-        std::make_shared<Reporting<cpu::Evaluation>>(function, place.batch, call.coefficients, call.outputs);
+                                                                   call.normalizer, call.outputs));
+    auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, place.batch, call.coefficients,
+                                                             call.normalizer, call.outputs);
     task->set_abort_flag(call.abort);
     return run_later(info, task);
   });
@@ -106,6 +113,40 @@ Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
                      std::make_shared<cpu::KlEvaluation>(function.kl, place.batch, base, scale, out));
     return run_later(
         info, std::make_shared<Reporting<cpu::KlEvaluation>>(function.kl, place.batch, base, scale, out));
+  });
+}
+
+Napi::Value create_advantage(const Napi::CallbackInfo& info) {
+  auto* function = new AdvantageFunction(read_advantage_function(info[0].As<Napi::Object>()));
+  return Napi::External<AdvantageFunction>::New(info.Env(), function,
+                                                [](Napi::Env, AdvantageFunction* f) { delete f; });
+}
+
+const AdvantageFunction& advantage_of(const Napi::Value& value) {
+  return *value.As<Napi::External<AdvantageFunction>>().Data();
+}
+
+Napi::Value advantage_names(const Napi::CallbackInfo& info) {
+  Napi::Array names = Napi::Array::New(info.Env());
+  for (const std::string& name : advantage_value_names(advantage_of(info[0])))
+    names.Set(names.Length(), name);
+  return names;
+}
+
+// advantages and advantagesSync: (function, batch, call).
+Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
+  return guarded(info, [&]() -> Napi::Value {
+    const AdvantageFunction& function = advantage_of(info[0]);
+    const AdvantageBatch batch = read_advantage_batch(info[1].As<Napi::Object>());
+    check_advantage_inputs(info.Env(), function, batch);
+    const AdvantageCall call = read_advantage_call(function, batch.tokens.layout, info[2].As<Napi::Object>());
+    if (!later)
+      return run_now(info.Env(), std::make_shared<cpu::AdvantageEvaluation>(function, batch, call.outputs,
+                                                                            call.seed, call.not_finite_row));
+    auto task = std::make_shared<Reporting<cpu::AdvantageEvaluation>>(function, batch, call.outputs,
+                                                                      call.seed, call.not_finite_row);
+    task->set_abort_flag(call.abort);
+    return run_later(info, task);
   });
 }
 
@@ -147,6 +188,10 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
   add("kl", [](const Napi::CallbackInfo& info) { return kl(info, true); });
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
+  add("createAdvantage", create_advantage);
+  add("advantageValueNames", advantage_names);
+  add("advantages", [](const Napi::CallbackInfo& info) { return compute_advantages(info, true); });
+  add("advantagesSync", [](const Napi::CallbackInfo& info) { return compute_advantages(info, false); });
   add("softGate", soft_gate);
   add("setThreads", set_threads);
   add("cpu", cpu_device);

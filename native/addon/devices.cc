@@ -63,6 +63,10 @@ int device_of(const Place& place) {
 
 }  // namespace
 
+int64_t Place::rows() const {
+  return resident ? cuda::resident_info(resident.get()).rows : batch.layout.rows;
+}
+
 int64_t Place::tokens() const {
   return resident ? cuda::resident_info(resident.get()).tokens : batch.layout.tokens();
 }
@@ -92,12 +96,13 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   work->device = device_of(place);
   work->caller_abort = call.abort;
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
-    const cuda::Request request = cuda::request_of(function->function(), call.coefficients);
+    const cuda::Request request = cuda::request_of(function->function(), call.coefficients, call.normalizer);
     cuda::Call on_device;
     on_device.result = result.get();
     on_device.grad = call.outputs.grad;
     on_device.grad_entropy = call.outputs.grad_entropy;
     on_device.grad_stays = call.grad_stays;
+    on_device.copies = call.copies;
     on_device.passes_ms = call.timing ? &milliseconds->all : nullptr;
     on_device.token_pass_ms = call.timing ? &milliseconds->token_pass : nullptr;
     on_device.abort = abort;
@@ -109,9 +114,10 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
       call.timing[0] = milliseconds->all;
       call.timing[1] = milliseconds->token_pass;
     }
-    const uint32_t present = finish(function->function(), result->counts, call.coefficients, result->sums,
-                                    result->pair_loss, result->pair_metric, call.outputs.values);
-    return Napi::Number::New(env, present);
+    if (call.outputs.counts) write_counts(result->counts, call.outputs.counts);
+    const cuda::Request request = cuda::request_of(function->function(), call.coefficients, call.normalizer);
+    return Napi::Number::New(
+        env, cuda::finish_result(function->function(), request, *result, call.outputs.values));
   };
   return perform(info, work, later);
 }
@@ -150,7 +156,7 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
     work->caller_abort = flag_if_any(info[2]);
     work->run = [device = work->device, batch, resident](const int32_t* abort, cuda::Problem* problem) {
       cuda::Resident* made = nullptr;
-      const cuda::Status status = cuda::upload(device, batch, abort, &made, problem);
+      const cuda::Status status = cuda::upload(device, batch, cuda::AdvantageInputs{}, abort, &made, problem);
       if (made)
         *resident = ResidentHandle(
             made, [](const cuda::Resident* r) { cuda::release(const_cast<cuda::Resident*>(r)); });

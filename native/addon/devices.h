@@ -21,6 +21,7 @@ struct Place {
   BatchView batch;  // unless resident
 
   bool on_cuda() const { return resident || device >= 0; }
+  int64_t rows() const;
   int64_t tokens() const;
 };
 // From the batch argument and the index of the device, undefined for the CPU.

@@ -78,6 +78,18 @@ Function read_function(const Napi::Object& spec) {
   return function;
 }
 
+AdvantageFunction read_advantage_function(const Napi::Object& spec) {
+  const Napi::Env env = spec.Env();
+  const AdvantageInfo& info =
+      advantages()[index_of(env, advantages(), spec.Get("name").ToString().Utf8Value(), "advantage function",
+                            [](const AdvantageInfo& entry) { return entry.name; })];
+  AdvantageFunction function{info.shape, info.index, {}};
+  const Napi::Object options = spec.Get("options").As<Napi::Object>();
+  for (const LossInfo::Option& option : info.options)
+    function.options.push_back(read_option(option, options.Get(option.name)));
+  return function;
+}
+
 int read_estimator(const Napi::Value& name) {
   return index_of(name.Env(), kl_estimators(), name.ToString().Utf8Value(), "KL estimator",
                   [](const KlInfo& info) { return info.name; });
@@ -92,7 +104,9 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
       napi_get_typedarray_info(env, value, &found, &found_length, &data, nullptr, nullptr) != napi_ok ||
       found != type || static_cast<int64_t>(found_length) != length)
     refuse(env, std::string(what) + " is not the array it should be");
-  return data;
+  // An empty array may have no memory, and is there all the same.
+  static double nothing = 0;
+  return length > 0 ? data : &nothing;
 }
 
 float* floats(const Napi::Value& value, int64_t length, const char* what) {
@@ -144,6 +158,24 @@ BatchView read_batch(const Napi::Object& object) {
   const Napi::Value expert = object.Get("expert");
   if (!expert.IsUndefined())
     batch.expert = static_cast<const uint8_t*>(elements(expert, napi_uint8_array, layout.rows, "expert"));
+  const Napi::Value copies = object.Get("copies");
+  if (!copies.IsUndefined())
+    batch.copies = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, layout.rows, "copies"));
+  return batch;
+}
+
+AdvantageBatch read_advantage_batch(const Napi::Object& object) {
+  AdvantageBatch batch;
+  batch.tokens = read_batch(object);
+  const int64_t rows = batch.tokens.layout.rows;
+  const auto per_row = [&](const char* name, napi_typedarray_type type) -> void* {
+    const Napi::Value value = object.Get(name);
+    return value.IsUndefined() ? nullptr : elements(value, type, rows, name);
+  };
+  batch.rewards = static_cast<const double*>(per_row("rewards", napi_float64_array));
+  batch.baselines = static_cast<const double*>(per_row("baselines", napi_float64_array));
+  batch.groups = static_cast<const int32_t*>(per_row("groups", napi_int32_array));
+  batch.runs = static_cast<const int32_t*>(per_row("runs", napi_int32_array));
   return batch;
 }
 
@@ -151,7 +183,7 @@ double number_or_zero(const Napi::Value& value) {
   return value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : 0.0;
 }
 
-Call read_call(const Function& function, int64_t tokens, const Napi::Object& object) {
+Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object) {
   Call call;
   call.coefficients.mu = number_or_zero(object.Get("mu"));
   call.coefficients.kl = number_or_zero(object.Get("klCoef"));
@@ -161,12 +193,84 @@ Call read_call(const Function& function, int64_t tokens, const Napi::Object& obj
       static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
   call.outputs.grad = floats_if_any(object.Get("grad"), tokens, "grad");
   call.outputs.grad_entropy = floats_if_any(object.Get("gradEntropy"), tokens, "gradEntropy");
+  const Napi::Value normalizer = object.Get("normalizer");
+  if (!normalizer.IsUndefined()) {
+    const void* counts = elements(normalizer, napi_float64_array, kCounts, "normalizer");
+    call.normalizer = {true, read_counts(static_cast<const double*>(counts))};
+  }
+  const Napi::Value counts = object.Get("counts");
+  if (!counts.IsUndefined())
+    call.outputs.counts = static_cast<double*>(elements(counts, napi_float64_array, kCounts, "counts"));
+  const Napi::Value copies = object.Get("copies");
+  if (!copies.IsUndefined())
+    call.copies = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
   call.abort = flag_if_any(object.Get("abort"));
   call.grad_stays = object.Get("gradStays").ToBoolean();
   const Napi::Value timing = object.Get("timing");
   if (!timing.IsUndefined())
     call.timing = static_cast<double*>(elements(timing, napi_float64_array, 2, "timing"));
   return call;
+}
+
+AdvantageCall read_advantage_call(const AdvantageFunction& function, const Layout& layout,
+                                  const Napi::Object& object) {
+  AdvantageCall call;
+  AdvantageOutputs& outputs = call.outputs;
+  outputs.advantages = floats_if_any(object.Get("advantages"), layout.tokens(), "advantages");
+  outputs.returns = floats_if_any(object.Get("returns"), layout.tokens(), "returns");
+  outputs.scores = floats_if_any(object.Get("scores"), layout.rows, "scores");
+  if (!outputs.advantages && (function.shape != AdvantageShape::kGroup || !outputs.scores))
+    refuse(object.Env(), "nothing is asked for");
+  const Napi::Value copies = object.Get("copies");
+  if (!copies.IsUndefined())
+    outputs.copies = static_cast<uint32_t*>(elements(copies, napi_uint32_array, layout.rows, "copies"));
+  const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
+  outputs.values = static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
+  call.not_finite_row =
+      static_cast<double*>(elements(object.Get("notFiniteRow"), napi_float64_array, 1, "notFiniteRow"));
+  call.seed = static_cast<uint64_t>(object.Get("seed").ToNumber().Int64Value());
+  call.abort = flag_if_any(object.Get("abort"));
+  return call;
+}
+
+void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, const AdvantageBatch& batch) {
+  const ColumnView* columns = batch.tokens.column;
+  const bool rewarded = batch.rewards || columns[kTokenRewards].data;
+  bool complete = batch.tokens.mask != nullptr;
+  const auto visit = [&](auto shape) {
+    with_advantage(
+        function.index, function.options.data(),
+        [&]<class F>(const F& f) {
+          if constexpr (requires { F::divergence; }) {
+            complete = complete && columns[kSampledLogprob].data && columns[kTeacherLogprob].data;
+          } else if constexpr (requires { F::whitened; }) {
+            complete = complete && rewarded;
+            if constexpr (F::columns != 0) complete = complete && columns[kValues].data;
+            if constexpr (has_baseline_column<F>) complete = complete && batch.baselines;
+          } else {
+            complete =
+                complete && batch.groups && (is_of_token_rewards<F> ? rewarded : batch.rewards != nullptr);
+            if constexpr (is_by_runs<F>) complete = complete && batch.runs;
+            if constexpr (has_rank_penalty<F>)
+              complete = complete && (f.rank_penalty == 0 || columns[kSampledLogprob].data);
+          }
+        },
+        shape);
+  };
+  switch (function.shape) {
+    case AdvantageShape::kGroup:
+      visit(GroupAdvantages{});
+      break;
+    case AdvantageShape::kRecurrence:
+      visit(RecurrentAdvantages{});
+      break;
+    case AdvantageShape::kDistill:
+      visit(DistillAdvantages{});
+      break;
+  }
+  if (!complete) refuse(env, "an input of the advantage function is missing");
+  for (int i = 0; i < kColumns; ++i)
+    if (columns[i].data && columns[i].per_row) refuse(env, "columns of advantage functions are per token");
 }
 
 unsigned present_columns(const BatchView& batch) {

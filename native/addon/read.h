@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cpu/engine.h"
+#include "engine/advantages.h"
 
 namespace policy_loss::addon {
 
@@ -21,8 +22,10 @@ using FunctionHandle = std::shared_ptr<const cpu::PreparedFunction>;
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
 
 Function read_function(const Napi::Object& spec);
+AdvantageFunction read_advantage_function(const Napi::Object& spec);
 int read_estimator(const Napi::Value& name);
 BatchView read_batch(const Napi::Object& object);
+AdvantageBatch read_advantage_batch(const Napi::Object& object);
 double number_or_zero(const Napi::Value& value);
 
 // The elements of a typed array, after a look at their type and number.
@@ -35,12 +38,27 @@ const int32_t* flag_if_any(const Napi::Value& value);
 // The third argument of evaluate and evaluateSync.
 struct Call {
   Coefficients coefficients;
+  Normalizer normalizer;
   Outputs outputs;
+  const uint32_t* copies = nullptr;  // of a resident batch, BatchView's
   const int32_t* abort = nullptr;
   bool grad_stays = false;   // on the device; for measurements
   double* timing = nullptr;  // two: milliseconds on the device of all passes and of the token pass
 };
-Call read_call(const Function& function, int64_t tokens, const Napi::Object& object);
+Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object);
+
+// The third argument of advantages and advantagesSync.
+struct AdvantageCall {
+  AdvantageOutputs outputs;
+  uint64_t seed = 0;
+  double* not_finite_row = nullptr;
+  const int32_t* abort = nullptr;
+};
+AdvantageCall read_advantage_call(const AdvantageFunction& function, const Layout& layout,
+                                  const Napi::Object& object);
+
+// Throws unless a batch has what an advantage function reads.
+void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, const AdvantageBatch& batch);
 
 // Throws unless a batch with these columns has all that are needed, and the mask where that is.
 void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask);

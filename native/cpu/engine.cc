@@ -1,22 +1,22 @@
 #include "cpu/engine.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace policy_loss::cpu {
-namespace {
 
 // A chunk's columns and gradient fit a core's L2 cache, so that a row's facts and its tokens are read from
 // memory once; and it is long enough that handing it to a thread costs nothing beside it.
 constexpr int64_t kChunkTokens = 16384;
 
-std::vector<Chunk> plan_chunks(const Layout& layout) {
+std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
   std::vector<Chunk> chunks;
   chunks.reserve(layout.tokens() / kChunkTokens + 1);
   int64_t first_row = 0;
   int64_t tokens = 0;
   for (int64_t row = 0; row < layout.rows; ++row) {
     const int64_t length = layout.length(row);
-    const bool in_parts = length > 2 * kChunkTokens;
+    const bool in_parts = !whole_rows && length > 2 * kChunkTokens;
     if (first_row < row && (in_parts || tokens + length > kChunkTokens)) {
       chunks.push_back({first_row, row, 0, -1});
       first_row = row;
@@ -35,8 +35,6 @@ std::vector<Chunk> plan_chunks(const Layout& layout) {
   return chunks;
 }
 
-}  // namespace
-
 const Target* target() {
   static const Target* const chosen = choose_target();
   return chosen;
@@ -47,10 +45,11 @@ PreparedFunction::PreparedFunction(Function function) : function_(std::move(func
 }
 
 Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-                       const Coefficients& coefficients, const Outputs& outputs)
+                       const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs)
     : function_(std::move(function)),
       batch_(batch),
       coefficients_(coefficients),
+      normalizer_(normalizer),
       outputs_(outputs),
       chunks_(plan_chunks(batch.layout)) {
   const Function& f = function_->function();
@@ -70,7 +69,9 @@ int64_t Evaluation::next_phase() {
   if (phase_ <= 2) {
     phase_ = 2;
     weights();
-    if (!chunks_.empty() && !check_abort()) return static_cast<int64_t>(chunks_.size());
+    const bool tokens_wanted = !function_->function().counts_only() || outputs_.grad || outputs_.grad_entropy;
+    if (!chunks_.empty() && tokens_wanted && !check_abort())
+      return static_cast<int64_t>(chunks_.size());
   }
   if (!check_abort()) fold();
   return 0;
@@ -125,11 +126,15 @@ void Evaluation::weights() {
   counts.columns = static_cast<double>(batch_.layout.columns);
   for (int64_t row = 0; row < batch_.layout.rows; ++row) {
     const int kind = batch_.kind(row);
-    counts.tokens[kind] += static_cast<double>(row_tokens_[row]);
-    counts.rows[kind] += 1;
+    const double copies = batch_.copies_of(row);
+    counts.tokens[kind] += copies * static_cast<double>(row_tokens_[row]);
+    counts.rows[kind] += copies;
   }
+  if (outputs_.counts) write_counts(counts, outputs_.counts);
+  if (normalizer_.given) counts = normalizer_.counts;
   if (f.loss != kNone && losses()[f.loss].pairs)
-    pair_loss_ = pair_loss(f, batch_.layout.rows, row_sums_.data(), pair_metric_);
+    pair_loss_ =
+        pair_loss(f, batch_.layout.rows, std::floor(counts.all().rows / 2), row_sums_.data(), pair_metric_);
 
   pass_.function = &f;
   pass_.batch = &batch_;

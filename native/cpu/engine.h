@@ -28,6 +28,9 @@ class PreparedFunction {
   alignas(16) unsigned char loss_[kLossBytes];
 };
 
+// The chunks of a layout, in its order; rows are cut into parts where they are long, unless whole_rows.
+std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows = false);
+
 // A batch that is one chunk is best computed by the calling thread alone: all phases, one after another.
 template <class Task>
 void run_here(Task& task) {
@@ -40,7 +43,7 @@ void run_here(Task& task) {
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-             const Coefficients& coefficients, const Outputs& outputs);
+             const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs);
 
   // Where *flag becomes non-zero, what is left is skipped.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
@@ -64,6 +67,7 @@ class Evaluation : public Task {
   std::shared_ptr<const PreparedFunction> function_;
   BatchView batch_;
   Coefficients coefficients_;
+  Normalizer normalizer_;
   Outputs outputs_;
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};

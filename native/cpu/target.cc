@@ -2,6 +2,8 @@
 // POLICY_LOSS_TARGET naming the build and the flags that the instruction set needs.
 #include "cpu/target.inc"
 
+#include "cpu/advantages.inc"
+
 #define PL_JOIN_(a, b) a##b
 #define PL_JOIN(a, b) PL_JOIN_(a, b)
 #define PL_TEXT_(a) #a
@@ -11,6 +13,6 @@ namespace policy_loss::cpu {
 
 extern const Target PL_JOIN(target_, POLICY_LOSS_TARGET);
 const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET), make_loss_at, row_pass,
-                                                     token_pass, kl_pass};
+                                                     token_pass, kl_pass, row_facts, broadcast, measure, recur, distill};
 
 }  // namespace policy_loss::cpu

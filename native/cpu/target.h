@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "engine/advantages.h"
 #include "engine/function.h"
 
 namespace policy_loss::cpu {
@@ -48,6 +49,35 @@ struct KlPass {
   double* row_means;  // mean of m·kl in each row; null: not asked for
 };
 
+// Everything that the passes of an advantage function need, beside the chunk.
+struct AdvantagePass {
+  const AdvantageBatch* batch;
+  int index;  // in the list of its shape
+  const double* options;
+  AdvantageOutputs outputs;
+  // Of a row: the sum of its token rewards (kTokenRewards), or the mean of its unmasked log-probabilities.
+  AdvantageColumn facts_of;
+  double* facts;
+  const float* scores;  // per row, of group functions
+  double* row_sums;     // two a row, of distillation: divergence and advantage
+  // Whitens a recurrence's advantages: (a − shift)·scale.
+  double shift, scale;
+};
+
+// Number, mean and sum of squared distances from it, of a batch's or a chunk's unmasked advantages.
+struct Spread {
+  double count = 0, mean = 0, squares = 0;
+
+  PL_FN void add(const Spread& part) {
+    if (part.count == 0) return;
+    const double total = count + part.count;
+    const double difference = part.mean - mean;
+    squares += part.squares + difference * difference * count * part.count / total;
+    mean += difference * part.count / total;
+    count = total;
+  }
+};
+
 constexpr int kLossBytes = 128;
 
 struct Target {
@@ -59,6 +89,13 @@ struct Target {
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, Sums* sums);
   // part gets the sum and count of a chunk that is a part of a row.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowSums* part);
+  // The passes of advantage functions; see cpu/advantages.inc. Chunks of row_facts, measure and recur are whole
+  // rows; distill leaves the two sums of a part of a row in `part`.
+  void (*row_facts)(const AdvantagePass& pass, const Chunk& chunk, NotFinite* bad);
+  void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
+  void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NotFinite* bad);
+  void (*recur)(const AdvantagePass& pass, const Chunk& chunk, NotFinite* bad);
+  void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
 };
 
 // The build for the best instruction set that machine and operating system have, or the one that the

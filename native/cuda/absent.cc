@@ -21,7 +21,7 @@ int device_count(Problem* problem) {
 Status device_info(int, DeviceInfo*, Problem* problem) {
   return no_device(problem);
 }
-Status upload(int, const BatchView&, const int32_t*, Resident**, Problem* problem) {
+Status upload(int, const BatchView&, const AdvantageInputs&, const int32_t*, Resident**, Problem* problem) {
   return no_device(problem);
 }
 void release(Resident*) {}
@@ -32,6 +32,13 @@ Status evaluate(const Resident*, const Request&, const Call&, Problem* problem) 
   return no_device(problem);
 }
 Status evaluate_host(int, const BatchView&, const Request&, const Call&, Problem* problem) {
+  return no_device(problem);
+}
+Status advantages(const Resident*, const AdvantageRequest&, const AdvantageCall&, Problem* problem) {
+  return no_device(problem);
+}
+Status advantages_host(int, const AdvantageInputs&, const AdvantageRequest&, const AdvantageCall&,
+                       Problem* problem) {
   return no_device(problem);
 }
 Status kl(const Resident*, const KlCall&, Problem* problem) {

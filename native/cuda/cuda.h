@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "engine/batch.h"
+#include "engine/advantage_batch.h"
 #include "engine/sums.h"
 
 namespace policy_loss::cuda {
@@ -30,9 +30,31 @@ struct DeviceInfo {
 int device_count(Problem* problem);
 Status device_info(int device, DeviceInfo* info, Problem* problem);
 
-// A batch on a device, whole and unchanging until release().
+// engine/groups.h's Groups in plain words, and the sample deviation of all their units' rewards.
+struct GroupsView {
+  int64_t size = 0, units = 0;
+  const int64_t* offsets = nullptr;  // null: there are none
+  const int64_t* members = nullptr;
+  const int64_t* last_row = nullptr;
+  const int64_t* unit_rows = nullptr;
+  const int64_t* unit_of_row = nullptr;  // null: rows are units
+  double batch_std = 1;
+};
+
+// AdvantageBatch with its rows' groups found.
+struct AdvantageInputs {
+  BatchView tokens;                   // columns are AdvantageColumns
+  const double* rewards = nullptr;    // per row
+  const double* baselines = nullptr;  // per row
+  GroupsView groups;                  // of rows
+  GroupsView runs;                    // of runs of rows
+};
+
+// A batch on a device, whole and unchanging until release(). Of the inputs of advantage functions it also has
+// what is given: their columns other than old_logprob, which is the batch's own, and what is per row.
 struct Resident;
-Status upload(int device, const BatchView& host, const int32_t* abort, Resident** resident, Problem* problem);
+Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
+              Resident** resident, Problem* problem);
 void release(Resident* resident);
 
 struct ResidentInfo {
@@ -40,6 +62,9 @@ struct ResidentInfo {
   int64_t rows, columns, tokens;
   unsigned present;  // bit c: the batch has column c
   bool mask, expert;
+  unsigned advantage_present;  // bit c: it has AdvantageColumn c
+  bool rewards, baselines, groups, runs;
+  int64_t group_count;
 };
 ResidentInfo resident_info(const Resident* resident);
 
@@ -55,13 +80,43 @@ struct Request {
   Aggregation entropy_aggregation = {};
   unsigned columns = 0;  // columns_of(function)
   Coefficients coefficients;
+  Normalizer normalizer;
 };
 
 struct Result {
-  BatchCounts counts;
+  BatchCounts counts;  // the batch's own, whatever the normalizer
   Sums sums;
   double pair_loss = 0;
   double pair_metric[3] = {};
+};
+
+// engine/advantages.h's AdvantageFunction in plain words.
+struct AdvantageRequest {
+  AdvantageShape shape = AdvantageShape::kGroup;
+  int index = 0;
+  const double* options = nullptr;
+  uint64_t seed = 0;
+};
+
+// What the metrics of a group function are made of: a GroupRule's part in them.
+struct GroupOutcome {
+  double metric[3] = {};
+  double rows = 0;
+  bool kept = true;
+};
+
+// Where an advantage function's results go, all in host memory; null: not asked for.
+struct AdvantageCall {
+  // Where it names an array, nothing else has been written.
+  NotFinite* not_finite = nullptr;
+  float* advantages = nullptr;        // per token
+  float* returns = nullptr;           // per token, of recurrences
+  float* scores = nullptr;            // per row, of group functions
+  uint32_t* copies = nullptr;         // per row, of group functions
+  GroupOutcome* groups = nullptr;     // per group, of group functions
+  double* row_divergences = nullptr;  // per row, of distillation
+  double* row_advantages = nullptr;   // likewise
+  const int32_t* abort = nullptr;
 };
 
 // Where a call's results go, and what may end it early.
@@ -71,9 +126,16 @@ struct Call {
   float* grad_entropy = nullptr;  // likewise
   // Computes the gradient as if grad were given, and leaves it behind on the device.
   bool grad_stays = false;
+  // BatchView::copies for a resident batch, in host memory; a host batch has its own.
+  const uint32_t* copies = nullptr;
+  // Of a resident batch: computes these advantages first, and evaluates with them and with how often they let
+  // rows count. Where a number was not finite, that is the only result. Its abort is this call's.
+  const AdvantageRequest* advantage = nullptr;
+  AdvantageCall advantage_call;
   // Where *abort becomes non-zero, what is left is skipped.
   const int32_t* abort = nullptr;
-  // Milliseconds on the device of all passes and of the token pass alone; null: not measured.
+  // Milliseconds on the device of all passes but the advantages' and of the token pass alone; null: not
+  // measured.
   float* passes_ms = nullptr;
   float* token_pass_ms = nullptr;
 };
@@ -81,6 +143,11 @@ struct Call {
 Status evaluate(const Resident* resident, const Request& request, const Call& call, Problem* problem);
 Status evaluate_host(int device, const BatchView& host, const Request& request, const Call& call,
                      Problem* problem);
+
+Status advantages(const Resident* resident, const AdvantageRequest& request, const AdvantageCall& call,
+                  Problem* problem);
+Status advantages_host(int device, const AdvantageInputs& host, const AdvantageRequest& request,
+                       const AdvantageCall& call, Problem* problem);
 
 // KL values per token, or base − scale·m·kl and the mean over rows of the mean of m·kl in each; out and base
 // are in host memory.

@@ -39,6 +39,30 @@ struct RowPart {
   double sum = 0;
   int64_t tokens = 0;
   int64_t negatives = 0;
+
+  PL_FN void add(const RowPart& other) {
+    sum += other.sum;
+    tokens += other.tokens;
+    negatives += other.negatives;
+  }
+};
+
+// Likewise of distillation.
+struct DistillPart {
+  double divergence = 0, advantage = 0;
+
+  PL_FN void add(const DistillPart& other) {
+    divergence += other.divergence;
+    advantage += other.advantage;
+  }
+};
+
+// Where such findings are left.
+template <class Part>
+struct Parts {
+  Part* rows;   // of rows that lie within one span
+  Part* heads;  // of each span's first row, where that began before the span
+  Part* tails;  // of each span's last row, where that goes on after the span
 };
 
 // What the token pass must know of a row. The weights are those of the reported sums; the float32 ones are
@@ -48,6 +72,7 @@ struct RowState {
   double loss_weight, kl_weight, entropy_weight;
   float grad_weight, kl_grad_weight, entropy_grad_weight;
   int kind;
+  unsigned copies;  // of a row with 0 nothing else is set
   Row row;
 };
 
@@ -74,11 +99,10 @@ struct Pass {
   bool entropy, entropy_of_usual_rows_only;
   Aggregation loss_aggregation[2], kl_aggregation, entropy_aggregation;
   Coefficients coefficients;
+  Normalizer normalizer;
 
   Totals* totals;
-  RowPart* rows;           // of rows that lie within one span
-  RowPart* heads;          // of each span's first row, where that began before the span
-  RowPart* tails;          // of each span's last row, where that goes on after the span
+  Parts<RowPart> parts;
   void* states;            // a RowState of each row
   double* pair_sums;       // of each row, for a loss over pairs
   double* row_partials;    // [blocks of the weights pass][kMaxRowMetrics]
@@ -86,6 +110,52 @@ struct Pass {
   Result* result;
   float* grad;
   float* grad_entropy;
+};
+
+// What the kernels of an advantage function find beside their results. All zero when the call begins.
+struct AdvantageState {
+  // ~(8·row + Culprit) of the first number that is not finite, so that a maximum finds it; 0: there is none.
+  unsigned long long bad;
+  unsigned ticket;
+  // Of the unmasked advantages of the batch, and how they are whitened.
+  double count, mean, scale;
+};
+
+// The same for the kernels of an advantage function, which use what they need of it.
+struct AdvantagePass {
+  BatchView batch;  // pointers to device memory; columns are AdvantageColumns
+  int64_t tokens;
+  int64_t span, spans;
+  const double* rewards;    // per row; null: not there
+  const double* baselines;  // per row
+  uint64_t seed;
+  AdvantageState* state;
+
+  // Of group functions.
+  GroupsView groups;
+  int facts_of;  // an AdvantageColumn: what `facts` are made of
+  Parts<RowPart> parts;
+  double* facts;          // per row: the sum of its token rewards, or the mean of its log-probabilities
+  double* penalised;      // rewards in the order of groups.members, less what their rank takes; null: nothing
+  int64_t* drawn;         // room to draw from, in the same order
+  uint8_t* left_out;      // in the same order
+  float* unit_scores;     // where units are runs, scores and copies of these
+  uint32_t* unit_copies;  // likewise
+  int64_t* kept;          // the groups that are, for duplicates to be drawn from
+  uint32_t* again;        // per group, how often it was drawn
+  GroupOutcome* outcomes;  // per group
+  float* scores;           // per row
+  uint32_t* copies;        // per row
+
+  // Of recurrences.
+  double* partials;  // [blocks][2]
+  // Of distillation.
+  Parts<DistillPart> distill_parts;
+  double* row_divergences;
+  double* row_advantages;
+
+  float* advantages;  // per token
+  float* returns;     // per token; null: not asked for
 };
 
 // The output of the KL values' pass.

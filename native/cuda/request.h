@@ -1,4 +1,5 @@
-// From a Function to the plain words that CUDA's face takes. For the host's side of that face alone.
+// From a Function to the plain words that CUDA's face takes, and from what comes back to a call's values. For
+// the host's side of that face alone.
 #pragma once
 
 #include "cuda/cuda.h"
@@ -7,7 +8,8 @@
 namespace policy_loss::cuda {
 
 // The function must outlive the request, which borrows its options.
-inline Request request_of(const Function& function, const Coefficients& coefficients) {
+inline Request request_of(const Function& function, const Coefficients& coefficients,
+                          const Normalizer& normalizer) {
   Request request;
   request.loss = function.loss;
   request.options = function.options.data();
@@ -19,7 +21,16 @@ inline Request request_of(const Function& function, const Coefficients& coeffici
   request.entropy_aggregation = function.entropy_aggregation;
   request.columns = columns_of(function);
   request.coefficients = coefficients;
+  request.normalizer = normalizer;
   return request;
+}
+
+// finish() of a device's result.
+inline uint32_t finish_result(const Function& function, const Request& request, const Result& result,
+                              double* values) {
+  const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
+  return finish(function, counts, request.coefficients, result.sums, result.pair_loss, result.pair_metric,
+                values);
 }
 
 }  // namespace policy_loss::cuda

@@ -15,7 +15,7 @@ constexpr bool has_weights_of_its_own = has_row_facts<L> || has_kinds<L>;
 template <class L>
 void construct(const double* options, void* storage) {
   static_assert(sizeof(L) <= kLossBytes && std::is_trivially_copyable_v<L>);
-  const L loss = make_loss<L>(options);
+  const L loss = make_function<L>(options);
   memcpy(storage, &loss, sizeof loss);
 }
 

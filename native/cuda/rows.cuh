@@ -6,12 +6,12 @@
 // puts together in the order of the spans.
 #pragma once
 
-#include "cuda/warp.cuh"
+#include "cuda/spans.cuh"
 
 namespace policy_loss::cuda {
 
-// Unmasked tokens by kind of row. Two members and no array: an index known only at run time would put it in
-// local memory.
+// Unmasked tokens by kind of row, a row's as often as it counts. Two members and no array: an index known
+// only at run time would put it in local memory.
 struct TokensOfKind {
   unsigned long long usual = 0, expert = 0;
 
@@ -21,48 +21,18 @@ struct TokensOfKind {
   }
 };
 
-// The sums over one row's share of a span. visit(row, i, which, part) adds the tokens `which` of the quad at
-// i.
-template <class Visit>
-__device__ __forceinline__ void sum_rows(const Pass& pass, int64_t span, TokensOfKind* tokens, Visit visit) {
-  const int lane = threadIdx.x % kWarp;
-  const Layout& layout = pass.batch.layout;
-  const int64_t first = span * pass.span;
-  const int64_t last = min(first + pass.span, pass.tokens);
-  int64_t row = 0;
-  for (int64_t from = first; from < last;) {
-    row = row_of(layout, from, row);
-    const int64_t begin = layout.begin(row);
-    const int64_t end = begin + layout.length(row);
-    const int64_t to = min(end, last);
-    RowPart part;
-    for (int64_t i = from / kQuad * kQuad + lane * kQuad; i < to; i += kSpanStep) {
-      visit(row, i, bits_within(i, from, to), &part);
-    }
-    part.sum = warp_sum(part.sum);
-    part.tokens = warp_sum(part.tokens);
-    part.negatives = warp_sum(part.negatives);
-    if (lane == 0) {
-      RowPart* const place = begin < first ? pass.heads + span
-                             : end > last  ? pass.tails + span
-                                           : pass.rows + row;
-      *place = part;
-      tokens->add(pass.batch.kind(row), part.tokens);
-    }
-    from = to;
-  }
-}
-
-// Adds what a thread has counted to the batch's totals, and the rows where count_rows is set.
+// Adds what a thread has counted to the batch's totals, and the rows, each as often as it counts, where
+// count_rows is set.
 __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind& tokens, bool count_rows) {
   unsigned long long usual_rows = 0, expert_rows = 0;
   if (count_rows) {
     const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
     for (int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
          row < pass.batch.layout.rows; row += threads) {
-      const int kind = pass.batch.kind(row);
-      usual_rows += 1 - kind;
-      expert_rows += kind;
+      const unsigned copies = pass.batch.copies_of(row);
+      const bool expert = pass.batch.kind(row) == 1;
+      usual_rows += expert ? 0 : copies;
+      expert_rows += expert ? copies : 0;
     }
   }
   const unsigned long long usual_tokens = warp_sum(tokens.usual);
@@ -82,25 +52,31 @@ __global__ void __launch_bounds__(kThreads)
     row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
   TokensOfKind tokens;
+  const auto count = [&](int64_t row, const RowPart& part) {
+    tokens.add(pass.batch.kind(row), part.tokens * pass.batch.copies_of(row));
+  };
   for (int64_t span = first_span + static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
        span < last_span; span += warps)
-    sum_rows(pass, span, &tokens, [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
-      const unsigned live = load_mask<Reuse::kLater>(pass.batch.mask, i) & which;
-      part->tokens += __popc(live);
-      if constexpr (has_row_facts<L>) {
-        QuadColumns quad;
-        quad.load_tokens<Reuse::kLater>(pass, i);
-        quad.widen_tokens(pass);
-        quad.load_row(pass, row);
+    sum_rows(
+        pass, pass.parts, span,
+        [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
+          const unsigned live = load_mask<Reuse::kLater>(pass.batch.mask, i) & which;
+          part->tokens += __popc(live);
+          if constexpr (has_row_facts<L>) {
+            QuadColumns quad;
+            quad.load_tokens<Reuse::kLater>(pass, i);
+            quad.widen_tokens(pass);
+            quad.load_row(pass, row);
 #pragma unroll
-        for (int j = 0; j < kQuad; ++j) {
-          const double term = loss.row_term(quad.token(j));
-          part->sum += live >> j & 1 ? term : 0.0;
-          if constexpr (counts_negatives<L>)
-            part->negatives += (which >> j & 1) != 0 && quad.column[kAdvantages][j] < 0.0f ? 1 : 0;
-        }
-      }
-    });
+            for (int j = 0; j < kQuad; ++j) {
+              const double term = loss.row_term(quad.token(j));
+              part->sum += live >> j & 1 ? term : 0.0;
+              if constexpr (counts_negatives<L>)
+                part->negatives += (which >> j & 1) != 0 && quad.column[kAdvantages][j] < 0.0f ? 1 : 0;
+            }
+          }
+        },
+        count);
   add_totals(pass, tokens, first_span == 0);
 }
 
@@ -123,32 +99,33 @@ __device__ __forceinline__ void kl_quad_of(int estimator, const QuadColumns& qua
 template <class Estimators>
 __global__ void __launch_bounds__(kThreads) kl_kernel(const Pass pass, const KlOutput output) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
-  TokensOfKind tokens;
   for (int64_t span = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; span < pass.spans;
        span += warps)
-    sum_rows(pass, span, &tokens, [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
-      QuadColumns quad;
-      quad.load_tokens<Reuse::kNever>(pass, i);
-      Quad base{};
-      unsigned live = 0;
-      if (output.base) {
-        base = load_quad<Reuse::kNever>(ColumnView{output.base}, i);
-        live = load_mask<Reuse::kNever>(pass.batch.mask, i) & which;
-      }
-      quad.widen_tokens(pass);
-      quad.load_row(pass, row);
-      float value[kQuad] = {};
-      kl_quad_of(pass.kl, quad, value, Estimators{});
-      part->tokens += __popc(live);
+    sum_rows(
+        pass, pass.parts, span,
+        [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
+          QuadColumns quad;
+          quad.load_tokens<Reuse::kNever>(pass, i);
+          Quad base{};
+          unsigned live = 0;
+          if (output.base) {
+            base = load_quad<Reuse::kNever>(ColumnView{output.base}, i);
+            live = load_mask<Reuse::kNever>(pass.batch.mask, i) & which;
+          }
+          quad.widen_tokens(pass);
+          quad.load_row(pass, row);
+          float value[kQuad] = {};
+          kl_quad_of(pass.kl, quad, value, Estimators{});
+          part->tokens += __popc(live);
 #pragma unroll
-      for (int j = 0; j < kQuad; ++j) {
-        const bool unmasked = (live >> j & 1) != 0;
-        part->sum += unmasked ? value[j] : 0.0f;
-        if (output.base) value[j] = unmasked ? base[j] - output.scale * value[j] : base[j];
-      }
-      store_quad(output.out, i, which, value);
-    });
-  if (output.base) add_totals(pass, tokens, true);
+          for (int j = 0; j < kQuad; ++j) {
+            const bool unmasked = (live >> j & 1) != 0;
+            part->sum += unmasked ? value[j] : 0.0f;
+            if (output.base) value[j] = unmasked ? base[j] - output.scale * value[j] : base[j];
+          }
+          store_quad(output.out, i, which, value);
+        },
+        [](int64_t, const RowPart&) {});
 }
 
 }  // namespace policy_loss::cuda

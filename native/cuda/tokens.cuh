@@ -73,10 +73,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     const auto flush = [&] {
       if (!state) return;
       add(has_kinds<L> ? state->kind : 0, sums.loss * state->loss_weight);
-      if constexpr (metrics > 0) add(2, sums.metric0);
-      if constexpr (metrics > 1) add(3, sums.metric1);
-      if constexpr (metrics > 2) add(4, sums.metric2);
-      if constexpr (metrics > 3) add(5, sums.metric3);
+      const double copies = state->copies;
+      if constexpr (metrics > 0) add(2, copies * sums.metric0);
+      if constexpr (metrics > 1) add(3, copies * sums.metric1);
+      if constexpr (metrics > 2) add(4, copies * sums.metric2);
+      if constexpr (metrics > 3) add(5, copies * sums.metric3);
       if (pass.kl >= 0) add(2 + kMaxTokenMetrics, sums.kl * state->kl_weight);
       if (pass.entropy) add(3 + kMaxTokenMetrics, sums.entropy * state->entropy_weight);
       sums = {};
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
           state = states + row;
         }
         const unsigned which = bits_within(i, from, end);
-        const unsigned live = unmasked & which;
+        const unsigned live = state->copies > 0 ? unmasked & which : 0;
         float grad[kQuad] = {};
         quad.load_row(pass, row);
         const Row facts = state->row;

@@ -55,6 +55,16 @@ __device__ __forceinline__ void widen(DType dtype, Quad* quad) {
   }
 }
 
+__device__ __forceinline__ float load_one(const ColumnView& view, int64_t i) {
+  Quad value{};
+  if (view.dtype == DType::kFloat32)
+    value.bits[0] = __ldcg(static_cast<const uint32_t*>(view.data) + i);
+  else
+    value.bits[0] = __ldcg(static_cast<const uint16_t*>(view.data) + i);
+  widen(view.dtype, &value);
+  return value[0];
+}
+
 // The columns of four tokens.
 struct QuadColumns {
   Quad column[kColumns];
@@ -81,14 +91,9 @@ struct QuadColumns {
     for (int c = 0; c < kColumns; ++c) {
       const ColumnView& view = pass.batch.column[c];
       if ((pass.columns & (1u << c)) == 0 || !view.per_row) continue;
-      Quad value{};
-      if (view.dtype == DType::kFloat32)
-        value.bits[0] = __ldcg(static_cast<const uint32_t*>(view.data) + row);
-      else
-        value.bits[0] = __ldcg(static_cast<const uint16_t*>(view.data) + row);
-      widen(view.dtype, &value);
+      const float value = load_one(view, row);
 #pragma unroll
-      for (int j = 0; j < kQuad; ++j) column[c].bits[j] = value.bits[0];
+      for (int j = 0; j < kQuad; ++j) column[c].set(j, value);
     }
   }
 

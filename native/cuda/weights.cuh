@@ -2,10 +2,11 @@
 // the token pass must know of the row, once a row instead of once a token. A thread takes a row.
 #pragma once
 
-#include "cuda/warp.cuh"
+#include "cuda/spans.cuh"
 
 namespace policy_loss::cuda {
 
+// The batch's own.
 __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   BatchCounts counts;
   for (int kind = 0; kind < 2; ++kind) {
@@ -16,61 +17,42 @@ __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   return counts;
 }
 
-// A row's sums over all spans that it lies in.
-__device__ __forceinline__ RowPart whole_row(const Pass& pass, int64_t row) {
-  const int64_t begin = pass.batch.layout.begin(row);
-  const int64_t end = begin + pass.batch.layout.length(row);
-  if (begin == end) return {};
-  const int64_t first = begin / pass.span;
-  const int64_t last = (end - 1) / pass.span;
-  if (first == last) return pass.rows[row];
-  RowPart whole = pass.tails[first];
-#pragma unroll 4
-  for (int64_t span = first + 1; span <= last; ++span) {
-    const RowPart part = pass.heads[span];
-    whole.sum += part.sum;
-    whole.tokens += part.tokens;
-    whole.negatives += part.negatives;
-  }
-  return whole;
-}
-
 // Everything of a row's state but the policy loss's own weight and facts.
 template <class Row>
 __device__ __forceinline__ RowState<Row> shared_state(const Pass& pass, const BatchCounts& counts, int kind,
-                                                      double tokens) {
+                                                      unsigned copies, double tokens) {
   RowState<Row> state{};
   state.kind = kind;
+  state.copies = copies;
   if (pass.kl >= 0) {
-    state.kl_weight = row_weight(pass.kl_aggregation, counts.all(), tokens);
+    state.kl_weight = copies * row_weight(pass.kl_aggregation, counts.all(), tokens);
     state.kl_grad_weight = static_cast<float>(state.kl_weight * pass.coefficients.kl);
   }
   if (pass.entropy && !(pass.entropy_of_usual_rows_only && kind == 1)) {
-    state.entropy_weight = row_weight(
-        pass.entropy_aggregation, pass.entropy_of_usual_rows_only ? counts.of_kind(0) : counts.all(), tokens);
+    state.entropy_weight =
+        copies * row_weight(pass.entropy_aggregation,
+                            pass.entropy_of_usual_rows_only ? counts.of_kind(0) : counts.all(), tokens);
     state.entropy_grad_weight = static_cast<float>(state.entropy_weight * pass.coefficients.entropy);
   }
   return state;
 }
 
-// The loss over pairs of rows. A mean over pairs is the mean of what each pair gives by itself; a loss that
-// sees the whole batch as one pair gets the batch's two sums. Fills the states' grad_weight from the rows'
-// sums in `sums`, by one block.
+// The loss over pairs of rows, a mean over `pairs` of them. Such a mean is the sum of what each pair gives by
+// itself; a loss that sees the whole batch as one pair gets the batch's two sums. Fills the states'
+// grad_weight from the rows' sums in `sums`, by one block.
 template <class L>
-__device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, double* sums,
+__device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, double pairs, double* sums,
                                              RowState<typename L::Row>* states) {
   const int64_t rows = pass.batch.layout.rows;
-  const int64_t pairs = loss.pairwise ? rows / 2 : 1;
-  const double divisor = pairs > 0 ? static_cast<double>(pairs) : 1.0;  // of no pair the means are 0
   double total[4] = {};
   __shared__ double of_batch[2];
   if (loss.pairwise) {
-    for (int64_t pair = threadIdx.x; pair < pairs; pair += kThreads) {
+    for (int64_t pair = threadIdx.x; pair < rows / 2; pair += kThreads) {
       double metric[3] = {};
       double* const both = sums + 2 * pair;
-      total[0] += loss.pair_loss(2, both, metric);
+      total[0] += loss.pair_loss(2, pairs, both, metric);
       for (int k = 0; k < 3; ++k) total[1 + k] += metric[k];
-      for (int k = 0; k < 2; ++k) states[2 * pair + k].grad_weight = static_cast<float>(both[k] / divisor);
+      for (int k = 0; k < 2; ++k) states[2 * pair + k].grad_weight = static_cast<float>(both[k]);
     }
   } else {
     double side[2] = {};
@@ -81,12 +63,12 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
     const double sum = block_sum(side);
     if (threadIdx.x < 2) of_batch[threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.x == 0) total[0] = loss.pair_loss(2, of_batch, total + 1);
+    if (threadIdx.x == 0) total[0] = loss.pair_loss(2, pairs, of_batch, total + 1);
     __syncthreads();
     for (int64_t row = threadIdx.x; row < rows; row += kThreads)
       states[row].grad_weight = static_cast<float>(of_batch[row % 2]);
   }
-  const double sum = block_sum(total) / divisor;
+  const double sum = block_sum(total);
   if (threadIdx.x == 0) pass.result->pair_loss = sum;
   if (threadIdx.x >= 1 && threadIdx.x < 4) pass.result->pair_metric[threadIdx.x - 1] = sum;
 }
@@ -96,41 +78,43 @@ template <class L>
 __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, const L loss) {
   using Row = typename L::Row;
   RowState<Row>* const states = static_cast<RowState<Row>*>(pass.states);
-  const BatchCounts counts = read_counts(pass);
+  const BatchCounts own = read_counts(pass);
+  const BatchCounts counts = pass.normalizer.given ? pass.normalizer.counts : own;
   const KindScales scales = kind_scales_of(loss, counts, pass.coefficients.mu);
   double row_sums[kMaxRowMetrics] = {};
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; row < pass.batch.layout.rows;
        row += threads) {
     const int kind = pass.batch.kind(row);
-    const RowPart part = whole_row(pass, row);
+    const unsigned copies = pass.batch.copies_of(row);
+    const RowPart part = whole_row(pass, pass.parts, row);
     const double tokens = static_cast<double>(part.tokens);
-    RowState<Row> state = shared_state<Row>(pass, counts, kind, tokens);
+    RowState<Row> state = shared_state<Row>(pass, counts, kind, copies, tokens);
     if constexpr (has_row_facts<L>) {
       state.row = loss.row(part.sum, tokens);
       double metric[kMaxRowMetrics] = {};
       loss.row_metric(state.row, tokens, static_cast<double>(part.negatives), metric);
-      for (int k = 0; k < row_metric_count<L>; ++k) row_sums[k] += metric[k];
+      for (int k = 0; k < row_metric_count<L>; ++k) row_sums[k] += copies > 0 ? copies * metric[k] : 0.0;
     }
     if constexpr (is_by_pairs<L>) {
       pass.pair_sums[row] = part.sum;
     } else if (pass.has_loss) {
-      state.loss_weight =
-          row_weight(pass.loss_aggregation[kind], has_kinds<L> ? counts.of_kind(kind) : counts.all(), tokens);
+      state.loss_weight = copies * row_weight(pass.loss_aggregation[kind],
+                                              has_kinds<L> ? counts.of_kind(kind) : counts.all(), tokens);
       state.grad_weight = static_cast<float>(state.loss_weight * scales.loss[kind]);
     }
-    states[row] = state;
+    states[row] = copies > 0 ? state : RowState<Row>{};
   }
   if constexpr (is_by_pairs<L>) {
     __syncthreads();
-    pair_weights(pass, loss, pass.pair_sums, states);
+    pair_weights(pass, loss, floor(counts.all().rows / 2), pass.pair_sums, states);
   }
 
   double total;
   if (!grid_sum(row_sums, pass.row_partials, &pass.totals->row_ticket, &total)) return;
   if (threadIdx.x < kMaxRowMetrics) pass.result->sums.row_metric[threadIdx.x] = total;
   if (threadIdx.x == 0) {
-    pass.result->counts = counts;
+    pass.result->counts = own;
     for (int kind = 0; kind < 2; ++kind) pass.totals->tokens[kind] = pass.totals->rows[kind] = 0;
   }
 }

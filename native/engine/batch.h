@@ -38,8 +38,11 @@ struct BatchView {
   ColumnView column[kColumns];
   const uint8_t* mask = nullptr;    // per token; 0: not to be read
   const uint8_t* expert = nullptr;  // per row; null: no row is an expert's
+  // Per row, how often it counts; null: each once. A row with 0 is as if it were not there.
+  const uint32_t* copies = nullptr;
 
   PL_FN int kind(int64_t row) const { return expert && expert[row] ? 1 : 0; }
+  PL_FN uint32_t copies_of(int64_t row) const { return copies ? copies[row] : 1; }
 };
 
 }  // namespace policy_loss

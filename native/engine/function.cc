@@ -35,7 +35,7 @@ std::vector<KlInfo> describe_estimators(TypeList<K...>) {
 template <class Visit, class... L>
 void with_loss(const Function& function, Visit visit, TypeList<L...>) {
   int index = 0;
-  ((index++ == function.loss ? visit(make_loss<L>(function.options.data())) : void()), ...);
+  ((index++ == function.loss ? visit(make_function<L>(function.options.data())) : void()), ...);
 }
 
 double ratio(double sum, double count) {
@@ -81,13 +81,14 @@ KindScales kind_scales(const Function& function, const BatchCounts& counts,
   return scales;
 }
 
-double pair_loss(const Function& function, int64_t rows, double* row_sums, double* pair_metric) {
+double pair_loss(const Function& function, int64_t rows, double pairs, double* row_sums,
+                 double* pair_metric) {
   double result = 0;
   with_loss(
       function,
       [&](const auto& loss) {
         if constexpr (is_by_pairs<std::decay_t<decltype(loss)>>)
-          result = loss.pair_loss(rows, row_sums, pair_metric);
+          result = loss.pair_loss(rows, pairs, row_sums, pair_metric);
       },
       Losses{});
   return result;

@@ -27,6 +27,9 @@ struct Function {
   bool entropy = false;
   bool entropy_of_usual_rows_only = false;
   Aggregation entropy_aggregation = {};
+
+  // Whether there is nothing to compute but the batch's counts.
+  bool counts_only() const { return loss == kNone && kl == kNone && !entropy; }
 };
 
 // What a loss is called and what it takes, for those who do not know its type.
@@ -56,9 +59,9 @@ unsigned columns_of(const Function& function);
 
 KindScales kind_scales(const Function& function, const BatchCounts& counts, const Coefficients& coefficients);
 
-// For a loss over pairs of rows: replaces the rows' sums by their weights; gives the loss and fills
-// pair_metric.
-double pair_loss(const Function& function, int64_t rows, double* row_sums, double* pair_metric);
+// For a loss over pairs of rows, a mean over so many pairs: replaces the rows' sums by their weights; gives
+// the loss and fills pair_metric.
+double pair_loss(const Function& function, int64_t rows, double pairs, double* row_sums, double* pair_metric);
 
 // The values of a call, in the order of value_names(): the total loss and every metric. A metric of a kind of
 // which the batch has no row is absent, and NaN here with its bit missing in `present`.
@@ -72,6 +75,7 @@ struct Outputs {
   float* grad_entropy = nullptr;  // per token, ∂loss/∂entropy
   double* values = nullptr;       // value_names(function) of them
   uint32_t present = 0;           // bit i: values[i] exists
+  double* counts = nullptr;       // the batch's own, whatever the normalizer: kCounts of them
 };
 
 }  // namespace policy_loss

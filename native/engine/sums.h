@@ -37,6 +37,26 @@ struct BatchCounts {
   PL_FN Counts all() const { return {tokens[0] + tokens[1], rows[0] + rows[1], columns}; }
 };
 
+// BatchCounts as plain numbers, in the order of its members.
+constexpr int kCounts = 5;
+PL_FN void write_counts(const BatchCounts& counts, double* out) {
+  for (int kind = 0; kind < 2; ++kind) {
+    out[kind] = counts.tokens[kind];
+    out[2 + kind] = counts.rows[kind];
+  }
+  out[4] = counts.columns;
+}
+PL_FN BatchCounts read_counts(const double* numbers) {
+  return {{numbers[0], numbers[1]}, {numbers[2], numbers[3]}, numbers[4]};
+}
+
+// The counts of a whole batch of which the one at hand is a part, so that the parts' results add up to the
+// whole's.
+struct Normalizer {
+  bool given = false;
+  BatchCounts counts;
+};
+
 // The weights of the policy loss's two kinds of rows: an unmasked token's contribution to Sums.loss is
 // row_weight(aggregation[kind], counts[kind], n_b)·ℓ, and that times scale[kind] goes into loss and gradient.
 struct KindScales {

@@ -61,11 +61,12 @@ struct Dpo {
             beta * (label_smoothing * right - (1.0 - label_smoothing) * wrong)};
   }
 
-  // The rows' sums in; out: the loss, the three metrics and, in place of the sums, the rows' weights.
-  PL_FN double pair_loss(int64_t rows, double* sums, double* metric) const {
+  // The rows' sums in; out: the loss and the three metrics, means over `pairs` pairs, and in place of the sums
+  // the rows' weights. Where all rows are one pair there is nothing to take a mean of.
+  PL_FN double pair_loss(int64_t rows, double pairs, double* sums, double* metric) const {
     double loss = 0, chosen = 0, rejected = 0, right = 0;
     if (pairwise) {
-      const double pairs = rows < 2 ? 1.0 : static_cast<double>(rows / 2);  // of no pair the means are 0
+      if (pairs < 1) pairs = 1;  // of no pair the means are 0
       for (int64_t row = 0; row + 1 < rows; row += 2) {
         chosen += sums[row];
         rejected += sums[row + 1];

@@ -95,4 +95,27 @@ PL_FN float exp_residual(float x) {
   return e.n == 0.0f ? e.tail : whole - 1.0f - x;
 }
 
+// ln x of a positive, normal x, below 2 ulp but near 1, where the error is 2 ulp of 1.
+PL_FN float log_positive(float x) {
+  const int32_t sqrt_half = 0x3f3504f3;
+  const int32_t bits = float_bits(x) - sqrt_half;
+  const float n = static_cast<float>(bits >> 23);
+  const float f = bits_float((bits & 0x7fffff) + sqrt_half) - 1.0f;  // x = 2^n·(1 + f)
+  // ln(1 + f) = 2·artanh(s), an odd series in s, |s| <= 0.172.
+  const float s = f / (2.0f + f);
+  const float t = s * s;
+  const float series = t * (0.333333333f + t * (0.2f + t * (0.142857143f + t * 0.111111111f)));
+  return n * 0.693147181f + 2.0f * (s + s * series);
+}
+
+// z − ln(1 + z) for z > −1/2, without the cancellation near 0.
+PL_FN float log1p_residual(float z) {
+  const float s = z / (2.0f + z);
+  const float t = s * s;
+  const float series =
+      0.333333333f +
+      t * (0.2f + t * (0.142857143f + t * (0.111111111f + t * (0.0909090909f + t * 0.0769230769f))));
+  return z < 0.5f ? s * (z - 2.0f * t * series) : z - log_positive(1.0f + z);
+}
+
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -36,6 +36,8 @@ struct Data {
   std::vector<float> column[kColumns];
   std::vector<uint16_t> half[kColumns];
   std::vector<uint8_t> mask, expert;
+  std::vector<uint8_t> live;  // per token: unmasked, of a row that counts
+  std::vector<uint32_t> copies;
   std::vector<int32_t> offsets;
   BatchView view;
   int64_t tokens = 0;
@@ -98,6 +100,7 @@ std::unique_ptr<Data> draw(const Shape& shape, DType dtype, bool per_row_advanta
         dtype == DType::kFloat32 ? static_cast<const void*>(data->column[c].data()) : data->half[c].data(),
         dtype, per_row};
   }
+  data->live = data->mask;
   data->view.mask = data->mask.data();
   data->view.expert = data->expert.data();
   return data;
@@ -128,15 +131,15 @@ double option_value(const std::string& name, const char* const* choices, int var
 
 struct Outcome {
   std::vector<float> grad, grad_entropy;
-  std::vector<double> values;
+  std::vector<double> values, counts;
   uint32_t present = 0;
 
   bool same_bits(const Outcome& other) const {
     const auto same = [](const auto& a, const auto& b) {
       return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
     };
-    return present == other.present && same(values, other.values) && same(grad, other.grad) &&
-           same(grad_entropy, other.grad_entropy);
+    return present == other.present && same(values, other.values) && same(counts, other.counts) &&
+           same(grad, other.grad) && same(grad_entropy, other.grad_entropy);
   }
 };
 
@@ -145,13 +148,20 @@ Outcome room(const Function& function, const Data& data) {
   outcome.grad.assign(data.tokens, 42.0f);
   outcome.grad_entropy.assign(data.tokens, 42.0f);
   outcome.values.assign(value_names(function).size(), 0.0);
+  outcome.counts.assign(kCounts, 42.0);
   return outcome;
 }
 
-Outcome on_cpu(const Function& function, const Data& data, const Coefficients& coefficients) {
+Outcome on_cpu(const Function& function, const Data& data, const Coefficients& coefficients,
+               const Normalizer& normalizer = {}) {
   Outcome outcome = room(function, data);
+  Outputs outputs;
+  outputs.grad = outcome.grad.data();
+  outputs.grad_entropy = outcome.grad_entropy.data();
+  outputs.values = outcome.values.data();
+  outputs.counts = outcome.counts.data();
   cpu::Evaluation evaluation(std::make_shared<cpu::PreparedFunction>(function), data.view, coefficients,
-                             {outcome.grad.data(), outcome.grad_entropy.data(), outcome.values.data()});
+                             normalizer, outputs);
   cpu::run_here(evaluation);
   outcome.present = evaluation.outputs().present;
   return outcome;
@@ -159,20 +169,22 @@ Outcome on_cpu(const Function& function, const Data& data, const Coefficients& c
 
 // From the host's memory, or of a batch on the device where one is given.
 Outcome on_device(const Function& function, const Data& data, const Coefficients& coefficients,
-                  const cuda::Resident* resident, const std::string& what) {
+                  const cuda::Resident* resident, const std::string& what,
+                  const Normalizer& normalizer = {}) {
   Outcome outcome = room(function, data);
   cuda::Result result;
   cuda::Call call;
   call.result = &result;
   call.grad = outcome.grad.data();
   call.grad_entropy = outcome.grad_entropy.data();
+  if (resident) call.copies = data.view.copies;
   cuda::Problem problem;
-  const cuda::Request request = cuda::request_of(function, coefficients);
+  const cuda::Request request = cuda::request_of(function, coefficients, normalizer);
   const cuda::Status status = resident ? cuda::evaluate(resident, request, call, &problem)
                                        : cuda::evaluate_host(0, data.view, request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  outcome.present = finish(function, result.counts, coefficients, result.sums, result.pair_loss,
-                           result.pair_metric, outcome.values.data());
+  outcome.present = cuda::finish_result(function, request, result, outcome.values.data());
+  write_counts(result.counts, outcome.counts.data());
   return outcome;
 }
 
@@ -195,12 +207,13 @@ void compare(const Outcome& expected, const Outcome& found, const Data& data, co
     expect(close(found.values[i], expected.values[i], scale_of_values),
            what + ": value " + std::to_string(i) + " " + std::to_string(found.values[i]) + ", not " +
                std::to_string(expected.values[i]));
+  expect(expected.counts == found.counts, what + ": counts");
   const auto compare_grad = [&](const std::vector<float>& a, const std::vector<float>& b, const char* name) {
     double scale = 0;
     for (const float x : b) scale = std::fmax(scale, std::fabs(x));
     bool all = true;
     for (int64_t i = 0; i < data.tokens; ++i)
-      all = all && (data.mask[i] != 0 ? close(a[i], b[i], scale) : a[i] == 0.0f && !std::signbit(a[i]));
+      all = all && (data.live[i] != 0 ? close(a[i], b[i], scale) : a[i] == 0.0f && !std::signbit(a[i]));
     expect(all, what + ": " + name);
   };
   compare_grad(found.grad, expected.grad, "grad");
@@ -275,6 +288,60 @@ void test_functions() {
     }
 }
 
+// Lets rows count more than once, or not at all; those may hold anything, but where pairs of rows are summed.
+void draw_copies(Data* data, unsigned most, bool pairs, unsigned seed) {
+  std::mt19937 random(seed);
+  const Layout& layout = data->view.layout;
+  for (int64_t row = 0; row < layout.rows; ++row) data->copies.push_back(random() % (most + 1));
+  data->view.copies = data->copies.data();
+  for (int64_t row = 0; row < layout.rows; ++row) {
+    if (data->copies[row] != 0) continue;
+    for (int64_t i = layout.begin(row); i < layout.begin(row) + layout.length(row); ++i) {
+      data->live[i] = 0;
+      for (int c = 0; c < kColumns && !pairs; ++c)
+        data->column[c][i] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+}
+
+// Rows that count more than once, batches that are parts of others, and functions without a term.
+void test_copies_and_normalizers() {
+  const Coefficients coefficients{0.3, 0.05, -0.02};
+  const int estimators = static_cast<int>(kl_estimators().size());
+  int turn = 0;
+  for (const Shape& shape : shapes())
+    for (int loss = kNone; loss < static_cast<int>(losses().size()); ++loss)
+      for (int aggregation = 0; aggregation < 4; ++aggregation) {
+        ++turn;
+        const auto data = draw(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
+        const bool pairs = loss != kNone && losses()[loss].pairs;
+        // Some with copies, of which some have no row left; some with a normalizer.
+        if (turn % 3 != 0) draw_copies(data.get(), turn % 7 == 0 ? 0 : 3, pairs, static_cast<unsigned>(turn));
+        Normalizer normalizer;
+        normalizer.given = turn % 3 != 1;
+        normalizer.counts = {{11.0 * turn, 7000}, {20, 9}, 40};
+        const bool terms = loss != kNone || aggregation != 0;
+        const int kl = terms ? turn % (estimators + 1) - 1 : kNone;
+        const Function function =
+            make_function(loss, turn, static_cast<Aggregation>(aggregation), kl, terms && turn % 2 == 0);
+        const std::string what = std::string("copies or normalizer, ") + shape.name + ", " +
+                                 (loss == kNone ? "no loss" : losses()[loss].name) + ", aggregation " +
+                                 std::to_string(aggregation) + ", kl " + std::to_string(kl);
+        const Outcome expected = on_cpu(function, *data, coefficients, normalizer);
+        const Outcome found = on_device(function, *data, coefficients, nullptr, what, normalizer);
+        compare(expected, found, *data, what);
+        cuda::Resident* resident = nullptr;
+        cuda::Problem problem;
+        expect(cuda::upload(0, data->view, nullptr, &resident, &problem) == cuda::Status::kOk,
+               std::string("upload: ") + problem.message);
+        setenv("POLICY_LOSS_EMULATION_SHUFFLE", std::to_string(turn).c_str(), 1);
+        const Outcome shuffled = on_device(function, *data, coefficients, resident, what, normalizer);
+        unsetenv("POLICY_LOSS_EMULATION_SHUFFLE");
+        expect(found.same_bits(shuffled), what + ": the same bits where it lies on the device");
+        cuda::release(resident);
+      }
+}
+
 void test_a_million_tokens() {
   const Coefficients coefficients{0.3, 0.05, -0.02};
   const auto data = draw({"a million tokens", 250, 4001, {}}, DType::kFloat32, false, 5);
@@ -326,7 +393,7 @@ void test_errors() {
   cuda::Call call;
   call.result = &result;
   cuda::Problem problem;
-  const cuda::Request request = cuda::request_of(function, {});
+  const cuda::Request request = cuda::request_of(function, {}, {});
   expect(cuda::device_count(&problem) == 1, "one emulated device");
   for (const int device : {-1, 1})
     expect(cuda::evaluate_host(device, data->view, request, call, &problem) == cuda::Status::kNoDevice,
@@ -366,6 +433,7 @@ void test_emulation() {
 
 int main() {
   test_functions();
+  test_copies_and_normalizers();
   test_a_million_tokens();
   test_kl_values();
   test_errors();

@@ -3,8 +3,12 @@
  * that a failure shrinks to a small shape and can be made again from what fast-check prints.
  */
 import fc from 'fast-check';
+import type { Batch } from '../../lib/index.js';
+import type { RewardedBatch } from '../reference/advantage.js';
+import { rowPositions } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
-import type { Family, Subject } from './subject.js';
+import { fromHalf, type Half, toHalf } from './half.js';
+import { type Family, FLOAT_COLUMNS, packedBatch, paddedBatch, type Subject } from './subject.js';
 
 export interface BatchSpec {
   seed: number;
@@ -100,6 +104,87 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     expertMask: Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1))),
     step: Array.from({ length: rows }, () => 60),
   };
+}
+
+export interface RewardSpec extends BatchSpec {
+  groups: 'one' | 'each' | 'some';
+  rewards: 'normal' | 'binary' | 'equal' | 'large';
+  /** Token-level rewards; else each row's reward stands on its last unmasked token. */
+  perToken: boolean;
+}
+
+export const rewardSpec: fc.Arbitrary<RewardSpec> = fc
+  .tuple(
+    batchSpec,
+    fc.record({
+      groups: fc.constantFrom('one', 'each', 'some', 'some'),
+      rewards: fc.constantFrom('normal', 'binary', 'equal', 'large'),
+      perToken: fc.boolean(),
+    }),
+  )
+  .map(([spec, more]) => ({ ...spec, ...more }));
+
+/** A batch that advantages can be made of, by any function; it still has advantages of its own. */
+export function makeRewarded(spec: RewardSpec): RewardedBatch {
+  const batch = makeBatch(spec);
+  const { uniform, normal, integer } = generator(spec.seed + 0x5eed);
+  const same = normal();
+  const reward = {
+    normal,
+    binary: () => integer(0, 1),
+    equal: () => same,
+    large: () => 10_000 + 100 * normal(),
+  }[spec.rewards];
+  const perRow = (value: (b: number) => number) => Array.from({ length: spec.rows }, (_, b) => value(b));
+  const perToken = (value: () => number) =>
+    Array.from({ length: spec.rows * batch.columns }, () => Math.fround(value()));
+  const group = { one: () => 0, each: (b: number) => b, some: () => integer(0, Math.floor(spec.rows / 3)) };
+  return {
+    ...batch,
+    rewards: perRow(() => Math.fround(reward())),
+    groupIds: perRow(group[spec.groups]),
+    runIds: perRow(() => integer(0, 2)),
+    rewardBaselines: perRow(() => Math.fround(normal())),
+    ...(spec.perToken ? { tokenLevelRewards: perToken(() => (uniform() < 0.5 ? 0 : reward())) } : {}),
+    values: perToken(normal),
+    teacherLogprob: Array.from(batch.oldLogprob!, (old) =>
+      Math.fround(spec.values === 'wide' ? -25 * uniform() : old + 0.5 * normal()),
+    ),
+  };
+}
+
+const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'teacherLogprob'] as const;
+const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
+const ID_COLUMNS = ['groupIds', 'runIds'] as const;
+
+/** Everything that the batch has as the library takes it, packed where its rows have lengths of their own. */
+export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
+  const laid = batch.rowLengths ? packedBatch(batch) : paddedBatch(batch);
+  const places = Array.from({ length: batch.rows }, (_, b) => [...rowPositions(batch, b)]).flat();
+  for (const name of TOKEN_COLUMNS) {
+    const column = batch[name];
+    if (column) laid[name] = Float32Array.from(places, (at) => column[at]!);
+  }
+  for (const name of ROW_COLUMNS) if (batch[name]) laid[name] = Float64Array.from(batch[name]);
+  for (const name of ID_COLUMNS) if (batch[name]) laid[name] = Array.from(batch[name]);
+  return laid;
+}
+
+/** The batch as 16-bit columns hold it, and laid out in such columns. */
+export function inHalf(
+  batch: RewardedBatch,
+  dtype: Half,
+): { rounded: RewardedBatch; laid: Batch & Record<string, unknown> } {
+  const rounded = { ...batch };
+  const names = [...FLOAT_COLUMNS, ...TOKEN_COLUMNS].filter((name) => batch[name]);
+  for (const name of names) {
+    rounded[name] = Array.from(batch[name]!, (x) => fromHalf(toHalf(x, dtype), dtype));
+  }
+  const laid = layOut(rounded);
+  for (const name of names) {
+    laid[name] = { data: Uint16Array.from(laid[name] as Float32Array, (x) => toHalf(x, dtype)), dtype };
+  }
+  return { rounded, laid };
 }
 
 /** The batch of the first seed from here on that leaves no token on a threshold of the subject's formula. */
@@ -206,6 +291,40 @@ export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
   },
   kl: { none: kl, k1: kl, k2: kl, k3: kl, low_var_kl: kl, abs: kl, corrected_k3: kl },
   entropy: { default: entropy, mix: entropy, none: entropy },
+};
+
+const stdThreshold = fc.oneof(fc.constantFrom(null, 0), between(0, 1.2));
+const stdLevel = fc.constantFrom('group', 'batch');
+
+/** Arguments of advantage functions by registry name, but for those that leave something to chance. */
+export const ADVANTAGE_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = {
+  ppo: fc.record({ gamma: between(0.9, 1), lam: between(0, 1) }),
+  reinforceplusplus: fc.record({ gamma: between(0.9, 1) }),
+  remax: fc.constant({}),
+  rloo: fc.constant({}),
+  grpo: fc.record({
+    epsilon: between(1e-6, 0.1),
+    std_threshold: stdThreshold,
+    rank_penalty: fc.oneof(fc.constant(null), between(0, 0.9)),
+    std_cal_level: stdLevel,
+  }),
+  step_wise_grpo: fc.record({
+    epsilon: between(1e-6, 0.1),
+    enable_step_norm: fc.boolean(),
+    std_threshold: stdThreshold,
+    std_cal_level: stdLevel,
+  }),
+  reinforce: fc.constant({}),
+  opmd: fc.record({ opmd_baseline: fc.constantFrom('mean', 'logavgexp'), tau: between(0.05, 3) }),
+  asymre: fc.record({ baseline_shift: between(-1, 1) }),
+  rec: fc.record({ epsilon: between(1e-6, 0.1), std_normalize: fc.boolean(), drop: fc.constant(null) }),
+  on_policy_distill: fc.record({ kl_coef: between(0.01, 2) }),
+  jsd: fc.record({
+    lambda_coef: fc.oneof(fc.constantFrom(0, 1), between(0.01, 0.99)),
+    kl_coef: between(0.01, 2),
+    temperature: between(0.3, 3),
+    chunk_size: fc.constantFrom(null, 1, 512),
+  }),
 };
 
 /** A batch that fits a function: dpo takes pairs of rows. */

@@ -5,7 +5,7 @@ import type { ReferenceBatch } from '../reference/index.js';
 import { generator } from './draw.js';
 
 export interface Tensor {
-  dtype: 'float32' | 'float64' | 'bool' | 'int64';
+  dtype: 'float32' | 'float64' | 'bool' | 'int32' | 'int64';
   shape: number[];
   data: number[];
 }
@@ -29,12 +29,33 @@ export interface EntropyLossCase extends Case {
   expected: { loss: number; metrics: Record<string, number>; grad_entropy: Tensor };
 }
 
+export interface AdvantageCase extends Case {
+  args: Record<string, unknown>;
+  expected: { advantages: Tensor; returns: Tensor; kept_rows: number[]; metrics: Record<string, number> };
+}
+export interface AlgorithmCase {
+  id: string;
+  algorithm: string;
+  policy_loss_fn: string;
+  policy_loss_fn_args: Record<string, unknown>;
+  kl_loss_fn: string;
+  kl_coef: number;
+  entropy_loss_fn: string;
+  entropy_coef: number;
+  loss_agg_mode: string;
+  inputs: Record<string, Tensor>;
+  expected: { loss: number; metrics: Record<string, number>; grad_logprob: Tensor; grad_entropy: Tensor };
+}
+
 const read = <T>(file: string): T[] =>
   JSON.parse(readFileSync(new URL(`../golden/${file}.json`, import.meta.url), 'utf8'));
 
 export const policyLossCases = read<PolicyLossCase>('policy_loss');
 export const klLossCases = read<KlLossCase>('kl_loss');
 export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
+
+export const advantageCases = read<AdvantageCase>('advantage');
+export const algorithmCases = read<AlgorithmCase>('algorithm');
 
 const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 

@@ -3,6 +3,8 @@ import assert from 'node:assert/strict';
 import type { Computed } from './subject.js';
 
 const RELATIVE = 2e-5;
+/** Of golden group advantages, which the source computed in float32. */
+export const GROUP_RELATIVE = 2e-4;
 
 export interface Expected {
   loss: number;
@@ -22,20 +24,26 @@ export function assertNumber(
   expected: number,
   what: string,
   magnitude = 0,
+  relative = RELATIVE,
 ): void {
-  const bound = RELATIVE * Math.max(Math.abs(expected), 0.05, magnitude / 20);
+  const bound = relative * Math.max(Math.abs(expected), 0.05, magnitude / 20);
   assert.ok(
     Math.abs(actual! - expected) <= bound,
     `${what} is ${actual}, expected ${expected} ± ${bound.toExponential(2)}`,
   );
 }
 
-export function assertArray(actual: ArrayLike<number>, expected: ArrayLike<number>, what: string): void {
+export function assertArray(
+  actual: ArrayLike<number>,
+  expected: ArrayLike<number>,
+  what: string,
+  relative = RELATIVE,
+): void {
   assert.equal(actual.length, expected.length, `length of ${what}`);
   let largest = 0;
   for (let i = 0; i < expected.length; i++) largest = Math.max(largest, Math.abs(expected[i]!));
   for (let i = 0; i < expected.length; i++) {
-    const bound = RELATIVE * Math.max(Math.abs(expected[i]!), largest / 100);
+    const bound = relative * Math.max(Math.abs(expected[i]!), largest / 100);
     if (!(Math.abs(actual[i]! - expected[i]!) <= bound)) {
       assert.fail(
         `${what}[${i}] is ${actual[i]}, expected ${expected[i]} ± ${bound.toExponential(2)} (largest ${largest})`,

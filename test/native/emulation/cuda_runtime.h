@@ -52,6 +52,9 @@ T min(T a, T b) {
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
 }
+inline int __clz(unsigned x) {
+  return x == 0 ? 32 : __builtin_clz(x);
+}
 
 enum cudaError_t {
   cudaSuccess = 0,
@@ -104,6 +107,9 @@ inline void __syncthreads(const char* file = __builtin_FILE(), int line = __buil
   emulation::wait_at_barrier({file, line});
 }
 inline void __threadfence() {}
+inline void __syncwarp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulation::exchange(0xffffffffu, 0, {file, line});
+}
 
 template <class T>
 T __shfl_down_sync(unsigned mask, T x, unsigned distance, const char* file = __builtin_FILE(),
@@ -118,6 +124,35 @@ T __shfl_down_sync(unsigned mask, T x, unsigned distance, const char* file = __b
     emulation::fault("%s:%d: a shuffle from lane %u, which is not in it", file, line, from);
   std::memcpy(&x, of_lane + from, sizeof x);
   return x;
+}
+
+template <class T>
+T __shfl_sync(unsigned mask, T x, int from, const char* file = __builtin_FILE(),
+              int line = __builtin_LINE()) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof x);
+  const uint64_t* const of_lane = emulation::exchange(mask, bits, {file, line});
+  if ((mask >> from & 1) == 0)
+    emulation::fault("%s:%d: a shuffle from lane %d, which is not in it", file, line, from);
+  std::memcpy(&x, of_lane + from, sizeof x);
+  return x;
+}
+
+inline unsigned __ballot_sync(unsigned mask, bool holds, const char* file = __builtin_FILE(),
+                              int line = __builtin_LINE()) {
+  const uint64_t* const of_lane = emulation::exchange(mask, holds, {file, line});
+  unsigned lanes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if ((mask >> lane & 1) != 0 && of_lane[lane] != 0) lanes |= 1u << lane;
+  return lanes;
+}
+
+template <class T>
+T atomicMax(T* to, T x) {
+  const T before = *to;
+  *to = before < x ? x : before;
+  return before;
 }
 
 template <class T>

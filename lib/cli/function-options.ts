@@ -1,7 +1,8 @@
-// A loss's own options on the command line: `--clip-range-low 0.1` for clip_range_low. The classes know their
-// options; nothing here lists them again.
+// Functions' own options on the command line: `--clip-range-low 0.1` for clip_range_low of a policy loss. The classes
+// know their options; nothing here lists them again.
 import { InvalidArgumentError, Option } from 'commander';
-import { LossError, POLICY_LOSS_FN, type TrinityValue } from '../index.js';
+import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN, type TrinityValue } from '../index.js';
+import { toCamelCase, toSnakeCase } from '../options.js';
 
 /**
  * The options that a command takes for a loss: those of its defaultArgs(), and of the words given those that are
@@ -9,12 +10,14 @@ import { LossError, POLICY_LOSS_FN, type TrinityValue } from '../index.js';
  *
  * @param loss its name in the registry.
  * @param words the command line's words.
- * @param taken option names that are the command's own, such as `--json`.
+ * @param taken option names that are the command's own, such as `--json`: the loss's of such a name is not among them.
  * @throws LossError `ERR_UNKNOWN_NAME` for the loss, `ERR_INVALID_OPTION` for a word that is nobody's option.
  */
 export function lossOptions(loss: string, words: readonly string[], taken: ReadonlySet<string>): Option[] {
   const defaults = POLICY_LOSS_FN.get(loss).defaultArgs();
-  const options = Object.entries(defaults).flatMap(([key, value]) => optionsFor(key, value));
+  const options = Object.entries(defaults)
+    .flatMap(([key, value]) => optionsFor(key, value))
+    .filter((option) => !taken.has(option.long!));
   const known = new Set([...taken, ...options.map((option) => option.long)]);
   for (const flag of flagsIn(words)) {
     if (known.has(flag)) continue;
@@ -23,6 +26,31 @@ export function lossOptions(loss: string, words: readonly string[], taken: Reado
     options.push(...further);
   }
   return options.map((option) => option.helpGroup(`Options of ${loss}:`));
+}
+
+const ADVANTAGE = 'advantage_';
+
+/**
+ * The options that a command takes for an advantage function: those of its defaultArgs(), as `--advantage-…`.
+ *
+ * @param name its name in the registry.
+ * @throws LossError `ERR_UNKNOWN_NAME` for the function.
+ */
+export function advantageOptions(name: string): Option[] {
+  return Object.entries(ADVANTAGE_FN.get(name).defaultArgs())
+    .flatMap(([key, value]) => optionsFor(`${ADVANTAGE}${key}`, value))
+    .map((option) => option.helpGroup(`Options of its advantage function ${name}:`));
+}
+
+/** Takes the values of {@link advantageOptions} out of those given on the command line: the function's arguments. */
+export function takeAdvantageArgs(name: string, given: Record<string, unknown>): Record<string, unknown> {
+  const args: Record<string, unknown> = {};
+  for (const key of Object.keys(ADVANTAGE_FN.get(name).defaultArgs())) {
+    const attribute = toCamelCase(`${ADVANTAGE}${key}`);
+    if (attribute in given) args[key] = given[attribute];
+    delete given[attribute];
+  }
+  return args;
 }
 
 /** The value of the last `--name value` or `--name=value`. */
@@ -35,22 +63,29 @@ export function optionValue(name: string, words: readonly string[]): string | un
   return value;
 }
 
-/** A class's complaint, which names options as code does, in the command line's spelling. */
-export function inKebabCase(message: string): string {
-  return message
-    .replace('known are backend, ', 'known are ')
-    .replace(/\b[a-z]+(?:[A-Z][a-z]*)+\b/g, (name) => (name.endsWith('Fn') ? name : kebab(name)));
-}
-
-function kebab(name: string): string {
-  return name.replace(/_/g, '-').replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-}
-
-function flagsIn(words: readonly string[]): string[] {
+export function flagsIn(words: readonly string[]): string[] {
   const end = words.indexOf('--');
   return (end < 0 ? words : words.slice(0, end))
     .filter((word) => word.startsWith('--'))
     .map((word) => word.replace(/=.*/s, ''));
+}
+
+/** A class's complaint, which names options as code does, in the command line's spelling. */
+export function inKebabCase(message: string): string {
+  return respelt(message.replace('known are backend, ', 'known are '), kebab);
+}
+
+/** The same in the spelling of configuration files. */
+export function inSnakeCase(message: string): string {
+  return respelt(message, toSnakeCase);
+}
+
+function respelt(message: string, spell: (name: string) => string): string {
+  return message.replace(/\b[a-z]+(?:[A-Z][a-z]*)+\b/g, (name) => (name.endsWith('Fn') ? name : spell(name)));
+}
+
+function kebab(name: string): string {
+  return toSnakeCase(name).replace(/_/g, '-');
 }
 
 function optionsFor(key: string, value: TrinityValue): Option[] {
@@ -60,9 +95,10 @@ function optionsFor(key: string, value: TrinityValue): Option[] {
       new Option(`--${name}`, 'switch it on').default(value),
       new Option(`--no-${name}`, 'switch it off'),
     ];
-  const option = new Option(`--${name} <value>`).argParser(
-    typeof value === 'number' ? parseNumber : parseEither,
-  );
+  const option =
+    typeof value === 'number'
+      ? numberOption(`--${name} <value>`)
+      : new Option(`--${name} <value>`).argParser(parseEither);
   return [value === null || value === undefined ? option : option.default(value)];
 }
 
@@ -95,6 +131,11 @@ function askedFor(loss: string, flag: string, taken: ReadonlySet<string>): Optio
 
 function isAboutOptions(error: unknown): error is LossError {
   return error instanceof LossError && error.code === 'ERR_INVALID_OPTION';
+}
+
+/** An option whose value is a number. */
+export function numberOption(flags: string, description?: string): Option {
+  return new Option(flags, description).argParser(parseNumber);
 }
 
 function parseNumber(text: string): number {

@@ -1,0 +1,360 @@
+// An algorithm's objective: policy loss − entropy loss + KL loss of a batch, in one pass over it.
+import type { NativeFunctionSpec } from '../../binding.js';
+import { readRowNumbers } from '../advantage/advantage-batch.js';
+import type { AdvantageComputeOptions, AdvantageFn } from '../advantage/advantage-fn.js';
+import { ADVANTAGE_FN } from '../advantage/index.js';
+import {
+  type Batch,
+  type ColumnName,
+  describeShape,
+  find,
+  keysOf,
+  type Layout,
+  missing,
+  readLayout,
+  readMask,
+} from '../batch.js';
+import { BatchReader } from '../batch-reader.js';
+import type { Counts } from '../counts.js';
+import { DeviceBatch } from '../device-batch.js';
+import type { EntropyLossFn } from '../entropy/entropy-loss-fn.js';
+import { ENTROPY_LOSS_FN } from '../entropy/index.js';
+import { LossError } from '../errors.js';
+import {
+  type Coefficients,
+  type ComputedAdvantages,
+  type ComputeOptions,
+  type ComputeSyncOptions,
+  countBatch,
+  countBatchSync,
+  Evaluator,
+  type Gradients,
+  gradArray,
+  type Metrics,
+  type Result,
+} from '../evaluator.js';
+import { KeyMapper } from '../key-mapper.js';
+import { KL_FN } from '../kl/index.js';
+import type { KLFn, KlPenaltyResult } from '../kl/kl-fn.js';
+import { checkLossAggMode, type LossAggMode } from '../options.js';
+import { POLICY_LOSS_FN } from '../policy-loss/index.js';
+import type { PolicyLossFn } from '../policy-loss/policy-loss-fn.js';
+import { type CheckedConfig, type FunctionArgs, names } from './config.js';
+
+/** Options of an objective's synchronous call. */
+export interface ObjectiveComputeSyncOptions extends ComputeSyncOptions {
+  /** Where to write ∂loss/∂entropy (B×T values); with `grad` alone it goes to a new array. */
+  gradEntropy?: Float32Array;
+  /** What the advantage function's random choices depend on, in the place of its own seed. */
+  seed?: number;
+}
+
+/** Options of an objective's call. */
+export interface ObjectiveComputeOptions extends ComputeOptions, ObjectiveComputeSyncOptions {}
+
+/** What an objective gives. */
+export interface ObjectiveResult extends Result {
+  /** [B, T] ∂loss/∂entropy, where a gradient was asked for. */
+  gradEntropy?: Float32Array;
+}
+
+/**
+ * An algorithm on a batch: policy loss − entropy loss + KL loss, with the gradient of that sum with respect to logprob
+ * and to entropy. The batch is read once for all three. Made by an algorithm's objective(), or from a configuration.
+ *
+ * Where the algorithm has an advantage function and the batch no advantages, they are computed first, from rewards; rows
+ * that the function drops then count neither as rows nor as tokens.
+ *
+ * Reads what its functions read. A term whose coefficient is 0 is left out where the batch lacks its column, so that
+ * entropyCoef 0 needs no entropy. Metrics: those of its functions.
+ *
+ * Source: Trinity-RFT, trinity.algorithm.
+ */
+export class Objective {
+  /** The algorithm's name. */
+  readonly algorithm: string;
+  /** Whose names the batch's keys may have, beside Trinity's. */
+  readonly backend: string;
+  readonly policyLossFn: PolicyLossFn<Partial<Record<string, number>>>;
+  readonly klLossFn: KLFn;
+  readonly entropyLossFn: EntropyLossFn;
+  /** undefined: the algorithm needs no advantages, or takes them as they are. */
+  readonly advantageFn: AdvantageFn | undefined;
+  /** What the KL penalty in the reward is by. */
+  readonly klPenaltyFn: KLFn;
+  /** How KL and entropy are aggregated. */
+  readonly lossAggMode: LossAggMode;
+  readonly #mapper: KeyMapper;
+  readonly #evaluators = new Map<string, Evaluator>();
+  readonly #finder: BatchReader;
+  readonly #counter: BatchReader;
+
+  /**
+   * @internal
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown function, `ERR_INVALID_OPTION` for an argument of one.
+   */
+  constructor(algorithm: string, config: CheckedConfig & { policy_loss_fn: string }) {
+    const backend = config.backend ?? 'verl';
+    const options = { backend };
+    this.algorithm = algorithm;
+    this.backend = backend;
+    this.lossAggMode = checkLossAggMode(`objective of ${algorithm}`, config.loss_agg_mode);
+    this.policyLossFn = POLICY_LOSS_FN.create(config.policy_loss_fn, policyLossArgs(config), options);
+    this.klLossFn = KL_FN.create(config.kl_loss_fn ?? 'none', config.kl_loss_fn_args, options);
+    this.entropyLossFn = ENTROPY_LOSS_FN.create(
+      config.entropy_loss_fn ?? 'none',
+      config.entropy_loss_fn_args,
+      options,
+    );
+    this.advantageFn =
+      config.advantage_fn === undefined
+        ? undefined
+        : ADVANTAGE_FN.create(config.advantage_fn, config.advantage_fn_args, options);
+    this.klPenaltyFn = KL_FN.create(config.kl_penalty_fn ?? 'none', config.kl_penalty_fn_args, options);
+    if (this.#penalises && !this.#rewardsTokens)
+      throw new LossError(
+        'ERR_INVALID_OPTION',
+        `kl_penalty_fn: expected none, as ${config.advantage_fn ?? 'no advantage function'} reads no token_level_rewards ` +
+          'that a penalty could be taken from',
+      );
+    this.#mapper = KeyMapper.get(backend);
+    this.#finder = new BatchReader(this.#mapper, { columns: [] });
+    this.#counter = new BatchReader(this.#mapper, { columns: [], expertMask: this.#tellsExperts(true) });
+  }
+
+  /**
+   * The loss, all metrics and, where asked for, both gradients, computed on the pool's threads while the event loop goes
+   * on.
+   *
+   * @returns rejects with LossError as compute() of a policy loss and of an advantage function does.
+   */
+  async compute(batch: Batch | DeviceBatch, options: ObjectiveComputeOptions = {}): Promise<ObjectiveResult> {
+    let found: FoundAdvantages | undefined;
+    if (this.#lacksAdvantages(batch)) {
+      const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
+      const penalty = this.#penalises
+        ? await this.klPenaltyFn.applyKlPenaltyToReward(this.#withScores(host))
+        : undefined;
+      found = joined(
+        await fn.computeFor(rewarded(host, penalty), advantageOptions, this.policyLossFn.looksUnderMask),
+        penalty,
+      );
+    }
+    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
+    const input = evaluator.read(batch, options.device, found?.computed);
+    const gradients = this.#gradients(input.layout, options);
+    const result = await evaluator.evaluate<Metrics>(
+      input,
+      this.#needed(gradients, options, batch),
+      options.normalizer,
+      coefficients(input.layout, options),
+      options.signal,
+    );
+    return withGradients(result, gradients, found);
+  }
+
+  /** The same at once. The results are the same to the bit. */
+  computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions = {}): ObjectiveResult {
+    let found: FoundAdvantages | undefined;
+    if (this.#lacksAdvantages(batch)) {
+      const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
+      const penalty = this.#penalises
+        ? this.klPenaltyFn.applyKlPenaltyToRewardSync(this.#withScores(host))
+        : undefined;
+      found = joined(
+        fn.computeForSync(rewarded(host, penalty), advantageOptions, this.policyLossFn.looksUnderMask),
+        penalty,
+      );
+    }
+    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
+    const input = evaluator.read(batch, undefined, found?.computed);
+    const gradients = this.#gradients(input.layout, options);
+    const result = evaluator.evaluateSync<Metrics>(
+      input,
+      this.#needed(gradients, options, batch),
+      options.normalizer,
+      coefficients(input.layout, options),
+    );
+    return withGradients(result, gradients, found);
+  }
+
+  /**
+   * A batch's counts, without rows that the advantage function drops. The sum of its parts' is what `normalizer` is to be
+   * when the parts are computed. Parts of a batch without advantages must be whole groups.
+   */
+  async count(batch: Batch | DeviceBatch, options: { seed?: number } = {}): Promise<Counts> {
+    if (!this.advantageFn?.definition.drops || !this.#lacksAdvantages(batch))
+      return countBatch(this.#counter, batch);
+    const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
+    const { computed } = await fn.computeFor(host, advantageOptions, false);
+    return countBatch(this.#counter, batch, computed.copies);
+  }
+
+  /** The same at once. */
+  countSync(batch: Batch | DeviceBatch, options: { seed?: number } = {}): Counts {
+    if (!this.advantageFn?.definition.drops || !this.#lacksAdvantages(batch))
+      return countBatchSync(this.#counter, batch);
+    const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
+    return countBatchSync(
+      this.#counter,
+      batch,
+      fn.computeForSync(host, advantageOptions, false).computed.copies,
+    );
+  }
+
+  get #penalises(): boolean {
+    return this.klPenaltyFn.term('token-mean', false) !== undefined;
+  }
+
+  get #rewardsTokens(): boolean {
+    return this.advantageFn?.definition.inputs.includes('token_level_rewards') ?? false;
+  }
+
+  #tellsExperts(withEntropy: boolean): boolean {
+    return this.policyLossFn.reads.expertMask || (withEntropy && this.entropyLossFn.rows === 'usual');
+  }
+
+  #lacksAdvantages(batch: Batch | DeviceBatch): boolean {
+    return (
+      this.advantageFn !== undefined &&
+      this.policyLossFn.reads.columns.includes('advantages') &&
+      !this.#finder.has(batch, 'advantages')
+    );
+  }
+
+  #advantageCall(batch: Batch | DeviceBatch, options: AdvantageComputeOptions) {
+    if (batch instanceof DeviceBatch) throw missing(keysOf(this.#mapper, 'advantages'), 'them on the device');
+    const advantageOptions: AdvantageComputeOptions = {};
+    if (options.seed !== undefined) advantageOptions.seed = options.seed;
+    if (options.signal !== undefined) advantageOptions.signal = options.signal;
+    return { fn: this.advantageFn!, host: batch, advantageOptions };
+  }
+
+  // The scores that a penalty is taken from: as given, else each row's reward on its last unmasked token.
+  #withScores(batch: Batch): Batch {
+    if (find(batch, keysOf(this.#mapper, 'token_level_scores'))) return batch;
+    const rewards = find(batch, keysOf(this.#mapper, 'rewards'));
+    const mask = find(batch, keysOf(this.#mapper, 'action_mask'));
+    if (!rewards) throw missing(keysOf(this.#mapper, 'token_level_scores'), 'a score per token, or rewards');
+    if (!mask) throw missing(keysOf(this.#mapper, 'action_mask'), 'a mask per token');
+    const layout = readLayout(batch, mask.value);
+    const masks = readMask(mask.key, mask.value, layout.tokens, describeShape(layout), layout);
+    const perRow = readRowNumbers(rewards.key, rewards.value, layout.rows);
+    return { ...batch, tokenLevelScores: onLastToken(perRow, masks, layout) };
+  }
+
+  #prepare(batch: Batch | DeviceBatch, computed: boolean) {
+    const lacks = (column: ColumnName) => !this.#finder.has(batch, column);
+    const kl =
+      this.klLossFn.klCoef === 0 && lacks('ref_logprob')
+        ? undefined
+        : this.klLossFn.term(this.lossAggMode, !lacks('old_logprob'));
+    const entropy =
+      this.entropyLossFn.entropyCoef === 0 && lacks('entropy')
+        ? undefined
+        : this.entropyLossFn.term(this.lossAggMode);
+    const key = `${kl?.name} ${entropy !== undefined} ${computed}`;
+    let evaluator = this.#evaluators.get(key);
+    if (!evaluator) {
+      evaluator = this.#evaluator(kl, entropy, computed);
+      this.#evaluators.set(key, evaluator);
+    }
+    const coefficients = (layout: Layout, { normalizer }: ObjectiveComputeSyncOptions): Coefficients => ({
+      ...this.policyLossFn.coefficients(batch, layout, normalizer),
+      klCoef: this.klLossFn.klCoef,
+      entropyCoef: 0 - this.entropyLossFn.entropyCoef,
+    });
+    return { evaluator, coefficients };
+  }
+
+  #evaluator(
+    kl: NativeFunctionSpec['kl'],
+    entropy: NativeFunctionSpec['entropy'],
+    computed: boolean,
+  ): Evaluator {
+    const columns = new Set<ColumnName>(this.policyLossFn.reads.columns);
+    if (computed) columns.delete('advantages');
+    if (kl) columns.add('ref_logprob');
+    if (kl && this.klLossFn.takesOldLogprob && kl.name !== 'k3') columns.add('old_logprob');
+    if (entropy) columns.add('entropy');
+    const reader = new BatchReader(this.#mapper, {
+      columns: [...columns],
+      expertMask: this.#tellsExperts(entropy !== undefined),
+      perToken: ['logprob', 'entropy'],
+    });
+    const spec: NativeFunctionSpec = { policyLoss: this.policyLossFn.policyLoss };
+    if (kl) spec.kl = kl;
+    if (entropy) spec.entropy = entropy;
+    return new Evaluator(spec, reader);
+  }
+
+  #gradients(layout: Layout, { grad, gradEntropy }: ObjectiveComputeSyncOptions): Gradients {
+    const wanted = grad !== undefined && grad !== false;
+    return {
+      grad: gradArray(layout, grad),
+      gradEntropy: gradArray(layout, gradEntropy ?? wanted, 'gradEntropy'),
+    };
+  }
+
+  // A new array is all zeros already, which is what the gradient is without an entropy term.
+  #needed(
+    gradients: Gradients,
+    { gradEntropy }: ObjectiveComputeSyncOptions,
+    batch: Batch | DeviceBatch,
+  ): Gradients {
+    const hasEntropy =
+      this.entropyLossFn.rows !== 'none' &&
+      (this.entropyLossFn.entropyCoef !== 0 || gradEntropy !== undefined) &&
+      this.#finder.has(batch, 'entropy');
+    return hasEntropy || gradEntropy !== undefined ? gradients : { grad: gradients.grad };
+  }
+}
+
+interface FoundAdvantages {
+  computed: ComputedAdvantages;
+  metrics: Metrics;
+}
+
+// The advantage function's result with the penalty's metrics, if there was one.
+function joined(found: FoundAdvantages, penalty: KlPenaltyResult | undefined): FoundAdvantages {
+  if (!penalty) return found;
+  const { kl, kl_coef } = penalty.metrics;
+  return {
+    computed: found.computed,
+    metrics: { ...found.metrics, 'kl_penalty/kl': kl!, 'kl_penalty/kl_coef': kl_coef! },
+  };
+}
+
+function rewarded(batch: Batch, penalty: KlPenaltyResult | undefined): Batch {
+  return penalty ? { ...batch, tokenLevelRewards: penalty.tokenLevelRewards } : batch;
+}
+
+function withGradients(
+  { loss, metrics }: Result,
+  { grad, gradEntropy }: Gradients,
+  found: FoundAdvantages | undefined,
+): ObjectiveResult {
+  const result: ObjectiveResult = { loss, metrics: found ? { ...metrics, ...found.metrics } : metrics };
+  if (grad) result.grad = grad;
+  if (gradEntropy) result.gradEntropy = gradEntropy;
+  return result;
+}
+
+function onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Float32Array {
+  const scores = new Float32Array(layout.tokens);
+  for (let row = 0; row < layout.rows; row++) {
+    const begin = layout.offsets ? layout.offsets[row]! : row * layout.columns;
+    let last = (layout.offsets ? layout.offsets[row + 1]! : begin + layout.columns) - 1;
+    while (last >= begin && mask[last] === 0) last--;
+    if (last >= begin) scores[last] = rewards[row]!;
+  }
+  return scores;
+}
+
+// loss_agg_mode reaches the policy loss too, where it aggregates and its own arguments do not say how.
+function policyLossArgs(config: CheckedConfig & { policy_loss_fn: string }): FunctionArgs {
+  const args = config.policy_loss_fn_args ?? {};
+  const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(config.policy_loss_fn).defaultArgs();
+  if (config.loss_agg_mode === undefined || !aggregates || names(args, 'loss_agg_mode')) return args;
+  return { ...args, loss_agg_mode: config.loss_agg_mode };
+}

@@ -1,0 +1,73 @@
+// Advantage functions of distillation: how much likelier a teacher holds each sampled token than the policy
+// that sampled it. d = teacher_logprob − old_logprob.
+//
+// Source: Trinity-RFT; on-policy distillation: arXiv 2306.13649.
+#pragma once
+
+#include "advantage/advantage.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// A token's divergence, which the metrics add up along the row, and its advantage.
+struct DistillTerm {
+  float divergence, advantage;
+};
+
+struct OnPolicyDistill {
+  static constexpr const char* name = "on_policy_distill";
+  struct Options {
+    double kl_coef;
+  };
+  static constexpr Field<Options> fields[] = {{"kl_coef", &Options::kl_coef}};
+  static constexpr const char* divergence = "kl";
+
+  float kl_coef;
+
+  explicit OnPolicyDistill(const Options& o) : kl_coef(static_cast<float>(o.kl_coef)) {}
+
+  PL_FN DistillTerm token(float old_logprob, float teacher_logprob) const {
+    const float d = teacher_logprob - old_logprob;
+    return {-d, kl_coef * d};
+  }
+};
+
+// The generalised Jensen-Shannon divergence of one token, β·(t − M) + (1 − β)·(s − M) with M the mixture's
+// log-probability. In terms of d = t − s it is β·d − ln(1 − β + β·e^d), which does not change where 1 − β and −d
+// take the places of β and d. So β is at most ½ here, and what is left cancels nowhere.
+struct Jsd {
+  static constexpr const char* name = "jsd";
+  struct Options {
+    double lambda_coef, kl_coef, temperature;
+  };
+  static constexpr Field<Options> fields[] = {
+      {"lambda_coef", &Options::lambda_coef},
+      {"kl_coef", &Options::kl_coef},
+      {"temperature", &Options::temperature},
+  };
+  static constexpr const char* divergence = "jsd";
+
+  float beta, rest, kl_coef, slope;
+  float in_middle;
+
+  explicit Jsd(const Options& o)
+      : beta(static_cast<float>(o.lambda_coef > 0.5 ? 1.0 - o.lambda_coef : o.lambda_coef)),
+        rest(static_cast<float>(o.lambda_coef > 0.5 ? o.lambda_coef : 1.0 - o.lambda_coef)),
+        kl_coef(static_cast<float>(o.kl_coef)),
+        slope(static_cast<float>((o.lambda_coef > 0.5 ? -1.0 : 1.0) / o.temperature)),
+        in_middle(o.lambda_coef == 0 || o.lambda_coef == 1 ? 0.0f : 1.0f) {}
+
+  PL_FN DistillTerm token(float old_logprob, float teacher_logprob) const {
+    const float d = (teacher_logprob - old_logprob) * slope;
+    // With z = β·(e^d − 1), the logarithm is ln(1 + z), and β·d is z less β·(e^d − 1 − d).
+    const float residual = exp_residual(d);
+    const float z = beta * (d + residual);
+    const float near = log1p_residual(z) - beta * residual;
+    const float far = -rest * d - log_positive(beta + rest * exp(-d));
+    const float middle = z < 8.0f ? near : far;
+    // The ends are no limits of the middle: t − s turns its sign with β's place, and is there −d.
+    const float divergence = in_middle != 0.0f ? middle : -d;
+    return {divergence, -kl_coef * divergence};
+  }
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,294 @@
+#include "cpu/advantages.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "advantage/draw.h"
+#include "cpu/engine.h"
+
+namespace policy_loss::cpu {
+namespace {
+
+constexpr int64_t kGroupsOfPiece = 512;
+
+}  // namespace
+
+AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const AdvantageBatch& batch,
+                                         const AdvantageOutputs& outputs, uint64_t seed,
+                                         double* not_finite_row)
+    : function_(std::move(function)),
+      batch_(batch),
+      outputs_(outputs),
+      seed_(seed),
+      not_finite_row_(not_finite_row) {
+  const int64_t rows = batch.tokens.layout.rows;
+  const double* options = function_.options.data();
+  bool whole_rows = false;
+  switch (function_.shape) {
+    case AdvantageShape::kGroup:
+      with_advantage(
+          function_.index, options,
+          [&]<class F>(const F& f) {
+            if constexpr (is_of_token_rewards<F>) {
+              needs_facts_ = true;
+              pass_.facts_of = kTokenRewards;
+            }
+            if constexpr (has_rank_penalty<F>) {
+              needs_facts_ = f.rank_penalty != 0;
+              pass_.facts_of = kSampledLogprob;
+            }
+          },
+          GroupAdvantages{});
+      whole_rows = needs_facts_;
+      if (!outputs_.scores) scores_.resize(rows);
+      if (!outputs_.copies) copies_.resize(rows);
+      break;
+    case AdvantageShape::kRecurrence:
+      whole_rows = true;
+      with_advantage(
+          function_.index, options,
+          [&]<class F>(const F&) { whitened_ = F::whitened; },
+          RecurrentAdvantages{});
+      break;
+    case AdvantageShape::kDistill:
+      row_sums_.resize(2 * rows);
+      break;
+  }
+  chunks_ = plan_chunks(batch.tokens.layout, whole_rows);
+  bad_.resize(chunks_.size());
+  if (needs_facts_) facts_.resize(rows);
+  if (whitened_) spreads_.resize(chunks_.size());
+  if (function_.shape == AdvantageShape::kDistill) parts_.resize(2 * chunks_.size());
+  if (!outputs_.scores) outputs_.scores = scores_.data();
+  if (!outputs_.copies) outputs_.copies = copies_.data();
+  pass_.index = function_.index;
+  pass_.scale = 1;
+  pass_.facts = facts_.data();
+  pass_.row_sums = row_sums_.data();
+}
+
+bool AdvantageEvaluation::check_abort() {
+  // The flag is written by JavaScript in shared memory.
+  if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
+  return aborted();
+}
+
+bool AdvantageEvaluation::blame() {
+  for (const NotFinite& bad : bad_)
+    if (not_finite_.array == Culprit::kNone) not_finite_ = bad;
+  if (not_finite_.array == Culprit::kNone) return false;
+  *not_finite_row_ = static_cast<double>(not_finite_.row);
+  return true;
+}
+
+int64_t AdvantageEvaluation::next_phase() {
+  ++phase_;
+  // The task lies where it stays only now.
+  pass_.batch = &batch_;
+  pass_.options = function_.options.data();
+  pass_.outputs = outputs_;
+  pass_.scores = outputs_.scores;
+  if (check_abort()) return 0;
+  switch (function_.shape) {
+    case AdvantageShape::kGroup:
+      return next_group_phase();
+    case AdvantageShape::kRecurrence:
+      return next_recurrence_phase();
+    case AdvantageShape::kDistill:
+      if (phase_ == 1 && chunks() > 0) return chunks();
+      finish_distillation();
+      return 0;
+  }
+  return 0;
+}
+
+void AdvantageEvaluation::run(int64_t piece) {
+  if (check_abort()) return;
+  switch (function_.shape) {
+    case AdvantageShape::kGroup:
+      if (phase_ == 1 && piece == 0)
+        find_units();
+      else if (phase_ == 1)
+        target()->row_facts(pass_, chunks_[piece - 1], &bad_[piece - 1]);
+      else if (phase_ == 2)
+        score_groups(piece);
+      else
+        target()->broadcast(pass_, chunks_[piece]);
+      break;
+    case AdvantageShape::kRecurrence:
+      if (whitened_ && phase_ == 1)
+        target()->measure(pass_, chunks_[piece], &spreads_[piece], &bad_[piece]);
+      else
+        target()->recur(pass_, chunks_[piece], &bad_[piece]);
+      break;
+    case AdvantageShape::kDistill:
+      target()->distill(pass_, chunks_[piece], &parts_[2 * piece]);
+      break;
+  }
+}
+
+int64_t AdvantageEvaluation::next_group_phase() {
+  if (phase_ == 1) return 1 + (needs_facts_ ? chunks() : 0);
+  if (blame()) return 0;
+  if (phase_ == 2) {
+    rules_.resize(groups_.size());
+    group_rows_.resize(groups_.size());
+    if (groups_.size() > 0) return (groups_.size() + kGroupsOfPiece - 1) / kGroupsOfPiece;
+    phase_ = 3;
+  }
+  if (phase_ == 3) {
+    count_copies();
+    return outputs_.advantages ? chunks() : 0;
+  }
+  return 0;
+}
+
+// Row-sized, and so the work of one piece, beside those that read tokens.
+void AdvantageEvaluation::find_units() {
+  const int64_t rows = batch_.tokens.layout.rows;
+  for (int64_t row = 0; batch_.rewards && row < rows; ++row) {
+    if (std::isfinite(batch_.rewards[row])) continue;
+    not_finite_ = {Culprit::kRewards, row};
+    return;
+  }
+  groups_ = find_groups(rows, batch_.groups, batch_.runs);
+  if (!batch_.rewards) return;
+  unit_rewards_.resize(groups_.units());
+  for (int64_t unit = 0; unit < groups_.units(); ++unit)
+    unit_rewards_[unit] = batch_.rewards[groups_.last_row[unit]];
+  batch_std_ = moments_of(groups_.units(), [&](int64_t unit) { return unit_rewards_[unit]; }).sample_std();
+}
+
+void AdvantageEvaluation::score_groups(int64_t piece) {
+  std::vector<double> values;
+  with_advantage(
+      function_.index, function_.options.data(),
+      [&](const auto& f) {
+        const int64_t first = piece * kGroupsOfPiece;
+        const int64_t last = std::min(first + kGroupsOfPiece, groups_.size());
+        for (int64_t group = first; group < last; ++group) score_group(f, group, &values);
+      },
+      GroupAdvantages{});
+}
+
+template <class F>
+void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<double>* values) {
+  const int64_t* const members = groups_.members.data() + groups_.offsets[group];
+  const int64_t size = groups_.offsets[group + 1] - groups_.offsets[group];
+  const auto reward = [&](int64_t i) {
+    if constexpr (is_of_token_rewards<F>)
+      return facts_[members[i]];
+    else
+      return unit_rewards_[members[i]];
+  };
+  values->resize(size);
+  for (int64_t i = 0; i < size; ++i) (*values)[i] = reward(i);
+  const auto value = [&](int64_t i) { return (*values)[i]; };
+  std::vector<bool> left_out;
+
+  if constexpr (has_rank_penalty<F>) {
+    if (f.rank_penalty != 0 && size > 1) {
+      // The likelier an answer was, the more of its reward is taken.
+      std::vector<int64_t> order(size);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int64_t a, int64_t b) { return facts_[members[a]] < facts_[members[b]]; });
+      for (int64_t rank = 0; rank < size; ++rank)
+        (*values)[order[rank]] = f.penalised((*values)[order[rank]], rank, size);
+    }
+  }
+  if constexpr (has_balance<F>) {
+    if (f.balance && size > 1) {
+      const double mean = moments_of(size, value).mean;
+      std::vector<int64_t> negatives;
+      for (int64_t i = 0; i < size; ++i)
+        if ((*values)[i] < mean) negatives.push_back(i);
+      const int64_t surplus = 2 * static_cast<int64_t>(negatives.size()) - size;
+      if (surplus > 0) {
+        left_out.resize(size);
+        draw_surplus(seed_, group, surplus, static_cast<int64_t>(negatives.size()), negatives.data());
+        for (int64_t i = 0; i < surplus; ++i) left_out[negatives[i]] = true;
+      }
+    }
+  }
+
+  GroupMoments moments = moments_of(size, value, [&](int64_t i) { return left_out.empty() || !left_out[i]; });
+  moments.batch_std = batch_std_;
+  if constexpr (has_soft_baseline<F>) {
+    if (f.soft) moments.log_mean_exp = log_mean_exp(size, value, f.tau);
+  }
+  const GroupRule rule = f.rule(moments);
+  rules_[group] = rule;
+  double rows = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t unit = members[i];
+    rows += static_cast<double>(groups_.unit_rows[unit]);
+    double score = rule.score(reward(i));
+    if constexpr (is_by_runs<F>) {
+      if (f.step_norm) score /= static_cast<double>(groups_.unit_rows[unit]);
+    }
+    const bool counts = rule.kept && (left_out.empty() || !left_out[i]);
+    // Of a run, its last row holds the score until all rows get it.
+    outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
+    outputs_.copies[groups_.last_row[unit]] = rule.kept ? 1 : 0;
+  }
+  group_rows_[group] = rows;
+}
+
+// What follows from all groups together: the metrics, and how often each row counts.
+void AdvantageEvaluation::count_copies() {
+  GroupTotals totals;
+  for (int64_t group = 0; group < groups_.size(); ++group) totals.add(rules_[group], group_rows_[group]);
+  finish_group_metrics(function_, totals, outputs_.values);
+  if (!groups_.unit_of_row.empty()) {
+    for (int64_t row = 0; row < batch_.tokens.layout.rows; ++row) {
+      const int64_t last = groups_.last_row[groups_.unit_of_row[row]];
+      outputs_.scores[row] = outputs_.scores[last];
+      outputs_.copies[row] = outputs_.copies[last];
+    }
+  }
+  with_advantage(
+      function_.index, function_.options.data(),
+      [&]<class F>(const F& f) {
+        if constexpr (has_duplicates<F>) {
+          if (!f.duplicates) return;
+          std::vector<int64_t> kept;
+          for (int64_t group = 0; group < groups_.size(); ++group)
+            if (rules_[group].kept) kept.push_back(group);
+          const auto count_again = [&](int64_t group) {
+            for (int64_t at = groups_.offsets[group]; at < groups_.offsets[group + 1]; ++at)
+              ++outputs_.copies[groups_.members[at]];
+          };
+          draw_duplicates(seed_, groups_.size(), static_cast<int64_t>(kept.size()), kept.data(), count_again);
+        }
+      },
+      GroupAdvantages{});
+}
+
+int64_t AdvantageEvaluation::next_recurrence_phase() {
+  if (phase_ == 1) return chunks();
+  if (blame() || !whitened_ || phase_ > 2) return 0;
+  Spread all;
+  for (const Spread& part : spreads_) all.add(part);
+  const double variance = all.count > 1 ? all.squares / (all.count - 1) : 0.0;
+  pass_.shift = all.mean;
+  pass_.scale = all.count > 0 ? 1.0 / std::sqrt(variance + 1e-8) : 0.0;
+  return chunks();
+}
+
+void AdvantageEvaluation::finish_distillation() {
+  const int64_t rows = batch_.tokens.layout.rows;
+  for (int64_t i = 0; i < chunks(); ++i) {
+    if (!chunks_[i].is_part()) continue;
+    for (int k = 0; k < 2; ++k) row_sums_[2 * chunks_[i].first_row + k] += parts_[2 * i + k];
+  }
+  std::vector<double> divergences(rows), advantages(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    divergences[row] = row_sums_[2 * row];
+    advantages[row] = row_sums_[2 * row + 1];
+  }
+  finish_distill_metrics(rows, divergences.data(), advantages.data(), outputs_.values);
+}
+
+}  // namespace policy_loss::cpu

@@ -1,0 +1,237 @@
+// The host's side of advantage functions on a device.
+#include "cuda/advantages.h"
+
+#include <cmath>
+
+#include "cuda/advantages.cuh"
+
+namespace policy_loss::cuda {
+namespace {
+
+// Rows longer than this are worth a whole block.
+constexpr int64_t kLongRow = 4 * kSpanStep;
+
+NotFinite first_not_finite(Culprit array, const double* numbers, int64_t n) {
+  for (int64_t i = 0; numbers && i < n; ++i)
+    if (!std::isfinite(numbers[i])) return {array, i};
+  return {};
+}
+
+// The earlier of the two that is there.
+NotFinite earlier(const NotFinite& a, const NotFinite& b) {
+  if (a.array == Culprit::kNone || b.array == Culprit::kNone) return a.array == Culprit::kNone ? b : a;
+  return b.row < a.row ? b : a;
+}
+
+template <class T>
+const T* send_array(Context& context, const T* from, int64_t n, Buffer* buffer) {
+  if (!from) return nullptr;
+  *buffer = context.allocate(n * sizeof(T));
+  context.order_copies_after_kernels();
+  context.send(buffer->as<void>(), from, buffer->bytes());
+  return buffer->as<T>();
+}
+
+DeviceGroups send_groups(Context& context, const GroupsView& host, int64_t rows) {
+  DeviceGroups groups;
+  groups.view = host;
+  if (!host.offsets) return groups;
+  groups.view.offsets = send_array(context, host.offsets, host.size + 1, &groups.offsets);
+  groups.view.members = send_array(context, host.members, host.units, &groups.members);
+  groups.view.last_row = send_array(context, host.last_row, host.units, &groups.last_row);
+  groups.view.unit_rows = send_array(context, host.unit_rows, host.units, &groups.unit_rows);
+  groups.view.unit_of_row = send_array(context, host.unit_of_row, rows, &groups.unit_of_row);
+  return groups;
+}
+
+}  // namespace
+
+DeviceInputs send_inputs(Context& context, const AdvantageInputs& host) {
+  const int64_t rows = host.tokens.layout.rows;
+  DeviceInputs inputs;
+  inputs.view.rewards = send_array(context, host.rewards, rows, &inputs.rewards);
+  inputs.view.baselines = send_array(context, host.baselines, rows, &inputs.baselines);
+  inputs.groups = send_groups(context, host.groups, rows);
+  inputs.runs = send_groups(context, host.runs, rows);
+  inputs.view.groups = inputs.groups.view;
+  inputs.view.runs = inputs.runs.view;
+  inputs.bad_rewards = first_not_finite(Culprit::kRewards, host.rewards, rows);
+  inputs.bad_baselines = first_not_finite(Culprit::kBaselines, host.baselines, rows);
+  context.order_kernels_after_copies();
+  return inputs;
+}
+
+unsigned columns_of_advantage(const AdvantageRequest& request) {
+  unsigned columns = 0;
+  switch (request.shape) {
+    case AdvantageShape::kGroup:
+      with_advantage(
+          request.index, request.options,
+          [&]<class F>(const F& f) {
+            if constexpr (is_of_token_rewards<F>) columns = 1u << kTokenRewards;
+            if constexpr (has_rank_penalty<F>) columns = f.rank_penalty != 0 ? 1u << kSampledLogprob : 0;
+          },
+          GroupAdvantages{});
+      break;
+    case AdvantageShape::kRecurrence:
+      with_advantage(
+          request.index, request.options,
+          [&]<class F>(const F&) { columns = 1u << kTokenRewards | F::columns; }, RecurrentAdvantages{});
+      break;
+    case AdvantageShape::kDistill:
+      columns = 1u << kSampledLogprob | 1u << kTeacherLogprob;
+      break;
+  }
+  return columns;
+}
+
+template <class T>
+T* AdvantageRun::room(int64_t n) {
+  return rooms_.emplace_back(context_.allocate(n * sizeof(T))).as<T>();
+}
+
+template <class Part>
+Parts<Part> AdvantageRun::parts() {
+  return {room<Part>(rows_), room<Part>(pass_.spans), room<Part>(pass_.spans)};
+}
+
+AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request,
+                           bool per_token, bool returns)
+    : context_(context), inputs_(inputs), shape_(request.shape), rows_(inputs.view.tokens.layout.rows) {
+  const AdvantageInputs& view = inputs.view;
+  pass_.batch = view.tokens;
+  pass_.tokens = inputs.tokens;
+  pass_.span = context.span_of(pass_.tokens);
+  pass_.spans = (pass_.tokens + pass_.span - 1) / pass_.span;
+  pass_.rewards = view.rewards;
+  pass_.baselines = view.baselines;
+  pass_.seed = request.seed;
+  pass_.state = room<AdvantageState>(1);
+  check(cudaMemsetAsync(pass_.state, 0, sizeof(AdvantageState), context.compute()));
+  if (shape_ != AdvantageShape::kGroup || per_token)
+    pass_.advantages = room<float>(whole_quads(pass_.tokens));
+  if (shape_ == AdvantageShape::kRecurrence && returns)
+    pass_.returns = room<float>(whole_quads(pass_.tokens));
+  switch (shape_) {
+    case AdvantageShape::kGroup:
+      with_advantage(
+          request.index, request.options, [&](const auto& f) { launch_group(f, per_token); },
+          GroupAdvantages{});
+      break;
+    case AdvantageShape::kRecurrence:
+      with_advantage(
+          request.index, request.options, [&](const auto& f) { launch_recurrence(f); },
+          RecurrentAdvantages{});
+      break;
+    case AdvantageShape::kDistill:
+      with_advantage(
+          request.index, request.options, [&](const auto& f) { launch_distill(f); }, DistillAdvantages{});
+      break;
+  }
+}
+
+template <class F>
+void AdvantageRun::launch_group(const F& f, bool per_token) {
+  pass_.groups = is_by_runs<F> ? inputs_.view.runs : inputs_.view.groups;
+  const int64_t units = pass_.groups.units;
+  const int64_t groups = pass_.groups.size;
+  const Grid per_row = context_.grid_of_threads(rows_);
+  bool needs_facts = is_of_token_rewards<F>;
+  pass_.facts_of = kTokenRewards;
+  if constexpr (has_rank_penalty<F>) {
+    if (f.rank_penalty != 0) {
+      needs_facts = true;
+      pass_.facts_of = kSampledLogprob;
+    }
+  }
+  if (!is_of_token_rewards<F> || !pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
+  if (needs_facts) {
+    pass_.parts = parts<RowPart>();
+    pass_.facts = room<double>(rows_);
+    launch(fact_kernel, context_.grid_of_warps(pass_.spans), pass_);
+    launch(row_fact_kernel, per_row, pass_);
+  }
+  if constexpr (has_rank_penalty<F>) {
+    if (f.rank_penalty != 0) {
+      pass_.penalised = room<double>(units);
+      launch(rank_kernel<F>, context_.grid_of_threads(units), pass_, f);
+    }
+  }
+  if constexpr (has_balance<F>) {
+    pass_.drawn = room<int64_t>(units);
+    pass_.left_out = room<uint8_t>(units);
+  }
+  pass_.scores = room<float>(rows_);
+  pass_.copies = room<uint32_t>(rows_);
+  pass_.unit_scores = is_by_runs<F> ? room<float>(units) : pass_.scores;
+  pass_.unit_copies = is_by_runs<F> ? room<uint32_t>(units) : pass_.copies;
+  pass_.outcomes = room<GroupOutcome>(groups);
+  launch(group_kernel<F>, context_.grid_of_warps(groups), pass_, f);
+  if constexpr (is_by_runs<F>) launch(run_kernel, per_row, pass_);
+  if constexpr (has_duplicates<F>) {
+    if (f.duplicates) {
+      pass_.kept = room<int64_t>(groups);
+      pass_.again = room<uint32_t>(groups);
+      launch(draw_kernel, context_.grid_of_warps(1), pass_);
+      launch(count_again_kernel, context_.grid_of_warps(groups), pass_);
+    }
+  }
+  if (per_token) launch(broadcast_kernel, context_.grid_of_warps(pass_.spans), pass_);
+}
+
+template <class F>
+void AdvantageRun::launch_recurrence(const F& f) {
+  if (!pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
+  if constexpr (has_baseline_column<F>) bad_ = earlier(inputs_.bad_baselines, bad_);
+  if constexpr (F::whitened) pass_.partials = room<double>(2 * context_.most_blocks());
+  if (pass_.batch.layout.columns > kLongRow)
+    launch(recurrence_kernel<F, kWarps>, context_.grid(rows_), pass_, f);
+  else
+    launch(recurrence_kernel<F, 1>, context_.grid_of_warps(rows_), pass_, f);
+  if constexpr (F::whitened) {
+    const Grid quads = context_.grid_of_threads(whole_quads(pass_.tokens) / kQuad);
+    launch(spread_kernel, quads, pass_);
+    launch(whiten_kernel, quads, pass_, F::masked);
+  }
+}
+
+template <class F>
+void AdvantageRun::launch_distill(const F& f) {
+  pass_.distill_parts = parts<DistillPart>();
+  pass_.row_divergences = room<double>(rows_);
+  pass_.row_advantages = room<double>(rows_);
+  launch(distill_kernel<F>, context_.grid_of_warps(pass_.spans), pass_, f);
+  launch(row_distill_kernel, context_.grid_of_threads(rows_), pass_);
+}
+
+ColumnView AdvantageRun::column() const {
+  const bool per_row = shape_ == AdvantageShape::kGroup;
+  return {per_row ? pass_.scores : pass_.advantages, DType::kFloat32, per_row};
+}
+
+bool AdvantageRun::fetch(const AdvantageCall& call, const int32_t* abort) {
+  check(cudaGetLastError());
+  context_.order_copies_after_kernels();
+  AdvantageState state;
+  context_.receive(&state, pass_.state, sizeof state, abort);
+  NotFinite found;
+  if (state.bad != 0) {
+    const unsigned long long key = ~state.bad;
+    found = {static_cast<Culprit>(key % 8), static_cast<int64_t>(key / 8)};
+  }
+  *call.not_finite = earlier(bad_, found);
+  if (call.not_finite->array != Culprit::kNone) return false;
+  const auto copy = [&](auto* to, const auto* from, int64_t n) {
+    if (to && from) context_.receive(to, from, n * sizeof(*to), abort);
+  };
+  copy(call.advantages, pass_.advantages, pass_.tokens);
+  copy(call.returns, pass_.returns, pass_.tokens);
+  copy(call.scores, pass_.scores, rows_);
+  copy(call.copies, pass_.copies, rows_);
+  copy(call.groups, pass_.outcomes, pass_.groups.size);
+  copy(call.row_divergences, pass_.row_divergences, rows_);
+  copy(call.row_advantages, pass_.row_advantages, rows_);
+  return true;
+}
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,495 @@
+// The kernels of advantage functions.
+//
+// Group functions are row-sized work but for the facts of rows that come from tokens, and for the advantages
+// per token where those are asked for. A warp takes a group: its lanes load rewards side by side, and all of
+// them add the same numbers in the members' order, so that a mean has the CPU's bits, and with it every
+// comparison that decides over a row. Random choices are drawn by one lane with the CPU's own numbers.
+//
+// Recurrences are scans from a row's end: x_t = term_t + decay·x_{t+1} over a stretch is what the stretch
+// gives by itself plus a power of decay times what comes after it, and such pieces are put together in a
+// fixed tree. A team of warps takes a row, however long, in stretches of 128 tokens a warp. Everything is in
+// float64.
+#pragma once
+
+#include "advantage/draw.h"
+#include "cuda/spans.cuh"
+#include "engine/advantage_registry.h"
+
+namespace policy_loss::cuda {
+
+__device__ __forceinline__ int64_t first_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+}
+__device__ __forceinline__ int64_t all_warps() {
+  return static_cast<int64_t>(gridDim.x) * kWarps;
+}
+__device__ __forceinline__ int64_t first_thread() {
+  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+__device__ __forceinline__ int64_t all_threads() {
+  return static_cast<int64_t>(gridDim.x) * kThreads;
+}
+
+__device__ __forceinline__ bool is_finite(float x) {
+  return x - x == 0.0f;
+}
+
+__device__ __forceinline__ void blame(const AdvantagePass& pass, Culprit array, int64_t row) {
+  const unsigned long long key = 8ull * static_cast<unsigned long long>(row) + static_cast<unsigned>(array);
+  atomicMax(&pass.state->bad, ~key);
+}
+
+// Those of a quad's bits whose values are NaN or infinite.
+__device__ __forceinline__ unsigned not_finite(const Quad& quad) {
+  unsigned bad = 0;
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) bad |= is_finite(quad[j]) ? 0u : 1u << j;
+  return bad;
+}
+
+template <Reuse reuse>
+__device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
+  Quad quad = load_quad<reuse>(view, i);
+  widen(view.dtype, &quad);
+  return quad;
+}
+
+// ---- Group functions ----
+
+// What a function must know of rows' tokens: the sum of all token rewards, masked or not, or of the unmasked
+// log-probabilities; and how many tokens are unmasked.
+inline __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePass pass) {
+  const ColumnView& view = pass.batch.column[pass.facts_of];
+  const bool rewards = pass.facts_of == kTokenRewards;
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+    sum_rows(
+        pass, pass.parts, span,
+        [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
+          const unsigned live = load_mask<Reuse::kLater>(pass.batch.mask, i) & which;
+          part->tokens += __popc(live);
+          if (!view.data) return;
+          const Quad x = load_floats<Reuse::kNever>(view, i);
+          if (rewards && (not_finite(x) & which) != 0) blame(pass, Culprit::kTokenRewards, row);
+          const unsigned summed = rewards ? which : live;
+#pragma unroll
+          for (int j = 0; j < kQuad; ++j) part->sum += summed >> j & 1 ? x[j] : 0.0f;
+        },
+        [](int64_t, const RowPart&) {});
+}
+
+inline __global__ void __launch_bounds__(kThreads) row_fact_kernel(const AdvantagePass pass) {
+  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
+    const RowPart part = whole_row(pass, pass.parts, row);
+    if (pass.facts_of != kTokenRewards)
+      pass.facts[row] = part.sum / (static_cast<double>(part.tokens) + 1e-8);
+    else if (pass.batch.column[kTokenRewards].data)
+      pass.facts[row] = part.sum;
+    else  // the row's reward stands on its last unmasked token
+      pass.facts[row] = part.tokens > 0 ? pass.rewards[row] : 0.0;
+  }
+}
+
+// A thread finds one member's rank in its group: how many come before it, by their facts and then in order.
+template <class F>
+__global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass, const F f) {
+  const GroupsView& groups = pass.groups;
+  for (int64_t at = first_thread(); at < groups.units; at += all_threads()) {
+    int64_t low = 0, high = groups.size - 1;  // the group
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (groups.offsets[middle + 1] > at)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    const int64_t first = groups.offsets[low], last = groups.offsets[low + 1];
+    const double fact = pass.facts[groups.members[at]];
+    int64_t rank = 0;
+    for (int64_t other = first; other < last; ++other) {
+      const double theirs = pass.facts[groups.members[other]];
+      rank += theirs < fact || (theirs == fact && other < at) ? 1 : 0;
+    }
+    const double reward = pass.rewards[groups.last_row[groups.members[at]]];
+    pass.penalised[at] = last - first > 1 ? f.penalised(reward, rank, last - first) : reward;
+  }
+}
+
+// Numbers that a warp goes through together, each the same to all lanes: every lane loads one of 32.
+template <class Load>
+class InTurn {
+ public:
+  __device__ __forceinline__ InTurn(int64_t n, Load load) : load_(load), n_(n) {}
+
+  __device__ __forceinline__ double operator()(int64_t i) {
+    if (i / kWarp != chunk_) {
+      chunk_ = i / kWarp;
+      const int64_t mine = chunk_ * kWarp + threadIdx.x % kWarp;
+      x_ = mine < n_ ? load_(mine) : 0.0;
+    }
+    return __shfl_sync(kAllLanes, x_, static_cast<int>(i % kWarp));
+  }
+
+ private:
+  Load load_;
+  int64_t n_;
+  int64_t chunk_ = -1;
+  double x_ = 0;
+};
+
+// Where a group has more rewards below the mean than others, marks the surplus of them, drawn at random, as
+// left out.
+template <class Reward>
+__device__ __forceinline__ void leave_out_surplus(const AdvantagePass& pass, int64_t group, int64_t size,
+                                                  double mean, Reward reward) {
+  const int lane = threadIdx.x % kWarp;
+  int64_t* const negatives = pass.drawn + pass.groups.offsets[group];
+  uint8_t* const left_out = pass.left_out + pass.groups.offsets[group];
+  int64_t n = 0;
+  for (int64_t first = 0; first < size; first += kWarp) {
+    const int64_t i = first + lane;
+    const bool negative = i < size && reward(i) < mean;
+    const unsigned found = __ballot_sync(kAllLanes, negative);
+    if (negative) negatives[n + __popc(found & ((1u << lane) - 1u))] = i;
+    if (i < size) left_out[i] = 0;
+    n += __popc(found);
+  }
+  __syncwarp();
+  const int64_t surplus = 2 * n - size;
+  if (lane == 0 && surplus > 0) {
+    draw_surplus(pass.seed, group, surplus, n, negatives);
+    for (int64_t i = 0; i < surplus; ++i) left_out[negatives[i]] = 1;
+  }
+  __syncwarp();
+}
+
+template <class F>
+__global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pass, const F f) {
+  const GroupsView& groups = pass.groups;
+  const int lane = threadIdx.x % kWarp;
+  for (int64_t group = first_warp(); group < groups.size; group += all_warps()) {
+    const int64_t first = groups.offsets[group];
+    const int64_t size = groups.offsets[group + 1] - first;
+    const int64_t* const members = groups.members + first;
+    const auto reward = [&](int64_t i) {
+      if constexpr (is_of_token_rewards<F>)
+        return pass.facts[members[i]];
+      else
+        return pass.rewards[groups.last_row[members[i]]];
+    };
+    const auto seen = [&](int64_t i) { return pass.penalised ? pass.penalised[first + i] : reward(i); };
+    bool choosy = false;
+    GroupMoments moments;
+    if constexpr (has_balance<F>) {
+      choosy = f.balance && size > 1;
+      if (choosy) {
+        const double mean = moments_of(size, InTurn(size, seen)).mean;
+        leave_out_surplus(pass, group, size, mean, reward);
+        const auto counts = [&](int64_t i) { return pass.left_out[first + i] != 0 ? 0.0 : 1.0; };
+        InTurn counts_in_turn(size, counts);
+        moments =
+            moments_of(size, InTurn(size, seen), [=](int64_t i) mutable { return counts_in_turn(i) != 0; });
+      }
+    }
+    if (!choosy) moments = moments_of(size, InTurn(size, seen));
+    moments.batch_std = groups.batch_std;
+    if constexpr (has_soft_baseline<F>) {
+      if (f.soft) moments.log_mean_exp = log_mean_exp(size, InTurn(size, seen), f.tau);
+    }
+    const GroupRule rule = f.rule(moments);
+    int64_t rows = 0;
+    for (int64_t i = lane; i < size; i += kWarp) {
+      const int64_t unit = members[i];
+      rows += groups.unit_rows[unit];
+      double score = rule.score(reward(i));
+      if constexpr (is_by_runs<F>) {
+        if (f.step_norm) score /= static_cast<double>(groups.unit_rows[unit]);
+      }
+      const bool counts = rule.kept && !(choosy && pass.left_out[first + i] != 0);
+      pass.unit_scores[unit] = counts ? static_cast<float>(score) : 0.0f;
+      pass.unit_copies[unit] = rule.kept ? 1 : 0;
+    }
+    rows = warp_sum(rows);
+    if (lane == 0) {
+      GroupOutcome outcome;
+      for (int k = 0; k < kGroupMetrics; ++k) outcome.metric[k] = rule.metric[k];
+      outcome.rows = static_cast<double>(rows);
+      outcome.kept = rule.kept;
+      pass.outcomes[group] = outcome;
+    }
+  }
+}
+
+// Gives every row what its run has.
+inline __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePass pass) {
+  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
+    const int64_t unit = pass.groups.unit_of_row[row];
+    pass.scores[row] = pass.unit_scores[unit];
+    pass.copies[row] = pass.unit_copies[unit];
+  }
+}
+
+// Draws the groups that stand in for dropped ones, by one warp: rare, and as long as there are groups.
+inline __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePass pass) {
+  if (threadIdx.x >= kWarp) return;
+  const int lane = threadIdx.x;
+  const int64_t groups = pass.groups.size;
+  int64_t n = 0;
+  for (int64_t first = 0; first < groups; first += kWarp) {
+    const int64_t group = first + lane;
+    const bool kept = group < groups && pass.outcomes[group].kept;
+    const unsigned found = __ballot_sync(kAllLanes, kept);
+    if (kept) pass.kept[n + __popc(found & ((1u << lane) - 1u))] = group;
+    if (group < groups) pass.again[group] = 0;
+    n += __popc(found);
+  }
+  __syncwarp();
+  if (lane == 0)
+    draw_duplicates(pass.seed, groups, n, pass.kept, [&](int64_t group) { ++pass.again[group]; });
+}
+
+inline __global__ void __launch_bounds__(kThreads) count_again_kernel(const AdvantagePass pass) {
+  for (int64_t group = first_warp(); group < pass.groups.size; group += all_warps())
+    for (int64_t at = pass.groups.offsets[group] + threadIdx.x % kWarp; at < pass.groups.offsets[group + 1];
+         at += kWarp)
+      pass.copies[pass.groups.members[at]] += pass.again[group];
+}
+
+// A row's score on each of its unmasked tokens.
+inline __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+    for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
+      const float score = pass.scores[row];
+      for_quads(from, to, [&](int64_t i, unsigned which) {
+        const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i);
+        float value[kQuad];
+#pragma unroll
+        for (int j = 0; j < kQuad; ++j) value[j] = live >> j & 1 ? score : 0.0f;
+        store_quad(pass.advantages, i, which, value);
+      });
+    });
+}
+
+// ---- Recurrences ----
+
+// decay to the powers that a warp's scan needs.
+struct DecayPowers {
+  double of_lanes[5];  // over 4, 8, 16, 32 and 64 tokens
+  double to_end;       // from the end of this lane's quad to the end of the warp's stretch
+  double of_warp;      // over the whole stretch
+
+  __device__ __forceinline__ DecayPowers(double decay, int lane) {
+    double power = decay * decay;
+    power *= power;
+    to_end = 1;
+    // The bits of 31 − lane say which powers make up the distance.
+#pragma unroll
+    for (int k = 0; k < 5; ++k) {
+      of_lanes[k] = power;
+      to_end *= (kWarp - 1 - lane) >> k & 1 ? power : 1.0;
+      power *= power;
+    }
+    of_warp = power;
+  }
+};
+
+// A team of `warps` warps takes a row from its end, a stretch of 128 tokens a warp at a time.
+template <class F, int warps>
+__global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePass pass, const F f) {
+  constexpr bool reads_values = (F::columns & reads(static_cast<Column>(kValues))) != 0;
+  constexpr int64_t stretch = static_cast<int64_t>(warps) * kSpanStep;
+  const Layout& layout = pass.batch.layout;
+  const ColumnView& reward_view = pass.batch.column[kTokenRewards];
+  const ColumnView& value_view = pass.batch.column[kValues];
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp % warps;
+  const DecayPowers powers(f.decay, lane);
+  // What the team's warps tell each other, by turns in one half and the other, so that none is overwritten
+  // before all have read it.
+  __shared__ double suffixes[2][kWarps];
+  __shared__ int unmasked[2][kWarps];
+  int turn = 0;
+  double sums[2] = {};  // of unmasked advantages, and how many they are
+
+  const int64_t team = static_cast<int64_t>(blockIdx.x) * (kWarps / warps) + threadIdx.x / kWarp / warps;
+  const int64_t teams = static_cast<int64_t>(gridDim.x) * (kWarps / warps);
+  for (int64_t row = team; row < layout.rows; row += teams) {
+    const int64_t begin = layout.begin(row);
+    const int64_t end = begin + layout.length(row);
+    const int64_t aligned = begin / kQuad * kQuad;
+    double baseline = 0;
+    if constexpr (has_baseline_column<F>) baseline = pass.baselines[row];
+    // Without token rewards the row's reward stands on its last unmasked token, which is yet to be come to.
+    bool reward_waits = !reward_view.data;
+    double carried = 0;  // x of the token after the stretch
+    for (int64_t at = end > begin ? aligned + (end - 1 - aligned) / stretch * stretch : aligned - 1;
+         at >= aligned; at -= stretch) {
+      const int64_t i = at + (warp * kWarp + lane) * kQuad;
+      const unsigned which = i < end ? bits_within(i, begin, end) : 0;
+      unsigned live = 0;
+      Quad rewards{}, values{};
+      float next = 0;  // the value of the token after the quad
+      if (which != 0) {
+        live = load_mask<Reuse::kLater>(pass.batch.mask, i) & which;
+        if (reward_view.data) {
+          rewards = load_floats<Reuse::kNever>(reward_view, i);
+          if ((not_finite(rewards) & (F::reads_masked ? which : live)) != 0)
+            blame(pass, Culprit::kTokenRewards, row);
+        }
+        if constexpr (reads_values) {
+          values = load_floats<Reuse::kNever>(value_view, i);
+          if ((not_finite(values) & which) != 0) blame(pass, Culprit::kValues, row);
+          if (i + kQuad < end) next = load_one(value_view, i + kQuad);
+        }
+      }
+
+      int rewarded = -1;  // which of the quad's tokens has the row's reward
+      if (reward_waits) {
+        const unsigned lanes = __ballot_sync(kAllLanes, live != 0);
+        bool mine = lanes != 0 && lane == kWarp - 1 - __clz(lanes);
+        bool any = lanes != 0;
+        if constexpr (warps > 1) {
+          if (lane == 0) unmasked[turn][warp] = any;
+          __syncthreads();
+          any = false;
+          for (int other = 0; other < warps; ++other) {
+            any = any || unmasked[turn][other] != 0;
+            mine = mine && !(other > warp && unmasked[turn][other] != 0);
+          }
+        }
+        if (mine) rewarded = kWarp - 1 - __clz(live);
+        reward_waits = !any;
+      }
+
+      double terms[kQuad];
+      const auto token = [&](int j) {
+        const bool last = i + j + 1 >= end;
+        return RecurrenceToken{j == rewarded ? pass.rewards[row] : rewards[j], values[j],
+                               last            ? 0.0f
+                               : j + 1 < kQuad ? values[j + 1 < kQuad ? j + 1 : 0]
+                                               : next,
+                               (live >> j & 1) != 0};
+      };
+      double suffix = 0;
+#pragma unroll
+      for (int j = kQuad - 1; j >= 0; --j) {
+        terms[j] = which >> j & 1 ? f.term(token(j)) : 0.0;
+        suffix = terms[j] + f.decay * suffix;
+      }
+      // Of the tokens from this lane's first to the end of the warp's stretch.
+#pragma unroll
+      for (int k = 0; k < 5; ++k) {
+        const double after = __shfl_down_sync(kAllLanes, suffix, 1u << k);
+        suffix += lane + (1 << k) < kWarp ? powers.of_lanes[k] * after : 0.0;
+      }
+      const double after_lane = __shfl_down_sync(kAllLanes, suffix, 1u);
+      const double of_warp = __shfl_sync(kAllLanes, suffix, 0);
+      double after_warp = carried;
+      if constexpr (warps > 1) {
+        if (lane == 0) suffixes[turn][warp] = of_warp;
+        __syncthreads();
+        for (int other = warps - 1; other >= 0; --other) {
+          if (other == warp) after_warp = carried;
+          carried = suffixes[turn][other] + powers.of_warp * carried;
+        }
+        turn ^= 1;
+      } else {
+        carried = of_warp + powers.of_warp * carried;
+      }
+
+      double x = (lane + 1 < kWarp ? after_lane : 0.0) + powers.to_end * after_warp;
+      float advantages[kQuad], returns[kQuad];
+#pragma unroll
+      for (int j = kQuad - 1; j >= 0; --j) {
+        x = terms[j] + f.decay * x;
+        const RecurrenceToken t = token(j);
+        const double a = f.advantage(x, t, baseline);
+        advantages[j] = static_cast<float>(a);
+        returns[j] = static_cast<float>(f.returns(x, t));
+        sums[0] += t.unmasked ? a : 0.0;
+      }
+      sums[1] += __popc(live);
+      store_quad(pass.advantages, i, which, advantages);
+      if (pass.returns) store_quad(pass.returns, i, which, returns);
+    }
+  }
+
+  if constexpr (F::whitened) {
+    double total;
+    if (!grid_sum(sums, pass.partials, &pass.state->ticket, &total)) return;
+    if (threadIdx.x == 0) pass.state->mean = total;
+    if (threadIdx.x == 1) pass.state->count = total;
+    __syncthreads();
+    if (threadIdx.x == 0 && pass.state->count > 0) pass.state->mean /= pass.state->count;
+  }
+}
+
+// How far the unmasked advantages of the whole batch lie from their mean.
+inline __global__ void __launch_bounds__(kThreads) spread_kernel(const AdvantagePass pass) {
+  const double mean = pass.state->mean;
+  double squares[1] = {};
+  for (int64_t i = first_thread() * kQuad; i < pass.tokens; i += all_threads() * kQuad) {
+    const unsigned live = load_mask<Reuse::kLater>(pass.batch.mask, i) & bits_within(i, i, pass.tokens);
+    const Quad a = load_floats<Reuse::kLater>(ColumnView{pass.advantages}, i);
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      const double d = a[j] - mean;
+      squares[0] += live >> j & 1 ? d * d : 0.0;
+    }
+  }
+  double total;
+  if (!grid_sum(squares, pass.partials, &pass.state->ticket, &total)) return;
+  if (threadIdx.x != 0) return;
+  const double count = pass.state->count;
+  const double variance = count > 1 ? total / (count - 1) : 0.0;
+  pass.state->scale = count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
+}
+
+// masked: advantages under the mask are 0.
+inline __global__ void __launch_bounds__(kThreads) whiten_kernel(const AdvantagePass pass, bool masked) {
+  const double mean = pass.state->mean;
+  const double scale = pass.state->scale;
+  for (int64_t i = first_thread() * kQuad; i < pass.tokens; i += all_threads() * kQuad) {
+    const unsigned live = masked ? load_mask<Reuse::kNever>(pass.batch.mask, i) : 0xf;
+    const Quad a = load_floats<Reuse::kLater>(ColumnView{pass.advantages}, i);
+    float whitened[kQuad];
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      whitened[j] = live >> j & 1 ? static_cast<float>((a[j] - mean) * scale) : 0.0f;
+    store_quad(pass.advantages, i, bits_within(i, i, pass.tokens), whitened);
+  }
+}
+
+// ---- Distillation ----
+
+template <class F>
+__global__ void __launch_bounds__(kThreads) distill_kernel(const AdvantagePass pass, const F f) {
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+    sum_rows(
+        pass, pass.distill_parts, span,
+        [&](int64_t, int64_t i, unsigned which, DistillPart* part) {
+          const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i) & which;
+          const Quad old = load_floats<Reuse::kNever>(pass.batch.column[kSampledLogprob], i);
+          const Quad teacher = load_floats<Reuse::kNever>(pass.batch.column[kTeacherLogprob], i);
+          float value[kQuad];
+#pragma unroll
+          for (int j = 0; j < kQuad; ++j) {
+            const DistillTerm term = f.token(old[j], teacher[j]);
+            const bool unmasked = (live >> j & 1) != 0;
+            value[j] = unmasked ? term.advantage : 0.0f;
+            part->divergence += unmasked ? term.divergence : 0.0f;
+            part->advantage += unmasked ? term.advantage : 0.0f;
+          }
+          store_quad(pass.advantages, i, which, value);
+        },
+        [](int64_t, const DistillPart&) {});
+}
+
+inline __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
+  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
+    const DistillPart part = whole_row(pass, pass.distill_parts, row);
+    pass.row_divergences[row] = part.divergence;
+    pass.row_advantages[row] = part.advantage;
+  }
+}
+
+}  // namespace policy_loss::cuda

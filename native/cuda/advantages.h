@@ -1,0 +1,66 @@
+// One advantage function on a device: its inputs there, its kernels in their order, its results.
+#pragma once
+
+#include <vector>
+
+#include "cuda/context.h"
+
+namespace policy_loss::cuda {
+
+// Groups on a device. `view` points into the buffers.
+struct DeviceGroups {
+  GroupsView view;
+  Buffer offsets, members, last_row, unit_rows, unit_of_row;
+};
+
+// What advantage functions read, on a device: beside columns and mask, which others hold, the arrays per row.
+struct DeviceInputs {
+  AdvantageInputs view;
+  int64_t tokens = 0;
+  Buffer rewards, baselines;
+  DeviceGroups groups, runs;
+  // The first number that is not finite; it is row-sized work, and found as they are sent.
+  NotFinite bad_rewards, bad_baselines;
+};
+// Sends what is per row. The view of tokens, and their number, are for the caller to fill in.
+DeviceInputs send_inputs(Context& context, const AdvantageInputs& host);
+
+// The AdvantageColumns that a function reads where they are there.
+unsigned columns_of_advantage(const AdvantageRequest& request);
+
+class AdvantageRun {
+ public:
+  // Launches all kernels. Of a group function the advantages are per row; with per_token per token as well.
+  AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request, bool per_token,
+               bool returns);
+
+  // What a loss reads: one advantage per row of a group function, else one per token; and how often rows
+  // count.
+  ColumnView column() const;
+  const uint32_t* copies() const { return pass_.copies; }
+
+  // Waits for the results and copies them out. False where a number was not finite, and nothing else is told.
+  bool fetch(const AdvantageCall& call, const int32_t* abort);
+
+ private:
+  template <class F>
+  void launch_group(const F& f, bool per_token);
+  template <class F>
+  void launch_recurrence(const F& f);
+  template <class F>
+  void launch_distill(const F& f);
+  template <class T>
+  T* room(int64_t n);
+  template <class Part>
+  Parts<Part> parts();
+
+  Context& context_;
+  const DeviceInputs& inputs_;
+  AdvantageShape shape_;
+  int64_t rows_;
+  AdvantagePass pass_{};
+  NotFinite bad_;  // as found when the inputs were sent
+  std::vector<Buffer> rooms_;
+};
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,135 @@
+/**
+ * An algorithm's objective, policy − entropy + KL, out of the references of its parts: losses, metrics and gradients are
+ * sums. What rows count is said in the plainest way there is: a row that was dropped is not in the batch, and one that
+ * counts twice is in it twice; its gradient is then the sum over its places.
+ */
+import type { RewardedBatch } from './advantage.js';
+import type { Args, ReferenceResult } from './batch.js';
+import {
+  formulas,
+  referenceEntropyLosses,
+  referenceKl,
+  referencePolicyLosses,
+  standsOnEdge,
+} from './index.js';
+
+/** Each part by registry name with its arguments, loss_agg_mode among them; `none` is left out. */
+export interface Parts {
+  policy: { name: string; args: Args };
+  kl: { name: string; args: Args };
+  entropy: { name: string; args: Args };
+}
+
+export interface ReferenceObjective extends ReferenceResult {
+  gradEntropy: Float64Array;
+}
+
+const PER_TOKEN = [
+  'logprob',
+  'oldLogprob',
+  'refLogprob',
+  'advantages',
+  'entropy',
+  'actionMask',
+  'tokenLevelRewards',
+  'values',
+  'teacherLogprob',
+] as const;
+const PER_ROW = [
+  'rowLengths',
+  'expertMask',
+  'step',
+  'rewards',
+  'groupIds',
+  'runIds',
+  'rewardBaselines',
+] as const;
+
+/** The batch of these rows alone, in this order; a row may be named more than once. T stays what it was. */
+export function takeRows(batch: RewardedBatch, rows: readonly number[]): RewardedBatch {
+  const taken: Record<string, unknown> = { ...batch, rows: rows.length };
+  const places = rows.flatMap((b) => Array.from({ length: batch.columns }, (_, t) => b * batch.columns + t));
+  for (const name of PER_TOKEN) {
+    const column = batch[name];
+    if (column) taken[name] = places.map((at) => column[at]!);
+  }
+  for (const name of PER_ROW) {
+    const column = batch[name];
+    if (column) taken[name] = rows.map((b) => column[b]!);
+  }
+  return taken as unknown as RewardedBatch;
+}
+
+/** `times`: how often each row counts; once where absent. */
+export function referenceObjective(
+  { policy, kl, entropy }: Parts,
+  batch: RewardedBatch,
+  times?: ArrayLike<number>,
+): ReferenceObjective {
+  const rows = Array.from({ length: batch.rows }, (_, b) =>
+    new Array<number>(times?.[b] ?? 1).fill(b),
+  ).flat();
+  const counted = takeRows(batch, rows);
+  // The trainer's step is what it is with no row left to say it.
+  if (batch.step) counted.step = batch.step;
+  const whole: ReferenceObjective = {
+    loss: 0,
+    metrics: {},
+    grad: new Float64Array(batch.rows * batch.columns),
+    gradEntropy: new Float64Array(batch.rows * batch.columns),
+    magnitude: { loss: 0, metrics: {} },
+  };
+  const add = (part: ReferenceResult, sign: number, gradient: Float64Array) => {
+    whole.loss += sign * part.loss;
+    whole.magnitude.loss += part.magnitude.loss;
+    Object.assign(whole.metrics, part.metrics);
+    Object.assign(whole.magnitude.metrics, part.magnitude.metrics);
+    rows.forEach((b, place) => {
+      for (let t = 0; t < batch.columns; t++)
+        gradient[b * batch.columns + t]! += sign * part.grad[place * batch.columns + t]!;
+    });
+  };
+  add(referencePolicyLosses[policy.name]!(policy.args, counted), 1, whole.grad);
+  if (kl.name !== 'none') add(referenceKl[kl.name]!.loss(kl.args, counted), 1, whole.grad);
+  if (entropy.name !== 'none')
+    add(referenceEntropyLosses[entropy.name]!(entropy.args, counted), -1, whole.gradEntropy);
+  return whole;
+}
+
+/** Whether float32 could carry a token over a threshold of the policy loss or of the KL estimator. */
+export function objectiveStandsOnEdge({ policy, kl }: Parts, batch: RewardedBatch): boolean {
+  return (
+    standsOnEdge(formulas.policy[policy.name]!, policy.args, batch) ||
+    (kl.name !== 'none' && standsOnEdge(formulas.kl[kl.name]!, kl.args, batch))
+  );
+}
+
+/**
+ * Scores per token with a KL penalty of the policy that sampled from the reference: scores − coef·m·kl(old, ref). kl is
+ * the mean over rows of each row's mean. There is no policy older than that one, so corrected_k3 is k3.
+ */
+export function penalisedRewards(
+  estimator: string,
+  coef: number,
+  scores: ArrayLike<number>,
+  batch: RewardedBatch,
+): { tokenLevelRewards: Float64Array; kl: number } {
+  const { rows, columns, oldLogprob, refLogprob, actionMask } = batch;
+  const kl = referenceKl[estimator]!.values({
+    rows,
+    columns,
+    actionMask,
+    ...(batch.rowLengths ? { rowLengths: batch.rowLengths } : {}),
+    logprob: oldLogprob!,
+    refLogprob: refLogprob!,
+  });
+  const tokenLevelRewards = Float64Array.from(scores, (score, i) =>
+    actionMask[i] ? score - coef * kl[i]! : score,
+  );
+  let total = 0;
+  for (let b = 0; b < rows; b++) {
+    const of = Array.from({ length: columns }, (_, t) => b * columns + t).filter((at) => actionMask[at]);
+    total += of.reduce((sum, at) => sum + kl[at]!, 0) / (of.length + 1e-8);
+  }
+  return { tokenLevelRewards, kl: rows ? total / rows : 0 };
+}
