@@ -105,6 +105,14 @@ export interface NativeAdvantageCall {
   abort: Int32Array | undefined;
 }
 
+/** An advantage function whose advantages go no further than a loss; members as in NativeAdvantageCall. */
+export interface NativeAdvantageOnTheWay {
+  fn: NativeAdvantage;
+  seed: number;
+  values: Float64Array;
+  notFiniteRow: Float64Array;
+}
+
 /** Counts of a batch: unmasked tokens and rows by kind of row, and T. */
 export type NativeCounts = [
   usualTokens: number,
@@ -131,6 +139,12 @@ export interface NativeCall {
   counts?: Float64Array | undefined;
   /** What NativeBatch.copies says, for a resident batch. */
   copies?: Uint32Array | undefined;
+  /**
+   * Of a resident batch: computes these advantages on the device first, and evaluates with them and with how often
+   * they let rows count, in the place of a column of advantages. Where a number is not finite, evaluate() gives
+   * -1 - k, k being what advantages() gives then, and nothing else is written.
+   */
+  advantage?: NativeAdvantageOnTheWay | undefined;
   /** One element; where it becomes non-zero, evaluate() stops and its promise gives -1. */
   abort: Int32Array | undefined;
   /** On a CUDA device: compute the gradient and leave it there, as measurements of the device alone want it. */
@@ -182,12 +196,23 @@ export interface NativeBinding {
   createAdvantage(spec: NativeAdvantageSpec): NativeAdvantage;
   advantageValueNames(fn: NativeAdvantage): string[];
   /**
+   * Where a batch is computed is as for evaluateSync(). A resident one reads what was uploaded for advantage functions.
    * Gives 0; 1 where a reward is not finite, 2 a token-level reward, 3 a value, 4 a baseline. Results then mean
    * nothing, and notFiniteRow has the row.
    */
-  advantagesSync(fn: NativeAdvantage, batch: NativeAdvantageBatch, call: NativeAdvantageCall): number;
+  advantagesSync(
+    fn: NativeAdvantage,
+    batch: NativeAdvantageBatch | NativeResident,
+    call: NativeAdvantageCall,
+    device?: number,
+  ): number;
   /** The same on other threads; -1 if aborted. */
-  advantages(fn: NativeAdvantage, batch: NativeAdvantageBatch, call: NativeAdvantageCall): Promise<number>;
+  advantages(
+    fn: NativeAdvantage,
+    batch: NativeAdvantageBatch | NativeResident,
+    call: NativeAdvantageCall,
+    device?: number,
+  ): Promise<number>;
   /** SAPO's gate of each ratio and advantage, into out. */
   softGate(
     tauPos: number,
@@ -206,8 +231,16 @@ export interface NativeBinding {
   };
   /** Bytes per second that a device copies within its memory, each byte counted as read and as written. */
   copyBandwidth(device: number, bytes: number): number;
-  /** Copies a batch to a CUDA device; -1 if aborted. */
-  upload(device: number, batch: NativeBatch, abort: Int32Array | undefined): Promise<NativeResident | -1>;
+  /**
+   * Copies a batch to a CUDA device; -1 if aborted. `inputs`, of the same shape, has what advantage functions read
+   * beside mask and old log-probabilities, which are the batch's.
+   */
+  upload(
+    device: number,
+    batch: NativeBatch,
+    abort: Int32Array | undefined,
+    inputs?: NativeAdvantageBatch,
+  ): Promise<NativeResident | -1>;
   /** Frees a resident batch, once no call uses it any more. */
   release(resident: NativeResident): void;
 }

@@ -163,7 +163,8 @@ export class Evaluator {
       mu: coefficients.mu,
       klCoef: coefficients.klCoef,
       entropyCoef: coefficients.entropyCoef,
-      normalizer: normalizer && toNativeCounts(normalizer, layout, this.#reader.tellsExperts),
+      normalizer:
+        normalizer === undefined ? undefined : toNativeCounts(normalizer, layout, this.#reader.tellsExperts),
       abort: undefined,
     };
   }

@@ -1,5 +1,6 @@
 // From the host to a device.
 import { abortable } from './abortable.js';
+import { type AdvantageInput, AdvantageReader } from './advantage/advantage-batch.js';
 import { type Batch, COLUMNS, type ColumnName, find, HostReader, keysOf } from './batch.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch } from './device-batch.js';
@@ -15,10 +16,21 @@ export interface UploadOptions {
   signal?: AbortSignal;
 }
 
-const ROW_COLUMNS = ['action_mask', 'expert_mask'] as const;
+const MASKS = ['action_mask', 'expert_mask'] as const;
+// Of what advantage functions read, all that losses do not.
+const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
+  'token_level_rewards',
+  'rewards',
+  'values',
+  'reward_baselines',
+  'group_ids',
+  'run_ids',
+  'teacher_logprob',
+];
 
 /**
- * Copies a batch to a CUDA device: every column that some function reads and that the batch has, each once.
+ * Copies a batch to a CUDA device: everything that some function reads and that the batch has, each once; rewards and
+ * ids, which advantage functions read, with it.
  *
  * @param batch a host batch.
  * @param device 'cuda', 'cuda:0', …
@@ -41,15 +53,18 @@ export async function upload(
     throw new LossError('ERR_INVALID_INPUT', `batch must be an object, not ${describeValue(batch)}`);
   const there = (name: string) => find(batch, keysOf(mapper, name)) !== undefined;
   const columns: ColumnName[] = COLUMNS.filter(there);
-  const rowColumns = ROW_COLUMNS.filter(there);
+  const masks = MASKS.filter(there);
   const reader = new HostReader(mapper, {
     columns,
-    mask: rowColumns.includes('action_mask'),
-    expertMask: rowColumns.includes('expert_mask'),
+    mask: masks.includes('action_mask'),
+    expertMask: masks.includes('expert_mask'),
     perToken: ['logprob', 'entropy'],
   });
   const input = reader.read(batch);
-  const resident = await abortable(options.signal, (flag) => native.upload(index, input.native, flag));
+  // Without a mask no advantage function reads the batch.
+  const inputs = masks.includes('action_mask') ? ADVANTAGE_INPUTS.filter(there) : [];
+  const read = inputs.length > 0 ? new AdvantageReader(mapper, inputs).read(batch).native : undefined;
+  const resident = await abortable(options.signal, (flag) => native.upload(index, input.native, flag, read));
   const step = find(batch, keysOf(mapper, 'step'))?.value;
-  return new DeviceBatch(index, input.layout, new Set([...columns, ...rowColumns]), step, resident);
+  return new DeviceBatch(index, input.layout, new Set([...columns, ...masks, ...inputs]), step, resident);
 }

@@ -5,11 +5,18 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { groupAdvantages } from '../lib/advantage/group-advantages.js';
-import { type Batch, POLICY_LOSS_FN } from '../lib/index.js';
+import {
+  ADVANTAGE_FN,
+  ALGORITHM_TYPE,
+  type Batch,
+  fromTrinityConfig,
+  type Objective,
+  POLICY_LOSS_FN,
+} from '../lib/index.js';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
+const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
 
 interface Run {
   code: number | null;
@@ -49,10 +56,12 @@ async function fails(code: 1 | 2, words: string[], ...says: RegExp[]): Promise<v
 
 interface Row {
   task_id: number;
+  run_id: number;
   reward: number;
   logprobs: number[];
   old_logprobs: number[];
   ref_logprobs: number[];
+  entropy: number[];
   [column: string]: unknown;
 }
 const ROWS: Row[] = readFileSync(EXAMPLE, 'utf8')
@@ -61,29 +70,66 @@ const ROWS: Row[] = readFileSync(EXAMPLE, 'utf8')
   .map((line) => JSON.parse(line));
 const TOKENS = ROWS.reduce((sum, row) => sum + row.logprobs.length, 0);
 
-/** The library's own answer: a batch made here, with none of the code under test but groupAdvantages. */
-async function fromLibrary(name: string, args: object = {}, rows: Row[] = ROWS, more: Partial<Batch> = {}) {
+/** What the rows hold, made into a batch here with none of the code under test. */
+function batchOf(rows: Row[]) {
   const offsets = [0];
   for (const { logprobs } of rows) offsets.push(offsets.at(-1)! + logprobs.length);
-  const tokens = offsets.at(-1)!;
-  const advantages = groupAdvantages(
-    rows.map((row) => row.reward),
-    rows.map((row) => row.task_id),
-  );
-  const batch: Batch = {
+  return {
     cuSeqlens: offsets,
     logprob: rows.flatMap((row) => row.logprobs),
     oldLogprob: rows.flatMap((row) => row.old_logprobs),
     refLogprob: rows.flatMap((row) => row.ref_logprobs),
-    actionMask: new Uint8Array(tokens).fill(1),
-    advantages: rows.flatMap((row, b) => row.logprobs.map(() => advantages[b]!)),
-    ...more,
+    entropy: rows.flatMap((row) => row.entropy),
+    actionMask: new Uint8Array(offsets.at(-1)!).fill(1),
+    rewards: rows.map((row) => row.reward),
+    groupIds: rows.map((row) => row.task_id),
+    runIds: rows.map((row) => row.run_id),
   };
-  const { loss, metrics, grad } = await POLICY_LOSS_FN.create(name, { ...args }).compute(batch, {
-    grad: true,
-  });
-  const gradNorm = Math.sqrt(grad!.reduce((sum, g) => sum + g * g, 0));
-  return { name, loss, metrics, rows: rows.length, tokens, gradNorm };
+}
+
+const norm = (values: Float32Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
+
+/** The library's own answer for a loss, on GRPO's advantages. */
+async function fromLibrary(name: string, args: object = {}, rows: Row[] = ROWS, more: Partial<Batch> = {}) {
+  const batch = batchOf(rows);
+  const { advantages } = ADVANTAGE_FN.create('grpo').computeSync(batch);
+  const { loss, metrics, grad } = await POLICY_LOSS_FN.create(name, { ...args }).compute(
+    { ...batch, advantages, ...more },
+    { grad: true },
+  );
+  return { name, loss, metrics, rows: rows.length, tokens: batch.actionMask.length, gradNorm: norm(grad!) };
+}
+
+/** The library's own answer for an algorithm, with what the example's rows have. */
+async function fromObjective(objective: Objective, rows: Row[] = ROWS, more: Partial<Batch> = {}, seed = 0) {
+  const batch = batchOf(rows);
+  const { loss, metrics, grad, gradEntropy } = await objective.compute(
+    { ...batch, ...more },
+    { grad: true, seed },
+  );
+  return {
+    name: objective.algorithm,
+    loss,
+    metrics,
+    rows: rows.length,
+    tokens: batch.actionMask.length,
+    gradNorm: norm(grad!),
+    ...('entropy_loss' in metrics && { gradEntropyNorm: norm(gradEntropy!) }),
+  };
+}
+
+/** What an algorithm is made of where nothing is said of it. */
+function partsOf(name: string) {
+  const { policy_loss_fn, advantage_fn, kl_loss_fn, entropy_loss_fn } =
+    ALGORITHM_TYPE.get(name).defaultConfig();
+  return {
+    policyLossFn: policy_loss_fn,
+    ...(advantage_fn !== undefined && { advantageFn: advantage_fn }),
+    klLossFn: kl_loss_fn ?? 'none',
+    klCoef: 0.001,
+    entropyLossFn: entropy_loss_fn ?? 'none',
+    entropyCoef: 0,
+  };
 }
 
 describe('policy-loss', () => {
@@ -125,12 +171,35 @@ describe('policy-loss', () => {
       const general = await evaluate('--help');
       assert.equal(general.code, 0);
       assert.match(general.stdout, /Examples:\n +\$ policy-loss evaluate/);
-      for (const name of POLICY_LOSS_FN.names()) assert.match(general.stdout, new RegExp(`\\b${name}\\b`));
+      for (const name of [...POLICY_LOSS_FN.names(), ...ALGORITHM_TYPE.names()])
+        assert.match(general.stdout, new RegExp(`\\b${name}\\b`));
       const { code, stdout } = await evaluate('--loss', 'cispo', '--help');
       assert.equal(code, 0);
       assert.match(stdout, /Options of cispo:/);
       assert.match(stdout, /--clip-range-high <value> +\(default: 0\.28\)/);
       assert.match(stdout, /--enable-mask-clip /);
+    });
+
+    it('helps with the options of the algorithm named, and of the functions it is then made of', async () => {
+      const { code, stdout } = await evaluate('--algorithm', 'gspo', '--advantage-fn', 'rec', '--help');
+      assert.equal(code, 0);
+      for (const says of [
+        /Options of gspo:/,
+        /--policy-loss-fn <name> +its policy loss \(default: "gspo"\)/,
+        /--kl-loss-fn <name> .*\(default: "k2"\)/,
+        /--kl-coef <value> .*\(default:\s+0\.001\)/,
+        /--entropy-coef <value> /,
+        /--kl-penalty-fn <name> /,
+        /--seed <number> /,
+        /Options of its policy loss gspo:/,
+        /--clip-range-high <value> +\(default: 0\.0004\)/,
+        /Options of its advantage function rec:/,
+        /--advantage-drop <value>/,
+        /--advantage-std-normalize /,
+      ])
+        assert.match(stdout, says);
+      assert.equal(stdout.match(/^ +--loss-agg-mode /gm)?.length, 1);
+      assert.doesNotMatch(stdout, /--advantage-rank-penalty/);
     });
 
     for (const name of [
@@ -286,6 +355,18 @@ describe('policy-loss', () => {
         assert.deepEqual(computed, await fromLibrary('ppo', args));
       });
 
+      it('that replace two others by default', async () => {
+        const { advantages: _, ...computed } = await evaluateJson(
+          '--loss',
+          'gspo',
+          EXAMPLE,
+          '--clip-range',
+          '0.01',
+        );
+        assert.deepEqual(computed, await fromLibrary('gspo', { clipRange: 0.01 }));
+        assert.notEqual(computed.loss, (await fromLibrary('gspo')).loss);
+      });
+
       it('that are switched off', async () => {
         assert.deepEqual(
           await evaluateJson('--loss', 'dpo', '--no-pairwise', EXAMPLE),
@@ -312,6 +393,222 @@ describe('policy-loss', () => {
       });
     });
 
+    describe('--algorithm', () => {
+      for (const name of ALGORITHM_TYPE.names()) {
+        if (['ppo', 'mix', 'mix_chord', 'on_policy_distill', 'jsd'].includes(name)) continue;
+        it(`${name}: the library's result to the bit, on the example`, async () => {
+          const parts = partsOf(name);
+          assert.deepEqual(await evaluateJson(EXAMPLE, '--algorithm', name), {
+            ...(await fromObjective(ALGORITHM_TYPE.get(name).objective())),
+            ...('advantageFn' in parts && { advantages: parts.advantageFn }),
+            algorithm: parts,
+          });
+        });
+      }
+
+      const ones = (row: Row) => row.logprobs.map(() => 1);
+      for (const [name, columns, more] of [
+        ['ppo', { values: (row: Row) => row.entropy }, { values: ROWS.flatMap((row) => row.entropy) }],
+        [
+          'mix',
+          { expert: (_: Row, b: number) => b % 3 === 0 },
+          { expertMask: ROWS.map((_, b) => b % 3 === 0) },
+        ],
+        [
+          'mix_chord',
+          { expert: (_: Row, b: number) => b % 2 === 1, step: () => 4 },
+          { expertMask: ROWS.map((_, b) => b % 2 === 1), step: 4 },
+        ],
+        [
+          'on_policy_distill',
+          { teacher_logprobs: (row: Row) => row.ref_logprobs },
+          { teacherLogprob: ROWS.flatMap((row) => row.ref_logprobs) },
+        ],
+        [
+          'jsd',
+          { teacher_logprobs: (row: Row) => row.ref_logprobs },
+          { teacherLogprob: ROWS.flatMap((row) => row.ref_logprobs) },
+        ],
+        ['rloo', { token_level_rewards: ones }, { tokenLevelRewards: ROWS.flatMap(ones) }],
+      ] as const) {
+        it(`${name}: likewise, with ${Object.keys(columns).join(' and ')} in the rows`, async () => {
+          const file = fileOf(
+            `${name}.jsonl`,
+            ROWS.map((row, b) => ({
+              ...row,
+              ...Object.fromEntries(Object.entries(columns).map(([key, of]) => [key, of(row, b)])),
+            })),
+          );
+          const parts = partsOf(name);
+          assert.deepEqual(await evaluateJson(file, '--algorithm', name), {
+            ...(await fromObjective(ALGORITHM_TYPE.get(name).objective(), ROWS, more)),
+            advantages: parts.advantageFn,
+            algorithm: parts,
+          });
+        });
+      }
+
+      it('takes its functions, coefficients and their arguments', async () => {
+        const computed = await evaluateJson(
+          ...[EXAMPLE, '--algorithm', 'rloo', '--policy-loss-fn', 'cispo', '--clip-range-high', '0.05'],
+          ...['--enable-mask-clip', '--advantage-fn', 'grpo', '--advantage-std-threshold', '0.35'],
+          ...['--advantage-duplicate-experiences', '--seed', '5', '--kl-loss-fn', 'corrected_k3'],
+          ...['--kl-coef', '0.02', '--entropy-coef', '0.01', '--loss-agg-mode', 'seq-mean-token-sum'],
+        );
+        const objective = ALGORITHM_TYPE.get('rloo').objective({
+          policy_loss_fn: 'cispo',
+          policy_loss_fn_args: { clip_range_high: 0.05, enable_mask_clip: true },
+          advantage_fn: 'grpo',
+          advantage_fn_args: { std_threshold: 0.35, duplicate_experiences: true },
+          kl_loss_fn: 'corrected_k3',
+          kl_loss_fn_args: { kl_coef: 0.02 },
+          entropy_loss_fn_args: { entropy_coef: 0.01 },
+          loss_agg_mode: 'seq-mean-token-sum',
+        });
+        assert.deepEqual(computed, {
+          ...(await fromObjective(objective, ROWS, {}, 5)),
+          advantages: 'grpo',
+          algorithm: {
+            policyLossFn: 'cispo',
+            advantageFn: 'grpo',
+            klLossFn: 'corrected_k3',
+            klCoef: 0.02,
+            entropyLossFn: 'default',
+            entropyCoef: 0.01,
+          },
+        });
+        const { filtered_count, kl_loss } = computed.metrics;
+        assert.ok(filtered_count! > 0 && kl_loss! > 0);
+        const otherwise = await fromObjective(objective, ROWS, {}, 6);
+        assert.notEqual(computed.loss, otherwise.loss);
+      });
+
+      it('keeps an option of the loss apart from those of the advantages', async () => {
+        const { loss } = await evaluateJson(EXAMPLE, '--algorithm', 'topr', '--advantage-threshold', '1');
+        const given = { policy_loss_fn_args: { advantage_threshold: 1 } };
+        assert.equal(loss, (await fromObjective(ALGORITHM_TYPE.get('topr').objective(given))).loss);
+        assert.notEqual(loss, (await fromObjective(ALGORITHM_TYPE.get('topr').objective())).loss);
+      });
+
+      it('takes a KL penalty in the reward', async () => {
+        const words = ['--algorithm', 'reinforceplusplus', '--kl-penalty-fn', 'k1'];
+        const computed = await evaluateJson(EXAMPLE, ...words);
+        const objective = ALGORITHM_TYPE.get('reinforceplusplus').objective({ kl_penalty_fn: 'k1' });
+        const { algorithm, advantages: _, ...rest } = computed;
+        assert.deepEqual(rest, await fromObjective(objective));
+        assert.equal(algorithm.klPenaltyFn, 'k1');
+        await fails(
+          1,
+          [
+            fileOf(
+              'unrewarded.jsonl',
+              ROWS.map((row) => ({ ...row, reward: undefined })),
+            ),
+            ...words,
+          ],
+          /reinforceplusplus reads the column reward: expected it in every row, or advantages/,
+        );
+      });
+
+      it('takes the advantages that the file gives', async () => {
+        const file = fileOf(
+          'advantages.jsonl',
+          ROWS.map((row, b) => ({ ...row, reward: undefined, advantages: b % 5 })),
+        );
+        const computed = await evaluateJson(file, '--algorithm', 'grpo');
+        const advantages = ROWS.map((_, b) => b % 5);
+        assert.deepEqual(computed, {
+          ...(await fromObjective(ALGORITHM_TYPE.get('grpo').objective(), ROWS, { advantages })),
+          advantages: 'given',
+          algorithm: partsOf('grpo'),
+        });
+      });
+
+      it('needs no column of a term whose coefficient is 0', async () => {
+        const bare = ROWS.map((row) => ({ ...row, ref_logprobs: undefined, entropy: undefined }));
+        const file = fileOf('bare-terms.jsonl', bare);
+        const computed = await evaluateJson(file, '--algorithm', 'grpo', '--kl-coef', '0');
+        assert.equal(computed.loss, (await fromLibrary('ppo')).loss);
+        assert.ok(!('gradEntropyNorm' in computed));
+      });
+
+      it('prints a table with its parts', async () => {
+        const words = ['--algorithm', 'grpo', '--entropy-coef', '0.01', '--kl-loss-fn', 'k3'];
+        const { code, stdout, stderr } = await evaluate(EXAMPLE, ...words);
+        const objective = ALGORITHM_TYPE.get('grpo').objective({
+          kl_loss_fn: 'k3',
+          entropy_loss_fn_args: { entropy_coef: 0.01 },
+        });
+        const { loss, metrics, gradNorm, gradEntropyNorm } = await fromObjective(objective);
+        assert.equal(code, 0);
+        assert.equal(stderr, '');
+        const sixDigits = (x: number) => String(Number(x.toPrecision(6)));
+        assert.deepEqual(
+          stdout
+            .trimEnd()
+            .split('\n')
+            .map((line) => line.split(/ {2,}/)),
+          [
+            ['algorithm', 'grpo'],
+            ['policy loss', 'ppo'],
+            ['advantages', 'grpo'],
+            ['KL loss', '0.001 × k3'],
+            ['entropy loss', '0.01 × default'],
+            ...Object.entries({ loss, ...metrics }).map(([name, x]) => [name, sixDigits(x)]),
+            ['gradient norm', sixDigits(gradNorm)],
+            ['entropy gradient norm', sixDigits(gradEntropyNorm!)],
+            ['rows', String(ROWS.length)],
+            ['tokens', String(TOKENS)],
+          ],
+        );
+      });
+    });
+
+    describe('--config', () => {
+      it('evaluates what a configuration of Trinity-RFT says', async () => {
+        const text = readFileSync(TRINITY, 'utf8');
+        assert.deepEqual(await evaluateJson('--config', TRINITY, EXAMPLE), {
+          ...(await fromObjective(fromTrinityConfig(text))),
+          advantages: 'grpo',
+          algorithm: {
+            policyLossFn: 'ppo',
+            advantageFn: 'grpo',
+            klLossFn: 'k3',
+            klCoef: 0.01,
+            entropyLossFn: 'default',
+            entropyCoef: 0.005,
+          },
+        });
+      });
+
+      it('lets no other option have a say', () =>
+        fails(
+          2,
+          [EXAMPLE, '--config', TRINITY, '--kl-coef', '0.1', '--seed=3', '--json'],
+          /--kl-coef and --seed: not with --config/,
+        ));
+      it('reports an unknown key, by the file', () =>
+        fails(
+          2,
+          [EXAMPLE, '--config', fileOf('unknown.yaml', ['algorithm:', '  policy_los_fn: ppo'])],
+          /unknown\.yaml: .*policy_los_fn.*Did you mean 'policy_loss_fn'/,
+        ));
+      it('reports an argument as the file spells it', () =>
+        fails(
+          2,
+          [
+            EXAMPLE,
+            '--config',
+            fileOf('range.yaml', ['algorithm_type: grpo', 'policy_loss_fn_args: { clip_ratio_c: 1 }']),
+          ],
+          /range\.yaml: .*clip_ratio_c must be a number above 1/,
+        ));
+      it('reports a file that is not there, or no YAML', async () => {
+        await fails(1, [EXAMPLE, '--config', 'nowhere.yaml'], /nowhere\.yaml: .*cannot be read: ENOENT/);
+        await fails(1, [EXAMPLE, '--config', fileOf('broken.yaml', ['a: [1'])], /broken\.yaml: .*YAML/);
+      });
+    });
+
     describe('bad usage exits with 2', () => {
       it('an unknown loss', () =>
         fails(
@@ -319,7 +616,21 @@ describe('policy-loss', () => {
           [EXAMPLE, '--loss', 'grspo'],
           /unknown policy loss 'grspo'.*importance_sampling.*Did you mean 'gspo'\?/,
         ));
-      it('no loss', () => fails(2, [EXAMPLE, '--clip-range', '0.2'], /--loss <name>/));
+      it('neither a loss nor an algorithm nor a configuration', () =>
+        fails(
+          2,
+          [EXAMPLE, '--clip-range', '0.2'],
+          /exactly one of --loss <name>, --algorithm <name> or --config <file>.*none came/,
+        ));
+      it('two of them', async () => {
+        await fails(
+          2,
+          [EXAMPLE, '--loss', 'ppo', '--algorithm=grpo'],
+          /exactly one of.*--loss and --algorithm came/,
+        );
+        await fails(2, [EXAMPLE, '--loss', 'ppo', '--config', TRINITY], /--loss and --config came/);
+      });
+      it('a loss without a name', () => fails(2, [EXAMPLE, '--loss'], /--loss <name>.*missing/));
       it('no file', () => fails(2, ['--loss', 'ppo'], /files/));
       it('an unknown option', () =>
         fails(
@@ -327,6 +638,34 @@ describe('policy-loss', () => {
           [EXAMPLE, '--loss', 'ppo', '--clip-rnge', '0.2'],
           /clip-rnge.*clip-range-low.*Did you mean 'clip-range'/,
         ));
+      it('an unknown algorithm', () =>
+        fails(2, [EXAMPLE, '--algorithm', 'grop'], /unknown algorithm 'grop'.*Did you mean 'grpo'\?/));
+      it('an unknown function of an algorithm', async () => {
+        await fails(
+          2,
+          [EXAMPLE, '--algorithm', 'grpo', '--advantage-fn', 'grop'],
+          /unknown advantage function 'grop'/,
+        );
+        await fails(2, [EXAMPLE, '--algorithm', 'grpo', '--kl-loss-fn', 'k4'], /unknown KL function 'k4'/);
+      });
+      it("an option of the algorithm's that is misspelt", () =>
+        fails(
+          2,
+          [EXAMPLE, '--algorithm', 'grpo', '--advantage-epsilom', '1'],
+          /advantage-epsilom.*Did you mean '--advantage-epsilon'\?/,
+        ));
+      it("an option of another advantage function's", () =>
+        fails(
+          2,
+          [EXAMPLE, '--algorithm', 'rloo', '--advantage-std-threshold', '1'],
+          /advantage-std-threshold/,
+        ));
+      it("an algorithm's option with a loss", () =>
+        fails(2, [EXAMPLE, '--loss', 'ppo', '--kl-coef', '1'], /kl-coef/));
+      it('a seed that is none', () =>
+        fails(2, [EXAMPLE, '--algorithm', 'grpo', '--seed', '-1'], /seed.*at least 0/));
+      it('a penalty in rewards that are not read', () =>
+        fails(2, [EXAMPLE, '--algorithm', 'grpo', '--kl-penalty-fn', 'k1'], /kl_penalty_fn/));
       it("an option of another loss's", () =>
         fails(2, [EXAMPLE, '--loss', 'sft', '--clip-range', '0.2'], /clip-range/));
       it('the backend, which has no say in files', () =>
@@ -360,6 +699,66 @@ describe('policy-loss', () => {
         fails(1, [fileOf('empty.jsonl', []), '--loss', 'ppo'], /empty\.jsonl.*the file is empty/));
       it('no experts for mix', () =>
         fails(1, [EXAMPLE, '--loss', 'mix'], /mix reads the column expert.*rollouts\.jsonl has it in none/));
+      for (const [algorithm, column, instead] of [
+        ['ppo', 'values', ', or advantages'],
+        ['mix', 'expert', ''],
+        ['mix_chord', 'expert', ''],
+        ['on_policy_distill', 'teacher_logprobs', ', or advantages'],
+        ['jsd', 'teacher_logprobs', ', or advantages'],
+      ] as const)
+        it(`no ${column} for the algorithm ${algorithm}`, () =>
+          fails(
+            1,
+            [EXAMPLE, '--algorithm', algorithm],
+            new RegExp(
+              `${algorithm} reads the column ${column}: expected it in every row${instead}, and .*rollouts\\.jsonl has`,
+            ),
+          ));
+      for (const [algorithm, column, says] of [
+        [
+          'grpo',
+          'ref_logprobs',
+          /grpo reads the column ref_logprobs: expected it in every row, and .* in none/,
+        ],
+        ['grpo', 'old_logprobs', /grpo reads the column old_logprobs: /],
+        [
+          'grpo',
+          'task_id',
+          /grpo reads the column task_id: expected it in every row, or advantages, .*neither/,
+        ],
+        [
+          'rloo',
+          'reward',
+          /rloo reads the column token_level_rewards: .*every row, or reward, or advantages, .*none of them/,
+        ],
+        ['multi_step_grpo', 'run_id', /multi_step_grpo reads the column run_id: /],
+        ['dpo', 'ref_logprobs', /dpo reads the column ref_logprobs: /],
+      ] as const)
+        it(`no ${column} for the algorithm ${algorithm}`, () =>
+          fails(
+            1,
+            [
+              fileOf(
+                `without-${column}.jsonl`,
+                ROWS.slice(0, 16).map((row) => ({ ...row, [column]: undefined })),
+              ),
+              '--algorithm',
+              algorithm,
+            ],
+            says,
+          ));
+      it('no entropy where it has a coefficient', () =>
+        fails(
+          1,
+          [
+            fileOf(
+              'without-entropy.jsonl',
+              ROWS.slice(0, 16).map((row) => ({ ...row, entropy: undefined })),
+            ),
+            ...['--algorithm', 'grpo', '--entropy-coef', '0.01'],
+          ],
+          /grpo reads the column entropy: /,
+        ));
       it('neither advantages nor rewards and groups', () =>
         fails(
           1,

@@ -1,12 +1,10 @@
 /** Rollout files become batches, and what is wrong in them is named by file, line and column. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { groupAdvantages } from '../lib/advantage/group-advantages.js';
 import { LossError } from '../lib/index.js';
-import { readRollouts } from '../lib/rollouts.js';
-import type { Tensor } from './support/golden.js';
+import { columnOfKey, readRollouts } from '../lib/rollouts.js';
 
 describe('rollout files', () => {
   let directory: string;
@@ -51,6 +49,11 @@ describe('rollout files', () => {
           advantages: [1, 2, 3],
           action_mask: [1, 0, true],
           entropy: [0.1, 0.2, 0.3],
+          teacher_logprobs: [-7, -8, -9],
+          token_level_rewards: [0, 0.5, 1],
+          values: [0.25, 0.5, 0.75],
+          run_id: 3,
+          reward_baseline: 0.5,
           reward: 1.5,
           expert: true,
           step: 7,
@@ -62,6 +65,11 @@ describe('rollout files', () => {
           ref_logprobs: [],
           advantages: 9,
           entropy: [],
+          teacher_logprobs: [],
+          token_level_rewards: [],
+          values: [],
+          run_id: '3',
+          reward_baseline: 0,
           reward: 0,
           expert: false,
           step: 7,
@@ -74,6 +82,11 @@ describe('rollout files', () => {
           advantages: -2,
           action_mask: null,
           entropy: [0.4, 0.5],
+          teacher_logprobs: [-0.7, -0.8],
+          token_level_rewards: [0, -1],
+          values: [0.5, 1],
+          run_id: 3,
+          reward_baseline: -2,
           reward: -1,
           expert: 0,
           step: 7,
@@ -90,8 +103,13 @@ describe('rollout files', () => {
       refLogprob: Float32Array.of(-4, -5, -6, -0.5, -0.6),
       advantages: Float32Array.of(1, 2, 3, -2, -2),
       entropy: Float32Array.of(0.1, 0.2, 0.3, 0.4, 0.5),
+      teacherLogprob: Float32Array.of(-7, -8, -9, -0.7, -0.8),
       rewards: Float64Array.of(1.5, 0, -1),
+      tokenLevelRewards: Float32Array.of(0, 0.5, 1, 0, -1),
+      values: Float32Array.of(0.25, 0.5, 0.75, 0.5, 1),
+      rewardBaselines: Float64Array.of(0.5, 0, -2),
       groupIds: Int32Array.of(0, 1, 0),
+      runIds: Int32Array.of(0, 1, 0),
       expertMask: Uint8Array.of(1, 0, 0),
       step: Float64Array.of(7, 7, 7),
     });
@@ -131,6 +149,12 @@ describe('rollout files', () => {
       await readRollouts(files),
       await readRollouts([fileOf('both.jsonl', linesOf(one, two, two, one))]),
     );
+  });
+
+  it('tell the columns behind the keys of batches', () => {
+    assert.equal(columnOfKey('teacherLogprob'), 'teacher_logprobs');
+    assert.equal(columnOfKey('groupIds'), 'task_id');
+    assert.equal(columnOfKey('nothing'), undefined);
   });
 
   it('tell how many bytes and rows have been read', async () => {
@@ -219,6 +243,25 @@ describe('rollout files', () => {
         'ERR_INVALID_INPUT',
         'task_id: expected a number or a string',
       ));
+    it('true for a run', () =>
+      refuses(
+        '{"logprobs":[-1],"run_id":true}',
+        'ERR_INVALID_INPUT',
+        'run_id: expected a number or a string, not boolean true',
+      ));
+    for (const column of ['teacher_logprobs', 'token_level_rewards', 'values'])
+      it(`one number for ${column}`, () =>
+        refuses(
+          `{"logprobs":[-1],"${column}":-1}`,
+          'ERR_INVALID_INPUT',
+          `${column}: expected a list of 1 numbers, as logprobs has, not number -1`,
+        ));
+    it('a list for the baseline of a reward', () =>
+      refuses(
+        '{"logprobs":[-1],"reward_baseline":[1]}',
+        'ERR_INVALID_INPUT',
+        'reward_baseline: expected one number',
+      ));
     it('a word for a flag', () =>
       refuses(
         '{"logprobs":[-1],"expert":"yes"}',
@@ -255,51 +298,5 @@ describe('rollout files', () => {
         code: 'ERR_INVALID_INPUT',
         message: /cannot be read: EISDIR/,
       }));
-  });
-});
-
-interface AdvantageCase {
-  id: string;
-  fn: string;
-  args: Record<string, unknown>;
-  inputs: Record<'rewards' | 'group_ids' | 'action_mask', Tensor>;
-  expected: { advantages: Tensor };
-}
-
-describe('group advantages', () => {
-  const cases: AdvantageCase[] = JSON.parse(
-    readFileSync(new URL('./golden/advantage.json', import.meta.url), 'utf8'),
-  );
-  const plain = cases.filter(
-    ({ fn, args }) =>
-      fn === 'grpo' &&
-      args.std_threshold === null &&
-      !args.duplicate_experiences &&
-      args.rank_penalty === null &&
-      args.std_cal_level === 'group',
-  );
-  it('are held against golden cases', () => assert.ok(plain.length >= 2));
-  for (const { id, args, inputs, expected } of plain) {
-    it(id, () => {
-      const advantages = groupAdvantages(inputs.rewards.data, inputs.group_ids.data, {
-        epsilon: args.epsilon as number,
-      });
-      const [rows, columns] = inputs.action_mask.shape as [number, number];
-      assert.equal(advantages.length, rows);
-      // The source computed them in float32.
-      expected.advantages.data.forEach((want, i) => {
-        const got = inputs.action_mask.data[i] ? advantages[Math.floor(i / columns)]! : 0;
-        assert.ok(Math.abs(got - want) <= 2e-4 * Math.max(1, Math.abs(want)), `${got}, not ${want}, at ${i}`);
-      });
-    });
-  }
-  it('of a group of one are its reward', () => {
-    assert.deepEqual([...groupAdvantages([3, 1], ['a', 'b'], { epsilon: 0 })], [3, 1]);
-  });
-  it('of equal rewards are 0', () => {
-    for (const x of groupAdvantages([0.1, 0.1, 0.1], [5, 5, 5])) assert.ok(Math.abs(x) < 1e-9);
-  });
-  it('need as many ids as rewards', () => {
-    assert.throws(() => groupAdvantages([1, 2], [1]), { code: 'ERR_SHAPE_MISMATCH' });
   });
 });

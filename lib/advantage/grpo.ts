@@ -44,8 +44,8 @@ export class GRPOGroupedAdvantage extends AdvantageFn {
       },
       inputs: ['rewards', 'group_ids', ...(penalty === 0 ? [] : (['old_logprob'] as const))],
       perRow: true,
-      drops,
-      duplicates: duplicate && drops,
+      drops: drops || duplicate,
+      duplicates: duplicate,
       seed,
     });
   }

@@ -4,7 +4,7 @@ import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
 
 /** Options of {@link JSDAdvantage}. */
 export interface JSDAdvantageOptions extends AdvantageOptions {
-  /** The teacher's share β of the mixture, from 0 (forward KL) to 1 (reverse KL); 0.5 by default. */
+  /** The teacher's share β of the mixture, from 0 to 1; 0.5 by default. At 0 it is on-policy distillation. */
   lambdaCoef?: number | null | undefined;
   /** 1 by default. */
   klCoef?: number | null | undefined;
@@ -16,7 +16,9 @@ export interface JSDAdvantageOptions extends AdvantageOptions {
 
 /**
  * JSD: −klCoef times each unmasked token's part of the Jensen-Shannon divergence between the teacher and the policy that
- * sampled, β·(t − M) + (1 − β)·(s − M) with M the mixture's log-probability; s − t at β = 0 and t − s at β = 1.
+ * sampled, β·(t − M) + (1 − β)·(s − M) with M the mixture's log-probability; s − t at β = 0 and t − s at β = 1. As in
+ * the source, tokens that the policy sampled stand for the teacher's too, so that with β > 0 a token which the teacher
+ * holds unlikely may be rewarded for that.
  *
  * Reads old_logprob [B, T], teacher_logprob [B, T], action_mask. Metrics: jsd/mean and jsd/std (nats per row, over rows),
  * advantages/mean (per row, over rows).

@@ -117,6 +117,11 @@ export class Objective {
         `kl_penalty_fn: expected none, as ${config.advantage_fn ?? 'no advantage function'} reads no token_level_rewards ` +
           'that a penalty could be taken from',
       );
+    if (config.policy_loss_fn === 'dpo' && this.advantageFn?.definition.drops)
+      throw new LossError(
+        'ERR_INVALID_OPTION',
+        `advantage_fn: expected one that drops no rows, as dpo's are pairs, not ${config.advantage_fn} with a threshold`,
+      );
     this.#mapper = KeyMapper.get(backend);
     this.#finder = new BatchReader(this.#mapper, { columns: [] });
     this.#counter = new BatchReader(this.#mapper, { columns: [], expertMask: this.#tellsExperts(true) });
@@ -215,11 +220,7 @@ export class Objective {
   }
 
   #lacksAdvantages(batch: Batch | DeviceBatch): boolean {
-    return (
-      this.advantageFn !== undefined &&
-      this.policyLossFn.reads.columns.includes('advantages') &&
-      !this.#finder.has(batch, 'advantages')
-    );
+    return this.advantageFn !== undefined && !this.#finder.has(batch, 'advantages');
   }
 
   #advantageCall(batch: Batch | DeviceBatch, options: AdvantageComputeOptions) {

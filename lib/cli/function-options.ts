@@ -1,6 +1,7 @@
 // Functions' own options on the command line: `--clip-range-low 0.1` for clip_range_low of a policy loss. The classes
 // know their options; nothing here lists them again.
 import { InvalidArgumentError, Option } from 'commander';
+import { closest, distance } from 'fastest-levenshtein';
 import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN, type TrinityValue } from '../index.js';
 import { toCamelCase, toSnakeCase } from '../options.js';
 
@@ -116,7 +117,10 @@ function askedFor(loss: string, flag: string, taken: ReadonlySet<string>): Optio
     POLICY_LOSS_FN.create(loss, { [key]: undefined });
   } catch (error) {
     if (!isAboutOptions(error)) throw error;
-    throw new LossError(error.code, `${error.message} (the command's own: ${[...taken].join(', ')})`, {
+    const own = [...taken];
+    const nearest = closest(flag, own);
+    const near = distance(flag, nearest) <= 2 ? `. Did you mean '${nearest}'?` : '';
+    throw new LossError(error.code, `${error.message} (the command's own: ${own.join(', ')})${near}`, {
       cause: error,
     });
   }

@@ -84,9 +84,13 @@ Napi::Value function_value_names(const Napi::CallbackInfo& info) {
 Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
-    const Place place = read_place(info[1], info[3], columns_of(function->function()), true);
-    const Call call =
-        read_call(function->function(), place.rows(), place.tokens(), info[2].As<Napi::Object>());
+    const Napi::Object object = info[2].As<Napi::Object>();
+    unsigned columns = columns_of(function->function());
+    if (object.Get("advantage").IsObject()) columns &= ~reads(kAdvantages);
+    const Place place = read_place(info[1], info[3], columns, true);
+    const Call call = read_call(function->function(), place.rows(), place.tokens(), object);
+    if (call.advantage && !place.resident)
+      refuse(info.Env(), "advantages of a host batch are computed by themselves");
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
     if (!later)
       return run_now(info.Env(), std::make_shared<cpu::Evaluation>(function, place.batch, call.coefficients,
@@ -133,13 +137,15 @@ Napi::Value advantage_names(const Napi::CallbackInfo& info) {
   return names;
 }
 
-// advantages and advantagesSync: (function, batch, call).
+// advantages and advantagesSync: (function, batch, call, device).
 Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const AdvantageFunction& function = advantage_of(info[0]);
-    const AdvantageBatch batch = read_advantage_batch(info[1].As<Napi::Object>());
-    check_advantage_inputs(info.Env(), function, batch);
-    const AdvantageCall call = read_advantage_call(function, batch.tokens.layout, info[2].As<Napi::Object>());
+    const AdvantagePlace place = read_advantage_place(function, info[1], info[3]);
+    const AdvantageBatch& batch = place.batch;
+    const AdvantageCall call =
+        read_advantage_call(function, place.rows(), place.tokens(), info[2].As<Napi::Object>());
+    if (place.on_cuda()) return advantages_on_cuda(info, function, place, call, later);
     if (!later)
       return run_now(info.Env(), std::make_shared<cpu::AdvantageEvaluation>(function, batch, call.outputs,
                                                                             call.seed, call.not_finite_row));

@@ -57,9 +57,49 @@ struct Milliseconds {
   float all = 0, token_pass = 0;
 };
 
+template <class Place>
 int device_of(const Place& place) {
   return place.resident ? cuda::resident_info(place.resident.get()).device : place.device;
 }
+
+ResidentHandle read_resident(const Napi::Value& batch) {
+  const ResidentHandle resident = *batch.As<Napi::External<ResidentHandle>>().Data();
+  if (!resident) refuse(batch.Env(), "the batch was released");
+  return resident;
+}
+
+AdvantagePresence presence_of(const cuda::ResidentInfo& info) {
+  return {info.advantage_present, info.mask, info.rewards, info.baselines, info.groups, info.runs};
+}
+
+// An advantage function's share of a call: what it is asked for, and what its metrics are made of.
+struct AdvantageWork {
+  AdvantageFunction function;
+  cuda::AdvantageIngredients ingredients;
+  NotFinite not_finite;
+
+  // groups: how many the batch has.
+  cuda::AdvantageCall on_device(const AdvantageCall& call, int64_t rows, int64_t groups) {
+    cuda::AdvantageCall result;
+    result.not_finite = &not_finite;
+    result.advantages = call.outputs.advantages;
+    result.returns = call.outputs.returns;
+    result.scores = call.outputs.scores;
+    result.copies = call.outputs.copies;
+    ingredients.ask(function, rows, groups, &result);
+    return result;
+  }
+
+  // Whether all numbers were finite; writes the values, or the row of one that was not.
+  bool finish(const AdvantageCall& call) const {
+    const bool finite = not_finite.array == Culprit::kNone;
+    if (finite)
+      ingredients.finish(function, call.outputs.values);
+    else
+      *call.not_finite_row = static_cast<double>(not_finite.row);
+    return finite;
+  }
+};
 
 }  // namespace
 
@@ -75,8 +115,7 @@ Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned c
   const Napi::Env env = batch.Env();
   Place place;
   if (batch.IsExternal()) {
-    place.resident = *batch.As<Napi::External<ResidentHandle>>().Data();
-    if (!place.resident) refuse(env, "the batch was released");
+    place.resident = read_resident(batch);
     const cuda::ResidentInfo info = cuda::resident_info(place.resident.get());
     check_columns(env, columns, info.present, mask_needed, info.mask);
     return place;
@@ -93,6 +132,12 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   auto work = std::make_shared<Work>();
   auto result = std::make_shared<cuda::Result>();
   auto milliseconds = std::make_shared<Milliseconds>();
+  auto advantage = std::make_shared<AdvantageWork>();
+  if (call.advantage) {
+    check_advantage_inputs(info.Env(), *call.advantage,
+                           presence_of(cuda::resident_info(place.resident.get())));
+    advantage->function = *call.advantage;
+  }
   work->device = device_of(place);
   work->caller_abort = call.abort;
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
@@ -106,10 +151,20 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
     on_device.passes_ms = call.timing ? &milliseconds->all : nullptr;
     on_device.token_pass_ms = call.timing ? &milliseconds->token_pass : nullptr;
     on_device.abort = abort;
+    cuda::AdvantageRequest first;
+    if (call.advantage) {
+      const cuda::ResidentInfo resident = cuda::resident_info(place.resident.get());
+      first = cuda::request_of(advantage->function, call.advantage_call.seed);
+      on_device.advantage = &first;
+      on_device.advantage_call =
+          advantage->on_device(call.advantage_call, resident.rows, resident.group_count);
+    }
     return place.resident ? cuda::evaluate(place.resident.get(), request, on_device, problem)
                           : cuda::evaluate_host(place.device, place.batch, request, on_device, problem);
   };
   work->value = [=](Napi::Env env) {
+    if (call.advantage && !advantage->finish(call.advantage_call))
+      return Napi::Number::New(env, -1 - static_cast<int>(advantage->not_finite.array));
     if (call.timing) {
       call.timing[0] = milliseconds->all;
       call.timing[1] = milliseconds->token_pass;
@@ -118,6 +173,55 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
     const cuda::Request request = cuda::request_of(function->function(), call.coefficients, call.normalizer);
     return Napi::Number::New(
         env, cuda::finish_result(function->function(), request, *result, call.outputs.values));
+  };
+  return perform(info, work, later);
+}
+
+int64_t AdvantagePlace::rows() const {
+  return resident ? cuda::resident_info(resident.get()).rows : batch.tokens.layout.rows;
+}
+
+int64_t AdvantagePlace::tokens() const {
+  return resident ? cuda::resident_info(resident.get()).tokens : batch.tokens.layout.tokens();
+}
+
+AdvantagePlace read_advantage_place(const AdvantageFunction& function, const Napi::Value& batch,
+                                    const Napi::Value& device) {
+  AdvantagePlace place;
+  if (batch.IsExternal()) {
+    place.resident = read_resident(batch);
+    check_advantage_inputs(batch.Env(), function, presence_of(cuda::resident_info(place.resident.get())));
+    return place;
+  }
+  place.batch = read_advantage_batch(batch.As<Napi::Object>());
+  if (!device.IsUndefined()) place.device = device.ToNumber().Int32Value();
+  check_advantage_inputs(batch.Env(), function, presence_of(place.batch));
+  return place;
+}
+
+Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFunction& function,
+                               const AdvantagePlace& place, const AdvantageCall& call, bool later) {
+  auto work = std::make_shared<Work>();
+  auto advantage = std::make_shared<AdvantageWork>();
+  advantage->function = function;
+  work->device = device_of(place);
+  work->caller_abort = call.abort;
+  work->run = [=](const int32_t* abort, cuda::Problem* problem) {
+    const cuda::AdvantageRequest request = cuda::request_of(advantage->function, call.seed);
+    if (place.resident) {
+      const cuda::ResidentInfo resident = cuda::resident_info(place.resident.get());
+      cuda::AdvantageCall on_device = advantage->on_device(call, resident.rows, resident.group_count);
+      on_device.abort = abort;
+      return cuda::advantages(place.resident.get(), request, on_device, problem);
+    }
+    const cuda::FoundInputs found(place.batch);
+    cuda::AdvantageCall on_device = advantage->on_device(call, place.rows(), found.inputs().groups.size);
+    on_device.abort = abort;
+    return cuda::advantages_host(place.device, found.inputs(), request, on_device, problem);
+  };
+  work->value = [=](Napi::Env env) {
+    advantage->finish(call);
+    return Napi::Number::New(env, static_cast<int>(advantage->not_finite.array));
   };
   return perform(info, work, later);
 }
@@ -146,17 +250,27 @@ Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Plac
   return perform(info, work, later);
 }
 
-// upload(device, batch, abort?): see binding.d.ts.
+// upload(device, batch, abort?, inputs?): see binding.d.ts.
 Napi::Value upload(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
     auto work = std::make_shared<Work>();
     auto resident = std::make_shared<ResidentHandle>();
     const BatchView batch = read_batch(info[1].As<Napi::Object>());
+    AdvantageBatch inputs;
+    if (info[3].IsObject())
+      inputs = read_advantage_batch(info[3].As<Napi::Object>());
+    else
+      inputs.tokens.layout = batch.layout;
+    if (inputs.tokens.layout.rows != batch.layout.rows ||
+        inputs.tokens.layout.tokens() != batch.layout.tokens())
+      refuse(info.Env(), "the inputs of advantage functions are of another shape");
     work->device = info[0].ToNumber().Int32Value();
     work->caller_abort = flag_if_any(info[2]);
-    work->run = [device = work->device, batch, resident](const int32_t* abort, cuda::Problem* problem) {
+    work->run = [device = work->device, batch, inputs, resident](const int32_t* abort,
+                                                                 cuda::Problem* problem) {
       cuda::Resident* made = nullptr;
-      const cuda::Status status = cuda::upload(device, batch, cuda::AdvantageInputs{}, abort, &made, problem);
+      const cuda::FoundInputs found(inputs);
+      const cuda::Status status = cuda::upload(device, batch, found.inputs(), abort, &made, problem);
       if (made)
         *resident = ResidentHandle(
             made, [](const cuda::Resident* r) { cuda::release(const_cast<cuda::Resident*>(r)); });

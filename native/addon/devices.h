@@ -25,11 +25,27 @@ struct Place {
   int64_t tokens() const;
 };
 // From the batch argument and the index of the device, undefined for the CPU.
+// columns: those that the batch must have.
 Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned columns, bool mask_needed);
+
+// The same of a batch for an advantage function, whose inputs are all there.
+struct AdvantagePlace {
+  int device = -1;
+  ResidentHandle resident;
+  AdvantageBatch batch;  // unless resident
+
+  bool on_cuda() const { return resident || device >= 0; }
+  int64_t rows() const;
+  int64_t tokens() const;
+};
+AdvantagePlace read_advantage_place(const AdvantageFunction& function, const Napi::Value& batch,
+                                    const Napi::Value& device);
 
 // The calls of binding.d.ts on a device. They block where not `later`, else give a promise.
 Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandle& function,
                              const Place& place, const Call& call, bool later);
+Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFunction& function,
+                               const AdvantagePlace& place, const AdvantageCall& call, bool later);
 Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
                        double scale, float* out, bool later);
 

@@ -33,6 +33,18 @@ double read_option(const LossInfo::Option& option, const Napi::Value& value) {
   return value.As<Napi::Number>().DoubleValue();
 }
 
+// What every call of an advantage function has.
+AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Napi::Object& object) {
+  AdvantageCall call;
+  const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
+  call.outputs.values =
+      static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
+  call.not_finite_row =
+      static_cast<double*>(elements(object.Get("notFiniteRow"), napi_float64_array, 1, "notFiniteRow"));
+  call.seed = static_cast<uint64_t>(object.Get("seed").ToNumber().Int64Value());
+  return call;
+}
+
 }  // namespace
 
 void refuse(Napi::Env env, const std::string& what) {
@@ -209,50 +221,63 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   const Napi::Value timing = object.Get("timing");
   if (!timing.IsUndefined())
     call.timing = static_cast<double*>(elements(timing, napi_float64_array, 2, "timing"));
+  const Napi::Value advantage = object.Get("advantage");
+  if (advantage.IsObject()) {
+    const Napi::Object first = advantage.As<Napi::Object>();
+    call.advantage = first.Get("fn").As<Napi::External<AdvantageFunction>>().Data();
+    call.advantage_call = read_advantage_basics(*call.advantage, first);
+  }
   return call;
 }
 
-AdvantageCall read_advantage_call(const AdvantageFunction& function, const Layout& layout,
+AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t rows, int64_t tokens,
                                   const Napi::Object& object) {
-  AdvantageCall call;
+  AdvantageCall call = read_advantage_basics(function, object);
   AdvantageOutputs& outputs = call.outputs;
-  outputs.advantages = floats_if_any(object.Get("advantages"), layout.tokens(), "advantages");
-  outputs.returns = floats_if_any(object.Get("returns"), layout.tokens(), "returns");
-  outputs.scores = floats_if_any(object.Get("scores"), layout.rows, "scores");
+  outputs.advantages = floats_if_any(object.Get("advantages"), tokens, "advantages");
+  outputs.returns = floats_if_any(object.Get("returns"), tokens, "returns");
+  outputs.scores = floats_if_any(object.Get("scores"), rows, "scores");
   if (!outputs.advantages && (function.shape != AdvantageShape::kGroup || !outputs.scores))
     refuse(object.Env(), "nothing is asked for");
   const Napi::Value copies = object.Get("copies");
   if (!copies.IsUndefined())
-    outputs.copies = static_cast<uint32_t*>(elements(copies, napi_uint32_array, layout.rows, "copies"));
-  const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
-  outputs.values = static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
-  call.not_finite_row =
-      static_cast<double*>(elements(object.Get("notFiniteRow"), napi_float64_array, 1, "notFiniteRow"));
-  call.seed = static_cast<uint64_t>(object.Get("seed").ToNumber().Int64Value());
+    outputs.copies = static_cast<uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
   call.abort = flag_if_any(object.Get("abort"));
   return call;
 }
 
-void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, const AdvantageBatch& batch) {
-  const ColumnView* columns = batch.tokens.column;
-  const bool rewarded = batch.rewards || columns[kTokenRewards].data;
-  bool complete = batch.tokens.mask != nullptr;
+AdvantagePresence presence_of(const AdvantageBatch& batch) {
+  AdvantagePresence there;
+  for (int i = 0; i < kColumns; ++i)
+    if (batch.tokens.column[i].data && !batch.tokens.column[i].per_row) there.columns |= 1u << i;
+  there.mask = batch.tokens.mask != nullptr;
+  there.rewards = batch.rewards != nullptr;
+  there.baselines = batch.baselines != nullptr;
+  there.groups = batch.groups != nullptr;
+  there.runs = batch.runs != nullptr;
+  return there;
+}
+
+void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
+                            const AdvantagePresence& there) {
+  const auto column = [&](AdvantageColumn c) { return (there.columns >> c & 1) != 0; };
+  const bool rewarded = there.rewards || column(kTokenRewards);
+  bool complete = there.mask;
   const auto visit = [&](auto shape) {
     with_advantage(
         function.index, function.options.data(),
         [&]<class F>(const F& f) {
           if constexpr (requires { F::divergence; }) {
-            complete = complete && columns[kSampledLogprob].data && columns[kTeacherLogprob].data;
+            complete = complete && column(kSampledLogprob) && column(kTeacherLogprob);
           } else if constexpr (requires { F::whitened; }) {
             complete = complete && rewarded;
-            if constexpr (F::columns != 0) complete = complete && columns[kValues].data;
-            if constexpr (has_baseline_column<F>) complete = complete && batch.baselines;
+            if constexpr (F::columns != 0) complete = complete && column(kValues);
+            if constexpr (has_baseline_column<F>) complete = complete && there.baselines;
           } else {
-            complete =
-                complete && batch.groups && (is_of_token_rewards<F> ? rewarded : batch.rewards != nullptr);
-            if constexpr (is_by_runs<F>) complete = complete && batch.runs;
+            complete = complete && there.groups && (is_of_token_rewards<F> ? rewarded : there.rewards);
+            if constexpr (is_by_runs<F>) complete = complete && there.runs;
             if constexpr (has_rank_penalty<F>)
-              complete = complete && (f.rank_penalty == 0 || columns[kSampledLogprob].data);
+              complete = complete && (f.rank_penalty == 0 || column(kSampledLogprob));
           }
         },
         shape);
@@ -269,8 +294,6 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, co
       break;
   }
   if (!complete) refuse(env, "an input of the advantage function is missing");
-  for (int i = 0; i < kColumns; ++i)
-    if (columns[i].data && columns[i].per_row) refuse(env, "columns of advantage functions are per token");
 }
 
 unsigned present_columns(const BatchView& batch) {

@@ -35,6 +35,16 @@ float* floats(const Napi::Value& value, int64_t length, const char* what);
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
 const int32_t* flag_if_any(const Napi::Value& value);
 
+// The third argument of advantages and advantagesSync.
+struct AdvantageCall {
+  AdvantageOutputs outputs;
+  uint64_t seed = 0;
+  double* not_finite_row = nullptr;
+  const int32_t* abort = nullptr;
+};
+AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t rows, int64_t tokens,
+                                  const Napi::Object& object);
+
 // The third argument of evaluate and evaluateSync.
 struct Call {
   Coefficients coefficients;
@@ -44,21 +54,20 @@ struct Call {
   const int32_t* abort = nullptr;
   bool grad_stays = false;   // on the device; for measurements
   double* timing = nullptr;  // two: milliseconds on the device of all passes and of the token pass
+  // Of a resident batch: the advantages that are computed first; null: they are the batch's own.
+  const AdvantageFunction* advantage = nullptr;
+  AdvantageCall advantage_call;
 };
 Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object);
 
-// The third argument of advantages and advantagesSync.
-struct AdvantageCall {
-  AdvantageOutputs outputs;
-  uint64_t seed = 0;
-  double* not_finite_row = nullptr;
-  const int32_t* abort = nullptr;
+// Which inputs of advantage functions a batch has, wherever it lies.
+struct AdvantagePresence {
+  unsigned columns = 0;  // bit c: AdvantageColumn c, one value per token
+  bool mask = false, rewards = false, baselines = false, groups = false, runs = false;
 };
-AdvantageCall read_advantage_call(const AdvantageFunction& function, const Layout& layout,
-                                  const Napi::Object& object);
-
+AdvantagePresence presence_of(const AdvantageBatch& batch);
 // Throws unless a batch has what an advantage function reads.
-void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, const AdvantageBatch& batch);
+void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, const AdvantagePresence& there);
 
 // Throws unless a batch with these columns has all that are needed, and the mask where that is.
 void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask);

@@ -32,8 +32,8 @@ struct OnPolicyDistill {
 };
 
 // The generalised Jensen-Shannon divergence of one token, β·(t − M) + (1 − β)·(s − M) with M the mixture's
-// log-probability. In terms of d = t − s it is β·d − ln(1 − β + β·e^d), which does not change where 1 − β and −d
-// take the places of β and d. So β is at most ½ here, and what is left cancels nowhere.
+// log-probability. In terms of d = t − s it is β·d − ln(1 − β + β·e^d), which does not change where 1 − β and
+// −d take the places of β and d. So β is at most ½ here, and what is left cancels nowhere.
 struct Jsd {
   static constexpr const char* name = "jsd";
   struct Options {

@@ -65,6 +65,12 @@ PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   return top + tau * ::log(sum / static_cast<double>(n));
 }
 
+// A row's mean log-probability, exactly, as rows are ranked by it and equal ones stay as they stand; 0 of a
+// row without an unmasked token.
+PL_FN double mean_logprob(double sum, int64_t count) {
+  return count > 0 ? sum / static_cast<double>(count) : 0.0;
+}
+
 constexpr int kGroupMetrics = 3;
 
 // A row's score is (R − shift)·scale. A group that is not kept scores 0, and its rows are dropped.

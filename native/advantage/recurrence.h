@@ -5,9 +5,31 @@
 // Trinity-RFT), GAE and REINFORCE++ run over every column of a row, masked or not.
 #pragma once
 
+#include <cmath>
+
 #include "advantage/advantage.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// How far numbers lie from their mean: of the unmasked advantages of a batch, or of a part of one.
+struct Spread {
+  double count = 0, mean = 0, squares = 0;
+
+  PL_FN void add(const Spread& part) {
+    if (part.count == 0) return;
+    const double total = count + part.count;
+    const double difference = part.mean - mean;
+    squares += part.squares + difference * difference * count * part.count / total;
+    mean += difference * part.count / total;
+    count = total;
+  }
+
+  // What whitening multiplies by; 0 where there is nothing to be whitened.
+  PL_FN double whitening() const {
+    const double variance = count > 1 ? squares / (count - 1) : 0.0;
+    return count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
+  }
+};
 
 // One token of a recurrence; next_value is 0 at the row's end.
 struct RecurrenceToken {

@@ -47,8 +47,7 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
     case AdvantageShape::kRecurrence:
       whole_rows = true;
       with_advantage(
-          function_.index, options,
-          [&]<class F>(const F&) { whitened_ = F::whitened; },
+          function_.index, options, [&]<class F>(const F&) { whitened_ = F::whitened; },
           RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
@@ -271,9 +270,8 @@ int64_t AdvantageEvaluation::next_recurrence_phase() {
   if (blame() || !whitened_ || phase_ > 2) return 0;
   Spread all;
   for (const Spread& part : spreads_) all.add(part);
-  const double variance = all.count > 1 ? all.squares / (all.count - 1) : 0.0;
   pass_.shift = all.mean;
-  pass_.scale = all.count > 0 ? 1.0 / std::sqrt(variance + 1e-8) : 0.0;
+  pass_.scale = all.whitening();
   return chunks();
 }
 

@@ -64,20 +64,6 @@ struct AdvantagePass {
   double shift, scale;
 };
 
-// Number, mean and sum of squared distances from it, of a batch's or a chunk's unmasked advantages.
-struct Spread {
-  double count = 0, mean = 0, squares = 0;
-
-  PL_FN void add(const Spread& part) {
-    if (part.count == 0) return;
-    const double total = count + part.count;
-    const double difference = part.mean - mean;
-    squares += part.squares + difference * difference * count * part.count / total;
-    mean += difference * part.count / total;
-    count = total;
-  }
-};
-
 constexpr int kLossBytes = 128;
 
 struct Target {
@@ -89,8 +75,8 @@ struct Target {
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, Sums* sums);
   // part gets the sum and count of a chunk that is a part of a row.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowSums* part);
-  // The passes of advantage functions; see cpu/advantages.inc. Chunks of row_facts, measure and recur are whole
-  // rows; distill leaves the two sums of a part of a row in `part`.
+  // The passes of advantage functions; see cpu/advantages.inc. Chunks of row_facts, measure and recur are
+  // whole rows; distill leaves the two sums of a part of a row in `part`.
   void (*row_facts)(const AdvantagePass& pass, const Chunk& chunk, NotFinite* bad);
   void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
   void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NotFinite* bad);

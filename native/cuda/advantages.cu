@@ -183,16 +183,19 @@ template <class F>
 void AdvantageRun::launch_recurrence(const F& f) {
   if (!pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
   if constexpr (has_baseline_column<F>) bad_ = earlier(inputs_.bad_baselines, bad_);
-  if constexpr (F::whitened) pass_.partials = room<double>(2 * context_.most_blocks());
-  if (pass_.batch.layout.columns > kLongRow)
-    launch(recurrence_kernel<F, kWarps>, context_.grid(rows_), pass_, f);
-  else
-    launch(recurrence_kernel<F, 1>, context_.grid_of_warps(rows_), pass_, f);
   if constexpr (F::whitened) {
-    const Grid quads = context_.grid_of_threads(whole_quads(pass_.tokens) / kQuad);
-    launch(spread_kernel, quads, pass_);
-    launch(whiten_kernel, quads, pass_, F::masked);
+    pass_.spreads = room<Spread>(context_.most_blocks());
+    launch_rows_of<true>(f);
   }
+  launch_rows_of<false>(f);
+}
+
+template <bool measured, class F>
+void AdvantageRun::launch_rows_of(const F& f) {
+  if (pass_.batch.layout.columns > kLongRow)
+    launch(recurrence_kernel<F, kWarps, measured>, context_.grid(rows_), pass_, f);
+  else
+    launch(recurrence_kernel<F, 1, measured>, context_.grid_of_warps(rows_), pass_, f);
 }
 
 template <class F>
@@ -205,7 +208,7 @@ void AdvantageRun::launch_distill(const F& f) {
 }
 
 ColumnView AdvantageRun::column() const {
-  const bool per_row = shape_ == AdvantageShape::kGroup;
+  const bool per_row = !pass_.advantages;
   return {per_row ? pass_.scores : pass_.advantages, DType::kFloat32, per_row};
 }
 

@@ -58,7 +58,7 @@ __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
 
 // What a function must know of rows' tokens: the sum of all token rewards, masked or not, or of the unmasked
 // log-probabilities; and how many tokens are unmasked.
-inline __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePass pass) {
   const ColumnView& view = pass.batch.column[pass.facts_of];
   const bool rewards = pass.facts_of == kTokenRewards;
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
@@ -77,11 +77,11 @@ inline __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePa
         [](int64_t, const RowPart&) {});
 }
 
-inline __global__ void __launch_bounds__(kThreads) row_fact_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads) row_fact_kernel(const AdvantagePass pass) {
   for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
     const RowPart part = whole_row(pass, pass.parts, row);
     if (pass.facts_of != kTokenRewards)
-      pass.facts[row] = part.sum / (static_cast<double>(part.tokens) + 1e-8);
+      pass.facts[row] = mean_logprob(part.sum, part.tokens);
     else if (pass.batch.column[kTokenRewards].data)
       pass.facts[row] = part.sum;
     else  // the row's reward stands on its last unmasked token
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
 }
 
 // Gives every row what its run has.
-inline __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePass pass) {
   for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
     const int64_t unit = pass.groups.unit_of_row[row];
     pass.scores[row] = pass.unit_scores[unit];
@@ -229,7 +229,7 @@ inline __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePas
 }
 
 // Draws the groups that stand in for dropped ones, by one warp: rare, and as long as there are groups.
-inline __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePass pass) {
   if (threadIdx.x >= kWarp) return;
   const int lane = threadIdx.x;
   const int64_t groups = pass.groups.size;
@@ -247,7 +247,7 @@ inline __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePa
     draw_duplicates(pass.seed, groups, n, pass.kept, [&](int64_t group) { ++pass.again[group]; });
 }
 
-inline __global__ void __launch_bounds__(kThreads) count_again_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads) count_again_kernel(const AdvantagePass pass) {
   for (int64_t group = first_warp(); group < pass.groups.size; group += all_warps())
     for (int64_t at = pass.groups.offsets[group] + threadIdx.x % kWarp; at < pass.groups.offsets[group + 1];
          at += kWarp)
@@ -255,7 +255,7 @@ inline __global__ void __launch_bounds__(kThreads) count_again_kernel(const Adva
 }
 
 // A row's score on each of its unmasked tokens.
-inline __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
       const float score = pass.scores[row];
@@ -292,10 +292,59 @@ struct DecayPowers {
   }
 };
 
-// A team of `warps` warps takes a row from its end, a stretch of 128 tokens a warp at a time.
-template <class F, int warps>
+// A lane's own spread as it goes: sums of what lies beyond the first number that it has seen, so that no
+// digits are lost where all numbers are far from 0.
+struct Measure {
+  double pivot = 0, count = 0, sum = 0, squares = 0;
+
+  __device__ __forceinline__ void add(double x) {
+    if (count == 0) pivot = x;
+    const double d = x - pivot;
+    count += 1;
+    sum += d;
+    squares += d * d;
+  }
+  __device__ __forceinline__ Spread spread() const {
+    if (count == 0) return {};
+    return {count, pivot + sum / count, squares - sum * (sum / count)};
+  }
+};
+
+// Spreads of a block's threads as one, in thread 0.
+__device__ __forceinline__ Spread block_spread(Spread mine) {
+  __shared__ Spread of_warp[kWarps];
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    mine.add({__shfl_down_sync(kAllLanes, mine.count, distance),
+              __shfl_down_sync(kAllLanes, mine.mean, distance),
+              __shfl_down_sync(kAllLanes, mine.squares, distance)});
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  Spread all;
+  for (int warp = 0; warp < kWarps; ++warp) all.add(of_warp[warp]);
+  return all;
+}
+
+// Puts the threads' spreads over the whole grid together, in a fixed order.
+__device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const Spread& mine) {
+  const Spread of_block = block_spread(mine);
+  if (threadIdx.x == 0) pass.spreads[blockIdx.x] = of_block;
+  if (!is_last_block(&pass.state->ticket)) return;
+  Spread several;
+  for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads) several.add(pass.spreads[block]);
+  const Spread all = block_spread(several);
+  if (threadIdx.x != 0) return;
+  pass.state->shift = all.mean;
+  pass.state->scale = all.whitening();
+}
+
+// Writes advantages and returns; or with `measured` finds how the advantages are to be whitened, which is
+// worth doing everything twice: to keep them until then would cost memory, or their last digits. A team of
+// `warps` warps takes a row from its end, a stretch of 128 tokens a warp at a time.
+template <class F, int warps, bool measured>
 __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePass pass, const F f) {
-  constexpr bool reads_values = (F::columns & reads(static_cast<Column>(kValues))) != 0;
+  constexpr bool reads_values = (F::columns & 1u << kValues) != 0;
   constexpr int64_t stretch = static_cast<int64_t>(warps) * kSpanStep;
   const Layout& layout = pass.batch.layout;
   const ColumnView& reward_view = pass.batch.column[kTokenRewards];
@@ -308,7 +357,12 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
   __shared__ double suffixes[2][kWarps];
   __shared__ int unmasked[2][kWarps];
   int turn = 0;
-  double sums[2] = {};  // of unmasked advantages, and how many they are
+  Measure measure;
+  double shift = 0, scale = 1;
+  if constexpr (F::whitened && !measured) {
+    shift = pass.state->shift;
+    scale = pass.state->scale;
+  }
 
   const int64_t team = static_cast<int64_t>(blockIdx.x) * (kWarps / warps) + threadIdx.x / kWarp / warps;
   const int64_t teams = static_cast<int64_t>(gridDim.x) * (kWarps / warps);
@@ -403,60 +457,20 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
         x = terms[j] + f.decay * x;
         const RecurrenceToken t = token(j);
         const double a = f.advantage(x, t, baseline);
-        advantages[j] = static_cast<float>(a);
-        returns[j] = static_cast<float>(f.returns(x, t));
-        sums[0] += t.unmasked ? a : 0.0;
+        if constexpr (measured) {
+          if (t.unmasked) measure.add(a);
+        } else {
+          advantages[j] = F::masked && !t.unmasked ? 0.0f : static_cast<float>((a - shift) * scale);
+          returns[j] = static_cast<float>(f.returns(x, t));
+        }
       }
-      sums[1] += __popc(live);
-      store_quad(pass.advantages, i, which, advantages);
-      if (pass.returns) store_quad(pass.returns, i, which, returns);
+      if constexpr (!measured) {
+        store_quad(pass.advantages, i, which, advantages);
+        if (pass.returns) store_quad(pass.returns, i, which, returns);
+      }
     }
   }
-
-  if constexpr (F::whitened) {
-    double total;
-    if (!grid_sum(sums, pass.partials, &pass.state->ticket, &total)) return;
-    if (threadIdx.x == 0) pass.state->mean = total;
-    if (threadIdx.x == 1) pass.state->count = total;
-    __syncthreads();
-    if (threadIdx.x == 0 && pass.state->count > 0) pass.state->mean /= pass.state->count;
-  }
-}
-
-// How far the unmasked advantages of the whole batch lie from their mean.
-inline __global__ void __launch_bounds__(kThreads) spread_kernel(const AdvantagePass pass) {
-  const double mean = pass.state->mean;
-  double squares[1] = {};
-  for (int64_t i = first_thread() * kQuad; i < pass.tokens; i += all_threads() * kQuad) {
-    const unsigned live = load_mask<Reuse::kLater>(pass.batch.mask, i) & bits_within(i, i, pass.tokens);
-    const Quad a = load_floats<Reuse::kLater>(ColumnView{pass.advantages}, i);
-#pragma unroll
-    for (int j = 0; j < kQuad; ++j) {
-      const double d = a[j] - mean;
-      squares[0] += live >> j & 1 ? d * d : 0.0;
-    }
-  }
-  double total;
-  if (!grid_sum(squares, pass.partials, &pass.state->ticket, &total)) return;
-  if (threadIdx.x != 0) return;
-  const double count = pass.state->count;
-  const double variance = count > 1 ? total / (count - 1) : 0.0;
-  pass.state->scale = count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
-}
-
-// masked: advantages under the mask are 0.
-inline __global__ void __launch_bounds__(kThreads) whiten_kernel(const AdvantagePass pass, bool masked) {
-  const double mean = pass.state->mean;
-  const double scale = pass.state->scale;
-  for (int64_t i = first_thread() * kQuad; i < pass.tokens; i += all_threads() * kQuad) {
-    const unsigned live = masked ? load_mask<Reuse::kNever>(pass.batch.mask, i) : 0xf;
-    const Quad a = load_floats<Reuse::kLater>(ColumnView{pass.advantages}, i);
-    float whitened[kQuad];
-#pragma unroll
-    for (int j = 0; j < kQuad; ++j)
-      whitened[j] = live >> j & 1 ? static_cast<float>((a[j] - mean) * scale) : 0.0f;
-    store_quad(pass.advantages, i, bits_within(i, i, pass.tokens), whitened);
-  }
+  if constexpr (measured) find_whitening(pass, measure.spread());
 }
 
 // ---- Distillation ----
@@ -484,7 +498,7 @@ __global__ void __launch_bounds__(kThreads) distill_kernel(const AdvantagePass p
         [](int64_t, const DistillPart&) {});
 }
 
-inline __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
   for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
     const DistillPart part = whole_row(pass, pass.distill_parts, row);
     pass.row_divergences[row] = part.divergence;

@@ -34,7 +34,7 @@ class AdvantageRun {
   AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request, bool per_token,
                bool returns);
 
-  // What a loss reads: one advantage per row of a group function, else one per token; and how often rows
+  // What a loss reads: advantages per token where they were asked for, else per row; and how often rows
   // count.
   ColumnView column() const;
   const uint32_t* copies() const { return pass_.copies; }
@@ -47,6 +47,8 @@ class AdvantageRun {
   void launch_group(const F& f, bool per_token);
   template <class F>
   void launch_recurrence(const F& f);
+  template <bool measured, class F>
+  void launch_rows_of(const F& f);
   template <class F>
   void launch_distill(const F& f);
   template <class T>

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "advantage/advantage.h"
 #include "cuda/kernels.h"
 
 namespace policy_loss::cuda {

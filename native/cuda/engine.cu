@@ -268,8 +268,8 @@ Status evaluate(const Resident* resident, const Request& request, const Call& ca
       std::optional<AdvantageRun> run;
       if (call.advantage) {
         const AdvantageCall& wanted = call.advantage_call;
-        run.emplace(context, resident->inputs, *call.advantage, wanted.advantages != nullptr,
-                    wanted.returns != nullptr);
+        run.emplace(context, resident->inputs, *call.advantage,
+                    wanted.advantages || looks_under_mask(request.loss), wanted.returns != nullptr);
       }
       Evaluation evaluation(context, resident->batch, request, call.copies, call);
       if (run) evaluation.use(*run);

@@ -30,6 +30,8 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
 void construct_loss(int loss, const double* options, void* storage);
 // Whether the weights pass of a loss must be one block.
 bool is_over_pairs(int loss);
+// Whether a loss reads advantages of masked tokens, which then have to be the 0 that they are.
+bool looks_under_mask(int loss);
 int64_t row_state_bytes();
 void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
                  const Grid& grid);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "advantage/recurrence.h"
 #include "cuda/cuda.h"
 #include "engine/registry.h"
 
@@ -117,8 +118,8 @@ struct AdvantageState {
   // ~(8·row + Culprit) of the first number that is not finite, so that a maximum finds it; 0: there is none.
   unsigned long long bad;
   unsigned ticket;
-  // Of the unmasked advantages of the batch, and how they are whitened.
-  double count, mean, scale;
+  // How advantages are whitened.
+  double shift, scale;
 };
 
 // The same for the kernels of an advantage function, which use what they need of it.
@@ -148,7 +149,7 @@ struct AdvantagePass {
   uint32_t* copies;        // per row
 
   // Of recurrences.
-  double* partials;  // [blocks][2]
+  Spread* spreads;  // of each block, of the unmasked advantages that it has measured
   // Of distillation.
   Parts<DistillPart> distill_parts;
   double* row_divergences;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "cuda/cuda.h"
+#include "engine/advantages.h"
 #include "engine/function.h"
+#include "engine/groups.h"
 
 namespace policy_loss::cuda {
 
@@ -32,5 +34,82 @@ inline uint32_t finish_result(const Function& function, const Request& request, 
   return finish(function, counts, request.coefficients, result.sums, result.pair_loss, result.pair_metric,
                 values);
 }
+
+// The function must outlive the request, which borrows its options.
+inline AdvantageRequest request_of(const AdvantageFunction& function, uint64_t seed) {
+  return {function.shape, function.index, function.options.data(), seed};
+}
+
+// A batch for advantage functions with its groups found, which is row-sized work.
+class FoundInputs {
+ public:
+  explicit FoundInputs(const AdvantageBatch& batch) {
+    inputs_.tokens = batch.tokens;
+    inputs_.rewards = batch.rewards;
+    inputs_.baselines = batch.baselines;
+    if (batch.groups) inputs_.groups = find(batch, nullptr, &groups_);
+    if (batch.groups && batch.runs) inputs_.runs = find(batch, batch.runs, &runs_);
+  }
+  FoundInputs(const FoundInputs&) = delete;
+
+  const AdvantageInputs& inputs() const { return inputs_; }
+
+ private:
+  static GroupsView find(const AdvantageBatch& batch, const int32_t* runs, Groups* found) {
+    *found = find_groups(batch.tokens.layout.rows, batch.groups, runs);
+    GroupsView view;
+    view.size = found->size();
+    view.units = found->units();
+    view.offsets = found->offsets.data();
+    view.members = found->members.data();
+    view.last_row = found->last_row.data();
+    view.unit_rows = found->unit_rows.data();
+    view.unit_of_row = runs ? found->unit_of_row.data() : nullptr;
+    if (batch.rewards)
+      view.batch_std = moments_of(view.units, [&](int64_t unit) {
+                         return batch.rewards[found->last_row[unit]];
+                       }).sample_std();
+    return view;
+  }
+
+  Groups groups_, runs_;
+  AdvantageInputs inputs_;
+};
+
+// What a device gives for the metrics of an advantage function, and the metrics.
+class AdvantageIngredients {
+ public:
+  // Has a call fill this in.
+  void ask(const AdvantageFunction& function, int64_t rows, int64_t groups, AdvantageCall* call) {
+    if (function.shape == AdvantageShape::kGroup) groups_.resize(groups);
+    if (function.shape == AdvantageShape::kDistill) divergences_.resize(rows);
+    advantages_.resize(divergences_.size());
+    call->groups = groups_.data();
+    call->row_divergences = divergences_.data();
+    call->row_advantages = advantages_.data();
+  }
+
+  // The values of a call, in the order of advantage_value_names().
+  void finish(const AdvantageFunction& function, double* values) const {
+    if (function.shape == AdvantageShape::kGroup) {
+      GroupTotals totals;
+      for (const GroupOutcome& outcome : groups_) {
+        GroupRule rule;
+        static_assert(sizeof rule.metric == sizeof outcome.metric);
+        for (int k = 0; k < kGroupMetrics; ++k) rule.metric[k] = outcome.metric[k];
+        rule.kept = outcome.kept;
+        totals.add(rule, outcome.rows);
+      }
+      finish_group_metrics(function, totals, values);
+    }
+    if (function.shape == AdvantageShape::kDistill)
+      finish_distill_metrics(static_cast<int64_t>(divergences_.size()), divergences_.data(),
+                             advantages_.data(), values);
+  }
+
+ private:
+  std::vector<GroupOutcome> groups_;
+  std::vector<double> divergences_, advantages_;
+};
 
 }  // namespace policy_loss::cuda

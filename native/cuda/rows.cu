@@ -40,13 +40,15 @@ struct LossLaunches {
   void (*rows)(const void*, const Pass&, int64_t, int64_t, const Grid&);
   void (*weights)(const void*, const Pass&, const Grid&);
   bool pairs;
+  bool looks_under_mask;
 };
 
 template <class List>
 struct Table;
 template <class... L>
 struct Table<TypeList<L...>> {
-  static constexpr LossLaunches launches[] = {{construct<L>, rows<L>, weights<L>, is_by_pairs<L>}...};
+  static constexpr LossLaunches launches[] = {
+      {construct<L>, rows<L>, weights<L>, is_by_pairs<L>, counts_negatives<L>}...};
   static constexpr int64_t state_bytes() {
     int64_t most = 0;
     for (const int64_t bytes : {static_cast<int64_t>(sizeof(RowState<typename L::Row>))...})
@@ -55,7 +57,7 @@ struct Table<TypeList<L...>> {
   }
 };
 
-constexpr LossLaunches kNoLossLaunches = {nullptr, rows<NoLoss>, weights<NoLoss>, false};
+constexpr LossLaunches kNoLossLaunches = {nullptr, rows<NoLoss>, weights<NoLoss>, false, false};
 
 const LossLaunches& launches_of(int loss) {
   return loss < 0 ? kNoLossLaunches : Table<Losses>::launches[loss];
@@ -69,6 +71,10 @@ void construct_loss(int loss, const double* options, void* storage) {
 
 bool is_over_pairs(int loss) {
   return launches_of(loss).pairs;
+}
+
+bool looks_under_mask(int loss) {
+  return launches_of(loss).looks_under_mask;
 }
 
 int64_t row_state_bytes() {

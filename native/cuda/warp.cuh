@@ -176,28 +176,32 @@ __device__ __forceinline__ double block_sum(const double (&x)[N]) {
   return sum;
 }
 
-// Sums over a grid, in one launch: each block leaves its own in partials, and the last block to finish adds
-// them up in the blocks' order. True in that block, where thread k then has the sum of x[k] in *total.
-template <int N>
-__device__ __forceinline__ bool grid_sum(const double (&x)[N], double* partials, unsigned* ticket,
-                                         double* total) {
+// True in the block that comes here last, which then sees what every block has written before it came.
+__device__ __forceinline__ bool is_last_block(unsigned* ticket) {
   __shared__ bool is_last;
-  const double sum = block_sum(x);
-  if (threadIdx.x < N) {
-    partials[static_cast<int64_t>(blockIdx.x) * N + threadIdx.x] = sum;
-    __threadfence();
-  }
+  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) is_last = atomicAdd(ticket, 1u) == gridDim.x - 1;
   __syncthreads();
   if (!is_last) return false;
   __threadfence();
+  if (threadIdx.x == 0) *ticket = 0;
+  return true;
+}
+
+// Sums over a grid, in one launch: each block leaves its own in partials, and the last block to finish adds
+// them up in the blocks' order. True in that block, where thread k then has the sum of x[k] in *total.
+template <int N>
+__device__ __forceinline__ bool grid_sum(const double (&x)[N], double* partials, unsigned* ticket,
+                                         double* total) {
+  const double sum = block_sum(x);
+  if (threadIdx.x < N) partials[static_cast<int64_t>(blockIdx.x) * N + threadIdx.x] = sum;
+  if (!is_last_block(ticket)) return false;
   double mine[N] = {};
   for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads)
 #pragma unroll
     for (int k = 0; k < N; ++k) mine[k] += __ldcg(partials + static_cast<int64_t>(block) * N + k);
   *total = block_sum(mine);
-  if (threadIdx.x == 0) *ticket = 0;
   return true;
 }
 

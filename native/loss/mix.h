@@ -53,6 +53,7 @@ struct Mix {
 
   // What the metrics of a kind, and its loss before mu, are multiplied by.
   PL_FN double kind_scale(int kind, double rows_of_kind, double rows) const {
+    if (rows_of_kind == 0) return 0.0;
     return rows_of_kind * weight[kind] / (dynamic ? rows : 1.0);
   }
 

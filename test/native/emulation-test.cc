@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/advantages.h"
 #include "cpu/engine.h"
 #include "cuda/request.h"
 #include "test/native/broken-kernels.h"
@@ -258,7 +259,7 @@ void test_functions() {
       const auto data = draw(shape, dtype, dtype == DType::kFloat16, 7);
       cuda::Resident* resident = nullptr;
       cuda::Problem problem;
-      expect(cuda::upload(0, data->view, nullptr, &resident, &problem) == cuda::Status::kOk,
+      expect(cuda::upload(0, data->view, {}, nullptr, &resident, &problem) == cuda::Status::kOk,
              std::string("upload: ") + problem.message);
       int turn = 0;
       for (int loss = kNone; loss < static_cast<int>(losses().size()); ++loss)
@@ -332,7 +333,7 @@ void test_copies_and_normalizers() {
         compare(expected, found, *data, what);
         cuda::Resident* resident = nullptr;
         cuda::Problem problem;
-        expect(cuda::upload(0, data->view, nullptr, &resident, &problem) == cuda::Status::kOk,
+        expect(cuda::upload(0, data->view, {}, nullptr, &resident, &problem) == cuda::Status::kOk,
                std::string("upload: ") + problem.message);
         setenv("POLICY_LOSS_EMULATION_SHUFFLE", std::to_string(turn).c_str(), 1);
         const Outcome shuffled = on_device(function, *data, coefficients, resident, what, normalizer);
@@ -385,6 +386,298 @@ void test_kl_values() {
       }
 }
 
+// ---- Advantage functions ----
+
+// What advantage functions read, with NaN where nothing may be read: log-probabilities under the mask.
+struct Inputs {
+  std::unique_ptr<Data> data;
+  std::vector<double> rewards, baselines;
+  std::vector<int32_t> groups, runs;
+  AdvantageBatch batch;
+
+  void take_token_rewards_away() { batch.tokens.column[kTokenRewards] = {}; }
+};
+
+// The groups are of any size, some of one row; some rewards are the same.
+Inputs draw_inputs(const Shape& shape, DType dtype, unsigned seed) {
+  Inputs inputs;
+  inputs.data = draw(shape, dtype, false, seed);
+  Data& data = *inputs.data;
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (int c = 0; c < kColumns; ++c) {
+    const bool masked = c == kSampledLogprob || c == kTeacherLogprob;
+    data.half[c].clear();
+    for (int64_t i = 0; i < data.tokens; ++i) {
+      float& x = data.column[c][i];
+      x = normal(random) * (c == kTokenRewards ? 0.1f : 1.0f);
+      if (masked && data.mask[i] == 0) x = std::numeric_limits<float>::quiet_NaN();
+      data.half[c].push_back(dtype == DType::kBFloat16 ? bfloat16_bits(x) : float16_bits(x));
+    }
+    if (dtype == DType::kFloat32) data.view.column[c].data = data.column[c].data();
+    if (dtype != DType::kFloat32) data.view.column[c].data = data.half[c].data();
+  }
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    inputs.rewards.push_back(static_cast<double>(random() % 5) / 10);
+    inputs.baselines.push_back(normal(random));
+    inputs.groups.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(shape.rows / 4 + 1)) *
+                            1000);
+    inputs.runs.push_back(static_cast<int32_t>(random() % 3) - 1);
+  }
+  // Not all the same, which whitening would have nothing but roundings left of.
+  if (shape.rows > 0) inputs.rewards[0] = 1.25;
+  inputs.batch.tokens = data.view;
+  inputs.batch.tokens.expert = nullptr;
+  inputs.batch.rewards = inputs.rewards.data();
+  inputs.batch.baselines = inputs.baselines.data();
+  inputs.batch.groups = inputs.groups.data();
+  inputs.batch.runs = inputs.runs.data();
+  return inputs;
+}
+
+double advantage_option(const std::string& name, const char* const* choices, int variant) {
+  if (choices) return variant % 2;
+  if (name == "gamma") return variant % 2 == 0 ? 1.0 : 0.97;
+  if (name == "lam") return variant % 3 == 0 ? 1.0 : 0.9;
+  if (name == "std_threshold") return variant % 4 < 2 ? NAN : 0.15;
+  if (name == "duplicate_experiences") return variant % 8 >= 4 ? 1 : 0;
+  if (name == "rank_penalty") return variant % 3 == 0 ? 0 : 0.5;
+  if (name == "enable_step_norm" || name == "std_normalize") return variant / 2 % 2;
+  if (name == "lambda_coef") return variant % 4 == 0 ? 0 : variant % 4 == 1 ? 1 : 0.3;
+  if (name == "baseline_shift") return -0.1;
+  if (name == "epsilon") return 1e-6;
+  if (name == "tau") return 0.7;
+  return 1.5;
+}
+
+AdvantageFunction make_advantage(const AdvantageInfo& info, int variant) {
+  AdvantageFunction function{info.shape, info.index, {}};
+  for (const LossInfo::Option& option : info.options)
+    function.options.push_back(advantage_option(option.name, option.choices, variant));
+  return function;
+}
+
+struct Advantages {
+  std::vector<float> advantages, returns, scores;
+  std::vector<uint32_t> copies;
+  std::vector<double> values;
+  NotFinite not_finite;
+
+  Advantages(const AdvantageFunction& function, const Inputs& inputs)
+      : advantages(inputs.data->tokens, 42.0f),
+        returns(inputs.data->tokens, 42.0f),
+        scores(inputs.rewards.size(), 42.0f),
+        copies(inputs.rewards.size(), 42),
+        values(advantage_value_names(function).size(), 42.0) {}
+
+  bool same_bits(const Advantages& other) const {
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
+    };
+    return same(advantages, other.advantages) && same(returns, other.returns) && same(scores, other.scores) &&
+           copies == other.copies && same(values, other.values);
+  }
+};
+
+constexpr uint64_t kSeed = 12;
+
+Advantages advantages_on_cpu(const AdvantageFunction& function, const Inputs& inputs) {
+  Advantages result(function, inputs);
+  double row = 0;
+  AdvantageOutputs outputs;
+  outputs.advantages = result.advantages.data();
+  outputs.returns = result.returns.data();
+  outputs.scores = result.scores.data();
+  outputs.copies = result.copies.data();
+  outputs.values = result.values.data();
+  cpu::AdvantageEvaluation evaluation(function, inputs.batch, outputs, kSeed, &row);
+  cpu::run_here(evaluation);
+  result.not_finite = evaluation.not_finite();
+  return result;
+}
+
+Advantages advantages_on_device(const AdvantageFunction& function, const Inputs& inputs,
+                                const cuda::Resident* resident, const std::string& what) {
+  Advantages result(function, inputs);
+  const cuda::FoundInputs found(inputs.batch);
+  const cuda::AdvantageRequest request = cuda::request_of(function, kSeed);
+  cuda::AdvantageIngredients ingredients;
+  cuda::AdvantageCall call;
+  call.not_finite = &result.not_finite;
+  call.advantages = result.advantages.data();
+  call.returns = result.returns.data();
+  call.scores = result.scores.data();
+  call.copies = result.copies.data();
+  ingredients.ask(function, inputs.batch.tokens.layout.rows, found.inputs().groups.size, &call);
+  cuda::Problem problem;
+  const cuda::Status status = resident ? cuda::advantages(resident, request, call, &problem)
+                                       : cuda::advantages_host(0, found.inputs(), request, call, &problem);
+  expect(status == cuda::Status::kOk, what + ": " + problem.message);
+  if (result.not_finite.array == Culprit::kNone) ingredients.finish(function, result.values.data());
+  return result;
+}
+
+// The loss columns' view has the same log-probabilities of the policy that sampled.
+cuda::Resident* upload_inputs(const Inputs& inputs, const BatchView& view) {
+  cuda::Resident* resident = nullptr;
+  cuda::Problem problem;
+  const cuda::FoundInputs found(inputs.batch);
+  expect(cuda::upload(0, view, found.inputs(), nullptr, &resident, &problem) == cuda::Status::kOk,
+         std::string("upload: ") + problem.message);
+  return resident;
+}
+
+// To 1e-6 of each number, or of the largest: where terms cancel, no more is left.
+template <class T>
+bool all_close(const std::vector<T>& found, const std::vector<T>& expected) {
+  double scale = 0;
+  for (const T x : expected) scale = std::fmax(scale, std::fabs(x));
+  bool all = found.size() == expected.size();
+  for (size_t i = 0; all && i < found.size(); ++i)
+    all = std::fabs(static_cast<double>(found[i]) - static_cast<double>(expected[i])) <=
+          1e-6 * std::fabs(expected[i]) + 3e-7 * scale;
+  return all;
+}
+
+std::vector<Shape> advantage_shapes() {
+  std::vector<Shape> all = shapes();
+  all.push_back({"many groups", 900, 5, {}});
+  all.push_back({"packed and short", 7, 400, {3, 400, 0, 1, 129, 4, 17}});
+  return all;
+}
+
+void test_advantages() {
+  int turn = 0;
+  for (const Shape& shape : advantage_shapes())
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      Inputs inputs = draw_inputs(shape, dtype, 21);
+      for (const bool token_rewards : {true, false}) {
+        if (!token_rewards) inputs.take_token_rewards_away();
+        cuda::Resident* const resident = upload_inputs(inputs, inputs.data->view);
+        for (const AdvantageInfo& info : advantages())
+          for (int variant = 0; variant < 12; ++variant) {
+            const AdvantageFunction function = make_advantage(info, variant);
+            const std::string what = "advantages of " + info.name + ", variant " + std::to_string(variant) +
+                                     ", " + shape.name + ", dtype " +
+                                     std::to_string(static_cast<int>(dtype)) +
+                                     (token_rewards ? "" : ", a reward per row");
+            AdvantageBatch& batch = inputs.batch;
+            batch.runs = info.name == "step_wise_grpo" ? inputs.runs.data() : nullptr;
+            const Advantages expected = advantages_on_cpu(function, inputs);
+            batch.runs = inputs.runs.data();
+            const Advantages found = advantages_on_device(function, inputs, nullptr, what);
+            expect(found.not_finite.array == Culprit::kNone, what + ": finite");
+            expect(found.copies == expected.copies, what + ": copies");
+            expect(all_close(found.advantages, expected.advantages), what + ": advantages");
+            expect(all_close(found.returns, expected.returns), what + ": returns");
+            expect(all_close(found.scores, expected.scores), what + ": scores");
+            expect(all_close(found.values, expected.values), what + ": metrics");
+            setenv("POLICY_LOSS_EMULATION_SHUFFLE", std::to_string(++turn).c_str(), 1);
+            const Advantages shuffled = advantages_on_device(function, inputs, resident, what);
+            unsetenv("POLICY_LOSS_EMULATION_SHUFFLE");
+            expect(found.same_bits(shuffled), what + ": the same bits where it lies, in another order");
+          }
+        cuda::release(resident);
+      }
+    }
+}
+
+void test_advantages_not_finite() {
+  for (const char* name : {"ppo", "reinforceplusplus", "remax", "rloo", "grpo"})
+    for (const Culprit culprit :
+         {Culprit::kRewards, Culprit::kTokenRewards, Culprit::kValues, Culprit::kBaselines}) {
+      Inputs inputs = draw_inputs(shapes()[4], DType::kFloat32, 5);
+      const auto info = std::find_if(advantages().begin(), advantages().end(),
+                                     [&](const AdvantageInfo& one) { return one.name == name; });
+      const AdvantageFunction function = make_advantage(*info, 0);
+      // In the third row of several tokens, and in a later one, masked and unmasked.
+      if (culprit == Culprit::kRewards) inputs.take_token_rewards_away();
+      for (const int64_t row : {int64_t{6}, int64_t{3}}) {
+        inputs.rewards[row] = culprit == Culprit::kRewards ? INFINITY : 0;
+        inputs.baselines[row] = culprit == Culprit::kBaselines ? NAN : 0;
+        const int64_t begin = inputs.data->view.layout.begin(row);
+        for (const int64_t i : {begin + 5, begin + 6}) {
+          if (culprit == Culprit::kTokenRewards) inputs.data->column[kTokenRewards][i] = -INFINITY;
+          if (culprit == Culprit::kValues) inputs.data->column[kValues][i] = NAN;
+        }
+      }
+      inputs.batch.runs = nullptr;
+      const std::string what =
+          std::string("not finite, ") + name + ", " + std::to_string(static_cast<int>(culprit));
+      const Advantages expected = advantages_on_cpu(function, inputs);
+      const Advantages found = advantages_on_device(function, inputs, nullptr, what);
+      expect(found.not_finite.array == expected.not_finite.array &&
+                 found.not_finite.row == expected.not_finite.row,
+             what + ": found " + std::to_string(static_cast<int>(found.not_finite.array)) + " in row " +
+                 std::to_string(found.not_finite.row));
+      if (found.not_finite.array != Culprit::kNone)
+        expect(found.same_bits(Advantages(function, inputs)), what + ": nothing is written");
+    }
+}
+
+// A loss on advantages that are computed on the way, against the CPU's one after the other.
+void test_evaluation_with_advantages() {
+  const Coefficients coefficients{0.3, 0.05, -0.02};
+  int turn = 0;
+  for (const Shape& shape : {shapes()[0], shapes()[4]})
+    for (const AdvantageInfo& info : advantages())
+      for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
+        if ((losses()[loss].columns & reads(kAdvantages)) == 0) continue;
+        ++turn;
+        const auto data = draw(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
+        Inputs inputs = draw_inputs(shape, DType::kFloat32, static_cast<unsigned>(turn));
+        inputs.batch.tokens.mask = data->mask.data();
+        inputs.batch.tokens.column[kSampledLogprob] = data->view.column[kOldLogprob];
+        inputs.batch.runs = info.name == "step_wise_grpo" ? inputs.runs.data() : nullptr;
+        const AdvantageFunction advantage = make_advantage(info, turn);
+        const Function function =
+            make_function(loss, turn, static_cast<Aggregation>(turn % 4), turn % 2 - 1, true);
+        const std::string what = std::string(losses()[loss].name) + " on advantages of " + info.name;
+
+        const Advantages first = advantages_on_cpu(advantage, inputs);
+        cuda::Resident* const resident = upload_inputs(inputs, data->view);
+        data->column[kAdvantages] = first.advantages;
+        data->view.column[kAdvantages] = {data->column[kAdvantages].data(), DType::kFloat32, false};
+        if (info.shape == AdvantageShape::kGroup) {
+          data->copies = first.copies;
+          data->view.copies = data->copies.data();
+          for (int64_t row = 0; row < shape.rows; ++row)
+            for (int64_t i = data->view.layout.begin(row);
+                 data->copies[row] == 0 && i < data->view.layout.begin(row) + data->view.layout.length(row);
+                 ++i)
+              data->live[i] = 0;
+        }
+        const Outcome expected = on_cpu(function, *data, coefficients);
+
+        Outcome found = room(function, *data);
+        std::vector<double> values(first.values.size());
+        NotFinite not_finite;
+        cuda::Result result;
+        cuda::Call call;
+        cuda::AdvantageIngredients ingredients;
+        const cuda::Request request = cuda::request_of(function, coefficients, {});
+        const cuda::AdvantageRequest advantage_request = cuda::request_of(advantage, kSeed);
+        call.result = &result;
+        call.grad = found.grad.data();
+        call.grad_entropy = found.grad_entropy.data();
+        call.advantage = &advantage_request;
+        call.advantage_call.not_finite = &not_finite;
+        ingredients.ask(advantage, shape.rows, cuda::resident_info(resident).group_count,
+                        &call.advantage_call);
+        cuda::Problem problem;
+        setenv("POLICY_LOSS_EMULATION_SHUFFLE", std::to_string(turn).c_str(), 1);
+        expect(cuda::evaluate(resident, request, call, &problem) == cuda::Status::kOk,
+               what + ": " + problem.message);
+        unsetenv("POLICY_LOSS_EMULATION_SHUFFLE");
+        found.present = cuda::finish_result(function, request, result, found.values.data());
+        write_counts(result.counts, found.counts.data());
+        ingredients.finish(advantage, values.data());
+        compare(expected, found, *data, what);
+        expect(all_close(values, first.values), what + ": the advantages' metrics");
+        cuda::release(resident);
+      }
+}
+
 void test_errors() {
   const auto data = draw(shapes()[2], DType::kFloat32, false, 3);
   const Function function = make_function(0, 0, Aggregation::kTokenMean, kNone, false);
@@ -403,7 +696,7 @@ void test_errors() {
   expect(cuda::evaluate_host(0, data->view, request, call, &problem) == cuda::Status::kOutOfMemory,
          "memory that runs out");
   cuda::Resident* resident = nullptr;
-  expect(cuda::upload(0, data->view, nullptr, &resident, &problem) == cuda::Status::kOutOfMemory,
+  expect(cuda::upload(0, data->view, {}, nullptr, &resident, &problem) == cuda::Status::kOutOfMemory,
          "memory that runs out in an upload");
   unsetenv("POLICY_LOSS_EMULATION_MEMORY");
 
@@ -436,6 +729,9 @@ int main() {
   test_copies_and_normalizers();
   test_a_million_tokens();
   test_kl_values();
+  test_advantages();
+  test_advantages_not_finite();
+  test_evaluation_with_advantages();
   test_errors();
   test_emulation();
   std::printf("%d checks, %d failures\n", checks, failures);

@@ -22,6 +22,8 @@ export interface Parts {
 
 export interface ReferenceObjective extends ReferenceResult {
   gradEntropy: Float64Array;
+  /** The largest Σ|terms| of an element of grad: the policy loss's and the KL's may cancel. */
+  gradMagnitude: number;
 }
 
 const PER_TOKEN = [
@@ -77,22 +79,28 @@ export function referenceObjective(
     metrics: {},
     grad: new Float64Array(batch.rows * batch.columns),
     gradEntropy: new Float64Array(batch.rows * batch.columns),
+    gradMagnitude: 0,
     magnitude: { loss: 0, metrics: {} },
   };
+  const terms = new Float64Array(batch.rows * batch.columns);
   const add = (part: ReferenceResult, sign: number, gradient: Float64Array) => {
     whole.loss += sign * part.loss;
     whole.magnitude.loss += part.magnitude.loss;
     Object.assign(whole.metrics, part.metrics);
     Object.assign(whole.magnitude.metrics, part.magnitude.metrics);
     rows.forEach((b, place) => {
-      for (let t = 0; t < batch.columns; t++)
-        gradient[b * batch.columns + t]! += sign * part.grad[place * batch.columns + t]!;
+      for (let t = 0; t < batch.columns; t++) {
+        const g = part.grad[place * batch.columns + t]!;
+        gradient[b * batch.columns + t]! += sign * g;
+        if (gradient === whole.grad) terms[b * batch.columns + t]! += Math.abs(g);
+      }
     });
   };
   add(referencePolicyLosses[policy.name]!(policy.args, counted), 1, whole.grad);
   if (kl.name !== 'none') add(referenceKl[kl.name]!.loss(kl.args, counted), 1, whole.grad);
   if (entropy.name !== 'none')
     add(referenceEntropyLosses[entropy.name]!(entropy.args, counted), -1, whole.gradEntropy);
+  whole.gradMagnitude = terms.reduce((most, x) => Math.max(most, x), 0);
   return whole;
 }
 

@@ -12,6 +12,8 @@ export interface Expected {
   grad: ArrayLike<number>;
   /** Σ|terms|, where known. Golden cases are held without it. */
   magnitude?: { loss: number; metrics: Record<string, number> };
+  /** Where a gradient is a sum: the largest Σ|terms| of an element. */
+  gradMagnitude?: number;
 }
 
 /**
@@ -33,14 +35,16 @@ export function assertNumber(
   );
 }
 
+/** `magnitude`: of an array whose elements are sums, the largest Σ|terms|, which counts as the array's largest. */
 export function assertArray(
   actual: ArrayLike<number>,
   expected: ArrayLike<number>,
   what: string,
   relative = RELATIVE,
+  magnitude = 0,
 ): void {
   assert.equal(actual.length, expected.length, `length of ${what}`);
-  let largest = 0;
+  let largest = magnitude;
   for (let i = 0; i < expected.length; i++) largest = Math.max(largest, Math.abs(expected[i]!));
   for (let i = 0; i < expected.length; i++) {
     const bound = relative * Math.max(Math.abs(expected[i]!), largest / 100);
@@ -58,7 +62,7 @@ export function assertComputed(actual: Computed, expected: Expected): void {
   for (const [name, value] of Object.entries(expected.metrics)) {
     assertNumber(actual.metrics[name], value, name, expected.magnitude?.metrics[name]);
   }
-  assertArray(actual.grad, expected.grad, 'grad');
+  assertArray(actual.grad, expected.grad, 'grad', RELATIVE, expected.gradMagnitude);
 }
 
 /** Equal to the last bit, the sign of a zero aside from nothing: Object.is, element by element. */
