@@ -147,15 +147,15 @@ export class Objective {
     }
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
     const input = evaluator.read(batch, options.device, found?.computed);
-    const gradients = this.#gradients(input.layout, options);
+    const gradients = this.#gradients(input.layout, options, batch);
     const result = await evaluator.evaluate<Metrics>(
       input,
-      this.#needed(gradients, options, batch),
+      gradients,
       options.normalizer,
       coefficients(input.layout, options),
       options.signal,
     );
-    return withGradients(result, gradients, found);
+    return toResult(result, gradients, input.layout, found);
   }
 
   /** The same at once. The results are the same to the bit. */
@@ -173,14 +173,14 @@ export class Objective {
     }
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
     const input = evaluator.read(batch, undefined, found?.computed);
-    const gradients = this.#gradients(input.layout, options);
+    const gradients = this.#gradients(input.layout, options, batch);
     const result = evaluator.evaluateSync<Metrics>(
       input,
-      this.#needed(gradients, options, batch),
+      gradients,
       options.normalizer,
       coefficients(input.layout, options),
     );
-    return withGradients(result, gradients, found);
+    return toResult(result, gradients, input.layout, found);
   }
 
   /**
@@ -289,25 +289,16 @@ export class Objective {
     return new Evaluator(spec, reader);
   }
 
-  #gradients(layout: Layout, { grad, gradEntropy }: ObjectiveComputeSyncOptions): Gradients {
-    const wanted = grad !== undefined && grad !== false;
-    return {
-      grad: gradArray(layout, grad),
-      gradEntropy: gradArray(layout, gradEntropy ?? wanted, 'gradEntropy'),
-    };
-  }
-
-  // A new array is all zeros already, which is what the gradient is without an entropy term.
-  #needed(
-    gradients: Gradients,
-    { gradEntropy }: ObjectiveComputeSyncOptions,
+  // Where there is no entropy term, the gradient by entropy is all zeros, and nobody need write them.
+  #gradients(
+    layout: Layout,
+    { grad, gradEntropy }: ObjectiveComputeSyncOptions,
     batch: Batch | DeviceBatch,
   ): Gradients {
-    const hasEntropy =
-      this.entropyLossFn.rows !== 'none' &&
-      (this.entropyLossFn.entropyCoef !== 0 || gradEntropy !== undefined) &&
-      this.#finder.has(batch, 'entropy');
-    return hasEntropy || gradEntropy !== undefined ? gradients : { grad: gradients.grad };
+    const { rows, entropyCoef } = this.entropyLossFn;
+    const depends = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
+    const wanted = gradEntropy ?? (depends && grad !== undefined && grad !== false);
+    return { grad: gradArray(layout, grad), gradEntropy: gradArray(layout, wanted, 'gradEntropy') };
   }
 }
 
@@ -330,15 +321,30 @@ function rewarded(batch: Batch, penalty: KlPenaltyResult | undefined): Batch {
   return penalty ? { ...batch, tokenLevelRewards: penalty.tokenLevelRewards } : batch;
 }
 
-function withGradients(
-  { loss, metrics }: Result,
-  { grad, gradEntropy }: Gradients,
+function toResult(
+  { loss, metrics, grad }: Result,
+  { gradEntropy }: Gradients,
+  { tokens }: Layout,
   found: FoundAdvantages | undefined,
 ): ObjectiveResult {
   const result: ObjectiveResult = { loss, metrics: found ? { ...metrics, ...found.metrics } : metrics };
   if (grad) result.grad = grad;
   if (gradEntropy) result.gradEntropy = gradEntropy;
+  else if (grad) addZeros(result, tokens);
   return result;
+}
+
+// Zeros that are made when they are looked at: as many as tokens would otherwise be filled on the event loop.
+function addZeros(result: ObjectiveResult, tokens: number): void {
+  const shared = { configurable: true, enumerable: true };
+  Object.defineProperty(result, 'gradEntropy', {
+    ...shared,
+    get() {
+      const value = new Float32Array(tokens);
+      Object.defineProperty(result, 'gradEntropy', { ...shared, value, writable: true });
+      return value;
+    },
+  });
 }
 
 function onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Float32Array {

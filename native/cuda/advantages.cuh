@@ -332,7 +332,10 @@ __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const 
   if (threadIdx.x == 0) pass.spreads[blockIdx.x] = of_block;
   if (!is_last_block(&pass.state->ticket)) return;
   Spread several;
-  for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads) several.add(pass.spreads[block]);
+  for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads) {
+    const Spread& part = pass.spreads[block];
+    several.add({__ldcg(&part.count), __ldcg(&part.mean), __ldcg(&part.squares)});
+  }
   const Spread all = block_spread(several);
   if (threadIdx.x != 0) return;
   pass.state->shift = all.mean;

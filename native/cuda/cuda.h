@@ -128,8 +128,9 @@ struct Call {
   bool grad_stays = false;
   // BatchView::copies for a resident batch, in host memory; a host batch has its own.
   const uint32_t* copies = nullptr;
-  // Of a resident batch: computes these advantages first, and evaluates with them and with how often they let
-  // rows count. Where a number was not finite, that is the only result. Its abort is this call's.
+  // Of a resident batch: computes these advantages first, and evaluates with them and, of a group function,
+  // with how often they let rows count. Where a number was not finite, that is the only result. Its abort is
+  // this call's.
   const AdvantageRequest* advantage = nullptr;
   AdvantageCall advantage_call;
   // Where *abort becomes non-zero, what is left is skipped.

@@ -86,7 +86,7 @@ class Evaluation {
   // Takes advantages, and how often rows count, from a run on the same device.
   void use(const AdvantageRun& run) {
     pass_.batch.column[kAdvantages] = run.column();
-    pass_.batch.copies = run.copies();
+    if (run.copies()) pass_.batch.copies = run.copies();
   }
 
   void sum_rows(int64_t first_token, int64_t last_token) {

@@ -410,7 +410,7 @@ Inputs draw_inputs(const Shape& shape, DType dtype, unsigned seed) {
     data.half[c].clear();
     for (int64_t i = 0; i < data.tokens; ++i) {
       float& x = data.column[c][i];
-      x = normal(random) * (c == kTokenRewards ? 0.1f : 1.0f);
+      x = c == kTokenRewards ? 0.5f + 0.1f * normal(random) : normal(random);
       if (masked && data.mask[i] == 0) x = std::numeric_limits<float>::quiet_NaN();
       data.half[c].push_back(dtype == DType::kBFloat16 ? bfloat16_bits(x) : float16_bits(x));
     }
@@ -704,6 +704,28 @@ void test_errors() {
   call.abort = &aborted;
   expect(cuda::evaluate_host(0, data->view, request, call, &problem) == cuda::Status::kAborted, "an abort");
   compare(expected, on_device(function, *data, {}, nullptr, "after errors"), *data, "after errors");
+
+  const Inputs inputs = draw_inputs(shapes()[2], DType::kFloat32, 3);
+  const cuda::FoundInputs found(inputs.batch);
+  const AdvantageFunction gae =
+      make_advantage(*std::find_if(advantages().begin(), advantages().end(),
+                                   [](const AdvantageInfo& info) { return info.name == "ppo"; }),
+                     0);
+  NotFinite not_finite;
+  cuda::AdvantageCall advantage_call;
+  advantage_call.not_finite = &not_finite;
+  setenv("POLICY_LOSS_EMULATION_MEMORY", "200000", 1);
+  expect(cuda::advantages_host(0, found.inputs(), cuda::request_of(gae, 0), advantage_call, &problem) ==
+             cuda::Status::kOutOfMemory,
+         "memory that runs out for advantages");
+  unsetenv("POLICY_LOSS_EMULATION_MEMORY");
+  advantage_call.abort = &aborted;
+  expect(cuda::advantages_host(0, found.inputs(), cuda::request_of(gae, 0), advantage_call, &problem) ==
+             cuda::Status::kAborted,
+         "an abort of advantages");
+  expect(all_close(advantages_on_device(gae, inputs, nullptr, "after errors").advantages,
+                   advantages_on_cpu(gae, inputs).advantages),
+         "advantages after errors");
 
   std::vector<std::thread> threads;
   std::vector<Outcome> outcomes(4);
