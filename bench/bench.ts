@@ -1,5 +1,5 @@
-// Times the package on this machine and prints tables: every function's forward and gradient through compute(),
-// eager PyTorch beside PPO where a python3 with torch is there, small calls, and how long the event loop is kept
+// Times the package on this machine and prints tables: every function's forward and gradient through compute(), whole
+// objectives and advantage functions, eager PyTorch beside PPO where a python3 with torch is there, small calls, and how long the event loop is kept
 // waiting. All contenders take turns within one run; medians are quoted, with the spread beside them.
 //
 //   npm run bench [-- --rows 1024 --columns 4096 --rounds 15]
@@ -11,7 +11,15 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import Table from 'cli-table3';
-import { type Batch, devices, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import {
+  ADVANTAGE_FN,
+  ALGORITHM_TYPE,
+  type Batch,
+  devices,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  POLICY_LOSS_FN,
+} from '../lib/index.js';
 
 const { values: flags } = parseArgs({
   options: {
@@ -42,6 +50,13 @@ function makeBatch(rows: number, columns: number): Batch {
     actionMask: new Uint8Array(tokens).fill(1),
     expertMask: Uint8Array.from({ length: rows }, (_, b) => b % 2),
     step: 1,
+    rewards: Float64Array.from({ length: rows }, random),
+    groupIds: Int32Array.from({ length: rows }, (_, b) => b >> 3),
+    runIds: Int32Array.from({ length: rows }, (_, b) => b >> 1),
+    rewardBaselines: new Float64Array(rows),
+    tokenLevelRewards: column(() => random() - 0.5),
+    values: column(() => random() - 0.5),
+    teacherLogprob: column((i) => old[i]! + 0.4 * (random() - 0.5)),
   };
 }
 
@@ -106,10 +121,24 @@ function print(title: string, head: string[], rows: (string | number)[][]): void
   console.log(`\n${title}\n${table}`);
 }
 
-async function functions(batch: Batch, tokens: number): Promise<Contender> {
+function printRace(title: string, contenders: readonly Contender[], tokens: number): void {
+  const base = median(contenders[0]!.times);
+  print(
+    title,
+    ['function', 'ms', 'min – max', 'Mtoken/s', `time / ${contenders[0]!.name}`],
+    contenders.map(({ name, times }) => [
+      name,
+      (median(times) * 1e3).toFixed(2),
+      `${(quantile(times, 0) * 1e3).toFixed(2)} – ${(quantile(times, 1) * 1e3).toFixed(2)}`,
+      (tokens / median(times) / 1e6).toFixed(0),
+      (median(times) / base).toFixed(2),
+    ]),
+  );
+}
+
+async function functions(batch: Batch, tokens: number): Promise<void> {
   const grad = new Float32Array(tokens);
-  const ppo = contender('ppo', () => POLICY_LOSS_FN.create('ppo').compute(batch, { grad }));
-  const contenders = [ppo];
+  const contenders = [contender('ppo', () => POLICY_LOSS_FN.create('ppo').compute(batch, { grad }))];
   for (const name of POLICY_LOSS_FN.names()) {
     if (name === 'ppo') continue;
     const fn = POLICY_LOSS_FN.create(name);
@@ -124,19 +153,34 @@ async function functions(batch: Batch, tokens: number): Promise<Contender> {
     contenders.push(contender(`entropy ${name}`, () => fn.compute(batch, { grad })));
   }
   await race(contenders, rounds);
-  const base = median(ppo.times);
-  print(
+  printRace(
     'Forward and gradient through compute(), gradient into an array of the caller',
-    ['function', 'ms', 'min – max', 'Mtoken/s', 'time / ppo'],
-    contenders.map(({ name, times }) => [
-      name,
-      (median(times) * 1e3).toFixed(2),
-      `${(quantile(times, 0) * 1e3).toFixed(2)} – ${(quantile(times, 1) * 1e3).toFixed(2)}`,
-      (tokens / median(times) / 1e6).toFixed(0),
-      (median(times) / base).toFixed(2),
-    ]),
+    contenders,
+    tokens,
   );
-  return ppo;
+}
+
+// GRPO's policy loss alone, its whole objective, and every advantage function.
+async function algorithms(batch: Batch, tokens: number): Promise<void> {
+  const grad = new Float32Array(tokens);
+  const gradEntropy = new Float32Array(tokens);
+  const { advantages: _, ...rewarded } = batch;
+  const policyLoss = POLICY_LOSS_FN.create('ppo');
+  const grpo = ALGORITHM_TYPE.get('grpo');
+  const plain = grpo.objective();
+  const withEntropy = grpo.objective({ entropy_loss_fn_args: { entropy_coef: 0.01 } });
+  const contenders = [
+    contender('ppo loss', () => policyLoss.compute(batch, { grad })),
+    contender('grpo objective', () => plain.compute(batch, { grad })),
+    contender('… from rewards', () => plain.compute(rewarded, { grad })),
+    contender('… with entropy gradient', () => withEntropy.compute(batch, { grad, gradEntropy })),
+  ];
+  for (const name of ADVANTAGE_FN.names()) {
+    const fn = ADVANTAGE_FN.create(name);
+    contenders.push(contender(`advantages ${name}`, () => fn.compute(batch)));
+  }
+  await race(contenders, rounds);
+  printRace("GRPO's objective, and advantages into new arrays", contenders, tokens);
 }
 
 async function besidePyTorch(batch: Batch, rows: number, columns: number): Promise<void> {
@@ -212,6 +256,7 @@ console.log(
 );
 const batch = makeBatch(rows, columns);
 await functions(batch, rows * columns);
+await algorithms(batch, rows * columns);
 await besidePyTorch(batch, rows, columns);
 print(
   'How long the event loop was kept while compute() ran, in ms',

@@ -13,7 +13,9 @@ constexpr int array_length<T[N]> = static_cast<int>(N);
 template <class F>
 constexpr int field_count = 0;
 template <class F>
-requires requires { F::fields; }
+requires requires {
+  F::fields;
+}
 constexpr int field_count<F> = array_length<std::remove_const_t<decltype(F::fields)>>;
 
 template <class F>
