@@ -1,5 +1,11 @@
 // One native function with the batch columns it reads: what compute() and computeSync() of every class run on.
-import type { NativeBatch, NativeCall, NativeFunction, NativeFunctionSpec } from '../binding.js';
+import type {
+  NativeAdvantageOnTheWay,
+  NativeBatch,
+  NativeCall,
+  NativeFunction,
+  NativeFunctionSpec,
+} from '../binding.js';
 import { abortable, fromNative } from './abortable.js';
 import { type Batch, COLUMNS, checkAttached, describeShape, type Layout, PER_ROW } from './batch.js';
 import type { BatchReader, Input } from './batch-reader.js';
@@ -62,6 +68,18 @@ export interface ComputedAdvantages {
   copies: Uint32Array | undefined;
 }
 
+/** Advantages that a device computes on the way to a loss; see NativeCall.advantage. */
+export interface OnTheWay {
+  advantage: NativeAdvantageOnTheWay;
+  /** The complaint about an input that is not finite, by native code's word for it. */
+  notFinite: (culprit: number) => LossError;
+}
+
+// What native code gives in the place of values where an input of the advantages was not finite: -1 - culprit.
+function checkFinite(present: number, onTheWay: OnTheWay | undefined): void {
+  if (onTheWay && present < -1) throw onTheWay.notFinite(-1 - present);
+}
+
 /** Runs one native function on batches. */
 export class Evaluator {
   readonly #fn: NativeFunction;
@@ -100,7 +118,7 @@ export class Evaluator {
     return this.evaluate(input, gradients, options?.normalizer, coefficients(input.layout), options?.signal);
   }
 
-  /** Reads a batch; with `computed`, those are its advantages, and the reader is not to ask for any. */
+  /** Reads a batch of the host or a device; with `computed`, those are its advantages, and the reader is not to ask for any. */
   read(batch: Batch | DeviceBatch, device?: string, computed?: ComputedAdvantages): Input {
     const input = this.#reader.read(batch, device);
     if (computed) {
@@ -118,14 +136,17 @@ export class Evaluator {
     gradients: Gradients,
     normalizer: Normalizer | undefined,
     coefficients: Coefficients,
+    onTheWay?: OnTheWay,
   ): Result<M> {
     const call = this.#call(input, gradients, normalizer, coefficients, this.#values);
+    call.advantage = onTheWay?.advantage;
     let present: number;
     try {
       present = native.evaluateSync(this.#fn, input.native, call);
     } catch (error) {
       throw fromNative(error);
     }
+    checkFinite(present, onTheWay);
     return this.#result(call, present);
   }
 
@@ -135,13 +156,16 @@ export class Evaluator {
     normalizer: Normalizer | undefined,
     coefficients: Coefficients,
     signal: AbortSignal | undefined,
+    onTheWay?: OnTheWay,
   ): Promise<Result<M>> {
     const values = new Float64Array(this.#names.length);
     const call = this.#call(input, gradients, normalizer, coefficients, values);
+    call.advantage = onTheWay?.advantage;
     const present = await abortable(signal, (flag) => {
       call.abort = flag;
       return native.evaluate(this.#fn, input.native, call, input.device);
     });
+    checkFinite(present, onTheWay);
     return this.#result(call, present);
   }
 
@@ -184,21 +208,28 @@ export class Evaluator {
 // Computes nothing but a batch's counts.
 const counter: NativeFunction = native.createFunction({});
 
-/**
- * A batch's counts, as compute() with a normalizer of a whole batch takes them.
- * @param copies [B] how often each row counts; undefined: each once.
- */
+/** What decides over how often the rows of a batch count. */
+export interface RowsThatCount {
+  /** [B] of a host batch; undefined: each once. */
+  copies?: Uint32Array | undefined;
+  /** Of a batch on a device: the function that may drop some. */
+  onTheWay?: OnTheWay | undefined;
+}
+
+/** A batch's counts, as compute() with a normalizer of a whole batch takes them. */
 export async function countBatch(
   reader: BatchReader,
   batch: Batch | DeviceBatch,
-  copies?: Uint32Array,
+  rows: RowsThatCount = {},
 ): Promise<Counts> {
-  const { input, call } = counting(reader, batch, copies);
+  const { input, call } = counting(reader, batch, rows);
+  let present: number;
   try {
-    await native.evaluate(counter, input.native, call, input.device);
+    present = await native.evaluate(counter, input.native, call, input.device);
   } catch (error) {
     throw fromNative(error);
   }
+  checkFinite(present, rows.onTheWay);
   return fromNativeCounts(call.counts, reader.tellsExperts);
 }
 
@@ -206,18 +237,20 @@ export async function countBatch(
 export function countBatchSync(
   reader: BatchReader,
   batch: Batch | DeviceBatch,
-  copies?: Uint32Array,
+  rows: RowsThatCount = {},
 ): Counts {
-  const { input, call } = counting(reader, batch, copies);
+  const { input, call } = counting(reader, batch, rows);
+  let present: number;
   try {
-    native.evaluateSync(counter, input.native, call, input.device);
+    present = native.evaluateSync(counter, input.native, call, input.device);
   } catch (error) {
     throw fromNative(error);
   }
+  checkFinite(present, rows.onTheWay);
   return fromNativeCounts(call.counts, reader.tellsExperts);
 }
 
-function counting(reader: BatchReader, batch: Batch | DeviceBatch, copies: Uint32Array | undefined) {
+function counting(reader: BatchReader, batch: Batch | DeviceBatch, { copies, onTheWay }: RowsThatCount) {
   const input = reader.read(batch);
   if (copies) (input.native as NativeBatch).copies = copies;
   const call = {
@@ -227,8 +260,8 @@ function counting(reader: BatchReader, batch: Batch | DeviceBatch, copies: Uint3
     mu: undefined,
     klCoef: undefined,
     entropyCoef: undefined,
-    normalizer: undefined,
     counts: new Float64Array(5),
+    advantage: onTheWay?.advantage,
     abort: undefined,
   } satisfies NativeCall;
   return { input, call };

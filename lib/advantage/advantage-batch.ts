@@ -1,5 +1,5 @@
 // What advantage functions read of a batch: rewards, ids and columns, on their way to native code.
-import type { NativeAdvantageBatch } from '../../binding.js';
+import type { NativeAdvantageBatch, NativeResident } from '../../binding.js';
 import {
   type Batch,
   checkAttached,
@@ -12,6 +12,8 @@ import {
   readLayout,
   readMask,
 } from '../batch.js';
+import { cudaIndex } from '../device.js';
+import { DeviceBatch } from '../device-batch.js';
 import { describeValue, LossError } from '../errors.js';
 import type { KeyMapper } from '../key-mapper.js';
 
@@ -47,16 +49,46 @@ export interface ReadAdvantageBatch {
   keys: Partial<Record<AdvantageInput, string>>;
 }
 
-/** Reads host batches for an advantage function. */
+/** A batch as native calls take it. */
+export interface AdvantageSource {
+  native: NativeAdvantageBatch | NativeResident;
+  layout: Layout;
+  /** The host batch behind it; undefined where the batch lies on a device. */
+  host: ReadAdvantageBatch | undefined;
+  /** The CUDA device that a host batch is to be computed on; undefined: the CPU, or where the batch lies. */
+  device: number | undefined;
+}
+
+/** Reads batches for an advantage function. */
 export class AdvantageReader {
   readonly #inputs: readonly { name: AdvantageInput; keys: readonly string[] }[];
   readonly #maskKeys: readonly string[];
   readonly #rewardKeys: readonly string[];
 
+  /** @param inputs what is read beside the mask. */
   constructor(mapper: KeyMapper, inputs: readonly AdvantageInput[]) {
     this.#inputs = inputs.map((name) => ({ name, keys: keysOf(mapper, name) }));
     this.#maskKeys = keysOf(mapper, 'action_mask');
     this.#rewardKeys = keysOf(mapper, 'rewards');
+  }
+
+  /**
+   * A batch of the host or of a device.
+   * @param device the `device` option of the call.
+   * @throws LossError naming the key, what was expected and what came.
+   */
+  source(batch: Batch | DeviceBatch, device: string | undefined): AdvantageSource {
+    if (!(batch instanceof DeviceBatch)) {
+      const host = this.read(batch);
+      return { native: host.native, layout: host.layout, host, device: cudaIndex(device) };
+    }
+    const { native, layout } = batch.resident(device);
+    const there = `it to have been uploaded to ${batch.device}`;
+    if (!batch.has('action_mask')) throw missing(this.#maskKeys, there);
+    for (const { name, keys } of this.#inputs)
+      if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
+        throw missing(keys, there);
+    return { native, layout, host: undefined, device: undefined };
   }
 
   /** @throws LossError naming the key, what was expected and what came. */
@@ -204,12 +236,16 @@ const CULPRITS: readonly (AdvantageInput | undefined)[] = [
  * @param masked whether masked tokens are read too.
  */
 export function notFinite(
-  { native, layout, keys }: ReadAdvantageBatch,
+  host: ReadAdvantageBatch | undefined,
   culprit: number,
   row: number,
   masked: boolean,
 ): LossError {
   const name = CULPRITS[culprit]!;
+  // What lies on a device can be looked at only there, and there it is known by the row.
+  if (!host)
+    return new LossError('ERR_INVALID_INPUT', `${name}: expected finite numbers, and row ${row} has others`);
+  const { native, layout, keys } = host;
   const key = keys[name] ?? name;
   const complain = (index: number, value: number) =>
     new LossError('ERR_INVALID_INPUT', `${key}[${index}]: expected a finite number, not ${value}`);

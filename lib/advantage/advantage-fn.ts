@@ -1,18 +1,19 @@
 // What all advantage functions have in common.
-import type { NativeAdvantage, NativeAdvantageCall, NativeAdvantageSpec } from '../../binding.js';
+import type {
+  NativeAdvantage,
+  NativeAdvantageCall,
+  NativeAdvantageOnTheWay,
+  NativeAdvantageSpec,
+} from '../../binding.js';
 import { abortable, fromNative } from '../abortable.js';
 import type { Batch, Layout } from '../batch.js';
+import type { DeviceBatch } from '../device-batch.js';
 import { describeValue, LossError } from '../errors.js';
 import type { ComputedAdvantages, Metrics } from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import { native } from '../native.js';
 import type { TrinityArgs } from '../options.js';
-import {
-  type AdvantageInput,
-  AdvantageReader,
-  notFinite,
-  type ReadAdvantageBatch,
-} from './advantage-batch.js';
+import { type AdvantageInput, AdvantageReader, type AdvantageSource, notFinite } from './advantage-batch.js';
 
 /** Options that every advantage function takes. */
 export interface AdvantageOptions {
@@ -28,6 +29,8 @@ export interface AdvantageComputeSyncOptions {
 
 /** Options of a call. */
 export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions {
+  /** Where to compute a host batch: 'cpu' unless said otherwise; 'cuda', 'cuda:1', …. A DeviceBatch is computed where it lies. */
+  device?: string;
   /** Ends the call early: it rejects with `ERR_ABORTED`. */
   signal?: AbortSignal;
 }
@@ -107,18 +110,18 @@ export abstract class AdvantageFn {
    * The advantages, computed on the pool's threads while the event loop goes on.
    *
    * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT` (a reward that is
-   * not finite included), `ERR_INVALID_OPTION`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
+   * not finite included), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
    */
-  async compute(batch: Batch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
-    const input = this.#reader.read(batch);
+  async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
+    const input = this.#reader.source(batch, options?.device);
     const call = this.#call(input.layout, options, 'all');
     await this.#run(input, call, options?.signal);
     return this.#result(input.layout, call);
   }
 
   /** The same at once. The results are the same to the bit. */
-  computeSync(batch: Batch, options?: AdvantageComputeSyncOptions): AdvantageResult {
-    const input = this.#reader.read(batch);
+  computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
+    const input = this.#reader.source(batch, undefined);
     const call = this.#call(input.layout, options, 'all');
     this.#runSync(input, call);
     return this.#result(input.layout, call);
@@ -133,7 +136,7 @@ export abstract class AdvantageFn {
     options: AdvantageComputeOptions | undefined,
     perToken: boolean,
   ): Promise<{ computed: ComputedAdvantages; metrics: Metrics }> {
-    const input = this.#reader.read(batch);
+    const input = this.#reader.source(batch, undefined);
     const call = this.#call(input.layout, options, perToken ? 'tokens' : 'rows');
     await this.#run(input, call, options?.signal);
     return this.#computed(call);
@@ -145,25 +148,48 @@ export abstract class AdvantageFn {
     options: AdvantageComputeSyncOptions | undefined,
     perToken: boolean,
   ): { computed: ComputedAdvantages; metrics: Metrics } {
-    const input = this.#reader.read(batch);
+    const input = this.#reader.source(batch, undefined);
     const call = this.#call(input.layout, options, perToken ? 'tokens' : 'rows');
     this.#runSync(input, call);
     return this.#computed(call);
   }
 
+  /** @internal The function as a loss on a device takes it, which computes it there on the way. */
+  onTheWay(
+    batch: DeviceBatch,
+    options: AdvantageComputeSyncOptions,
+  ): {
+    advantage: NativeAdvantageOnTheWay;
+    metrics: () => Metrics;
+    notFinite: (culprit: number) => LossError;
+  } {
+    this.#reader.source(batch, undefined);
+    const advantage = {
+      fn: this.#fn,
+      seed: this.#seed(options),
+      values: new Float64Array(this.#names.length),
+      notFiniteRow: new Float64Array(1),
+    };
+    return {
+      advantage,
+      metrics: () => this.#metrics(advantage),
+      notFinite: (culprit) => notFinite(undefined, culprit, advantage.notFiniteRow[0]!, false),
+    };
+  }
+
   async #run(
-    input: ReadAdvantageBatch,
+    input: AdvantageSource,
     call: NativeAdvantageCall,
     signal: AbortSignal | undefined,
   ): Promise<void> {
     const culprit = await abortable(signal, (flag) => {
       call.abort = flag;
-      return native.advantages(this.#fn, input.native, call);
+      return native.advantages(this.#fn, input.native, call, input.device);
     });
     this.#check(input, call, culprit);
   }
 
-  #runSync(input: ReadAdvantageBatch, call: NativeAdvantageCall): void {
+  #runSync(input: AdvantageSource, call: NativeAdvantageCall): void {
     let culprit: number;
     try {
       culprit = native.advantagesSync(this.#fn, input.native, call);
@@ -173,9 +199,9 @@ export abstract class AdvantageFn {
     this.#check(input, call, culprit);
   }
 
-  #check(input: ReadAdvantageBatch, call: NativeAdvantageCall, culprit: number): void {
+  #check(input: AdvantageSource, call: NativeAdvantageCall, culprit: number): void {
     if (culprit === 0) return;
-    throw notFinite(input, culprit, call.notFiniteRow[0]!, this.definition.readsMasked === true);
+    throw notFinite(input.host, culprit, call.notFiniteRow[0]!, this.definition.readsMasked === true);
   }
 
   /** @param wanted all results; or for a loss one number per token, or per row where that says it all. */
@@ -184,13 +210,8 @@ export abstract class AdvantageFn {
     options: AdvantageComputeSyncOptions | undefined,
     wanted: 'all' | 'tokens' | 'rows',
   ): NativeAdvantageCall {
-    const { perRow, drops, returns, seed: own } = this.definition;
-    const seed = options?.seed ?? own ?? 0;
-    if (!isSeed(seed))
-      throw new LossError(
-        'ERR_INVALID_OPTION',
-        `seed: expected a whole number of at least 0, not ${describeValue(seed)}`,
-      );
+    const { perRow, drops, returns } = this.definition;
+    const seed = this.#seed(options);
     const scoresOnly = wanted === 'rows' && perRow;
     try {
       return {
@@ -208,6 +229,15 @@ export abstract class AdvantageFn {
         cause: error,
       });
     }
+  }
+
+  #seed(options: AdvantageComputeSyncOptions | undefined): number {
+    const seed = options?.seed ?? this.definition.seed ?? 0;
+    if (Number.isSafeInteger(seed) && seed >= 0) return seed;
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      `seed: expected a whole number of at least 0, not ${describeValue(seed)}`,
+    );
   }
 
   #result({ rows }: Layout, call: NativeAdvantageCall): AdvantageResult {
@@ -228,12 +258,7 @@ export abstract class AdvantageFn {
     return { computed, metrics: this.#metrics(call) };
   }
 
-  #metrics(call: NativeAdvantageCall): Metrics {
-    return Object.fromEntries(this.#names.map((name, i) => [name, call.values[i]!]));
+  #metrics({ values }: { values: Float64Array }): Metrics {
+    return Object.fromEntries(this.#names.map((name, i) => [name, values[i]!]));
   }
-}
-
-/** Whether a value may be a seed. */
-export function isSeed(value: unknown): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= 0;
 }

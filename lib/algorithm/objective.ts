@@ -1,7 +1,11 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss of a batch, in one pass over it.
 import type { NativeFunctionSpec } from '../../binding.js';
 import { readRowNumbers } from '../advantage/advantage-batch.js';
-import type { AdvantageComputeOptions, AdvantageFn } from '../advantage/advantage-fn.js';
+import type {
+  AdvantageComputeOptions,
+  AdvantageComputeSyncOptions,
+  AdvantageFn,
+} from '../advantage/advantage-fn.js';
 import { ADVANTAGE_FN } from '../advantage/index.js';
 import {
   type Batch,
@@ -31,6 +35,7 @@ import {
   type Gradients,
   gradArray,
   type Metrics,
+  type OnTheWay,
   type Result,
 } from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
@@ -134,19 +139,10 @@ export class Objective {
    * @returns rejects with LossError as compute() of a policy loss and of an advantage function does.
    */
   async compute(batch: Batch | DeviceBatch, options: ObjectiveComputeOptions = {}): Promise<ObjectiveResult> {
-    let found: FoundAdvantages | undefined;
-    if (this.#lacksAdvantages(batch)) {
-      const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
-      const penalty = this.#penalises
-        ? await this.klPenaltyFn.applyKlPenaltyToReward(this.#withScores(host))
-        : undefined;
-      found = joined(
-        await fn.computeFor(rewarded(host, penalty), advantageOptions, this.policyLossFn.looksUnderMask),
-        penalty,
-      );
-    }
-    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, options.device, found?.computed);
+    const lacks = this.#lacksAdvantages(batch);
+    const found = lacks ? await this.#advantages(batch, options) : {};
+    const { evaluator, coefficients } = this.#prepare(batch, lacks);
+    const input = evaluator.read(batch, options.device, found.computed);
     const gradients = this.#gradients(input.layout, options, batch);
     const result = await evaluator.evaluate<Metrics>(
       input,
@@ -154,31 +150,24 @@ export class Objective {
       options.normalizer,
       coefficients(input.layout, options),
       options.signal,
+      found.onTheWay,
     );
     return toResult(result, gradients, input.layout, found);
   }
 
   /** The same at once. The results are the same to the bit. */
   computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions = {}): ObjectiveResult {
-    let found: FoundAdvantages | undefined;
-    if (this.#lacksAdvantages(batch)) {
-      const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
-      const penalty = this.#penalises
-        ? this.klPenaltyFn.applyKlPenaltyToRewardSync(this.#withScores(host))
-        : undefined;
-      found = joined(
-        fn.computeForSync(rewarded(host, penalty), advantageOptions, this.policyLossFn.looksUnderMask),
-        penalty,
-      );
-    }
-    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, undefined, found?.computed);
+    const lacks = this.#lacksAdvantages(batch);
+    const found = lacks ? this.#advantagesSync(batch, options) : {};
+    const { evaluator, coefficients } = this.#prepare(batch, lacks);
+    const input = evaluator.read(batch, undefined, found.computed);
     const gradients = this.#gradients(input.layout, options, batch);
     const result = evaluator.evaluateSync<Metrics>(
       input,
       gradients,
       options.normalizer,
       coefficients(input.layout, options),
+      found.onTheWay,
     );
     return toResult(result, gradients, input.layout, found);
   }
@@ -188,23 +177,14 @@ export class Objective {
    * when the parts are computed. Parts of a batch without advantages must be whole groups.
    */
   async count(batch: Batch | DeviceBatch, options: { seed?: number } = {}): Promise<Counts> {
-    if (!this.advantageFn?.definition.drops || !this.#lacksAdvantages(batch))
-      return countBatch(this.#counter, batch);
-    const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
-    const { computed } = await fn.computeFor(host, advantageOptions, false);
-    return countBatch(this.#counter, batch, computed.copies);
+    const { computed, onTheWay } = this.#mayDrop(batch) ? await this.#advantages(batch, options) : {};
+    return countBatch(this.#counter, batch, { copies: computed?.copies, onTheWay });
   }
 
   /** The same at once. */
   countSync(batch: Batch | DeviceBatch, options: { seed?: number } = {}): Counts {
-    if (!this.advantageFn?.definition.drops || !this.#lacksAdvantages(batch))
-      return countBatchSync(this.#counter, batch);
-    const { fn, host, advantageOptions } = this.#advantageCall(batch, options);
-    return countBatchSync(
-      this.#counter,
-      batch,
-      fn.computeForSync(host, advantageOptions, false).computed.copies,
-    );
+    const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options) : {};
+    return countBatchSync(this.#counter, batch, { copies: computed?.copies, onTheWay });
   }
 
   get #penalises(): boolean {
@@ -223,12 +203,41 @@ export class Objective {
     return this.advantageFn !== undefined && !this.#finder.has(batch, 'advantages');
   }
 
-  #advantageCall(batch: Batch | DeviceBatch, options: AdvantageComputeOptions) {
-    if (batch instanceof DeviceBatch) throw missing(keysOf(this.#mapper, 'advantages'), 'them on the device');
-    const advantageOptions: AdvantageComputeOptions = {};
-    if (options.seed !== undefined) advantageOptions.seed = options.seed;
-    if (options.signal !== undefined) advantageOptions.signal = options.signal;
-    return { fn: this.advantageFn!, host: batch, advantageOptions };
+  #mayDrop(batch: Batch | DeviceBatch): boolean {
+    return this.advantageFn?.definition.drops === true && this.#lacksAdvantages(batch);
+  }
+
+  async #advantages(batch: Batch | DeviceBatch, options: AdvantageComputeOptions): Promise<FoundAdvantages> {
+    if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
+    const penalty = this.#penalises
+      ? await this.klPenaltyFn.applyKlPenaltyToReward(this.#withScores(batch))
+      : undefined;
+    const { looksUnderMask } = this.policyLossFn;
+    const call = ofAdvantages(options);
+    return joined(
+      await this.advantageFn!.computeFor(rewarded(batch, penalty), call, looksUnderMask),
+      penalty,
+    );
+  }
+
+  #advantagesSync(batch: Batch | DeviceBatch, options: AdvantageComputeSyncOptions): FoundAdvantages {
+    if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
+    const penalty = this.#penalises
+      ? this.klPenaltyFn.applyKlPenaltyToRewardSync(this.#withScores(batch))
+      : undefined;
+    const { looksUnderMask } = this.policyLossFn;
+    const call = ofAdvantages(options);
+    return joined(this.advantageFn!.computeForSync(rewarded(batch, penalty), call, looksUnderMask), penalty);
+  }
+
+  #onTheWay(batch: DeviceBatch, options: AdvantageComputeSyncOptions): FoundAdvantages {
+    if (this.#penalises)
+      throw new LossError(
+        'ERR_INVALID_INPUT',
+        `expected a batch of the host, as rewards get a KL penalty there, and it lies on ${batch.device}`,
+      );
+    const { advantage, metrics, notFinite } = this.advantageFn!.onTheWay(batch, options);
+    return { onTheWay: { advantage, notFinite }, metrics };
   }
 
   // The scores that a penalty is taken from: as given, else each row's reward on its last unmasked token.
@@ -302,19 +311,25 @@ export class Objective {
   }
 }
 
+// Advantages of a batch: computed already, or to be computed on the device where the batch lies.
 interface FoundAdvantages {
-  computed: ComputedAdvantages;
-  metrics: Metrics;
+  computed?: ComputedAdvantages;
+  onTheWay?: OnTheWay;
+  metrics?: () => Metrics;
+}
+
+function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageComputeOptions {
+  return { ...(seed !== undefined && { seed }), ...(signal !== undefined && { signal }) };
 }
 
 // The advantage function's result with the penalty's metrics, if there was one.
-function joined(found: FoundAdvantages, penalty: KlPenaltyResult | undefined): FoundAdvantages {
-  if (!penalty) return found;
-  const { kl, kl_coef } = penalty.metrics;
-  return {
-    computed: found.computed,
-    metrics: { ...found.metrics, 'kl_penalty/kl': kl!, 'kl_penalty/kl_coef': kl_coef! },
-  };
+function joined(
+  { computed, metrics }: { computed: ComputedAdvantages; metrics: Metrics },
+  penalty: KlPenaltyResult | undefined,
+): FoundAdvantages {
+  const { kl, kl_coef } = penalty?.metrics ?? {};
+  const all = penalty ? { ...metrics, 'kl_penalty/kl': kl!, 'kl_penalty/kl_coef': kl_coef! } : metrics;
+  return { computed, metrics: () => all };
 }
 
 function rewarded(batch: Batch, penalty: KlPenaltyResult | undefined): Batch {
@@ -325,9 +340,9 @@ function toResult(
   { loss, metrics, grad }: Result,
   { gradEntropy }: Gradients,
   { tokens }: Layout,
-  found: FoundAdvantages | undefined,
+  found: FoundAdvantages,
 ): ObjectiveResult {
-  const result: ObjectiveResult = { loss, metrics: found ? { ...metrics, ...found.metrics } : metrics };
+  const result: ObjectiveResult = { loss, metrics: { ...metrics, ...found.metrics?.() } };
   if (grad) result.grad = grad;
   if (gradEntropy) result.gradEntropy = gradEntropy;
   else if (grad) addZeros(result, tokens);

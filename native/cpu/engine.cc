@@ -70,8 +70,7 @@ int64_t Evaluation::next_phase() {
     phase_ = 2;
     weights();
     const bool tokens_wanted = !function_->function().counts_only() || outputs_.grad || outputs_.grad_entropy;
-    if (!chunks_.empty() && tokens_wanted && !check_abort())
-      return static_cast<int64_t>(chunks_.size());
+    if (!chunks_.empty() && tokens_wanted && !check_abort()) return static_cast<int64_t>(chunks_.size());
   }
   if (!check_abort()) fold();
   return 0;

@@ -12,7 +12,15 @@
 namespace policy_loss::cpu {
 
 extern const Target PL_JOIN(target_, POLICY_LOSS_TARGET);
-const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET), make_loss_at, row_pass,
-                                                     token_pass, kl_pass, row_facts, broadcast, measure, recur, distill};
+const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET),
+                                                     make_loss_at,
+                                                     row_pass,
+                                                     token_pass,
+                                                     kl_pass,
+                                                     row_facts,
+                                                     broadcast,
+                                                     measure,
+                                                     recur,
+                                                     distill};
 
 }  // namespace policy_loss::cpu

@@ -61,8 +61,8 @@ struct Dpo {
             beta * (label_smoothing * right - (1.0 - label_smoothing) * wrong)};
   }
 
-  // The rows' sums in; out: the loss and the three metrics, means over `pairs` pairs, and in place of the sums
-  // the rows' weights. Where all rows are one pair there is nothing to take a mean of.
+  // The rows' sums in; out: the loss and the three metrics, means over `pairs` pairs, and in place of the
+  // sums the rows' weights. Where all rows are one pair there is nothing to take a mean of.
   PL_FN double pair_loss(int64_t rows, double pairs, double* sums, double* metric) const {
     double loss = 0, chosen = 0, rejected = 0, right = 0;
     if (pairwise) {

@@ -1,0 +1,257 @@
+/**
+ * Advantage functions and objectives on a CUDA device, real or emulated: the golden cases at the CPU's tolerances, drawn
+ * batches against the CPU, from the host and where they lie; objectives that make their advantages on the device; parts
+ * of batches there; and what is refused. Run by `npm run test:emulated` and `npm run test:gpu`.
+ */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import {
+  ADVANTAGE_FN,
+  type AdvantageResult,
+  ALGORITHM_TYPE,
+  type Batch,
+  type DeviceBatch,
+  type ObjectiveConfig,
+  type ObjectiveResult,
+  sumCounts,
+  upload,
+} from '../../lib/index.js';
+import type { Args } from '../reference/index.js';
+import { ADVANTAGE_ARGUMENTS, layOut, makeRewarded, type RewardSpec, rewardSpec } from '../support/draw.js';
+import { advantageCases, algorithmCases, goldenBatch } from '../support/golden.js';
+import { assertArray, assertComputed, assertNumber, GROUP_RELATIVE } from '../support/tolerance.js';
+
+const DEVICE = 'cuda:0';
+const SEED = Number(process.env.FC_SEED ?? 2025);
+
+/** From the host and from a resident batch, at once and later: all the same. */
+async function onDevice(name: string, args: Args, batch: Batch): Promise<AdvantageResult> {
+  const fn = ADVANTAGE_FN.create(name, args);
+  const fromHost = await fn.compute(batch, { device: DEVICE });
+  using resident = await upload(batch, DEVICE);
+  assert.deepStrictEqual(await fn.compute(resident), fromHost);
+  assert.deepStrictEqual(fn.computeSync(resident), fromHost);
+  return fromHost;
+}
+
+function assertLikeCpu(actual: AdvantageResult, expected: AdvantageResult): void {
+  assertArray(actual.advantages, expected.advantages, 'advantages');
+  assertArray(actual.returns, expected.returns, 'returns');
+  assert.deepStrictEqual(actual.keptRows, expected.keptRows);
+  assert.deepStrictEqual(actual.copies, expected.copies);
+  assert.deepEqual(Object.keys(actual.metrics), Object.keys(expected.metrics));
+  for (const [metric, value] of Object.entries(expected.metrics))
+    assertNumber(actual.metrics[metric], value, metric);
+}
+
+describe(`golden advantages on ${DEVICE}`, () => {
+  for (const { id, fn, args, inputs, expected } of advantageCases)
+    it(id, async () => {
+      const { advantages, returns, keptRows } = await onDevice(fn, args, goldenBatch(inputs));
+      const relative = 'group_ids' in inputs ? GROUP_RELATIVE : undefined;
+      assertArray(advantages, expected.advantages.data, 'advantages', relative);
+      assertArray(returns, expected.returns.data, 'returns', relative);
+      const kept = expected.kept_rows as unknown as { data?: number[] } & number[];
+      assert.deepEqual(Array.from(keptRows), Array.from(kept.data ?? kept, Number));
+    });
+});
+
+describe(`advantages on ${DEVICE} like the CPU's`, () => {
+  const further: [string, fc.Arbitrary<Args>][] = [
+    ['rec', fc.constant({ drop: 'balance', seed: 3 })],
+    ['grpo', fc.constant({ std_threshold: 0.5, duplicate_experiences: true, seed: 5 })],
+  ];
+  for (const [name, args] of [...Object.entries(ADVANTAGE_ARGUMENTS), ...further])
+    it(`${name}: drawn batches`, async () => {
+      await fc.assert(
+        fc.asyncProperty(args, rewardSpec, async (drawnArgs, spec) => {
+          const batch = layOut(makeRewarded(spec));
+          assertLikeCpu(
+            await onDevice(name, drawnArgs, batch),
+            ADVANTAGE_FN.create(name, drawnArgs).computeSync(batch),
+          );
+        }),
+        { numRuns: 15, seed: SEED },
+      );
+    });
+
+  it('a row of 20,000 tokens among short ones', async () => {
+    const lengths = [3, 20_000, 0, 17];
+    const cuSeqlens = Int32Array.from([0, 3, 20_003, 20_003, 20_020]);
+    const tokens = cuSeqlens.at(-1)!;
+    const column = (seed: number) =>
+      Float32Array.from({ length: tokens }, (_, i) => Math.sin(seed * (i + 1)) - 1);
+    const batch = {
+      cuSeqlens,
+      actionMask: Uint8Array.from({ length: tokens }, (_, i) => (i % 7 === 3 ? 0 : 1)),
+      tokenLevelRewards: column(0.3),
+      values: column(0.7),
+      oldLogprob: column(1.1),
+      teacherLogprob: column(1.3),
+      rewards: lengths.map((_, b) => b / 3),
+      rewardBaselines: lengths.map((_, b) => b / 5),
+      groupIds: ['a', 'a', 'b', 'b'],
+      runIds: [1, 1, 1, 2],
+    };
+    for (const name of ADVANTAGE_FN.names())
+      assertLikeCpu(await onDevice(name, {}, batch), ADVANTAGE_FN.create(name).computeSync(batch));
+  });
+});
+
+describe(`objectives on ${DEVICE}`, () => {
+  for (const { id, inputs, expected, ...parts } of algorithmCases)
+    it(id, async () => {
+      const { kl_coef, entropy_coef } = parts;
+      const objective = ALGORITHM_TYPE.get(parts.algorithm).objective({
+        policy_loss_fn: parts.policy_loss_fn,
+        policy_loss_fn_args: parts.policy_loss_fn_args,
+        kl_loss_fn: parts.kl_loss_fn,
+        kl_loss_fn_args: { kl_coef },
+        entropy_loss_fn: parts.entropy_loss_fn,
+        entropy_loss_fn_args: { entropy_coef },
+        loss_agg_mode: parts.loss_agg_mode,
+      });
+      const batch = goldenBatch(inputs);
+      using resident = await upload(batch, DEVICE);
+      for (const result of [
+        await objective.compute(batch, { grad: true, device: DEVICE }),
+        await objective.compute(resident, { grad: true }),
+      ]) {
+        assertComputed(
+          { loss: result.loss, metrics: result.metrics, grad: result.grad! },
+          { ...expected, grad: expected.grad_logprob.data },
+        );
+        assertArray(result.gradEntropy!, expected.grad_entropy.data, 'gradEntropy');
+      }
+    });
+
+  // What an objective makes of rewards, in three ways: on the CPU, from the host on the device, and on the device alone.
+  async function threeWays(config: ObjectiveConfig, batch: Batch): Promise<void> {
+    const objective = ALGORITHM_TYPE.get('grpo').objective(config);
+    const options = { grad: true, seed: 7 };
+    const cpu = objective.computeSync(batch, options);
+    using resident = await upload(batch, DEVICE);
+    const like = ({ loss, metrics, grad, gradEntropy }: ObjectiveResult) => {
+      assertComputed(
+        { loss, metrics, grad: grad! },
+        { loss: cpu.loss, metrics: cpu.metrics, grad: cpu.grad! },
+      );
+      assertArray(gradEntropy!, cpu.gradEntropy!, 'gradEntropy');
+    };
+    like(await objective.compute(batch, { ...options, device: DEVICE }));
+    like(await objective.compute(resident, options));
+    like(objective.computeSync(resident, options));
+    const counts = objective.countSync(batch, { seed: 7 });
+    assert.deepEqual(await objective.count(resident, { seed: 7 }), counts);
+    assert.deepEqual(objective.countSync(resident, { seed: 7 }), counts);
+  }
+
+  const spec: RewardSpec = {
+    seed: 11,
+    rows: 24,
+    columns: 37,
+    values: 'moderate',
+    mask: 'random',
+    packed: false,
+    groups: 'some',
+    rewards: 'normal',
+    perToken: true,
+  };
+  const configs: [string, ObjectiveConfig][] = [
+    ...ADVANTAGE_FN.names().map((name): [string, ObjectiveConfig] => [name, { advantage_fn: name }]),
+    ['grpo that drops', { advantage_fn_args: { std_threshold: 0.9 } }],
+    ['grpo that copies', { advantage_fn_args: { std_threshold: 0.9, duplicate_experiences: true } }],
+    [
+      'grpo that drops, with a loss that looks under the mask',
+      {
+        advantage_fn_args: { std_threshold: 0.9 },
+        policy_loss_fn_args: { enable_sequence_masking: true, delta_sequence_masking: 0.01 },
+      },
+    ],
+    ['grpo that drops, of sequences', { advantage_fn_args: { std_threshold: 0.9 }, policy_loss_fn: 'gspo' }],
+  ];
+  for (const [title, config] of configs)
+    for (const packed of [false, true])
+      it(`${title} from rewards, ${packed ? 'packed' : 'padded'}`, () =>
+        threeWays(
+          { entropy_loss_fn_args: { entropy_coef: 0.01 }, ...config },
+          layOut(makeRewarded({ ...spec, packed })),
+        ));
+});
+
+describe(`parts of a batch on ${DEVICE}`, () => {
+  it('add up to the whole', async () => {
+    const objective = ALGORITHM_TYPE.get('grpo').objective({ entropy_loss_fn_args: { entropy_coef: 0.01 } });
+    const batch: Batch = {
+      shape: [4, 3],
+      logprob: Float32Array.from({ length: 12 }, (_, i) => -1 - Math.sin(i)),
+      oldLogprob: Float32Array.from({ length: 12 }, (_, i) => -1 - Math.sin(i + 0.1)),
+      refLogprob: Float32Array.from({ length: 12 }, (_, i) => -1 - Math.sin(i + 0.2)),
+      entropy: Float32Array.from({ length: 12 }, (_, i) => 1 + Math.cos(i)),
+      actionMask: Uint8Array.from([1, 1, 1, 1, 0, 0, 1, 1, 0, 1, 1, 1]),
+      advantages: Float32Array.from({ length: 12 }, (_, i) => Math.cos(3 * i)),
+    };
+    const rows = (first: number, last: number): Batch =>
+      Object.fromEntries(
+        Object.entries(batch).map(([key, value]) => [
+          key,
+          key === 'shape'
+            ? [last - first, 3]
+            : (value as Float32Array | Uint8Array).subarray(3 * first, 3 * last),
+        ]),
+      );
+    const whole = objective.computeSync(batch, { grad: true });
+    const parts: DeviceBatch[] = [await upload(rows(0, 1), DEVICE), await upload(rows(1, 4), DEVICE)];
+    const normalizer = sumCounts(await Promise.all(parts.map((part) => objective.count(part))));
+    assert.deepEqual(normalizer, objective.countSync(batch));
+    const results = [];
+    for (const part of parts) results.push(await objective.compute(part, { grad: true, normalizer }));
+    for (const part of parts) part.dispose();
+    assertNumber(
+      results.reduce((sum, { loss }) => sum + loss, 0),
+      whole.loss,
+      'loss',
+    );
+    for (const key of ['grad', 'gradEntropy'] as const)
+      assertArray(
+        results.flatMap((result) => Array.from(result[key]!)),
+        whole[key]!,
+        key,
+      );
+  });
+});
+
+describe(`what advantages on ${DEVICE} refuse`, () => {
+  const batch = {
+    shape: [2, 2] as const,
+    logprob: new Float32Array(4),
+    oldLogprob: new Float32Array(4),
+    refLogprob: new Float32Array(4),
+    actionMask: new Uint8Array(4).fill(1),
+    rewards: [1, Number.NaN],
+    groupIds: [1, 1],
+  };
+
+  it('rewards that are not finite', async () => {
+    const fn = ADVANTAGE_FN.create('grpo');
+    const code = 'ERR_INVALID_INPUT';
+    await assert.rejects(fn.compute(batch, { device: DEVICE }), { code, message: /rewards\[1\].*NaN/ });
+    using resident = await upload(batch, DEVICE);
+    await assert.rejects(fn.compute(resident), { code, message: /rewards.*row 1/ });
+    assert.throws(() => fn.computeSync(resident), { code });
+    const objective = ALGORITHM_TYPE.get('grpo').objective({ advantage_fn_args: { std_threshold: 0.1 } });
+    await assert.rejects(objective.compute(resident, { grad: true }), { code, message: /rewards.*row 1/ });
+    assert.throws(() => objective.countSync(resident), { code });
+  });
+
+  it('inputs that were not uploaded, a batch that was disposed of, a KL penalty', async () => {
+    const { groupIds: _, ...without } = batch;
+    const resident = await upload(without, DEVICE);
+    const fn = ADVANTAGE_FN.create('grpo');
+    await assert.rejects(fn.compute(resident), { code: 'ERR_MISSING_INPUT', message: /groupIds/ });
+    const objective = ALGORITHM_TYPE.get('rloo').objective({ kl_penalty_fn: 'k2' });
+    await assert.rejects(objective.compute(resident), { code: 'ERR_INVALID_INPUT', message: /KL penalty/ });
+    resident.dispose();
+    await assert.rejects(fn.compute(resident), { code: 'ERR_INVALID_INPUT', message: /disposed/ });
+  });
+});
