@@ -27,14 +27,15 @@ class Reporting : public Task {
   }
 };
 
-double result_of(const cpu::Evaluation& task) {
+double result_of(Napi::Env, const cpu::Evaluation& task) {
   return task.aborted() ? -1.0 : task.outputs().present;
 }
-double result_of(const cpu::KlEvaluation& task) {
+double result_of(Napi::Env, const cpu::KlEvaluation& task) {
   return task.mean_kl();
 }
 
-double result_of(const cpu::AdvantageEvaluation& task) {
+double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
+  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
   if (task.aborted()) return -1.0;
   return static_cast<double>(task.not_finite().array);
 }
@@ -46,7 +47,7 @@ Napi::Value run_now(Napi::Env env, const std::shared_ptr<Task>& task) {
     cpu::run_here(*task);
   else
     cpu::Pool::shared().run(task);
-  return Napi::Number::New(env, result_of(*task));
+  return Napi::Number::New(env, result_of(env, *task));
 }
 
 // Starts a task on the pool's threads; gives a promise.
@@ -55,7 +56,7 @@ Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Repo
   auto job = std::make_unique<Instance::Job>();
   task->job = job.get();
   job->work = task;
-  job->result = [raw = task.get()](Napi::Env env) { return Napi::Number::New(env, result_of(*raw)); };
+  job->result = [raw = task.get()](Napi::Env env) { return Napi::Number::New(env, result_of(env, *raw)); };
   job->abort = [raw = task.get()] { raw->abort(); };
   return Instance::of(info.Env()).start(info.Env(), std::move(job), hold(info), [task](Instance::Job*) {
     cpu::Pool::shared().submit(task);

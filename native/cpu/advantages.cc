@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <numeric>
 
 #include "advantage/draw.h"
@@ -81,7 +82,31 @@ bool AdvantageEvaluation::blame() {
   return true;
 }
 
+void AdvantageEvaluation::run_out_of_memory() {
+  out_of_memory_.store(true, std::memory_order_relaxed);
+  abort();
+}
+
+// Groups are found and scored in memory of their own, on threads where nobody else would catch that there is
+// none.
 int64_t AdvantageEvaluation::next_phase() {
+  try {
+    return open_phase();
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory();
+    return 0;
+  }
+}
+
+void AdvantageEvaluation::run(int64_t piece) {
+  try {
+    work(piece);
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory();
+  }
+}
+
+int64_t AdvantageEvaluation::open_phase() {
   ++phase_;
   // The task lies where it stays only now.
   pass_.batch = &batch_;
@@ -102,7 +127,7 @@ int64_t AdvantageEvaluation::next_phase() {
   return 0;
 }
 
-void AdvantageEvaluation::run(int64_t piece) {
+void AdvantageEvaluation::work(int64_t piece) {
   if (check_abort()) return;
   switch (function_.shape) {
     case AdvantageShape::kGroup:

@@ -24,6 +24,9 @@ class AdvantageEvaluation : public Task {
   // *not_finite_row.
   const NotFinite& not_finite() const { return not_finite_; }
 
+  // Whether memory ran out, which ends the task; results then mean nothing.
+  bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
+
   bool is_small() const { return chunks_.size() <= 1; }
   int64_t next_phase() override;
   void run(int64_t piece) override;
@@ -31,6 +34,9 @@ class AdvantageEvaluation : public Task {
 
  private:
   bool check_abort();
+  void run_out_of_memory();
+  int64_t open_phase();
+  void work(int64_t piece);
   bool blame();  // gathers what the chunks have found; whether they have found any
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
 
@@ -54,6 +60,7 @@ class AdvantageEvaluation : public Task {
   double* not_finite_row_;
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> out_of_memory_{false};
   NotFinite not_finite_;
 
   int phase_ = 0;
