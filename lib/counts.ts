@@ -26,10 +26,21 @@ export interface Normalizer extends RowCounts {
   expert?: RowCounts;
 }
 
-/** The counts of a whole from those of its parts. */
+/**
+ * The counts of a whole from those of its parts.
+ * @throws LossError `ERR_INVALID_INPUT` for what is no list of counts.
+ */
 export function sumCounts(parts: Iterable<Counts>): Counts {
   const whole: Counts = { tokens: 0, rows: 0, columns: 0 };
-  for (const { tokens, rows, columns, expert } of parts) {
+  if (parts === null || typeof parts !== 'object' || !(Symbol.iterator in parts))
+    throw new LossError('ERR_INVALID_INPUT', `expected a list of counts, not ${describeValue(parts)}`);
+  for (const part of parts) {
+    if (part === null || typeof part !== 'object')
+      throw new LossError(
+        'ERR_INVALID_INPUT',
+        `expected counts, as count() gives, not ${describeValue(part)}`,
+      );
+    const { tokens, rows, columns, expert } = part;
     whole.tokens += tokens;
     whole.rows += rows;
     whole.columns = Math.max(whole.columns, columns);

@@ -37,9 +37,14 @@ export class LossError extends Error {
 export function unknownName(
   code: LossErrorCode,
   what: string,
-  name: string,
+  name: unknown,
   known: readonly string[],
 ): LossError {
+  if (typeof name !== 'string')
+    return new LossError(
+      code,
+      `unknown ${what}: expected one of ${known.join(', ')}, not ${describeValue(name)}`,
+    );
   const nearest = known.length > 0 ? closest(name, known as string[]) : undefined;
   const near = nearest !== undefined && distance(name, nearest) <= Math.max(2, nearest.length / 2);
   return new LossError(

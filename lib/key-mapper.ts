@@ -33,7 +33,7 @@ export class KeyMapper {
    */
   static get(backend: string): KeyMapper {
     const mapper = mappers.get(backend);
-    if (!mapper) throw unknownName('ERR_UNKNOWN_NAME', 'backend', String(backend), KeyMapper.names());
+    if (!mapper) throw unknownName('ERR_UNKNOWN_NAME', 'backend', backend, KeyMapper.names());
     return mapper;
   }
 

@@ -27,7 +27,7 @@ export class Registry<T> {
    */
   get(name: string): RegisteredClass<T> {
     const cls = this.#classes.get(name);
-    if (!cls) throw unknownName('ERR_UNKNOWN_NAME', this.#kind, String(name), this.names());
+    if (!cls) throw unknownName('ERR_UNKNOWN_NAME', this.#kind, name, this.names());
     return cls;
   }
 
@@ -40,7 +40,7 @@ export class Registry<T> {
   create(name: string, args: Readonly<Record<string, unknown>> = {}, options: { backend?: string } = {}): T {
     const cls = this.get(name);
     const defaults = fromTrinityArgs(cls.defaultArgs());
-    const given = fromTrinityArgs(args);
+    const given = fromTrinityArgs(args ?? {});
     // A clip range that was asked for is not to be overruled by the default of one of its ends.
     if (given.clipRange !== undefined && given.clipRange !== null) {
       delete defaults.clipRangeLow;

@@ -37,18 +37,14 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
  * @returns rejects with LossError: `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`, and those of compute()
  * for a batch that is not as it must be.
  */
-export async function upload(
-  batch: Batch,
-  device: string,
-  options: UploadOptions = {},
-): Promise<DeviceBatch> {
+export async function upload(batch: Batch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
   const index = cudaIndex(device);
   if (index === undefined)
     throw new LossError(
       'ERR_DEVICE_UNAVAILABLE',
       `upload: expected a CUDA device, not ${describeValue(device)}; host batches are computed on the CPU as they are`,
     );
-  const mapper = KeyMapper.get(options.backend ?? 'verl');
+  const mapper = KeyMapper.get(options?.backend ?? 'verl');
   if (batch === null || typeof batch !== 'object')
     throw new LossError('ERR_INVALID_INPUT', `batch must be an object, not ${describeValue(batch)}`);
   const there = (name: string) => find(batch, keysOf(mapper, name)) !== undefined;
@@ -64,7 +60,7 @@ export async function upload(
   // Without a mask no advantage function reads the batch.
   const inputs = masks.includes('action_mask') ? ADVANTAGE_INPUTS.filter(there) : [];
   const read = inputs.length > 0 ? new AdvantageReader(mapper, inputs).read(batch).native : undefined;
-  const resident = await abortable(options.signal, (flag) => native.upload(index, input.native, flag, read));
+  const resident = await abortable(options?.signal, (flag) => native.upload(index, input.native, flag, read));
   const step = find(batch, keysOf(mapper, 'step'))?.value;
   return new DeviceBatch(index, input.layout, new Set([...columns, ...masks, ...inputs]), step, resident);
 }

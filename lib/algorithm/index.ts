@@ -36,7 +36,7 @@ export class AlgorithmRegistry {
    */
   get(name: string): AlgorithmClass {
     const cls = this.#classes.get(name);
-    if (!cls) throw unknownName('ERR_UNKNOWN_NAME', 'algorithm', String(name), this.names());
+    if (!cls) throw unknownName('ERR_UNKNOWN_NAME', 'algorithm', name, this.names());
     return cls;
   }
 

@@ -138,7 +138,8 @@ export class Objective {
    *
    * @returns rejects with LossError as compute() of a policy loss and of an advantage function does.
    */
-  async compute(batch: Batch | DeviceBatch, options: ObjectiveComputeOptions = {}): Promise<ObjectiveResult> {
+  async compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
+    const options = given ?? {};
     const lacks = this.#lacksAdvantages(batch);
     const found = lacks ? await this.#advantages(batch, options) : {};
     const { evaluator, coefficients } = this.#prepare(batch, lacks);
@@ -156,7 +157,8 @@ export class Objective {
   }
 
   /** The same at once. The results are the same to the bit. */
-  computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions = {}): ObjectiveResult {
+  computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
+    const options = given ?? {};
     const lacks = this.#lacksAdvantages(batch);
     const found = lacks ? this.#advantagesSync(batch, options) : {};
     const { evaluator, coefficients } = this.#prepare(batch, lacks);
@@ -176,14 +178,14 @@ export class Objective {
    * A batch's counts, without rows that the advantage function drops. The sum of its parts' is what `normalizer` is to be
    * when the parts are computed. Parts of a batch without advantages must be whole groups.
    */
-  async count(batch: Batch | DeviceBatch, options: { seed?: number } = {}): Promise<Counts> {
-    const { computed, onTheWay } = this.#mayDrop(batch) ? await this.#advantages(batch, options) : {};
+  async count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
+    const { computed, onTheWay } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
     return countBatch(this.#counter, batch, { copies: computed?.copies, onTheWay });
   }
 
   /** The same at once. */
-  countSync(batch: Batch | DeviceBatch, options: { seed?: number } = {}): Counts {
-    const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options) : {};
+  countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
+    const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
     return countBatchSync(this.#counter, batch, { copies: computed?.copies, onTheWay });
   }
 

@@ -8,6 +8,11 @@ import type { TrinityConfig } from './algorithm-type.js';
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function checkOffline(algorithm: string, config: TrinityConfig): TrinityConfig {
+  if (config === null || typeof config !== 'object')
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      `${algorithm}: expected a configuration's keys, not ${describeValue(config)}`,
+    );
   const { mode } = config;
   if (mode === 'both' || mode === 'explore')
     throw new LossError(

@@ -17,7 +17,7 @@ import type { Objective } from './objective.js';
  */
 export function fromTrinityConfig(
   config: string | Readonly<Record<string, unknown>>,
-  options: { backend?: string } = {},
+  options?: { backend?: string },
 ): Objective {
   const root = typeof config === 'string' ? parse(config) : config;
   if (root === null || typeof root !== 'object' || Array.isArray(root))
@@ -31,7 +31,7 @@ export function fromTrinityConfig(
     ...TRAINER_KEYS,
   ]) as ReturnType<typeof checkConfigKeys> & { algorithm_type?: string };
   const algorithm = ALGORITHM_TYPE.get(algorithm_type ?? 'ppo');
-  const { backend } = options;
+  const backend = options?.backend;
   return algorithm.objective(backend === undefined ? given : { ...given, backend });
 }
 

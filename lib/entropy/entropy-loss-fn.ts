@@ -84,16 +84,16 @@ export abstract class EntropyLossFn {
    */
   async compute(
     batch: Batch | DeviceBatch,
-    options: EntropyComputeOptions = {},
+    options?: EntropyComputeOptions,
   ): Promise<Result<EntropyMetrics>> {
-    const { lossAggMode, ...rest } = options;
+    const { lossAggMode, ...rest } = options ?? {};
     const evaluator = this.#evaluator(lossAggMode);
     return evaluator.compute(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
   }
 
   /** The same at once. */
-  computeSync(batch: Batch | DeviceBatch, options: EntropyComputeSyncOptions = {}): Result<EntropyMetrics> {
-    const { lossAggMode, ...rest } = options;
+  computeSync(batch: Batch | DeviceBatch, options?: EntropyComputeSyncOptions): Result<EntropyMetrics> {
+    const { lossAggMode, ...rest } = options ?? {};
     return this.#evaluator(lossAggMode).computeSync(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
   }
 

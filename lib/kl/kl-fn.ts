@@ -135,8 +135,8 @@ export abstract class KLFn {
    * @param options.device where to compute a host batch; 'cpu' by default.
    * @returns rejects with LossError as compute() of a policy loss does.
    */
-  async calculateKl(batch: Batch | DeviceBatch, options: { device?: string } = {}): Promise<Float32Array> {
-    const pass = this.#values(batch, options.device);
+  async calculateKl(batch: Batch | DeviceBatch, options?: { device?: string }): Promise<Float32Array> {
+    const pass = this.#values(batch, options?.device);
     await run(pass);
     return pass.out;
   }
@@ -152,14 +152,14 @@ export abstract class KLFn {
    * klCoef times the aggregated estimates, with the gradient with respect to logprob.
    * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
    */
-  async calculateKlLoss(batch: Batch | DeviceBatch, options: KlLossOptions = {}): Promise<Result<KLMetrics>> {
-    const { lossAggMode, ...rest } = options;
+  async calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>> {
+    const { lossAggMode, ...rest } = options ?? {};
     return this.#evaluator(batch, lossAggMode).compute(batch, rest, () => ({ klCoef: this.#klCoef }));
   }
 
   /** The same at once. */
-  calculateKlLossSync(batch: Batch | DeviceBatch, options: KlLossSyncOptions = {}): Result<KLMetrics> {
-    const { lossAggMode, ...rest } = options;
+  calculateKlLossSync(batch: Batch | DeviceBatch, options?: KlLossSyncOptions): Result<KLMetrics> {
+    const { lossAggMode, ...rest } = options ?? {};
     return this.#evaluator(batch, lossAggMode).computeSync(batch, rest, () => ({ klCoef: this.#klCoef }));
   }
 
@@ -185,8 +185,8 @@ export abstract class KLFn {
    * ref_logprob the rewards are the scores.
    * @param options.device where to compute; 'cpu' by default.
    */
-  async applyKlPenaltyToReward(batch: Batch, options: { device?: string } = {}): Promise<KlPenaltyResult> {
-    const penalty = this.#penalty(batch, options.device);
+  async applyKlPenaltyToReward(batch: Batch, options?: { device?: string }): Promise<KlPenaltyResult> {
+    const penalty = this.#penalty(batch, options?.device);
     return this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass) : 0);
   }
 
