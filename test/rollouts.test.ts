@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { columnOfKey, readRollouts } from '../lib/files/index.js';
 import { LossError } from '../lib/index.js';
-import { columnOfKey, readRollouts } from '../lib/rollouts.js';
 
 describe('rollout files', () => {
   let directory: string;
@@ -162,8 +162,9 @@ describe('rollout files', () => {
     let read = 0;
     let last = 0;
     await readRollouts([fileOf('progress.jsonl', content)], {
-      onProgress: (bytes, rows) => {
-        read += bytes;
+      onProgress: ({ bytes, rows, totalBytes }) => {
+        assert.equal(totalBytes, Buffer.byteLength(content));
+        read = bytes;
         last = rows;
       },
     });

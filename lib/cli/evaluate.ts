@@ -1,8 +1,8 @@
 // `policy-loss evaluate`: a policy loss or a whole algorithm on rollout files.
 import { readFile } from 'node:fs/promises';
 import type { Command } from 'commander';
+import { columnOfKey, type ReadOptions, type Rollouts, readRollouts } from '../files/index.js';
 import { ALGORITHM_TYPE, type Batch, fromTrinityConfig, LossError, POLICY_LOSS_FN } from '../index.js';
-import { columnOfKey, type ReadRolloutsOptions, type Rollouts, readRollouts } from '../rollouts.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
 import { flagsIn, inSnakeCase, lossOptions, optionValue } from './function-options.js';
 import { readable, readingProgress, twoColumns } from './output.js';
@@ -177,7 +177,11 @@ async function evaluate(files: string[], subject: Subject): Promise<Evaluation> 
 
 async function read(files: string[], { columns }: Subject): Promise<Rollouts> {
   const progress = await readingProgress(files);
-  const onProgress: ReadRolloutsOptions['onProgress'] = (bytes, rows) => progress.advance(bytes, rows);
+  let read = 0;
+  const onProgress: ReadOptions['onProgress'] = ({ bytes, rows }) => {
+    progress.advance(bytes - read, rows);
+    read = bytes;
+  };
   try {
     return await readRollouts(files, { columns, onProgress });
   } finally {

@@ -1,4 +1,5 @@
 // What the command line evaluates on rollouts: a policy loss, or an algorithm's objective.
+import { columnOfKey, type RolloutColumn } from '../files/index.js';
 import {
   ADVANTAGE_FN,
   type Batch,
@@ -13,7 +14,6 @@ import {
   type Result,
 } from '../index.js';
 import { toCamelCase } from '../options.js';
-import { columnOfKey, type RolloutColumn } from '../rollouts.js';
 
 /** Something to evaluate. */
 export interface Subject {

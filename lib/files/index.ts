@@ -1,0 +1,191 @@
+// Rollout files, of any number, format and size, to packed batches: all rows in one, or in parts of bounded size.
+import { stat } from 'node:fs/promises';
+import { LossError } from '../errors.js';
+import { ColumnNames } from './column-names.js';
+import type { RolloutColumn } from './columns.js';
+import { readJsonLines } from './json-lines.js';
+import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
+import { at, describePlace, type FileRow, type Place } from './source.js';
+
+export { columnOfKey, type RolloutColumn } from './columns.js';
+export type { GradientOptions, GradientWriter } from './gradients.js';
+export type { RolloutPart, Rollouts } from './part-builder.js';
+export type { Place } from './source.js';
+
+/** Options of {@link readRollouts}. */
+export interface ReadOptions {
+  /** The columns to read beside logprobs and action_mask; all by default. The others are not looked at. */
+  columns?: readonly RolloutColumn[];
+  /**
+   * What columns are called in the files, where not as here: { logprobs: 'log_prob' }. The column may be said by its
+   * key in batches too (logprob, old_logprob).
+   */
+  rename?: Readonly<Record<string, string>>;
+  /** A training framework whose names of columns are taken too, as 'verl' for old_log_probs. */
+  backend?: string;
+  /** Leaves out rows that are bad; with evenRows the other row of the pair too. */
+  skipBadRows?: boolean;
+  /** Is told why each row is left out. */
+  onBadRow?: (error: LossError) => void;
+  /** Is told how much has been read of all the files. */
+  onProgress?: (progress: ReadProgress) => void;
+}
+
+/** How far the reading has come. */
+export interface ReadProgress {
+  /** Of the files as they are stored. */
+  bytes: number;
+  totalBytes: number;
+  rows: number;
+  /** Masked or not. */
+  tokens: number;
+}
+
+/** Options of {@link streamRollouts}. */
+export interface StreamOptions extends ReadOptions {
+  /** Further columns, by their names in the files, for each part's `kept`. */
+  keep?: readonly string[];
+  /**
+   * How many tokens a part may hold, masked ones included; absent: any number. A row (or pair) that has more is a
+   * part of its own. What is kept of a row counts too, 16 characters as one token.
+   */
+  maxTokens?: number;
+  /** Parts hold whole pairs of rows, the first with the second and so on, over all the files. */
+  evenRows?: boolean;
+}
+
+/**
+ * Reads the rollouts of one or more files, part by part: at least one, and none without rows unless there are no files.
+ * null counts as not there, and empty lines are skipped. A column must be in every row or in none, action_mask
+ * excepted.
+ *
+ * @throws LossError naming the file, the line or row, the column, what was expected and what came: `ERR_INVALID_INPUT`
+ * (a file that cannot be read or is empty, a row that is none, a value of the wrong type), `ERR_SHAPE_MISMATCH` (a list
+ * that is not as long as the row's logprobs), `ERR_MISSING_INPUT` (a row without logprobs, or without a column that
+ * others have), `ERR_OUT_OF_MEMORY`; for the options `ERR_INVALID_OPTION` and `ERR_UNKNOWN_NAME`.
+ */
+export async function* streamRollouts(
+  files: readonly string[],
+  {
+    columns,
+    rename,
+    backend,
+    keep,
+    skipBadRows = false,
+    onBadRow,
+    maxTokens = Number.POSITIVE_INFINITY,
+    evenRows = false,
+    onProgress,
+  }: StreamOptions = {},
+): AsyncGenerator<RolloutPart> {
+  const names = new ColumnNames(columns, rename, backend, keep);
+  const builder = new PartBuilder(names, maxTokens);
+  const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
+  const totalBytes = onProgress ? await sizeOf(files) : 0;
+  let bytes = 0;
+  const onBytes = (more: number) => {
+    bytes += more;
+    onProgress?.({ bytes, totalBytes, rows: builder.rows, tokens: builder.tokens });
+  };
+  for (const file of files) {
+    let empty = true;
+    for await (const block of readJsonLines(file, names, onBytes))
+      for (const row of block) {
+        empty = false;
+        const part = units.add(row);
+        if (part) yield part;
+      }
+    if (empty)
+      throw at(
+        { file },
+        'ERR_INVALID_INPUT',
+        'expected rollouts, one JSON object a line, and the file is empty',
+      );
+  }
+  const part = units.end();
+  if (part) yield part;
+  if (units.firstBad && builder.rows === 0)
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `expected rows that can be read, and all ${units.bad} are bad, the first for this: ${units.firstBad.message}`,
+      { cause: units.firstBad },
+    );
+  yield builder.finish();
+}
+
+/**
+ * Reads the rollouts of one or more files into one batch.
+ * @throws LossError as {@link streamRollouts} does.
+ */
+export async function readRollouts(files: readonly string[], options: ReadOptions = {}): Promise<Rollouts> {
+  for await (const { batch, rows, tokens } of streamRollouts(files, options)) return { batch, rows, tokens };
+  throw new Error('a stream of rollouts has at least one part');
+}
+
+async function sizeOf(files: readonly string[]): Promise<number> {
+  // A file that cannot be read is for its reader to report.
+  const sizes = await Promise.all(
+    files.map((file) =>
+      stat(file).then(
+        ({ size }) => size,
+        () => 0,
+      ),
+    ),
+  );
+  return sizes.reduce((sum, size) => sum + size, 0);
+}
+
+/** Rows by ones or pairs, and what becomes of them where one is bad. */
+class Units {
+  /** Rows that were bad. */
+  bad = 0;
+  firstBad: LossError | undefined;
+  readonly #builder: PartBuilder;
+  readonly #size: number;
+  readonly #onBadRow: ((error: LossError) => void) | undefined;
+  #unit: { place: Place; bad: boolean }[] = [];
+
+  /** @param onBadRow absent: a bad row ends it all. */
+  constructor(builder: PartBuilder, size: number, onBadRow: ((error: LossError) => void) | undefined) {
+    this.#builder = builder;
+    this.#size = size;
+    this.#onBadRow = onBadRow;
+  }
+
+  /** @returns a part that had no more room. */
+  add(row: FileRow): RolloutPart | undefined {
+    this.#unit.push({ place: row.place, bad: !this.#added(row) });
+    return this.#unit.length === this.#size ? this.end() : undefined;
+  }
+
+  /** Ends the unit at hand. @returns a part that had no more room for it. */
+  end(): RolloutPart | undefined {
+    const unit = this.#unit;
+    this.#unit = [];
+    const bad = unit.find((row) => row.bad);
+    if (!bad) return unit.length > 0 ? this.#builder.endUnit() : undefined;
+    this.#builder.dropUnit();
+    for (const { place } of unit.filter((row) => !row.bad))
+      this.#onBadRow?.(
+        at(
+          place,
+          'ERR_INVALID_INPUT',
+          `is left out with the other row of its pair, ${describePlace(bad.place)}`,
+        ),
+      );
+    return undefined;
+  }
+
+  #added(row: FileRow): boolean {
+    try {
+      this.#builder.add(row);
+      return true;
+    } catch (error) {
+      if (!this.#onBadRow || !(error instanceof LossError) || error.code === 'ERR_OUT_OF_MEMORY') throw error;
+      this.bad++;
+      this.firstBad ??= error;
+      this.#onBadRow(error);
+      return false;
+    }
+  }
+}
