@@ -53,6 +53,11 @@ export class ColumnNames {
     return this.#mapper ? [column, this.#mapper.fromTrinity(toSnakeCase(COLUMNS[column].key))] : [column];
   }
 
+  /** The column that a file has under a name; undefined: none that is read. */
+  columnOf(name: string): RolloutColumn | undefined {
+    return this.columns.find((column) => this.of(column).includes(name));
+  }
+
   /** The column as messages name it: as in the file, and what it is to be. */
   describe(column: RolloutColumn): string {
     const renamed = this.#renamed.get(column);

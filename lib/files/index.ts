@@ -3,14 +3,16 @@ import { stat } from 'node:fs/promises';
 import { LossError } from '../errors.js';
 import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
-import { readJsonLines } from './json-lines.js';
+import { readerOf } from './format.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
 import { at, describePlace, type FileRow, type Place } from './source.js';
+import { splitTable } from './table-name.js';
 
 export { columnOfKey, type RolloutColumn } from './columns.js';
-export type { GradientOptions, GradientWriter } from './gradients.js';
+export { expandFiles } from './expand.js';
 export type { RolloutPart, Rollouts } from './part-builder.js';
 export type { Place } from './source.js';
+export { type GradientOptions, type GradientWriter, writeGradients } from './write/gradients.js';
 
 /** Options of {@link readRollouts}. */
 export interface ReadOptions {
@@ -89,18 +91,13 @@ export async function* streamRollouts(
   };
   for (const file of files) {
     let empty = true;
-    for await (const block of readJsonLines(file, names, onBytes))
+    for await (const block of readerOf(file)(file, names, onBytes))
       for (const row of block) {
         empty = false;
         const part = units.add(row);
         if (part) yield part;
       }
-    if (empty)
-      throw at(
-        { file },
-        'ERR_INVALID_INPUT',
-        'expected rollouts, one JSON object a line, and the file is empty',
-      );
+    if (empty) throw at({ file }, 'ERR_INVALID_INPUT', 'expected rollouts, and the file is empty');
   }
   const part = units.end();
   if (part) yield part;
@@ -126,7 +123,7 @@ async function sizeOf(files: readonly string[]): Promise<number> {
   // A file that cannot be read is for its reader to report.
   const sizes = await Promise.all(
     files.map((file) =>
-      stat(file).then(
+      stat(splitTable(file).file).then(
         ({ size }) => size,
         () => 0,
       ),

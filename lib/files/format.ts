@@ -1,0 +1,23 @@
+// Which format a file has, by the end of its name.
+import { LossError } from '../errors.js';
+import { readCsv } from './csv.js';
+import { readJsonLines } from './json-lines.js';
+import type { ReadRows } from './source.js';
+
+const FORMATS: readonly { endings: readonly string[]; read: ReadRows }[] = [
+  { endings: ['.jsonl', '.ndjson', '.json', '.jsonl.gz', '.ndjson.gz', '.json.gz'], read: readJsonLines },
+  { endings: ['.csv', '.tsv', '.csv.gz', '.tsv.gz'], read: readCsv },
+];
+
+/**
+ * The reader of a file. One with no ending at all, as a pipe has none, holds JSON lines.
+ * @throws LossError `ERR_INVALID_INPUT` naming the formats there are.
+ */
+export function readerOf(file: string): ReadRows {
+  const name = file.toLowerCase();
+  const format = FORMATS.find(({ endings }) => endings.some((ending) => name.endsWith(ending)));
+  if (format) return format.read;
+  if (!/\.[^/\\.]+$/.test(name)) return readJsonLines;
+  const known = FORMATS.flatMap(({ endings }) => endings).join(', ');
+  throw new LossError('ERR_INVALID_INPUT', `${file}: expected a name that ends in one of ${known}`);
+}
