@@ -64,6 +64,8 @@ export interface AdvantageDefinition {
   returns?: boolean;
   /** Whether masked tokens' rewards and values are read, as the source does. */
   readsMasked?: boolean;
+  /** Whether advantages are whitened over all tokens, so that a part of a batch has none without the others. */
+  whitens?: boolean;
   seed?: number;
 }
 

@@ -34,6 +34,7 @@ export class PPOAdvantageFn extends AdvantageFn {
       perRow: false,
       returns: true,
       readsMasked: true,
+      whitens: true,
     });
   }
 

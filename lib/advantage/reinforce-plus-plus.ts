@@ -29,6 +29,7 @@ export class REINFORCEPLUSPLUSAdvantageFn extends AdvantageFn {
       perRow: false,
       returns: true,
       readsMasked: true,
+      whitens: true,
     });
   }
 

@@ -141,35 +141,22 @@ export class Objective {
   async compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
     const options = given ?? {};
     const lacks = this.#lacksAdvantages(batch);
-    const found = lacks ? await this.#advantages(batch, options) : {};
-    const { evaluator, coefficients } = this.#prepare(batch, lacks);
-    const input = evaluator.read(batch, options.device, found.computed);
-    const gradients = this.#gradients(input.layout, options, batch);
-    const result = await evaluator.evaluate<Metrics>(
-      input,
-      gradients,
-      options.normalizer,
-      coefficients(input.layout, options),
-      options.signal,
-      found.onTheWay,
-    );
-    return toResult(result, gradients, input.layout, found);
+    return this.#computeWith(batch, options, lacks ? await this.#advantages(batch, options) : undefined);
   }
 
   /** The same at once. The results are the same to the bit. */
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
     const options = given ?? {};
-    const lacks = this.#lacksAdvantages(batch);
-    const found = lacks ? this.#advantagesSync(batch, options) : {};
-    const { evaluator, coefficients } = this.#prepare(batch, lacks);
-    const input = evaluator.read(batch, undefined, found.computed);
+    const found = this.#lacksAdvantages(batch) ? this.#advantagesSync(batch, options) : undefined;
+    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
+    const input = evaluator.read(batch, undefined, found?.computed);
     const gradients = this.#gradients(input.layout, options, batch);
     const result = evaluator.evaluateSync<Metrics>(
       input,
       gradients,
       options.normalizer,
       coefficients(input.layout, options),
-      found.onTheWay,
+      found?.onTheWay,
     );
     return toResult(result, gradients, input.layout, found);
   }
@@ -187,6 +174,32 @@ export class Objective {
   countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
     const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
     return countBatchSync(this.#counter, batch, { copies: computed?.copies, onTheWay });
+  }
+
+  /**
+   * @internal The advantages that compute() makes of a host batch before it computes, with their metrics; undefined where
+   * it makes none.
+   */
+  async advantagesOf(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages | undefined> {
+    return this.#lacksAdvantages(batch) ? this.#advantagesOnHost(batch, options) : undefined;
+  }
+
+  /** @internal A host batch whose rewards have had the KL penalty taken from them, where there is one, and its metrics. */
+  async penalised(batch: Batch): Promise<Penalised> {
+    if (!this.#penalises) return { batch, metrics: {} };
+    return penalisedBy(await this.klPenaltyFn.applyKlPenaltyToReward(this.#withScores(batch)), batch);
+  }
+
+  /**
+   * @internal compute() of a host batch with advantages that were made before, of it or of a batch that it is a part of.
+   * The metrics are without theirs.
+   */
+  computeWith(
+    batch: Batch,
+    computed: ComputedAdvantages | undefined,
+    options: ObjectiveComputeOptions,
+  ): Promise<ObjectiveResult> {
+    return this.#computeWith(batch, options, computed && { computed });
   }
 
   get #penalises(): boolean {
@@ -209,27 +222,46 @@ export class Objective {
     return this.advantageFn?.definition.drops === true && this.#lacksAdvantages(batch);
   }
 
+  async #computeWith(
+    batch: Batch | DeviceBatch,
+    options: ObjectiveComputeOptions,
+    found: FoundAdvantages | undefined,
+  ): Promise<ObjectiveResult> {
+    const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
+    const input = evaluator.read(batch, options.device, found?.computed);
+    const gradients = this.#gradients(input.layout, options, batch);
+    const result = await evaluator.evaluate<Metrics>(
+      input,
+      gradients,
+      options.normalizer,
+      coefficients(input.layout, options),
+      options.signal,
+      found?.onTheWay,
+    );
+    return toResult(result, gradients, input.layout, found);
+  }
+
   async #advantages(batch: Batch | DeviceBatch, options: AdvantageComputeOptions): Promise<FoundAdvantages> {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
-    const penalty = this.#penalises
-      ? await this.klPenaltyFn.applyKlPenaltyToReward(this.#withScores(batch))
-      : undefined;
+    const { computed, metrics } = await this.#advantagesOnHost(batch, options);
+    return { computed, metrics: () => metrics };
+  }
+
+  async #advantagesOnHost(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages> {
+    const penalised = await this.penalised(batch);
     const { looksUnderMask } = this.policyLossFn;
-    const call = ofAdvantages(options);
-    return joined(
-      await this.advantageFn!.computeFor(rewarded(batch, penalty), call, looksUnderMask),
-      penalty,
-    );
+    const made = await this.advantageFn!.computeFor(penalised.batch, ofAdvantages(options), looksUnderMask);
+    return { ...made, metrics: { ...made.metrics, ...penalised.metrics } };
   }
 
   #advantagesSync(batch: Batch | DeviceBatch, options: AdvantageComputeSyncOptions): FoundAdvantages {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
-    const penalty = this.#penalises
-      ? this.klPenaltyFn.applyKlPenaltyToRewardSync(this.#withScores(batch))
-      : undefined;
+    const penalised: Penalised = this.#penalises
+      ? penalisedBy(this.klPenaltyFn.applyKlPenaltyToRewardSync(this.#withScores(batch)), batch)
+      : { batch, metrics: {} };
     const { looksUnderMask } = this.policyLossFn;
-    const call = ofAdvantages(options);
-    return joined(this.advantageFn!.computeForSync(rewarded(batch, penalty), call, looksUnderMask), penalty);
+    const made = this.advantageFn!.computeForSync(penalised.batch, ofAdvantages(options), looksUnderMask);
+    return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
   }
 
   #onTheWay(batch: DeviceBatch, options: AdvantageComputeSyncOptions): FoundAdvantages {
@@ -320,31 +352,36 @@ interface FoundAdvantages {
   metrics?: () => Metrics;
 }
 
+/** @internal Advantages that were made of a host batch. */
+export interface MadeAdvantages {
+  computed: ComputedAdvantages;
+  metrics: Metrics;
+}
+
+// A batch with penalised rewards.
+interface Penalised {
+  batch: Batch;
+  metrics: Metrics;
+}
+
 function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageComputeOptions {
   return { ...(seed !== undefined && { seed }), ...(signal !== undefined && { signal }) };
 }
 
-// The advantage function's result with the penalty's metrics, if there was one.
-function joined(
-  { computed, metrics }: { computed: ComputedAdvantages; metrics: Metrics },
-  penalty: KlPenaltyResult | undefined,
-): FoundAdvantages {
-  const { kl, kl_coef } = penalty?.metrics ?? {};
-  const all = penalty ? { ...metrics, 'kl_penalty/kl': kl!, 'kl_penalty/kl_coef': kl_coef! } : metrics;
-  return { computed, metrics: () => all };
-}
-
-function rewarded(batch: Batch, penalty: KlPenaltyResult | undefined): Batch {
-  return penalty ? { ...batch, tokenLevelRewards: penalty.tokenLevelRewards } : batch;
+function penalisedBy({ tokenLevelRewards, metrics }: KlPenaltyResult, batch: Batch): Penalised {
+  return {
+    batch: { ...batch, tokenLevelRewards },
+    metrics: { 'kl_penalty/kl': metrics.kl!, 'kl_penalty/kl_coef': metrics.kl_coef! },
+  };
 }
 
 function toResult(
   { loss, metrics, grad }: Result,
   { gradEntropy }: Gradients,
   { tokens }: Layout,
-  found: FoundAdvantages,
+  found: FoundAdvantages | undefined,
 ): ObjectiveResult {
-  const result: ObjectiveResult = { loss, metrics: { ...metrics, ...found.metrics?.() } };
+  const result: ObjectiveResult = { loss, metrics: { ...metrics, ...found?.metrics?.() } };
   if (grad) result.grad = grad;
   if (gradEntropy) result.gradEntropy = gradEntropy;
   else if (grad) addZeros(result, tokens);

@@ -1,34 +1,68 @@
 #!/usr/bin/env node
 // The command line. Exit codes: 0 done, 1 bad data, 2 bad usage.
-import { createRequire } from 'node:module';
+import { styleText } from 'node:util';
 import { Command, CommanderError } from 'commander';
-import { LossError } from '../index.js';
+import { LossError, type LossErrorCode } from '../index.js';
+import { description, version } from './about.js';
+import { addCompare } from './compare.js';
+import { addDevices } from './devices.js';
 import { addEvaluate } from './evaluate.js';
 import { inKebabCase } from './function-options.js';
+import { addGradients } from './gradients.js';
+import { addList } from './list.js';
+import { note } from './output.js';
+import { EXIT_CODES, examplesHelp } from './rollouts-command.js';
+import { addSweep } from './sweep.js';
 
-const { version, description } = createRequire(import.meta.url)('../../package.json') as Record<
-  string,
-  string
->;
-
-process.exitCode = await run(process.argv.slice(2));
+// Whoever reads the output may have read enough.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error;
+  process.exit();
+});
 
 async function run(words: readonly string[]): Promise<number> {
+  showWarnings(words.includes('--quiet') || words.includes('-q'));
   const program = new Command('policy-loss')
-    .description(description!)
-    .version(version!)
+    .description(description)
+    .version(version)
     .exitOverride()
-    .showHelpAfterError('Add --help for the options and examples.');
+    .showHelpAfterError('Add --help for the options and examples.')
+    .configureHelp({ styleTitle: (text) => styleText('bold', text) })
+    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
   try {
-    addEvaluate(program, words);
-    await program.parseAsync(words, { from: 'user' });
+    let left = words;
+    // Each takes out of its own words what only it understands.
+    for (const add of [addEvaluate, addCompare, addSweep, addGradients]) left = add(program, left);
+    addList(program);
+    addDevices(program);
+    await program.parseAsync(left, { from: 'user' });
     return 0;
   } catch (error) {
     // Commander has printed what it has to say.
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     if (!(error instanceof LossError)) throw error;
-    const ofUsage = error.code === 'ERR_INVALID_OPTION' || error.code === 'ERR_UNKNOWN_NAME';
-    process.stderr.write(`error: ${ofUsage ? inKebabCase(error.message) : error.message}\n`);
+    const ofUsage = USAGE.includes(error.code);
+    note(`error: ${ofUsage ? inKebabCase(error.message) : error.message}`);
     return ofUsage ? 2 : 1;
   }
 }
+
+const USAGE: readonly LossErrorCode[] = ['ERR_INVALID_OPTION', 'ERR_UNKNOWN_NAME', 'ERR_DEVICE_UNAVAILABLE'];
+
+const EXAMPLES = [
+  'evaluate rollouts.jsonl --loss ppo',
+  'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
+  'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05',
+  'gradients rollouts.jsonl --loss ppo --out gradients.safetensors',
+  'list gspo',
+];
+
+// In a line, without Node's words around it.
+function showWarnings(quiet: boolean): void {
+  process.removeAllListeners('warning');
+  process.on('warning', ({ message }) => {
+    if (!quiet) note(`warning: ${message}`);
+  });
+}
+
+process.exitCode = await run(process.argv.slice(2));

@@ -1,21 +1,84 @@
-// What the command line prints: tables for people on stdout, the progress of long reading on stderr.
-import { stat } from 'node:fs/promises';
+// What the command line prints: results on stdout, as tables for people, as JSON or as CSV; progress and notes on stderr.
 import { styleText } from 'node:util';
 import { Presets, SingleBar } from 'cli-progress';
 import Table from 'cli-table3';
+import type { EvaluationProgress } from './evaluation.js';
 
 /** A number for people, with 6 significant digits. */
 export function readable(x: number): string {
   return String(Number(x.toPrecision(6)));
 }
 
-/** Names and values in two aligned columns; names are bold where stdout is a terminal that shows it. */
-export function twoColumns(entries: readonly (readonly [name: string, value: string])[]): string {
+/** A cell of a result: a name, a number, or nothing. */
+export type Cell = string | number | undefined;
+
+/** How a piece of text looks where the terminal shows colours. */
+export type Style = Parameters<typeof styleText>[0];
+
+/** Text in a style where stdout is a terminal that shows it. */
+export function styled(style: Style, text: string): string {
   // hasColors() heeds NO_COLOR and TERM.
-  const bold = process.stdout.isTTY && process.stdout.hasColors();
-  const table = new Table({ chars: NO_LINES, style: PLAIN, colAligns: ['left', 'right'] });
-  for (const [name, value] of entries) table.push([bold ? styleText('bold', name) : name, value]);
-  return table.toString();
+  return process.stdout.isTTY && process.stdout.hasColors() ? styleText(style, text) : text;
+}
+
+/** Names and values in two aligned columns. @param align of the values. */
+export function twoColumns(
+  entries: readonly (readonly [name: string, value: Cell])[],
+  align: 'left' | 'right' = 'right',
+): string {
+  return aligned(
+    entries.map(([name, value]) => [styled('cyan', name), shown(value)]),
+    ['left', align],
+  );
+}
+
+/**
+ * A table with a line of names above.
+ * @param align of all columns but the first; by default numbers stand to the right and text to the left.
+ */
+export function table(
+  head: readonly string[],
+  rows: readonly (readonly Cell[])[],
+  align?: 'left' | 'right',
+): string {
+  const alignments = head.map((_, column) => {
+    if (align !== undefined && column > 0) return align;
+    return rows.some((row) => typeof row[column] === 'string') ? 'left' : 'right';
+  });
+  return aligned(
+    [
+      head.map((name) => styled('bold', name)),
+      ...rows.map((row) => row.map((cell, i) => (i === 0 ? styled('cyan', shown(cell)) : shown(cell)))),
+    ],
+    alignments,
+  );
+}
+
+/** How much a result is of, in a line under its table. */
+export function countsOf(result: {
+  rows: number;
+  tokens: number;
+  batches?: number;
+  skipped?: number;
+}): string {
+  const { rows, tokens, batches, skipped } = result;
+  return [
+    `${rows} rows`,
+    `${tokens} tokens`,
+    ...(batches === undefined ? [] : [`${batches} batches`]),
+    ...(skipped === undefined ? [] : [`${skipped} rows skipped`]),
+  ].join(', ');
+}
+
+function shown(cell: Cell): string {
+  if (cell === undefined) return '–';
+  return typeof cell === 'number' ? readable(cell) : cell;
+}
+
+function aligned(rows: readonly (readonly string[])[], colAligns: readonly ('left' | 'right')[]): string {
+  const lines = new Table({ chars: NO_LINES, style: PLAIN, colAligns: [...colAligns] });
+  for (const row of rows) lines.push([...row]);
+  return lines.toString().replace(/ +$/gm, '');
 }
 
 // cli-table3 draws and colours unless told of each line that it is not there.
@@ -38,44 +101,109 @@ const NO_LINES = {
 };
 const PLAIN = { 'padding-left': 0, 'padding-right': 0, head: [], border: [] };
 
-/** How far the reading of files has come. */
-export interface ReadingProgress {
-  /** @param bytes how many more have been read. @param rows how many there are by now. */
-  advance(bytes: number, rows: number): void;
-  /** Takes the bar away. */
-  stop(): void;
+/** Comma-separated values with a line of names (RFC 4180), numbers in full; what is absent or not finite is empty. */
+export function csv(head: readonly string[], rows: readonly (readonly Cell[])[]): string {
+  const quoted = (cell: Cell) => {
+    if (cell === undefined || (typeof cell === 'number' && !Number.isFinite(cell))) return '';
+    const text = String(cell);
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [head, ...rows].map((row) => row.map(quoted).join(',')).join('\n');
 }
 
-// Less is read before a bar could be seen.
-const LONG_INPUT = 2 ** 20;
+/** In which form a result is printed. */
+export interface OutputOptions {
+  json?: boolean;
+  csv?: boolean;
+}
 
-/** A bar on stderr where that is a terminal and the files are long; nothing otherwise. */
-export async function readingProgress(files: readonly string[]): Promise<ReadingProgress> {
-  const none = { advance: () => {}, stop: () => {} };
-  if (!process.stderr.isTTY) return none;
-  const sizes = await Promise.all(
-    // A file that cannot be read is for its reader to report.
-    files.map((file) =>
-      stat(file).then(
-        ({ size }) => size,
-        () => 0,
-      ),
-    ),
-  );
-  const total = sizes.reduce((sum, size) => sum + size, 0);
-  if (total < LONG_INPUT) return none;
-  const bar = new SingleBar(
-    {
-      format: 'reading {bar} {percentage}% | {rows} rows | {eta_formatted} left',
-      clearOnComplete: true,
-      hideCursor: true,
-      stream: process.stderr,
-    },
-    Presets.shades_classic,
-  );
-  bar.start(total, 0, { rows: 0 });
-  return {
-    advance: (bytes, rows) => bar.increment(bytes, { rows }),
-    stop: () => bar.stop(),
-  };
+/** A result in each form that it may be printed in. */
+export interface Printable {
+  /** What `--json` prints, numbers that are not finite as null. */
+  json: () => unknown;
+  csv: () => string;
+  /** For people. */
+  text: () => string;
+}
+
+/** Prints a result on stdout in the form that was asked for. */
+export function print({ json, csv }: OutputOptions, result: Printable): void {
+  const text = json ? JSON.stringify(result.json()) : csv ? result.csv() : result.text();
+  process.stdout.write(`${text}\n`);
+}
+
+/** Tells people something on stderr. */
+export function note(message: string): void {
+  process.stderr.write(`${message}\n`);
+}
+
+// What is done sooner needs no bar.
+const LONG_MS = 400;
+
+/** A bar on stderr, where that is a terminal, while long work goes on; nothing otherwise. */
+export class ProgressBar implements EvaluationProgress {
+  readonly #shows: boolean;
+  #bar: SingleBar | undefined;
+  #what = '';
+  #began = 0;
+
+  /** @param quiet there is to be none. */
+  constructor(quiet: boolean) {
+    this.#shows = !quiet && process.stderr.isTTY;
+  }
+
+  begin(what: string): void {
+    this.stop();
+    this.#what = what;
+    this.#began = performance.now();
+  }
+
+  advance(share: number, rows: number, tokens: number): void {
+    const elapsed = performance.now() - this.#began;
+    if (!this.#shows || elapsed < LONG_MS) return;
+    const seconds = elapsed / 1000;
+    const about = {
+      what: this.#what,
+      rows: rows.toLocaleString('en'),
+      speed: inShort(tokens / seconds),
+      left: share > 0 ? duration((seconds * (1 - share)) / share) : '–',
+    };
+    if (this.#bar) this.#bar.update(Math.floor(share * STEPS), about);
+    else this.#bar = this.#start(share, about);
+  }
+
+  /** Takes the bar away. */
+  stop(): void {
+    this.#bar?.stop();
+    this.#bar = undefined;
+  }
+
+  #start(share: number, about: object): SingleBar {
+    const bar = new SingleBar(
+      {
+        format: '{what} {bar} {percentage}% | {rows} rows | {speed} tokens/s | {left} left',
+        barsize: 24,
+        clearOnComplete: true,
+        gracefulExit: false,
+        stream: process.stderr,
+      },
+      Presets.shades_classic,
+    );
+    bar.start(STEPS, Math.floor(share * STEPS), about);
+    return bar;
+  }
+}
+
+const STEPS = 1000;
+
+// 1234567 as 1.23M.
+function inShort(x: number): string {
+  return new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 3 }).format(x);
+}
+
+function duration(seconds: number): string {
+  const whole = Math.ceil(seconds);
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const two = (n: number) => String(n).padStart(2, '0');
+  return hours > 0 ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }

@@ -1,0 +1,8 @@
+// What the package says of itself.
+import { createRequire } from 'node:module';
+
+/** The package's version and its description. */
+export const { version, description } = createRequire(import.meta.url)('../../package.json') as {
+  version: string;
+  description: string;
+};

@@ -1,0 +1,240 @@
+// `policy-loss compare`: several losses and algorithms on the same rollouts, side by side.
+import type { Command } from 'commander';
+import { LossError, type Metrics } from '../index.js';
+import {
+  evaluateFiles,
+  type FilesEvaluation,
+  type PartWatcher,
+  type SubjectEvaluation,
+} from './evaluation.js';
+import { type Cell, countsOf, csv, type Printable, readable, styled, table } from './output.js';
+import { REPORT_OPTION, reportOn } from './report-file.js';
+import {
+  type RolloutsOptions,
+  type RolloutsRun,
+  rolloutsCommand,
+  runOnRollouts,
+} from './rollouts-command.js';
+import type { AlgorithmParts } from './subject.js';
+import { makeSubject, typedSubjects } from './typed-subjects.js';
+
+/** What `--json` prints, numbers that are not finite as null. */
+export interface Comparison {
+  /** In the order they were named in. */
+  subjects: ComparedSubject[];
+  /** Of ∂loss/∂logprob of each subject and each: the cosine of the angle between them; null where one is 0. */
+  cosines: (number | null)[][];
+  rows: number;
+  /** Those that the masks let count. */
+  tokens: number;
+  /** In how many parts the rows were computed. Absent: all at once. */
+  batches?: number;
+  /** Bad rows that were left out, with --skip-bad-rows. */
+  skipped?: number;
+}
+
+/** One of those that are compared. */
+export interface ComparedSubject {
+  name: string;
+  /** Those that were given on the command line. */
+  options: Readonly<Record<string, unknown>>;
+  loss: number;
+  gradNorm: number;
+  /** The share of tokens that it clips, of the policy's own rows. Absent where it is none of its metrics. */
+  clipFraction?: number;
+  metrics: Partial<Metrics>;
+  /** Where the advantages are from; see Evaluation. */
+  advantages?: string;
+  algorithm?: AlgorithmParts;
+}
+
+/**
+ * Adds the command to a program.
+ * @param words those of the command line.
+ * @returns the words to parse.
+ * @throws LossError as the command evaluate does.
+ */
+export function addCompare(program: Command, words: readonly string[]): readonly string[] {
+  const command = rolloutsCommand(program, {
+    name: 'compare',
+    summary: 'compare losses and algorithms on the same rollout files',
+    description:
+      'Computes several policy losses and algorithms on the same rollout files: loss, gradient norm, fraction clipped ' +
+      'and metrics side by side, and the cosines between their gradients.',
+    options: [REPORT_OPTION()],
+    help: HELP,
+    examples: EXAMPLES,
+  });
+  if (words[0] !== command.name()) return words;
+  const { subjects: typed, rest } = typedSubjects(command, words.slice(1), true);
+  if (typed.length === 1)
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      `expected two or more of --loss <name>, --algorithm <name> or --config <file> to compare, and only ${typed[0]!.choice} ` +
+        `${typed[0]!.name} came; 'policy-loss evaluate' takes one`,
+    );
+  command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
+    const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
+    const report = await reportOn(subjects, options.report);
+    await runOnRollouts(patterns, options, report?.keep ?? [], async (run) => {
+      const products = new Products(subjects.length);
+      const reporter = report?.watcher(run.files);
+      const watch: PartWatcher = async (part, results) => {
+        products.add(results.map(({ grad }) => grad));
+        await reporter?.(part, results);
+      };
+      const result = await evaluateFiles(run.files, subjects, run.settings, watch);
+      await report?.write(result.subjects);
+      return printable(result, products.cosines, run);
+    });
+  });
+  return [command.name(), ...rest];
+}
+
+const HELP = `\
+Options belong to the loss or the algorithm before them; those before the first belong to all. The same loss may be
+named twice with different options. 'policy-loss evaluate --loss NAME --help' lists the options of one.`;
+
+const EXAMPLES = [
+  'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
+  'compare rollouts.parquet --loss ppo --clip-range 0.1 --loss ppo --clip-range 0.3',
+  'compare rollouts.jsonl --loss-agg-mode token-mean --loss ppo --loss cispo --loss sapo --csv',
+  "compare 'rollouts-*.jsonl' --algorithm grpo --algorithm rloo --config trinity.yaml --report out.html",
+];
+
+/** The products of all gradients with all, part by part. */
+class Products {
+  readonly #size: number;
+  readonly #sums: Float64Array;
+
+  constructor(size: number) {
+    this.#size = size;
+    this.#sums = new Float64Array(size * size);
+  }
+
+  add(gradients: readonly Float32Array[]): void {
+    gradients.forEach((a, i) => {
+      for (let j = i; j < this.#size; j++) {
+        const b = gradients[j]!;
+        let sum = 0;
+        for (let t = 0; t < a.length; t++) sum += a[t]! * b[t]!;
+        this.#sums[i * this.#size + j]! += sum;
+      }
+    });
+  }
+
+  get cosines(): (number | null)[][] {
+    const all = Array.from({ length: this.#size }, (_, i) => i);
+    const product = (i: number, j: number) => this.#sums[Math.min(i, j) * this.#size + Math.max(i, j)]!;
+    return all.map((i) =>
+      all.map((j) => {
+        const norms = Math.sqrt(product(i, i)) * Math.sqrt(product(j, j));
+        if (!(norms > 0)) return null;
+        return i === j ? 1 : Math.min(Math.max(product(i, j) / norms, -1), 1);
+      }),
+    );
+  }
+}
+
+function printable(result: FilesEvaluation, cosines: (number | null)[][], run: RolloutsRun): Printable {
+  const { rows, tokens, parts } = result;
+  const { skipped } = run;
+  const comparison: Comparison = {
+    subjects: result.subjects.map(comparedSubject),
+    cosines,
+    rows,
+    tokens,
+    ...(parts > 1 && { batches: parts }),
+    ...(skipped !== undefined && { skipped }),
+  };
+  const titles = distinct(result.subjects.map(({ subject }) => subject.title));
+  return {
+    json: () => comparison,
+    csv: () => inCsv(comparison, titles),
+    text: () => describe(comparison, titles),
+  };
+}
+
+function comparedSubject({
+  subject,
+  loss,
+  metrics,
+  gradNorm,
+  advantages,
+}: SubjectEvaluation): ComparedSubject {
+  const clipFraction = CLIP_FRACTIONS.map((name) => metrics[name]).find((value) => value !== undefined);
+  return {
+    name: subject.name,
+    options: subject.given,
+    loss,
+    gradNorm,
+    ...(clipFraction !== undefined && { clipFraction }),
+    metrics,
+    ...(advantages !== undefined && { advantages }),
+    ...(subject.parts && { algorithm: subject.parts }),
+  };
+}
+
+const CLIP_FRACTIONS = ['pg_clipfrac', 'usual/pg_clipfrac'];
+
+// The names of all metrics, those first that the most have.
+function metricNames(subjects: readonly ComparedSubject[]): string[] {
+  const having = new Map<string, number>();
+  for (const { metrics } of subjects)
+    for (const name of Object.keys(metrics)) having.set(name, (having.get(name) ?? 0) + 1);
+  return [...having].sort(([, a], [, b]) => b - a).map(([name]) => name);
+}
+
+function inCsv({ subjects, cosines, rows, tokens }: Comparison, titles: readonly string[]): string {
+  const names = metricNames(subjects);
+  return csv(
+    [
+      ...['name', 'loss', 'gradNorm', 'clipFraction', 'rows', 'tokens'],
+      ...names,
+      ...titles.map((title) => `cosine ${title}`),
+    ],
+    subjects.map(({ loss, gradNorm, clipFraction, metrics }, i) => [
+      ...[titles[i], loss, gradNorm, clipFraction, rows, tokens],
+      ...names.map((name) => metrics[name]),
+      ...cosines[i]!.map((cosine) => cosine ?? undefined),
+    ]),
+  );
+}
+
+function describe(comparison: Comparison, titles: readonly string[]): string {
+  const { subjects, cosines } = comparison;
+  // An option a line keeps columns narrow.
+  const heads = titles.map((title) => title.replaceAll(' --', '\n--'));
+  const line = (name: string, of: (subject: ComparedSubject) => Cell): Cell[] => [name, ...subjects.map(of)];
+  const advantages = (subject: ComparedSubject) => subject.advantages ?? 'none';
+  const numbers = table(
+    ['', ...heads],
+    [
+      line('loss', ({ loss }) => loss),
+      line('gradient norm', ({ gradNorm }) => gradNorm),
+      line('fraction clipped', ({ clipFraction }) => clipFraction),
+      ...metricNames(subjects)
+        .filter((name) => !CLIP_FRACTIONS.includes(name))
+        .map((name) => line(name, ({ metrics }) => metrics[name])),
+      line('advantages', advantages),
+    ].map((cells) => cells.map((cell) => (typeof cell === 'number' ? readable(cell) : cell))),
+    'right',
+  );
+  const angles = table(
+    ['cosine of gradients', ...heads],
+    cosines.map((row, i) => [
+      heads[i],
+      ...row.map((cosine) => (cosine === null ? undefined : cosine.toFixed(4))),
+    ]),
+    'right',
+  );
+  return `${numbers}\n\n${angles}\n\n${styled('dim', countsOf(comparison))}`;
+}
+
+// Titles that come more than once get numbers.
+function distinct(titles: readonly string[]): string[] {
+  return titles.map((title, i) => {
+    if (titles.filter((other) => other === title).length === 1) return title;
+    return `${title} (${titles.slice(0, i + 1).filter((other) => other === title).length})`;
+  });
+}

@@ -1,0 +1,42 @@
+// `policy-loss devices`: what there is to compute on.
+import type { Command } from 'commander';
+import { type Device, devices } from '../index.js';
+import { csv, type OutputOptions, print, styled, table } from './output.js';
+import { EXIT_CODES, examplesHelp, OUTPUT_OPTIONS } from './rollouts-command.js';
+
+/** Adds the command to a program. */
+export function addDevices(program: Command): void {
+  const command = program
+    .command('devices')
+    .summary('list what there is to compute on')
+    .description('Lists the CPU and the GPUs that compute, or why there is no GPU.');
+  for (const option of OUTPUT_OPTIONS()) command.addOption(option);
+  command.addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['devices', 'devices --json'])}`);
+  command.action((options: OutputOptions) => {
+    const all: readonly Device[] = devices();
+    print(options, {
+      json: () => all,
+      csv: () =>
+        csv(
+          ['name', 'available', 'description'],
+          all.map((device) => [device.name, String(device.available), descriptionOf(device)]),
+        ),
+      text: () =>
+        table(
+          ['device', 'available', 'description'],
+          all.map((device) => [
+            device.name,
+            device.available ? styled('green', 'yes') : styled('yellow', 'no'),
+            descriptionOf(device),
+          ]),
+        ),
+    });
+  });
+}
+
+function descriptionOf(device: Device): string {
+  if (!device.available) return device.reason;
+  if ('isa' in device) return `${device.cores} cores, ${device.threads} threads, ${device.isa}`;
+  const gib = device.memory / 2 ** 30;
+  return `${device.description}, ${gib.toFixed(1)} GiB, compute capability ${device.computeCapability}`;
+}

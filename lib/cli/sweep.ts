@@ -1,0 +1,179 @@
+// `policy-loss sweep`: one loss or algorithm under all combinations of options' values, on the same rollouts.
+import type { Command } from 'commander';
+import { LossError, type Metrics } from '../index.js';
+import { evaluateFiles, type FilesEvaluation } from './evaluation.js';
+import { product, valuesOfWord } from './grid.js';
+import { type Cell, countsOf, csv, type Printable, styled, table } from './output.js';
+import {
+  type RolloutsOptions,
+  type RolloutsRun,
+  rolloutsCommand,
+  runOnRollouts,
+} from './rollouts-command.js';
+import { makeSubject, optionsOf, type TypedSubject, typedSubjects } from './typed-subjects.js';
+import { asksForHelp, type TypedOption, wordsOf } from './words.js';
+
+/** What `--json` prints, numbers that are not finite as null. */
+export interface Sweep {
+  /** The policy loss's or the algorithm's name. */
+  name: string;
+  /** The options that take several values, with these. */
+  axes: Record<string, unknown[]>;
+  /** All combinations; the last axis' values follow one another. */
+  points: SweepPoint[];
+  rows: number;
+  /** Those that the masks let count. */
+  tokens: number;
+  /** In how many parts the rows were computed. Absent: all at once. */
+  batches?: number;
+  /** Bad rows that were left out, with --skip-bad-rows. */
+  skipped?: number;
+}
+
+/** One combination, and what came of it. */
+export interface SweepPoint {
+  /** The values of the axes. */
+  options: Record<string, unknown>;
+  loss: number;
+  gradNorm: number;
+  metrics: Partial<Metrics>;
+}
+
+/** More points than these are taken for a mistake. */
+const MOST_POINTS = 10_000;
+
+/**
+ * Adds the command to a program.
+ * @param words those of the command line.
+ * @returns the words to parse.
+ * @throws LossError as the command evaluate does, and for grids that are none.
+ */
+export function addSweep(program: Command, words: readonly string[]): readonly string[] {
+  const command = rolloutsCommand(program, {
+    name: 'sweep',
+    summary: 'compute a loss or an algorithm under many options',
+    description:
+      'Computes a policy loss or an algorithm on rollout files under every combination of the values that its options ' +
+      'are given.',
+    help: HELP,
+    examples: EXAMPLES,
+  });
+  if (words[0] !== command.name()) return words;
+  const {
+    subjects: [typed],
+    rest,
+  } = typedSubjects(command, words.slice(1), false, (word) => word.split(',', 1)[0]!);
+  if (asksForHelp(words)) for (const option of typed?.options ?? []) command.addOption(option);
+  else if (typed) {
+    const points = pointsOf(axesOf(typed));
+    command.action(async (patterns: string[], options: RolloutsOptions) => {
+      const subjects = await Promise.all(
+        points.map((point) =>
+          makeSubject(
+            { ...typed, typed: point, options: optionsOf(typed, wordsOf(point), command) },
+            command,
+          ),
+        ),
+      );
+      await runOnRollouts(patterns, options, [], async (run) =>
+        printable(await evaluateFiles(run.files, subjects, run.settings), run),
+      );
+    });
+  }
+  return [command.name(), ...rest];
+}
+
+const HELP = `\
+Every option of the loss or the algorithm takes several values, with commas between them: numbers, ranges
+start:end:step that include both ends, names. A switch takes them after '=': --enable-mask-clip=true,false. Several
+options give all their combinations, ${MOST_POINTS} at most. 'policy-loss evaluate --loss NAME --help' lists the options.`;
+
+const EXAMPLES = [
+  'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05',
+  'sweep rollouts.jsonl --loss ppo --clip-range 0.1,0.2,0.4 --loss-agg-mode token-mean,seq-mean-token-mean --csv',
+  'sweep rollouts.jsonl --loss cispo --clip-range-high 0.2:0.4:0.1 --enable-mask-clip=true,false',
+  'sweep rollouts.parquet --algorithm grpo --kl-loss-fn k1,k2,k3 --kl-coef 0.001,0.01 --json',
+  'sweep rollouts.jsonl --algorithm grpo --advantage-fn grpo,rloo,opmd',
+];
+
+/** The values of one option, each as it would be typed. */
+type Axis = readonly TypedOption[];
+
+function axesOf({ typed }: TypedSubject): Axis[] {
+  // Of an option that was typed twice, the last word counts.
+  const last = new Map(typed.map((one) => [one.option.attributeName(), one]));
+  return [...last.values()].map((one) => {
+    const { option, flag, value } = one;
+    if (value === undefined) return [one];
+    const values = valuesOfWord(flag, value, MOST_POINTS);
+    if (option.required) return values.map((value) => ({ option, flag, value }));
+    return values.map((value) => {
+      if (value === 'true') return { option, flag };
+      if (value === 'false') return { option, flag: flag.replace(/^--(no-)?/, '--no-') };
+      throw new LossError(
+        'ERR_INVALID_OPTION',
+        `${flag}: expected true or false of a switch, not '${value}'`,
+      );
+    });
+  });
+}
+
+function pointsOf(axes: readonly Axis[]): TypedOption[][] {
+  const count = axes.reduce((count, axis) => count * axis.length, 1);
+  if (count > MOST_POINTS)
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      `expected at most ${MOST_POINTS} combinations, not ${axes.map(({ length }) => length).join(' × ')} = ${count}`,
+    );
+  if (count === 1)
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      'expected an option with several values, as in --clip-range 0.1:0.4:0.05 or --loss-agg-mode ' +
+        "token-mean,seq-mean-token-mean, and all have one; 'policy-loss evaluate' computes that",
+    );
+  return product(axes);
+}
+
+function printable({ subjects, rows, tokens, parts }: FilesEvaluation, { skipped }: RolloutsRun): Printable {
+  const options = Object.keys(subjects[0]!.subject.given);
+  const axes = Object.fromEntries(
+    options
+      .map(
+        (name) =>
+          [name, [...new Set(subjects.map(({ subject }) => subject.given[name]))]] as [string, unknown[]],
+      )
+      .filter(([, values]) => values.length > 1),
+  );
+  const names = Object.keys(axes);
+  const sweep: Sweep = {
+    name: subjects[0]!.subject.name,
+    axes,
+    points: subjects.map(({ subject, loss, gradNorm, metrics }) => ({
+      options: Object.fromEntries(names.map((name) => [name, subject.given[name]])),
+      loss,
+      gradNorm,
+      metrics,
+    })),
+    rows,
+    tokens,
+    ...(parts > 1 && { batches: parts }),
+    ...(skipped !== undefined && { skipped }),
+  };
+  const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
+  const lines = sweep.points.map((point): Cell[] => [
+    ...names.map((name) => asCell(point.options[name])),
+    point.loss,
+    point.gradNorm,
+    ...metrics.map((name) => point.metrics[name]),
+  ]);
+  return {
+    json: () => sweep,
+    csv: () => csv([...names, 'loss', 'gradNorm', ...metrics], lines),
+    text: () =>
+      `${table([...names, 'loss', 'gradient norm', ...metrics], lines)}\n\n${styled('dim', countsOf(sweep))}`,
+  };
+}
+
+function asCell(value: unknown): Cell {
+  return typeof value === 'number' ? value : String(value);
+}

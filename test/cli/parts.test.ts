@@ -1,0 +1,302 @@
+/**
+ * Rows that are more than a part may hold: however they are parted, what comes is what all rows at once give: loss,
+ * metrics, norms and every token's gradient, of every loss and algorithm, with groups spread over the parts.
+ */
+import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { type EvaluationSettings, evaluateFiles, type PartWatcher } from '../../lib/cli/evaluation.js';
+import { lossSubject, objectiveSubject, type Subject } from '../../lib/cli/subject.js';
+import { ALGORITHM_TYPE, LossError, type ObjectiveConfig, POLICY_LOSS_FN } from '../../lib/index.js';
+import { generator } from '../support/draw.js';
+import { EXAMPLE, Files, fails, run, runJson } from './support.js';
+
+const RELATIVE = 1e-6;
+const LABEL = { title: 'a subject', given: {} };
+
+type Columns = Record<string, unknown>;
+
+/** Rows of uneven lengths, some of them empty or masked throughout, of groups that are strewn over the file. */
+function drawRows(seed: number, count: number): Columns[] {
+  const draws = generator(seed);
+  const { integer } = draws;
+  const uniform = (low: number, high: number) => low + (high - low) * draws.uniform();
+  const list = (tokens: number, low: number, high: number) =>
+    Array.from({ length: tokens }, () => Math.fround(uniform(low, high)));
+  return Array.from({ length: count }, (_, row) => {
+    const tokens = integer(0, 9);
+    const logprobs = list(tokens, -3, -0.01);
+    const mask = row % 11 === 5 ? 0 : 1;
+    return {
+      logprobs,
+      old_logprobs: logprobs.map((x) => x + uniform(-0.6, 0.6)),
+      ref_logprobs: logprobs.map((x) => x + uniform(-0.6, 0.6)),
+      teacher_logprobs: list(tokens, -3, -0.01),
+      entropy: list(tokens, 0, 3),
+      values: list(tokens, -1, 1),
+      action_mask: logprobs.map(() => mask * Number(integer(0, 4) > 0)),
+      reward: integer(0, 6) / 2,
+      reward_baseline: uniform(0, 2),
+      task_id: `task ${integer(0, 6)}`,
+      run_id: integer(0, 3),
+      expert: integer(0, 3) === 0,
+      step: 5,
+    };
+  });
+}
+
+interface Gradients {
+  grad: number[];
+  gradEntropy: number[];
+  advantages: number[];
+}
+
+/** All that comes of subjects, with the gradients of all parts one after another. */
+async function evaluated(file: string, subjects: readonly Subject[], batchTokens: number) {
+  const gradients = subjects.map((): Gradients => ({ grad: [], gradEntropy: [], advantages: [] }));
+  const watch: PartWatcher = (_, results) => {
+    results.forEach((result, i) => {
+      for (const name of ['grad', 'gradEntropy', 'advantages'] as const)
+        gradients[i]![name].push(...(result[name] ?? []));
+    });
+  };
+  const settings: EvaluationSettings = {
+    read: {},
+    batchTokens,
+    progress: { begin: () => {}, advance: () => {} },
+  };
+  const result = await evaluateFiles([file], subjects, settings, watch);
+  return { ...result, gradients };
+}
+
+function assertClose(actual: number, expected: number, scale: number, what: string): void {
+  if (Object.is(actual, expected)) return;
+  const most = RELATIVE * Math.max(Math.abs(expected), scale);
+  assert.ok(Math.abs(actual - expected) <= most, `${what}: ${actual}, and ${expected} of all rows at once`);
+}
+
+async function assertPartsAddUp(file: string, subjects: readonly Subject[], tokens: readonly number[]) {
+  const whole = await evaluated(file, subjects, 2 ** 20);
+  assert.equal(whole.parts, 1);
+  for (const batchTokens of tokens) {
+    const parted = await evaluated(file, subjects, batchTokens);
+    assert.ok(parted.parts > 1);
+    assert.deepEqual([parted.rows, parted.tokens], [whole.rows, whole.tokens]);
+    whole.subjects.forEach((expected, i) => {
+      const actual = parted.subjects[i]!;
+      const what = `${expected.subject.name} ${JSON.stringify(expected.subject.parts ?? '')} in ${parted.parts} parts`;
+      assert.equal(actual.advantages, expected.advantages);
+      assert.deepEqual(Object.keys(actual.metrics).sort(), Object.keys(expected.metrics).sort(), what);
+      const scale = Math.max(Math.abs(expected.loss), expected.gradNorm);
+      assertClose(actual.loss, expected.loss, scale, `${what}: loss`);
+      assertClose(actual.gradNorm, expected.gradNorm, 0, `${what}: gradient norm`);
+      assertClose(actual.gradEntropyNorm ?? 0, expected.gradEntropyNorm ?? 0, 0, `${what}: entropy norm`);
+      for (const [name, value] of Object.entries(expected.metrics))
+        assertClose(actual.metrics[name]!, value!, 0.1, `${what}: ${name}`);
+      for (const name of ['grad', 'gradEntropy', 'advantages'] as const) {
+        const [ours, theirs] = [parted.gradients[i]![name], whole.gradients[i]![name]];
+        assert.equal(ours.length, theirs.length);
+        const top = theirs.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+        theirs.forEach((x, t) => {
+          assertClose(ours[t]!, x, top, `${what}: ${name}[${t}]`);
+        });
+      }
+    });
+  }
+}
+
+const algorithm = (name: string, config: ObjectiveConfig = {}, seed?: number) =>
+  objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed, LABEL);
+
+/** Algorithms whose advantages are made of all rows at once, and no part has. */
+const WHITENED = ['ppo', 'reinforceplusplus'];
+
+describe('rows in parts', () => {
+  let files: Files;
+  before(() => {
+    files = new Files();
+  });
+  after(() => files.remove());
+  const draw = (seed: number, count: number, change: (row: Columns, b: number) => Columns = (row) => row) =>
+    files.write(`${Math.random()}.jsonl`, drawRows(seed, count).map(change));
+
+  it('add up to the whole, of every loss', async () => {
+    const subjects = POLICY_LOSS_FN.names().flatMap((name) => [
+      lossSubject(name, {}, LABEL),
+      ...('loss_agg_mode' in POLICY_LOSS_FN.get(name).defaultArgs()
+        ? ['token-mean', 'seq-mean-token-sum', 'seq-mean-token-mean', 'seq-mean-token-sum-norm'].map((mode) =>
+            lossSubject(name, { loss_agg_mode: mode }, LABEL),
+          )
+        : []),
+    ]);
+    subjects.push(lossSubject('ppo', { enable_sequence_masking: true, delta_sequence_masking: 0.05 }, LABEL));
+    for (const seed of [1, 2, 3]) await assertPartsAddUp(draw(seed, 60), subjects, [1, 7, 40, 200]);
+  });
+
+  it('add up to the whole, of every algorithm', async () => {
+    const subjects = ALGORITHM_TYPE.names()
+      .filter((name) => !WHITENED.includes(name))
+      .map((name) => algorithm(name, { entropy_loss_fn_args: { entropy_coef: 0.01 } }));
+    for (const seed of [4, 5, 6]) await assertPartsAddUp(draw(seed, 80), subjects, [1, 11, 150]);
+  });
+
+  it('add up to the whole where rows are dropped, stand in for others, or are drawn', async () => {
+    const grpo = (args: Columns) => algorithm('grpo', { advantage_fn_args: args }, 7);
+    const subjects = [
+      grpo({ std_threshold: 1 }),
+      grpo({ std_threshold: 1.05, duplicate_experiences: true }),
+      grpo({ std_cal_level: 'batch' }),
+      grpo({ rank_penalty: 0.25 }),
+      algorithm('rec', { advantage_fn_args: { drop: 'balance' } }, 3),
+      algorithm('opmd', { advantage_fn_args: { opmd_baseline: 'logavgexp' } }),
+      algorithm('multi_step_grpo', { advantage_fn_args: { enable_step_norm: true, std_threshold: 0.8 } }),
+      algorithm('mix', { advantage_fn_args: { std_threshold: 1 } }),
+      algorithm('grpo', {
+        advantage_fn_args: { std_threshold: 1 },
+        policy_loss_fn_args: { enable_sequence_masking: true, delta_sequence_masking: 0.05 },
+      }),
+    ];
+    for (const seed of [7, 8, 9]) {
+      const file = draw(seed, 90);
+      const whole = await evaluated(file, subjects, 2 ** 20);
+      const { filtered_count } = whole.subjects[0]!.metrics;
+      assert.ok(filtered_count! > 0 && filtered_count! < 90, `${filtered_count} rows dropped`);
+      await assertPartsAddUp(file, subjects, [3, 50, 210]);
+    }
+  });
+
+  it('add up to the whole with rewards of tokens, and with a penalty taken from rewards', async () => {
+    const subjects = [
+      algorithm('rloo'),
+      algorithm('rloo', { kl_penalty_fn: 'k2', kl_penalty_fn_args: { kl_coef: 0.2 } }),
+      algorithm('rloo', { advantage_fn: 'remax' }),
+      algorithm('rloo', { advantage_fn: 'remax', kl_penalty_fn: 'k1', kl_penalty_fn_args: { kl_coef: 0.3 } }),
+    ];
+    await assertPartsAddUp(draw(10, 70), subjects, [1, 30, 160]);
+    const file = draw(11, 70, (row) => ({
+      ...row,
+      token_level_rewards: (row.logprobs as number[]).map((x, t) => (t % 3 ? 0 : x)),
+    }));
+    await assertPartsAddUp(file, subjects, [1, 30, 160]);
+  });
+
+  it('add up to the whole with the advantages of the files, per token or per row', async () => {
+    const subjects = [lossSubject('ppo', {}, LABEL), algorithm('grpo'), algorithm('ppo')];
+    const perRow = draw(12, 50, (row, b) => ({ ...row, advantages: (b % 5) - 2 }));
+    const perToken = draw(13, 50, (row) => ({ ...row, advantages: row.values }));
+    for (const file of [perRow, perToken]) await assertPartsAddUp(file, subjects, [1, 20, 100]);
+  });
+
+  it('never part the pairs of dpo', async () => {
+    const rows = drawRows(14, 40);
+    const file = files.write('pairs.jsonl', rows);
+    await assertPartsAddUp(file, [lossSubject('dpo', {}, LABEL), algorithm('dpo')], [1, 13, 50]);
+    await assert.rejects(
+      evaluated(files.write('odd.jsonl', rows.slice(1)), [lossSubject('dpo', {}, LABEL)], 20),
+      (error) => error instanceof LossError && /even number of rows.*not 39/.test(error.message),
+    );
+  });
+
+  it('are refused where all are needed at once, with the number of tokens that would do', async () => {
+    const file = draw(15, 40);
+    for (const [subject, says] of [
+      [algorithm('ppo'), /ppo's advantages \(ppo\) are whitened over the tokens of all rows/],
+      [algorithm('reinforceplusplus'), /reinforceplusplus's advantages .* are whitened/],
+      [algorithm('grpo', { advantage_fn: 'reinforceplusplus' }), /grpo's advantages \(reinforceplusplus\)/],
+      [lossSubject('dpo', { pairwise: false }, LABEL), /one margin of all rows/],
+      [
+        algorithm('rloo', {
+          kl_penalty_fn: 'k2',
+          kl_penalty_fn_args: { adaptive: true, target_kl: 0.1, horizon: 100 },
+        }),
+        /adapts its coefficient/,
+      ],
+    ] as const) {
+      const error: unknown = await evaluated(file, [subject], 50).catch((error: unknown) => error);
+      assert.ok(error instanceof LossError && error.code === 'ERR_INVALID_OPTION');
+      assert.match(error.message, says);
+      const enough = Number(/--batch-tokens (\d+)/.exec(error.message)![1]);
+      assert.equal((await evaluated(file, [subject], enough)).parts, 1);
+      await assert.rejects(evaluated(file, [subject], enough - 1), LossError);
+    }
+  });
+
+  it('are refused where steps differ from part to part', async () => {
+    const file = draw(16, 30, (row, b) => ({ ...row, step: b < 20 ? 5 : 6 }));
+    await assert.rejects(
+      evaluated(file, [lossSubject('mix_chord', {}, LABEL)], 30),
+      /same step in all rows, not 5 in row 0 and 6 in row 20/,
+    );
+  });
+
+  it('are named by file and line where a reward is not finite, in whatever part', async () => {
+    const rows = drawRows(17, 30).map((row) => JSON.stringify(row));
+    rows[20] = rows[20]!.replace(/"reward":[^,]*/, '"reward":1e999');
+    const file = files.write('infinite.jsonl', rows);
+    for (const batchTokens of [2 ** 20, 20])
+      await assert.rejects(
+        evaluated(file, [algorithm('grpo')], batchTokens),
+        /infinite\.jsonl, line 21: reward: expected a finite number, not Infinity/,
+      );
+  });
+
+  it('tell of a missing column before all have been read', async () => {
+    const rows = drawRows(18, 50).map(({ ref_logprobs: _, ...row }) => row);
+    const file = files.write('unreferenced.jsonl', [...rows, 'no JSON']);
+    await assert.rejects(
+      evaluated(file, [algorithm('grpo')], 20),
+      /grpo reads the column ref_logprobs: expected it in every row, and .* has it in none/,
+    );
+  });
+
+  it('are refused where a second reading gives other rows', async () => {
+    const rows = drawRows(19, 50);
+    const file = files.write('changing.jsonl', rows);
+    let changed = false;
+    const settings: EvaluationSettings = {
+      read: {},
+      batchTokens: 20,
+      progress: {
+        begin: (what) => {
+          if (what === 'computing') writeFileSync(file, JSON.stringify(rows[7]));
+          changed = true;
+        },
+        advance: () => {},
+      },
+    };
+    await assert.rejects(
+      evaluateFiles([file], [lossSubject('sft', {}, LABEL)], settings),
+      /expected the same rows on a second reading/,
+    );
+    assert.ok(changed);
+  });
+
+  describe('on the command line', () => {
+    it('give what all rows at once give', async () => {
+      const words = ['evaluate', EXAMPLE, '--algorithm', 'grpo', '--advantage-std-threshold', '0.35'];
+      const whole = await runJson(...words);
+      const { batches, ...parted } = await runJson(...words, '--batch-tokens', '500');
+      assert.ok(batches > 10);
+      assert.equal(whole.batches, undefined);
+      const numbers = (of: Columns) =>
+        Object.entries({ ...of, ...(of.metrics as Columns) }).filter(([, x]) => typeof x === 'number');
+      assert.deepEqual(
+        numbers(parted).map(([name]) => name),
+        numbers(whole).map(([name]) => name),
+      );
+      for (const [i, [name, value]] of numbers(whole).entries())
+        assertClose(numbers(parted)[i]![1] as number, value as number, 1e-3, name);
+    });
+
+    it('are counted in the table', async () => {
+      const { stdout } = await run('evaluate', EXAMPLE, '--loss', 'sft', '--batch-tokens', '5000');
+      assert.match(stdout, /^batches +2$/m);
+    });
+
+    it('are refused as bad usage where all are needed at once', () =>
+      fails(
+        2,
+        ['evaluate', EXAMPLE, '--algorithm', 'reinforceplusplus', '--batch-tokens', '5000'],
+        /expected --batch-tokens 9164 or more/,
+      ));
+  });
+});

@@ -1,0 +1,185 @@
+/** What tests of the command line share: the real program, files for it, and the library's own answers. */
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, type Objective, POLICY_LOSS_FN } from '../../lib/index.js';
+
+export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+export const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
+export const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
+/** The program as it is installed: what `npm run build` made. */
+export const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
+
+/** What a run of the program left behind. */
+export interface Run {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+/** Runs the program with these words. */
+export function run(...words: string[]): Promise<Run> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [PROGRAM, ...words], { cwd: ROOT });
+    const result: Run = { code: null, stdout: '', stderr: '' };
+    for (const stream of ['stdout', 'stderr'] as const)
+      child[stream].setEncoding('utf8').on('data', (text: string) => {
+        result[stream] += text;
+      });
+    child.on('error', reject);
+    child.on('close', (code) => resolve({ ...result, code }));
+  });
+}
+
+/** What the program prints with --json, where it has nothing else to say. */
+export async function runJson(...words: string[]) {
+  const { code, stdout, stderr } = await run(...words, '--json');
+  assert.equal(stderr, '');
+  assert.equal(code, 0);
+  return JSON.parse(stdout);
+}
+
+/** The program refuses its words: it prints no result, the code, and a message without a stack. */
+export async function fails(code: 1 | 2, words: readonly string[], ...says: RegExp[]): Promise<void> {
+  const result = await run(...words);
+  assert.equal(result.code, code, result.stderr);
+  assert.equal(result.stdout, '');
+  for (const pattern of says) assert.match(result.stderr, pattern);
+  assert.doesNotMatch(result.stderr, /\n\s+at /, 'a stack trace');
+}
+
+/** Rows of CSV without quotes or commas in its cells, by the names of its first line. */
+export function parseCsv(text: string): Record<string, string>[] {
+  const [head, ...lines] = text
+    .trimEnd()
+    .split('\n')
+    .map((line) => line.split(','));
+  return lines.map((line) => Object.fromEntries(head!.map((name, i) => [name, line[i]!])));
+}
+
+/** A number as tables show it. */
+export const sixDigits = (x: number) => String(Number(x.toPrecision(6)));
+
+/** A row of the example. */
+export interface Row {
+  task_id: number;
+  run_id: number;
+  reward: number;
+  logprobs: number[];
+  old_logprobs: number[];
+  ref_logprobs: number[];
+  entropy: number[];
+  [column: string]: unknown;
+}
+
+export const ROWS: Row[] = readFileSync(EXAMPLE, 'utf8')
+  .trim()
+  .split('\n')
+  .map((line) => JSON.parse(line));
+export const TOKENS = ROWS.reduce((sum, row) => sum + row.logprobs.length, 0);
+
+/** A folder for a test's files, and how JSON lines are put into it. */
+export class Files {
+  readonly directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
+
+  /** Writes rows, or lines as they are. @returns the file's path. */
+  write(name: string, rows: readonly (object | string)[]): string {
+    const file = this.path(name);
+    writeFileSync(file, rows.map((row) => (typeof row === 'string' ? row : JSON.stringify(row))).join('\n'));
+    return file;
+  }
+
+  path(name: string): string {
+    return join(this.directory, name);
+  }
+
+  remove(): void {
+    rmSync(this.directory, { recursive: true });
+  }
+}
+
+/** What the rows hold, made into a batch here with none of the code under test. */
+export function batchOf(rows: readonly Row[]) {
+  const offsets = [0];
+  for (const { logprobs } of rows) offsets.push(offsets.at(-1)! + logprobs.length);
+  return {
+    cuSeqlens: offsets,
+    logprob: rows.flatMap((row) => row.logprobs),
+    oldLogprob: rows.flatMap((row) => row.old_logprobs),
+    refLogprob: rows.flatMap((row) => row.ref_logprobs),
+    entropy: rows.flatMap((row) => row.entropy),
+    actionMask: new Uint8Array(offsets.at(-1)!).fill(1),
+    rewards: rows.map((row) => row.reward),
+    groupIds: rows.map((row) => row.task_id),
+    runIds: rows.map((row) => row.run_id),
+  };
+}
+
+export const norm = (values: Float32Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
+
+/** The library's own gradient of a loss on GRPO's advantages, with loss and metrics. */
+export async function computedLoss(
+  name: string,
+  args: object = {},
+  rows: readonly Row[] = ROWS,
+  more: Partial<Batch> = {},
+) {
+  const batch = batchOf(rows);
+  const { advantages } = ADVANTAGE_FN.create('grpo').computeSync(batch);
+  const { loss, metrics, grad } = await POLICY_LOSS_FN.create(name, { ...args }).compute(
+    { ...batch, advantages, ...more },
+    { grad: true },
+  );
+  return { loss, metrics, grad: grad! };
+}
+
+/** The library's own answer for a loss, on GRPO's advantages. */
+export async function fromLibrary(
+  name: string,
+  args: object = {},
+  rows: readonly Row[] = ROWS,
+  more: Partial<Batch> = {},
+) {
+  const { loss, metrics, grad } = await computedLoss(name, args, rows, more);
+  return { name, loss, metrics, rows: rows.length, tokens: grad.length, gradNorm: norm(grad) };
+}
+
+/** The library's own answer for an algorithm, with what the example's rows have. */
+export async function fromObjective(
+  objective: Objective,
+  rows: readonly Row[] = ROWS,
+  more: Partial<Batch> = {},
+  seed = 0,
+) {
+  const batch = batchOf(rows);
+  const { loss, metrics, grad, gradEntropy } = await objective.compute(
+    { ...batch, ...more },
+    { grad: true, seed },
+  );
+  return {
+    name: objective.algorithm,
+    loss,
+    metrics,
+    rows: rows.length,
+    tokens: batch.actionMask.length,
+    gradNorm: norm(grad!),
+    ...('entropy_loss' in metrics && { gradEntropyNorm: norm(gradEntropy!) }),
+  };
+}
+
+/** What an algorithm is made of where nothing is said of it. */
+export function partsOf(name: string) {
+  const { policy_loss_fn, advantage_fn, kl_loss_fn, entropy_loss_fn } =
+    ALGORITHM_TYPE.get(name).defaultConfig();
+  return {
+    policyLossFn: policy_loss_fn,
+    ...(advantage_fn !== undefined && { advantageFn: advantage_fn }),
+    klLossFn: kl_loss_fn ?? 'none',
+    klCoef: 0.001,
+    entropyLossFn: entropy_loss_fn ?? 'none',
+    entropyCoef: 0,
+  };
+}
