@@ -53,6 +53,14 @@ export class ColumnNames {
     return this.#mapper ? [column, this.#mapper.fromTrinity(toSnakeCase(COLUMNS[column].key))] : [column];
   }
 
+  /** The names that it may have in a file of tensors: its keys in batches, too. */
+  inTensors(column: RolloutColumn): readonly string[] {
+    const names = this.of(column);
+    if (this.isRenamed(column)) return names;
+    const { key } = COLUMNS[column];
+    return [...new Set([...names, toSnakeCase(key), key])];
+  }
+
   /** The column that a file has under a name; undefined: none that is read. */
   columnOf(name: string): RolloutColumn | undefined {
     return this.columns.find((column) => this.of(column).includes(name));

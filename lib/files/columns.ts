@@ -220,27 +220,63 @@ class RowNames extends RowBuilder<number | string> {
   }
 }
 
-/** Every column: its key in batches, what it holds as messages say it, and how it grows. */
-export const COLUMNS: Record<RolloutColumn, { key: string; expected: string; make: () => ColumnBuilder }> = {
-  logprobs: { key: 'logprob', expected: 'a list of numbers, one per token', make: () => new TokenFloats() },
-  old_logprobs: { key: 'oldLogprob', expected: 'a list of numbers', make: () => new TokenFloats() },
-  ref_logprobs: { key: 'refLogprob', expected: 'a list of numbers', make: () => new TokenFloats() },
-  advantages: { key: 'advantages', expected: 'a list of numbers, or one', make: () => new TokenFloats(true) },
-  action_mask: { key: 'actionMask', expected: 'a list of 0 and 1', make: () => new TokenMask() },
-  entropy: { key: 'entropy', expected: 'a list of numbers', make: () => new TokenFloats() },
-  teacher_logprobs: { key: 'teacherLogprob', expected: 'a list of numbers', make: () => new TokenFloats() },
-  reward: { key: 'rewards', expected: 'a number', make: () => new RowNumbers() },
-  token_level_rewards: {
-    key: 'tokenLevelRewards',
-    expected: 'a list of numbers',
-    make: () => new TokenFloats(),
+/** What a column is. */
+export interface ColumnKind {
+  /** Its key in batches. */
+  key: string;
+  /** What it holds, as messages say it. */
+  expected: string;
+  /** What it has a value for. */
+  per: 'token' | 'row' | 'either';
+  make: () => ColumnBuilder;
+}
+
+const floats = (key: string): ColumnKind => ({
+  key,
+  expected: 'a list of numbers',
+  per: 'token',
+  make: () => new TokenFloats(),
+});
+const number = (key: string): ColumnKind => ({
+  key,
+  expected: 'a number',
+  per: 'row',
+  make: () => new RowNumbers(),
+});
+const name = (key: string): ColumnKind => ({
+  key,
+  expected: 'a number or a string',
+  per: 'row',
+  make: () => new RowNames(),
+});
+
+/** Every column. */
+export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
+  logprobs: { ...floats('logprob'), expected: 'a list of numbers, one per token' },
+  old_logprobs: floats('oldLogprob'),
+  ref_logprobs: floats('refLogprob'),
+  advantages: {
+    key: 'advantages',
+    expected: 'a list of numbers, or one',
+    per: 'either',
+    make: () => new TokenFloats(true),
   },
-  values: { key: 'values', expected: 'a list of numbers', make: () => new TokenFloats() },
-  reward_baseline: { key: 'rewardBaselines', expected: 'a number', make: () => new RowNumbers() },
-  task_id: { key: 'groupIds', expected: 'a number or a string', make: () => new RowNames() },
-  run_id: { key: 'runIds', expected: 'a number or a string', make: () => new RowNames() },
-  expert: { key: 'expertMask', expected: 'true or false', make: () => new RowFlags() },
-  step: { key: 'step', expected: 'a number', make: () => new RowNumbers() },
+  action_mask: {
+    key: 'actionMask',
+    expected: 'a list of 0 and 1',
+    per: 'token',
+    make: () => new TokenMask(),
+  },
+  entropy: floats('entropy'),
+  teacher_logprobs: floats('teacherLogprob'),
+  reward: number('rewards'),
+  token_level_rewards: floats('tokenLevelRewards'),
+  values: floats('values'),
+  reward_baseline: number('rewardBaselines'),
+  task_id: name('groupIds'),
+  run_id: name('runIds'),
+  expert: { key: 'expertMask', expected: 'true or false', per: 'row', make: () => new RowFlags() },
+  step: number('step'),
 };
 
 /** The column that becomes a batch's key (camelCase); undefined: none. */

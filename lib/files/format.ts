@@ -2,11 +2,21 @@
 import { LossError } from '../errors.js';
 import { readCsv } from './csv.js';
 import { readJsonLines } from './json-lines.js';
+import { readParquet } from './parquet.js';
 import type { ReadRows } from './source.js';
+import { readSqlite } from './sqlite.js';
+import { splitTable } from './table-name.js';
+import { openNpz } from './tensor/npz.js';
+import { readTensors } from './tensor/rows.js';
+import { openSafetensors } from './tensor/safetensors.js';
 
 const FORMATS: readonly { endings: readonly string[]; read: ReadRows }[] = [
   { endings: ['.jsonl', '.ndjson', '.json', '.jsonl.gz', '.ndjson.gz', '.json.gz'], read: readJsonLines },
   { endings: ['.csv', '.tsv', '.csv.gz', '.tsv.gz'], read: readCsv },
+  { endings: ['.parquet'], read: readParquet },
+  { endings: ['.sqlite', '.sqlite3', '.db'], read: readSqlite },
+  { endings: ['.safetensors'], read: readTensors(openSafetensors) },
+  { endings: ['.npz'], read: readTensors(openNpz) },
 ];
 
 /**
@@ -14,7 +24,7 @@ const FORMATS: readonly { endings: readonly string[]; read: ReadRows }[] = [
  * @throws LossError `ERR_INVALID_INPUT` naming the formats there are.
  */
 export function readerOf(file: string): ReadRows {
-  const name = file.toLowerCase();
+  const name = splitTable(file).file.toLowerCase();
   const format = FORMATS.find(({ endings }) => endings.some((ending) => name.endsWith(ending)));
   if (format) return format.read;
   if (!/\.[^/\\.]+$/.test(name)) return readJsonLines;

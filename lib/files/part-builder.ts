@@ -11,7 +11,7 @@ import {
   type RolloutColumn,
   type Slot,
 } from './columns.js';
-import { at, describePlace, type FileRow, type Place } from './source.js';
+import { at, describePlace, type FileRow, listed, type Place } from './source.js';
 
 /** Rows of the files that were read. */
 export interface Rollouts {
@@ -246,9 +246,4 @@ function sizeOf(value: unknown): number {
   let size = value.length;
   for (const item of value) if (typeof item === 'string') size += sizeOf(item);
   return size;
-}
-
-function listed(names: readonly string[]): string {
-  if (names.length === 0) return 'no column at all';
-  return names.length > 12 ? `${names.slice(0, 12).join(', ')}, …` : names.join(', ');
 }

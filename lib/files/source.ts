@@ -23,7 +23,7 @@ export interface FileRow {
 export type ReadRows = (
   file: string,
   names: ColumnNames,
-  /** Is told of every so many bytes of the file that have been read, `file size` in all. */
+  /** Is told of bytes of the file that have been dealt with, all its size in the end. */
   onBytes: (bytes: number) => void,
 ) => AsyncGenerator<Iterable<FileRow>>;
 
@@ -48,4 +48,10 @@ export function cannotRead(file: string, error: unknown): LossError {
     `expected a file of rollouts, and it cannot be read: ${reason}`,
     error,
   );
+}
+
+/** The names of what a row or a file has, as messages say them. */
+export function listed(names: readonly string[]): string {
+  if (names.length === 0) return 'no column at all';
+  return names.length > 12 ? `${names.slice(0, 12).join(', ')}, …` : names.join(', ');
 }

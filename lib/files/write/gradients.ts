@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { LossError } from '../../errors.js';
 import type { RolloutPart } from '../part-builder.js';
 import { writeJsonLines } from './json-lines.js';
+import { writeParquet } from './parquet.js';
 import { writeSafetensors } from './safetensors.js';
 import { Staging, writing } from './staging.js';
 
@@ -31,15 +32,16 @@ export interface GradientWriter {
   abort(): Promise<void>;
 }
 
-/** Writes all that was put aside to a file. */
+/** Writes all that was put aside to a file, which will be named so. */
 export type WriteStaged = (
   staging: Staging,
   file: string,
-  how: { layout: Layout; gzip: boolean },
+  how: { layout: Layout; name: string },
 ) => Promise<void>;
 
 const FORMATS: readonly { endings: readonly string[]; write: WriteStaged }[] = [
   { endings: ['.safetensors'], write: writeSafetensors },
+  { endings: ['.parquet'], write: writeParquet },
   { endings: ['.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz'], write: writeJsonLines },
 ];
 
@@ -110,7 +112,7 @@ class StagedWriter implements GradientWriter {
     return writing(this.#file, async () => {
       await staging.end();
       const whole = join(staging.directory, 'whole');
-      await this.#write(staging, whole, { layout: this.#layout, gzip: /\.gz$/i.test(this.#file) });
+      await this.#write(staging, whole, { layout: this.#layout, name: this.#file });
       const { size: bytes } = await stat(whole);
       await rename(whole, this.#file);
       await this.abort();

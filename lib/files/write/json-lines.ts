@@ -6,7 +6,7 @@ import { createGzip } from 'node:zlib';
 import type { WriteStaged } from './gradients.js';
 
 /** Writes JSON lines. */
-export const writeJsonLines: WriteStaged = async (staging, file, { gzip }) => {
+export const writeJsonLines: WriteStaged = async (staging, file, { name }) => {
   async function* lines() {
     for await (const { ids, grad, gradEntropy } of staging.read()) {
       const entropy = gradEntropy && { grad_entropy: digits(gradEntropy) };
@@ -14,11 +14,16 @@ export const writeJsonLines: WriteStaged = async (staging, file, { gzip }) => {
     }
   }
   const target = createWriteStream(file);
-  if (gzip) await pipeline(Readable.from(lines()), createGzip(), target);
+  if (/\.gz$/i.test(name)) await pipeline(Readable.from(lines()), createGzip(), target);
   else await pipeline(Readable.from(lines()), target);
 };
 
-// Nine digits tell every float32 from all others; JSON.stringify would write the seventeen of a float64.
+// As many digits as tell a float32 from all others; JSON.stringify would write the seventeen of a float64.
 function digits(floats: Float32Array): number[] {
-  return Array.from(floats, (x) => Number(x.toPrecision(9)));
+  return Array.from(floats, (x) => {
+    for (let count = 6; ; count++) {
+      const short = Number(x.toPrecision(count));
+      if (count === 9 || Math.fround(short) === x) return short;
+    }
+  });
 }

@@ -1,0 +1,106 @@
+// Element types of tensors, and their bytes (little-endian, as this package's hosts are) as numbers or text.
+import type { NumberArray } from '../columns.js';
+
+/** Elements as they are used: numbers, or text. A whole number beyond 2^53 is text too. */
+export type Elements = NumberArray | readonly (number | string)[];
+
+/** An element type. */
+export interface Dtype {
+  /** Bytes of one element. */
+  bytes: number;
+  /** @param bytes whole elements, where the memory of a typed array may begin. */
+  decode(bytes: Uint8Array): Elements;
+}
+
+const numbers = (
+  array: (new (
+    buffer: ArrayBufferLike,
+    offset: number,
+    length: number,
+  ) => NumberArray) & {
+    BYTES_PER_ELEMENT: number;
+  },
+): Dtype => ({
+  bytes: array.BYTES_PER_ELEMENT,
+  decode: ({ buffer, byteOffset, byteLength }) =>
+    new array(buffer as ArrayBuffer, byteOffset, byteLength / array.BYTES_PER_ELEMENT),
+});
+
+const sixteenBits = (widen: (bits: number) => number): Dtype => ({
+  bytes: 2,
+  decode: ({ buffer, byteOffset, byteLength }) =>
+    Float32Array.from(new Uint16Array(buffer as ArrayBuffer, byteOffset, byteLength / 2), widen),
+});
+
+const sixtyFourBits = (array: typeof BigInt64Array | typeof BigUint64Array): Dtype => ({
+  bytes: 8,
+  decode({ buffer, byteOffset, byteLength }) {
+    const integers = new array(buffer as ArrayBuffer, byteOffset, byteLength / 8);
+    const numbers = new Float64Array(integers.length);
+    for (let i = 0; i < integers.length; i++) numbers[i] = Number(integers[i]);
+    return numbers.every(Number.isSafeInteger) ? numbers : Array.from(integers, textBeyondNumbers);
+  },
+});
+
+/** A whole number as a number, or as text where numbers are not that exact. */
+export function textBeyondNumbers(integer: bigint): number | string {
+  const number = Number(integer);
+  return Number.isSafeInteger(number) ? number : String(integer);
+}
+
+/** Text of so many bytes, filled up with zeros. */
+export function textDtype(bytes: number, bytesPerCharacter: 1 | 4): Dtype {
+  return {
+    bytes,
+    decode(all) {
+      const texts: string[] = [];
+      for (let start = 0; start < all.length; start += bytes)
+        texts.push(textOf(all.subarray(start, start + bytes), bytesPerCharacter));
+      return texts;
+    },
+  };
+}
+
+function textOf(bytes: Uint8Array, bytesPerCharacter: 1 | 4): string {
+  if (bytesPerCharacter === 1) return Buffer.from(bytes).toString().replace(/\0+$/, '');
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  let text = '';
+  for (let at = 0; at < bytes.length; at += 4) {
+    const code = view.getUint32(at, true);
+    text += code <= 0x10ffff ? String.fromCodePoint(code) : '\uFFFD';
+  }
+  return text.replace(/\0+$/, '');
+}
+
+/** The element types, by the names that safetensors has for them. */
+export const DTYPES: ReadonlyMap<string, Dtype> = new Map([
+  ['F16', sixteenBits(widenHalf)],
+  ['BF16', sixteenBits((bits) => floatOf(bits << 16))],
+  ['F32', numbers(Float32Array)],
+  ['F64', numbers(Float64Array)],
+  ['I8', numbers(Int8Array)],
+  ['I16', numbers(Int16Array)],
+  ['I32', numbers(Int32Array)],
+  ['I64', sixtyFourBits(BigInt64Array)],
+  ['U8', numbers(Uint8Array)],
+  ['U16', numbers(Uint16Array)],
+  ['U32', numbers(Uint32Array)],
+  ['U64', sixtyFourBits(BigUint64Array)],
+  ['BOOL', numbers(Uint8Array)],
+]);
+
+const scratch = new DataView(new ArrayBuffer(4));
+
+function floatOf(bits: number): number {
+  scratch.setInt32(0, bits);
+  return scratch.getFloat32(0);
+}
+
+function widenHalf(bits: number): number {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 0x1f;
+  const fraction = bits & 0x3ff;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 0x1f) return fraction === 0 ? sign * Number.POSITIVE_INFINITY : Number.NaN;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
