@@ -35,7 +35,8 @@ export function addDevices(program: Command): void {
 }
 
 function descriptionOf(device: Device): string {
-  if (!device.available) return device.reason;
+  if (!device.available)
+    return [device.description, device.reason.message].filter((text) => text !== undefined).join(': ');
   if ('isa' in device) return `${device.cores} cores, ${device.threads} threads, ${device.isa}`;
   const gib = device.memory / 2 ** 30;
   return `${device.description}, ${gib.toFixed(1)} GiB, compute capability ${device.computeCapability}`;

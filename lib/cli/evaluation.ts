@@ -7,6 +7,7 @@ import type { ComputedAdvantages } from '../evaluator.js';
 import { columnOfKey, type RolloutPart, type StreamOptions, streamRollouts } from '../files/index.js';
 import { at } from '../files/source.js';
 import { type Batch, type Counts, LossError, type Metrics } from '../index.js';
+import { Growing } from './growing.js';
 import { perToken, type Subject, type SubjectOptions, type SubjectResult, takesPairs } from './subject.js';
 import { type WholeAdvantages, wholeAdvantages } from './whole-advantages.js';
 
@@ -175,9 +176,10 @@ class Survey implements Whole {
   // What a part would have to hold to hold everything.
   #size = 0;
   #columns = 0;
-  readonly #unmasked: number[] = [];
-  readonly #expert: number[] = [];
-  readonly #steps: number[] = [];
+  // Per row.
+  readonly #unmasked = new Growing((length) => new Uint32Array(length));
+  readonly #expert = new Growing((length) => new Uint8Array(length));
+  readonly #steps = new Growing((length) => new Float64Array(length));
   readonly #advantages = new Map<string, WholeAdvantages>();
   readonly #subjects: readonly Subject[];
   // What cannot be computed by parts, if there is such a thing.
@@ -210,8 +212,8 @@ class Survey implements Whole {
       this.#size += Math.max(length, 1);
     }
     if (kept.some((row) => Object.keys(row).length > 0)) this.#size += JSON.stringify(kept).length / 2;
-    if (batch.expertMask) for (const mark of batch.expertMask as Uint8Array) this.#expert.push(mark);
-    if (batch.step) for (const step of batch.step as Float64Array) this.#steps.push(step);
+    if (batch.expertMask) this.#expert.append(batch.expertMask as Uint8Array);
+    if (batch.step) this.#steps.append(batch.step as Float64Array);
     this.rows += rows;
     this.tokens += part.tokens;
     for (const advantages of this.#advantages.values()) await advantages.survey(part);
@@ -229,7 +231,7 @@ class Survey implements Whole {
         'ERR_SHAPE_MISMATCH',
         `expected an even number of rows (chosen, rejected, chosen, …) for pairwise DPO, not ${this.rows}`,
       );
-    if (this.#steps.length > 0) readStep({ step: this.#steps }, ['step'], this.#steps.length);
+    if (this.#steps.length > 0) readStep({ step: this.#steps.values }, ['step'], this.rows);
     for (const advantages of this.#advantages.values()) await advantages.settle();
   }
 
@@ -256,12 +258,14 @@ class Survey implements Whole {
     if (known) return known;
     const counts: Counts = { tokens: 0, rows: 0, columns: this.#columns };
     if (tellsExperts) counts.expert = { tokens: 0, rows: 0 };
+    const unmasked = this.#unmasked.values;
+    const expert = this.#expert.values;
     for (let row = 0; row < this.rows; row++) {
       const times = copies ? copies[row]! : 1;
-      const tokens = times * this.#unmasked[row]!;
+      const tokens = times * unmasked[row]!;
       counts.tokens += tokens;
       counts.rows += times;
-      if (!counts.expert || !this.#expert[row]) continue;
+      if (!counts.expert || expert[row] === 0) continue;
       counts.expert.tokens += tokens;
       counts.expert.rows += times;
     }

@@ -144,6 +144,7 @@ const LONG_MS = 400;
 export class ProgressBar implements EvaluationProgress {
   readonly #shows: boolean;
   #bar: SingleBar | undefined;
+  readonly #since = performance.now();
   #what = '';
   #began = 0;
 
@@ -159,9 +160,9 @@ export class ProgressBar implements EvaluationProgress {
   }
 
   advance(share: number, rows: number, tokens: number): void {
-    const elapsed = performance.now() - this.#began;
-    if (!this.#shows || elapsed < LONG_MS) return;
-    const seconds = elapsed / 1000;
+    const now = performance.now();
+    if (!this.#shows || now - this.#since < LONG_MS) return;
+    const seconds = (now - this.#began) / 1000;
     const about = {
       what: this.#what,
       rows: rows.toLocaleString('en'),

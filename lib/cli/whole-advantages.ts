@@ -5,6 +5,7 @@ import type { ComputedAdvantages } from '../evaluator.js';
 import type { RolloutPart } from '../files/index.js';
 import { at } from '../files/source.js';
 import type { Batch, Metrics } from '../index.js';
+import { Growing } from './growing.js';
 import type { AdvantageStep } from './subject.js';
 
 /** The advantages of one function over all parts of a stream. */
@@ -26,7 +27,7 @@ export interface WholeAdvantages {
  * @param unmasked of each row surveyed so far how many tokens count; the caller's, who surveys the part there first.
  * @throws LossError `ERR_INVALID_OPTION` for functions that must have all rows at once.
  */
-export function wholeAdvantages(step: AdvantageStep, unmasked: readonly number[]): WholeAdvantages {
+export function wholeAdvantages(step: AdvantageStep, unmasked: Growing<Uint32Array>): WholeAdvantages {
   return step.fn.definition.perRow ? new GroupAdvantages(step, unmasked) : new RowAdvantages(step);
 }
 
@@ -34,17 +35,17 @@ export function wholeAdvantages(step: AdvantageStep, unmasked: readonly number[]
 class GroupAdvantages implements WholeAdvantages {
   copies: Uint32Array | undefined;
   readonly #step: AdvantageStep;
-  readonly #unmasked: readonly number[];
-  readonly #rewards: number[] = [];
-  readonly #groups: number[] = [];
-  readonly #runs: number[] = [];
-  readonly #meanOldLogprobs: number[] = [];
+  readonly #unmasked: Growing<Uint32Array>;
+  readonly #rewards = new Growing((length) => new Float64Array(length));
+  readonly #groups = new Growing((length) => new Int32Array(length));
+  readonly #runs = new Growing((length) => new Int32Array(length));
+  readonly #meanOldLogprobs = new Growing((length) => new Float64Array(length));
   #rewardsTokens = false;
   readonly #penalty = new RowMetrics();
   #scores = new Float32Array(0);
   #metrics: Metrics = {};
 
-  constructor(step: AdvantageStep, unmasked: readonly number[]) {
+  constructor(step: AdvantageStep, unmasked: Growing<Uint32Array>) {
     this.#step = step;
     this.#unmasked = unmasked;
   }
@@ -57,8 +58,8 @@ class GroupAdvantages implements WholeAdvantages {
     this.#rewardsTokens = tokenRewards !== undefined;
     if (tokenRewards !== undefined) this.#addSums(part, tokenRewards as Float32Array);
     else this.#addRewards(part, batch.rewards as Float64Array);
-    append(this.#groups, batch.groupIds as Int32Array | undefined);
-    append(this.#runs, batch.runIds as Int32Array | undefined);
+    this.#groups.append(batch.groupIds as Int32Array);
+    if (batch.runIds) this.#runs.append(batch.runIds as Int32Array);
     if (inputs.includes('old_logprob')) this.#addMeans(part, batch.oldLogprob as Float32Array);
   }
 
@@ -68,12 +69,12 @@ class GroupAdvantages implements WholeAdvantages {
     const onLast = this.#step.fn.definition.inputs.includes('token_level_rewards') && !this.#rewardsTokens;
     const batch: Batch = {
       shape: [rows, 1],
-      actionMask: Uint8Array.from(this.#unmasked, (n) => (n > 0 || !onLast ? 1 : 0)),
-      rewards: Float64Array.from(this.#rewards),
-      groupIds: Int32Array.from(this.#groups),
+      actionMask: Uint8Array.from(this.#unmasked.values, (n) => (n > 0 || !onLast ? 1 : 0)),
+      rewards: this.#rewards.values,
+      groupIds: this.#groups.values,
     };
-    if (this.#runs.length > 0) batch.runIds = Int32Array.from(this.#runs);
-    if (this.#meanOldLogprobs.length > 0) batch.oldLogprob = ranks(this.#meanOldLogprobs);
+    if (this.#runs.length > 0) batch.runIds = this.#runs.values;
+    if (this.#meanOldLogprobs.length > 0) batch.oldLogprob = ranks(this.#meanOldLogprobs.values);
     const { fn, seed } = this.#step;
     const { computed, metrics } = await fn.computeFor(batch, seed === undefined ? {} : { seed }, false);
     this.#scores = computed.column as Float32Array<ArrayBuffer>;
@@ -112,11 +113,12 @@ class GroupAdvantages implements WholeAdvantages {
   }
 
   #addMeans({ batch, first, rows }: RolloutPart, values: Float32Array): void {
+    const unmasked = this.#unmasked.values;
     for (let row = 0; row < rows; row++) {
       let sum = 0;
       for (let t = batch.cuSeqlens[row]!; t < batch.cuSeqlens[row + 1]!; t++)
         if (batch.actionMask[t] !== 0) sum += values[t]!;
-      const count = this.#unmasked[first + row]!;
+      const count = unmasked[first + row]!;
       this.#meanOldLogprobs.push(count > 0 ? sum / count : 0);
     }
   }
@@ -189,12 +191,8 @@ class RowMetrics {
   }
 }
 
-function append(list: number[], values: ArrayLike<number> | undefined): void {
-  if (values) for (let i = 0; i < values.length; i++) list.push(values[i]!);
-}
-
 // Numbers that stand in the order of the given ones, and equal where those are; whole, so that float32 holds them.
-function ranks(values: readonly number[]): Float32Array {
+function ranks(values: Float64Array): Float32Array {
   const sorted = Float64Array.from(new Set(values)).sort();
   const rank = new Map<number, number>();
   sorted.forEach((value, i) => {

@@ -22,8 +22,13 @@ export interface Run {
 
 /** Runs the program with these words. */
 export function run(...words: string[]): Promise<Run> {
+  return runIn(ROOT, words);
+}
+
+/** Runs the program in a folder. */
+export function runIn(cwd: string, words: readonly string[]): Promise<Run> {
   return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [PROGRAM, ...words], { cwd: ROOT });
+    const child = spawn(process.execPath, [PROGRAM, ...words], { cwd });
     const result: Run = { code: null, stdout: '', stderr: '' };
     for (const stream of ['stdout', 'stderr'] as const)
       child[stream].setEncoding('utf8').on('data', (text: string) => {

@@ -1,0 +1,164 @@
+/** `policy-loss gradients`: every token's gradient, to the bit, beside the ids of its row. */
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { gunzipSync } from 'node:zlib';
+import { ALGORITHM_TYPE } from '../../lib/index.js';
+import {
+  batchOf,
+  computedLoss,
+  EXAMPLE,
+  Files,
+  fails,
+  fromLibrary,
+  ROWS,
+  run,
+  runJson,
+  TOKENS,
+} from './support.js';
+
+interface GradientRow {
+  grad: number[];
+  grad_entropy?: number[];
+  [id: string]: unknown;
+}
+
+const rowsOf = (text: string): GradientRow[] =>
+  text
+    .trimEnd()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+
+/** Gradients row by row, as in the rows of the example. */
+function byRow(grad: Float32Array): number[][] {
+  const { cuSeqlens } = batchOf(ROWS);
+  return ROWS.map((_, b) => [...grad.subarray(cuSeqlens[b], cuSeqlens[b + 1])]);
+}
+
+/** The tensors of a safetensors file, read here byte by byte. */
+function tensorsOf(file: string): Record<string, { dtype: string; shape: number[]; bytes: Uint8Array }> {
+  const data = readFileSync(file);
+  const size = Number(data.readBigUInt64LE(0));
+  const { __metadata__: _, ...header } = JSON.parse(data.toString('utf8', 8, 8 + size));
+  return Object.fromEntries(
+    Object.entries(header).map(([name, about]) => {
+      const { dtype, shape, data_offsets } = about as {
+        dtype: string;
+        shape: number[];
+        data_offsets: [number, number];
+      };
+      return [
+        name,
+        {
+          dtype,
+          shape,
+          bytes: Uint8Array.from(data.subarray(8 + size + data_offsets[0], 8 + size + data_offsets[1])),
+        },
+      ];
+    }),
+  );
+}
+
+describe('policy-loss gradients', () => {
+  let files: Files;
+  before(() => {
+    files = new Files();
+  });
+  after(() => files.remove());
+
+  it('are in JSON lines what the library computes, with the ids that the rows have', async () => {
+    const out = files.path('ppo.jsonl');
+    const said = await runJson('gradients', EXAMPLE, '--loss', 'ppo', '--out', out);
+    const { loss, gradNorm } = await fromLibrary('ppo');
+    const { grad } = await computedLoss('ppo');
+    assert.deepEqual(said, {
+      name: 'ppo',
+      file: out,
+      loss,
+      gradNorm,
+      rows: ROWS.length,
+      tokens: TOKENS,
+      bytes: readFileSync(out).length,
+    });
+    const expected = byRow(grad);
+    assert.deepEqual(
+      rowsOf(readFileSync(out, 'utf8')).map(({ grad, ...ids }) => ({ ...ids, grad: grad.map(Math.fround) })),
+      ROWS.map(({ task_id, run_id }, b) => ({
+        file: EXAMPLE,
+        row: b + 1,
+        task_id,
+        run_id,
+        grad: expected[b],
+      })),
+    );
+  });
+
+  it('are in safetensors what the library computes', async () => {
+    const out = files.path('gspo.safetensors');
+    await runJson('gradients', EXAMPLE, '--loss', 'gspo', '-o', out);
+    const { grad, cu_seqlens } = tensorsOf(out);
+    const expected = (await computedLoss('gspo')).grad;
+    assert.equal(grad!.dtype, 'F32');
+    assert.deepEqual(grad!.shape, [TOKENS]);
+    assert.deepEqual(new Float32Array(grad!.bytes.buffer), expected);
+    assert.deepEqual(cu_seqlens!.shape, [ROWS.length + 1]);
+  });
+
+  it('come with those by entropy where there is an entropy loss', async () => {
+    const out = files.path('entropy.jsonl.gz');
+    const words = ['--algorithm', 'grpo', '--entropy-coef', '0.01', '--batch-tokens', '1000'];
+    await runJson('gradients', EXAMPLE, ...words, '--out', out);
+    const objective = ALGORITHM_TYPE.get('grpo').objective({ entropy_loss_fn_args: { entropy_coef: 0.01 } });
+    const { grad, gradEntropy } = await objective.compute(batchOf(ROWS), { grad: true });
+    const expected = { grad: byRow(grad!), grad_entropy: byRow(gradEntropy!) };
+    rowsOf(gunzipSync(readFileSync(out)).toString()).forEach((row, b) => {
+      for (const name of ['grad', 'grad_entropy'] as const)
+        row[name]!.forEach((x, t) => {
+          const whole = expected[name][b]![t]!;
+          assert.ok(
+            Math.abs(x - whole) <= 1e-6 * Math.abs(whole),
+            `${name}[${t}] of row ${b}: ${x}, ${whole}`,
+          );
+        });
+    });
+  });
+
+  it('stand beside the columns asked for', async () => {
+    const file = files.write(
+      'uids.jsonl',
+      ROWS.map((row, b) => ({ ...row, uid: `row ${b}`, meta: { b } })),
+    );
+    const out = files.path('uids-out.jsonl');
+    const { code, stdout } = await run(
+      'gradients',
+      file,
+      '--loss',
+      'sft',
+      '--ids',
+      'uid, reward',
+      '--out',
+      out,
+    );
+    assert.equal(code, 0);
+    assert.match(stdout, /^gradient norm +\d/m);
+    assert.deepEqual(
+      rowsOf(readFileSync(out, 'utf8')).map(({ grad: _, ...ids }) => ids),
+      ROWS.map(({ reward }, b) => ({ file, row: b + 1, uid: `row ${b}`, reward })),
+    );
+  });
+
+  it('leave no file behind, and an old one as it was, where the data are bad', async () => {
+    const bad = files.write('bad.jsonl', [...ROWS, '{']);
+    const out = files.path('never.jsonl');
+    const words = ['gradients', bad, '--loss', 'ppo', '--batch-tokens', '900', '--out', out];
+    await fails(1, words, /bad\.jsonl, line 257/);
+    assert.ok(!existsSync(out));
+    writeFileSync(out, 'of old');
+    await fails(1, words, /bad\.jsonl, line 257/);
+    assert.equal(readFileSync(out, 'utf8'), 'of old');
+  });
+
+  it('need to be told where to go, by a name that says in which format', async () => {
+    await fails(2, ['gradients', EXAMPLE, '--loss', 'ppo'], /required option '-o, --out <file>'/);
+    await fails(2, ['gradients', EXAMPLE, '--loss', 'ppo', '--out', 'x.txt'], /x\.txt.*\.safetensors/);
+  });
+});

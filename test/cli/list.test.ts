@@ -1,0 +1,91 @@
+/** `policy-loss list` and `devices`: all that there is, and nothing else. */
+import assert from 'node:assert/strict';
+import {
+  ADVANTAGE_FN,
+  ALGORITHM_TYPE,
+  devices,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  POLICY_LOSS_FN,
+} from '../../lib/index.js';
+import { fails, run, runJson } from './support.js';
+
+interface Entry {
+  kind: string;
+  name: string;
+  class: string;
+  about: string;
+  source: string;
+  options: Record<string, unknown>;
+}
+
+const NAMES = {
+  loss: POLICY_LOSS_FN.names(),
+  advantage: ADVANTAGE_FN.names(),
+  kl: KL_FN.names(),
+  entropy: ENTROPY_LOSS_FN.names(),
+  algorithm: ALGORITHM_TYPE.names(),
+};
+
+describe('policy-loss list', () => {
+  it('tells of every function and algorithm what it is and where it is from', async () => {
+    const entries: Entry[] = await runJson('list');
+    assert.deepEqual(
+      entries.map(({ kind, name }) => [kind, name]),
+      Object.entries(NAMES).flatMap(([kind, names]) => names.map((name) => [kind, name])),
+    );
+    for (const { name, about, source } of entries) assert.ok(about !== '' && source !== '', name);
+  });
+
+  it('tells options and defaults as the classes have them', async () => {
+    const entries: Entry[] = await runJson('list', 'loss');
+    for (const { name, options, class: cls } of entries) {
+      assert.equal(cls, POLICY_LOSS_FN.get(name).name);
+      for (const [option, value] of Object.entries(POLICY_LOSS_FN.get(name).defaultArgs()))
+        assert.deepEqual(options[option], value ?? null, `${name}: ${option}`);
+      // Those without a default are options too.
+      for (const option of Object.keys(options))
+        POLICY_LOSS_FN.create(name, { [option]: options[option] ?? undefined });
+    }
+    const ppo = entries.find(({ name }) => name === 'ppo')!;
+    assert.ok('clip_range_low' in ppo.options && ppo.options.clip_range_low === null);
+    const grpo: Entry[] = await runJson('list', 'grpo');
+    const algorithm = grpo.find(({ kind }) => kind === 'algorithm')!;
+    assert.equal(algorithm.options.policy_loss_fn, 'ppo');
+    assert.equal(algorithm.options.repeat_times, undefined);
+  });
+
+  it('prints tables by kind, or one of its names in full', async () => {
+    const { code, stdout, stderr } = await run('list');
+    assert.equal(code, 0);
+    assert.equal(stderr, '');
+    assert.match(stdout, /^Policy losses \(--loss, --policy-loss-fn\)\nname +what it is +source\n/);
+    assert.match(stdout, /^ppo +ℓ = max\(.*arXiv 1707\.06347, 1912\.09729$/m);
+    assert.match(stdout, / clip_range=0\.2 /);
+    const ofOne = (await run('list', 'gspo')).stdout;
+    assert.match(ofOne, /^gspo — a policy loss\nclass +GSPOLossFn\n/);
+    assert.match(ofOne, /^clip_range_high +0\.0004$/m);
+    assert.match(ofOne, /^gspo — an algorithm$/m);
+    const kl = (await run('list', 'kl')).stdout;
+    assert.doesNotMatch(kl, /Policy losses/);
+  });
+
+  it('prints CSV', async () => {
+    const { stdout } = await run('list', 'kl', '--csv');
+    assert.match(stdout, /^kind,name,class,about,source,options\nkl,none,DummyKLFn,0,Trinity-RFT,/);
+  });
+
+  it('names the nearest of a name that is not there', () =>
+    fails(2, ['list', 'gspoo'], /unknown kind or name 'gspoo'.*Did you mean 'gspo'\?/));
+});
+
+describe('policy-loss devices', () => {
+  it('lists what there is, as the library does', async () => {
+    assert.deepEqual(await runJson('devices'), JSON.parse(JSON.stringify(devices())));
+    const { stdout } = await run('devices');
+    assert.match(stdout, /^device +available +description\ncpu +yes +\d+ cores, \d+ threads, \w+\n/);
+    for (const { name, available } of devices())
+      assert.match(stdout, new RegExp(`^${name} +${available ? 'yes' : 'no'} +\\S`, 'm'));
+    assert.match((await run('devices', '--csv')).stdout, /^name,available,description\ncpu,true,"/);
+  });
+});
