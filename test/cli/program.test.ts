@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { EXAMPLE, Files, PROGRAM, ROOT, ROWS, type Run, run } from './support.js';
+import { EXAMPLE, Files, PROGRAM, ROOT, ROWS, type Run, run, runIn } from './support.js';
 
 const COMMANDS = ['evaluate', 'compare', 'sweep', 'gradients', 'list', 'devices'];
 
