@@ -32,7 +32,8 @@ export interface CatalogueEntry {
 
 /** ℓ: a token's loss, A: its advantage, r: its ratio exp(logprob − old_logprob), δ: ref_logprob − logprob. */
 export const SYMBOLS =
-  'ℓ is the loss of a token, A its advantage, R the reward of its row, r = exp(logprob − old_logprob), δ = ref_logprob − logprob.';
+  'ℓ is the loss of a token, A its advantage, R the reward of its row, r = exp(logprob − old_logprob),\n' +
+  'δ = ref_logprob − logprob.';
 
 type About = readonly [about: string, source: string];
 
