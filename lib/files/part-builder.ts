@@ -242,7 +242,7 @@ const CHARACTERS_PER_TOKEN = 16;
 
 function sizeOf(value: unknown): number {
   if (typeof value === 'string') return value.length / CHARACTERS_PER_TOKEN;
-  if (!isList(value)) return 1;
+  if (!isList(value)) return 0;
   let size = value.length;
   for (const item of value) if (typeof item === 'string') size += sizeOf(item);
   return size;

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { columnOfKey, readRollouts } from '../lib/files/index.js';
-import { LossError } from '../lib/index.js';
+import { columnOfKey, readRollouts } from '../../lib/files/index.js';
+import { LossError } from '../../lib/index.js';
 
 describe('rollout files', () => {
   let directory: string;
