@@ -71,12 +71,18 @@ export function flagsIn(words: readonly string[]): string[] {
     .map((word) => word.replace(/=.*/s, ''));
 }
 
-/** A class's complaint, which names options as code does, in the command line's spelling. */
-export function inKebabCase(message: string): string {
-  return respelt(message.replace('known are backend, ', 'known are '), kebab);
+/** Makes what options say; a class's complaint, which names options as code does, is put in the command line's spelling. */
+export function inKebabCase<T>(make: () => T): T {
+  try {
+    return make();
+  } catch (error) {
+    if (!(error instanceof LossError)) throw error;
+    const message = error.message.replace('known are backend, ', 'known are ');
+    throw new LossError(error.code, respelt(message, kebab), { cause: error });
+  }
 }
 
-/** The same in the spelling of configuration files. */
+/** A class's complaint in the spelling of configuration files. */
 export function inSnakeCase(message: string): string {
   return respelt(message, toSnakeCase);
 }

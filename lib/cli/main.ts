@@ -7,7 +7,6 @@ import { description, version } from './about.js';
 import { addCompare } from './compare.js';
 import { addDevices } from './devices.js';
 import { addEvaluate } from './evaluate.js';
-import { inKebabCase } from './function-options.js';
 import { addGradients } from './gradients.js';
 import { addList } from './list.js';
 import { note } from './output.js';
@@ -41,9 +40,8 @@ async function run(words: readonly string[]): Promise<number> {
     // Commander has printed what it has to say.
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     if (!(error instanceof LossError)) throw error;
-    const ofUsage = USAGE.includes(error.code);
-    note(`error: ${ofUsage ? inKebabCase(error.message) : error.message}`);
-    return ofUsage ? 2 : 1;
+    note(`error: ${error.message}`);
+    return USAGE.includes(error.code) ? 2 : 1;
   }
 }
 

@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import type { Command, Option } from 'commander';
 import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
-import { flagsIn, inSnakeCase, lossOptions } from './function-options.js';
+import { flagsIn, inKebabCase, inSnakeCase, lossOptions } from './function-options.js';
 import { lossSubject, objectiveSubject, type Subject, type SubjectLabel } from './subject.js';
 import {
   asksForHelp,
@@ -93,10 +93,12 @@ export async function makeSubject(
     title: [choice === '--config' ? `${choice} ${name}` : name, ...typed.map(shownOption)].join(' '),
     given,
   };
-  if (choice === '--loss') return lossSubject(name, values, label);
   if (choice === '--config') return objectiveSubject(await configured(name), undefined, label);
-  const { config, seed } = algorithmArguments(name, values);
-  return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed, label);
+  return inKebabCase(() => {
+    if (choice === '--loss') return lossSubject(name, values, label);
+    const { config, seed } = algorithmArguments(name, values);
+    return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed, label);
+  });
 }
 
 function shownOption({ flag, value }: TypedOption): string {
@@ -110,8 +112,8 @@ export function optionsOf(
   command: Command,
 ): Option[] {
   const own = new Set([...command.options.map((option) => option.long!), '--help']);
-  if (choice === '--loss') return lossOptions(name, words, own);
-  if (choice === '--algorithm') return algorithmOptions(name, words, own);
+  if (choice === '--loss') return inKebabCase(() => lossOptions(name, words, own));
+  if (choice === '--algorithm') return inKebabCase(() => algorithmOptions(name, words, own));
   const further = flagsIn(words).filter((flag) => !own.has(flag));
   if (further.length > 0)
     throw new LossError(

@@ -155,7 +155,7 @@ describe('policy-loss sweep', () => {
 });
 
 describe('words of a grid', () => {
-  const values = (word: string) => valuesOfWord('--option', word, 1000);
+  const values = (word: string) => valuesOfWord('--option', word, 1001);
 
   it('are values with commas between them, and ranges that are exact and include their end', () => {
     assert.deepEqual(values('0.2'), ['0.2']);
