@@ -1,5 +1,6 @@
 // Patterns of file names, and the files that they name.
 import { existsSync } from 'node:fs';
+import { isAbsolute, resolve } from 'node:path';
 import { glob, isDynamicPattern } from 'tinyglobby';
 import { LossError } from '../errors.js';
 import { splitTable } from './table-name.js';
@@ -20,12 +21,19 @@ export async function expandFiles(patterns: readonly string[]): Promise<string[]
     }
     // Where names are separated by \, patterns are separated by / all the same.
     const found = await glob(process.platform === 'win32' ? file.replaceAll('\\', '/') : file, {
+      absolute: isAbsolute(file),
       expandDirectories: false,
       dot: true,
     });
     if (found.length === 0)
       throw new LossError('ERR_INVALID_INPUT', `${pattern}: expected files, and no file's name fits that`);
-    for (const name of found.sort()) if (!files.includes(name + suffix)) files.push(name + suffix);
+    const named = new Set(files.map((name) => resolve(name)));
+    files.push(
+      ...found
+        .map((name) => name + suffix)
+        .filter((name) => !named.has(resolve(name)))
+        .sort(),
+    );
   }
   return files;
 }
