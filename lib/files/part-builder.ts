@@ -194,7 +194,7 @@ export class PartBuilder {
     for (const name of this.#names.keep) {
       const value = values[name] ?? undefined;
       if (value === undefined) continue;
-      kept[name] = value;
+      kept[name] = ArrayBuffer.isView(value) && isList(value) ? Array.from<unknown>(value) : value;
       this.#openCost += sizeOf(value);
     }
     this.#kept.push(kept);

@@ -118,6 +118,12 @@ async function readLayout(tensors: TensorFile, names: ColumnNames, complain: Com
       `${tensor.name}: expected [B, T], or [N] with cu_seqlens, not [${shape}]${shape.length === 1 ? ' without' : ''}`,
     );
   const [rows, width] = shape as [number, number];
+  // No bytes bound how many rows there are without tokens.
+  if (width === 0 && rows > 0)
+    throw complain(
+      'ERR_SHAPE_MISMATCH',
+      `${tensor.name}: expected [B, T] with tokens in its rows, not [${shape}]`,
+    );
   checkLength(width, tensor.name, complain);
   return {
     rows,
@@ -228,7 +234,7 @@ async function rolesOf(
   }
   for (const name of names.keep) {
     const tensor = roles.some(({ key }) => key === name) ? undefined : await find(tensors, [name]);
-    const share = tensor && (perToken(tensor, layout) ? 'token' : perRow(tensor, layout));
+    const share = tensor && (perRow(tensor, layout) ?? (perToken(tensor, layout) ? 'token' : undefined));
     if (share !== undefined) roles.push({ key: name, tensor: tensor!, share });
   }
   return roles;

@@ -51,11 +51,12 @@ export async function openSafetensors(file: string): Promise<TensorFile> {
 async function readHeader(file: string, handle: FileHandle, size: number) {
   const reader = rangeReader(file, handle, 0);
   if (size < 8) throw bad(file, `expected a header, and the file has ${size} bytes`);
-  const length = Number(new DataView((await reader.read(8)).buffer).getBigUint64(0, true));
+  const stated = new DataView((await reader.read(8)).buffer).getBigUint64(0, true);
+  const length = Number(stated);
   if (length > size - 8 || length > MOST_HEADER)
     throw bad(
       file,
-      `expected a header of at most ${Math.min(size - 8, MOST_HEADER)} bytes, and it says that it has ${length}`,
+      `expected a header of at most ${Math.min(size - 8, MOST_HEADER)} bytes, and it says that it has ${stated}`,
     );
   let header: unknown;
   try {
