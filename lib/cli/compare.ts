@@ -76,7 +76,7 @@ export function addCompare(program: Command, words: readonly string[]): readonly
   command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
     const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
     const report = await reportOn(subjects, options.report);
-    await runOnRollouts(patterns, options, report?.keep ?? [], async (run) => {
+    await runOnRollouts(patterns, options, report?.wanted ?? {}, async (run) => {
       const products = new Products(subjects.length);
       const reporter = report?.watcher(run.files);
       const watch: PartWatcher = async (part, results) => {

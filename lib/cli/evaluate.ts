@@ -66,7 +66,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
   command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
     const subject = await makeSubject(typed!, command);
     const report = await reportOn([subject], options.report);
-    await runOnRollouts(patterns, options, report?.keep ?? [], async (run) => {
+    await runOnRollouts(patterns, options, report?.wanted ?? {}, async (run) => {
       const result = await evaluateFiles(run.files, [subject], run.settings, report?.watcher(run.files));
       await report?.write(result.subjects);
       return printable(result, run, options.quiet === true);

@@ -10,8 +10,8 @@ import { Survey, type Whole, wholeOf } from './survey.js';
 
 /** How files are evaluated. */
 export interface EvaluationSettings {
-  /** How the files' columns are called, which further ones are wanted, and what becomes of bad rows. */
-  read: Pick<StreamOptions, 'rename' | 'backend' | 'keep' | 'skipBadRows' | 'onBadRow'>;
+  /** How the files' columns are called, which are wanted beside the subjects', and what becomes of bad rows. */
+  read: Pick<StreamOptions, 'rename' | 'backend' | 'columns' | 'keep' | 'skipBadRows' | 'onBadRow'>;
   /** The most tokens of one part. */
   batchTokens: number;
   /** Where to compute; the CPU by default. */
@@ -79,7 +79,7 @@ export async function evaluateFiles(
   const calls = new Calls(files, totals, settings, watch);
   const options: StreamOptions = {
     ...settings.read,
-    columns: [...new Set(subjects.flatMap(({ columns }) => columns))],
+    columns: [...(settings.read.columns ?? []), ...subjects.flatMap(({ columns }) => columns)],
     maxTokens: settings.batchTokens,
     evenRows: subjects.some(takesPairs),
   };

@@ -6,6 +6,7 @@ import { type Batch, LossError } from '../index.js';
 import { version } from './about.js';
 import type { PartWatcher, SubjectEvaluation } from './evaluation.js';
 import type { ReportBuilder } from './report/index.js';
+import type { WantedColumns } from './rollouts-command.js';
 import type { Subject } from './subject.js';
 
 /** The option of commands that make a report. */
@@ -18,7 +19,7 @@ export const REPORT_OPTION = () =>
 /** A report in the making. */
 export interface Report {
   /** The columns of rollouts that it shows. */
-  keep: readonly string[];
+  wanted: WantedColumns;
   /** Who is to see every part. */
   watcher(files: readonly string[]): PartWatcher;
   /** Writes it. */
@@ -41,7 +42,7 @@ export async function reportOn(
   const { ReportBuilder } = await import('./report/index.js');
   let builder: ReportBuilder;
   return {
-    keep: ['prompt', 'response', 'tokens'],
+    wanted: { columns: ['old_logprobs'], keep: ['prompt', 'response', 'tokens'] },
     watcher(files) {
       builder = new ReportBuilder({
         files,

@@ -120,15 +120,18 @@ export interface RolloutsRun {
   readonly skipped: number | undefined;
 }
 
+/** Columns that a command wants of files: such as batches have, and others as they stand there. */
+export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>;
+
 /**
  * Runs a command over files, and prints what comes of it.
  * @param patterns files, or globs.
- * @param keep columns to keep beside those that are computed with.
+ * @param wanted columns beside those that are computed with.
  */
 export async function runOnRollouts(
   patterns: readonly string[],
   { column, backend, skipBadRows, batchTokens, device, quiet = false, ...output }: RolloutsOptions,
-  keep: readonly string[],
+  wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
   // Whether there is such a device, before files are looked at.
@@ -142,7 +145,7 @@ export async function runOnRollouts(
       read: {
         ...(column && { rename: column }),
         backend,
-        keep,
+        ...wanted,
         ...(skipBadRows && { skipBadRows, onBadRow: (error) => skipped.add(error) }),
       },
       batchTokens,

@@ -75,7 +75,7 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
           ),
         ),
       );
-      await runOnRollouts(patterns, options, [], async (run) =>
+      await runOnRollouts(patterns, options, {}, async (run) =>
         printable(await evaluateFiles(run.files, subjects, run.settings), run),
       );
     });
