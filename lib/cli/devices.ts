@@ -1,8 +1,9 @@
 // `policy-loss devices`: what there is to compute on.
 import type { Command } from 'commander';
 import { type Device, devices } from '../index.js';
+import { EXIT_CODES, examplesHelp } from './help.js';
 import { csv, type OutputOptions, print, styled, table } from './output.js';
-import { EXIT_CODES, examplesHelp, OUTPUT_OPTIONS } from './rollouts-command.js';
+import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 /** Adds the command to a program. */
 export function addDevices(program: Command): void {

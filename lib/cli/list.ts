@@ -3,8 +3,9 @@ import { Argument, type Command } from 'commander';
 import { unknownName } from '../errors.js';
 import type { TrinityValue } from '../index.js';
 import { type CatalogueEntry, catalogue, KINDS, type Kind, SYMBOLS } from './catalogue.js';
-import { csv, type OutputOptions, print, styled, table, twoColumns } from './output.js';
-import { EXIT_CODES, examplesHelp, OUTPUT_OPTIONS } from './rollouts-command.js';
+import { EXIT_CODES, examplesHelp } from './help.js';
+import { csv, inLines, type OutputOptions, print, styled, table, twoColumns } from './output.js';
+import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 const TITLES: Record<Kind, string> = {
   loss: 'Policy losses (--loss, --policy-loss-fn)',
@@ -67,6 +68,8 @@ const SPELLING =
   "On the command line clip_range is --clip-range, and an advantage function's epsilon --advantage-epsilon.";
 
 function overview(entries: readonly CatalogueEntry[]): string {
+  // What names and sources leave of a terminal's width.
+  const room = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
   const sections = KINDS.flatMap((kind) => {
     const lines = entries.filter((entry) => entry.kind === kind);
     if (lines.length === 0) return [];
@@ -75,7 +78,10 @@ function overview(entries: readonly CatalogueEntry[]): string {
         ['name', 'what it is', 'source'],
         lines.map(({ name, about, source, options }) => [
           name,
-          [about, ...wrapped(optionWords(options)).map((line) => styled('dim', line))].join('\n'),
+          [
+            ...inLines(about.split(' '), '', room),
+            ...inLines(optionWords(options), '', room).map((line) => styled('dim', line)),
+          ].join('\n'),
           source,
         ]),
       )}`,
@@ -112,16 +118,4 @@ const KIND_WORDS: Record<Exclude<Kind, 'algorithm'>, string> = {
 
 function optionWords(options: Readonly<Record<string, TrinityValue>>): string[] {
   return Object.entries(options).map(([name, value]) => (value === null ? name : `${name}=${value}`));
-}
-
-// Words in lines of bounded width.
-function wrapped(words: readonly string[]): string[] {
-  const lines: string[] = [];
-  for (const word of words) {
-    const line = lines.at(-1);
-    if (line !== undefined && line.length + word.length + 2 <= 64)
-      lines[lines.length - 1] = `${line}  ${word}`;
-    else lines.push(word);
-  }
-  return lines;
 }

@@ -2,48 +2,10 @@
 // The command line. Exit codes: 0 done, 1 bad data, 2 bad usage.
 import { styleText } from 'node:util';
 import { Command, CommanderError } from 'commander';
-import { LossError, type LossErrorCode } from '../index.js';
+import { LossError, type LossErrorCode } from '../errors.js';
 import { description, version } from './about.js';
-import { addCompare } from './compare.js';
-import { addDevices } from './devices.js';
-import { addEvaluate } from './evaluate.js';
-import { addGradients } from './gradients.js';
-import { addList } from './list.js';
+import { EXIT_CODES, examplesHelp } from './help.js';
 import { note } from './output.js';
-import { EXIT_CODES, examplesHelp } from './rollouts-command.js';
-import { addSweep } from './sweep.js';
-
-// Whoever reads the output may have read enough.
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error;
-  process.exit();
-});
-
-async function run(words: readonly string[]): Promise<number> {
-  showWarnings(words.includes('--quiet') || words.includes('-q'));
-  const program = new Command('policy-loss')
-    .description(description)
-    .version(version)
-    .exitOverride()
-    .showHelpAfterError('Add --help for the options and examples.')
-    .configureHelp({ styleTitle: (text) => styleText('bold', text) })
-    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
-  try {
-    let left = words;
-    // Each takes out of its own words what only it understands.
-    for (const add of [addEvaluate, addCompare, addSweep, addGradients]) left = add(program, left);
-    addList(program);
-    addDevices(program);
-    await program.parseAsync(left, { from: 'user' });
-    return 0;
-  } catch (error) {
-    // Commander has printed what it has to say.
-    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
-    if (!(error instanceof LossError)) throw error;
-    note(`error: ${error.message}`);
-    return USAGE.includes(error.code) ? 2 : 1;
-  }
-}
 
 const USAGE: readonly LossErrorCode[] = ['ERR_INVALID_OPTION', 'ERR_UNKNOWN_NAME', 'ERR_DEVICE_UNAVAILABLE'];
 
@@ -55,6 +17,37 @@ const EXAMPLES = [
   'list gspo',
 ];
 
+// Whoever reads the output may have read enough.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error;
+  process.exit();
+});
+
+process.exitCode = await run(process.argv.slice(2));
+
+async function run(words: readonly string[]): Promise<number> {
+  showWarnings(words.includes('--quiet') || words.includes('-q'));
+  const program = new Command('policy-loss')
+    .description(description)
+    .version(version)
+    .exitOverride()
+    .showHelpAfterError('Add --help for the options and examples.')
+    .configureHelp({ styleTitle: (text) => styleText('bold', text) })
+    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
+  try {
+    // Imported here, as the library may not load where the native module does not.
+    const { addCommands } = await import('./commands.js');
+    await program.parseAsync(addCommands(program, words), { from: 'user' });
+    return 0;
+  } catch (error) {
+    // Commander has printed what it has to say.
+    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
+    if (!(error instanceof LossError)) throw error;
+    note(`error: ${error.message}`);
+    return USAGE.includes(error.code) ? 2 : 1;
+  }
+}
+
 // In a line, without Node's words around it.
 function showWarnings(quiet: boolean): void {
   process.removeAllListeners('warning');
@@ -62,5 +55,3 @@ function showWarnings(quiet: boolean): void {
     if (!quiet) note(`warning: ${message}`);
   });
 }
-
-process.exitCode = await run(process.argv.slice(2));

@@ -70,6 +70,19 @@ export function countsOf(result: {
   ].join(', ');
 }
 
+/** Words with something after all but the last, in lines that have no more than so many characters if they can. */
+export function inLines(words: readonly string[], after: string, width: number): string[] {
+  const lines: string[] = [];
+  words.forEach((word, i) => {
+    const shown = i < words.length - 1 ? word + after : word;
+    const line = lines.at(-1);
+    if (line !== undefined && line.length + 1 + shown.length <= width)
+      lines[lines.length - 1] = `${line} ${shown}`;
+    else lines.push(shown);
+  });
+  return lines;
+}
+
 function shown(cell: Cell): string {
   if (cell === undefined) return '–';
   return typeof cell === 'number' ? readable(cell) : cell;

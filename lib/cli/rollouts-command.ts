@@ -5,6 +5,7 @@ import { cudaIndex } from '../device.js';
 import { expandFiles } from '../files/index.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
 import type { EvaluationSettings } from './evaluation.js';
+import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 
 /** What tells one command from another. */
@@ -36,14 +37,6 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
   const parts = [...(help ? [help] : []), COLUMNS_HELP, EXIT_CODES, examplesHelp(examples)];
   return command.addHelpText('after', `\n${parts.join('\n\n')}`);
 }
-
-/** Examples as every command's help ends with. */
-export function examplesHelp(examples: readonly string[]): string {
-  return `Examples:\n${examples.map((words) => `  $ policy-loss ${words}`).join('\n')}`;
-}
-
-/** What exit codes mean. */
-export const EXIT_CODES = 'Exit codes: 0 done, 1 bad data, 2 bad usage.';
 
 const COLUMNS_HELP = `\
 Columns that are read: logprobs, old_logprobs, ref_logprobs, teacher_logprobs, advantages, action_mask, entropy,

@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { LossError, type Metrics } from '../index.js';
 import { evaluateFiles, type FilesEvaluation } from './evaluation.js';
 import { product, valuesOfWord } from './grid.js';
-import { type Cell, countsOf, csv, type Printable, styled, table } from './output.js';
+import { type Cell, countsOf, csv, inLines, type Printable, readable, styled, table } from './output.js';
 import {
   type RolloutsOptions,
   type RolloutsRun,
@@ -160,18 +160,35 @@ function printable({ subjects, rows, tokens, parts }: FilesEvaluation, { skipped
     ...(skipped !== undefined && { skipped }),
   };
   const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
-  const lines = sweep.points.map((point): Cell[] => [
-    ...names.map((name) => asCell(point.options[name])),
-    point.loss,
-    point.gradNorm,
-    ...metrics.map((name) => point.metrics[name]),
-  ]);
+  const lines = (metrics: readonly string[]) =>
+    sweep.points.map((point): Cell[] => [
+      ...names.map((name) => asCell(point.options[name])),
+      point.loss,
+      point.gradNorm,
+      ...metrics.map((name) => point.metrics[name]),
+    ]);
   return {
     json: () => sweep,
-    csv: () => csv([...names, 'loss', 'gradNorm', ...metrics], lines),
-    text: () =>
-      `${table([...names, 'loss', 'gradient norm', ...metrics], lines)}\n\n${styled('dim', countsOf(sweep))}`,
+    csv: () => csv([...names, 'loss', 'gradNorm', ...metrics], lines(metrics)),
+    text: () => {
+      const varying = metrics.filter((name) => new Set(sweep.points.map((p) => p.metrics[name])).size > 1);
+      return [
+        table([...names, 'loss', 'gradient norm', ...varying], lines(varying)),
+        ...sameEverywhere(
+          sweep.points[0]!,
+          metrics.filter((name) => !varying.includes(name)),
+        ),
+        styled('dim', countsOf(sweep)),
+      ].join('\n\n');
+    },
   };
+}
+
+// Metrics that are no different from point to point would take room in every line.
+function sameEverywhere({ metrics }: SweepPoint, names: readonly string[]): string[] {
+  if (names.length === 0) return [];
+  const list = names.map((name) => `${name} ${readable(metrics[name]!)}`);
+  return [styled('dim', ['The same at every point:', ...inLines(list, ',', 100)].join('\n'))];
 }
 
 function asCell(value: unknown): Cell {

@@ -119,6 +119,7 @@ describe('policy-loss sweep', () => {
     const table = (await run('sweep', EXAMPLE, ...words)).stdout;
     assert.match(table, /^clip-range +loss +gradient norm +pg_clipfrac/);
     assert.match(table, /\n +0\.3 +-0\.\d+ /);
+    assert.match(table, /\n\nThe same at every point:\npg_clipfrac_lower 0, ppo_kl 0\.00276412\n/);
     assert.match(table, new RegExp(`\n\n${ROWS.length} rows, ${TOKENS} tokens\n$`));
   });
 
