@@ -1,0 +1,188 @@
+// How ratios, advantages and gradients are distributed: a histogram of each, and their quantiles in a table.
+import type { DataFacts, ReportSubject } from './facts.js';
+import { type Html, html } from './html.js';
+import { titleOf } from './metrics.js';
+import { count, counted, percent, rounded, short } from './numbers.js';
+import type { HistogramData, PageData } from './page-data.js';
+import { binsFor, type Histogram, type Sketch } from './sketch.js';
+
+/** One of the distributions shown. */
+interface Distribution {
+  name: string;
+  /** Of which subjects, where not of all. */
+  of: string | undefined;
+  sketch: Sketch;
+  /** Whether the values are logarithms of a ratio. */
+  ratio: boolean;
+  label: string;
+  /** What there is one value of. */
+  noun: string;
+  /** Whether values that are 0 are drawn; where they are not it is said how many there are. */
+  zeros: boolean;
+}
+
+/** A figure for each distribution. */
+export function distributionsSection(
+  subjects: readonly ReportSubject[],
+  facts: DataFacts,
+  data: PageData,
+): Html {
+  const shown = distributionsOf(subjects, facts);
+  return html`<section id="distributions" aria-labelledby="distributions-title">
+<h2 id="distributions-title">Distributions</h2>
+${warnings(shown)}${
+  !facts.logRatios &&
+  html`<p class="note">There are no ratios: no subject reads old log-probabilities.</p>
+`
+}<div class="figures">
+${shown.filter(({ sketch }) => sketch.count > 0).map((one) => figure(one, data))}</div>
+${quantileTable(shown)}
+</section>`;
+}
+
+function distributionsOf(subjects: readonly ReportSubject[], facts: DataFacts): Distribution[] {
+  const several = subjects.length > 1;
+  const shown: Distribution[] = [];
+  const common = { of: undefined, zeros: true, noun: 'token' };
+  const { logRatios, rowLogRatios } = facts;
+  if (logRatios)
+    shown.push({
+      ...common,
+      name: 'Ratio',
+      sketch: logRatios,
+      ratio: true,
+      label: 'ratio to the old policy',
+    });
+  if (rowLogRatios)
+    shown.push({
+      ...common,
+      name: 'Ratio of rollouts',
+      sketch: rowLogRatios,
+      ratio: true,
+      label: 'geometric mean of a rollout’s ratios',
+      noun: 'rollout',
+    });
+
+  // Subjects that read the same advantages share a figure.
+  const groups: { sketch: Sketch; titles: string[] }[] = [];
+  facts.subjects.forEach(({ advantages }, i) => {
+    if (advantages.count + advantages.nonFinite === 0) return;
+    const same = groups.find(({ sketch }) => sketch.equals(advantages));
+    if (same) same.titles.push(subjects[i]!.title);
+    else groups.push({ sketch: advantages, titles: [subjects[i]!.title] });
+  });
+  for (const { sketch, titles } of groups)
+    shown.push({
+      ...common,
+      name: 'Advantage',
+      of: groups.length > 1 || titles.length < subjects.length ? titles.join(', ') : undefined,
+      sketch,
+      ratio: false,
+      label: 'advantage of a token',
+    });
+
+  facts.subjects.forEach(({ gradients }, i) => {
+    shown.push({
+      ...common,
+      name: 'Gradient',
+      of: several ? subjects[i]!.title : undefined,
+      sketch: gradients,
+      ratio: false,
+      label: '∂loss/∂logprob',
+      zeros: false,
+    });
+  });
+  return shown;
+}
+
+const BINS = 72;
+
+function figure(distribution: Distribution, data: PageData): Html {
+  const { name, of, sketch, ratio, label, noun, zeros } = distribution;
+  const view = sketch.view();
+  const bins = sketch.histogram(binsFor(view, BINS, zeros), zeros);
+  const chart: HistogramData = {
+    kind: 'histogram',
+    bins: binsData(bins),
+    x: ratio ? 'ratio' : 'number',
+    label,
+    unit: noun,
+    total: sketch.count,
+  };
+  const number = data.charts.push(chart) - 1;
+  const value = ratio ? (x: number) => short(Math.exp(x)) : short;
+  const summary =
+    `Median ${value(sketch.quantile(0.5))}; 98% of ${noun}s from ${value(sketch.quantile(0.01))} ` +
+    `to ${value(sketch.quantile(0.99))}.`;
+  const notes = [
+    ...(!zeros && sketch.zeros > 0
+      ? [`Not drawn: ${counted(sketch.zeros, noun)} of gradient 0 (${percent(sketch.zeros / sketch.count)}).`]
+      : []),
+    ...beyond(distribution, bins),
+  ];
+  return html`<figure aria-labelledby="chart-${number}-name">
+<figcaption><h3 id="chart-${number}-name">${name}${of !== undefined && html` <span class="of">${titleOf(of)}</span>`}</h3></figcaption>
+<div class="y-title" aria-hidden="true">${noun}s</div>
+<div class="plot" data-chart="${number}" role="img" aria-label="Histogram of ${noun}s by ${label}. ${summary}"></div>
+<p class="readout" data-readout="${number}">${summary}</p>
+${
+  notes.length > 0 &&
+  html`<p class="note">${notes.join(' ')}</p>
+`
+}</figure>
+`;
+}
+
+/** Bins as the page's program reads them. */
+export function binsData({ low, width, counts }: Histogram): Histogram {
+  return { low, width, counts: counts.map((n) => rounded(n, 6)!) };
+}
+
+function beyond({ sketch, ratio, noun, zeros }: Distribution, { low, width, counts }: Histogram): string[] {
+  const value = ratio ? (x: number) => short(Math.exp(x)) : short;
+  const drawn = counts.reduce((sum, n) => sum + n, zeros ? 0 : sketch.zeros);
+  const missing = Math.round(sketch.count - drawn);
+  if (missing < 1) return [];
+  const ends = [
+    ...(sketch.min < low ? [`down to ${value(sketch.min)}`] : []),
+    ...(sketch.max > low + width * counts.length ? [`up to ${value(sketch.max)}`] : []),
+  ];
+  return [`Beyond the chart: ${counted(missing, noun)}, ${ends.join(' and ')}.`];
+}
+
+function warnings(shown: readonly Distribution[]): Html[] {
+  return shown
+    .filter(({ sketch }) => sketch.nonFinite > 0)
+    .map(
+      ({ name, of, sketch, noun }) =>
+        html`<p class="warning"><strong>${name}${of !== undefined && html` of ${titleOf(of)}`}:</strong> ${counted(sketch.nonFinite, noun)} where it is not a finite number.</p>
+`,
+    );
+}
+
+const QUANTILES = [0, 0.01, 0.25, 0.5, 0.75, 0.99, 1];
+const QUANTILE_NAMES = ['least', '1%', '25%', 'median', '75%', '99%', 'greatest'];
+
+function quantileTable(shown: readonly Distribution[]): Html {
+  const line = ({
+    name,
+    of,
+    sketch,
+    ratio,
+    noun,
+  }: Distribution) => html`<tr><th scope="row">${name}${of !== undefined && html` <span class="of">${titleOf(of)}</span>`}</th>
+<td>${count(sketch.count)} ${noun}s</td>${QUANTILES.map((q) => {
+    const x = sketch.quantile(q);
+    return html`<td>${Number.isNaN(x) ? '–' : short(ratio ? Math.exp(x) : x)}</td>`;
+  })}</tr>
+`;
+  return html`<details><summary>Quantiles</summary>
+<div class="scroll" role="region" aria-label="Quantiles" tabindex="0">
+<table>
+<thead><tr><td></td><th scope="col">of</th>${QUANTILE_NAMES.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+<tbody>
+${shown.map(line)}</tbody>
+</table>
+</div>
+</details>`;
+}

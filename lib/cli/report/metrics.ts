@@ -1,0 +1,39 @@
+// The metrics of all subjects, side by side.
+import type { ReportResult, ReportSubject } from './facts.js';
+import { type Html, html } from './html.js';
+import { full } from './numbers.js';
+
+/** A table with a column for each subject. */
+export function metricsSection(subjects: readonly ReportSubject[], results: readonly ReportResult[]): Html {
+  const names = [...new Set(results.flatMap(({ metrics }) => Object.keys(metrics)))];
+  const line = (name: Html, of: (result: ReportResult) => number | undefined) =>
+    html`<tr><th scope="row">${name}</th>${results.map((result) => cell(of(result)))}</tr>
+`;
+  return html`<section id="metrics" aria-labelledby="metrics-title">
+<h2 id="metrics-title">Metrics</h2>
+<div class="scroll" role="region" aria-labelledby="metrics-title" tabindex="0">
+<table>
+<thead><tr><td></td>${subjects.map(({ title }) => html`<th scope="col">${titleOf(title)}</th>`)}</tr></thead>
+<tbody class="main">
+${line(html`loss`, ({ loss }) => loss)}${line(html`gradient norm`, ({ gradNorm }) => gradNorm)}</tbody>
+<tbody>
+${names.map((name) => line(html`<code>${breakable(name)}</code>`, ({ metrics }) => metrics[name]))}</tbody>
+</table>
+</div>
+</section>`;
+}
+
+/** A subject's title, broken before its options only. */
+export function titleOf(title: string): Html {
+  return html`${title.split(/ (?=--)/).map((part, i) => html`${i > 0 && ' '}<code>${part}</code>`)}`;
+}
+
+/** A metric's name, that may break after slashes and underscores. */
+function breakable(name: string): Html[] {
+  return name.split(/(?<=[/_])/).map((part) => html`${part}<wbr>`);
+}
+
+function cell(value: number | undefined): Html {
+  if (value === undefined) return html`<td>–</td>`;
+  return html`<td><data value="${String(value)}" title="${String(value)}">${full(value)}</data></td>`;
+}
