@@ -12,11 +12,15 @@ import type { Sketch } from './sketch.js';
 export function curvesSection(subjects: readonly ReportSubject[], facts: DataFacts, data: PageData): Html {
   const range = rangeOf(facts.logRatios);
   const density = facts.logRatios && densityOf(facts.logRatios, range);
+  const sampled = subjects.map(({ curve }) => sampleCurve(curve, range));
   return html`<section id="curves" aria-labelledby="curves-title">
 <h2 id="curves-title">Loss and gradient over the ratio</h2>
-<p>The loss of a rollout that is a single token, and its gradient by the token’s log-probability, for advantages of 1 and −1.
+${
+  sampled.some((points) => points !== undefined) &&
+  html`<p>The loss of a rollout that is a single token, and its gradient by the token’s log-probability, for advantages of 1 and −1.
 ${density && html`The grey area shows where the data’s ratios lie, token by token. `}<span class="hint">Drag over a chart to zoom in, double-click to go back.</span></p>
-${subjects.map((subject, i) => subjectCurves(subject, i, range, density, data))}
+`
+}${subjects.map((subject, i) => subjectCurves(subject, sampled[i], `curves-${i}`, density, data))}
 </section>`;
 }
 
@@ -39,16 +43,14 @@ function densityOf(logRatios: Sketch, { low, high }: { low: number; high: number
 
 function subjectCurves(
   { title, curve }: ReportSubject,
-  index: number,
-  range: { low: number; high: number },
+  points: readonly CurvePoint[] | undefined,
+  id: string,
   density: CurvesData['density'],
   data: PageData,
 ): Html {
-  const points = sampleCurve(curve, range);
-  const id = `curves-${index}`;
   if (!points)
     return html`<section class="subject" aria-labelledby="${id}"><h3 id="${id}">${titleOf(title)}</h3>
-<p class="note">It is none of a single token’s ratio and advantage, so there is nothing to draw.</p></section>
+<p class="note">Its loss is not one of a token’s ratio and advantage, so there is nothing to draw.</p></section>
 `;
   const values = curveAt(curve, RATIOS)!;
   return html`<section class="subject" aria-labelledby="${id}"><h3 id="${id}">${titleOf(title)}</h3>
@@ -98,7 +100,7 @@ function figure(
   return html`<figure aria-labelledby="chart-${number}-name">
 <figcaption><h4 id="chart-${number}-name">${name}</h4></figcaption>
 <div class="plot" data-chart="${number}" role="img" aria-label="${name} over the ratio, a line for advantage 1 and one for advantage −1. The values are in the table below."></div>
-<p class="readout legend" data-readout="${number}"><span class="key positive">A = 1 <output data-slot="positive"></output></span> <span class="key negative">A = −1 <output data-slot="negative"></output></span> ${
+<p class="readout legend" data-readout="${number}"><span class="key positive">A = 1<output data-slot="positive"></output></span> <span class="key negative">A = −1<output data-slot="negative"></output></span> ${
     density && html`<span class="key density">tokens</span> `
   }<output data-slot="ratio"></output></p>
 </figure>

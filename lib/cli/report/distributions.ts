@@ -32,7 +32,7 @@ export function distributionsSection(
 <h2 id="distributions-title">Distributions</h2>
 ${warnings(shown)}${
   !facts.logRatios &&
-  html`<p class="note">There are no ratios: no subject reads old log-probabilities.</p>
+  html`<p class="note">There are no ratios, as no old log-probabilities were read.</p>
 `
 }<div class="figures">
 ${shown.filter(({ sketch }) => sketch.count > 0).map((one) => figure(one, data))}</div>
@@ -112,8 +112,10 @@ function figure(distribution: Distribution, data: PageData): Html {
   const number = data.charts.push(chart) - 1;
   const value = ratio ? (x: number) => short(Math.exp(x)) : short;
   const summary =
-    `Median ${value(sketch.quantile(0.5))}; 98% of ${noun}s from ${value(sketch.quantile(0.01))} ` +
-    `to ${value(sketch.quantile(0.99))}.`;
+    sketch.min === sketch.max
+      ? `All ${noun}s: ${value(sketch.min)}.`
+      : `Median ${value(sketch.quantile(0.5))}; 98% of ${noun}s from ${value(sketch.quantile(0.01))} ` +
+        `to ${value(sketch.quantile(0.99))}.`;
   const notes = [
     ...(!zeros && sketch.zeros > 0
       ? [`Not drawn: ${counted(sketch.zeros, noun)} of gradient 0 (${percent(sketch.zeros / sketch.count)}).`]
@@ -124,12 +126,8 @@ function figure(distribution: Distribution, data: PageData): Html {
 <figcaption><h3 id="chart-${number}-name">${name}${of !== undefined && html` <span class="of">${titleOf(of)}</span>`}</h3></figcaption>
 <div class="y-title" aria-hidden="true">${noun}s</div>
 <div class="plot" data-chart="${number}" role="img" aria-label="Histogram of ${noun}s by ${label}. ${summary}"></div>
-<p class="readout" data-readout="${number}">${summary}</p>
-${
-  notes.length > 0 &&
-  html`<p class="note">${notes.join(' ')}</p>
-`
-}</figure>
+<p class="readout" data-readout="${number}">${[summary, ...notes].join(' ')}</p>
+</figure>
 `;
 }
 

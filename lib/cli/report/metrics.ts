@@ -5,7 +5,11 @@ import { full } from './numbers.js';
 
 /** A table with a column for each subject. */
 export function metricsSection(subjects: readonly ReportSubject[], results: readonly ReportResult[]): Html {
-  const names = [...new Set(results.flatMap(({ metrics }) => Object.keys(metrics)))];
+  const having = new Map<string, number>();
+  for (const { metrics } of results)
+    for (const name of Object.keys(metrics)) having.set(name, (having.get(name) ?? 0) + 1);
+  // Those first that the most have.
+  const names = [...having].sort(([, a], [, b]) => b - a).map(([name]) => name);
   const line = (name: Html, of: (result: ReportResult) => number | undefined) =>
     html`<tr><th scope="row">${name}</th>${results.map((result) => cell(of(result)))}</tr>
 `;
@@ -25,7 +29,7 @@ ${names.map((name) => line(html`<code>${breakable(name)}</code>`, ({ metrics }) 
 
 /** A subject's title, broken before its options only. */
 export function titleOf(title: string): Html {
-  return html`${title.split(/ (?=--)/).map((part, i) => html`${i > 0 && ' '}<code>${part}</code>`)}`;
+  return html`${title.split(/ (?=--)/).map((part, i) => html`<code>${i > 0 && ' '}${part}</code>`)}`;
 }
 
 /** A metric's name, that may break after slashes and underscores. */

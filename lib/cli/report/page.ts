@@ -168,6 +168,8 @@ function histogram(chart: HistogramData, readout: HTMLElement) {
       readout.textContent = idle;
       return;
     }
+    // Its place is kept, that nothing moves.
+    readout.style.minHeight ||= `${readout.offsetHeight}px`;
     const share = total > 0 ? Number(((100 * n) / total).toPrecision(2)) : 0;
     readout.textContent = `${value(edges[bin!]!)} to ${value(edges[bin! + 1]!)}: ${Math.round(n).toLocaleString('en')} ${unit}${Math.round(n) === 1 ? '' : 's'}, ${share}%`;
   };
@@ -345,6 +347,11 @@ function show(token: Element): void {
   tip.hidden = false;
   token.classList.add('at');
   shown = token;
+  place(token);
+}
+
+/** Puts the numbers under a token, or above it where there is no room. */
+function place(token: Element): void {
   const { left, top, bottom } = token.getClientRects()[0] ?? token.getBoundingClientRect();
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(4, Math.min(left, innerWidth - width - 8))}px`;
@@ -381,7 +388,7 @@ document.addEventListener('pointerover', ({ target }) => {
   if (token) show(token);
   else hide();
 });
-addEventListener('scroll', hide, { passive: true });
+addEventListener('scroll', () => shown && place(shown), { passive: true });
 document.addEventListener('keydown', (event) => {
   const strip =
     event.target instanceof HTMLElement && event.target.dataset.strip !== undefined && event.target;

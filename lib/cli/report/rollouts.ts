@@ -133,11 +133,12 @@ class Painter {
       const classes = i === row.peak - first ? `${shade} peak` : shade;
       return html`<i class="${classes}">${texts && markedUp(texts[i]!)}</i>`;
     });
+    const kind = row.tokens.texts ? 'text words' : texts ? 'text' : 'cells';
     const after = row.length - first - grad.length;
     const name = this.#titles.length > 1 && gradients.length > 1 ? this.#titles[subject]! : undefined;
     return html`<div class="block"><p class="block-name">${texts ? 'Response' : 'Tokens'}${name !== undefined && html` <span class="of">${titleOf(name)}</span>`}</p>${
       first > 0 && html`<p class="note">${counted(first, 'token')} before …</p>`
-    }<div class="strip ${texts ? 'text' : 'cells'}" dir="auto" data-strip="${number}" tabindex="0" role="group" aria-label="${counted(grad.length, 'token')} coloured by gradient, largest at token ${row.peak + 1}; arrow keys go through them">${tokens}</div>${
+    }<div class="strip ${kind}" dir="auto" data-strip="${number}" tabindex="0" role="group" aria-label="${counted(grad.length, 'token')} coloured by gradient, largest at token ${row.peak + 1}; arrow keys go through them">${tokens}</div>${
       after > 0 && html`<p class="note">… and ${counted(after, 'more token')}</p>`
     }</div>
 `;

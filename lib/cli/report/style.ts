@@ -67,9 +67,10 @@ tr > :first-child { position: sticky; left: 0; background: var(--page); padding:
 th { font-weight: 400; }
 thead th { color: var(--soft); border-bottom: 1px solid var(--line); line-height: 1.3; }
 thead td { border-bottom: 1px solid var(--line); }
-thead code { display: inline-block; max-width: 14rem; }
+thead code { display: block; width: max-content; max-width: 16rem; margin-left: auto; text-align: right; }
 tbody th { min-width: 7.5rem; }
 tbody code { overflow-wrap: break-word; }
+@media (min-width: 48rem) { tbody th { white-space: nowrap; } tbody wbr { display: none; } }
 tbody tr + tr > *, tbody + tbody > tr:first-child > * { border-top: 1px solid var(--grid); }
 tbody.main td, tbody.main th { font-weight: 600; }
 details { margin-top: 1rem; }
@@ -82,9 +83,11 @@ figure { min-width: 0; break-inside: avoid; }
 figcaption { margin-bottom: 0.25rem; }
 .y-title { font-size: 0.75rem; color: var(--soft); }
 .plot { height: 14rem; position: relative; }
-.readout { min-height: 3em; margin-top: 0.125rem; color: var(--soft); font-variant-numeric: tabular-nums; }
-.legend { min-height: 1.5em; display: flex; flex-wrap: wrap; gap: 0 1rem; align-content: flex-start; }
+.readout { margin-top: 0.125rem; color: var(--soft); font-variant-numeric: tabular-nums; }
+@media (max-width: 40rem) { .legend { min-height: 3em; } }
+.legend { display: flex; flex-wrap: wrap; gap: 0 1rem; align-content: flex-start; }
 .legend output { color: var(--text); }
+.key output:not(:empty)::before { content: ": "; }
 .key::before { content: ""; display: inline-block; width: 1.5rem; margin-right: 0.4rem; vertical-align: 0.25em; border-top: 2px solid; }
 .key.positive::before { border-color: var(--up); }
 .key.negative::before { border-color: var(--down); border-top-style: dashed; }
@@ -94,7 +97,7 @@ figcaption { margin-bottom: 0.25rem; }
 
 .scale { display: flex; flex-wrap: wrap; align-items: center; gap: 0.25rem 0.6rem; margin-top: 0.5rem; font-size: 0.875rem; max-width: none; font-variant-numeric: tabular-nums; }
 .shades { display: inline-flex; border: 1px solid var(--line); }
-.shades i { width: 0.75rem; height: 1rem; }
+.shades i { width: clamp(0.4rem, 1.8vw, 0.75rem); height: 1rem; }
 .up { color: var(--up); } .down { color: var(--down); }
 .rollout { margin-top: 1rem; padding: 1rem clamp(0.75rem, 2vw, 1.25rem); background: var(--panel); border: 1px solid var(--line); border-radius: 0.5rem; }
 .rollout h4 { overflow-wrap: anywhere; }
@@ -107,6 +110,8 @@ dl > div { display: flex; gap: 0.4rem; }
 .prompt { color: var(--soft); }
 .strip i { font-style: normal; }
 .text.strip i { padding: 0.15em 0; -webkit-box-decoration-break: clone; box-decoration-break: clone; }
+/* Where tokens are words, it shows where each ends. */
+.words i { border-right: 1px solid var(--panel); }
 .cells { display: flex; flex-wrap: wrap; gap: 1px; padding: 0.25rem 0; }
 .cells i { width: 0.875rem; height: 1.125rem; }
 .cells .z { background: var(--grid); }
@@ -126,8 +131,10 @@ ${shades}
 @media (hover: none) { .hint { display: none; } }
 @media print {
   @page { margin: 15mm; }
-  body { max-width: none; padding: 0; font-size: 0.8125rem; background: none; }
-  nav, .hint, #tip { display: none; }
+  :root { font-size: 81.25%; }
+  body { max-width: none; padding: 0; background: none; }
+  tr > :first-child { background: none; }
+  nav, .hint, #tip, details:not([open]) { display: none; }
   .strip i, .shades i, .key::before, .m { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   .figures, .figures.two { grid-template-columns: 1fr 1fr; gap: 1rem 1.5rem; }
   .scroll { overflow: visible; }
