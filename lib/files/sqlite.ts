@@ -157,7 +157,9 @@ async function openWithNode(file: string): Promise<Source | undefined> {
 }
 
 async function openWithDuckDB(file: string): Promise<Source> {
-  const database = await connectDuckDB(file);
+  const database = await connectDuckDB(
+    `${file} (which Node ${process.versions.node} cannot read by itself, as 22.13 and newer can)`,
+  );
   const { connection } = database;
   try {
     await loadExtension(file, database);

@@ -1,5 +1,6 @@
 /** Files that are cut off, broken or made to do harm: an error that says what is wrong, and never a crash. */
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,6 +12,9 @@ import { readRollouts } from '../../lib/files/index.js';
 import { LossError } from '../../lib/index.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
+
+const LIBRARY = new URL('../../lib/files/index.ts', import.meta.url).href;
+const dataOf = (script: string) => `data:text/javascript,${encodeURIComponent(script)}`;
 
 describe('hostile files', () => {
   let directory: string;
@@ -297,6 +301,27 @@ describe('hostile files', () => {
       await refuses(fileOf('bad.parquet', '{"logprobs":[-1]}'), /cannot be read: .*bad\.parquet/);
       await refuses(fileOf('bad.parquet', ''), /cannot be read/);
       await refuses(join(directory, 'nowhere.parquet'), /cannot be read: ENOENT/);
+    });
+
+    it('say what to install where DuckDB is not', () => {
+      const without = `export async function resolve(name, context, next) {
+        if (name === '@duckdb/node-api') throw new Error('it is not there');
+        return next(name, context);
+      }`;
+      const hooks = `import { register } from 'node:module'; register(${JSON.stringify(dataOf(without))});`;
+      const script = `import { readRollouts } from ${JSON.stringify(LIBRARY)};
+        await readRollouts([process.argv[1]]).catch(({ code, message }) => console.log(code, message));`;
+      const file = fileOf('good.parquet', 'PAR1');
+      const { stdout, stderr } = spawnSync(
+        process.execPath,
+        ['--import', 'tsx', '--import', dataOf(hooks), '--input-type=module', '-e', script, file],
+        { encoding: 'utf8' },
+      );
+      assert.match(
+        stdout,
+        /^ERR_INVALID_INPUT .*good\.parquet: expected DuckDB .*npm install @duckdb\/node-api.*it is not there/,
+        stderr,
+      );
     });
 
     it('are no SQLite, or have no table to read', async () => {

@@ -1,4 +1,4 @@
-// Gradients as Parquet, through a table of DuckDB's, which needs no more memory than DuckDB takes for itself.
+// Gradients as Parquet, through a table of DuckDB's on the disk.
 import { join } from 'node:path';
 import { connectDuckDB, type DuckDB, sql } from '../duckdb.js';
 import type { WriteStaged } from './gradients.js';
@@ -9,6 +9,8 @@ export const writeParquet: WriteStaged = async (staging, file, { name }) => {
   const database = await connectDuckDB(name, join(staging.directory, 'table.db'));
   try {
     const { connection, duckdb } = database;
+    const atOnce = MOST_ROWS * staging.longest * Float32Array.BYTES_PER_ELEMENT;
+    await connection.run(`SET memory_limit = '${Math.ceil((LEAST_MEMORY + COPIES * atOnce) / 1e6)}MB'`);
     const ids = staging.idColumns();
     const types: Readonly<Record<IdKind, DuckDB.DuckDBType>> = {
       integer: duckdb.BIGINT,
@@ -47,6 +49,7 @@ export const writeParquet: WriteStaged = async (staging, file, { name }) => {
       });
       appender.appendDataChunk(chunk);
       appender.flushSync();
+      chunk.reset();
       rows = [];
       tokens = 0;
     };
@@ -68,8 +71,10 @@ export const writeParquet: WriteStaged = async (staging, file, { name }) => {
   }
 };
 
-// What a chunk of DuckDB's holds.
+// What a chunk of DuckDB's holds. It works on several at a time; what else it would keep of the table goes to the disk.
 const MOST_ROWS = 2048;
+const COPIES = 16;
+const LEAST_MEMORY = 200e6;
 const TOKENS_AT_ONCE = 1 << 18;
 // A reader has a row group in its memory.
 const TOKENS_IN_A_GROUP = 1 << 22;
