@@ -12,6 +12,30 @@ export interface NativeAdvantage {
   readonly __advantage: unique symbol;
 }
 
+/**
+ * The CUDA devices of the machine. Compute capabilities are 10·major + minor; versions are of CUDA, 1000·major +
+ * 10·minor, and 0 where there is none.
+ */
+export interface NativeCudaDevices {
+  devices: {
+    index: number;
+    description: string;
+    /** In bytes. */
+    memory: number;
+    capability: number;
+    /** What this build has code for. */
+    leastCapability: number;
+  }[];
+  /** The newest that the driver knows. */
+  driverVersion: number;
+  /** That of this build, which a driver must know at least. */
+  buildVersion: number;
+  /** Of no device: why. */
+  obstacle?: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'failed';
+  /** The same in words. */
+  message?: string;
+}
+
 /** A batch that lies on a CUDA device. */
 export interface NativeResident {
   readonly __resident: unique symbol;
@@ -154,6 +178,8 @@ export interface NativeCall {
 }
 
 export interface NativeBinding {
+  /** The package's, of which the module was built. */
+  readonly version: string;
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
@@ -224,11 +250,8 @@ export interface NativeBinding {
   /** At most this many threads compute at once. */
   setThreads(threads: number): void;
   cpu(): { cores: number; threads: number; isa: string };
-  /** The CUDA devices; where there is none, the reason. */
-  cudaDevices(): {
-    devices: { index: number; description: string; memory: number; computeCapability: string }[];
-    reason?: string;
-  };
+  /** The CUDA devices. */
+  cudaDevices(): NativeCudaDevices;
   /** Bytes per second that a device copies within its memory, each byte counted as read and as written. */
   copyBandwidth(device: number, bytes: number): number;
   /**

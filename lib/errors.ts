@@ -18,7 +18,9 @@ export type LossErrorCode =
   /** The host's or the device's memory ran out. */
   | 'ERR_OUT_OF_MEMORY'
   /** An AbortSignal ended the call. */
-  | 'ERR_ABORTED';
+  | 'ERR_ABORTED'
+  /** The native module is not there, or does not load; thrown where the package is imported. */
+  | 'ERR_NATIVE_LOAD';
 
 /** Every error that this package throws on purpose. */
 export class LossError extends Error {

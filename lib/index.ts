@@ -66,6 +66,7 @@ export { type Counts, type Normalizer, type RowCounts, sumCounts } from './count
 export {
   type CpuDevice,
   type CudaDevice,
+  type CudaObstacle,
   type Device,
   devices,
   type NoCudaDevice,

@@ -4,6 +4,7 @@ import { styleText } from 'node:util';
 import { Command, CommanderError } from 'commander';
 import { LossError, type LossErrorCode } from '../errors.js';
 import { description, version } from './about.js';
+import { addBuild } from './build.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note } from './output.js';
 
@@ -34,10 +35,11 @@ async function run(words: readonly string[]): Promise<number> {
     .showHelpAfterError('Add --help for the options and examples.')
     .configureHelp({ styleTitle: (text) => styleText('bold', text) })
     .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
+  addBuild(program);
   try {
-    // Imported here, as the library may not load where the native module does not.
-    const { addCommands } = await import('./commands.js');
-    await program.parseAsync(addCommands(program, words), { from: 'user' });
+    // Imported here, as the library does not load where there is no native module, which build is to make.
+    const left = words[0] === 'build' ? words : (await import('./commands.js')).addCommands(program, words);
+    await program.parseAsync(left, { from: 'user' });
     return 0;
   } catch (error) {
     // Commander has printed what it has to say.

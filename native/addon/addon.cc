@@ -189,6 +189,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   const auto add = [&](const char* name, auto function) {
     exports.Set(name, Napi::Function::New(env, function, name));
   };
+  exports.Set("version", POLICY_LOSS_VERSION);
   add("createFunction", create_function);
   add("valueNames", function_value_names);
   add("evaluate", [](const Napi::CallbackInfo& info) { return evaluate(info, true); });

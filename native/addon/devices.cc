@@ -303,24 +303,35 @@ Napi::Value copy_bandwidth(const Napi::CallbackInfo& info) {
   return perform(info, work, false);
 }
 
+// cudaDevices(): see binding.d.ts.
 Napi::Value cuda_devices(const Napi::CallbackInfo& info) {
+  static constexpr const char* obstacles[] = {nullptr,     "built-without-cuda", "no-driver", "old-driver",
+                                              "no-device", "failed"};
   const Napi::Env env = info.Env();
   cuda::Problem problem;
+  const cuda::DeviceCount count = cuda::count_devices(&problem);
   Napi::Object result = Napi::Object::New(env);
   Napi::Array devices = Napi::Array::New(env);
-  const int count = cuda::device_count(&problem);
-  for (int device = 0; device < count; ++device) {
+  for (int device = 0; device < count.count; ++device) {
     cuda::DeviceInfo found;
     if (cuda::device_info(device, &found, &problem) != cuda::Status::kOk) continue;
     Napi::Object entry = Napi::Object::New(env);
     entry.Set("index", device);
     entry.Set("description", found.name);
     entry.Set("memory", static_cast<double>(found.memory));
-    entry.Set("computeCapability", std::to_string(found.major) + "." + std::to_string(found.minor));
+    entry.Set("capability", found.capability);
+    entry.Set("leastCapability", found.least_capability);
     devices.Set(devices.Length(), entry);
   }
   result.Set("devices", devices);
-  if (devices.Length() == 0) result.Set("reason", static_cast<const char*>(problem.message));
+  result.Set("driverVersion", count.driver_version);
+  result.Set("buildVersion", count.build_version);
+  if (devices.Length() == 0) {
+    const cuda::Obstacle obstacle =
+        count.obstacle == cuda::Obstacle::kNone ? cuda::Obstacle::kFailed : count.obstacle;
+    result.Set("obstacle", obstacles[static_cast<int>(obstacle)]);
+    result.Set("message", static_cast<const char*>(problem.message));
+  }
   return result;
 }
 

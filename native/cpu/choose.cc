@@ -1,5 +1,11 @@
+// Which of the builds of the inner loops runs here: the widest that processor and operating system have, or the
+// one that POLICY_LOSS_ISA names.
 #include <cstdlib>
 #include <cstring>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "cpu/target.h"
 
@@ -21,19 +27,33 @@ struct Candidate {
   bool runs_here;
 };
 
-// __builtin_cpu_supports asks the operating system too: a register file that it does not save is not
-// supported.
+#if defined(__x86_64__)
+// What a build may use, by the bits of cpuid's answers; each list is whole for its level (x86-64-v3, x86-64-v4).
+constexpr unsigned kLevel3Leaf1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
+constexpr unsigned kLevel3Leaf7 = bit_BMI | bit_AVX2 | bit_BMI2;
+constexpr unsigned kLevel4Leaf7 = bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;
+constexpr unsigned kLevel3Extended = 1u << 5;  // LZCNT
+// Registers that the operating system keeps for a thread: those of SSE and AVX, and all of AVX-512.
+constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6;
+
+// 2 to 4; processors made since 2009 have 2. The compilers' own ways to ask are not there with each of them.
+int x86_level() {
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & kLevel3Leaf1) != kLevel3Leaf1) return 2;
+  unsigned state, high;
+  __asm__("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
+  if ((state & kAvxState) != kAvxState) return 2;
+  if (!__get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx) || (ecx & kLevel3Extended) == 0) return 2;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (ebx & kLevel3Leaf7) != kLevel3Leaf7) return 2;
+  return (ebx & kLevel4Leaf7) == kLevel4Leaf7 && (state & kAvx512State) == kAvx512State ? 4 : 3;
+}
+#endif
+
 const Candidate* candidates() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
+  static const int level = x86_level();
   static const Candidate all[] = {
-      {&target_avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                           __builtin_cpu_supports("avx512cd")},
-      {&target_avx2,
-       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")},
-      {&target_sse4, true},
-      {nullptr, false}};
+      {&target_avx512, level >= 4}, {&target_avx2, level >= 3}, {&target_sse4, true}, {nullptr, false}};
 #else
   static const Candidate all[] = {{&target_neon, true}, {nullptr, false}};
 #endif

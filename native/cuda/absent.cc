@@ -13,9 +13,9 @@ Status no_device(Problem* problem) {
 
 }  // namespace
 
-int device_count(Problem* problem) {
+DeviceCount count_devices(Problem* problem) {
   no_device(problem);
-  return 0;
+  return {0, Obstacle::kBuiltWithout, 0, 0};
 }
 
 Status device_info(int, DeviceInfo*, Problem* problem) {

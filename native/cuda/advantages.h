@@ -1,8 +1,6 @@
 // One advantage function on a device: its inputs there, its kernels in their order, its results.
 #pragma once
 
-#include <vector>
-
 #include "cuda/context.h"
 
 namespace policy_loss::cuda {
@@ -62,7 +60,9 @@ class AdvantageRun {
   int64_t rows_;
   AdvantagePass pass_{};
   NotFinite bad_;  // as found when the inputs were sent
-  std::vector<Buffer> rooms_;
+  // As many as the function takes that needs most.
+  Buffer rooms_[16];
+  int rooms_in_use_ = 0;
 };
 
 }  // namespace policy_loss::cuda

@@ -7,11 +7,10 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <mutex>
 
 #include "advantage/advantage.h"
+#include "cuda/host.h"
 #include "cuda/kernels.h"
 
 namespace policy_loss::cuda {
@@ -123,7 +122,7 @@ class Context {
   // Runs body as the only one on this device. What it throws leaves the device ready for the next call.
   template <class Body>
   void run(Body body) {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     check(cudaSetDevice(device_));
     try {
       body();
@@ -323,10 +322,10 @@ class Context {
 
   // Most waits are shorter than it takes to put a thread to sleep; the others should cost no core.
   static void wait(cudaEvent_t event) {
-    const auto patience = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+    const long long patience = now() + 50'000;
     cudaError_t state;
     while ((state = cudaEventQuery(event)) == cudaErrorNotReady)
-      if (std::chrono::steady_clock::now() > patience) {
+      if (now() > patience) {
         state = cudaEventSynchronize(event);
         break;
       }
@@ -342,7 +341,7 @@ class Context {
 
   const int device_;
   int multiprocessors_ = 0;
-  std::mutex mutex_;
+  Mutex mutex_;
   cudaStream_t compute_ = nullptr, copy_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   cudaEvent_t copied_ = nullptr, computed_ = nullptr;

@@ -20,14 +20,26 @@ struct Problem {
   char message[256] = {};
 };
 
+// Why there is no device.
+enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevice, kFailed };
+
+// The devices that the driver knows, whether they can be used or not. Versions are of CUDA, as 1000·major +
+// 10·minor, and 0 where there is none: the newest that the driver knows, and that of this build, which a driver
+// must know at least.
+struct DeviceCount {
+  int count = 0;
+  Obstacle obstacle = Obstacle::kNone;
+  int driver_version = 0, build_version = 0;
+};
+DeviceCount count_devices(Problem* problem);
+
+// Compute capabilities are 10·major + minor.
 struct DeviceInfo {
   char name[256] = {};
-  int64_t memory = 0;        // bytes
-  int major = 0, minor = 0;  // compute capability
+  int64_t memory = 0;  // bytes
+  int capability = 0;
+  int least_capability = 0;  // that this build has code for
 };
-
-// How many devices there are. Of none, problem says why: no driver, one too old for this build, no device.
-int device_count(Problem* problem);
 Status device_info(int device, DeviceInfo* info, Problem* problem);
 
 // engine/groups.h's Groups in plain words, and the sample deviation of all their units' rewards.

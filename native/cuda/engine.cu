@@ -1,10 +1,7 @@
 // CUDA's host side: the passes of a call in their order, behind the face of cuda.h.
 #include <algorithm>
 #include <cstdio>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <vector>
+#include <utility>
 
 #include "cuda/advantages.h"
 
@@ -23,23 +20,27 @@ Status guarded(Problem* problem, Body body) {
   } catch (const Failure& failure) {
     say(problem, failure.message);
     return failure.status;
-  } catch (const std::bad_alloc&) {
+  } catch (...) {
+    // All else that is ever thrown here is operator new's.
     say(problem, "out of memory");
     return Status::kOutOfMemory;
   }
 }
 
+// More than any machine has.
+constexpr int kMostDevices = 256;
+
 // A context is never destroyed: CUDA may be gone before the process's static objects are.
 Context& context_of(int device) {
-  static std::mutex mutex;
-  static std::vector<Context*> contexts;
-  std::lock_guard lock(mutex);
-  if (contexts.empty()) {
+  static Mutex mutex;
+  static Context* contexts[kMostDevices];
+  static int count = -1;
+  const Lock lock(mutex);
+  if (count < 0) {
     Problem problem;
-    contexts.resize(static_cast<size_t>(device_count(&problem)));
+    count = std::min(count_devices(&problem).count, kMostDevices);
   }
-  if (device < 0 || device >= static_cast<int>(contexts.size()))
-    throw Failure{Status::kNoDevice, "there is no such device"};
+  if (device < 0 || device >= count) throw Failure{Status::kNoDevice, "there is no such device"};
   if (!contexts[device]) contexts[device] = new Context(device);
   return *contexts[device];
 }
@@ -181,18 +182,28 @@ struct Resident {
   DeviceInputs inputs;
 };
 
-int device_count(Problem* problem) {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count > 0) return count;
+DeviceCount count_devices(Problem* problem) {
+  DeviceCount found;
+  const cudaError_t error = cudaGetDeviceCount(&found.count);
+  cudaDriverGetVersion(&found.driver_version);
+  cudaRuntimeGetVersion(&found.build_version);
   cudaGetLastError();
+  if (error == cudaSuccess && found.count > 0) return found;
+  found.count = 0;
   // The runtime calls a driver that is not there one too old.
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+  if (found.driver_version == 0) {
+    found.obstacle = Obstacle::kNoDriver;
     say(problem, "this machine has no CUDA driver");
+    return found;
+  }
+  if (error == cudaErrorInsufficientDriver)
+    found.obstacle = Obstacle::kOldDriver;
+  else if (error == cudaErrorNoDevice || error == cudaSuccess)
+    found.obstacle = Obstacle::kNoDevice;
   else
-    say(problem, cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
-  return 0;
+    found.obstacle = Obstacle::kFailed;
+  say(problem, cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
+  return found;
 }
 
 Status device_info(int device, DeviceInfo* info, Problem* problem) {
@@ -201,8 +212,8 @@ Status device_info(int device, DeviceInfo* info, Problem* problem) {
     check(cudaGetDeviceProperties(&properties, device));
     std::snprintf(info->name, sizeof info->name, "%s", properties.name);
     info->memory = static_cast<int64_t>(properties.totalGlobalMem);
-    info->major = properties.major;
-    info->minor = properties.minor;
+    info->capability = 10 * properties.major + properties.minor;
+    info->least_capability = POLICY_LOSS_LEAST_CAPABILITY;
   });
 }
 
@@ -210,25 +221,25 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
               Resident** resident, Problem* problem) {
   return guarded(problem, [&] {
     Context& context = context_of(device);
-    auto result = std::make_unique<Resident>();
-    result->device = device;
+    Resident result;
+    result.device = device;
     context.run([&] {
       constexpr unsigned all = (1u << kColumns) - 1;
-      result->batch = context.allocate_batch(host, all);
-      send_in_chunks(context, host, result->batch, kSpanStep, abort, [](int64_t, int64_t) {});
+      result.batch = context.allocate_batch(host, all);
+      send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
       // Log-probabilities of the policy that sampled are the batch's own.
-      result->advantage_columns = context.allocate_columns(inputs.tokens, all & ~(1u << kSampledLogprob));
-      send_in_chunks(context, inputs.tokens, result->advantage_columns, kSpanStep, abort,
+      result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~(1u << kSampledLogprob));
+      send_in_chunks(context, inputs.tokens, result.advantage_columns, kSpanStep, abort,
                      [](int64_t, int64_t) {});
-      result->inputs = send_inputs(context, inputs);
-      BatchView& view = result->inputs.view.tokens;
-      view = result->advantage_columns.view;
-      view.layout = result->batch.view.layout;
-      view.mask = result->batch.view.mask;
-      view.column[kSampledLogprob] = result->batch.view.column[kOldLogprob];
-      result->inputs.tokens = result->batch.tokens;
+      result.inputs = send_inputs(context, inputs);
+      BatchView& view = result.inputs.view.tokens;
+      view = result.advantage_columns.view;
+      view.layout = result.batch.view.layout;
+      view.mask = result.batch.view.mask;
+      view.column[kSampledLogprob] = result.batch.view.column[kOldLogprob];
+      result.inputs.tokens = result.batch.tokens;
     });
-    *resident = result.release();
+    *resident = new Resident(std::move(result));
   });
 }
 
@@ -265,17 +276,18 @@ Status evaluate(const Resident* resident, const Request& request, const Call& ca
     Context& context = context_of(resident->device);
     context.run([&] {
       check_abort(call.abort);
-      std::optional<AdvantageRun> run;
-      if (call.advantage) {
-        const AdvantageCall& wanted = call.advantage_call;
-        run.emplace(context, resident->inputs, *call.advantage,
-                    wanted.advantages || looks_under_mask(request.loss), wanted.returns != nullptr);
-      }
-      Evaluation evaluation(context, resident->batch, request, call.copies, call);
-      if (run) evaluation.use(*run);
-      evaluation.sum_rows(0, resident->batch.tokens);
-      evaluation.launch();
-      if (!run || run->fetch(call.advantage_call, call.abort)) evaluation.fetch();
+      const auto evaluate_with = [&](AdvantageRun* run) {
+        Evaluation evaluation(context, resident->batch, request, call.copies, call);
+        if (run) evaluation.use(*run);
+        evaluation.sum_rows(0, resident->batch.tokens);
+        evaluation.launch();
+        if (!run || run->fetch(call.advantage_call, call.abort)) evaluation.fetch();
+      };
+      if (!call.advantage) return evaluate_with(nullptr);
+      const AdvantageCall& wanted = call.advantage_call;
+      AdvantageRun run(context, resident->inputs, *call.advantage,
+                       wanted.advantages || looks_under_mask(request.loss), wanted.returns != nullptr);
+      evaluate_with(&run);
     });
   });
 }

@@ -5,6 +5,6 @@ const [, first] = devices();
 if (first?.available) {
   console.log(`${first.name}: ${first.description}`);
 } else {
-  console.error(`There is no CUDA device to test: ${first?.reason}`);
+  console.error(`There is no CUDA device to test: ${first?.reason.message}`);
   process.exitCode = 1;
 }

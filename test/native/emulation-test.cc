@@ -687,7 +687,7 @@ void test_errors() {
   call.result = &result;
   cuda::Problem problem;
   const cuda::Request request = cuda::request_of(function, {}, {});
-  expect(cuda::device_count(&problem) == 1, "one emulated device");
+  expect(cuda::count_devices(&problem).count == 1, "one emulated device");
   for (const int device : {-1, 1})
     expect(cuda::evaluate_host(device, data->view, request, call, &problem) == cuda::Status::kNoDevice,
            "a device that does not exist");

@@ -26,6 +26,8 @@ std::recursive_mutex mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 constexpr int kWarp = 32;
+// Of CUDA.
+constexpr int kVersion = 13000;
 // Not a power of two: all stacks' tops would share one set of the cache.
 constexpr size_t kStackBytes = 32 * 1024 + 192;
 
@@ -390,12 +392,21 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = kVersion;
+  return cudaSuccess;
+}
+
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 1;
+  *version = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DRIVER", kVersion));
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver < kVersion) return cudaErrorInsufficientDriver;
   *count = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DEVICES", 1));
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
@@ -404,7 +415,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   int count = 0;
   cudaGetDeviceCount(&count);
   if (device < 0 || device >= count) return cudaErrorInvalidDevice;
-  *properties = {"emulated", device_memory(), 0, 0, 2};
+  const int capability = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_CAPABILITY", 90));
+  *properties = {"emulated", device_memory(), capability / 10, capability % 10, 2};
   return cudaSuccess;
 }
 

@@ -1,0 +1,85 @@
+// `policy-loss build`: the native module from the sources that the package carries, for systems that no prebuilt
+// binary is for, or with CUDA where the prebuilt one has none. Nothing here needs the native module.
+import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { delimiter, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Command } from 'commander';
+import { LossError } from '../errors.js';
+import { EXIT_CODES, examplesHelp } from './help.js';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const require = createRequire(import.meta.url);
+
+// What builds it, and is not installed with the package; versions are those that it is developed with.
+const TOOLS = ['cmake-js', 'node-addon-api'] as const;
+
+/** Adds the command to a program. */
+export function addBuild(program: Command): void {
+  program
+    .command('build')
+    .summary('build the native module from source')
+    .description(
+      'Builds the native module from the sources in the package, into its folder; it is loaded from then on in the ' +
+        'place of a prebuilt binary. Needs CMake 3.20 and a C++20 compiler (GCC 12 or Clang 16 and later), and where CUDA ' +
+        'is wanted nvcc on the PATH. cmake-js and the headers come by npm.',
+    )
+    .option('--no-cuda', 'leave the CUDA kernels out where nvcc is found')
+    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['build', 'build --no-cuda'])}`)
+    .action(async ({ cuda }: { cuda: boolean }) => {
+      await withTools((modules) =>
+        run(
+          process.execPath,
+          [
+            join(modules, 'cmake-js', 'bin', 'cmake-js'),
+            ...['rebuild', '--runtime', 'node', `--CDPOLICY_LOSS_CUDA=${cuda ? 'ON' : 'OFF'}`],
+          ],
+          { NODE_PATH: [modules, process.env.NODE_PATH].filter(Boolean).join(delimiter) },
+        ),
+      );
+      const { devices } = await import('../index.js');
+      const [cpu, ...gpus] = devices();
+      const found = gpus.map((gpu) => (gpu.available ? gpu.name : gpu.reason.message));
+      process.stdout.write(`Built, and it loads: ${cpu.isa} on ${cpu.cores} cores; ${found.join(', ')}.\n`);
+    });
+}
+
+/** Calls body with the node_modules folder that has the tools: of a checkout its own, else one that is there for so long. */
+async function withTools(body: (modules: string) => Promise<void>): Promise<void> {
+  const own = join(ROOT, 'node_modules');
+  if (TOOLS.every((tool) => existsSync(join(own, tool)))) return body(own);
+  const folder = await mkdtemp(join(tmpdir(), 'policy-loss-build-'));
+  try {
+    const { devDependencies } = require('../../package.json') as { devDependencies: Record<string, string> };
+    const wanted = TOOLS.map((tool) => `${tool}@${devDependencies[tool]}`);
+    const [npm, ...words] = process.env.npm_execpath
+      ? [process.execPath, process.env.npm_execpath]
+      : [process.platform === 'win32' ? 'npm.cmd' : 'npm'];
+    await run(npm!, [...words, 'install', '--prefix', folder, '--no-audit', '--no-fund', ...wanted]);
+    await body(join(folder, 'node_modules'));
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+function run(command: string, words: readonly string[], env: NodeJS.ProcessEnv = {}): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const failed = (why: string, cause?: Error) =>
+      reject(new LossError('ERR_NATIVE_LOAD', `the build did not succeed: ${why}`, { cause }));
+    // npm is a script on Windows, which only a shell runs.
+    const shell = command.endsWith('.cmd');
+    spawn(command, words, {
+      cwd: ROOT,
+      env: { ...process.env, ...env },
+      stdio: ['ignore', 'inherit', 'inherit'],
+      shell,
+    })
+      .on('error', (error) => failed(`${command} cannot be run: ${error.message}`, error))
+      .on('exit', (code, signal) =>
+        code === 0 ? resolve() : failed(`'${[command, ...words].join(' ')}' ended with ${signal ?? code}`),
+      );
+  });
+}

@@ -1,0 +1,48 @@
+// The platforms that the package has a prebuilt binary for: what the binaries are built by, and what loading goes by.
+
+/** A platform, in Node's words. */
+export interface Prebuild {
+  os: 'linux' | 'darwin' | 'win32';
+  arch: 'x64' | 'arm64';
+  /** The C library, where there are two. */
+  libc?: Libc;
+  /** With CUDA kernels. */
+  cuda?: true;
+}
+
+export type Libc = 'glibc' | 'musl';
+
+/** By the names that building them goes by. */
+export const PREBUILDS = {
+  'linux-x64-glibc': { os: 'linux', arch: 'x64', libc: 'glibc', cuda: true },
+  'linux-x64-musl': { os: 'linux', arch: 'x64', libc: 'musl' },
+  'linux-arm64-glibc': { os: 'linux', arch: 'arm64', libc: 'glibc' },
+  'linux-arm64-musl': { os: 'linux', arch: 'arm64', libc: 'musl' },
+  'darwin-arm64': { os: 'darwin', arch: 'arm64' },
+  'win32-x64': { os: 'win32', arch: 'x64' },
+} as const satisfies Record<string, Prebuild>;
+
+export type PrebuildName = keyof typeof PREBUILDS;
+
+/** The glibc that its binaries need at least. */
+export const LEAST_GLIBC = '2.28';
+
+/** A binary's path from the package's root, by the names that prebuildify gives. */
+export function prebuildPath(os: string, arch: string, libc?: Libc): string {
+  return `prebuilds/${os}-${arch}/policy-loss${libc ? `.${libc}` : ''}.node`;
+}
+
+/** For people: 'linux-x64 (glibc ≥ 2.28, musl), …'. */
+export function describePrebuilds(): string {
+  const libcs = new Map<string, string[]>();
+  for (const { os, arch, libc } of Object.values(PREBUILDS) as Prebuild[]) {
+    const of = `${os}-${arch}`;
+    libcs.set(of, [...(libcs.get(of) ?? []), ...(libc ? [libc] : [])]);
+  }
+  return [...libcs]
+    .map(([of, names]) => {
+      const words = names.map((name) => (name === 'glibc' ? `glibc ≥ ${LEAST_GLIBC}` : name));
+      return words.length > 0 ? `${of} (${words.join(', ')})` : of;
+    })
+    .join(', ');
+}

@@ -1,0 +1,358 @@
+// The package as its users get it: packed, and installed into an empty folder by npm, pnpm and yarn, with nothing on the
+// PATH but Node, the package manager and a shell, no network, and no install script allowed. What is installed there
+// is then imported, required, type-checked, called from the command line and from worker threads.
+//
+// Needs the prebuilt binary of this platform (npm run prebuild). The package managers themselves, and what their caches
+// must hold for an installation without a network, are fetched beforehand.
+import assert from 'node:assert/strict';
+import { execFileSync, type SpawnSyncReturns, spawnSync } from 'node:child_process';
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { prebuildPath } from '../../lib/prebuilds.js';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const MOST_BYTES = 25e6;
+const MANAGERS = { npm: '11', pnpm: '9', yarn: '1' } as const;
+type Manager = keyof typeof MANAGERS;
+
+describe('the package, installed', () => {
+  const place = mkdtempSync(join(tmpdir(), 'policy-loss-install-'));
+  const bin = join(place, 'bin');
+  const home = join(place, 'home');
+  let tarball: string;
+
+  before('pack it, fetch the package managers, fill their caches', () => {
+    tarball = pack(place);
+    const tools = join(place, 'tools');
+    mkdirSync(home);
+    mkdirSync(bin);
+    mkdirSync(tools);
+    const wanted = Object.entries(MANAGERS).map(([name, version]) => `${name}@${version}`);
+    execFileSync('npm', ['install', '--silent', '--prefix', tools, ...wanted]);
+    symlinkSync(process.execPath, join(bin, 'node'));
+    symlinkSync('/bin/sh', join(bin, 'sh'));
+    for (const name of Object.keys(MANAGERS)) {
+      // Their own files begin with '#!/usr/bin/env node', and there is no env on that PATH.
+      const main = join(tools, 'node_modules/.bin', name);
+      writeFileSync(join(bin, name), `#!${join(bin, 'sh')}\nexec ${join(bin, 'node')} ${main} "$@"\n`);
+      chmodSync(join(bin, name), 0o755);
+    }
+    for (const name of Object.keys(MANAGERS) as Manager[]) install(name, `warm-${name}`, false);
+  });
+  after(() => rmSync(place, { recursive: true, force: true }));
+
+  it('is small', () => {
+    const bytes = statSync(tarball).size;
+    console.log(`      packed: ${(bytes / 1e6).toFixed(2)} MB`);
+    assert.ok(bytes < MOST_BYTES, `${bytes} bytes are more than ${MOST_BYTES}`);
+  });
+
+  it('has all that it names, in the form that resolvers expect', () => {
+    for (const [tool, ...args] of [
+      ['publint', 'run', tarball, '--strict'],
+      ['attw', tarball],
+    ] as const) {
+      const { status, stdout, stderr } = spawnSync(join(ROOT, 'node_modules/.bin', tool), args, {
+        encoding: 'utf8',
+      });
+      assert.equal(status, 0, `${tool}:\n${stdout}${stderr}`);
+    }
+  });
+
+  it('runs no script when it is installed', () => {
+    const { scripts } = JSON.parse(
+      readFileSync(join(place, 'warm-npm/node_modules/policy-loss/package.json'), 'utf8'),
+    ) as { scripts: Record<string, string> };
+    for (const name of ['preinstall', 'install', 'postinstall', 'prepare'])
+      assert.equal(scripts[name], undefined, name);
+    assert.ok(!existsSync(join(place, 'warm-npm/node_modules/policy-loss/binding.gyp')));
+  });
+
+  for (const manager of Object.keys(MANAGERS) as Manager[])
+    describe(`by ${manager}`, () => {
+      const folder = join(place, `by-${manager}`);
+
+      before('install it', () => install(manager, `by-${manager}`, true));
+
+      it('is imported by an ES module', () => {
+        write(folder, 'program.mjs', `import { PPOPolicyLossFn } from 'policy-loss';\n${PROGRAM}`);
+        assert.equal(succeeds(node(folder, 'program.mjs')), EXPECTED);
+      });
+
+      it('is required by a CommonJS program', () => {
+        write(folder, 'program.cjs', `const { PPOPolicyLossFn } = require('policy-loss');\n${PROGRAM}`);
+        const run = node(folder, 'program.cjs');
+        assert.equal(succeeds(run), EXPECTED);
+        assert.equal(run.stderr, '');
+      });
+
+      it('type-checks under strict, as either kind of module', () => {
+        const program = `${TYPED_PROGRAM}\n`;
+        write(folder, 'typed.mts', program);
+        write(folder, 'typed.cts', program);
+        const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
+        for (const module of ['nodenext', 'preserve'])
+          succeeds(
+            spawnSync(
+              process.execPath,
+              [
+                ...[tsc, '--noEmit', '--strict', '--exactOptionalPropertyTypes', '--target', 'es2022'],
+                ...['--module', module, '--types', '', '--lib', 'es2022,esnext.disposable,dom'],
+                ...(module === 'preserve' ? ['typed.mts'] : ['typed.mts', 'typed.cts']),
+              ],
+              { cwd: folder, encoding: 'utf8' },
+            ),
+          );
+        write(folder, 'wrong.mts', program.replace('clipRange: 0.2', "clipRange: 'wide'"));
+        const wrong = spawnSync(
+          process.execPath,
+          [
+            tsc,
+            '--noEmit',
+            '--strict',
+            '--target',
+            'es2022',
+            '--module',
+            'nodenext',
+            '--types',
+            '',
+            'wrong.mts',
+          ],
+          { cwd: folder, encoding: 'utf8' },
+        );
+        assert.match(wrong.stdout, /not assignable to type 'number/);
+      });
+
+      it('evaluates rollouts from the command line', () => {
+        cpSync(join(ROOT, 'examples/rollouts.jsonl'), join(folder, 'rollouts.jsonl'));
+        const command = join('node_modules', '.bin', 'policy-loss');
+        const isScript = !readFileSync(join(folder, command), 'utf8').startsWith('#!/usr/bin/env node');
+        const { env, ...others } = options(folder);
+        // pnpm's is a shell script of its own, which calls programs of the system.
+        const run = spawnSync(
+          join(bin, isScript ? 'sh' : 'node'),
+          [command, 'evaluate', 'rollouts.jsonl', '--loss', 'ppo', '--json'],
+          { ...others, env: isScript ? { ...env, PATH: `${bin}:/usr/bin:/bin` } : env },
+        );
+        const { rows, loss } = JSON.parse(succeeds(run)) as { rows: number; loss: number };
+        assert.ok(rows > 0 && Number.isFinite(loss));
+      });
+
+      it('computes on four worker threads at once', () => {
+        write(folder, 'workers.mjs', WORKERS);
+        assert.equal(succeeds(node(folder, 'workers.mjs')), Array(4).fill(EXPECTED).join('\n'));
+      });
+    });
+
+  describe('without its binary', () => {
+    const folder = join(place, 'by-npm');
+    const native = join(folder, 'node_modules/policy-loss', prebuildOfThisMachine());
+
+    before(() => {
+      renameSync(native, `${native}.away`);
+      write(folder, 'program.mjs', `import { PPOPolicyLossFn } from 'policy-loss';\n${PROGRAM}`);
+    });
+    after(() => renameSync(`${native}.away`, native));
+
+    it('says what was tried, what there is, and what to do', () => {
+      write(
+        folder,
+        'caught.mjs',
+        `await import('policy-loss').catch((e) => console.log(JSON.stringify([e.name, e.code, e.message, e.cause.errors.map((c) => c.message)])));`,
+      );
+      const [name, code, message, causes] = JSON.parse(succeeds(node(folder, 'caught.mjs'))) as [
+        string,
+        string,
+        string,
+        string[],
+      ];
+      assert.deepEqual([name, code], ['LossError', 'ERR_NATIVE_LOAD']);
+      assert.ok(causes.some((cause) => cause.includes(native) && cause.includes('no such file')));
+      for (const part of [native, 'Tried:', 'glibc ≥ 2.28', 'darwin-arm64', 'npx policy-loss build'])
+        assert.ok(message.includes(part), `${part} in: ${message}`);
+      assert.doesNotMatch(message, /node-gyp|binding\.gyp/);
+    });
+
+    it('shows no stack but its own, nor one at all on the command line', () => {
+      const { stderr } = node(folder, 'program.mjs');
+      assert.doesNotMatch(stderr, /node-gyp|bindings/);
+      const run = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
+      assert.equal(run.status, 1);
+      assert.match(run.stderr, /^error: policy-loss found no native module/);
+      assert.doesNotMatch(run.stderr, /^ +at /m);
+    });
+
+    it('names a file that is there and does not load, with the reason', () => {
+      writeFileSync(native, 'no library');
+      try {
+        const { stderr } = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
+        assert.ok(stderr.includes(`${native}: `) && /invalid ELF header|file too short/.test(stderr), stderr);
+      } finally {
+        rmSync(native);
+      }
+    });
+
+    it('is not taken in by a build of another version', () => {
+      const stale = join(folder, 'node_modules/policy-loss/build/Release/policy_loss.node');
+      mkdirSync(dirname(stale), { recursive: true });
+      const manifest = join(folder, 'node_modules/policy-loss/package.json');
+      const text = readFileSync(manifest, 'utf8');
+      cpSync(`${native}.away`, stale);
+      writeFileSync(manifest, text.replace(/"version": "[^"]*"/, '"version": "99.0.0"'));
+      try {
+        const { stderr } = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
+        assert.match(
+          stderr,
+          /build\/Release\/policy_loss\.node: it is of version [\d.]+, and this is 99\.0\.0/,
+        );
+      } finally {
+        writeFileSync(manifest, text);
+        rmSync(join(folder, 'node_modules/policy-loss/build'), { recursive: true });
+      }
+    });
+
+    it('builds from the sources that it carries', function () {
+      if (spawnSync('cmake', ['--version']).status !== 0) return this.skip();
+      const run = spawnSync(
+        process.execPath,
+        [join(folder, 'node_modules/policy-loss/dist/cli/main.js'), 'build', '--no-cuda'],
+        { cwd: folder, encoding: 'utf8', maxBuffer: 2 ** 28 },
+      );
+      try {
+        assert.match(succeeds(run), /Built, and it loads: /);
+        assert.equal(succeeds(node(folder, 'program.mjs')), EXPECTED);
+      } finally {
+        rmSync(join(folder, 'node_modules/policy-loss/build'), { recursive: true, force: true });
+      }
+    });
+  });
+
+  function install(manager: Manager, name: string, offline: boolean): void {
+    const folder = join(place, name);
+    mkdirSync(folder);
+    write(
+      folder,
+      'package.json',
+      JSON.stringify({ name: 'user', version: '1.0.0', private: true, license: 'MIT' }),
+    );
+    // yarn keeps a copy of a tarball by the path it had.
+    const args: Record<Manager, string[]> = {
+      npm: ['install', '--ignore-scripts', '--no-audit', '--no-fund', tarball],
+      pnpm: ['add', '--ignore-scripts', `file:${tarball}`],
+      yarn: ['add', '--ignore-scripts', '--non-interactive', `file:${tarball}`],
+    };
+    const words = [...args[manager], ...(offline ? ['--offline'] : [])];
+    const command = join(bin, manager);
+    // A network of its own, with nothing in it, where this user may have one.
+    const alone = offline && spawnSync('unshare', ['--net', 'true']).status === 0;
+    const run = alone
+      ? spawnSync('/usr/bin/unshare', ['--net', command, ...words], options(folder))
+      : spawnSync(command, words, options(folder));
+    succeeds(run);
+    assert.deepEqual(
+      readdirSync(join(folder, 'node_modules/policy-loss')).includes('prebuilds'),
+      true,
+      `${manager} installed no prebuilds`,
+    );
+  }
+
+  function options(folder: string) {
+    const env: NodeJS.ProcessEnv = { PATH: bin, HOME: home };
+    for (const [key, value] of Object.entries(process.env))
+      if (/^npm_config_(registry|cafile|userconfig)$|^NODE_EXTRA_CA_CERTS$|_proxy$/i.test(key))
+        env[key] = value;
+    return { cwd: folder, encoding: 'utf8' as const, env };
+  }
+
+  function node(folder: string, ...words: string[]) {
+    return spawnSync(join(bin, 'node'), words, options(folder));
+  }
+});
+
+function pack(into: string): string {
+  const file = execFileSync('npm', ['pack', '--silent', '--ignore-scripts', '--pack-destination', into], {
+    cwd: ROOT,
+    encoding: 'utf8',
+  });
+  return join(into, file.trim().split('\n').at(-1)!);
+}
+
+function prebuildOfThisMachine(): string {
+  const musl = existsSync('/etc/alpine-release');
+  return prebuildPath(
+    process.platform,
+    process.arch,
+    process.platform === 'linux' ? (musl ? 'musl' : 'glibc') : undefined,
+  );
+}
+
+function write(folder: string, name: string, text: string): void {
+  writeFileSync(join(folder, name), text);
+}
+
+function succeeds({ status, stdout, stderr, error }: SpawnSyncReturns<string>): string {
+  assert.equal(status, 0, `${error ?? ''}${stdout}${stderr}`);
+  return stdout.trim();
+}
+
+// max(−A·r, −A·clip(r)) of ratios 1.5, 0.5 and 1 with advantages 1, −1 and 0.75: −1.2, 0.8 and −0.75. The first two are
+// clipped, and the gradient by the third is −A·r / 3.
+const PROGRAM = `
+const fn = new PPOPolicyLossFn({ clipRange: 0.2 });
+const batch = {
+  shape: [1, 3],
+  logprob: new Float32Array([Math.log(1.5), Math.log(0.5), 0]),
+  oldLogprob: new Float32Array(3),
+  advantages: new Float32Array([1, -1, 0.75]),
+  actionMask: new Uint8Array([1, 1, 1]),
+};
+fn.compute(batch, { grad: true }).then(({ loss, grad }) => {
+  console.log(loss.toFixed(6), [...grad].join());
+});
+`;
+const EXPECTED = '-0.383333 0,0,-0.25';
+
+const TYPED_PROGRAM = `
+import { devices, LossError, PPOPolicyLossFn, type Result, upload } from 'policy-loss';
+
+export async function main(): Promise<number> {
+  const fn = new PPOPolicyLossFn({ clipRange: 0.2 });
+  const batch = { shape: [1, 1] as const, logprob: [0], oldLogprob: [0], advantages: [1], actionMask: [1] };
+  const result = await fn.compute(batch, { grad: true });
+  const clipped: number = result.metrics.pg_clipfrac;
+  const plain: Result<object> = result;
+  const [cpu] = devices();
+  try {
+    using resident = await upload(batch, 'cuda:0');
+    fn.computeSync(resident);
+  } catch (error) {
+    if (error instanceof LossError && error.code !== 'ERR_DEVICE_UNAVAILABLE') throw error;
+  }
+  return clipped + plain.loss + cpu.threads;
+}
+`;
+
+const WORKERS = `
+import { Worker, isMainThread } from 'node:worker_threads';
+import { PPOPolicyLossFn } from 'policy-loss';
+if (isMainThread) {
+  for (let i = 0; i < 4; i++) new Worker(new URL(import.meta.url)).on('error', (e) => { throw e; });
+} else {
+  ${PROGRAM}
+}
+`;
