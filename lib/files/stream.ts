@@ -53,13 +53,21 @@ export interface StreamOptions extends ReadOptions {
 
 /**
  * Reads the rollouts of one or more files, part by part: at least one, and none without rows unless there are no files.
- * null counts as not there, and empty lines are skipped. A column must be in every row or in none, action_mask
- * excepted.
+ * Each file's format is told by the end of its name:
+ * - `.jsonl`, `.ndjson`, `.json`: one object a line; blank lines are skipped.
+ * - `.csv`, `.tsv`: with a header; lists are JSON text in a cell, and an empty cell is none.
+ * - `.parquet` and `.sqlite`, `.sqlite3`, `.db` (FILE#table, or the only table): the latter with lists as JSON text.
+ * - `.safetensors`, `.npz`: tensors under columns' names or keys of batches, [B, T] with action_mask (or
+ *   attention_mask) 0 where rows have ended, or packed with cu_seqlens.
+ *
+ * Text may be packed by gzip (`.jsonl.gz`). null counts as not there. A column must be in every row or in none,
+ * action_mask excepted. How much memory is taken depends on maxTokens and on the longest row, not on the files' size;
+ * for Parquet, also on the row groups that it was written with.
  *
  * @throws LossError naming the file, the line or row, the column, what was expected and what came: `ERR_INVALID_INPUT`
  * (a file that cannot be read or is empty, a row that is none, a value of the wrong type), `ERR_SHAPE_MISMATCH` (a list
- * that is not as long as the row's logprobs), `ERR_MISSING_INPUT` (a row without logprobs, or without a column that
- * others have), `ERR_OUT_OF_MEMORY`; for the options `ERR_INVALID_OPTION` and `ERR_UNKNOWN_NAME`.
+ * that is not as long as the row's logprobs, a tensor of another shape), `ERR_MISSING_INPUT` (a row without logprobs, or
+ * without a column that others have), `ERR_OUT_OF_MEMORY`; for the options `ERR_INVALID_OPTION` and `ERR_UNKNOWN_NAME`.
  */
 export async function* streamRollouts(
   files: readonly string[],

@@ -139,6 +139,15 @@ describe('files of every format', () => {
     ];
     for (const file of [LINES, made('duckdb.parquet'), fixture('stored.npz'), fixture('deflated.npz')])
       assert.deepEqual(await keptOf(file), expected);
+    // A column is kept by its own name, where tensors have the name of batches.
+    for await (const { kept } of streamRollouts([fixture('packed.safetensors')], {
+      columns: ['reward'],
+      keep: ['task_id', 'step'],
+    }))
+      assert.deepEqual(
+        kept,
+        expected.map(({ task_id }) => ({ task_id, step: 12 })),
+      );
     // An empty cell is none.
     assert.deepEqual(
       await keptOf(fixture('rollouts.csv')),

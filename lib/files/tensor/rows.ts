@@ -233,7 +233,9 @@ async function rolesOf(
     roles.push({ key: candidates[0]!, tensor, share });
   }
   for (const name of names.keep) {
-    const tensor = roles.some(({ key }) => key === name) ? undefined : await find(tensors, [name]);
+    if (roles.some(({ key }) => key === name)) continue;
+    const candidates = name in COLUMNS ? names.inTensors(name as RolloutColumn) : [];
+    const tensor = await find(tensors, [name, ...candidates]);
     const share = tensor && (perRow(tensor, layout) ?? (perToken(tensor, layout) ? 'token' : undefined));
     if (share !== undefined) roles.push({ key: name, tensor: tensor!, share });
   }
