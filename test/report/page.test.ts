@@ -1,8 +1,10 @@
 /** The report's page in a browser: it opens from a file in silence, draws, and shows the numbers that it was given. */
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import type { Page } from 'playwright-core';
 import type { PageData } from '../../lib/cli/report/page-data.js';
 import type { RolloutPart } from '../../lib/files/index.js';
+import { EXAMPLE, Files, runJson } from '../cli/support.js';
 import {
   builderOf,
   CHROMIUM,
@@ -432,6 +434,26 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
       assert.equal(await page.locator('.rollout').count(), 0);
       assert.equal(await page.locator('canvas').count(), 0);
       assert.deepEqual(noise, []);
+    }
+  });
+
+  it('is what the command line writes', async () => {
+    const files = new Files();
+    try {
+      const file = files.path('out.html');
+      const { loss, metrics } = await runJson('evaluate', EXAMPLE, '--loss', 'ppo', '--report', file);
+      const { page, noise } = await reader.open(readFileSync(file, 'utf8'));
+      const values = await page
+        .locator('#metrics data')
+        .evaluateAll((all) => all.map((data) => Number((data as HTMLDataElement).value)));
+      assert.equal(values[0], loss);
+      assert.deepEqual(values.slice(2), Object.values(metrics));
+      // Three distributions, a gradient's, and two curves.
+      assert.equal(await page.locator('canvas').count(), 6);
+      assert.equal(await page.locator('.rollout').count(), 10);
+      assert.deepEqual(noise, []);
+    } finally {
+      files.remove();
     }
   });
 

@@ -29,7 +29,7 @@ ${names.map((name) => line(html`<code>${breakable(name)}</code>`, ({ metrics }) 
 
 /** A subject's title, broken before its options only. */
 export function titleOf(title: string): Html {
-  return html`${title.split(/ (?=--)/).map((part, i) => html`<code>${i > 0 && ' '}${part}</code>`)}`;
+  return html`${title.split(/ (?=--)/).map((part, i) => html`${i > 0 && ' '}<code>${part}</code>`)}`;
 }
 
 /** A metric's name, that may break after slashes and underscores. */

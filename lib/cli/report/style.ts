@@ -51,7 +51,7 @@ a { color: var(--up); text-underline-offset: 0.15em; }
 .of, .note, .hint, footer, .block-name, dt { color: var(--soft); }
 .of { font-weight: 400; }
 /* A title breaks before its options. */
-.of code, h3 > code { white-space: pre-wrap; }
+.of code, h3 > code { display: inline-block; max-width: 100%; }
 .note, .readout { font-size: 0.875rem; }
 .warning { background: var(--warning-panel); color: var(--warning); padding: 0.5rem 0.75rem; border-radius: 0.375rem; margin-bottom: 0.75rem; max-width: none; }
 nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; list-style: none; margin: 1rem 0 0; padding: 0; }
@@ -67,6 +67,7 @@ tr > :first-child { position: sticky; left: 0; background: var(--page); padding:
 th { font-weight: 400; }
 thead th { color: var(--soft); border-bottom: 1px solid var(--line); line-height: 1.3; }
 thead td { border-bottom: 1px solid var(--line); }
+tbody .of code { display: block; width: max-content; max-width: min(16rem, 40vw); }
 thead code { display: block; width: max-content; max-width: 16rem; margin-left: auto; text-align: right; }
 tbody th { min-width: 7.5rem; }
 tbody code { overflow-wrap: break-word; }
