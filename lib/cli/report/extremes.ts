@@ -40,7 +40,7 @@ export interface TokenWindow {
   characters: readonly string[] | undefined;
 }
 
-/** What is kept of a row is taken from. */
+/** Where a row is, with what was computed for it. */
 export interface RowSource {
   part: RolloutPart;
   row: number;

@@ -60,7 +60,7 @@ function header(about: ReportAbout, facts: DataFacts): Html {
   return html`<header>
 <p class="eyebrow">policy-loss report</p>
 <h1>${namesOf(about)}</h1>
-<p class="lead">${counted(rows, 'rollout')}, ${counted(tokens, 'token')}${masked > 0 && ` (${count(masked)} more are masked and left out)`}, from ${filesOf(about.files)}.</p>
+<p class="lead">${counted(rows, 'rollout')}, ${counted(tokens, 'token')}${masked > 0 && ` (${count(masked)} more ${masked === 1 ? 'is' : 'are'} masked and left out)`}, from ${filesOf(about.files)}.</p>
 <nav aria-label="Sections"><ul>
 <li><a href="#metrics">Metrics</a></li>
 <li><a href="#distributions">Distributions</a></li>
