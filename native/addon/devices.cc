@@ -305,8 +305,8 @@ Napi::Value copy_bandwidth(const Napi::CallbackInfo& info) {
 
 // cudaDevices(): see binding.d.ts.
 Napi::Value cuda_devices(const Napi::CallbackInfo& info) {
-  static constexpr const char* obstacles[] = {nullptr,     "built-without-cuda", "no-driver", "old-driver",
-                                              "no-device", "failed"};
+  static constexpr const char* obstacles[] = {nullptr,      "built-without-cuda", "no-driver",
+                                              "old-driver", "no-device",          "failed"};
   const Napi::Env env = info.Env();
   cuda::Problem problem;
   const cuda::DeviceCount count = cuda::count_devices(&problem);

@@ -1,5 +1,5 @@
-// Which of the builds of the inner loops runs here: the widest that processor and operating system have, or the
-// one that POLICY_LOSS_ISA names.
+// Which of the builds of the inner loops runs here: the widest that processor and operating system have, or
+// the one that POLICY_LOSS_ISA names.
 #include <cstdlib>
 #include <cstring>
 
@@ -28,7 +28,8 @@ struct Candidate {
 };
 
 #if defined(__x86_64__)
-// What a build may use, by the bits of cpuid's answers; each list is whole for its level (x86-64-v3, x86-64-v4).
+// What a build may use, by the bits of cpuid's answers; each list is whole for its level (x86-64-v3,
+// x86-64-v4).
 constexpr unsigned kLevel3Leaf1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
 constexpr unsigned kLevel3Leaf7 = bit_BMI | bit_AVX2 | bit_BMI2;
 constexpr unsigned kLevel4Leaf7 = bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;

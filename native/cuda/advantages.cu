@@ -87,7 +87,7 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
 
 template <class T>
 T* AdvantageRun::room(int64_t n) {
-  if (rooms_in_use_ == array_length<decltype(rooms_)>)
+  if (rooms_in_use_ == kMostRooms)
     throw Failure{Status::kFailed, "an advantage function needs more arrays than there is room for"};
   return (rooms_[rooms_in_use_++] = context_.allocate(n * sizeof(T))).template as<T>();
 }

@@ -61,7 +61,8 @@ class AdvantageRun {
   AdvantagePass pass_{};
   NotFinite bad_;  // as found when the inputs were sent
   // As many as the function takes that needs most.
-  Buffer rooms_[16];
+  static constexpr int kMostRooms = 16;
+  Buffer rooms_[kMostRooms];
   int rooms_in_use_ = 0;
 };
 

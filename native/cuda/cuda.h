@@ -24,8 +24,8 @@ struct Problem {
 enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevice, kFailed };
 
 // The devices that the driver knows, whether they can be used or not. Versions are of CUDA, as 1000·major +
-// 10·minor, and 0 where there is none: the newest that the driver knows, and that of this build, which a driver
-// must know at least.
+// 10·minor, and 0 where there is none: the newest that the driver knows, and that of this build, which a
+// driver must know at least.
 struct DeviceCount {
   int count = 0;
   Obstacle obstacle = Obstacle::kNone;

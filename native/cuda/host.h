@@ -1,6 +1,6 @@
-// The little of a standard library that CUDA's host side takes. Its objects are compiled by nvcc's host compiler and
-// may be linked by another one into an addon with another C++ library, so they use neither a type nor a symbol of
-// one that holds anything: locks and clocks are the system's.
+// The little of a standard library that CUDA's host side takes. Its objects are compiled by nvcc's host
+// compiler and may be linked by another one into an addon with another C++ library, so they use neither a
+// type nor a symbol of one that holds anything: locks and clocks are the system's.
 #pragma once
 
 #include <pthread.h>

@@ -28,7 +28,7 @@ template <class F>
 requires requires {
   F::metrics;
 }
-constexpr int group_metric_count<F> = array_length<std::remove_const_t<decltype(F::metrics)>>;
+constexpr int group_metric_count<F> = static_cast<int>(sizeof F::metrics / sizeof F::metrics[0]);
 template <class F>
 constexpr bool is_by_runs = requires {
   F::by_runs;

@@ -5,18 +5,15 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-template <class T>
-constexpr int array_length = 0;
-template <class T, unsigned long N>
-constexpr int array_length<T[N]> = static_cast<int>(N);
-
+// An array's length by its size, as the type of a class template's member has none before the size is asked
+// for.
 template <class F>
 constexpr int field_count = 0;
 template <class F>
 requires requires {
   F::fields;
 }
-constexpr int field_count<F> = array_length<std::remove_const_t<decltype(F::fields)>>;
+constexpr int field_count<F> = static_cast<int>(sizeof F::fields / sizeof F::fields[0]);
 
 template <class F>
 inline F make_function(const double* values) {

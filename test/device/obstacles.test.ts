@@ -1,0 +1,94 @@
+/**
+ * Why a machine has no CUDA device, as the emulation can play it: drivers of other versions, devices of lesser compute
+ * capability, none at all. On a real machine there is one answer, and it cannot be chosen: skipped there.
+ */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import type { CudaObstacle, Device } from '../../lib/index.js';
+import { devices } from '../../lib/index.js';
+
+interface Seen {
+  devices: Device[];
+  error?: { code: string; message: string; cause: CudaObstacle };
+}
+
+const PROGRAM = `
+  import { devices, PPOPolicyLossFn } from ${JSON.stringify(new URL('../../lib/index.js', import.meta.url).href)};
+  const batch = { shape: [1, 1], logprob: [0], oldLogprob: [0], advantages: [1], actionMask: [1] };
+  let error;
+  try {
+    await new PPOPolicyLossFn({ clipRange: 0.2 }).compute(batch, { device: 'cuda' });
+  } catch ({ code, message, cause }) {
+    error = { code, message, cause };
+  }
+  console.log(JSON.stringify({ devices: devices(), error }));
+`;
+
+function seen(env: Record<string, string>): Seen {
+  const { stdout, stderr, status } = spawnSync(
+    process.execPath,
+    [
+      ...(import.meta.url.endsWith('.ts') ? ['--import', 'tsx'] : []),
+      '--input-type=module',
+      '--eval',
+      PROGRAM,
+    ],
+    { encoding: 'utf8', env: { ...process.env, ...env } },
+  );
+  assert.equal(status, 0, stderr);
+  return JSON.parse(stdout) as Seen;
+}
+
+/** That there is no device, and that a call which wants one fails for the same reason. */
+function obstacle(env: Record<string, string>): CudaObstacle {
+  const { devices, error } = seen(env);
+  const other = devices.filter((device) => device.name !== 'cpu');
+  assert.equal(other.length, 1);
+  const [device] = other;
+  assert.ok(device && !device.available);
+  assert.equal(error?.code, 'ERR_DEVICE_UNAVAILABLE');
+  assert.deepEqual(error.cause, device.reason);
+  assert.ok(error.message.includes(device.reason.message), error.message);
+  return device.reason;
+}
+
+describe('where there is no CUDA device, the reason is', () => {
+  before(function () {
+    const [, first] = devices();
+    if (!first?.available || first.description !== 'emulated') this.skip();
+  });
+
+  it('that there is no driver', () => {
+    assert.deepEqual(obstacle({ POLICY_LOSS_EMULATION_DRIVER: '0' }), {
+      code: 'no-driver',
+      message: 'this machine has no CUDA driver',
+      requiredVersion: '13.0',
+    });
+  });
+
+  it('that the driver is too old, and by how much', () => {
+    const { code, message, driverVersion, requiredVersion } = obstacle({
+      POLICY_LOSS_EMULATION_DRIVER: '12040',
+    });
+    assert.deepEqual([code, driverVersion, requiredVersion], ['old-driver', '12.4', '13.0']);
+    assert.match(message, /12\.4.*13\.0/);
+  });
+
+  it('that the driver knows of none', () => {
+    const { code, driverVersion } = obstacle({ POLICY_LOSS_EMULATION_DEVICES: '0' });
+    assert.deepEqual([code, driverVersion], ['no-device', '13.0']);
+  });
+
+  it('that its compute capability is too low', () => {
+    const env = { POLICY_LOSS_EMULATION_CAPABILITY: '75', POLICY_LOSS_EMULATION_DEVICES: '1' };
+    const { code, computeCapability, requiredCapability, message } = obstacle(env);
+    assert.deepEqual([code, computeCapability, requiredCapability], ['old-device', '7.5', '8.0']);
+    assert.match(message, /emulated has compute capability 7\.5.*8\.0/);
+  });
+
+  it('none, where a newer driver than the build finds one', () => {
+    const { devices, error } = seen({ POLICY_LOSS_EMULATION_DRIVER: '13020' });
+    assert.equal(error, undefined);
+    assert.ok(devices.slice(1).every((device) => device.available));
+  });
+});
