@@ -16,7 +16,8 @@ LossInfo describe() {
   info.kinds = has_kinds<L>;
   info.row_facts = has_row_facts<L>;
   info.pairs = is_by_pairs<L>;
-  for (int i = 0; i < field_count<L>; ++i) info.options.push_back({L::fields[i].name, L::fields[i].choices});
+  if constexpr (field_count < L >> 0)
+    for (const auto& field : L::fields) info.options.push_back({field.name, field.choices});
   for (const Metric& metric : L::metrics) info.metrics.push_back(metric);
   return info;
 }

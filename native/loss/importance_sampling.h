@@ -9,7 +9,6 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 struct ImportanceSampling {
   static constexpr const char* name = "importance_sampling";
   struct Options {};
-  static constexpr Field<Options>* fields = nullptr;
   static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
   static constexpr int token_metrics = 2;
   static constexpr Metric metrics[] = {{"pg_loss", Metric::kLoss},

@@ -13,7 +13,6 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 struct Sft {
   static constexpr const char* name = "sft";
   struct Options {};
-  static constexpr Field<Options>* fields = nullptr;
   static constexpr unsigned columns = 0;
   static constexpr int token_metrics = 0;
   static constexpr Metric metrics[] = {{"sft_loss", Metric::kLoss}};
@@ -27,7 +26,6 @@ struct Sft {
 struct SftIs {
   static constexpr const char* name = "sft_is";
   struct Options {};
-  static constexpr Field<Options>* fields = nullptr;
   static constexpr unsigned columns = 0;
   static constexpr int token_metrics = 0;
   static constexpr Metric metrics[] = {{"sft_is_loss", Metric::kLoss}};
