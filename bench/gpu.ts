@@ -133,7 +133,8 @@ function fail(why: string): never {
 function findDevice(): CudaDevice {
   const [, first] = devices();
   if (!first) return fail('no list of CUDA devices');
-  if (!first.available) return fail(`there is no CUDA device, so nothing is measured: ${first.reason.message}`);
+  if (!first.available)
+    return fail(`there is no CUDA device, so nothing is measured: ${first.reason.message}`);
   if (isEmulated(first) && !smoke)
     fail(`${first.name} is emulated (${first.description}), so nothing is measured; --smoke runs it`);
   return first;
