@@ -22,7 +22,12 @@ export type FloatColumn =
   | Float32Array
   | Float64Array
   | HalfColumn
-  | { data: Float32Array; dtype: 'float32' }
+  | {
+      /** The values, read in place. */
+      data: Float32Array;
+      /** Says that they are no 16-bit floats. */
+      dtype: 'float32';
+    }
   | readonly number[]
   | readonly (readonly number[])[];
 

@@ -7,6 +7,7 @@ import { describeValue, LossError } from './errors.js';
 export interface RowCounts {
   /** Unmasked tokens. */
   tokens: number;
+  /** B, rows without an unmasked token included. */
   rows: number;
 }
 

@@ -5,7 +5,9 @@ import { native } from './native.js';
 
 /** The CPU, as a device. */
 export interface CpuDevice {
+  /** What `device` options take. */
   name: 'cpu';
+  /** It always is. */
   available: true;
   /** Cores that the machine has. */
   cores: number;
@@ -19,6 +21,7 @@ export interface CpuDevice {
 export interface CudaDevice {
   /** 'cuda:0', 'cuda:1', …: what `device` options take. */
   name: string;
+  /** It can be used. */
   available: true;
   /** The maker's name of it. */
   description: string;
@@ -55,7 +58,9 @@ export interface CudaObstacle {
 export interface NoCudaDevice {
   /** 'cuda' where there is none at all, else the device's name. */
   name: string;
+  /** It cannot be used. */
   available: false;
+  /** Why not. */
   reason: CudaObstacle;
   /** The maker's name of it, where there is one. */
   description?: string;

@@ -24,6 +24,7 @@ export type LossErrorCode =
 
 /** Every error that this package throws on purpose. */
 export class LossError extends Error {
+  /** 'LossError'. */
   override readonly name = 'LossError';
   /** What went wrong, for programs. */
   readonly code: LossErrorCode;

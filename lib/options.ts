@@ -6,11 +6,15 @@ export type TrinityValue = number | boolean | string | null | undefined;
 /** Arguments under Trinity-RFT's names (snake_case). */
 export type TrinityArgs = Record<string, TrinityValue>;
 
-/** How the losses of a batch's tokens become one number; see losses.md, "Aggregation". */
+/** How the losses of a batch's B rows of T tokens become one number; masked tokens count nowhere. */
 export type LossAggMode =
+  /** The mean of all tokens. */
   | 'token-mean'
+  /** The mean over rows of the sum of each row's tokens. */
   | 'seq-mean-token-sum'
+  /** The mean over rows of the mean of each row's tokens. */
   | 'seq-mean-token-mean'
+  /** The sum of all tokens, divided by T. */
   | 'seq-mean-token-sum-norm';
 
 const LOSS_AGG_MODES: readonly LossAggMode[] = [

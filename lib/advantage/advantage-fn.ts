@@ -85,7 +85,11 @@ export abstract class AdvantageFn {
   readonly #reader: AdvantageReader;
   readonly #selectKeys: readonly string[];
 
-  /** @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend. */
+  /**
+   * Of the package's own classes.
+   * @internal
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
   constructor(backend: string, definition: AdvantageDefinition) {
     const mapper = KeyMapper.get(backend);
     this.backend = backend;

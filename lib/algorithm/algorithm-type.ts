@@ -38,6 +38,7 @@ export abstract class AlgorithmType {
   static readonly computeAdvantageInTrainer: boolean;
   /** Whether rows may be moved between micro-batches. */
   static readonly canBalanceBatch: boolean;
+  /** What its experiences look like. */
   static readonly schema: Schema;
   /** @internal What defaultConfig() gives. */
   static readonly defaults: Readonly<AlgorithmConfig>;

@@ -10,15 +10,25 @@ export type FunctionArgs = Readonly<Record<string, unknown>>;
  * the algorithm's default configuration, and arguments from the function's own defaults.
  */
 export interface ObjectiveConfig {
+  /** A name of {@link POLICY_LOSS_FN}. */
   policy_loss_fn?: string | null;
+  /** The policy loss's arguments. */
   policy_loss_fn_args?: FunctionArgs | null;
+  /** A name of {@link ADVANTAGE_FN}. */
   advantage_fn?: string | null;
+  /** The advantage function's arguments. */
   advantage_fn_args?: FunctionArgs | null;
+  /** A name of {@link KL_FN}: the loss that is added. */
   kl_loss_fn?: string | null;
+  /** The KL loss's arguments. */
   kl_loss_fn_args?: FunctionArgs | null;
+  /** A name of {@link KL_FN}: the penalty in the rewards that advantages are made of. */
   kl_penalty_fn?: string | null;
+  /** The KL penalty's arguments. */
   kl_penalty_fn_args?: FunctionArgs | null;
+  /** A name of {@link ENTROPY_LOSS_FN}. */
   entropy_loss_fn?: string | null;
+  /** The entropy loss's arguments. */
   entropy_loss_fn_args?: FunctionArgs | null;
   /** Of the KL and entropy loss, and of the policy loss unless its own arguments name one. */
   loss_agg_mode?: string | null;
@@ -29,10 +39,15 @@ export interface ObjectiveConfig {
 
 /** An algorithm's default configuration, under Trinity-RFT's names. */
 export interface AlgorithmConfig {
+  /** A name of {@link POLICY_LOSS_FN}. */
   policy_loss_fn: string;
+  /** A name of {@link ADVANTAGE_FN}; absent where the loss reads no advantages. */
   advantage_fn?: string;
+  /** A name of {@link KL_FN}, of the penalty in the rewards; absent: none. */
   kl_penalty_fn?: string;
+  /** A name of {@link KL_FN}, of the loss that is added; absent: none. */
   kl_loss_fn?: string;
+  /** A name of {@link ENTROPY_LOSS_FN}; absent: none. */
   entropy_loss_fn?: string;
   /** Answers for each prompt. */
   repeat_times?: number;

@@ -80,8 +80,11 @@ export class Objective {
   readonly algorithm: string;
   /** Whose names the batch's keys may have, beside Trinity's. */
   readonly backend: string;
+  /** What is minimised. */
   readonly policyLossFn: PolicyLossFn<Partial<Record<string, number>>>;
+  /** What is added to it; `none` adds nothing. */
   readonly klLossFn: KLFn;
+  /** What is subtracted from it; `none` subtracts nothing. */
   readonly entropyLossFn: EntropyLossFn;
   /** undefined: the algorithm needs no advantages, or takes them as they are. */
   readonly advantageFn: AdvantageFn | undefined;

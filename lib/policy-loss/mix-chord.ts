@@ -22,7 +22,12 @@ export interface MIXCHORDPolicyLossOptions extends MixedLossOptions {
 }
 
 /** Metrics of {@link MIXCHORDPolicyLossFn}; those of a kind of rows that the batch does not have are absent. */
-export type MIXCHORDMetrics = MIXMetrics & { mu: number; 'expert/sft_phi_loss'?: number };
+export type MIXCHORDMetrics = MIXMetrics & {
+  /** The share of the experts' loss at this step, from 0 to 1. */
+  mu: number;
+  /** Of experts' rows, before mu, where the phi function is enabled. */
+  'expert/sft_phi_loss'?: number;
+};
 
 /**
  * MIX-CHORD: MIX with the experts' share mu scheduled over the trainer's steps, and experts' tokens weighted by φ.

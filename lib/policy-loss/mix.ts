@@ -31,10 +31,13 @@ export interface MIXPolicyLossOptions extends MixedLossOptions {
   mu?: number | null | undefined;
 }
 
-type Prefixed<P extends string, M> = { [K in keyof M as `${P}/${K & string}`]?: number };
-
 /** Metrics of {@link MIXPolicyLossFn}; those of a kind of rows that the batch does not have are absent. */
-export type MIXMetrics = { loss: number } & Prefixed<'usual', PPOMetrics> & { 'expert/sft_loss'?: number };
+export type MIXMetrics = { [K in keyof PPOMetrics as `usual/${K}`]?: number } & {
+  /** Of all kinds of rows together. */
+  loss: number;
+  /** Of experts' rows, before mu. */
+  'expert/sft_loss'?: number;
+};
 
 /** The keys that both mixed losses read. */
 export const MIX_KEYS = ['old_logprob', 'action_mask', 'advantages', 'expert_mask'] as const;

@@ -58,7 +58,11 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
 
-  /** @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend. */
+  /**
+   * Of the package's own classes.
+   * @internal
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
   constructor(backend: string, definition: PolicyLossDefinition) {
     const mapper = KeyMapper.get(backend);
     const { keys } = definition;

@@ -1,0 +1,18 @@
+// Writes the API reference into build/docs, of what lib/index.ts exports: npm run docs
+//
+// TypeDoc and the TypeScript that it reads with are installed here on first use.
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+const here = fileURLToPath(new URL('.', import.meta.url));
+
+if (!existsSync(new URL('node_modules', import.meta.url)))
+  execFileSync('npm', ['ci'], { cwd: here, stdio: 'inherit', shell: process.platform === 'win32' });
+
+const typedoc = fileURLToPath(new URL('node_modules/typedoc/bin/typedoc', import.meta.url));
+const { status } = spawnSync(process.execPath, [typedoc, ...process.argv.slice(2)], {
+  cwd: here,
+  stdio: 'inherit',
+});
+process.exitCode = status ?? 1;
