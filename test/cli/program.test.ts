@@ -92,7 +92,12 @@ function inTerminal(words: readonly string[], env: NodeJS.ProcessEnv = {}): Run 
   const command = [process.execPath, PROGRAM, ...words].map((word) => `'${word}'`).join(' ');
   const { status, stdout, stderr } = spawnSync('script', ['-qec', command, '/dev/null'], {
     encoding: 'utf8',
-    env: { ...process.env, TERM: 'xterm-256color', NO_COLOR: undefined, FORCE_COLOR: undefined, ...env },
+    // Node takes a terminal of a CI machine for one without colours.
+    env: {
+      ...process.env,
+      ...{ TERM: 'xterm-256color', CI: undefined, NO_COLOR: undefined, FORCE_COLOR: undefined },
+      ...env,
+    },
   });
   return { code: status, stdout, stderr };
 }
