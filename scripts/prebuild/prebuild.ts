@@ -66,7 +66,10 @@ for (const name of positionals)
 const wanted = positionals.length > 0 ? (positionals as PrebuildName[]) : all;
 
 if (!values.check) {
-  if (!existsSync(join(HERE, 'node_modules'))) execFileSync('npm', ['ci'], { cwd: HERE, stdio: 'inherit' });
+  // Not by a lock file, which would have to hold the compiler for all other machines too, and not every registry has
+  // each of them; versions are exact.
+  if (!existsSync(join(HERE, 'node_modules')))
+    execFileSync('npm', ['install', '--no-package-lock'], { cwd: HERE, stdio: 'inherit' });
   for (const name of wanted) build(name);
 }
 
