@@ -80,7 +80,7 @@ export class Objective {
   readonly algorithm: string;
   /** Whose names the batch's keys may have, beside Trinity's. */
   readonly backend: string;
-  /** What is minimised. */
+  /** The policy loss, on which the other two act. */
   readonly policyLossFn: PolicyLossFn<Partial<Record<string, number>>>;
   /** What is added to it; `none` adds nothing. */
   readonly klLossFn: KLFn;
