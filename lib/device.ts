@@ -74,8 +74,12 @@ let cuda: (CudaDevice | NoCudaDevice)[] | undefined;
 
 /** The devices of this machine: the CPU, then each CUDA device, or one entry that says why there is none. */
 export function devices(): [CpuDevice, ...(CudaDevice | NoCudaDevice)[]] {
+  return [{ name: 'cpu', available: true, ...native.cpu() }, ...structuredClone(gpus())];
+}
+
+function gpus(): (CudaDevice | NoCudaDevice)[] {
   cuda ??= cudaDevices(native.cudaDevices());
-  return [{ name: 'cpu', available: true, ...native.cpu() }, ...structuredClone(cuda)];
+  return cuda;
 }
 
 function cudaDevices(found: NativeCudaDevices): (CudaDevice | NoCudaDevice)[] {
@@ -128,16 +132,15 @@ export function setThreads(threads: number): void {
  */
 export function cudaIndex(device: string | undefined): number | undefined {
   if (device === undefined || device === 'cpu') return undefined;
-  const all = devices();
-  const usable = all.filter((d) => d.available);
-  const found = usable.find((d) => (device === 'cuda' ? d.name !== 'cpu' : d.name === device));
+  const usable = gpus().filter((d) => d.available);
+  const found = usable.find((d) => device === 'cuda' || d.name === device);
   if (found) return Number(found.name.slice('cuda:'.length));
-  const unusable = all.filter((d) => !d.available);
+  const unusable = gpus().filter((d) => !d.available);
   const named = unusable.find((d) => d.name === device);
   const { name, reason } = named ?? unusable[0] ?? {};
   throw new LossError(
     'ERR_DEVICE_UNAVAILABLE',
-    `device ${describeValue(device)} is not there: expected one of ${usable.map((d) => d.name).join(', ')}` +
+    `device ${describeValue(device)} is not there: expected one of ${['cpu', ...usable.map((d) => d.name)].join(', ')}` +
       (reason ? `; there is no ${named && name !== 'cuda' ? name : 'CUDA device'}: ${reason.message}` : ''),
     { cause: reason },
   );
