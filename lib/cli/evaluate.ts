@@ -11,7 +11,7 @@ import {
   runOnRollouts,
 } from './rollouts-command.js';
 import type { AlgorithmParts } from './subject.js';
-import { makeSubject, typedSubjects } from './typed-subjects.js';
+import { makeSubject, typedSubject } from './typed-subjects.js';
 
 /** What `--json` prints, numbers that are not finite as null. */
 export interface Evaluation {
@@ -58,10 +58,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
     examples: EXAMPLES,
   });
   if (words[0] !== command.name()) return words;
-  const {
-    subjects: [typed],
-    rest,
-  } = typedSubjects(command, words.slice(1), false);
+  const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
   command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
     const subject = await makeSubject(typed!, command);
@@ -72,7 +69,7 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
       return printable(result, run, options.quiet === true);
     });
   });
-  return [command.name(), ...rest];
+  return left;
 }
 
 const HELP = `\

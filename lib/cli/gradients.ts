@@ -4,7 +4,7 @@ import { type GradientWriter, writeGradients } from '../files/index.js';
 import { evaluateFiles, type SubjectEvaluation } from './evaluation.js';
 import { csv, twoColumns } from './output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
-import { makeSubject, typedSubjects } from './typed-subjects.js';
+import { makeSubject, typedSubject } from './typed-subjects.js';
 
 /** What `--json` prints, numbers that are not finite as null. */
 export interface WrittenGradients {
@@ -56,10 +56,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
     examples: EXAMPLES,
   });
   if (words[0] !== command.name()) return words;
-  const {
-    subjects: [typed],
-    rest,
-  } = typedSubjects(command, words.slice(1), false);
+  const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
   command.action(async (patterns: string[], options: GradientsOptions) => {
     const subject = await makeSubject(typed!, command);
@@ -93,7 +90,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
       }
     });
   });
-  return [command.name(), ...rest];
+  return left;
 }
 
 const HELP = `\

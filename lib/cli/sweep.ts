@@ -10,7 +10,7 @@ import {
   rolloutsCommand,
   runOnRollouts,
 } from './rollouts-command.js';
-import { makeSubject, optionsOf, type TypedSubject, typedSubjects } from './typed-subjects.js';
+import { makeSubject, optionsOf, type TypedSubject, typedSubject } from './typed-subjects.js';
 import { asksForHelp, type TypedOption, wordsOf } from './words.js';
 
 /** What `--json` prints, numbers that are not finite as null. */
@@ -59,10 +59,7 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
     examples: EXAMPLES,
   });
   if (words[0] !== command.name()) return words;
-  const {
-    subjects: [typed],
-    rest,
-  } = typedSubjects(command, words.slice(1), false, (word) => word.split(',', 1)[0]!);
+  const { typed, left } = typedSubject(command, words, (word) => word.split(',', 1)[0]!);
   if (asksForHelp(words)) for (const option of typed?.options ?? []) command.addOption(option);
   else if (typed) {
     const points = pointsOf(axesOf(typed));
@@ -80,7 +77,7 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
       );
     });
   }
-  return [command.name(), ...rest];
+  return left;
 }
 
 const HELP = `\

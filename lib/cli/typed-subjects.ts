@@ -80,6 +80,20 @@ export function typedSubjects(
   };
 }
 
+/**
+ * The same for a command that takes one subject.
+ * @param words the command line's, the command's name among them.
+ * @returns the subject, undefined where help is asked for, and the words to parse.
+ */
+export function typedSubject(
+  command: Command,
+  words: readonly string[],
+  oneOf?: (word: string) => string,
+): { typed: TypedSubject | undefined; left: string[] } {
+  const { subjects, rest } = typedSubjects(command, words.slice(1), false, oneOf);
+  return { typed: subjects[0], left: [command.name(), ...rest] };
+}
+
 /** Makes a subject of what was typed. */
 export async function makeSubject(
   { choice, name, options, typed }: TypedSubject,
