@@ -200,6 +200,11 @@ export interface NativeBinding {
     device?: number,
   ): Promise<number>;
   /**
+   * Reads what evaluate() would read of a host batch and writes its gradients' arrays, by the same threads in the same
+   * tiles, and computes nothing: the time that memory alone takes, for measurements. Gives bits that mean nothing.
+   */
+  traffic(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
+  /**
    * Without a base: out = the estimator's value per token. With one: out = base − scale·m·kl per token.
    * Gives the mean over rows of the mean of m·kl in each (0 without a base).
    */

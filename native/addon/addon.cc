@@ -30,6 +30,9 @@ class Reporting : public Task {
 double result_of(Napi::Env, const cpu::Evaluation& task) {
   return task.aborted() ? -1.0 : task.outputs().present;
 }
+double result_of(Napi::Env, const cpu::Traffic& task) {
+  return task.seen();
+}
 double result_of(Napi::Env, const cpu::KlEvaluation& task) {
   return task.mean_kl();
 }
@@ -100,6 +103,19 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
                                                              call.normalizer, call.outputs);
     task->set_abort_flag(call.abort);
     return run_later(info, task);
+  });
+}
+
+// traffic(function, batch, call)
+Napi::Value traffic(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const FunctionHandle& function = function_of(info[0]);
+    const BatchView batch = read_batch(info[1].As<Napi::Object>());
+    const unsigned columns = columns_of(function->function());
+    check_columns(info.Env(), columns, present_columns(batch), false, batch.mask != nullptr);
+    const Call call =
+        read_call(function->function(), batch.layout.rows, batch.layout.tokens(), info[2].As<Napi::Object>());
+    return run_later(info, std::make_shared<Reporting<cpu::Traffic>>(function, batch, call.outputs));
   });
 }
 
@@ -196,6 +212,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
   add("kl", [](const Napi::CallbackInfo& info) { return kl(info, true); });
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
+  add("traffic", traffic);
   add("createAdvantage", create_advantage);
   add("advantageValueNames", advantage_names);
   add("advantages", [](const Napi::CallbackInfo& info) { return compute_advantages(info, true); });

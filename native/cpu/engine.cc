@@ -154,6 +154,19 @@ void Evaluation::fold() {
                             pair_metric_, outputs_.values);
 }
 
+Traffic::Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
+                 const Outputs& outputs)
+    : function_(std::move(function)), batch_(batch), chunks_(plan_chunks(batch.layout)) {
+  pass_.function = &function_->function();
+  pass_.batch = &batch_;
+  pass_.grad = outputs.grad;
+  pass_.grad_entropy = outputs.grad_entropy;
+}
+
+void Traffic::run(int64_t piece) {
+  seen_.fetch_or(target()->traffic_pass(pass_, chunks_[piece]), std::memory_order_relaxed);
+}
+
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)
     : pass_{estimator, nullptr, base, scale, out, nullptr},
       batch_(batch),

@@ -84,6 +84,28 @@ class Evaluation : public Task {
   TokenPass pass_{};
 };
 
+// The traffic of an Evaluation alone, by the same threads in the same chunks and tiles: the least time that
+// memory leaves it.
+class Traffic : public Task {
+ public:
+  Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch, const Outputs& outputs);
+  void abort() {}
+  uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
+
+  int64_t next_phase() override { return phase_++ == 0 ? static_cast<int64_t>(chunks_.size()) : 0; }
+  void run(int64_t piece) override;
+  void done() override {}
+  bool is_small() const { return chunks_.size() <= 1; }
+
+ private:
+  std::shared_ptr<const PreparedFunction> function_;
+  BatchView batch_;
+  int phase_ = 0;
+  std::vector<Chunk> chunks_;
+  TokenPass pass_{};
+  std::atomic<uint32_t> seen_{0};
+};
+
 // KL values per token, or scores with a KL penalty, as a task of the pool.
 class KlEvaluation : public Task {
  public:

@@ -16,6 +16,7 @@ const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET)
                                                      make_loss_at,
                                                      row_pass,
                                                      token_pass,
+                                                     traffic_pass,
                                                      kl_pass,
                                                      row_facts,
                                                      broadcast,

@@ -73,6 +73,9 @@ struct Target {
   RowSums (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
                       int64_t first, int64_t last);
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, Sums* sums);
+  // Reads the columns and writes the gradients of a token pass and computes nothing: what memory alone takes,
+  // for measurements. Gives bits that depend on all that was read.
+  uint32_t (*traffic_pass)(const TokenPass& pass, const Chunk& chunk);
   // part gets the sum and count of a chunk that is a part of a row.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowSums* part);
   // The passes of advantage functions; see cpu/advantages.inc. Chunks of row_facts, measure and recur are

@@ -12,7 +12,7 @@ struct CorrectedK3 {
 
   PL_FN static KlTerm token(float logprob, float ref_logprob, float old_logprob) {
     const KlTerm k3 = K3::token(logprob, ref_logprob, 0.0f);
-    const float ratio = exp(logprob - old_logprob);
+    const float ratio = exp_flushed(logprob - old_logprob);
     const float bounded = clip(ratio, 0.0f, 2.0f);
     // Below the clip, r·(k3 + k3') is −r·δ: k3 and its derivative cancel but for that. A clipped ratio is
     // constant.

@@ -40,7 +40,7 @@ struct Cispo {
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
-    const float ratio = exp(d);
+    const float ratio = exp_flushed(d);
     // Beyond the mask's range in the direction of its advantage, a token is dropped.
     const float kept = t.advantage > 0.0f ? indicator(ratio <= mask_high)
                                           : indicator((ratio >= mask_low) | (t.advantage == 0.0f));

@@ -21,7 +21,7 @@ struct ImportanceSampling {
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
     const float bounded = clip(d, -20.0f, 20.0f);
-    const float ratio = exp(bounded);
+    const float ratio = exp_bounded(bounded);
     const float value = -t.advantage * ratio;
     return {value, value * clip_derivative(d, -20.0f, 20.0f), ratio, -bounded};
   }

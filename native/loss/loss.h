@@ -19,6 +19,9 @@
 //     double row_term(const Token&) const;          // summed over the row's unmasked tokens, in float64
 //     Row row(double sum, double count) const;      // what token() then gets
 //     void row_metric(const Row&, double count, double negatives, double* out) const;
+//
+// One with a cheaper form for some of its options derives struct Simpler from itself, and sets is_simpler
+// where that form gives the same.
 #pragma once
 
 #include <cstddef>

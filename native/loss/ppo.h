@@ -37,7 +37,7 @@ struct Ppo {
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
     const float bounded = clip(d, -20.0f, 20.0f);
-    const float ratio = exp(bounded);
+    const float ratio = exp_bounded(bounded);
     const float unclipped = -t.advantage * ratio;
     const float clipped = -t.advantage * clip(ratio, low, high);
     const float upper = unclipped < clipped ? clipped : unclipped;

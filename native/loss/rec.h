@@ -2,6 +2,7 @@
 // (arXiv 2509.24203).
 #pragma once
 
+#include <cmath>
 #include <limits>
 
 #include "loss/loss.h"
@@ -38,15 +39,17 @@ struct Rec {
   static constexpr int row_metrics = 0;
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0}, {"pg_loss", Metric::kLoss}};
   struct Row {
-    float log_ratio, ratio;
+    float log_ratio;
   };
 
   // A token is kept while its ratio (the row's own in gspo-one-side) stands within the range of its
-  // advantage's sign, or beyond the ring's outer bound. Every clip mode is a choice of these six numbers.
+  // advantage's sign, or beyond the ring's outer bound. Every clip mode is a choice of these six numbers,
+  // which are logarithms, as the ratio is then not needed.
   float positive_low, positive_high, positive_ring, negative_low, negative_high, negative_ring;
   float by_row;  // 1 in gspo-one-side, else 0
   // The importance weight is e^(token_factor·d + row_factor·mean d + advantage_factor·A).
   float token_factor, row_factor, advantage_factor;
+  bool is_simpler;  // all three are 0
   float k2_coef, forward_kl_coef;
 
   explicit Rec(const Options& o) {
@@ -54,20 +57,21 @@ struct Rec {
     const int mode = static_cast<int>(o.clip_mode);
     const bool clips = mode != kNoClip;
     const bool both_sides = mode == kTwoSide || mode == kRing;
-    const float low = static_cast<float>(1.0 - o.epsilon_low);
-    const float high = static_cast<float>(1.0 + o.epsilon_high);
+    const float low = log_bound(1.0 - o.epsilon_low);
+    const float high = log_bound(1.0 + o.epsilon_high);
     positive_low = both_sides ? low : -inf;
     positive_high = clips ? high : inf;
     negative_low = clips ? low : -inf;
     negative_high = both_sides ? high : inf;
-    positive_ring = mode == kRing ? static_cast<float>(1.0 - o.epsilon_low_prime) : -inf;
-    negative_ring = mode == kRing ? static_cast<float>(1.0 + o.epsilon_high_prime) : inf;
+    positive_ring = mode == kRing ? log_bound(1.0 - o.epsilon_low_prime) : -inf;
+    negative_ring = mode == kRing ? log_bound(1.0 + o.epsilon_high_prime) : inf;
     by_row = mode == kGspoOneSide ? 1.0f : 0.0f;
 
     const int weight = static_cast<int>(o.weight);
     token_factor = weight == kImportanceSampling ? 1.0f : 0.0f;
     row_factor = weight == kGspoImportanceSampling ? 1.0f : 0.0f;
     advantage_factor = weight == kAdvantageWeight ? static_cast<float>(1.0 / o.temp) : 0.0f;
+    is_simpler = weight == kNoWeight;
 
     const int regularizer = static_cast<int>(o.regularizer);
     const float coef = static_cast<float>(o.regularizer_coef);
@@ -75,29 +79,45 @@ struct Rec {
     forward_kl_coef = regularizer == kForwardKl ? coef : 0.0f;
   }
 
+  // The logarithm of a bound of the ratio, which may be below 0, where every ratio is above it.
+  static float log_bound(double bound) {
+    return bound > 0 ? static_cast<float>(std::log(bound)) : -std::numeric_limits<float>::infinity();
+  }
+
   PL_FN double row_term(const Token& t) const { return static_cast<double>(t.logprob) - t.old_logprob; }
 
-  PL_FN Row row(double sum, double count) const {
-    const float mean = static_cast<float>(sum / (count + 1e-8));
-    return {mean, exp(mean)};
-  }
+  PL_FN Row row(double sum, double count) const { return {static_cast<float>(sum / (count + 1e-8))}; }
 
   PL_FN void row_metric(const Row&, double, double, double*) const {}
 
-  PL_FN TokenTerm token(const Row& row, const Token& t) const {
+  PL_FN float weight(const Row& row, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
-    const float ratio = by_row != 0.0f ? row.ratio : exp(d);
-    const bool positive_in = (ratio >= positive_low) & (ratio <= positive_high);
-    const bool negative_in = (ratio >= negative_low) & (ratio <= negative_high);
-    const bool kept = ((t.advantage >= 0.0f) & (positive_in | (ratio <= positive_ring))) |
-                      ((t.advantage <= 0.0f) & (negative_in | (ratio >= negative_ring)));
-    const float weight =
-        exp((token_factor != 0.0f ? d : 0.0f) + row_factor * row.log_ratio + advantage_factor * t.advantage);
+    return exp_flushed((token_factor != 0.0f ? d : 0.0f) + row_factor * row.log_ratio +
+                       advantage_factor * t.advantage);
+  }
+
+  PL_FN TokenTerm token(const Row& row, const Token& t) const { return term(row, t, weight(row, t)); }
+
+  // The same without an importance weight, whose exponential is most of the work.
+  struct Simpler;
+
+  PL_FN TokenTerm term(const Row& row, const Token& t, float weight) const {
+    const float d = t.logprob - t.old_logprob;
+    const float log_ratio = by_row != 0.0f ? row.log_ratio : d;
+    const bool positive_in = (log_ratio >= positive_low) & (log_ratio <= positive_high);
+    const bool negative_in = (log_ratio >= negative_low) & (log_ratio <= negative_high);
+    const bool kept = ((t.advantage >= 0.0f) & (positive_in | (log_ratio <= positive_ring))) |
+                      ((t.advantage <= 0.0f) & (negative_in | (log_ratio >= negative_ring)));
     const float policy = kept ? -t.advantage * weight : 0.0f;
     const float derivative = policy - forward_kl_coef;
     return {derivative * t.logprob + (k2_coef != 0.0f ? k2_coef * d * d : 0.0f),
             derivative + (k2_coef != 0.0f ? 2.0f * k2_coef * d : 0.0f), indicator(!kept)};
   }
+};
+
+struct Rec::Simpler : Rec {
+  explicit Simpler(const Rec& rec) : Rec(rec) {}
+  PL_FN TokenTerm token(const Row& row, const Token& t) const { return term(row, t, 1.0f); }
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -28,40 +28,55 @@ struct Sapo {
 
   float tau_pos, tau_neg, scale_pos, scale_neg;
   float differentiates;  // 1 or 0
+  bool is_simpler;
 
   explicit Sapo(const Options& o)
       : tau_pos(static_cast<float>(o.tau_pos)),
         tau_neg(static_cast<float>(o.tau_neg)),
         scale_pos(static_cast<float>(4.0 / o.tau_pos)),
         scale_neg(static_cast<float>(4.0 / o.tau_neg)),
-        differentiates(o.differentiate_gate != 0 ? 1.0f : 0.0f) {}
+        differentiates(o.differentiate_gate != 0 ? 1.0f : 0.0f),
+        is_simpler(o.differentiate_gate == 0) {}
 
   // The gate at a ratio, σ(τ(r − 1))·4/τ, and how fast it opens with the ratio, 4·σ(1 − σ).
   struct Gate {
     float value, slope;
   };
   PL_FN Gate gate(float ratio, bool positive) const {
-    const float e = exp((positive ? tau_pos : tau_neg) * (1.0f - ratio));
+    // Beyond these bounds the gate is open or closed to the last digit.
+    const float e = exp_bounded(clip((positive ? tau_pos : tau_neg) * (1.0f - ratio), -87.0f, 80.0f));
     const float open = 1.0f / (1.0f + e);
-    const float closing = e < 1.0f ? e * open : 1.0f - open;  // 1 − σ where nothing cancels
+    const float closing = e * open;  // 1 − σ, and nothing cancels
     return {open * (positive ? scale_pos : scale_neg), 4.0f * open * closing};
   }
 
-  PL_FN TokenTerm token(const NoRow&, const Token& t) const {
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<true>(t); }
+
+  // The gate held constant, whose slope is not needed.
+  struct Simpler;
+
+  template <bool may_differentiate>
+  PL_FN TokenTerm term(const Token& t) const {
     const float d = t.logprob - t.old_logprob;
-    const float ratio = exp(d);
+    const float ratio = exp_flushed(d);
     const bool positive = t.advantage > 0.0f;
     const Gate g = gate(ratio, positive);
     const float weight = -t.advantage * g.value;
-    // Where the slope is 0 the ratio may be Infinity: 0, not NaN.
-    const float through_gate = g.slope == 0.0f ? 0.0f : -t.advantage * g.slope * ratio;
-    return {differentiates != 0.0f ? weight : weight * t.logprob,
-            differentiates != 0.0f ? through_gate : weight,
+    // A ratio of 2^64 and more has opened the gate for good; Infinity must not meet a slope of nearly 0.
+    const float through_gate = -t.advantage * (g.slope * at_most(ratio, 1.8e19f));
+    const bool held = !may_differentiate | (differentiates == 0.0f);
+    return {held ? weight * t.logprob : weight,
+            held ? weight : through_gate,
             -d,
             g.value,
             ratio,
             indicator(positive)};
   }
+};
+
+struct Sapo::Simpler : Sapo {
+  explicit Simpler(const Sapo& sapo) : Sapo(sapo) {}
+  PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<false>(t); }
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -34,7 +34,7 @@ struct SftIs {
   explicit SftIs(const Options&) {}
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float derivative = -exp(t.logprob);
+    const float derivative = -exp_flushed(t.logprob);
     return {derivative * t.logprob, derivative};
   }
 };
@@ -57,9 +57,9 @@ struct SftPhi {
                                    : std::numeric_limits<float>::infinity()) {}
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float p = exp(t.logprob);
-    // 1 − p without the cancellation near p = 1.
-    const float phi = p * -(exp_residual(t.logprob) + t.logprob);
+    const Exponential p = exp_and_residual(t.logprob);
+    // p·(1 − p), without the cancellation near p = 1.
+    const float phi = p.value * -(p.residual + t.logprob);
     const bool cut = t.logprob > cutoff;
     return {-phi * (cut ? cutoff : t.logprob), cut ? 0.0f : -phi};
   }

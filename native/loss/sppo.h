@@ -2,6 +2,8 @@
 // Source: Trinity-RFT's sppo_policy_loss.
 #pragma once
 
+#include <cmath>
+
 #include "loss/loss.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -17,15 +19,13 @@ struct Sppo {
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0}, {"pg_loss", Metric::kLoss}};
   using Row = NoRow;
 
-  float low, high;
+  float range;  // of the log ratio, to both sides
 
-  explicit Sppo(const Options& o)
-      : low(static_cast<float>(1.0 / (1.0 + o.epsilon))), high(static_cast<float>(1.0 + o.epsilon)) {}
+  explicit Sppo(const Options& o) : range(static_cast<float>(std::log1p(o.epsilon))) {}
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
-    const float ratio = exp(d);
-    const bool inside = (ratio >= low) & (ratio <= high);
+    const bool inside = (d >= -range) & (d <= range);
     const float derivative = inside ? -t.advantage : 0.0f;
     return {inside ? derivative * d : 0.0f, derivative, indicator(!inside)};
   }

@@ -24,7 +24,7 @@ struct Topr {
   explicit Topr(const Options& o) : threshold(static_cast<float>(o.advantage_threshold)) {}
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
-    const float ratio = exp(t.logprob - t.old_logprob);
+    const float ratio = exp_flushed(t.logprob - t.old_logprob);
     const float alpha = t.advantage <= threshold ? clip(ratio, 0.0f, 1.0f) : 1.0f;
     const float derivative = -alpha * t.advantage;
     return {derivative * t.logprob, derivative, alpha, ratio};

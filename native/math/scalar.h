@@ -50,49 +50,82 @@ PL_FN float indicator(bool condition) {
   return condition ? 1.0f : 0.0f;
 }
 
-// e^x in pieces: e^x = (1 + r + tail)·scale·scale_rest with x = n·ln 2 + r, |r| <= ln2/2, and tail a
-// polynomial in r. 2^n comes as two factors, so that results down to the smallest subnormal and up to
-// Infinity come out by themselves.
-struct ExpPieces {
-  float n, r, tail, scale, scale_rest;
+// x = n·ln 2 + r with |r| <= ln2/2, for |x| up to 104.
+struct Reduced {
+  float r;
+  int32_t n_bits;  // n in its low 9 bits, something else above
+  float n;
 };
 
-PL_FN ExpPieces exp_pieces(float x) {
+PL_FN Reduced reduce(float x) {
   const float log2_e = 1.44269504f;
   const float round_to_integer =
       12582912.0f;  // 1.5·2^23: adding it leaves the rounded integer in the low bits
   // ln 2 in two parts; the first has 9 trailing zero bits, hence n·ln2_high is exact.
   const float ln2_high = 0.693145752f;
   const float ln2_low = 1.42860677e-6f;
-
-  const float bounded = clip(x, -104.0f, 89.0f);
-  const float shifted = bounded * log2_e + round_to_integer;
+  const float shifted = x * log2_e + round_to_integer;
   const float n = shifted - round_to_integer;
-  const float r = (bounded - n * ln2_high) - n * ln2_low;
-
-  float p = 1.98756915e-4f;
-  p = p * r + 1.39819995e-3f;
-  p = p * r + 8.33345191e-3f;
-  p = p * r + 4.16657959e-2f;
-  p = p * r + 1.66666655e-1f;
-  p = p * r + 5.00000012e-1f;
-
-  const int32_t exponent = float_bits(shifted) - 0x4b400000;
-  const int32_t half = exponent >> 1;
-  return {n, r, p * (r * r), bits_float((half + 127) << 23), bits_float((exponent - half + 127) << 23)};
+  return {(x - n * ln2_high) - n * ln2_low, float_bits(shifted), n};
 }
 
-// e^x over all float32, below 2 ulp.
+// e^r − 1 for a reduced r, but for r itself: an error of 5e-9, which e^r does not feel.
+PL_FN float exp_tail(float r) {
+  float p = 0.00139505381f;
+  p = p * r + 0.00836891774f;
+  p = p * r + 0.041666206f;
+  p = p * r + 0.166665182f;
+  p = p * r + 0.5f;
+  return p * (r * r);
+}
+
+// 2^(n + shift), where that is a normal number; 0 one below the least of them.
+PL_FN float power_of_two(int32_t n_bits, int32_t shift) {
+  return bits_float((n_bits << 23) + ((127 + shift) << 23));
+}
+
+// e^x below 2 ulp, for |x| <= 87. The cheapest of the three.
+PL_FN float exp_bounded(float x) {
+  const Reduced a = reduce(x);
+  return (exp_tail(a.r) + a.r + 1.0f) * power_of_two(a.n_bits, 0);
+}
+
+// e^x below 2 ulp, but 0 where it is below 1.7e-38: what losses use, where nothing that small is ever seen.
+// The factor of 2 lets one multiplication reach up to the largest number, and Infinity beyond.
+PL_FN float exp_flushed(float x) {
+  const Reduced a = reduce(clip(x, -87.3f, 89.0f));
+  return ((exp_tail(a.r) + a.r) * 2.0f + 2.0f) * power_of_two(a.n_bits, -1);
+}
+
+// e^x below 2 ulp over all float32: where 2^(n − 1) would be no normal number it comes in two factors, so
+// that results down to the smallest subnormal come out by themselves.
 PL_FN float exp(float x) {
-  const ExpPieces e = exp_pieces(x);
-  return (e.tail + e.r + 1.0f) * e.scale * e.scale_rest;
+  const float bounded = clip(x, -104.0f, 89.0f);
+  const Reduced a = reduce(bounded);
+  const bool low = bounded < -86.5f;
+  return ((exp_tail(a.r) + a.r) * 2.0f + 2.0f) * power_of_two(a.n_bits, low ? 63 : -1) *
+         (low ? 5.42101086e-20f : 1.0f);
 }
 
-// e^x − 1 − x without the cancellation near 0, where KL estimators live: there it is the tail itself.
+// e^x as exp_flushed() has it, and e^x − 1 − x without the cancellation near 0, where KL estimators live:
+// there it is a series of its own, right to its last digits.
+struct Exponential {
+  float value, residual;
+};
+PL_FN Exponential exp_and_residual(float x) {
+  const Reduced a = reduce(clip(x, -87.3f, 89.0f));
+  float p = 1.98756915e-4f;
+  p = p * a.r + 1.39819995e-3f;
+  p = p * a.r + 8.33345191e-3f;
+  p = p * a.r + 4.16657959e-2f;
+  p = p * a.r + 1.66666655e-1f;
+  p = p * a.r + 5.00000012e-1f;
+  const float tail = p * (a.r * a.r);
+  const float whole = ((tail + a.r) * 2.0f + 2.0f) * power_of_two(a.n_bits, -1);
+  return {whole, a.n == 0.0f ? tail : whole - 1.0f - x};
+}
 PL_FN float exp_residual(float x) {
-  const ExpPieces e = exp_pieces(x);
-  const float whole = (e.tail + e.r + 1.0f) * e.scale * e.scale_rest;
-  return e.n == 0.0f ? e.tail : whole - 1.0f - x;
+  return exp_and_residual(x).residual;
 }
 
 // ln x of a positive, normal x, below 2 ulp but near 1, where the error is 2 ulp of 1.
