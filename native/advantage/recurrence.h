@@ -9,9 +9,10 @@
 
 #include "advantage/advantage.h"
 
-namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace policy_loss {
 
-// How far numbers lie from their mean: of the unmasked advantages of a batch, or of a part of one.
+// How far numbers lie from their mean: of the unmasked advantages of a batch, or of a part of one. One type
+// for all builds, which pass it to each other.
 struct Spread {
   double count = 0, mean = 0, squares = 0;
 
@@ -30,6 +31,10 @@ struct Spread {
     return count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
   }
 };
+
+}  // namespace policy_loss
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 // One token of a recurrence; next_value is 0 at the row's end.
 struct RecurrenceToken {

@@ -114,12 +114,12 @@ struct Exponential {
 };
 PL_FN Exponential exp_and_residual(float x) {
   const Reduced a = reduce(clip(x, -87.3f, 89.0f));
-  float p = 1.98756915e-4f;
-  p = p * a.r + 1.39819995e-3f;
-  p = p * a.r + 8.33345191e-3f;
-  p = p * a.r + 4.16657959e-2f;
-  p = p * a.r + 1.66666655e-1f;
-  p = p * a.r + 5.00000012e-1f;
+  float p = 1.99076356e-4f;
+  p = p * a.r + 1.39336882e-3f;
+  p = p * a.r + 8.33328627e-3f;
+  p = p * a.r + 4.1666463e-2f;
+  p = p * a.r + 1.66666672e-1f;
+  p = p * a.r + 0.5f;
   const float tail = p * (a.r * a.r);
   const float whole = ((tail + a.r) * 2.0f + 2.0f) * power_of_two(a.n_bits, -1);
   return {whole, a.n == 0.0f ? tail : whole - 1.0f - x};

@@ -15,6 +15,13 @@
 #include <utility>
 #include <vector>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#include <sanitizer/common_interface_defs.h>
+#endif
+#endif
+
 namespace emulation {
 
 Indices indices;
@@ -50,6 +57,35 @@ cudaError_t last_error() {
 // is, which is what makes fibers cheap enough to have one for each thread.
 using Place = void* [5];
 
+// AddressSanitizer has to know which stack runs. It is told before each jump and after it; and the functions
+// that jump are not instrumented, as it would take every jump for the end of a stack's frames.
+#if ADDRESS_SANITIZER
+#define PLAIN __attribute__((noinline, no_sanitize("address")))
+struct Stack {
+  const void* bottom = nullptr;
+  size_t bytes = 0;
+  void* saved = nullptr;  // the sanitizer's own, of a stack that waits
+
+  void leave(const Stack& next) { __sanitizer_start_switch_fiber(&saved, next.bottom, next.bytes); }
+  // Not to come back.
+  static void abandon(const Stack& next) { __sanitizer_start_switch_fiber(nullptr, next.bottom, next.bytes); }
+  // previous: where the one that was left is to be known from.
+  void arrive(Stack* previous) {
+    __sanitizer_finish_switch_fiber(saved, &previous->bottom, &previous->bytes);
+  }
+};
+#else
+#define PLAIN __attribute__((noinline))
+struct Stack {
+  const void* bottom = nullptr;
+  size_t bytes = 0;
+
+  void leave(const Stack&) {}
+  static void abandon(const Stack&) {}
+  void arrive(Stack*) {}
+};
+#endif
+
 struct Fiber {
   enum State { kReady, kAtBarrier, kAtExchange, kDone };
   State state = kReady;
@@ -59,7 +95,8 @@ struct Fiber {
   dim3 thread;
   bool started = false;
   Place at;
-  std::unique_ptr<char[]> stack;
+  std::unique_ptr<char[]> memory;
+  Stack stack;
 };
 
 std::vector<Fiber> fibers;                     // of the block that runs; stacks are kept from block to block
@@ -68,22 +105,26 @@ size_t running = 0;
 size_t block_threads = 0;
 const std::function<void()>* kernel_of_block = nullptr;
 Place scheduler;
+Stack scheduler_stack;
 bool in_kernel = false;
 
 // Not in the function that the place is in, as the compiler demands.
-[[noreturn]] __attribute__((noinline)) void jump(Place& place) {
+[[noreturn]] PLAIN void jump(Place& place) {
   __builtin_longjmp(place, 1);
 }
 
-__attribute__((noinline)) void suspend(Fiber::State state, Site site) {
+PLAIN void suspend(Fiber::State state, Site site) {
   Fiber& fiber = fibers[running];
   fiber.state = state;
   fiber.site = site;
+  fiber.stack.leave(scheduler_stack);
   if (__builtin_setjmp(fiber.at) == 0) jump(scheduler);
+  fibers[running].stack.arrive(&scheduler_stack);
 }
 
 // A fiber goes from block to block: to enter a stack takes system calls, to jump back into it none.
 void enter_fiber() {
+  fibers[running].stack.arrive(&scheduler_stack);
   for (;;) {
     (*kernel_of_block)();
     suspend(Fiber::kDone, {});
@@ -91,17 +132,25 @@ void enter_fiber() {
 }
 
 // Runs a fiber until it waits or is done.
-__attribute__((noinline)) void resume(size_t index) {
+PLAIN void resume(size_t index) {
   Fiber& fiber = fibers[index];
   running = index;
   indices.thread = fiber.thread;
-  if (__builtin_setjmp(scheduler) != 0) return;
+  if (!fiber.memory) {
+    fiber.memory = std::make_unique<char[]>(kStackBytes);
+    fiber.stack.bottom = fiber.memory.get();
+    fiber.stack.bytes = kStackBytes;
+  }
+  scheduler_stack.leave(fiber.stack);
+  if (__builtin_setjmp(scheduler) != 0) {
+    scheduler_stack.arrive(&fibers[running].stack);
+    return;
+  }
   if (fiber.started) jump(fiber.at);
   fiber.started = true;
-  if (!fiber.stack) fiber.stack = std::make_unique<char[]>(kStackBytes);
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_sp = fiber.memory.get();
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, enter_fiber, 0);
@@ -216,8 +265,10 @@ struct Allocation {
   size_t bytes;
   int device;
 };
-std::map<uintptr_t, Allocation> allocations;
-std::map<int, size_t> used;
+// Never destroyed, like all that follows here: a thread may be in the emulation still when the process ends,
+// and the queues hold work that nobody has waited for, such as the freeing of memory.
+auto& allocations = *new std::map<uintptr_t, Allocation>;
+auto& used = *new std::map<int, size_t>;
 thread_local int current_device = 0;
 
 size_t device_memory() {
@@ -289,8 +340,9 @@ class Event {
 };
 
 namespace {
-std::vector<std::unique_ptr<Stream>> streams;
-std::vector<std::unique_ptr<Event>> events;
+auto& streams = *new std::vector<std::unique_ptr<Stream>>;
+auto& events = *new std::vector<std::unique_ptr<Event>>;
+auto& pools = *new std::vector<std::unique_ptr<int>>;
 
 void run_everything() {
   for (const auto& stream : streams) stream->run_until(stream->pushed());
@@ -343,7 +395,7 @@ int lane() {
   return static_cast<int>(running % kWarp);
 }
 
-void fault(const char* format, ...) {
+PLAIN void fault(const char* format, ...) {
   char text[512];
   va_list arguments;
   va_start(arguments, format);
@@ -351,6 +403,7 @@ void fault(const char* format, ...) {
   va_end(arguments);
   if (first_fault.empty()) first_fault = text;
   if (!in_kernel) std::abort();
+  Stack::abandon(scheduler_stack);
   jump(scheduler);
 }
 
@@ -478,7 +531,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) 
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  *pool = new int(properties->location.id);
+  const Lock lock(mutex);
+  *pool = pools.emplace_back(std::make_unique<int>(properties->location.id)).get();
   return cudaSuccess;
 }
 

@@ -1,0 +1,215 @@
+// The CPU engine's pool under many threads at once, for ThreadSanitizer to watch: every function of the
+// registry, run with the caller's help and submitted without, while the number of threads changes and calls
+// are called off. Results are those of one thread alone, to the bit.
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpu/advantages.h"
+#include "cpu/engine.h"
+
+using namespace policy_loss;
+
+namespace {
+
+constexpr int kCallers = 6;
+constexpr int kRounds = 3;
+
+std::atomic<int> failures{0};
+std::atomic<int> checks{0};
+
+void expect(bool holds, const std::string& what) {
+  ++checks;
+  if (!holds && ++failures <= 20) std::printf("not so: %s\n", what.c_str());
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+// A task that tells when it is done, as the addon's do.
+template <class Task>
+class Reporting : public Task {
+ public:
+  using Task::Task;
+  std::promise<void> finished;
+  void done() override {
+    Task::done();
+    finished.set_value();
+  }
+};
+
+enum class How { kHere, kRun, kSubmit };
+
+template <class Task>
+void perform(How how, const std::shared_ptr<Reporting<Task>>& task) {
+  std::future<void> finished = task->finished.get_future();
+  if (how == How::kHere) cpu::run_here(*task);
+  if (how == How::kRun) cpu::Pool::shared().run(task);
+  if (how == How::kSubmit) cpu::Pool::shared().submit(task);
+  finished.wait();
+}
+
+// Rows of several chunks each, a row in parts and short rows; every caller reads the same arrays.
+struct Batch {
+  std::vector<int32_t> offsets{0};
+  std::vector<float> column[kColumns];
+  std::vector<uint8_t> mask, expert;
+  std::vector<double> rewards, baselines;
+  std::vector<int32_t> groups, runs;
+  BatchView view;
+  int64_t tokens;
+
+  Batch() {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (const int32_t length : {40, 0, 9000, 40000, 8000, 9000, 3, 700}) {
+      offsets.push_back(offsets.back() + length);
+      expert.push_back(random() % 2);
+      rewards.push_back(normal(random));
+      baselines.push_back(normal(random));
+      groups.push_back(static_cast<int32_t>(random() % 3));
+      runs.push_back(static_cast<int32_t>(random() % 2));
+    }
+    tokens = offsets.back();
+    for (int64_t i = 0; i < tokens; ++i) mask.push_back(random() % 4 != 0);
+    for (std::vector<float>& numbers : column)
+      for (int64_t i = 0; i < tokens; ++i) numbers.push_back(0.3f * normal(random) - 1.0f);
+    view.layout = {static_cast<int64_t>(expert.size()), 40000, offsets.data()};
+    for (int c = 0; c < kColumns; ++c) view.column[c].data = column[c].data();
+    view.mask = mask.data();
+    view.expert = expert.data();
+  }
+};
+
+double option(const LossInfo::Option& option, const std::string& of) {
+  if (option.choices) return 1;
+  const std::string name = option.name;
+  if (name == "cutoff_prob" || name == "lambda_coef") return 0.5;
+  return name == "rank_penalty" && of == "grpo" ? 0.3 : 1.25;
+}
+
+template <class Info>
+std::vector<double> options_of(const Info& info) {
+  std::vector<double> options;
+  for (const LossInfo::Option& one : info.options) options.push_back(option(one, info.name));
+  return options;
+}
+
+// A call by one of the three ways; gives all that it has written.
+struct Call {
+  std::string name;
+  std::function<std::vector<float>(How, const int32_t* abort)> compute;
+  std::vector<float> expected;
+};
+
+Call loss_call(const Batch& batch, int loss) {
+  Function function;
+  function.loss = loss;
+  function.options = options_of(losses()[loss]);
+  function.kl = loss % static_cast<int>(kl_estimators().size());
+  function.entropy = true;
+  const auto prepared = std::make_shared<const cpu::PreparedFunction>(function);
+  const size_t values = value_names(function).size();
+  return {losses()[loss].name,
+          [&batch, prepared, values](How how, const int32_t* abort) {
+            std::vector<float> grad(batch.tokens);
+            std::vector<double> numbers(values);
+            Outputs outputs;
+            outputs.grad = grad.data();
+            outputs.values = numbers.data();
+            const auto task = std::make_shared<Reporting<cpu::Evaluation>>(
+                prepared, batch.view, Coefficients{0.5, 0.1, 0.1}, Normalizer{}, outputs);
+            task->set_abort_flag(abort);
+            perform(how, task);
+            if (task->aborted()) return std::vector<float>{};
+            for (const double x : numbers) grad.push_back(static_cast<float>(x));
+            return grad;
+          },
+          {}};
+}
+
+Call kl_call(const Batch& batch, int estimator) {
+  return {kl_estimators()[estimator].name,
+          [&batch, estimator](How how, const int32_t*) {
+            std::vector<float> out(batch.tokens);
+            const auto task = std::make_shared<Reporting<cpu::KlEvaluation>>(
+                estimator, batch.view, batch.column[kEntropy].data(), 0.3, out.data());
+            perform(how, task);
+            out.push_back(static_cast<float>(task->mean_kl()));
+            return out;
+          },
+          {}};
+}
+
+Call advantage_call(const Batch& batch, const AdvantageInfo& info) {
+  const AdvantageFunction function{info.shape, info.index, options_of(info)};
+  return {info.name,
+          [&batch, function](How how, const int32_t* abort) {
+            AdvantageBatch view{batch.view, batch.rewards.data(), batch.baselines.data(), batch.groups.data(),
+                                batch.runs.data()};
+            std::vector<float> out(batch.tokens);
+            std::vector<double> values(advantage_value_names(function).size());
+            double row = 0;
+            AdvantageOutputs outputs;
+            outputs.advantages = out.data();
+            outputs.values = values.data();
+            const auto task =
+                std::make_shared<Reporting<cpu::AdvantageEvaluation>>(function, view, outputs, 7, &row);
+            task->set_abort_flag(abort);
+            perform(how, task);
+            if (task->aborted()) return std::vector<float>{};
+            for (const double x : values) out.push_back(static_cast<float>(x));
+            return out;
+          },
+          {}};
+}
+
+}  // namespace
+
+int main() {
+  const Batch batch;
+  std::vector<Call> calls;
+  for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss)
+    calls.push_back(loss_call(batch, loss));
+  for (int estimator = 0; estimator < static_cast<int>(kl_estimators().size()); ++estimator)
+    calls.push_back(kl_call(batch, estimator));
+  for (const AdvantageInfo& info : advantages()) calls.push_back(advantage_call(batch, info));
+  for (Call& call : calls) call.expected = call.compute(How::kHere, nullptr);
+
+  std::atomic<bool> ended{false};
+  int32_t called_off = 0;
+  std::thread meddler([&] {
+    for (int turn = 0; !ended; ++turn) {
+      cpu::Pool::shared().set_threads(1 + turn % 5);
+      expect(cpu::Pool::shared().threads() == 1 + turn % 5, "the number of threads");
+      __atomic_store_n(&called_off, turn % 2, __ATOMIC_RELAXED);
+      std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kCallers; ++caller)
+    callers.emplace_back([&, caller] {
+      for (int round = 0; round < kRounds; ++round)
+        for (size_t i = 0; i < calls.size(); ++i) {
+          const Call& call = calls[(i * 7 + static_cast<size_t>(caller)) % calls.size()];
+          const How how = (i + static_cast<size_t>(caller + round)) % 2 == 0 ? How::kRun : How::kSubmit;
+          const bool may_be_called_off = (i + static_cast<size_t>(round)) % 3 == 0;
+          const std::vector<float> found = call.compute(how, may_be_called_off ? &called_off : nullptr);
+          expect((may_be_called_off && found.empty()) || same_bits(found, call.expected), call.name);
+        }
+    });
+  for (std::thread& caller : callers) caller.join();
+  ended = true;
+  meddler.join();
+  std::printf("%d checks, %d failures\n", checks.load(), failures.load());
+  return failures == 0 ? 0 : 1;
+}

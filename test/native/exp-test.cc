@@ -1,0 +1,161 @@
+// The exponentials of native/math/scalar.h over every float32 there is, against the C library's in float64.
+// Built and run once for each instruction set, with the options that the engine's loops have there, and
+// vectorised like them.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "math/scalar.h"
+
+namespace {
+
+using policy_loss::bits_float;
+
+constexpr int kBlock = 4096;
+constexpr double kMostUlp = 2.0;
+constexpr double kMostUlpOfResidual = 3.0;
+// What exp_flushed() says of itself.
+constexpr double kFlushed = 1.7e-38;
+
+struct Worst {
+  const char* name;
+  double ulp = 0;
+  float at = 0;
+  int64_t wrong = 0;  // a NaN or an Infinity that should not be, or is missing
+  float wrong_at = 0;
+
+  void error(double found, float x) {
+    if (found > ulp) {
+      ulp = found;
+      at = x;
+    }
+  }
+  void check(bool holds, float x) {
+    if (holds) return;
+    ++wrong;
+    wrong_at = x;
+  }
+  void add(const Worst& other) {
+    error(other.ulp, other.at);
+    wrong += other.wrong;
+    if (other.wrong > 0) wrong_at = other.wrong_at;
+  }
+};
+
+// The distance of neighbouring float32 numbers around x.
+double ulp_at(double x) {
+  const int exponent = std::max(std::ilogb(x), -126);
+  return std::ldexp(1.0, exponent - 23);
+}
+
+struct Results {
+  Worst exp{"exp"}, flushed{"exp_flushed"}, bounded{"exp_bounded, |x| <= 87"},
+      residual{"exp_residual, |x| <= 87"};
+
+  void add(const Results& other) {
+    exp.add(other.exp);
+    flushed.add(other.flushed);
+    bounded.add(other.bounded);
+    residual.add(other.residual);
+  }
+};
+
+// An exponential against its truth, where that is a number that float32 has, and past it.
+void compare(Worst& worst, float found, double truth, float x) {
+  if (truth > std::numeric_limits<float>::max())
+    worst.check(std::isinf(found) || ulp_at(truth) * kMostUlp > truth - found, x);
+  else
+    worst.error(std::fabs(found - truth) / ulp_at(truth), x);
+}
+
+void look(const float* x, const float* exp, const float* flushed, const float* bounded, const float* residual,
+          Results& results) {
+  for (int i = 0; i < kBlock; ++i) {
+    if (std::isnan(x[i])) {
+      for (Worst* worst : {&results.exp, &results.flushed, &results.residual})
+        worst->check(std::isnan(exp[i]) && std::isnan(flushed[i]) && std::isnan(residual[i]), x[i]);
+      continue;
+    }
+    // Far out all is known, and near 0 too, where e^x is 1 to the last digit.
+    if (x[i] > 100 || x[i] < -120) {
+      const float end = x[i] > 0 ? std::numeric_limits<float>::infinity() : 0.0f;
+      results.exp.check(exp[i] == end, x[i]);
+      results.flushed.check(flushed[i] == end, x[i]);
+      continue;
+    }
+    if (std::fabs(x[i]) < 1e-9f) {
+      results.exp.check(exp[i] == 1.0f, x[i]);
+      results.flushed.check(flushed[i] == 1.0f, x[i]);
+      results.bounded.check(bounded[i] == 1.0f, x[i]);
+      results.residual.check(residual[i] >= 0.0f && residual[i] <= 5e-19f, x[i]);
+      continue;
+    }
+    const double truth = std::exp(static_cast<double>(x[i]));
+    compare(results.exp, exp[i], truth, x[i]);
+    if (truth >= kFlushed)
+      compare(results.flushed, flushed[i], truth, x[i]);
+    else
+      results.flushed.check(flushed[i] >= 0 && flushed[i] <= 1.01 * kFlushed, x[i]);
+    if (std::fabs(x[i]) > 87) continue;
+    compare(results.bounded, bounded[i], truth, x[i]);
+    // A series where float64 would cancel itself. Past the reduction's first step it is a difference, whose
+    // error is that of its largest part.
+    const double y = x[i];
+    const double rest =
+        std::fabs(y) < 1e-3 ? y * y * (0.5 + y * (1.0 / 6 + y * (1.0 / 24 + y / 120))) : truth - 1 - y;
+    const double part = std::fabs(y) < 0.3465 ? rest : std::max({truth, 1.0, std::fabs(y)});
+    results.residual.error(std::fabs(residual[i] - rest) / ulp_at(part), x[i]);
+  }
+}
+
+void run(uint64_t first, uint64_t last, Results& results) {
+  alignas(64) static thread_local float x[kBlock], exp[kBlock], flushed[kBlock], bounded[kBlock],
+      residual[kBlock];
+  for (uint64_t at = first; at < last; at += kBlock) {
+    for (int i = 0; i < kBlock; ++i) x[i] = bits_float(static_cast<int32_t>(at + i));
+#pragma omp simd
+    for (int i = 0; i < kBlock; ++i) {
+      exp[i] = policy_loss::exp(x[i]);
+      flushed[i] = policy_loss::exp_flushed(x[i]);
+      bounded[i] = policy_loss::exp_bounded(x[i]);
+      residual[i] = policy_loss::exp_residual(x[i]);
+    }
+    look(x, exp, flushed, bounded, residual, results);
+  }
+}
+
+}  // namespace
+
+int main() {
+  const int threads = std::max(1u, std::thread::hardware_concurrency());
+  constexpr uint64_t kAll = 1ull << 32;
+  // Pieces of every part of the range to each thread, as some parts take longer.
+  constexpr uint64_t kPieces = 256;
+  std::vector<Results> found(threads);
+  std::vector<std::thread> workers;
+  for (int t = 0; t < threads; ++t)
+    workers.emplace_back([&found, t, threads] {
+      for (uint64_t piece = t; piece < kPieces; piece += threads)
+        run(piece * (kAll / kPieces), (piece + 1) * (kAll / kPieces), found[t]);
+    });
+  for (std::thread& worker : workers) worker.join();
+  Results all;
+  for (const Results& part : found) all.add(part);
+
+  int failed = 0;
+  for (const Worst* worst : {&all.exp, &all.flushed, &all.bounded, &all.residual}) {
+    std::printf("%s: %.3f ulp at %.9g", worst->name, worst->ulp, worst->at);
+    if (worst->wrong > 0)
+      std::printf(", and %lld wrong, one at %.9g", (long long)worst->wrong, worst->wrong_at);
+    std::printf("\n");
+    const double most = worst == &all.residual ? kMostUlpOfResidual : kMostUlp;
+    if (worst->wrong > 0 || worst->ulp >= most) ++failed;
+  }
+  std::printf("  %d passing\n", 4 - failed);
+  if (failed > 0) std::printf("  %d failing\n", failed);
+  return failed == 0 ? 0 : 1;
+}
