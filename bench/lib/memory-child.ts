@@ -1,0 +1,42 @@
+// The process whose memory memory.ts wants to know: prepares everything, then computes each function once, and sends by
+// how many bytes its resident memory was larger at its peak than before.
+//
+//   memory-child.ts SHAPE PATTERN
+import { readFileSync, writeFileSync } from 'node:fs';
+import { makeInputs, type Shape } from './batch.js';
+import { works } from './works.js';
+
+/** Of resident memory, from /proc/self/status: as it is, and at its peak. */
+function resident(field: 'VmRSS' | 'VmHWM'): number {
+  const line = new RegExp(`^${field}:\\s*(\\d+) kB$`, 'm').exec(readFileSync('/proc/self/status', 'latin1'));
+  return 1024 * Number(line![1]);
+}
+
+// Makes the peak what there is now.
+function forgetPeak(): void {
+  writeFileSync('/proc/self/clear_refs', '5');
+}
+
+const [shapeText, pattern] = process.argv.slice(2) as [string, string];
+const shape = JSON.parse(shapeText) as Shape;
+const all = works(pattern ? new RegExp(pattern) : undefined);
+const tokens = shape[0] * shape[1];
+const inputs = makeInputs(shape);
+const grad = new Float32Array(tokens).fill(1);
+const gradEntropy = new Float32Array(tokens).fill(1);
+const few = makeInputs([8, 512]);
+
+const results: Record<string, number> = {};
+for (const work of all) {
+  const by = (name: 'logprob' | 'entropy') => work.wrt.includes(name);
+  const given = { ...(by('logprob') && { grad }), ...(by('entropy') && { gradEntropy }) };
+  // What comes once in a process is no work of this call: compiled code, threads, this function's own parts.
+  for (let i = 0; i < 20; i++) await work.compute(few);
+  resident('VmRSS');
+  resident('VmHWM');
+  forgetPeak();
+  const before = resident('VmRSS');
+  await work.compute(inputs, given);
+  results[work.id] = Math.max(resident('VmHWM') - before, 0);
+}
+process.send!(results, () => process.disconnect());

@@ -1,0 +1,35 @@
+// How much memory compute() takes beside its inputs and outputs: a process of its own (memory-child.ts) computes every
+// function once on arrays that it has, and Linux says by how much the process was larger meanwhile.
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import type { Shape } from './batch.js';
+import type { TableContent } from './tables.js';
+
+/** Bytes by function; undefined where the system does not tell. */
+export async function measureMemory(
+  shape: Shape,
+  only: RegExp | undefined,
+): Promise<Record<string, number> | undefined> {
+  if (process.platform !== 'linux') return undefined;
+  const script = fileURLToPath(new URL('memory-child.ts', import.meta.url));
+  const child = fork(script, [JSON.stringify(shape), only?.source ?? '']);
+  const [[results]] = await Promise.race([
+    Promise.all([once(child, 'message'), once(child, 'exit')]),
+    once(child, 'error').then(([error]) => Promise.reject(error)),
+    once(child, 'exit').then(([code]) => (code === 0 ? new Promise<never>(() => {}) : failed(code))),
+  ]);
+  return results as Record<string, number>;
+}
+
+function failed(code: number): never {
+  throw new Error(`the process that measures memory ended with ${code}`);
+}
+
+export function memoryTable(memory: Record<string, number>, [rows, columns]: Shape): TableContent {
+  return {
+    title: `Memory that the process grew by while compute() ran, forward and gradient, ${rows}×${columns}`,
+    head: ['function', 'MB'],
+    rows: Object.entries(memory).map(([id, bytes]) => [id, (bytes / 1e6).toFixed(3)]),
+  };
+}

@@ -1,0 +1,157 @@
+// Draws a run's picture: tokens per second of PPO by everybody, on a logarithmic scale, and every function's speed as a
+// part of the traffic floor's. It brings its own background, light or dark as the viewer's system is set, so that it can
+// be read on any page.
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { LARGE } from './functions.js';
+import { find, OURS, type Report } from './report.js';
+import { digits } from './tables.js';
+
+const WIDTH = 820;
+const MARGIN = 24;
+/** Where bars begin: names stand to the left of it. */
+const LEFT = 168;
+/** Bars end here at the latest: numbers stand to the right. */
+const RIGHT = 680;
+/** Of two columns in the lower panel. */
+const COLUMN = (WIDTH - 2 * MARGIN) / 2;
+
+const STYLE = `
+    svg { font: 13px system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif; }
+    .paper { fill: #ffffff; stroke: #d5dae1; }
+    text { fill: #1c2430; }
+    .title { font-size: 15px; font-weight: 600; }
+    .minor { fill: #5a6675; font-size: 12px; }
+    .ours { fill: #0f7bd0; }
+    .floor { fill: #8a96a5; }
+    .peer { fill: #c9872b; }
+    .track { fill: #e9edf2; }
+    .grid { stroke: #dfe4ea; }
+    .mark { stroke: #1c2430; stroke-dasharray: 3 3; opacity: 0.55; }
+    .own { font-weight: 600; }
+    @media (prefers-color-scheme: dark) {
+      .paper { fill: #11161d; stroke: #2c3644; }
+      text { fill: #e4e9f0; }
+      .minor { fill: #9aa7b8; }
+      .ours { fill: #4aa8f0; }
+      .floor { fill: #758294; }
+      .peer { fill: #d79b45; }
+      .track { fill: #1f2833; }
+      .grid { stroke: #263040; }
+      .mark { stroke: #e4e9f0; }
+    }`;
+
+/** Writes the picture of a run, where PPO was measured in it. */
+export function drawSpeed(report: Report, path: string): void {
+  const ppo = find(report, 'ppo', LARGE, true);
+  if (!ppo) return;
+  const upper = speeds(report, 64);
+  const lower = partsOfFloor(report, upper.bottom + 46);
+  const { cpu, threads, isa, binary } = report.machine;
+  const height = lower.bottom + 44;
+  const foot = `${cpu}, ${threads} threads, ${isa}; module by ${binary.compiler}; medians of one run, ${report.date.slice(0, 10)}`;
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" role="img" aria-label="Tokens per second of PPO's loss and gradient by policy-loss and its peers">
+  <style>${STYLE}
+  </style>
+  <rect class="paper" x="0.5" y="0.5" width="${WIDTH - 1}" height="${height - 1}" rx="8"/>
+  ${[...upper.marks, ...lower.marks, label(MARGIN, height - 18, foot, 'minor')].join('\n  ')}
+</svg>
+`;
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, svg);
+}
+
+interface Panel {
+  marks: string[];
+  bottom: number;
+}
+
+function speeds(report: Report, top: number): Panel {
+  const { times } = find(report, 'ppo', LARGE, true)!;
+  const tokens = LARGE[0] * LARGE[1];
+  const entries = Object.entries(times)
+    .map(([name, { median }]) => ({ name, speed: tokens / (median / 1e3) }))
+    .sort((a, b) => b.speed - a.speed);
+  const own = entries.find(({ name }) => name === OURS)!.speed;
+  const least = 10 ** Math.floor(Math.log10(Math.min(...entries.map(({ speed }) => speed)) / 1.5));
+  const most = Math.max(...entries.map(({ speed }) => speed));
+  const x = (speed: number) => LEFT + ((RIGHT - LEFT) * Math.log(speed / least)) / Math.log(most / least);
+  const marks = [
+    label(MARGIN, top - 34, `PPO, loss and gradient of ${LARGE.join(' × ')} tokens`, 'title'),
+    label(MARGIN, top - 16, 'million tokens per second, logarithmic scale', 'minor'),
+  ];
+  const row = 28;
+  const bottom = top + row * entries.length;
+  for (let decade = least; decade <= most; decade *= 10) {
+    marks.push(
+      `<line class="grid" x1="${n(x(decade))}" y1="${top - 4}" x2="${n(x(decade))}" y2="${bottom}"/>`,
+    );
+    marks.push(label(x(decade), bottom + 14, grouped(decade / 1e6), 'minor', 'middle'));
+  }
+  entries.forEach(({ name, speed }, i) => {
+    const y = top + row * i;
+    const kind = name === OURS ? 'ours' : name === 'floor' ? 'floor' : 'peer';
+    const text = kind === 'floor' ? 'traffic floor' : name;
+    const compared = kind === 'peer' ? `   ${rounded(own / speed)}× slower` : '';
+    marks.push(label(LEFT - 10, y + 16, text, kind === 'ours' ? 'own' : '', 'end'));
+    marks.push(
+      `<rect class="${kind}" x="${LEFT}" y="${y + 3}" width="${n(x(speed) - LEFT)}" height="${row - 10}" rx="2"/>`,
+    );
+    marks.push(
+      label(x(speed) + 8, y + 16, `${grouped(speed / 1e6)}${compared}`, kind === 'ours' ? 'own' : ''),
+    );
+  });
+  return { marks, bottom: bottom + 18 };
+}
+
+function partsOfFloor(report: Report, top: number): Panel {
+  const parts = report.functions
+    .filter(({ shape, gradient }) => gradient && shape.join() === LARGE.join())
+    .map(({ id, times }) => ({ id, part: times.floor!.median / times[OURS]!.median }))
+    .sort((a, b) => b.part - a.part);
+  const marks = [
+    label(MARGIN, top, 'Every function: speed as a part of the traffic floor’s', 'title'),
+    label(
+      MARGIN,
+      top + 18,
+      'the floor reads the same columns and writes the gradient, and computes nothing; marks at 0.6 and 0.8',
+      'minor',
+    ),
+  ];
+  const row = 20;
+  const begin = top + 32;
+  const perColumn = Math.ceil(parts.length / 2);
+  const length = COLUMN - (LEFT - MARGIN) - 56;
+  parts.forEach(({ id, part }, i) => {
+    const left = LEFT + (i < perColumn ? 0 : COLUMN);
+    const y = begin + row * (i % perColumn);
+    marks.push(label(left - 10, y + 14, id, '', 'end'));
+    marks.push(
+      `<rect class="track" x="${left}" y="${y + 4}" width="${n(length)}" height="${row - 8}" rx="2"/>`,
+    );
+    marks.push(
+      `<rect class="ours" x="${left}" y="${y + 4}" width="${n(length * Math.min(part, 1))}" height="${row - 8}" rx="2"/>`,
+    );
+    marks.push(label(left + length + 8, y + 14, part.toFixed(2), 'minor'));
+  });
+  [perColumn, parts.length - perColumn].forEach((rows, column) => {
+    for (const at of rows > 0 ? [0.6, 0.8] : []) {
+      const x = n(LEFT + column * COLUMN + length * at);
+      marks.push(`<line class="mark" x1="${x}" y1="${begin}" x2="${x}" y2="${begin + row * rows}"/>`);
+    }
+  });
+  return { marks, bottom: begin + row * perColumn };
+}
+
+function label(x: number, y: number, text: string, style: string, anchor?: 'middle' | 'end'): string {
+  const escaped = text.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
+  const attributes = `${style && ` class="${style}"`}${anchor ? ` text-anchor="${anchor}"` : ''}`;
+  return `<text x="${n(x)}" y="${n(y)}"${attributes} xml:space="preserve">${escaped}</text>`;
+}
+
+const n = (x: number) => Number(x.toFixed(1));
+
+// Of large numbers no fractions.
+const rounded = (x: number) => (x >= 10 ? String(Math.round(x)) : digits(x));
+
+const grouped = (x: number) => (x >= 10 ? Math.round(x).toLocaleString('en') : String(Number(digits(x))));

@@ -1,0 +1,218 @@
+// This package against itself: one thread and two, layouts and masks, columns of 16 bits, GRPO's objective and its parts,
+// small calls, advantage functions.
+import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, setThreads } from '../../lib/index.js';
+import { native } from '../../lib/native.js';
+import { inHalf, makeInputs, nativeBatch, packed, type Shape, withPrefixMasks } from './batch.js';
+import { floor, nativeCall } from './floor.js';
+import { type Contender, contender, contenderAtOnce, race } from './race.js';
+import type { Times } from './report.js';
+import { ratio, speed, spread, type TableContent } from './tables.js';
+import { gradientsOf, type Work } from './works.js';
+
+const tokensOf = ([rows, columns]: Shape) => rows * columns;
+
+/** Runs a contender under another name, and with so many threads. */
+function as(name: string, { time }: Contender, threads?: number): Contender {
+  if (threads === undefined) return { name, time };
+  return {
+    name,
+    async time(calls) {
+      const before = native.cpu().threads;
+      setThreads(threads);
+      try {
+        return await time(calls);
+      } finally {
+        setThreads(before);
+      }
+    },
+  };
+}
+
+/** Each work with one thread and with two, and the floor likewise. */
+export async function timeThreads(works: readonly Work[], shape: Shape, rounds: number) {
+  const inputs = makeInputs(shape);
+  const results: Record<string, Times> = {};
+  for (const work of works) {
+    const gradients = gradientsOf(work, tokensOf(shape));
+    const compute = contender('', () => work.compute(inputs, gradients));
+    const traffic = floor(work, inputs, gradients);
+    const contenders = [
+      as('one thread', compute, 1),
+      as('two threads', compute, 2),
+      as('floor, one thread', traffic, 1),
+      as('floor, two threads', traffic, 2),
+    ];
+    results[work.id] = await race(contenders, rounds);
+  }
+  return results;
+}
+
+export function threadsTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
+  return {
+    title: `One thread and two, forward and gradient, ${rows}×${columns}`,
+    head: ['function', 'one, ms', 'two, ms', 'one / two', 'the floor’s one / two', 'two, of the floor'],
+    rows: Object.entries(results).map(([id, times]) => [
+      id,
+      times['one thread']!.median.toFixed(2),
+      times['two threads']!.median.toFixed(2),
+      ratio(times['one thread'], times['two threads']),
+      ratio(times['floor, one thread'], times['floor, two threads']),
+      ratio(times['floor, two threads'], times['two threads']),
+    ]),
+  };
+}
+
+/** Works whose layouts are compared: one without row facts, one with, one with few columns, an estimator, an objective. */
+const LAID_OUT = ['ppo', 'gspo', 'sft', 'kl k3', 'grpo objective'];
+
+/** Rows in a rectangle and packed ones; full masks, and masks that end early. */
+export async function timeLayouts(works: readonly Work[], shape: Shape, rounds: number) {
+  const full = makeInputs(shape);
+  const { inputs: prefix, lengths } = withPrefixMasks(full);
+  const batches: Record<string, Batch> = {
+    padded: full,
+    packed: packed(full, new Int32Array(shape[0]).fill(shape[1])),
+    'prefix masks': prefix,
+    'packed, the same rows': packed(full, lengths),
+  };
+  const results: Record<string, Times> = {};
+  for (const work of works.filter(({ id }) => LAID_OUT.includes(id))) {
+    const contenders = Object.entries(batches).map(([name, batch]) => {
+      const gradients = gradientsOf(work, (batch.logprob as Float32Array).length);
+      return contender(name, () => work.compute(batch, gradients));
+    });
+    results[work.id] = await race(contenders, rounds);
+  }
+  return results;
+}
+
+export function layoutsTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
+  return {
+    title: `Layouts and masks, forward and gradient, ${rows}×${columns}; masks end after half a row on average`,
+    head: [
+      'function',
+      'padded, ms',
+      'packed, ms',
+      'padded / packed',
+      'prefix masks, ms',
+      'full / prefix',
+      'their rows packed, ms',
+    ],
+    rows: Object.entries(results).map(([id, times]) => [
+      id,
+      times.padded!.median.toFixed(2),
+      times.packed!.median.toFixed(2),
+      ratio(times.padded, times.packed),
+      times['prefix masks']!.median.toFixed(2),
+      ratio(times.padded, times['prefix masks']),
+      times['packed, the same rows']!.median.toFixed(2),
+    ]),
+  };
+}
+
+/** All float columns in float32, bfloat16 and float16; gradients are float32. */
+export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: number) {
+  const full = makeInputs(shape);
+  const batches: Record<string, Batch> = {
+    float32: full,
+    bfloat16: inHalf(full, 'bfloat16'),
+    float16: inHalf(full, 'float16'),
+  };
+  const results: Record<string, Times> = {};
+  for (const work of works.filter(({ computes }) => computes)) {
+    const gradients = gradientsOf(work, tokensOf(shape));
+    const contenders = Object.entries(batches).flatMap(([name, batch]) => [
+      contender(name, () => work.compute(batch, gradients)),
+      as(`floor, ${name}`, floor(work, batch, gradients)),
+    ]);
+    results[work.id] = await race(contenders, rounds);
+  }
+  return results;
+}
+
+export function dtypesTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
+  return {
+    title: `Columns of 16 bits, forward and gradient, ${rows}×${columns}; speed as a multiple of float32's`,
+    head: ['function', 'float32, ms', 'of the floor', 'bfloat16', 'float16', 'the floor’s bfloat16'],
+    rows: Object.entries(results).map(([id, times]) => [
+      id,
+      times.float32!.median.toFixed(2),
+      ratio(times['floor, float32'], times.float32),
+      ratio(times.float32, times.bfloat16),
+      ratio(times.float32, times.float16),
+      ratio(times['floor, float32'], times['floor, bfloat16']),
+    ]),
+  };
+}
+
+/** GRPO's whole objective beside its policy loss. */
+export async function timeObjective(works: readonly Work[], shape: Shape, rounds: number) {
+  const inputs = makeInputs(shape);
+  const { advantages: _, ...rewarded } = inputs;
+  const loss = works.find(({ id }) => id === 'ppo');
+  const objective = works.find(({ id }) => id === 'grpo objective');
+  if (!loss || !objective) return undefined;
+  const gradients = gradientsOf(objective, tokensOf(shape));
+  const { grad } = gradients;
+  const plain = ALGORITHM_TYPE.get('grpo').objective();
+  return race(
+    [
+      contender('policy loss alone', () => loss.compute(inputs, { grad: grad! })),
+      contender('objective, both gradients', () => objective.compute(inputs, gradients)),
+      contender('objective, entropy coefficient 0', () => plain.compute(inputs, { grad: grad! })),
+      contender('the same from rewards', () => plain.compute(rewarded, { grad: grad! })),
+      as('floor of the policy loss', floor(loss, inputs, { grad: grad! })),
+      as('floor of the objective', floor(objective, inputs, gradients)),
+    ],
+    rounds,
+  );
+}
+
+/** Calls of computeSync() on a small batch, and what of it is not work. */
+export async function timeSmallCalls(work: Work, shape: Shape, rounds: number): Promise<Times> {
+  const inputs = makeInputs(shape);
+  const gradients = gradientsOf(work, tokensOf(shape));
+  const one = makeInputs([1, 1]);
+  const oneGradient = gradientsOf(work, 1);
+  const fn = native.createFunction(work.spec);
+  const input = nativeBatch(inputs, work.columns, work.expertMask);
+  const call = nativeCall(gradients, native.valueNames(fn).length);
+  return race(
+    [
+      contenderAtOnce('computeSync()', () => work.computeSync(inputs, gradients)),
+      contenderAtOnce('native call', () => native.evaluateSync(fn, input, call)),
+      contenderAtOnce('computeSync() of one token', () => work.computeSync(one, oneGradient)),
+      contender('compute()', () => work.compute(inputs, gradients)),
+    ],
+    rounds,
+  );
+}
+
+/** Advantage functions, into new arrays; those whose name the pattern finds after the word. */
+export async function timeAdvantages(only: RegExp | undefined, shape: Shape, rounds: number): Promise<Times> {
+  const inputs = makeInputs(shape);
+  const contenders = ADVANTAGE_FN.names()
+    .map((name) => {
+      const fn = ADVANTAGE_FN.create(name);
+      return contender(`advantages ${name}`, () => fn.compute(inputs));
+    })
+    .filter(({ name }) => !only || only.test(name));
+  return race(contenders, rounds);
+}
+
+/** Times of contenders, and by what factor they are those of the first. */
+export function timesTable(title: string, times: Times, tokens: number, unit: 'ms' | 'µs'): TableContent {
+  const scale = unit === 'µs' ? 1e3 : 1;
+  const [first, base] = Object.entries(times)[0]!;
+  return {
+    title,
+    head: ['', unit, 'min – max', 'Mtoken/s', `time / ${first}`],
+    rows: Object.entries(times).map(([name, sample]) => [
+      name,
+      (sample.median * scale).toFixed(2),
+      spread(sample, scale),
+      name.endsWith('one token') ? '' : speed(tokens, sample),
+      ratio(sample, base),
+    ]),
+  };
+}

@@ -1,0 +1,142 @@
+// What is timed: every function of the package's registries and GRPO's whole objective, each as this package computes it
+// and as the traffic floor is told of it.
+import type { NativeFunctionSpec } from '../../binding.js';
+import type { ColumnName } from '../../lib/batch.js';
+import { ALGORITHM_TYPE, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
+
+/** Arrays that gradients go to. */
+export interface Gradients {
+  grad?: Float32Array;
+  gradEntropy?: Float32Array;
+}
+
+/** Loss, metrics and gradients of a batch. */
+export interface Outcome extends Gradients {
+  loss: number;
+  metrics: Partial<Record<string, number>>;
+}
+
+/** One function of the package. */
+export interface Work {
+  /** In tables and files: 'ppo', 'kl k3', 'entropy mix', 'grpo objective'. */
+  readonly id: string;
+  readonly family: 'policy' | 'kl' | 'entropy' | 'objective';
+  /** In its registry. */
+  readonly name: string;
+  /** Its arguments beside the defaults, under Trinity-RFT's names. */
+  readonly args: Record<string, number>;
+  /** What it is differentiated by. */
+  readonly wrt: readonly ('logprob' | 'entropy')[];
+  /** Whether there is anything to compute; `none` only writes zeros. */
+  readonly computes: boolean;
+  /** The float columns that it reads. */
+  readonly columns: readonly ColumnName[];
+  readonly expertMask: boolean;
+  readonly spec: NativeFunctionSpec;
+  compute(batch: Batch, gradients?: Gradients): Promise<Outcome>;
+  computeSync(batch: Batch, gradients?: Gradients): Outcome;
+}
+
+/** What entropies are multiplied by; 0, the default, would leave nothing to compare. */
+const ENTROPY_COEF = 0.01;
+
+function policyLoss(name: string): Work {
+  const fn = POLICY_LOSS_FN.create(name);
+  return {
+    id: name,
+    family: 'policy',
+    name,
+    args: {},
+    wrt: ['logprob'],
+    computes: true,
+    ...fn.reads,
+    spec: { policyLoss: fn.policyLoss },
+    compute: (batch, gradients) => fn.compute(batch, gradients),
+    computeSync: (batch, gradients) => fn.computeSync(batch, gradients),
+  };
+}
+
+function kl(name: string): Work {
+  const fn = KL_FN.create(name);
+  const term = fn.term('token-mean', true);
+  return {
+    id: `kl ${name}`,
+    family: 'kl',
+    name,
+    args: {},
+    wrt: ['logprob'],
+    computes: term !== undefined,
+    columns: term
+      ? ['logprob', 'ref_logprob', ...(fn.takesOldLogprob ? (['old_logprob'] as const) : [])]
+      : [],
+    expertMask: false,
+    spec: term ? { kl: term } : {},
+    compute: (batch, gradients) => fn.calculateKlLoss(batch, gradients),
+    computeSync: (batch, gradients) => fn.calculateKlLossSync(batch, gradients),
+  };
+}
+
+function entropy(name: string): Work {
+  const fn = ENTROPY_LOSS_FN.create(name, { entropy_coef: ENTROPY_COEF });
+  const term = fn.term('token-mean');
+  // Its gradient is by entropy, and in its result and its options all the same called grad.
+  const options = ({ gradEntropy }: Gradients = {}) => (gradEntropy ? { grad: gradEntropy } : {});
+  const outcome = ({ grad, ...rest }: Outcome): Outcome => ({ ...rest, ...(grad && { gradEntropy: grad }) });
+  return {
+    id: `entropy ${name}`,
+    family: 'entropy',
+    name,
+    args: { entropy_coef: ENTROPY_COEF },
+    wrt: ['entropy'],
+    computes: term !== undefined,
+    columns: term ? ['entropy'] : [],
+    expertMask: fn.rows === 'usual',
+    spec: term ? { entropy: term } : {},
+    compute: async (batch, gradients) => outcome(await fn.compute(batch, options(gradients))),
+    computeSync: (batch, gradients) => outcome(fn.computeSync(batch, options(gradients))),
+  };
+}
+
+function grpoObjective(): Work {
+  const args = { entropy_coef: ENTROPY_COEF };
+  const objective = ALGORITHM_TYPE.get('grpo').objective({ entropy_loss_fn_args: args });
+  const { policyLossFn, klLossFn, entropyLossFn, lossAggMode } = objective;
+  const kl = klLossFn.term(lossAggMode, true);
+  const entropy = entropyLossFn.term(lossAggMode);
+  return {
+    id: 'grpo objective',
+    family: 'objective',
+    name: 'grpo',
+    args,
+    wrt: ['logprob', 'entropy'],
+    computes: true,
+    columns: [...policyLossFn.reads.columns, 'ref_logprob', 'entropy'],
+    expertMask: false,
+    spec: {
+      policyLoss: policyLossFn.policyLoss,
+      ...(kl && { kl }),
+      ...(entropy && { entropy }),
+    },
+    compute: (batch, gradients) => objective.compute(batch, gradients),
+    computeSync: (batch, gradients) => objective.computeSync(batch, gradients),
+  };
+}
+
+/** All of them, PPO first; those whose id the pattern finds. */
+export function works(only: RegExp | undefined): Work[] {
+  const all = [
+    ...POLICY_LOSS_FN.names().map(policyLoss),
+    ...KL_FN.names().map(kl),
+    ...ENTROPY_LOSS_FN.names().map(entropy),
+    grpoObjective(),
+  ];
+  return only ? all.filter(({ id }) => only.test(id)) : all;
+}
+
+/** Arrays for the gradients of a work, all of them written once, so that their memory is there. */
+export function gradientsOf(work: Work, tokens: number): Gradients {
+  return {
+    ...(work.wrt.includes('logprob') && { grad: new Float32Array(tokens).fill(1) }),
+    ...(work.wrt.includes('entropy') && { gradEntropy: new Float32Array(tokens).fill(1) }),
+  };
+}
