@@ -192,6 +192,30 @@ export interface NativeBinding {
     call: NativeCall,
     device?: number,
   ): number;
+  /**
+   * evaluateSync() of a host batch with a mask, of whose call no more is asked: its arguments come one by one, as to look
+   * properties up by name takes longer than a small batch. `dtypes` has the codes of NativeBatch.dtypes in 3 bits each.
+   */
+  evaluateHost(
+    fn: NativeFunction,
+    rows: number,
+    columns: number,
+    offsets: Int32Array | undefined,
+    dtypes: number,
+    logprob: Float32Array | Uint16Array | undefined,
+    oldLogprob: Float32Array | Uint16Array | undefined,
+    refLogprob: Float32Array | Uint16Array | undefined,
+    advantages: Float32Array | Uint16Array | undefined,
+    entropy: Float32Array | Uint16Array | undefined,
+    mask: Uint8Array,
+    expert: Uint8Array | undefined,
+    values: Float64Array,
+    grad: Float32Array | undefined,
+    gradEntropy: Float32Array | undefined,
+    mu: number | undefined,
+    klCoef: number | undefined,
+    entropyCoef: number | undefined,
+  ): number;
   /** The same on other threads; -1 if aborted. */
   evaluate(
     fn: NativeFunction,

@@ -53,6 +53,21 @@ Napi::Value run_now(Napi::Env env, const std::shared_ptr<Task>& task) {
   return Napi::Number::New(env, result_of(env, *task));
 }
 
+// An evaluation at once: of a small batch without another thread, and without memory that was not there
+// before.
+Napi::Value evaluate_now(Napi::Env env, const FunctionHandle& function, const BatchView& batch,
+                         const Call& call) {
+  if (!cpu::is_small(batch.layout))
+    return run_now(env, std::make_shared<cpu::Evaluation>(function, batch, call.coefficients, call.normalizer,
+                                                          call.outputs));
+  cpu::Workspace& workspace = Instance::of(env).workspace;
+  cpu::Evaluation evaluation(function, batch, call.coefficients, call.normalizer, call.outputs,
+                             std::move(workspace));
+  cpu::run_here(evaluation);
+  workspace = evaluation.take_workspace();
+  return Napi::Number::New(env, result_of(env, evaluation));
+}
+
 // Starts a task on the pool's threads; gives a promise.
 template <class Task>
 Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Reporting<Task>>& task) {
@@ -96,13 +111,39 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     if (call.advantage && !place.resident)
       refuse(info.Env(), "advantages of a host batch are computed by themselves");
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
-    if (!later)
-      return run_now(info.Env(), std::make_shared<cpu::Evaluation>(function, place.batch, call.coefficients,
-                                                                   call.normalizer, call.outputs));
+    if (!later) return evaluate_now(info.Env(), function, place.batch, call);
     auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, place.batch, call.coefficients,
                                                              call.normalizer, call.outputs);
     task->set_abort_flag(call.abort);
     return run_later(info, task);
+  });
+}
+
+// evaluateHost(function, rows, columns, offsets, dtypes, five columns, mask, expert, values, grad,
+// gradEntropy, mu, klCoef, entropyCoef)
+Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const FunctionHandle& function = function_of(info[0]);
+    BatchView batch;
+    batch.layout = read_layout(info[1], info[2], info[3]);
+    const int64_t dtypes = info[4].As<Napi::Number>().Int64Value();
+    for (int c = 0; c < kColumns; ++c)
+      if (!info[5 + c].IsUndefined())
+        batch.column[c] = read_column(info[5 + c], static_cast<int>(dtypes >> (3 * c) & 7), batch.layout);
+    const int64_t tokens = batch.layout.tokens();
+    batch.mask = static_cast<const uint8_t*>(elements(info[10], napi_uint8_array, tokens, "mask"));
+    if (!info[11].IsUndefined())
+      batch.expert =
+          static_cast<const uint8_t*>(elements(info[11], napi_uint8_array, batch.layout.rows, "expert"));
+    if (tokens > 0)
+      check_columns(info.Env(), columns_of(function->function()), present_columns(batch), true, true);
+    Call call;
+    call.outputs.values =
+        static_cast<double*>(elements(info[12], napi_float64_array, function->values(), "values"));
+    call.outputs.grad = floats_if_any(info[13], tokens, "grad");
+    call.outputs.grad_entropy = floats_if_any(info[14], tokens, "gradEntropy");
+    call.coefficients = {number_or_zero(info[15]), number_or_zero(info[16]), number_or_zero(info[17])};
+    return evaluate_now(info.Env(), function, batch, call);
   });
 }
 
@@ -212,6 +253,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
   add("kl", [](const Napi::CallbackInfo& info) { return kl(info, true); });
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
+  add("evaluateHost", evaluate_host);
   add("traffic", traffic);
   add("createAdvantage", create_advantage);
   add("advantageValueNames", advantage_names);

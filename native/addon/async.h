@@ -10,6 +10,8 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "cpu/engine.h"
+
 namespace policy_loss::addon {
 
 // What is under way for one JavaScript thread. A thread can end (a worker is terminated) while others still
@@ -18,6 +20,9 @@ class Instance {
  public:
   explicit Instance(Napi::Env env);
   static Instance& of(Napi::Env env) { return *env.GetInstanceData<Instance>(); }
+
+  // Of evaluations that this thread makes at once, by itself.
+  cpu::Workspace workspace;
 
   struct Job {
     Instance* instance = nullptr;

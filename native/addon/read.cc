@@ -112,8 +112,7 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
   napi_typedarray_type found;
   size_t found_length = 0;
   void* data = nullptr;
-  if (!value.IsTypedArray() ||
-      napi_get_typedarray_info(env, value, &found, &found_length, &data, nullptr, nullptr) != napi_ok ||
+  if (napi_get_typedarray_info(env, value, &found, &found_length, &data, nullptr, nullptr) != napi_ok ||
       found != type || static_cast<int64_t>(found_length) != length)
     refuse(env, std::string(what) + " is not the array it should be");
   // An empty array may have no memory, and is there all the same.
@@ -134,35 +133,42 @@ const int32_t* flag_if_any(const Napi::Value& value) {
                              : static_cast<const int32_t*>(elements(value, napi_int32_array, 1, "abort"));
 }
 
-BatchView read_batch(const Napi::Object& object) {
-  const Napi::Env env = object.Env();
-  BatchView batch;
-  Layout& layout = batch.layout;
-  layout.rows = object.Get("rows").ToNumber().Int64Value();
-  layout.columns = object.Get("columns").ToNumber().Int64Value();
+Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Napi::Value& offsets) {
+  const Napi::Env env = rows.Env();
+  Layout layout;
+  layout.rows = rows.ToNumber().Int64Value();
+  layout.columns = columns.ToNumber().Int64Value();
   if (layout.rows < 0 || layout.columns < 0) refuse(env, "a shape cannot be negative");
-  const Napi::Value offsets = object.Get("offsets");
-  if (!offsets.IsUndefined()) {
-    layout.offsets =
-        static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
-    if (layout.offsets[0] != 0) refuse(env, "offsets begin with 0");
-    for (int64_t row = 0; row < layout.rows; ++row)
-      if (layout.length(row) < 0 || layout.length(row) > layout.columns) refuse(env, "offsets decrease");
-  }
+  if (offsets.IsUndefined()) return layout;
+  layout.offsets =
+      static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
+  if (layout.offsets[0] != 0) refuse(env, "offsets begin with 0");
+  for (int64_t row = 0; row < layout.rows; ++row)
+    if (layout.length(row) < 0 || layout.length(row) > layout.columns) refuse(env, "offsets decrease");
+  return layout;
+}
+
+ColumnView read_column(const Napi::Value& value, int code, const Layout& layout) {
+  ColumnView view;
+  view.dtype = static_cast<DType>(code & 3);
+  view.per_row = (code & 4) != 0;
+  view.data = elements(value, view.dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array,
+                       view.per_row ? layout.rows : layout.tokens(), "a column");
+  return view;
+}
+
+BatchView read_batch(const Napi::Object& object) {
+  BatchView batch;
+  const Layout& layout = batch.layout =
+      read_layout(object.Get("rows"), object.Get("columns"), object.Get("offsets"));
   const int64_t tokens = layout.tokens();
   const Napi::Array data = object.Get("data").As<Napi::Array>();
   const Napi::Array dtypes = object.Get("dtypes").As<Napi::Array>();
   for (uint32_t i = 0; i < static_cast<uint32_t>(kColumns); ++i) {
     const Napi::Value column = data[i];
     if (column.IsUndefined()) continue;
-    ColumnView& view = batch.column[i];
     const Napi::Value code = dtypes[i];
-    const int32_t dtype = code.ToNumber().Int32Value();
-    view.dtype = static_cast<DType>(dtype & 3);
-    view.per_row = (dtype & 4) != 0;
-    const int64_t length = view.per_row ? layout.rows : tokens;
-    view.data = elements(column, view.dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array,
-                         length, "a column");
+    batch.column[i] = read_column(column, code.ToNumber().Int32Value(), layout);
   }
   const Napi::Value mask = object.Get("mask");
   if (!mask.IsUndefined())

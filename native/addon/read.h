@@ -25,6 +25,9 @@ Function read_function(const Napi::Object& spec);
 AdvantageFunction read_advantage_function(const Napi::Object& spec);
 int read_estimator(const Napi::Value& name);
 BatchView read_batch(const Napi::Object& object);
+// The parts of one: its rows, and a column by its code in NativeBatch.dtypes.
+Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Napi::Value& offsets);
+ColumnView read_column(const Napi::Value& value, int code, const Layout& layout);
 AdvantageBatch read_advantage_batch(const Napi::Object& object);
 double number_or_zero(const Napi::Value& value);
 

@@ -11,6 +11,17 @@ constexpr int64_t kChunkTokens = 16384;
 
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
   std::vector<Chunk> chunks;
+  plan_chunks(layout, whole_rows, &chunks);
+  return chunks;
+}
+
+bool is_small(const Layout& layout) {
+  return layout.tokens() <= kChunkTokens;
+}
+
+void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* planned) {
+  std::vector<Chunk>& chunks = *planned;
+  chunks.clear();
   chunks.reserve(layout.tokens() / kChunkTokens + 1);
   int64_t first_row = 0;
   int64_t tokens = 0;
@@ -32,7 +43,6 @@ std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
     }
   }
   if (first_row < layout.rows) chunks.push_back({first_row, layout.rows, 0, -1});
-  return chunks;
 }
 
 const Target* target() {
@@ -40,37 +50,42 @@ const Target* target() {
   return chosen;
 }
 
-PreparedFunction::PreparedFunction(Function function) : function_(std::move(function)) {
+PreparedFunction::PreparedFunction(Function function)
+    : function_(std::move(function)), values_(static_cast<int64_t>(value_names(function_).size())) {
   if (function_.loss != kNone) target()->make_loss(function_.loss, function_.options.data(), loss_);
 }
 
 Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-                       const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs)
+                       const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
+                       Workspace workspace)
     : function_(std::move(function)),
       batch_(batch),
       coefficients_(coefficients),
       normalizer_(normalizer),
       outputs_(outputs),
-      chunks_(plan_chunks(batch.layout)) {
+      work_(std::move(workspace)) {
+  plan_chunks(batch.layout, false, &work_.chunks);
   const Function& f = function_->function();
   const bool pairs = f.loss != kNone && losses()[f.loss].pairs;
-  const bool parts = std::any_of(chunks_.begin(), chunks_.end(), [](const Chunk& c) { return c.is_part(); });
+  const std::vector<Chunk>& chunks = work_.chunks;
+  const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
   const bool facts = f.loss != kNone && losses()[f.loss].row_facts && (pairs || parts);
-  row_tokens_.resize(batch.layout.rows);
-  sums_.resize(chunks_.size());
-  if (parts) parts_.resize(chunks_.size());
-  if (facts) row_sums_.resize(batch.layout.rows);
-  if (facts) row_negatives_.resize(batch.layout.rows);
+  work_.row_tokens.assign(batch.layout.rows, 0);
+  work_.sums.assign(chunks.size(), {});
+  work_.parts.assign(parts ? chunks.size() : 0, {});
+  work_.row_sums.assign(facts ? batch.layout.rows : 0, 0.0);
+  work_.row_negatives.assign(facts ? batch.layout.rows : 0, 0.0);
 }
 
 int64_t Evaluation::next_phase() {
   ++phase_;
-  if (phase_ == 1 && !chunks_.empty()) return static_cast<int64_t>(chunks_.size());
+  if (phase_ == 1 && !work_.chunks.empty()) return static_cast<int64_t>(work_.chunks.size());
   if (phase_ <= 2) {
     phase_ = 2;
     weights();
     const bool tokens_wanted = !function_->function().counts_only() || outputs_.grad || outputs_.grad_entropy;
-    if (!chunks_.empty() && tokens_wanted && !check_abort()) return static_cast<int64_t>(chunks_.size());
+    if (!work_.chunks.empty() && tokens_wanted && !check_abort())
+      return static_cast<int64_t>(work_.chunks.size());
   }
   if (!check_abort()) fold();
   return 0;
@@ -88,16 +103,16 @@ void Evaluation::run(int64_t piece) {
   if (phase_ == 1)
     rows(piece);
   else
-    target()->token_pass(pass_, chunks_[piece], &sums_[piece]);
+    target()->token_pass(pass_, work_.chunks[piece], &work_.sums[piece]);
 }
 
 void Evaluation::rows(int64_t piece) {
-  const Chunk& chunk = chunks_[piece];
+  const Chunk& chunk = work_.chunks[piece];
   const Function& f = function_->function();
-  const bool sum = !row_sums_.empty();
+  const bool sum = !work_.row_sums.empty();
   if (chunk.is_part()) {
-    parts_[piece] = target()->row_pass(batch_, f.loss, function_->loss(), sum, chunk.first_row,
-                                       chunk.first_token, chunk.last_token);
+    work_.parts[piece] = target()->row_pass(batch_, f.loss, function_->loss(), sum, chunk.first_row,
+                                            chunk.first_token, chunk.last_token);
     return;
   }
   // The token pass finds the facts of whole rows by itself, while they are in the cache; but pairs come
@@ -106,19 +121,19 @@ void Evaluation::rows(int64_t piece) {
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const RowSums found =
         target()->row_pass(batch_, f.loss, function_->loss(), pairs, row, 0, batch_.layout.length(row));
-    row_tokens_[row] = found.tokens;
-    if (pairs) row_sums_[row] = found.sum;
+    work_.row_tokens[row] = found.tokens;
+    if (pairs) work_.row_sums[row] = found.sum;
   }
 }
 
 void Evaluation::weights() {
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (!chunks_[i].is_part()) continue;
-    const int64_t row = chunks_[i].first_row;
-    row_tokens_[row] += parts_[i].tokens;
-    if (row_sums_.empty()) continue;
-    row_sums_[row] += parts_[i].sum;
-    row_negatives_[row] += parts_[i].negatives;
+  for (size_t i = 0; i < work_.parts.size(); ++i) {
+    if (!work_.chunks[i].is_part()) continue;
+    const int64_t row = work_.chunks[i].first_row;
+    work_.row_tokens[row] += work_.parts[i].tokens;
+    if (work_.row_sums.empty()) continue;
+    work_.row_sums[row] += work_.parts[i].sum;
+    work_.row_negatives[row] += work_.parts[i].negatives;
   }
   const Function& f = function_->function();
   BatchCounts& counts = pass_.counts;
@@ -126,30 +141,30 @@ void Evaluation::weights() {
   for (int64_t row = 0; row < batch_.layout.rows; ++row) {
     const int kind = batch_.kind(row);
     const double copies = batch_.copies_of(row);
-    counts.tokens[kind] += copies * static_cast<double>(row_tokens_[row]);
+    counts.tokens[kind] += copies * static_cast<double>(work_.row_tokens[row]);
     counts.rows[kind] += copies;
   }
   if (outputs_.counts) write_counts(counts, outputs_.counts);
   if (normalizer_.given) counts = normalizer_.counts;
   if (f.loss != kNone && losses()[f.loss].pairs)
-    pair_loss_ =
-        pair_loss(f, batch_.layout.rows, std::floor(counts.all().rows / 2), row_sums_.data(), pair_metric_);
+    pair_loss_ = pair_loss(f, batch_.layout.rows, std::floor(counts.all().rows / 2), work_.row_sums.data(),
+                           pair_metric_);
 
   pass_.function = &f;
   pass_.batch = &batch_;
   pass_.loss = function_->loss();
   pass_.scales = kind_scales(f, counts, coefficients_);
   pass_.coefficients = coefficients_;
-  pass_.row_tokens = row_tokens_.data();
-  pass_.row_sums = row_sums_.data();
-  pass_.row_negatives = row_negatives_.data();
+  pass_.row_tokens = work_.row_tokens.data();
+  pass_.row_sums = work_.row_sums.data();
+  pass_.row_negatives = work_.row_negatives.data();
   pass_.grad = outputs_.grad;
   pass_.grad_entropy = outputs_.grad_entropy;
 }
 
 void Evaluation::fold() {
   Sums total;
-  for (const Sums& sums : sums_) total.add(sums);
+  for (const Sums& sums : work_.sums) total.add(sums);
   outputs_.present = finish(function_->function(), pass_.counts, coefficients_, total, pair_loss_,
                             pair_metric_, outputs_.values);
 }

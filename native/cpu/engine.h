@@ -22,14 +22,18 @@ class PreparedFunction {
   explicit PreparedFunction(Function function);
   const Function& function() const { return function_; }
   const void* loss() const { return loss_; }
+  // How many values a call gives: value_names() of them.
+  int64_t values() const { return values_; }
 
  private:
   Function function_;
+  int64_t values_;
   alignas(16) unsigned char loss_[kLossBytes];
 };
 
 // The chunks of a layout, in its order; rows are cut into parts where they are long, unless whole_rows.
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows = false);
+void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* chunks);
 
 // A batch that is one chunk is best computed by the calling thread alone: all phases, one after another.
 template <class Task>
@@ -39,11 +43,27 @@ void run_here(Task& task) {
   task.done();
 }
 
+// What an evaluation keeps while it runs, in memory that the next one may use again.
+struct Workspace {
+  std::vector<Chunk> chunks;
+  std::vector<RowSums> parts;  // the row pass of each chunk that is a part of a row
+  std::vector<Sums> sums;      // the token pass of each chunk
+  std::vector<int64_t> row_tokens;
+  std::vector<double> row_sums;
+  std::vector<double> row_negatives;
+};
+
+// Whether a batch is too small to be worth handing to other threads.
+bool is_small(const Layout& layout);
+
 // One evaluation, as a task of the pool: a phase over the rows, the weights, a phase over the tokens.
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-             const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs);
+             const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
+             Workspace workspace = {});
+  // Its memory, when it is done.
+  Workspace take_workspace() { return std::move(work_); }
 
   // Where *flag becomes non-zero, what is left is skipped.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
@@ -56,7 +76,7 @@ class Evaluation : public Task {
   void done() override {}
 
   // Whether the batch is too small to be worth handing to other threads.
-  bool is_small() const { return chunks_.size() <= 1; }
+  bool is_small() const { return cpu::is_small(batch_.layout); }
 
  private:
   bool check_abort();
@@ -73,12 +93,7 @@ class Evaluation : public Task {
   std::atomic<bool> aborted_{false};
 
   int phase_ = 0;
-  std::vector<Chunk> chunks_;
-  std::vector<RowSums> parts_;  // the row pass of each chunk that is a part of a row
-  std::vector<Sums> sums_;      // the token pass of each chunk
-  std::vector<int64_t> row_tokens_;
-  std::vector<double> row_sums_;
-  std::vector<double> row_negatives_;
+  Workspace work_;
   double pair_loss_ = 0;
   double pair_metric_[3] = {};
   TokenPass pass_{};
