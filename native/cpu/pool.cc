@@ -1,6 +1,7 @@
 #include "cpu/pool.h"
 
 #include <algorithm>
+#include <chrono>
 
 #if defined(__linux__)
 #include <sys/resource.h>
@@ -18,12 +19,33 @@ void yield_to_event_loop() {
 #endif
 }
 
+// Tells the processor that this thread is only waiting.
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
 }  // namespace
 
 bool Task::has_pieces_left() const {
   const uint64_t next = next_.load();
   const int64_t piece = static_cast<int64_t>(next & ((1ull << kPhaseShift) - 1));
   return piece < pieces_[next >> kPhaseShift];
+}
+
+bool Task::soon_has_pieces() const {
+  // The other threads' last pieces and the weights take microseconds; to fall asleep and be woken takes more.
+  constexpr auto kPatience = std::chrono::microseconds(50);
+  const auto start = std::chrono::steady_clock::now();
+  while (!has_pieces_left()) {
+    if (finished_.load(std::memory_order_relaxed)) return false;
+    for (int i = 0; i < 16; ++i) pause();
+    if (std::chrono::steady_clock::now() - start > kPatience) return false;
+  }
+  return true;
 }
 
 Pool::Pool() : limit_(std::max(1u, std::thread::hardware_concurrency())) {}
@@ -56,7 +78,8 @@ void Pool::run(std::shared_ptr<Task> task) {
   advance(task);
   std::unique_lock lock(mutex_, std::defer_lock);
   while (true) {
-    work(task);
+    do work(task);
+    while (task->soon_has_pieces());
     lock.lock();
     progress_.wait(lock, [&] { return task->finished_ || task->has_pieces_left(); });
     if (task->finished_) break;
@@ -114,7 +137,8 @@ void Pool::worker() {
     std::shared_ptr<Task> task = tasks_.front();
     ++working_;
     lock.unlock();
-    work(task);
+    do work(task);
+    while (task->soon_has_pieces());
     lock.lock();
     --working_;
     drop_exhausted(task);

@@ -33,9 +33,11 @@ class Task {
   std::atomic<uint64_t> next_{0};
   std::atomic<int64_t> unfinished_{0};
   int64_t pieces_[kMaxPhases + 1] = {};  // of each phase, written before the phase begins
-  bool finished_ = false;                // guarded by the pool's mutex
+  std::atomic<bool> finished_{false};    // written under the pool's mutex
 
   bool has_pieces_left() const;
+  // Waits a moment for the next phase, awake; whether it has begun.
+  bool soon_has_pieces() const;
 };
 
 class Pool {

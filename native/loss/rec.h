@@ -88,6 +88,8 @@ struct Rec {
 
   PL_FN Row row(double sum, double count) const { return {static_cast<float>(sum / (count + 1e-8))}; }
 
+  bool wants_facts() const { return by_row != 0.0f || row_factor != 0.0f; }
+
   PL_FN void row_metric(const Row&, double, double, double*) const {}
 
   PL_FN float weight(const Row& row, const Token& t) const {

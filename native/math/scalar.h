@@ -79,9 +79,11 @@ PL_FN float exp_tail(float r) {
   return p * (r * r);
 }
 
-// 2^(n + shift), where that is a normal number; 0 one below the least of them.
+// 2^(n + shift), where that is a normal number; 0 one below the least of them. Unsigned, as the bits of a NaN
+// may be any, and their sum more than int32_t holds.
 PL_FN float power_of_two(int32_t n_bits, int32_t shift) {
-  return bits_float((n_bits << 23) + ((127 + shift) << 23));
+  const uint32_t bits = (static_cast<uint32_t>(n_bits) << 23) + (static_cast<uint32_t>(127 + shift) << 23);
+  return bits_float(static_cast<int32_t>(bits));
 }
 
 // e^x below 2 ulp, for |x| <= 87. The cheapest of the three.
@@ -131,7 +133,9 @@ PL_FN float exp_residual(float x) {
 // ln x of a positive, normal x, below 2 ulp but near 1, where the error is 2 ulp of 1.
 PL_FN float log_positive(float x) {
   const int32_t sqrt_half = 0x3f3504f3;
-  const int32_t bits = float_bits(x) - sqrt_half;
+  // Unsigned, as of a negative x, whose logarithm nobody takes, the difference is less than int32_t holds.
+  const int32_t bits =
+      static_cast<int32_t>(static_cast<uint32_t>(float_bits(x)) - static_cast<uint32_t>(sqrt_half));
   const float n = static_cast<float>(bits >> 23);
   const float f = bits_float((bits & 0x7fffff) + sqrt_half) - 1.0f;  // x = 2^n·(1 + f)
   // ln(1 + f) = 2·artanh(s), an odd series in s, |s| <= 0.172.
