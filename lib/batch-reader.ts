@@ -54,7 +54,10 @@ export class BatchReader {
    * @throws LossError naming the key, what was expected and what came.
    */
   read(batch: Batch | DeviceBatch, device?: string): Input {
-    if (!(batch instanceof DeviceBatch)) return { ...this.#host.read(batch), device: cudaIndex(device) };
+    if (!(batch instanceof DeviceBatch)) {
+      const { native, layout } = this.#host.read(batch);
+      return { native, layout, device: cudaIndex(device) };
+    }
     const { native, layout } = batch.resident(device);
     for (const name of this.#needed)
       if (!batch.has(name))

@@ -97,6 +97,9 @@ const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
 /** What a column's dtype code has more where it is one value per row; see NativeBatch. */
 export const PER_ROW = 4;
 
+// Rows without tokens need no arrays, so that nothing else bounds the time and memory that they take.
+const MOST_EMPTY_ROWS = 2 ** 24;
+
 /** Which columns a function reads of a batch, under Trinity's names. */
 export interface Reads {
   /** Those that must be there. */
@@ -154,12 +157,12 @@ export class HostReader {
     if (this.#maskKeys) {
       const found = find(batch, this.#maskKeys);
       if (!found) throw missing(this.#maskKeys, 'a mask per token');
-      native.mask = readMask(found.key, found.value, layout.tokens, describeShape(layout), layout);
+      native.mask = readMask(found.key, found.value, layout, 'token');
     }
     if (this.#expertKeys) {
       const found = find(batch, this.#expertKeys);
       if (!found) throw missing(this.#expertKeys, 'a mask per row');
-      native.expert = readMask(found.key, found.value, layout.rows, `[${layout.rows}], one per row`);
+      native.expert = readMask(found.key, found.value, layout, 'row');
     }
     return { native, layout };
   }
@@ -212,9 +215,14 @@ export function readLayout(batch: Batch, nested?: unknown): Layout {
     if (!valid)
       throw new LossError(
         'ERR_INVALID_INPUT',
-        `shape must be [B, T], two whole numbers, not ${Array.isArray(shape) ? `[${shape}]` : describeValue(shape)}`,
+        `shape must be [B, T], two whole numbers, not ${describeList(shape)}`,
       );
     const [rows, columns] = shape as readonly [number, number];
+    if (columns === 0 && rows > MOST_EMPTY_ROWS)
+      throw new LossError(
+        'ERR_INVALID_INPUT',
+        `shape: expected at most ${MOST_EMPTY_ROWS} rows where they have no tokens, not ${rows}`,
+      );
     return { rows, columns, tokens: rows * columns, offsets: undefined };
   }
   if (Array.isArray(nested) && nested.length > 0 && Array.isArray(nested[0])) {
@@ -227,13 +235,20 @@ export function readLayout(batch: Batch, nested?: unknown): Layout {
   );
 }
 
+// A short list as it is written, so that one sees which of its members is wrong.
+function describeList(value: unknown): string {
+  if (!Array.isArray(value) || value.length > 8) return describeValue(value);
+  return `[${Array.from(value, (n: unknown) => (typeof n === 'number' ? n : describeValue(n))).join(', ')}]`;
+}
+
 function packedLayout(value: unknown): Layout {
   let offsets: Int32Array;
   if (value instanceof Int32Array) {
     checkAttached('cuSeqlens', value);
-    offsets = value;
-  } else if (Array.isArray(value) && value.every((n) => Number.isInteger(n) && n >= 0 && n < 2 ** 31)) {
-    offsets = Int32Array.from(value as number[]);
+    // A copy: memory is addressed by these, so they must stay as they have been checked.
+    offsets = new Int32Array(value);
+  } else if (Array.isArray(value) && isOffsets(value)) {
+    offsets = Int32Array.from(value);
   } else {
     throw new LossError('ERR_INVALID_INPUT', `cuSeqlens must be an Int32Array, not ${describeValue(value)}`);
   }
@@ -253,6 +268,15 @@ function packedLayout(value: unknown): Layout {
     if (length > longest) longest = length;
   }
   return { rows: offsets.length - 1, columns: longest, tokens: offsets.at(-1)!, offsets };
+}
+
+// Not every(): it knows nothing of what is not there, and is long in finding out.
+function isOffsets(value: readonly unknown[]): value is number[] {
+  for (let i = 0; i < value.length; i++) {
+    const n = value[i];
+    if (!Number.isInteger(n) || (n as number) < 0 || (n as number) >= 2 ** 31) return false;
+  }
+  return true;
 }
 
 /** What a per-token array must be, for error messages. */
@@ -287,19 +311,31 @@ export function readFloats(
   index: number,
   result: NativeBatch,
 ): void {
-  const { data, dtype } = floatData(key, value, layout);
+  const { data, dtype } = floatData(key, value, layout, mayBePerRow);
   checkAttached(key, data);
-  let code: number = DTYPE_CODES[dtype];
-  if (data.length !== layout.tokens) {
-    if (!mayBePerRow || data.length !== layout.rows)
-      throw new LossError(
-        'ERR_SHAPE_MISMATCH',
-        `${key}: expected ${describeShape(layout)}${mayBePerRow ? `, or [${layout.rows}]` : ''}, not ${data.length} values`,
-      );
-    code += PER_ROW;
-  }
-  result.data[index] = data;
-  result.dtypes[index] = code;
+  checkLength(key, data.length, layout, mayBePerRow);
+  result.data[index] = steady(data);
+  result.dtypes[index] = DTYPE_CODES[dtype] + (data.length === layout.tokens ? 0 : PER_ROW);
+}
+
+function checkLength(key: string, length: number, layout: Layout, mayBePerRow: boolean): void {
+  if (length === layout.tokens || (mayBePerRow && length === layout.rows)) return;
+  throw new LossError(
+    'ERR_SHAPE_MISMATCH',
+    `${key}: expected ${describeShape(layout)}${mayBePerRow ? `, or [${layout.rows}]` : ''}, not ${length} values`,
+  );
+}
+
+/** The array itself, or a copy where its memory may shrink while native code reads it. */
+export function steady<T extends Float32Array | Float64Array | Uint8Array | Uint16Array>(array: T): T {
+  if (!isResizable(array)) return array;
+  const Type = [Float32Array, Float64Array, Uint8Array, Uint16Array].find((type) => array instanceof type)!;
+  return new Type(array) as T;
+}
+
+/** Whether an array's memory may shrink. (What is shared can only grow.) */
+export function isResizable({ buffer }: ArrayBufferView): boolean {
+  return (buffer as ArrayBuffer & { resizable?: boolean }).resizable === true;
 }
 
 /**
@@ -307,30 +343,29 @@ export function readFloats(
  * @throws LossError
  */
 export function readFloat32(key: string, value: unknown, layout: Layout): Float32Array {
-  const { data } = floatData(key, value, layout);
+  const { data } = floatData(key, value, layout, false);
   checkAttached(key, data);
   if (!(data instanceof Float32Array))
     throw new LossError('ERR_INVALID_INPUT', `${key}: expected dtype float32, not ${describeValue(value)}`);
-  if (data.length !== layout.tokens)
-    throw new LossError(
-      'ERR_SHAPE_MISMATCH',
-      `${key}: expected ${describeShape(layout)}, not ${data.length} values`,
-    );
-  return data;
+  checkLength(key, data.length, layout, false);
+  return steady(data);
 }
 
 function floatData(
   key: string,
   value: unknown,
   layout: Layout,
+  mayBePerRow: boolean,
 ): { data: Float32Array | Uint16Array; dtype: keyof typeof DTYPE_CODES } {
   if (value instanceof Float32Array) return { data: value, dtype: 'float32' };
   if (value instanceof Float64Array) {
     checkAttached(key, value);
-    return { data: Float32Array.from(value), dtype: 'float32' };
+    return { data: new Float32Array(value), dtype: 'float32' };
   }
   if (Array.isArray(value)) {
     const flat = flatten(key, value, layout);
+    // Before as much memory is asked for.
+    checkLength(key, flat.length, layout, mayBePerRow);
     const data = new Float32Array(flat.length);
     for (let i = 0; i < flat.length; i++) {
       const x: unknown = flat[i];
@@ -357,22 +392,20 @@ function floatData(
 }
 
 /**
- * A mask of so many values.
+ * A mask of one value per token, or per row.
  * @throws LossError
  */
-export function readMask(
-  key: string,
-  value: unknown,
-  length: number,
-  expected: string,
-  layout?: Layout,
-): Uint8Array {
+export function readMask(key: string, value: unknown, layout: Layout, per: 'token' | 'row'): Uint8Array {
+  const length = per === 'token' ? layout.tokens : layout.rows;
+  const wrong = (found: number) =>
+    wrongLength(key, per === 'token' ? describeShape(layout) : `[${layout.rows}], one per row`, found);
   let mask: Uint8Array;
   if (value instanceof Uint8Array) {
     checkAttached(key, value);
-    mask = value;
+    mask = steady(value);
   } else if (Array.isArray(value)) {
-    const flat = layout ? flatten(key, value, layout) : value;
+    const flat = per === 'token' ? flatten(key, value, layout) : value;
+    if (flat.length !== length) throw wrong(flat.length);
     mask = new Uint8Array(flat.length);
     for (let i = 0; i < flat.length; i++) {
       const x: unknown = flat[i];
@@ -389,25 +422,31 @@ export function readMask(
       `${key}: expected a mask (Uint8Array, booleans or 0 and 1), not ${describeValue(value)}`,
     );
   }
-  if (mask.length !== length)
-    throw new LossError('ERR_SHAPE_MISMATCH', `${key}: expected ${expected}, not ${mask.length} values`);
+  if (mask.length !== length) throw wrong(mask.length);
   return mask;
 }
 
 // Rows of a nested array one after another, after a look at their lengths.
 function flatten(key: string, value: readonly unknown[], layout: Layout): readonly unknown[] {
-  if (!value.some(Array.isArray)) return value;
+  if (!Array.isArray(value[0])) return value;
   if (value.length !== layout.rows)
     throw new LossError('ERR_SHAPE_MISMATCH', `${key}: expected ${layout.rows} rows, not ${value.length}`);
-  value.forEach((row, b) => {
+  const flat: unknown[] = [];
+  for (let b = 0; b < value.length; b++) {
+    const row = value[b];
     const length = layout.offsets ? layout.offsets[b + 1]! - layout.offsets[b]! : layout.columns;
     if (!Array.isArray(row) || row.length !== length)
       throw new LossError(
         'ERR_SHAPE_MISMATCH',
         `${key}[${b}]: expected a row of ${length}, not ${describeValue(row)}`,
       );
-  });
-  return value.flat();
+    for (let t = 0; t < length; t++) flat.push(row[t]);
+  }
+  return flat;
+}
+
+function wrongLength(key: string, expected: string, length: number): LossError {
+  return new LossError('ERR_SHAPE_MISMATCH', `${key}: expected ${expected}, not ${length} values`);
 }
 
 /**

@@ -1,7 +1,7 @@
 // Counts of batches: what a part of a batch must know of the whole, so that the parts' results add up.
 import type { NativeCounts } from '../binding.js';
 import type { Layout } from './batch.js';
-import { describeValue, LossError } from './errors.js';
+import { describeValue, guarded, LossError } from './errors.js';
 
 /** How much of a batch counts. */
 export interface RowCounts {
@@ -32,25 +32,31 @@ export interface Normalizer extends RowCounts {
  * @throws LossError `ERR_INVALID_INPUT` for what is no list of counts.
  */
 export function sumCounts(parts: Iterable<Counts>): Counts {
-  const whole: Counts = { tokens: 0, rows: 0, columns: 0 };
-  if (parts === null || typeof parts !== 'object' || !(Symbol.iterator in parts))
-    throw new LossError('ERR_INVALID_INPUT', `expected a list of counts, not ${describeValue(parts)}`);
-  for (const part of parts) {
-    if (part === null || typeof part !== 'object')
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `expected counts, as count() gives, not ${describeValue(part)}`,
-      );
-    const { tokens, rows, columns, expert } = part;
-    whole.tokens += tokens;
-    whole.rows += rows;
-    whole.columns = Math.max(whole.columns, columns);
-    if (!expert) continue;
-    whole.expert ??= { tokens: 0, rows: 0 };
-    whole.expert.tokens += expert.tokens;
-    whole.expert.rows += expert.rows;
-  }
-  return whole;
+  return guarded(() => {
+    const whole: Counts = { tokens: 0, rows: 0, columns: 0 };
+    if (parts === null || typeof parts !== 'object' || !(Symbol.iterator in parts))
+      throw new LossError('ERR_INVALID_INPUT', `expected a list of counts, not ${describeValue(parts)}`);
+    for (const part of parts) {
+      const { tokens, rows, columns, expert } = Object(part) as Counts;
+      addCounts(whole, part, { tokens, rows });
+      if (typeof columns !== 'number') throw noCounts(part);
+      whole.columns = Math.max(whole.columns, columns);
+      if (!expert) continue;
+      whole.expert ??= { tokens: 0, rows: 0 };
+      addCounts(whole.expert, part, expert);
+    }
+    return whole;
+  });
+}
+
+function addCounts(whole: RowCounts, part: unknown, { tokens, rows }: RowCounts): void {
+  if (typeof tokens !== 'number' || typeof rows !== 'number') throw noCounts(part);
+  whole.tokens += tokens;
+  whole.rows += rows;
+}
+
+function noCounts(part: unknown): LossError {
+  return new LossError('ERR_INVALID_INPUT', `expected counts, as count() gives, not ${describeValue(part)}`);
 }
 
 /**

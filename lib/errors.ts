@@ -48,16 +48,55 @@ export function unknownName(
       code,
       `unknown ${what}: expected one of ${known.join(', ')}, not ${describeValue(name)}`,
     );
-  const nearest = known.length > 0 ? closest(name, known as string[]) : undefined;
+  // Of what is no name at all, nothing is near, and it would take long to find out.
+  const nearest = known.length > 0 && name.length <= 200 ? closest(name, known as string[]) : undefined;
   const near = nearest !== undefined && distance(name, nearest) <= Math.max(2, nearest.length / 2);
   return new LossError(
     code,
-    `unknown ${what} '${name}'; known are ${known.join(', ')}${near ? `. Did you mean '${nearest}'?` : ''}`,
+    `unknown ${what} ${describeValue(name)}; known are ${known.join(', ')}${near ? `. Did you mean '${nearest}'?` : ''}`,
   );
 }
 
-/** A value as an error message shows it: its type, and itself where that is short. */
+/**
+ * Runs what looks at a caller's values. The caller's own code may run there (getters, proxies, iterators), and a value may
+ * change from one look to the next: what is thrown then becomes the cause of a LossError.
+ */
+export function guarded<T>(look: () => T, code: LossErrorCode = 'ERR_INVALID_INPUT'): T {
+  try {
+    return look();
+  } catch (error) {
+    throw asLossError(error, code);
+  }
+}
+
+/** The same of what goes on later. */
+export async function guardedLater<T>(look: () => Promise<T>): Promise<T> {
+  try {
+    return await look();
+  } catch (error) {
+    throw asLossError(error, 'ERR_INVALID_INPUT');
+  }
+}
+
+function asLossError(error: unknown, code: LossErrorCode): LossError {
+  if (error instanceof LossError) return error;
+  // What the engine says where there is no memory for an array.
+  if (error instanceof RangeError && /allocation failed|Invalid typed array length/.test(error.message))
+    return new LossError('ERR_OUT_OF_MEMORY', error.message, { cause: error });
+  const said = error instanceof Error ? String(error.message) : describeValue(error);
+  return new LossError(code, `an argument could not be read: ${said}`, { cause: error });
+}
+
+/** A value as an error message shows it: its type, and itself where that is short. Never throws. */
 export function describeValue(value: unknown): string {
+  try {
+    return describe(value);
+  } catch {
+    return `${typeof value === 'function' ? 'a function' : 'an object'} that cannot be looked at`;
+  }
+}
+
+function describe(value: unknown): string {
   if (value === null || value === undefined) return String(value);
   if (Array.isArray(value)) return `an array of length ${value.length}`;
   if (ArrayBuffer.isView(value)) {

@@ -7,11 +7,19 @@ import type {
   NativeFunctionSpec,
 } from '../binding.js';
 import { abortable, fromNative } from './abortable.js';
-import { type Batch, COLUMNS, checkAttached, describeShape, type Layout, PER_ROW } from './batch.js';
+import {
+  type Batch,
+  COLUMNS,
+  checkAttached,
+  describeShape,
+  isResizable,
+  type Layout,
+  PER_ROW,
+} from './batch.js';
 import type { BatchReader, Input } from './batch-reader.js';
 import { type Counts, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
-import { describeValue, LossError } from './errors.js';
+import { describeValue, guarded, guardedLater, LossError } from './errors.js';
 import { native } from './native.js';
 
 /** Options of a synchronous call. */
@@ -80,6 +88,14 @@ function checkFinite(present: number, onTheWay: OnTheWay | undefined): void {
   if (onTheWay && present < -1) throw onTheWay.notFinite(-1 - present);
 }
 
+// What evaluateHost() takes: a batch of the host with a mask, every row of which counts once.
+type PlainHostBatch = NativeBatch & { mask: Uint8Array };
+
+function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
+  const { mask, copies } = batch as NativeBatch;
+  return mask !== undefined && copies === undefined;
+}
+
 /** Runs one native function on batches. */
 export class Evaluator {
   readonly #fn: NativeFunction;
@@ -91,7 +107,7 @@ export class Evaluator {
 
   /** @param gradKey what the option `grad` asks the gradient with respect to: logprob (grad) or entropy. */
   constructor(spec: NativeFunctionSpec, reader: BatchReader, gradKey: 'grad' | 'gradEntropy' = 'grad') {
-    this.#fn = native.createFunction(spec);
+    this.#fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
     this.#names = native.valueNames(this.#fn);
     this.#reader = reader;
     this.#gradKey = gradKey;
@@ -103,19 +119,29 @@ export class Evaluator {
     options: ComputeSyncOptions | undefined,
     coefficients: (layout: Layout) => Coefficients,
   ): Result<M> {
-    const input = this.#reader.read(batch);
-    const gradients = this.#gradients(input.layout, options);
-    return this.evaluateSync(input, gradients, options?.normalizer, coefficients(input.layout));
+    return guarded(() => {
+      const input = this.#reader.read(batch);
+      const gradients = this.#gradients(input.layout, options);
+      return this.evaluateSync(input, gradients, options?.normalizer, coefficients(input.layout));
+    });
   }
 
-  async compute<M>(
+  compute<M>(
     batch: Batch | DeviceBatch,
     options: ComputeOptions | undefined,
     coefficients: (layout: Layout) => Coefficients,
   ): Promise<Result<M>> {
-    const input = this.#reader.read(batch, options?.device);
-    const gradients = this.#gradients(input.layout, options);
-    return this.evaluate(input, gradients, options?.normalizer, coefficients(input.layout), options?.signal);
+    return guardedLater(async () => {
+      const input = this.#reader.read(batch, options?.device);
+      const gradients = this.#gradients(input.layout, options);
+      return this.evaluate(
+        input,
+        gradients,
+        options?.normalizer,
+        coefficients(input.layout),
+        options?.signal,
+      );
+    });
   }
 
   /** Reads a batch of the host or a device; with `computed`, those are its advantages, and the reader is not to ask for any. */
@@ -138,16 +164,20 @@ export class Evaluator {
     coefficients: Coefficients,
     onTheWay?: OnTheWay,
   ): Result<M> {
-    const call = this.#call(input, gradients, normalizer, coefficients, this.#values);
-    call.advantage = onTheWay?.advantage;
     let present: number;
     try {
-      present = native.evaluateSync(this.#fn, input.native, call);
+      if (normalizer === undefined && isPlainHostBatch(input.native)) {
+        present = this.#evaluateHost(input.native, gradients, coefficients);
+      } else {
+        const call = this.#call(input, gradients, normalizer, coefficients, this.#values);
+        call.advantage = onTheWay?.advantage;
+        present = native.evaluateSync(this.#fn, input.native, call);
+      }
     } catch (error) {
       throw fromNative(error);
     }
     checkFinite(present, onTheWay);
-    return this.#result(call, present);
+    return this.#result(this.#values, gradients, present);
   }
 
   async evaluate<M>(
@@ -166,7 +196,33 @@ export class Evaluator {
       return native.evaluate(this.#fn, input.native, call, input.device);
     });
     checkFinite(present, onTheWay);
-    return this.#result(call, present);
+    return this.#result(values, gradients, present);
+  }
+
+  #evaluateHost(batch: PlainHostBatch, { grad, gradEntropy }: Gradients, coefficients: Coefficients): number {
+    const { data, dtypes } = batch;
+    let codes = 0;
+    for (let i = 0; i < dtypes.length; i++) codes |= dtypes[i]! << (3 * i);
+    return native.evaluateHost(
+      this.#fn,
+      batch.rows,
+      batch.columns,
+      batch.offsets,
+      codes,
+      data[0],
+      data[1],
+      data[2],
+      data[3],
+      data[4],
+      batch.mask,
+      batch.expert,
+      this.#values,
+      grad,
+      gradEntropy,
+      coefficients.mu,
+      coefficients.klCoef,
+      coefficients.entropyCoef,
+    );
   }
 
   #gradients(layout: Layout, options: ComputeSyncOptions | undefined): Gradients {
@@ -193,13 +249,13 @@ export class Evaluator {
     };
   }
 
-  #result<M>(call: NativeCall, present: number): Result<M> {
+  #result<M>(values: Float64Array, gradients: Gradients, present: number): Result<M> {
     const metrics: Metrics = {};
     for (let i = 1; i < this.#names.length; i++) {
-      if (present & (1 << i)) metrics[this.#names[i]!] = call.values[i]!;
+      if (present & (1 << i)) metrics[this.#names[i]!] = values[i]!;
     }
-    const result: Result<M> = { loss: call.values[0]!, metrics: metrics as M };
-    const grad = call[this.#gradKey];
+    const result: Result<M> = { loss: values[0]!, metrics: metrics as M };
+    const grad = gradients[this.#gradKey];
     if (grad) result.grad = grad;
     return result;
   }
@@ -222,7 +278,7 @@ export async function countBatch(
   batch: Batch | DeviceBatch,
   rows: RowsThatCount = {},
 ): Promise<Counts> {
-  const { input, call } = counting(reader, batch, rows);
+  const { input, call } = guarded(() => counting(reader, batch, rows));
   let present: number;
   try {
     present = await native.evaluate(counter, input.native, call, input.device);
@@ -239,7 +295,7 @@ export function countBatchSync(
   batch: Batch | DeviceBatch,
   rows: RowsThatCount = {},
 ): Counts {
-  const { input, call } = counting(reader, batch, rows);
+  const { input, call } = guarded(() => counting(reader, batch, rows));
   let present: number;
   try {
     present = native.evaluateSync(counter, input.native, call, input.device);
@@ -290,6 +346,11 @@ export function gradArray(
       `${name}: expected true, false or a Float32Array, not ${describeValue(wanted)}`,
     );
   checkAttached(name, wanted);
+  if (isResizable(wanted))
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      `${name}: expected an array whose ArrayBuffer has a fixed length, and one came that is resizable`,
+    );
   if (wanted.length !== tokens)
     throw new LossError(
       'ERR_SHAPE_MISMATCH',

@@ -1,5 +1,5 @@
 // Which training framework calls a column what.
-import { unknownName } from './errors.js';
+import { describeValue, guarded, LossError, unknownName } from './errors.js';
 
 const mappers = new Map<string, KeyMapper>();
 
@@ -11,10 +11,25 @@ export class KeyMapper {
   readonly #toTrinity: ReadonlyMap<string, string>;
   readonly #fromTrinity: ReadonlyMap<string, string>;
 
-  /** @param toTrinity the framework's name → Trinity's name, of the columns that differ. */
+  /**
+   * @param toTrinity the framework's name → Trinity's name, of the columns that differ.
+   * @throws LossError `ERR_INVALID_INPUT` for what are no names.
+   */
   constructor(toTrinity: Readonly<Record<string, string>>) {
-    this.#toTrinity = new Map(Object.entries(toTrinity));
-    this.#fromTrinity = new Map(Object.entries(toTrinity).map(([theirs, trinitys]) => [trinitys, theirs]));
+    if (toTrinity === null || typeof toTrinity !== 'object')
+      throw new LossError(
+        'ERR_INVALID_INPUT',
+        `expected an object with the names of columns, not ${describeValue(toTrinity)}`,
+      );
+    const pairs = guarded(() => Object.entries(toTrinity));
+    for (const [theirs, trinitys] of pairs)
+      if (typeof trinitys !== 'string')
+        throw new LossError(
+          'ERR_INVALID_INPUT',
+          `${theirs}: expected the name of a column, not ${describeValue(trinitys)}`,
+        );
+    this.#toTrinity = new Map(pairs);
+    this.#fromTrinity = new Map(pairs.map(([theirs, trinitys]) => [trinitys, theirs]));
   }
 
   /** Trinity's name of the framework's column; a name it does not know stays as it is. */
@@ -42,8 +57,16 @@ export class KeyMapper {
     return [...mappers.keys()];
   }
 
-  /** Makes a backend known, or replaces it. Objects that exist keep the names they were made with. */
+  /**
+   * Makes a backend known, or replaces it. Objects that exist keep the names they were made with.
+   * @throws LossError `ERR_INVALID_INPUT`
+   */
   static register(backend: string, mapper: KeyMapper): void {
+    if (typeof backend !== 'string' || !guarded(() => #toTrinity in Object(mapper)))
+      throw new LossError(
+        'ERR_INVALID_INPUT',
+        `register: expected a name and a KeyMapper, not ${describeValue(backend)} and ${describeValue(mapper)}`,
+      );
     mappers.set(backend, mapper);
   }
 }

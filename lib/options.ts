@@ -1,5 +1,5 @@
 // Options as people and configuration files write them: camelCase in code, snake_case in Trinity-RFT's files.
-import { describeValue, LossError, unknownName } from './errors.js';
+import { describeValue, guarded, LossError, unknownName } from './errors.js';
 
 /** A value in Trinity-RFT's configuration files. */
 export type TrinityValue = number | boolean | string | null | undefined;
@@ -58,11 +58,16 @@ export class OptionReader {
     this.#given = (given ?? {}) as Record<string, unknown>;
   }
 
+  /** Whose names the batch's keys may have. */
+  get backend(): string {
+    return (this.#take('backend') ?? 'verl') as string;
+  }
+
   /** The complaint that an option is not as it must be. */
-  invalid(key: string, must: string): LossError {
+  invalid(key: string, must: string, value = this.#take(key)): LossError {
     return new LossError(
       'ERR_INVALID_OPTION',
-      `${this.#owner}: ${key} must be ${must}, not ${describeValue(this.#given[key])}`,
+      `${this.#owner}: ${key} must be ${must}, not ${describeValue(value)}`,
     );
   }
 
@@ -75,7 +80,7 @@ export class OptionReader {
     const value = this.#take(key);
     if (value === undefined) return fallback;
     if (typeof value !== 'number' || !Number.isFinite(value) || (range && !range.holds(value)))
-      throw this.invalid(key, range ? `a number ${range.says}` : 'a finite number');
+      throw this.invalid(key, range ? `a number ${range.says}` : 'a finite number', value);
     return value;
   }
 
@@ -90,7 +95,7 @@ export class OptionReader {
   boolean(key: string, fallback: boolean): boolean {
     const value = this.#take(key);
     if (value === undefined) return fallback;
-    if (typeof value !== 'boolean') throw this.invalid(key, 'true or false');
+    if (typeof value !== 'boolean') throw this.invalid(key, 'true or false', value);
     return value;
   }
 
@@ -98,7 +103,7 @@ export class OptionReader {
     const value = this.#take(key);
     if (value === undefined) return fallback;
     if (typeof value !== 'string' || !(choices as readonly string[]).includes(value))
-      throw this.invalid(key, `one of ${choices.join(', ')}`);
+      throw this.invalid(key, `one of ${choices.join(', ')}`, value);
     return value as C;
   }
 
@@ -108,14 +113,15 @@ export class OptionReader {
 
   /** To be called last: an option that nobody has asked for is a mistake of the caller's. */
   end(): void {
-    for (const key of Object.keys(this.#given))
+    const keys = guarded(() => Object.keys(this.#given), 'ERR_INVALID_OPTION');
+    for (const key of keys)
       if (!this.#known.has(key))
         throw unknownName('ERR_INVALID_OPTION', `option of ${this.#owner}`, key, [...this.#known]);
   }
 
   #take(key: string): unknown {
     this.#known.add(key);
-    return this.#given[key] ?? undefined;
+    return guarded(() => this.#given[key] ?? undefined, 'ERR_INVALID_OPTION');
   }
 }
 

@@ -1,5 +1,5 @@
 // Functions by Trinity-RFT's names.
-import { describeValue, LossError, unknownName } from './errors.js';
+import { describeValue, guarded, LossError, unknownName } from './errors.js';
 import { fromTrinityArgs, type TrinityArgs } from './options.js';
 
 /** A class that a registry can make objects of. */
@@ -39,14 +39,16 @@ export class Registry<T> {
    */
   create(name: string, args: Readonly<Record<string, unknown>> = {}, options: { backend?: string } = {}): T {
     const cls = this.get(name);
-    const defaults = fromTrinityArgs(cls.defaultArgs());
-    const given = fromTrinityArgs(args ?? {});
-    // A clip range that was asked for is not to be overruled by the default of one of its ends.
-    if (given.clipRange !== undefined && given.clipRange !== null) {
-      delete defaults.clipRangeLow;
-      delete defaults.clipRangeHigh;
-    }
-    return new cls({ ...defaults, ...given, ...options });
+    return guarded(() => {
+      const defaults = fromTrinityArgs(cls.defaultArgs());
+      const given = fromTrinityArgs(args ?? {});
+      // A clip range that was asked for is not to be overruled by the default of one of its ends.
+      if (given.clipRange !== undefined && given.clipRange !== null) {
+        delete defaults.clipRangeLow;
+        delete defaults.clipRangeHigh;
+      }
+      return new cls({ ...defaults, ...given, ...options });
+    }, 'ERR_INVALID_OPTION');
   }
 
   /** The names there are. */

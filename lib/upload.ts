@@ -4,7 +4,7 @@ import { type AdvantageInput, AdvantageReader } from './advantage/advantage-batc
 import { type Batch, COLUMNS, type ColumnName, find, HostReader, keysOf } from './batch.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch } from './device-batch.js';
-import { describeValue, LossError } from './errors.js';
+import { describeValue, guardedLater, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
 
@@ -37,7 +37,11 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
  * @returns rejects with LossError: `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`, and those of compute()
  * for a batch that is not as it must be.
  */
-export async function upload(batch: Batch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
+export function upload(batch: Batch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
+  return guardedLater(() => copy(batch, device, options));
+}
+
+async function copy(batch: Batch, device: string, options: UploadOptions | undefined): Promise<DeviceBatch> {
   const index = cudaIndex(device);
   if (index === undefined)
     throw new LossError(

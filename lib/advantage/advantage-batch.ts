@@ -3,7 +3,6 @@ import type { NativeAdvantageBatch, NativeResident } from '../../binding.js';
 import {
   type Batch,
   checkAttached,
-  describeShape,
   find,
   keysOf,
   type Layout,
@@ -11,6 +10,7 @@ import {
   readFloats,
   readLayout,
   readMask,
+  steady,
 } from '../batch.js';
 import { cudaIndex } from '../device.js';
 import { DeviceBatch } from '../device-batch.js';
@@ -104,7 +104,7 @@ export class AdvantageReader {
       offsets: layout.offsets,
       data: [undefined, undefined, undefined, undefined, undefined],
       dtypes: [0, 0, 0, 0, 0],
-      mask: readMask(mask.key, mask.value, layout.tokens, describeShape(layout), layout),
+      mask: readMask(mask.key, mask.value, layout, 'token'),
       expert: undefined,
       rewards: undefined,
       baselines: undefined,
@@ -160,10 +160,12 @@ export function readRowNumbers(key: string, value: unknown, rows: number): Float
   let numbers: Float64Array;
   if (value instanceof Float64Array || value instanceof Float32Array) {
     checkAttached(key, value);
-    numbers = value instanceof Float64Array ? value : Float64Array.from(value);
+    checkRows(key, value.length, rows);
+    numbers = value instanceof Float64Array ? steady(value) : new Float64Array(value);
   } else if (Array.isArray(value)) {
-    numbers = new Float64Array(value.length);
-    for (let row = 0; row < value.length; row++) {
+    checkRows(key, value.length, rows);
+    numbers = new Float64Array(rows);
+    for (let row = 0; row < rows; row++) {
       const x: unknown = value[row];
       if (typeof x !== 'number')
         throw new LossError(
@@ -178,7 +180,6 @@ export function readRowNumbers(key: string, value: unknown, rows: number): Float
       `${key}: expected a number per row (Float64Array, Float32Array or numbers), not ${describeValue(value)}`,
     );
   }
-  checkRows(key, numbers.length, rows);
   return numbers;
 }
 
@@ -190,7 +191,8 @@ export function readRowIds(key: string, value: unknown, rows: number): Int32Arra
   if (value instanceof Int32Array) {
     checkAttached(key, value);
     checkRows(key, value.length, rows);
-    return value;
+    // A copy: native code looks at them twice, and must find the same.
+    return new Int32Array(value);
   }
   if (!Array.isArray(value))
     throw new LossError(

@@ -8,7 +8,7 @@ import type {
 import { abortable, fromNative } from '../abortable.js';
 import type { Batch, Layout } from '../batch.js';
 import type { DeviceBatch } from '../device-batch.js';
-import { describeValue, LossError } from '../errors.js';
+import { describeValue, guarded, guardedLater, LossError } from '../errors.js';
 import type { ComputedAdvantages, Metrics } from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import { native } from '../native.js';
@@ -94,7 +94,7 @@ export abstract class AdvantageFn {
     const mapper = KeyMapper.get(backend);
     this.backend = backend;
     this.definition = definition;
-    this.#fn = native.createAdvantage(definition.advantage);
+    this.#fn = guarded(() => native.createAdvantage(definition.advantage), 'ERR_INVALID_OPTION');
     this.#names = native.advantageValueNames(this.#fn);
     this.#reader = new AdvantageReader(mapper, definition.inputs);
     this.#selectKeys = Object.freeze(
@@ -119,18 +119,22 @@ export abstract class AdvantageFn {
    * not finite included), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
-    const input = this.#reader.source(batch, options?.device);
-    const call = this.#call(input.layout, options, 'all');
-    await this.#run(input, call, options?.signal);
-    return this.#result(input.layout, call);
+    return guardedLater(async () => {
+      const input = this.#reader.source(batch, options?.device);
+      const call = this.#call(input.layout, options, 'all');
+      await this.#run(input, call, options?.signal);
+      return this.#result(input.layout, call);
+    });
   }
 
   /** The same at once. The results are the same to the bit. */
   computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
-    const input = this.#reader.source(batch, undefined);
-    const call = this.#call(input.layout, options, 'all');
-    this.#runSync(input, call);
-    return this.#result(input.layout, call);
+    return guarded(() => {
+      const input = this.#reader.source(batch, undefined);
+      const call = this.#call(input.layout, options, 'all');
+      this.#runSync(input, call);
+      return this.#result(input.layout, call);
+    });
   }
 
   /**

@@ -23,7 +23,7 @@ export class ASYMREGroupAdvantage extends AdvantageFn {
     const reader = new OptionReader('ASYMREGroupAdvantage', options);
     const native = { baseline_shift: reader.number('baselineShift', -0.1) };
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'asymre', options: native },
       inputs: ['rewards', 'group_ids'],
       perRow: true,

@@ -37,7 +37,7 @@ export class GRPOGroupedAdvantage extends AdvantageFn {
     const penalty = reader.number('rankPenalty', 0, NOT_NEGATIVE);
     const seed = reader.count('seed', 0, 0);
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: {
         name: 'grpo',
         options: { ...shared, duplicate_experiences: duplicate, rank_penalty: penalty },

@@ -39,7 +39,7 @@ export class JSDAdvantage extends AdvantageFn {
     };
     reader.count('chunkSize', 1);
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'jsd', options: native },
       inputs: ['old_logprob', 'teacher_logprob'],
       perRow: false,

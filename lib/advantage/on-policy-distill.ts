@@ -22,7 +22,7 @@ export class OnPolicyDistillAdvantage extends AdvantageFn {
     const reader = new OptionReader('OnPolicyDistillAdvantage', options);
     const native = { kl_coef: reader.number('klCoef', 1) };
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'on_policy_distill', options: native },
       inputs: ['old_logprob', 'teacher_logprob'],
       perRow: false,

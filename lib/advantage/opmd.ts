@@ -30,7 +30,7 @@ export class OPMDGroupAdvantage extends AdvantageFn {
       tau: reader.number('tau', 1, { holds: (x) => x > 0, says: 'above 0' }),
     };
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'opmd', options: native },
       inputs: ['rewards', 'group_ids'],
       perRow: true,

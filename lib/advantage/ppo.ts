@@ -28,7 +28,7 @@ export class PPOAdvantageFn extends AdvantageFn {
     const reader = new OptionReader('PPOAdvantageFn', options);
     const native = { gamma: reader.number('gamma', 1, DISCOUNT), lam: reader.number('lam', 1, DISCOUNT) };
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'ppo', options: native },
       inputs: ['token_level_rewards', 'values'],
       perRow: false,

@@ -34,7 +34,7 @@ export class RECGroupedAdvantage extends AdvantageFn {
     };
     const seed = reader.count('seed', 0, 0);
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'rec', options: native },
       inputs: ['rewards', 'group_ids'],
       perRow: true,

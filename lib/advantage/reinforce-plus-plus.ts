@@ -23,7 +23,7 @@ export class REINFORCEPLUSPLUSAdvantageFn extends AdvantageFn {
     const reader = new OptionReader('REINFORCEPLUSPLUSAdvantageFn', options);
     const native = { gamma: reader.number('gamma', 1, DISCOUNT) };
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'reinforceplusplus', options: native },
       inputs: ['token_level_rewards'],
       perRow: false,

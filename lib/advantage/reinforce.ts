@@ -12,8 +12,9 @@ import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
 export class REINFORCEGroupAdvantage extends AdvantageFn {
   /** @throws LossError `ERR_INVALID_OPTION` */
   constructor(options: AdvantageOptions = {}) {
-    new OptionReader('REINFORCEGroupAdvantage', options).end();
-    super(options?.backend ?? 'verl', {
+    const reader = new OptionReader('REINFORCEGroupAdvantage', options);
+    reader.end();
+    super(reader.backend, {
       advantage: { name: 'reinforce', options: {} },
       inputs: ['rewards', 'group_ids'],
       perRow: true,

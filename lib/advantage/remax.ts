@@ -13,8 +13,9 @@ import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
 export class REMAXAdvantageFn extends AdvantageFn {
   /** @throws LossError `ERR_INVALID_OPTION` */
   constructor(options: AdvantageOptions = {}) {
-    new OptionReader('REMAXAdvantageFn', options).end();
-    super(options?.backend ?? 'verl', {
+    const reader = new OptionReader('REMAXAdvantageFn', options);
+    reader.end();
+    super(reader.backend, {
       advantage: { name: 'remax', options: {} },
       inputs: ['token_level_rewards', 'reward_baselines'],
       perRow: false,

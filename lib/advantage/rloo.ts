@@ -12,8 +12,9 @@ import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
 export class RLOOAdvantageFn extends AdvantageFn {
   /** @throws LossError `ERR_INVALID_OPTION` */
   constructor(options: AdvantageOptions = {}) {
-    new OptionReader('RLOOAdvantageFn', options).end();
-    super(options?.backend ?? 'verl', {
+    const reader = new OptionReader('RLOOAdvantageFn', options);
+    reader.end();
+    super(reader.backend, {
       advantage: { name: 'rloo', options: {} },
       inputs: ['token_level_rewards', 'group_ids'],
       perRow: true,

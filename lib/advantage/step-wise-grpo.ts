@@ -26,7 +26,7 @@ export class StepWiseGRPOAdvantageFn extends AdvantageFn {
     const { options: shared, drops } = readNormalisation(reader);
     const stepNorm = reader.boolean('enableStepNorm', false);
     reader.end();
-    super(options?.backend ?? 'verl', {
+    super(reader.backend, {
       advantage: { name: 'step_wise_grpo', options: { ...shared, enable_step_norm: stepNorm } },
       inputs: ['rewards', 'group_ids', 'run_ids'],
       perRow: true,

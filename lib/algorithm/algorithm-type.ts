@@ -1,4 +1,6 @@
 // What all algorithms have in common.
+
+import { guarded, LossError } from '../errors.js';
 import {
   type AlgorithmConfig,
   type CheckedConfig,
@@ -63,9 +65,16 @@ export abstract class AlgorithmType {
    * @throws LossError `ERR_INVALID_OPTION` for unknown keys and arguments, `ERR_UNKNOWN_NAME` for unknown functions.
    */
   static objective(config: ObjectiveConfig = {}): Objective {
-    const given = checkConfigKeys(`objective of ${this.algorithmName}`, config, ['backend', ...TRAINER_KEYS]);
-    const checked = this.checkConfig({ ...objectiveKeys(this.defaults), ...given });
-    return new Objective(this.algorithmName, checked as CheckedConfig & { policy_loss_fn: string });
+    if (this.defaults === undefined)
+      throw new LossError('ERR_INVALID_INPUT', `${this.name} is no algorithm: expected a class of one`);
+    return guarded(() => {
+      const given = checkConfigKeys(`objective of ${this.algorithmName}`, config, [
+        'backend',
+        ...TRAINER_KEYS,
+      ]);
+      const checked = this.checkConfig({ ...objectiveKeys(this.defaults), ...given });
+      return new Objective(this.algorithmName, checked as CheckedConfig & { policy_loss_fn: string });
+    }, 'ERR_INVALID_OPTION');
   }
 }
 

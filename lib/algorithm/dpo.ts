@@ -1,4 +1,5 @@
 // DPO's class.
+import { guarded } from '../errors.js';
 import { AlgorithmType, type TrinityConfig } from './algorithm-type.js';
 import { checkOffline, warn } from './offline.js';
 
@@ -28,11 +29,13 @@ export class DPOAlgorithm extends AlgorithmType {
    * checkpoints.
    */
   static override checkConfig(config: TrinityConfig): TrinityConfig {
-    const whole = checkOffline('DPO', config);
-    const { algorithm } = whole;
-    if (algorithm !== null && typeof algorithm === 'object')
-      return { ...whole, algorithm: checkSection(algorithm as TrinityConfig) };
-    return checkSection(whole);
+    return guarded(() => {
+      const whole = checkOffline('DPO', config);
+      const { algorithm } = whole;
+      if (algorithm !== null && typeof algorithm === 'object')
+        return { ...whole, algorithm: checkSection(algorithm as TrinityConfig) };
+      return checkSection(whole);
+    }, 'ERR_INVALID_OPTION');
   }
 }
 

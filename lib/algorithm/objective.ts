@@ -10,7 +10,6 @@ import { ADVANTAGE_FN } from '../advantage/index.js';
 import {
   type Batch,
   type ColumnName,
-  describeShape,
   find,
   keysOf,
   type Layout,
@@ -23,7 +22,7 @@ import type { Counts } from '../counts.js';
 import { DeviceBatch } from '../device-batch.js';
 import type { EntropyLossFn } from '../entropy/entropy-loss-fn.js';
 import { ENTROPY_LOSS_FN } from '../entropy/index.js';
-import { LossError } from '../errors.js';
+import { guarded, guardedLater, LossError } from '../errors.js';
 import {
   type Coefficients,
   type ComputedAdvantages,
@@ -141,15 +140,20 @@ export class Objective {
    *
    * @returns rejects with LossError as compute() of a policy loss and of an advantage function does.
    */
-  async compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
-    const options = given ?? {};
-    const lacks = this.#lacksAdvantages(batch);
-    return this.#computeWith(batch, options, lacks ? await this.#advantages(batch, options) : undefined);
+  compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
+    return guardedLater(async () => {
+      const options = given ?? {};
+      const lacks = this.#lacksAdvantages(batch);
+      return this.#computeWith(batch, options, lacks ? await this.#advantages(batch, options) : undefined);
+    });
   }
 
   /** The same at once. The results are the same to the bit. */
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
-    const options = given ?? {};
+    return guarded(() => this.#computeSync(batch, given ?? {}));
+  }
+
+  #computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ObjectiveResult {
     const found = this.#lacksAdvantages(batch) ? this.#advantagesSync(batch, options) : undefined;
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
     const input = evaluator.read(batch, undefined, found?.computed);
@@ -168,15 +172,19 @@ export class Objective {
    * A batch's counts, without rows that the advantage function drops. The sum of its parts' is what `normalizer` is to be
    * when the parts are computed. Parts of a batch without advantages must be whole groups.
    */
-  async count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
-    const { computed, onTheWay } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
-    return countBatch(this.#counter, batch, { copies: computed?.copies, onTheWay });
+  count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
+    return guardedLater(async () => {
+      const { computed, onTheWay } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
+      return countBatch(this.#counter, batch, { copies: computed?.copies, onTheWay });
+    });
   }
 
   /** The same at once. */
   countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
-    const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
-    return countBatchSync(this.#counter, batch, { copies: computed?.copies, onTheWay });
+    return guarded(() => {
+      const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
+      return countBatchSync(this.#counter, batch, { copies: computed?.copies, onTheWay });
+    });
   }
 
   /**
@@ -285,7 +293,7 @@ export class Objective {
     if (!rewards) throw missing(keysOf(this.#mapper, 'token_level_scores'), 'a score per token, or rewards');
     if (!mask) throw missing(keysOf(this.#mapper, 'action_mask'), 'a mask per token');
     const layout = readLayout(batch, mask.value);
-    const masks = readMask(mask.key, mask.value, layout.tokens, describeShape(layout), layout);
+    const masks = readMask(mask.key, mask.value, layout, 'token');
     const perRow = readRowNumbers(rewards.key, rewards.value, layout.rows);
     return { ...batch, tokenLevelScores: onLastToken(perRow, masks, layout) };
   }

@@ -1,4 +1,5 @@
 // SFT's class.
+import { guarded } from '../errors.js';
 import { AlgorithmType, type TrinityConfig } from './algorithm-type.js';
 import { checkOffline } from './offline.js';
 
@@ -27,7 +28,7 @@ export class SFTAlgorithm extends AlgorithmType {
    * synchronization becomes that by checkpoints.
    */
   static override checkConfig(config: TrinityConfig): TrinityConfig {
-    return checkOffline('SFT', config);
+    return guarded(() => checkOffline('SFT', config), 'ERR_INVALID_OPTION');
   }
 }
 

@@ -1,6 +1,6 @@
 // Objectives from Trinity-RFT's configuration files.
 import { parseDocument } from 'yaml';
-import { describeValue, LossError } from '../errors.js';
+import { describeValue, guarded, LossError } from '../errors.js';
 import { checkConfigKeys, TRAINER_KEYS } from './config.js';
 import { ALGORITHM_TYPE } from './index.js';
 import type { Objective } from './objective.js';
@@ -19,6 +19,10 @@ export function fromTrinityConfig(
   config: string | Readonly<Record<string, unknown>>,
   options?: { backend?: string },
 ): Objective {
+  return guarded(() => read(config, options));
+}
+
+function read(config: unknown, options: { backend?: string } | undefined): Objective {
   const root = typeof config === 'string' ? parse(config) : config;
   if (root === null || typeof root !== 'object' || Array.isArray(root))
     throw new LossError(

@@ -5,6 +5,7 @@ import type { Batch } from '../batch.js';
 import { BatchReader } from '../batch-reader.js';
 import type { Counts } from '../counts.js';
 import type { DeviceBatch } from '../device-batch.js';
+import { guarded } from '../errors.js';
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
@@ -65,7 +66,7 @@ export abstract class EntropyLossFn {
     const reader = new OptionReader(owner, options);
     this.entropyCoef = reader.number('entropyCoef', 0);
     reader.end();
-    this.backend = options?.backend ?? 'verl';
+    this.backend = reader.backend;
     this.rows = rows;
     const mapper = KeyMapper.get(this.backend);
     const expertMask = rows === 'usual';
@@ -86,15 +87,14 @@ export abstract class EntropyLossFn {
     batch: Batch | DeviceBatch,
     options?: EntropyComputeOptions,
   ): Promise<Result<EntropyMetrics>> {
-    const { lossAggMode, ...rest } = options ?? {};
-    const evaluator = this.#evaluator(lossAggMode);
-    return evaluator.compute(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
+    const evaluator = this.#evaluator(options);
+    return evaluator.compute(batch, options, () => ({ entropyCoef: this.entropyCoef }));
   }
 
   /** The same at once. */
   computeSync(batch: Batch | DeviceBatch, options?: EntropyComputeSyncOptions): Result<EntropyMetrics> {
-    const { lossAggMode, ...rest } = options ?? {};
-    return this.#evaluator(lossAggMode).computeSync(batch, rest, () => ({ entropyCoef: this.entropyCoef }));
+    const evaluator = this.#evaluator(options);
+    return evaluator.computeSync(batch, options, () => ({ entropyCoef: this.entropyCoef }));
   }
 
   /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
@@ -112,7 +112,8 @@ export abstract class EntropyLossFn {
     return this.rows === 'none' ? undefined : { usualRowsOnly: this.rows === 'usual', aggregation };
   }
 
-  #evaluator(lossAggMode: LossAggMode | undefined): Evaluator {
+  #evaluator(options: EntropyComputeSyncOptions | undefined): Evaluator {
+    const lossAggMode = guarded(() => options?.lossAggMode, 'ERR_INVALID_OPTION');
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
     let evaluator = this.#evaluators.get(aggregation);
     if (!evaluator) {

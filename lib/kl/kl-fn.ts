@@ -7,6 +7,7 @@ import { BatchReader, type Input } from '../batch-reader.js';
 import type { Counts } from '../counts.js';
 import { cudaIndex } from '../device.js';
 import type { DeviceBatch } from '../device-batch.js';
+import { describeValue, guarded, LossError } from '../errors.js';
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
@@ -99,7 +100,7 @@ export abstract class KLFn {
         this.targetKl === undefined ? 'targetKl' : 'horizon',
         'given for an adaptive coefficient',
       );
-    this.backend = options?.backend ?? 'verl';
+    this.backend = reader.backend;
     const mapper = KeyMapper.get(this.backend);
     this.#estimator = estimator;
     const columns = estimator ? (['logprob', 'ref_logprob'] as const) : [];
@@ -136,14 +137,14 @@ export abstract class KLFn {
    * @returns rejects with LossError as compute() of a policy loss does.
    */
   async calculateKl(batch: Batch | DeviceBatch, options?: { device?: string }): Promise<Float32Array> {
-    const pass = this.#values(batch, options?.device);
+    const pass = guarded(() => this.#values(batch, options?.device));
     await run(pass);
     return pass.out;
   }
 
   /** The same at once. */
   calculateKlSync(batch: Batch | DeviceBatch): Float32Array {
-    const pass = this.#values(batch, undefined);
+    const pass = guarded(() => this.#values(batch, undefined));
     runSync(pass);
     return pass.out;
   }
@@ -153,14 +154,14 @@ export abstract class KLFn {
    * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
    */
   async calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>> {
-    const { lossAggMode, ...rest } = options ?? {};
-    return this.#evaluator(batch, lossAggMode).compute(batch, rest, () => ({ klCoef: this.#klCoef }));
+    const evaluator = this.#evaluator(batch, options);
+    return evaluator.compute(batch, options, () => ({ klCoef: this.#klCoef }));
   }
 
   /** The same at once. */
   calculateKlLossSync(batch: Batch | DeviceBatch, options?: KlLossSyncOptions): Result<KLMetrics> {
-    const { lossAggMode, ...rest } = options ?? {};
-    return this.#evaluator(batch, lossAggMode).computeSync(batch, rest, () => ({ klCoef: this.#klCoef }));
+    const evaluator = this.#evaluator(batch, options);
+    return evaluator.computeSync(batch, options, () => ({ klCoef: this.#klCoef }));
   }
 
   /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
@@ -186,13 +187,13 @@ export abstract class KLFn {
    * @param options.device where to compute; 'cpu' by default.
    */
   async applyKlPenaltyToReward(batch: Batch, options?: { device?: string }): Promise<KlPenaltyResult> {
-    const penalty = this.#penalty(batch, options?.device);
+    const penalty = guarded(() => this.#penalty(batch, options?.device));
     return this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass) : 0);
   }
 
   /** The same at once. */
   applyKlPenaltyToRewardSync(batch: Batch): KlPenaltyResult {
-    const penalty = this.#penalty(batch, undefined);
+    const penalty = guarded(() => this.#penalty(batch, undefined));
     return this.#penaltyResult(penalty, penalty.pass ? runSync(penalty.pass) : 0);
   }
 
@@ -200,8 +201,12 @@ export abstract class KLFn {
    * Where adaptive: multiplies the coefficient by 1 + clip(currentKl / targetKl − 1, ±0.2)·batchSize / horizon.
    * @param currentKl in nats.
    * @param batchSize in rows.
+   * @throws LossError `ERR_INVALID_INPUT` for what is no number.
    */
   updateKlCoef(currentKl: number, batchSize: number): void {
+    for (const [name, value] of Object.entries({ currentKl, batchSize }))
+      if (typeof value !== 'number')
+        throw new LossError('ERR_INVALID_INPUT', `${name}: expected a number, not ${describeValue(value)}`);
     if (!this.adaptive) return;
     const error = Math.min(Math.max(currentKl / this.targetKl! - 1, -0.2), 0.2);
     this.#klCoef *= 1 + (error * batchSize) / this.horizon!;
@@ -212,9 +217,11 @@ export abstract class KLFn {
     return this.takesOldLogprob ? 'k3' : this.#estimator;
   }
 
-  #evaluator(batch: Batch | DeviceBatch, lossAggMode: LossAggMode | undefined): Evaluator {
+  #evaluator(batch: Batch | DeviceBatch, options: KlLossSyncOptions | undefined): Evaluator {
+    const lossAggMode = guarded(() => options?.lossAggMode, 'ERR_INVALID_OPTION');
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
-    const kl = this.term(aggregation, this.#reader.has(batch, 'old_logprob'));
+    const hasOld = guarded(() => this.#reader.has(batch, 'old_logprob'));
+    const kl = this.term(aggregation, hasOld);
     const key = `${kl?.name ?? 'none'} ${aggregation}`;
     let evaluator = this.#evaluators.get(key);
     if (!evaluator) {

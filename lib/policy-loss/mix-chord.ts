@@ -1,6 +1,7 @@
 // MIX-CHORD's class.
 import { type Batch, keysOf, type Layout, readStep } from '../batch.js';
 import type { DeviceBatch } from '../device-batch.js';
+import { describeValue, LossError } from '../errors.js';
 import type { Coefficients } from '../evaluator.js';
 import { KeyMapper } from '../key-mapper.js';
 import type { TrinityArgs } from '../options.js';
@@ -80,8 +81,12 @@ export class MIXCHORDPolicyLossFn extends PolicyLossFn<MIXCHORDMetrics> {
    * @param step the trainer's step.
    * @param warmup steps of the rise.
    * @param decay steps of the fall.
+   * @throws LossError `ERR_INVALID_INPUT` for what is no number.
    */
   muScheduleFunction(step: number, warmup: number, decay: number, peak: number, valley: number): number {
+    for (const [name, value] of Object.entries({ step, warmup, decay, peak, valley }))
+      if (typeof value !== 'number')
+        throw new LossError('ERR_INVALID_INPUT', `${name}: expected a number, not ${describeValue(value)}`);
     if (step < warmup) return (step / warmup) * peak;
     if (step >= warmup + decay) return valley;
     const along = (step - warmup) / decay;

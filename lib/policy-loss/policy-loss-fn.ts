@@ -142,6 +142,5 @@ export const RATIO_KEYS = ['old_logprob', 'action_mask', 'advantages'] as const;
 /** Opens a class's options: a reader of them, and the backend. */
 export function openOptions(owner: string, options: unknown): { reader: OptionReader; backend: string } {
   const reader = new OptionReader(owner, options);
-  const backend = (options as PolicyLossOptions | undefined)?.backend ?? 'verl';
-  return { reader, backend };
+  return { reader, backend: reader.backend };
 }

@@ -1,5 +1,5 @@
 // SAPO's class.
-import { describeValue, LossError } from '../errors.js';
+import { describeValue, guarded, LossError } from '../errors.js';
 import { native } from '../native.js';
 import type { TrinityArgs } from '../options.js';
 import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
@@ -68,16 +68,30 @@ export class SAPOPolicyLossFn extends PolicyLossFn<SAPOMetrics> {
    * @throws LossError `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`
    */
   softGateFunction(ratio: ArrayLike<number>, advantages: ArrayLike<number>): Float32Array {
-    for (const [name, value] of Object.entries({ ratio, advantages }))
-      if (typeof value?.length !== 'number')
-        throw new LossError('ERR_INVALID_INPUT', `${name}: expected numbers, not ${describeValue(value)}`);
-    if (ratio.length !== advantages.length)
-      throw new LossError(
-        'ERR_SHAPE_MISMATCH',
-        `advantages: expected as many as there are ratios (${ratio.length}), not ${advantages.length}`,
-      );
-    const out = new Float32Array(ratio.length);
-    native.softGate(this.#tauPos, this.#tauNeg, Float32Array.from(ratio), Float32Array.from(advantages), out);
-    return out;
+    return guarded(() => {
+      const [ratios, signs] = [toFloats('ratio', ratio), toFloats('advantages', advantages)];
+      if (ratios.length !== signs.length)
+        throw new LossError(
+          'ERR_SHAPE_MISMATCH',
+          `advantages: expected as many as there are ratios (${ratios.length}), not ${signs.length}`,
+        );
+      const out = new Float32Array(ratios.length);
+      native.softGate(this.#tauPos, this.#tauNeg, ratios, signs, out);
+      return out;
+    });
   }
+}
+
+function toFloats(name: string, values: ArrayLike<number>): Float32Array {
+  const length: unknown = values?.length;
+  if (!Number.isSafeInteger(length) || (length as number) < 0)
+    throw new LossError('ERR_INVALID_INPUT', `${name}: expected numbers, not ${describeValue(values)}`);
+  const floats = new Float32Array(length as number);
+  for (let i = 0; i < floats.length; i++) {
+    const x: unknown = values[i];
+    if (typeof x !== 'number')
+      throw new LossError('ERR_INVALID_INPUT', `${name}[${i}]: expected a number, not ${describeValue(x)}`);
+    floats[i] = x;
+  }
+  return floats;
 }

@@ -1,0 +1,157 @@
+// What the soak calls: any function of the registries on a batch of any shape, dtype and layout, at once or later, with
+// or without an AbortSignal. All of it is drawn from a seed, so that a run can be made again.
+import assert from 'node:assert/strict';
+import {
+  ADVANTAGE_FN,
+  ALGORITHM_TYPE,
+  type Batch,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  LossError,
+  POLICY_LOSS_FN,
+} from '../../lib/index.js';
+
+/** Numbers at random from a seed: mulberry32. */
+export function generator(seed: number) {
+  let state = seed >>> 0;
+  const uniform = () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let x = Math.imul(state ^ (state >>> 15), state | 1);
+    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
+    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32;
+  };
+  const integer = (low: number, high: number) => low + Math.floor(uniform() * (high - low + 1));
+  const pick = <T>(from: readonly T[]): T => from[integer(0, from.length - 1)]!;
+  return { uniform, integer, pick };
+}
+
+export type Random = ReturnType<typeof generator>;
+
+// Columns are cut out of these, so that making a batch costs a copy and no more.
+const POOL = 1 << 19;
+const pool = Float32Array.from({ length: POOL }, (_, i) => -3 * ((i * 0.618033988) % 1));
+const masks = Uint8Array.from({ length: POOL }, (_, i) => ((i * 0.414213562) % 1 < 0.9 ? 1 : 0));
+const halves = Uint16Array.from(pool, (_, i) => 0xbf80 + (i % 64)); // bfloat16, from −1 on
+
+const FORMS = ['float32', 'float32', 'float32', 'bfloat16', 'float64', 'numbers', 'shared'] as const;
+
+function column(random: Random, tokens: number): unknown {
+  const from = random.integer(0, POOL - tokens);
+  const view = pool.subarray(from, from + tokens);
+  switch (random.pick(FORMS)) {
+    case 'float32':
+      return view.slice();
+    case 'bfloat16':
+      return { data: halves.slice(from, from + tokens), dtype: 'bfloat16' };
+    case 'float64':
+      return Float64Array.from(view);
+    case 'numbers':
+      return tokens > 4096 ? view.slice() : Array.from(view);
+    case 'shared': {
+      const shared = new Float32Array(new SharedArrayBuffer(4 * tokens));
+      shared.set(view);
+      return shared;
+    }
+  }
+}
+
+/** A batch that every function can read. */
+export function drawBatch(random: Random): Batch {
+  // Small batches most of the time, as a leak shows by the number of calls.
+  const most = random.uniform() < 0.9 ? 512 : 100_000;
+  const rows = 2 * random.integer(1, 8);
+  const columns = random.integer(1, Math.max(1, Math.floor(most / rows)));
+  const packed = random.uniform() < 0.4;
+  const lengths = Array.from({ length: rows }, () => (packed ? random.integer(0, columns) : columns));
+  const cuSeqlens = new Int32Array(rows + 1);
+  for (let row = 0; row < rows; row++) cuSeqlens[row + 1] = cuSeqlens[row]! + lengths[row]!;
+  const tokens = cuSeqlens[rows]!;
+  const from = random.integer(0, POOL - tokens);
+  return {
+    ...(packed ? { cuSeqlens } : { shape: [rows, columns] as const }),
+    logprob: column(random, tokens) as Float32Array,
+    oldLogprob: column(random, tokens) as Float32Array,
+    refLogprob: column(random, tokens) as Float32Array,
+    teacherLogprob: column(random, tokens) as Float32Array,
+    entropy: column(random, tokens) as Float32Array,
+    values: column(random, tokens) as Float32Array,
+    tokenLevelScores: pool.slice(0, tokens),
+    advantages: column(random, random.uniform() < 0.5 ? tokens : rows) as Float32Array,
+    actionMask: masks.slice(from, from + tokens),
+    expertMask: Uint8Array.from({ length: rows }, () => random.integer(0, 1)),
+    step: 1,
+    rewards: Array.from({ length: rows }, () => random.uniform()),
+    rewardBaselines: new Float64Array(rows),
+    groupIds: Array.from({ length: rows }, () => random.integer(0, 2)),
+    runIds: Array.from({ length: rows }, () => `run ${random.integer(0, 2)}`),
+  };
+}
+
+/** One call of a public function, and a promise of its end. A LossError by an AbortSignal is a good end. */
+export async function drawCall(random: Random): Promise<void> {
+  const batch = drawBatch(random);
+  const sync = random.uniform() < 0.3;
+  const grad = random.uniform() < 0.7;
+  const controller = random.uniform() < 0.2 ? new AbortController() : undefined;
+  if (controller) {
+    const { integer } = random;
+    const wait = integer(0, 2);
+    if (wait === 0) controller.abort();
+    else if (wait === 1) setImmediate(() => controller.abort());
+    else queueMicrotask(() => controller.abort());
+  }
+  const options = { grad, ...(controller && { signal: controller.signal }) };
+  try {
+    switch (random.integer(0, 7)) {
+      case 0:
+      case 1: {
+        // A new object each time: native functions must go when JavaScript forgets them.
+        const fn = POLICY_LOSS_FN.create(random.pick(POLICY_LOSS_FN.names()));
+        const { loss } = sync ? fn.computeSync(batch, { grad }) : await fn.compute(batch, options);
+        assert.equal(typeof loss, 'number');
+        break;
+      }
+      case 2: {
+        const fn = KL_FN.create(random.pick(KL_FN.names()));
+        if (sync) fn.calculateKlLossSync(batch, { grad });
+        else await fn.calculateKlLoss(batch, options);
+        break;
+      }
+      case 3: {
+        const fn = KL_FN.create(random.pick(KL_FN.names()));
+        if (sync) fn.applyKlPenaltyToRewardSync(batch);
+        else await Promise.all([fn.calculateKl(batch), fn.applyKlPenaltyToReward(batch)]);
+        break;
+      }
+      case 4: {
+        const fn = ENTROPY_LOSS_FN.create(random.pick(ENTROPY_LOSS_FN.names()), { entropy_coef: 0.1 });
+        if (sync) fn.computeSync(batch, { grad });
+        else await fn.compute(batch, options);
+        break;
+      }
+      case 5: {
+        const fn = ADVANTAGE_FN.create(random.pick(ADVANTAGE_FN.names()));
+        if (sync) fn.computeSync(batch);
+        else await fn.compute(batch, controller ? { signal: controller.signal } : {});
+        break;
+      }
+      case 6: {
+        const objective = ALGORITHM_TYPE.get(random.pick(ALGORITHM_TYPE.names())).objective();
+        const { advantages: _, ...without } = batch;
+        const given = random.uniform() < 0.5 ? batch : without;
+        if (sync) objective.computeSync(given, { grad });
+        else await objective.compute(given, options);
+        break;
+      }
+      default: {
+        const fn = POLICY_LOSS_FN.create('ppo');
+        const normalizer = sync ? fn.countSync(batch) : await fn.count(batch);
+        await fn.compute(batch, { ...options, normalizer });
+        // What is refused must leave nothing behind either.
+        await assert.rejects(fn.compute({ ...batch, advantages: new Float32Array(1e5) }), LossError);
+      }
+    }
+  } catch (error) {
+    if (!(error instanceof LossError && error.code === 'ERR_ABORTED' && controller)) throw error;
+  }
+}

@@ -1,0 +1,232 @@
+/**
+ * Whatever stands in an argument's place, a public function gives a result or a LossError: never another exception, a
+ * crash or a hang. Here are the cases that were found to do otherwise, each by itself, and a short run of the fuzzer
+ * with a fixed seed; `npm run fuzz` runs long, with another seed each time.
+ */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import * as api from '../../lib/index.js';
+import { anyCase, run } from './cases.js';
+import { EXEMPT, targets } from './targets.js';
+import { type Anything, Hostile } from './values.js';
+import { fuzz } from './watch.js';
+
+const SEED = 2025;
+const RUNS = 3000;
+
+const TOKENS = 6;
+const floats = () => new Float32Array(TOKENS).fill(-1);
+const batch = (): Anything => ({
+  shape: [2, 3],
+  logprob: floats(),
+  oldLogprob: floats(),
+  refLogprob: floats(),
+  entropy: floats(),
+  tokenLevelScores: floats(),
+  advantages: floats(),
+  rewards: [1, 2],
+  groupIds: [1, 1],
+  actionMask: new Uint8Array(TOKENS).fill(1),
+});
+const raise = (): never => {
+  throw new Hostile('of the caller');
+};
+const throwing = (key: string): Anything => Object.defineProperty({}, key, { get: raise, enumerable: true });
+const ppo = () => api.POLICY_LOSS_FN.create('ppo') as api.PPOPolicyLossFn;
+const revoked = (): Anything => {
+  const { proxy, revoke } = Proxy.revocable({}, {});
+  revoke();
+  return proxy;
+};
+
+/** A call that is refused with a LossError of that code, at once or later. */
+async function refuses(code: api.LossErrorCode, call: () => unknown, cause?: unknown): Promise<void> {
+  await assert.rejects(
+    async () => call(),
+    (error: unknown) => {
+      assert.ok(error instanceof api.LossError, `${(error as Error)?.stack ?? String(error)}`);
+      assert.equal(error.code, code, error.message);
+      if (cause) assert.ok(error.cause instanceof (cause as typeof Error), String(error.cause));
+      return true;
+    },
+  );
+}
+
+describe('the boundary', () => {
+  it('is walked to its end: every export is visited, or says why it is not', () => {
+    const visited = targets.map(({ name }) => name.replace(/^new /, '').split(/[.#]/)[0]!);
+    for (const name of Object.keys(api))
+      assert.ok(visited.includes(name) || `${name} constructor` in EXEMPT, `${name} is not visited`);
+    for (const what of Object.keys(EXEMPT))
+      assert.ok(what.replace(' constructor', '') in api, `${what} is exempt, and is not there`);
+    assert.ok(targets.length > 400);
+  });
+
+  it('takes the arguments that the fuzzer spoils, before they are spoilt', async () => {
+    for (const target of targets) {
+      if (target.name === 'upload' || target.name === 'AlgorithmType.objective') continue;
+      await target.call(target.valid());
+      target.restore?.();
+    }
+  });
+
+  it(`holds in ${RUNS} drawn cases`, async () => {
+    await fc.assert(fc.asyncProperty(anyCase, run), { seed: SEED, numRuns: RUNS });
+  });
+
+  it('holds in a process that is watched', async () => {
+    const { executions, fault } = await fuzz(1, SEED);
+    assert.equal(fault, undefined);
+    assert.ok(executions > 0);
+  });
+
+  describe("exceptions of the caller's own are a LossError's cause", () => {
+    const cases: [string, api.LossErrorCode, () => unknown][] = [
+      ['a getter of a batch', 'ERR_INVALID_INPUT', () => ppo().compute(throwing('logprob'))],
+      [
+        'of its shape',
+        'ERR_INVALID_INPUT',
+        () => ppo().computeSync({ ...batch(), ...{}, shape: proxyOf([2, 3]) }),
+      ],
+      ['of a call’s options', 'ERR_INVALID_INPUT', () => ppo().compute(batch(), throwing('grad'))],
+      [
+        'of a KL call’s',
+        'ERR_INVALID_OPTION',
+        () => new api.K2Fn().calculateKlLossSync(batch(), throwing('lossAggMode')),
+      ],
+      ['of a device', 'ERR_INVALID_INPUT', () => new api.K2Fn().calculateKl(batch(), throwing('device'))],
+      [
+        'of an entropy call’s',
+        'ERR_INVALID_OPTION',
+        () => new api.DefaultEntropyLossFn().compute(batch(), throwing('lossAggMode')),
+      ],
+      [
+        'of an advantage call’s',
+        'ERR_INVALID_INPUT',
+        () => new api.GRPOGroupedAdvantage().compute(batch(), throwing('seed')),
+      ],
+      [
+        'of an objective’s',
+        'ERR_INVALID_INPUT',
+        () => api.GRPOAlgorithm.objective().computeSync(batch(), throwing('grad')),
+      ],
+      ['of a constructor’s', 'ERR_INVALID_OPTION', () => new api.PPOPolicyLossFn(throwing('clipRange'))],
+      ['of a backend', 'ERR_INVALID_OPTION', () => new api.RLOOAdvantageFn(throwing('backend'))],
+      [
+        'of a registry’s arguments',
+        'ERR_INVALID_OPTION',
+        () => api.POLICY_LOSS_FN.create('ppo', throwing('clip_range')),
+      ],
+      ['of a configuration', 'ERR_INVALID_OPTION', () => api.GRPOAlgorithm.objective(throwing('kl_loss_fn'))],
+      ['of a whole configuration', 'ERR_INVALID_INPUT', () => api.fromTrinityConfig(throwing('algorithm'))],
+      [
+        'of a checked configuration',
+        'ERR_INVALID_OPTION',
+        () => api.DPOAlgorithm.checkConfig(throwing('mode')),
+      ],
+      [
+        'an iterator of counts',
+        'ERR_INVALID_INPUT',
+        () => api.sumCounts({ [Symbol.iterator]: raise } as Anything),
+      ],
+      ['names of columns', 'ERR_INVALID_INPUT', () => new api.KeyMapper(throwing('a'))],
+    ];
+    for (const [what, code, call] of cases) it(what, () => refuses(code, call, Hostile));
+  });
+
+  describe('what is not what it seems', () => {
+    it('a revoked proxy, as a batch, as options and as a value in a message', async () => {
+      await refuses('ERR_INVALID_INPUT', () => ppo().compute(revoked()));
+      await refuses('ERR_INVALID_INPUT', () => ppo().computeSync(batch(), revoked()));
+      await refuses('ERR_INVALID_INPUT', () => ppo().computeSync({ ...batch(), logprob: revoked() }));
+      await refuses('ERR_UNKNOWN_NAME', () => api.POLICY_LOSS_FN.get(revoked()));
+    });
+    it('an object that has only the prototype of an array, of a signal, of a device’s batch', async () => {
+      const logprob = Object.create(Float32Array.prototype);
+      await refuses('ERR_INVALID_INPUT', () => ppo().compute({ ...batch(), logprob }));
+      await refuses('ERR_INVALID_INPUT', () =>
+        ppo().compute(batch(), { signal: Object.create(AbortSignal.prototype) }),
+      );
+      await refuses('ERR_INVALID_INPUT', () => ppo().compute(Object.create(api.DeviceBatch.prototype)));
+    });
+    it('an array that says it is longer than it is', () => {
+      const logprob = Object.defineProperty(new Float32Array(2), 'length', { value: TOKENS });
+      return refuses('ERR_INVALID_INPUT', () => ppo().computeSync({ ...batch(), logprob }));
+    });
+    it('an array that is transferred while options are read', () => {
+      const given = batch();
+      const options = {
+        get grad() {
+          structuredClone(given.logprob, { transfer: [given.logprob.buffer] });
+          return true;
+        },
+      };
+      return refuses('ERR_INVALID_INPUT', () => ppo().compute(given, options));
+    });
+    it('counts, ratios, steps and coefficients that are no numbers', async () => {
+      await refuses('ERR_INVALID_INPUT', () =>
+        api.sumCounts([{ tokens: 1n, rows: 1, columns: 1 } as Anything]),
+      );
+      await refuses('ERR_INVALID_INPUT', () => api.sumCounts([{} as Anything]));
+      const sapo = new api.SAPOPolicyLossFn();
+      await refuses('ERR_INVALID_INPUT', () => sapo.softGateFunction([1n] as Anything, [1]));
+      const chord = api.POLICY_LOSS_FN.create('mix_chord') as api.MIXCHORDPolicyLossFn;
+      await refuses('ERR_INVALID_INPUT', () =>
+        chord.muScheduleFunction(Symbol('now') as Anything, 1, 1, 1, 1),
+      );
+      const kl = new api.K2Fn({ adaptive: true, targetKl: 1, horizon: 1 });
+      await refuses('ERR_INVALID_INPUT', () => kl.updateKlCoef(1n as Anything, 2));
+    });
+    it('a mapper that is none, and a class that makes nothing', async () => {
+      await refuses('ERR_INVALID_INPUT', () => api.KeyMapper.register('none', {} as Anything));
+      assert.ok(!api.KeyMapper.names().includes('none'));
+      await refuses('ERR_INVALID_INPUT', () => new api.KeyMapper({ a: 5 } as Anything));
+      await refuses('ERR_INVALID_INPUT', () => new api.KeyMapper(undefined as Anything));
+      await refuses('ERR_INVALID_INPUT', () => api.AlgorithmType.objective());
+    });
+    it('offsets with holes', () => {
+      const cuSeqlens: number[] = [0];
+      cuSeqlens[2] = TOKENS;
+      const { shape: _, ...packed } = batch();
+      return refuses('ERR_INVALID_INPUT', () => ppo().computeSync({ ...packed, cuSeqlens }));
+    });
+    it('YAML that stands for more than it is, or for nothing', async () => {
+      const laughs = Array.from({ length: 9 }, (_, i) => {
+        const [name, before] = [String.fromCharCode(98 + i), String.fromCharCode(97 + i)];
+        return `${name}: &${name} [${Array(9).fill(`*${before}`).join(', ')}]`;
+      });
+      await refuses('ERR_INVALID_INPUT', () => api.fromTrinityConfig(['a: &a [x]', ...laughs].join('\n')));
+      await refuses('ERR_INVALID_INPUT', () => api.fromTrinityConfig('['.repeat(20_000)));
+    });
+  });
+
+  describe('what would take for ever, or all memory', () => {
+    it('rows without tokens and without a bound', async () => {
+      for (const rows of [2 ** 31, 2 ** 53 - 1]) {
+        const empty = { shape: [rows, 0], actionMask: new Uint8Array(0), logprob: new Float32Array(0) };
+        await refuses('ERR_INVALID_INPUT', () => api.POLICY_LOSS_FN.create('sft').compute(empty as Anything));
+      }
+    });
+    it('arrays of nothing, as long as arrays can be', async () => {
+      const endless = new Array(2 ** 32 - 1);
+      const { shape: _, ...packed } = batch();
+      await refuses('ERR_INVALID_INPUT', () => ppo().compute({ ...packed, cuSeqlens: endless }));
+      await refuses('ERR_INVALID_INPUT', () => ppo().compute({ ...batch(), shape: endless }));
+      await refuses('ERR_INVALID_INPUT', () => ppo().compute({ ...batch(), shape: [endless, 3] }));
+      await refuses('ERR_SHAPE_MISMATCH', () => ppo().compute({ ...batch(), logprob: endless }));
+      await refuses('ERR_SHAPE_MISMATCH', () => ppo().compute({ ...batch(), actionMask: endless }));
+      await refuses('ERR_SHAPE_MISMATCH', () =>
+        new api.GRPOGroupedAdvantage().compute({ ...batch(), rewards: endless }),
+      );
+      const sapo = new api.SAPOPolicyLossFn();
+      await refuses('ERR_OUT_OF_MEMORY', () => sapo.softGateFunction({ length: 2 ** 53 - 1 }, [1]));
+      await refuses('ERR_INVALID_INPUT', () => sapo.softGateFunction({ length: 1e9 }, [1]));
+    });
+    it('a name of a hundred million letters', () =>
+      refuses('ERR_UNKNOWN_NAME', () => api.POLICY_LOSS_FN.get('x'.repeat(1e8))));
+  });
+});
+
+function proxyOf(of: object): Anything {
+  return new Proxy(of, { get: raise });
+}

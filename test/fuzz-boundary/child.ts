@@ -1,0 +1,63 @@
+// The process that the boundary fuzzer's cases run in: see fuzz.ts. It says in a file which case it is at, so that a crash
+// and a hang can be told by another process, and ends with a line of JSON on its standard output.
+import assert from 'node:assert/strict';
+import { openSync, writeSync } from 'node:fs';
+import fc from 'fast-check';
+import { POLICY_LOSS_FN } from '../../lib/index.js';
+import { anyCase, type Case, run } from './cases.js';
+
+/** What the child says at its end. */
+export interface Report {
+  executions: number;
+  /** How many functions were called. */
+  functions: number;
+  /** The case that failed, as small as it could be made, and how. */
+  failure?: { seed: number; case: Case; message: string };
+}
+
+const [seconds, seed, file] = process.argv.slice(2) as [string, string, string];
+const place = openSync(file, 'w');
+const until = performance.now() + 1000 * Number(seconds);
+const called = new Set<string>();
+let executions = 0;
+let failure: Report['failure'];
+
+async function execute(one: Case): Promise<void> {
+  executions++;
+  called.add(one.target);
+  // The length comes first, as what was written before may have been longer.
+  const text = JSON.stringify({ executions, ...one });
+  writeSync(place, `${String(Buffer.byteLength(text)).padStart(12)}${text}`, 0);
+  await run(one);
+}
+
+// What it gave before is what it must give after any number of hostile calls.
+const sample = {
+  shape: [2, 3] as const,
+  logprob: Float32Array.of(-1, -2, -0.5, -0.25, -3, -1.5),
+  oldLogprob: Float32Array.of(-1.5, -1, -0.75, -0.25, -2, -1),
+  advantages: Float32Array.of(1, -1),
+  actionMask: Uint8Array.of(1, 1, 0, 1, 1, 1),
+};
+const healthy = () => POLICY_LOSS_FN.create('ppo').computeSync(sample, { grad: true });
+const before = healthy();
+
+for (let round = 0; performance.now() < until && !failure; round++) {
+  const roundSeed = Number(seed) + round;
+  const property = fc.asyncProperty(anyCase, execute);
+  const details = await fc.check(property, {
+    seed: roundSeed,
+    numRuns: 400,
+    interruptAfterTimeLimit: 20_000,
+  });
+  if (details.failed && details.counterexample)
+    failure = {
+      seed: roundSeed,
+      case: details.counterexample[0],
+      message: String((details.errorInstance as Error)?.message ?? details.errorInstance),
+    };
+  assert.deepEqual(healthy(), before);
+}
+process.stdout.write(
+  `${JSON.stringify({ executions, functions: called.size, ...(failure && { failure }) } satisfies Report)}\n`,
+);

@@ -1,0 +1,294 @@
+/**
+ * Every public function of the package, found by walking what it exports: constructors, static methods, methods of
+ * objects and registries, and plain functions. Each comes with arguments that it takes, for the fuzzer to spoil. What
+ * the walk finds and has no arguments for is an error, so that nothing new can be forgotten.
+ */
+import * as api from '../../lib/index.js';
+import { fromTrinityArgs } from '../../lib/options.js';
+import type { Anything } from './values.js';
+
+export interface Target {
+  /** Such as `PPOPolicyLossFn#compute`. */
+  name: string;
+  /** Arguments that it takes, new ones each time. */
+  valid(): Anything[];
+  call(given: readonly Anything[]): unknown;
+  /** What is put back after a call that may have changed it. */
+  restore?(): void;
+}
+
+const ROWS = 2;
+const COLUMNS = 3;
+const TOKENS = ROWS * COLUMNS;
+const column = (value: number) => new Float32Array(TOKENS).fill(value);
+
+/** A batch with all that any function reads but advantages, which algorithms then make. */
+const rewarded = () => ({
+  shape: [ROWS, COLUMNS],
+  logprob: column(-1),
+  oldLogprob: column(-1.5),
+  refLogprob: column(-1.25),
+  teacherLogprob: column(-0.5),
+  entropy: column(0.5),
+  tokenLevelRewards: column(1),
+  tokenLevelScores: column(1),
+  values: column(0.25),
+  actionMask: new Uint8Array(TOKENS).fill(1),
+  expertMask: [true, false],
+  rewards: [1, 2],
+  rewardBaselines: [0, 0],
+  groupIds: [1, 1],
+  runIds: ['a', 'b'],
+  step: 1,
+});
+const whole = () => ({ ...rewarded(), advantages: column(0.5) });
+const CONTROLLER = new AbortController();
+const options = () => ({ grad: true, device: 'cpu', signal: CONTROLLER.signal, seed: 1 });
+const counts = () => ({ tokens: TOKENS, rows: ROWS, columns: COLUMNS, expert: { tokens: 3, rows: 1 } });
+const config = () => ({
+  policy_loss_fn: 'ppo',
+  policy_loss_fn_args: { clip_range: 0.2 },
+  advantage_fn: 'grpo',
+  advantage_fn_args: { epsilon: 1e-6 },
+  kl_loss_fn: 'k2',
+  kl_loss_fn_args: { kl_coef: 0.1 },
+  entropy_loss_fn: 'mix',
+  entropy_loss_fn_args: { entropy_coef: 0.1 },
+  loss_agg_mode: 'token-mean',
+  backend: 'verl',
+});
+
+// Arguments by a method's name, whatever class it is of. Without any: [].
+const METHODS: Record<string, () => Anything[]> = {
+  compute: () => [whole(), options()],
+  computeSync: () => [whole(), { grad: true, seed: 1 }],
+  count: () => [whole(), { seed: 1 }],
+  countSync: () => [whole(), { seed: 1 }],
+  calculateKl: () => [whole(), { device: 'cpu' }],
+  calculateKlSync: () => [whole()],
+  calculateKlLoss: () => [whole(), { ...options(), lossAggMode: 'token-mean' }],
+  calculateKlLossSync: () => [whole(), { grad: true, lossAggMode: 'token-mean' }],
+  applyKlPenaltyToReward: () => [whole(), { device: 'cpu' }],
+  applyKlPenaltyToRewardSync: () => [whole()],
+  updateKlCoef: () => [0.1, 2],
+  softGateFunction: () => [
+    [1, 2, 1],
+    [1, -1, 1],
+  ],
+  muScheduleFunction: () => [1, 10, 10, 0.5, 0.1],
+  toTrinity: () => ['log_prob'],
+  fromTrinity: () => ['logprob'],
+  get: () => ['ppo'],
+  create: () => ['ppo', {}, { backend: 'verl' }],
+  register: () => ['fuzzed', class {}],
+  names: () => [],
+  defaultArgs: () => [],
+  defaultConfig: () => [],
+  checkConfig: () => [
+    {
+      mode: 'train',
+      buffer: { trainer_input: { experience_buffer: { path: 'here' } } },
+      synchronizer: { sync_method: 'checkpoint' },
+    },
+  ],
+  objective: () => [config()],
+};
+
+const FUNCTIONS: Record<string, () => Anything[]> = {
+  devices: () => [],
+  setThreads: () => [2],
+  sumCounts: () => [[counts(), counts()]],
+  upload: () => [whole(), 'cuda:0', { backend: 'verl', signal: CONTROLLER.signal }],
+  fromTrinityConfig: () => {
+    const { backend, ...section } = config();
+    return [{ algorithm: { algorithm_type: 'grpo', ...section } }, { backend }];
+  },
+};
+
+// Constructors whose arguments are not the class's own default ones.
+const CONSTRUCTORS: Record<string, () => Anything[]> = {
+  KeyMapper: () => [{ log_prob: 'logprob' }],
+};
+
+/** Exports that the walk visits only in part, and why. */
+export const EXEMPT: Readonly<Record<string, string>> = {
+  'AdvantageFn constructor': 'internal: of the subclasses, which are visited',
+  'AlgorithmRegistry constructor': 'internal: its one object is exported',
+  'AlgorithmType constructor': 'no objects are made of algorithms',
+  'DeviceBatch constructor': 'internal: made by upload()',
+  'EntropyLossFn constructor': 'internal: of the subclasses, which are visited',
+  'LossError constructor': 'what is thrown, and takes what the constructor of Error takes',
+  'KLFn constructor': 'internal: of the subclasses, which are visited',
+  'Objective constructor': 'internal: made by objective()',
+  'PolicyLossFn constructor': 'internal: of the subclasses, which are visited',
+  'Registry constructor': 'internal: its objects are exported',
+};
+
+/** Methods that are marked `@internal`: they are called with what has been checked. */
+const INTERNAL = new Set([
+  'coefficients',
+  'term',
+  'computeFor',
+  'computeForSync',
+  'onTheWay',
+  'advantagesOf',
+  'penalised',
+  'computeWith',
+]);
+
+const isClass = (value: unknown) =>
+  typeof value === 'function' && /^class\b/.test(Function.prototype.toString.call(value));
+
+// What every object and class has of the language.
+const LANGUAGE: readonly object[] = [Object.prototype, Function.prototype, Error, Error.prototype];
+
+/** The names of an object's functions and accessors, its prototypes' included. */
+function* membersOf(object: object): Generator<[name: string, isFunction: boolean]> {
+  const seen = new Set<string>(['constructor']);
+  for (let at = object; !LANGUAGE.includes(at); at = Object.getPrototypeOf(at)) {
+    for (const [name, { value, get }] of Object.entries(Object.getOwnPropertyDescriptors(at))) {
+      if (seen.has(name) || (typeof value !== 'function' && !get)) continue;
+      seen.add(name);
+      yield [name, typeof value === 'function'];
+    }
+  }
+}
+
+function argumentsOf(name: string, among: Record<string, () => Anything[]>): () => Anything[] {
+  const found = among[name];
+  if (!found) throw new Error(`the fuzzer has no arguments for ${name}: say in targets.ts what it takes`);
+  return found;
+}
+
+/** The functions of an object, and nothing for those marked internal. */
+function* methods(
+  owner: string,
+  object: Anything,
+  restore?: () => void,
+  given: Record<string, () => Anything[]> = {},
+): Generator<Target> {
+  for (const [name, isFunction] of membersOf(object)) {
+    if (INTERNAL.has(name)) continue;
+    const what = `${owner}${name}`;
+    if (!isFunction) yield { name: what, valid: () => [], call: () => object[name] };
+    else {
+      const valid = argumentsOf(name, { ...METHODS, ...given });
+      yield { name: what, valid, call: (args) => object[name](...args), ...(restore && { restore }) };
+    }
+  }
+}
+
+type Registered = {
+  names(): string[];
+  get(name: string): unknown;
+  register(name: string, of: Anything): void;
+};
+const REGISTRIES = [api.POLICY_LOSS_FN, api.KL_FN, api.ENTROPY_LOSS_FN, api.ADVANTAGE_FN];
+
+/** An object of a class, as its users come by one; undefined where they cannot. */
+function objectOf(cls: Anything): Anything {
+  for (const registry of REGISTRIES)
+    for (const name of registry.names()) if (registry.get(name) === cls) return registry.create(name);
+  if (cls === api.Objective)
+    return api.ALGORITHM_TYPE.get('grpo').objective({ kl_loss_fn_args: { kl_coef: 0.1 } });
+  if (cls === api.KeyMapper) return new api.KeyMapper({ log_prob: 'logprob' });
+  return undefined;
+}
+
+function* ofClass(name: string, cls: Anything): Generator<Target> {
+  if (!(`${name} constructor` in EXEMPT) && !(cls.prototype instanceof api.AlgorithmType)) {
+    const valid = CONSTRUCTORS[name] ?? (() => [fromTrinityArgs(cls.defaultArgs())]);
+    yield { name: `new ${name}`, valid, call: (given) => new cls(...given) };
+  }
+  const restoreMappers = () => {
+    for (const [backend, mapper] of MAPPERS) api.KeyMapper.register(backend, mapper);
+  };
+  if (cls === api.KeyMapper)
+    yield* methods(`${name}.`, cls, restoreMappers, {
+      get: () => ['verl'],
+      register: () => ['fuzzed', new api.KeyMapper({ a: 'logprob' })],
+    });
+  else yield* methods(`${name}.`, cls);
+  const object = objectOf(cls);
+  if (object) yield* methods(`${name}#`, object);
+}
+
+const MAPPERS = api.KeyMapper.names().map((backend) => [backend, api.KeyMapper.get(backend)] as const);
+
+function* ofRegistry(name: string, registry: Registered): Generator<Target> {
+  const known = registry.names().map((key) => [key, registry.get(key)] as const);
+  const restore = () => {
+    for (const [key, cls] of known) registry.register(key, cls);
+  };
+  const [first] = registry.names() as [string];
+  yield* methods(`${name}.`, registry, restore, {
+    get: () => [first],
+    create: () => [first, {}, { backend: 'verl' }],
+    register: () => ['fuzzed', registry.get(first)],
+  });
+}
+
+/** Objectives beside grpo's, whose functions read other columns. */
+function* ofAlgorithms(): Generator<Target> {
+  for (const name of api.ALGORITHM_TYPE.names()) {
+    const objective = api.ALGORITHM_TYPE.get(name).objective();
+    for (const [method, batch] of [
+      ['compute', rewarded],
+      ['computeSync', rewarded],
+      ['count', rewarded],
+    ] as const)
+      yield {
+        name: `${name}'s objective#${method}`,
+        valid: () => [batch(), { grad: true, seed: 1 }],
+        call: (given) => (objective[method] as Anything)(...given),
+      };
+  }
+}
+
+/** Every public function of the package. */
+export const targets: readonly Target[] = [...walk()];
+
+function* walk(): Generator<Target> {
+  const threads = api.devices()[0].threads;
+  for (const [name, value] of Object.entries(api)) {
+    if (isClass(value)) yield* ofClass(name, value);
+    else if (typeof value === 'function')
+      yield {
+        name,
+        valid: argumentsOf(name, FUNCTIONS),
+        call: (given) => (value as Anything)(...given),
+        ...(name === 'setThreads' && { restore: () => api.setThreads(threads) }),
+      };
+    else if (typeof value === 'object' && 'names' in value) yield* ofRegistry(name, value as Registered);
+    else throw new Error(`the fuzzer does not know what ${name} is`);
+  }
+  yield* ofAlgorithms();
+}
+
+/** Keys under which arguments hold something that a function reads. */
+export const KEYS: readonly string[] = [
+  ...new Set([
+    ...Object.keys(whole()),
+    'cuSeqlens',
+    'cu_seqlens',
+    'old_log_probs',
+    'response_mask',
+    'token_level_scores',
+    'copies',
+    'counts',
+    'advantage',
+    ...Object.keys(options()),
+    'gradEntropy',
+    'normalizer',
+    'lossAggMode',
+    'algorithm',
+    'algorithm_type',
+    'kl_penalty_fn',
+    'mode',
+    'synchronizer',
+    ...Object.keys(config()),
+    ...REGISTRIES.flatMap((registry) => registry.names().map((name) => registry.get(name).defaultArgs()))
+      .flatMap((args) => Object.keys(args))
+      .flatMap((key) => [key, ...Object.keys(fromTrinityArgs({ [key]: 0 }))]),
+  ]),
+];

@@ -1,0 +1,135 @@
+/**
+ * AbortSignals at every stage: before the call, while it waits, while it computes, when it is done. A call ends with
+ * ERR_ABORTED or with its result, never with both or neither, and no listener stays behind.
+ */
+import assert from 'node:assert/strict';
+import { getEventListeners } from 'node:events';
+import {
+  ADVANTAGE_FN,
+  ALGORITHM_TYPE,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  LossError,
+  POLICY_LOSS_FN,
+} from '../../lib/index.js';
+import { flatBatch } from './support.js';
+
+const batch = {
+  ...flatBatch(64, 10_000),
+  refLogprob: new Float32Array(640_000),
+  entropy: new Float32Array(640_000),
+  rewards: Float64Array.from({ length: 64 }, (_, row) => row),
+  groupIds: new Int32Array(64),
+};
+const { advantages: _, ...rewarded } = batch;
+const reason = new Error('no longer wanted');
+
+type Call = (signal: AbortSignal) => Promise<unknown>;
+const CALLS: Record<string, Call> = {
+  'a policy loss': (signal) => POLICY_LOSS_FN.create('ppo').compute(batch, { grad: true, signal }),
+  'a KL loss': (signal) => KL_FN.create('k3').calculateKlLoss(batch, { grad: true, signal }),
+  'an entropy loss': (signal) => ENTROPY_LOSS_FN.create('default').compute(batch, { grad: true, signal }),
+  'an advantage function': (signal) => ADVANTAGE_FN.create('grpo').compute(batch, { signal }),
+  'an objective': (signal) =>
+    ALGORITHM_TYPE.get('grpo').objective().compute(rewarded, { grad: true, signal }),
+};
+
+const isAbort = (error: unknown) => {
+  assert.ok(error instanceof LossError, String(error));
+  assert.equal(error.code, 'ERR_ABORTED');
+  assert.equal(error.cause, reason);
+  return true;
+};
+
+describe('abort', () => {
+  for (const [what, call] of Object.entries(CALLS))
+    describe(what, () => {
+      it('before the call', async () => {
+        const signal = AbortSignal.abort(reason);
+        await assert.rejects(call(signal), isAbort);
+        assert.equal(getEventListeners(signal, 'abort').length, 0);
+      });
+
+      it('while it waits for others', async () => {
+        const busy = Array.from({ length: 20 }, () =>
+          POLICY_LOSS_FN.create('ppo').compute(batch, { grad: true }),
+        );
+        const controller = new AbortController();
+        const promise = call(controller.signal);
+        controller.abort(reason);
+        await assert.rejects(promise, isAbort);
+        await Promise.all(busy);
+        assert.equal(getEventListeners(controller.signal, 'abort').length, 0);
+      });
+
+      it('at any time while it computes', async () => {
+        const whole = await call(new AbortController().signal);
+        const ends = { aborted: 0, done: 0 };
+        for (let turns = 0; turns < 40; turns++) {
+          const controller = new AbortController();
+          const promise = call(controller.signal).then(
+            (result) => {
+              ends.done++;
+              // Where it was too late, nothing is missing.
+              assert.deepEqual(withoutArrays(result), withoutArrays(whole));
+            },
+            (error) => {
+              ends.aborted++;
+              isAbort(error);
+            },
+          );
+          for (let turn = 0; turn < turns; turn++) await new Promise(setImmediate);
+          controller.abort(reason);
+          await promise;
+          assert.equal(getEventListeners(controller.signal, 'abort').length, 0);
+        }
+        assert.equal(ends.aborted + ends.done, 40);
+        assert.ok(ends.aborted > 0);
+      });
+
+      it('when it is done', async () => {
+        const controller = new AbortController();
+        const result = await call(controller.signal);
+        controller.abort(reason);
+        assert.ok(result);
+        assert.equal(getEventListeners(controller.signal, 'abort').length, 0);
+      });
+
+      it('of one signal for many calls, over and over', async () => {
+        const controller = new AbortController();
+        const warnings: string[] = [];
+        const warned = ({ name }: Error) => warnings.push(name);
+        process.on('warning', warned);
+        for (let round = 0; round < 5; round++)
+          await Promise.all(Array.from({ length: 16 }, () => call(controller.signal)));
+        await new Promise(setImmediate);
+        process.off('warning', warned);
+        assert.deepEqual(warnings, []);
+        assert.equal(getEventListeners(controller.signal, 'abort').length, 0);
+        const together = Promise.allSettled(Array.from({ length: 8 }, () => call(controller.signal)));
+        controller.abort(reason);
+        // The first of them may have been done by then.
+        const refused = (await together).filter((end) => end.status === 'rejected');
+        assert.ok(refused.length > 0);
+        for (const { reason: error } of refused) isAbort(error);
+      });
+
+      it('of calls that are refused leaves no listener behind', async () => {
+        const controller = new AbortController();
+        const refused = POLICY_LOSS_FN.create('ppo').compute(
+          { ...batch, logprob: new Float32Array(1) },
+          {
+            signal: controller.signal,
+          },
+        );
+        await assert.rejects(refused, LossError);
+        assert.equal(getEventListeners(controller.signal, 'abort').length, 0);
+      });
+    });
+});
+
+function withoutArrays(result: unknown): unknown {
+  return Object.fromEntries(
+    Object.entries(result as object).filter(([, value]) => !ArrayBuffer.isView(value)),
+  );
+}

@@ -1,0 +1,159 @@
+/**
+ * The command line reads files only: no command opens a port, a connection or any other socket, nor asks a name server;
+ * and what is installed asks for nothing that it does not use. Node's own ways to a socket throw here, and a process that
+ * has one at its end by another way is found out by its file descriptors.
+ */
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
+const OFFLINE = new URL('./scenarios/offline.mjs', import.meta.url).href;
+const ROLLOUTS = join(ROOT, 'examples', 'rollouts.jsonl');
+const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
+
+interface Seen {
+  seen: string[];
+  sockets: string[];
+  code: number | null;
+  output: string;
+}
+
+describe('offline', function () {
+  this.timeout(120_000);
+  let folder: string;
+  before(() => {
+    folder = mkdtempSync(join(tmpdir(), 'policy-loss-offline-'));
+  });
+  after(() => rmSync(folder, { recursive: true, force: true }));
+
+  /** Runs a file of Node's without a network. Pipes would be sockets of their own, so what it says goes to a file. */
+  async function runOffline(words: readonly string[]): Promise<Seen> {
+    const [said, report] = [join(folder, 'said'), join(folder, 'seen')];
+    rmSync(report, { force: true });
+    const out = openSync(said, 'w');
+    const child = spawn(process.execPath, ['--import', OFFLINE, ...words], {
+      cwd: folder,
+      stdio: ['ignore', out, out],
+      env: { ...process.env, POLICY_LOSS_SEEN: report },
+    });
+    const [code] = (await once(child, 'exit')) as [number | null];
+    return { ...JSON.parse(readFileSync(report, 'utf8')), code, output: readFileSync(said, 'utf8') };
+  }
+
+  const COMMANDS: Record<string, (folder: string) => string[]> = {
+    evaluate: () => ['evaluate', ROLLOUTS, '--loss', 'ppo', '--json'],
+    'evaluate --report': (to) => [
+      'evaluate',
+      ROLLOUTS,
+      '--loss',
+      'gspo',
+      '--report',
+      join(to, 'report.html'),
+    ],
+    'evaluate --config': () => ['evaluate', ROLLOUTS, '--config', TRINITY],
+    compare: () => ['compare', ROLLOUTS, '--loss', 'ppo', '--loss', 'gspo', '--algorithm', 'grpo'],
+    sweep: () => ['sweep', ROLLOUTS, '--loss', 'ppo', '--clip-range', '0.1:0.3:0.1'],
+    gradients: (to) => ['gradients', ROLLOUTS, '--loss', 'cispo', '--out', join(to, 'gradients.jsonl')],
+    list: () => ['list'],
+    devices: () => ['devices'],
+    build: () => ['build', '--help'],
+    help: () => ['--help'],
+  };
+
+  it('is asked of every command', async () => {
+    const { output } = await runOffline([PROGRAM, '--help']);
+    const commands = [...output.matchAll(/^ {2}(\w+)(?= )/gm)].map(([, name]) => name!);
+    assert.ok(commands.length >= 7, output);
+    for (const name of commands)
+      assert.ok(
+        Object.keys(COMMANDS).some((of) => of.startsWith(name)),
+        name,
+      );
+  });
+
+  for (const [what, words] of Object.entries(COMMANDS))
+    it(`${what} opens no socket`, async () => {
+      const { seen, sockets, code, output } = await runOffline([PROGRAM, ...words(folder)]);
+      assert.deepEqual({ seen, sockets }, { seen: [], sockets: [] });
+      assert.equal(code, 0, output);
+      assert.notEqual(output, '');
+    });
+
+  it('is something that is noticed where it is not so', async () => {
+    const ways: Record<string, string> = {
+      'net.Server.listen': "require('node:net').createServer().listen(0)",
+      'net.Socket.connect': "require('node:net').connect(1)",
+      'dns.lookup': "require('node:dns').lookup('localhost', () => {})",
+      'dgram.createSocket': "require('node:dgram').createSocket('udp4')",
+      'node:http.get': "require('node:http').get('http://localhost')",
+      fetch: "fetch('http://localhost')",
+    };
+    for (const [what, way] of Object.entries(ways)) {
+      const file = join(folder, 'way.cjs');
+      writeFileSync(file, way);
+      const { seen, code } = await runOffline([file]);
+      assert.deepEqual(seen, [what]);
+      assert.notEqual(code, 0);
+    }
+  });
+
+  it('is so for imports too: what the package imports of Node knows no network', () => {
+    const files = readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' }).filter((file) =>
+      /\.c?ts$/.test(file),
+    );
+    assert.ok(files.length > 100);
+    for (const file of files) {
+      const text = readFileSync(join(ROOT, 'lib', file), 'utf8');
+      assert.doesNotMatch(
+        text,
+        /['"](node:)?(net|http|https|http2|tls|dgram|dns|dns\/promises|inspector|cluster)['"]|\bfetch\(|WebSocket/,
+        file,
+      );
+    }
+  });
+});
+
+describe('dependencies', () => {
+  const manifest = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
+  const lock = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8'));
+
+  it('are all imported, and all that is imported is one', () => {
+    const imported = new Set<string>();
+    for (const file of readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' })) {
+      if (!/\.c?ts$/.test(file)) continue;
+      const text = readFileSync(join(ROOT, 'lib', file), 'utf8');
+      for (const [, name] of text.matchAll(
+        /(?:from|import|require|resolve)\(?\s*['"]((?:@[\w-]+\/)?[\w-]+)(?:\/[\w./-]+)?['"]/g,
+      ))
+        if (name !== 'node' && name !== manifest.name) imported.add(name!);
+    }
+    const needed = [...Object.keys(manifest.dependencies), ...Object.keys(manifest.peerDependencies)];
+    assert.deepEqual([...imported].sort(), needed.sort());
+  });
+
+  it('are locked, each with its digest', () => {
+    assert.equal(lock.lockfileVersion, 3);
+    assert.deepEqual(lock.packages[''].dependencies, manifest.dependencies);
+    assert.deepEqual(lock.packages[''].devDependencies, manifest.devDependencies);
+    for (const [name, entry] of Object.entries(lock.packages) as [string, { integrity?: string }][])
+      if (name !== '') assert.match(entry.integrity ?? '', /^sha512-/, name);
+  });
+
+  it('run no script where the package is installed', () => {
+    for (const script of ['preinstall', 'install', 'postinstall', 'prepare'])
+      assert.equal(manifest.scripts[script], undefined, script);
+    // npm builds what has a binding.gyp, unasked.
+    assert.ok(!readdirSync(ROOT).includes('binding.gyp'));
+    for (const [name, entry] of Object.entries(lock.packages) as [
+      string,
+      { dev?: boolean; hasInstallScript?: boolean },
+    ][])
+      assert.ok(entry.dev || !entry.hasInstallScript, `${name} runs a script`);
+  });
+});

@@ -1,0 +1,109 @@
+// Calls whose arrays are written to, resized or transferred while they are computed. The word says which.
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { Worker } from 'node:worker_threads';
+import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN } from '../../../lib/index.js';
+import { flatBatch } from '../support.js';
+
+const [what] = process.argv.slice(2);
+const fn = POLICY_LOSS_FN.create('sft');
+const [ROWS, COLUMNS] = [32, 131_072];
+const TIMES = 8;
+const other = flatBatch(ROWS, COLUMNS);
+const collect = globalThis.gc!;
+
+for (let time = 0; time < TIMES; time++) {
+  const batch = flatBatch(ROWS, COLUMNS);
+  switch (what) {
+    case 'changed': {
+      const promise = fn.compute(batch, { grad: true });
+      batch.logprob.fill(-2);
+      const { loss, grad } = await promise;
+      // Each token was read before or after.
+      assert.ok(loss >= 1 - 1e-6 && loss <= 2 + 1e-6, `loss is ${loss}`);
+      assert.ok(grad!.every((slope) => Math.abs(slope * ROWS * COLUMNS + 1) < 1e-4));
+      break;
+    }
+    case 'masked': {
+      const promise = fn.compute(batch, { grad: true });
+      (batch.actionMask as Uint8Array).fill(0);
+      const { loss } = await promise;
+      // Tokens are counted in one pass and summed in another.
+      assert.ok(loss >= 0 && Number.isFinite(loss), `loss is ${loss}`);
+      break;
+    }
+    case 'offsets': {
+      const { shape: _, ...columns } = batch;
+      const cuSeqlens = Int32Array.from({ length: ROWS + 1 }, (_, row) => row * COLUMNS);
+      const promise = fn.compute({ ...columns, cuSeqlens }, { grad: true });
+      cuSeqlens.fill(2 ** 31 - 1);
+      await promise;
+      break;
+    }
+    case 'groups': {
+      const rows = 4_000_000;
+      const groupIds = new Int32Array(rows);
+      const given = { ...flatBatch(rows, 1), rewards: new Float64Array(rows), groupIds };
+      const promise = ADVANTAGE_FN.create('grpo').compute(given);
+      // At some time between two looks at them.
+      const until = performance.now() + 3 * time;
+      while (performance.now() < until);
+      groupIds.fill(2 ** 31 - 1);
+      await promise;
+      break;
+    }
+    case 'shrunk': {
+      const buffer = new (ArrayBuffer as unknown as ResizableConstructor)(4 * ROWS * COLUMNS, {
+        maxByteLength: 8 * ROWS * COLUMNS,
+      });
+      const logprob = new Float32Array(buffer).fill(-1);
+      const promise = fn.compute({ ...batch, logprob }, { grad: true });
+      buffer.resize(0);
+      const { loss } = await promise;
+      // The state at the time of the call.
+      assert.ok(Math.abs(loss - 1) < 1e-6, `loss is ${loss}`);
+      await assert.rejects(
+        fn.compute(batch, {
+          grad: new Float32Array(
+            new (ArrayBuffer as unknown as ResizableConstructor)(16, { maxByteLength: 32 }),
+          ),
+        }),
+        (error: unknown) => error instanceof LossError && error.code === 'ERR_INVALID_INPUT',
+      );
+      break;
+    }
+    case 'transferred': {
+      const grad = new Float32Array(ROWS * COLUMNS);
+      const promise = fn.compute(batch, { grad });
+      for (const { buffer } of [batch.logprob, batch.actionMask as Uint8Array<ArrayBuffer>, grad])
+        structuredClone(buffer, { transfer: [buffer] });
+      // Nobody has the memory any more but the call.
+      collect();
+      collect();
+      const { loss } = await promise;
+      assert.ok(Math.abs(loss - 1) < 1e-6, `loss is ${loss}`);
+      break;
+    }
+    case 'sent away': {
+      const forget = 'require("worker_threads").parentPort.once("message", () => process.exit())';
+      const worker = new Worker(forget, { eval: true });
+      await once(worker, 'online');
+      // Calls that are served first, so that this one is still waiting when the worker has ended.
+      const busy = Array.from({ length: 60 }, () => fn.compute(other));
+      const promise = fn.compute(batch, { grad: true });
+      worker.postMessage(batch.logprob, [batch.logprob.buffer]);
+      await once(worker, 'exit');
+      const { loss } = await promise;
+      assert.ok(Math.abs(loss - 1) < 1e-6, `loss is ${loss}`);
+      await Promise.all(busy);
+      break;
+    }
+    default:
+      throw new Error(`no scenario ${what}`);
+  }
+}
+
+type ResizableConstructor = new (
+  length: number,
+  options: { maxByteLength: number },
+) => ArrayBuffer & { resize(length: number): void };

@@ -1,0 +1,45 @@
+// Loaded before the command line: whatever would open a port, a connection or any other socket throws, and at the end the
+// process looks whether it has one after all, by whatever way it came.
+import { readdirSync, readlinkSync, writeFileSync } from 'node:fs';
+import { createRequire, syncBuiltinESMExports } from 'node:module';
+
+const require = createRequire(import.meta.url);
+const seen = [];
+const refuse = (what) =>
+  function refused() {
+    seen.push(what);
+    throw new Error(`the command line must not use ${what}`);
+  };
+
+const net = require('node:net');
+net.Server.prototype.listen = refuse('net.Server.listen');
+net.Socket.prototype.connect = refuse('net.Socket.connect');
+const dgram = require('node:dgram');
+dgram.createSocket = refuse('dgram.createSocket');
+const dns = require('node:dns');
+for (const of of [dns, dns.promises])
+  for (const name of Object.keys(of))
+    if (/^(lookup|resolve|reverse)/.test(name)) of[name] = refuse(`dns.${name}`);
+for (const name of ['node:http', 'node:https']) {
+  const http = require(name);
+  for (const call of ['request', 'get']) http[call] = refuse(`${name}.${call}`);
+}
+globalThis.fetch = refuse('fetch');
+syncBuiltinESMExports();
+
+process.on('exit', () => {
+  let sockets = [];
+  try {
+    sockets = readdirSync('/proc/self/fd').flatMap((fd) => {
+      try {
+        const to = readlinkSync(`/proc/self/fd/${fd}`);
+        return to.startsWith('socket:') ? [to] : [];
+      } catch {
+        return []; // that of the folder itself
+      }
+    });
+  } catch {
+    // Systems without /proc.
+  }
+  writeFileSync(process.env.POLICY_LOSS_SEEN, JSON.stringify({ seen, sockets }));
+});

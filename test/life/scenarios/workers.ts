@@ -1,0 +1,62 @@
+// Worker threads that share one addon, of which half are terminated in the midst of calls, again and again. The words:
+// how many times, `sync` or `async`, and `main` where this thread loads the addon too.
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { processStatus, startWorker } from '../support.js';
+
+const [times, kind, where] = process.argv.slice(2) as [string, string, string | undefined];
+if (where === 'main') await import('../../../lib/index.js');
+const AT_ONCE = 4;
+
+let threads: number | undefined;
+for (let time = 0; time < Number(times); time++) {
+  const sync = kind === 'sync';
+  const workers = Array.from({ length: AT_ONCE }, (_, i) => {
+    const victim = i % 2 === 1;
+    // Small batches, so that a worker is met between native code and JavaScript; large ones, in native code.
+    const columns = time % 2 === 0 ? 3 : 20_000;
+    const calls = victim ? Number.MAX_SAFE_INTEGER : 40;
+    const worker = startWorker('worker', { rows: 4, columns, scale: i + 1, calls, sync });
+    return { worker, victim, answer: answerOf(worker), ready: once(worker, 'message') };
+  });
+  await Promise.all(workers.map(({ ready }) => ready));
+  await sleep(5 * (time % 5));
+  await Promise.all(
+    workers.map(async ({ worker, victim, answer }) => {
+      if (victim) await worker.terminate();
+      else assert.deepEqual(await answer, { wrong: 0 });
+    }),
+  );
+  // The pool's threads are as many after any number of workers.
+  await sleep(20);
+  const now = processStatus('Threads');
+  if (time === 1) threads = now;
+  if (time > 1 && threads !== undefined) assert.ok(now! <= threads + 2, `${threads} threads became ${now}`);
+}
+
+async function answerOf(worker: ReturnType<typeof startWorker>): Promise<unknown> {
+  for await (const [message] of messages(worker)) if (message !== 'ready') return message;
+  return undefined;
+}
+
+async function* messages(worker: ReturnType<typeof startWorker>): AsyncGenerator<[unknown]> {
+  const queue: unknown[] = [];
+  let wake = () => {};
+  let ended = false;
+  worker.on('message', (message) => {
+    queue.push(message);
+    wake();
+  });
+  worker.on('exit', () => {
+    ended = true;
+    wake();
+  });
+  while (true) {
+    while (queue.length > 0) yield [queue.shift()];
+    if (ended) return;
+    await new Promise<void>((resolve) => {
+      wake = resolve;
+    });
+  }
+}
