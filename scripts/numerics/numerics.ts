@@ -58,8 +58,8 @@ const SECTIONS: [family: Measurable['family'], title: string][] = [
 
 const text = `# Numbers
 
-Written by \`npm run numerics\`; do not edit. Tokens are computed in float32, whatever type their columns have, and sums
-of them in float64; losses and metrics are float64, gradients float32.
+Written by \`npm run numerics\`; do not edit. Tokens are computed in float32, whatever type their columns have, and summed in
+float64 above the few tokens that a loop takes at once; losses and metrics are float64, gradients float32.
 
 ## Everywhere
 

@@ -26,7 +26,7 @@ export const WORDS: Readonly<Record<string, RangeWords>> = {
   'policy gspo': {
     range: `the row's mean of ${RATIO}`,
     outside:
-      'A < 0: the ratio overflows, loss and gradient are ±Infinity; A ≥ 0: the clip holds it. below −87.3 the ratio is 0',
+      'A < 0: the ratio overflows, loss and gradient are ±Infinity; A ≥ 0: the clip holds it; below −87.3 the ratio is 0',
     finite: { positive: true, negative: false },
   },
   'policy cispo': {
