@@ -11,6 +11,14 @@ PL_FN float float_of_bfloat16(uint16_t x) {
   return bits_float(static_cast<int32_t>(x) << 16);
 }
 
+#if defined(__clang__) && !defined(__CUDACC__) && (defined(__F16C__) || defined(__aarch64__))
+// There is an instruction for it.
+PL_FN float float_of_half(uint16_t x) {
+  _Float16 half;
+  memcpy(&half, &x, sizeof half);
+  return static_cast<float>(half);
+}
+#else
 // The exponent and mantissa are moved into place and rebased by a multiplication, which makes subnormals
 // right too; Infinity and NaN get the largest exponent back.
 PL_FN float float_of_half(uint16_t x) {
@@ -20,5 +28,6 @@ PL_FN float float_of_half(uint16_t x) {
   const int32_t special = magnitude >= 0x0f800000 ? 0x7f800000 : 0;
   return bits_float(rebased | special | sign);
 }
+#endif
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET
