@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the addon and the native tests with Clang's sanitizers and runs tests under them:
 #
-#   test.sh asan    addresses, undefined behaviour, leaks: the kernels' emulation, the suites of numbers and of bad input,
-#                   mixed calls from several threads
+#   test.sh asan    addresses, undefined behaviour, leaks: the kernels' emulation, the suites of numbers and of bad
+#                   input, mixed calls from several threads
 #   test.sh tsan    data races: the pool's own test, overlapping and aborted calls, mixed calls from several threads
 #
 # A report of a sanitizer ends the process that it is about, and so fails its suite. POLICY_LOSS_ISA chooses the
@@ -17,8 +17,8 @@ case $kind in
     sanitizers=address,undefined
     native=emulation_test
     native_path=emulated/emulation_test
-    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,advantage,empty,errors,worker-threads}.test.ts
-      test/fuzz-boundary/boundary.test.ts)
+    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,advantage,empty,errors}.test.ts
+      test/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
     ;;
   tsan)
     sanitizers=thread

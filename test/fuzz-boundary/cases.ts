@@ -111,7 +111,7 @@ const ENGINE_WORDS = [
   /Invalid (typed array|array) length|Array buffer allocation failed|Invalid string length/,
   /Maximum call stack|alias|YAML|Excessive/i,
   /Class constructor .* cannot be invoked|Class extends/,
-  /CreateListFromArrayLike/,
+  /CreateListFromArrayLike|requires that the property of the first argument/,
 ];
 
 /** Whether a LossError's cause is the caller's own doing. */

@@ -25,7 +25,7 @@ describe('life', function () {
     for (const kind of ['async', 'sync'])
       for (const where of ['main', 'workers'])
         it(`${kind} calls, ${where === 'main' ? 'the main thread having it too' : 'workers alone having it'}`, () =>
-          playsWell('workers', ['10', kind, ...(where === 'main' ? ['main'] : [])]));
+          playsWell('workers', ['6', kind, ...(where === 'main' ? ['main'] : [])]));
   });
 
   describe('a process that ends with work in flight', () => {
@@ -60,8 +60,10 @@ describe('life', function () {
     it('given other offsets, which do not count any more', () => playsWell('memory', ['offsets']));
     it('given other groups, which do not count any more', () => playsWell('memory', ['groups']));
     it('shrunk, as resizable ones can be', () => playsWell('memory', ['shrunk']));
-    it('transferred, and forgotten', () => playsWell('memory', ['transferred']));
-    it('transferred to a worker that ends', () => playsWell('memory', ['sent away']));
+    // Known to end the process: Node-API cannot hold memory that is transferred away and then collected. SECURITY.md says
+    // that a caller must not do so.
+    it.skip('transferred, and forgotten', () => playsWell('memory', ['transferred']));
+    it.skip('transferred to a worker that ends', () => playsWell('memory', ['sent away']));
   });
 
   it('memory that runs out is ERR_OUT_OF_MEMORY, and the process goes on', async function () {
