@@ -10,17 +10,11 @@ import {
   LossError,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
+import { generator as numbers } from '../../test/support/draw.js';
 
-/** Numbers at random from a seed: mulberry32. */
+/** Numbers and choices at random from a seed. */
 export function generator(seed: number) {
-  let state = seed >>> 0;
-  const uniform = () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let x = Math.imul(state ^ (state >>> 15), state | 1);
-    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
-    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32;
-  };
-  const integer = (low: number, high: number) => low + Math.floor(uniform() * (high - low + 1));
+  const { uniform, integer } = numbers(seed);
   const pick = <T>(from: readonly T[]): T => from[integer(0, from.length - 1)]!;
   return { uniform, integer, pick };
 }
