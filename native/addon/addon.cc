@@ -7,6 +7,7 @@
 
 #include "addon/async.h"
 #include "addon/devices.h"
+#include "addon/keep.h"
 #include "addon/read.h"
 #include "cpu/advantages.h"
 #include "cpu/engine.h"
@@ -242,6 +243,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   if (!cpu::target())
     throw Napi::Error::New(env,
                            "POLICY_LOSS_ISA names an instruction set that this machine or build has not");
+  stay_loaded();
   env.SetInstanceData(new Instance(env));
   const auto add = [&](const char* name, auto function) {
     exports.Set(name, Napi::Function::New(env, function, name));
@@ -249,15 +251,24 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("version", POLICY_LOSS_VERSION);
   add("createFunction", create_function);
   add("valueNames", function_value_names);
-  add("evaluate", [](const Napi::CallbackInfo& info) { return evaluate(info, true); });
+  add("evaluate", [](const Napi::CallbackInfo& info) {
+    const ReadForLater reading;
+    return evaluate(info, true);
+  });
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
-  add("kl", [](const Napi::CallbackInfo& info) { return kl(info, true); });
+  add("kl", [](const Napi::CallbackInfo& info) {
+    const ReadForLater reading;
+    return kl(info, true);
+  });
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
   add("evaluateHost", evaluate_host);
   add("traffic", traffic);
   add("createAdvantage", create_advantage);
   add("advantageValueNames", advantage_names);
-  add("advantages", [](const Napi::CallbackInfo& info) { return compute_advantages(info, true); });
+  add("advantages", [](const Napi::CallbackInfo& info) {
+    const ReadForLater reading;
+    return compute_advantages(info, true);
+  });
   add("advantagesSync", [](const Napi::CallbackInfo& info) { return compute_advantages(info, false); });
   add("softGate", soft_gate);
   add("setThreads", set_threads);

@@ -43,9 +43,17 @@ class Instance {
   Napi::Value start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                     const std::function<void(Job*)>& begin);
 
+  // A second buffer on the memory of this one, made once for each: see keep.h. Undefined where there can be
+  // none.
+  Napi::Value second_buffer_of(napi_value buffer);
+
  private:
   static void deliver(napi_env env, napi_value, void* context, void* data);
   static void close(void* instance);
+
+  // JavaScript's own: each buffer's second one, for as long as the first one lives.
+  Napi::ObjectReference second_buffers_;
+  Napi::FunctionReference get_second_, set_second_;
 
   napi_threadsafe_function deliver_ = nullptr;
   int undelivered_ = 0;  // of this thread only
@@ -56,7 +64,8 @@ class Instance {
   int working_ = 0;  // jobs whose finished() has not returned
 };
 
-// The arguments of a call in one value, which keeps them alive.
+// The arguments of a call in one value, which keeps them alive, and the memory of their arrays even where
+// that is transferred away.
 Napi::Value hold(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

@@ -1,6 +1,7 @@
 #include "addon/devices.h"
 
 #include "addon/async.h"
+#include "addon/keep.h"
 #include "addon/lane.h"
 #include "cuda/request.h"
 
@@ -252,6 +253,7 @@ Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Plac
 
 // upload(device, batch, abort?, inputs?): see binding.d.ts.
 Napi::Value upload(const Napi::CallbackInfo& info) {
+  const ReadForLater reading;
   return guarded(info, [&] {
     auto work = std::make_shared<Work>();
     auto resident = std::make_shared<ResidentHandle>();

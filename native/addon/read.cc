@@ -1,7 +1,12 @@
 #include "addon/read.h"
 
+#include "addon/keep.h"
+
 namespace policy_loss::addon {
 namespace {
+
+// JavaScript's integers end here, and no array has so many elements.
+constexpr int64_t kMostTokens = int64_t{1} << 53;
 
 // A loss, estimator or aggregation by its name.
 template <class Names, class NameOf>
@@ -112,9 +117,11 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
   napi_typedarray_type found;
   size_t found_length = 0;
   void* data = nullptr;
-  if (napi_get_typedarray_info(env, value, &found, &found_length, &data, nullptr, nullptr) != napi_ok ||
+  napi_value buffer = nullptr;
+  if (napi_get_typedarray_info(env, value, &found, &found_length, &data, &buffer, nullptr) != napi_ok ||
       found != type || static_cast<int64_t>(found_length) != length)
     refuse(env, std::string(what) + " is not the array it should be");
+  if (length > 0) note_buffer(buffer);
   // An empty array may have no memory, and is there all the same.
   static double nothing = 0;
   return length > 0 ? data : &nothing;
@@ -139,6 +146,9 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Na
   layout.rows = rows.ToNumber().Int64Value();
   layout.columns = columns.ToNumber().Int64Value();
   if (layout.rows < 0 || layout.columns < 0) refuse(env, "a shape cannot be negative");
+  if (layout.rows > kMostTokens || layout.columns > kMostTokens ||
+      (offsets.IsUndefined() && layout.rows > 0 && layout.columns > kMostTokens / layout.rows))
+    refuse(env, "a shape of more tokens than there are numbers");
   if (offsets.IsUndefined()) return layout;
   layout.offsets =
       static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
@@ -149,6 +159,8 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Na
 }
 
 ColumnView read_column(const Napi::Value& value, int code, const Layout& layout) {
+  if (code < 0 || code > 7 || (code & 3) > static_cast<int>(DType::kBFloat16))
+    refuse(value.Env(), "no dtype's code");
   ColumnView view;
   view.dtype = static_cast<DType>(code & 3);
   view.per_row = (code & 4) != 0;

@@ -29,7 +29,9 @@ struct Layout {
   const int32_t* offsets = nullptr;  // rows + 1 of them, when packed
 
   PL_FN int64_t begin(int64_t row) const { return offsets ? offsets[row] : row * columns; }
-  PL_FN int64_t length(int64_t row) const { return offsets ? offsets[row + 1] - offsets[row] : columns; }
+  PL_FN int64_t length(int64_t row) const {
+    return offsets ? static_cast<int64_t>(offsets[row + 1]) - offsets[row] : columns;
+  }
   PL_FN int64_t tokens() const { return offsets ? offsets[rows] : rows * columns; }
 };
 

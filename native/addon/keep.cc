@@ -1,0 +1,90 @@
+#include "addon/keep.h"
+
+#if defined(_WIN32)
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#endif
+
+namespace policy_loss::addon {
+namespace {
+
+thread_local bool noting = false;
+thread_local std::vector<napi_value> noted;
+
+}  // namespace
+
+ReadForLater::ReadForLater() {
+  noting = true;
+}
+ReadForLater::~ReadForLater() {
+  noting = false;
+  noted.clear();
+}
+void note_buffer(napi_value buffer) {
+  if (noting) noted.push_back(buffer);
+}
+const std::vector<napi_value>& noted_buffers() {
+  return noted;
+}
+
+#if defined(_WIN32)
+
+// Windows hands over the results of member functions in an order of its own, which nobody has tried here.
+napi_value second_buffer(napi_value) {
+  return nullptr;
+}
+
+void stay_loaded() {
+  HMODULE module;
+  GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS,
+                     reinterpret_cast<LPCSTR>(&stay_loaded), &module);
+}
+
+#else
+namespace {
+
+// What a std::shared_ptr is to whoever hands it on: two words that are no plain value. V8 fills it and V8
+// empties it, so nothing here has to know how the C++ library that V8 was built with counts.
+struct StorePointer {
+  void* object = nullptr;
+  void* count = nullptr;
+  StorePointer() = default;
+  StorePointer(StorePointer&& other) noexcept : object(other.object), count(other.count) {
+    other.object = other.count = nullptr;
+  }
+  ~StorePointer() {}
+};
+
+template <class Signature>
+Signature* find(const char* name) {
+  return reinterpret_cast<Signature*>(dlsym(RTLD_DEFAULT, name));
+}
+
+#if defined(__APPLE__)
+constexpr const char* kMake = "_ZN2v811ArrayBuffer3NewEPNS_7IsolateENSt3__110shared_ptrINS_12BackingStoreEEE";
+#else
+constexpr const char* kMake = "_ZN2v811ArrayBuffer3NewEPNS_7IsolateESt10shared_ptrINS_12BackingStoreEE";
+#endif
+
+}  // namespace
+
+// A v8::Local is what a napi_value is, a pointer to a handle; and a member function takes `this` as its first
+// argument. A V8 in which one of these is otherwise has another name for it, which is not found.
+napi_value second_buffer(napi_value buffer) {
+  static const auto store_of = find<StorePointer(napi_value)>("_ZN2v811ArrayBuffer15GetBackingStoreEv");
+  static const auto make = find<napi_value(void*, StorePointer)>(kMake);
+  static const auto isolate = find<void*()>("_ZN2v87Isolate10GetCurrentEv");
+  if (!store_of || !make || !isolate) return nullptr;
+  return make(isolate(), store_of(buffer));
+}
+
+void stay_loaded() {
+  Dl_info module;
+  if (dladdr(reinterpret_cast<void*>(&stay_loaded), &module))
+    dlopen(module.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+#endif
+
+}  // namespace policy_loss::addon

@@ -1,0 +1,38 @@
+/** The native module called without lib/: what would have it read where there is nothing is refused. */
+import assert from 'node:assert/strict';
+import type { NativeBatch } from '../binding.js';
+import { native } from '../lib/native.js';
+
+const fn = native.createFunction({
+  policyLoss: { name: 'opmd', options: { tau: 1 }, aggregation: 'token-mean' },
+});
+
+function batch(tokens: number, over: Partial<Record<keyof NativeBatch, unknown>>): NativeBatch {
+  const column = new Float32Array(tokens);
+  return {
+    rows: 2,
+    columns: tokens / 2,
+    data: [column, undefined, undefined, column, undefined],
+    dtypes: [0, 0, 0, 0, 0],
+    mask: new Uint8Array(tokens).fill(1),
+    ...over,
+  } as NativeBatch;
+}
+
+describe('native calls', () => {
+  const cases: Record<string, NativeBatch> = {
+    'a dtype that there is not': batch(6, {
+      data: [new Float32Array(6), undefined, undefined, new Uint16Array(2), undefined],
+      dtypes: [0, 0, 0, 7, 0],
+    }),
+    'more tokens than a number counts': batch(0, { rows: 2 ** 40, columns: 2 ** 40 }),
+    'more rows than a number counts': batch(0, { rows: 2 ** 63, offsets: new Int32Array(1) }),
+    'offsets that go far back': batch(0, { columns: 2 ** 31, offsets: new Int32Array([0, 5, -(2 ** 31)]) }),
+  };
+  for (const [what, bad] of Object.entries(cases))
+    it(`${what}: refused`, () => {
+      const tokens = bad.mask!.length;
+      const call = { values: new Float64Array(2), grad: new Float32Array(tokens) };
+      assert.throws(() => native.evaluateSync(fn, bad, call), TypeError);
+    });
+});
