@@ -5,16 +5,17 @@
 //
 //   npm run bench:gpu [-- --tokens 67108864 --rounds 7 --only ppo,k3 --no-compile --out DIR --python PATH]
 //   npm run bench:gpu -- --smoke    every step at tiny sizes, on an emulated device too, without a number printed
-import { type ChildProcessWithoutNullStreams, execFileSync, spawn, spawnSync } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { createInterface, type Interface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import Table from 'cli-table3';
 import type { NativeBatch, NativeCall, NativeFunctionSpec, NativeResident } from '../binding.js';
 import { type Batch, type CudaDevice, devices, KL_FN, POLICY_LOSS_FN, upload } from '../lib/index.js';
 import { native } from '../lib/native.js';
+import { generator } from '../test/support/random.js';
+import { findPython, TorchProcess } from './peers/torch-process.js';
 
 const { values: flags } = parseArgs({
   options: {
@@ -148,11 +149,7 @@ const isEmulated = (device: CudaDevice) => /emulat/i.test(device.description);
 // are; one token in sixteen masked, so that no stretch of a column can be left unread; every second row an expert's.
 function makeBatch(rows: number, columns: number) {
   const tokens = rows * columns;
-  let state = 1;
-  const random = () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return state / 2 ** 32;
-  };
+  const random = generator(1).uniform;
   const column = (value: (i: number) => number) => {
     const out = new Float32Array(tokens);
     for (let i = 0; i < tokens; i++) out[i] = value(i);
@@ -276,33 +273,7 @@ interface About {
   compileProblem: string | null;
 }
 
-class Peer {
-  readonly #process: ChildProcessWithoutNullStreams;
-  readonly #lines: AsyncIterator<string>;
-  readonly #reader: Interface;
-  #words = '';
-
-  constructor(python: string, device: string) {
-    const script = fileURLToPath(new URL('peers/torch_gpu.py', import.meta.url));
-    this.#process = spawn(python, [script, device]);
-    this.#process.stderr.on('data', (data) => {
-      this.#words = (this.#words + data).slice(-2000);
-    });
-    this.#process.stdin.on('error', () => {}); // It ended; the answer that does not come says so.
-    this.#reader = createInterface({ input: this.#process.stdout });
-    this.#lines = this.#reader[Symbol.asyncIterator]();
-  }
-
-  /** @throws Error with what PyTorch said, where it could not. */
-  async ask<T>(request: object): Promise<T> {
-    this.#process.stdin.write(`${JSON.stringify(request)}\n`);
-    const { value, done } = await this.#lines.next();
-    if (done) throw new Error(`PyTorch's process ended: ${this.#words.trim().split('\n').at(-1)}`);
-    const answer = JSON.parse(value);
-    if (answer.error) throw new Error(answer.error);
-    return answer;
-  }
-
+class Peer extends TorchProcess {
   /** Milliseconds of each of so many calls of what was prepared: on the device, or until the host has the result. */
   async time(op: 'time' | 'latency', calls: number): Promise<number[]> {
     return (await this.ask<{ milliseconds: number[] }>({ op, calls })).milliseconds;
@@ -312,24 +283,17 @@ class Peer {
   async rate(op: 'copy' | 'host_to_device'): Promise<number> {
     return (await this.ask<{ bytesPerSecond: number }>({ op, bytes: COPY_BYTES })).bytesPerSecond;
   }
-
-  end(): void {
-    this.#reader.close();
-    this.#process.kill();
-  }
 }
 
 async function startPeer(device: CudaDevice): Promise<{ peer: Peer; about: About } | undefined> {
   const onCpu = isEmulated(device);
   const wanted = onCpu ? 'import torch' : 'import torch; assert torch.cuda.is_available()';
-  const python = (flags.python ? [flags.python] : ['python3', '/usr/bin/python3']).find(
-    (path) => spawnSync(path, ['-c', wanted], { stdio: 'ignore' }).status === 0,
-  );
+  const python = flags.python ? findPython(wanted, [flags.python]) : findPython(wanted);
   if (!python) {
     console.log(`No python3 with torch${onCpu ? '' : ' that sees the device'}: nothing to stand beside.`);
     return undefined;
   }
-  const peer = new Peer(python, onCpu ? 'cpu' : 'cuda:0');
+  const peer = new Peer(python, 'torch_gpu.py', [onCpu ? 'cpu' : 'cuda:0']);
   const about = await peer.ask<About>({ op: 'about' });
   if (flags['no-compile']) about.compileProblem = 'not asked for (--no-compile)';
   if (about.compileProblem) console.log(`torch.compile is not measured: ${about.compileProblem}`);

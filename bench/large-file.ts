@@ -12,6 +12,7 @@ import { pipeline } from 'node:stream/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { createGzip } from 'node:zlib';
+import { generator } from '../test/support/random.js';
 
 const MOST_MEMORY = 300e6;
 
@@ -25,11 +26,7 @@ const { values: flags, positionals } = parseArgs({
 const options = positionals.length > 0 ? positionals : ['--loss', 'ppo'];
 
 // A fixed sequence, so that every run has the same work.
-let state = 1;
-const random = () => {
-  state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-  return state / 2 ** 32;
-};
+const random = generator(1).uniform;
 
 /** A rollout of 100 to 1,900 tokens without its ids. */
 function makeRow(): Record<string, unknown> {

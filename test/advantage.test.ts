@@ -38,7 +38,6 @@ import {
 import type { Args } from './reference/index.js';
 import {
   ADVANTAGE_ARGUMENTS,
-  generator,
   inHalf,
   layOut,
   makeRewarded,
@@ -52,6 +51,7 @@ import {
   referenceBatch,
   type Tensor,
 } from './support/golden.js';
+import { generator } from './support/random.js';
 import { unpack } from './support/subject.js';
 import { assertArray, assertNumber, assertSameArray, GROUP_RELATIVE } from './support/tolerance.js';
 

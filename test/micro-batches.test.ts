@@ -27,12 +27,12 @@ import {
   type BatchSpec,
   everyFunction,
   fitting,
-  generator,
   layOut,
   makeBatch,
   makeRewarded,
   type RewardSpec,
 } from './support/draw.js';
+import { generator } from './support/random.js';
 import type { Family } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';
 

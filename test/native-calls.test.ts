@@ -32,7 +32,15 @@ describe('native calls', () => {
   for (const [what, bad] of Object.entries(cases))
     it(`${what}: refused`, () => {
       const tokens = bad.mask!.length;
-      const call = { values: new Float64Array(2), grad: new Float32Array(tokens) };
+      const call = {
+        values: new Float64Array(2),
+        grad: new Float32Array(tokens),
+        gradEntropy: undefined,
+        mu: 0,
+        klCoef: 0,
+        entropyCoef: 0,
+        abort: undefined,
+      };
       assert.throws(() => native.evaluateSync(fn, bad, call), TypeError);
     });
 });

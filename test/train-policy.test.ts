@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { answerTo, Policy, PROMPTS, type Response, rewardOf } from '../examples/counting.js';
 import { ALGORITHMS, train } from '../examples/train-policy.js';
 import { ALGORITHM_TYPE } from '../lib/index.js';
-import { generator } from './support/draw.js';
+import { generator } from './support/random.js';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 

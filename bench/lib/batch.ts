@@ -4,6 +4,7 @@ import type { NativeBatch } from '../../binding.js';
 import { type Batch, type ColumnName, HostReader } from '../../lib/batch.js';
 import type { HalfColumn } from '../../lib/index.js';
 import { KeyMapper } from '../../lib/key-mapper.js';
+import { generator } from '../../test/support/random.js';
 
 /** B rows of T tokens. */
 export type Shape = readonly [rows: number, columns: number];
@@ -39,27 +40,13 @@ export const FLOAT_COLUMNS = {
 } as const;
 
 /**
- * A sequence of numbers in [0, 1) that is the same in every run: mulberry32. A linear congruential generator would not
- * do, as its values 2^22 places apart are nearly the same but for a constant, and so columns would be of one another.
- */
-export function uniform(): () => number {
-  let state = 1;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let x = Math.imul(state ^ (state >>> 15), state | 1);
-    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
-    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
-/**
  * No token masked; every second row an expert's. About one ratio in five is outside PPO's clip range, and the mean
  * advantage is not 0, so that the losses are no differences of large numbers and can be compared.
  */
 export function makeInputs(shape: Shape): Inputs {
   const [rows, columns] = shape;
   const tokens = rows * columns;
-  const random = uniform();
+  const random = generator(1).uniform;
   const column = (value: (i: number) => number) => {
     const out = new Float32Array(tokens);
     for (let i = 0; i < tokens; i++) out[i] = value(i);
@@ -92,7 +79,7 @@ export function makeInputs(shape: Shape): Inputs {
  * clip has a say.
  */
 export function withCorners(inputs: Inputs): Inputs {
-  const random = uniform();
+  const random = generator(1).uniform;
   return {
     ...inputs,
     actionMask: inputs.actionMask.map(() => (random() < 1 / 8 ? 0 : 1)),
@@ -103,7 +90,7 @@ export function withCorners(inputs: Inputs): Inputs {
 /** The same under masks that end early: rows of half the length on average, from one token to all. */
 export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int32Array } {
   const [rows, columns] = inputs.shape;
-  const random = uniform();
+  const random = generator(1).uniform;
   const lengths = Int32Array.from({ length: rows }, () => 1 + Math.floor(random() * columns));
   const actionMask = new Uint8Array(rows * columns);
   lengths.forEach((length, b) => {

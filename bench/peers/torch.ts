@@ -1,14 +1,12 @@
 // Eager PyTorch on the CPU, in a process of its own (torch_cpu.py) that answers a line with a line. Its times are taken
 // in that process, without the way there and back.
-import { type ChildProcessWithoutNullStreams, spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createInterface, type Interface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { FLOAT_COLUMNS, type Inputs } from '../lib/batch.js';
 import type { Outcome, Work } from '../lib/works.js';
 import type { Found, Peer, Prepared } from './peer.js';
+import { findPython, TorchProcess } from './torch-process.js';
 
 const NAME = 'eager PyTorch';
 
@@ -18,11 +16,9 @@ const QUIET = { OMP_WAIT_POLICY: 'PASSIVE', GOMP_SPINCOUNT: '0', KMP_BLOCKTIME: 
 
 /** PyTorch, where a python3 with torch is found. */
 export async function torch(threads: number): Promise<Found> {
-  const python = ['python3', '/usr/bin/python3'].find(
-    (path) => spawnSync(path, ['-c', 'import torch'], { stdio: 'ignore' }).status === 0,
-  );
+  const python = findPython('import torch');
   if (python === undefined) return { name: NAME, absent: 'there is no python3 with torch' };
-  const process = new TorchProcess(python);
+  const process = new TorchProcess(python, 'torch_cpu.py', [], QUIET);
   const { version } = await process.ask<{ version: string }>({ op: 'about', threads });
   return new TorchPeer(process, version);
 }
@@ -84,38 +80,5 @@ class TorchPeer implements Peer {
     const path = join(this.#directory, name);
     writeFileSync(path, values);
     return path;
-  }
-}
-
-class TorchProcess {
-  readonly #process: ChildProcessWithoutNullStreams;
-  readonly #reader: Interface;
-  readonly #lines: AsyncIterator<string>;
-  #words = '';
-
-  constructor(python: string) {
-    const script = fileURLToPath(new URL('torch_cpu.py', import.meta.url));
-    this.#process = spawn(python, ['-B', script], { env: { ...process.env, ...QUIET } });
-    this.#process.stderr.on('data', (data) => {
-      this.#words = (this.#words + data).slice(-2000);
-    });
-    this.#process.stdin.on('error', () => {}); // It ended; the answer that does not come says so.
-    this.#reader = createInterface({ input: this.#process.stdout });
-    this.#lines = this.#reader[Symbol.asyncIterator]();
-  }
-
-  /** @throws Error with what PyTorch said, where it could not. */
-  async ask<T>(request: object): Promise<T> {
-    this.#process.stdin.write(`${JSON.stringify(request)}\n`);
-    const { value, done } = await this.#lines.next();
-    if (done) throw new Error(`PyTorch's process ended: ${this.#words.trim().split('\n').at(-1)}`);
-    const answer = JSON.parse(value);
-    if (answer.error) throw new Error(`PyTorch: ${answer.error}`);
-    return answer;
-  }
-
-  end(): void {
-    this.#reader.close();
-    this.#process.kill();
   }
 }

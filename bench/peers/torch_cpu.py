@@ -13,16 +13,12 @@ interleaved with another program's:
   {"op": "time", "calls"}                                          milliseconds of each of so many calls
 """
 
-import json
-import sys
 import time
 
 import torch
 
 from torch_losses import FUNCTIONS, Batch
-
-# The answers' own stream; what libraries print goes elsewhere.
-answers, sys.stdout = sys.stdout, sys.stderr
+from torch_serve import serve
 
 MASKS = ("action_mask", "expert_mask")
 
@@ -100,16 +96,5 @@ class Session:
         raise ValueError(f"no op named {op}")
 
 
-def main():
-    session = Session()
-    for line in sys.stdin:
-        try:
-            answer = session.answer(json.loads(line))
-        except Exception as error:  # its words are the answer
-            words = str(error).strip().splitlines()
-            answer = {"error": f"{type(error).__name__}: {words[0] if words else 'no message'}"}
-        print(json.dumps(answer), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Session().answer)

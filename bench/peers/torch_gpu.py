@@ -16,16 +16,14 @@ interleaved with another program's:
     torch_gpu.py [cuda:0|cpu]
 """
 
-import json
 import sys
 import time
 
 import torch
 
 from torch_losses import COLUMNS, FUNCTIONS, Batch
+from torch_serve import serve
 
-# The answers' own stream; what libraries print goes elsewhere.
-answers, sys.stdout = sys.stdout, sys.stderr
 device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda:0")
 
 
@@ -227,16 +225,5 @@ class Session:
         raise ValueError(f"no op named {op}")
 
 
-def main():
-    session = Session()
-    for line in sys.stdin:
-        try:
-            answer = session.answer(json.loads(line))
-        except Exception as error:  # of a library, a compiler or a device: its words are the answer
-            words = str(error).strip().splitlines()
-            answer = {"error": f"{type(error).__name__}: {words[0] if words else 'no message'}"}
-        print(json.dumps(answer), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Session().answer)

@@ -4,7 +4,8 @@
 import { ADVANTAGE_FN, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { referenceAdvantages } from '../../test/reference/advantage.js';
 import { standsOnEdge } from '../../test/reference/index.js';
-import { generator, layOut, makeRewarded } from '../../test/support/draw.js';
+import { layOut, makeRewarded } from '../../test/support/draw.js';
+import { generator } from '../../test/support/random.js';
 import { type Family, subject } from '../../test/support/subject.js';
 
 const SEED = 20_251;

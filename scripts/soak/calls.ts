@@ -10,7 +10,7 @@ import {
   LossError,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
-import { generator as numbers } from '../../test/support/draw.js';
+import { generator as numbers } from '../../test/support/random.js';
 
 /** Numbers and choices at random from a seed. */
 export function generator(seed: number) {

@@ -7,7 +7,7 @@ import { writeFileSync } from 'node:fs';
 import { type EvaluationSettings, evaluateFiles, type PartWatcher } from '../../lib/cli/evaluation.js';
 import { lossSubject, objectiveSubject, type Subject } from '../../lib/cli/subject.js';
 import { ALGORITHM_TYPE, LossError, type ObjectiveConfig, POLICY_LOSS_FN } from '../../lib/index.js';
-import { generator } from '../support/draw.js';
+import { generator } from '../support/random.js';
 import { EXAMPLE, Files, fails, run, runJson } from './support.js';
 
 const RELATIVE = 1e-6;

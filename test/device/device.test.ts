@@ -27,6 +27,7 @@ import {
   referenceBatch,
   type Tensor,
 } from '../support/golden.js';
+import { generator } from '../support/random.js';
 import {
   type Computed,
   packedBatch,
@@ -290,11 +291,7 @@ describe(`batches on ${DEVICE}`, () => {
   it('agree with the CPU on a million tokens', async function () {
     this.timeout(600_000);
     const count = Number(process.env.POLICY_LOSS_TEST_TOKENS ?? 1_048_576);
-    let state = 7;
-    const random = () => {
-      state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-      return state / 2 ** 32;
-    };
+    const random = generator(7).uniform;
     const draw = (value: () => number) => Float32Array.from({ length: count }, value);
     const large: Batch = {
       shape: [count / 1024, 1024],

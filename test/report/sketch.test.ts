@@ -1,6 +1,7 @@
 /** Distributions in bounded room tell the same as the sorted values. */
 import assert from 'node:assert/strict';
 import { binsFor, Sketch } from '../../lib/cli/report/sketch.js';
+import { generator } from '../support/random.js';
 
 function sketchOf(values: Iterable<number>): Sketch {
   const sketch = new Sketch();
@@ -10,11 +11,8 @@ function sketchOf(values: Iterable<number>): Sketch {
 
 // A fixed sequence that looks random, as every run must see the same.
 function* sequence(count: number): Generator<number> {
-  let state = 1;
-  for (let i = 0; i < count; i++) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    yield state / 2 ** 32;
-  }
+  const { uniform } = generator(1);
+  for (let i = 0; i < count; i++) yield uniform();
 }
 
 describe('a sketch of a distribution', () => {

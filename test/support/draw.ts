@@ -8,6 +8,7 @@ import type { RewardedBatch } from '../reference/advantage.js';
 import { rowPositions } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
 import { fromHalf, type Half, toHalf } from './half.js';
+import { generator } from './random.js';
 import { type Family, FLOAT_COLUMNS, packedBatch, paddedBatch, type Subject } from './subject.js';
 
 export interface BatchSpec {
@@ -29,20 +30,6 @@ export const batchSpec: fc.Arbitrary<BatchSpec> = fc.record({
   mask: fc.constantFrom('ones', 'prefix', 'random', 'emptyrows', 'zero'),
   packed: fc.boolean(),
 });
-
-/** mulberry32: 32 bits of state are plenty here. */
-export function generator(seed: number) {
-  let state = seed >>> 0;
-  const uniform = () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let x = Math.imul(state ^ (state >>> 15), state | 1);
-    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
-    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32;
-  };
-  const normal = () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform());
-  const integer = (low: number, high: number) => low + Math.floor(uniform() * (high - low + 1));
-  return { uniform, normal, integer };
-}
 
 export function makeBatch(spec: BatchSpec): ReferenceBatch {
   const { uniform, normal, integer } = generator(spec.seed);

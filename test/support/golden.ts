@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import type { Batch } from '../../lib/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
-import { generator } from './draw.js';
+import { generator } from './random.js';
 
 export interface Tensor {
   dtype: 'float32' | 'float64' | 'bool' | 'int32' | 'int64';
