@@ -41,9 +41,10 @@ PL_FN float clip(float x, float low, float high) {
   return at_most(at_least(x, low), high);
 }
 
-// d clip(x) / dx: 1 inside and on the bounds, 0 outside.
+// d clip(x) / dx: 1 inside and on the bounds, 0 outside. One comparison where clip(x) is at hand; 0 for NaN,
+// which the factors beside it pass on.
 PL_FN float clip_derivative(float x, float low, float high) {
-  return x < low || x > high ? 0.0f : 1.0f;
+  return clip(x, low, high) == x ? 1.0f : 0.0f;
 }
 
 PL_FN float indicator(bool condition) {
@@ -69,14 +70,15 @@ PL_FN Reduced reduce(float x) {
   return {(x - n * ln2_high) - n * ln2_low, float_bits(shifted), n};
 }
 
-// e^r − 1 for a reduced r, but for r itself: an error of 5e-9, which e^r does not feel.
-PL_FN float exp_tail(float r) {
-  float p = 0.00139505381f;
-  p = p * r + 0.00836891774f;
-  p = p * r + 0.041666206f;
-  p = p * r + 0.166665182f;
-  p = p * r + 0.5f;
-  return p * (r * r);
+// scale·e^r for a reduced r; scale is a constant and a power of two. The polynomial's own error is 5e-9.
+PL_FN float exp_of_reduced(float r, float scale) {
+  float p = scale * 0.00139505381f;
+  p = p * r + scale * 0.00836891774f;
+  p = p * r + scale * 0.041666206f;
+  p = p * r + scale * 0.166665182f;
+  p = p * r + scale * 0.5f;
+  p = p * r + scale;
+  return p * r + scale;
 }
 
 // 2^(n + shift), where that is a normal number; 0 one below the least of them. Unsigned, as the bits of a NaN
@@ -89,14 +91,14 @@ PL_FN float power_of_two(int32_t n_bits, int32_t shift) {
 // e^x below 2 ulp, for |x| <= 87. The cheapest of the three.
 PL_FN float exp_bounded(float x) {
   const Reduced a = reduce(x);
-  return (exp_tail(a.r) + a.r + 1.0f) * power_of_two(a.n_bits, 0);
+  return exp_of_reduced(a.r, 1.0f) * power_of_two(a.n_bits, 0);
 }
 
 // e^x below 2 ulp, but 0 where it is below 1.7e-38: what losses use, where nothing that small is ever seen.
 // The factor of 2 lets one multiplication reach up to the largest number, and Infinity beyond.
 PL_FN float exp_flushed(float x) {
   const Reduced a = reduce(clip(x, -87.3f, 89.0f));
-  return ((exp_tail(a.r) + a.r) * 2.0f + 2.0f) * power_of_two(a.n_bits, -1);
+  return exp_of_reduced(a.r, 2.0f) * power_of_two(a.n_bits, -1);
 }
 
 // e^x below 2 ulp over all float32: where 2^(n − 1) would be no normal number it comes in two factors, so
@@ -105,8 +107,7 @@ PL_FN float exp(float x) {
   const float bounded = clip(x, -104.0f, 89.0f);
   const Reduced a = reduce(bounded);
   const bool low = bounded < -86.5f;
-  return ((exp_tail(a.r) + a.r) * 2.0f + 2.0f) * power_of_two(a.n_bits, low ? 63 : -1) *
-         (low ? 5.42101086e-20f : 1.0f);
+  return exp_of_reduced(a.r, 2.0f) * power_of_two(a.n_bits, low ? 63 : -1) * (low ? 5.42101086e-20f : 1.0f);
 }
 
 // e^x as exp_flushed() has it, and e^x − 1 − x without the cancellation near 0, where KL estimators live:
