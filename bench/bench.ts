@@ -13,6 +13,7 @@ import { parseArgs } from 'node:util';
 import { bars, barsTable } from './lib/bars.js';
 import { eventLoopTable, timeEventLoop } from './lib/event-loop.js';
 import {
+  CACHED,
   checkPeers,
   contendersTable,
   functionsTable,
@@ -112,8 +113,8 @@ if (objective) {
 }
 
 if (cores > 1) {
-  report.threads = await timeThreads(works, LARGE, rounds);
-  print(threadsTable(report.threads, LARGE));
+  report.threads = await timeThreads(works, CACHED, rounds);
+  print(threadsTable(report.threads, CACHED));
 }
 
 report.layouts = await timeLayouts(works, LARGE, rounds);

@@ -10,6 +10,7 @@ import { type Gradients, gradientsOf, type Work } from './works.js';
 
 /** The smallest one is for computeSync(); the largest has more than the caches hold. */
 export const SMALL: Shape = [8, 512];
+export const CACHED: Shape = [256, 1024];
 export const MIDDLE: Shape = [512, 2048];
 export const LARGE: Shape = [1024, 4096];
 

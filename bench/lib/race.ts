@@ -1,5 +1,6 @@
 // Times contenders against one another: in each round every one has its turn, so that what else the machine does meets
 // them alike.
+import { setTimeout } from 'node:timers/promises';
 
 /** What one contender took, in milliseconds. */
 export interface Sample {
@@ -17,8 +18,14 @@ export interface Contender {
   time(calls: number): number[] | Promise<number[]>;
 }
 
-/** Where a call takes longer, what lies in the caches before it does not matter, and its turn has no uncounted call. */
+/** Where a call takes longer, what lies in the caches before it does not matter, and its turn has no uncounted calls. */
 const LONG = 200;
+const UNCOUNTED = 2;
+/**
+ * Milliseconds between two turns, in which the one before finishes what it has left behind: garbage that is collected on
+ * the cores of the next one, threads that have yet to fall asleep.
+ */
+const PAUSE = 30;
 /** A turn has as many calls as fit in so many milliseconds, from 1 to MOST_CALLS. */
 const TURN = 15;
 const MOST_CALLS = 200;
@@ -28,7 +35,7 @@ const FEWEST = 5;
 
 /**
  * The contenders in turns, as many rounds as are asked for; those whose turns are long sit out some of them. The first
- * round is not counted, nor is the first call of each turn, which finds the caches as another contender left them.
+ * round is not counted, nor are the first calls of each turn, which find the caches as another contender left them.
  */
 export async function race(
   contenders: readonly Contender[],
@@ -42,6 +49,7 @@ export async function race(
     for (const entrant of order) {
       const { contender, uncounted, calls, turns } = entrant;
       if (Math.floor(((round + 1) * turns) / rounds) === Math.floor((round * turns) / rounds)) continue;
+      await setTimeout(PAUSE);
       const times = await contender.time(uncounted + calls);
       entrant.times.push(...times.slice(uncounted));
     }
@@ -60,7 +68,7 @@ interface Entrant {
 async function warmUp(contender: Contender, rounds: number): Promise<Entrant> {
   const [first] = await contender.time(1);
   const typical = first! > LONG ? first! : summarise(await contender.time(3)).median;
-  const uncounted = typical > LONG ? 0 : 1;
+  const uncounted = typical > LONG ? 0 : UNCOUNTED;
   const calls = Math.min(Math.max(Math.floor(TURN / typical), 1), MOST_CALLS);
   const fit = Math.floor(BUDGET / (typical * (uncounted + calls)));
   const turns = Math.min(Math.max(fit, FEWEST), rounds);

@@ -79,11 +79,13 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
 
 int64_t Evaluation::next_phase() {
   ++phase_;
-  if (phase_ == 1 && !work_.chunks.empty()) return static_cast<int64_t>(work_.chunks.size());
+  const bool computes = !function_->function().counts_only();
+  const bool counted = computes || outputs_.counts;
+  if (phase_ == 1 && counted && !work_.chunks.empty()) return static_cast<int64_t>(work_.chunks.size());
   if (phase_ <= 2) {
     phase_ = 2;
     weights();
-    const bool tokens_wanted = !function_->function().counts_only() || outputs_.grad || outputs_.grad_entropy;
+    const bool tokens_wanted = computes || outputs_.grad || outputs_.grad_entropy;
     if (!work_.chunks.empty() && tokens_wanted && !check_abort())
       return static_cast<int64_t>(work_.chunks.size());
   }

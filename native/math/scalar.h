@@ -41,27 +41,37 @@ PL_FN float clip(float x, float low, float high) {
   return at_most(at_least(x, low), high);
 }
 
-// d clip(x) / dx: 1 inside and on the bounds, 0 outside. One comparison where clip(x) is at hand; 0 for NaN,
-// which the factors beside it pass on.
-PL_FN float clip_derivative(float x, float low, float high) {
-  return clip(x, low, high) == x ? 1.0f : 0.0f;
+// Whether a clip has changed x; not NaN, which it passes on.
+PL_FN bool is_clipped(float x, float clipped) {
+  return (x < clipped) | (x > clipped);
 }
 
+// d clip(x) / dx: 1 inside and on the bounds, 0 outside.
+PL_FN float clip_derivative(float x, float low, float high) {
+  return is_clipped(x, clip(x, low, high)) ? 0.0f : 1.0f;
+}
+
+// What adds nothing to a sum: −0 leaves every number as it is, even −0, so that compilers can leave the
+// addition out.
+constexpr float kNothing = -0.0f;
+
+// What a token adds to the count of those that it holds for.
 PL_FN float indicator(bool condition) {
-  return condition ? 1.0f : 0.0f;
+  return condition ? 1.0f : kNothing;
 }
 
 // x = n·ln 2 + r with |r| <= ln2/2, for |x| up to 104.
 struct Reduced {
   float r;
-  int32_t n_bits;  // n in its low 9 bits, something else above
+  int32_t exponent;  // n + bias in its low 9 bits, something else above
   float n;
 };
 
-PL_FN Reduced reduce(float x) {
+// bias is a constant.
+PL_FN Reduced reduce(float x, int bias) {
   const float log2_e = 1.44269504f;
-  const float round_to_integer =
-      12582912.0f;  // 1.5·2^23: adding it leaves the rounded integer in the low bits
+  // 1.5·2^23: adding it leaves the rounded integer in the low bits, and the bias with it.
+  const float round_to_integer = 12582912.0f + static_cast<float>(bias);
   // ln 2 in two parts; the first has 9 trailing zero bits, hence n·ln2_high is exact.
   const float ln2_high = 0.693145752f;
   const float ln2_low = 1.42860677e-6f;
@@ -81,33 +91,33 @@ PL_FN float exp_of_reduced(float r, float scale) {
   return p * r + scale;
 }
 
-// 2^(n + shift), where that is a normal number; 0 one below the least of them. Unsigned, as the bits of a NaN
+// The power of two with this exponent as float32 has it: 127 for 1; 0 for 0. Unsigned, as the bits of a NaN
 // may be any, and their sum more than int32_t holds.
-PL_FN float power_of_two(int32_t n_bits, int32_t shift) {
-  const uint32_t bits = (static_cast<uint32_t>(n_bits) << 23) + (static_cast<uint32_t>(127 + shift) << 23);
-  return bits_float(static_cast<int32_t>(bits));
+PL_FN float power_of_two(int32_t exponent, uint32_t more = 0) {
+  return bits_float(static_cast<int32_t>((static_cast<uint32_t>(exponent) << 23) + (more << 23)));
 }
 
 // e^x below 2 ulp, for |x| <= 87. The cheapest of the three.
 PL_FN float exp_bounded(float x) {
-  const Reduced a = reduce(x);
-  return exp_of_reduced(a.r, 1.0f) * power_of_two(a.n_bits, 0);
+  const Reduced a = reduce(x, 127);
+  return exp_of_reduced(a.r, 1.0f) * power_of_two(a.exponent);
 }
 
 // e^x below 2 ulp, but 0 where it is below 1.7e-38: what losses use, where nothing that small is ever seen.
 // The factor of 2 lets one multiplication reach up to the largest number, and Infinity beyond.
 PL_FN float exp_flushed(float x) {
-  const Reduced a = reduce(clip(x, -87.3f, 89.0f));
-  return exp_of_reduced(a.r, 2.0f) * power_of_two(a.n_bits, -1);
+  const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
+  return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
 // e^x below 2 ulp over all float32: where 2^(n − 1) would be no normal number it comes in two factors, so
 // that results down to the smallest subnormal come out by themselves.
 PL_FN float exp(float x) {
   const float bounded = clip(x, -104.0f, 89.0f);
-  const Reduced a = reduce(bounded);
+  const Reduced a = reduce(bounded, 126);
   const bool low = bounded < -86.5f;
-  return exp_of_reduced(a.r, 2.0f) * power_of_two(a.n_bits, low ? 63 : -1) * (low ? 5.42101086e-20f : 1.0f);
+  return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent, low ? 64u : 0u) *
+         (low ? 5.42101086e-20f : 1.0f);
 }
 
 // e^x as exp_flushed() has it, and e^x − 1 − x without the cancellation near 0, where KL estimators live:
@@ -116,7 +126,7 @@ struct Exponential {
   float value, residual;
 };
 PL_FN Exponential exp_and_residual(float x) {
-  const Reduced a = reduce(clip(x, -87.3f, 89.0f));
+  const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
   float p = 1.99076356e-4f;
   p = p * a.r + 1.39336882e-3f;
   p = p * a.r + 8.33328627e-3f;
@@ -124,7 +134,7 @@ PL_FN Exponential exp_and_residual(float x) {
   p = p * a.r + 1.66666672e-1f;
   p = p * a.r + 0.5f;
   const float tail = p * (a.r * a.r);
-  const float whole = ((tail + a.r) * 2.0f + 2.0f) * power_of_two(a.n_bits, -1);
+  const float whole = ((tail + a.r) * 2.0f + 2.0f) * power_of_two(a.exponent);
   return {whole, a.n == 0.0f ? tail : whole - 1.0f - x};
 }
 PL_FN float exp_residual(float x) {
