@@ -11,6 +11,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { bars, barsTable } from './lib/bars.js';
+import { timeCores } from './lib/cores.js';
 import { eventLoopTable, timeEventLoop } from './lib/event-loop.js';
 import {
   CACHED,
@@ -113,7 +114,9 @@ if (objective) {
 }
 
 if (cores > 1) {
+  const before = await timeCores(rounds);
   report.threads = await timeThreads(works, CACHED, rounds);
+  report.cores = Math.min(before, await timeCores(rounds));
   print(threadsTable(report.threads, CACHED));
 }
 

@@ -110,7 +110,9 @@ function threads(report: Report): Bar {
     name,
     '≥ 1.8',
     worst && {
-      measured: `least ${digits(worst.gain)} (${worst.id}); ${count} of ${gains.length} have it`,
+      measured:
+        `least ${digits(worst.gain)} (${worst.id}); ${count} of ${gains.length} have it; ` +
+        `calls that share nothing ${digits(report.cores ?? Number.NaN)}`,
       met: worst.gain >= 1.8,
     },
   );

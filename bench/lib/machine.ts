@@ -38,11 +38,16 @@ export function slug({ cpu, isa }: Machine): string {
   return words.replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-|-$/g, '');
 }
 
-// The module that is loaded, as Node keeps it.
-function describeBinary(): Machine['binary'] {
+/** The path of the module that is loaded, as Node keeps it. */
+export function nativePath(): string {
   const { cache } = createRequire(import.meta.url);
   const path = Object.keys(cache).find((name) => /policy[-_]loss[^/\\]*\.node$/.test(name));
   if (path === undefined) throw new Error('no native module of policy-loss is loaded');
+  return path;
+}
+
+function describeBinary(): Machine['binary'] {
+  const path = nativePath();
   return {
     file: basename(path),
     from: /[/\\]prebuilds[/\\]/.test(path) ? 'a prebuilt binary' : 'a build from source',
