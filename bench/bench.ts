@@ -116,7 +116,7 @@ if (objective) {
 if (cores > 1) {
   const before = await timeCores(rounds);
   report.threads = await timeThreads(works, CACHED, rounds);
-  report.cores = Math.min(before, await timeCores(rounds));
+  report.cores = { before, after: await timeCores(rounds) };
   print(threadsTable(report.threads, CACHED));
 }
 

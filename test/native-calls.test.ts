@@ -1,5 +1,7 @@
 /** The native module called without lib/: what would have it read where there is nothing is refused. */
 import assert from 'node:assert/strict';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import type { NativeBatch } from '../binding.js';
 import { native } from '../lib/native.js';
 
@@ -43,4 +45,43 @@ describe('native calls', () => {
       };
       assert.throws(() => native.evaluateSync(fn, bad, call), TypeError);
     });
+
+  it('a getter that makes calls of its own in the midst of one: both give their numbers', async () => {
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc') as () => void;
+    const tokens = 4096;
+    const call = () => ({
+      values: new Float64Array(2),
+      grad: new Float32Array(tokens),
+      gradEntropy: undefined,
+      mu: 0,
+      klCoef: 0,
+      entropyCoef: 0,
+      abort: undefined,
+    });
+    const inners = [
+      () => native.evaluateSync(fn, batch(tokens, {}), call()),
+      () => native.evaluate(fn, batch(tokens, {}), call()),
+    ];
+    for (const inner of inners)
+      for (let time = 0; time < 20; time++) {
+        let made: unknown;
+        const outer = {
+          ...call(),
+          get gradStays() {
+            made = inner();
+            collect();
+            return false;
+          },
+        };
+        const input = batch(tokens, {});
+        const promise = native.evaluate(fn, input, outer);
+        for (const { buffer } of [input.data[0], input.data[3], outer.grad] as Float32Array<ArrayBuffer>[])
+          structuredClone(buffer, { transfer: [buffer] });
+        collect();
+        await promise;
+        await made;
+        assert.equal(outer.values[0], 0);
+      }
+  });
 });

@@ -112,7 +112,7 @@ function threads(report: Report): Bar {
     worst && {
       measured:
         `least ${digits(worst.gain)} (${worst.id}); ${count} of ${gains.length} have it; ` +
-        `calls that share nothing ${digits(report.cores ?? Number.NaN)}`,
+        `calls that share nothing ${digits(report.cores!.before)} before and ${digits(report.cores!.after)} after`,
       met: worst.gain >= 1.8,
     },
   );
@@ -186,9 +186,11 @@ function halves({ dtypes }: Report): Bar {
   return bar(
     name,
     '≥ 1.3',
-    worst && {
-      measured: `least ${digits(worst.gain)} (${worst.id}; its floor ${digits(worst.floor)}); ${count} of ${bound.length} have it`,
-      met: worst.gain >= 1.3,
-    },
+    dtypes && !worst
+      ? { measured: 'none is bound by memory', met: true }
+      : worst && {
+          measured: `least ${digits(worst.gain)} (${worst.id}; its floor ${digits(worst.floor)}); ${count} of ${bound.length} have it`,
+          met: worst.gain >= 1.3,
+        },
   );
 }

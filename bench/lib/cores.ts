@@ -1,6 +1,7 @@
 // What a second core adds on this machine at this time: small calls on one thread, and then on two at once that share
 // nothing, each with arrays in its own core's caches. Where others use the machine it is less than twice as much, and no
 // call that is split among the cores can gain more.
+import { once } from 'node:events';
 import { createRequire } from 'node:module';
 import { Worker } from 'node:worker_threads';
 import { nativePath } from './machine.js';
@@ -31,12 +32,14 @@ export async function timeCores(rounds: number): Promise<number> {
   const state = new Int32Array(new SharedArrayBuffer(4));
   const loop = `const { state, path } = require('node:worker_threads').workerData;
     const work = (${PREPARE})(require(path));
+    require('node:worker_threads').parentPort.postMessage('ready');
     for (;;) {
       Atomics.wait(state, 0, ${IDLE});
       work();
       Atomics.store(state, 0, ${IDLE});
     }`;
   const worker = new Worker(loop, { eval: true, workerData: { state, path } });
+  await once(worker, 'message'); // or its error, which nobody could hear while this thread waits for a call's end
   const prepare = new Function(`return ${PREPARE}`)() as (native: unknown) => () => void;
   const work = prepare(createRequire(import.meta.url)(path));
   const one = contenderAtOnce('one', work);

@@ -35,8 +35,8 @@ export interface Report {
   advantages?: Times;
   /** By function. */
   threads?: Record<string, Times>;
-  /** By how much two cores were faster than one just then, of calls that share nothing. */
-  cores?: number;
+  /** By how much two cores were faster than one before and after these, of calls that share nothing. */
+  cores?: { before: number; after: number };
   layouts?: Record<string, Times>;
   dtypes?: Record<string, Times>;
   /** By function: bytes that the process grew by at most while compute() ran. */

@@ -90,7 +90,7 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   /**
    * The loss, its metrics and, where asked for, its gradient, computed on the pool's threads while the event
-   * loop goes on. The batch's arrays must not be transferred before the promise settles.
+   * loop goes on. On Windows, the batch's arrays must not be transferred before the promise settles (SECURITY.md).
    *
    * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`,
    * `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.

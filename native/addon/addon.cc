@@ -150,6 +150,7 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
 
 // traffic(function, batch, call)
 Napi::Value traffic(const Napi::CallbackInfo& info) {
+  const ReadForLater reading(info.Env());
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
     const BatchView batch = read_batch(info[1].As<Napi::Object>());
@@ -252,12 +253,12 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("createFunction", create_function);
   add("valueNames", function_value_names);
   add("evaluate", [](const Napi::CallbackInfo& info) {
-    const ReadForLater reading;
+    const ReadForLater reading(info.Env());
     return evaluate(info, true);
   });
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
   add("kl", [](const Napi::CallbackInfo& info) {
-    const ReadForLater reading;
+    const ReadForLater reading(info.Env());
     return kl(info, true);
   });
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
@@ -266,7 +267,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("createAdvantage", create_advantage);
   add("advantageValueNames", advantage_names);
   add("advantages", [](const Napi::CallbackInfo& info) {
-    const ReadForLater reading;
+    const ReadForLater reading(info.Env());
     return compute_advantages(info, true);
   });
   add("advantagesSync", [](const Napi::CallbackInfo& info) { return compute_advantages(info, false); });

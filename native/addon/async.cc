@@ -5,10 +5,13 @@
 namespace policy_loss::addon {
 
 Instance::Instance(Napi::Env env) {
-  const Napi::Object weak = env.Global().Get("WeakMap").As<Napi::Function>().New({});
-  second_buffers_ = Napi::Persistent(weak);
-  get_second_ = Napi::Persistent(weak.Get("get").As<Napi::Function>());
-  set_second_ = Napi::Persistent(weak.Get("set").As<Napi::Function>());
+  const Napi::Object map = env.Global().Get("WeakMap").As<Napi::Function>().New({});
+  second_buffers_ = Napi::Persistent(map);
+  get_second_ = Napi::Persistent(map.Get("get").As<Napi::Function>());
+  set_second_ = Napi::Persistent(map.Get("set").As<Napi::Function>());
+  const Napi::Function weak = env.Global().Get("WeakRef").As<Napi::Function>();
+  weak_reference_ = Napi::Persistent(weak);
+  dereference_ = Napi::Persistent(weak.Get("prototype").As<Napi::Object>().Get("deref").As<Napi::Function>());
   const Napi::String name = Napi::String::New(env, "policy-loss");
   napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, deliver,
                                   &deliver_);
@@ -67,22 +70,20 @@ void Instance::close(void* data) {
 }
 
 Napi::Value Instance::second_buffer_of(napi_value buffer) {
-  const Napi::Value known = get_second_.Call(second_buffers_.Value(), {buffer});
+  const Napi::Object map = second_buffers_.Value();
+  const Napi::Value weak = get_second_.Call(map, {buffer});
+  const Napi::Value known = weak.IsUndefined() ? weak : dereference_.Call(weak, {});
   const napi_value made = known.IsUndefined() ? second_buffer(buffer) : nullptr;
   if (!made) return known;
-  set_second_.Call(second_buffers_.Value(), {buffer, made});
+  set_second_.Call(map, {buffer, weak_reference_.New({made})});
   return Napi::Value(known.Env(), made);
 }
 
 Napi::Value hold(const Napi::CallbackInfo& info) {
   Napi::Array arguments = Napi::Array::New(info.Env(), info.Length());
   for (uint32_t i = 0; i < info.Length(); ++i) arguments.Set(i, info[i]);
-  Instance& instance = Instance::of(info.Env());
-  for (const napi_value buffer : noted_buffers()) {
-    bool may_be_transferred = false;  // what is shared cannot
-    napi_is_arraybuffer(info.Env(), buffer, &may_be_transferred);
-    if (may_be_transferred) arguments.Set(arguments.Length(), instance.second_buffer_of(buffer));
-  }
+  if (const ReadForLater* reading = ReadForLater::current())
+    arguments.Set(arguments.Length(), reading->kept());
   return arguments;
 }
 

@@ -43,17 +43,17 @@ class Instance {
   Napi::Value start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                     const std::function<void(Job*)>& begin);
 
-  // A second buffer on the memory of this one, made once for each: see keep.h. Undefined where there can be
-  // none.
+  // A second buffer on the memory of this one, one for all calls under way: see keep.h. Undefined where there
+  // can be none.
   Napi::Value second_buffer_of(napi_value buffer);
 
  private:
   static void deliver(napi_env env, napi_value, void* context, void* data);
   static void close(void* instance);
 
-  // JavaScript's own: each buffer's second one, for as long as the first one lives.
+  // A WeakMap of JavaScript's from each buffer to a WeakRef of its second one, which only calls hold.
   Napi::ObjectReference second_buffers_;
-  Napi::FunctionReference get_second_, set_second_;
+  Napi::FunctionReference get_second_, set_second_, weak_reference_, dereference_;
 
   napi_threadsafe_function deliver_ = nullptr;
   int undelivered_ = 0;  // of this thread only

@@ -253,7 +253,7 @@ Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Plac
 
 // upload(device, batch, abort?, inputs?): see binding.d.ts.
 Napi::Value upload(const Napi::CallbackInfo& info) {
-  const ReadForLater reading;
+  const ReadForLater reading(info.Env());
   return guarded(info, [&] {
     auto work = std::make_shared<Work>();
     auto resident = std::make_shared<ResidentHandle>();

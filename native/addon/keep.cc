@@ -1,5 +1,7 @@
 #include "addon/keep.h"
 
+#include "addon/async.h"
+
 #if defined(_WIN32)
 #include <windows.h>
 #else
@@ -9,23 +11,25 @@
 namespace policy_loss::addon {
 namespace {
 
-thread_local bool noting = false;
-thread_local std::vector<napi_value> noted;
+thread_local ReadForLater* innermost = nullptr;
 
 }  // namespace
 
-ReadForLater::ReadForLater() {
-  noting = true;
+ReadForLater::ReadForLater(Napi::Env env) : outer_(innermost), kept_(Napi::Array::New(env)) {
+  innermost = this;
 }
 ReadForLater::~ReadForLater() {
-  noting = false;
-  noted.clear();
+  innermost = outer_;
 }
-void note_buffer(napi_value buffer) {
-  if (noting) noted.push_back(buffer);
+ReadForLater* ReadForLater::current() {
+  return innermost;
 }
-const std::vector<napi_value>& noted_buffers() {
-  return noted;
+
+void ReadForLater::read(napi_value buffer) {
+  const Napi::Env env = kept_.Env();
+  bool may_be_transferred = false;  // what is shared cannot
+  napi_is_arraybuffer(env, buffer, &may_be_transferred);
+  if (may_be_transferred) kept_.Set(kept_.Length(), Instance::of(env).second_buffer_of(buffer));
 }
 
 #if defined(_WIN32)

@@ -4,8 +4,6 @@
 
 #include <napi.h>
 
-#include <vector>
-
 namespace policy_loss::addon {
 
 // An ArrayBuffer of its own on the memory of this one: whoever holds it keeps the memory, even where the
@@ -13,19 +11,25 @@ namespace policy_loss::addon {
 // has not the functions of V8 that this needs.
 napi_value second_buffer(napi_value buffer);
 
-// While one lives, this thread notes down the buffers of the arrays that it reads, for work that goes on
-// later.
+// While one lives, the arrays that this thread reads are for work that goes on later, and their memory is
+// kept. A getter of the caller's may make calls of its own in the midst of it, for later or not.
 class ReadForLater {
  public:
-  ReadForLater();
+  explicit ReadForLater(Napi::Env env);
   ~ReadForLater();
   ReadForLater(const ReadForLater&) = delete;
-};
 
-// Notes a buffer down, where one is wanted.
-void note_buffer(napi_value buffer);
-// Those noted down so far.
-const std::vector<napi_value>& noted_buffers();
+  // The innermost of this thread, null where there is none.
+  static ReadForLater* current();
+
+  void read(napi_value buffer);
+  // Second buffers of those that were read.
+  Napi::Array kept() const { return kept_; }
+
+ private:
+  ReadForLater* const outer_;
+  Napi::Array kept_;
+};
 
 // Leaves the addon in the process to its end: its own threads go on.
 void stay_loaded();

@@ -121,7 +121,8 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
   if (napi_get_typedarray_info(env, value, &found, &found_length, &data, &buffer, nullptr) != napi_ok ||
       found != type || static_cast<int64_t>(found_length) != length)
     refuse(env, std::string(what) + " is not the array it should be");
-  if (length > 0) note_buffer(buffer);
+  ReadForLater* const later = ReadForLater::current();
+  if (later && length > 0) later->read(buffer);
   // An empty array may have no memory, and is there all the same.
   static double nothing = 0;
   return length > 0 ? data : &nothing;
