@@ -84,9 +84,7 @@ Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Repo
 
 Napi::Value create_function(const Napi::CallbackInfo& info) {
   Function function = read_function(info[0].As<Napi::Object>());
-  auto* handle = new FunctionHandle(std::make_shared<cpu::PreparedFunction>(std::move(function)));
-  return Napi::External<FunctionHandle>::New(info.Env(), handle,
-                                             [](Napi::Env, FunctionHandle* h) { delete h; });
+  return owned<FunctionHandle>(info.Env(), std::make_shared<cpu::PreparedFunction>(std::move(function)));
 }
 
 const FunctionHandle& function_of(const Napi::Value& value) {
@@ -181,9 +179,7 @@ Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
 }
 
 Napi::Value create_advantage(const Napi::CallbackInfo& info) {
-  auto* function = new AdvantageFunction(read_advantage_function(info[0].As<Napi::Object>()));
-  return Napi::External<AdvantageFunction>::New(info.Env(), function,
-                                                [](Napi::Env, AdvantageFunction* f) { delete f; });
+  return owned(info.Env(), read_advantage_function(info[0].As<Napi::Object>()));
 }
 
 const AdvantageFunction& advantage_of(const Napi::Value& value) {

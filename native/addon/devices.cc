@@ -278,10 +278,7 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
             made, [](const cuda::Resident* r) { cuda::release(const_cast<cuda::Resident*>(r)); });
       return status;
     };
-    work->value = [resident](Napi::Env env) {
-      return Napi::External<ResidentHandle>::New(env, new ResidentHandle(*resident),
-                                                 [](Napi::Env, ResidentHandle* handle) { delete handle; });
-    };
+    work->value = [resident](Napi::Env env) { return owned<ResidentHandle>(env, *resident); };
     return perform(info, work, true);
   });
 }

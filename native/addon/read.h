@@ -21,6 +21,16 @@ using FunctionHandle = std::shared_ptr<const cpu::PreparedFunction>;
 // An error with one of the codes of lib/errors.ts.
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
 
+// A value of JavaScript's that owns this. There is none where the thread that would own it is being
+// terminated.
+template <class T>
+Napi::Value owned(Napi::Env env, T thing) {
+  auto kept = std::make_unique<T>(std::move(thing));
+  const auto value = Napi::External<T>::New(env, kept.get(), [](Napi::Env, T* last) { delete last; });
+  kept.release();
+  return value;
+}
+
 Function read_function(const Napi::Object& spec);
 AdvantageFunction read_advantage_function(const Napi::Object& spec);
 int read_estimator(const Napi::Value& name);
