@@ -14,8 +14,9 @@ struct LowVarKl {
     const float bounded = clip(delta, -20.0f, 20.0f);
     const float value = exp_residual(bounded);
     const float bounded_value = clip(value, -10.0f, 10.0f);
-    const bool flat = is_clipped(delta, bounded) | is_clipped(value, bounded_value);
-    return {bounded_value, flat ? 0.0f : -(value + bounded)};
+    const bool far = is_clipped(delta, bounded);
+    const bool large = is_clipped(value, bounded_value);
+    return {bounded_value, far | large ? 0.0f : -(value + bounded)};
   }
 };
 
