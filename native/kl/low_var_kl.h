@@ -13,10 +13,8 @@ struct LowVarKl {
     const float delta = ref_logprob - logprob;
     const float bounded = clip(delta, -20.0f, 20.0f);
     const float value = exp_residual(bounded);
-    const float bounded_value = clip(value, -10.0f, 10.0f);
-    const bool far = is_clipped(delta, bounded);
-    const bool large = is_clipped(value, bounded_value);
-    return {bounded_value, far | large ? 0.0f : -(value + bounded)};
+    return {clip(value, -10.0f, 10.0f), -(value + bounded) * clip_derivative(delta, -20.0f, 20.0f) *
+                                            clip_derivative(value, -10.0f, 10.0f)};
   }
 };
 

@@ -23,7 +23,7 @@ struct ImportanceSampling {
     const float bounded = clip(d, -20.0f, 20.0f);
     const float ratio = exp_bounded(bounded);
     const float value = -t.advantage * ratio;
-    return {value, is_clipped(d, bounded) ? 0.0f : value, ratio, -bounded};
+    return {value, value * clip_derivative(d, -20.0f, 20.0f), ratio, -bounded};
   }
 };
 

@@ -43,9 +43,9 @@ struct Ppo {
     const float upper = unclipped < clipped ? clipped : unclipped;
     const float lower = -t.advantage * dual;
     const bool at_lower = (t.advantage < 0.0f) & (upper > lower);
-    const bool flat = at_lower | (unclipped < clipped) | is_clipped(d, bounded);
-    return {at_lower ? lower : upper, flat ? 0.0f : unclipped, indicator(unclipped < clipped),
-            indicator(at_lower), -bounded};
+    const bool flat = at_lower | (unclipped < clipped);
+    return {at_lower ? lower : upper, flat ? 0.0f : unclipped * clip_derivative(d, -20.0f, 20.0f),
+            indicator(unclipped < clipped), indicator(at_lower), -bounded};
   }
 };
 
