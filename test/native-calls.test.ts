@@ -21,6 +21,16 @@ function batch(tokens: number, over: Partial<Record<keyof NativeBatch, unknown>>
   } as NativeBatch;
 }
 
+const call = (tokens: number) => ({
+  values: new Float64Array(2),
+  grad: new Float32Array(tokens),
+  gradEntropy: undefined,
+  mu: 0,
+  klCoef: 0,
+  entropyCoef: 0,
+  abort: undefined,
+});
+
 describe('native calls', () => {
   const cases: Record<string, NativeBatch> = {
     'a dtype that there is not': batch(6, {
@@ -34,40 +44,22 @@ describe('native calls', () => {
   for (const [what, bad] of Object.entries(cases))
     it(`${what}: refused`, () => {
       const tokens = bad.mask!.length;
-      const call = {
-        values: new Float64Array(2),
-        grad: new Float32Array(tokens),
-        gradEntropy: undefined,
-        mu: 0,
-        klCoef: 0,
-        entropyCoef: 0,
-        abort: undefined,
-      };
-      assert.throws(() => native.evaluateSync(fn, bad, call), TypeError);
+      assert.throws(() => native.evaluateSync(fn, bad, call(tokens)), TypeError);
     });
 
   it('a getter that makes calls of its own in the midst of one: both give their numbers', async () => {
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as () => void;
     const tokens = 4096;
-    const call = () => ({
-      values: new Float64Array(2),
-      grad: new Float32Array(tokens),
-      gradEntropy: undefined,
-      mu: 0,
-      klCoef: 0,
-      entropyCoef: 0,
-      abort: undefined,
-    });
     const inners = [
-      () => native.evaluateSync(fn, batch(tokens, {}), call()),
-      () => native.evaluate(fn, batch(tokens, {}), call()),
+      () => native.evaluateSync(fn, batch(tokens, {}), call(tokens)),
+      () => native.evaluate(fn, batch(tokens, {}), call(tokens)),
     ];
     for (const inner of inners)
       for (let time = 0; time < 20; time++) {
         let made: unknown;
         const outer = {
-          ...call(),
+          ...call(tokens),
           get gradStays() {
             made = inner();
             collect();

@@ -236,6 +236,13 @@ Napi::Value cpu_device(const Napi::CallbackInfo& info) {
   return device;
 }
 
+// The form of a call that gives a promise.
+template <Napi::Value (*call)(const Napi::CallbackInfo&, bool)>
+Napi::Value later(const Napi::CallbackInfo& info) {
+  const ReadForLater reading(info.Env());
+  return call(info, true);
+}
+
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   if (!cpu::target())
     throw Napi::Error::New(env,
@@ -248,24 +255,15 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("version", POLICY_LOSS_VERSION);
   add("createFunction", create_function);
   add("valueNames", function_value_names);
-  add("evaluate", [](const Napi::CallbackInfo& info) {
-    const ReadForLater reading(info.Env());
-    return evaluate(info, true);
-  });
+  add("evaluate", later<evaluate>);
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
-  add("kl", [](const Napi::CallbackInfo& info) {
-    const ReadForLater reading(info.Env());
-    return kl(info, true);
-  });
+  add("kl", later<kl>);
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
   add("evaluateHost", evaluate_host);
   add("traffic", traffic);
   add("createAdvantage", create_advantage);
   add("advantageValueNames", advantage_names);
-  add("advantages", [](const Napi::CallbackInfo& info) {
-    const ReadForLater reading(info.Env());
-    return compute_advantages(info, true);
-  });
+  add("advantages", later<compute_advantages>);
   add("advantagesSync", [](const Napi::CallbackInfo& info) { return compute_advantages(info, false); });
   add("softGate", soft_gate);
   add("setThreads", set_threads);

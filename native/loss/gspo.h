@@ -45,8 +45,8 @@ struct Gspo {
   PL_FN TokenTerm token(const Row& row, const Token& t) const {
     const float unclipped = -t.advantage * row.ratio;
     const float clipped = -t.advantage * row.clipped_ratio;
-    const bool clips = unclipped < clipped;
-    return {clips ? clipped : unclipped, clips ? 0.0f : unclipped, indicator(clips),
+    const bool is_clipped = unclipped < clipped;
+    return {is_clipped ? clipped : unclipped, is_clipped ? 0.0f : unclipped, indicator(is_clipped),
             t.old_logprob - t.logprob};
   }
 };

@@ -64,7 +64,7 @@ float64 above the few tokens that a loop takes at once; losses and metrics are f
 ## Everywhere
 
 - Under the mask nothing is read: NaN and Infinity there change nothing, and the gradient is exactly 0.
-- Unmasked NaN gives a NaN loss. Unmasked Infinity, and what overflows beyond 3.4·10³⁸, goes on as float32 arithmetic has it, to
+- Unmasked NaN gives NaN. Unmasked Infinity, and what overflows beyond 3.4·10³⁸, goes on as float32 arithmetic has it, to
   ±Infinity or NaN; it is no error, but for rewards, values and baselines, which must be finite.
 - 16-bit columns are widened exactly; Float64Array and numbers are rounded to float32 once, rewards not at all.
 - Where an exponential is below the smallest normal float32 (e^−87.3), it is 0.
