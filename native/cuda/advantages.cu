@@ -111,9 +111,9 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   pass_.state = room<AdvantageState>(1);
   check(cudaMemsetAsync(pass_.state, 0, sizeof(AdvantageState), context.compute()));
   if (shape_ != AdvantageShape::kGroup || per_token)
-    pass_.advantages = room<float>(whole_quads(pass_.tokens));
+    pass_.advantages = room<float>(whole_chunks(pass_.tokens));
   if (shape_ == AdvantageShape::kRecurrence && returns)
-    pass_.returns = room<float>(whole_quads(pass_.tokens));
+    pass_.returns = room<float>(whole_chunks(pass_.tokens));
   switch (shape_) {
     case AdvantageShape::kGroup:
       with_advantage(
@@ -150,7 +150,7 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   if (needs_facts) {
     pass_.parts = parts<RowPart>();
     pass_.facts = room<double>(rows_);
-    launch(fact_kernel, context_.grid_of_warps(pass_.spans), pass_);
+    launch(fact_kernel, context_.grid_of_spans(pass_.spans), pass_);
     launch(row_fact_kernel, per_row, pass_);
   }
   if constexpr (has_rank_penalty<F>) {
@@ -205,7 +205,7 @@ void AdvantageRun::launch_distill(const F& f) {
   pass_.distill_parts = parts<DistillPart>();
   pass_.row_divergences = room<double>(rows_);
   pass_.row_advantages = room<double>(rows_);
-  launch(distill_kernel<F>, context_.grid_of_warps(pass_.spans), pass_, f);
+  launch(distill_kernel<F>, context_.grid_of_spans(pass_.spans), pass_, f);
   launch(row_distill_kernel, context_.grid_of_threads(rows_), pass_);
 }
 

@@ -59,16 +59,18 @@ __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
 // What a function must know of rows' tokens: the sum of all token rewards, masked or not, or of the unmasked
 // log-probabilities; and how many tokens are unmasked.
 static __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePass pass) {
-  const ColumnView& view = pass.batch.column[pass.facts_of];
+  __shared__ FeedRoom rooms[kWarps];
   const bool rewards = pass.facts_of == kTokenRewards;
+  const bool are_there = pass.batch.column[pass.facts_of].data;
+  const Feed<0> feed(pass.batch, are_there ? 1u << pass.facts_of : 0u, rooms);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
-        pass, pass.parts, span,
-        [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
-          const unsigned live = load_mask<Reuse::kLater>(pass.batch.mask, i) & which;
+        feed, pass, pass.parts, span,
+        [&](int64_t row, int64_t, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
+          const unsigned live = unmasked & which;
           part->tokens += __popc(live);
-          if (!view.data) return;
-          const Quad x = load_floats<Reuse::kNever>(view, i);
+          Quad x = quad.column[kSampledLogprob];
+          if (rewards) x = quad.column[kTokenRewards];
           if (rewards && (not_finite(x) & which) != 0) blame(pass, Culprit::kTokenRewards, row);
           const unsigned summed = rewards ? which : live;
 #pragma unroll
@@ -480,21 +482,23 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
 
 template <class F>
 __global__ void __launch_bounds__(kThreads) distill_kernel(const AdvantagePass pass, const F f) {
+  __shared__ FeedRoom rooms[kWarps];
+  constexpr unsigned columns = 1u << kSampledLogprob | 1u << kTeacherLogprob;
+  const Feed<columns> feed(pass.batch, columns, rooms);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
-        pass, pass.distill_parts, span,
-        [&](int64_t, int64_t i, unsigned which, DistillPart* part) {
-          const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i) & which;
-          const Quad old = load_floats<Reuse::kNever>(pass.batch.column[kSampledLogprob], i);
-          const Quad teacher = load_floats<Reuse::kNever>(pass.batch.column[kTeacherLogprob], i);
+        feed, pass, pass.distill_parts, span,
+        [&](int64_t, int64_t i, unsigned which, const QuadColumns& quad, unsigned unmasked,
+            DistillPart* part) {
           float value[kQuad];
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
-            const DistillTerm term = f.token(old[j], teacher[j]);
-            const bool unmasked = (live >> j & 1) != 0;
-            value[j] = unmasked ? term.advantage : 0.0f;
-            part->divergence += unmasked ? term.divergence : 0.0f;
-            part->advantage += unmasked ? term.advantage : 0.0f;
+            const DistillTerm term =
+                f.token(quad.column[kSampledLogprob][j], quad.column[kTeacherLogprob][j]);
+            const bool counts = (unmasked & which) >> j & 1;
+            value[j] = counts ? term.advantage : 0.0f;
+            part->divergence += counts ? term.divergence : 0.0f;
+            part->advantage += counts ? term.advantage : 0.0f;
           }
           store_quad(pass.advantages, i, which, value);
         },

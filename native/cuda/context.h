@@ -81,9 +81,9 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// Kernels read four tokens at once, at a batch's end too.
-inline int64_t whole_quads(int64_t tokens) {
-  return (tokens + kQuad - 1) / kQuad * kQuad;
+// Kernels read 16 bytes at once, at a batch's end too.
+inline int64_t whole_chunks(int64_t tokens) {
+  return (tokens + kChunk - 1) / kChunk * kChunk;
 }
 
 // A batch's arrays on a device. `view` points into them.
@@ -100,7 +100,8 @@ class Context {
     check(cudaSetDevice(device));
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, device));
-    multiprocessors_ = properties.multiProcessorCount;
+    most_blocks_ = static_cast<int64_t>(properties.multiProcessorCount) * kBlocksPerMultiprocessor;
+    most_fed_blocks_ = static_cast<int64_t>(properties.multiProcessorCount) * fed_blocks_per_multiprocessor();
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking));
     check(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking));
     cudaMemPoolProps pool{};
@@ -195,7 +196,7 @@ class Context {
       const ColumnView& from = host.column[c];
       if ((columns & (1u << c)) == 0 || !from.data) continue;
       batch.column[c] =
-          allocate((from.per_row ? host.layout.rows : whole_quads(batch.tokens)) * size_of(from.dtype));
+          allocate((from.per_row ? host.layout.rows : whole_chunks(batch.tokens)) * size_of(from.dtype));
       batch.view.column[c] = {batch.column[c].as<void>(), from.dtype, from.per_row};
     }
     order_copies_after_kernels();
@@ -210,7 +211,7 @@ class Context {
   // The same with masks and offsets: a whole batch.
   DeviceBatch allocate_batch(const BatchView& host, unsigned columns) {
     DeviceBatch batch = allocate_columns(host, columns);
-    if (host.mask) batch.mask = allocate(whole_quads(batch.tokens));
+    if (host.mask) batch.mask = allocate(whole_chunks(batch.tokens));
     if (host.expert) batch.expert = allocate(host.layout.rows);
     if (host.layout.offsets) batch.offsets = allocate((host.layout.rows + 1) * sizeof(int32_t));
     order_copies_after_kernels();
@@ -237,7 +238,7 @@ class Context {
 
   // How long spans are: all warps get the same number of them, of nearly the same length.
   int64_t span_of(int64_t tokens) const {
-    const int64_t warps = most_blocks() * kWarps;
+    const int64_t warps = most_fed_blocks_ * kWarps;
     const int64_t rounds = tokens / (warps * kMaxSpan) + 1;
     const int64_t fair = (tokens + warps * rounds - 1) / (warps * rounds);
     return std::max<int64_t>((fair + kSpanStep - 1) / kSpanStep, 1) * kSpanStep;
@@ -265,10 +266,15 @@ class Context {
   }
 
   // How many blocks a grid has at most.
-  int64_t most_blocks() const { return static_cast<int64_t>(multiprocessors_) * kBlocksPerMultiprocessor; }
+  int64_t most_blocks() const { return most_blocks_; }
   // Grids for so much work of a block, a warp or a thread each.
   Grid grid(int64_t blocks) const {
-    return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute_};
+    return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks_)), compute_};
+  }
+  // Of kernels that are fed: no more blocks than run at once, which all get the same number of spans.
+  Grid grid_of_spans(int64_t spans) const {
+    return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, most_fed_blocks_)),
+            compute_};
   }
   Grid grid_of_warps(int64_t warps) const { return grid((warps + kWarps - 1) / kWarps); }
   Grid grid_of_threads(int64_t threads) const { return grid((threads + kThreads - 1) / kThreads); }
@@ -340,7 +346,7 @@ class Context {
   }
 
   const int device_;
-  int multiprocessors_ = 0;
+  int64_t most_blocks_ = 0, most_fed_blocks_ = 0;
   Mutex mutex_;
   cudaStream_t compute_ = nullptr, copy_ = nullptr;
   cudaMemPool_t pool_ = nullptr;

@@ -93,7 +93,7 @@ class Evaluation {
   void sum_rows(int64_t first_token, int64_t last_token) {
     const int64_t first = first_token / pass_.span;
     const int64_t last = (last_token + pass_.span - 1) / pass_.span;
-    launch_rows(loss_, object_, pass_, first, last, context_.grid_of_warps(last - first));
+    launch_rows(loss_, object_, pass_, first, last, context_.grid_of_spans(last - first));
   }
 
   // What follows the row pass.
@@ -106,7 +106,7 @@ class Evaluation {
     if (is_timed()) context_.mark_tokens_begin();
     // What has no term is called for its counts, which are there by now.
     if (has_terms() || pass_.grad || pass_.grad_entropy)
-      launch_tokens(loss_, object_, pass_, context_.grid_of_warps(pass_.spans));
+      launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_.spans));
     if (is_timed()) context_.mark_passes_end();
     context_.copy_result();
   }
@@ -139,14 +139,20 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
   const Buffer out = context.allocate(bytes);
   Buffer base;
   if (call.base) {
-    base = context.allocate(whole_quads(batch.tokens) * sizeof(float));
+    base = context.allocate(whole_chunks(batch.tokens) * sizeof(float));
     context.order_copies_after_kernels();
     context.send(base.as<void>(), call.base, bytes);
     context.order_kernels_after_copies();
   }
   pass.kl = call.estimator;
-  launch_kl(pass, {base.as<float>(), static_cast<float>(call.scale), out.as<float>()},
-            context.grid_of_warps(pass.spans));
+  if (call.base) {
+    pass.batch.column[kAdvantages] = {base.as<float>()};
+    pass.columns |= reads(kAdvantages);
+  } else {
+    pass.batch.mask = nullptr;  // All tokens have a value.
+  }
+  launch_kl(pass, {call.base != nullptr, static_cast<float>(call.scale), out.as<float>()},
+            context.grid_of_spans(pass.spans));
   if (call.base) launch_row_means(pass, context.grid_of_threads(batch.view.layout.rows));
   context.copy_result();
   context.receive(call.out, out.as<void>(), bytes, call.abort);

@@ -14,7 +14,8 @@
 
 namespace policy_loss::cuda {
 
-constexpr int kThreads = 256;
+// Few, so that the shared memory which a block of the kernels that are fed has (feed.cuh) fits many times.
+constexpr int kThreads = 128;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 // Four tokens a lane: 16 bytes of a float32 column.
@@ -23,9 +24,12 @@ constexpr int kSpanStep = kWarp * kQuad;
 // So long that what a warp does once a span costs nothing, so short that a lane's float32 sums keep their
 // digits.
 constexpr int kMaxSpan = 8192;
-// Blocks of the token pass that a multiprocessor is to hold at once: enough loads in flight to keep memory
-// busy, and registers enough for the arithmetic.
-constexpr int kBlocksPerMultiprocessor = 3;
+// A device's arrays of tokens are whole chunks of so many, however narrow, for copies of 16 bytes.
+constexpr int kChunk = 16;
+// Blocks that a multiprocessor is to hold at once: of the token pass at most, which leaves registers enough
+// for its arithmetic; where shared memory is less, fewer. And of kernels that take no shared memory.
+constexpr int kFedBlocksPerMultiprocessor = 4;
+constexpr int kBlocksPerMultiprocessor = 8;
 
 // The place of the policy loss where a function has none, or where a pass need not know it.
 struct NoLoss {
@@ -159,9 +163,10 @@ struct AdvantagePass {
   float* returns;     // per token; null: not asked for
 };
 
-// The output of the KL values' pass.
+// The output of the KL values' pass: the values, or where the batch has a base (in the place of advantages)
+// the base less `scale` times the unmasked ones.
 struct KlOutput {
-  const float* base;
+  bool has_base;
   float scale;
   float* out;
 };

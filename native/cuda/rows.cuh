@@ -1,5 +1,5 @@
 // The row pass: n_b of each row from the mask, and of losses with row facts the sum of row_term() in float64.
-// Reads the mask, and the loss's columns only where it has facts.
+// Reads the mask, and the columns that facts are made of where the loss has any.
 //
 // A warp takes a span and goes through the rows in it one by one; all lanes sweep a row's share together,
 // then add up by shuffles. What is not a whole row becomes the span's head or tail, which the weights pass
@@ -46,27 +46,39 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   if (expert_rows != 0) atomicAdd(&pass.totals->rows[1], expert_rows);
 }
 
+// How many of a row's tokens [from, to) a lane finds unmasked, of every 32nd chunk.
+__device__ __forceinline__ unsigned count_unmasked(const uint8_t* mask, int64_t from, int64_t to) {
+  const int lane = threadIdx.x % kWarp;
+  unsigned count = 0;
+#pragma unroll 4
+  for (int64_t i = from / kChunk * kChunk + lane * kChunk; i < to; i += kWarp * kChunk) {
+    const uint4 bytes = load<Reuse::kLater>(reinterpret_cast<const uint4*>(mask + i));
+    const unsigned unmasked =
+        mask_bits(bytes.x) | mask_bits(bytes.y) << 4 | mask_bits(bytes.z) << 8 | mask_bits(bytes.w) << 12;
+    count += __popc(unmasked & bits_within<kChunk>(i, from, to));
+  }
+  return count;
+}
+
 // Over the spans [first_span, last_span): a batch that arrives in chunks is summed as it comes.
 template <class L>
 __global__ void __launch_bounds__(kThreads)
     row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
+  const int64_t my_first = first_span + static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   TokensOfKind tokens;
   const auto count = [&](int64_t row, const RowPart& part) {
     tokens.add(pass.batch.kind(row), part.tokens * pass.batch.copies_of(row));
   };
-  for (int64_t span = first_span + static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-       span < last_span; span += warps)
-    sum_rows(
-        pass, pass.parts, span,
-        [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
-          const unsigned live = load_mask<Reuse::kLater>(pass.batch.mask, i) & which;
-          part->tokens += __popc(live);
-          if constexpr (has_row_facts<L>) {
-            QuadColumns quad;
-            quad.load_tokens<Reuse::kLater>(pass, i);
-            quad.widen_tokens(pass);
-            quad.load_row(pass, row);
+  if constexpr (has_row_facts<L>) {
+    __shared__ FeedRoom rooms[kWarps];
+    const Feed<fact_columns<L>> feed(pass.batch, fact_columns<L>, rooms);
+    for (int64_t span = my_first; span < last_span; span += warps)
+      sum_rows(
+          feed, pass, pass.parts, span,
+          [&](int64_t, int64_t, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
+            const unsigned live = unmasked & which;
+            part->tokens += __popc(live);
 #pragma unroll
             for (int j = 0; j < kQuad; ++j) {
               const double term = loss.row_term(quad.token(j));
@@ -74,9 +86,18 @@ __global__ void __launch_bounds__(kThreads)
               if constexpr (counts_negatives<L>)
                 part->negatives += (which >> j & 1) != 0 && quad.column[kAdvantages][j] < 0.0f ? 1 : 0;
             }
-          }
-        },
-        count);
+          },
+          count);
+  } else {
+    for (int64_t span = my_first; span < last_span; span += warps)
+      for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
+        RowPart part;
+        part.tokens = warp_count(count_unmasked(pass.batch.mask, from, to));
+        if (threadIdx.x % kWarp != 0) return;
+        *place_of(pass, pass.parts, span, row) = part;
+        count(row, part);
+      });
+  }
   add_totals(pass, tokens, first_span == 0);
 }
 
@@ -98,30 +119,27 @@ __device__ __forceinline__ void kl_quad_of(int estimator, const QuadColumns& qua
 
 template <class Estimators>
 __global__ void __launch_bounds__(kThreads) kl_kernel(const Pass pass, const KlOutput output) {
+  __shared__ FeedRoom rooms[kWarps];
+  constexpr unsigned always = 1u << kLogprob;
+  const Feed<always> feed(pass.batch, pass.columns, rooms);
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t span = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; span < pass.spans;
        span += warps)
     sum_rows(
-        pass, pass.parts, span,
-        [&](int64_t row, int64_t i, unsigned which, RowPart* part) {
-          QuadColumns quad;
-          quad.load_tokens<Reuse::kNever>(pass, i);
-          Quad base{};
-          unsigned live = 0;
-          if (output.base) {
-            base = load_quad<Reuse::kNever>(ColumnView{output.base}, i);
-            live = load_mask<Reuse::kNever>(pass.batch.mask, i) & which;
-          }
-          quad.widen_tokens(pass);
-          quad.load_row(pass, row);
+        feed, pass, pass.parts, span,
+        [&](int64_t, int64_t i, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
+          const unsigned live = unmasked & which;
           float value[kQuad] = {};
           kl_quad_of(pass.kl, quad, value, Estimators{});
           part->tokens += __popc(live);
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
-            const bool unmasked = (live >> j & 1) != 0;
-            part->sum += unmasked ? value[j] : 0.0f;
-            if (output.base) value[j] = unmasked ? base[j] - output.scale * value[j] : base[j];
+            const bool counts = (live >> j & 1) != 0;
+            part->sum += counts ? value[j] : 0.0f;
+            if (output.has_base) {
+              const float base = quad.column[kAdvantages][j];
+              value[j] = counts ? base - output.scale * value[j] : base;
+            }
           }
           store_quad(output.out, i, which, value);
         },

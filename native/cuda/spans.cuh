@@ -2,12 +2,16 @@
 // found of one row becomes a whole again. Of any pass that has a batch, cut into spans as pass.h says.
 #pragma once
 
-#include "cuda/warp.cuh"
+#include "cuda/feed.cuh"
 
 namespace policy_loss::cuda {
 
+// Of counts within a span, which are small.
+__device__ __forceinline__ int64_t warp_count(int64_t n) {
+  return __reduce_add_sync(kAllLanes, static_cast<unsigned>(n));
+}
 __device__ __forceinline__ RowPart warp_sum(const RowPart& part) {
-  return {warp_sum(part.sum), warp_sum(part.tokens), warp_sum(part.negatives)};
+  return {warp_sum(part.sum), warp_count(part.tokens), warp_count(part.negatives)};
 }
 __device__ __forceinline__ DistillPart warp_sum(const DistillPart& part) {
   return {warp_sum(part.divergence), warp_sum(part.advantage)};
@@ -36,25 +40,53 @@ __device__ __forceinline__ void for_quads(int64_t from, int64_t to, Visit visit)
     visit(i, bits_within(i, from, to));
 }
 
-// The sums over each row's share of a span. visit(row, i, which, part) adds the tokens `which` of the quad at
-// i; leave(row, part) is told of the share's sums, by one lane.
-template <class Pass, class Part, class Visit, class Leave>
-__device__ __forceinline__ void sum_rows(const Pass& pass, const Parts<Part>& parts, int64_t span,
-                                         Visit visit, Leave leave) {
+// Where what was found of a row's share of a span is left.
+template <class Pass, class Part>
+__device__ __forceinline__ Part* place_of(const Pass& pass, const Parts<Part>& parts, int64_t span,
+                                          int64_t row) {
+  const int64_t begin = pass.batch.layout.begin(row);
+  const int64_t end = begin + pass.batch.layout.length(row);
+  const int64_t first = span * pass.span;
+  if (begin < first) return parts.heads + span;
+  return end > min(first + pass.span, pass.tokens) ? parts.tails + span : parts.rows + row;
+}
+
+// The sums over each row's share of a span. visit(row, i, which, quad, unmasked, part) adds the tokens
+// `which` of the quad at i; leave(row, part) is told of the share's sums, by one lane.
+template <class Feed, class Pass, class Part, class Visit, class Leave>
+__device__ __forceinline__ void sum_rows(const Feed& feed, const Pass& pass, const Parts<Part>& parts,
+                                         int64_t span, Visit visit, Leave leave) {
   const Layout& layout = pass.batch.layout;
-  for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
-    Part mine{};
-    for_quads(from, to, [&](int64_t i, unsigned which) { visit(row, i, which, &mine); });
-    const Part part = warp_sum(mine);
-    if (threadIdx.x % kWarp != 0) return;
-    const int64_t begin = layout.begin(row);
-    const int64_t first = span * pass.span;
-    Part* const place = begin < first ? parts.heads + span
-                        : begin + layout.length(row) > min(first + pass.span, pass.tokens)
-                            ? parts.tails + span
-                            : parts.rows + row;
-    *place = part;
-    leave(row, part);
+  const int lane = threadIdx.x % kWarp;
+  const int64_t first = span * pass.span;
+  const int64_t last = min(first + pass.span, pass.tokens);
+  int64_t row = 0;
+  int64_t end = first;  // of the row, or of the span where that comes first
+  RowColumns of_row;
+  Part mine{};
+  feed.for_steps(first, last, [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
+    const int64_t step_end = min(step + kSpanStep, last);
+    for (int64_t from = step; from < step_end;) {
+      if (from == end) {
+        row = row_of(layout, from, row);
+        end = min(layout.begin(row) + layout.length(row), last);
+        of_row = feed.of_row(row);
+      }
+      const int64_t to = min(end, step_end);
+      feed.add_row(of_row, &quad);
+      const unsigned which =
+          bits_within(lane * kQuad, static_cast<int>(from - step), static_cast<int>(to - step));
+      visit(row, step + lane * kQuad, which, quad, unmasked, &mine);
+      if (to == end) {
+        const Part part = warp_sum(mine);
+        mine = {};
+        if (lane == 0) {
+          *place_of(pass, parts, span, row) = part;
+          leave(row, part);
+        }
+      }
+      from = to;
+    }
   });
 }
 

@@ -1,14 +1,14 @@
 // The token pass: policy loss, KL estimator and entropy loss of every unmasked token, their sums, their
 // metrics and their gradient, in one kernel that reads each column once and writes the gradient once.
 //
-// It is bound by memory: a lane takes four tokens at a time, loads 16 bytes of each float32 column past the
-// caches' reuse, and does all arithmetic on them before it goes on. Only the policy loss is a template
-// parameter; the rest (dtypes, KL estimator, which terms there are) is uniform over the grid, so a branch on
-// it costs next to nothing, and there is one kernel a loss instead of hundreds.
+// It is bound by memory: columns are on their way while a lane does all arithmetic on its four tokens of each
+// (feed.cuh), and what a row has for all of them is loaded where the row begins. Only the policy loss is a
+// template parameter; the rest (dtypes, KL estimator, which terms there are) is uniform over the grid, so a
+// branch on it costs next to nothing, and there is one kernel a loss instead of hundreds.
 #pragma once
 
+#include "cuda/feed.cuh"
 #include "cuda/kernels.h"
-#include "cuda/warp.cuh"
 
 namespace policy_loss::cuda {
 
@@ -20,6 +20,12 @@ __device__ __forceinline__ TokenTerm token_of(const L& loss, int kind, const typ
   else
     return loss.token(row, token);
 }
+
+// The columns that token() reads. By pairs, rows have seen theirs already.
+template <class L>
+constexpr unsigned columns_of = is_by_pairs<L> ? 0u : reads(kLogprob) | L::columns;
+template <>
+constexpr unsigned columns_of<NoLoss> = 0u;
 
 // A lane's sums over tokens of one row, in float32.
 struct LaneSums {
@@ -47,7 +53,7 @@ __device__ __forceinline__ void add_kl_of(int estimator, const QuadColumns& quad
 }
 
 template <class L>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     token_kernel(const Pass pass, const L loss) {
   using Row = typename L::Row;
   constexpr int metrics = L::token_metrics;
@@ -55,8 +61,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
+  __shared__ FeedRoom rooms[kWarps];
+  const Feed<columns_of<L>> feed(pass.batch, pass.columns, rooms);
   // Each thread's own sums, in the order of the result: the loss by kind, its metrics, KL, entropy. In shared
-  // memory, since they are touched once a row and registers are what limits the loads in flight.
+  // memory, since they are touched once a row.
   __shared__ double totals[kTokenSums][kThreads];
   for (int k = 0; k < kTokenSums; ++k) totals[k][threadIdx.x] = 0;
   const auto add = [&](int k, double x) { totals[k][threadIdx.x] += x; };
@@ -67,44 +75,51 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     const int64_t base = span * pass.span;
     const int length = static_cast<int>(min(pass.span, pass.tokens - base));
     LaneSums sums{};
-    int64_t row = 0;
+    int64_t row = -1;
     int end = 0;  // of the row, or of the span where that comes first
-    const RowState<Row>* state = nullptr;
+    // What the row's tokens have in common.
+    Row facts{};
+    RowColumns of_row;
+    unsigned live_of_row = 0;
+    int kind = 0;
+    float weight = 0, kl_weight = 0, entropy_weight = 0;
     const auto flush = [&] {
-      if (!state) return;
-      add(has_kinds<L> ? state->kind : 0, sums.loss * state->loss_weight);
-      const double copies = state->copies;
+      if (row < 0) return;
+      const RowState<Row>& state = states[row];
+      add(has_kinds<L> ? kind : 0, sums.loss * state.loss_weight);
+      const double copies = state.copies;
       if constexpr (metrics > 0) add(2, copies * sums.metric0);
       if constexpr (metrics > 1) add(3, copies * sums.metric1);
       if constexpr (metrics > 2) add(4, copies * sums.metric2);
       if constexpr (metrics > 3) add(5, copies * sums.metric3);
-      if (pass.kl >= 0) add(2 + kMaxTokenMetrics, sums.kl * state->kl_weight);
-      if (pass.entropy) add(3 + kMaxTokenMetrics, sums.entropy * state->entropy_weight);
+      if (pass.kl >= 0) add(2 + kMaxTokenMetrics, sums.kl * state.kl_weight);
+      if (pass.entropy) add(3 + kMaxTokenMetrics, sums.entropy * state.entropy_weight);
       sums = {};
     };
+    const auto begin_row = [&](int from) {
+      flush();
+      row = row_of(layout, base + from, row < 0 ? 0 : row);
+      const int64_t to = layout.begin(row) + layout.length(row) - base;
+      end = static_cast<int>(min(to, static_cast<int64_t>(length)));
+      const RowState<Row>& state = states[row];
+      facts = state.row;
+      live_of_row = state.copies > 0 ? 0xf : 0;
+      kind = state.kind;
+      weight = state.grad_weight;
+      kl_weight = state.kl_grad_weight;
+      entropy_weight = state.entropy_grad_weight;
+      of_row = feed.of_row(row);
+    };
 
-    for (int i = lane * kQuad; i < length; i += kSpanStep) {
-      QuadColumns quad;
-      quad.load_tokens<Reuse::kNever>(pass, base + i);
-      const unsigned unmasked = load_mask<Reuse::kNever>(pass.batch.mask, base + i);
-      quad.widen_tokens(pass);
-
+    feed.for_steps(base, base + length, [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
+      const int i = static_cast<int>(step - base) + lane * kQuad;
       // Once for each row that the four tokens lie in, which but at a row's end is one.
       for (int from = i; from < min(i + kQuad, length);) {
-        if (from >= end) {
-          flush();
-          row = row_of(layout, base + from, row);
-          const int64_t to = layout.begin(row) + layout.length(row) - base;
-          end = static_cast<int>(min(to, static_cast<int64_t>(length)));
-          state = states + row;
-        }
+        if (from >= end) begin_row(from);
         const unsigned which = bits_within(i, from, end);
-        const unsigned live = state->copies > 0 ? unmasked & which : 0;
+        const unsigned live = unmasked & which & live_of_row;
         float grad[kQuad] = {};
-        quad.load_row(pass, row);
-        const Row facts = state->row;
-        const int kind = state->kind;
-        const float weight = state->grad_weight;
+        feed.add_row(of_row, &quad);
 #pragma unroll
         for (int j = 0; j < kQuad; ++j) {
           const TokenTerm term = token_of(loss, kind, facts, quad.token(j));
@@ -116,12 +131,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
           if constexpr (metrics > 2) sums.metric2 += counts ? term.metric2 : 0.0f;
           if constexpr (metrics > 3) sums.metric3 += counts ? term.metric3 : 0.0f;
         }
-        if (pass.kl >= 0)
-          add_kl_of(pass.kl, quad, live, state->kl_grad_weight, &sums.kl, grad, KlEstimators{});
+        if (pass.kl >= 0) add_kl_of(pass.kl, quad, live, kl_weight, &sums.kl, grad, KlEstimators{});
         if (pass.grad) store_quad(pass.grad, base + i, which, grad);
         if (pass.entropy || pass.grad_entropy) {
           const bool counted = pass.entropy && !(pass.entropy_of_usual_rows_only && kind == 1);
-          const float entropy_weight = state->entropy_grad_weight;
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
             const bool counts = counted && (live >> j & 1) != 0;
@@ -132,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
         }
         from = end;
       }
-    }
+    });
     flush();
   }
 

@@ -22,11 +22,7 @@ __device__ __forceinline__ T load(const T* from) {
     return __ldcg(from);
 }
 
-// Four tokens of a column, first as they lie in memory, then as floats. All columns are loaded before the
-// first is widened, so that a lane waits for memory once. They begin at a multiple of four and are aligned,
-// as every column on a device is an allocation of its own, and all four are there to be read, as it is one of
-// whole quads. A 16-bit column's four tokens are 8 bytes: with 16 they would lie in other lanes than the same
-// tokens of a float32 column.
+// Four tokens of a column, first as they lie in memory, then as floats.
 struct Quad {
   uint32_t bits[kQuad];
 
@@ -36,6 +32,8 @@ struct Quad {
   __device__ __forceinline__ void set(int j, float x) { bits[j] = static_cast<uint32_t>(float_bits(x)); }
 };
 
+// They begin at a multiple of four and are aligned, as every column on a device is an allocation of its own,
+// and all four are there to be read, as it is one of whole chunks.
 template <Reuse reuse>
 __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
   if (view.dtype == DType::kFloat32) {
@@ -65,63 +63,24 @@ __device__ __forceinline__ float load_one(const ColumnView& view, int64_t i) {
   return value[0];
 }
 
-// The columns of four tokens.
-struct QuadColumns {
-  Quad column[kColumns];
-
-  template <Reuse reuse>
-  __device__ __forceinline__ void load_tokens(const Pass& pass, int64_t i) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      if (reads_per_token(pass, c))
-        column[c] = load_quad<reuse>(pass.batch.column[c], i);
-      else
-        column[c] = {};
-  }
-
-  __device__ __forceinline__ void widen_tokens(const Pass& pass) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      if (reads_per_token(pass, c)) widen(pass.batch.column[c].dtype, &column[c]);
-  }
-
-  // Fills in the columns that have one value per row.
-  __device__ __forceinline__ void load_row(const Pass& pass, int64_t row) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      const ColumnView& view = pass.batch.column[c];
-      if ((pass.columns & (1u << c)) == 0 || !view.per_row) continue;
-      const float value = load_one(view, row);
-#pragma unroll
-      for (int j = 0; j < kQuad; ++j) column[c].set(j, value);
-    }
-  }
-
-  __device__ __forceinline__ Token token(int j) const {
-    return {column[kLogprob][j], column[kOldLogprob][j], column[kRefLogprob][j], column[kAdvantages][j]};
-  }
-
- private:
-  __device__ static __forceinline__ bool reads_per_token(const Pass& pass, int c) {
-    return (pass.columns & (1u << c)) != 0 && !pass.batch.column[c].per_row;
-  }
-};
+// Of four bytes of a mask, bit j: the token of byte j is unmasked.
+__device__ __forceinline__ unsigned mask_bits(uint32_t bytes) {
+  // A byte's highest bit: whether any of its bits is set. A multiplication then brings the four together.
+  const uint32_t any = (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
+  return (any >> 7) * 0x10204080u >> 28;
+}
 
 // Bit j: token i + j is unmasked.
 template <Reuse reuse>
 __device__ __forceinline__ unsigned load_mask(const uint8_t* mask, int64_t i) {
-  const uint32_t bytes = load<reuse>(reinterpret_cast<const uint32_t*>(mask + i));
-  unsigned unmasked = 0;
-#pragma unroll
-  for (int j = 0; j < kQuad; ++j) unmasked |= (bytes >> (8 * j) & 0xff) != 0 ? 1u << j : 0u;
-  return unmasked;
+  return mask_bits(load<reuse>(reinterpret_cast<const uint32_t*>(mask + i)));
 }
 
-// Those of a quad's four bits whose tokens lie in [from, to); the quad begins at i.
-template <class Index>
+// Those bits of n tokens, the first of them at i, that lie in [from, to).
+template <int n = kQuad, class Index>
 __device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
-  const int first = from > i ? static_cast<int>(from - i) : 0;
-  const int last = to < i + kQuad ? static_cast<int>(to - i) : kQuad;
+  const int first = static_cast<int>(min(max(from - i, Index{0}), Index{n}));
+  const int last = static_cast<int>(min(max(to - i, Index{0}), Index{n}));
   return ((1u << last) - 1u) & ~((1u << first) - 1u);
 }
 
@@ -137,10 +96,17 @@ __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
     if (which >> j & 1) __stcs(at + j, value[j]);
 }
 
-// The row that token i is in; rows before `after` are known not to be it.
+// The row that token i is in; rows before `after` are known not to be it. It is most often near, so the
+// search goes in strides that double before it halves what they have found.
 __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
   if (!layout.offsets) return i / layout.columns;
-  int64_t low = after, high = layout.rows - 1;
+  int64_t low = after;
+  int64_t stride = 1;
+  while (low + stride < layout.rows && layout.offsets[low + stride] <= i) {
+    low += stride;
+    stride *= 2;
+  }
+  int64_t high = min(low + stride, layout.rows) - 1;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
     if (layout.offsets[middle + 1] > i)

@@ -52,6 +52,10 @@ template <class L>
 constexpr bool counts_negatives = requires {
   L::counts_negative_advantages;
 };
+// The columns that row_term() reads, and where negative advantages are counted these.
+template <class L>
+constexpr unsigned fact_columns = ((reads(kLogprob) | L::columns) & ~reads(kAdvantages)) |
+                                  (counts_negatives<L> ? reads(kAdvantages) : 0u);
 template <class L>
 constexpr int row_metric_count = 0;
 template <class L>

@@ -16,7 +16,8 @@
 //
 // A loss that must know something of the whole row first also has
 //     static constexpr int row_metrics;
-//     double row_term(const Token&) const;          // summed over the row's unmasked tokens, in float64
+//     double row_term(const Token&) const;          // summed over the row's unmasked tokens, in float64; it
+//                                                   // does not read the advantage
 //     Row row(double sum, double count) const;      // what token() then gets
 //     void row_metric(const Row&, double count, double negatives, double* out) const;
 //

@@ -11,8 +11,14 @@ PL_FN float float_of_bfloat16(uint16_t x) {
   return bits_float(static_cast<int32_t>(x) << 16);
 }
 
-#if defined(__clang__) && !defined(__CUDACC__) && (defined(__F16C__) || defined(__aarch64__))
-// There is an instruction for it.
+// Where there is an instruction for it, that.
+#if defined(__CUDA_ARCH__)
+PL_FN float float_of_half(uint16_t x) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x));
+  return result;
+}
+#elif defined(__clang__) && !defined(__CUDACC__) && (defined(__F16C__) || defined(__aarch64__))
 PL_FN float float_of_half(uint16_t x) {
   _Float16 half;
   memcpy(&half, &x, sizeof half);

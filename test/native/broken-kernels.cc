@@ -1,5 +1,7 @@
 #include "test/native/broken-kernels.h"
 
+#include <cuda_pipeline_primitives.h>
+
 #include <cmath>
 
 #include "cuda/kernels.h"
@@ -73,6 +75,21 @@ __global__ void expects_mark(Column column) {
   if (threadIdx.x == 0 && !(__ldcs(column.data) == 1.0f)) __stcs(column.data - 1, 0.0f);
 }
 
+// Every lane asks for the column's first numbers, one each, and looks at what its neighbour has asked for.
+template <bool waits, bool with_others>
+__global__ void takes_what_was_asked_for(Column column) {
+  __shared__ float room[kThreads];
+  __stcs(column.data + threadIdx.x % kWarp, 1.0f);
+  room[threadIdx.x] = 0.0f;
+  __syncwarp();
+  __pipeline_memcpy_async(room + threadIdx.x, column.data + threadIdx.x % kWarp, sizeof(float));
+  __pipeline_commit();
+  if (waits) __pipeline_wait_prior(0);
+  if (with_others) __syncwarp();
+  if (room[threadIdx.x ^ 1] != 1.0f) __stcs(column.data - 1, 0.0f);
+  __pipeline_wait_prior(0);
+}
+
 struct Machine {
   cudaStream_t stream = nullptr, other = nullptr;
   cudaMemPool_t pool = nullptr;
@@ -136,6 +153,10 @@ const std::vector<BrokenKernel>& broken_kernels() {
       {"a store before a column", "out of bounds", run<writes_before_the_column>},
       {"an unchecked store past a column", "out of bounds", run<writes_past_the_column_unchecked>},
       {"a misaligned load", "misaligned", run<misaligned>},
+      {"copies that are waited for", "", run<takes_what_was_asked_for<true, true>>},
+      {"a copy that is not waited for", "out of bounds", run<takes_what_was_asked_for<false, true>>},
+      {"a copy that another lane has not waited for", "out of bounds",
+       run<takes_what_was_asked_for<true, false>>},
       {"a stream that does not wait for another", "out of bounds", run_on_two_streams<false>},
       {"a stream that waits for another", "", run_on_two_streams<true>},
   };

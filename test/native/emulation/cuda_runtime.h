@@ -5,12 +5,13 @@
 // collective, and goes on when all that must be there are; so what needs a barrier and has none, or has one
 // that some threads never reach, shows. Streams are lazy: work waits until someone waits for it, and then
 // runs as late as events allow; so an order that is not asked for by an event is not kept. Memory is filled
-// with NaN and lies between guard zones. A fault is an error of the next call, as on a GPU, and its message
+// with NaN and lies between guard zones. Copies into shared memory that a thread goes on without are made
+// when it waits for them, and no sooner. A fault is an error of the next call, as on a GPU, and its message
 // says what it was.
 //
-// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks, threads and streams run in another order, and a
-// stream may also be early), POLICY_LOSS_EMULATION_MEMORY (bytes of a device), POLICY_LOSS_EMULATION_DEVICES
-// (how many).
+// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks, threads and streams run in another order, and
+// streams and copies may also be early), POLICY_LOSS_EMULATION_MEMORY (bytes of a device),
+// POLICY_LOSS_EMULATION_DEVICES (how many).
 #pragma once
 
 #include <cmath>
@@ -48,6 +49,10 @@ inline float4 make_float4(float x, float y, float z, float w) {
 template <class T>
 T min(T a, T b) {
   return b < a ? b : a;
+}
+template <class T>
+T max(T a, T b) {
+  return a < b ? b : a;
 }
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
@@ -92,6 +97,11 @@ int lane();
 [[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Faults unless these bytes are of one allocation of the device, and aligned as a load of so many must be.
 void check_access(const void* address, size_t bytes);
+
+// Copies of a thread of a kernel, put off: see cuda_pipeline_primitives.h.
+void copy_later(void* to, const void* from, size_t bytes);
+void end_group();
+void finish_groups_but(size_t last);
 
 void enqueue(Stream* stream, std::function<void()> work);
 void run_grid(dim3 grid, dim3 block, const std::function<void()>& kernel);
@@ -146,6 +156,15 @@ inline unsigned __ballot_sync(unsigned mask, bool holds, const char* file = __bu
   for (unsigned lane = 0; lane < 32; ++lane)
     if ((mask >> lane & 1) != 0 && of_lane[lane] != 0) lanes |= 1u << lane;
   return lanes;
+}
+
+inline unsigned __reduce_add_sync(unsigned mask, unsigned x, const char* file = __builtin_FILE(),
+                                  int line = __builtin_LINE()) {
+  const uint64_t* const of_lane = emulation::exchange(mask, x, {file, line});
+  unsigned sum = 0;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if ((mask >> lane & 1) != 0) sum += static_cast<unsigned>(of_lane[lane]);
+  return sum;
 }
 
 template <class T>
@@ -230,6 +249,13 @@ std::tuple<Parameters...> copy_arguments(void** arguments, std::index_sequence<i
 }
 
 }  // namespace emulation
+
+// As many as an emulated multiprocessor has room for.
+template <class... Parameters>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(Parameters...), int, size_t) {
+  *blocks = 2;
+  return cudaSuccess;
+}
 
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t,

@@ -86,6 +86,12 @@ struct Stack {
 };
 #endif
 
+struct LateCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 struct Fiber {
   enum State { kReady, kAtBarrier, kAtExchange, kDone };
   State state = kReady;
@@ -93,6 +99,8 @@ struct Fiber {
   unsigned mask = 0;
   uint64_t value = 0;
   dim3 thread;
+  std::vector<LateCopy> group;               // that no group has been made of yet
+  std::deque<std::vector<LateCopy>> groups;  // that have not been waited for
   bool started = false;
   Place at;
   std::unique_ptr<char[]> memory;
@@ -216,6 +224,8 @@ void run_block(const std::vector<size_t>& order) {
   for (size_t i = 0; i < block_threads; ++i) {
     fibers[i].state = Fiber::kReady;
     fibers[i].mask = 0;
+    fibers[i].group.clear();
+    fibers[i].groups.clear();
     fibers[i].thread = dim3(static_cast<unsigned>(i));
   }
   for (;;) {
@@ -405,6 +415,25 @@ PLAIN void fault(const char* format, ...) {
   if (!in_kernel) std::abort();
   Stack::abandon(scheduler_stack);
   jump(scheduler);
+}
+
+void copy_later(void* to, const void* from, size_t bytes) {
+  static std::mt19937_64 random(2);
+  if (shuffle_seed() != 0 && random() % 4 == 0)
+    std::memcpy(to, from, bytes);
+  else
+    fibers[running].group.push_back({to, from, bytes});
+}
+
+void end_group() {
+  Fiber& fiber = fibers[running];
+  fiber.groups.push_back(std::exchange(fiber.group, {}));
+}
+
+void finish_groups_but(size_t last) {
+  auto& groups = fibers[running].groups;
+  for (; groups.size() > last; groups.pop_front())
+    for (const LateCopy& copy : groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
 }
 
 void check_access(const void* pointer, size_t bytes) {

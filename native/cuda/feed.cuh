@@ -1,0 +1,154 @@
+// How tokens come from device memory to a warp: a span in steps of 128, of which several are on their way
+// into shared memory while the warp works on the one before them. So memory is kept busy by what is in flight
+// and not by how many warps there are, and what a column holds, how wide its numbers are and how much
+// arithmetic a loss has for them makes no difference to it.
+//
+// Every copy is 16 bytes a lane, whatever the type: of float32 all lanes take part, of 16 bits a half of
+// them, of a mask a quarter. A lane works on four tokens side by side, which another lane may have copied.
+#pragma once
+
+#include <cuda_pipeline_primitives.h>
+
+#include "cuda/warp.cuh"
+
+namespace policy_loss::cuda {
+
+// Steps that are on their way at once.
+constexpr int kStepsAhead = 3;
+
+// A warp's shared memory.
+struct FeedRoom {
+  uint4 column[kStepsAhead][kColumns][kWarp];
+  uint4 mask[kStepsAhead][kSpanStep / kChunk];
+};
+
+// The columns of four tokens; one that is not read holds 0.
+struct QuadColumns {
+  Quad column[kColumns];
+
+  __device__ __forceinline__ Token token(int j) const {
+    return {column[kLogprob][j], column[kOldLogprob][j], column[kRefLogprob][j], column[kAdvantages][j]};
+  }
+};
+
+// The columns of a row that have one value for all of it.
+struct RowColumns {
+  float value[kColumns] = {};
+};
+
+// always: columns that are always among those wanted, which saves asking.
+template <unsigned always>
+class Feed {
+ public:
+  // Of these columns of a batch, and of its mask if it has one. The batch is to be a kernel's parameter.
+  __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns, FeedRoom* rooms)
+      : batch_(batch), room_(rooms[threadIdx.x / kWarp]), lane_(threadIdx.x % kWarp) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if ((columns >> c & 1) == 0) continue;
+      (batch.column[c].per_row ? per_row_ : per_token_) |= 1u << c;
+      if (batch.column[c].dtype != DType::kFloat32) narrow_ |= 1u << c;
+    }
+  }
+
+  // The tokens [first, last), first a multiple of 128: visit(step, quad, unmasked) gets the four of the step
+  // that begins at `step` which are this lane's, and which of them are unmasked; beyond `last` whatever there
+  // is. All lanes come to every step.
+  template <class Visit>
+  __device__ __forceinline__ void for_steps(int64_t first, int64_t last, Visit visit) const {
+    __syncwarp();
+#pragma unroll 1
+    for (int stage = 0; stage < kStepsAhead; ++stage) fetch(first + stage * kSpanStep, last, stage);
+    int stage = 0;
+    for (int64_t step = first; step < last; step += kSpanStep) {
+      __pipeline_wait_prior(kStepsAhead - 1);
+      __syncwarp();  // Now what the other lanes have copied is there too.
+      QuadColumns quad;
+      take(stage, &quad);
+      const unsigned unmasked = take_mask(stage);
+      __syncwarp();  // Now all have taken theirs.
+      fetch(step + kStepsAhead * kSpanStep, last, stage);
+      stage = stage + 1 < kStepsAhead ? stage + 1 : 0;
+      visit(step, quad, unmasked);
+    }
+  }
+
+  __device__ __forceinline__ RowColumns of_row(int64_t row) const {
+    RowColumns columns;
+    if (per_row_ == 0) return columns;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      if ((per_row_ >> c & 1) != 0) columns.value[c] = load_one(batch_.column[c], row);
+    return columns;
+  }
+
+  // Gives these values to four tokens of the row.
+  __device__ __forceinline__ void add_row(const RowColumns& row, QuadColumns* quad) const {
+    if (per_row_ == 0) return;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if ((per_row_ >> c & 1) == 0) continue;
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) quad->column[c].set(j, row.value[c]);
+    }
+  }
+
+ private:
+  // Calls visit(c) for the columns that come token by token.
+  template <class Visit>
+  __device__ __forceinline__ void for_columns(Visit visit) const {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      if ((always >> c & 1) != 0 && (per_token_ >> c & 1) != 0) visit(c);
+    if ((per_token_ & ~always) == 0) return;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      if ((always >> c & 1) == 0 && (per_token_ >> c & 1) != 0) visit(c);
+  }
+
+  // Sends for a step's tokens before `last`. Every lane asks for something at every step, be it nothing, so
+  // that all count alike.
+  __device__ __forceinline__ void fetch(int64_t first, int64_t last, int stage) const {
+    const int tokens = static_cast<int>(min(last - first, static_cast<int64_t>(kSpanStep)));
+    const int at = lane_ * kChunk;
+    const auto copy = [&](int c, int shift) {
+      const char* const from = static_cast<const char*>(batch_.column[c].data) + (first << shift);
+      if (at < tokens << shift) __pipeline_memcpy_async(&room_.column[stage][c][lane_], from + at, kChunk);
+    };
+    if (narrow_ == 0)
+      for_columns([&](int c) { copy(c, 2); });
+    else
+      for_columns([&](int c) { copy(c, (narrow_ >> c & 1) != 0 ? 1 : 2); });
+    if (batch_.mask && at < tokens)
+      __pipeline_memcpy_async(&room_.mask[stage][lane_], batch_.mask + first + at, kChunk);
+    __pipeline_commit();
+  }
+
+  __device__ __forceinline__ void take(int stage, QuadColumns* quad) const {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      if ((always >> c & 1) == 0) quad->column[c] = {};
+    const auto take_wide = [&](int c) {
+      const uint4 bits = room_.column[stage][c][lane_];
+      quad->column[c] = {bits.x, bits.y, bits.z, bits.w};
+    };
+    if (narrow_ == 0) return for_columns(take_wide);
+    for_columns([&](int c) {
+      if ((narrow_ >> c & 1) == 0) return take_wide(c);
+      const uint2 bits = reinterpret_cast<const uint2*>(room_.column[stage][c])[lane_];
+      quad->column[c] = {bits.x, bits.y, 0, 0};
+      widen(batch_.column[c].dtype, &quad->column[c]);
+    });
+  }
+
+  __device__ __forceinline__ unsigned take_mask(int stage) const {
+    return batch_.mask ? mask_bits(reinterpret_cast<const uint32_t*>(room_.mask[stage])[lane_]) : 0;
+  }
+
+  const BatchView& batch_;
+  FeedRoom& room_;
+  const int lane_;
+  unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // columns, a bit each
+};
+
+}  // namespace policy_loss::cuda
