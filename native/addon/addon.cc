@@ -249,6 +249,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
                            "POLICY_LOSS_ISA names an instruction set that this machine or build has not");
   stay_loaded();
   env.SetInstanceData(new Instance(env));
+  share_devices_work();
   const auto add = [&](const char* name, auto function) {
     exports.Set(name, Napi::Function::New(env, function, name));
   };

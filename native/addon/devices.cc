@@ -3,6 +3,7 @@
 #include "addon/async.h"
 #include "addon/keep.h"
 #include "addon/lane.h"
+#include "cpu/pool.h"
 #include "cuda/request.h"
 
 namespace policy_loss::addon {
@@ -102,7 +103,29 @@ struct AdvantageWork {
   }
 };
 
+// A device's work on the host, in pieces that the CPU engine's threads share.
+class Pieces : public cpu::Task {
+ public:
+  Pieces(int64_t count, void (*piece)(void*, int64_t), void* what)
+      : count_(count), piece_(piece), what_(what) {}
+
+  int64_t next_phase() override { return std::exchange(count_, 0); }
+  void run(int64_t piece) override { piece_(what_, piece); }
+  void done() override {}
+
+ private:
+  int64_t count_;
+  void (*const piece_)(void*, int64_t);
+  void* const what_;
+};
+
 }  // namespace
+
+void share_devices_work() {
+  cuda::share_work_by([](int64_t count, void (*piece)(void*, int64_t), void* what) {
+    cpu::Pool::shared().run(std::make_shared<Pieces>(count, piece, what));
+  });
+}
 
 int64_t Place::rows() const {
   return resident ? cuda::resident_info(resident.get()).rows : batch.layout.rows;

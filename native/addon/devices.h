@@ -49,6 +49,9 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
 Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
                        double scale, float* out, bool later);
 
+// Has devices share out their work on the host among the CPU engine's threads.
+void share_devices_work();
+
 Napi::Value upload(const Napi::CallbackInfo& info);
 Napi::Value release(const Napi::CallbackInfo& info);
 Napi::Value cuda_devices(const Napi::CallbackInfo& info);

@@ -18,6 +18,7 @@ DeviceCount count_devices(Problem* problem) {
   return {0, Obstacle::kBuiltWithout, 0, 0};
 }
 
+void share_work_by(ShareWork) {}
 Status device_info(int, DeviceInfo*, Problem* problem) {
   return no_device(problem);
 }

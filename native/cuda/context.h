@@ -7,49 +7,15 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
 #include "advantage/advantage.h"
-#include "cuda/host.h"
 #include "cuda/kernels.h"
+#include "cuda/staging.h"
 
 namespace policy_loss::cuda {
 
-constexpr int64_t kStageBytes = 1 << 20;
-constexpr int kStages = 8;
-// Whole spans, whatever their length, and of a float32 column not more than a stage holds.
-constexpr int64_t kChunkTokens = kStageBytes / 4;
-
-// Leaves a call; caught where the face begins.
-struct Failure {
-  Status status;
-  const char* message;
-};
-
-inline Status status_of(cudaError_t error) {
-  switch (error) {
-    case cudaErrorMemoryAllocation:
-      return Status::kOutOfMemory;
-    case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice:
-    case cudaErrorInsufficientDriver:
-      return Status::kNoDevice;
-    default:
-      return Status::kFailed;
-  }
-}
-
-inline void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // which would otherwise be the next call's
-  throw Failure{status_of(error), cudaGetErrorString(error)};
-}
-
-inline void check_abort(const int32_t* abort) {
-  // Written by another thread.
-  if (abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0)
-    throw Failure{Status::kAborted, "the call was aborted"};
-}
+// What is sent at once, before the kernels that look at it are launched.
+constexpr int64_t kTokensAtOnce = 1 << 20;
 
 // Memory of a device, given back in the order of its stream.
 class Buffer {
@@ -111,6 +77,7 @@ class Context {
     check(cudaMemPoolCreate(&pool_, &pool));
     uint64_t keep = UINT64_MAX;
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+    staging_.open(device, copy_);
     for (cudaEvent_t* event : {&copied_, &computed_})
       check(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
     for (cudaEvent_t* event : {&passes_begin_, &tokens_begin_, &passes_end_}) check(cudaEventCreate(event));
@@ -151,38 +118,14 @@ class Context {
 
   // From the host's memory to the device's, on the copy stream. The source may go when this returns.
   void send(void* to, const void* from, int64_t bytes) {
-    make_stages();
-    for (int64_t at = 0; at < bytes; at += kStageBytes) {
-      const size_t part = static_cast<size_t>(std::min(kStageBytes, bytes - at));
-      Stage& stage = stages_[next_stage_];
-      next_stage_ = (next_stage_ + 1) % kStages;
-      wait(stage.free);
-      std::memcpy(stage.data, static_cast<const char*>(from) + at, part);
-      check(cudaMemcpyAsync(static_cast<char*>(to) + at, stage.data, part, cudaMemcpyHostToDevice, copy_));
-      check(cudaEventRecord(stage.free, copy_));
-    }
+    const Transfer transfer = transfer_to(to, from, bytes);
+    staging_.send(&transfer, 1);
   }
 
   // From the device's memory to the host's. Returns when all of it is there.
   void receive(void* to, const void* from, int64_t bytes, const int32_t* abort) {
-    make_stages();
-    const int64_t parts = (bytes + kStageBytes - 1) / kStageBytes;
-    const auto bytes_of = [&](int64_t part) {
-      return static_cast<size_t>(std::min(kStageBytes, bytes - part * kStageBytes));
-    };
-    int64_t sent = 0;
-    for (int64_t part = 0; part < parts; ++part) {
-      for (; sent < std::min(parts, part + kStages); ++sent) {
-        Stage& stage = stages_[sent % kStages];
-        check(cudaMemcpyAsync(stage.data, static_cast<const char*>(from) + sent * kStageBytes, bytes_of(sent),
-                              cudaMemcpyDeviceToHost, copy_));
-        check(cudaEventRecord(stage.free, copy_));
-      }
-      check_abort(abort);
-      Stage& stage = stages_[part % kStages];
-      wait(stage.free);
-      std::memcpy(static_cast<char*>(to) + part * kStageBytes, stage.data, bytes_of(part));
-    }
+    staging_.receive({const_cast<char*>(static_cast<const char*>(from)), static_cast<char*>(to), bytes},
+                     abort);
   }
 
   // Room for the columns that are wanted, and those sent that are per row. What is per token follows in
@@ -226,14 +169,20 @@ class Context {
 
   // The tokens [first, last) of a batch that allocate_batch() has made room for.
   void send_tokens(const BatchView& host, const DeviceBatch& batch, int64_t first, int64_t last) {
+    Transfer transfers[kColumns + 1];
+    int count = 0;
+    const auto add = [&](const Buffer& to, const void* from, int64_t size) {
+      if (to.bytes() > 0)
+        transfers[count++] =
+            transfer_to(to.as<char>() + first * size, static_cast<const char*>(from) + first * size,
+                        (last - first) * size);
+    };
     for (int c = 0; c < kColumns; ++c) {
       const ColumnView& from = host.column[c];
-      if (batch.column[c].bytes() == 0 || from.per_row) continue;
-      const int64_t size = size_of(from.dtype);
-      send(batch.column[c].as<char>() + first * size, static_cast<const char*>(from.data) + first * size,
-           (last - first) * size);
+      if (!from.per_row) add(batch.column[c], from.data, size_of(from.dtype));
     }
-    if (batch.mask.bytes() > 0) send(batch.mask.as<uint8_t>() + first, host.mask + first, last - first);
+    add(batch.mask, host.mask, 1);
+    staging_.send(transfers, count);
   }
 
   // How long spans are: all warps get the same number of them, of nearly the same length.
@@ -258,6 +207,7 @@ class Context {
     pass.result = device_result_.as<Result>();
     pass.parts = {scratch<RowPart>(kRows, rows), scratch<RowPart>(kHeads, pass.spans),
                   scratch<RowPart>(kTails, pass.spans)};
+    pass.live_steps = scratch<uint64_t>(kLiveSteps, pass.spans);
     pass.states = scratch<char>(kStates, rows * row_state_bytes());
     pass.pair_sums = scratch<double>(kPairSums, pairs ? rows : 0);
     pass.row_partials = scratch<double>(kRowPartials, most_blocks() * kMaxRowMetrics);
@@ -288,7 +238,7 @@ class Context {
   }
   // Waits for it, unless a later copy has been waited for already.
   Result result() const {
-    wait(computed_);
+    check(wait_for(computed_));
     return *result_;
   }
 
@@ -301,11 +251,11 @@ class Context {
   cudaStream_t compute() const { return compute_; }
 
  private:
-  struct Stage {
-    void* data = nullptr;
-    cudaEvent_t free = nullptr;
-  };
-  enum { kRows, kHeads, kTails, kStates, kPairSums, kRowPartials, kTokenPartials, kScratches };
+  static Transfer transfer_to(void* device, const void* host, int64_t bytes) {
+    return {static_cast<char*>(device), const_cast<char*>(static_cast<const char*>(host)), bytes};
+  }
+
+  enum { kRows, kHeads, kTails, kLiveSteps, kStates, kPairSums, kRowPartials, kTokenPartials, kScratches };
 
   template <class T>
   T* scratch(int which, int64_t n) {
@@ -316,26 +266,6 @@ class Context {
       buffer = allocate(bytes);
     }
     return buffer.as<T>();
-  }
-
-  void make_stages() {
-    for (Stage& stage : stages_) {
-      if (!stage.data) check(cudaMallocHost(&stage.data, kStageBytes));
-      if (!stage.free)
-        check(cudaEventCreateWithFlags(&stage.free, cudaEventDisableTiming | cudaEventBlockingSync));
-    }
-  }
-
-  // Most waits are shorter than it takes to put a thread to sleep; the others should cost no core.
-  static void wait(cudaEvent_t event) {
-    const long long patience = now() + 50'000;
-    cudaError_t state;
-    while ((state = cudaEventQuery(event)) == cudaErrorNotReady)
-      if (now() > patience) {
-        state = cudaEventSynchronize(event);
-        break;
-      }
-    check(state);
   }
 
   float milliseconds(cudaEvent_t since) const {
@@ -355,8 +285,7 @@ class Context {
   Result* result_ = nullptr;  // pinned
   Buffer totals_, device_result_;
   Buffer scratch_[kScratches];
-  Stage stages_[kStages];
-  int next_stage_ = 0;
+  Staging staging_;
 };
 
 }  // namespace policy_loss::cuda

@@ -42,6 +42,13 @@ struct DeviceInfo {
 };
 Status device_info(int device, DeviceInfo* info, Problem* problem);
 
+// Does work in pieces, piece(what, 0) and so on, and returns when all are done. They may be done by any
+// threads and side by side, but are begun in their order.
+using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t index), void* what);
+// By what the copying of the host's memory is shared out from now on; unless told, the calling thread does
+// all.
+void share_work_by(ShareWork share);
+
 // engine/groups.h's Groups in plain words, and the sample deviation of all their units' rewards.
 struct GroupsView {
   int64_t size = 0, units = 0;

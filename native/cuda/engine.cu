@@ -165,7 +165,7 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
 template <class After>
 void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& batch, int64_t span,
                     const int32_t* abort, After after) {
-  const int64_t chunk = kChunkTokens / span * span;
+  const int64_t chunk = kTokensAtOnce / span * span;
   for (int64_t first = 0; first < batch.tokens; first += chunk) {
     check_abort(abort);
     const int64_t last = std::min(batch.tokens, first + chunk);
@@ -179,7 +179,17 @@ void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& 
   }
 }
 
+// What share_work_by() was given.
+ShareWork sharing = do_alone;
+
 }  // namespace
+
+void share_work_by(ShareWork share) {
+  __atomic_store_n(&sharing, share, __ATOMIC_RELAXED);
+}
+ShareWork share_work() {
+  return __atomic_load_n(&sharing, __ATOMIC_RELAXED);
+}
 
 struct Resident {
   int device;

@@ -53,23 +53,33 @@ class Feed {
 
   // The tokens [first, last), first a multiple of 128: visit(step, quad, unmasked) gets the four of the step
   // that begins at `step` which are this lane's, and which of them are unmasked; beyond `last` whatever there
-  // is. All lanes come to every step.
-  template <class Visit>
-  __device__ __forceinline__ void for_steps(int64_t first, int64_t last, Visit visit) const {
-    __syncwarp();
+  // is. Of a step whose bit is not in `wanted` nothing is read, and skip(step) is called instead. All lanes
+  // come to every step.
+  template <class Visit, class Skip>
+  __device__ __forceinline__ void for_steps(int64_t first, int64_t last, uint64_t wanted, Visit visit,
+                                            Skip skip) const {
 #pragma unroll 1
-    for (int stage = 0; stage < kStepsAhead; ++stage) fetch(first + stage * kSpanStep, last, stage);
+    for (int stage = 0; stage < kStepsAhead; ++stage)
+      fetch(first + stage * kSpanStep, last, stage, (wanted >> stage & 1) != 0);
     int stage = 0;
     for (int64_t step = first; step < last; step += kSpanStep) {
+      QuadColumns quad;
+      unsigned unmasked = 0;
+      const bool is_wanted = (wanted & 1) != 0;
       __pipeline_wait_prior(kStepsAhead - 1);
       __syncwarp();  // Now what the other lanes have copied is there too.
-      QuadColumns quad;
-      take(stage, &quad);
-      const unsigned unmasked = take_mask(stage);
+      if (is_wanted) {
+        take(stage, &quad);
+        unmasked = take_mask(stage);
+      }
       __syncwarp();  // Now all have taken theirs.
-      fetch(step + kStepsAhead * kSpanStep, last, stage);
+      fetch(step + kStepsAhead * kSpanStep, last, stage, (wanted >> kStepsAhead & 1) != 0);
       stage = stage + 1 < kStepsAhead ? stage + 1 : 0;
-      visit(step, quad, unmasked);
+      wanted >>= 1;
+      if (is_wanted)
+        visit(step, quad, unmasked);
+      else
+        skip(step);
     }
   }
 
@@ -108,8 +118,8 @@ class Feed {
 
   // Sends for a step's tokens before `last`. Every lane asks for something at every step, be it nothing, so
   // that all count alike.
-  __device__ __forceinline__ void fetch(int64_t first, int64_t last, int stage) const {
-    const int tokens = static_cast<int>(min(last - first, static_cast<int64_t>(kSpanStep)));
+  __device__ __forceinline__ void fetch(int64_t first, int64_t last, int stage, bool is_wanted) const {
+    const int tokens = is_wanted ? static_cast<int>(min(last - first, static_cast<int64_t>(kSpanStep))) : 0;
     const int at = lane_ * kChunk;
     const auto copy = [&](int c, int shift) {
       const char* const from = static_cast<const char*>(batch_.column[c].data) + (first << shift);

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "cuda/cuda.h"
+
 namespace policy_loss::cuda {
 
 class Mutex {
@@ -32,6 +34,12 @@ inline long long now() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
+}
+
+// What share_work_by() was given, or a loop.
+ShareWork share_work();
+inline void do_alone(int64_t pieces, void (*piece)(void*, int64_t), void* what) {
+  for (int64_t i = 0; i < pieces; ++i) piece(what, i);
 }
 
 }  // namespace policy_loss::cuda

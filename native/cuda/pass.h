@@ -24,6 +24,7 @@ constexpr int kSpanStep = kWarp * kQuad;
 // So long that what a warp does once a span costs nothing, so short that a lane's float32 sums keep their
 // digits.
 constexpr int kMaxSpan = 8192;
+static_assert(kMaxSpan / kSpanStep <= 64, "a span's steps are bits of a number");
 // A device's arrays of tokens are whole chunks of so many, however narrow, for copies of 16 bytes.
 constexpr int kChunk = 16;
 // Blocks that a multiprocessor is to hold at once: of the token pass at most, which leaves registers enough
@@ -108,6 +109,7 @@ struct Pass {
 
   Totals* totals;
   Parts<RowPart> parts;
+  uint64_t* live_steps;    // of each span, a bit for each step that has an unmasked token
   void* states;            // a RowState of each row
   double* pair_sums;       // of each row, for a loss over pairs
   double* row_partials;    // [blocks of the weights pass][kMaxRowMetrics]

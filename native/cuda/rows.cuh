@@ -46,8 +46,19 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   if (expert_rows != 0) atomicAdd(&pass.totals->rows[1], expert_rows);
 }
 
+// Which steps of a span have an unmasked token: what the token pass need not read of the others, it does not.
+struct LiveSteps {
+  int64_t first;  // of the span
+  uint64_t mine = 0;
+
+  __device__ __forceinline__ void add(int64_t i, unsigned live) {
+    if (live != 0) mine |= uint64_t{1} << static_cast<int>(i - first) / kSpanStep;
+  }
+};
+
 // How many of a row's tokens [from, to) a lane finds unmasked, of every 32nd chunk.
-__device__ __forceinline__ unsigned count_unmasked(const uint8_t* mask, int64_t from, int64_t to) {
+__device__ __forceinline__ unsigned count_unmasked(const uint8_t* mask, int64_t from, int64_t to,
+                                                   LiveSteps* steps) {
   const int lane = threadIdx.x % kWarp;
   unsigned count = 0;
 #pragma unroll 4
@@ -55,7 +66,9 @@ __device__ __forceinline__ unsigned count_unmasked(const uint8_t* mask, int64_t 
     const uint4 bytes = load<Reuse::kLater>(reinterpret_cast<const uint4*>(mask + i));
     const unsigned unmasked =
         mask_bits(bytes.x) | mask_bits(bytes.y) << 4 | mask_bits(bytes.z) << 8 | mask_bits(bytes.w) << 12;
-    count += __popc(unmasked & bits_within<kChunk>(i, from, to));
+    const unsigned live = unmasked & bits_within<kChunk>(i, from, to);
+    count += __popc(live);
+    steps->add(i, live);
   }
   return count;
 }
@@ -70,14 +83,20 @@ __global__ void __launch_bounds__(kThreads)
   const auto count = [&](int64_t row, const RowPart& part) {
     tokens.add(pass.batch.kind(row), part.tokens * pass.batch.copies_of(row));
   };
+  const auto leave_steps = [&](int64_t span, const LiveSteps& steps) {
+    const uint64_t all = warp_or(steps.mine);
+    if (threadIdx.x % kWarp == 0) pass.live_steps[span] = all;
+  };
   if constexpr (has_row_facts<L>) {
     __shared__ FeedRoom rooms[kWarps];
     const Feed<fact_columns<L>> feed(pass.batch, fact_columns<L>, rooms);
-    for (int64_t span = my_first; span < last_span; span += warps)
+    for (int64_t span = my_first; span < last_span; span += warps) {
+      LiveSteps steps{span * pass.span};
       sum_rows(
           feed, pass, pass.parts, span,
-          [&](int64_t, int64_t, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
+          [&](int64_t, int64_t i, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
             const unsigned live = unmasked & which;
+            steps.add(i, live);
             part->tokens += __popc(live);
 #pragma unroll
             for (int j = 0; j < kQuad; ++j) {
@@ -88,15 +107,20 @@ __global__ void __launch_bounds__(kThreads)
             }
           },
           count);
+      leave_steps(span, steps);
+    }
   } else {
-    for (int64_t span = my_first; span < last_span; span += warps)
+    for (int64_t span = my_first; span < last_span; span += warps) {
+      LiveSteps steps{span * pass.span};
       for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
         RowPart part;
-        part.tokens = warp_count(count_unmasked(pass.batch.mask, from, to));
+        part.tokens = warp_count(count_unmasked(pass.batch.mask, from, to, &steps));
         if (threadIdx.x % kWarp != 0) return;
         *place_of(pass, pass.parts, span, row) = part;
         count(row, part);
       });
+      leave_steps(span, steps);
+    }
   }
   add_totals(pass, tokens, first_span == 0);
 }

@@ -64,7 +64,7 @@ __device__ __forceinline__ void sum_rows(const Feed& feed, const Pass& pass, con
   int64_t end = first;  // of the row, or of the span where that comes first
   RowColumns of_row;
   Part mine{};
-  feed.for_steps(first, last, [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
+  const auto add_step = [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
     const int64_t step_end = min(step + kSpanStep, last);
     for (int64_t from = step; from < step_end;) {
       if (from == end) {
@@ -87,7 +87,8 @@ __device__ __forceinline__ void sum_rows(const Feed& feed, const Pass& pass, con
       }
       from = to;
     }
-  });
+  };
+  feed.for_steps(first, last, ~uint64_t{0}, add_step, [](int64_t) {});
 }
 
 // A row's sums over all spans that it lies in.

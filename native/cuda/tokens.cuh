@@ -2,7 +2,8 @@
 // metrics and their gradient, in one kernel that reads each column once and writes the gradient once.
 //
 // It is bound by memory: columns are on their way while a lane does all arithmetic on its four tokens of each
-// (feed.cuh), and what a row has for all of them is loaded where the row begins. Only the policy loss is a
+// (feed.cuh), nothing is read where the row pass has found no unmasked token, and what a row has for all of
+// its tokens is loaded where the row begins. Only the policy loss is a
 // template parameter; the rest (dtypes, KL estimator, which terms there are) is uniform over the grid, so a
 // branch on it costs next to nothing, and there is one kernel a loss instead of hundreds.
 #pragma once
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       of_row = feed.of_row(row);
     };
 
-    feed.for_steps(base, base + length, [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
+    const auto add_step = [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
       const int i = static_cast<int>(step - base) + lane * kQuad;
       // Once for each row that the four tokens lie in, which but at a row's end is one.
       for (int from = i; from < min(i + kQuad, length);) {
@@ -145,7 +146,15 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         }
         from = end;
       }
-    });
+    };
+    const auto skip_step = [&](int64_t step) {
+      const int i = static_cast<int>(step - base) + lane * kQuad;
+      const unsigned which = bits_within(i, 0, length);
+      const float zeros[kQuad] = {};
+      if (pass.grad) store_quad(pass.grad, base + i, which, zeros);
+      if (pass.grad_entropy) store_quad(pass.grad_entropy, base + i, which, zeros);
+    };
+    feed.for_steps(base, base + length, pass.live_steps[span], add_step, skip_step);
     flush();
   }
 

@@ -124,6 +124,12 @@ __device__ __forceinline__ T warp_sum(T x) {
   return x;
 }
 
+__device__ __forceinline__ uint64_t warp_or(uint64_t bits) {
+  const unsigned low = __reduce_or_sync(kAllLanes, static_cast<unsigned>(bits));
+  const unsigned high = __reduce_or_sync(kAllLanes, static_cast<unsigned>(bits >> 32));
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
 // Sums over a block, found by the threads below N: thread k gets the sum of x[k].
 template <int N>
 __device__ __forceinline__ double block_sum(const double (&x)[N]) {

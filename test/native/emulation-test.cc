@@ -3,6 +3,7 @@
 // emulation itself is for: results keep their bits in any order of blocks and threads, and kernels that are
 // broken on purpose are found out.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 #include "cpu/engine.h"
 #include "cuda/request.h"
 #include "test/native/broken-kernels.h"
+#include "test/native/emulation/traffic.h"
 
 using namespace policy_loss;
 
@@ -354,6 +356,49 @@ void test_a_million_tokens() {
     const std::string what = std::string("a million tokens, ") + losses()[loss].name;
     compare(on_cpu(function, *data, coefficients), on_device(function, *data, coefficients, nullptr, what),
             *data, what);
+  }
+}
+
+// Of more pieces than the staging has room for, both ways, copied by several threads.
+void test_staging() {
+  cuda::share_work_by([](int64_t pieces, void (*piece)(void*, int64_t), void* what) {
+    std::atomic<int64_t> next = 0;
+    std::vector<std::thread> threads;
+    for (int k = 0; k < 3; ++k)
+      threads.emplace_back([&] {
+        for (int64_t i; (i = next++) < pieces;) piece(what, i);
+      });
+    for (std::thread& thread : threads) thread.join();
+  });
+  const auto data = draw({"three million tokens", 3, 1000003, {}}, DType::kFloat32, false, 6);
+  const Function function = make_function(0, 0, Aggregation::kTokenMean, kNone, true);
+  const std::string what = "three million tokens from the host and back";
+  compare(on_cpu(function, *data, {}), on_device(function, *data, {}, nullptr, what), *data, what);
+}
+
+// Where a row's tail is masked, its columns are not read; but for its facts, which come with the mask.
+void test_masked_tails() {
+  const auto data = draw({"masked tails", 8, 4096, {}}, DType::kFloat32, false, 8);
+  for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
+    if (losses()[loss].row_facts) continue;
+    const Function function = make_function(loss, 0, Aggregation::kTokenMean, kNone, false);
+    int64_t bytes[2];
+    for (const bool tails : {false, true}) {
+      const int64_t until = tails ? 1024 : 4096;
+      for (int64_t i = 0; i < data->tokens; ++i) data->mask[i] = data->live[i] = i % 4096 < until ? 1 : 0;
+      for (std::vector<float>& column : data->column)
+        for (float& x : column)
+          if (!std::isfinite(x)) x = -1.0f;
+      const std::string what = std::string("masked tails, ") + losses()[loss].name;
+      cuda::Resident* resident = nullptr;
+      cuda::Problem problem;
+      cuda::upload(0, data->view, {}, nullptr, &resident, &problem);
+      const int64_t before = emulation::bytes_copied();
+      compare(on_cpu(function, *data, {}), on_device(function, *data, {}, resident, what), *data, what);
+      bytes[tails] = emulation::bytes_copied() - before;
+      cuda::release(resident);
+    }
+    expect(bytes[0] > 0 && bytes[1] * 4 == bytes[0], "masked tails are not read by " + losses()[loss].name);
   }
 }
 
@@ -752,12 +797,14 @@ int main() {
   test_functions();
   test_copies_and_normalizers();
   test_a_million_tokens();
+  test_masked_tails();
   test_kl_values();
   test_advantages();
   test_advantages_not_finite();
   test_evaluation_with_advantages();
   test_errors();
   test_emulation();
+  test_staging();
   std::printf("%d checks, %d failures\n", checks, failures);
   return failures == 0 ? 0 : 1;
 }

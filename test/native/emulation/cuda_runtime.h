@@ -167,6 +167,15 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned x, const char* file = 
   return sum;
 }
 
+inline unsigned __reduce_or_sync(unsigned mask, unsigned x, const char* file = __builtin_FILE(),
+                                 int line = __builtin_LINE()) {
+  const uint64_t* const of_lane = emulation::exchange(mask, x, {file, line});
+  unsigned all = 0;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if ((mask >> lane & 1) != 0) all |= static_cast<unsigned>(of_lane[lane]);
+  return all;
+}
+
 template <class T>
 T atomicMax(T* to, T x) {
   const T before = *to;

@@ -1,4 +1,6 @@
 // The emulated runtime itself: blocks of fibers, lazy streams, memory with guard zones. See cuda_runtime.h.
+#include "traffic.h"
+
 #include <cuda_runtime.h>
 #include <ucontext.h>
 
@@ -115,6 +117,7 @@ const std::function<void()>* kernel_of_block = nullptr;
 Place scheduler;
 Stack scheduler_stack;
 bool in_kernel = false;
+int64_t copied = 0;
 
 // Not in the function that the place is in, as the compiler demands.
 [[noreturn]] PLAIN void jump(Place& place) {
@@ -417,7 +420,13 @@ PLAIN void fault(const char* format, ...) {
   jump(scheduler);
 }
 
+int64_t bytes_copied() {
+  const Lock lock(mutex);
+  return copied;
+}
+
 void copy_later(void* to, const void* from, size_t bytes) {
+  copied += static_cast<int64_t>(bytes);
   static std::mt19937_64 random(2);
   if (shuffle_seed() != 0 && random() % 4 == 0)
     std::memcpy(to, from, bytes);

@@ -1,0 +1,41 @@
+// How CUDA's errors leave a call.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/cuda.h"
+
+namespace policy_loss::cuda {
+
+// Caught where the face begins.
+struct Failure {
+  Status status;
+  const char* message;
+};
+
+inline Status status_of(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return Status::kOutOfMemory;
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+      return Status::kNoDevice;
+    default:
+      return Status::kFailed;
+  }
+}
+
+inline void check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // which would otherwise be the next call's
+  throw Failure{status_of(error), cudaGetErrorString(error)};
+}
+
+inline void check_abort(const int32_t* abort) {
+  // Written by another thread.
+  if (abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0)
+    throw Failure{Status::kAborted, "the call was aborted"};
+}
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,175 @@
+// Pinned memory on the way between the host's memory and a device's, in a ring of stages: while some are
+// copied by the device, others are filled, or emptied, by whatever threads there are. One thread copies
+// memory at a fifth or less of what a device's link takes.
+//
+// Copies are cut into pieces of a stage, and each piece has a ticket: it takes its turn at its stage after
+// the piece that had the stage before it.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/failure.h"
+#include "cuda/host.h"
+
+namespace policy_loss::cuda {
+
+constexpr int64_t kStageBytes = 1 << 19;
+constexpr int kStages = 16;
+// Fewer pieces are done before another thread has woken up.
+constexpr int64_t kFewPieces = 4;
+
+// One array's way.
+struct Transfer {
+  char* device = nullptr;
+  char* host = nullptr;
+  int64_t bytes = 0;
+
+  int64_t pieces() const { return (bytes + kStageBytes - 1) / kStageBytes; }
+  // Of a piece.
+  int64_t offset(int64_t piece) const { return piece * kStageBytes; }
+  size_t size(int64_t piece) const {
+    return static_cast<size_t>(std::min(kStageBytes, bytes - offset(piece)));
+  }
+};
+
+// Most waits are shorter than it takes to put a thread to sleep; the others should cost no core.
+inline cudaError_t wait_for(cudaEvent_t event) {
+  const long long patience = now() + 50'000;
+  cudaError_t state;
+  while ((state = cudaEventQuery(event)) == cudaErrorNotReady)
+    if (now() > patience) return cudaEventSynchronize(event);
+  return state;
+}
+
+class Staging {
+ public:
+  // Before anything else: between the host and this device, copies on this stream.
+  void open(int device, cudaStream_t stream) {
+    device_ = device;
+    stream_ = stream;
+    for (int k = 0; k < kStages; ++k) stages_[k].turn = k;
+  }
+
+  // To the device, on the stream. The sources may go when this returns.
+  void send(const Transfer* transfers, int count) {
+    int64_t pieces = 0;
+    for (int k = 0; k < count; ++k) pieces += transfers[k].pieces();
+    run(transfers, pieces, nullptr, send_piece);
+  }
+
+  // From the device, after what is on the stream. Returns when all of it is there.
+  void receive(const Transfer& transfer, const int32_t* abort) {
+    run(&transfer, transfer.pieces(), abort, receive_piece);
+  }
+
+ private:
+  struct Stage {
+    void* data = nullptr;
+    cudaEvent_t copied = nullptr;
+    int64_t turn = 0;  // the ticket whose turn it is
+  };
+
+  struct Run {
+    Staging* staging;
+    const Transfer* transfers;
+    int64_t pieces;
+    int64_t first;  // ticket
+    const int32_t* abort;
+    cudaError_t error = cudaSuccess;  // the first that there was
+    bool aborted = false;
+
+    Stage& stage(int64_t piece) { return staging->stages_[(first + piece) % kStages]; }
+    bool goes_on() {
+      if (abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0)
+        __atomic_store_n(&aborted, true, __ATOMIC_RELAXED);
+      return !__atomic_load_n(&aborted, __ATOMIC_RELAXED) &&
+             __atomic_load_n(&error, __ATOMIC_RELAXED) == cudaSuccess;
+    }
+    // Whether it went well.
+    bool note(cudaError_t found) {
+      if (found == cudaSuccess) return true;
+      cudaError_t none = cudaSuccess;
+      __atomic_compare_exchange_n(&error, &none, found, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+      return false;
+    }
+  };
+
+  void run(const Transfer* transfers, int64_t pieces, const int32_t* abort, void (*piece)(void*, int64_t)) {
+    if (pieces == 0) return;
+    make_stages();
+    Run run{this, transfers, pieces, next_ticket_, abort};
+    next_ticket_ += pieces;
+    if (piece == receive_piece)
+      for (int64_t early = 0; early < std::min<int64_t>(pieces, kStages); ++early) ask_for(run, early);
+    if (pieces < kFewPieces)
+      for (int64_t at = 0; at < pieces; ++at) piece(&run, at);
+    else
+      share_work()(pieces, piece, &run);
+    check(run.error);
+    if (run.aborted) throw Failure{Status::kAborted, "the call was aborted"};
+  }
+
+  // A piece of a run, on any thread. Pieces are begun in their order, so the one before this one at its stage
+  // is under way. Whatever happens, the next one gets its turn.
+  static void send_piece(void* what, int64_t piece) {
+    Run& run = *static_cast<Run*>(what);
+    Stage& stage = run.stage(piece);
+    await_turn(run, stage, piece);
+    const Transfer* transfer = run.transfers;
+    int64_t at = piece;
+    for (; at >= transfer->pieces(); ++transfer) at -= transfer->pieces();
+    if (run.goes_on() && run.note(cudaSetDevice(run.staging->device_)) && run.note(wait_for(stage.copied))) {
+      std::memcpy(stage.data, transfer->host + transfer->offset(at), transfer->size(at));
+      run.note(cudaMemcpyAsync(transfer->device + transfer->offset(at), stage.data, transfer->size(at),
+                               cudaMemcpyHostToDevice, run.staging->stream_));
+      run.note(cudaEventRecord(stage.copied, run.staging->stream_));
+    }
+    end_turn(run, stage, piece);
+  }
+
+  static void receive_piece(void* what, int64_t piece) {
+    Run& run = *static_cast<Run*>(what);
+    Stage& stage = run.stage(piece);
+    await_turn(run, stage, piece);
+    if (run.goes_on() && run.note(cudaSetDevice(run.staging->device_)) && run.note(wait_for(stage.copied))) {
+      const Transfer& transfer = *run.transfers;
+      std::memcpy(transfer.host + transfer.offset(piece), stage.data, transfer.size(piece));
+      if (piece + kStages < run.pieces) ask_for(run, piece + kStages);
+    }
+    end_turn(run, stage, piece);
+  }
+
+  // Has the device copy a piece into its stage.
+  static void ask_for(Run& run, int64_t piece) {
+    Stage& stage = run.stage(piece);
+    const Transfer& transfer = *run.transfers;
+    run.note(cudaMemcpyAsync(stage.data, transfer.device + transfer.offset(piece), transfer.size(piece),
+                             cudaMemcpyDeviceToHost, run.staging->stream_));
+    run.note(cudaEventRecord(stage.copied, run.staging->stream_));
+  }
+
+  static void await_turn(const Run& run, const Stage& stage, int64_t piece) {
+    while (__atomic_load_n(&stage.turn, __ATOMIC_ACQUIRE) != run.first + piece) sched_yield();
+  }
+  static void end_turn(const Run& run, Stage& stage, int64_t piece) {
+    __atomic_store_n(&stage.turn, run.first + piece + kStages, __ATOMIC_RELEASE);
+  }
+
+  void make_stages() {
+    for (Stage& stage : stages_) {
+      if (!stage.data) check(cudaMallocHost(&stage.data, kStageBytes));
+      if (!stage.copied)
+        check(cudaEventCreateWithFlags(&stage.copied, cudaEventDisableTiming | cudaEventBlockingSync));
+    }
+  }
+
+  int device_ = 0;
+  cudaStream_t stream_ = nullptr;
+  Stage stages_[kStages];
+  int64_t next_ticket_ = 0;
+};
+
+}  // namespace policy_loss::cuda
