@@ -9,6 +9,8 @@
 
 #include <cuda_pipeline_primitives.h>
 
+#include <cstddef>
+
 #include "cuda/warp.cuh"
 
 namespace policy_loss::cuda {
@@ -18,8 +20,40 @@ constexpr int kStepsAhead = 3;
 
 // A warp's shared memory.
 struct FeedRoom {
-  uint4 column[kStepsAhead][kColumns][kWarp];
-  uint4 mask[kStepsAhead][kSpanStep / kChunk];
+  struct Step {
+    uint4 column[kColumns][kWarp];
+    uint4 mask[kSpanStep / kChunk];
+  } step[kStepsAhead];
+};
+
+// A place in shared memory that copies go to. Its address is found once: for every copy anew takes as long as
+// all else that a copy takes.
+class Destination {
+ public:
+  __device__ __forceinline__ explicit Destination(void* place) {
+#if defined(__CUDA_ARCH__)
+    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place));
+    asm volatile("mov.u32 %0, %1;" : "=r"(address_) : "r"(address));
+#else
+    address_ = static_cast<char*>(place);
+#endif
+  }
+
+  // Has 16 bytes copied to `offset` bytes beyond the place.
+  __device__ __forceinline__ void copy(int offset, const void* from) const {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address_ + offset), "l"(from) : "memory");
+#else
+    __pipeline_memcpy_async(address_ + offset, from, kChunk);
+#endif
+  }
+
+ private:
+#if defined(__CUDA_ARCH__)
+  uint32_t address_;
+#else
+  char* address_;
+#endif
 };
 
 // The columns of four tokens; one that is not read holds 0.
@@ -42,7 +76,10 @@ class Feed {
  public:
   // Of these columns of a batch, and of its mask if it has one. The batch is to be a kernel's parameter.
   __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns, FeedRoom* rooms)
-      : batch_(batch), room_(rooms[threadIdx.x / kWarp]), lane_(threadIdx.x % kWarp) {
+      : batch_(batch),
+        room_(rooms[threadIdx.x / kWarp]),
+        lane_(threadIdx.x % kWarp),
+        destination_(reinterpret_cast<char*>(&room_) + lane_ * kChunk) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       if ((columns >> c & 1) == 0) continue;
@@ -121,16 +158,17 @@ class Feed {
   __device__ __forceinline__ void fetch(int64_t first, int64_t last, int stage, bool is_wanted) const {
     const int tokens = is_wanted ? static_cast<int>(min(last - first, static_cast<int64_t>(kSpanStep))) : 0;
     const int at = lane_ * kChunk;
+    const int to = stage * static_cast<int>(sizeof(FeedRoom::Step));
     const auto copy = [&](int c, int shift) {
       const char* const from = static_cast<const char*>(batch_.column[c].data) + (first << shift);
-      if (at < tokens << shift) __pipeline_memcpy_async(&room_.column[stage][c][lane_], from + at, kChunk);
+      if (at < tokens << shift) destination_.copy(to + c * static_cast<int>(sizeof(uint4[kWarp])), from + at);
     };
     if (narrow_ == 0)
       for_columns([&](int c) { copy(c, 2); });
     else
       for_columns([&](int c) { copy(c, (narrow_ >> c & 1) != 0 ? 1 : 2); });
     if (batch_.mask && at < tokens)
-      __pipeline_memcpy_async(&room_.mask[stage][lane_], batch_.mask + first + at, kChunk);
+      destination_.copy(to + static_cast<int>(offsetof(FeedRoom::Step, mask)), batch_.mask + first + at);
     __pipeline_commit();
   }
 
@@ -139,25 +177,26 @@ class Feed {
     for (int c = 0; c < kColumns; ++c)
       if ((always >> c & 1) == 0) quad->column[c] = {};
     const auto take_wide = [&](int c) {
-      const uint4 bits = room_.column[stage][c][lane_];
+      const uint4 bits = room_.step[stage].column[c][lane_];
       quad->column[c] = {bits.x, bits.y, bits.z, bits.w};
     };
     if (narrow_ == 0) return for_columns(take_wide);
     for_columns([&](int c) {
       if ((narrow_ >> c & 1) == 0) return take_wide(c);
-      const uint2 bits = reinterpret_cast<const uint2*>(room_.column[stage][c])[lane_];
+      const uint2 bits = reinterpret_cast<const uint2*>(room_.step[stage].column[c])[lane_];
       quad->column[c] = {bits.x, bits.y, 0, 0};
       widen(batch_.column[c].dtype, &quad->column[c]);
     });
   }
 
   __device__ __forceinline__ unsigned take_mask(int stage) const {
-    return batch_.mask ? mask_bits(reinterpret_cast<const uint32_t*>(room_.mask[stage])[lane_]) : 0;
+    return batch_.mask ? mask_bits(reinterpret_cast<const uint32_t*>(room_.step[stage].mask)[lane_]) : 0;
   }
 
   const BatchView& batch_;
   FeedRoom& room_;
   const int lane_;
+  const Destination destination_;
   unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // columns, a bit each
 };
 

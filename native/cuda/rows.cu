@@ -77,13 +77,6 @@ bool looks_under_mask(int loss) {
   return launches_of(loss).looks_under_mask;
 }
 
-int fed_blocks_per_multiprocessor() {
-  // All of them take the same shared memory, which decides it.
-  int blocks = 0;
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kl_kernel<KlEstimators>, kThreads, 0);
-  return min(max(blocks, 1), kFedBlocksPerMultiprocessor);
-}
-
 int64_t row_state_bytes() {
   return Table<Losses>::state_bytes();
 }
