@@ -276,7 +276,7 @@ export interface NativeBinding {
     advantages: Float32Array,
     out: Float32Array,
   ): void;
-  /** At most this many threads compute at once. */
+  /** At most this many threads compute at once, or copy to devices and back. */
   setThreads(threads: number): void;
   cpu(): { cores: number; threads: number; isa: string };
   /** The CUDA devices. */

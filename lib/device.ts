@@ -116,7 +116,8 @@ function versionOf(number: number): string {
 }
 
 /**
- * Lets at most so many threads compute at once, all calls of the process together. Results do not depend on it.
+ * Lets at most so many threads compute at once, all calls of the process together, or copy to devices and back. Results
+ * do not depend on it.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function setThreads(threads: number): void {

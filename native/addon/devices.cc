@@ -1,5 +1,7 @@
 #include "addon/devices.h"
 
+#include <utility>
+
 #include "addon/async.h"
 #include "addon/keep.h"
 #include "addon/lane.h"

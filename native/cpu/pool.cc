@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #if defined(__linux__)
 #include <sys/resource.h>
@@ -75,7 +76,13 @@ void Pool::run(std::shared_ptr<Task> task) {
     std::lock_guard lock(mutex_);
     ++working_;
   }
-  advance(task);
+  try {
+    advance(task);
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    --working_;
+    throw;
+  }
   std::unique_lock lock(mutex_, std::defer_lock);
   while (true) {
     do work(task);
@@ -102,16 +109,25 @@ void Pool::advance(const std::shared_ptr<Task>& task) {
   task->pieces_[phase] = pieces;
   task->unfinished_.store(pieces);
   std::lock_guard lock(mutex_);
-  task->next_.store(phase << Task::kPhaseShift);
+  start_workers(pieces);
+  // Nothing fails from here on: who takes a piece must find the task's caller waiting for it.
   tasks_.push_back(task);
-  // Threads are started when they are first needed, and then stay.
-  while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < pieces) {
-    workers_.emplace_back([this] { worker(); });
-    workers_.back().detach();
-  }
+  task->next_.store(phase << Task::kPhaseShift);
   const int64_t helpers = std::min<int64_t>(pieces, limit_);
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
   progress_.notify_all();
+}
+
+// Threads are started when they are first needed, and then stay. Where the system has no more of them, those
+// that there are do all the work.
+void Pool::start_workers(int64_t pieces) {
+  while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < pieces) try {
+      workers_.emplace_back([this] { worker(); });
+      workers_.back().detach();
+    } catch (const std::system_error&) {
+      if (workers_.empty() && working_ == 0) throw;
+      return;
+    }
 }
 
 void Pool::work(const std::shared_ptr<Task>& task) {

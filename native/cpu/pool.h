@@ -1,5 +1,6 @@
 // The CPU engine's threads: as many as there are cores, started once, asleep when there is nothing to do, and
-// shared by all calls, so that a thousand calls at once do not become a thousand threads.
+// shared by all calls, so that a thousand calls at once do not become a thousand threads. What is copied to
+// devices and back is copied by them too.
 #pragma once
 
 #include <atomic>
@@ -60,6 +61,7 @@ class Pool {
   void worker();
   // Takes pieces of the task until none is left to take.
   void work(const std::shared_ptr<Task>& task);
+  void start_workers(int64_t pieces);
   // Opens the next phase that has pieces, or ends the task.
   void advance(const std::shared_ptr<Task>& task);
   // Forgets the task where it waits with no piece left.

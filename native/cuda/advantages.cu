@@ -111,9 +111,9 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   pass_.state = room<AdvantageState>(1);
   check(cudaMemsetAsync(pass_.state, 0, sizeof(AdvantageState), context.compute()));
   if (shape_ != AdvantageShape::kGroup || per_token)
-    pass_.advantages = room<float>(whole_chunks(pass_.tokens));
+    pass_.advantages = room<float>(whole_granules(pass_.tokens));
   if (shape_ == AdvantageShape::kRecurrence && returns)
-    pass_.returns = room<float>(whole_chunks(pass_.tokens));
+    pass_.returns = room<float>(whole_granules(pass_.tokens));
   switch (shape_) {
     case AdvantageShape::kGroup:
       with_advantage(

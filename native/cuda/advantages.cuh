@@ -17,12 +17,6 @@
 
 namespace policy_loss::cuda {
 
-__device__ __forceinline__ int64_t first_warp() {
-  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-}
-__device__ __forceinline__ int64_t all_warps() {
-  return static_cast<int64_t>(gridDim.x) * kWarps;
-}
 __device__ __forceinline__ int64_t first_thread() {
   return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }

@@ -7,14 +7,18 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "advantage/advantage.h"
+#include "cuda/failure.h"
+#include "cuda/host.h"
 #include "cuda/kernels.h"
 #include "cuda/staging.h"
 
 namespace policy_loss::cuda {
 
-// What is sent at once, before the kernels that look at it are launched.
+// What is sent before the kernels that look at it are launched: so much that threads can share it, so little
+// that hardly anything is left for the kernels to do when the last has come.
 constexpr int64_t kTokensAtOnce = 1 << 20;
 
 // Memory of a device, given back in the order of its stream.
@@ -48,8 +52,8 @@ class Buffer {
 };
 
 // Kernels read 16 bytes at once, at a batch's end too.
-inline int64_t whole_chunks(int64_t tokens) {
-  return (tokens + kChunk - 1) / kChunk * kChunk;
+inline int64_t whole_granules(int64_t tokens) {
+  return (tokens + kGranule - 1) / kGranule * kGranule;
 }
 
 // A batch's arrays on a device. `view` points into them.
@@ -124,8 +128,7 @@ class Context {
 
   // From the device's memory to the host's. Returns when all of it is there.
   void receive(void* to, const void* from, int64_t bytes, const int32_t* abort) {
-    staging_.receive({const_cast<char*>(static_cast<const char*>(from)), static_cast<char*>(to), bytes},
-                     abort);
+    staging_.receive(transfer_to(const_cast<void*>(from), to, bytes), abort);
   }
 
   // Room for the columns that are wanted, and those sent that are per row. What is per token follows in
@@ -139,7 +142,7 @@ class Context {
       const ColumnView& from = host.column[c];
       if ((columns & (1u << c)) == 0 || !from.data) continue;
       batch.column[c] =
-          allocate((from.per_row ? host.layout.rows : whole_chunks(batch.tokens)) * size_of(from.dtype));
+          allocate((from.per_row ? host.layout.rows : whole_granules(batch.tokens)) * size_of(from.dtype));
       batch.view.column[c] = {batch.column[c].as<void>(), from.dtype, from.per_row};
     }
     order_copies_after_kernels();
@@ -154,7 +157,7 @@ class Context {
   // The same with masks and offsets: a whole batch.
   DeviceBatch allocate_batch(const BatchView& host, unsigned columns) {
     DeviceBatch batch = allocate_columns(host, columns);
-    if (host.mask) batch.mask = allocate(whole_chunks(batch.tokens));
+    if (host.mask) batch.mask = allocate(whole_granules(batch.tokens));
     if (host.expert) batch.expert = allocate(host.layout.rows);
     if (host.layout.offsets) batch.offsets = allocate((host.layout.rows + 1) * sizeof(int32_t));
     order_copies_after_kernels();
@@ -211,7 +214,7 @@ class Context {
     pass.states = scratch<char>(kStates, rows * row_state_bytes());
     pass.pair_sums = scratch<double>(kPairSums, pairs ? rows : 0);
     pass.row_partials = scratch<double>(kRowPartials, most_blocks() * kMaxRowMetrics);
-    pass.token_partials = scratch<double>(kTokenPartials, most_blocks() * kTokenSums);
+    pass.token_partials = scratch<double>(kTokenPartials, most_fed_blocks_ * kTokenSums);
     return pass;
   }
 

@@ -139,7 +139,7 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
   const Buffer out = context.allocate(bytes);
   Buffer base;
   if (call.base) {
-    base = context.allocate(whole_chunks(batch.tokens) * sizeof(float));
+    base = context.allocate(whole_granules(batch.tokens) * sizeof(float));
     context.order_copies_after_kernels();
     context.send(base.as<void>(), call.base, bytes);
     context.order_kernels_after_copies();
@@ -179,16 +179,10 @@ void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& 
   }
 }
 
-// What share_work_by() was given.
-ShareWork sharing = do_alone;
-
 }  // namespace
 
 void share_work_by(ShareWork share) {
   __atomic_store_n(&sharing, share, __ATOMIC_RELAXED);
-}
-ShareWork share_work() {
-  return __atomic_load_n(&sharing, __ATOMIC_RELAXED);
 }
 
 struct Resident {

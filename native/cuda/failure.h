@@ -32,10 +32,17 @@ inline void check(cudaError_t error) {
   throw Failure{status_of(error), cudaGetErrorString(error)};
 }
 
+// Whether the flag is set, which another thread may do at any time.
+inline bool is_aborted(const int32_t* abort) {
+  return abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
+}
+
+[[noreturn]] inline void end_aborted_call() {
+  throw Failure{Status::kAborted, "the call was aborted"};
+}
+
 inline void check_abort(const int32_t* abort) {
-  // Written by another thread.
-  if (abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0)
-    throw Failure{Status::kAborted, "the call was aborted"};
+  if (is_aborted(abort)) end_aborted_call();
 }
 
 }  // namespace policy_loss::cuda

@@ -17,12 +17,14 @@ namespace policy_loss::cuda {
 
 // Steps that are on their way at once.
 constexpr int kStepsAhead = 3;
+// What a lane copies at once.
+constexpr int kCopyBytes = sizeof(uint4);
 
 // A warp's shared memory.
 struct FeedRoom {
   struct Step {
     uint4 column[kColumns][kWarp];
-    uint4 mask[kSpanStep / kChunk];
+    uint4 mask[kSpanStep / kCopyBytes];
   } step[kStepsAhead];
 };
 
@@ -39,12 +41,12 @@ class Destination {
 #endif
   }
 
-  // Has 16 bytes copied to `offset` bytes beyond the place.
+  // Has kCopyBytes copied to `offset` bytes beyond the place.
   __device__ __forceinline__ void copy(int offset, const void* from) const {
 #if defined(__CUDA_ARCH__)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address_ + offset), "l"(from) : "memory");
 #else
-    __pipeline_memcpy_async(address_ + offset, from, kChunk);
+    __pipeline_memcpy_async(address_ + offset, from, kCopyBytes);
 #endif
   }
 
@@ -79,7 +81,7 @@ class Feed {
       : batch_(batch),
         room_(rooms[threadIdx.x / kWarp]),
         lane_(threadIdx.x % kWarp),
-        destination_(reinterpret_cast<char*>(&room_) + lane_ * kChunk) {
+        destination_(reinterpret_cast<char*>(&room_) + lane_ * kCopyBytes) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       if ((columns >> c & 1) == 0) continue;
@@ -157,7 +159,7 @@ class Feed {
   // that all count alike.
   __device__ __forceinline__ void fetch(int64_t first, int64_t last, int stage, bool is_wanted) const {
     const int tokens = is_wanted ? static_cast<int>(min(last - first, static_cast<int64_t>(kSpanStep))) : 0;
-    const int at = lane_ * kChunk;
+    const int at = lane_ * kCopyBytes;
     const int to = stage * static_cast<int>(sizeof(FeedRoom::Step));
     const auto copy = [&](int c, int shift) {
       const char* const from = static_cast<const char*>(batch_.column[c].data) + (first << shift);

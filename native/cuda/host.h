@@ -6,8 +6,6 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "cuda/cuda.h"
-
 namespace policy_loss::cuda {
 
 class Mutex {
@@ -36,10 +34,10 @@ inline long long now() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-// What share_work_by() was given, or a loop.
-ShareWork share_work();
-inline void do_alone(int64_t pieces, void (*piece)(void*, int64_t), void* what) {
-  for (int64_t i = 0; i < pieces; ++i) piece(what, i);
+// Less than a second.
+inline void sleep_for(long long nanoseconds) {
+  const timespec time{0, static_cast<long>(nanoseconds)};
+  nanosleep(&time, nullptr);
 }
 
 }  // namespace policy_loss::cuda

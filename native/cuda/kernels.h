@@ -27,7 +27,7 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
   cudaLaunchKernel(kernel, dim3(grid.blocks), dim3(kThreads), pointers, 0, grid.stream);
 }
 
-// Blocks of a kernel that is fed that a multiprocessor of the current device holds at once.
+// How many blocks of the token pass a multiprocessor of the current device holds at once.
 int fed_blocks_per_multiprocessor();
 void construct_loss(int loss, const double* options, void* storage);
 // Whether the weights pass of a loss must be one block.

@@ -25,11 +25,13 @@ constexpr int kSpanStep = kWarp * kQuad;
 // digits.
 constexpr int kMaxSpan = 8192;
 static_assert(kMaxSpan / kSpanStep <= 64, "a span's steps are bits of a number");
-// A device's arrays of tokens are whole chunks of so many, however narrow, for copies of 16 bytes.
-constexpr int kChunk = 16;
-// Blocks that a multiprocessor is to hold at once: of the token pass at most, which leaves registers enough
-// for its arithmetic; where shared memory is less, fewer. And of kernels that take no shared memory.
+// A device's arrays of tokens are made of whole granules of so many, so that even of the narrowest 16 bytes
+// can be read at once, at a batch's end too.
+constexpr int kGranule = 16;
+// Blocks of the token pass that a multiprocessor is to hold at once: no more, which leaves registers enough
+// for the arithmetic, and fewer where it has not the shared memory for them.
 constexpr int kFedBlocksPerMultiprocessor = 4;
+// Blocks of other kernels.
 constexpr int kBlocksPerMultiprocessor = 8;
 
 // The place of the policy loss where a function has none, or where a pass need not know it.

@@ -1,9 +1,9 @@
 // The row pass: n_b of each row from the mask, and of losses with row facts the sum of row_term() in float64.
 // Reads the mask, and the columns that facts are made of where the loss has any.
 //
-// A warp takes a span and goes through the rows in it one by one; all lanes sweep a row's share together,
-// then add up by shuffles. What is not a whole row becomes the span's head or tail, which the weights pass
-// puts together in the order of the spans.
+// A warp takes a span and goes through the rows in it one by one; all lanes sweep a row's share together, and
+// what they have found is added up over the warp. What is not a whole row becomes the span's head or tail,
+// which the weights pass puts together in the order of the spans.
 #pragma once
 
 #include "cuda/spans.cuh"
@@ -56,17 +56,17 @@ struct LiveSteps {
   }
 };
 
-// How many of a row's tokens [from, to) a lane finds unmasked, of every 32nd chunk.
+// How many of a row's tokens [from, to) a lane finds unmasked, of every 32nd granule.
 __device__ __forceinline__ unsigned count_unmasked(const uint8_t* mask, int64_t from, int64_t to,
                                                    LiveSteps* steps) {
   const int lane = threadIdx.x % kWarp;
   unsigned count = 0;
 #pragma unroll 4
-  for (int64_t i = from / kChunk * kChunk + lane * kChunk; i < to; i += kWarp * kChunk) {
+  for (int64_t i = from / kGranule * kGranule + lane * kGranule; i < to; i += kWarp * kGranule) {
     const uint4 bytes = load<Reuse::kLater>(reinterpret_cast<const uint4*>(mask + i));
     const unsigned unmasked =
         mask_bits(bytes.x) | mask_bits(bytes.y) << 4 | mask_bits(bytes.z) << 8 | mask_bits(bytes.w) << 12;
-    const unsigned live = unmasked & bits_within<kChunk>(i, from, to);
+    const unsigned live = unmasked & bits_within<kGranule>(i, from, to);
     count += __popc(live);
     steps->add(i, live);
   }
@@ -77,8 +77,6 @@ __device__ __forceinline__ unsigned count_unmasked(const uint8_t* mask, int64_t 
 template <class L>
 __global__ void __launch_bounds__(kThreads)
     row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
-  const int64_t my_first = first_span + static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   TokensOfKind tokens;
   const auto count = [&](int64_t row, const RowPart& part) {
     tokens.add(pass.batch.kind(row), part.tokens * pass.batch.copies_of(row));
@@ -90,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (has_row_facts<L>) {
     __shared__ FeedRoom rooms[kWarps];
     const Feed<fact_columns<L>> feed(pass.batch, fact_columns<L>, rooms);
-    for (int64_t span = my_first; span < last_span; span += warps) {
+    for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
       LiveSteps steps{span * pass.span};
       sum_rows(
           feed, pass, pass.parts, span,
@@ -110,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
       leave_steps(span, steps);
     }
   } else {
-    for (int64_t span = my_first; span < last_span; span += warps) {
+    for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
       LiveSteps steps{span * pass.span};
       for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
         RowPart part;
@@ -146,9 +144,7 @@ __global__ void __launch_bounds__(kThreads) kl_kernel(const Pass pass, const KlO
   __shared__ FeedRoom rooms[kWarps];
   constexpr unsigned always = 1u << kLogprob;
   const Feed<always> feed(pass.batch, pass.columns, rooms);
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
-  for (int64_t span = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; span < pass.spans;
-       span += warps)
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
         feed, pass, pass.parts, span,
         [&](int64_t, int64_t i, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {

@@ -53,8 +53,8 @@ __device__ __forceinline__ Part* place_of(const Pass& pass, const Parts<Part>& p
 
 // The sums over each row's share of a span. visit(row, i, which, quad, unmasked, part) adds the tokens
 // `which` of the quad at i; leave(row, part) is told of the share's sums, by one lane.
-template <class Feed, class Pass, class Part, class Visit, class Leave>
-__device__ __forceinline__ void sum_rows(const Feed& feed, const Pass& pass, const Parts<Part>& parts,
+template <unsigned always, class Pass, class Part, class Visit, class Leave>
+__device__ __forceinline__ void sum_rows(const Feed<always>& feed, const Pass& pass, const Parts<Part>& parts,
                                          int64_t span, Visit visit, Leave leave) {
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;

@@ -13,9 +13,12 @@
 
 #include "cuda/failure.h"
 #include "cuda/host.h"
+#include "cuda/share.h"
 
 namespace policy_loss::cuda {
 
+// So large that what a copy costs to begin is lost in it, so small that a chunk of a batch is work for many
+// threads; and so many that the link has something to do while threads come and go.
 constexpr int64_t kStageBytes = 1 << 19;
 constexpr int kStages = 16;
 // Fewer pieces are done before another thread has woken up.
@@ -35,9 +38,11 @@ struct Transfer {
   }
 };
 
-// Most waits are shorter than it takes to put a thread to sleep; the others should cost no core.
+// Nanoseconds. Most waits are shorter than it takes to put a thread to sleep; the others should cost no core.
+constexpr long long kPatience = 50'000;
+
 inline cudaError_t wait_for(cudaEvent_t event) {
-  const long long patience = now() + 50'000;
+  const long long patience = now() + kPatience;
   cudaError_t state;
   while ((state = cudaEventQuery(event)) == cudaErrorNotReady)
     if (now() > patience) return cudaEventSynchronize(event);
@@ -55,14 +60,18 @@ class Staging {
 
   // To the device, on the stream. The sources may go when this returns.
   void send(const Transfer* transfers, int count) {
-    int64_t pieces = 0;
-    for (int k = 0; k < count; ++k) pieces += transfers[k].pieces();
-    run(transfers, pieces, nullptr, send_piece);
+    Run run = begin(transfers, count, nullptr);
+    if (run.pieces > 0) finish(run, send_piece);
   }
 
   // From the device, after what is on the stream. Returns when all of it is there.
   void receive(const Transfer& transfer, const int32_t* abort) {
-    run(&transfer, transfer.pieces(), abort, receive_piece);
+    Run run = begin(&transfer, 1, abort);
+    if (run.pieces == 0) return;
+    for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
+    // However long the kernels before it take, that is no time of the threads that share the work.
+    run.note(wait_for(run.stage(0).copied));
+    finish(run, receive_piece);
   }
 
  private:
@@ -83,8 +92,7 @@ class Staging {
 
     Stage& stage(int64_t piece) { return staging->stages_[(first + piece) % kStages]; }
     bool goes_on() {
-      if (abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0)
-        __atomic_store_n(&aborted, true, __ATOMIC_RELAXED);
+      if (is_aborted(abort)) __atomic_store_n(&aborted, true, __ATOMIC_RELAXED);
       return !__atomic_load_n(&aborted, __ATOMIC_RELAXED) &&
              __atomic_load_n(&error, __ATOMIC_RELAXED) == cudaSuccess;
     }
@@ -97,19 +105,21 @@ class Staging {
     }
   };
 
-  void run(const Transfer* transfers, int64_t pieces, const int32_t* abort, void (*piece)(void*, int64_t)) {
-    if (pieces == 0) return;
-    make_stages();
-    Run run{this, transfers, pieces, next_ticket_, abort};
-    next_ticket_ += pieces;
-    if (piece == receive_piece)
-      for (int64_t early = 0; early < std::min<int64_t>(pieces, kStages); ++early) ask_for(run, early);
-    if (pieces < kFewPieces)
-      for (int64_t at = 0; at < pieces; ++at) piece(&run, at);
+  Run begin(const Transfer* transfers, int count, const int32_t* abort) {
+    Run run{this, transfers, 0, next_ticket_, abort};
+    for (int k = 0; k < count; ++k) run.pieces += transfers[k].pieces();
+    if (run.pieces > 0) make_stages();
+    return run;
+  }
+
+  void finish(Run& run, void (*piece)(void*, int64_t)) {
+    if (run.pieces < kFewPieces)
+      for (int64_t at = 0; at < run.pieces; ++at) piece(&run, at);
     else
-      share_work()(pieces, piece, &run);
+      share_work()(run.pieces, piece, &run);
+    next_ticket_ += run.pieces;  // Where sharing failed, no piece has been begun.
     check(run.error);
-    if (run.aborted) throw Failure{Status::kAborted, "the call was aborted"};
+    if (run.aborted) end_aborted_call();
   }
 
   // A piece of a run, on any thread. Pieces are begun in their order, so the one before this one at its stage
@@ -152,7 +162,12 @@ class Staging {
   }
 
   static void await_turn(const Run& run, const Stage& stage, int64_t piece) {
-    while (__atomic_load_n(&stage.turn, __ATOMIC_ACQUIRE) != run.first + piece) sched_yield();
+    const long long patience = now() + kPatience;
+    while (__atomic_load_n(&stage.turn, __ATOMIC_ACQUIRE) != run.first + piece)
+      if (now() > patience)
+        sleep_for(kPatience);
+      else
+        sched_yield();
   }
   static void end_turn(const Run& run, Stage& stage, int64_t piece) {
     __atomic_store_n(&stage.turn, run.first + piece + kStages, __ATOMIC_RELEASE);

@@ -3,9 +3,9 @@
 //
 // It is bound by memory: columns are on their way while a lane does all arithmetic on its four tokens of each
 // (feed.cuh), nothing is read where the row pass has found no unmasked token, and what a row has for all of
-// its tokens is loaded where the row begins. Only the policy loss is a
-// template parameter; the rest (dtypes, KL estimator, which terms there are) is uniform over the grid, so a
-// branch on it costs next to nothing, and there is one kernel a loss instead of hundreds.
+// its tokens is loaded where the row begins. Only the policy loss is a template parameter; the rest (dtypes,
+// KL estimator, which terms there are) is uniform over the grid, so a branch on it costs next to nothing, and
+// there is one kernel a loss instead of hundreds.
 #pragma once
 
 #include "cuda/feed.cuh"
@@ -61,7 +61,6 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   const RowState<Row>* const states = static_cast<const RowState<Row>*>(pass.states);
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
   __shared__ FeedRoom rooms[kWarps];
   const Feed<columns_of<L>> feed(pass.batch, pass.columns, rooms);
   // Each thread's own sums, in the order of the result: the loss by kind, its metrics, KL, entropy. In shared
@@ -70,8 +69,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   for (int k = 0; k < kTokenSums; ++k) totals[k][threadIdx.x] = 0;
   const auto add = [&](int k, double x) { totals[k][threadIdx.x] += x; };
 
-  for (int64_t span = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; span < pass.spans;
-       span += warps) {
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
     // Within a span 32 bits are enough to count.
     const int64_t base = span * pass.span;
     const int length = static_cast<int>(min(pass.span, pass.tokens - base));

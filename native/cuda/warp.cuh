@@ -11,6 +11,14 @@ namespace policy_loss::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+// Warps of a grid.
+__device__ __forceinline__ int64_t first_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+}
+__device__ __forceinline__ int64_t all_warps() {
+  return static_cast<int64_t>(gridDim.x) * kWarps;
+}
+
 // Whether the data is wanted again by a later pass of the same call.
 enum class Reuse { kLater, kNever };
 
@@ -32,8 +40,8 @@ struct Quad {
   __device__ __forceinline__ void set(int j, float x) { bits[j] = static_cast<uint32_t>(float_bits(x)); }
 };
 
-// They begin at a multiple of four and are aligned, as every column on a device is an allocation of its own,
-// and all four are there to be read, as it is one of whole chunks.
+// Those from token i, a multiple of four. They are aligned, as every column on a device is an allocation of
+// its own, and all four are there to be read, as it is one of whole granules.
 template <Reuse reuse>
 __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
   if (view.dtype == DType::kFloat32) {

@@ -1,5 +1,5 @@
 // The CUDA kernels, run through the emulation and held against the CPU engine: every loss with every
-// aggregation, KL estimator and dtype over layouts that are awkward for spans and quads. Then what the
+// aggregation, KL estimator and dtype over layouts that are awkward for spans, steps and quads. Then what the
 // emulation itself is for: results keep their bits in any order of blocks and threads, and kernels that are
 // broken on purpose are found out.
 #include <algorithm>
@@ -359,6 +359,10 @@ void test_a_million_tokens() {
   }
 }
 
+// Set by a piece of work on the host, as a caller's abort may come at any time.
+int32_t abort_flag = 0;
+std::atomic<int64_t> pieces_until_abort = 0;
+
 // Of more pieces than the staging has room for, both ways, copied by several threads.
 void test_staging() {
   cuda::share_work_by([](int64_t pieces, void (*piece)(void*, int64_t), void* what) {
@@ -366,14 +370,34 @@ void test_staging() {
     std::vector<std::thread> threads;
     for (int k = 0; k < 3; ++k)
       threads.emplace_back([&] {
-        for (int64_t i; (i = next++) < pieces;) piece(what, i);
+        for (int64_t i; (i = next++) < pieces;) {
+          piece(what, i);
+          if (--pieces_until_abort == 0) __atomic_store_n(&abort_flag, 1, __ATOMIC_RELAXED);
+        }
       });
     for (std::thread& thread : threads) thread.join();
   });
   const auto data = draw({"three million tokens", 3, 1000003, {}}, DType::kFloat32, false, 6);
   const Function function = make_function(0, 0, Aggregation::kTokenMean, kNone, true);
-  const std::string what = "three million tokens from the host and back";
-  compare(on_cpu(function, *data, {}), on_device(function, *data, {}, nullptr, what), *data, what);
+  const Outcome expected = on_cpu(function, *data, {});
+
+  // On the way there, and on the way back.
+  for (const int64_t pieces : {20, 100, 110}) {
+    pieces_until_abort = pieces;
+    abort_flag = 0;
+    cuda::Result result;
+    cuda::Call call;
+    Outcome room_for_it = room(function, *data);
+    call.result = &result;
+    call.grad = room_for_it.grad.data();
+    call.abort = &abort_flag;
+    cuda::Problem problem;
+    expect(cuda::evaluate_host(0, data->view, cuda::request_of(function, {}, {}), call, &problem) ==
+               cuda::Status::kAborted,
+           "an abort after " + std::to_string(pieces) + " pieces");
+  }
+  const std::string what = "three million tokens from the host and back, after aborts";
+  compare(expected, on_device(function, *data, {}, nullptr, what), *data, what);
 }
 
 // Where a row's tail is masked, its columns are not read; but for its facts, which come with the mask.

@@ -1,0 +1,17 @@
+// By what the copying of the host's memory is shared out: share_work_by() in cuda.h.
+#pragma once
+
+#include "cuda/cuda.h"
+
+namespace policy_loss::cuda {
+
+// Unless told, the calling thread does all.
+inline ShareWork sharing = [](int64_t pieces, void (*piece)(void*, int64_t), void* what) {
+  for (int64_t i = 0; i < pieces; ++i) piece(what, i);
+};
+
+inline ShareWork share_work() {
+  return __atomic_load_n(&sharing, __ATOMIC_RELAXED);
+}
+
+}  // namespace policy_loss::cuda
