@@ -41,4 +41,5 @@ async function work() {
     await Promise.all([native.evaluate(fn, batch, call()), native.evaluateSync(fn, batch, call())]);
 }
 
-await (isMainThread ? employ(Number(process.argv[2])) : work());
+// Without waiting: V8 ends the process where a thread is terminated as it begins a module that waits at its top.
+(isMainThread ? employ(Number(process.argv[2])) : work());
