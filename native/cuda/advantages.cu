@@ -9,7 +9,7 @@ namespace policy_loss::cuda {
 namespace {
 
 // Rows longer than this are worth a whole block.
-constexpr int64_t kLongRow = 4 * kSpanStep;
+constexpr int64_t kLongRow = 4 * kStretch;
 
 NotFinite first_not_finite(Culprit array, const double* numbers, int64_t n) {
   for (int64_t i = 0; numbers && i < n; ++i)
@@ -103,8 +103,9 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   const AdvantageInputs& view = inputs.view;
   pass_.batch = view.tokens;
   pass_.tokens = inputs.tokens;
-  pass_.span = context.span_of(pass_.tokens);
-  pass_.spans = (pass_.tokens + pass_.span - 1) / pass_.span;
+  context.cut(shape_ == AdvantageShape::kDistill ? Feed<kDistillColumns>::bytes(kDistillColumns)
+                                                 : Feed<0>::bytes(~0u),
+              &pass_);
   pass_.rewards = view.rewards;
   pass_.baselines = view.baselines;
   pass_.seed = request.seed;
@@ -150,8 +151,10 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   if (needs_facts) {
     pass_.parts = parts<RowPart>();
     pass_.facts = room<double>(rows_);
-    launch(fact_kernel, context_.grid_of_spans(pass_.spans), pass_);
-    launch(row_fact_kernel, per_row, pass_);
+    Grid fed = context_.grid_of_spans(pass_, pass_.spans);
+    fed.memory = Feed<0>::bytes(fact_columns_of(pass_));
+    launch(fact_kernel, fed, pass_);
+    launch(row_fact_kernel, context_.grid_of_rows(pass_), pass_);
   }
   if constexpr (has_rank_penalty<F>) {
     if (f.rank_penalty != 0) {
@@ -205,8 +208,10 @@ void AdvantageRun::launch_distill(const F& f) {
   pass_.distill_parts = parts<DistillPart>();
   pass_.row_divergences = room<double>(rows_);
   pass_.row_advantages = room<double>(rows_);
-  launch(distill_kernel<F>, context_.grid_of_spans(pass_.spans), pass_, f);
-  launch(row_distill_kernel, context_.grid_of_threads(rows_), pass_);
+  Grid fed = context_.grid_of_spans(pass_, pass_.spans);
+  fed.memory = Feed<kDistillColumns>::bytes(kDistillColumns);
+  launch(distill_kernel<F>, fed, pass_, f);
+  launch(row_distill_kernel, context_.grid_of_rows(pass_), pass_);
 }
 
 ColumnView AdvantageRun::column() const {

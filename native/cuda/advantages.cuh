@@ -17,13 +17,6 @@
 
 namespace policy_loss::cuda {
 
-__device__ __forceinline__ int64_t first_thread() {
-  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
-__device__ __forceinline__ int64_t all_threads() {
-  return static_cast<int64_t>(gridDim.x) * kThreads;
-}
-
 __device__ __forceinline__ bool is_finite(float x) {
   return x - x == 0.0f;
 }
@@ -50,21 +43,24 @@ __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
 
 // ---- Group functions ----
 
+// The columns that fact_kernel() reads.
+PL_FN unsigned fact_columns_of(const AdvantagePass& pass) {
+  return pass.batch.column[pass.facts_of].data ? 1u << pass.facts_of : 0u;
+}
+
 // What a function must know of rows' tokens: the sum of all token rewards, masked or not, or of the unmasked
 // log-probabilities; and how many tokens are unmasked.
 static __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePass pass) {
-  __shared__ FeedRoom rooms[kWarps];
   const bool rewards = pass.facts_of == kTokenRewards;
-  const bool are_there = pass.batch.column[pass.facts_of].data;
-  const Feed<0> feed(pass.batch, are_there ? 1u << pass.facts_of : 0u, rooms);
+  const Feed<0> feed(pass.batch, fact_columns_of(pass));
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
         feed, pass, pass.parts, span,
-        [&](int64_t row, int64_t, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
+        [&](int64_t row, int64_t, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
           const unsigned live = unmasked & which;
           part->tokens += __popc(live);
-          Quad x = quad.column[kSampledLogprob];
-          if (rewards) x = quad.column[kTokenRewards];
+          const Quad x =
+              rewards ? quads.template column<kTokenRewards>() : quads.template column<kSampledLogprob>();
           if (rewards && (not_finite(x) & which) != 0) blame(pass, Culprit::kTokenRewards, row);
           const unsigned summed = rewards ? which : live;
 #pragma unroll
@@ -74,15 +70,14 @@ static __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePa
 }
 
 static __global__ void __launch_bounds__(kThreads) row_fact_kernel(const AdvantagePass pass) {
-  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
-    const RowPart part = whole_row(pass, pass.parts, row);
+  for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
     if (pass.facts_of != kTokenRewards)
       pass.facts[row] = mean_logprob(part.sum, part.tokens);
     else if (pass.batch.column[kTokenRewards].data)
       pass.facts[row] = part.sum;
     else  // the row's reward stands on its last unmasked token
       pass.facts[row] = part.tokens > 0 ? pass.rewards[row] : 0.0;
-  }
+  });
 }
 
 // A thread finds one member's rank in its group: how many come before it, by their facts and then in order.
@@ -344,7 +339,7 @@ __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const 
 template <class F, int warps, bool measured>
 __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePass pass, const F f) {
   constexpr bool reads_values = (F::columns & 1u << kValues) != 0;
-  constexpr int64_t stretch = static_cast<int64_t>(warps) * kSpanStep;
+  constexpr int64_t stretch = static_cast<int64_t>(warps) * kStretch;
   const Layout& layout = pass.batch.layout;
   const ColumnView& reward_view = pass.batch.column[kTokenRewards];
   const ColumnView& value_view = pass.batch.column[kValues];
@@ -474,21 +469,21 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
 
 // ---- Distillation ----
 
+constexpr unsigned kDistillColumns = 1u << kSampledLogprob | 1u << kTeacherLogprob;
+
 template <class F>
 __global__ void __launch_bounds__(kThreads) distill_kernel(const AdvantagePass pass, const F f) {
-  __shared__ FeedRoom rooms[kWarps];
-  constexpr unsigned columns = 1u << kSampledLogprob | 1u << kTeacherLogprob;
-  const Feed<columns> feed(pass.batch, columns, rooms);
+  const Feed<kDistillColumns> feed(pass.batch, kDistillColumns);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
         feed, pass, pass.distill_parts, span,
-        [&](int64_t, int64_t i, unsigned which, const QuadColumns& quad, unsigned unmasked,
-            DistillPart* part) {
+        [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, DistillPart* part) {
+          const Quad old = quads.template column<kSampledLogprob>();
+          const Quad teacher = quads.template column<kTeacherLogprob>();
           float value[kQuad];
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
-            const DistillTerm term =
-                f.token(quad.column[kSampledLogprob][j], quad.column[kTeacherLogprob][j]);
+            const DistillTerm term = f.token(old[j], teacher[j]);
             const bool counts = (unmasked & which) >> j & 1;
             value[j] = counts ? term.advantage : 0.0f;
             part->divergence += counts ? term.divergence : 0.0f;
@@ -500,11 +495,10 @@ __global__ void __launch_bounds__(kThreads) distill_kernel(const AdvantagePass p
 }
 
 static __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
-  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
-    const DistillPart part = whole_row(pass, pass.distill_parts, row);
+  for_whole_rows(pass, pass.distill_parts, [&](int64_t row, const DistillPart& part) {
     pass.row_divergences[row] = part.divergence;
     pass.row_advantages[row] = part.advantage;
-  }
+  });
 }
 
 }  // namespace policy_loss::cuda

@@ -70,8 +70,9 @@ class Context {
     check(cudaSetDevice(device));
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, device));
-    most_blocks_ = static_cast<int64_t>(properties.multiProcessorCount) * kBlocksPerMultiprocessor;
-    most_fed_blocks_ = static_cast<int64_t>(properties.multiProcessorCount) * fed_blocks_per_multiprocessor();
+    multiprocessors_ = properties.multiProcessorCount;
+    shared_bytes_ = static_cast<int64_t>(properties.sharedMemPerMultiprocessor);
+    reserved_shared_bytes_ = static_cast<int64_t>(properties.reservedSharedMemPerBlock);
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking));
     check(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking));
     cudaMemPoolProps pool{};
@@ -188,46 +189,57 @@ class Context {
     staging_.send(transfers, count);
   }
 
-  // How long spans are: all warps get the same number of them, of nearly the same length.
-  int64_t span_of(int64_t tokens) const {
-    const int64_t warps = most_fed_blocks_ * kWarps;
-    const int64_t rounds = tokens / (warps * kMaxSpan) + 1;
-    const int64_t fair = (tokens + warps * rounds - 1) / (warps * rounds);
-    return std::max<int64_t>((fair + kSpanStep - 1) / kSpanStep, 1) * kSpanStep;
+  // How tokens are cut into spans for a kernel that is fed with so much memory: all warps that run at once
+  // get the same number of them, of nearly the same length.
+  template <class AnyPass>
+  void cut(int memory, AnyPass* pass) const {
+    const int64_t blocks = shared_bytes_ / (memory + kOwnSharedBytes + reserved_shared_bytes_);
+    pass->fed_blocks = multiprocessors_ * std::clamp<int64_t>(blocks, 1, kFedBlocksPerMultiprocessor);
+    const int64_t warps = pass->fed_blocks * kWarps;
+    const int64_t rounds = pass->tokens / (warps * kMaxSpan) + 1;
+    const int64_t fair = (pass->tokens + warps * rounds - 1) / (warps * rounds);
+    pass->span = std::max<int64_t>((fair + kSpanStep - 1) / kSpanStep, 1) * kSpanStep;
+    pass->spans = (pass->tokens + pass->span - 1) / pass->span;
   }
 
   // The parts of a pass that do not depend on the function, with scratch memory for it.
-  Pass prepare(const DeviceBatch& batch, unsigned columns, bool pairs) {
+  Pass prepare(const DeviceBatch& batch, unsigned columns, int memory, bool pairs) {
     Pass pass{};
     pass.batch = batch.view;
     pass.tokens = batch.tokens;
     pass.columns = columns;
     pass.kl = -1;
-    pass.span = span_of(batch.tokens);
-    pass.spans = (batch.tokens + pass.span - 1) / pass.span;
+    cut(memory, &pass);
     const int64_t rows = batch.view.layout.rows;
     pass.totals = totals_.as<Totals>();
     pass.result = device_result_.as<Result>();
     pass.parts = {scratch<RowPart>(kRows, rows), scratch<RowPart>(kHeads, pass.spans),
                   scratch<RowPart>(kTails, pass.spans)};
-    pass.live_steps = scratch<uint64_t>(kLiveSteps, pass.spans);
+    pass.span_states = scratch<SpanState>(kSpanStates, pass.spans);
     pass.states = scratch<char>(kStates, rows * row_state_bytes());
     pass.pair_sums = scratch<double>(kPairSums, pairs ? rows : 0);
     pass.row_partials = scratch<double>(kRowPartials, most_blocks() * kMaxRowMetrics);
-    pass.token_partials = scratch<double>(kTokenPartials, most_fed_blocks_ * kTokenSums);
+    pass.token_partials = scratch<double>(kTokenPartials, pass.fed_blocks * kTokenSums);
     return pass;
   }
 
   // How many blocks a grid has at most.
-  int64_t most_blocks() const { return most_blocks_; }
+  int64_t most_blocks() const { return multiprocessors_ * kBlocksPerMultiprocessor; }
   // Grids for so much work of a block, a warp or a thread each.
   Grid grid(int64_t blocks) const {
-    return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks_)), compute_};
+    return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute_};
   }
-  // Of kernels that are fed: no more blocks than run at once, which all get the same number of spans.
-  Grid grid_of_spans(int64_t spans) const {
-    return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, most_fed_blocks_)),
+  // Of kernels that are fed, for so many spans of a pass: no more blocks than run at once.
+  template <class AnyPass>
+  Grid grid_of_spans(const AnyPass& pass, int64_t spans) const {
+    return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, pass.fed_blocks)),
             compute_};
+  }
+  // Of kernels that look at whole rows.
+  template <class AnyPass>
+  Grid grid_of_rows(const AnyPass& pass) const {
+    const int64_t rows = pass.batch.layout.rows;
+    return is_row_for_warp(pass) ? grid_of_warps(rows) : grid_of_threads(rows);
   }
   Grid grid_of_warps(int64_t warps) const { return grid((warps + kWarps - 1) / kWarps); }
   Grid grid_of_threads(int64_t threads) const { return grid((threads + kThreads - 1) / kThreads); }
@@ -258,7 +270,7 @@ class Context {
     return {static_cast<char*>(device), const_cast<char*>(static_cast<const char*>(host)), bytes};
   }
 
-  enum { kRows, kHeads, kTails, kLiveSteps, kStates, kPairSums, kRowPartials, kTokenPartials, kScratches };
+  enum { kRows, kHeads, kTails, kSpanStates, kStates, kPairSums, kRowPartials, kTokenPartials, kScratches };
 
   template <class T>
   T* scratch(int which, int64_t n) {
@@ -279,7 +291,8 @@ class Context {
   }
 
   const int device_;
-  int64_t most_blocks_ = 0, most_fed_blocks_ = 0;
+  int64_t multiprocessors_ = 0;
+  int64_t shared_bytes_ = 0, reserved_shared_bytes_ = 0;  // of a multiprocessor, and of each block there
   Mutex mutex_;
   cudaStream_t compute_ = nullptr, copy_ = nullptr;
   cudaMemPool_t pool_ = nullptr;

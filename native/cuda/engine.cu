@@ -66,7 +66,8 @@ class Evaluation {
              const Call& call)
       : context_(context), batch_(batch), loss_(request.loss), call_(call) {
     construct_loss(loss_, request.options, object_);
-    pass_ = context.prepare(batch, request.columns, is_over_pairs(loss_));
+    pass_ =
+        context.prepare(batch, request.columns, token_memory(loss_, request.columns), is_over_pairs(loss_));
     describe_function(request, &pass_);
     if (copies) {
       copies_ = context.allocate(batch.view.layout.rows * sizeof(uint32_t));
@@ -93,20 +94,20 @@ class Evaluation {
   void sum_rows(int64_t first_token, int64_t last_token) {
     const int64_t first = first_token / pass_.span;
     const int64_t last = (last_token + pass_.span - 1) / pass_.span;
-    launch_rows(loss_, object_, pass_, first, last, context_.grid_of_spans(last - first));
+    launch_rows(loss_, object_, pass_, first, last, context_.grid_of_spans(pass_, last - first));
   }
 
   // What follows the row pass.
   void launch() {
     check_abort(call_.abort);
-    const int64_t rows = pass_.batch.layout.rows;
-    launch_weights(loss_, object_, pass_, context_.grid_of_threads(is_over_pairs(loss_) ? 1 : rows));
+    launch_weights(loss_, object_, pass_,
+                   is_over_pairs(loss_) ? context_.grid(1) : context_.grid_of_rows(pass_));
     // A loss over pairs has seen its columns, and gives each row one gradient.
     if (is_over_pairs(loss_) && pass_.kl < 0) pass_.columns &= reads(kEntropy);
     if (is_timed()) context_.mark_tokens_begin();
     // What has no term is called for its counts, which are there by now.
     if (has_terms() || pass_.grad || pass_.grad_entropy)
-      launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_.spans));
+      launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
     if (is_timed()) context_.mark_passes_end();
     context_.copy_result();
   }
@@ -134,7 +135,8 @@ class Evaluation {
 };
 
 void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) {
-  Pass pass = context.prepare(batch, call.columns, false);
+  const unsigned columns = call.columns | (call.base ? reads(kAdvantages) : 0u);
+  Pass pass = context.prepare(batch, columns, kl_memory(columns), false);
   const int64_t bytes = batch.tokens * static_cast<int64_t>(sizeof(float));
   const Buffer out = context.allocate(bytes);
   Buffer base;
@@ -147,13 +149,12 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
   pass.kl = call.estimator;
   if (call.base) {
     pass.batch.column[kAdvantages] = {base.as<float>()};
-    pass.columns |= reads(kAdvantages);
   } else {
     pass.batch.mask = nullptr;  // All tokens have a value.
   }
   launch_kl(pass, {call.base != nullptr, static_cast<float>(call.scale), out.as<float>()},
-            context.grid_of_spans(pass.spans));
-  if (call.base) launch_row_means(pass, context.grid_of_threads(batch.view.layout.rows));
+            context.grid_of_spans(pass, pass.spans));
+  if (call.base) launch_row_means(pass, context.grid_of_rows(pass));
   context.copy_result();
   context.receive(call.out, out.as<void>(), bytes, call.abort);
   const Result result = context.result();

@@ -1,32 +1,36 @@
-// How tokens come from device memory to a warp: a span in steps of 128, of which several are on their way
-// into shared memory while the warp works on the one before them. So memory is kept busy by what is in flight
-// and not by how many warps there are, and what a column holds, how wide its numbers are and how much
-// arithmetic a loss has for them makes no difference to it.
+// How tokens come from device memory to a warp: a span in steps of 256, of which the next one is on its way
+// into shared memory while the warp works on one. So memory is kept busy by what is in flight and not by how
+// many warps there are, and it makes no difference to it how wide a column's numbers are and how much
+// arithmetic a loss has for them.
 //
-// Every copy is 16 bytes a lane, whatever the type: of float32 all lanes take part, of 16 bits a half of
-// them, of a mask a quarter. A lane works on four tokens side by side, which another lane may have copied.
+// Every copy is 16 bytes a lane, whatever the type. A lane works on four tokens side by side, and on the four
+// that are 128 tokens further; another lane may have copied them.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
-
-#include <cstddef>
 
 #include "cuda/warp.cuh"
 
 namespace policy_loss::cuda {
 
-// Steps that are on their way at once.
-constexpr int kStepsAhead = 3;
-// What a lane copies at once.
+// Steps that have room in shared memory.
+constexpr int kFeedStages = 2;
+// What a lane copies at once, and what a warp does.
 constexpr int kCopyBytes = sizeof(uint4);
+constexpr int kWarpBytes = kWarp * kCopyBytes;
+// Of a step: its mask, and a column of the widest numbers.
+constexpr int kMaskBytes = kSpanStep;
+constexpr int kColumnBytes = kSpanStep * 4;
 
-// A warp's shared memory.
-struct FeedRoom {
-  struct Step {
-    uint4 column[kColumns][kWarp];
-    uint4 mask[kSpanStep / kCopyBytes];
-  } step[kStepsAhead];
-};
+// The shared memory that a launch asks for.
+__device__ __forceinline__ char* launch_memory() {
+#if defined(__CUDACC__)
+  extern __shared__ uint4 memory[];
+  return reinterpret_cast<char*>(memory);
+#else
+  return emulation::launch_memory();
+#endif
+}
 
 // A place in shared memory that copies go to. Its address is found once: for every copy anew takes as long as
 // all else that a copy takes.
@@ -58,30 +62,43 @@ class Destination {
 #endif
 };
 
-// The columns of four tokens; one that is not read holds 0.
-struct QuadColumns {
-  Quad column[kColumns];
-
-  __device__ __forceinline__ Token token(int j) const {
-    return {column[kLogprob][j], column[kOldLogprob][j], column[kRefLogprob][j], column[kAdvantages][j]};
-  }
-};
+// The columns that a loss's token() reads. Over pairs, rows have seen theirs already.
+template <class L>
+constexpr unsigned columns_of = is_by_pairs<L> ? 0u : reads(kLogprob) | L::columns;
+template <>
+constexpr unsigned columns_of<NoLoss> = 0u;
 
 // The columns of a row that have one value for all of it.
 struct RowColumns {
   float value[kColumns] = {};
 };
 
+// Four tokens of one row, of which a column is loaded where it is asked for.
+template <class Here>
+struct Quads {
+  const Here& here;
+  const RowColumns& row;
+
+  template <int c>
+  __device__ __forceinline__ Quad column() const {
+    return here.template column<c>(row);
+  }
+};
+
 // always: columns that are always among those wanted, which saves asking.
 template <unsigned always>
 class Feed {
  public:
+  // The shared memory that a block needs for these columns.
+  static constexpr int bytes(unsigned columns) { return kWarps * kFeedStages * stage_bytes(columns); }
+
   // Of these columns of a batch, and of its mask if it has one. The batch is to be a kernel's parameter.
-  __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns, FeedRoom* rooms)
+  __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns)
       : batch_(batch),
-        room_(rooms[threadIdx.x / kWarp]),
         lane_(threadIdx.x % kWarp),
-        destination_(reinterpret_cast<char*>(&room_) + lane_ * kCopyBytes) {
+        stage_bytes_(stage_bytes(columns)),
+        room_(launch_memory() + threadIdx.x / kWarp * kFeedStages * stage_bytes_),
+        destination_(room_ + lane_ * kCopyBytes) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       if ((columns >> c & 1) == 0) continue;
@@ -90,35 +107,76 @@ class Feed {
     }
   }
 
-  // The tokens [first, last), first a multiple of 128: visit(step, quad, unmasked) gets the four of the step
-  // that begins at `step` which are this lane's, and which of them are unmasked; beyond `last` whatever there
-  // is. Of a step whose bit is not in `wanted` nothing is read, and skip(step) is called instead. All lanes
-  // come to every step.
-  template <class Visit, class Skip>
-  __device__ __forceinline__ void for_steps(int64_t first, int64_t last, uint64_t wanted, Visit visit,
-                                            Skip skip) const {
-#pragma unroll 1
-    for (int stage = 0; stage < kStepsAhead; ++stage)
-      fetch(first + stage * kSpanStep, last, stage, (wanted >> stage & 1) != 0);
-    int stage = 0;
-    for (int64_t step = first; step < last; step += kSpanStep) {
-      QuadColumns quad;
-      unsigned unmasked = 0;
-      const bool is_wanted = (wanted & 1) != 0;
-      __pipeline_wait_prior(kStepsAhead - 1);
-      __syncwarp();  // Now what the other lanes have copied is there too.
-      if (is_wanted) {
-        take(stage, &quad);
-        unmasked = take_mask(stage);
+  // Four tokens that have come.
+  class Here {
+   public:
+    // Which of them are unmasked.
+    __device__ __forceinline__ unsigned unmasked() const {
+      return feed_.batch_.mask
+                 ? mask_bits(reinterpret_cast<const uint32_t*>(stage_)[half_ * kWarp + feed_.lane_])
+                 : 0;
+    }
+
+    // A column of theirs, 0 where it is not among those wanted; row: of_row() of the row that they are in.
+    template <int c>
+    __device__ __forceinline__ Quad column(const RowColumns& row) const {
+      if ((feed_.per_row_ >> c & 1) != 0) {
+        Quad same;
+#pragma unroll
+        for (int j = 0; j < kQuad; ++j) same.set(j, row.value[c]);
+        return same;
       }
-      __syncwarp();  // Now all have taken theirs.
-      fetch(step + kStepsAhead * kSpanStep, last, stage, (wanted >> kStepsAhead & 1) != 0);
-      stage = stage + 1 < kStepsAhead ? stage + 1 : 0;
+      if ((always >> c & 1) == 0 && (feed_.per_token_ >> c & 1) == 0) return {};
+      const char* const at = stage_ + place_of<c>();
+      const int index = half_ * kWarp + feed_.lane_;
+      if (feed_.narrow_ == 0 || (feed_.narrow_ >> c & 1) == 0) {
+        const uint4 bits = reinterpret_cast<const uint4*>(at)[index];
+        return {bits.x, bits.y, bits.z, bits.w};
+      }
+      const uint2 bits = reinterpret_cast<const uint2*>(at)[index];
+      Quad quad = {bits.x, bits.y, 0, 0};
+      widen(feed_.batch_.column[c].dtype, &quad);
+      return quad;
+    }
+
+   private:
+    friend class Feed;
+    __device__ __forceinline__ Here(const Feed& feed, const char* stage, int half)
+        : feed_(feed), stage_(stage), half_(half) {}
+
+    const Feed& feed_;
+    const char* const stage_;
+    const int half_;
+  };
+
+  // The tokens [first, last), first a multiple of a step: visit(at, here) gets this lane's four of the 128
+  // tokens that begin at `at`; beyond `last` they are whatever there is. Of a step whose bit is not in
+  // `wanted` nothing is read, and skip(at) is called instead. All lanes come to every call.
+  template <class Visit, class Skip>
+  __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
+                                                Skip skip) const {
+    const int length = static_cast<int>(last - first);
+#pragma unroll 1
+    for (int stage = 0; stage < kFeedStages; ++stage)
+      fetch(first, stage * kSpanStep, length, stage, (wanted >> stage & 1) != 0);
+    int stage = 0;
+    for (int step = 0; step < length; step += kSpanStep) {
+      const bool is_wanted = (wanted & 1) != 0;
+      __pipeline_wait_prior(kFeedStages - 1);
+      __syncwarp();  // Now what the other lanes have copied is there too.
+#pragma unroll 1
+      for (int half = 0; half < kSpanStep / kStretch; ++half) {
+        const int at = step + half * kStretch;
+        if (at >= length) break;
+        if (is_wanted)
+          visit(at, Here(*this, room_ + stage * stage_bytes_, half));
+        else
+          skip(at);
+      }
+      __syncwarp();  // Now all have seen theirs.
+      fetch(first, step + kFeedStages * kSpanStep, length, stage, (wanted >> kFeedStages & 1) != 0);
+      stage ^= 1;
       wanted >>= 1;
-      if (is_wanted)
-        visit(step, quad, unmasked);
-      else
-        skip(step);
     }
   }
 
@@ -131,73 +189,76 @@ class Feed {
     return columns;
   }
 
-  // Gives these values to four tokens of the row.
-  __device__ __forceinline__ void add_row(const RowColumns& row, QuadColumns* quad) const {
-    if (per_row_ == 0) return;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      if ((per_row_ >> c & 1) == 0) continue;
-#pragma unroll
-      for (int j = 0; j < kQuad; ++j) quad->column[c].set(j, row.value[c]);
-    }
-  }
-
  private:
-  // Calls visit(c) for the columns that come token by token.
-  template <class Visit>
-  __device__ __forceinline__ void for_columns(Visit visit) const {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      if ((always >> c & 1) != 0 && (per_token_ >> c & 1) != 0) visit(c);
-    if ((per_token_ & ~always) == 0) return;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      if ((always >> c & 1) == 0 && (per_token_ >> c & 1) != 0) visit(c);
+  __host__ __device__ static constexpr int count(unsigned columns) {
+    int n = 0;
+    for (; columns != 0; columns &= columns - 1) ++n;
+    return n;
+  }
+  // Where a column lies in a stage: those that are always there first, so that launches which want no others
+  // need no room for them.
+  template <int c>
+  __host__ __device__ static constexpr int place_of() {
+    constexpr unsigned before = (1u << c) - 1u;
+    constexpr int slot =
+        (always >> c & 1) != 0 ? count(always & before) : count(always) + count(~always & before);
+    return kMaskBytes + slot * kColumnBytes;
+  }
+  static constexpr int kMostBytes = kMaskBytes + kColumns * kColumnBytes;
+  static constexpr int kLeastBytes = kMaskBytes + count(always) * kColumnBytes;
+  __host__ __device__ static constexpr int stage_bytes(unsigned columns) {
+    return (columns & ~always) != 0 ? kMostBytes : kLeastBytes;
   }
 
-  // Sends for a step's tokens before `last`. Every lane asks for something at every step, be it nothing, so
-  // that all count alike.
-  __device__ __forceinline__ void fetch(int64_t first, int64_t last, int stage, bool is_wanted) const {
-    const int tokens = is_wanted ? static_cast<int>(min(last - first, static_cast<int64_t>(kSpanStep))) : 0;
+  // Sends for a step of [first, first + length). Every lane asks for something at every step, be it nothing,
+  // so that all count alike.
+  __device__ __forceinline__ void fetch(int64_t first, int step, int length, int stage,
+                                        bool is_wanted) const {
+    const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
+    const int64_t token = first + step;
+    const int to = stage * stage_bytes_;
+    if (narrow_ == 0 && tokens == kSpanStep) {
+      fetch_columns<always>([&](int c, int place) { copy_step(c, token, to + place); });
+      if ((per_token_ & ~always) != 0)
+        fetch_columns<~always>([&](int c, int place) { copy_step(c, token, to + place); });
+    } else {
+      fetch_columns<~0u>([&](int c, int place) { copy_part(c, token, tokens, to + place); });
+    }
     const int at = lane_ * kCopyBytes;
-    const int to = stage * static_cast<int>(sizeof(FeedRoom::Step));
-    const auto copy = [&](int c, int shift) {
-      const char* const from = static_cast<const char*>(batch_.column[c].data) + (first << shift);
-      if (at < tokens << shift) destination_.copy(to + c * static_cast<int>(sizeof(uint4[kWarp])), from + at);
-    };
-    if (narrow_ == 0)
-      for_columns([&](int c) { copy(c, 2); });
-    else
-      for_columns([&](int c) { copy(c, (narrow_ >> c & 1) != 0 ? 1 : 2); });
-    if (batch_.mask && at < tokens)
-      destination_.copy(to + static_cast<int>(offsetof(FeedRoom::Step, mask)), batch_.mask + first + at);
+    if (batch_.mask && at < tokens) destination_.copy(to, batch_.mask + token + at);
     __pipeline_commit();
   }
 
-  __device__ __forceinline__ void take(int stage, QuadColumns* quad) const {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      if ((always >> c & 1) == 0) quad->column[c] = {};
-    const auto take_wide = [&](int c) {
-      const uint4 bits = room_.step[stage].column[c][lane_];
-      quad->column[c] = {bits.x, bits.y, bits.z, bits.w};
-    };
-    if (narrow_ == 0) return for_columns(take_wide);
-    for_columns([&](int c) {
-      if ((narrow_ >> c & 1) == 0) return take_wide(c);
-      const uint2 bits = reinterpret_cast<const uint2*>(room_.step[stage].column[c])[lane_];
-      quad->column[c] = {bits.x, bits.y, 0, 0};
-      widen(batch_.column[c].dtype, &quad->column[c]);
-    });
+  // Calls copy(c, place) for those of a set of columns that come token by token.
+  template <unsigned set, int c = 0, class Copy>
+  __device__ __forceinline__ void fetch_columns(Copy copy) const {
+    if constexpr (c < kColumns) {
+      if ((set >> c & 1) != 0 && (per_token_ >> c & 1) != 0) copy(c, place_of<c>());
+      fetch_columns<set, c + 1>(copy);
+    }
   }
 
-  __device__ __forceinline__ unsigned take_mask(int stage) const {
-    return batch_.mask ? mask_bits(reinterpret_cast<const uint32_t*>(room_.step[stage].mask)[lane_]) : 0;
+  // A whole step of float32.
+  __device__ __forceinline__ void copy_step(int c, int64_t token, int to) const {
+    const char* const from = static_cast<const char*>(batch_.column[c].data) + token * 4 + lane_ * kCopyBytes;
+#pragma unroll
+    for (int at = 0; at < kColumnBytes; at += kWarpBytes) destination_.copy(to + at, from + at);
+  }
+
+  __device__ __forceinline__ void copy_part(int c, int64_t token, int tokens, int to) const {
+    const int shift = (narrow_ >> c & 1) != 0 ? 1 : 2;
+    const char* const from = static_cast<const char*>(batch_.column[c].data) + (token << shift);
+#pragma unroll
+    for (int at = 0; at < kColumnBytes; at += kWarpBytes) {
+      const int mine = at + lane_ * kCopyBytes;
+      if (mine < tokens << shift) destination_.copy(to + at, from + mine);
+    }
   }
 
   const BatchView& batch_;
-  FeedRoom& room_;
   const int lane_;
+  const int stage_bytes_;
+  char* const room_;
   const Destination destination_;
   unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // columns, a bit each
 };

@@ -14,21 +14,31 @@ namespace policy_loss::cuda {
 // Large enough for any loss object.
 constexpr int kLossBytes = 128;
 
-// Where and how widely a kernel runs.
+// Where and how widely a kernel runs, and with how much shared memory beside its own, in bytes.
 struct Grid {
   unsigned blocks;
   cudaStream_t stream;
+  int memory = 0;
 };
+
+// A block's shared memory that needs no permission.
+constexpr int kPlainSharedBytes = 48 * 1024;
+// At most what a kernel that is fed has of its own.
+constexpr int kOwnSharedBytes = (kTokenSums * kThreads + kTokenSums * kWarps) * 8 + 256;
 
 // The one way by which kernels are launched. An error shows in cudaGetLastError().
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
-  cudaLaunchKernel(kernel, dim3(grid.blocks), dim3(kThreads), pointers, 0, grid.stream);
+  if (grid.memory + kOwnSharedBytes > kPlainSharedBytes)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.memory);
+  cudaLaunchKernel(kernel, dim3(grid.blocks), dim3(kThreads), pointers, static_cast<size_t>(grid.memory),
+                   grid.stream);
 }
 
-// How many blocks of the token pass a multiprocessor of the current device holds at once.
-int fed_blocks_per_multiprocessor();
+// Bytes of shared memory that the token pass has its columns in.
+int token_memory(int loss, unsigned columns);
+int kl_memory(unsigned columns);
 void construct_loss(int loss, const double* options, void* storage);
 // Whether the weights pass of a loss must be one block.
 bool is_over_pairs(int loss);

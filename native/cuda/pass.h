@@ -20,11 +20,13 @@ constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 // Four tokens a lane: 16 bytes of a float32 column.
 constexpr int kQuad = 4;
-constexpr int kSpanStep = kWarp * kQuad;
+constexpr int kStretch = kWarp * kQuad;
+// Tokens that are sent for at once; spans begin at multiples of them.
+constexpr int kSpanStep = 2 * kStretch;
 // So long that what a warp does once a span costs nothing, so short that a lane's float32 sums keep their
 // digits.
 constexpr int kMaxSpan = 8192;
-static_assert(kMaxSpan / kSpanStep <= 64, "a span's steps are bits of a number");
+static_assert(kMaxSpan / kSpanStep <= 32, "a span's steps are bits of a number");
 // A device's arrays of tokens are made of whole granules of so many, so that even of the narrowest 16 bytes
 // can be read at once, at a batch's end too.
 constexpr int kGranule = 16;
@@ -84,6 +86,12 @@ struct RowState {
   Row row;
 };
 
+// What the token pass must know of a span.
+struct SpanState {
+  int64_t first_row;    // that its first token is in
+  unsigned live_steps;  // a bit for each step that has an unmasked token
+};
+
 // Integers, so that atomic additions give the same sums in any order. All zero between calls: the last block
 // of the pass that reads them leaves them so.
 struct Totals {
@@ -99,8 +107,9 @@ constexpr int kTokenSums = 2 + kMaxTokenMetrics + 2;
 struct Pass {
   BatchView batch;  // pointers to device memory
   int64_t tokens;
-  int64_t span, spans;
-  unsigned columns;  // those that the function reads
+  int64_t span, spans;  // their length and their number
+  int64_t fed_blocks;   // that run at once, of kernels that are fed
+  unsigned columns;     // those that the function reads
 
   bool has_loss;
   int kl;
@@ -111,7 +120,7 @@ struct Pass {
 
   Totals* totals;
   Parts<RowPart> parts;
-  uint64_t* live_steps;    // of each span, a bit for each step that has an unmasked token
+  SpanState* span_states;
   void* states;            // a RowState of each row
   double* pair_sums;       // of each row, for a loss over pairs
   double* row_partials;    // [blocks of the weights pass][kMaxRowMetrics]
@@ -134,7 +143,8 @@ struct AdvantageState {
 struct AdvantagePass {
   BatchView batch;  // pointers to device memory; columns are AdvantageColumns
   int64_t tokens;
-  int64_t span, spans;
+  int64_t span, spans;      // as in Pass
+  int64_t fed_blocks;       // likewise
   const double* rewards;    // per row; null: not there
   const double* baselines;  // per row
   uint64_t seed;
@@ -166,6 +176,13 @@ struct AdvantagePass {
   float* advantages;  // per token
   float* returns;     // per token; null: not asked for
 };
+
+// Whether rows are so long that a warp puts a row's parts together, and not a thread.
+template <class AnyPass>
+PL_FN bool is_row_for_warp(const AnyPass& pass) {
+  constexpr int64_t many = 8;  // spans a row
+  return pass.spans > many * pass.batch.layout.rows;
+}
 
 // The output of the KL values' pass: the values, or where the batch has a base (in the place of advantages)
 // the base less `scale` times the unmasked ones.

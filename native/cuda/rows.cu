@@ -19,12 +19,26 @@ void construct(const double* options, void* storage) {
   memcpy(storage, &loss, sizeof loss);
 }
 
+// Whether its options make anything of the facts of a loss that has some.
+template <class L>
+bool wants_facts(const L& loss) {
+  if constexpr (requires { loss.wants_facts(); })
+    return loss.wants_facts();
+  else
+    return true;
+}
+
 template <class L>
 void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last_span, const Grid& grid) {
-  if constexpr (has_row_facts<L>)
-    launch(row_kernel<L>, grid, pass, *static_cast<const L*>(object), first_span, last_span);
-  else
-    launch(row_kernel<NoLoss>, grid, pass, NoLoss{}, first_span, last_span);
+  if constexpr (has_row_facts<L>) {
+    const L& loss = *static_cast<const L*>(object);
+    if (wants_facts(loss)) {
+      Grid fed = grid;
+      fed.memory = Feed<fact_columns<L>>::bytes(fact_columns<L>);
+      return launch(row_kernel<L>, fed, pass, loss, first_span, last_span);
+    }
+  }
+  launch(row_kernel<NoLoss>, grid, pass, NoLoss{}, first_span, last_span);
 }
 
 template <class L>
@@ -39,6 +53,7 @@ struct LossLaunches {
   void (*construct)(const double*, void*);
   void (*rows)(const void*, const Pass&, int64_t, int64_t, const Grid&);
   void (*weights)(const void*, const Pass&, const Grid&);
+  int (*token_memory)(unsigned columns);
   bool pairs;
   bool looks_under_mask;
 };
@@ -47,17 +62,18 @@ template <class List>
 struct Table;
 template <class... L>
 struct Table<TypeList<L...>> {
-  static constexpr LossLaunches launches[] = {
-      {construct<L>, rows<L>, weights<L>, is_by_pairs<L>, counts_negatives<L>}...};
+  static constexpr LossLaunches launches[] = {{construct<L>, rows<L>, weights<L>, Feed<columns_of<L>>::bytes,
+                                               is_by_pairs<L>, counts_negatives<L>}...};
   static constexpr int64_t state_bytes() {
-    int64_t most = 0;
+    int64_t most = sizeof(RowState<RowMean::Row>);
     for (const int64_t bytes : {static_cast<int64_t>(sizeof(RowState<typename L::Row>))...})
       most = bytes > most ? bytes : most;
     return most;
   }
 };
 
-constexpr LossLaunches kNoLossLaunches = {nullptr, rows<NoLoss>, weights<NoLoss>, false, false};
+constexpr LossLaunches kNoLossLaunches = {
+    nullptr, rows<NoLoss>, weights<NoLoss>, Feed<columns_of<NoLoss>>::bytes, false, false};
 
 const LossLaunches& launches_of(int loss) {
   return loss < 0 ? kNoLossLaunches : Table<Losses>::launches[loss];
@@ -75,6 +91,14 @@ bool is_over_pairs(int loss) {
 
 bool looks_under_mask(int loss) {
   return launches_of(loss).looks_under_mask;
+}
+
+int token_memory(int loss, unsigned columns) {
+  return launches_of(loss).token_memory(columns);
+}
+
+int kl_memory(unsigned columns) {
+  return Feed<kColumnsOfEveryKl>::bytes(columns);
 }
 
 int64_t row_state_bytes() {
@@ -98,7 +122,9 @@ void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& g
 }
 
 void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid) {
-  launch(kl_kernel<KlEstimators>, grid, pass, output);
+  Grid fed = grid;
+  fed.memory = kl_memory(pass.columns);
+  launch(kl_kernel<KlEstimators>, fed, pass, output);
 }
 
 void launch_row_means(const Pass& pass, const Grid& grid) {

@@ -46,31 +46,71 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   if (expert_rows != 0) atomicAdd(&pass.totals->rows[1], expert_rows);
 }
 
-// Which steps of a span have an unmasked token: what the token pass need not read of the others, it does not.
-struct LiveSteps {
-  int64_t first;  // of the span
-  uint64_t mine = 0;
-
-  __device__ __forceinline__ void add(int64_t i, unsigned live) {
-    if (live != 0) mine |= uint64_t{1} << static_cast<int>(i - first) / kSpanStep;
+// Which steps of a span have an unmasked token: of the others the token pass reads nothing.
+class LiveSteps {
+ public:
+  // Of a lane's tokens, the first of them at `at` in the span.
+  __device__ __forceinline__ void add(int at, unsigned live) {
+    if (live != 0) mine_ |= 1u << at / kSpanStep;
   }
+  __device__ __forceinline__ unsigned all() const { return __reduce_or_sync(kAllLanes, mine_); }
+
+ private:
+  unsigned mine_ = 0;
 };
 
-// How many of a row's tokens [from, to) a lane finds unmasked, of every 32nd granule.
-__device__ __forceinline__ unsigned count_unmasked(const uint8_t* mask, int64_t from, int64_t to,
-                                                   LiveSteps* steps) {
+__device__ __forceinline__ void leave_span(const Pass& pass, int64_t span, int64_t first_row,
+                                           const LiveSteps& steps) {
+  const unsigned live_steps = steps.all();
+  if (threadIdx.x % kWarp == 0) pass.span_states[span] = {first_row, live_steps};
+}
+
+// Counts the unmasked tokens of the rows of a span. The mask is read a window at a time, whatever rows lie in
+// it, so that a lane has four loads under way at once; leave(row, part) is told of a row's share by one lane.
+template <class Leave>
+__device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave leave) {
+  constexpr int of_warp = kWarp * kGranule;
+  constexpr int loads = 4;
   const int lane = threadIdx.x % kWarp;
-  unsigned count = 0;
-#pragma unroll 4
-  for (int64_t i = from / kGranule * kGranule + lane * kGranule; i < to; i += kWarp * kGranule) {
-    const uint4 bytes = load<Reuse::kLater>(reinterpret_cast<const uint4*>(mask + i));
-    const unsigned unmasked =
-        mask_bits(bytes.x) | mask_bits(bytes.y) << 4 | mask_bits(bytes.z) << 8 | mask_bits(bytes.w) << 12;
-    const unsigned live = unmasked & bits_within<kGranule>(i, from, to);
-    count += __popc(live);
-    steps->add(i, live);
+  SpanRows rows(pass, span);
+  const int64_t first_row = rows.row();
+  LiveSteps steps;
+  unsigned mine = 0;
+  for (int window = 0; window < rows.length(); window += loads * of_warp) {
+    const int mine_at = window + lane * kGranule;
+    uint4 bytes[loads];
+#pragma unroll
+    for (int k = 0; k < loads; ++k) {
+      const int at = mine_at + k * of_warp;
+      bytes[k] = {0, 0, 0, 0};
+      if (at < rows.length())
+        bytes[k] = load<Reuse::kLater>(reinterpret_cast<const uint4*>(pass.batch.mask + rows.first() + at));
+    }
+    unsigned unmasked[loads];
+#pragma unroll
+    for (int k = 0; k < loads; ++k) {
+      const int at = mine_at + k * of_warp;
+      unmasked[k] = mask_bits(bytes[k].x) | mask_bits(bytes[k].y) << 4 | mask_bits(bytes[k].z) << 8 |
+                    mask_bits(bytes[k].w) << 12;
+      steps.add(at, unmasked[k] & bits_within<kGranule>(at, 0, rows.length()));
+    }
+    rows.stretch(
+        window, min(window + loads * of_warp, rows.length()),
+        [&](int64_t, bool, int from, int to) {
+#pragma unroll
+          for (int k = 0; k < loads; ++k)
+            mine += __popc(unmasked[k] & bits_within<kGranule>(mine_at + k * of_warp, from, to));
+        },
+        [&](int64_t row) {
+          RowPart part;
+          part.tokens = warp_count(mine);
+          mine = 0;
+          if (lane != 0) return;
+          *place_of(pass, pass.parts, span, row) = part;
+          leave(row, part);
+        });
   }
-  return count;
+  leave_span(pass, span, first_row, steps);
 }
 
 // Over the spans [first_span, last_span): a batch that arrives in chunks is summed as it comes.
@@ -81,85 +121,74 @@ __global__ void __launch_bounds__(kThreads)
   const auto count = [&](int64_t row, const RowPart& part) {
     tokens.add(pass.batch.kind(row), part.tokens * pass.batch.copies_of(row));
   };
-  const auto leave_steps = [&](int64_t span, const LiveSteps& steps) {
-    const uint64_t all = warp_or(steps.mine);
-    if (threadIdx.x % kWarp == 0) pass.live_steps[span] = all;
-  };
   if constexpr (has_row_facts<L>) {
-    __shared__ FeedRoom rooms[kWarps];
-    const Feed<fact_columns<L>> feed(pass.batch, fact_columns<L>, rooms);
+    const Feed<fact_columns<L>> feed(pass.batch, fact_columns<L>);
     for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
-      LiveSteps steps{span * pass.span};
+      const int64_t base = span * pass.span;
+      LiveSteps steps;
       sum_rows(
           feed, pass, pass.parts, span,
-          [&](int64_t, int64_t i, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
+          [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
             const unsigned live = unmasked & which;
-            steps.add(i, live);
+            steps.add(static_cast<int>(i - base), live);
             part->tokens += __popc(live);
+            const Quad logprob = quads.template column<kLogprob>();
+            const Quad old_logprob = quads.template column<kOldLogprob>();
+            const Quad ref_logprob = quads.template column<kRefLogprob>();
+            const Quad advantages = quads.template column<kAdvantages>();
 #pragma unroll
             for (int j = 0; j < kQuad; ++j) {
-              const double term = loss.row_term(quad.token(j));
+              const double term = loss.row_term({logprob[j], old_logprob[j], ref_logprob[j], 0.0f});
               part->sum += live >> j & 1 ? term : 0.0;
               if constexpr (counts_negatives<L>)
-                part->negatives += (which >> j & 1) != 0 && quad.column[kAdvantages][j] < 0.0f ? 1 : 0;
+                part->negatives += (which >> j & 1) != 0 && advantages[j] < 0.0f ? 1 : 0;
             }
           },
           count);
-      leave_steps(span, steps);
+      leave_span(pass, span, row_of(pass.batch.layout, base), steps);
     }
   } else {
-    for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
-      LiveSteps steps{span * pass.span};
-      for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
-        RowPart part;
-        part.tokens = warp_count(count_unmasked(pass.batch.mask, from, to, &steps));
-        if (threadIdx.x % kWarp != 0) return;
-        *place_of(pass, pass.parts, span, row) = part;
-        count(row, part);
-      });
-      leave_steps(span, steps);
-    }
+    for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps())
+      count_rows(pass, span, count);
   }
   add_totals(pass, tokens, first_span == 0);
 }
 
 // The KL estimator's value per token, or base − scale·m·kl, and each row's sum of m·kl for its mean.
 template <class K>
-__device__ __forceinline__ void kl_quad(const QuadColumns& quad, float (&value)[kQuad]) {
+__device__ __forceinline__ void kl_quad(const Quad& logprob, const Quad& ref_logprob, const Quad& old_logprob,
+                                        float (&value)[kQuad]) {
 #pragma unroll
-  for (int j = 0; j < kQuad; ++j)
-    value[j] =
-        K::token(quad.column[kLogprob][j], quad.column[kRefLogprob][j], quad.column[kOldLogprob][j]).value;
+  for (int j = 0; j < kQuad; ++j) value[j] = K::token(logprob[j], ref_logprob[j], old_logprob[j]).value;
 }
 
 template <class... K>
-__device__ __forceinline__ void kl_quad_of(int estimator, const QuadColumns& quad, float (&value)[kQuad],
-                                           TypeList<K...>) {
+__device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, const Quad& ref_logprob,
+                                           const Quad& old_logprob, float (&value)[kQuad], TypeList<K...>) {
   int index = 0;
-  ((index++ == estimator ? kl_quad<K>(quad, value) : void()), ...);
+  ((index++ == estimator ? kl_quad<K>(logprob, ref_logprob, old_logprob, value) : void()), ...);
 }
+
+constexpr unsigned kColumnsOfEveryKl = reads(kLogprob) | reads(kRefLogprob);
 
 template <class Estimators>
 __global__ void __launch_bounds__(kThreads) kl_kernel(const Pass pass, const KlOutput output) {
-  __shared__ FeedRoom rooms[kWarps];
-  constexpr unsigned always = 1u << kLogprob;
-  const Feed<always> feed(pass.batch, pass.columns, rooms);
+  const Feed<kColumnsOfEveryKl> feed(pass.batch, pass.columns);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
         feed, pass, pass.parts, span,
-        [&](int64_t, int64_t i, unsigned which, const QuadColumns& quad, unsigned unmasked, RowPart* part) {
+        [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
           const unsigned live = unmasked & which;
           float value[kQuad] = {};
-          kl_quad_of(pass.kl, quad, value, Estimators{});
+          kl_quad_of(pass.kl, quads.template column<kLogprob>(), quads.template column<kRefLogprob>(),
+                     quads.template column<kOldLogprob>(), value, Estimators{});
+          const Quad base = quads.template column<kAdvantages>();
           part->tokens += __popc(live);
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
             const bool counts = (live >> j & 1) != 0;
             part->sum += counts ? value[j] : 0.0f;
-            if (output.has_base) {
-              const float base = quad.column[kAdvantages][j];
-              value[j] = counts ? base - output.scale * value[j] : base;
-            }
+            if (output.has_base) value[j] = counts ? base[j] - output.scale * value[j] : base[j];
           }
           store_quad(output.out, i, which, value);
         },

@@ -7,14 +7,22 @@
 namespace policy_loss::cuda {
 
 // Of counts within a span, which are small.
-__device__ __forceinline__ int64_t warp_count(int64_t n) {
-  return __reduce_add_sync(kAllLanes, static_cast<unsigned>(n));
+__device__ __forceinline__ int64_t warp_count(unsigned n) {
+  return __reduce_add_sync(kAllLanes, n);
 }
 __device__ __forceinline__ RowPart warp_sum(const RowPart& part) {
-  return {warp_sum(part.sum), warp_count(part.tokens), warp_count(part.negatives)};
+  return {warp_sum(part.sum), warp_count(static_cast<unsigned>(part.tokens)),
+          warp_count(static_cast<unsigned>(part.negatives))};
 }
 __device__ __forceinline__ DistillPart warp_sum(const DistillPart& part) {
   return {warp_sum(part.divergence), warp_sum(part.advantage)};
+}
+// Of a row, however long.
+__device__ __forceinline__ RowPart warp_sum_of_whole(const RowPart& part) {
+  return {warp_sum(part.sum), warp_sum(part.tokens), warp_sum(part.negatives)};
+}
+__device__ __forceinline__ DistillPart warp_sum_of_whole(const DistillPart& part) {
+  return warp_sum(part);
 }
 
 // Visits the rows that lie in a span: visit(row, from, to) gets the row's tokens there, as flat indices.
@@ -36,7 +44,7 @@ __device__ __forceinline__ void for_rows(const Pass& pass, int64_t span, Visit v
 template <class Visit>
 __device__ __forceinline__ void for_quads(int64_t from, int64_t to, Visit visit) {
   const int lane = threadIdx.x % kWarp;
-  for (int64_t i = from / kQuad * kQuad + lane * kQuad; i < to; i += kSpanStep)
+  for (int64_t i = from / kQuad * kQuad + lane * kQuad; i < to; i += kStretch)
     visit(i, bits_within(i, from, to));
 }
 
@@ -51,48 +59,79 @@ __device__ __forceinline__ Part* place_of(const Pass& pass, const Parts<Part>& p
   return end > min(first + pass.span, pass.tokens) ? parts.tails + span : parts.rows + row;
 }
 
-// The sums over each row's share of a span. visit(row, i, which, quad, unmasked, part) adds the tokens
-// `which` of the quad at i; leave(row, part) is told of the share's sums, by one lane.
+// Goes through the rows of a span, by one stretch of its tokens after the other: visit(row, begins, from, to)
+// gets those tokens of a row that lie in the stretch, counted from the span's first; end(row) is called where
+// its share of the span is at its end.
+class SpanRows {
+ public:
+  template <class Pass>
+  __device__ __forceinline__ SpanRows(const Pass& pass, int64_t span)
+      : layout_(pass.batch.layout),
+        first_(span * pass.span),
+        length_(static_cast<int>(min(pass.span, pass.tokens - first_))),
+        row_(row_of(layout_, first_)) {}
+
+  __device__ __forceinline__ int64_t first() const { return first_; }
+  __device__ __forceinline__ int length() const { return length_; }
+  __device__ __forceinline__ int64_t row() const { return row_; }
+
+  template <class Visit, class End>
+  __device__ __forceinline__ void stretch(int from, int last, Visit visit, End end) {
+    while (from < last) {
+      const bool begins = from == end_;
+      if (begins) {
+        row_ = row_of(layout_, first_ + from, row_);
+        const int64_t row_end = layout_.begin(row_) + layout_.length(row_) - first_;
+        end_ = static_cast<int>(min(row_end, static_cast<int64_t>(length_)));
+      }
+      const int to = min(end_, last);
+      visit(row_, begins, from, to);
+      if (to == end_) end(row_);
+      from = to;
+    }
+  }
+
+ private:
+  const Layout& layout_;
+  const int64_t first_;
+  const int length_;
+  int64_t row_;
+  int end_ = 0;  // of the row, or of the span where that comes first
+};
+
+// The sums over each row's share of a span. visit(row, i, which, unmasked, quads, part) adds the tokens
+// `which` of the four at i; leave(row, part) is told of the share's sums, by one lane.
 template <unsigned always, class Pass, class Part, class Visit, class Leave>
 __device__ __forceinline__ void sum_rows(const Feed<always>& feed, const Pass& pass, const Parts<Part>& parts,
                                          int64_t span, Visit visit, Leave leave) {
-  const Layout& layout = pass.batch.layout;
+  using Here = typename Feed<always>::Here;
   const int lane = threadIdx.x % kWarp;
-  const int64_t first = span * pass.span;
-  const int64_t last = min(first + pass.span, pass.tokens);
-  int64_t row = 0;
-  int64_t end = first;  // of the row, or of the span where that comes first
+  SpanRows rows(pass, span);
   RowColumns of_row;
   Part mine{};
-  const auto add_step = [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
-    const int64_t step_end = min(step + kSpanStep, last);
-    for (int64_t from = step; from < step_end;) {
-      if (from == end) {
-        row = row_of(layout, from, row);
-        end = min(layout.begin(row) + layout.length(row), last);
-        of_row = feed.of_row(row);
-      }
-      const int64_t to = min(end, step_end);
-      feed.add_row(of_row, &quad);
-      const unsigned which =
-          bits_within(lane * kQuad, static_cast<int>(from - step), static_cast<int>(to - step));
-      visit(row, step + lane * kQuad, which, quad, unmasked, &mine);
-      if (to == end) {
-        const Part part = warp_sum(mine);
-        mine = {};
-        if (lane == 0) {
+  const auto add_stretch = [&](int at, const Here& here) {
+    const int i = at + lane * kQuad;
+    const unsigned unmasked = here.unmasked();
+    rows.stretch(
+        at, min(at + kStretch, rows.length()),
+        [&](int64_t row, bool begins, int from, int to) {
+          if (begins) of_row = feed.of_row(row);
+          visit(row, rows.first() + i, bits_within(i, from, to), unmasked, Quads<Here>{here, of_row}, &mine);
+        },
+        [&](int64_t row) {
+          const Part part = warp_sum(mine);
+          mine = {};
+          if (lane != 0) return;
           *place_of(pass, parts, span, row) = part;
           leave(row, part);
-        }
-      }
-      from = to;
-    }
+        });
   };
-  feed.for_steps(first, last, ~uint64_t{0}, add_step, [](int64_t) {});
+  feed.for_stretches(rows.first(), rows.first() + rows.length(), ~0u, add_stretch, [](int) {});
 }
 
-// A row's sums over all spans that it lies in.
-template <class Pass, class Part>
+// A row's sums over all spans that it lies in, found by a thread or by all of a warp. Either way by itself
+// gives the same bits every time.
+template <bool by_warp, class Pass, class Part>
 __device__ __forceinline__ Part whole_row(const Pass& pass, const Parts<Part>& parts, int64_t row) {
   const int64_t begin = pass.batch.layout.begin(row);
   const int64_t end = begin + pass.batch.layout.length(row);
@@ -100,10 +139,29 @@ __device__ __forceinline__ Part whole_row(const Pass& pass, const Parts<Part>& p
   const int64_t first = begin / pass.span;
   const int64_t last = (end - 1) / pass.span;
   if (first == last) return parts.rows[row];
-  Part whole = parts.tails[first];
+  const int lane = by_warp ? threadIdx.x % kWarp : 0;
+  Part whole{};
+  if (lane == 0) whole = parts.tails[first];
 #pragma unroll 4
-  for (int64_t span = first + 1; span <= last; ++span) whole.add(parts.heads[span]);
-  return whole;
+  for (int64_t span = first + 1 + lane; span <= last; span += by_warp ? kWarp : 1)
+    whole.add(parts.heads[span]);
+  return by_warp ? warp_sum_of_whole(whole) : whole;
+}
+
+// Calls visit(row, part) with each row's sums, by one thread. Of few long rows each is a warp's work, else a
+// thread's.
+template <class Pass, class Part, class Visit>
+__device__ __forceinline__ void for_whole_rows(const Pass& pass, const Parts<Part>& parts, Visit visit) {
+  const int64_t rows = pass.batch.layout.rows;
+  if (is_row_for_warp(pass)) {
+    for (int64_t row = first_warp(); row < rows; row += all_warps()) {
+      const Part part = whole_row<true>(pass, parts, row);
+      if (threadIdx.x % kWarp == 0) visit(row, part);
+    }
+  } else {
+    for (int64_t row = first_thread(); row < rows; row += all_threads())
+      visit(row, whole_row<false>(pass, parts, row));
+  }
 }
 
 }  // namespace policy_loss::cuda

@@ -22,24 +22,17 @@ __device__ __forceinline__ TokenTerm token_of(const L& loss, int kind, const typ
     return loss.token(row, token);
 }
 
-// The columns that token() reads. By pairs, rows have seen theirs already.
-template <class L>
-constexpr unsigned columns_of = is_by_pairs<L> ? 0u : reads(kLogprob) | L::columns;
-template <>
-constexpr unsigned columns_of<NoLoss> = 0u;
-
 // A lane's sums over tokens of one row, in float32.
 struct LaneSums {
   float loss, metric0, metric1, metric2, metric3, kl, entropy;
 };
 
 template <class K>
-__device__ __forceinline__ void add_kl(const QuadColumns& quad, unsigned live, float weight, float* sum,
-                                       float (&grad)[kQuad]) {
+__device__ __forceinline__ void add_kl(const Quad& logprob, const Quad& ref_logprob, const Quad& old_logprob,
+                                       unsigned live, float weight, float* sum, float (&grad)[kQuad]) {
 #pragma unroll
   for (int j = 0; j < kQuad; ++j) {
-    const KlTerm term =
-        K::token(quad.column[kLogprob][j], quad.column[kRefLogprob][j], quad.column[kOldLogprob][j]);
+    const KlTerm term = K::token(logprob[j], ref_logprob[j], old_logprob[j]);
     const bool unmasked = (live >> j & 1) != 0;
     *sum += unmasked ? term.value : 0.0f;
     grad[j] += unmasked ? term.derivative * weight : 0.0f;
@@ -47,10 +40,12 @@ __device__ __forceinline__ void add_kl(const QuadColumns& quad, unsigned live, f
 }
 
 template <class... K>
-__device__ __forceinline__ void add_kl_of(int estimator, const QuadColumns& quad, unsigned live, float weight,
-                                          float* sum, float (&grad)[kQuad], TypeList<K...>) {
+__device__ __forceinline__ void add_kl_of(int estimator, const Quad& logprob, const Quad& ref_logprob,
+                                          const Quad& old_logprob, unsigned live, float weight, float* sum,
+                                          float (&grad)[kQuad], TypeList<K...>) {
   int index = 0;
-  ((index++ == estimator ? add_kl<K>(quad, live, weight, sum, grad) : void()), ...);
+  ((index++ == estimator ? add_kl<K>(logprob, ref_logprob, old_logprob, live, weight, sum, grad) : void()),
+   ...);
 }
 
 template <class L>
@@ -61,8 +56,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   const RowState<Row>* const states = static_cast<const RowState<Row>*>(pass.states);
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
-  __shared__ FeedRoom rooms[kWarps];
-  const Feed<columns_of<L>> feed(pass.batch, pass.columns, rooms);
+  const Feed<columns_of<L>> feed(pass.batch, pass.columns);
   // Each thread's own sums, in the order of the result: the loss by kind, its metrics, KL, entropy. In shared
   // memory, since they are touched once a row.
   __shared__ double totals[kTokenSums][kThreads];
@@ -74,7 +68,8 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     const int64_t base = span * pass.span;
     const int length = static_cast<int>(min(pass.span, pass.tokens - base));
     LaneSums sums{};
-    int64_t row = -1;
+    const SpanState span_state = pass.span_states[span];
+    int64_t row = span_state.first_row;
     int end = 0;  // of the row, or of the span where that comes first
     // What the row's tokens have in common.
     Row facts{};
@@ -83,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     int kind = 0;
     float weight = 0, kl_weight = 0, entropy_weight = 0;
     const auto flush = [&] {
-      if (row < 0) return;
+      if (end == 0) return;
       const RowState<Row>& state = states[row];
       add(has_kinds<L> ? kind : 0, sums.loss * state.loss_weight);
       const double copies = state.copies;
@@ -97,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     };
     const auto begin_row = [&](int from) {
       flush();
-      row = row_of(layout, base + from, row < 0 ? 0 : row);
+      row = row_of(layout, base + from, row);
       const int64_t to = layout.begin(row) + layout.length(row) - base;
       end = static_cast<int>(min(to, static_cast<int64_t>(length)));
       const RowState<Row>& state = states[row];
@@ -110,18 +105,26 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       of_row = feed.of_row(row);
     };
 
-    const auto add_step = [&](int64_t step, QuadColumns& quad, unsigned unmasked) {
-      const int i = static_cast<int>(step - base) + lane * kQuad;
+    const auto add_stretch = [&](int at, const auto& here) {
+      const int i = at + lane * kQuad;
+      const unsigned unmasked = here.unmasked();
       // Once for each row that the four tokens lie in, which but at a row's end is one.
       for (int from = i; from < min(i + kQuad, length);) {
         if (from >= end) begin_row(from);
         const unsigned which = bits_within(i, from, end);
         const unsigned live = unmasked & which & live_of_row;
         float grad[kQuad] = {};
-        feed.add_row(of_row, &quad);
+        const Quad logprob = here.template column<kLogprob>(of_row);
+        const auto column_of_loss = [&]<int c>(std::integral_constant<int, c>) {
+          return (columns_of<L> >> c & 1) != 0 ? here.template column<c>(of_row) : Quad{};
+        };
+        const Quad old_logprob = column_of_loss(std::integral_constant<int, kOldLogprob>{});
+        const Quad ref_logprob = column_of_loss(std::integral_constant<int, kRefLogprob>{});
+        const Quad advantages = column_of_loss(std::integral_constant<int, kAdvantages>{});
 #pragma unroll
         for (int j = 0; j < kQuad; ++j) {
-          const TokenTerm term = token_of(loss, kind, facts, quad.token(j));
+          const TokenTerm term =
+              token_of(loss, kind, facts, {logprob[j], old_logprob[j], ref_logprob[j], advantages[j]});
           const bool counts = (live >> j & 1) != 0;
           sums.loss += counts ? term.value : 0.0f;
           grad[j] = counts ? term.derivative * weight : 0.0f;
@@ -130,14 +133,18 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
           if constexpr (metrics > 2) sums.metric2 += counts ? term.metric2 : 0.0f;
           if constexpr (metrics > 3) sums.metric3 += counts ? term.metric3 : 0.0f;
         }
-        if (pass.kl >= 0) add_kl_of(pass.kl, quad, live, kl_weight, &sums.kl, grad, KlEstimators{});
+        if (pass.kl >= 0)
+          add_kl_of(pass.kl, logprob, here.template column<kRefLogprob>(of_row),
+                    here.template column<kOldLogprob>(of_row), live, kl_weight, &sums.kl, grad,
+                    KlEstimators{});
         if (pass.grad) store_quad(pass.grad, base + i, which, grad);
         if (pass.entropy || pass.grad_entropy) {
           const bool counted = pass.entropy && !(pass.entropy_of_usual_rows_only && kind == 1);
+          const Quad entropy = here.template column<kEntropy>(of_row);
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
             const bool counts = counted && (live >> j & 1) != 0;
-            sums.entropy += counts ? quad.column[kEntropy][j] : 0.0f;
+            sums.entropy += counts ? entropy[j] : 0.0f;
             grad[j] = counts ? entropy_weight : 0.0f;
           }
           if (pass.grad_entropy) store_quad(pass.grad_entropy, base + i, which, grad);
@@ -145,14 +152,14 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         from = end;
       }
     };
-    const auto skip_step = [&](int64_t step) {
-      const int i = static_cast<int>(step - base) + lane * kQuad;
+    const auto skip_stretch = [&](int at) {
+      const int i = at + lane * kQuad;
       const unsigned which = bits_within(i, 0, length);
       const float zeros[kQuad] = {};
       if (pass.grad) store_quad(pass.grad, base + i, which, zeros);
       if (pass.grad_entropy) store_quad(pass.grad_entropy, base + i, which, zeros);
     };
-    feed.for_steps(base, base + length, pass.live_steps[span], add_step, skip_step);
+    feed.for_stretches(base, base + length, span_state.live_steps, add_stretch, skip_stretch);
     flush();
   }
 
@@ -168,11 +175,22 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   if (k == 3 + kMaxTokenMetrics) out->entropy = sum;
 }
 
+template <class L>
+void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
+  grid.memory = Feed<columns_of<L>>::bytes(pass.columns);
+  launch(token_kernel<L>, grid, pass, loss);
+}
+
 // The losses whose index, counted round, is the group's; that of no loss is among the first.
 template <int group, class L>
 void launch_if(int index, int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group >= 0) {
-    if (index == loss) launch(token_kernel<L>, grid, pass, *static_cast<const L*>(object));
+    if (index != loss) return;
+    const L& l = *static_cast<const L*>(object);
+    if constexpr (requires { typename L::Simpler; }) {
+      if (l.is_simpler) return launch_token_kernel(typename L::Simpler(l), pass, grid);
+    }
+    launch_token_kernel(l, pass, grid);
   }
 }
 
@@ -185,7 +203,7 @@ void launch_among(int loss, const void* object, const Pass& pass, const Grid& gr
 template <int group>
 void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group == 0) {
-    if (loss < 0) launch(token_kernel<NoLoss>, grid, pass, NoLoss{});
+    if (loss < 0) launch_token_kernel(NoLoss{}, pass, grid);
   }
   launch_among<group>(loss, object, pass, grid, Losses{}, std::make_integer_sequence<int, Losses::size>{});
 }

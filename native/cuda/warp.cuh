@@ -11,12 +11,19 @@ namespace policy_loss::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Warps of a grid.
+// Warps and threads of a grid.
 __device__ __forceinline__ int64_t first_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 __device__ __forceinline__ int64_t all_warps() {
   return static_cast<int64_t>(gridDim.x) * kWarps;
+}
+
+__device__ __forceinline__ int64_t first_thread() {
+  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+__device__ __forceinline__ int64_t all_threads() {
+  return static_cast<int64_t>(gridDim.x) * kThreads;
 }
 
 // Whether the data is wanted again by a later pass of the same call.
@@ -54,10 +61,15 @@ __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
 
 __device__ __forceinline__ void widen(DType dtype, Quad* quad) {
   if (dtype == DType::kFloat32) return;
+  const uint32_t pairs[] = {quad->bits[0], quad->bits[1]};
+  const auto half = [&](int j) { return static_cast<uint16_t>(pairs[j / 2] >> (16 * (j & 1))); };
+  // One question for all four.
+  if (dtype == DType::kBFloat16) {
 #pragma unroll
-  for (int j = kQuad - 1; j >= 0; --j) {
-    const uint16_t half = static_cast<uint16_t>(quad->bits[j / 2] >> (16 * (j & 1)));
-    quad->set(j, dtype == DType::kBFloat16 ? float_of_bfloat16(half) : float_of_half(half));
+    for (int j = 0; j < kQuad; ++j) quad->set(j, float_of_bfloat16(half(j)));
+  } else {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) quad->set(j, float_of_half(half(j)));
   }
 }
 
@@ -104,17 +116,8 @@ __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
     if (which >> j & 1) __stcs(at + j, value[j]);
 }
 
-// The row that token i is in; rows before `after` are known not to be it. It is most often near, so the
-// search goes in strides that double before it halves what they have found.
-__device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
-  if (!layout.offsets) return i / layout.columns;
-  int64_t low = after;
-  int64_t stride = 1;
-  while (low + stride < layout.rows && layout.offsets[low + stride] <= i) {
-    low += stride;
-    stride *= 2;
-  }
-  int64_t high = min(low + stride, layout.rows) - 1;
+// The first of the rows [low, high] that ends beyond token i.
+__device__ __forceinline__ int64_t bisect_rows(const Layout& layout, int64_t i, int64_t low, int64_t high) {
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
     if (layout.offsets[middle + 1] > i)
@@ -125,17 +128,29 @@ __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64
   return low;
 }
 
+// The row that token i is in.
+__device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i) {
+  return layout.offsets ? bisect_rows(layout, i, 0, layout.rows - 1) : i / layout.columns;
+}
+
+// The same, where it is no row before `after` and most often near it: the search goes in strides that double
+// before it halves what they have found.
+__device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
+  if (!layout.offsets) return i / layout.columns;
+  int64_t low = after;
+  int64_t stride = 1;
+  while (low + stride < layout.rows && layout.offsets[low + stride] <= i) {
+    low += stride;
+    stride *= 2;
+  }
+  return bisect_rows(layout, i, low, min(low + stride, layout.rows) - 1);
+}
+
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) x += __shfl_down_sync(kAllLanes, x, distance);
   return x;
-}
-
-__device__ __forceinline__ uint64_t warp_or(uint64_t bits) {
-  const unsigned low = __reduce_or_sync(kAllLanes, static_cast<unsigned>(bits));
-  const unsigned high = __reduce_or_sync(kAllLanes, static_cast<unsigned>(bits >> 32));
-  return static_cast<uint64_t>(high) << 32 | low;
 }
 
 // Sums over a block, found by the threads below N: thread k gets the sum of x[k].

@@ -1,5 +1,5 @@
 // The weights pass: puts the parts of rows together, and makes of the batch's counts and a row's facts what
-// the token pass must know of the row, once a row instead of once a token. A thread takes a row.
+// the token pass must know of the row, once a row instead of once a token.
 #pragma once
 
 #include "cuda/spans.cuh"
@@ -82,12 +82,9 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   const BatchCounts counts = pass.normalizer.given ? pass.normalizer.counts : own;
   const KindScales scales = kind_scales_of(loss, counts, pass.coefficients.mu);
   double row_sums[kMaxRowMetrics] = {};
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; row < pass.batch.layout.rows;
-       row += threads) {
+  for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
     const int kind = pass.batch.kind(row);
     const unsigned copies = pass.batch.copies_of(row);
-    const RowPart part = whole_row(pass, pass.parts, row);
     const double tokens = static_cast<double>(part.tokens);
     RowState<Row> state = shared_state<Row>(pass, counts, kind, copies, tokens);
     if constexpr (has_row_facts<L>) {
@@ -104,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
       state.grad_weight = static_cast<float>(state.loss_weight * scales.loss[kind]);
     }
     states[row] = copies > 0 ? state : RowState<Row>{};
-  }
+  });
   if constexpr (is_by_pairs<L>) {
     __syncthreads();
     pair_weights(pass, loss, floor(counts.all().rows / 2), pass.pair_sums, states);

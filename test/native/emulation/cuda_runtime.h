@@ -98,13 +98,20 @@ int lane();
 // Faults unless these bytes are of one allocation of the device, and aligned as a load of so many must be.
 void check_access(const void* address, size_t bytes);
 
+// The shared memory that the block's launch asked for.
+char* launch_memory();
+
 // Copies of a thread of a kernel, put off: see cuda_pipeline_primitives.h.
 void copy_later(void* to, const void* from, size_t bytes);
 void end_group();
 void finish_groups_but(size_t last);
 
+// What a launch may ask for: 48 KB, or what has been permitted last, of any kernel.
+void permit_shared(size_t bytes);
+void check_shared(size_t bytes);
+
 void enqueue(Stream* stream, std::function<void()> work);
-void run_grid(dim3 grid, dim3 block, const std::function<void()>& kernel);
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
 
 }  // namespace emulation
 
@@ -214,6 +221,7 @@ struct cudaDeviceProp {
   char name[256];
   size_t totalGlobalMem;
   int major, minor, multiProcessorCount;
+  size_t sharedMemPerMultiprocessor, reservedSharedMemPerBlock;
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaStreamNonBlocking = 1, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
@@ -259,18 +267,20 @@ std::tuple<Parameters...> copy_arguments(void** arguments, std::index_sequence<i
 
 }  // namespace emulation
 
-// As many as an emulated multiprocessor has room for.
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <class... Parameters>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(Parameters...), int, size_t) {
-  *blocks = 2;
+cudaError_t cudaFuncSetAttribute(void (*)(Parameters...), int, int bytes) {
+  emulation::permit_shared(static_cast<size_t>(bytes));
   return cudaSuccess;
 }
 
 template <class... Parameters>
-cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t,
-                             cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
+                             size_t shared_bytes, cudaStream_t stream) {
   const auto copies =
       emulation::copy_arguments<Parameters...>(arguments, std::index_sequence_for<Parameters...>{});
-  emulation::enqueue(stream, [=] { emulation::run_grid(grid, block, [&] { std::apply(kernel, copies); }); });
+  emulation::check_shared(shared_bytes);
+  emulation::enqueue(
+      stream, [=] { emulation::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); }); });
   return cudaSuccess;
 }

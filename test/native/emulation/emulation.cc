@@ -310,6 +310,30 @@ void check_guards() {
   }
 }
 
+// The shared memory of the block that runs, between guards.
+struct alignas(16) Chunk {
+  unsigned char bytes[16];
+};
+auto& shared_memory = *new std::vector<Chunk>;
+size_t permitted_shared = 48 * 1024;
+
+void fill_shared(size_t bytes) {
+  const size_t whole = (bytes + 15) / 16 * 16;
+  shared_memory.resize((whole + 2 * kGuardBytes) / sizeof(Chunk));
+  unsigned char* const begin = shared_memory[0].bytes;
+  std::memset(begin, kGuard, whole + 2 * kGuardBytes);
+  std::memset(begin + kGuardBytes, kFresh, bytes);
+}
+
+void check_shared_guards(size_t bytes) {
+  const unsigned char* const begin = shared_memory[0].bytes + kGuardBytes;
+  for (size_t i = 1; i <= kGuardBytes; ++i)
+    if ((begin[-static_cast<ptrdiff_t>(i)] != kGuard || begin[bytes + i - 1] != kGuard) &&
+        first_fault.empty())
+      first_fault = "out of bounds: a kernel wrote beyond the " + std::to_string(bytes) +
+                    " bytes of shared memory that its launch asked for";
+}
+
 void give_back(void* memory) {
   const auto found = allocations.find(reinterpret_cast<uintptr_t>(memory));
   if (found == allocations.end()) {
@@ -370,7 +394,22 @@ void enqueue(Stream* stream, std::function<void()> work) {
   if (shuffle_seed() != 0 && random() % 4 == 0) stream->run_until(stream->pushed());
 }
 
-void run_grid(dim3 grid, dim3 block, const std::function<void()>& kernel) {
+char* launch_memory() {
+  return reinterpret_cast<char*>(shared_memory.data() + kGuardBytes / sizeof(Chunk));
+}
+
+void permit_shared(size_t bytes) {
+  const Lock lock(mutex);
+  permitted_shared = bytes;
+}
+
+void check_shared(size_t bytes) {
+  const Lock lock(mutex);
+  if (bytes > permitted_shared && first_fault.empty())
+    first_fault = "a launch asks for " + std::to_string(bytes) + " bytes of shared memory";
+}
+
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
   // After a fault nothing runs until it has been reported.
   if (!first_fault.empty()) return;
   block_threads = block.x;
@@ -383,7 +422,9 @@ void run_grid(dim3 grid, dim3 block, const std::function<void()>& kernel) {
   ++launches;
   for (const size_t index : order_of(grid.x, launches)) {
     indices.block = dim3(static_cast<unsigned>(index));
+    fill_shared(shared_bytes);
     run_block(order_of(block_threads, launches + 31 * index));
+    check_shared_guards(shared_bytes);
     if (!first_fault.empty()) break;
   }
   // After a fault, fibers are left in the middle of things.
@@ -507,7 +548,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   cudaGetDeviceCount(&count);
   if (device < 0 || device >= count) return cudaErrorInvalidDevice;
   const int capability = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_CAPABILITY", 90));
-  *properties = {"emulated", device_memory(), capability / 10, capability % 10, 2};
+  *properties = {"emulated", device_memory(), capability / 10, capability % 10, 2, 102400, 1024};
   return cudaSuccess;
 }
 
