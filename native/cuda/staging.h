@@ -19,8 +19,8 @@ namespace policy_loss::cuda {
 
 // So large that what a copy costs to begin is lost in it, so small that a chunk of a batch is work for many
 // threads; and so many that the link has something to do while threads come and go.
-constexpr int64_t kStageBytes = 1 << 19;
-constexpr int kStages = 16;
+constexpr int64_t kStageBytes = 1 << 20;
+constexpr int kStages = 12;
 // Fewer pieces are done before another thread has woken up.
 constexpr int64_t kFewPieces = 4;
 

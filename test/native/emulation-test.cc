@@ -377,12 +377,12 @@ void test_staging() {
       });
     for (std::thread& thread : threads) thread.join();
   });
-  const auto data = draw({"three million tokens", 3, 1000003, {}}, DType::kFloat32, false, 6);
+  const auto data = draw({"four million tokens", 4, 1000003, {}}, DType::kFloat32, false, 6);
   const Function function = make_function(0, 0, Aggregation::kTokenMean, kNone, true);
   const Outcome expected = on_cpu(function, *data, {});
 
   // On the way there, and on the way back.
-  for (const int64_t pieces : {20, 100, 110}) {
+  for (const int64_t pieces : {10, 50, 75}) {
     pieces_until_abort = pieces;
     abort_flag = 0;
     cuda::Result result;
@@ -396,7 +396,7 @@ void test_staging() {
                cuda::Status::kAborted,
            "an abort after " + std::to_string(pieces) + " pieces");
   }
-  const std::string what = "three million tokens from the host and back, after aborts";
+  const std::string what = "four million tokens from the host and back, after aborts";
   compare(expected, on_device(function, *data, {}, nullptr, what), *data, what);
 }
 
