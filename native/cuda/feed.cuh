@@ -9,6 +9,8 @@
 
 #include <cuda_pipeline_primitives.h>
 
+#include <type_traits>
+
 #include "cuda/warp.cuh"
 
 namespace policy_loss::cuda {
@@ -64,9 +66,8 @@ class Destination {
 
 // The columns that a loss's token() reads. Over pairs, rows have seen theirs already.
 template <class L>
-constexpr unsigned columns_of = is_by_pairs<L> ? 0u : reads(kLogprob) | L::columns;
-template <>
-constexpr unsigned columns_of<NoLoss> = 0u;
+constexpr unsigned columns_of =
+    std::is_same_v<L, NoLoss> || is_by_pairs<L> ? 0u : reads(kLogprob) | L::columns;
 
 // The columns of a row that have one value for all of it.
 struct RowColumns {

@@ -39,6 +39,7 @@ constexpr int kBlocksPerMultiprocessor = 8;
 // The place of the policy loss where a function has none, or where a pass need not know it.
 struct NoLoss {
   using Row = NoRow;
+  static constexpr unsigned columns = 0;
   static constexpr int token_metrics = 0;
 
   PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 0.0f}; }
