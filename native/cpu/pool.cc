@@ -69,6 +69,12 @@ int Pool::threads() {
 
 void Pool::submit(std::shared_ptr<Task> task) {
   advance(task);
+  bool alone;
+  {
+    std::lock_guard lock(mutex_);
+    alone = workers_.empty();
+  }
+  if (alone) work(task);  // The system has no thread for anybody else to do it.
 }
 
 void Pool::run(std::shared_ptr<Task> task) {
@@ -81,6 +87,7 @@ void Pool::run(std::shared_ptr<Task> task) {
   } catch (...) {
     std::lock_guard lock(mutex_);
     --working_;
+    wake_.notify_one();
     throw;
   }
   std::unique_lock lock(mutex_, std::defer_lock);
@@ -110,8 +117,8 @@ void Pool::advance(const std::shared_ptr<Task>& task) {
   task->unfinished_.store(pieces);
   std::lock_guard lock(mutex_);
   start_workers(pieces);
-  // Nothing fails from here on: who takes a piece must find the task's caller waiting for it.
   tasks_.push_back(task);
+  // Nothing fails from here on: who takes a piece must find the task's caller waiting for it.
   task->next_.store(phase << Task::kPhaseShift);
   const int64_t helpers = std::min<int64_t>(pieces, limit_);
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
@@ -125,7 +132,6 @@ void Pool::start_workers(int64_t pieces) {
       workers_.emplace_back([this] { worker(); });
       workers_.back().detach();
     } catch (const std::system_error&) {
-      if (workers_.empty() && working_ == 0) throw;
       return;
     }
 }

@@ -104,7 +104,7 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   pass_.batch = view.tokens;
   pass_.tokens = inputs.tokens;
   context.cut(shape_ == AdvantageShape::kDistill ? Feed<kDistillColumns>::bytes(kDistillColumns)
-                                                 : Feed<0>::bytes(~0u),
+                                                 : Feed<0>::bytes(kColumnsOfFacts),
               &pass_);
   pass_.rewards = view.rewards;
   pass_.baselines = view.baselines;

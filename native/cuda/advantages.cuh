@@ -43,14 +43,16 @@ __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
 
 // ---- Group functions ----
 
-// The columns that fact_kernel() reads.
+// Of the columns that fact_kernel() may read, those that it does.
+constexpr unsigned kColumnsOfFacts = 1u << kTokenRewards | 1u << kSampledLogprob;
 PL_FN unsigned fact_columns_of(const AdvantagePass& pass) {
   return pass.batch.column[pass.facts_of].data ? 1u << pass.facts_of : 0u;
 }
 
 // What a function must know of rows' tokens: the sum of all token rewards, masked or not, or of the unmasked
 // log-probabilities; and how many tokens are unmasked.
-static __global__ void __launch_bounds__(kThreads) fact_kernel(const AdvantagePass pass) {
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    fact_kernel(const AdvantagePass pass) {
   const bool rewards = pass.facts_of == kTokenRewards;
   const Feed<0> feed(pass.batch, fact_columns_of(pass));
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
@@ -247,17 +249,22 @@ static __global__ void __launch_bounds__(kThreads) count_again_kernel(const Adva
 
 // A row's score on each of its unmasked tokens.
 static __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
-    for_rows(pass, span, [&](int64_t row, int64_t from, int64_t to) {
-      const float score = pass.scores[row];
-      for_quads(from, to, [&](int64_t i, unsigned which) {
-        const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i);
-        float value[kQuad];
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
+    SpanRows rows(pass, span);
+    rows.stretch(
+        0, rows.length(),
+        [&](int64_t row, bool, int from, int to) {
+          const float score = pass.scores[row];
+          for_quads(rows.first() + from, rows.first() + to, [&](int64_t i, unsigned which) {
+            const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i);
+            float value[kQuad];
 #pragma unroll
-        for (int j = 0; j < kQuad; ++j) value[j] = live >> j & 1 ? score : 0.0f;
-        store_quad(pass.advantages, i, which, value);
-      });
-    });
+            for (int j = 0; j < kQuad; ++j) value[j] = live >> j & 1 ? score : 0.0f;
+            store_quad(pass.advantages, i, which, value);
+          });
+        },
+        [](int64_t) {});
+  }
 }
 
 // ---- Recurrences ----
@@ -472,7 +479,8 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
 constexpr unsigned kDistillColumns = 1u << kSampledLogprob | 1u << kTeacherLogprob;
 
 template <class F>
-__global__ void __launch_bounds__(kThreads) distill_kernel(const AdvantagePass pass, const F f) {
+__global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    distill_kernel(const AdvantagePass pass, const F f) {
   const Feed<kDistillColumns> feed(pass.batch, kDistillColumns);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(

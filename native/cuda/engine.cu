@@ -58,7 +58,7 @@ void describe_function(const Request& request, Pass* pass) {
 }
 
 // One evaluation: prepared, then the row pass over all spans or as they come, then the rest. Advantages that
-// are computed first are launched before it, as their scratch memory may be its own.
+// are computed first are launched before it.
 class Evaluation {
  public:
   // copies: BatchView's, in host memory.
@@ -66,8 +66,10 @@ class Evaluation {
              const Call& call)
       : context_(context), batch_(batch), loss_(request.loss), call_(call) {
     construct_loss(loss_, request.options, object_);
-    pass_ =
-        context.prepare(batch, request.columns, token_memory(loss_, request.columns), is_over_pairs(loss_));
+    // Of a loss over pairs rows have seen the columns when tokens come, and each has one gradient.
+    const bool pairs = is_over_pairs(loss_);
+    const unsigned columns = pairs && request.kl < 0 ? request.columns & reads(kEntropy) : request.columns;
+    pass_ = context.prepare(batch, columns, token_memory(loss_, columns), pairs);
     describe_function(request, &pass_);
     if (copies) {
       copies_ = context.allocate(batch.view.layout.rows * sizeof(uint32_t));

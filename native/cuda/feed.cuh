@@ -66,8 +66,8 @@ class Destination {
 
 // The columns that a loss's token() reads. Over pairs, rows have seen theirs already.
 template <class L>
-constexpr unsigned columns_of =
-    std::is_same_v<L, NoLoss> || is_by_pairs<L> ? 0u : reads(kLogprob) | L::columns;
+constexpr unsigned columns_of = std::is_same_v<L, NoLoss> || is_by_pairs<L> ? 0u
+                                                                            : reads(kLogprob) | L::columns;
 
 // The columns of a row that have one value for all of it.
 struct RowColumns {
@@ -103,7 +103,11 @@ class Feed {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       if ((columns >> c & 1) == 0) continue;
-      (batch.column[c].per_row ? per_row_ : per_token_) |= 1u << c;
+      if (batch.column[c].per_row) {
+        per_row_ |= 1u << c;
+        continue;
+      }
+      per_token_ |= 1u << c;
       if (batch.column[c].dtype != DType::kFloat32) narrow_ |= 1u << c;
     }
   }
@@ -198,17 +202,21 @@ class Feed {
   }
   // Where a column lies in a stage: those that are always there first, so that launches which want no others
   // need no room for them.
+  __host__ __device__ static constexpr int slot_of(int c) {
+    const unsigned before = (1u << c) - 1u;
+    return (always >> c & 1) != 0 ? count(always & before) : count(always) + count(~always & before);
+  }
   template <int c>
   __host__ __device__ static constexpr int place_of() {
-    constexpr unsigned before = (1u << c) - 1u;
-    constexpr int slot =
-        (always >> c & 1) != 0 ? count(always & before) : count(always) + count(~always & before);
+    constexpr int slot = slot_of(c);
     return kMaskBytes + slot * kColumnBytes;
   }
-  static constexpr int kMostBytes = kMaskBytes + kColumns * kColumnBytes;
-  static constexpr int kLeastBytes = kMaskBytes + count(always) * kColumnBytes;
+  // As far as the last column that is wanted.
   __host__ __device__ static constexpr int stage_bytes(unsigned columns) {
-    return (columns & ~always) != 0 ? kMostBytes : kLeastBytes;
+    int slots = count(always);
+    for (int c = 0; c < kColumns; ++c)
+      if ((columns & ~always) >> c & 1) slots = slot_of(c) + 1;
+    return kMaskBytes + slots * kColumnBytes;
   }
 
   // Sends for a step of [first, first + length). Every lane asks for something at every step, be it nothing,

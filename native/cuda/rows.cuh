@@ -26,9 +26,7 @@ struct TokensOfKind {
 __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind& tokens, bool count_rows) {
   unsigned long long usual_rows = 0, expert_rows = 0;
   if (count_rows) {
-    const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
-    for (int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-         row < pass.batch.layout.rows; row += threads) {
+    for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
       const unsigned copies = pass.batch.copies_of(row);
       const bool expert = pass.batch.kind(row) == 1;
       usual_rows += expert ? 0 : copies;
@@ -115,7 +113,7 @@ __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave
 
 // Over the spans [first_span, last_span): a batch that arrives in chunks is summed as it comes.
 template <class L>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
   TokensOfKind tokens;
   const auto count = [&](int64_t row, const RowPart& part) {
@@ -126,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
       const int64_t base = span * pass.span;
       LiveSteps steps;
-      sum_rows(
+      const int64_t first_row = sum_rows(
           feed, pass, pass.parts, span,
           [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
             const unsigned live = unmasked & which;
@@ -145,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
             }
           },
           count);
-      leave_span(pass, span, row_of(pass.batch.layout, base), steps);
+      leave_span(pass, span, first_row, steps);
     }
   } else {
     for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps())
@@ -172,7 +170,8 @@ __device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, c
 constexpr unsigned kColumnsOfEveryKl = reads(kLogprob) | reads(kRefLogprob);
 
 template <class Estimators>
-__global__ void __launch_bounds__(kThreads) kl_kernel(const Pass pass, const KlOutput output) {
+__global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    kl_kernel(const Pass pass, const KlOutput output) {
   const Feed<kColumnsOfEveryKl> feed(pass.batch, pass.columns);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(

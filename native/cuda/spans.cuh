@@ -25,21 +25,6 @@ __device__ __forceinline__ DistillPart warp_sum_of_whole(const DistillPart& part
   return warp_sum(part);
 }
 
-// Visits the rows that lie in a span: visit(row, from, to) gets the row's tokens there, as flat indices.
-template <class Pass, class Visit>
-__device__ __forceinline__ void for_rows(const Pass& pass, int64_t span, Visit visit) {
-  const Layout& layout = pass.batch.layout;
-  const int64_t first = span * pass.span;
-  const int64_t last = min(first + pass.span, pass.tokens);
-  int64_t row = 0;
-  for (int64_t from = first; from < last;) {
-    row = row_of(layout, from, row);
-    const int64_t to = min(layout.begin(row) + layout.length(row), last);
-    visit(row, from, to);
-    from = to;
-  }
-}
-
 // A lane's share of a row's tokens: visit(i, which) gets the tokens `which` of the quad at i.
 template <class Visit>
 __device__ __forceinline__ void for_quads(int64_t from, int64_t to, Visit visit) {
@@ -100,13 +85,16 @@ class SpanRows {
 };
 
 // The sums over each row's share of a span. visit(row, i, which, unmasked, quads, part) adds the tokens
-// `which` of the four at i; leave(row, part) is told of the share's sums, by one lane.
+// `which` of the four at i; leave(row, part) is told of the share's sums, by one lane. Gives the span's first
+// row.
 template <unsigned always, class Pass, class Part, class Visit, class Leave>
-__device__ __forceinline__ void sum_rows(const Feed<always>& feed, const Pass& pass, const Parts<Part>& parts,
-                                         int64_t span, Visit visit, Leave leave) {
+__device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const Pass& pass,
+                                            const Parts<Part>& parts, int64_t span, Visit visit,
+                                            Leave leave) {
   using Here = typename Feed<always>::Here;
   const int lane = threadIdx.x % kWarp;
   SpanRows rows(pass, span);
+  const int64_t first_row = rows.row();
   RowColumns of_row;
   Part mine{};
   const auto add_stretch = [&](int at, const Here& here) {
@@ -127,6 +115,7 @@ __device__ __forceinline__ void sum_rows(const Feed<always>& feed, const Pass& p
         });
   };
   feed.for_stretches(rows.first(), rows.first() + rows.length(), ~0u, add_stretch, [](int) {});
+  return first_row;
 }
 
 // A row's sums over all spans that it lies in, found by a thread or by all of a warp. Either way by itself

@@ -234,6 +234,8 @@ const std::vector<Shape>& shapes() {
       {"one token", 2, 1, {}},
       {"no columns", 4, 0, {}},
       {"no rows", 0, 7, {}},
+      {"rows of very many spans", 2, 5003, {}},
+      {"packed rows of very many spans", 2, 6001, {6001, 4002}},
   };
   return all;
 }

@@ -106,9 +106,10 @@ void copy_later(void* to, const void* from, size_t bytes);
 void end_group();
 void finish_groups_but(size_t last);
 
-// What a launch may ask for: 48 KB, or what has been permitted last, of any kernel.
-void permit_shared(size_t bytes);
-void check_shared(size_t bytes);
+// What a kernel's launches may ask for: what has been permitted, or what leaves room in 48 KB for memory of
+// the kernel's own, of which nothing is known but how much it may be.
+void permit_shared(void* kernel, size_t bytes);
+void check_shared(void* kernel, size_t bytes);
 
 void enqueue(Stream* stream, std::function<void()> work);
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
@@ -269,8 +270,8 @@ std::tuple<Parameters...> copy_arguments(void** arguments, std::index_sequence<i
 
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <class... Parameters>
-cudaError_t cudaFuncSetAttribute(void (*)(Parameters...), int, int bytes) {
-  emulation::permit_shared(static_cast<size_t>(bytes));
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), int, int bytes) {
+  emulation::permit_shared(reinterpret_cast<void*>(kernel), static_cast<size_t>(bytes));
   return cudaSuccess;
 }
 
@@ -279,7 +280,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
                              size_t shared_bytes, cudaStream_t stream) {
   const auto copies =
       emulation::copy_arguments<Parameters...>(arguments, std::index_sequence_for<Parameters...>{});
-  emulation::check_shared(shared_bytes);
+  emulation::check_shared(reinterpret_cast<void*>(kernel), shared_bytes);
   emulation::enqueue(
       stream, [=] { emulation::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); }); });
   return cudaSuccess;

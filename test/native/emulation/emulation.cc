@@ -315,7 +315,8 @@ struct alignas(16) Chunk {
   unsigned char bytes[16];
 };
 auto& shared_memory = *new std::vector<Chunk>;
-size_t permitted_shared = 48 * 1024;
+constexpr size_t kPlainShared = 48 * 1024 - 9 * 1024;
+auto& permitted_shared = *new std::map<void*, size_t>;  // by kernel
 
 void fill_shared(size_t bytes) {
   const size_t whole = (bytes + 15) / 16 * 16;
@@ -398,14 +399,15 @@ char* launch_memory() {
   return reinterpret_cast<char*>(shared_memory.data() + kGuardBytes / sizeof(Chunk));
 }
 
-void permit_shared(size_t bytes) {
+void permit_shared(void* kernel, size_t bytes) {
   const Lock lock(mutex);
-  permitted_shared = bytes;
+  permitted_shared[kernel] = bytes;
 }
 
-void check_shared(size_t bytes) {
+void check_shared(void* kernel, size_t bytes) {
   const Lock lock(mutex);
-  if (bytes > permitted_shared && first_fault.empty())
+  const auto permitted = permitted_shared.find(kernel);
+  if (bytes > (permitted == permitted_shared.end() ? kPlainShared : permitted->second) && first_fault.empty())
     first_fault = "a launch asks for " + std::to_string(bytes) + " bytes of shared memory";
 }
 
@@ -548,7 +550,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   cudaGetDeviceCount(&count);
   if (device < 0 || device >= count) return cudaErrorInvalidDevice;
   const int capability = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_CAPABILITY", 90));
-  *properties = {"emulated", device_memory(), capability / 10, capability % 10, 2, 102400, 1024};
+  *properties = {"emulated", device_memory(), capability / 10, capability % 10, 4, 102400, 1024};
   return cudaSuccess;
 }
 
