@@ -155,7 +155,7 @@ class Feed {
   };
 
   // The tokens [first, last), first a multiple of a step: visit(at, here) gets this lane's four of the 128
-  // tokens that begin at `at`; beyond `last` they are whatever there is. Of a step whose bit is not in
+  // tokens that begin at first + at; beyond `last` they are whatever there is. Of a step whose bit is not in
   // `wanted` nothing is read, and skip(at) is called instead. All lanes come to every call.
   template <class Visit, class Skip>
   __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
@@ -180,7 +180,7 @@ class Feed {
       }
       __syncwarp();  // Now all have seen theirs.
       fetch(first, step + kFeedStages * kSpanStep, length, stage, (wanted >> kFeedStages & 1) != 0);
-      stage ^= 1;
+      stage = (stage + 1) % kFeedStages;
       wanted >>= 1;
     }
   }

@@ -166,22 +166,26 @@ inline unsigned __ballot_sync(unsigned mask, bool holds, const char* file = __bu
   return lanes;
 }
 
-inline unsigned __reduce_add_sync(unsigned mask, unsigned x, const char* file = __builtin_FILE(),
-                                  int line = __builtin_LINE()) {
-  const uint64_t* const of_lane = emulation::exchange(mask, x, {file, line});
-  unsigned sum = 0;
-  for (unsigned lane = 0; lane < 32; ++lane)
-    if ((mask >> lane & 1) != 0) sum += static_cast<unsigned>(of_lane[lane]);
-  return sum;
-}
+namespace emulation {
 
-inline unsigned __reduce_or_sync(unsigned mask, unsigned x, const char* file = __builtin_FILE(),
-                                 int line = __builtin_LINE()) {
-  const uint64_t* const of_lane = emulation::exchange(mask, x, {file, line});
+template <class Combine>
+unsigned reduce(unsigned mask, unsigned x, Site site, Combine combine) {
+  const uint64_t* const of_lane = exchange(mask, x, site);
   unsigned all = 0;
   for (unsigned lane = 0; lane < 32; ++lane)
-    if ((mask >> lane & 1) != 0) all |= static_cast<unsigned>(of_lane[lane]);
+    if ((mask >> lane & 1) != 0) all = combine(all, static_cast<unsigned>(of_lane[lane]));
   return all;
+}
+
+}  // namespace emulation
+
+inline unsigned __reduce_add_sync(unsigned mask, unsigned x, const char* file = __builtin_FILE(),
+                                  int line = __builtin_LINE()) {
+  return emulation::reduce(mask, x, {file, line}, [](unsigned a, unsigned b) { return a + b; });
+}
+inline unsigned __reduce_or_sync(unsigned mask, unsigned x, const char* file = __builtin_FILE(),
+                                 int line = __builtin_LINE()) {
+  return emulation::reduce(mask, x, {file, line}, [](unsigned a, unsigned b) { return a | b; });
 }
 
 template <class T>
