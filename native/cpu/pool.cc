@@ -68,13 +68,7 @@ int Pool::threads() {
 }
 
 void Pool::submit(std::shared_ptr<Task> task) {
-  advance(task);
-  bool alone;
-  {
-    std::lock_guard lock(mutex_);
-    alone = workers_.empty();
-  }
-  if (alone) work(task);  // The system has no thread for anybody else to do it.
+  if (!advance(task)) work(task);  // The system has no thread for anybody else to do it.
 }
 
 void Pool::run(std::shared_ptr<Task> task) {
@@ -103,7 +97,7 @@ void Pool::run(std::shared_ptr<Task> task) {
   if (!tasks_.empty()) wake_.notify_one();
 }
 
-void Pool::advance(const std::shared_ptr<Task>& task) {
+bool Pool::advance(const std::shared_ptr<Task>& task) {
   const uint64_t phase = (task->next_.load() >> Task::kPhaseShift) + 1;
   const int64_t pieces = task->next_phase();
   if (pieces == 0) {
@@ -111,7 +105,7 @@ void Pool::advance(const std::shared_ptr<Task>& task) {
     std::lock_guard lock(mutex_);
     task->finished_ = true;
     progress_.notify_all();
-    return;
+    return true;
   }
   task->pieces_[phase] = pieces;
   task->unfinished_.store(pieces);
@@ -123,6 +117,7 @@ void Pool::advance(const std::shared_ptr<Task>& task) {
   const int64_t helpers = std::min<int64_t>(pieces, limit_);
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
   progress_.notify_all();
+  return !workers_.empty();
 }
 
 // Threads are started when they are first needed, and then stay. Where the system has no more of them, those

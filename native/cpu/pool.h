@@ -62,8 +62,9 @@ class Pool {
   // Takes pieces of the task until none is left to take.
   void work(const std::shared_ptr<Task>& task);
   void start_workers(int64_t pieces);
-  // Opens the next phase that has pieces, or ends the task.
-  void advance(const std::shared_ptr<Task>& task);
+  // Opens the next phase that has pieces, or ends the task. False where that leaves pieces to a pool without
+  // a thread.
+  bool advance(const std::shared_ptr<Task>& task);
   // Forgets the task where it waits with no piece left.
   void drop_exhausted(const std::shared_ptr<Task>& task);
 

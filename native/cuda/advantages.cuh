@@ -43,7 +43,7 @@ __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
 
 // ---- Group functions ----
 
-// Of the columns that fact_kernel() may read, those that it does.
+// The columns that fact_kernel() may read, and those that it does.
 constexpr unsigned kColumnsOfFacts = 1u << kTokenRewards | 1u << kSampledLogprob;
 PL_FN unsigned fact_columns_of(const AdvantagePass& pass) {
   return pass.batch.column[pass.facts_of].data ? 1u << pass.facts_of : 0u;
@@ -249,19 +249,21 @@ static __global__ void __launch_bounds__(kThreads) count_again_kernel(const Adva
 
 // A row's score on each of its unmasked tokens.
 static __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
+  const int lane = threadIdx.x % kWarp;
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
     SpanRows rows(pass, span);
     rows.stretch(
         0, rows.length(),
         [&](int64_t row, bool, int from, int to) {
           const float score = pass.scores[row];
-          for_quads(rows.first() + from, rows.first() + to, [&](int64_t i, unsigned which) {
+          for (int at = from / kQuad * kQuad + lane * kQuad; at < to; at += kStretch) {
+            const int64_t i = rows.first() + at;
             const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i);
             float value[kQuad];
 #pragma unroll
             for (int j = 0; j < kQuad; ++j) value[j] = live >> j & 1 ? score : 0.0f;
-            store_quad(pass.advantages, i, which, value);
-          });
+            store_quad(pass.advantages, i, bits_within(at, from, to), value);
+          }
         },
         [](int64_t) {});
   }

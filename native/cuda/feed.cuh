@@ -144,6 +144,15 @@ class Feed {
       return quad;
     }
 
+    // The same of a column that is always wanted; of others 0 without asking.
+    template <int c>
+    __device__ __forceinline__ Quad column_of_always(const RowColumns& row) const {
+      if constexpr ((always >> c & 1) != 0)
+        return column<c>(row);
+      else
+        return {};
+    }
+
    private:
     friend class Feed;
     __device__ __forceinline__ Here(const Feed& feed, const char* stage, int half)

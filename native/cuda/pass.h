@@ -20,6 +20,7 @@ constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 // Four tokens a lane: 16 bytes of a float32 column.
 constexpr int kQuad = 4;
+// Tokens that a warp works on side by side.
 constexpr int kStretch = kWarp * kQuad;
 // Tokens that are sent for at once; spans begin at multiples of them.
 constexpr int kSpanStep = 2 * kStretch;

@@ -19,15 +19,6 @@ void construct(const double* options, void* storage) {
   memcpy(storage, &loss, sizeof loss);
 }
 
-// Whether its options make anything of the facts of a loss that has some.
-template <class L>
-bool wants_facts(const L& loss) {
-  if constexpr (requires { loss.wants_facts(); })
-    return loss.wants_facts();
-  else
-    return true;
-}
-
 template <class L>
 void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last_span, const Grid& grid) {
   if constexpr (has_row_facts<L>) {

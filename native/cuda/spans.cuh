@@ -25,14 +25,6 @@ __device__ __forceinline__ DistillPart warp_sum_of_whole(const DistillPart& part
   return warp_sum(part);
 }
 
-// A lane's share of a row's tokens: visit(i, which) gets the tokens `which` of the quad at i.
-template <class Visit>
-__device__ __forceinline__ void for_quads(int64_t from, int64_t to, Visit visit) {
-  const int lane = threadIdx.x % kWarp;
-  for (int64_t i = from / kQuad * kQuad + lane * kQuad; i < to; i += kStretch)
-    visit(i, bits_within(i, from, to));
-}
-
 // Where what was found of a row's share of a span is left.
 template <class Pass, class Part>
 __device__ __forceinline__ Part* place_of(const Pass& pass, const Parts<Part>& parts, int64_t span,
@@ -66,8 +58,7 @@ class SpanRows {
       const bool begins = from == end_;
       if (begins) {
         row_ = row_of(layout_, first_ + from, row_);
-        const int64_t row_end = layout_.begin(row_) + layout_.length(row_) - first_;
-        end_ = static_cast<int>(min(row_end, static_cast<int64_t>(length_)));
+        end_ = row_end(layout_, row_, first_, length_);
       }
       const int to = min(end_, last);
       visit(row_, begins, from, to);

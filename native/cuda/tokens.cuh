@@ -93,8 +93,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     const auto begin_row = [&](int from) {
       flush();
       row = row_of(layout, base + from, row);
-      const int64_t to = layout.begin(row) + layout.length(row) - base;
-      end = static_cast<int>(min(to, static_cast<int64_t>(length)));
+      end = row_end(layout, row, base, length);
       const RowState<Row>& state = states[row];
       facts = state.row;
       live_of_row = state.copies > 0 ? 0xf : 0;
@@ -115,12 +114,9 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         const unsigned live = unmasked & which & live_of_row;
         float grad[kQuad] = {};
         const Quad logprob = here.template column<kLogprob>(of_row);
-        const auto column_of_loss = [&]<int c>(std::integral_constant<int, c>) {
-          return (columns_of<L> >> c & 1) != 0 ? here.template column<c>(of_row) : Quad{};
-        };
-        const Quad old_logprob = column_of_loss(std::integral_constant<int, kOldLogprob>{});
-        const Quad ref_logprob = column_of_loss(std::integral_constant<int, kRefLogprob>{});
-        const Quad advantages = column_of_loss(std::integral_constant<int, kAdvantages>{});
+        const Quad old_logprob = here.template column_of_always<kOldLogprob>(of_row);
+        const Quad ref_logprob = here.template column_of_always<kRefLogprob>(of_row);
+        const Quad advantages = here.template column_of_always<kAdvantages>(of_row);
 #pragma unroll
         for (int j = 0; j < kQuad; ++j) {
           const TokenTerm term =
@@ -186,11 +182,8 @@ template <int group, class L>
 void launch_if(int index, int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group >= 0) {
     if (index != loss) return;
-    const L& l = *static_cast<const L*>(object);
-    if constexpr (requires { typename L::Simpler; }) {
-      if (l.is_simpler) return launch_token_kernel(typename L::Simpler(l), pass, grid);
-    }
-    launch_token_kernel(l, pass, grid);
+    in_cheapest_form(*static_cast<const L*>(object),
+                     [&](const auto& form) { launch_token_kernel(form, pass, grid); });
   }
 }
 

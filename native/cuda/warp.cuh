@@ -146,6 +146,12 @@ __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64
   return bisect_rows(layout, i, low, min(low + stride, layout.rows) - 1);
 }
 
+// Where a row ends, counted from token `first`, but not beyond `most`.
+__device__ __forceinline__ int row_end(const Layout& layout, int64_t row, int64_t first, int most) {
+  const int64_t end = layout.begin(row) + layout.length(row) - first;
+  return static_cast<int>(min(end, static_cast<int64_t>(most)));
+}
+
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll

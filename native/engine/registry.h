@@ -61,4 +61,22 @@ constexpr int row_metric_count = 0;
 template <class L>
 requires(has_row_facts<L>) constexpr int row_metric_count<L> = L::row_metrics;
 
+// Whether a loss makes anything of row facts, under its options.
+template <class L>
+bool wants_facts(const L& loss) {
+  if constexpr (requires { loss.wants_facts(); })
+    return loss.wants_facts();
+  else
+    return has_row_facts<L>;
+}
+
+// Calls use() with the loss, or with the cheaper form of it that gives the same under its options.
+template <class L, class Use>
+void in_cheapest_form(const L& loss, Use use) {
+  if constexpr (requires { typename L::Simpler; }) {
+    if (loss.is_simpler) return use(typename L::Simpler(loss));
+  }
+  use(loss);
+}
+
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET
