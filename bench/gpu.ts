@@ -12,8 +12,8 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import Table from 'cli-table3';
 import type { NativeBatch, NativeCall, NativeFunctionSpec, NativeResident } from '../binding.js';
+import { native } from '../lib/core/native.js';
 import { type Batch, type CudaDevice, devices, KL_FN, POLICY_LOSS_FN, upload } from '../lib/index.js';
-import { native } from '../lib/native.js';
 import { generator } from '../test/support/random.js';
 import { findPython, TorchProcess } from './peers/torch-process.js';
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import type { NativeBatch } from '../binding.js';
-import { native } from '../lib/native.js';
+import { native } from '../lib/core/native.js';
 
 const fn = native.createFunction({
   policyLoss: { name: 'opmd', options: { tau: 1 }, aggregation: 'token-mean' },

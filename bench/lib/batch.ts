@@ -1,9 +1,9 @@
 // The inputs that everybody is timed on: drawn from a fixed sequence, so that every run has the same work, and views of
 // them as native calls take them.
 import type { NativeBatch } from '../../binding.js';
-import { type Batch, type ColumnName, HostReader } from '../../lib/batch.js';
+import { type Batch, type ColumnName, HostReader } from '../../lib/core/batch.js';
+import { KeyMapper } from '../../lib/core/key-mapper.js';
 import type { HalfColumn } from '../../lib/index.js';
-import { KeyMapper } from '../../lib/key-mapper.js';
 import { generator } from '../../test/support/random.js';
 
 /** B rows of T tokens. */

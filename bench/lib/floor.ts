@@ -2,8 +2,8 @@
 // the same chunks and tiles, with no arithmetic between. No implementation on these threads can be faster while the
 // arrays do not fit in the caches.
 import type { NativeCall } from '../../binding.js';
+import { native } from '../../lib/core/native.js';
 import type { Batch } from '../../lib/index.js';
-import { native } from '../../lib/native.js';
 import { nativeBatch } from './batch.js';
 import { type Contender, contender } from './race.js';
 import type { Gradients, Work } from './works.js';

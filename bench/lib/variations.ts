@@ -1,7 +1,8 @@
 // This package against itself: one thread and two, layouts and masks, columns of 16 bits, GRPO's objective and its parts,
 // small calls, advantage functions.
+
+import { native } from '../../lib/core/native.js';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, setThreads } from '../../lib/index.js';
-import { native } from '../../lib/native.js';
 import { inHalf, makeInputs, nativeBatch, packed, type Shape, withPrefixMasks } from './batch.js';
 import { floor, nativeCall } from './floor.js';
 import { type Contender, contender, contenderAtOnce, race } from './race.js';

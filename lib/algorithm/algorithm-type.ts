@@ -1,6 +1,6 @@
 // What all algorithms have in common.
 
-import { guarded, LossError } from '../errors.js';
+import { guarded, LossError } from '../core/errors.js';
 import {
   type AlgorithmConfig,
   type CheckedConfig,

@@ -1,6 +1,6 @@
 // What an algorithm is made of: Trinity-RFT's configuration keys, under either spelling, checked.
-import { describeValue, LossError, unknownName } from '../errors.js';
-import { toCamelCase, toSnakeCase } from '../options.js';
+import { describeValue, LossError, unknownName } from '../core/errors.js';
+import { toCamelCase, toSnakeCase } from '../core/options.js';
 
 /** Arguments of one of an algorithm's functions, snake_case or camelCase. */
 export type FunctionArgs = Readonly<Record<string, unknown>>;

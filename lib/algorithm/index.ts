@@ -1,5 +1,5 @@
 // The algorithms and their registry.
-import { describeValue, LossError, unknownName } from '../errors.js';
+import { describeValue, LossError, unknownName } from '../core/errors.js';
 import type { AlgorithmClass } from './algorithm-type.js';
 import { AsymREAlgorithm } from './asymre.js';
 import { CISPOAlgorithm } from './cispo.js';

@@ -1,12 +1,5 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss of a batch, in one pass over it.
 import type { NativeFunctionSpec } from '../../binding.js';
-import { readRowNumbers } from '../advantage/advantage-batch.js';
-import type {
-  AdvantageComputeOptions,
-  AdvantageComputeSyncOptions,
-  AdvantageFn,
-} from '../advantage/advantage-fn.js';
-import { ADVANTAGE_FN } from '../advantage/index.js';
 import {
   type Batch,
   type ColumnName,
@@ -16,13 +9,11 @@ import {
   missing,
   readLayout,
   readMask,
-} from '../batch.js';
-import { BatchReader } from '../batch-reader.js';
-import type { Counts } from '../counts.js';
-import { DeviceBatch } from '../device-batch.js';
-import type { EntropyLossFn } from '../entropy/entropy-loss-fn.js';
-import { ENTROPY_LOSS_FN } from '../entropy/index.js';
-import { guarded, guardedLater, LossError } from '../errors.js';
+} from '../core/batch.js';
+import { BatchReader } from '../core/batch-reader.js';
+import type { Counts } from '../core/counts.js';
+import { DeviceBatch } from '../core/device-batch.js';
+import { guarded, guardedLater, LossError } from '../core/errors.js';
 import {
   type Coefficients,
   type ComputedAdvantages,
@@ -36,13 +27,22 @@ import {
   type Metrics,
   type OnTheWay,
   type Result,
-} from '../evaluator.js';
-import { KeyMapper } from '../key-mapper.js';
-import { KL_FN } from '../kl/index.js';
-import type { KLFn, KlPenaltyResult } from '../kl/kl-fn.js';
-import { checkLossAggMode, type LossAggMode } from '../options.js';
-import { POLICY_LOSS_FN } from '../policy-loss/index.js';
-import type { PolicyLossFn } from '../policy-loss/policy-loss-fn.js';
+} from '../core/evaluator.js';
+import { KeyMapper } from '../core/key-mapper.js';
+import { checkLossAggMode, type LossAggMode } from '../core/options.js';
+import { readRowNumbers } from '../functions/advantage/advantage-batch.js';
+import type {
+  AdvantageComputeOptions,
+  AdvantageComputeSyncOptions,
+  AdvantageFn,
+} from '../functions/advantage/advantage-fn.js';
+import { ADVANTAGE_FN } from '../functions/advantage/index.js';
+import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
+import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
+import { KL_FN } from '../functions/kl/index.js';
+import type { KLFn, KlPenaltyResult } from '../functions/kl/kl-fn.js';
+import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
+import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 
 /** Options of an objective's synchronous call. */

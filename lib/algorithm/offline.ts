@@ -1,5 +1,5 @@
 // What algorithms that train on given experiences, without a policy that samples, ask of a whole configuration.
-import { describeValue, LossError } from '../errors.js';
+import { describeValue, LossError } from '../core/errors.js';
 import type { TrinityConfig } from './algorithm-type.js';
 
 /**

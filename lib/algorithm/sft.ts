@@ -1,5 +1,5 @@
 // SFT's class.
-import { guarded } from '../errors.js';
+import { guarded } from '../core/errors.js';
 import { AlgorithmType, type TrinityConfig } from './algorithm-type.js';
 import { checkOffline } from './offline.js';
 

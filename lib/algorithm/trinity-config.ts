@@ -1,6 +1,6 @@
 // Objectives from Trinity-RFT's configuration files.
 import { parseDocument } from 'yaml';
-import { describeValue, guarded, LossError } from '../errors.js';
+import { describeValue, guarded, LossError } from '../core/errors.js';
 import { checkConfigKeys, TRAINER_KEYS } from './config.js';
 import { ALGORITHM_TYPE } from './index.js';
 import type { Objective } from './objective.js';

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
-import { LossError } from '../errors.js';
+import { LossError } from '../core/errors.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));

@@ -1,5 +1,7 @@
 // What `policy-loss list` tells of every function and algorithm: what it is and where it is from, which classes do not
 // know at run time. Their names, options and defaults they do, and nothing here repeats those.
+
+import { fromTrinityArgs, toCamelCase, toSnakeCase } from '../core/options.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -10,7 +12,6 @@ import {
   type RegisteredClass,
   type TrinityValue,
 } from '../index.js';
-import { fromTrinityArgs, toCamelCase, toSnakeCase } from '../options.js';
 
 /** The kinds of what there is. */
 export const KINDS = ['loss', 'advantage', 'kl', 'entropy', 'algorithm'] as const;

@@ -2,11 +2,12 @@
 // passes over the files: the first learns of each row what the whole's counts and advantages are made of, the second
 // computes part by part, with the whole's counts for normalizer, and adds up. All subjects are computed on a part
 // before the next is read.
-import { type RolloutPart, type StreamOptions, streamRollouts } from '../files/index.js';
+
 import { type Batch, LossError, type Metrics } from '../index.js';
+import { Survey, type Whole, wholeOf } from '../parts/survey.js';
+import { type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 import { inTermsOfFiles } from './file-errors.js';
 import { perToken, type Subject, type SubjectOptions, type SubjectResult, takesPairs } from './subject.js';
-import { Survey, type Whole, wholeOf } from './survey.js';
 
 /** How files are evaluated. */
 export interface EvaluationSettings {

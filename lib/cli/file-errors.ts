@@ -1,7 +1,8 @@
 // Errors about batches, in terms of the files that these were made of.
-import { columnOfKey, type RolloutPart } from '../files/index.js';
-import { at } from '../files/source.js';
+
 import { LossError } from '../index.js';
+import { columnOfKey, type RolloutPart } from '../rollouts/index.js';
+import { at } from '../rollouts/source.js';
 import type { Subject } from './subject.js';
 
 /**

@@ -2,8 +2,8 @@
 // know their options; nothing here lists them again.
 import { InvalidArgumentError, Option } from 'commander';
 import { closest, distance } from 'fastest-levenshtein';
+import { toCamelCase, toSnakeCase } from '../core/options.js';
 import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN, type TrinityValue } from '../index.js';
-import { toCamelCase, toSnakeCase } from '../options.js';
 
 /**
  * The options that a command takes for a loss: those of its defaultArgs(), and of the words given those that are

@@ -1,6 +1,6 @@
 // `policy-loss gradients`: ∂loss/∂logprob of every token, back to a file beside the ids of the rows.
 import { type Command, Option } from 'commander';
-import { type GradientWriter, writeGradients } from '../files/index.js';
+import { type GradientWriter, writeGradients } from '../rollouts/index.js';
 import { evaluateFiles, type SubjectEvaluation } from './evaluation.js';
 import { csv, twoColumns } from './output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';

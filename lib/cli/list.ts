@@ -1,6 +1,6 @@
 // `policy-loss list`: the functions and algorithms that there are, with their options, defaults and papers.
 import { Argument, type Command } from 'commander';
-import { unknownName } from '../errors.js';
+import { unknownName } from '../core/errors.js';
 import type { TrinityValue } from '../index.js';
 import { type CatalogueEntry, catalogue, KINDS, type Kind, SYMBOLS } from './catalogue.js';
 import { EXIT_CODES, examplesHelp } from './help.js';

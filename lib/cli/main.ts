@@ -2,7 +2,7 @@
 // The command line. Exit codes: 0 done, 1 bad data, 2 bad usage.
 import { styleText } from 'node:util';
 import { Command, CommanderError } from 'commander';
-import { LossError, type LossErrorCode } from '../errors.js';
+import { LossError, type LossErrorCode } from '../core/errors.js';
 import { description, version } from './about.js';
 import { addBuild } from './build.js';
 import { EXIT_CODES, examplesHelp } from './help.js';

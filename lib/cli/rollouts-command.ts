@@ -1,9 +1,9 @@
 // What all commands over rollout files have in common: their options, how files are read, what is said of bad rows, and
 // how results are printed.
 import { type Command, InvalidArgumentError, Option } from 'commander';
-import { cudaIndex } from '../device.js';
-import { expandFiles } from '../files/index.js';
+import { cudaIndex } from '../core/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
+import { expandFiles } from '../rollouts/index.js';
 import type { EvaluationSettings } from './evaluation.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';

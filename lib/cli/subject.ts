@@ -1,8 +1,8 @@
 // What the command line evaluates on rollouts: a policy loss, or an algorithm's objective. Advantages and the loss are
 // two steps here, as rows that come in parts get the advantages of the whole before the parts are computed.
 import type { MadeAdvantages } from '../algorithm/objective.js';
-import type { ComputedAdvantages } from '../evaluator.js';
-import { columnOfKey, type RolloutColumn } from '../files/index.js';
+import type { ComputedAdvantages } from '../core/evaluator.js';
+import { toCamelCase } from '../core/options.js';
 import {
   ADVANTAGE_FN,
   type AdvantageFn,
@@ -21,7 +21,7 @@ import {
   type Registry,
   type Result,
 } from '../index.js';
-import { toCamelCase } from '../options.js';
+import { columnOfKey, type RolloutColumn } from '../rollouts/index.js';
 
 /** Something to evaluate. */
 export interface Subject {

@@ -2,7 +2,7 @@
 // is for its platform, needs nothing but the system's own libraries (and of glibc nothing newer than promised), takes
 // the Node-API and no C++ library from outside, and carries no symbols that nobody reads.
 import { execFileSync } from 'node:child_process';
-import { LEAST_GLIBC, PREBUILDS, type Prebuild, type PrebuildName } from '../../lib/prebuilds.js';
+import { LEAST_GLIBC, PREBUILDS, type Prebuild, type PrebuildName } from '../../lib/core/prebuilds.js';
 
 interface Format {
   /** As llvm-readobj names it. */

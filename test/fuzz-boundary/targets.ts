@@ -3,8 +3,9 @@
  * objects and registries, and plain functions. Each comes with arguments that it takes, for the fuzzer to spoil. What
  * the walk finds and has no arguments for is an error, so that nothing new can be forgotten.
  */
+
+import { fromTrinityArgs } from '../../lib/core/options.js';
 import * as api from '../../lib/index.js';
-import { fromTrinityArgs } from '../../lib/options.js';
 import type { Anything } from './values.js';
 
 export interface Target {

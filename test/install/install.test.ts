@@ -23,7 +23,7 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { prebuildPath } from '../../lib/prebuilds.js';
+import { prebuildPath } from '../../lib/core/prebuilds.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MOST_BYTES = 25e6;
@@ -194,7 +194,7 @@ describe('the package, installed', () => {
           const words = [
             main,
             'evaluate',
-            join(ROOT, 'test/files/fixtures', file),
+            join(ROOT, 'test/rollouts/fixtures', file),
             '--loss',
             'ppo',
             '--json',

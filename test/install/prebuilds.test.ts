@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { PREBUILDS, type Prebuild, type PrebuildName, prebuildPath } from '../../lib/prebuilds.js';
+import { PREBUILDS, type Prebuild, type PrebuildName, prebuildPath } from '../../lib/core/prebuilds.js';
 import { faultsOf } from '../../scripts/prebuild/check.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));

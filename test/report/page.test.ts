@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { Page } from 'playwright-core';
 import type { PageData } from '../../lib/cli/report/page-data.js';
-import type { RolloutPart } from '../../lib/files/index.js';
+import type { RolloutPart } from '../../lib/rollouts/index.js';
 import { EXAMPLE, Files, runJson } from '../cli/support.js';
 import {
   builderOf,

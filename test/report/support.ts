@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
 import type { ReportBuilder, ReportResult, ReportSubject } from '../../lib/cli/report/index.js';
-import { type RolloutPart, streamRollouts } from '../../lib/files/index.js';
 import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../../lib/index.js';
+import { type RolloutPart, streamRollouts } from '../../lib/rollouts/index.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 

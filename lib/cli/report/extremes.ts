@@ -1,5 +1,5 @@
 // The rollouts that stand out, with what a page shows of them and no more: a few rows, clipped around their extreme token.
-import type { Place, RolloutPart } from '../../files/index.js';
+import type { Place, RolloutPart } from '../../rollouts/index.js';
 
 /** A clipped text. */
 export interface Excerpt {

@@ -1,6 +1,6 @@
 // `--report`: a page of what subjects made of rollouts, gathered part by part in bounded memory: distributions, the
 // curves of each subject, and the rollouts that stand out.
-import type { RolloutPart } from '../../files/index.js';
+import type { RolloutPart } from '../../rollouts/index.js';
 import { charactersOf, Extremes, type RowSource } from './extremes.js';
 import type { DataFacts, ReportAbout, ReportResult } from './facts.js';
 import { renderPage } from './render.js';

@@ -1,5 +1,5 @@
 // The rollouts that stand out: their text, and their tokens coloured by gradient.
-import { describePlace } from '../../files/source.js';
+import { describePlace } from '../../rollouts/source.js';
 import type { Excerpt, ExtremeRow } from './extremes.js';
 import type { DataFacts, ReportSubject } from './facts.js';
 import { type Html, html } from './html.js';

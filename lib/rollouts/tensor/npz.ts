@@ -1,0 +1,236 @@
+// NumPy's .npz: a zip archive with a .npy file for each array, stored or deflated. Arrays are read side by side, each
+// through a stream of its own, so that none is ever whole in memory.
+import type { Readable } from 'node:stream';
+import { promisify } from 'node:util';
+import yauzl from 'yauzl';
+import type { LossError } from '../../core/errors.js';
+import { at } from '../source.js';
+import { DTYPES, type Dtype, textDtype } from './dtype.js';
+import { type ByteReader, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';
+
+/**
+ * Opens an archive of arrays.
+ * @throws LossError where it is no archive.
+ */
+export async function openNpz(file: string): Promise<TensorFile> {
+  const archive = await promisify<string, yauzl.Options, yauzl.ZipFile>(yauzl.open)(file, {
+    lazyEntries: true,
+    autoClose: false,
+  });
+  try {
+    const entries = await entriesOf(file, archive);
+    return {
+      names: [...entries.keys()],
+      tensor: (name) => openArray(file, name, archive, entries.get(name)!),
+      close: async () => archive.close(),
+    };
+  } catch (error) {
+    archive.close();
+    throw error;
+  }
+}
+
+// More are not a batch.
+const MOST_ENTRIES = 10_000;
+
+async function entriesOf(file: string, archive: yauzl.ZipFile): Promise<Map<string, yauzl.Entry>> {
+  if (archive.entryCount > MOST_ENTRIES)
+    throw bad(file, `expected at most ${MOST_ENTRIES} arrays, and there are ${archive.entryCount}`);
+  const entries = new Map<string, yauzl.Entry>();
+  await new Promise<void>((resolve, reject) => {
+    archive.on('error', reject);
+    archive.on('end', resolve);
+    archive.on('entry', (entry: yauzl.Entry) => {
+      if (entry.fileName.endsWith('.npy')) entries.set(entry.fileName.slice(0, -'.npy'.length), entry);
+      archive.readEntry();
+    });
+    archive.readEntry();
+  });
+  return entries;
+}
+
+async function openArray(
+  file: string,
+  name: string,
+  archive: yauzl.ZipFile,
+  entry: yauzl.Entry,
+): Promise<Tensor> {
+  const openStream = promisify<yauzl.Entry, Readable>(archive.openReadStream.bind(archive));
+  const openReader = async () => new StreamReader(file, name, await openStream(entry));
+  const reader = await openReader();
+  try {
+    const { descr, fortran, shape, length } = await readHeader(file, name, reader);
+    const { dtype, swapped } = readDescr(file, name, descr);
+    const bytes = sizeOfShape(shape) * dtype.bytes;
+    if (length + bytes !== entry.uncompressedSize)
+      throw bad(
+        file,
+        `${name}: expected ${length + bytes} bytes, as shape [${shape}] of ${descr} has with its header, not ` +
+          `${entry.uncompressedSize}`,
+      );
+    const transposed = fortran && shape.filter((n) => n > 1).length > 1;
+    if (transposed && (shape.length > 2 || bytes > MOST_TRANSPOSED))
+      throw bad(
+        file,
+        `${name}: expected an array in C order, as its rows do not lie together in Fortran's; ` +
+          'np.ascontiguousarray makes one',
+      );
+    return {
+      name,
+      shape,
+      dtype,
+      async open() {
+        const elements = await openReader();
+        await elements.read(length);
+        const inOrder = transposed ? await transpose(elements, shape, dtype.bytes) : elements;
+        return swapped > 1 ? swap(inOrder, swapped) : inOrder;
+      },
+    };
+  } finally {
+    await reader.close();
+  }
+}
+
+interface NpyHeader {
+  descr: string;
+  fortran: boolean;
+  shape: number[];
+  /** Bytes before the elements. */
+  length: number;
+}
+
+async function readHeader(file: string, name: string, reader: ByteReader): Promise<NpyHeader> {
+  const magic = Buffer.from(await reader.read(8));
+  const version = magic[6]!;
+  if (magic.toString('latin1', 0, 6) !== '\x93NUMPY' || version < 1 || version > 3)
+    throw bad(file, `${name}: expected an array as NumPy writes it, of version 1, 2 or 3`);
+  const lengthBytes = version === 1 ? 2 : 4;
+  const length = Buffer.from(await reader.read(lengthBytes)).readUIntLE(0, lengthBytes);
+  if (length > MOST_HEADER)
+    throw bad(file, `${name}: expected a header of at most ${MOST_HEADER} bytes, not ${length}`);
+  // A Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+  const text = Buffer.from(await reader.read(length)).toString();
+  const descr = /'descr':\s*'([^']+)'/.exec(text)?.[1];
+  const fortran = /'fortran_order':\s*(True|False)/.exec(text)?.[1];
+  const numbers = /'shape':\s*\(([\d,\s]*)\)/.exec(text)?.[1];
+  const shape = numbers
+    ?.split(',')
+    .filter((part) => part.trim() !== '')
+    .map(Number);
+  if (descr === undefined || fortran === undefined || !shape || !Number.isSafeInteger(sizeOfShape(shape)))
+    throw bad(
+      file,
+      `${name}: expected descr, fortran_order and shape of an array of numbers or text, not ${text.trim().slice(0, 200)}`,
+    );
+  return { descr, fortran: fortran === 'True', shape, length: 8 + lengthBytes + length };
+}
+
+const MOST_HEADER = 1 << 20;
+// What is held in memory to bring it in order.
+const MOST_TRANSPOSED = 1 << 26;
+
+const KINDS: Readonly<Record<string, string>> = { f: 'F', i: 'I', u: 'U', b: 'BOOL' };
+
+/** @returns the type, and how many bytes each element's are to be turned round in; 1: none. */
+function readDescr(file: string, name: string, descr: string): { dtype: Dtype; swapped: number } {
+  const [, order, kind, count] = /^([<>|=])([a-zA-Z])(\d+)$/.exec(descr) ?? [];
+  const size = Number(count);
+  const text = (kind === 'U' || kind === 'S') && size > 0 && size < MOST_HEADER;
+  if (text && (kind === 'S' || order === '<')) {
+    const bytesPerCharacter = kind === 'U' ? 4 : 1;
+    return { dtype: textDtype(size * bytesPerCharacter, bytesPerCharacter), swapped: 1 };
+  }
+  const dtype = DTYPES.get(kind === 'b' ? KINDS.b! : `${KINDS[kind!]}${8 * size}`);
+  if (!dtype || dtype.bytes !== size)
+    throw bad(
+      file,
+      `${name}: expected an array of floats, whole numbers, bool or text, not of dtype ${descr}`,
+    );
+  return { dtype, swapped: order === '>' ? size : 1 };
+}
+
+/** Reads what a stream gives. */
+class StreamReader implements ByteReader {
+  readonly #file: string;
+  readonly #name: string;
+  readonly #stream: Readable;
+  readonly #chunks: AsyncIterator<Buffer>;
+  #rest: Buffer = Buffer.alloc(0);
+
+  constructor(file: string, name: string, stream: Readable) {
+    this.#file = file;
+    this.#name = name;
+    this.#stream = stream;
+    // What goes wrong between two readings comes out of the next.
+    stream.on('error', () => {});
+    this.#chunks = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+  }
+
+  async read(bytes: number): Promise<Uint8Array> {
+    const chunks = [this.#rest];
+    let length = this.#rest.length;
+    while (length < bytes) {
+      const { value, done } = await this.#chunks.next();
+      if (done)
+        throw bad(this.#file, `${this.#name}: expected ${bytes - length} more bytes, and the array ends`);
+      chunks.push(value);
+      length += value.length;
+    }
+    const last = chunks.pop()!;
+    this.#rest = last.subarray(last.length - (length - bytes));
+    chunks.push(last.subarray(0, last.length - (length - bytes)));
+    // Not Buffer.concat: its memory may begin anywhere.
+    const result = new Uint8Array(bytes);
+    let offset = 0;
+    for (const chunk of chunks) {
+      result.set(chunk, offset);
+      offset += chunk.length;
+    }
+    return result;
+  }
+
+  async close(): Promise<void> {
+    this.#stream.destroy();
+  }
+}
+
+/** The elements of a Fortran-ordered matrix, row by row. */
+async function transpose(
+  elements: ByteReader,
+  [rows, columns]: readonly number[],
+  bytes: number,
+): Promise<ByteReader> {
+  const source = await elements.read(rows! * columns! * bytes);
+  const target = new Uint8Array(source.length);
+  for (let row = 0; row < rows!; row++)
+    for (let column = 0; column < columns!; column++) {
+      const from = (column * rows! + row) * bytes;
+      target.set(source.subarray(from, from + bytes), (row * columns! + column) * bytes);
+    }
+  let position = 0;
+  return {
+    async read(count) {
+      position += count;
+      return target.slice(position - count, position);
+    },
+    close: () => elements.close(),
+  };
+}
+
+/** Big-endian elements as little-endian. */
+function swap(elements: ByteReader, bytes: number): ByteReader {
+  return {
+    async read(count) {
+      const read = Buffer.from((await elements.read(count)).buffer);
+      if (bytes === 2) read.swap16();
+      else if (bytes === 4) read.swap32();
+      else read.swap64();
+      return new Uint8Array(read.buffer, read.byteOffset, read.length);
+    },
+    close: () => elements.close(),
+  };
+}
+
+function bad(file: string, message: string): LossError {
+  return at({ file }, 'ERR_INVALID_INPUT', message);
+}

@@ -1,0 +1,176 @@
+/** Files of every format, made by other programs, hold the same rollouts: they give the same batch, to the bit. */
+import assert from 'node:assert/strict';
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { DuckDBInstance } from '@duckdb/node-api';
+import { LossError } from '../../lib/index.js';
+import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+
+const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
+const LINES = fixture('rollouts.jsonl');
+
+/** Whether this Node reads SQLite by itself. */
+const [major, minor] = process.versions.node.split('.').map(Number) as [number, number];
+const readsSqlite = major > 22 || (major === 22 && minor >= 13);
+
+describe('files of every format', () => {
+  let directory: string;
+  before(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
+    const instance = await DuckDBInstance.create(':memory:');
+    const connection = await instance.connect();
+    const lines = `read_json('${LINES}', columns = {task_id: 'BIGINT', run_id: 'VARCHAR', prompt: 'VARCHAR',
+      logprobs: 'FLOAT[]', old_logprobs: 'DOUBLE[]', ref_logprobs: 'FLOAT[]', entropy: 'FLOAT[]',
+      advantages: 'DOUBLE[]', action_mask: 'BIGINT[]', reward: 'DOUBLE', expert: 'BOOLEAN', step: 'INTEGER'})`;
+    const copy = (select: string, to: string, options = '') =>
+      connection.run(`COPY (${select} FROM ${lines}) TO '${join(directory, to)}' ${options}`);
+    await copy('SELECT *', 'duckdb.parquet');
+    await copy('SELECT *', 'groups [of] 2*.parquet', '(ROW_GROUP_SIZE 2048, COMPRESSION zstd)');
+    await copy(
+      `SELECT * REPLACE (action_mask::BOOLEAN[] AS action_mask, reward::DECIMAL(18, 9) AS reward,
+        step::DOUBLE AS step, to_json(logprobs)::VARCHAR AS logprobs)`,
+      'other types.parquet',
+    );
+    await copy('SELECT *', 'duckdb.csv');
+    await copy('SELECT *', 'semicolons.csv', "(DELIMITER ';', FORCE_QUOTE *)");
+    await copy('SELECT *', 'tabs.tsv.gz', "(DELIMITER '\t', FORMAT csv, COMPRESSION gzip)");
+    connection.closeSync();
+    instance.closeSync();
+    // Two members one after another are one file to gzip, as log rotation makes them.
+    const packed = readFileSync(fixture('rollouts.jsonl.gz'));
+    writeFileSync(join(directory, 'twice.jsonl.gz'), Buffer.concat([packed, packed]));
+    copyFileSync(fixture('rollouts.sqlite'), join(directory, 'copy.db'));
+  });
+  after(() => rmSync(directory, { recursive: true }));
+
+  const made = (name: string) => join(directory, name);
+  async function same(file: string, lines = LINES) {
+    assert.deepEqual(await readRollouts([file]), await readRollouts([lines]));
+  }
+
+  it('JSON lines packed by gzip', async () => {
+    await same(fixture('rollouts.jsonl.gz'));
+    const { batch } = await readRollouts([made('twice.jsonl.gz')]);
+    assert.deepEqual(batch, (await readRollouts([LINES, LINES])).batch);
+  });
+
+  for (const name of ['duckdb.parquet', 'groups [of] 2*.parquet', 'other types.parquet'])
+    it(`Parquet by DuckDB: ${name}`, () => same(made(name)));
+
+  it("CSV by Python's csv", () => same(fixture('rollouts.csv')));
+  for (const name of ['duckdb.csv', 'semicolons.csv', 'tabs.tsv.gz'])
+    it(`CSV by DuckDB: ${name}`, () => same(made(name)));
+
+  it('safetensors, padded', () => same(fixture('padded.safetensors'), fixture('padded.jsonl')));
+  it('safetensors, packed', () => same(fixture('packed.safetensors')));
+  it('safetensors of 16-bit floats', () => same(fixture('halves.safetensors'), fixture('halves.jsonl')));
+
+  it('npz, stored, with Fortran and big-endian arrays', () =>
+    same(fixture('stored.npz'), fixture('padded.jsonl')));
+  it('npz, deflated', () => same(fixture('deflated.npz'), fixture('padded.jsonl')));
+  it('npz, packed, of other types', () => same(fixture('packed.npz')));
+
+  it("SQLite by Python's sqlite3, or what it takes to read it", async () => {
+    try {
+      await same(`${fixture('rollouts.sqlite')}#rollouts`);
+      await same(`${made('copy.db')}#rollouts`);
+    } catch (error) {
+      // An older Node without DuckDB's extension, which is not in the package and which no network brings.
+      assert.ok(!readsSqlite && error instanceof LossError, String(error));
+      assert.match(
+        error.message,
+        /^[^:]+rollouts\.sqlite: expected either Node 22\.13 or newer, .*, or DuckDB's/,
+      );
+    }
+  });
+
+  it('of several formats at once', async () => {
+    const files = [LINES, fixture('rollouts.csv'), made('duckdb.parquet')];
+    const { batch } = await readRollouts(files);
+    assert.deepEqual(batch, (await readRollouts([LINES, LINES, LINES])).batch);
+  });
+
+  it('in parts, each row with its place', async () => {
+    const partsOf = async (file: string) => {
+      const parts = [];
+      for await (const part of streamRollouts([file], { maxTokens: 8 })) parts.push(part);
+      return parts;
+    };
+    const expected = await partsOf(LINES);
+    assert.deepEqual(
+      expected.map(({ rows, first }) => ({ rows, first })),
+      [
+        { rows: 2, first: 0 },
+        { rows: 2, first: 2 },
+        { rows: 1, first: 4 },
+        { rows: 1, first: 5 },
+      ],
+    );
+    for (const file of [fixture('packed.npz'), fixture('packed.safetensors'), made('duckdb.parquet')]) {
+      const parts = await partsOf(file);
+      const plain = ({ batch, first }: (typeof parts)[0]) => ({ batch, first });
+      assert.deepEqual(parts.map(plain), expected.map(plain));
+      assert.deepEqual(
+        parts.flatMap(({ places }) => places),
+        [1, 2, 3, 4, 5, 6].map((row) => ({ file, row })),
+      );
+    }
+    // The third row of the CSV has two lines, and counts by the one that it begins in.
+    assert.deepEqual(
+      (await partsOf(fixture('rollouts.csv'))).flatMap(({ places }) => places.map(({ line }) => line)),
+      [2, 3, 4, 6, 7, 8],
+    );
+  });
+
+  it('keep further columns as they stand in them', async () => {
+    const keptOf = async (file: string) => {
+      for await (const { kept } of streamRollouts([file], { keep: ['prompt', 'task_id', 'nothing'] }))
+        return kept;
+    };
+    const expected = [
+      { prompt: 'one, two', task_id: 70 },
+      { prompt: 'said "yes"', task_id: 70 },
+      { prompt: 'two\nlines', task_id: 71 },
+      { prompt: '', task_id: 71 },
+      { prompt: 'plain', task_id: 72 },
+      { prompt: 'ünïcode 🙂', task_id: 72 },
+    ];
+    for (const file of [LINES, made('duckdb.parquet'), fixture('stored.npz'), fixture('deflated.npz')])
+      assert.deepEqual(await keptOf(file), expected);
+    // A column is kept by its own name, where tensors have the name of batches.
+    for await (const { kept } of streamRollouts([fixture('packed.safetensors')], {
+      columns: ['reward'],
+      keep: ['task_id', 'step'],
+    }))
+      assert.deepEqual(
+        kept,
+        expected.map(({ task_id }) => ({ task_id, step: 12 })),
+      );
+    // An empty cell is none.
+    assert.deepEqual(
+      await keptOf(fixture('rollouts.csv')),
+      expected.map(({ prompt, task_id }) => (prompt === '' ? { task_id } : { prompt, task_id })),
+    );
+  });
+
+  it('tell all their bytes in the end', async () => {
+    for (const name of [
+      'rollouts.jsonl.gz',
+      'rollouts.csv',
+      'packed.npz',
+      'packed.safetensors',
+      'padded.safetensors',
+    ]) {
+      let last = { bytes: 0, totalBytes: 1 };
+      await readRollouts([fixture(name)], {
+        onProgress: (progress) => {
+          last = progress;
+        },
+      });
+      assert.ok(Math.abs(last.bytes - last.totalBytes) < 1e-6 * last.totalBytes, `${name}: ${last.bytes}`);
+      assert.ok(last.totalBytes > 1);
+    }
+  });
+});

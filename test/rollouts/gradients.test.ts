@@ -1,0 +1,245 @@
+/** Gradients written to files, read by other programs or by this one. */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { gunzipSync } from 'node:zlib';
+import { DuckDBInstance } from '@duckdb/node-api';
+import {
+  type GradientOptions,
+  readRollouts,
+  streamRollouts,
+  writeGradients,
+} from '../../lib/rollouts/index.js';
+
+const LINES = fileURLToPath(new URL('fixtures/rollouts.jsonl', import.meta.url));
+const IDS = ['task_id', 'run_id', 'prompt', 'nothing'];
+
+describe('gradients in files', () => {
+  let directory: string;
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
+  });
+  afterEach(() => rmSync(directory, { recursive: true }));
+
+  /** Writes columns of the rollouts as if they were gradients. */
+  async function write(
+    name: string,
+    options: GradientOptions & { entropy?: boolean; files?: string[] } = {},
+  ) {
+    const { entropy = true, files = [LINES], ...rest } = options;
+    const file = join(directory, name);
+    const writer = writeGradients(file, { ids: IDS, ...rest });
+    for await (const part of streamRollouts(files, { keep: IDS, maxTokens: 9 }))
+      await writer.add(part, part.batch.logprob, entropy ? (part.batch.entropy as Float32Array) : undefined);
+    const written = await writer.close();
+    assert.equal(written.bytes, readFileSync(file).length);
+    return { file, ...written };
+  }
+
+  const expectedRows = () =>
+    readFileSync(LINES, 'utf8')
+      .trim()
+      .split('\n')
+      .map((line, i) => {
+        const { task_id, run_id, prompt, logprobs, entropy } = JSON.parse(line);
+        return { file: LINES, row: i + 1, task_id, run_id, prompt, grad: logprobs, grad_entropy: entropy };
+      });
+
+  for (const name of ['gradients.jsonl', 'gradients.jsonl.gz'])
+    it(`as JSON lines: ${name}`, async () => {
+      const { file, rows, tokens } = await write(name);
+      assert.deepEqual({ rows, tokens }, { rows: 6, tokens: 22 });
+      const bytes = readFileSync(file);
+      const text = (name.endsWith('.gz') ? gunzipSync(bytes) : bytes).toString();
+      // The very numbers: as few digits as tell the float32.
+      assert.deepEqual(
+        text
+          .trim()
+          .split('\n')
+          .map((line) => JSON.parse(line)),
+        expectedRows(),
+      );
+    });
+
+  it('as JSON lines, of any float32', async () => {
+    const floats = Float32Array.of(
+      0,
+      -0,
+      1e-45,
+      3.4028234663852886e38,
+      1 / 3,
+      16777217,
+      0.1,
+      -1e-7,
+      123456.789,
+    );
+    const rows = join(directory, 'rows.jsonl');
+    writeFileSync(rows, JSON.stringify({ logprobs: Array.from(floats) }));
+    const { file } = await write('out.jsonl', { files: [rows], entropy: false });
+    const { grad } = JSON.parse(readFileSync(file, 'utf8'));
+    // JSON has no -0 to speak of.
+    assert.deepEqual(
+      Float32Array.from(grad, (x: number) => x + 0),
+      floats.map((x) => x + 0),
+    );
+  });
+
+  it('as Parquet', async () => {
+    const { file } = await write('gradients.parquet');
+    const connection = await (await DuckDBInstance.create(':memory:')).connect();
+    const types = await connection.runAndReadAll(`DESCRIBE FROM '${file}'`);
+    assert.deepEqual(
+      types.getRows().map(([name, type]) => `${name} ${type}`),
+      [
+        'file VARCHAR',
+        'row BIGINT',
+        'task_id BIGINT',
+        'run_id VARCHAR',
+        'prompt VARCHAR',
+        'grad FLOAT[]',
+        'grad_entropy FLOAT[]',
+      ],
+    );
+    const { batch } = await readRollouts([file], { rename: { logprobs: 'grad', entropy: 'grad_entropy' } });
+    const { batch: read } = await readRollouts([LINES], { columns: ['entropy', 'task_id', 'run_id'] });
+    // The mask is in the zeros of the gradients of a loss.
+    read.actionMask.fill(1);
+    assert.deepEqual(batch, read);
+    connection.closeSync();
+  });
+
+  it('as packed tensors', async () => {
+    const { file } = await write('gradients.safetensors', { files: [LINES, LINES] });
+    const { batch } = await readRollouts([file], { rename: { logprobs: 'grad', entropy: 'grad_entropy' } });
+    const { batch: read } = await readRollouts([LINES, LINES], { columns: ['entropy', 'task_id', 'run_id'] });
+    // The mask is in the zeros of the gradients of a loss.
+    read.actionMask.fill(1);
+    assert.deepEqual(batch, read);
+  });
+
+  it('as padded tensors, as Python reads them', async function () {
+    const { file } = await write('gradients.safetensors', { layout: 'padded', entropy: false });
+    const script = `
+import json, struct, sys
+data = open(sys.argv[1], 'rb').read()
+(length,) = struct.unpack('<Q', data[:8])
+header = json.loads(data[8 : 8 + length])
+formats = {'F32': 'f', 'I64': 'q', 'F64': 'd'}
+tensors = {}
+end = 0
+for name, entry in header.items():
+    if name == '__metadata__':
+        continue
+    begin, end = entry['data_offsets']
+    values = struct.unpack('<%d%s' % ((end - begin) // struct.calcsize(formats[entry['dtype']]), formats[entry['dtype']]), data[8 + length + begin : 8 + length + end])
+    tensors[name] = {'shape': entry['shape'], 'values': values}
+print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(data), 'metadata': header['__metadata__'], 'tensors': tensors}))`;
+    const { stdout, error } = spawnSync('python3', ['-c', script, file], { encoding: 'utf8' });
+    if (error) return this.skip();
+    const { aligned, whole, metadata, tensors } = JSON.parse(stdout);
+    assert.ok(aligned && whole);
+    const rows = expectedRows();
+    assert.deepEqual(tensors.grad.shape, [6, 7]);
+    assert.deepEqual(
+      Float32Array.from(tensors.grad.values),
+      Float32Array.from(rows.flatMap(({ grad }) => [...grad, ...new Array(7 - grad.length).fill(0)])),
+    );
+    assert.deepEqual(
+      tensors.lengths.values,
+      rows.map(({ grad }) => grad.length),
+    );
+    assert.deepEqual(
+      tensors.task_id.values,
+      rows.map(({ task_id }) => task_id),
+    );
+    assert.deepEqual(tensors.row.values, [1, 2, 3, 4, 5, 6]);
+    for (const name of ['run_id', 'prompt', 'file'] as const)
+      assert.deepEqual(
+        tensors[name].values.map((index: number) => JSON.parse(metadata[name])[index]),
+        rows.map((row) => row[name]),
+      );
+    assert.equal(tensors.grad_entropy ?? tensors.nothing, undefined);
+  });
+
+  it('of ids that only some rows have, or of several types', async () => {
+    const rows = join(directory, 'rows.jsonl');
+    const ids = [{ id: 1, mark: 2.5 }, { id: 'a', mark: 3 }, { mark: -1 }, { id: [1], mark: 0 }];
+    writeFileSync(rows, ids.map((id) => JSON.stringify({ logprobs: [-1], ...id })).join('\n'));
+    const files = { files: [rows], ids: ['id', 'mark'], entropy: false };
+    const written = async (name: string) => {
+      const { file } = await write(name, files);
+      for await (const { kept } of streamRollouts([file], {
+        rename: { logprobs: 'grad' },
+        keep: ['id', 'mark'],
+      }))
+        return kept;
+    };
+    // Those that the test keeps are IDS, none of which is there.
+    assert.deepEqual(await written('out.jsonl'), [{}, {}, {}, {}]);
+    const keep = ['id', 'mark'];
+    for (const [name, expected] of Object.entries({
+      'out.jsonl': ids,
+      'out.parquet': [{ id: '1', mark: 2.5 }, { id: 'a', mark: 3 }, { mark: -1 }, { id: '[1]', mark: 0 }],
+      'out.safetensors': [
+        { id: 0, mark: 2.5 },
+        { id: 1, mark: 3 },
+        { id: -1, mark: -1 },
+        { id: 2, mark: 0 },
+      ],
+    })) {
+      const file = join(directory, name);
+      const writer = writeGradients(file, { ids: keep });
+      for await (const part of streamRollouts([rows], { keep })) await writer.add(part, part.batch.logprob);
+      await writer.close();
+      for await (const { kept } of streamRollouts([file], { rename: { logprobs: 'grad' }, keep }))
+        assert.deepEqual(kept, expected);
+    }
+  });
+
+  it('leave nothing behind where they are given up', async () => {
+    for (const name of ['a.jsonl', 'a.safetensors']) {
+      const writer = writeGradients(join(directory, name));
+      for await (const part of streamRollouts([LINES])) await writer.add(part, part.batch.logprob);
+      await writer.abort();
+      assert.deepEqual(readdirSync(directory), []);
+    }
+    await write('b.parquet');
+    assert.deepEqual(readdirSync(directory), ['b.parquet']);
+  });
+
+  it('of no rows are a file of none', async () => {
+    const file = join(directory, 'none.safetensors');
+    assert.deepEqual({ ...(await writeGradients(file).close()), bytes: 0 }, { rows: 0, tokens: 0, bytes: 0 });
+    assert.ok(readFileSync(file).length > 8);
+  });
+
+  it('are refused where they cannot be written', async () => {
+    assert.throws(() => writeGradients(join(directory, 'a.txt')), {
+      code: 'ERR_INVALID_OPTION',
+      message: /a\.txt: expected a name that ends in one of \.safetensors, \.parquet, \.jsonl/,
+    });
+    assert.throws(() => writeGradients(join(directory, 'a.jsonl'), { ids: ['grad'] }), {
+      code: 'ERR_INVALID_OPTION',
+    });
+    await assert.rejects(writeGradients(join(directory, 'nowhere', 'a.jsonl')).close(), {
+      code: 'ERR_INVALID_INPUT',
+      message: /nowhere.a\.jsonl: expected a file to write to, and it cannot be written: ENOENT/,
+    });
+    const writer = writeGradients(join(directory, 'a.jsonl'));
+    for await (const part of streamRollouts([LINES]))
+      await assert.rejects(writer.add(part, new Float32Array(3)), {
+        code: 'ERR_SHAPE_MISMATCH',
+        message: 'grad: expected 22 values, one per token, not 3',
+      });
+    for await (const part of streamRollouts([LINES])) {
+      await writer.add(part, part.batch.logprob);
+      await assert.rejects(writer.add(part, part.batch.logprob, part.batch.logprob), {
+        message: 'gradEntropy: expected with every part or with none',
+      });
+    }
+    await writer.abort();
+  });
+});

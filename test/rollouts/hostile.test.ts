@@ -1,0 +1,350 @@
+/** Files that are cut off, broken or made to do harm: an error that says what is wrong, and never a crash. */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { deflateRawSync, gzipSync } from 'node:zlib';
+import { DuckDBInstance } from '@duckdb/node-api';
+import fc from 'fast-check';
+import { LossError } from '../../lib/index.js';
+import { readRollouts } from '../../lib/rollouts/index.js';
+
+const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
+
+const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
+const dataOf = (script: string) => `data:text/javascript,${encodeURIComponent(script)}`;
+
+describe('hostile files', () => {
+  let directory: string;
+  before(() => {
+    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
+  });
+  after(() => rmSync(directory, { recursive: true }));
+
+  function fileOf(name: string, content: string | Uint8Array): string {
+    const file = join(directory, name);
+    writeFileSync(file, content);
+    return file;
+  }
+
+  async function refuses(file: string, ...says: RegExp[]) {
+    await assert.rejects(readRollouts([file]), (error: unknown) => {
+      assert.ok(error instanceof LossError, `${(error as Error).stack} is no LossError`);
+      assert.ok(error.message.startsWith(file), error.message);
+      for (const pattern of says) assert.match(error.message, pattern);
+      return true;
+    });
+  }
+
+  /** Each file of the list cut off or changed anywhere gives a batch or a LossError. */
+  for (const name of [
+    'rollouts.jsonl.gz',
+    'rollouts.csv',
+    'padded.safetensors',
+    'packed.safetensors',
+    'stored.npz',
+    'deflated.npz',
+  ])
+    it(`${name}, cut off or changed anywhere`, () => {
+      const bytes = readFileSync(fixture(name));
+      return fc.assert(
+        fc.asyncProperty(
+          fc.nat(bytes.length),
+          fc.array(fc.record({ at: fc.nat(bytes.length - 1), byte: fc.nat(255) }), { maxLength: 4 }),
+          async (length, changes) => {
+            const changed = Buffer.from(bytes);
+            for (const { at, byte } of changes) changed[at] = byte;
+            const cut = changes.length === 0 ? changed.subarray(0, length) : changed;
+            const file = fileOf(name, cut);
+            try {
+              await readRollouts([file]);
+            } catch (error) {
+              assert.ok(error instanceof LossError, `${(error as Error).stack} is no LossError`);
+            }
+          },
+        ),
+        { numRuns: 150 },
+      );
+    });
+
+  it('Parquet, cut off or changed anywhere', async () => {
+    const whole = join(directory, 'whole.parquet');
+    const connection = await (await DuckDBInstance.create(':memory:')).connect();
+    await connection.run(
+      `COPY (FROM '${fixture('rollouts.jsonl')}', range(2000)) TO '${whole}' (ROW_GROUP_SIZE 2048)`,
+    );
+    connection.closeSync();
+    const bytes = readFileSync(whole);
+    assert.equal((await readRollouts([whole])).rows, 12000);
+    let refused = 0;
+    for (let i = 0; i < 40; i++) {
+      const changed = Buffer.from(bytes);
+      const at = Math.floor((i / 40) * bytes.length);
+      if (i % 4 === 0) changed.fill(0xff, at, at + 64);
+      else if (i % 4 === 1) changed[at]! ^= 0x55;
+      const cut = i % 4 >= 2 ? changed.subarray(0, at) : changed;
+      try {
+        // What can be read is all of it: a stream that DuckDB ends early is no file's end.
+        assert.equal((await readRollouts([fileOf('bad.parquet', cut)])).rows, 12000);
+      } catch (error) {
+        assert.ok(error instanceof LossError, `${(error as Error).stack} is no LossError`);
+        refused++;
+      }
+    }
+    assert.ok(refused >= 20);
+  });
+
+  it('gzip that is none, or cut off', async () => {
+    await refuses(fileOf('none.jsonl.gz', '{"logprobs":[-1]}'), /cannot be read: incorrect header check/);
+    const packed = gzipSync('{"logprobs":[-1]}\n'.repeat(1000));
+    await refuses(fileOf('cut.jsonl.gz', packed.subarray(0, -20)), /cannot be read: unexpected end of file/);
+  });
+
+  describe('of tensors', () => {
+    type Tensors = Record<string, { dtype: string; shape: unknown; data_offsets: unknown }>;
+    const safetensors = (header: Tensors | string, data = Buffer.alloc(64), length?: bigint) => {
+      const json = Buffer.from(typeof header === 'string' ? header : JSON.stringify(header));
+      const size = Buffer.alloc(8);
+      size.writeBigUInt64LE(length ?? BigInt(json.length));
+      return fileOf('bad.safetensors', Buffer.concat([size, json, data]));
+    };
+    const f32 = (shape: number[], begin: number) => ({
+      dtype: 'F32',
+      shape,
+      data_offsets: [begin, begin + 4 * shape.reduce((a, b) => a * b, 1)],
+    });
+    const logprob = f32([2, 2], 0);
+
+    it('have headers that go with them', async () => {
+      await refuses(fileOf('bad.safetensors', 'abc'), /the file has 3 bytes/);
+      await refuses(
+        safetensors({}, undefined, 2n ** 63n),
+        /expected a header of at most \d+ bytes, .* 9223372036854775808/,
+      );
+      await refuses(safetensors('{"logprob": '), /expected a header in JSON/);
+      await refuses(safetensors('[1]'), /expected a JSON object for a header, not an array/);
+      for (const entry of [
+        null,
+        3,
+        { dtype: 'F32' },
+        { ...logprob, shape: [-1] },
+        { ...logprob, shape: [2 ** 40, 2 ** 40] },
+      ])
+        await refuses(
+          safetensors({ logprob: entry } as Tensors),
+          /logprob: expected dtype, shape and data_offsets in the header/,
+        );
+      for (const data_offsets of [
+        [0, 65],
+        [2 ** 50, 2 ** 51],
+        [8, 0],
+      ])
+        await refuses(
+          safetensors({ logprob: { ...logprob, data_offsets } }),
+          /expected data_offsets within the 64 bytes/,
+        );
+      await refuses(
+        safetensors({ logprob: { ...logprob, shape: [2 ** 40, 1] } }),
+        /expected 4398046511104 bytes/,
+      );
+      await refuses(safetensors({ logprob: { ...logprob, shape: [0, 2 ** 40] } }), /expected 0 bytes/);
+      await refuses(safetensors({ logprob: { ...logprob, dtype: 'F8_E4M3' } }), /dtype F16, .*, not F8_E4M3/);
+    });
+
+    it('have shapes that go with each other', async () => {
+      await refuses(safetensors({ x: logprob }), /logprobs or logprob: expected a tensor.*only x/);
+      await refuses(
+        safetensors({ logprob: f32([4], 0) }),
+        /logprob: expected \[B, T\], or \[N\] with cu_seqlens, not \[4\]/,
+      );
+      await refuses(
+        safetensors({ logprob, reward: f32([3], 0) }),
+        /reward: expected \[2\], one per row, not \[3\]/,
+      );
+      await refuses(
+        safetensors({ logprob, old_logprob: f32([2, 3], 16) }),
+        /old_logprob: expected \[2, 2\], as logprob has, not \[2,3\]/,
+      );
+      await refuses(
+        safetensors({ logprob, advantages: f32([3], 16) }),
+        /\[2, 2\], as logprob has, or \[2\], one per row/,
+      );
+      await refuses(safetensors({ logprob: f32([0, 4], 0) }), /the file is empty/);
+      await refuses(
+        safetensors({ logprob: f32([2 ** 40, 0], 0) }),
+        /with tokens in its rows, not \[1099511627776,0\]/,
+      );
+      await refuses(
+        safetensors({ logprob: f32([0, 2 ** 27], 0) }),
+        /expected at most 67108864 tokens in a row, not 134217728/,
+      );
+    });
+
+    it('have offsets that go with their rows', async () => {
+      const packed = (offsets: number[]) => {
+        const data = Buffer.alloc(16 + 4 * offsets.length);
+        offsets.forEach((offset, i) => {
+          data.writeInt32LE(offset, 16 + 4 * i);
+        });
+        const cu_seqlens = { dtype: 'I32', shape: [offsets.length], data_offsets: [16, data.length] };
+        return safetensors({ logprob: f32([4], 0), cu_seqlens }, data);
+      };
+      assert.equal((await readRollouts([packed([0, 1, 1, 4])])).rows, 3);
+      await refuses(packed([1, 4]), /cu_seqlens: expected 0 at first, not 1/);
+      await refuses(packed([0, 3, 2, 4]), /cu_seqlens\[2\]: expected an offset from 3 to 4, not 2/);
+      await refuses(packed([0, 5]), /cu_seqlens\[1\]: expected an offset from 0 to 4, not 5/);
+      await refuses(packed([0, 3]), /cu_seqlens: expected 4 at last, not 3/);
+      await refuses(packed([]), /cu_seqlens: expected \[B \+ 1\] offsets, not \[0\]/);
+      await refuses(packed([0]), /the file is empty|expected 4 at last/);
+    });
+
+    it('name the row and column of a value that is none', async () => {
+      const file = safetensors(
+        { logprob, action_mask: { dtype: 'U8', shape: [2, 2], data_offsets: [16, 20] } },
+        Buffer.from([...new Array(16).fill(0), 1, 0, 1, 7]),
+      );
+      await refuses(file, /row 2: action_mask\[1\]: expected true, false, 0 or 1, not number 7/);
+    });
+  });
+
+  describe('of arrays', () => {
+    /** A zip archive of one deflated member, which may say what it likes about its size. */
+    function npz(name: string, member: Buffer, size = member.length): string {
+      const data = deflateRawSync(member);
+      const local = Buffer.alloc(30);
+      local.writeUInt32LE(0x04034b50, 0);
+      local.writeUInt16LE(8, 8);
+      local.writeUInt32LE(data.length, 18);
+      local.writeUInt32LE(size, 22);
+      local.writeUInt16LE(name.length, 26);
+      const central = Buffer.alloc(46);
+      central.writeUInt32LE(0x02014b50, 0);
+      central.writeUInt16LE(8, 10);
+      central.writeUInt32LE(data.length, 20);
+      central.writeUInt32LE(size, 24);
+      central.writeUInt16LE(name.length, 28);
+      const end = Buffer.alloc(22);
+      end.writeUInt32LE(0x06054b50, 0);
+      end.writeUInt16LE(1, 8);
+      end.writeUInt16LE(1, 10);
+      end.writeUInt32LE(46 + name.length, 12);
+      end.writeUInt32LE(30 + name.length + data.length, 16);
+      return fileOf(
+        'bad.npz',
+        Buffer.concat([local, Buffer.from(name), data, central, Buffer.from(name), end]),
+      );
+    }
+
+    function npy(header: string, data = Buffer.alloc(16)): Buffer {
+      const start = Buffer.from('\x93NUMPY\x01\0\0\0', 'latin1');
+      start.writeUInt16LE(header.length, 8);
+      return Buffer.concat([start, Buffer.from(header), data]);
+    }
+    const header = (descr: string, shape: string, fortran = 'False') =>
+      `{'descr': ${descr}, 'fortran_order': ${fortran}, 'shape': ${shape}, }\n`;
+
+    it('are read where they are as they say', async () => {
+      const { batch } = await readRollouts([npz('logprob.npy', npy(header("'<f4'", '(2, 2)')))]);
+      assert.deepEqual(batch.cuSeqlens, Int32Array.of(0, 2, 4));
+    });
+
+    it('have headers that go with them', async () => {
+      await refuses(fileOf('bad.npz', 'no archive'), /cannot be read: .*end of central directory/i);
+      await refuses(
+        npz('logprob.npy', Buffer.from('no array at all')),
+        /logprob: expected an array as NumPy writes it/,
+      );
+      await refuses(npz('logprob.txt', npy(header("'<f4'", '(2, 2)'))), /the file has only no column at all/);
+      await refuses(
+        npz('logprob.npy', npy(header("'|O'", '(2, 2)'))),
+        /logprob: expected an array of floats, .* not of dtype \|O/,
+      );
+      await refuses(
+        npz('logprob.npy', npy(header("[('a', '<f4')]", '(2, 2)'))),
+        /expected descr, fortran_order and shape/,
+      );
+      await refuses(
+        npz('logprob.npy', npy(header("'<f4'", '(9999999999, 9999999999)'))),
+        /expected descr, fortran_order/,
+      );
+      await refuses(
+        npz('logprob.npy', npy(header("'<f4'", '(2, 99999999)'))),
+        /expected \d+ bytes, as shape/,
+      );
+      await refuses(npz('logprob.npy', npy(header("'<f4'", '(2,)'), Buffer.alloc(8))), /expected \[B, T\]/);
+      await refuses(npz('logprob.npy', npy('x'.repeat(20))), /expected descr/);
+      await refuses(
+        npz('logprob.npy', npy(header("'<U2'", '(2, 1)'))),
+        /row 1: logprobs\[0\]: expected a number, not ''/,
+      );
+      const long = Buffer.from('\x93NUMPY\x02\0\xff\xff\xff\x7f', 'latin1');
+      await refuses(npz('logprob.npy', long), /expected a header of at most 1048576 bytes/);
+    });
+
+    it('are not believed about their size', async () => {
+      const claim = npy(header("'<f4'", '(1, 60000000)'), Buffer.alloc(0));
+      const before = process.memoryUsage().rss;
+      await refuses(npz('logprob.npy', claim, claim.length + 240_000_000), /cannot be read|more bytes/);
+      assert.ok(process.memoryUsage().rss - before < 100e6);
+    });
+
+    it('are to be in C order where they are large', async () => {
+      const claim = npy(header("'<f4'", '(5000, 5000)', 'True'), Buffer.alloc(100_000_000));
+      await refuses(npz('logprob.npy', claim), /np\.ascontiguousarray/);
+    });
+  });
+
+  describe('of tables', () => {
+    it('are no Parquet', async () => {
+      await refuses(fileOf('bad.parquet', '{"logprobs":[-1]}'), /cannot be read: .*bad\.parquet/);
+      await refuses(fileOf('bad.parquet', ''), /cannot be read/);
+      await refuses(join(directory, 'nowhere.parquet'), /cannot be read: ENOENT/);
+    });
+
+    it('say what to install where DuckDB is not', () => {
+      const without = `export async function resolve(name, context, next) {
+        if (name === '@duckdb/node-api') throw new Error('it is not there');
+        return next(name, context);
+      }`;
+      const hooks = `import { register } from 'node:module'; register(${JSON.stringify(dataOf(without))});`;
+      const script = `import { readRollouts } from ${JSON.stringify(LIBRARY)};
+        await readRollouts([process.argv[1]]).catch(({ code, message }) => console.log(code, message));`;
+      const file = fileOf('good.parquet', 'PAR1');
+      const { stdout, stderr } = spawnSync(
+        process.execPath,
+        ['--import', 'tsx', '--import', dataOf(hooks), '--input-type=module', '-e', script, file],
+        { encoding: 'utf8' },
+      );
+      assert.match(
+        stdout,
+        /^ERR_INVALID_INPUT .*good\.parquet: expected DuckDB .*npm install @duckdb\/node-api.*it is not there/,
+        stderr,
+      );
+    });
+
+    it('are no SQLite, or have no table to read', async () => {
+      await refuses(fileOf('bad.db', '{"logprobs":[-1]}'), /expected a database of SQLite 3/);
+      await refuses(join(directory, 'nowhere.sqlite#x'), /cannot be read: ENOENT/);
+    });
+
+    it('have other columns, or values that are none', async () => {
+      const connection = await (await DuckDBInstance.create(':memory:')).connect();
+      const file = join(directory, "it's.parquet");
+      const path = file.replace("'", "''");
+      const write = (select: string) => connection.run(`COPY (${select}) TO '${path}'`);
+      await write("SELECT [1.5] AS logprob, 'a' AS text");
+      await refuses(file, /logprobs: expected a column .* the table has only logprob, text/);
+      await write('SELECT [-1, NULL] AS logprobs');
+      await refuses(file, /row 1: logprobs\[1\]: expected a number, not null/);
+      await write('SELECT unnest([[-1], NULL]) AS logprobs');
+      await refuses(file, /row 2: logprobs: expected a list of numbers/);
+      await write("SELECT [-1.5::FLOAT] AS logprobs, DATE '2026-01-01' AS reward");
+      await refuses(file, /row 1: expected a number.* in the column reward, and it does not parse/);
+      await write('SELECT [-1] AS logprobs WHERE false');
+      await refuses(file, /the file is empty/);
+      connection.closeSync();
+    });
+  });
+});

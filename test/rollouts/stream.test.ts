@@ -1,0 +1,353 @@
+/** Streams of rollouts: parts of bounded size, bad rows left out, columns under other names, patterns of files. */
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { LossError } from '../../lib/index.js';
+import {
+  expandFiles,
+  type RolloutPart,
+  readRollouts,
+  type StreamOptions,
+  streamRollouts,
+} from '../../lib/rollouts/index.js';
+
+describe('streams of rollouts', () => {
+  let directory: string;
+  before(() => {
+    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
+  });
+  after(() => rmSync(directory, { recursive: true }));
+
+  function fileOf(rows: readonly (object | string)[], name = 'rows.jsonl'): string {
+    const file = join(directory, name);
+    writeFileSync(file, rows.map((row) => (typeof row === 'string' ? row : JSON.stringify(row))).join('\n'));
+    return file;
+  }
+
+  async function partsOf(file: string | string[], options: StreamOptions): Promise<RolloutPart[]> {
+    const parts: RolloutPart[] = [];
+    for await (const part of streamRollouts([file].flat(), options)) parts.push(part);
+    return parts;
+  }
+
+  /** Rows of these lengths, each with what tells it from the others. */
+  const rowsOf = (lengths: readonly number[]) =>
+    lengths.map((length, i) => ({
+      logprobs: Array.from({ length }, (_, t) => -(i + 1) - t / 64),
+      action_mask: Array.from({ length }, (_, t) => t % 2),
+      advantages: i,
+      reward: i / 2,
+      task_id: `group ${i % 3}`,
+      expert: i % 2 === 0,
+    }));
+
+  it('have all rows in parts of no more tokens than asked for, and of as many as there is room for', () =>
+    fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.nat(9), { minLength: 1, maxLength: 30 }),
+        fc.integer({ min: 1, max: 40 }),
+        fc.boolean(),
+        async (lengths, maxTokens, evenRows) => {
+          const file = fileOf(rowsOf(lengths));
+          const parts = await partsOf(file, { maxTokens, evenRows });
+          const cost = ({ batch }: RolloutPart, from = 0, to = batch.cuSeqlens.length - 1) => {
+            let sum = 0;
+            for (let row = from; row < to; row++)
+              sum += Math.max(1, batch.cuSeqlens[row + 1]! - batch.cuSeqlens[row]!);
+            return sum;
+          };
+          const unit = evenRows ? 2 : 1;
+          parts.forEach((part, i) => {
+            assert.ok(part.rows === unit || part.rows === 1 || cost(part) <= maxTokens);
+            if (i === parts.length - 1) return;
+            assert.equal(part.rows % unit, 0);
+            const next = parts[i + 1]!;
+            assert.ok(cost(part) + cost(next, 0, Math.min(unit, next.rows)) > maxTokens);
+          });
+
+          const whole = await readRollouts([file]);
+          const joined = (key: string) => parts.flatMap(({ batch }) => Array.from(batch[key] as number[]));
+          for (const [key, values] of Object.entries(whole.batch))
+            if (key !== 'cuSeqlens') assert.deepEqual(joined(key), Array.from(values as number[]), key);
+          const lengthsOf = ({ batch }: RolloutPart) =>
+            Array.from(batch.cuSeqlens.slice(1), (end, row) => end - batch.cuSeqlens[row]!);
+          assert.deepEqual(parts.flatMap(lengthsOf), lengths);
+          assert.deepEqual(
+            parts.map(({ first }) => first),
+            parts.map((_, i) => parts.slice(0, i).reduce((sum, { rows }) => sum + rows, 0)),
+          );
+          assert.equal(
+            parts.reduce((sum, { tokens }) => sum + tokens, 0),
+            whole.tokens,
+          );
+        },
+      ),
+      { numRuns: 200 },
+    ));
+
+  it('are one empty part where there is no file', async () => {
+    const [part, ...others] = await partsOf([], {});
+    assert.deepEqual({ rows: part!.rows, others }, { rows: 0, others: [] });
+  });
+
+  it('count what is kept of a row', async () => {
+    const rows = rowsOf([1, 1, 1, 1]).map((row) => ({ ...row, text: 'x'.repeat(160) }));
+    const rowsPerPart = async (keep: string[]) =>
+      (await partsOf(fileOf(rows), { keep, maxTokens: 22 })).map((part) => part.rows);
+    assert.deepEqual(await rowsPerPart([]), [4]);
+    assert.deepEqual(await rowsPerPart(['text']), [2, 2]);
+  });
+
+  describe('of which some rows are bad', () => {
+    const good = rowsOf([2, 2, 2, 2, 2, 2]);
+    const leavingOut = async (rows: (object | string)[], options: StreamOptions = {}) => {
+      const errors: string[] = [];
+      const parts = await partsOf(fileOf(rows), {
+        skipBadRows: true,
+        onBadRow: ({ message }) => errors.push(message),
+        ...options,
+      });
+      return { parts, errors, rows: parts.flatMap(({ batch }) => Array.from(batch.rewards as Float64Array)) };
+    };
+
+    it('have the others, and say why', async () => {
+      const { rows, errors, parts } = await leavingOut([
+        '{"logprobs":[',
+        good[0]!,
+        { ...good[1], reward: 'x' },
+        good[2]!,
+        { ...good[3], expert: 2, task_id: 'a group of its own' },
+        { ...good[4], action_mask: [1] },
+        { ...good[5], task_id: undefined },
+        good[5]!,
+      ]);
+      assert.deepEqual(rows, [0, 1, 2.5]);
+      const said = [
+        /line 1: expected a JSON object/,
+        /line 3: reward: expected one number, not 'x'/,
+        /line 5: expert: expected true, false, 0 or 1/,
+        /line 6: action_mask: expected a list of 2/,
+        /line 7: task_id: expected in every row or in none, and .* line 2 has it/,
+      ];
+      assert.equal(errors.length, said.length);
+      said.forEach((pattern, i) => {
+        assert.match(errors[i]!, pattern);
+      });
+      // A name that only a bad row has is no group.
+      assert.deepEqual(parts[0]!.batch.groupIds, Int32Array.of(0, 1, 1));
+      assert.deepEqual(parts[0]!.batch, (await readRollouts([fileOf([good[0]!, good[2]!, good[5]!])])).batch);
+    });
+
+    it('lose both rows of a pair', async () => {
+      const { rows, errors } = await leavingOut([good[0]!, good[1]!, good[2]!, '{}', good[4]!, good[5]!], {
+        evenRows: true,
+        maxTokens: 3,
+      });
+      assert.deepEqual(rows, [0, 0.5, 2, 2.5]);
+      assert.match(errors[0]!, /line 4: logprobs/);
+      assert.match(errors[1]!, /line 3: is left out with the other row of its pair, .*, line 4/);
+    });
+
+    it('do not learn from a bad row which columns there are', async () => {
+      const { rows } = await leavingOut([{ logprobs: [1], values: [2], reward: 'x' }, good[0]!]);
+      assert.deepEqual(rows, [0]);
+      const pair = await leavingOut([{ logprobs: [1], values: [2] }, '{', good[0]!, good[1]!], {
+        evenRows: true,
+      });
+      assert.deepEqual(pair.rows, [0, 0.5]);
+    });
+
+    it('are an error where none is good', () =>
+      assert.rejects(leavingOut(['{', '[]']), {
+        code: 'ERR_INVALID_INPUT',
+        message: /all 2 are bad, the first for this: .*line 1/,
+      }));
+
+    it('are not what a file is that cannot be read', () =>
+      assert.rejects(
+        partsOf([fileOf(good), join(directory, 'nowhere.jsonl')], { skipBadRows: true }),
+        /ENOENT/,
+      ));
+  });
+
+  describe('whose columns have other names', () => {
+    const rows = [
+      { log_prob: [-1, -2], old_log_probs: [-3, -4], response_mask: [1, 0], score: 2, reward: 9 },
+    ];
+    const keysOf = async (options: StreamOptions) => (await partsOf(fileOf(rows), options))[0]!.batch;
+
+    it('find those of a backend', async () => {
+      const { logprob, oldLogprob, actionMask } = await keysOf({ backend: 'verl' });
+      assert.deepEqual(
+        { logprob, oldLogprob, actionMask },
+        {
+          logprob: Float32Array.of(-1, -2),
+          oldLogprob: Float32Array.of(-3, -4),
+          actionMask: Uint8Array.of(1, 0),
+        },
+      );
+    });
+
+    it('find those that are said, by a column or by its key in batches', async () => {
+      for (const rename of [
+        { logprobs: 'log_prob', reward: 'score' },
+        { logprob: 'log_prob', rewards: 'score' },
+      ])
+        assert.deepEqual((await keysOf({ rename })).rewards, Float64Array.of(2));
+      const { oldLogprob } = await keysOf({ rename: { old_logprob: 'old_log_probs' }, backend: 'verl' });
+      assert.deepEqual(oldLogprob, Float32Array.of(-3, -4));
+    });
+
+    it('are named in errors as in the file', async () => {
+      await assert.rejects(keysOf({ rename: { logprobs: 'log_probs' } }), {
+        code: 'ERR_MISSING_INPUT',
+        message: /line 1: log_probs \(logprobs\): expected a list of numbers.*only log_prob, old_log_probs/,
+      });
+      await assert.rejects(keysOf({ rename: { reward: 'gain' }, backend: 'verl' }), {
+        code: 'ERR_MISSING_INPUT',
+        message: /line 1: gain \(reward\): expected a number, and the row has only/,
+      });
+      await assert.rejects(
+        keysOf({ rename: { action_mask: 'mask' }, backend: 'verl' }),
+        /mask \(action_mask\)/,
+      );
+    });
+
+    it('are refused where there is no such column or backend', async () => {
+      await assert.rejects(keysOf({ rename: { logprbs: 'x' } }), {
+        code: 'ERR_INVALID_OPTION',
+        message: /unknown column 'logprbs'.*Did you mean 'logprobs'/,
+      });
+      await assert.rejects(
+        keysOf({ rename: { logprobs: 'a', logprob: 'b' } }),
+        /one name for it, and a and b/,
+      );
+      await assert.rejects(keysOf({ backend: 'verll' }), { code: 'ERR_UNKNOWN_NAME' });
+    });
+  });
+
+  describe('of CSV', () => {
+    const csv = (text: string, options: StreamOptions = {}) => {
+      const file = join(directory, 'rows.csv');
+      writeFileSync(file, text);
+      return partsOf(file, options);
+    };
+    const refuses = (text: string, ...says: RegExp[]) =>
+      assert.rejects(csv(text), (error: unknown) => {
+        assert.ok(error instanceof LossError);
+        for (const pattern of says) assert.match(error.message, pattern);
+        return true;
+      });
+
+    it('may have CRLF, a byte order mark, blank lines, and numbers and names in cells', async () => {
+      const [part] = await csv(
+        '\uFEFFtask_id,logprobs,advantages,expert\r\n007,"[-1, -2]",3,True\r\n\r\n7,[-3],"[4]",0\r\n',
+      );
+      assert.deepEqual(part!.batch, {
+        cuSeqlens: Int32Array.of(0, 2, 3),
+        logprob: Float32Array.of(-1, -2, -3),
+        actionMask: Uint8Array.of(1, 1, 1),
+        advantages: Float32Array.of(3, 3, 4),
+        groupIds: Int32Array.of(0, 1),
+        expertMask: Uint8Array.of(1, 0),
+      });
+    });
+
+    it('say what is wrong with a row, by its line', async () => {
+      await refuses(
+        'logprobs,reward\n"[-1]",1\n[-1,-2],3\n',
+        /rows\.csv, line 3: expected 2 cells/,
+        /stand in quotes/,
+      );
+      await refuses('logprobs,reward\n"[-1]"\n', /line 2: expected 2 cells, as the header has, and 1 came/);
+      await refuses('text,logprobs\n"a\nb","[-1]"\n"a"b,"[1]"\n', /line 4: expected a quote within a cell/);
+      await refuses('logprobs,reward\n"[-1]",much\n', /line 2: expected a number or a list.*column reward/);
+      await refuses('logprobs,reward\n"[-1, nan]",2\n', /line 2: expected .* column logprobs/);
+      await refuses('logprobs,reward\n"[NaN]",2\n', /NaN came, which JSON has no way to write/);
+      await refuses('logprob,reward\n"[1]",2\n', /line 2: logprobs: expected.*only logprob, reward/);
+      await refuses(
+        'logprobs,reward,reward\n',
+        /line 1: expected a header that names each column once, and reward/,
+      );
+      await refuses('logprobs,reward\n', /the file is empty/);
+      await refuses(
+        'logprobs,reward\n"[-1]",1\n"[-2],2\n[-3]",3\n',
+        /line 3: expected a number or a list.*it does not parse/s,
+      );
+      await refuses('logprobs,reward\n"[-1]",1\n"[-2],2\n', /line 3: expected every quote to be closed/);
+    });
+
+    it('leave out bad rows', async () => {
+      const lines: (number | undefined)[] = [];
+      const [part] = await csv('logprobs,text\n"[-1]",a\n"[-2]"\n"[-3]",b,c\n"[x]",d\n"[-5]","e\nf"\n', {
+        skipBadRows: true,
+        onBadRow: ({ message }) => lines.push(Number(/line (\d+)/.exec(message)?.[1])),
+      });
+      assert.deepEqual(part!.batch.logprob, Float32Array.of(-1, -5));
+      assert.deepEqual(lines, [3, 4, 5]);
+    });
+  });
+
+  describe('of many files', () => {
+    before(() => {
+      mkdirSync(join(directory, 'runs', 'b'), { recursive: true });
+      for (const name of [
+        'part-2.jsonl',
+        'part-1.jsonl',
+        'part-10.jsonl',
+        'b/part-1.jsonl',
+        '[x].jsonl',
+        'log.db',
+      ])
+        writeFileSync(join(directory, 'runs', name), '');
+    });
+    const expand = async (...patterns: string[]) =>
+      (await expandFiles(patterns.map((pattern) => join(directory, 'runs', pattern)))).map((file) =>
+        file.slice(join(directory, 'runs').length + 1),
+      );
+
+    it('are sorted, and none comes twice by a pattern', async () => {
+      assert.deepEqual(await expand('part-2.jsonl', 'part-*.jsonl'), [
+        'part-2.jsonl',
+        'part-1.jsonl',
+        'part-10.jsonl',
+      ]);
+      assert.deepEqual(await expand('**/part-1.jsonl'), ['b/part-1.jsonl', 'part-1.jsonl']);
+      assert.deepEqual(await expand('part-{2,1}.jsonl'), ['part-1.jsonl', 'part-2.jsonl']);
+    });
+
+    it('may be named as patterns are, and have tables', async () => {
+      assert.deepEqual(await expand('[x].jsonl'), ['[x].jsonl']);
+      assert.deepEqual(await expand('*.db#rollouts', 'nowhere.jsonl'), ['log.db#rollouts', 'nowhere.jsonl']);
+    });
+
+    it('are an error where no name fits', () =>
+      assert.rejects(expand('part-*.parquet'), {
+        code: 'ERR_INVALID_INPUT',
+        message: /part-\*\.parquet: expected files, and no file's name fits that/,
+      }));
+  });
+
+  it('know formats by the ends of names', async () => {
+    await assert.rejects(partsOf(fileOf([], 'rows.xlsx'), {}), {
+      code: 'ERR_INVALID_INPUT',
+      message: /rows\.xlsx: expected a name that ends in one of \.jsonl, .*\.parquet.*\.npz/,
+    });
+    const [part] = await partsOf(fileOf(rowsOf([1]), 'no ending'), {});
+    assert.equal(part!.rows, 1);
+  });
+
+  it('say that one JSON array is no JSON lines', async () => {
+    for (const text of ['[{"logprobs": [-1]}]', '[\n {"logprobs": [-1]}\n]'])
+      await assert.rejects(partsOf(fileOf([text], 'array.json'), {}), /line 1: .*jq -c '\.\[\]'/s);
+  });
+
+  it('end where their reader ends', async () => {
+    for await (const part of streamRollouts([fileOf(rowsOf(new Array(1000).fill(5)))], { maxTokens: 20 })) {
+      assert.equal(part.rows, 4);
+      break;
+    }
+  });
+});
