@@ -48,7 +48,7 @@ function attempt(path: string): NativeBinding | Error {
   if (!existsSync(path)) return new Error(`${path}: there is no such file`);
   try {
     const native = require(path) as NativeBinding;
-    const { version } = require('../package.json') as { version: string };
+    const { version } = require('../../package.json') as { version: string };
     if (native.version === version) return native;
     return new Error(
       `${path}: it is of ${native.version === undefined ? 'an earlier version' : `version ${native.version}`}, and this is ${version}`,
