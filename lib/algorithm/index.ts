@@ -1,26 +1,7 @@
-// The algorithms and their registry.
+// The registry of algorithms.
 import { describeValue, LossError, unknownName } from '../core/errors.js';
 import type { AlgorithmClass } from './algorithm-type.js';
-import { AsymREAlgorithm } from './asymre.js';
-import { CISPOAlgorithm } from './cispo.js';
-import { DPOAlgorithm } from './dpo.js';
-import { GRPOAlgorithm } from './grpo.js';
-import { GSPOAlgorithm } from './gspo.js';
-import { JSDAlgorithm } from './jsd.js';
-import { MIXAlgorithm } from './mix.js';
-import { MIXCHORDAlgorithm } from './mix-chord.js';
-import { MultiStepGRPOAlgorithm } from './multi-step-grpo.js';
-import { OnPolicyDistillAlgorithm } from './on-policy-distill.js';
-import { OPMDAlgorithm } from './opmd.js';
-import { PPOAlgorithm } from './ppo.js';
-import { RAFTAlgorithm } from './raft.js';
-import { RECAlgorithm } from './rec.js';
-import { ReinforcePlusPlusAlgorithm } from './reinforce-plus-plus.js';
-import { RLOOAlgorithm } from './rloo.js';
-import { SAPOAlgorithm } from './sapo.js';
-import { SFTAlgorithm } from './sft.js';
-import { sPPOAlgorithm } from './sppo.js';
-import { TOPRAlgorithm } from './topr.js';
+import { ALGORITHM_CLASSES } from './algorithms.js';
 
 /** Algorithms by name. */
 export class AlgorithmRegistry {
@@ -57,25 +38,4 @@ export class AlgorithmRegistry {
 }
 
 /** The algorithms by Trinity-RFT's names. */
-export const ALGORITHM_TYPE = new AlgorithmRegistry({
-  sft: SFTAlgorithm,
-  ppo: PPOAlgorithm,
-  grpo: GRPOAlgorithm,
-  reinforceplusplus: ReinforcePlusPlusAlgorithm,
-  rloo: RLOOAlgorithm,
-  opmd: OPMDAlgorithm,
-  asymre: AsymREAlgorithm,
-  dpo: DPOAlgorithm,
-  topr: TOPRAlgorithm,
-  cispo: CISPOAlgorithm,
-  gspo: GSPOAlgorithm,
-  sapo: SAPOAlgorithm,
-  mix: MIXAlgorithm,
-  mix_chord: MIXCHORDAlgorithm,
-  raft: RAFTAlgorithm,
-  sppo: sPPOAlgorithm,
-  rec: RECAlgorithm,
-  multi_step_grpo: MultiStepGRPOAlgorithm,
-  on_policy_distill: OnPolicyDistillAlgorithm,
-  jsd: JSDAlgorithm,
-});
+export const ALGORITHM_TYPE = new AlgorithmRegistry(ALGORITHM_CLASSES);
