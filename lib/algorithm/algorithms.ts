@@ -215,7 +215,7 @@ function algorithm<N extends Name>(_name: N): ClassOf<N> {
  * SFT: supervised fine-tuning on given answers.
  *
  * checkConfig() rejects the modes both and explore, requires an experience buffer in mode train, and changes
- * synchronization to checkpoints.
+ * synchronization to checkpoints. An `algorithm` section alone passes.
  *
  * Source: Trinity-RFT's SFTAlgorithm.
  */
@@ -266,9 +266,8 @@ export class AsymREAlgorithm extends algorithm('asymre') {}
 /**
  * DPO: preferences between pairs of answers.
  *
- * checkConfig() sets two answers for each prompt, and replaces a missing KL loss by k2. Of a whole configuration, it also
- * rejects the modes both and explore, requires an experience buffer in mode train, and changes synchronization to
- * checkpoints.
+ * checkConfig() sets repeat_times to 2, and replaces the KL loss none by k2. In a whole configuration, it also rejects the
+ * modes both and explore, requires an experience buffer in mode train, and changes synchronization to checkpoints.
  *
  * Source: arXiv 2305.18290; Trinity-RFT's DPOAlgorithm.
  */

@@ -3,7 +3,7 @@ import { describeValue, LossError, unknownName } from '../core/errors.js';
 import type { AlgorithmClass } from './algorithm-type.js';
 import { ALGORITHM_CLASSES } from './algorithms.js';
 
-/** Algorithms by name. */
+/** The registry of algorithms, by name. */
 export class AlgorithmRegistry {
   readonly #classes: Map<string, AlgorithmClass>;
 
@@ -12,8 +12,8 @@ export class AlgorithmRegistry {
   }
 
   /**
-   * The algorithm of that name.
-   * @throws LossError `ERR_UNKNOWN_NAME`, with the names there are and the nearest.
+   * Returns an algorithm's class.
+   * @throws LossError `ERR_UNKNOWN_NAME` with the known names and the nearest one.
    */
   get(name: string): AlgorithmClass {
     const cls = this.#classes.get(name);
@@ -21,18 +21,19 @@ export class AlgorithmRegistry {
     return cls;
   }
 
-  /** The names there are. */
+  /** Returns all names. */
   names(): string[] {
     return [...this.#classes.keys()];
   }
 
-  /** Makes an algorithm of one's own known under a name, or replaces the one that has it. */
+  /** Registers a class under a name. It replaces an algorithm that has this name. */
   register(name: string, cls: AlgorithmClass): void {
     if (typeof name !== 'string' || typeof cls !== 'function')
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `register: expected a name and a class, not ${describeValue(name)} and ${describeValue(cls)}`,
-      );
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'register',
+        expected: 'a name and a class',
+        received: `${describeValue(name)} and ${describeValue(cls)}`,
+      });
     this.#classes.set(name, cls);
   }
 }
