@@ -1,8 +1,10 @@
 // The KL penalty that an objective takes from rewards before it computes advantages.
-import { type Batch, find, keysOf, type Layout, missing, readLayout, readMask } from '../core/batch.js';
+import { type Batch, find } from '../core/batch.js';
+import { findInput, missingInput } from '../core/batch-reader.js';
+import { readMask, readRowNumbers } from '../core/columns.js';
 import type { Metrics } from '../core/evaluator.js';
 import type { KeyMapper } from '../core/key-mapper.js';
-import { readRowNumbers } from '../functions/advantage/advantage-batch.js';
+import { type Layout, readLayout } from '../core/layout.js';
 import type { KLFn, KlPenaltyResult } from '../functions/kl/kl-fn.js';
 
 /** A batch whose token-level rewards have had the penalty subtracted. */
@@ -39,11 +41,10 @@ export class KlPenalty {
 
   // A batch without token-level scores gets each row's reward as the score of its last unmasked token.
   #withScores(batch: Batch): Batch {
-    if (find(batch, keysOf(this.#mapper, 'token_level_scores'))) return batch;
-    const rewards = find(batch, keysOf(this.#mapper, 'rewards'));
-    const mask = find(batch, keysOf(this.#mapper, 'action_mask'));
-    if (!rewards) throw missing(keysOf(this.#mapper, 'token_level_scores'), 'a score per token, or rewards');
-    if (!mask) throw missing(keysOf(this.#mapper, 'action_mask'), 'a mask per token');
+    if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
+    const rewards = find(batch, this.#mapper.keys('rewards'));
+    if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
+    const mask = findInput(batch, this.#mapper, 'action_mask');
     const layout = readLayout(batch, mask.value);
     const masks = readMask(mask.key, mask.value, layout, 'token');
     const perRow = readRowNumbers(rewards.key, rewards.value, layout.rows);

@@ -1,7 +1,7 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss, computed in one pass over a batch.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { Batch, ColumnName, Layout } from '../core/batch.js';
-import { BatchReader } from '../core/batch-reader.js';
+import type { Batch } from '../core/batch.js';
+import { BatchReader, type ColumnName, type Conversions, type InputName } from '../core/batch-reader.js';
 import type { Counts } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
@@ -20,6 +20,7 @@ import {
   type Result,
 } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';
+import type { Layout } from '../core/layout.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import type {
   AdvantageComputeOptions,
@@ -114,8 +115,8 @@ export class Objective {
     this.#mapper = KeyMapper.get(backend);
     this.#klPenalty = new KlPenalty(this.klPenaltyFn, this.#mapper);
     this.#checkCombination(config);
-    this.#finder = new BatchReader(this.#mapper, { columns: [] });
-    this.#counter = new BatchReader(this.#mapper, { columns: [], expertMask: this.#tellsExperts(true) });
+    this.#finder = new BatchReader(this.#mapper, { inputs: ['action_mask'] });
+    this.#counter = new BatchReader(this.#mapper, { inputs: this.#masks(true) });
   }
 
   /**
@@ -127,8 +128,11 @@ export class Objective {
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
     return guardedAsync(async () => {
       const options = given ?? {};
-      const lacks = this.#lacksAdvantages(batch);
-      return this.#computeWith(batch, options, lacks ? await this.#advantages(batch, options) : undefined);
+      const conversions: Conversions = new Map();
+      const found = this.#lacksAdvantages(batch)
+        ? await this.#advantages(batch, options, conversions)
+        : undefined;
+      return this.#computeWith(batch, options, found, conversions);
     });
   }
 
@@ -138,9 +142,12 @@ export class Objective {
   }
 
   #computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ObjectiveResult {
-    const found = this.#lacksAdvantages(batch) ? this.#advantagesSync(batch, options) : undefined;
+    const conversions: Conversions = new Map();
+    const found = this.#lacksAdvantages(batch)
+      ? this.#advantagesSync(batch, options, conversions)
+      : undefined;
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, undefined, found?.computed);
+    const input = evaluator.read(batch, undefined, found?.computed, conversions);
     const gradients = this.#gradients(input.layout, options, batch);
     const result = evaluator.evaluateSync<Metrics>(
       input,
@@ -219,8 +226,10 @@ export class Objective {
       });
   }
 
-  #tellsExperts(withEntropy: boolean): boolean {
-    return this.policyLossFn.reads.expertMask || (withEntropy && this.entropyLossFn.rows === 'usual');
+  #masks(withEntropy: boolean): InputName[] {
+    const separatesExperts =
+      this.policyLossFn.reads.expertMask || (withEntropy && this.entropyLossFn.rows === 'usual');
+    return separatesExperts ? ['action_mask', 'expert_mask'] : ['action_mask'];
   }
 
   #lacksAdvantages(batch: Batch | DeviceBatch): boolean {
@@ -235,9 +244,10 @@ export class Objective {
     batch: Batch | DeviceBatch,
     options: ObjectiveComputeOptions,
     found: CallAdvantages | undefined,
+    conversions?: Conversions,
   ): Promise<ObjectiveResult> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, options.device, found?.computed);
+    const input = evaluator.read(batch, options.device, found?.computed, conversions);
     const gradients = this.#gradients(input.layout, options, batch);
     const result = await evaluator.evaluate<Metrics>(
       input,
@@ -250,24 +260,44 @@ export class Objective {
     return toResult(result, gradients, input.layout, found);
   }
 
-  async #advantages(batch: Batch | DeviceBatch, options: AdvantageComputeOptions): Promise<CallAdvantages> {
+  async #advantages(
+    batch: Batch | DeviceBatch,
+    options: AdvantageComputeOptions,
+    conversions?: Conversions,
+  ): Promise<CallAdvantages> {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
-    const { computed, metrics } = await this.#advantagesOnHost(batch, options);
+    const { computed, metrics } = await this.#advantagesOnHost(batch, options, conversions);
     return { computed, metrics: () => metrics };
   }
 
-  async #advantagesOnHost(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages> {
+  async #advantagesOnHost(
+    batch: Batch,
+    options: AdvantageComputeOptions,
+    conversions?: Conversions,
+  ): Promise<MadeAdvantages> {
     const penalised = await this.#klPenalty.apply(batch);
-    const { looksUnderMask } = this.policyLossFn;
-    const made = await this.advantageFn!.computeFor(penalised.batch, ofAdvantages(options), looksUnderMask);
+    const made = await this.advantageFn!.computeFor(
+      penalised.batch,
+      ofAdvantages(options),
+      this.policyLossFn.readsMaskedAdvantages,
+      conversions,
+    );
     return { ...made, metrics: { ...made.metrics, ...penalised.metrics } };
   }
 
-  #advantagesSync(batch: Batch | DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
+  #advantagesSync(
+    batch: Batch | DeviceBatch,
+    options: AdvantageComputeSyncOptions,
+    conversions?: Conversions,
+  ): CallAdvantages {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
     const penalised = this.#klPenalty.applySync(batch);
-    const { looksUnderMask } = this.policyLossFn;
-    const made = this.advantageFn!.computeForSync(penalised.batch, ofAdvantages(options), looksUnderMask);
+    const made = this.advantageFn!.computeForSync(
+      penalised.batch,
+      ofAdvantages(options),
+      this.policyLossFn.readsMaskedAdvantages,
+      conversions,
+    );
     return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
   }
 
@@ -314,11 +344,10 @@ export class Objective {
     const columns = new Set<ColumnName>(this.policyLossFn.reads.columns);
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
-    if (kl && this.klLossFn.takesOldLogprob && kl.name !== 'k3') columns.add('old_logprob');
+    if (kl && this.klLossFn.usesOldLogprob && kl.name !== 'k3') columns.add('old_logprob');
     if (entropy) columns.add('entropy');
     const reader = new BatchReader(this.#mapper, {
-      columns: [...columns],
-      expertMask: this.#tellsExperts(entropy !== undefined),
+      inputs: [...columns, ...this.#masks(entropy !== undefined)],
       perToken: ['logprob', 'entropy'],
     });
     const spec: NativeFunctionSpec = { policyLoss: this.policyLossFn.policyLoss };
