@@ -13,7 +13,7 @@ import {
 import { BatchReader } from '../core/batch-reader.js';
 import type { Counts } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
-import { guarded, guardedLater, LossError } from '../core/errors.js';
+import { guarded, guardedAsync, LossError } from '../core/errors.js';
 import {
   type Coefficients,
   type ComputedAdvantages,
@@ -141,7 +141,7 @@ export class Objective {
    * @returns rejects with LossError as compute() of a policy loss and of an advantage function does.
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
-    return guardedLater(async () => {
+    return guardedAsync(async () => {
       const options = given ?? {};
       const lacks = this.#lacksAdvantages(batch);
       return this.#computeWith(batch, options, lacks ? await this.#advantages(batch, options) : undefined);
@@ -173,7 +173,7 @@ export class Objective {
    * when the parts are computed. Parts of a batch without advantages must be whole groups.
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
-    return guardedLater(async () => {
+    return guardedAsync(async () => {
       const { computed, onTheWay } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
       return countBatch(this.#counter, batch, { copies: computed?.copies, onTheWay });
     });

@@ -19,7 +19,7 @@ import {
 import type { BatchReader, Input } from './batch-reader.js';
 import { type Counts, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
-import { describeValue, guarded, guardedLater, LossError } from './errors.js';
+import { describeValue, guarded, guardedAsync, LossError } from './errors.js';
 import { native } from './native.js';
 
 /** Options of a synchronous call. */
@@ -131,7 +131,7 @@ export class Evaluator {
     options: ComputeOptions | undefined,
     coefficients: (layout: Layout) => Coefficients,
   ): Promise<Result<M>> {
-    return guardedLater(async () => {
+    return guardedAsync(async () => {
       const input = this.#reader.read(batch, options?.device);
       const gradients = this.#gradients(input.layout, options);
       return this.evaluate(

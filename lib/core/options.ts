@@ -1,5 +1,5 @@
 // Options as people and configuration files write them: camelCase in code, snake_case in Trinity-RFT's files.
-import { describeValue, guarded, LossError, unknownName } from './errors.js';
+import { describeValue, guarded, LossError, unknownOption } from './errors.js';
 
 /** A value in Trinity-RFT's configuration files. */
 export type TrinityValue = number | boolean | string | null | undefined;
@@ -115,8 +115,7 @@ export class OptionReader {
   end(): void {
     const keys = guarded(() => Object.keys(this.#given), 'ERR_INVALID_OPTION');
     for (const key of keys)
-      if (!this.#known.has(key))
-        throw unknownName('ERR_INVALID_OPTION', `option of ${this.#owner}`, key, [...this.#known]);
+      if (!this.#known.has(key)) throw unknownOption(this.#owner, key, [...this.#known]);
   }
 
   #take(key: string): unknown {

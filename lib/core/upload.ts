@@ -5,7 +5,7 @@ import { abortable } from './abortable.js';
 import { type Batch, COLUMNS, type ColumnName, find, HostReader, keysOf } from './batch.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch } from './device-batch.js';
-import { describeValue, guardedLater, LossError } from './errors.js';
+import { describeValue, guardedAsync, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
 
@@ -39,7 +39,7 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
  * for a batch that is not as it must be.
  */
 export function upload(batch: Batch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
-  return guardedLater(() => copy(batch, device, options));
+  return guardedAsync(() => copy(batch, device, options));
 }
 
 async function copy(batch: Batch, device: string, options: UploadOptions | undefined): Promise<DeviceBatch> {

@@ -8,7 +8,7 @@ import type {
 import { abortable, fromNative } from '../../core/abortable.js';
 import type { Batch, Layout } from '../../core/batch.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
-import { describeValue, guarded, guardedLater, LossError } from '../../core/errors.js';
+import { describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
 import type { ComputedAdvantages, Metrics } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import { native } from '../../core/native.js';
@@ -119,7 +119,7 @@ export abstract class AdvantageFn {
    * not finite included), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
-    return guardedLater(async () => {
+    return guardedAsync(async () => {
       const input = this.#reader.source(batch, options?.device);
       const call = this.#call(input.layout, options, 'all');
       await this.#run(input, call, options?.signal);
