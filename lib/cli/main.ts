@@ -18,7 +18,7 @@ const EXAMPLES = [
   'list gspo',
 ];
 
-// Whoever reads the output may have read enough.
+// A reader such as `head` may close the pipe early, which is not an error.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error;
   process.exit();
@@ -37,12 +37,12 @@ async function run(words: readonly string[]): Promise<number> {
     .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
   addBuild(program);
   try {
-    // Imported here, as the library does not load where there is no native module, which build is to make.
+    // `build` must work before the native module exists, so the other commands are imported only when needed.
     const left = words[0] === 'build' ? words : (await import('./commands.js')).addCommands(program, words);
     await program.parseAsync(left, { from: 'user' });
     return 0;
   } catch (error) {
-    // Commander has printed what it has to say.
+    // Commander has already printed its message.
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     if (!(error instanceof LossError)) throw error;
     note(`error: ${error.message}`);
@@ -50,7 +50,7 @@ async function run(words: readonly string[]): Promise<number> {
   }
 }
 
-// In a line, without Node's words around it.
+/** Shows each warning in one line, without the process id and hints that Node adds. */
 function showWarnings(quiet: boolean): void {
   process.removeAllListeners('warning');
   process.on('warning', ({ message }) => {

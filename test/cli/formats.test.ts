@@ -6,7 +6,7 @@ import { DuckDBInstance } from '@duckdb/node-api';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { Files, norm, run, runJson } from './support.js';
 
-const fixture = (name: string) => fileURLToPath(new URL(`../files/fixtures/${name}`, import.meta.url));
+const fixture = (name: string) => fileURLToPath(new URL(`../rollouts/fixtures/${name}`, import.meta.url));
 
 interface Rollout {
   logprobs: number[];

@@ -4,14 +4,19 @@
  */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { type EvaluationSettings, evaluateFiles, type PartWatcher } from '../../lib/cli/evaluation.js';
-import { lossSubject, objectiveSubject, type Subject } from '../../lib/cli/subject.js';
 import { ALGORITHM_TYPE, LossError, type ObjectiveConfig, POLICY_LOSS_FN } from '../../lib/index.js';
+import {
+  type EvaluationSettings,
+  evaluateFiles,
+  lossSubject,
+  objectiveSubject,
+  type PartWatcher,
+  type Subject,
+} from '../../lib/parts/index.js';
 import { generator } from '../support/random.js';
 import { EXAMPLE, Files, fails, run, runJson } from './support.js';
 
 const RELATIVE = 1e-6;
-const LABEL = { title: 'a subject', given: {} };
 
 type Columns = Record<string, unknown>;
 
@@ -83,7 +88,7 @@ async function assertPartsAddUp(file: string, subjects: readonly Subject[], toke
     assert.deepEqual([parted.rows, parted.tokens], [whole.rows, whole.tokens]);
     whole.subjects.forEach((expected, i) => {
       const actual = parted.subjects[i]!;
-      const what = `${expected.subject.name} ${JSON.stringify(expected.subject.parts ?? '')} in ${parted.parts} parts`;
+      const what = `${expected.subject.name} ${JSON.stringify(expected.subject.functions ?? '')} in ${parted.parts} parts`;
       assert.equal(actual.advantages, expected.advantages);
       assert.deepEqual(Object.keys(actual.metrics).sort(), Object.keys(expected.metrics).sort(), what);
       const scale = Math.max(Math.abs(expected.loss), expected.gradNorm);
@@ -105,7 +110,7 @@ async function assertPartsAddUp(file: string, subjects: readonly Subject[], toke
 }
 
 const algorithm = (name: string, config: ObjectiveConfig = {}, seed?: number) =>
-  objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed, LABEL);
+  objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
 
 /** Algorithms whose advantages are made of all rows at once, and no part has. */
 const WHITENED = ['ppo', 'reinforceplusplus'];
@@ -121,14 +126,14 @@ describe('rows in parts', () => {
 
   it('add up to the whole, of every loss', async () => {
     const subjects = POLICY_LOSS_FN.names().flatMap((name) => [
-      lossSubject(name, {}, LABEL),
+      lossSubject(name, {}),
       ...('loss_agg_mode' in POLICY_LOSS_FN.get(name).defaultArgs()
         ? ['token-mean', 'seq-mean-token-sum', 'seq-mean-token-mean', 'seq-mean-token-sum-norm'].map((mode) =>
-            lossSubject(name, { loss_agg_mode: mode }, LABEL),
+            lossSubject(name, { loss_agg_mode: mode }),
           )
         : []),
     ]);
-    subjects.push(lossSubject('ppo', { enable_sequence_masking: true, delta_sequence_masking: 0.05 }, LABEL));
+    subjects.push(lossSubject('ppo', { enable_sequence_masking: true, delta_sequence_masking: 0.05 }));
     for (const seed of [1, 2, 3]) await assertPartsAddUp(draw(seed, 60), subjects, [1, 7, 40, 200]);
   });
 
@@ -180,7 +185,7 @@ describe('rows in parts', () => {
   });
 
   it('add up to the whole with the advantages of the files, per token or per row', async () => {
-    const subjects = [lossSubject('ppo', {}, LABEL), algorithm('grpo'), algorithm('ppo')];
+    const subjects = [lossSubject('ppo', {}), algorithm('grpo'), algorithm('ppo')];
     const perRow = draw(12, 50, (row, b) => ({ ...row, advantages: (b % 5) - 2 }));
     const perToken = draw(13, 50, (row) => ({ ...row, advantages: row.values }));
     for (const file of [perRow, perToken]) await assertPartsAddUp(file, subjects, [1, 20, 100]);
@@ -189,9 +194,9 @@ describe('rows in parts', () => {
   it('never part the pairs of dpo', async () => {
     const rows = drawRows(14, 40);
     const file = files.write('pairs.jsonl', rows);
-    await assertPartsAddUp(file, [lossSubject('dpo', {}, LABEL), algorithm('dpo')], [1, 13, 50]);
+    await assertPartsAddUp(file, [lossSubject('dpo', {}), algorithm('dpo')], [1, 13, 50]);
     await assert.rejects(
-      evaluated(files.write('odd.jsonl', rows.slice(1)), [lossSubject('dpo', {}, LABEL)], 20),
+      evaluated(files.write('odd.jsonl', rows.slice(1)), [lossSubject('dpo', {})], 20),
       (error) => error instanceof LossError && /even number of rows.*not 39/.test(error.message),
     );
   });
@@ -202,7 +207,7 @@ describe('rows in parts', () => {
       [algorithm('ppo'), /ppo's advantages \(ppo\) are whitened over the tokens of all rows/],
       [algorithm('reinforceplusplus'), /reinforceplusplus's advantages .* are whitened/],
       [algorithm('grpo', { advantage_fn: 'reinforceplusplus' }), /grpo's advantages \(reinforceplusplus\)/],
-      [lossSubject('dpo', { pairwise: false }, LABEL), /one margin of all rows/],
+      [lossSubject('dpo', { pairwise: false }), /one margin of all rows/],
       [
         algorithm('rloo', {
           kl_penalty_fn: 'k2',
@@ -223,7 +228,7 @@ describe('rows in parts', () => {
   it('are refused where steps differ from part to part', async () => {
     const file = draw(16, 30, (row, b) => ({ ...row, step: b < 20 ? 5 : 6 }));
     await assert.rejects(
-      evaluated(file, [lossSubject('mix_chord', {}, LABEL)], 30),
+      evaluated(file, [lossSubject('mix_chord', {})], 30),
       /same step in all rows, not 5 in row 0 and 6 in row 20/,
     );
   });
@@ -264,7 +269,7 @@ describe('rows in parts', () => {
       },
     };
     await assert.rejects(
-      evaluateFiles([file], [lossSubject('sft', {}, LABEL)], settings),
+      evaluateFiles([file], [lossSubject('sft', {})], settings),
       /expected the same rows on a second reading/,
     );
     assert.ok(changed);
