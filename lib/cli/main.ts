@@ -1,22 +1,7 @@
 #!/usr/bin/env node
-// The command line. Exit codes: 0 done, 1 bad data, 2 bad usage.
-import { styleText } from 'node:util';
-import { Command, CommanderError } from 'commander';
-import { LossError, type LossErrorCode } from '../core/errors.js';
-import { description, version } from './about.js';
-import { addBuild } from './build.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+// The executable `policy-loss`.
 import { note } from './output.js';
-
-const USAGE: readonly LossErrorCode[] = ['ERR_INVALID_OPTION', 'ERR_UNKNOWN_NAME', 'ERR_DEVICE_UNAVAILABLE'];
-
-const EXAMPLES = [
-  'evaluate rollouts.jsonl --loss ppo',
-  'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
-  'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05',
-  'gradients rollouts.jsonl --loss ppo --out gradients.safetensors',
-  'list gspo',
-];
+import { runProgram } from './program.js';
 
 // A reader such as `head` may close the pipe early, which is not an error.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
@@ -24,31 +9,9 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   process.exit();
 });
 
-process.exitCode = await run(process.argv.slice(2));
-
-async function run(words: readonly string[]): Promise<number> {
-  showWarnings(words.includes('--quiet') || words.includes('-q'));
-  const program = new Command('policy-loss')
-    .description(description)
-    .version(version)
-    .exitOverride()
-    .showHelpAfterError('Add --help for the options and examples.')
-    .configureHelp({ styleTitle: (text) => styleText('bold', text) })
-    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
-  addBuild(program);
-  try {
-    // `build` must work before the native module exists, so the other commands are imported only when needed.
-    const left = words[0] === 'build' ? words : (await import('./commands.js')).addCommands(program, words);
-    await program.parseAsync(left, { from: 'user' });
-    return 0;
-  } catch (error) {
-    // Commander has already printed its message.
-    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
-    if (!(error instanceof LossError)) throw error;
-    note(`error: ${error.message}`);
-    return USAGE.includes(error.code) ? 2 : 1;
-  }
-}
+const words = process.argv.slice(2);
+showWarnings(words.includes('--quiet') || words.includes('-q'));
+process.exitCode = await runProgram(words);
 
 /** Shows each warning in one line, without the process id and hints that Node adds. */
 function showWarnings(quiet: boolean): void {

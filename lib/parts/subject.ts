@@ -95,7 +95,7 @@ export function lossSubject(name: string, args: Readonly<Record<string, unknown>
     ...subjectOf(name, fn, fn.reads.expertMask, step),
     columns: step ? [...columns, 'reward', 'task_id'] : columns,
     substitutes: (column) =>
-      column === 'advantages' ? ["both reward and task_id to compute it from by GRPO's rule"] : [],
+      column === 'advantages' ? ["both reward and task_id to compute it by GRPO's rule"] : [],
     compute: (batch, advantages, options) =>
       fn.compute(advantages ? { ...batch, advantages: perToken(batch, advantages) } : batch, options),
   };
