@@ -123,7 +123,7 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
     compute: (batch, advantages, options) =>
       objective.computeWith(
         batch,
-        advantages?.perRow && policyLossFn.looksUnderMask
+        advantages?.perRow && policyLossFn.readsMaskedAdvantages
           ? { ...advantages, column: perToken(batch, advantages), perRow: false }
           : advantages,
         options,

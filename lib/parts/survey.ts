@@ -1,7 +1,8 @@
 // The first pass over rows that come in several parts. It counts the rows and collects what advantages over groups need,
 // so that the second pass can compute each part as a part of the whole.
-import { readStep } from '../core/batch.js';
+import { readStep } from '../core/batch-reader.js';
 import type { ComputedAdvantages } from '../core/evaluator.js';
+import { KeyMapper } from '../core/key-mapper.js';
 import { type Batch, type Counts, LossError, type Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { Growing } from './growing.js';
@@ -106,7 +107,7 @@ export class Survey implements Whole {
         expected: 'an even number of rows (chosen, rejected, chosen, …) for pairwise DPO',
         received: String(this.rows),
       });
-    if (this.#steps.length > 0) readStep({ step: this.#steps.values }, ['step'], this.rows);
+    if (this.#steps.length > 0) readStep({ step: this.#steps.values }, KeyMapper.get('verl'), this.rows);
     for (const advantages of this.#advantages.values()) await advantages.settle();
   }
 
