@@ -4,6 +4,7 @@ import { Command, CommanderError } from 'commander';
 import { LossError, type LossErrorCode } from '../core/errors.js';
 import { description, version } from './about.js';
 import { addBuild } from './build.js';
+import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note } from './output.js';
 
@@ -45,7 +46,7 @@ export async function runProgram(words: readonly string[]): Promise<number> {
     // Commander has already printed its message.
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     if (!(error instanceof LossError)) throw error;
-    note(`error: ${error.message}`);
+    note(`error: ${error.withOptionNames(flagOf).message}`);
     return BAD_USAGE.includes(error.code) ? 2 : 1;
   }
 }

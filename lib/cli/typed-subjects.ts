@@ -1,10 +1,13 @@
 // Subjects as a command line names them, with the options of each.
 import { readFile } from 'node:fs/promises';
 import type { Command, Option } from 'commander';
+import { unknownName } from '../core/errors.js';
+import { toSnakeCase } from '../core/options.js';
 import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
 import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
-import { flagsIn, inKebabCase, inSnakeCase, lossOptions } from './function-options.js';
+import { flagsIn } from './flags.js';
+import { lossOptions } from './function-options.js';
 import {
   asksForHelp,
   CHOICES,
@@ -122,11 +125,9 @@ async function subjectOf(
   values: Readonly<Record<string, unknown>>,
 ): Promise<Subject> {
   if (choice === '--config') return objectiveSubject(await configured(name));
-  return inKebabCase(() => {
-    if (choice === '--loss') return lossSubject(name, values);
-    const { config, seed } = algorithmArguments(name, values);
-    return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
-  });
+  if (choice === '--loss') return lossSubject(name, values);
+  const { config, seed } = algorithmArguments(name, values);
+  return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
 }
 
 function shownOption({ flag, value }: TypedOption): string {
@@ -140,9 +141,17 @@ export function optionsOf(
   command: Command,
 ): Option[] {
   const own = new Set([...command.options.map((option) => option.long!), '--help']);
-  if (choice === '--loss') return inKebabCase(() => lossOptions(name, words, own));
-  if (choice === '--algorithm') return inKebabCase(() => algorithmOptions(name, words, own));
-  const further = flagsIn(words).filter((flag) => !own.has(flag));
+  const flags = flagsIn(words);
+  if (choice !== '--config') {
+    const options = choice === '--loss' ? lossOptions(name, own) : algorithmOptions(name, words, own);
+    const unknown = flags.find((flag) => !own.has(flag) && !options.some(({ long }) => long === flag));
+    if (unknown !== undefined) {
+      const shown = options.filter(({ hidden }) => !hidden).map(({ long }) => long!);
+      throw unknownName('ERR_INVALID_OPTION', `option of ${name}`, unknown, [...shown, ...own]);
+    }
+    return options;
+  }
+  const further = flags.filter((flag) => !own.has(flag));
   if (further.length > 0)
     throw new LossError('ERR_INVALID_OPTION', {
       at: listed(further, 'and'),
@@ -167,6 +176,7 @@ async function configured(file: string) {
     return fromTrinityConfig(text);
   } catch (error) {
     if (!(error instanceof LossError)) throw error;
-    throw new LossError(error.code, `${file}: ${inSnakeCase(error.message)}`, { cause: error });
+    const { message } = error.withOptionNames(toSnakeCase);
+    throw new LossError(error.code, `${file}: ${message}`, { cause: error });
   }
 }

@@ -39,7 +39,7 @@ describe('policy-loss evaluate', () => {
       fails(
         2,
         [EXAMPLE, '--loss', 'ppo', '--clip-rnge', '0.2'],
-        /--clip-rnge: .*--clip-range-low.*Did you mean --clip-range\?/,
+        /unknown option of ppo: .*--clip-range-low.*'--clip-rnge'\. Did you mean '--clip-range'\?/,
       ));
     it('an unknown algorithm', () =>
       fails(2, [EXAMPLE, '--algorithm', 'grop'], /unknown algorithm: .*'grop'\. Did you mean 'grpo'\?/));
@@ -55,7 +55,7 @@ describe('policy-loss evaluate', () => {
       fails(
         2,
         [EXAMPLE, '--algorithm', 'grpo', '--advantage-epsilom', '1'],
-        /--advantage-epsilom: .*Did you mean --advantage-epsilon\?/,
+        /'--advantage-epsilom'\. Did you mean '--advantage-epsilon'\?/,
       ));
     it('an option of another advantage function', () =>
       fails(
@@ -82,7 +82,11 @@ describe('policy-loss evaluate', () => {
     it('a word instead of a number', () =>
       fails(2, [EXAMPLE, '--loss', 'ppo', '--clip-range', 'wide'], /--clip-range.*'wide'/));
     it('an option out of its range', () =>
-      fails(2, [EXAMPLE, '--loss', 'ppo', '--clip-ratio-c', '1'], /--clip-ratio-c: expected a number above 1/));
+      fails(
+        2,
+        [EXAMPLE, '--loss', 'ppo', '--clip-ratio-c', '1'],
+        /--clip-ratio-c: expected a number above 1/,
+      ));
     it('reported before the files are read', () =>
       fails(2, ['nowhere.jsonl', '--loss', 'ppo', '--clip-ratio-c', '1'], /clip-ratio-c/));
   });
@@ -105,7 +109,11 @@ describe('policy-loss evaluate', () => {
     it('an empty file', () =>
       fails(1, [fileOf('empty.jsonl', []), '--loss', 'ppo'], /empty\.jsonl.*the file is empty/));
     it('no column expert for mix', () =>
-      fails(1, [EXAMPLE, '--loss', 'mix'], /mix: expert: expected this column in every row, got no such column in .*rollouts\.jsonl/));
+      fails(
+        1,
+        [EXAMPLE, '--loss', 'mix'],
+        /mix: expert: expected this column in every row, got no such column in .*rollouts\.jsonl/,
+      ));
     for (const [algorithm, column, substitute] of [
       ['ppo', 'values', ', or advantages'],
       ['mix', 'expert', ''],

@@ -115,7 +115,7 @@ describe('policy-loss evaluate', () => {
       await fails(
         2,
         ['nowhere.jsonl', '--loss', 'ppo', '--device', 'cuda:99'],
-        /cuda:99.*expected one of cpu/,
+        /--device: expected one of cpu.*'cuda:99'/,
       );
       assert.deepEqual(
         await evaluateJson(EXAMPLE, '--loss', 'ppo', '--device', 'cpu'),

@@ -197,7 +197,8 @@ describe('rows in parts', () => {
     await assertPartsAddUp(file, [lossSubject('dpo', {}), algorithm('dpo')], [1, 13, 50]);
     await assert.rejects(
       evaluated(files.write('odd.jsonl', rows.slice(1)), [lossSubject('dpo', {})], 20),
-      (error) => error instanceof LossError && error.received === '39' && /even number of rows/.test(error.message),
+      (error) =>
+        error instanceof LossError && error.received === '39' && /even number of rows/.test(error.message),
     );
   });
 
@@ -206,7 +207,10 @@ describe('rows in parts', () => {
     for (const [subject, says] of [
       [algorithm('ppo'), /ppo whitens its advantages \(ppo\) over the tokens of all rows/],
       [algorithm('reinforceplusplus'), /reinforceplusplus whitens its advantages/],
-      [algorithm('grpo', { advantage_fn: 'reinforceplusplus' }), /grpo whitens its advantages \(reinforceplusplus\)/],
+      [
+        algorithm('grpo', { advantage_fn: 'reinforceplusplus' }),
+        /grpo whitens its advantages \(reinforceplusplus\)/,
+      ],
       [lossSubject('dpo', { pairwise: false }), /one margin over all rows/],
       [
         algorithm('rloo', {

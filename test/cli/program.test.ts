@@ -72,11 +72,9 @@ describe('policy-loss', () => {
 
   it('runs in a process of its own as in the process of these tests, with the same exit codes', async () => {
     for (const words of [
-      ['evaluate', EXAMPLE, '--loss', 'ppo'],
       ['evaluate', EXAMPLE, '--algorithm', 'grpo', '--json'],
       ['evaluate', 'nowhere.jsonl', '--loss', 'ppo'],
       ['evaluate', EXAMPLE, '--loss', 'gspoo'],
-      ['list', 'kl', '--csv'],
     ])
       assert.deepEqual(await runProcess(...words), await run(...words));
   });

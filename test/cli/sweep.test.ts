@@ -143,7 +143,7 @@ describe('policy-loss sweep', () => {
       /expected true or false for a switch, got 'on'/,
     );
     await fails(2, [...ppo, '--loss-agg-mode', 'token-mean,mean'], /loss-agg-mode.*'mean'/);
-    await fails(2, [...ppo, '--clip-rnage', '0.1,0.2'], /Did you mean --clip-range\?/);
+    await fails(2, [...ppo, '--clip-rnage', '0.1,0.2'], /Did you mean '--clip-range'\?/);
     await fails(2, [...ppo, '--loss', 'gspo'], /expected exactly one of/);
   });
 
