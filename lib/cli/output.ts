@@ -15,10 +15,14 @@ export type Cell = string | number | undefined;
 /** The colours and weights of a piece of text on a terminal. */
 export type Style = Parameters<typeof styleText>[0];
 
-/** Returns text in a style, if stdout is a terminal with colours. */
+/** Returns text in a style, each of its lines on its own, if stdout is a terminal with colours. */
 export function styled(style: Style, text: string): string {
   // hasColors() respects NO_COLOR and TERM.
-  return process.stdout.isTTY && process.stdout.hasColors() ? styleText(style, text) : text;
+  if (!process.stdout.isTTY || !process.stdout.hasColors()) return text;
+  return text
+    .split('\n')
+    .map((line) => styleText(style, line))
+    .join('\n');
 }
 
 /** Returns names and values in two aligned columns. */
@@ -93,7 +97,12 @@ function shown(cell: Cell): string {
 
 function aligned(rows: readonly (readonly string[])[], colAligns: readonly ('left' | 'right')[]): string {
   const lines = new Table({ chars: NO_LINES, style: PLAIN, colAligns: [...colAligns] });
-  for (const row of rows) lines.push([...row]);
+  // cli-table3 needs quadratic time for cells with several lines, so each line becomes a row of the table.
+  for (const row of rows) {
+    const cells = row.map((cell) => cell.split('\n'));
+    const height = Math.max(...cells.map(({ length }) => length));
+    for (let line = 0; line < height; line++) lines.push(cells.map((cell) => cell[line] ?? ''));
+  }
   return lines.toString().replace(/ +$/gm, '');
 }
 

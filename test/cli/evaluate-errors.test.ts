@@ -68,7 +68,7 @@ describe('policy-loss evaluate', () => {
     it('an invalid seed', () =>
       fails(2, [EXAMPLE, '--algorithm', 'grpo', '--seed', '-1'], /--seed: expected .*at least 0/));
     it('a KL penalty in rewards that the algorithm does not read', () =>
-      fails(2, [EXAMPLE, '--algorithm', 'grpo', '--kl-penalty-fn', 'k1'], /kl_penalty_fn/));
+      fails(2, [EXAMPLE, '--algorithm', 'grpo', '--kl-penalty-fn', 'k1'], /--kl-penalty-fn: expected none/));
     it('an option of another loss', () =>
       fails(2, [EXAMPLE, '--loss', 'sft', '--clip-range', '0.2'], /clip-range/));
     it('an unknown backend', () =>

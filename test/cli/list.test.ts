@@ -61,7 +61,7 @@ describe('policy-loss list', () => {
     assert.equal(stderr, '');
     assert.match(stdout, /^Policy losses \(--loss, --policy-loss-fn\)\nname +what it is +source\n/);
     assert.match(stdout, /^ppo +ℓ = max\(.*arXiv 1707\.06347\n.*arXiv 1912\.09729$/m);
-    assert.match(stdout, / clip_range=0\.2 /);
+    assert.match(stdout, / clip_range=0\.2, /);
     const ofOne = (await run('list', 'gspo')).stdout;
     assert.match(ofOne, /^gspo — a policy loss\nclass +GSPOLossFn\n/);
     assert.match(ofOne, /^clip_range_high +0\.0004 +the ratio is clipped to at most 1 \+ this/m);
