@@ -116,7 +116,9 @@ function describe(entry: CatalogueEntry): string {
       [
         ['class', cls],
         ['what it is', about],
-        ...(declaration?.details === undefined ? [] : [['details', wrapped(declaration.details)] as const]),
+        ...(declaration?.details === undefined
+          ? []
+          : [['details', wrapped(declaration.details.join(' '))] as const]),
         ['source', source],
         ...(reads === undefined ? [] : [['reads', reads.join(', ')] as const]),
       ],

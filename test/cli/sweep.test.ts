@@ -92,6 +92,25 @@ describe('policy-loss sweep', () => {
     }
   });
 
+  it('computes the advantages of each point, even if only the arguments differ', async () => {
+    const words = ['--advantage-opmd-baseline', 'logavgexp', '--advantage-tau', '0.5,2'];
+    const { points } = await sweep('--algorithm', 'opmd', ...words);
+    const { points: functions } = await sweep(
+      '--algorithm',
+      'opmd',
+      '--advantage-fn',
+      'opmd,asymre,reinforce',
+    );
+    const configs: ObjectiveConfig[] = [
+      ...[0.5, 2].map((tau) => ({ advantage_fn_args: { opmd_baseline: 'logavgexp', tau } })),
+      ...['opmd', 'asymre', 'reinforce'].map((name) => ({ advantage_fn: name })),
+    ];
+    for (const [i, config] of configs.entries()) {
+      const { loss } = await fromObjective(ALGORITHM_TYPE.get('opmd').objective(config));
+      assert.equal([...points, ...functions][i].loss, loss);
+    }
+  });
+
   it('sweeps over switches and seeds', async () => {
     const words = ['--loss', 'cispo', '--mask-clip-range-high', '0.01', '--enable-mask-clip=true,false'];
     const { axes, points } = await sweep(...words);
