@@ -17,7 +17,7 @@ export class GRPOGroupedAdvantage extends advantageClass(
         type: 'boolean',
         default: false,
         random: true,
-        help: 'with stdThreshold: count kept groups, drawn at random, once more for each dropped group',
+        help: 'with a threshold: count kept groups, drawn at random, once more for each dropped group',
       },
       rankPenalty: {
         type: 'number',

@@ -28,7 +28,7 @@ export class PPOPolicyLossFn extends policyLossClass(
       enableSequenceMasking: {
         type: 'boolean',
         default: false,
-        help: 'drop tokens with A < 0 from rows whose mean −ln r exceeds deltaSequenceMasking',
+        help: 'drop tokens with A < 0 from rows whose mean −ln r exceeds a bound',
       },
       deltaSequenceMasking: {
         type: 'number',

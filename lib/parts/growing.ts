@@ -1,14 +1,14 @@
-// Lists of numbers that grow and take no more room than their numbers need.
+// A typed array that grows as numbers are added, for one number per row of a large file.
 
 type Numbers = Float64Array | Int32Array | Uint32Array | Uint8Array;
 
-/** A typed array that numbers are added to. */
+/** A growing list of numbers in a typed array. */
 export class Growing<A extends Numbers> {
   #data: A;
   #length = 0;
   readonly #make: (length: number) => A;
 
-  /** @param make makes the array, of zeros. */
+  /** @param make makes an array of zeros. */
   constructor(make: (length: number) => A) {
     this.#make = make;
     this.#data = make(0);
@@ -18,7 +18,7 @@ export class Growing<A extends Numbers> {
     return this.#length;
   }
 
-  /** The numbers so far; those that are added later may be elsewhere. */
+  /** A view of the numbers so far. The next addition may move them to another buffer. */
   get values(): A {
     return this.#data.subarray(0, this.#length) as A;
   }
@@ -35,9 +35,9 @@ export class Growing<A extends Numbers> {
     this.#length = end;
   }
 
-  // By half at least, so that each number is moved a few times only.
-  #grow(least: number): void {
-    const data = this.#make(Math.max(least, Math.ceil(this.#data.length * 1.5), 1024));
+  // Growing by at least half keeps the number of times that each value is copied small.
+  #grow(length: number): void {
+    const data = this.#make(Math.max(length, Math.ceil(this.#data.length * 1.5), 1024));
     data.set(this.#data);
     this.#data = data;
   }
