@@ -8,21 +8,21 @@ import { isList } from './values.js';
 export type RolloutColumn =
   /** One number per token. Required in every row; its length is the row's length. */
   | 'logprobs'
-  /** One number per token. */
+  /** One number per token: the log-probability under the policy that sampled the row. */
   | 'old_logprobs'
-  /** One number per token. */
+  /** One number per token: the log-probability under the reference policy. */
   | 'ref_logprobs'
   /** One number per token, or a single number for all tokens of the row. */
   | 'advantages'
   /** 0, 1, false or true per token. In a row without it, every token counts. */
   | 'action_mask'
-  /** One number per token. */
+  /** One number per token: the entropy of the policy's distribution. */
   | 'entropy'
   /** One number per token: the log-probability under a teacher. */
   | 'teacher_logprobs'
-  /** One number. */
+  /** One number: the row's reward. */
   | 'reward'
-  /** One number per token. */
+  /** One number per token: the token's reward. */
   | 'token_level_rewards'
   /** One number per token: the critic's value. */
   | 'values'

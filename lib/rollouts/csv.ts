@@ -1,7 +1,7 @@
 // Reads CSV (RFC 4180) with a header. Commas, semicolons or tabs separate the cells. Quotes enclose a cell that
 // contains a separator, a quote or a line end. A list is JSON text in a cell.
 //
-// DuckDB's CSV reader is not used, for three reasons: it cannot tell the row numbers of malformed rows that it skips,
+// DuckDB's CSV reader is not used, for three reasons: it cannot report the line of a malformed row that it skips,
 // it buffers 2,048 rows of text however long they are, and it guesses the dialect even of broken files.
 import type { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';

@@ -13,7 +13,7 @@ export interface Rollouts {
    * The rows, packed, in the order of the files. It always has cuSeqlens, logprob and actionMask. If the files have
    * them, it also has oldLogprob, refLogprob, advantages, entropy, teacherLogprob, tokenLevelRewards and values (per
    * token), and rewards, rewardBaselines, groupIds, runIds, expertMask and step (per row). groupIds and runIds number
-   * the ids in order of appearance: two rows have equal numbers exactly if their ids are equal.
+   * the ids in order of appearance: two rows have equal numbers if and only if their ids are equal.
    */
   batch: Batch & { cuSeqlens: Int32Array; logprob: Float32Array; actionMask: Uint8Array };
   rows: number;

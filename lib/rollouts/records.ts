@@ -1,5 +1,5 @@
-// Splits text files, compressed by gzip or not, into records. A record is a line, or in CSV all lines that an open
-// quote joins. Only the current record is kept in memory.
+// Splits text files, compressed by gzip or not, into records. A record is a line; in CSV,
+// quotes can join several lines into one record. Only the current record is kept in memory.
 import { constants } from 'node:buffer';
 import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream';

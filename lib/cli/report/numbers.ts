@@ -22,7 +22,7 @@ export function percent(share: number): string {
   const percentage = share * 100;
   if (percentage === 0 || percentage === 100) return `${percentage}%`;
   if (percentage < 0.1) return 'less than 0.1%';
-  // Rounding must not turn almost all into all.
+  // Rounding must not turn a share below 100% into 100%.
   return `${percentage > 99.9 ? 99.9 : Number(percentage.toPrecision(3))}%`;
 }
 

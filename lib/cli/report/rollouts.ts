@@ -32,7 +32,7 @@ ${extremes.rows.map((row) => rollout(row, 'gradient', painter))}`
   );
   return html`<section id="rollouts" aria-labelledby="rollouts-title">
 <h2 id="rollouts-title">Rollouts that stand out</h2>
-<p>Colours show ∂loss/∂logprob. Gradient descent pushes a token’s probability up where it is negative and down where it is positive.${
+<p>Colours show ∂loss/∂logprob. A negative gradient pushes a token’s probability up; a positive one pushes it down.${
     painter.characterwise &&
     html` Every response has one character per token, so each character is shown as one token.`
   } <span class="hint">Point at a token, or use the arrow keys, to see its numbers.</span></p>

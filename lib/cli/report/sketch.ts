@@ -60,8 +60,8 @@ export class Sketch {
   }
 
   /**
-   * Returns the range of values to draw. A side whose outermost 1% of values would stretch the range by more than the
-   * width of the other 98% is cut off halfway there.
+   * Returns the range of values to draw. If the outermost 1% on a side reaches further than the width of the inner 98%,
+   * the range ends half that width beyond the inner 98%.
    */
   view(): { low: number; high: number } {
     const inner = { low: this.quantile(0.01), high: this.quantile(0.99) };

@@ -76,7 +76,7 @@ async function readHeader(file: string, handle: FileHandle, size: number) {
   return { entries, start };
 }
 
-/** The limit of the format's own library, in bytes. */
+/** Maximum length of a header in bytes, as in the official safetensors library. */
 export const MAX_HEADER = 100_000_000;
 
 function checkEntry(file: string, name: string, value: unknown, size: number): Entry {

@@ -44,8 +44,9 @@ const RESERVED = ['grad', 'grad_entropy', 'cu_seqlens', 'lengths'];
  * Writes gradients to a file, in the format that its name ends with. Each row has `file`, `row` (its line or row number
  * in that file), its ids, `grad` and, if there is one, `grad_entropy`.
  * - JSON lines have as many digits as identify a float32, and null for a number that is not finite.
- * - safetensors have float32 tensors, and `cu_seqlens` in the packed layout or `lengths` in the padded one. Numeric ids become
- *   tensors. Other ids become indices (-1 for none) into a JSON list, which the metadata holds under the column's name.
+ * - safetensors have float32 tensors, and `cu_seqlens` in the packed layout or `lengths` in the padded one. Numeric ids
+ *   become tensors. Other ids become indices (-1 for none) into a JSON list, which the metadata holds under the column's
+ *   name.
  * @throws LossError `ERR_INVALID_OPTION`. The writer's methods reject with `ERR_INVALID_INPUT` if the file cannot be
  * written.
  */
