@@ -1,7 +1,12 @@
 // The columns of rollout files. Each becomes one key of a batch, and a builder collects its values row by row into an
 // array.
-import { allocate, describeValue, type LossError, type LossErrorCode } from '../core/errors.js';
-import type { DetailsAtPlace } from './source.js';
+import {
+  allocate,
+  describeValue,
+  type LossError,
+  type LossErrorCode,
+  type LossErrorDetails,
+} from '../core/errors.js';
 import { isList } from './values.js';
 
 /** The columns of a rollout file that become batch keys. A file may have others. */
@@ -38,7 +43,7 @@ export type RolloutColumn =
   | 'step';
 
 /** Makes the error about a column's value in the current row. */
-export type MakeError = (code: LossErrorCode, details: Omit<DetailsAtPlace, 'key'>) => LossError;
+export type MakeError = (code: LossErrorCode, details: Omit<LossErrorDetails, 'at' | 'key'>) => LossError;
 
 /** A row's position in a part: its index, the index of its first token, and its number of tokens. */
 export interface Slot {
