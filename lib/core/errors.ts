@@ -1,78 +1,182 @@
-// The one error class of the package, and how names that do not exist are reported.
+// The package's one error class, and helpers that report bad values in one style.
 import { closest, distance } from 'fastest-levenshtein';
 
-/** What went wrong, for programs; the message is for people. */
+/** The kind of failure, for programs; the message is for people. */
 export type LossErrorCode =
-  /** A batch lacks a key that the function reads. */
+  /** The batch lacks a key that the function reads. */
   | 'ERR_MISSING_INPUT'
-  /** An array has another length than its batch's shape asks for. */
+  /** An array's length does not match the batch's shape. */
   | 'ERR_SHAPE_MISMATCH'
-  /** A value of the wrong type or dtype, a detached buffer, values that contradict each other. */
+  /** A value has the wrong type or dtype, its buffer is detached, or values contradict each other. */
   | 'ERR_INVALID_INPUT'
-  /** An option that is unknown, out of its range, or does not go with another. */
+  /** An option is unknown, out of its range, or conflicts with another. */
   | 'ERR_INVALID_OPTION'
   /** A function, backend or device kind that is not registered. */
   | 'ERR_UNKNOWN_NAME'
   /** A device that this machine or this build does not have. */
   | 'ERR_DEVICE_UNAVAILABLE'
-  /** The host's or the device's memory ran out. */
+  /** The host or the device ran out of memory. */
   | 'ERR_OUT_OF_MEMORY'
   /** An AbortSignal ended the call. */
   | 'ERR_ABORTED'
-  /** The native module is not there, or does not load; thrown where the package is imported. */
+  /** The native module is missing or does not load; thrown when the package is imported. */
   | 'ERR_NATIVE_LOAD';
+
+/**
+ * What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent.
+ * `expected` and `hint` may name an option as `{clipRange}`; see {@link LossError.withOptionNames}.
+ */
+export interface LossErrorDetails {
+  /** The place: a class, a call, or a file and its line. */
+  at?: string | undefined;
+  /** The batch key, under the name that the caller used. */
+  key?: string | undefined;
+  /** Position of the bad element in the key's value. */
+  index?: number | undefined;
+  /** The option's name in camelCase. */
+  option?: string | undefined;
+  /** What would have been right. */
+  expected?: string | undefined;
+  /** What was given instead. */
+  received?: string | undefined;
+  /** A likely fix, as a sentence without its full stop. */
+  hint?: string | undefined;
+}
 
 /** Every error that this package throws on purpose. */
 export class LossError extends Error {
   /** 'LossError'. */
   override readonly name = 'LossError';
-  /** What went wrong, for programs. */
+  /** The kind of failure. */
   readonly code: LossErrorCode;
+  /** The batch key at fault, under the name that the caller used. */
+  readonly key: string | undefined;
+  /** Position of the bad element in the key's value. */
+  readonly index: number | undefined;
+  /** The option at fault, in camelCase. */
+  readonly option: string | undefined;
+  /** What would have been right. */
+  readonly expected: string | undefined;
+  /** What was given instead. */
+  readonly received: string | undefined;
+  readonly #details: LossErrorDetails | string;
 
-  /** @param options `cause`: the error behind this one. */
-  constructor(code: LossErrorCode, message: string, options?: ErrorOptions) {
-    super(message, options);
+  /**
+   * @param details what the error is about, or the whole message where no field applies.
+   * @param options `cause`: the error behind this one.
+   */
+  constructor(code: LossErrorCode, details: LossErrorDetails | string, options?: { cause?: unknown }) {
+    super(messageOf(details), options);
     this.code = code;
+    const { key, index, option, expected, received }: LossErrorDetails =
+      typeof details === 'string' ? {} : details;
+    this.key = key;
+    this.index = index;
+    this.option = option;
+    this.expected = expected === undefined ? undefined : nameOptions(expected);
+    this.received = received;
+    this.#details = details;
+  }
+
+  /**
+   * Returns a copy with some details replaced, such as a batch key by the file column that it came from. This error
+   * becomes its cause.
+   */
+  with(details: LossErrorDetails): LossError {
+    const own = typeof this.#details === 'string' ? { expected: this.#details } : this.#details;
+    return new LossError(this.code, { ...own, ...details }, { cause: this });
+  }
+
+  /**
+   * Returns a copy whose message spells every option by `spell`, such as `clipRange` as `--clip-range`. Its fields keep
+   * the camelCase names.
+   */
+  withOptionNames(spell: (option: string) => string): LossError {
+    if (typeof this.#details === 'string') return this;
+    const copy = new LossError(this.code, this.#details, { cause: this });
+    copy.message = messageOf(this.#details, spell);
+    return copy;
   }
 }
 
-/** "…; known are a, b, c. Did you mean b?": how every unknown name is reported. */
+const asIs = (option: string) => option;
+
+function messageOf(details: LossErrorDetails | string, spell = asIs): string {
+  if (typeof details === 'string') return details;
+  const { at, key, index, option, expected, received, hint } = details;
+  const place = key === undefined ? undefined : index === undefined ? key : `${key}[${index}]`;
+  const where = [at, place, option === undefined ? undefined : spell(option)].filter(
+    (part) => part !== undefined,
+  );
+  const what = [
+    expected === undefined ? undefined : `expected ${nameOptions(expected, spell)}`,
+    received === undefined ? undefined : `got ${received}`,
+  ].filter((part) => part !== undefined);
+  const message = [...where, what.join(', ')].join(': ');
+  return hint === undefined ? message : `${message}. ${nameOptions(hint, spell)}`;
+}
+
+function nameOptions(text: string, spell = asIs): string {
+  return text.replace(/\{(\w+)\}/g, (_, option: string) => spell(option));
+}
+
+/**
+ * Returns the error for a name that does not exist, with the known names and the nearest one.
+ * @param what the kind of name, such as 'policy loss'.
+ */
 export function unknownName(
   code: LossErrorCode,
   what: string,
   name: unknown,
   known: readonly string[],
 ): LossError {
-  if (typeof name !== 'string')
-    return new LossError(
-      code,
-      `unknown ${what}: expected one of ${known.join(', ')}, not ${describeValue(name)}`,
-    );
-  // Of what is no name at all, nothing is near, and it would take long to find out.
-  const nearest = known.length > 0 && name.length <= 200 ? closest(name, known as string[]) : undefined;
-  const near = nearest !== undefined && distance(name, nearest) <= Math.max(2, nearest.length / 2);
-  return new LossError(
-    code,
-    `unknown ${what} ${describeValue(name)}; known are ${known.join(', ')}${near ? `. Did you mean '${nearest}'?` : ''}`,
-  );
+  return new LossError(code, {
+    at: `unknown ${what}`,
+    expected: `one of ${known.join(', ')}`,
+    received: describeValue(name),
+    hint: didYouMean(name, known, (nearest) => `'${nearest}'`),
+  });
+}
+
+/** Returns the error for an option that its owner does not have. */
+export function unknownOption(owner: string, name: string, known: readonly string[]): LossError {
+  return new LossError('ERR_INVALID_OPTION', {
+    at: `${owner}: unknown option`,
+    option: name,
+    expected: known.length > 0 ? `one of ${known.map((option) => `{${option}}`).join(', ')}` : 'no options',
+    hint: didYouMean(name, known, (nearest) => `{${nearest}}`),
+  });
+}
+
+function didYouMean(
+  name: unknown,
+  known: readonly string[],
+  show: (nearest: string) => string,
+): string | undefined {
+  // Measuring the distance to a very long string takes long, and nothing would be near.
+  if (typeof name !== 'string' || known.length === 0 || name.length > 200) return undefined;
+  const nearest = closest(name, known as string[]);
+  return distance(name, nearest) <= Math.max(2, nearest.length / 2)
+    ? `Did you mean ${show(nearest)}?`
+    : undefined;
 }
 
 /**
- * Runs what looks at a caller's values. The caller's own code may run there (getters, proxies, iterators), and a value may
- * change from one look to the next: what is thrown then becomes the cause of a LossError.
+ * Runs code that reads a caller's values. The caller's own code may run in it (getters, proxies, iterators), so
+ * whatever it throws becomes the cause of a LossError.
  */
-export function guarded<T>(look: () => T, code: LossErrorCode = 'ERR_INVALID_INPUT'): T {
+export function guarded<T>(read: () => T, code: LossErrorCode = 'ERR_INVALID_INPUT'): T {
   try {
-    return look();
+    return read();
   } catch (error) {
     throw asLossError(error, code);
   }
 }
 
-/** The same of what goes on later. */
-export async function guardedLater<T>(look: () => Promise<T>): Promise<T> {
+/** Asynchronous version of {@link guarded}. */
+export async function guardedAsync<T>(read: () => Promise<T>): Promise<T> {
   try {
-    return await look();
+    return await read();
   } catch (error) {
     throw asLossError(error, 'ERR_INVALID_INPUT');
   }
@@ -80,19 +184,29 @@ export async function guardedLater<T>(look: () => Promise<T>): Promise<T> {
 
 function asLossError(error: unknown, code: LossErrorCode): LossError {
   if (error instanceof LossError) return error;
-  // What the engine says where there is no memory for an array.
-  if (error instanceof RangeError && /allocation failed|Invalid typed array length/.test(error.message))
-    return new LossError('ERR_OUT_OF_MEMORY', error.message, { cause: error });
-  const said = error instanceof Error ? String(error.message) : describeValue(error);
-  return new LossError(code, `an argument could not be read: ${said}`, { cause: error });
+  const reason = error instanceof Error ? String(error.message) : describeValue(error);
+  return new LossError(code, `an argument could not be read: ${reason}`, { cause: error });
 }
 
-/** A value as an error message shows it: its type, and itself where that is short. Never throws. */
+/**
+ * Runs code that allocates an array.
+ * @param what the array's contents, such as 'a gradient of 12 values'.
+ * @throws LossError `ERR_OUT_OF_MEMORY` instead of the engine's RangeError.
+ */
+export function allocate<T>(what: string, make: () => T): T {
+  try {
+    return make();
+  } catch (error) {
+    throw new LossError('ERR_OUT_OF_MEMORY', `not enough memory for ${what}`, { cause: error });
+  }
+}
+
+/** Returns a value as messages show it: its type, and the value itself if it is short. Never throws. */
 export function describeValue(value: unknown): string {
   try {
     return describe(value);
   } catch {
-    return `${typeof value === 'function' ? 'a function' : 'an object'} that cannot be looked at`;
+    return `${typeof value === 'function' ? 'a function' : 'an object'} that cannot be inspected`;
   }
 }
 
