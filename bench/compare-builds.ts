@@ -41,8 +41,8 @@ const only = flags.only === undefined ? undefined : new RegExp(flags.only);
 
 // The package needs a native module too, to say which functions exist. It must be set before lib/ is loaded.
 process.env.POLICY_LOSS_NATIVE ??= resolve(after);
-const { advantageCall, loadCopy, lossCall } = await import('./lib/builds.js');
-const { inHalf, makeInputs, nativeBatch } = await import('./lib/batch.js');
+const { advantageCall, advantageSpec, loadCopy, lossCall } = await import('./lib/builds.js');
+const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch } = await import('./lib/batch.js');
 const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
@@ -88,13 +88,13 @@ function advantageCases(): Case[] {
   const inputs = makeInputs(shape);
   const advantages = new Float32Array(shape[0] * shape[1]);
   return ADVANTAGE_FN.names()
-    .map((name) => ({ id: `advantages ${name}`, definition: ADVANTAGE_FN.create(name).definition }))
+    .map((name) => ({ name, id: `advantages ${name}` }))
     .filter(({ id }) => !only || only.test(id))
-    .map(({ id, definition }) => ({
-      name: id,
-      form: 'forward',
-      prepare: (build) => advantageCall(build, definition.advantage, inputs, definition.inputs, advantages),
-    }));
+    .map(({ name, id }) => {
+      const spec = advantageSpec(name);
+      const batch = nativeAdvantageBatch(inputs, ADVANTAGE_FN.create(name).definition.inputs);
+      return { name: id, form: 'forward', prepare: (build) => advantageCall(build, spec, batch, advantages) };
+    });
 }
 
 /** By how much the second build is certainly slower than the first, as a fraction; negative: not slower. */

@@ -6,8 +6,16 @@ import { copyFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
-import type { NativeAdvantageSpec, NativeBatch, NativeBinding, NativeFunctionSpec } from '../../binding.js';
-import type { Inputs } from './batch.js';
+import type {
+  NativeAdvantageBatch,
+  NativeAdvantageSpec,
+  NativeBatch,
+  NativeBinding,
+  NativeFunctionSpec,
+} from '../../binding.js';
+import { native } from '../../lib/core/native.js';
+import { ADVANTAGE_FN } from '../../lib/index.js';
+import { callFor } from './native-calls.js';
 import type { Gradients } from './works.js';
 
 /** A call whose arguments are prepared. */
@@ -36,48 +44,37 @@ export function lossCall(
   gradients: Gradients,
 ): PreparedCall {
   const fn = build.createFunction(spec);
-  const call = {
-    values: new Float64Array(build.valueNames(fn).length),
-    grad: gradients.grad,
-    gradEntropy: gradients.gradEntropy,
-    mu: undefined,
-    klCoef: undefined,
-    entropyCoef: undefined,
-    abort: undefined,
-  };
+  const call = callFor(gradients, build.valueNames(fn).length);
   return () => build.evaluateSync(fn, batch, call);
 }
 
-/** Prepares an advantage function that reads these inputs (Trinity-RFT's names) and writes into `advantages`. */
+/**
+ * Returns the native spec of an advantage function, which its class keeps to itself: it records what the constructor
+ * passes to the native module.
+ */
+export function advantageSpec(name: string): NativeAdvantageSpec {
+  const { createAdvantage } = native;
+  let recorded: NativeAdvantageSpec | undefined;
+  native.createAdvantage = (spec) => {
+    recorded = spec;
+    return createAdvantage(spec);
+  };
+  try {
+    ADVANTAGE_FN.create(name);
+  } finally {
+    native.createAdvantage = createAdvantage;
+  }
+  return recorded!;
+}
+
+/** Prepares an advantage function on a batch; it writes into `advantages`. */
 export function advantageCall(
   build: NativeBinding,
   spec: NativeAdvantageSpec,
-  inputs: Inputs,
-  reads: readonly string[],
+  batch: NativeAdvantageBatch,
   advantages: Float32Array,
 ): PreparedCall {
   const fn = build.createAdvantage(spec);
-  const [rows, columns] = inputs.shape;
-  const has = (name: string) => reads.includes(name);
-  const batch = {
-    rows,
-    columns,
-    offsets: undefined,
-    data: [
-      has('token_level_rewards') ? inputs.tokenLevelRewards : undefined,
-      has('old_logprob') ? inputs.oldLogprob : undefined,
-      has('teacher_logprob') ? inputs.teacherLogprob : undefined,
-      has('values') ? inputs.values : undefined,
-      undefined,
-    ],
-    dtypes: [0, 0, 0, 0, 0],
-    mask: inputs.actionMask,
-    expert: undefined,
-    rewards: has('rewards') ? inputs.rewards : undefined,
-    baselines: has('reward_baselines') ? inputs.rewardBaselines : undefined,
-    groups: has('group_ids') ? inputs.groupIds : undefined,
-    runs: has('run_ids') ? inputs.runIds : undefined,
-  };
   const call = {
     advantages,
     returns: undefined,
