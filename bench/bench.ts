@@ -27,6 +27,7 @@ import { describeMachine, slug } from './lib/machine.js';
 import { measureMemory, memoryTable } from './lib/memory.js';
 import { drawSpeed } from './lib/picture.js';
 import { find, type Report, save } from './lib/report.js';
+import { summaryTable } from './lib/summary.js';
 import { printer } from './lib/tables.js';
 import {
   dtypesTable,
@@ -86,6 +87,7 @@ try {
 }
 await timeCalls();
 await timeForms();
+print(summaryTable(report));
 report.bars = bars(report);
 print(barsTable(report.bars));
 save(report, results);
