@@ -58,6 +58,7 @@ export type { ComputeOptions, ComputeSyncOptions, Metrics, Result } from './core
 export { KeyMapper } from './core/key-mapper.js';
 export type {
   AggregationOption,
+  AnyOption,
   BooleanOption,
   ChoiceOption,
   LossAggMode,

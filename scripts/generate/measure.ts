@@ -1,6 +1,8 @@
-// Measures how far the engine's float32 is from float64: every function on drawn inputs beside the reference of
-// test/reference, which is float64, shares no code with the engine, and is given what float32 can hold. What scripts/
-// numerics/numerics.ts writes down and test/numerics.test.ts holds the package to.
+// Measures the rounding errors of every function: the engine's float32 results against the float64 reference in
+// test/reference, on the same drawn inputs. scripts/numerics/numerics.ts writes them down, and test/numerics.test.ts checks
+// that they stay within the bounds.
+import type { AdvantageDeclaration } from '../../lib/functions/advantage/advantage-fn.js';
+import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
 import { ADVANTAGE_FN, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { referenceAdvantages } from '../../test/reference/advantage.js';
 import { standsOnEdge } from '../../test/reference/index.js';
@@ -10,51 +12,36 @@ import { type Family, subject } from '../../test/support/subject.js';
 
 const SEED = 20_251;
 
-/** The largest and the mean of many errors, in units in the last place of a float32. */
+/** The largest and the mean of many errors, in units in the last place (ulp) of float32. */
 export interface Errors {
   most: number;
   mean: number;
 }
 
-/** By the range that inputs were drawn from: errors of a token's value, of its gradient, and of sums over many tokens. */
+/** Errors of a token's value, of its gradient, and of sums over many tokens, by the range of the inputs. */
 export type Measured = Record<Range, { value: Errors; grad?: Errors; sum?: Errors }>;
 
 /** One function with one set of arguments. */
 export interface Measurable {
   family: Family | 'advantage';
   name: string;
-  /** Arguments beside the default ones. */
+  /** Arguments that differ from the defaults. */
   args: Record<string, unknown>;
-  /** Measures it on so many tokens of each range. */
+  /** Measures it on that many tokens of each range. */
   measure(tokens: number): Measured;
 }
 
-/** What no error may exceed, in units in the last place; the same on every instruction set. */
+/** The largest error allowed on any instruction set, in ulp. */
 export const BOUNDS: Record<Range, { value: number; grad: number; sum: number }> = {
   near: { value: 8, grad: 8, sum: 1 },
   wide: { value: 12, grad: 24, sum: 4 },
 };
 
-/** near: policies as training has them, a unit apart at most. wide: logprobs anywhere from −25 to 0. */
+/** near: policies at most 1 nat apart, as in training. wide: logprobs anywhere from −25 to 0. */
 export type Range = 'near' | 'wide';
 export const RANGES = ['near', 'wide'] as const;
 
-/** Variants of a function that compute something else; {} is the one with the default arguments. */
-const VARIANTS: Record<string, Record<string, unknown>[]> = {
-  'policy ppo': [{}, { fallback_to_policy_gradient: true }],
-  'policy sapo': [{}, { differentiate_gate: true }],
-  'policy rec': [
-    {},
-    { weight: 'importance_sampling' },
-    { weight: 'advantage' },
-    { regularizer: 'k2', regularizer_coef: 0.1 },
-  ],
-  'policy sft_phi': [{}, { cutoff_prob: 0.5 }],
-  'advantage opmd': [{}, { opmd_baseline: 'logavgexp' }],
-  'advantage rec': [{}, { std_normalize: true }],
-};
-
-/** One unit in the last place of the float32 numbers next to x. */
+/** Returns one unit in the last place of float32 at x. */
 function ulp(x: number): number {
   const size = Math.max(Math.abs(x), 2 ** -126);
   return 2 ** (Math.floor(Math.log2(size)) - 23);
@@ -65,9 +52,9 @@ class Tally {
   #sum = 0;
   #count = 0;
 
-  /** @param term the largest number that the result was made of: what its last place is a part of. */
+  /** @param term the largest term of the result: the error is measured in its units if it exceeds the result. */
   add(actual: number, expected: number, term: number): void {
-    // Where float32 has no larger number than Infinity, that is exact.
+    // Infinity is exact if the expected value overflows float32.
     const exact = actual === Math.fround(expected) && !Number.isFinite(actual);
     const error = exact ? 0 : Math.abs(actual - expected) / ulp(Math.max(Math.abs(expected), term));
     this.#most = Math.max(this.#most, error);
@@ -103,7 +90,7 @@ function drawToken(range: Range, { uniform, normal }: ReturnType<typeof generato
   ) as unknown as Token;
 }
 
-/** A batch of so many tokens, one a row; every other row is an expert's, and a rejected answer. */
+/** Returns a batch of the tokens. Every other row is an expert's row and a rejected answer. */
 function batchOf(tokens: readonly Token[], columns = 1) {
   const column = (key: keyof Token) => tokens.map((token) => token[key]);
   const rows = tokens.length / columns;
@@ -121,14 +108,14 @@ function batchOf(tokens: readonly Token[], columns = 1) {
   };
 }
 
-// The largest terms that cancel in a result, where it is a sum or a difference: the error of such a result is in units of
-// theirs. Of all others it is in units of the result itself.
+// The largest terms that cancel in a function's result. Its error is measured in their units; the error of every other
+// function is measured in units of the result itself.
 const TERMS: Record<string, (token: Token) => { value?: number; grad?: number }> = {
   'policy sft_phi': ({ logprob }) => {
     const p = Math.exp(logprob);
     return { value: Math.abs(logprob) * p, grad: p };
   },
-  // How fast the gate opens is told from 0 down to e^−87; at a ratio of 1 the gradient is the advantage.
+  // The gate's slope may be as small as e^−87, while the gradient at a ratio of 1 is the advantage.
   'policy sapo': ({ advantages }) => ({ grad: Math.abs(advantages) }),
   'policy rec': ({ logprob, advantages }) => ({
     value: Math.abs(advantages * logprob),
@@ -146,12 +133,13 @@ function measureLoss(
   const random = generator(SEED);
   const on = subject(family, name, args);
   const [value, grad, sum] = [new Tally(), new Tally(), new Tally()];
-  // Losses of pairs, and of two kinds of rows.
-  const together = family === 'policy' && ['dpo', 'mix', 'mix_chord'].includes(name) ? 2 : 1;
+  const declaration: Partial<PolicyLossDeclaration> | undefined = FAMILIES[family].get(name).declaration;
+  // Losses on pairs of rows, or on two kinds of rows, need one row of each.
+  const together = declaration?.pairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
   for (let run = 0; run < runs; run++) {
     const tokens = Array.from({ length: together }, () => drawToken(range, random));
     const batch = batchOf(tokens);
-    // On a threshold, either side is right.
+    // Either side of a threshold is right.
     if (standsOnEdge(on.formula, on.args, batch)) continue;
     const expected = on.reference(batch);
     const { loss, grad: gradient } = on.sync(layOut(batch) as Batch);
@@ -179,6 +167,7 @@ function measureLoss(
 
 function measureAdvantage(name: string, args: Record<string, unknown>, range: Range, runs: number) {
   const fn = ADVANTAGE_FN.create(name, args);
+  const whitens = (ADVANTAGE_FN.get(name).declaration as AdvantageDeclaration | undefined)?.whitens === true;
   const value = new Tally();
   for (let run = 0; run < runs / 40; run++) {
     const batch = makeRewarded({
@@ -194,10 +183,10 @@ function measureAdvantage(name: string, args: Record<string, unknown>, range: Ra
     });
     const { advantages } = fn.computeSync(layOut(batch));
     const expected = referenceAdvantages[name]!(args, batch).advantages;
-    // What a mean was taken from all of has its last place there.
+    // Whitened advantages are what remains of sums over the batch, so their unit is that of the largest.
     const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
     const termOf = (i: number) => {
-      if (OF_A_WHOLE.includes(name)) return largest;
+      if (whitens) return largest;
       return name === 'jsd' ? Math.abs(batch.oldLogprob![i]! - batch.teacherLogprob![i]!) : 0;
     };
     for (const [i, advantage] of advantages.entries())
@@ -206,9 +195,6 @@ function measureAdvantage(name: string, args: Record<string, unknown>, range: Ra
   return { value: value.errors! };
 }
 
-// Advantages in units of the largest of their batch, as they are what is left of sums over rows and batches.
-const OF_A_WHOLE: readonly string[] = ['ppo', 'reinforceplusplus'];
-
 const FAMILIES = {
   policy: POLICY_LOSS_FN,
   kl: KL_FN,
@@ -216,16 +202,16 @@ const FAMILIES = {
   advantage: ADVANTAGE_FN,
 } as const;
 
-/** Every function of the registries, and variants of some. */
+/** Lists every function of the registries with its default arguments and its declared variants. */
 export function* everyFunction(): Generator<Measurable> {
   for (const [family, registry] of Object.entries(FAMILIES) as [
     Measurable['family'],
     typeof POLICY_LOSS_FN,
   ][])
     for (const name of registry.names())
-      for (const variant of VARIANTS[`${family} ${name}`] ?? [{}]) {
+      for (const variant of [{}, ...(registry.get(name).declaration?.numerics.variants ?? [])]) {
         const args: Record<string, unknown> = { ...registry.get(name).defaultArgs(), ...variant };
-        // Coefficients of 1: entropy's default of 0 leaves nothing to measure.
+        // Coefficients of 1, because entropy's default of 0 would leave nothing to measure.
         if (family === 'entropy') args.entropy_coef = 1;
         if (family === 'kl') args.kl_coef = 1;
         const inRange = (range: Range, tokens: number) =>
