@@ -54,8 +54,8 @@ for (const family of ['policy', 'kl', 'entropy'] as const) {
       });
 
       it(`${name}: a packed row of 70,000 tokens among short ones`, () => {
-        const rowLengths = [3, 17, 70_000, 1, 250, 64];
-        large(family, name, args, { packed: true, rowLengths, rows: 6, columns: 70_000 });
+        const rowLengths = [17, 70_000, 1, 250];
+        large(family, name, args, { packed: true, rowLengths, rows: 4, columns: 70_000 });
       });
     }
   });

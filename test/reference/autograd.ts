@@ -20,7 +20,7 @@ export class Tape {
   }
 
   leaf(value: ArrayLike<number>): Variable {
-    return new Variable(this, Float64Array.from(value));
+    return new Variable(this, new Float64Array(value));
   }
 
   step(backward: () => void): void {
@@ -45,7 +45,7 @@ export type Operand = Variable | number;
 export class Variable {
   readonly tape: Tape;
   readonly value: Float64Array;
-  readonly grad: Float64Array;
+  #grad: Float64Array | undefined;
   /**
    * Of sums and what is made of them: Σ|terms|, carried on to first order. It says what float32 terms can be held to,
    * as terms that cancel leave their rounding behind however small the sum.
@@ -55,7 +55,12 @@ export class Variable {
   constructor(tape: Tape, value: Float64Array) {
     this.tape = tape;
     this.value = value;
-    this.grad = new Float64Array(value.length);
+  }
+
+  /** The derivative of the output by each element; 0 until `Tape.backward` has run. */
+  get grad(): Float64Array {
+    this.#grad ??= new Float64Array(this.value.length);
+    return this.#grad;
   }
 
   get magnitudes(): Float64Array {
@@ -165,7 +170,7 @@ export class Variable {
 
   /** 1 where the test holds and 0 elsewhere; no gradient. */
   test(holds: (x: number, i: number) => boolean): Variable {
-    const flags = Float64Array.from(this.value, (x, i) => (holds(x, i) ? 1 : 0));
+    const flags = this.value.map((x, i) => (holds(x, i) ? 1 : 0));
     for (const flag of flags) this.tape.branches.push(flag);
     return new Variable(this.tape, flags);
   }
@@ -195,19 +200,19 @@ export class Variable {
       out.magnitude[groupOf[i]!]! += magnitudes[i]!;
     }
     this.tape.step(() => {
-      for (let i = 0; i < this.length; i++) this.grad[i]! += out.grad[groupOf[i]!]!;
+      const [grad, above] = [this.grad, out.grad];
+      for (let i = 0; i < grad.length; i++) grad[i]! += above[groupOf[i]!]!;
     });
     return out;
   }
 
   /** Element index[i] of this at i. */
   gather(index: ArrayLike<number>): Variable {
-    const out = new Variable(
-      this.tape,
-      Float64Array.from(index, (from) => this.value[from]!),
-    );
+    const out = new Variable(this.tape, new Float64Array(index.length));
+    for (let i = 0; i < index.length; i++) out.value[i] = this.value[index[i]!]!;
     this.tape.step(() => {
-      for (let i = 0; i < out.length; i++) this.grad[index[i]!]! += out.grad[i]!;
+      const [grad, above] = [this.grad, out.grad];
+      for (let i = 0; i < above.length; i++) grad[index[i]!]! += above[i]!;
     });
     return out;
   }
@@ -223,9 +228,8 @@ export class Variable {
       );
     }
     this.tape.step(() => {
-      for (let i = 0; i < out.length; i++) {
-        if (out.grad[i]) this.grad[i]! += out.grad[i]! * df(this.value[i]!, out.value[i]!);
-      }
+      const [grad, above, x, y] = [this.grad, out.grad, this.value, out.value];
+      for (let i = 0; i < above.length; i++) if (above[i]) grad[i]! += above[i]! * df(x[i]!, y[i]!);
     });
     return out;
   }
@@ -241,24 +245,28 @@ export class Variable {
     const length = this.length === 1 ? that.length : this.length;
     if (that.length !== length && that.length !== 1)
       throw new Error(`${this.length} against ${that.length} elements`);
-    const at = (of: Variable, i: number) => (of.length === 1 ? 0 : i);
+    // The step from one element to the next: 0 repeats an operand of one element.
+    const [stepX, stepY] = [this.length === 1 ? 0 : 1, that.length === 1 ? 0 : 1];
+    const [xs, ys] = [this.value, that.value];
     const out = new Variable(this.tape, new Float64Array(length));
-    for (let i = 0; i < length; i++) out.value[i] = f(this.value[at(this, i)]!, that.value[at(that, i)]!, i);
+    for (let i = 0; i < length; i++) out.value[i] = f(xs[i * stepX]!, ys[i * stepY]!, i);
     if (this.magnitude || that.magnitude) {
       const [mine, theirs] = [this.magnitudes, that.magnitudes];
       out.magnitude = out.value.map((_, i) => {
-        const [x, y] = [this.value[at(this, i)]!, that.value[at(that, i)]!];
-        return Math.abs(dx(x, y, i)) * mine[at(this, i)]! + Math.abs(dy(x, y, i)) * theirs[at(that, i)]!;
+        const [x, y] = [xs[i * stepX]!, ys[i * stepY]!];
+        return Math.abs(dx(x, y, i)) * mine[i * stepX]! + Math.abs(dy(x, y, i)) * theirs[i * stepY]!;
       });
     }
     this.tape.step(() => {
+      const [above, gradX, gradY] = [out.grad, this.grad, that.grad];
       for (let i = 0; i < length; i++) {
-        const g = out.grad[i]!;
+        const g = above[i]!;
         if (g === 0) continue; // A branch not taken stays out even where its derivative is infinite.
-        const [x, y] = [this.value[at(this, i)]!, that.value[at(that, i)]!];
-        const [gx, gy] = [dx(x, y, i), dy(x, y, i)];
-        if (gx) this.grad[at(this, i)]! += g * gx;
-        if (gy) that.grad[at(that, i)]! += g * gy;
+        const x = xs[i * stepX]!;
+        const y = ys[i * stepY]!;
+        const [byX, byY] = [dx(x, y, i), dy(x, y, i)];
+        if (byX) gradX[i * stepX]! += g * byX;
+        if (byY) gradY[i * stepY]! += g * byY;
       }
     });
     return out;

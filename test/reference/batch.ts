@@ -58,7 +58,9 @@ export class Tokens {
     this.rows = rows ?? Array.from({ length: batch.rows }, (_, b) => b);
     this.#leaves = leaves;
     this.rows.forEach((b, row) => {
-      for (const at of rowPositions(batch, b)) {
+      const first = b * batch.columns;
+      const end = first + (batch.rowLengths?.[b] ?? batch.columns);
+      for (let at = first; at < end; at++) {
         if (!batch.actionMask[at]) continue;
         this.index.push(at);
         this.rowOf.push(row);

@@ -116,10 +116,11 @@ export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch
   const { logprob, oldLogprob, refLogprob } = batch;
   if (!logprob) return false;
   const branches = (sign: (i: number) => number) => {
-    const moved = Float64Array.from(logprob, (lp, i) => {
-      const d = lp - ((oldLogprob ?? refLogprob)?.[i] ?? 0);
-      return d === 0 ? lp : lp + sign(i) * 1e-6 * (1 + Math.abs(d));
-    });
+    const moved = new Float64Array(logprob);
+    for (let i = 0; i < moved.length; i++) {
+      const d = moved[i]! - ((oldLogprob ?? refLogprob)?.[i] ?? 0);
+      if (d !== 0) moved[i]! += sign(i) * 1e-6 * (1 + Math.abs(d));
+    }
     const x = new Tokens(new Tape(), { ...batch, logprob: moved });
     formula(x, args);
     return x.tape.branches;

@@ -90,13 +90,11 @@ export function packedBatch(batch: ReferenceBatch): Batch & Record<string, unkno
   return { cuSeqlens, ...typedColumns(batch, (column) => pack(batch, column)) };
 }
 
-function typedColumns(batch: ReferenceBatch, layout: (column: number[]) => number[]) {
-  const columns: Record<string, unknown> = {
-    actionMask: Uint8Array.from(layout(Array.from(batch.actionMask))),
-  };
+function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>) => ArrayLike<number>) {
+  const columns: Record<string, unknown> = { actionMask: new Uint8Array(layout(batch.actionMask)) };
   for (const name of FLOAT_COLUMNS) {
     const column = batch[name];
-    if (column) columns[name] = Float32Array.from(layout(Array.from(column)));
+    if (column) columns[name] = new Float32Array(layout(column));
   }
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
   if (batch.step) columns.step = Array.from(batch.step);
@@ -105,8 +103,13 @@ function typedColumns(batch: ReferenceBatch, layout: (column: number[]) => numbe
 
 const rowLength = (batch: ReferenceBatch, b: number) => batch.rowLengths?.[b] ?? batch.columns;
 
-function pack(batch: ReferenceBatch, column: number[]): number[] {
-  return column.filter((_, i) => i % batch.columns < rowLength(batch, Math.floor(i / batch.columns)));
+function pack(batch: ReferenceBatch, column: ArrayLike<number>): number[] {
+  const packed: number[] = [];
+  for (let b = 0; b < batch.rows; b++) {
+    const first = b * batch.columns;
+    for (let t = 0; t < rowLength(batch, b); t++) packed.push(column[first + t]!);
+  }
+  return packed;
 }
 
 /** A packed result laid out as B×T again, 0 where a row has no token. */
