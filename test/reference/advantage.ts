@@ -50,7 +50,7 @@ const sampleStd = (values: readonly number[]) => Math.sqrt(squares(values) / (va
 const populationStd = (values: readonly number[]) => Math.sqrt(squares(values) / values.length);
 
 export function unmaskedPositions(batch: RewardedBatch, b: number): number[] {
-  return Array.from(rowPositions(batch, b)).filter((at) => batch.actionMask[at]);
+  return rowPositions(batch, b).filter((at) => batch.actionMask[at]);
 }
 
 /** token_level_rewards, or each row's reward on its last unmasked token. */
@@ -127,7 +127,7 @@ const ppo: Advantage = (args, batch) => {
   for (const b of rowsOf(batch)) {
     let next = 0;
     let nextValue = 0;
-    for (const at of Array.from(rowPositions(batch, b)).reverse()) {
+    for (const at of rowPositions(batch, b).reverse()) {
       next = rewards[at]! + gamma * nextValue - values[at]! + gamma * lambda * next;
       nextValue = values[at]!;
       advantages[at] = next;
@@ -142,7 +142,7 @@ function rewardToGo(batch: RewardedBatch, rewards: Float64Array, gamma: number):
   const out = zeros(batch);
   for (const b of rowsOf(batch)) {
     let next = 0;
-    for (const at of Array.from(rowPositions(batch, b)).reverse()) {
+    for (const at of rowPositions(batch, b).reverse()) {
       next = rewards[at]! + gamma * next;
       out[at] = next;
     }
@@ -183,7 +183,7 @@ function scored(
 
 const rloo: Advantage = (_args, batch) => {
   const rewards = tokenRewards(batch);
-  const perRow = rowsOf(batch).map((b) => sum(Array.from(rowPositions(batch, b), (at) => rewards[at]!)));
+  const perRow = rowsOf(batch).map((b) => sum(rowPositions(batch, b).map((at) => rewards[at]!)));
   const scores: number[] = [];
   for (const rows of groupsOf(batch)) {
     for (const b of rows) {

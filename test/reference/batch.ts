@@ -58,9 +58,7 @@ export class Tokens {
     this.rows = rows ?? Array.from({ length: batch.rows }, (_, b) => b);
     this.#leaves = leaves;
     this.rows.forEach((b, row) => {
-      const first = b * batch.columns;
-      const end = first + (batch.rowLengths?.[b] ?? batch.columns);
-      for (let at = first; at < end; at++) {
+      for (const at of rowPositions(batch, b)) {
         if (!batch.actionMask[at]) continue;
         this.index.push(at);
         this.rowOf.push(row);
@@ -141,10 +139,12 @@ export class Tokens {
   }
 }
 
-/** Places of the tokens that row b has, masked or not. */
-export function* rowPositions(batch: ReferenceBatch, b: number): Generator<number> {
+/** Returns the positions of row b's tokens in a B×T column, masked tokens included. */
+export function rowPositions(batch: ReferenceBatch, b: number): number[] {
   const length = batch.rowLengths?.[b] ?? batch.columns;
-  for (let t = 0; t < length; t++) yield b * batch.columns + t;
+  const positions = new Array<number>(length);
+  for (let t = 0; t < length; t++) positions[t] = b * batch.columns + t;
+  return positions;
 }
 
 /** Rows of the batch that are an expert's, or that are not. */
