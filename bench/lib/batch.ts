@@ -1,7 +1,8 @@
 // The inputs that everybody is timed on: drawn from a fixed sequence, so that every run has the same work, and views of
 // them as native calls take them.
 import type { NativeBatch } from '../../binding.js';
-import { type Batch, type ColumnName, HostReader } from '../../lib/core/batch.js';
+import type { Batch } from '../../lib/core/batch.js';
+import { BatchReader, type ColumnName, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
 import type { HalfColumn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
@@ -153,5 +154,6 @@ const TRINITY = KeyMapper.get('verl');
 
 /** A batch as native calls take it, with these columns of it and no others. */
 export function nativeBatch(batch: Batch, columns: readonly ColumnName[], expertMask: boolean): NativeBatch {
-  return new HostReader(TRINITY, { columns, expertMask }).read(batch).native;
+  const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
+  return new BatchReader(TRINITY, { inputs: [...columns, ...masks] }).readHost(batch).native;
 }

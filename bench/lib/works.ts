@@ -1,7 +1,7 @@
 // What is timed: every function of the package's registries and GRPO's whole objective, each as this package computes it
 // and as the traffic floor is told of it.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { ColumnName } from '../../lib/core/batch.js';
+import type { ColumnName } from '../../lib/core/batch-reader.js';
 import { ALGORITHM_TYPE, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 
 /** Arrays that gradients go to. */
@@ -66,9 +66,7 @@ function kl(name: string): Work {
     args: {},
     wrt: ['logprob'],
     computes: term !== undefined,
-    columns: term
-      ? ['logprob', 'ref_logprob', ...(fn.takesOldLogprob ? (['old_logprob'] as const) : [])]
-      : [],
+    columns: term ? ['logprob', 'ref_logprob', ...(fn.usesOldLogprob ? (['old_logprob'] as const) : [])] : [],
     expertMask: false,
     spec: term ? { kl: term } : {},
     compute: (batch, gradients) => fn.calculateKlLoss(batch, gradients),

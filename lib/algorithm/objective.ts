@@ -1,16 +1,15 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss of a batch, in one pass over it.
 import type { NativeFunctionSpec } from '../../binding.js';
+import { type Batch, find } from '../core/batch.js';
 import {
-  type Batch,
+  BatchReader,
   type ColumnName,
-  find,
-  keysOf,
-  type Layout,
-  missing,
-  readLayout,
-  readMask,
-} from '../core/batch.js';
-import { BatchReader } from '../core/batch-reader.js';
+  type Conversions,
+  findInput,
+  type InputName,
+  missingInput,
+} from '../core/batch-reader.js';
+import { readMask, readRowNumbers } from '../core/columns.js';
 import type { Counts } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { guarded, guardedAsync, LossError } from '../core/errors.js';
@@ -29,8 +28,8 @@ import {
   type Result,
 } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';
+import { type Layout, readLayout } from '../core/layout.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
-import { readRowNumbers } from '../functions/advantage/advantage-batch.js';
 import type {
   AdvantageComputeOptions,
   AdvantageComputeSyncOptions,
@@ -130,8 +129,8 @@ export class Objective {
         `advantage_fn: expected one that drops no rows, as dpo's are pairs, not ${config.advantage_fn} with a threshold`,
       );
     this.#mapper = KeyMapper.get(backend);
-    this.#finder = new BatchReader(this.#mapper, { columns: [] });
-    this.#counter = new BatchReader(this.#mapper, { columns: [], expertMask: this.#tellsExperts(true) });
+    this.#finder = new BatchReader(this.#mapper, { inputs: ['action_mask'] });
+    this.#counter = new BatchReader(this.#mapper, { inputs: this.#masks(true) });
   }
 
   /**
@@ -144,7 +143,9 @@ export class Objective {
     return guardedAsync(async () => {
       const options = given ?? {};
       const lacks = this.#lacksAdvantages(batch);
-      return this.#computeWith(batch, options, lacks ? await this.#advantages(batch, options) : undefined);
+      const conversions: Conversions = new Map();
+      const found = lacks ? await this.#advantages(batch, options, conversions) : undefined;
+      return this.#computeWith(batch, options, found, conversions);
     });
   }
 
@@ -154,9 +155,12 @@ export class Objective {
   }
 
   #computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ObjectiveResult {
-    const found = this.#lacksAdvantages(batch) ? this.#advantagesSync(batch, options) : undefined;
+    const conversions: Conversions = new Map();
+    const found = this.#lacksAdvantages(batch)
+      ? this.#advantagesSync(batch, options, conversions)
+      : undefined;
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, undefined, found?.computed);
+    const input = evaluator.read(batch, undefined, found?.computed, conversions);
     const gradients = this.#gradients(input.layout, options, batch);
     const result = evaluator.evaluateSync<Metrics>(
       input,
@@ -221,8 +225,10 @@ export class Objective {
     return this.advantageFn?.definition.inputs.includes('token_level_rewards') ?? false;
   }
 
-  #tellsExperts(withEntropy: boolean): boolean {
-    return this.policyLossFn.reads.expertMask || (withEntropy && this.entropyLossFn.rows === 'usual');
+  #masks(withEntropy: boolean): InputName[] {
+    const separatesExperts =
+      this.policyLossFn.reads.expertMask || (withEntropy && this.entropyLossFn.rows === 'usual');
+    return separatesExperts ? ['action_mask', 'expert_mask'] : ['action_mask'];
   }
 
   #lacksAdvantages(batch: Batch | DeviceBatch): boolean {
@@ -237,9 +243,10 @@ export class Objective {
     batch: Batch | DeviceBatch,
     options: ObjectiveComputeOptions,
     found: FoundAdvantages | undefined,
+    conversions?: Conversions,
   ): Promise<ObjectiveResult> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, options.device, found?.computed);
+    const input = evaluator.read(batch, options.device, found?.computed, conversions);
     const gradients = this.#gradients(input.layout, options, batch);
     const result = await evaluator.evaluate<Metrics>(
       input,
@@ -252,26 +259,48 @@ export class Objective {
     return toResult(result, gradients, input.layout, found);
   }
 
-  async #advantages(batch: Batch | DeviceBatch, options: AdvantageComputeOptions): Promise<FoundAdvantages> {
+  async #advantages(
+    batch: Batch | DeviceBatch,
+    options: AdvantageComputeOptions,
+    conversions?: Conversions,
+  ): Promise<FoundAdvantages> {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
-    const { computed, metrics } = await this.#advantagesOnHost(batch, options);
+    const { computed, metrics } = await this.#advantagesOnHost(batch, options, conversions);
     return { computed, metrics: () => metrics };
   }
 
-  async #advantagesOnHost(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages> {
+  async #advantagesOnHost(
+    batch: Batch,
+    options: AdvantageComputeOptions,
+    conversions?: Conversions,
+  ): Promise<MadeAdvantages> {
     const penalised = await this.penalised(batch);
-    const { looksUnderMask } = this.policyLossFn;
-    const made = await this.advantageFn!.computeFor(penalised.batch, ofAdvantages(options), looksUnderMask);
+    const { readsMaskedAdvantages } = this.policyLossFn;
+    const made = await this.advantageFn!.computeFor(
+      penalised.batch,
+      ofAdvantages(options),
+      readsMaskedAdvantages,
+      conversions,
+    );
     return { ...made, metrics: { ...made.metrics, ...penalised.metrics } };
   }
 
-  #advantagesSync(batch: Batch | DeviceBatch, options: AdvantageComputeSyncOptions): FoundAdvantages {
+  #advantagesSync(
+    batch: Batch | DeviceBatch,
+    options: AdvantageComputeSyncOptions,
+    conversions?: Conversions,
+  ): FoundAdvantages {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
     const penalised: Penalised = this.#penalises
       ? penalisedBy(this.klPenaltyFn.applyKlPenaltyToRewardSync(this.#withScores(batch)), batch)
       : { batch, metrics: {} };
-    const { looksUnderMask } = this.policyLossFn;
-    const made = this.advantageFn!.computeForSync(penalised.batch, ofAdvantages(options), looksUnderMask);
+    const { readsMaskedAdvantages } = this.policyLossFn;
+    const made = this.advantageFn!.computeForSync(
+      penalised.batch,
+      ofAdvantages(options),
+      readsMaskedAdvantages,
+      conversions,
+    );
     return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
   }
 
@@ -287,11 +316,10 @@ export class Objective {
 
   // The scores that a penalty is taken from: as given, else each row's reward on its last unmasked token.
   #withScores(batch: Batch): Batch {
-    if (find(batch, keysOf(this.#mapper, 'token_level_scores'))) return batch;
-    const rewards = find(batch, keysOf(this.#mapper, 'rewards'));
-    const mask = find(batch, keysOf(this.#mapper, 'action_mask'));
-    if (!rewards) throw missing(keysOf(this.#mapper, 'token_level_scores'), 'a score per token, or rewards');
-    if (!mask) throw missing(keysOf(this.#mapper, 'action_mask'), 'a mask per token');
+    if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
+    const rewards = find(batch, this.#mapper.keys('rewards'));
+    if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
+    const mask = findInput(batch, this.#mapper, 'action_mask');
     const layout = readLayout(batch, mask.value);
     const masks = readMask(mask.key, mask.value, layout, 'token');
     const perRow = readRowNumbers(rewards.key, rewards.value, layout.rows);
@@ -330,11 +358,10 @@ export class Objective {
     const columns = new Set<ColumnName>(this.policyLossFn.reads.columns);
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
-    if (kl && this.klLossFn.takesOldLogprob && kl.name !== 'k3') columns.add('old_logprob');
+    if (kl && this.klLossFn.usesOldLogprob && kl.name !== 'k3') columns.add('old_logprob');
     if (entropy) columns.add('entropy');
     const reader = new BatchReader(this.#mapper, {
-      columns: [...columns],
-      expertMask: this.#tellsExperts(entropy !== undefined),
+      inputs: [...columns, ...this.#masks(entropy !== undefined)],
       perToken: ['logprob', 'entropy'],
     });
     const spec: NativeFunctionSpec = { policyLoss: this.policyLossFn.policyLoss };

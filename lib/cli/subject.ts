@@ -205,7 +205,7 @@ export function objectiveSubject(
     compute: (batch, computed, options) =>
       objective.computeWith(
         batch,
-        computed?.perRow && policyLossFn.looksUnderMask
+        computed?.perRow && policyLossFn.readsMaskedAdvantages
           ? { ...computed, column: perToken(batch, computed), perRow: false }
           : computed,
         options,

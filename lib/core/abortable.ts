@@ -1,13 +1,20 @@
-// Native work under an AbortSignal, and native errors as the package's own.
+// Runs native work under an AbortSignal, and converts native errors to LossError.
 import { describeValue, LossError, type LossErrorCode } from './errors.js';
 
-/** Starts native work that an AbortSignal can end; it gives -1 where it was. */
+/**
+ * Starts native work that an AbortSignal can end.
+ * @param start gets a flag that native code watches, and resolves to -1 if the work was ended.
+ */
 export async function abortable<T>(
   signal: AbortSignal | undefined,
   start: (flag: Int32Array | undefined) => Promise<T>,
 ): Promise<Exclude<T, -1>> {
   if (signal !== undefined && !(signal instanceof AbortSignal))
-    throw new LossError('ERR_INVALID_INPUT', `signal: expected an AbortSignal, not ${describeValue(signal)}`);
+    throw new LossError('ERR_INVALID_INPUT', {
+      option: 'signal',
+      expected: 'an AbortSignal',
+      received: describeValue(signal),
+    });
   const aborted = () => new LossError('ERR_ABORTED', 'the call was aborted', { cause: signal?.reason });
   if (signal?.aborted) throw aborted();
   const watch = signal && Watch.of(signal);
@@ -23,7 +30,7 @@ export async function abortable<T>(
   }
 }
 
-// The calls that one signal ends. They share a listener, as Node takes more than ten on one signal for a leak.
+// The calls that one signal can end. They share a listener, because Node reports more than ten on one signal as a leak.
 class Watch {
   static readonly #watches = new WeakMap<AbortSignal, Watch>();
   readonly #signal: AbortSignal;
@@ -45,7 +52,7 @@ class Watch {
     return watch;
   }
 
-  /** A flag that native code looks at: not 0 once the signal has aborted. */
+  /** Adds a flag for native code: it becomes non-zero when the signal aborts. */
   add(): Int32Array {
     if (this.#flags.size === 0) this.#signal.addEventListener('abort', this.#abort, { once: true });
     const flag = new Int32Array(1);
@@ -64,11 +71,11 @@ const NATIVE_CODES: readonly unknown[] = [
   'ERR_DEVICE_UNAVAILABLE',
 ] satisfies LossErrorCode[];
 
-/** An error of the native module as a LossError, where it is one for the caller. */
+/** Converts an error of the native module to a LossError if the caller caused it; returns other errors unchanged. */
 export function fromNative(error: unknown): unknown {
-  // Native code looks at every array once more, and finds those that have changed since.
+  // Native code checks every array again and finds those that have changed since lib/ checked them.
   if (error instanceof TypeError)
-    return new LossError('ERR_INVALID_INPUT', `an array changed while it was read: ${error.message}`, {
+    return new LossError('ERR_INVALID_INPUT', `an array changed while it was being read: ${error.message}`, {
       cause: error,
     });
   const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;

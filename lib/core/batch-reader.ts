@@ -1,67 +1,315 @@
-// What a function reads of a batch, wherever the batch lies.
-import type { NativeBatch, NativeResident } from '../../binding.js';
+// Reads batches for native calls: finds each input under one of its names, checks it and converts it if necessary.
+import type { NativeAdvantageBatch, NativeBatch, NativeResident } from '../../binding.js';
+import { type Batch, find } from './batch.js';
 import {
-  type Batch,
-  type ColumnName,
-  find,
-  HostReader,
-  keysOf,
-  type Layout,
-  missing,
-  type Reads,
-} from './batch.js';
+  type NativeColumn,
+  readFloat32,
+  readFloats,
+  readMask,
+  readRowIds,
+  readRowNumbers,
+} from './columns.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch } from './device-batch.js';
+import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
+import { type Layout, readLayout } from './layout.js';
+
+/** The float columns that losses read, in the order of NativeColumns. */
+export const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
+/** A float column that losses read, by Trinity's name. */
+export type ColumnName = (typeof COLUMNS)[number];
+
+/** The float columns that advantage functions read, in the order of NativeAdvantageColumns. */
+export const ADVANTAGE_COLUMNS = ['token_level_rewards', 'old_logprob', 'teacher_logprob', 'values'] as const;
+
+// What each input holds, for the error that misses it.
+const EXPECTED = {
+  logprob: 'a log-probability per token',
+  old_logprob: 'a log-probability per token',
+  ref_logprob: 'a log-probability per token',
+  teacher_logprob: 'a log-probability per token',
+  advantages: 'an advantage per token, or per row',
+  entropy: 'an entropy per token',
+  token_level_rewards: 'a reward per token, or rewards with one per row',
+  token_level_scores: 'a score per token',
+  values: "a critic's value per token",
+  action_mask: 'a mask per token',
+  expert_mask: 'a mask per row',
+  rewards: 'a reward per row',
+  reward_baselines: 'a reward per row',
+  group_ids: 'an id per row, equal within a group',
+  run_ids: 'an id per row, equal within a run',
+  step: "the trainer's step, one number or one per row",
+} as const;
+
+/** Any input that a batch may have, by Trinity's name. */
+export type InputName = keyof typeof EXPECTED;
+
+/** An input that advantage functions read in addition to the mask. */
+export type AdvantageInput =
+  | (typeof ADVANTAGE_COLUMNS)[number]
+  | 'rewards'
+  | 'reward_baselines'
+  | 'group_ids'
+  | 'run_ids';
+
+/** What a function reads of a batch, under Trinity's names. */
+export interface Reads {
+  /** Inputs that must be present, in the order of the checks. The first may give the layout by its nested arrays. */
+  inputs: readonly InputName[];
+  /** Inputs that are read if present. */
+  optional?: readonly InputName[];
+  /** Columns that need all B×T values, as gradients are taken with respect to them; logprob by default. */
+  perToken?: readonly InputName[];
+  /** The order of the native columns: COLUMNS, or ADVANTAGE_COLUMNS; 'loss' by default. */
+  order?: 'loss' | 'advantage';
+}
 
 /** A batch as native calls take it. */
 export interface Input {
   native: NativeBatch | NativeResident;
   layout: Layout;
-  /** The CUDA device that a host batch is to be computed on; undefined: the CPU, or where the batch lies. */
+  /** The CUDA device that a host batch is to be computed on; undefined: the CPU, or the device that holds the batch. */
   device: number | undefined;
 }
 
-/** Reads batches of the host and of devices. */
-export class BatchReader {
-  /** Whether it tells the experts' rows from the others. */
-  readonly tellsExperts: boolean;
-  readonly #mapper: KeyMapper;
-  readonly #host: HostReader;
-  readonly #needed: readonly string[];
+/** Inputs of one batch that are already converted: readers that share it convert each input once. */
+export type Conversions = Map<InputName, NativeColumn | Uint8Array | Float64Array | Int32Array>;
 
-  constructor(mapper: KeyMapper, reads: Reads) {
-    this.tellsExperts = reads.expertMask === true;
+interface ReaderEntry {
+  name: InputName;
+  keys: readonly string[];
+  optional: boolean;
+  mayBePerRow: boolean;
+  /** Position among the native columns; -1 if the input is not a float column. */
+  slot: number;
+}
+
+/** Reads host batches and device batches for one function. */
+export class BatchReader {
+  /** Whether it separates experts' rows from the policy's own. */
+  readonly separatesExperts: boolean;
+  readonly #mapper: KeyMapper;
+  readonly #entries: readonly ReaderEntry[];
+  readonly #needed: readonly InputName[];
+  readonly #forAdvantage: boolean;
+
+  constructor(mapper: KeyMapper, { inputs, optional = [], perToken = ['logprob'], order = 'loss' }: Reads) {
+    const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
+    this.separatesExperts = inputs.includes('expert_mask');
     this.#mapper = mapper;
-    this.#host = new HostReader(mapper, reads);
-    this.#needed = [
-      ...reads.columns,
-      ...(reads.mask === false ? [] : ['action_mask']),
-      ...(reads.expertMask ? ['expert_mask'] : []),
-    ];
+    this.#forAdvantage = order === 'advantage';
+    this.#needed = inputs;
+    this.#entries = [...inputs, ...optional].map((name) => ({
+      name,
+      keys: mapper.keys(name),
+      optional: optional.includes(name),
+      mayBePerRow: order === 'loss' && !perToken.includes(name),
+      slot: slots.indexOf(name),
+    }));
   }
 
-  /** Whether a batch has an optional column. */
-  has(batch: Batch | DeviceBatch, name: ColumnName): boolean {
+  /** Returns whether a batch has an input, whether or not this reader reads it. */
+  has(batch: Batch | DeviceBatch, name: InputName): boolean {
     if (batch instanceof DeviceBatch) return batch.has(name);
-    return (
-      batch !== null && typeof batch === 'object' && find(batch, keysOf(this.#mapper, name)) !== undefined
-    );
+    return batch !== null && typeof batch === 'object' && find(batch, this.#mapper.keys(name)) !== undefined;
   }
 
   /**
+   * Reads a batch.
    * @param device the `device` option of the call.
-   * @throws LossError naming the key, what was expected and what came.
+   * @param conversions what other readers of the same batch have converted.
+   * @throws LossError naming the key, the expected value and the given one.
    */
-  read(batch: Batch | DeviceBatch, device?: string): Input {
-    if (!(batch instanceof DeviceBatch)) {
-      const { native, layout } = this.#host.read(batch);
-      return { native, layout, device: cudaIndex(device) };
-    }
+  read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Input {
+    if (batch instanceof DeviceBatch) return this.#readResident(batch, device);
+    const { native, layout } = this.readHost(batch, conversions);
+    return { native, layout, device: cudaIndex(device) };
+  }
+
+  #readResident(batch: DeviceBatch, device: string | undefined): Input {
     const { native, layout } = batch.resident(device);
     for (const name of this.#needed)
-      if (!batch.has(name))
-        throw missing(keysOf(this.#mapper, name), `it to have been uploaded to ${batch.device}`);
+      if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
+        throw missingInput(this.#mapper, name, `it among the columns uploaded to ${batch.device}`);
     return { native, layout, device: undefined };
   }
+
+  /**
+   * Reads a batch of the host.
+   * @throws LossError
+   */
+  readHost(batch: Batch, conversions?: Conversions): { native: NativeBatch; layout: Layout } {
+    if (batch === null || typeof batch !== 'object')
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'batch',
+        expected: 'an object',
+        received: describeValue(batch),
+      });
+    const [first] = this.#entries;
+    const layout = readLayout(batch, first && find(batch, first.keys)?.value);
+    const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
+    for (const entry of this.#entries) {
+      const found = find(batch, entry.keys);
+      if (found) {
+        read(native, entry, found.key, found.value, layout, conversions);
+        continue;
+      }
+      if (entry.optional) continue;
+      const rewards =
+        entry.name === 'token_level_rewards' ? find(batch, this.#mapper.keys('rewards')) : undefined;
+      if (!rewards) throw missingInput(this.#mapper, entry.name);
+      (native as NativeAdvantageBatch).rewards = readRowNumbers(rewards.key, rewards.value, layout.rows);
+    }
+    return { native, layout };
+  }
+}
+
+function emptyBatch(layout: Layout): NativeBatch {
+  return {
+    rows: layout.rows,
+    columns: layout.columns,
+    offsets: layout.offsets,
+    data: [undefined, undefined, undefined, undefined, undefined],
+    dtypes: [0, 0, 0, 0, 0],
+    mask: undefined,
+    expert: undefined,
+  };
+}
+
+function emptyAdvantageBatch(layout: Layout): NativeAdvantageBatch {
+  return {
+    ...emptyBatch(layout),
+    rewards: undefined,
+    baselines: undefined,
+    groups: undefined,
+    runs: undefined,
+  };
+}
+
+function read(
+  native: NativeBatch,
+  { name, slot, mayBePerRow }: ReaderEntry,
+  key: string,
+  value: unknown,
+  layout: Layout,
+  conversions: Conversions | undefined,
+): void {
+  const convert = <T extends NativeColumn | Uint8Array | Float64Array | Int32Array>(make: () => T): T => {
+    if (conversions === undefined) return make();
+    const known = conversions.get(name) as T | undefined;
+    if (known !== undefined) return known;
+    const made = make();
+    conversions.set(name, made);
+    return made;
+  };
+  const advantages = native as NativeAdvantageBatch;
+  switch (name) {
+    case 'action_mask':
+      native.mask = convert(() => readMask(key, value, layout, 'token'));
+      break;
+    case 'expert_mask':
+      native.expert = convert(() => readMask(key, value, layout, 'row'));
+      break;
+    case 'rewards':
+      advantages.rewards = convert(() => readRowNumbers(key, value, layout.rows));
+      break;
+    case 'reward_baselines':
+      advantages.baselines = convert(() => readRowNumbers(key, value, layout.rows));
+      break;
+    case 'group_ids':
+      advantages.groups = convert(() => readRowIds(key, value, layout.rows));
+      break;
+    case 'run_ids':
+      advantages.runs = convert(() => readRowIds(key, value, layout.rows));
+      break;
+    default: {
+      const { data, dtype } = convert(() => readFloats(key, value, layout, mayBePerRow));
+      native.data[slot] = data;
+      native.dtypes[slot] = dtype;
+    }
+  }
+}
+
+/** Returns the error for an input that a batch lacks, with all keys that it could have. */
+export function missingInput(
+  mapper: KeyMapper,
+  name: InputName,
+  expected: string = EXPECTED[name],
+): LossError {
+  const [key, ...others] = mapper.keys(name);
+  return new LossError('ERR_MISSING_INPUT', {
+    key,
+    expected: others.length > 0 ? `${expected} (${others.join(' and ')} would do too)` : expected,
+    received: 'a batch without it',
+  });
+}
+
+/**
+ * Reads one input of a host batch that must be present.
+ * @throws LossError `ERR_MISSING_INPUT`
+ */
+export function findInput(
+  batch: object,
+  mapper: KeyMapper,
+  name: InputName,
+): { key: string; value: unknown } {
+  const found = find(batch, mapper.keys(name));
+  if (!found) throw missingInput(mapper, name);
+  return found;
+}
+
+/**
+ * Reads a column of one float32 per token from a host batch.
+ * @throws LossError
+ */
+export function readTokenFloats(
+  batch: object,
+  mapper: KeyMapper,
+  name: InputName,
+  layout: Layout,
+): Float32Array {
+  const { key, value } = findInput(batch, mapper, name);
+  return readFloat32(key, value, layout);
+}
+
+/**
+ * Reads the trainer's step, which all rows share.
+ * @throws LossError `ERR_INVALID_INPUT` if rows differ.
+ */
+export function readStep(batch: object, mapper: KeyMapper, rows: number): number {
+  const { key, value } = findInput(batch, mapper, 'step');
+  if (typeof value === 'number') return checkStep(key, value);
+  if (!Array.isArray(value) && !ArrayBuffer.isView(value))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'a number, or one per row',
+      received: describeValue(value),
+    });
+  const steps = value as unknown as ArrayLike<number>;
+  if (steps.length !== rows)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key,
+      expected: `[${rows}], one value per row`,
+      received: String(steps.length),
+    });
+  for (let row = 1; row < rows; row++)
+    if (steps[row] !== steps[0])
+      throw new LossError('ERR_INVALID_INPUT', {
+        key,
+        expected: 'the same step in all rows',
+        received: `${steps[0]} in row 0 and ${steps[row]} in row ${row}`,
+      });
+  return rows === 0 ? 0 : checkStep(key, steps[0]);
+}
+
+function checkStep(key: string, step: unknown): number {
+  if (typeof step !== 'number' || !Number.isFinite(step))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'a finite number',
+      received: describeValue(step),
+    });
+  return step;
 }

@@ -1,45 +1,49 @@
-// Counts of batches: what a part of a batch must know of the whole, so that the parts' results add up.
+// Token and row counts of batches. A part needs the counts of the whole batch, so that the parts' results add up.
 import type { NativeCounts } from '../../binding.js';
-import type { Layout } from './batch.js';
 import { describeValue, guarded, LossError } from './errors.js';
+import type { Layout } from './layout.js';
 
-/** How much of a batch counts. */
+/** Counts of one kind of rows. */
 export interface RowCounts {
   /** Unmasked tokens. */
   tokens: number;
-  /** B, rows without an unmasked token included. */
+  /** B, including rows without an unmasked token. */
   rows: number;
 }
 
 /** The counts of a batch. */
 export interface Counts extends RowCounts {
-  /** T; of packed rows the longest one's length. */
+  /** T; the length of the longest row if rows are packed. */
   columns: number;
-  /** Of the rows and tokens those that are an expert's, where the function tells them apart (MIX). */
+  /** The experts' share of rows and tokens, if the function separates them (MIX). */
   expert?: RowCounts;
 }
 
-/** The counts of a whole batch, for the computation of a part of it: see {@link sumCounts}. */
+/** The counts of the whole batch, passed when one of its parts is computed; see {@link sumCounts}. */
 export interface Normalizer extends RowCounts {
-  /** The part's own where absent, which is right for padded rows; seq-mean-token-sum-norm alone reads it. */
+  /** T of the whole batch; by default the part's own T. Only seq-mean-token-sum-norm reads it. */
   columns?: number;
-  /** Needed by functions that tell experts' rows from the others. */
+  /** Required by functions that separate experts' rows. */
   expert?: RowCounts;
 }
 
 /**
- * The counts of a whole from those of its parts.
- * @throws LossError `ERR_INVALID_INPUT` for what is no list of counts.
+ * Adds up the counts of a batch's parts.
+ * @throws LossError `ERR_INVALID_INPUT` if an element is not a result of count().
  */
 export function sumCounts(parts: Iterable<Counts>): Counts {
   return guarded(() => {
     const whole: Counts = { tokens: 0, rows: 0, columns: 0 };
     if (parts === null || typeof parts !== 'object' || !(Symbol.iterator in parts))
-      throw new LossError('ERR_INVALID_INPUT', `expected a list of counts, not ${describeValue(parts)}`);
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'sumCounts',
+        expected: 'a list of counts',
+        received: describeValue(parts),
+      });
     for (const part of parts) {
       const { tokens, rows, columns, expert } = Object(part) as Counts;
       addCounts(whole, part, { tokens, rows });
-      if (typeof columns !== 'number') throw noCounts(part);
+      if (typeof columns !== 'number') throw notCounts(part);
       whole.columns = Math.max(whole.columns, columns);
       if (!expert) continue;
       whole.expert ??= { tokens: 0, rows: 0 };
@@ -50,27 +54,35 @@ export function sumCounts(parts: Iterable<Counts>): Counts {
 }
 
 function addCounts(whole: RowCounts, part: unknown, { tokens, rows }: RowCounts): void {
-  if (typeof tokens !== 'number' || typeof rows !== 'number') throw noCounts(part);
+  if (typeof tokens !== 'number' || typeof rows !== 'number') throw notCounts(part);
   whole.tokens += tokens;
   whole.rows += rows;
 }
 
-function noCounts(part: unknown): LossError {
-  return new LossError('ERR_INVALID_INPUT', `expected counts, as count() gives, not ${describeValue(part)}`);
+function notCounts(part: unknown): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
+    at: 'sumCounts',
+    expected: 'results of count()',
+    received: describeValue(part),
+  });
 }
 
 /**
- * A caller's normalizer as native code takes it.
- * @throws LossError `ERR_INVALID_OPTION` naming what is wrong with it.
+ * Converts a caller's normalizer for native code.
+ * @throws LossError `ERR_INVALID_OPTION`
  */
-export function toNativeCounts(normalizer: Normalizer, layout: Layout, tellsExperts: boolean): Float64Array {
+export function toNativeCounts(
+  normalizer: Normalizer,
+  layout: Layout,
+  separatesExperts: boolean,
+): Float64Array {
   if (normalizer === null || typeof normalizer !== 'object')
     throw invalid('normalizer', 'an object with the counts of the whole batch', normalizer);
   const { tokens, rows } = readCounts('normalizer', normalizer);
   const columns = normalizer.columns ?? layout.columns;
   checkCount('normalizer.columns', columns);
   let expert: RowCounts = { tokens: 0, rows: 0 };
-  if (tellsExperts) {
+  if (separatesExperts) {
     if (normalizer.expert === undefined || normalizer.expert === null)
       throw invalid('normalizer.expert', "the counts of the experts' rows", normalizer.expert);
     expert = readCounts('normalizer.expert', normalizer.expert);
@@ -86,11 +98,11 @@ export function toNativeCounts(normalizer: Normalizer, layout: Layout, tellsExpe
   ] satisfies NativeCounts);
 }
 
-/** Native counts as callers read them. */
-export function fromNativeCounts(counts: Float64Array, tellsExperts: boolean): Counts {
+/** Converts native counts for callers. */
+export function fromNativeCounts(counts: Float64Array, separatesExperts: boolean): Counts {
   const [usualTokens, expertTokens, usualRows, expertRows, columns] = counts as unknown as NativeCounts;
   const whole: Counts = { tokens: usualTokens + expertTokens, rows: usualRows + expertRows, columns };
-  if (tellsExperts) whole.expert = { tokens: expertTokens, rows: expertRows };
+  if (separatesExperts) whole.expert = { tokens: expertTokens, rows: expertRows };
   return whole;
 }
 
@@ -106,6 +118,6 @@ function checkCount(name: string, count: unknown): void {
     throw invalid(name, 'a number of at least 0', count);
 }
 
-function invalid(name: string, must: string, value: unknown): LossError {
-  return new LossError('ERR_INVALID_OPTION', `${name} must be ${must}, not ${describeValue(value)}`);
+function invalid(option: string, expected: string, value: unknown): LossError {
+  return new LossError('ERR_INVALID_OPTION', { option, expected, received: describeValue(value) });
 }

@@ -1,21 +1,20 @@
-// Batches that lie on a device.
+// Batches that reside on a device.
 import type { NativeResident } from '../../binding.js';
-import type { Layout } from './batch.js';
 import { cudaIndex } from './device.js';
 import { describeValue, LossError } from './errors.js';
+import type { Layout } from './layout.js';
 import { native } from './native.js';
 
 /**
- * A batch whose columns lie on a CUDA device and stay there until it is disposed of (`using`, or dispose()).
- * compute() and its like take it in the place of a host batch and compute it where it lies; gradients come back as
- * arrays of the host. Made by {@link upload}.
+ * A batch whose columns reside on a CUDA device until it is disposed of (`using`, or dispose()). Every compute() accepts
+ * it instead of a host batch and runs on its device; gradients come back as host arrays. {@link upload} creates it.
  */
 export class DeviceBatch implements Disposable {
   /** 'cuda:0', … */
   readonly device: string;
-  /** [B, T]; of packed rows T is the longest one's length. */
+  /** [B, T]; T is the length of the longest row if rows are packed. */
   readonly shape: readonly [number, number];
-  /** The trainer's step, as the host batch had it. */
+  /** The trainer's step of the host batch. */
   readonly step: unknown;
   readonly #index: number;
   readonly #layout: Layout;
@@ -39,43 +38,45 @@ export class DeviceBatch implements Disposable {
     this.#resident = resident;
   }
 
-  /** Whether its memory has been freed. */
+  /** Whether dispose() has been called. */
   get disposed(): boolean {
     return this.#resident === undefined;
   }
 
-  /** Frees the device's memory, once no call that is under way uses it. Calls after this are errors. */
+  /** Frees the device memory as soon as no running call uses it. The batch cannot be used afterwards. */
   dispose(): void {
     if (this.#resident) native.release(this.#resident);
     this.#resident = undefined;
   }
 
-  /** dispose(), for `using`. */
+  /** Calls dispose(); for `using`. */
   [Symbol.dispose](): void {
     this.dispose();
   }
 
-  /** Whether it has a column, under Trinity's name. */
+  /** Returns whether it has a column, by Trinity's name. */
   has(column: string): boolean {
     return this.#columns.has(column);
   }
 
   /**
-   * What native code needs of it.
+   * Returns the native batch.
    * @internal
-   * @throws LossError `ERR_INVALID_INPUT` after dispose(), or where another device is asked for.
+   * @throws LossError `ERR_INVALID_INPUT` after dispose(), or if `device` names another device.
    */
   resident(device: string | undefined): { native: NativeResident; layout: Layout } {
     if (this.#resident === undefined)
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `the batch on ${this.device} was disposed of: expected one that was not`,
-      );
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: `batch on ${this.device}`,
+        expected: 'a batch in memory',
+        received: 'one that was disposed of',
+      });
     if (device !== undefined && (device === 'cpu' || cudaIndex(device) !== this.#index))
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `device: expected ${this.device}, where the batch lies, or none, not ${describeValue(device)}`,
-      );
+      throw new LossError('ERR_INVALID_INPUT', {
+        option: 'device',
+        expected: `${this.device}, which holds the batch, or no device`,
+        received: describeValue(device),
+      });
     return { native: this.#resident, layout: this.#layout };
   }
 }

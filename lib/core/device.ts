@@ -1,31 +1,31 @@
-// The devices that compute, and how much of this machine they may use.
+// The devices of this machine, and the number of threads that may compute.
 import type { NativeCudaDevices } from '../../binding.js';
 import { describeValue, LossError } from './errors.js';
 import { native } from './native.js';
 
 /** The CPU, as a device. */
 export interface CpuDevice {
-  /** What `device` options take. */
+  /** The name for `device` options. */
   name: 'cpu';
-  /** It always is. */
+  /** The CPU is always available. */
   available: true;
-  /** Cores that the machine has. */
+  /** The machine's cores. */
   cores: number;
-  /** Threads that compute at once, all calls together. */
+  /** Threads that compute at once, over all calls. */
   threads: number;
-  /** The instruction set in use: avx512, avx2, sse4 or neon. `POLICY_LOSS_ISA` chooses another at load. */
+  /** The instruction set in use: avx512, avx2, sse4 or neon. The environment variable `POLICY_LOSS_ISA` selects another at load. */
   isa: string;
 }
 
 /** A GPU. */
 export interface CudaDevice {
-  /** 'cuda:0', 'cuda:1', …: what `device` options take. */
+  /** The name for `device` options: 'cuda:0', 'cuda:1', …. */
   name: string;
   /** It can be used. */
   available: true;
-  /** The maker's name of it. */
+  /** The model's name. */
   description: string;
-  /** In bytes. */
+  /** Its memory in bytes. */
   memory: number;
   /** Such as '9.0'. */
   computeCapability: string;
@@ -36,43 +36,43 @@ export interface CudaObstacle {
   /**
    * - `built-without-cuda`: this build of the package has no CUDA kernels.
    * - `no-driver`: the machine has no NVIDIA driver.
-   * - `old-driver`: its driver knows CUDA up to `driverVersion`, and this build needs `requiredVersion`.
-   * - `no-device`: there is a driver, and no device that this process may see.
+   * - `old-driver`: the driver supports CUDA up to `driverVersion`, but this build needs `requiredVersion`.
+   * - `no-device`: the driver shows no device to this process.
    * - `old-device`: the device's compute capability is below `requiredCapability`.
-   * - `failed`: the driver failed; the message has its words.
+   * - `failed`: the driver failed; the message quotes it.
    */
   code: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'old-device' | 'failed';
-  /** The same in words, with the numbers. */
+  /** The reason in words, with the versions. */
   message: string;
-  /** The newest version of CUDA that the driver knows, such as '12.4'. Absent where there is no driver. */
+  /** The newest CUDA version that the driver supports, such as '12.4'; absent without a driver. */
   driverVersion?: string;
-  /** The version of CUDA that this build is of, and that a driver must know at least. Absent in builds without CUDA. */
+  /** The CUDA version that this build needs; absent in builds without CUDA. */
   requiredVersion?: string;
-  /** Of an old device: its own, such as '7.5'. */
+  /** The compute capability of an old device, such as '7.5'. */
   computeCapability?: string;
-  /** Of an old device: what this build has code for at least. */
+  /** The smallest compute capability that this build supports; present for an old device. */
   requiredCapability?: string;
 }
 
-/** What stands in the list where there is no CUDA device, and for each that cannot be used. */
+/** A CUDA device that cannot be used, or the reason that none exists. */
 export interface NoCudaDevice {
-  /** 'cuda' where there is none at all, else the device's name. */
+  /** The device's name; 'cuda' if no device exists. */
   name: string;
   /** It cannot be used. */
   available: false;
   /** Why not. */
   reason: CudaObstacle;
-  /** The maker's name of it, where there is one. */
+  /** The model's name, if the device exists. */
   description?: string;
 }
 
-/** A device, or the reason that there is none of its kind. */
+/** A device, or the reason that no device of its kind can be used. */
 export type Device = CpuDevice | CudaDevice | NoCudaDevice;
 
-// Devices neither come nor go while a process runs, and asking for their properties is slow.
+// Cached, because devices do not change while a process runs and querying them is slow.
 let cuda: (CudaDevice | NoCudaDevice)[] | undefined;
 
-/** The devices of this machine: the CPU, then each CUDA device, or one entry that says why there is none. */
+/** Lists the devices of this machine: the CPU, then each CUDA device, or one entry that says why none exists. */
 export function devices(): [CpuDevice, ...(CudaDevice | NoCudaDevice)[]] {
   return [{ name: 'cpu', available: true, ...native.cpu() }, ...structuredClone(gpus())];
 }
@@ -90,8 +90,8 @@ function cudaDevices(found: NativeCudaDevices): (CudaDevice | NoCudaDevice)[] {
   if (found.obstacle !== undefined) {
     const message =
       found.obstacle === 'old-driver'
-        ? `the NVIDIA driver knows CUDA up to ${versions.driverVersion}, and this build of policy-loss needs ` +
-          `${versions.requiredVersion}; a newer driver would do`
+        ? `the NVIDIA driver supports CUDA up to ${versions.driverVersion}, but this build of policy-loss needs ` +
+          `${versions.requiredVersion}; install a newer driver`
         : found.message!;
     return [{ name: 'cuda', available: false, reason: { code: found.obstacle, message, ...versions } }];
   }
@@ -101,7 +101,7 @@ function cudaDevices(found: NativeCudaDevices): (CudaDevice | NoCudaDevice)[] {
     if (capability >= leastCapability)
       return { name, available: true, description, memory, computeCapability };
     const requiredCapability = (leastCapability / 10).toFixed(1);
-    const message = `${description} has compute capability ${computeCapability}, and this build of policy-loss needs ${requiredCapability}`;
+    const message = `${description} has compute capability ${computeCapability}, but this build of policy-loss needs ${requiredCapability}`;
     return {
       name,
       available: false,
@@ -116,20 +116,24 @@ function versionOf(number: number): string {
 }
 
 /**
- * Lets at most so many threads compute at once, all calls of the process together, or copy to devices and back. Results
+ * Limits the number of threads that compute, or copy to and from devices, at once over all calls of the process. Results
  * do not depend on it.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function setThreads(threads: number): void {
   if (!Number.isInteger(threads) || threads < 1 || threads > 4096)
-    throw new LossError('ERR_INVALID_OPTION', `threads: expected 1 to 4096, not ${describeValue(threads)}`);
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: 'threads',
+      expected: 'a whole number from 1 to 4096',
+      received: describeValue(threads),
+    });
   native.setThreads(threads);
 }
 
 /**
- * The index of a CUDA device by its name ('cuda' is the first one that can be used); undefined for the CPU.
- * @throws LossError `ERR_DEVICE_UNAVAILABLE` with the devices there are, and why there is no CUDA device; its cause is
- * the {@link CudaObstacle}.
+ * Returns the index of a CUDA device by its name ('cuda' means the first usable one), or undefined for the CPU.
+ * @throws LossError `ERR_DEVICE_UNAVAILABLE` with the existing devices and the reason; its cause is the
+ * {@link CudaObstacle}.
  */
 export function cudaIndex(device: string | undefined): number | undefined {
   if (device === undefined || device === 'cpu') return undefined;
@@ -141,8 +145,12 @@ export function cudaIndex(device: string | undefined): number | undefined {
   const { name, reason } = named ?? unusable[0] ?? {};
   throw new LossError(
     'ERR_DEVICE_UNAVAILABLE',
-    `device ${describeValue(device)} is not there: expected one of ${['cpu', ...usable.map((d) => d.name)].join(', ')}` +
-      (reason ? `; there is no ${named && name !== 'cuda' ? name : 'CUDA device'}: ${reason.message}` : ''),
+    {
+      option: 'device',
+      expected: `one of ${['cpu', ...usable.map((d) => d.name)].join(', ')}`,
+      received: describeValue(device),
+      hint: reason && `${named && name !== 'cuda' ? name : 'CUDA'} is unavailable: ${reason.message}`,
+    },
     { cause: reason },
   );
 }

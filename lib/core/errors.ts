@@ -122,16 +122,16 @@ function nameOptions(text: string, spell = asIs): string {
 
 /**
  * Returns the error for a name that does not exist, with the known names and the nearest one.
- * @param at whose name it is, such as 'policy loss'.
+ * @param what the kind of name, such as 'policy loss'.
  */
 export function unknownName(
   code: LossErrorCode,
-  at: string,
+  what: string,
   name: unknown,
   known: readonly string[],
 ): LossError {
   return new LossError(code, {
-    at,
+    at: `unknown ${what}`,
     expected: `one of ${known.join(', ')}`,
     received: describeValue(name),
     hint: didYouMean(name, known, (nearest) => `'${nearest}'`),

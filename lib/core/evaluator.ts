@@ -1,4 +1,4 @@
-// One native function with the batch columns it reads: what compute() and computeSync() of every class run on.
+// Runs one native function on batches. compute() and computeSync() of every class are built on it.
 import type {
   NativeAdvantageOnTheWay,
   NativeBatch,
@@ -7,88 +7,83 @@ import type {
   NativeFunctionSpec,
 } from '../../binding.js';
 import { abortable, fromNative } from './abortable.js';
-import {
-  type Batch,
-  COLUMNS,
-  checkAttached,
-  describeShape,
-  isResizable,
-  type Layout,
-  PER_ROW,
-} from './batch.js';
-import type { BatchReader, Input } from './batch-reader.js';
+import { checkAttached, isResizable } from './arrays.js';
+import type { Batch } from './batch.js';
+import { type BatchReader, COLUMNS, type Conversions, type Input } from './batch-reader.js';
+import { PER_ROW } from './columns.js';
 import { type Counts, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
-import { describeValue, guarded, guardedAsync, LossError } from './errors.js';
+import { allocate, describeValue, guarded, guardedAsync, LossError } from './errors.js';
+import { describeShape, type Layout } from './layout.js';
 import { native } from './native.js';
 
 /** Options of a synchronous call. */
 export interface ComputeSyncOptions {
-  /** true: give ∂loss/∂logprob in the result. An array: write it there (B×T values), and give that one. */
+  /** true: the result has ∂loss/∂logprob in a new array. An array of B×T values: it is written there. */
   grad?: boolean | Float32Array;
   /**
-   * The counts of the whole batch of which this one is a part (micro-batches): losses, gradients and metrics of the
-   * parts then add up to the whole's, but for kl_coef and mu, which are no sums.
+   * The counts of the whole batch if this one is a part of it (micro-batches). Losses, gradients and metrics of the parts
+   * then add up to the whole's, except kl_coef and mu, which are not sums.
    */
   normalizer?: Normalizer;
 }
 
 /** Options of a call. */
 export interface ComputeOptions extends ComputeSyncOptions {
-  /** Where to compute a host batch: 'cpu' unless said otherwise; 'cuda', 'cuda:1', …. A DeviceBatch is computed where it lies. */
+  /** Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device. */
   device?: string;
-  /** Ends the call early: it rejects with `ERR_ABORTED`, and an array for grad may be half written. */
+  /** Ends the call early: it rejects with `ERR_ABORTED`, and the array for grad may be half written. */
   signal?: AbortSignal;
 }
 
-/** Metrics by their names in Trinity-RFT. */
+/** Metrics by Trinity-RFT's names. */
 export type Metrics = Record<string, number>;
 
-/** What a loss gives. */
+/** The result of a loss. */
 export interface Result<M = Metrics> {
   /** In the unit of the loss (nats for log-likelihoods). */
   loss: number;
-  /** Under Trinity-RFT's names; each class says in which unit. */
+  /** Under Trinity-RFT's names; each class documents the units. */
   metrics: M;
-  /** [B, T] ∂loss/∂logprob, where asked for; exactly 0 under the mask. */
+  /** [B, T] ∂loss/∂logprob, if asked for; exactly 0 at masked tokens. */
   grad?: Float32Array;
 }
 
-/** What may change from one call to the next; see NativeCall. */
+/** Numbers that may change from one call to the next; see NativeCall. */
 export interface Coefficients {
   mu?: number | undefined;
   klCoef?: number | undefined;
   entropyCoef?: number | undefined;
 }
 
-/** Where gradients go: with respect to logprob, to entropy, or both. */
+/** The arrays that receive the gradients with respect to logprob and to entropy. */
 export interface Gradients {
   grad?: Float32Array | undefined;
   gradEntropy?: Float32Array | undefined;
 }
 
-/** Advantages that were computed for a batch and do not stand in it. */
+/** Advantages that were computed for a batch instead of being a column of it. */
 export interface ComputedAdvantages {
   /** One per token, or one per row. */
   column: Float32Array;
   perRow: boolean;
-  /** [B] how often each row counts; undefined: each once. */
+  /** [B] how often each row counts; undefined: once. */
   copies: Uint32Array | undefined;
 }
 
-/** Advantages that a device computes on the way to a loss; see NativeCall.advantage. */
+/** Advantages that a device computes as part of a loss's call; see NativeCall.advantage. */
 export interface OnTheWay {
   advantage: NativeAdvantageOnTheWay;
-  /** The complaint about an input that is not finite, by native code's word for it. */
-  notFinite: (culprit: number) => LossError;
+  /** Makes the error for a non-finite input from native code's number for that input. */
+  notFinite: (input: number) => LossError;
 }
 
-// What native code gives in the place of values where an input of the advantages was not finite: -1 - culprit.
+// Native code returns -1 - input instead of the values if an input of the advantages is not finite.
 function checkFinite(present: number, onTheWay: OnTheWay | undefined): void {
   if (onTheWay && present < -1) throw onTheWay.notFinite(-1 - present);
 }
 
-// What evaluateHost() takes: a batch of the host with a mask, every row of which counts once.
+// A batch for evaluateHost(): on the host, with a mask, and every row counts once.
 type PlainHostBatch = NativeBatch & { mask: Uint8Array };
 
 function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
@@ -102,10 +97,10 @@ export class Evaluator {
   readonly #names: readonly string[];
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
-  // Of synchronous calls, which cannot overlap.
+  // Reused by synchronous calls, which cannot overlap.
   readonly #values: Float64Array;
 
-  /** @param gradKey what the option `grad` asks the gradient with respect to: logprob (grad) or entropy. */
+  /** @param gradKey the gradient that the option `grad` requests: with respect to logprob (grad) or to entropy. */
   constructor(spec: NativeFunctionSpec, reader: BatchReader, gradKey: 'grad' | 'gradEntropy' = 'grad') {
     this.#fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
     this.#names = native.valueNames(this.#fn);
@@ -144,9 +139,17 @@ export class Evaluator {
     });
   }
 
-  /** Reads a batch of the host or a device; with `computed`, those are its advantages, and the reader is not to ask for any. */
-  read(batch: Batch | DeviceBatch, device?: string, computed?: ComputedAdvantages): Input {
-    const input = this.#reader.read(batch, device);
+  /**
+   * Reads a host or device batch.
+   * @param computed takes the place of the column `advantages`, which the reader must not ask for.
+   */
+  read(
+    batch: Batch | DeviceBatch,
+    device?: string,
+    computed?: ComputedAdvantages,
+    conversions?: Conversions,
+  ): Input {
+    const input = this.#reader.read(batch, device, conversions);
     if (computed) {
       const view = input.native as NativeBatch;
       const index = COLUMNS.indexOf('advantages');
@@ -244,7 +247,9 @@ export class Evaluator {
       klCoef: coefficients.klCoef,
       entropyCoef: coefficients.entropyCoef,
       normalizer:
-        normalizer === undefined ? undefined : toNativeCounts(normalizer, layout, this.#reader.tellsExperts),
+        normalizer === undefined
+          ? undefined
+          : toNativeCounts(normalizer, layout, this.#reader.separatesExperts),
       abort: undefined,
     };
   }
@@ -261,18 +266,18 @@ export class Evaluator {
   }
 }
 
-// Computes nothing but a batch's counts.
+// A function without a loss: it only counts a batch's tokens and rows.
 const counter: NativeFunction = native.createFunction({});
 
-/** What decides over how often the rows of a batch count. */
+/** How often the rows of a batch count. */
 export interface RowsThatCount {
-  /** [B] of a host batch; undefined: each once. */
+  /** [B] for a host batch; undefined: once. */
   copies?: Uint32Array | undefined;
-  /** Of a batch on a device: the function that may drop some. */
+  /** For a batch on a device: the advantage function that may drop rows. */
   onTheWay?: OnTheWay | undefined;
 }
 
-/** A batch's counts, as compute() with a normalizer of a whole batch takes them. */
+/** Counts a batch's tokens and rows; compute() accepts their sum over micro-batches as `normalizer`. */
 export async function countBatch(
   reader: BatchReader,
   batch: Batch | DeviceBatch,
@@ -286,10 +291,10 @@ export async function countBatch(
     throw fromNative(error);
   }
   checkFinite(present, rows.onTheWay);
-  return fromNativeCounts(call.counts, reader.tellsExperts);
+  return fromNativeCounts(call.counts, reader.separatesExperts);
 }
 
-/** The same at once. */
+/** Synchronous version of {@link countBatch}. */
 export function countBatchSync(
   reader: BatchReader,
   batch: Batch | DeviceBatch,
@@ -303,7 +308,7 @@ export function countBatchSync(
     throw fromNative(error);
   }
   checkFinite(present, rows.onTheWay);
-  return fromNativeCounts(call.counts, reader.tellsExperts);
+  return fromNativeCounts(call.counts, reader.separatesExperts);
 }
 
 function counting(reader: BatchReader, batch: Batch | DeviceBatch, { copies, onTheWay }: RowsThatCount) {
@@ -323,7 +328,7 @@ function counting(reader: BatchReader, batch: Batch | DeviceBatch, { copies, onT
   return { input, call };
 }
 
-/** The array that a gradient goes to: a new one, the caller's, or none. */
+/** Returns the array that receives a gradient: a new one, the caller's, or undefined. */
 export function gradArray(
   layout: Layout,
   wanted: boolean | Float32Array | undefined,
@@ -331,30 +336,25 @@ export function gradArray(
 ): Float32Array | undefined {
   if (wanted === undefined || wanted === false) return undefined;
   const { tokens } = layout;
-  if (wanted === true) {
-    try {
-      return new Float32Array(tokens);
-    } catch (error) {
-      throw new LossError('ERR_OUT_OF_MEMORY', `no memory for a gradient of ${tokens} values`, {
-        cause: error,
-      });
-    }
-  }
+  if (wanted === true) return allocate(`a gradient of ${tokens} values`, () => new Float32Array(tokens));
   if (!(wanted instanceof Float32Array))
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `${name}: expected true, false or a Float32Array, not ${describeValue(wanted)}`,
-    );
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: name,
+      expected: 'true, false or a Float32Array',
+      received: describeValue(wanted),
+    });
   checkAttached(name, wanted);
   if (isResizable(wanted))
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `${name}: expected an array whose ArrayBuffer has a fixed length, and one came that is resizable`,
-    );
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: name,
+      expected: 'an array whose ArrayBuffer has a fixed length',
+      received: 'a resizable one',
+    });
   if (wanted.length !== tokens)
-    throw new LossError(
-      'ERR_SHAPE_MISMATCH',
-      `${name}: expected ${describeShape(layout)}, not ${wanted.length} values`,
-    );
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key: name,
+      expected: describeShape(layout),
+      received: String(wanted.length),
+    });
   return wanted;
 }

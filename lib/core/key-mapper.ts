@@ -1,49 +1,64 @@
-// Which training framework calls a column what.
+// Names of batch columns in different training frameworks.
 import { describeValue, guarded, LossError, unknownName } from './errors.js';
+import { toCamelCase } from './options.js';
 
 const mappers = new Map<string, KeyMapper>();
 
 /**
- * The names of one training framework's batch columns beside Trinity-RFT's own. Two are built in: `verl` and
- * `tinker` (which uses Trinity's names); {@link KeyMapper.register} adds another.
+ * Translates between one training framework's column names and Trinity-RFT's. `verl` and `tinker` (which uses Trinity's
+ * names) are built in; {@link KeyMapper.register} adds another.
  */
 export class KeyMapper {
   readonly #toTrinity: ReadonlyMap<string, string>;
   readonly #fromTrinity: ReadonlyMap<string, string>;
+  readonly #keys = new Map<string, readonly string[]>();
 
   /**
-   * @param toTrinity the framework's name → Trinity's name, of the columns that differ.
-   * @throws LossError `ERR_INVALID_INPUT` for what are no names.
+   * @param toTrinity the framework's name → Trinity's name, for the columns that differ.
+   * @throws LossError `ERR_INVALID_INPUT` if a name is not a string.
    */
   constructor(toTrinity: Readonly<Record<string, string>>) {
     if (toTrinity === null || typeof toTrinity !== 'object')
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `expected an object with the names of columns, not ${describeValue(toTrinity)}`,
-      );
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'KeyMapper',
+        expected: 'an object of column names',
+        received: describeValue(toTrinity),
+      });
     const pairs = guarded(() => Object.entries(toTrinity));
     for (const [theirs, trinitys] of pairs)
       if (typeof trinitys !== 'string')
-        throw new LossError(
-          'ERR_INVALID_INPUT',
-          `${theirs}: expected the name of a column, not ${describeValue(trinitys)}`,
-        );
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: 'KeyMapper',
+          key: theirs,
+          expected: 'the name of a column',
+          received: describeValue(trinitys),
+        });
     this.#toTrinity = new Map(pairs);
     this.#fromTrinity = new Map(pairs.map(([theirs, trinitys]) => [trinitys, theirs]));
   }
 
-  /** Trinity's name of the framework's column; a name it does not know stays as it is. */
+  /** Returns Trinity's name for the framework's column, or the name itself if it is unknown. */
   toTrinity(key: string): string {
     return this.#toTrinity.get(key) ?? key;
   }
 
-  /** The framework's name of Trinity's column; a name it does not know stays as it is. */
+  /** Returns the framework's name for Trinity's column, or the name itself if it is unknown. */
   fromTrinity(key: string): string {
     return this.#fromTrinity.get(key) ?? key;
   }
 
+  /** @internal Returns the keys that a column may have in a batch: camelCase, Trinity's and the framework's. */
+  keys(name: string): readonly string[] {
+    let keys = this.#keys.get(name);
+    if (keys === undefined) {
+      keys = [...new Set([toCamelCase(name), name, this.fromTrinity(name)])];
+      this.#keys.set(name, keys);
+    }
+    return keys;
+  }
+
   /**
-   * The mapper of a backend.
+   * Returns the mapper of a backend.
    * @throws LossError `ERR_UNKNOWN_NAME`
    */
   static get(backend: string): KeyMapper {
@@ -52,21 +67,22 @@ export class KeyMapper {
     return mapper;
   }
 
-  /** The backends there are. */
+  /** Returns the names of all backends. */
   static names(): string[] {
     return [...mappers.keys()];
   }
 
   /**
-   * Makes a backend known, or replaces it. Objects that exist keep the names they were made with.
+   * Registers a backend, or replaces it. Existing objects keep the names with which they were created.
    * @throws LossError `ERR_INVALID_INPUT`
    */
   static register(backend: string, mapper: KeyMapper): void {
     if (typeof backend !== 'string' || !guarded(() => #toTrinity in Object(mapper)))
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `register: expected a name and a KeyMapper, not ${describeValue(backend)} and ${describeValue(mapper)}`,
-      );
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'register',
+        expected: 'a name and a KeyMapper',
+        received: `${describeValue(backend)} and ${describeValue(mapper)}`,
+      });
     mappers.set(backend, mapper);
   }
 }

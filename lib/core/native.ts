@@ -1,10 +1,9 @@
-// Finds the native module and loads it, once. In this order: what POLICY_LOSS_NATIVE names, such as the build with an
-// emulated GPU that tests use, and nothing else then; what was built from source here; the prebuilt binary of this
-// platform; where else node-gyp-build looks, such as beside the executable of a packaged program.
+// Loads the native module once. POLICY_LOSS_NATIVE names a module to use exclusively, such as the build with an emulated
+// GPU. Otherwise the candidates are, in this order: a build from source, the prebuilt binary of this platform, and the
+// other places of node-gyp-build, such as the folder of a packaged program's executable.
 //
-// node-gyp-build alone is not enough: it takes whichever .node file comes first, a build of an older version before
-// the prebuilt binary of this one, knows musl by one distribution's file, and reports its own failure in place of
-// the loader's.
+// node-gyp-build alone is not enough. It takes the first .node file, even one built from an older version; it detects
+// musl by a file that only one distribution has; and it hides the loader's error behind its own.
 import { closeSync, existsSync, openSync, readSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
@@ -40,21 +39,19 @@ function elsewhereFound(): string | undefined {
   try {
     return (require('node-gyp-build') as { path(directory: string): string }).path(ROOT);
   } catch {
-    return undefined; // which it says of a platform that it has nothing for
+    return undefined; // node-gyp-build throws if it has nothing for this platform
   }
 }
 
 function attempt(path: string): NativeBinding | Error {
-  if (!existsSync(path)) return new Error(`${path}: there is no such file`);
+  if (!existsSync(path)) return new Error(`${path}: the file does not exist`);
   try {
     const native = require(path) as NativeBinding;
     const { version } = require('../../package.json') as { version: string };
     if (native.version === version) return native;
-    return new Error(
-      `${path}: it is of ${native.version === undefined ? 'an earlier version' : `version ${native.version}`}, and this is ${version}`,
-    );
+    return new Error(`${path}: expected version ${version}, got ${native.version ?? 'an earlier one'}`);
   } catch (error) {
-    // What the system's loader says begins with the path on some systems only.
+    // Only some systems begin the loader's message with the path.
     const message = (error as Error).message.replace(`${path}: `, '');
     return new Error(`${path}: ${message}`, { cause: error });
   }
@@ -65,16 +62,16 @@ function notLoaded(failures: readonly Error[]): LossError {
   return new LossError(
     'ERR_NATIVE_LOAD',
     [
-      `policy-loss found no native module that loads here (${system.filter(Boolean).join(', ')}). Tried:`,
+      `policy-loss found no native module for this system (${system.filter(Boolean).join(', ')}). Tried:`,
       ...failures.map(({ message }) => `  ${message}`),
-      `Prebuilt binaries are for ${describePrebuilds()}.`,
-      'With CMake and a C++ compiler, this builds it from source: npx policy-loss build',
+      `Prebuilt binaries exist for ${describePrebuilds()}.`,
+      'To build it from source (with CMake and a C++ compiler): npx policy-loss build',
     ].join('\n'),
-    { cause: new AggregateError(failures, 'what was tried') },
+    { cause: new AggregateError(failures, 'every candidate failed') },
   );
 }
 
-/** Of Linux: the C library that this process runs on, which its executable names as its loader. */
+// Returns the C library of this process on Linux: the executable contains the path of its loader.
 function libc(): Libc | undefined {
   if (process.platform !== 'linux') return undefined;
   const head = Buffer.alloc(4096);
@@ -87,12 +84,12 @@ function libc(): Libc | undefined {
   return head.includes('/ld-musl-') ? 'musl' : 'glibc';
 }
 
-// A report is slow to make, and exact.
+// Names the C library with its version. A diagnostic report is slow, but it has the exact version.
 function describeLibc(): string | undefined {
   const found = libc();
   if (found !== 'glibc') return found;
   const { header } = process.report.getReport() as { header: { glibcVersionRuntime?: string } };
-  return `glibc ${header.glibcVersionRuntime ?? 'of no known version'} where the prebuilt binary needs ${LEAST_GLIBC}`;
+  return `glibc ${header.glibcVersionRuntime ?? 'of unknown version'}, and the prebuilt binary needs ${LEAST_GLIBC}`;
 }
 
 /** The native module. */

@@ -1,4 +1,4 @@
-// Options as people and configuration files write them: camelCase in code, snake_case in Trinity-RFT's files.
+// Option schemas: a function's options as data, and everything that follows from them at run time and in types.
 import { describeValue, guarded, LossError, unknownOption } from './errors.js';
 
 /** A value in Trinity-RFT's configuration files. */
@@ -6,23 +6,113 @@ export type TrinityValue = number | boolean | string | null | undefined;
 /** Arguments under Trinity-RFT's names (snake_case). */
 export type TrinityArgs = Record<string, TrinityValue>;
 
-/** How the losses of a batch's B rows of T tokens become one number; masked tokens count nowhere. */
+/** How the losses of B rows with T tokens each become one number. Masked tokens never count. */
 export type LossAggMode =
-  /** The mean of all tokens. */
+  /** The mean over all tokens. */
   | 'token-mean'
-  /** The mean over rows of the sum of each row's tokens. */
+  /** The mean over rows of each row's sum. */
   | 'seq-mean-token-sum'
-  /** The mean over rows of the mean of each row's tokens. */
+  /** The mean over rows of each row's mean. */
   | 'seq-mean-token-mean'
-  /** The sum of all tokens, divided by T. */
+  /** The sum over all tokens, divided by T. */
   | 'seq-mean-token-sum-norm';
 
-const LOSS_AGG_MODES: readonly LossAggMode[] = [
+/** Every {@link LossAggMode}. */
+export const LOSS_AGG_MODES = [
   'token-mean',
   'seq-mean-token-sum',
   'seq-mean-token-mean',
   'seq-mean-token-sum-norm',
-];
+] as const satisfies readonly LossAggMode[];
+
+interface AnyOption {
+  /** One line for help texts and documentation, without a full stop. */
+  readonly help: string;
+  /** The value in defaultArgs() where Trinity's differs from the constructor's default; null: listed without a value. */
+  readonly trinity?: TrinityValue;
+  /** false: Trinity's defaultArgs() does not list the option although it has a default. */
+  readonly listed?: false;
+  /** Another option whose value is the default. */
+  readonly defaultFrom?: string;
+  /** The option must have a value, its own or that of `defaultFrom`. */
+  readonly required?: true;
+  /** A boolean option that makes this one required when it is true. */
+  readonly requiredWith?: string;
+  /** The option makes results depend on a random draw. */
+  readonly random?: true;
+}
+
+/** A finite number; an 'integer' is whole. */
+export interface NumberOption extends AnyOption {
+  readonly type: 'number' | 'integer';
+  readonly default?: number;
+  /** Inclusive lower bound. */
+  readonly atLeast?: number;
+  /** Exclusive lower bound. */
+  readonly above?: number;
+  /** Inclusive upper bound. */
+  readonly atMost?: number;
+  /** Another option whose value is an inclusive lower bound. */
+  readonly atLeastOption?: string;
+  /** The values that training uses: property tests draw from this range. */
+  readonly typical?: readonly [number, number];
+}
+
+/** true or false. */
+export interface BooleanOption extends AnyOption {
+  readonly type: 'boolean';
+  readonly default: boolean;
+}
+
+/** One of several words. */
+export interface ChoiceOption extends AnyOption {
+  readonly type: 'choice';
+  readonly choices: readonly string[];
+  readonly default?: string;
+  /** For some choices, the value that another option must have: `{ choice: { option: value } }`. */
+  readonly needs?: Readonly<Record<string, Readonly<Record<string, string>>>>;
+}
+
+/** An aggregation mode. */
+export interface AggregationOption extends AnyOption {
+  readonly type: 'aggregation';
+  readonly default?: LossAggMode;
+}
+
+/** The declaration of one option. */
+export type OptionDeclaration = NumberOption | BooleanOption | ChoiceOption | AggregationOption;
+
+/** A function's options by their camelCase names. */
+export type OptionSchema = Readonly<Record<string, OptionDeclaration>>;
+
+type ValueOf<O> = O extends { type: 'number' | 'integer' }
+  ? number
+  : O extends { type: 'boolean' }
+    ? boolean
+    : O extends { type: 'aggregation' }
+      ? LossAggMode
+      : O extends { type: 'choice'; choices: readonly (infer C)[] }
+        ? C
+        : never;
+
+/** Options as a caller gives them: any may be absent, undefined or null. */
+export type OptionsOf<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
+
+/** Options after {@link readOptions}: only those without a default may be undefined. */
+export type CheckedOptions<S> = {
+  readonly [K in keyof S]: S[K] extends { default: unknown } | { defaultFrom: string } | { required: true }
+    ? ValueOf<S[K]>
+    : ValueOf<S[K]> | undefined;
+};
+
+/** The option `lossAggMode` of a loss that aggregates its tokens. */
+export function aggregationOption<const M extends LossAggMode>(mode: M) {
+  return {
+    type: 'aggregation',
+    default: mode,
+    help: 'how the loss of all tokens becomes one number',
+  } as const;
+}
 
 /** `clip_range_low` → `clipRangeLow`. */
 export function toCamelCase(key: string): string {
@@ -34,97 +124,162 @@ export function toSnakeCase(key: string): string {
   return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** The same arguments under camelCase keys; either spelling is taken. */
+/** Returns the same arguments under camelCase keys; keys may come in either spelling. */
 export function fromTrinityArgs(args: Readonly<Record<string, unknown>>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(args).map(([key, value]) => [toCamelCase(key), value]));
 }
 
+/** Returns the arguments that Trinity-RFT's default_args() has for a schema, in snake_case. */
+export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
+  const args: TrinityArgs = {};
+  for (const [key, option] of Object.entries(schema)) {
+    const value = 'trinity' in option ? option.trinity : option.default;
+    if (value !== undefined && option.listed !== false) args[toSnakeCase(key)] = value;
+  }
+  return args;
+}
+
 /**
- * Reads options one by one and checks each: every complaint names the option, what it must be and what came.
- * null counts as not given, as Python's None does.
+ * Checks a caller's options against a schema and completes them with defaults. null means absent, as Python's None does.
+ * @param owner the class that messages name.
+ * @param given the caller's object; `backend` is accepted in addition to the schema's options.
+ * @throws LossError `ERR_INVALID_OPTION` naming the option, the valid values and the given one.
  */
-export class OptionReader {
-  readonly #owner: string;
-  readonly #given: Readonly<Record<string, unknown>>;
-  readonly #known = new Set<string>(['backend']);
-
-  constructor(owner: string, given: unknown) {
-    if (given !== undefined && (given === null || typeof given !== 'object'))
-      throw new LossError(
-        'ERR_INVALID_OPTION',
-        `${owner}: options must be an object, not ${describeValue(given)}`,
-      );
-    this.#owner = owner;
-    this.#given = (given ?? {}) as Record<string, unknown>;
-  }
-
-  /** Whose names the batch's keys may have. */
-  get backend(): string {
-    return (this.#take('backend') ?? 'verl') as string;
-  }
-
-  /** The complaint that an option is not as it must be. */
-  invalid(key: string, must: string, value = this.#take(key)): LossError {
-    return new LossError(
-      'ERR_INVALID_OPTION',
-      `${this.#owner}: ${key} must be ${must}, not ${describeValue(value)}`,
-    );
-  }
-
-  /** A finite number within bounds; `fallback` where it is not given. */
-  number<F extends number | undefined>(
-    key: string,
-    fallback: F,
-    range?: { holds: (x: number) => boolean; says: string },
-  ): number | F {
-    const value = this.#take(key);
-    if (value === undefined) return fallback;
-    if (typeof value !== 'number' || !Number.isFinite(value) || (range && !range.holds(value)))
-      throw this.invalid(key, range ? `a number ${range.says}` : 'a finite number', value);
-    return value;
-  }
-
-  /** A whole number of at least 1. */
-  count(key: string, fallback: number, least = 1): number {
-    return this.number(key, fallback, {
-      holds: (x) => Number.isInteger(x) && x >= least,
-      says: `that is whole and at least ${least}`,
+export function readOptions<S extends OptionSchema>(
+  owner: string,
+  schema: S,
+  given: unknown,
+): CheckedOptions<S> {
+  if (given !== undefined && (given === null || typeof given !== 'object'))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: owner,
+      expected: 'an object of options',
+      received: describeValue(given),
     });
-  }
+  return guarded(() => {
+    const source = (given ?? {}) as Record<string, unknown>;
+    const checked: Record<string, unknown> = {};
+    for (const [key, option] of Object.entries(schema)) {
+      const value = source[key] ?? undefined;
+      if (value !== undefined && !isValid(option, value)) throw invalidOption(owner, key, option, value);
+      checked[key] = value ?? option.default ?? (option.defaultFrom && checked[option.defaultFrom]);
+    }
+    for (const [key, option] of Object.entries(schema)) checkRelations(owner, key, option, checked);
+    for (const key of Object.keys(source))
+      if (key !== 'backend' && !Object.hasOwn(schema, key))
+        throw unknownOption(owner, key, Object.keys(schema));
+    return checked as CheckedOptions<S>;
+  }, 'ERR_INVALID_OPTION');
+}
 
-  boolean(key: string, fallback: boolean): boolean {
-    const value = this.#take(key);
-    if (value === undefined) return fallback;
-    if (typeof value !== 'boolean') throw this.invalid(key, 'true or false', value);
-    return value;
-  }
+/** Returns the backend that options name; 'verl' by default. */
+export function backendOf(given: unknown): string {
+  return guarded(() => (given as { backend?: string } | undefined)?.backend ?? 'verl', 'ERR_INVALID_OPTION');
+}
 
-  choice<C extends string>(key: string, fallback: C, choices: readonly C[]): C {
-    const value = this.#take(key);
-    if (value === undefined) return fallback;
-    if (typeof value !== 'string' || !(choices as readonly string[]).includes(value))
-      throw this.invalid(key, `one of ${choices.join(', ')}`, value);
-    return value as C;
-  }
-
-  lossAggMode(fallback: LossAggMode, key = 'lossAggMode'): LossAggMode {
-    return this.choice(key, fallback, LOSS_AGG_MODES);
-  }
-
-  /** To be called last: an option that nobody has asked for is a mistake of the caller's. */
-  end(): void {
-    const keys = guarded(() => Object.keys(this.#given), 'ERR_INVALID_OPTION');
-    for (const key of keys)
-      if (!this.#known.has(key)) throw unknownOption(this.#owner, key, [...this.#known]);
-  }
-
-  #take(key: string): unknown {
-    this.#known.add(key);
-    return guarded(() => this.#given[key] ?? undefined, 'ERR_INVALID_OPTION');
+function isValid(option: OptionDeclaration, value: unknown): boolean {
+  switch (option.type) {
+    case 'boolean':
+      return typeof value === 'boolean';
+    case 'choice':
+      return option.choices.includes(value as string);
+    case 'aggregation':
+      return LOSS_AGG_MODES.includes(value as LossAggMode);
+    default:
+      return (
+        (option.type === 'integer' ? Number.isInteger(value) : Number.isFinite(value)) &&
+        !((value as number) < (option.atLeast ?? -Infinity)) &&
+        !((value as number) <= (option.above ?? -Infinity)) &&
+        !((value as number) > (option.atMost ?? Infinity))
+      );
   }
 }
 
-/** Checks an aggregation mode that came as an argument of its own. */
+function checkRelations(
+  owner: string,
+  key: string,
+  option: OptionDeclaration,
+  checked: Readonly<Record<string, unknown>>,
+): void {
+  const value = checked[key];
+  if (value === undefined) {
+    if (option.required)
+      throw invalidOption(
+        owner,
+        key,
+        option,
+        undefined,
+        option.defaultFrom && `, or {${option.defaultFrom}}`,
+      );
+    if (option.requiredWith !== undefined && checked[option.requiredWith] === true)
+      throw invalidOption(owner, key, option, undefined, ` with {${option.requiredWith}}`);
+    return;
+  }
+  if ('atLeastOption' in option && option.atLeastOption !== undefined) {
+    const bound = checked[option.atLeastOption] as number;
+    if ((value as number) < bound)
+      throw new LossError('ERR_INVALID_OPTION', {
+        at: owner,
+        option: key,
+        expected: `at least {${option.atLeastOption}} (${bound})`,
+        received: String(value),
+      });
+  }
+  const needs = option.type === 'choice' ? option.needs?.[value as string] : undefined;
+  for (const [other, needed] of Object.entries(needs ?? {}))
+    if (checked[other] !== needed)
+      throw new LossError('ERR_INVALID_OPTION', {
+        at: owner,
+        option: key,
+        expected: `{${other}} to be ${needed} for ${value}`,
+        received: describeValue(checked[other]),
+      });
+}
+
+function invalidOption(
+  owner: string,
+  key: string,
+  option: OptionDeclaration,
+  value: unknown,
+  addition = '',
+): LossError {
+  return new LossError('ERR_INVALID_OPTION', {
+    at: owner,
+    option: key,
+    expected: validValues(option) + addition,
+    received: value === undefined ? 'nothing' : describeValue(value),
+  });
+}
+
+/** Returns an option's valid values in words, such as 'a number from 0 to 1'. */
+export function validValues(option: OptionDeclaration): string {
+  switch (option.type) {
+    case 'boolean':
+      return 'true or false';
+    case 'choice':
+      return option.choices.length === 1 ? `'${option.choices[0]}'` : `one of ${option.choices.join(', ')}`;
+    case 'aggregation':
+      return `one of ${LOSS_AGG_MODES.join(', ')}`;
+    default:
+      return [option.type === 'integer' ? 'a whole number' : 'a number', rangeOf(option)]
+        .filter(Boolean)
+        .join(' ');
+  }
+}
+
+function rangeOf({ atLeast, above, atMost }: NumberOption): string {
+  if (atLeast !== undefined)
+    return atMost === undefined ? `of at least ${atLeast}` : `from ${atLeast} to ${atMost}`;
+  if (above !== undefined)
+    return atMost === undefined ? `above ${above}` : `above ${above} and up to ${atMost}`;
+  return atMost === undefined ? '' : `of at most ${atMost}`;
+}
+
+/**
+ * Checks an aggregation mode that a caller passes on its own; undefined means 'token-mean'.
+ * @throws LossError `ERR_INVALID_OPTION`
+ */
 export function checkLossAggMode(owner: string, mode: unknown): LossAggMode {
-  return new OptionReader(owner, { lossAggMode: mode }).lossAggMode('token-mean');
+  return readOptions(owner, { lossAggMode: aggregationOption('token-mean') }, { lossAggMode: mode })
+    .lossAggMode;
 }

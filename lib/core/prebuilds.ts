@@ -1,18 +1,18 @@
-// The platforms that the package has a prebuilt binary for: what the binaries are built by, and what loading goes by.
+// The platforms with a prebuilt binary. The build scripts and the loader both use this list.
 
-/** A platform, in Node's words. */
+/** A platform, by Node's names. */
 export interface Prebuild {
   os: 'linux' | 'darwin' | 'win32';
   arch: 'x64' | 'arm64';
-  /** The C library, where there are two. */
+  /** The C library; Linux only. */
   libc?: Libc;
-  /** With CUDA kernels. */
+  /** Whether the binary contains CUDA kernels. */
   cuda?: true;
 }
 
 export type Libc = 'glibc' | 'musl';
 
-/** By the names that building them goes by. */
+/** Every prebuilt binary, by the name that the build scripts use. */
 export const PREBUILDS = {
   'linux-x64-glibc': { os: 'linux', arch: 'x64', libc: 'glibc', cuda: true },
   'linux-x64-musl': { os: 'linux', arch: 'x64', libc: 'musl' },
@@ -24,15 +24,15 @@ export const PREBUILDS = {
 
 export type PrebuildName = keyof typeof PREBUILDS;
 
-/** The glibc that its binaries need at least. */
+/** The oldest glibc that the binaries support. */
 export const LEAST_GLIBC = '2.28';
 
-/** A binary's path from the package's root, by the names that prebuildify gives. */
+/** Returns a binary's path from the package's root, as prebuildify names it. */
 export function prebuildPath(os: string, arch: string, libc?: Libc): string {
   return `prebuilds/${os}-${arch}/policy-loss${libc ? `.${libc}` : ''}.node`;
 }
 
-/** For people: 'linux-x64 (glibc ≥ 2.28, musl), …'. */
+/** Returns the platforms in words: 'linux-x64 (glibc ≥ 2.28, musl), …'. */
 export function describePrebuilds(): string {
   const libcs = new Map<string, string[]>();
   for (const { os, arch, libc } of Object.values(PREBUILDS) as Prebuild[]) {

@@ -1,13 +1,16 @@
 // Functions by Trinity-RFT's names.
+import type { FunctionDeclaration } from './declaration.js';
 import { describeValue, guarded, LossError, unknownName } from './errors.js';
 import { fromTrinityArgs, type TrinityArgs } from './options.js';
 
-/** A class that a registry can make objects of. */
+/** A class that a registry can create objects of. */
 export interface RegisteredClass<T> {
-  // biome-ignore lint/suspicious/noExplicitAny: each class has options of its own
+  // biome-ignore lint/suspicious/noExplicitAny: each class has its own options
   new (options: any): T;
   /** Trinity-RFT's default arguments, snake_case. */
   defaultArgs(): TrinityArgs;
+  /** The function as data; the package's own classes have it. */
+  readonly declaration?: FunctionDeclaration;
 }
 
 /** Functions of one kind by name. */
@@ -15,15 +18,15 @@ export class Registry<T> {
   readonly #kind: string;
   readonly #classes = new Map<string, RegisteredClass<T>>();
 
-  /** @param kind what the registry holds, as error messages call it. */
-  constructor(kind: string, classes: Readonly<Record<string, RegisteredClass<T>>>) {
+  /** @param kind what the registry holds, such as 'policy loss'; error messages use it. */
+  constructor(kind: string, classes: Readonly<Record<string, RegisteredClass<T>>> = {}) {
     this.#kind = kind;
     for (const [name, cls] of Object.entries(classes)) this.#classes.set(name, cls);
   }
 
   /**
-   * The class of that name.
-   * @throws LossError `ERR_UNKNOWN_NAME`, with the names there are and the nearest.
+   * Returns the class with that name.
+   * @throws LossError `ERR_UNKNOWN_NAME`, with the known names and the nearest one.
    */
   get(name: string): RegisteredClass<T> {
     const cls = this.#classes.get(name);
@@ -32,9 +35,9 @@ export class Registry<T> {
   }
 
   /**
-   * An object of that name: the class's defaultArgs() completed by the given ones, which may be written in
-   * Trinity's snake_case or in camelCase.
-   * @param options.backend whose names the batch's keys may have; 'verl' unless said otherwise.
+   * Creates an object of the class with that name. The class's defaultArgs() complete the given arguments, which may be
+   * written in Trinity's snake_case or in camelCase.
+   * @param options.backend the framework whose key names batches may use; 'verl' by default.
    * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
    */
   create(name: string, args: Readonly<Record<string, unknown>> = {}, options: { backend?: string } = {}): T {
@@ -42,27 +45,30 @@ export class Registry<T> {
     return guarded(() => {
       const defaults = fromTrinityArgs(cls.defaultArgs());
       const given = fromTrinityArgs(args ?? {});
-      // A clip range that was asked for is not to be overruled by the default of one of its ends.
-      if (given.clipRange !== undefined && given.clipRange !== null) {
-        delete defaults.clipRangeLow;
-        delete defaults.clipRangeHigh;
-      }
+      // A given clipRange must win over Trinity's defaults for its two ends.
+      for (const [key, { defaultFrom }] of Object.entries(cls.declaration?.options ?? {}))
+        if (defaultFrom !== undefined && (given[defaultFrom] ?? undefined) !== undefined)
+          delete defaults[key];
       return new cls({ ...defaults, ...given, ...options });
     }, 'ERR_INVALID_OPTION');
   }
 
-  /** The names there are. */
+  /** Returns all names, in the order of registration. */
   names(): string[] {
     return [...this.#classes.keys()];
   }
 
-  /** Makes a class of one's own known under a name, or replaces the one that has it. */
+  /**
+   * Registers a class under a name, or replaces the one that has it.
+   * @throws LossError `ERR_INVALID_INPUT`
+   */
   register(name: string, cls: RegisteredClass<T>): void {
     if (typeof name !== 'string' || typeof cls !== 'function')
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `register: expected a name and a class, not ${describeValue(name)} and ${describeValue(cls)}`,
-      );
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'register',
+        expected: 'a name and a class',
+        received: `${describeValue(name)} and ${describeValue(cls)}`,
+      });
     this.#classes.set(name, cls);
   }
 }

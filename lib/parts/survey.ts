@@ -2,8 +2,9 @@
 import type { MadeAdvantages } from '../algorithm/objective.js';
 import { Growing } from '../cli/growing.js';
 import { type Subject, takesPairs } from '../cli/subject.js';
-import { readStep } from '../core/batch.js';
+import { readStep } from '../core/batch-reader.js';
 import type { ComputedAdvantages } from '../core/evaluator.js';
+import { KeyMapper } from '../core/key-mapper.js';
 import { type Batch, type Counts, LossError, type Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { type WholeAdvantages, wholeAdvantages } from './whole-advantages.js';
@@ -103,7 +104,7 @@ export class Survey implements Whole {
         'ERR_SHAPE_MISMATCH',
         `expected an even number of rows (chosen, rejected, chosen, …) for pairwise DPO, not ${this.rows}`,
       );
-    if (this.#steps.length > 0) readStep({ step: this.#steps.values }, ['step'], this.rows);
+    if (this.#steps.length > 0) readStep({ step: this.#steps.values }, KeyMapper.get('tinker'), this.rows);
     for (const advantages of this.#advantages.values()) await advantages.settle();
   }
 

@@ -264,7 +264,7 @@ describe('the package, installed', () => {
         const { stderr } = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
         assert.match(
           stderr,
-          /build\/Release\/policy_loss\.node: it is of version [\d.]+, and this is 99\.0\.0/,
+          /build\/Release\/policy_loss\.node: expected version 99\.0\.0, got [\d.]+/,
         );
       } finally {
         writeFileSync(manifest, text);

@@ -1,105 +1,147 @@
-// What all advantage functions have in common.
+// The base of all advantage functions, the function that makes a class from a declaration, and the registry.
 import type {
   NativeAdvantage,
+  NativeAdvantageBatch,
   NativeAdvantageCall,
   NativeAdvantageOnTheWay,
   NativeAdvantageSpec,
 } from '../../../binding.js';
 import { abortable, fromNative } from '../../core/abortable.js';
-import type { Batch, Layout } from '../../core/batch.js';
-import type { DeviceBatch } from '../../core/device-batch.js';
-import { describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
+import type { Batch } from '../../core/batch.js';
+import { type AdvantageInput, BatchReader, type Conversions, type Input } from '../../core/batch-reader.js';
+import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
+import { DeviceBatch } from '../../core/device-batch.js';
+import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
 import type { ComputedAdvantages, Metrics } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
+import type { Layout } from '../../core/layout.js';
 import { native } from '../../core/native.js';
-import type { TrinityArgs } from '../../core/options.js';
-import { type AdvantageInput, AdvantageReader, type AdvantageSource, notFinite } from './advantage-batch.js';
+import {
+  backendOf,
+  type CheckedOptions,
+  defaultArgsOf,
+  type OptionsOf,
+  readOptions,
+  type TrinityArgs,
+  toSnakeCase,
+} from '../../core/options.js';
+import { Registry } from '../../core/registry.js';
+import { nonFiniteError } from './non-finite.js';
 
-/** Options that every advantage function takes. */
+/** Options that every advantage function accepts. */
 export interface AdvantageOptions {
-  /** The training framework whose names the batch's keys may have, beside Trinity's; 'verl' by default. */
+  /** The framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
   backend?: string | undefined;
 }
 
 /** Options of a synchronous call. */
 export interface AdvantageComputeSyncOptions {
-  /** What random choices depend on, in the place of the object's own seed: a whole number of at least 0. */
+  /** Seed of random draws, instead of the object's own: a whole number of at least 0. */
   seed?: number;
 }
 
 /** Options of a call. */
 export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions {
-  /** Where to compute a host batch: 'cpu' unless said otherwise; 'cuda', 'cuda:1', …. A DeviceBatch is computed where it lies. */
+  /** Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device. */
   device?: string;
   /** Ends the call early: it rejects with `ERR_ABORTED`. */
   signal?: AbortSignal;
 }
 
-/** What an advantage function gives. */
+/** The result of an advantage function. */
 export interface AdvantageResult {
-  /** [B, T] in the batch's layout. */
+  /** [B, T], in the batch's layout. */
   advantages: Float32Array;
-  /** [B, T]; the same array as advantages where the function makes no difference between them. */
+  /** [B, T]; the same array as advantages if the function does not distinguish them. */
   returns: Float32Array;
-  /** [B] 1: kept; 0: dropped, and its advantages are 0. */
+  /** [B] 1: kept; 0: dropped, with advantages 0. */
   keptRows: Uint8Array;
-  /** [B] how often each row counts, 0 where it was dropped; where rows may stand in for dropped ones (grpo). */
+  /** [B] how often each row counts; 0: dropped. Present if kept rows may replace dropped ones (grpo). */
   copies?: Uint32Array;
   /** Under Trinity-RFT's names. */
   metrics: Metrics;
 }
 
-/** What a class tells the base of itself. */
-export interface AdvantageDefinition {
-  advantage: NativeAdvantageSpec;
-  /** What it reads beside action_mask. */
-  inputs: readonly AdvantageInput[];
-  /** Whether every unmasked token of a row has the row's score. */
-  perRow: boolean;
+/** An advantage function as data. */
+export interface AdvantageDeclaration extends FunctionDeclaration {
+  /** Whether all unmasked tokens of a row have the same advantage. */
+  readonly perRow: boolean;
+  /** Whether returns differ from advantages. */
+  readonly returns?: true;
+  /** Whether rewards and values of masked tokens are read, as in the source. */
+  readonly readsMasked?: true;
+  /** Whether advantages are whitened over all tokens of the batch, so that a part of it cannot be computed alone. */
+  readonly whitens?: true;
+}
+
+/** How checked options change the function, where the declaration alone does not say it. */
+export interface AdvantageVariant {
+  /** Native options; by default all options by their snake_case names. */
+  readonly options?: NativeAdvantageSpec['options'];
+  /** Inputs in addition to the mask; by default the declaration's. */
+  readonly inputs?: readonly AdvantageInput[];
   /** Whether rows may be dropped. */
-  drops?: boolean;
-  /** Whether rows may stand in for dropped ones. */
-  duplicates?: boolean;
-  /** Whether returns are something else than advantages. */
-  returns?: boolean;
-  /** Whether masked tokens' rewards and values are read, as the source does. */
-  readsMasked?: boolean;
-  /** Whether advantages are whitened over all tokens, so that a part of a batch has none without the others. */
-  whitens?: boolean;
-  seed?: number;
+  readonly drops?: boolean;
+  /** Whether kept rows may count more than once. */
+  readonly duplicates?: boolean;
+  /** Seed of random draws. */
+  readonly seed?: number;
+}
+
+/** An advantage function with its options applied. */
+export interface AdvantageDefinition extends AdvantageVariant {
+  readonly perRow: boolean;
+  readonly returns: boolean | undefined;
+  readonly readsMasked: boolean | undefined;
+  readonly whitens: boolean | undefined;
+  readonly inputs: readonly AdvantageInput[];
+}
+
+interface AdvantageSource extends Input {
+  /** The host batch; undefined if the batch is on a device. */
+  host: object | undefined;
 }
 
 /**
- * An advantage function: how much better each token was than expected, from rewards. Abstract; each function is a
- * subclass, named as in Trinity-RFT.
+ * An advantage function: computes from rewards how much better each token was than expected. Abstract; each function is a
+ * subclass named as in Trinity-RFT.
  *
  * Source: Trinity-RFT, trinity.algorithm.advantage_fn.
  */
 export abstract class AdvantageFn {
-  /** Whose names the batch's keys may have, beside Trinity's. */
+  /** The framework whose key names batches may use, in addition to Trinity's. */
   readonly backend: string;
-  /** @internal */
+  /** @internal The function with its options applied. */
   readonly definition: AdvantageDefinition;
   readonly #fn: NativeAdvantage;
   readonly #names: readonly string[];
-  readonly #reader: AdvantageReader;
+  readonly #mapper: KeyMapper;
+  readonly #reader: BatchReader;
   readonly #selectKeys: readonly string[];
 
   /**
-   * Of the package's own classes.
+   * Used by {@link advantageClass}.
    * @internal
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
    */
-  constructor(backend: string, definition: AdvantageDefinition) {
+  constructor(
+    backend: string,
+    declaration: AdvantageDeclaration,
+    options: Readonly<Record<string, unknown>>,
+    variant: AdvantageVariant,
+  ) {
     const mapper = KeyMapper.get(backend);
+    const inputs =
+      variant.inputs ?? (declaration.reads.filter((key) => key !== 'action_mask') as AdvantageInput[]);
     this.backend = backend;
-    this.definition = definition;
-    this.#fn = guarded(() => native.createAdvantage(definition.advantage), 'ERR_INVALID_OPTION');
+    const { perRow, returns, readsMasked, whitens } = declaration;
+    this.definition = { perRow, returns, readsMasked, whitens, ...variant, inputs };
+    const spec = { name: declaration.name, options: variant.options ?? nativeOptions(options) };
+    this.#fn = guarded(() => native.createAdvantage(spec), 'ERR_INVALID_OPTION');
     this.#names = native.advantageValueNames(this.#fn);
-    this.#reader = new AdvantageReader(mapper, definition.inputs);
-    this.#selectKeys = Object.freeze(
-      [...definition.inputs, 'action_mask'].map((key) => mapper.fromTrinity(key)),
-    );
+    this.#mapper = mapper;
+    this.#reader = new BatchReader(mapper, { inputs: ['action_mask', ...inputs], order: 'advantage' });
+    this.#selectKeys = Object.freeze([...inputs, 'action_mask'].map((key) => mapper.fromTrinity(key)));
   }
 
   /** The batch keys that the function reads, in the backend's naming. */
@@ -107,30 +149,30 @@ export abstract class AdvantageFn {
     return this.#selectKeys;
   }
 
-  /** Trinity-RFT's default arguments of the class (snake_case). */
+  /** Returns Trinity-RFT's default arguments (snake_case). */
   static defaultArgs(): TrinityArgs {
     return {};
   }
 
   /**
-   * The advantages, computed on the pool's threads while the event loop goes on.
+   * Computes the advantages on the pool's threads, without blocking the event loop.
    *
-   * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT` (a reward that is
-   * not finite included), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
+   * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT` (also
+   * for a reward that is not finite), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
     return guardedAsync(async () => {
-      const input = this.#reader.source(batch, options?.device);
+      const input = this.#read(batch, options?.device);
       const call = this.#call(input.layout, options, 'all');
       await this.#run(input, call, options?.signal);
       return this.#result(input.layout, call);
     });
   }
 
-  /** The same at once. The results are the same to the bit. */
+  /** Synchronous version of {@link compute}. The results have the same bits. */
   computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
     return guarded(() => {
-      const input = this.#reader.source(batch, undefined);
+      const input = this.#read(batch, undefined);
       const call = this.#call(input.layout, options, 'all');
       this.#runSync(input, call);
       return this.#result(input.layout, call);
@@ -138,42 +180,44 @@ export abstract class AdvantageFn {
   }
 
   /**
-   * @internal The advantages in the form that a loss reads fastest.
-   * @param perToken the loss must have one for each token, 0 where it is masked.
+   * @internal Computes the advantages in the form that a loss reads fastest.
+   * @param perToken whether the loss needs one value per token, with 0 at masked tokens.
    */
   async computeFor(
     batch: Batch,
     options: AdvantageComputeOptions | undefined,
     perToken: boolean,
+    conversions?: Conversions,
   ): Promise<{ computed: ComputedAdvantages; metrics: Metrics }> {
-    const input = this.#reader.source(batch, undefined);
+    const input = this.#read(batch, undefined, conversions);
     const call = this.#call(input.layout, options, perToken ? 'tokens' : 'rows');
     await this.#run(input, call, options?.signal);
     return this.#computed(call);
   }
 
-  /** @internal The same at once. */
+  /** @internal Synchronous version of {@link computeFor}. */
   computeForSync(
     batch: Batch,
     options: AdvantageComputeSyncOptions | undefined,
     perToken: boolean,
+    conversions?: Conversions,
   ): { computed: ComputedAdvantages; metrics: Metrics } {
-    const input = this.#reader.source(batch, undefined);
+    const input = this.#read(batch, undefined, conversions);
     const call = this.#call(input.layout, options, perToken ? 'tokens' : 'rows');
     this.#runSync(input, call);
     return this.#computed(call);
   }
 
-  /** @internal The function as a loss on a device takes it, which computes it there on the way. */
+  /** @internal Prepares the function for a loss on a device, which computes the advantages there in the same call. */
   onTheWay(
     batch: DeviceBatch,
     options: AdvantageComputeSyncOptions,
   ): {
     advantage: NativeAdvantageOnTheWay;
     metrics: () => Metrics;
-    notFinite: (culprit: number) => LossError;
+    notFinite: (input: number) => LossError;
   } {
-    this.#reader.source(batch, undefined);
+    this.#read(batch, undefined);
     const advantage = {
       fn: this.#fn,
       seed: this.#seed(options),
@@ -183,7 +227,7 @@ export abstract class AdvantageFn {
     return {
       advantage,
       metrics: () => this.#metrics(advantage),
-      notFinite: (culprit) => notFinite(undefined, culprit, advantage.notFiniteRow[0]!, false),
+      notFinite: (input) => nonFiniteError(this.#mapper, undefined, input, advantage.notFiniteRow[0]!, false),
     };
   }
 
@@ -192,29 +236,42 @@ export abstract class AdvantageFn {
     call: NativeAdvantageCall,
     signal: AbortSignal | undefined,
   ): Promise<void> {
-    const culprit = await abortable(signal, (flag) => {
+    const nonFinite = await abortable(signal, (flag) => {
       call.abort = flag;
-      return native.advantages(this.#fn, input.native, call, input.device);
+      return native.advantages(this.#fn, input.native as NativeAdvantageBatch, call, input.device);
     });
-    this.#check(input, call, culprit);
+    this.#check(input, call, nonFinite);
   }
 
   #runSync(input: AdvantageSource, call: NativeAdvantageCall): void {
-    let culprit: number;
+    let nonFinite: number;
     try {
-      culprit = native.advantagesSync(this.#fn, input.native, call);
+      nonFinite = native.advantagesSync(this.#fn, input.native as NativeAdvantageBatch, call);
     } catch (error) {
       throw fromNative(error);
     }
-    this.#check(input, call, culprit);
+    this.#check(input, call, nonFinite);
   }
 
-  #check(input: AdvantageSource, call: NativeAdvantageCall, culprit: number): void {
-    if (culprit === 0) return;
-    throw notFinite(input.host, culprit, call.notFiniteRow[0]!, this.definition.readsMasked === true);
+  #read(batch: Batch | DeviceBatch, device: string | undefined, conversions?: Conversions): AdvantageSource {
+    const input = this.#reader.read(batch, device, conversions);
+    return { ...input, host: batch instanceof DeviceBatch ? undefined : batch };
   }
 
-  /** @param wanted all results; or for a loss one number per token, or per row where that says it all. */
+  // Throws if native code found an input that is not finite; 0 means that all are.
+  #check({ native, layout, host }: AdvantageSource, call: NativeAdvantageCall, input: number): void {
+    if (input === 0) return;
+    const source = host && { batch: host, native: native as NativeAdvantageBatch, layout };
+    throw nonFiniteError(
+      this.#mapper,
+      source,
+      input,
+      call.notFiniteRow[0]!,
+      this.definition.readsMasked === true,
+    );
+  }
+
+  // `wanted`: all results, or for a loss one number per token, or one per row if all its tokens share it.
   #call(
     { rows, tokens }: Layout,
     options: AdvantageComputeSyncOptions | undefined,
@@ -223,7 +280,7 @@ export abstract class AdvantageFn {
     const { perRow, drops, returns } = this.definition;
     const seed = this.#seed(options);
     const scoresOnly = wanted === 'rows' && perRow;
-    try {
+    return allocate(`the advantages of ${tokens} tokens`, () => {
       return {
         advantages: scoresOnly ? undefined : new Float32Array(tokens),
         returns: returns && wanted === 'all' ? new Float32Array(tokens) : undefined,
@@ -234,20 +291,17 @@ export abstract class AdvantageFn {
         seed,
         abort: undefined,
       };
-    } catch (error) {
-      throw new LossError('ERR_OUT_OF_MEMORY', `no memory for the advantages of ${tokens} tokens`, {
-        cause: error,
-      });
-    }
+    });
   }
 
   #seed(options: AdvantageComputeSyncOptions | undefined): number {
     const seed = options?.seed ?? this.definition.seed ?? 0;
     if (Number.isSafeInteger(seed) && seed >= 0) return seed;
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `seed: expected a whole number of at least 0, not ${describeValue(seed)}`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: 'seed',
+      expected: 'a whole number of at least 0',
+      received: describeValue(seed),
+    });
   }
 
   #result({ rows }: Layout, call: NativeAdvantageCall): AdvantageResult {
@@ -272,3 +326,53 @@ export abstract class AdvantageFn {
     return Object.fromEntries(this.#names.map((name, i) => [name, values[i]!]));
   }
 }
+
+function nativeOptions(options: Readonly<Record<string, unknown>>): NativeAdvantageSpec['options'] {
+  return Object.fromEntries(
+    Object.entries(options).map(([key, value]) => [toSnakeCase(key), value as number | boolean | string]),
+  );
+}
+
+/** Declares the metrics that group functions report as mean, max and min over the groups. */
+export function groupMetrics(...names: readonly string[]): MetricSchema {
+  return Object.fromEntries(
+    names.flatMap((name) =>
+      ['mean', 'max', 'min'].map((of) => [`group_advantages/${name}/${of}`, { unit: 'reward, over groups' }]),
+    ),
+  );
+}
+
+/** The class of a declared advantage function. */
+export interface AdvantageClass<D extends AdvantageDeclaration> {
+  /** @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend. */
+  new (options?: OptionsOf<D['options']> & AdvantageOptions): AdvantageFn;
+  /** The function as data. */
+  readonly declaration: D;
+  /** Returns Trinity-RFT's default arguments (snake_case). */
+  defaultArgs(): TrinityArgs;
+}
+
+/**
+ * Makes the class of a declared advantage function.
+ * @param variant applies the checked options.
+ */
+export function advantageClass<const D extends AdvantageDeclaration>(
+  declaration: D,
+  variant: (options: CheckedOptions<D['options']>) => AdvantageVariant = () => ({}),
+): AdvantageClass<D> {
+  return class extends AdvantageFn {
+    static readonly declaration = declaration;
+
+    constructor(options: OptionsOf<D['options']> & AdvantageOptions = {}) {
+      const checked = readOptions<D['options']>(new.target.name, declaration.options, options);
+      super(backendOf(options), declaration, checked, variant(checked));
+    }
+
+    static override defaultArgs(): TrinityArgs {
+      return defaultArgsOf(declaration.options);
+    }
+  };
+}
+
+/** The advantage functions by name. */
+export const ADVANTAGE_FN = new Registry<AdvantageFn>('advantage function');

@@ -1,63 +1,58 @@
-// GRPO's class.
-import { OptionReader, type TrinityArgs } from '../../core/options.js';
-import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
-import { NOT_NEGATIVE, type NormalisationOptions, readNormalisation } from './normalisation.js';
+// GRPO: rewards normalised within groups.
+import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
+import { NORMALISATION, nativeNormalisation } from './normalisation.js';
+
+/** Rewards normalised by the mean and standard deviation of their group. */
+export class GRPOGroupedAdvantage extends advantageClass(
+  {
+    name: 'grpo',
+    summary: '(R − mean) / (std + ε) within the group',
+    details: 'In a group of one it is R / (1 + ε).',
+    source: ['arXiv 2402.03300', 'arXiv 2508.08221', 'arXiv 2506.02355', 'Trinity-RFT'],
+    reads: ['rewards', 'group_ids', 'action_mask'],
+    perRow: true,
+    options: {
+      ...NORMALISATION,
+      duplicateExperiences: {
+        type: 'boolean',
+        default: false,
+        random: true,
+        help: 'with stdThreshold: count kept groups, drawn at random, once more for each dropped group',
+      },
+      rankPenalty: {
+        type: 'number',
+        trinity: null,
+        atLeast: 0,
+        typical: [0, 0.9],
+        help: "take up to this share of a group's rewards, more from likelier answers; reads old_logprob",
+      },
+      seed: { type: 'integer', default: 0, listed: false, atLeast: 0, help: 'seed of the random draws' },
+    },
+    metrics: { ...groupMetrics('reward_mean', 'reward_std'), filtered_count: { unit: 'rows' } },
+    numerics: {
+      range: 'finite rewards',
+      outside: 'not finite: ERR_INVALID_INPUT; a group of equal rewards has advantages 0',
+    },
+  },
+  (options) => {
+    const { stdThreshold, duplicateExperiences, rankPenalty = 0, seed } = options;
+    return {
+      options: {
+        ...nativeNormalisation(options),
+        duplicate_experiences: duplicateExperiences,
+        rank_penalty: rankPenalty,
+      },
+      ...(rankPenalty > 0 && { inputs: ['rewards', 'group_ids', 'old_logprob'] }),
+      drops: stdThreshold !== undefined || duplicateExperiences,
+      duplicates: duplicateExperiences,
+      seed,
+    };
+  },
+) {
+  static {
+    ADVANTAGE_FN.register('grpo', GRPOGroupedAdvantage);
+  }
+}
 
 /** Options of {@link GRPOGroupedAdvantage}. */
-export interface GRPOAdvantageOptions extends AdvantageOptions, NormalisationOptions {
-  /**
-   * With stdThreshold: let kept groups, drawn at random, count once more in the place of each group that was dropped;
-   * false by default.
-   */
-  duplicateExperiences?: boolean | null | undefined;
-  /**
-   * Take up to this share of a group's rewards, more the likelier the answer was under the old policy (which then is
-   * read); none by default.
-   */
-  rankPenalty?: number | null | undefined;
-  /** What the random draws depend on; 0 by default. */
-  seed?: number | null | undefined;
-}
-
-/**
- * GRPO: (R − mean) / (std + ε) within the group; of a group of one, R / (1 + ε).
- *
- * Reads rewards [B], group_ids [B], action_mask, with rankPenalty old_logprob [B, T]. Metrics:
- * group_advantages/reward_mean/…, group_advantages/reward_std/… (mean, max, min over groups), filtered_count (rows).
- *
- * Source: arXiv 2402.03300; batch deviation: arXiv 2508.08221; rank penalty: arXiv 2506.02355; Trinity-RFT's
- * GRPOGroupedAdvantage.
- */
-export class GRPOGroupedAdvantage extends AdvantageFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: GRPOAdvantageOptions = {}) {
-    const reader = new OptionReader('GRPOGroupedAdvantage', options);
-    const { options: shared, drops } = readNormalisation(reader);
-    const duplicate = reader.boolean('duplicateExperiences', false);
-    const penalty = reader.number('rankPenalty', 0, NOT_NEGATIVE);
-    const seed = reader.count('seed', 0, 0);
-    reader.end();
-    super(reader.backend, {
-      advantage: {
-        name: 'grpo',
-        options: { ...shared, duplicate_experiences: duplicate, rank_penalty: penalty },
-      },
-      inputs: ['rewards', 'group_ids', ...(penalty === 0 ? [] : (['old_logprob'] as const))],
-      perRow: true,
-      drops: drops || duplicate,
-      duplicates: duplicate,
-      seed,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return {
-      epsilon: 1e-6,
-      std_threshold: null,
-      duplicate_experiences: false,
-      rank_penalty: null,
-      std_cal_level: 'group',
-    };
-  }
-}
+export type GRPOAdvantageOptions = NonNullable<ConstructorParameters<typeof GRPOGroupedAdvantage>[0]>;

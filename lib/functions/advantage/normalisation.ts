@@ -1,31 +1,40 @@
-// Options that the normalising functions over groups share.
-import type { OptionReader } from '../../core/options.js';
+// Options of GRPO's normalisation, which step-wise GRPO shares.
+import { type CheckedOptions, type OptionsOf, toSnakeCase } from '../../core/options.js';
 
-/** Over what rewards' standard deviation is taken. */
-export type StdCalLevel = 'group' | 'batch';
+/** The options, with Trinity's defaults. */
+export const NORMALISATION = {
+  epsilon: {
+    type: 'number',
+    default: 1e-6,
+    atLeast: 0,
+    typical: [1e-6, 0.1],
+    help: 'added to the standard deviation',
+  },
+  stdThreshold: {
+    type: 'number',
+    trinity: null,
+    atLeast: 0,
+    typical: [0, 1.2],
+    help: "drop groups whose rewards' standard deviation is not above this, and groups of one",
+  },
+  stdCalLevel: {
+    type: 'choice',
+    choices: ['group', 'batch'],
+    default: 'group',
+    help: "whose rewards the standard deviation is taken over: the group's or the batch's",
+  },
+} as const;
 
 /** Options of GRPO's normalisation. */
-export interface NormalisationOptions {
-  /** Added to the standard deviation; 1e-6 by default. */
-  epsilon?: number | null | undefined;
-  /** Drop groups whose rewards' standard deviation is not above this, and groups of one; none by default. */
-  stdThreshold?: number | null | undefined;
-  /** The standard deviation of the group's rewards (default) or of all rewards of the batch. */
-  stdCalLevel?: StdCalLevel | null | undefined;
-}
+export type NormalisationOptions = OptionsOf<typeof NORMALISATION>;
 
-/** What is at least 0. */
-export const NOT_NEGATIVE = { holds: (x: number) => x >= 0, says: 'of at least 0' };
+/** The rewards over which the standard deviation is taken. */
+export type StdCalLevel = NonNullable<NormalisationOptions['stdCalLevel']>;
 
-/** Reads them, into native options and whether rows may be dropped. */
-export function readNormalisation(reader: OptionReader) {
-  const threshold = reader.number('stdThreshold', undefined, NOT_NEGATIVE);
-  return {
-    options: {
-      epsilon: reader.number('epsilon', 1e-6, NOT_NEGATIVE),
-      std_threshold: threshold ?? Number.NaN,
-      std_cal_level: reader.choice<StdCalLevel>('stdCalLevel', 'group', ['group', 'batch']),
-    },
-    drops: threshold !== undefined,
-  };
+/** Returns the native options; NaN means no threshold. */
+export function nativeNormalisation(options: CheckedOptions<typeof NORMALISATION>) {
+  const { epsilon, stdThreshold = Number.NaN, stdCalLevel } = options;
+  return Object.fromEntries(
+    Object.entries({ epsilon, stdThreshold, stdCalLevel }).map(([key, value]) => [toSnakeCase(key), value]),
+  );
 }

@@ -1,36 +1,29 @@
-// The class of on-policy distillation's advantages.
-import { OptionReader, type TrinityArgs } from '../../core/options.js';
-import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
+// On-policy distillation.
+import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
+
+/** The teacher's log-probability less the policy's own. */
+export class OnPolicyDistillAdvantage extends advantageClass({
+  name: 'on_policy_distill',
+  summary: "klCoef·(the teacher's log-probability − the policy's own)",
+  source: ['arXiv 2306.13649', 'Trinity-RFT'],
+  reads: ['old_logprob', 'teacher_logprob', 'action_mask'],
+  perRow: false,
+  options: {
+    klCoef: { type: 'number', default: 1, typical: [0.01, 2], help: 'what the difference is multiplied by' },
+  },
+  metrics: {
+    'kl/mean': { unit: 'nats per row, over rows' },
+    'kl/std': { unit: 'nats per row, over rows' },
+    'advantages/mean': { unit: 'nats per row, over rows' },
+  },
+  numerics: { range: 'any finite logprobs', outside: 'NaN and Infinity pass through' },
+}) {
+  static {
+    ADVANTAGE_FN.register('on_policy_distill', OnPolicyDistillAdvantage);
+  }
+}
 
 /** Options of {@link OnPolicyDistillAdvantage}. */
-export interface OnPolicyDistillAdvantageOptions extends AdvantageOptions {
-  /** 1 by default. */
-  klCoef?: number | null | undefined;
-}
-
-/**
- * On-policy distillation: klCoef·(teacher_logprob − old_logprob) of each unmasked token.
- *
- * Reads old_logprob [B, T], teacher_logprob [B, T], action_mask. Metrics: kl/mean and kl/std (nats per row, over rows),
- * advantages/mean (per row, over rows).
- *
- * Source: arXiv 2306.13649; Trinity-RFT's OnPolicyDistillAdvantage.
- */
-export class OnPolicyDistillAdvantage extends AdvantageFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: OnPolicyDistillAdvantageOptions = {}) {
-    const reader = new OptionReader('OnPolicyDistillAdvantage', options);
-    const native = { kl_coef: reader.number('klCoef', 1) };
-    reader.end();
-    super(reader.backend, {
-      advantage: { name: 'on_policy_distill', options: native },
-      inputs: ['old_logprob', 'teacher_logprob'],
-      perRow: false,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { kl_coef: 1.0 };
-  }
-}
+export type OnPolicyDistillAdvantageOptions = NonNullable<
+  ConstructorParameters<typeof OnPolicyDistillAdvantage>[0]
+>;

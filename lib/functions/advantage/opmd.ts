@@ -1,44 +1,43 @@
-// The class of OPMD's advantages.
-import { OptionReader, type TrinityArgs } from '../../core/options.js';
-import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
+// OPMD's advantages: rewards against a baseline of the group.
+import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 
-/** What rewards are compared with: their mean, or the soft maximum tau·ln(mean e^(R/tau)). */
-export type OPMDBaseline = 'mean' | 'logavgexp';
+/** The reward less the group's baseline. */
+export class OPMDGroupAdvantage extends advantageClass({
+  name: 'opmd',
+  summary: 'R − mean or soft maximum of the group',
+  details: 'A group of one has baseline 0. The soft maximum is tau·ln(mean e^(R/tau)).',
+  source: ['arXiv 2505.17826', 'Trinity-RFT'],
+  reads: ['rewards', 'group_ids', 'action_mask'],
+  perRow: true,
+  options: {
+    opmdBaseline: {
+      type: 'choice',
+      choices: ['mean', 'logavgexp'],
+      default: 'mean',
+      help: "the baseline: the rewards' mean, or their soft maximum",
+    },
+    tau: {
+      type: 'number',
+      default: 1,
+      above: 0,
+      typical: [0.05, 3],
+      help: 'temperature of logavgexp, in units of reward',
+    },
+  },
+  metrics: groupMetrics('group_baseline', 'reward_mean'),
+  numerics: {
+    range:
+      'finite rewards; the soft maximum is computed in float64 relative to the largest, so it never overflows',
+    outside: 'not finite: ERR_INVALID_INPUT',
+    variants: [{ opmd_baseline: 'logavgexp' }],
+  },
+}) {
+  static {
+    ADVANTAGE_FN.register('opmd', OPMDGroupAdvantage);
+  }
+}
 
 /** Options of {@link OPMDGroupAdvantage}. */
-export interface OPMDAdvantageOptions extends AdvantageOptions {
-  /** 'mean' by default. */
-  opmdBaseline?: OPMDBaseline | null | undefined;
-  /** The temperature of logavgexp, in units of reward; 1 by default. */
-  tau?: number | null | undefined;
-}
-
-/**
- * OPMD: the reward less the group's baseline; a group of one has none.
- *
- * Reads rewards [B], group_ids [B], action_mask. Metrics: group_advantages/group_baseline/…,
- * group_advantages/reward_mean/… (mean, max, min over groups).
- *
- * Source: arXiv 2505.17826; Trinity-RFT's OPMDGroupAdvantage.
- */
-export class OPMDGroupAdvantage extends AdvantageFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: OPMDAdvantageOptions = {}) {
-    const reader = new OptionReader('OPMDGroupAdvantage', options);
-    const native = {
-      opmd_baseline: reader.choice<OPMDBaseline>('opmdBaseline', 'mean', ['mean', 'logavgexp']),
-      tau: reader.number('tau', 1, { holds: (x) => x > 0, says: 'above 0' }),
-    };
-    reader.end();
-    super(reader.backend, {
-      advantage: { name: 'opmd', options: native },
-      inputs: ['rewards', 'group_ids'],
-      perRow: true,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { opmd_baseline: 'mean', tau: 1.0 };
-  }
-}
+export type OPMDAdvantageOptions = NonNullable<ConstructorParameters<typeof OPMDGroupAdvantage>[0]>;
+/** A baseline of {@link OPMDGroupAdvantage}: the mean reward, or the soft maximum tau·ln(mean e^(R/tau)). */
+export type OPMDBaseline = NonNullable<OPMDAdvantageOptions['opmdBaseline']>;

@@ -1,45 +1,48 @@
-// The class of generalised advantage estimation, PPO's.
-import { OptionReader, type TrinityArgs } from '../../core/options.js';
-import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
+// Generalised advantage estimation, PPO's.
+import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** A discount: from 0 to 1. */
-export const DISCOUNT = { holds: (x: number) => x >= 0 && x <= 1, says: 'from 0 to 1' };
+/** Generalised advantage estimation. */
+export class PPOAdvantageFn extends advantageClass({
+  name: 'ppo',
+  summary: 'generalised advantage estimate, whitened',
+  details:
+    'a_t = δ_t + γ·λ·a_{t+1} with δ_t = R_t + γ·V_{t+1} − V_t, whitened over the unmasked tokens of the batch. As in the ' +
+    "source, a row's masked columns take part: their rewards and values count for the columns before them, and they get " +
+    'advantages too. Returns are a + V.',
+  source: ['arXiv 1506.02438', 'Trinity-RFT'],
+  reads: ['token_level_rewards', 'values', 'action_mask'],
+  perRow: false,
+  returns: true,
+  readsMasked: true,
+  whitens: true,
+  options: {
+    gamma: {
+      type: 'number',
+      default: 1,
+      atLeast: 0,
+      atMost: 1,
+      typical: [0.9, 1],
+      help: 'discount of rewards',
+    },
+    lam: {
+      type: 'number',
+      default: 1,
+      atLeast: 0,
+      atMost: 1,
+      typical: [0, 1],
+      help: 'discount of differences of values',
+    },
+  },
+  metrics: {},
+  numerics: {
+    range: 'finite rewards and values',
+    outside: 'not finite: ERR_INVALID_INPUT; results beyond 3.4e38 are Infinity',
+  },
+}) {
+  static {
+    ADVANTAGE_FN.register('ppo', PPOAdvantageFn);
+  }
+}
 
 /** Options of {@link PPOAdvantageFn}. */
-export interface PPOAdvantageOptions extends AdvantageOptions {
-  /** Discount of rewards, from 0 to 1; 1 by default. */
-  gamma?: number | null | undefined;
-  /** Discount of value differences, from 0 to 1; 1 by default. */
-  lam?: number | null | undefined;
-}
-
-/**
- * Generalised advantage estimation: a_t = δ_t + γ·λ·a_{t+1} with δ_t = R_t + γ·V_{t+1} − V_t, whitened over the batch's
- * unmasked tokens. As in the source, a row's masked columns take part: their rewards and values count towards the
- * columns before them, and they have advantages too.
- *
- * Reads token_level_rewards [B, T] (or rewards [B]), values [B, T], action_mask. Returns are a + V. No metrics.
- *
- * Source: arXiv 1506.02438; Trinity-RFT's PPOAdvantageFn.
- */
-export class PPOAdvantageFn extends AdvantageFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: PPOAdvantageOptions = {}) {
-    const reader = new OptionReader('PPOAdvantageFn', options);
-    const native = { gamma: reader.number('gamma', 1, DISCOUNT), lam: reader.number('lam', 1, DISCOUNT) };
-    reader.end();
-    super(reader.backend, {
-      advantage: { name: 'ppo', options: native },
-      inputs: ['token_level_rewards', 'values'],
-      perRow: false,
-      returns: true,
-      readsMasked: true,
-      whitens: true,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { gamma: 1.0, lam: 1.0 };
-  }
-}
+export type PPOAdvantageOptions = NonNullable<ConstructorParameters<typeof PPOAdvantageFn>[0]>;

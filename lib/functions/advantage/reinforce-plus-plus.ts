@@ -1,40 +1,41 @@
-// REINFORCE++'s class.
-import { OptionReader, type TrinityArgs } from '../../core/options.js';
-import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
-import { DISCOUNT } from './ppo.js';
+// REINFORCE++: whitened rewards to go.
+import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
+
+/** Discounted rewards to go, whitened. */
+export class REINFORCEPLUSPLUSAdvantageFn extends advantageClass({
+  name: 'reinforceplusplus',
+  summary: 'discounted reward to go, whitened',
+  details:
+    'Whitened over the unmasked tokens of the batch. As in the source, rewards of masked columns count for the columns ' +
+    'before them. Returns are the rewards to go.',
+  source: ['arXiv 2501.03262', 'Trinity-RFT'],
+  reads: ['token_level_rewards', 'action_mask'],
+  perRow: false,
+  returns: true,
+  readsMasked: true,
+  whitens: true,
+  options: {
+    gamma: {
+      type: 'number',
+      default: 1,
+      atLeast: 0,
+      atMost: 1,
+      typical: [0.9, 1],
+      help: 'discount of rewards',
+    },
+  },
+  metrics: {},
+  numerics: {
+    range: 'finite rewards',
+    outside: 'not finite: ERR_INVALID_INPUT; results beyond 3.4e38 are Infinity',
+  },
+}) {
+  static {
+    ADVANTAGE_FN.register('reinforceplusplus', REINFORCEPLUSPLUSAdvantageFn);
+  }
+}
 
 /** Options of {@link REINFORCEPLUSPLUSAdvantageFn}. */
-export interface REINFORCEPLUSPLUSAdvantageOptions extends AdvantageOptions {
-  /** Discount of rewards, from 0 to 1; 1 by default. */
-  gamma?: number | null | undefined;
-}
-
-/**
- * REINFORCE++: discounted rewards to go, whitened over the batch's unmasked tokens. As in the source, rewards of masked
- * columns count towards the columns before them.
- *
- * Reads token_level_rewards [B, T] (or rewards [B]), action_mask. Returns are the rewards to go. No metrics.
- *
- * Source: arXiv 2501.03262; Trinity-RFT's REINFORCEPLUSPLUSAdvantageFn.
- */
-export class REINFORCEPLUSPLUSAdvantageFn extends AdvantageFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: REINFORCEPLUSPLUSAdvantageOptions = {}) {
-    const reader = new OptionReader('REINFORCEPLUSPLUSAdvantageFn', options);
-    const native = { gamma: reader.number('gamma', 1, DISCOUNT) };
-    reader.end();
-    super(reader.backend, {
-      advantage: { name: 'reinforceplusplus', options: native },
-      inputs: ['token_level_rewards'],
-      perRow: false,
-      returns: true,
-      readsMasked: true,
-      whitens: true,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { gamma: 1.0 };
-  }
-}
+export type REINFORCEPLUSPLUSAdvantageOptions = NonNullable<
+  ConstructorParameters<typeof REINFORCEPLUSPLUSAdvantageFn>[0]
+>;

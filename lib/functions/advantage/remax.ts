@@ -1,30 +1,23 @@
-// ReMax's class.
-import { OptionReader, type TrinityArgs } from '../../core/options.js';
-import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
+// ReMax: rewards to go against a greedy answer.
+import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/**
- * ReMax: the rewards to go of a row's unmasked tokens less the reward of the greedy answer to the same prompt.
- *
- * Reads token_level_rewards [B, T] (or rewards [B]), reward_baselines [B], action_mask. Returns are the rewards to go.
- * No metrics.
- *
- * Source: arXiv 2310.10505; Trinity-RFT's REMAXAdvantageFn.
- */
-export class REMAXAdvantageFn extends AdvantageFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: AdvantageOptions = {}) {
-    const reader = new OptionReader('REMAXAdvantageFn', options);
-    reader.end();
-    super(reader.backend, {
-      advantage: { name: 'remax', options: {} },
-      inputs: ['token_level_rewards', 'reward_baselines'],
-      perRow: false,
-      returns: true,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return {};
+/** Rewards to go less the reward of the greedy answer. */
+export class REMAXAdvantageFn extends advantageClass({
+  name: 'remax',
+  summary: "reward to go − the greedy answer's reward",
+  details: "Only a row's unmasked tokens take part. Returns are the rewards to go.",
+  source: ['arXiv 2310.10505', 'Trinity-RFT'],
+  reads: ['token_level_rewards', 'reward_baselines', 'action_mask'],
+  perRow: false,
+  returns: true,
+  options: {},
+  metrics: {},
+  numerics: {
+    range: 'finite rewards and baselines',
+    outside: 'not finite: ERR_INVALID_INPUT; results beyond 3.4e38 are Infinity',
+  },
+}) {
+  static {
+    ADVANTAGE_FN.register('remax', REMAXAdvantageFn);
   }
 }

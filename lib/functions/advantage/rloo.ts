@@ -1,29 +1,23 @@
-// RLOO's class.
-import { OptionReader, type TrinityArgs } from '../../core/options.js';
-import { AdvantageFn, type AdvantageOptions } from './advantage-fn.js';
+// RLOO: leave one out.
+import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/**
- * RLOO: a row's reward, the sum of its tokens' over all columns, less the mean of the other rows of its group.
- *
- * Reads token_level_rewards [B, T] (or rewards [B]), group_ids [B], action_mask. No metrics.
- *
- * Source: arXiv 2402.14740; Trinity-RFT's RLOOAdvantageFn.
- */
-export class RLOOAdvantageFn extends AdvantageFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: AdvantageOptions = {}) {
-    const reader = new OptionReader('RLOOAdvantageFn', options);
-    reader.end();
-    super(reader.backend, {
-      advantage: { name: 'rloo', options: {} },
-      inputs: ['token_level_rewards', 'group_ids'],
-      perRow: true,
-      readsMasked: true,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return {};
+/** The reward less the mean reward of the group's other rows. */
+export class RLOOAdvantageFn extends advantageClass({
+  name: 'rloo',
+  summary: "R − mean of the group's other rows",
+  details: 'R is the sum of the rewards of all tokens of the row, masked ones included.',
+  source: ['arXiv 2402.14740', 'Trinity-RFT'],
+  reads: ['token_level_rewards', 'group_ids', 'action_mask'],
+  perRow: true,
+  readsMasked: true,
+  options: {},
+  metrics: {},
+  numerics: {
+    range: 'finite rewards',
+    outside: 'not finite: ERR_INVALID_INPUT; results beyond 3.4e38 are Infinity',
+  },
+}) {
+  static {
+    ADVANTAGE_FN.register('rloo', RLOOAdvantageFn);
   }
 }

@@ -1,14 +1,16 @@
-// The class of the entropy loss over all rows.
-import { EntropyLossFn, type EntropyLossOptions } from './entropy-loss-fn.js';
+// The entropy of all rows.
+import { ENTROPY_LOSS_FN, entropyLossClass } from './entropy-loss-fn.js';
 
-/**
- * default: the entropy of all unmasked tokens.
- *
- * Source: Trinity-RFT's DefaultEntropyLossFn.
- */
-export class DefaultEntropyLossFn extends EntropyLossFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: EntropyLossOptions = {}) {
-    super('DefaultEntropyLossFn', 'all', options);
+/** The entropy of all rows. */
+export class DefaultEntropyLossFn extends entropyLossClass({
+  name: 'default',
+  summary: 'the entropy of all unmasked tokens',
+  source: ['Trinity-RFT'],
+  reads: ['entropy', 'action_mask'],
+  rows: 'all',
+  numerics: { range: 'any finite entropies', outside: 'nothing is lost' },
+}) {
+  static {
+    ENTROPY_LOSS_FN.register('default', DefaultEntropyLossFn);
   }
 }

@@ -1,14 +1,16 @@
-// The class of the entropy loss over no rows.
-import { EntropyLossFn, type EntropyLossOptions } from './entropy-loss-fn.js';
+// The entropy loss that computes nothing.
+import { ENTROPY_LOSS_FN, entropyLossClass } from './entropy-loss-fn.js';
 
-/**
- * none: no entropy. The loss and its gradient are 0 and there is no metric.
- *
- * Source: Trinity-RFT's DummyEntropyLossFn.
- */
-export class DummyEntropyLossFn extends EntropyLossFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: EntropyLossOptions = {}) {
-    super('DummyEntropyLossFn', 'none', options);
+/** The entropy loss that computes nothing. */
+export class DummyEntropyLossFn extends entropyLossClass({
+  name: 'none',
+  summary: 'no entropy: loss and gradient are 0',
+  source: ['Trinity-RFT'],
+  reads: [],
+  rows: 'none',
+  numerics: { range: 'anything', outside: 'nothing is read' },
+}) {
+  static {
+    ENTROPY_LOSS_FN.register('none', DummyEntropyLossFn);
   }
 }

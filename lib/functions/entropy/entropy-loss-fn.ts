@@ -1,9 +1,9 @@
-// What all entropy losses have in common.
-
+// The base of all entropy losses, the function that makes a class from a declaration, and the registry.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
-import { BatchReader } from '../../core/batch-reader.js';
+import { BatchReader, type InputName } from '../../core/batch-reader.js';
 import type { Counts } from '../../core/counts.js';
+import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { guarded } from '../../core/errors.js';
 import {
@@ -15,14 +15,36 @@ import {
   type Result,
 } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
-import { checkLossAggMode, type LossAggMode, OptionReader, type TrinityArgs } from '../../core/options.js';
+import {
+  backendOf,
+  checkLossAggMode,
+  defaultArgsOf,
+  type LossAggMode,
+  type OptionsOf,
+  readOptions,
+  type TrinityArgs,
+} from '../../core/options.js';
+import { Registry } from '../../core/registry.js';
+
+const OPTIONS = {
+  entropyCoef: {
+    type: 'number',
+    default: 0,
+    typical: [0, 1],
+    help: 'what the aggregated entropy is multiplied by',
+  },
+} as const;
 
 /** Options of every entropy loss. */
-export interface EntropyLossOptions {
-  /** What the aggregated entropy is multiplied by; 0 by default. */
-  entropyCoef?: number | null | undefined;
-  /** Whose names the batch's keys may have, beside Trinity's; 'verl' by default. */
+export type EntropyLossOptions = OptionsOf<typeof OPTIONS> & {
+  /** The framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
   backend?: string | undefined;
+};
+
+/** An entropy loss as data; all have the same options and metrics. */
+export interface EntropyLossDeclaration extends FunctionDeclaration {
+  /** The rows that count: all, the policy's own ('usual'), or none. */
+  readonly rows: 'all' | 'usual' | 'none';
 }
 
 /** Options of an entropy loss's synchronous call. */
@@ -36,52 +58,51 @@ export interface EntropyComputeOptions extends ComputeOptions {
   lossAggMode?: LossAggMode;
 }
 
-/** Metric of the entropy losses: before the coefficient, in nats. None for `none`. */
+/** Metric of the entropy losses: the entropy before the coefficient, in nats. `none` has no metric. */
 export type EntropyMetrics = Partial<Record<'entropy_loss', number>>;
 
 /**
- * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions; an algorithm subtracts
- * it from its loss. Abstract; the subclasses say which rows count.
+ * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions. An algorithm subtracts it from
+ * its loss. Abstract; the subclasses select the rows that count.
  *
- * Batches: entropy [B, T] in nats, action_mask. The gradient is taken with respect to entropy.
+ * Reads entropy [B, T] in nats and action_mask. The gradient is taken with respect to entropy.
  *
  * Source: Trinity-RFT, trinity.algorithm.entropy_loss_fn.
  */
 export abstract class EntropyLossFn {
-  /** Whose names the batch's keys may have, beside Trinity's. */
+  /** The framework whose key names batches may use, in addition to Trinity's. */
   readonly backend: string;
-  /** What the aggregated entropy is multiplied by. */
+  /** The coefficient of the aggregated entropy. */
   readonly entropyCoef: number;
-  /** @internal Which rows count. */
+  /** @internal The rows that count. */
   readonly rows: 'all' | 'usual' | 'none';
   readonly #reader: BatchReader;
   readonly #counter: BatchReader;
   readonly #evaluators = new Map<LossAggMode, Evaluator>();
 
   /**
-   * @param rows which rows count: all, those that are not an expert's, or none.
+   * Used by {@link entropyLossClass}.
+   * @internal
    * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend.
    */
-  constructor(owner: string, rows: 'all' | 'usual' | 'none', options: EntropyLossOptions = {}) {
-    const reader = new OptionReader(owner, options);
-    this.entropyCoef = reader.number('entropyCoef', 0);
-    reader.end();
-    this.backend = reader.backend;
+  constructor(owner: string, rows: EntropyLossDeclaration['rows'], options: EntropyLossOptions) {
+    this.entropyCoef = readOptions(owner, OPTIONS, options).entropyCoef;
+    this.backend = backendOf(options);
     this.rows = rows;
     const mapper = KeyMapper.get(this.backend);
-    const expertMask = rows === 'usual';
-    this.#reader = new BatchReader(mapper, { columns: ['entropy'], expertMask, perToken: ['entropy'] });
-    this.#counter = new BatchReader(mapper, { columns: [], expertMask });
+    const masks: InputName[] = rows === 'usual' ? ['action_mask', 'expert_mask'] : ['action_mask'];
+    this.#reader = new BatchReader(mapper, { inputs: ['entropy', ...masks], perToken: ['entropy'] });
+    this.#counter = new BatchReader(mapper, { inputs: masks });
   }
 
-  /** Trinity-RFT's default arguments (snake_case). */
+  /** Returns Trinity-RFT's default arguments (snake_case). */
   static defaultArgs(): TrinityArgs {
-    return { entropy_coef: 0.0 };
+    return defaultArgsOf(OPTIONS);
   }
 
   /**
-   * The loss, its metric and, where asked for, its gradient with respect to entropy.
-   * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
+   * Computes the loss, its metric and, if asked for, its gradient with respect to entropy.
+   * @returns rejects with the LossErrors of a policy loss's compute(), and for an unknown lossAggMode.
    */
   async compute(
     batch: Batch | DeviceBatch,
@@ -91,23 +112,23 @@ export abstract class EntropyLossFn {
     return evaluator.compute(batch, options, () => ({ entropyCoef: this.entropyCoef }));
   }
 
-  /** The same at once. */
+  /** Synchronous version of {@link compute}. */
   computeSync(batch: Batch | DeviceBatch, options?: EntropyComputeSyncOptions): Result<EntropyMetrics> {
     const evaluator = this.#evaluator(options);
     return evaluator.computeSync(batch, options, () => ({ entropyCoef: this.entropyCoef }));
   }
 
-  /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
+  /** Counts a batch's tokens and rows. Pass the sum over all micro-batches as `normalizer` when you compute each. */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
     return countBatch(this.#counter, batch);
   }
 
-  /** The same at once. */
+  /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
     return countBatchSync(this.#counter, batch);
   }
 
-  /** @internal Its part of a native function; undefined: none. */
+  /** @internal Returns its part of a native function; undefined: no entropy. */
   term(aggregation: LossAggMode): NativeFunctionSpec['entropy'] {
     return this.rows === 'none' ? undefined : { usualRowsOnly: this.rows === 'usual', aggregation };
   }
@@ -124,3 +145,38 @@ export abstract class EntropyLossFn {
     return evaluator;
   }
 }
+
+/** The class of a declared entropy loss. */
+export interface EntropyLossClass<D extends EntropyLossDeclaration> {
+  /** @throws LossError `ERR_INVALID_OPTION` */
+  new (options?: EntropyLossOptions): EntropyLossFn;
+  /** The entropy loss as data. */
+  readonly declaration: D;
+  /** Returns Trinity-RFT's default arguments (snake_case). */
+  defaultArgs(): TrinityArgs;
+}
+
+const METRICS = { entropy_loss: { unit: 'nats, before the coefficient' } } as const satisfies MetricSchema;
+
+/** Makes the class of a declared entropy loss. */
+export function entropyLossClass<const D extends Omit<EntropyLossDeclaration, 'options' | 'metrics'>>(
+  own: D,
+) {
+  const declaration = {
+    ...own,
+    options: OPTIONS,
+    metrics: (own.rows === 'none' ? {} : METRICS) as MetricSchema,
+  };
+  const made: EntropyLossClass<D & Pick<EntropyLossDeclaration, 'options' | 'metrics'>> =
+    class extends EntropyLossFn {
+      static readonly declaration = declaration;
+
+      constructor(options: EntropyLossOptions = {}) {
+        super(new.target.name, declaration.rows, options);
+      }
+    };
+  return made;
+}
+
+/** The entropy losses by name. */
+export const ENTROPY_LOSS_FN = new Registry<EntropyLossFn>('entropy loss');

@@ -1,13 +1,13 @@
-// The entropy losses and their registry.
-import { Registry } from '../../core/registry.js';
-import { DefaultEntropyLossFn } from './default.js';
-import { DummyEntropyLossFn } from './dummy.js';
-import type { EntropyLossFn } from './entropy-loss-fn.js';
-import { MixEntropyLossFn } from './mix.js';
-
-/** The entropy losses by Trinity-RFT's names. */
-export const ENTROPY_LOSS_FN = new Registry<EntropyLossFn>('entropy loss', {
-  default: DefaultEntropyLossFn,
-  mix: MixEntropyLossFn,
-  none: DummyEntropyLossFn,
-});
+// The entropy losses. Each file declares one and registers it; the order of these lines is that of the registry.
+// biome-ignore-all assist/source/organizeImports: see above
+export * from './default.js';
+export * from './mix.js';
+export * from './dummy.js';
+export {
+  ENTROPY_LOSS_FN,
+  type EntropyComputeOptions,
+  type EntropyComputeSyncOptions,
+  EntropyLossFn,
+  type EntropyLossOptions,
+  type EntropyMetrics,
+} from './entropy-loss-fn.js';

@@ -1,14 +1,16 @@
-// The class of the entropy loss over the policy's own rows.
-import { EntropyLossFn, type EntropyLossOptions } from './entropy-loss-fn.js';
+// The entropy of the policy's own rows.
+import { ENTROPY_LOSS_FN, entropyLossClass } from './entropy-loss-fn.js';
 
-/**
- * mix: the entropy of the rows that the policy sampled; experts' rows (expert_mask) are left out.
- *
- * Source: Trinity-RFT's MixEntropyLossFn.
- */
-export class MixEntropyLossFn extends EntropyLossFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: EntropyLossOptions = {}) {
-    super('MixEntropyLossFn', 'usual', options);
+/** The entropy of the policy's own rows. */
+export class MixEntropyLossFn extends entropyLossClass({
+  name: 'mix',
+  summary: "the entropy of the policy's own rows, without experts' rows",
+  source: ['Trinity-RFT'],
+  reads: ['entropy', 'action_mask', 'expert_mask'],
+  rows: 'usual',
+  numerics: { range: 'any finite entropies', outside: 'nothing is lost' },
+}) {
+  static {
+    ENTROPY_LOSS_FN.register('mix', MixEntropyLossFn);
   }
 }

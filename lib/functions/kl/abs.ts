@@ -1,14 +1,20 @@
-// The class of the abs estimator.
-import { KLFn, type KLOptions } from './kl-fn.js';
+// The absolute difference of log-probabilities.
+import { KL_FN, klClass } from './kl-fn.js';
 
-/**
- * abs: |δ| with δ = ref_logprob − logprob; its derivative at 0 is 0.
- *
- * Source: verl; Trinity-RFT's AbsFn.
- */
-export class AbsFn extends KLFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: KLOptions = {}) {
-    super('AbsFn', 'abs', options);
+/** The absolute difference of log-probabilities. */
+export class AbsFn extends klClass({
+  name: 'abs',
+  summary: '|δ|',
+  details: 'Its derivative at 0 is 0.',
+  source: ['verl', 'Trinity-RFT'],
+  reads: ['ref_logprob', 'action_mask'],
+  estimator: 'abs',
+  numerics: {
+    range: 'any finite logprobs',
+    outside: 'nothing is lost',
+  },
+}) {
+  static {
+    KL_FN.register('abs', AbsFn);
   }
 }

@@ -1,20 +1,21 @@
-// The class of the corrected_k3 estimator.
-import { KLFn, type KLOptions } from './kl-fn.js';
+// The k3 estimator, corrected for sampling from an older policy.
+import { KL_FN, klClass } from './kl-fn.js';
 
-/**
- * corrected_k3: k3 times the importance ratio exp(logprob − old_logprob), clipped to [0, 2]; the gradient flows
- * through both factors. Without old_logprob in the batch it is k3.
- *
- * Source: Trinity-RFT's CorrectedK3Fn.
- */
-export class CorrectedK3Fn extends KLFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: KLOptions = {}) {
-    super('CorrectedK3Fn', 'corrected_k3', options);
-  }
-
-  /** @internal */
-  override get takesOldLogprob(): boolean {
-    return true;
+/** The k3 estimator, corrected for sampling from an older policy. */
+export class CorrectedK3Fn extends klClass({
+  name: 'corrected_k3',
+  summary: 'k3 times the ratio to the old policy, clipped to [0, 2]',
+  details: 'The gradient flows through both factors. Without old_logprob in the batch it is k3.',
+  source: ['Trinity-RFT'],
+  reads: ['ref_logprob', 'action_mask', 'old_logprob'],
+  estimator: 'corrected_k3',
+  numerics: {
+    range: "as k3's; the ratio to old_logprob is clipped to [0, 2]",
+    outside: "as k3's: Infinity, or NaN where the ratio is 0",
+    overflows: 'always',
+  },
+}) {
+  static {
+    KL_FN.register('corrected_k3', CorrectedK3Fn);
   }
 }

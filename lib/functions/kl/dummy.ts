@@ -1,14 +1,19 @@
-// The class of the KL function that estimates nothing.
-import { KLFn, type KLOptions } from './kl-fn.js';
+// The KL function that estimates nothing.
+import { KL_FN, klClass } from './kl-fn.js';
 
-/**
- * none: no estimate. The values, the loss and its gradient are 0, rewards are the scores, and there are no metrics.
- *
- * Source: Trinity-RFT's DummyKLFn.
- */
-export class DummyKLFn extends KLFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: KLOptions = {}) {
-    super('DummyKLFn', undefined, options);
+/** The KL function that estimates nothing. */
+export class DummyKLFn extends klClass({
+  name: 'none',
+  summary: 'no estimate',
+  details: 'The values, the loss and its gradient are 0, and rewards are the scores.',
+  source: ['Trinity-RFT'],
+  reads: [],
+  numerics: {
+    range: 'anything',
+    outside: 'nothing is read',
+  },
+}) {
+  static {
+    KL_FN.register('none', DummyKLFn);
   }
 }

@@ -1,14 +1,20 @@
-// The class of the k1 estimator.
-import { KLFn, type KLOptions } from './kl-fn.js';
+// The k1 estimator.
+import { KL_FN, klClass } from './kl-fn.js';
 
-/**
- * k1: −δ with δ = ref_logprob − logprob. Unbiased, of high variance, and negative for many tokens.
- *
- * Source: Schulman, "Approximating KL divergence" (2020).
- */
-export class K1Fn extends KLFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: KLOptions = {}) {
-    super('K1Fn', 'k1', options);
+/** The k1 estimator. */
+export class K1Fn extends klClass({
+  name: 'k1',
+  summary: '−δ',
+  details: 'Unbiased, of high variance, and negative for many tokens.',
+  source: ['Schulman 2020'],
+  reads: ['ref_logprob', 'action_mask'],
+  estimator: 'k1',
+  numerics: {
+    range: 'any finite logprobs',
+    outside: 'nothing is lost',
+  },
+}) {
+  static {
+    KL_FN.register('k1', K1Fn);
   }
 }

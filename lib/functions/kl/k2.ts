@@ -1,14 +1,20 @@
-// The class of the k2 estimator.
-import { KLFn, type KLOptions } from './kl-fn.js';
+// The k2 estimator.
+import { KL_FN, klClass } from './kl-fn.js';
 
-/**
- * k2: δ²/2 with δ = ref_logprob − logprob. Never negative; its gradient is the true divergence's on policy.
- *
- * Source: Schulman, "Approximating KL divergence" (2020).
- */
-export class K2Fn extends KLFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: KLOptions = {}) {
-    super('K2Fn', 'k2', options);
+/** The k2 estimator. */
+export class K2Fn extends klClass({
+  name: 'k2',
+  summary: 'δ² / 2',
+  details: 'Never negative. On policy, its gradient is that of the true divergence.',
+  source: ['Schulman 2020'],
+  reads: ['ref_logprob', 'action_mask'],
+  estimator: 'k2',
+  numerics: {
+    range: 'a difference up to 2.6e19',
+    outside: 'its square overflows to Infinity',
+  },
+}) {
+  static {
+    KL_FN.register('k2', K2Fn);
   }
 }

@@ -1,14 +1,21 @@
-// The class of the k3 estimator.
-import { KLFn, type KLOptions } from './kl-fn.js';
+// The k3 estimator.
+import { KL_FN, klClass } from './kl-fn.js';
 
-/**
- * k3: exp(δ) − 1 − δ with δ = ref_logprob − logprob. Unbiased and never negative.
- *
- * Source: Schulman, "Approximating KL divergence" (2020).
- */
-export class K3Fn extends KLFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: KLOptions = {}) {
-    super('K3Fn', 'k3', options);
+/** The k3 estimator. */
+export class K3Fn extends klClass({
+  name: 'k3',
+  summary: 'e^δ − 1 − δ',
+  details: 'Unbiased and never negative.',
+  source: ['Schulman 2020'],
+  reads: ['ref_logprob', 'action_mask'],
+  estimator: 'k3',
+  numerics: {
+    range: 'ref_logprob − logprob up to 88.7',
+    outside: 'the exponential overflows: the value is Infinity and the gradient −Infinity',
+    overflows: 'always',
+  },
+}) {
+  static {
+    KL_FN.register('k3', K3Fn);
   }
 }

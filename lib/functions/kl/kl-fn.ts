@@ -1,10 +1,10 @@
-// What all KL functions have in common.
-
+// The base of all KL functions, the function that makes a class from a declaration, and the registry.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import { fromNative } from '../../core/abortable.js';
-import { type Batch, find, HostReader, keysOf, missing, readFloat32 } from '../../core/batch.js';
-import { BatchReader, type Input } from '../../core/batch-reader.js';
+import type { Batch } from '../../core/batch.js';
+import { BatchReader, type Input, type InputName, readTokenFloats } from '../../core/batch-reader.js';
 import type { Counts } from '../../core/counts.js';
+import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import { cudaIndex } from '../../core/device.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { describeValue, guarded, LossError } from '../../core/errors.js';
@@ -19,20 +19,48 @@ import {
 } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import { native } from '../../core/native.js';
-import { checkLossAggMode, type LossAggMode, OptionReader, type TrinityArgs } from '../../core/options.js';
+import {
+  backendOf,
+  checkLossAggMode,
+  defaultArgsOf,
+  type LossAggMode,
+  type OptionsOf,
+  readOptions,
+  type TrinityArgs,
+} from '../../core/options.js';
+import { Registry } from '../../core/registry.js';
+
+const OPTIONS = {
+  adaptive: {
+    type: 'boolean',
+    default: false,
+    help: 'adapt the coefficient to keep the divergence near targetKl',
+  },
+  klCoef: {
+    type: 'number',
+    default: 0.001,
+    typical: [0.001, 2],
+    help: 'what the KL loss and the penalty are multiplied by',
+  },
+  targetKl: { type: 'number', above: 0, requiredWith: 'adaptive', help: 'the divergence to keep, in nats' },
+  horizon: {
+    type: 'number',
+    above: 0,
+    requiredWith: 'adaptive',
+    help: 'the rows over which an adaptive coefficient moves',
+  },
+} as const;
 
 /** Options of every KL function. */
-export interface KLOptions {
-  /** Adapt the coefficient to keep the divergence near targetKl; false by default. */
-  adaptive?: boolean | null | undefined;
-  /** What the KL loss is multiplied by; 0.001 by default. */
-  klCoef?: number | null | undefined;
-  /** In nats; needed where adaptive. */
-  targetKl?: number | null | undefined;
-  /** In rows; needed where adaptive. */
-  horizon?: number | null | undefined;
-  /** Whose names the batch's keys may have, beside Trinity's; 'verl' by default. */
+export type KLOptions = OptionsOf<typeof OPTIONS> & {
+  /** The framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
   backend?: string | undefined;
+};
+
+/** A KL function as data; all have the same options and metrics. */
+export interface KLDeclaration extends FunctionDeclaration {
+  /** The native estimator; absent: no estimate. */
+  readonly estimator?: string;
 }
 
 /** Options of calculateKlLossSync. */
@@ -46,95 +74,91 @@ export interface KlLossOptions extends ComputeOptions {
   lossAggMode?: LossAggMode;
 }
 
-/** Metrics of the KL loss: kl_loss before the coefficient (nats), and the coefficient. None for `none`. */
+/** Metrics of the KL loss: kl_loss before the coefficient, in nats, and the coefficient. `none` has no metrics. */
 export type KLMetrics = Partial<Record<'kl_loss' | 'kl_coef', number>>;
 
-/** What applyKlPenaltyToReward gives. */
+/** The result of applyKlPenaltyToReward(). */
 export interface KlPenaltyResult {
-  /** [B, T] token_level_scores − klCoef·KL(old ‖ ref) of each unmasked token. */
+  /** [B, T] token_level_scores, less klCoef·KL(old ‖ ref) at unmasked tokens. */
   tokenLevelRewards: Float32Array;
-  /** kl (nats per token, meaned over rows) and kl_coef (the one used). None for `none`. */
+  /** kl in nats per token, averaged over rows, and the kl_coef that was used. `none` has no metrics. */
   metrics: Partial<Record<'kl' | 'kl_coef', number>>;
 }
 
 /**
- * A KL function: an estimate, per token, of the policy's divergence from the reference, as a value, as a loss or
- * as a penalty in the reward. Abstract; each estimator is a subclass, named as in Trinity-RFT.
+ * A KL function: an estimate for each token of the policy's divergence from the reference, as a value, a loss or a penalty
+ * in the reward. Abstract; each estimator is a subclass named as in Trinity-RFT.
  *
- * Batches: logprob, ref_logprob, action_mask, and old_logprob where the estimator takes it. All in nats.
+ * Reads logprob, ref_logprob and action_mask, and old_logprob if the estimator uses it; all in nats.
  *
  * Source: Trinity-RFT, trinity.algorithm.kl_fn; Schulman, "Approximating KL divergence" (2020).
  */
 export abstract class KLFn {
-  /** Whose names the batch's keys may have, beside Trinity's. */
+  /** The framework whose key names batches may use, in addition to Trinity's. */
   readonly backend: string;
-  /** Whether the coefficient follows the divergence. */
+  /** Whether the coefficient adapts to the divergence. */
   readonly adaptive: boolean;
-  /** The divergence that an adaptive coefficient aims at, in nats. */
+  /** The divergence that an adaptive coefficient keeps, in nats. */
   readonly targetKl: number | undefined;
   /** The rows over which an adaptive coefficient moves. */
   readonly horizon: number | undefined;
+  /** @internal Whether the estimator uses the ratio to the policy that sampled. */
+  readonly usesOldLogprob: boolean;
   #klCoef: number;
   readonly #estimator: string | undefined;
+  readonly #mapper: KeyMapper;
   readonly #reader: BatchReader;
   readonly #valueReader: BatchReader;
   readonly #counter: BatchReader;
-  readonly #penaltyReader: HostReader;
-  readonly #scoreKeys: readonly string[];
+  readonly #penaltyReader: BatchReader;
   readonly #evaluators = new Map<string, Evaluator>();
 
   /**
-   * @param estimator the native estimator; undefined: none.
-   * @throws LossError `ERR_INVALID_OPTION`: adaptive without targetKl and horizon, an unknown option.
+   * Used by {@link klClass}.
+   * @internal
+   * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend.
    */
-  constructor(owner: string, estimator: string | undefined, options: KLOptions = {}) {
-    const reader = new OptionReader(owner, options);
-    this.adaptive = reader.boolean('adaptive', false);
-    this.#klCoef = reader.number('klCoef', 0.001);
-    const positive = { holds: (x: number) => x > 0, says: 'above 0' };
-    this.targetKl = reader.number('targetKl', undefined, positive);
-    this.horizon = reader.number('horizon', undefined, positive);
-    reader.end();
-    if (this.adaptive && (this.targetKl === undefined || this.horizon === undefined))
-      throw reader.invalid(
-        this.targetKl === undefined ? 'targetKl' : 'horizon',
-        'given for an adaptive coefficient',
-      );
-    this.backend = reader.backend;
+  constructor(
+    owner: string,
+    { estimator, reads }: Pick<KLDeclaration, 'estimator' | 'reads'>,
+    options: KLOptions,
+  ) {
+    const { adaptive, klCoef, targetKl, horizon } = readOptions(owner, OPTIONS, options);
+    this.adaptive = adaptive;
+    this.#klCoef = klCoef;
+    this.targetKl = targetKl;
+    this.horizon = horizon;
+    this.backend = backendOf(options);
+    this.usesOldLogprob = reads.includes('old_logprob');
     const mapper = KeyMapper.get(this.backend);
+    this.#mapper = mapper;
     this.#estimator = estimator;
-    const columns = estimator ? (['logprob', 'ref_logprob'] as const) : [];
-    const optional = this.takesOldLogprob ? (['old_logprob'] as const) : [];
-    this.#reader = new BatchReader(mapper, { columns, optional });
-    this.#valueReader = new BatchReader(mapper, { columns, optional, mask: false });
-    this.#counter = new BatchReader(mapper, { columns: [] });
-    this.#penaltyReader = new HostReader(mapper, {
-      columns: ['old_logprob'],
+    const inputs: InputName[] = estimator === undefined ? [] : ['logprob', 'ref_logprob'];
+    const optional: InputName[] = this.usesOldLogprob ? ['old_logprob'] : [];
+    this.#reader = new BatchReader(mapper, { inputs: [...inputs, 'action_mask'], optional });
+    this.#valueReader = new BatchReader(mapper, { inputs, optional });
+    this.#counter = new BatchReader(mapper, { inputs: ['action_mask'] });
+    this.#penaltyReader = new BatchReader(mapper, {
+      inputs: ['old_logprob', 'action_mask'],
       optional: ['ref_logprob'],
       perToken: ['old_logprob'],
     });
-    this.#scoreKeys = keysOf(mapper, 'token_level_scores');
   }
 
-  /** Trinity-RFT's default arguments (snake_case). */
+  /** Returns Trinity-RFT's default arguments (snake_case). */
   static defaultArgs(): TrinityArgs {
-    return { adaptive: false, kl_coef: 0.001 };
+    return defaultArgsOf(OPTIONS);
   }
 
-  /** What the KL loss and the penalty are multiplied by now; updateKlCoef() changes it. */
+  /** The current coefficient of the KL loss and the penalty; updateKlCoef() changes it. */
   get klCoef(): number {
     return this.#klCoef;
   }
 
-  /** @internal Whether the estimator corrects by the ratio to the policy that sampled. */
-  get takesOldLogprob(): boolean {
-    return false;
-  }
-
   /**
-   * The estimate of each token, in nats, [B, T]; the mask is not read.
+   * Estimates the divergence of each token, in nats: [B, T]. The mask is not read.
    * @param options.device where to compute a host batch; 'cpu' by default.
-   * @returns rejects with LossError as compute() of a policy loss does.
+   * @returns rejects with the LossErrors of a policy loss's compute().
    */
   async calculateKl(batch: Batch | DeviceBatch, options?: { device?: string }): Promise<Float32Array> {
     const pass = guarded(() => this.#values(batch, options?.device));
@@ -142,7 +166,7 @@ export abstract class KLFn {
     return pass.out;
   }
 
-  /** The same at once. */
+  /** Synchronous version of {@link calculateKl}. */
   calculateKlSync(batch: Batch | DeviceBatch): Float32Array {
     const pass = guarded(() => this.#values(batch, undefined));
     runSync(pass);
@@ -150,40 +174,43 @@ export abstract class KLFn {
   }
 
   /**
-   * klCoef times the aggregated estimates, with the gradient with respect to logprob.
-   * @returns rejects with LossError as compute() of a policy loss does, and for an unknown lossAggMode.
+   * Computes klCoef times the aggregated estimates, with the gradient with respect to logprob.
+   * @returns rejects with the LossErrors of a policy loss's compute(), and for an unknown lossAggMode.
    */
   async calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>> {
     const evaluator = this.#evaluator(batch, options);
     return evaluator.compute(batch, options, () => ({ klCoef: this.#klCoef }));
   }
 
-  /** The same at once. */
+  /** Synchronous version of {@link calculateKlLoss}. */
   calculateKlLossSync(batch: Batch | DeviceBatch, options?: KlLossSyncOptions): Result<KLMetrics> {
     const evaluator = this.#evaluator(batch, options);
     return evaluator.computeSync(batch, options, () => ({ klCoef: this.#klCoef }));
   }
 
-  /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
+  /** Counts a batch's tokens and rows. Pass the sum over all micro-batches as `normalizer` when you compute each. */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
     return countBatch(this.#counter, batch);
   }
 
-  /** The same at once. */
+  /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
     return countBatchSync(this.#counter, batch);
   }
 
-  /** @internal Its part of a native function, of a batch with old_logprob or without; undefined: none. */
+  /**
+   * @internal Returns its part of a native function; undefined: no estimate.
+   * @param hasOld whether the batch has old_logprob.
+   */
   term(aggregation: LossAggMode, hasOld: boolean): NativeFunctionSpec['kl'] {
-    const name = this.takesOldLogprob && !hasOld ? 'k3' : this.#estimator;
+    const name = this.usesOldLogprob && !hasOld ? 'k3' : this.#estimator;
     return name === undefined ? undefined : { name, aggregation };
   }
 
   /**
-   * Rewards with a KL penalty: token_level_scores − klCoef·KL of the old policy from the reference, and then the
-   * coefficient is adapted. Reads token_level_scores [B, T], old_logprob, ref_logprob, action_mask. Without
-   * ref_logprob the rewards are the scores.
+   * Takes a KL penalty from the rewards: token_level_scores − klCoef·KL of the old policy from the reference. Then adapts
+   * the coefficient. Reads token_level_scores [B, T], old_logprob, ref_logprob and action_mask. Without ref_logprob the
+   * rewards are the scores.
    * @param options.device where to compute; 'cpu' by default.
    */
   async applyKlPenaltyToReward(batch: Batch, options?: { device?: string }): Promise<KlPenaltyResult> {
@@ -191,30 +218,34 @@ export abstract class KLFn {
     return this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass) : 0);
   }
 
-  /** The same at once. */
+  /** Synchronous version of {@link applyKlPenaltyToReward}. */
   applyKlPenaltyToRewardSync(batch: Batch): KlPenaltyResult {
     const penalty = guarded(() => this.#penalty(batch, undefined));
     return this.#penaltyResult(penalty, penalty.pass ? runSync(penalty.pass) : 0);
   }
 
   /**
-   * Where adaptive: multiplies the coefficient by 1 + clip(currentKl / targetKl − 1, ±0.2)·batchSize / horizon.
+   * If adaptive: multiplies the coefficient by 1 + clip(currentKl / targetKl − 1, ±0.2)·batchSize / horizon.
    * @param currentKl in nats.
    * @param batchSize in rows.
-   * @throws LossError `ERR_INVALID_INPUT` for what is no number.
+   * @throws LossError `ERR_INVALID_INPUT` if an argument is not a number.
    */
   updateKlCoef(currentKl: number, batchSize: number): void {
     for (const [name, value] of Object.entries({ currentKl, batchSize }))
       if (typeof value !== 'number')
-        throw new LossError('ERR_INVALID_INPUT', `${name}: expected a number, not ${describeValue(value)}`);
+        throw new LossError('ERR_INVALID_INPUT', {
+          key: name,
+          expected: 'a number',
+          received: describeValue(value),
+        });
     if (!this.adaptive) return;
     const error = Math.min(Math.max(currentKl / this.targetKl! - 1, -0.2), 0.2);
     this.#klCoef *= 1 + (error * batchSize) / this.horizon!;
   }
 
-  // The old policy stands in for the current one, and there is no older one to correct by.
+  // The penalty treats the old policy as the current one, so the ratio between them is 1.
   get #penaltyEstimator(): string | undefined {
-    return this.takesOldLogprob ? 'k3' : this.#estimator;
+    return this.usesOldLogprob ? 'k3' : this.#estimator;
   }
 
   #evaluator(batch: Batch | DeviceBatch, options: KlLossSyncOptions | undefined): Evaluator {
@@ -238,10 +269,8 @@ export abstract class KLFn {
   }
 
   #penalty(batch: Batch, device: string | undefined): KlPenalty {
-    const { native: old, layout } = this.#penaltyReader.read(batch);
-    const found = find(batch, this.#scoreKeys);
-    if (!found) throw missing(this.#scoreKeys, 'a score per token');
-    const scores = readFloat32(found.key, found.value, layout);
+    const { native: old, layout } = this.#penaltyReader.readHost(batch);
+    const scores = readTokenFloats(batch, this.#mapper, 'token_level_scores', layout);
     const { rows } = layout;
     const [, oldLogprob, refLogprob] = old.data;
     const estimator = this.#penaltyEstimator;
@@ -264,7 +293,7 @@ export abstract class KLFn {
   }
 }
 
-// A native pass over KL values; see NativeBinding.kl.
+// The arguments of a native pass over KL values; see NativeBinding.kl.
 interface KlPass {
   estimator: string | undefined;
   input: Input;
@@ -296,3 +325,38 @@ function runSync({ estimator, input, out, base, scale }: KlPass): number {
     throw fromNative(error);
   }
 }
+
+/** The class of a declared KL function. */
+export interface KLClass<D extends KLDeclaration> {
+  /** @throws LossError `ERR_INVALID_OPTION`: an unknown option, or adaptive without targetKl and horizon. */
+  new (options?: KLOptions): KLFn;
+  /** The KL function as data. */
+  readonly declaration: D;
+  /** Returns Trinity-RFT's default arguments (snake_case). */
+  defaultArgs(): TrinityArgs;
+}
+
+const METRICS = {
+  kl_loss: { unit: 'nats, before the coefficient' },
+  kl_coef: { unit: 'coefficient' },
+} as const satisfies MetricSchema;
+
+/** Makes the class of a declared KL function. */
+export function klClass<const D extends Omit<KLDeclaration, 'options' | 'metrics'>>(own: D) {
+  const declaration = {
+    ...own,
+    options: OPTIONS,
+    metrics: (own.estimator === undefined ? {} : METRICS) as MetricSchema,
+  };
+  const made: KLClass<D & Pick<KLDeclaration, 'options' | 'metrics'>> = class extends KLFn {
+    static readonly declaration = declaration;
+
+    constructor(options: KLOptions = {}) {
+      super(new.target.name, declaration, options);
+    }
+  };
+  return made;
+}
+
+/** The KL functions by name. */
+export const KL_FN = new Registry<KLFn>('KL function');

@@ -1,14 +1,19 @@
-// The class of the low_var_kl estimator.
-import { KLFn, type KLOptions } from './kl-fn.js';
+// The clipped k3 estimator.
+import { KL_FN, klClass } from './kl-fn.js';
 
-/**
- * low_var_kl: k3 with δ clipped to ±20 nats and the estimate to ±10.
- *
- * Source: verl; Trinity-RFT's LowVarKLFn.
- */
-export class LowVarKLFn extends KLFn {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: KLOptions = {}) {
-    super('LowVarKLFn', 'low_var_kl', options);
+/** The clipped k3 estimator. */
+export class LowVarKLFn extends klClass({
+  name: 'low_var_kl',
+  summary: 'k3 with δ clipped to ±20 and the value to ±10',
+  source: ['verl', 'Trinity-RFT'],
+  reads: ['ref_logprob', 'action_mask'],
+  estimator: 'low_var_kl',
+  numerics: {
+    range: 'ref_logprob − logprob from −20 to 20, values up to 10',
+    outside: 'difference and value are clipped: the value saturates at 10 and the gradient is 0',
+  },
+}) {
+  static {
+    KL_FN.register('low_var_kl', LowVarKLFn);
   }
 }

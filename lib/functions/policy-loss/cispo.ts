@@ -1,57 +1,63 @@
-// CISPO's class.
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
+// CISPO: a clipped importance weight that never stops the gradient.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
+
+/** The log-probability, weighted by the advantage and by the clipped ratio, which is held constant. */
+export class CISPOPolicyLossFn extends policyLossClass({
+  name: 'cispo',
+  summary: 'ℓ = −A·clip(r)·logprob, with the ratio held constant',
+  details: "Clipping bounds a token's weight but keeps its gradient.",
+  source: ['arXiv 2506.13585', 'Trinity-RFT'],
+  reads: RATIO_KEYS,
+  options: {
+    clipRangeLow: {
+      type: 'number',
+      default: 1,
+      typical: [0.1, 1],
+      help: 'the weight is clipped to at least 1 − this; 1 means no lower bound, as in the paper',
+    },
+    clipRangeHigh: {
+      type: 'number',
+      default: 0.28,
+      typical: [0.1, 0.6],
+      help: 'the weight is clipped to at most 1 + this',
+    },
+    enableMaskClip: {
+      type: 'boolean',
+      default: false,
+      help: "drop tokens whose ratio has left the mask's range in the direction of their advantage",
+    },
+    maskClipRangeLow: {
+      type: 'number',
+      default: 1,
+      typical: [0.1, 1],
+      help: 'tokens with A < 0 are dropped below a ratio of 1 − this',
+    },
+    maskClipRangeHigh: {
+      type: 'number',
+      default: 0.28,
+      typical: [0.1, 0.6],
+      help: 'tokens with A > 0 are dropped above a ratio of 1 + this',
+    },
+    lossAggMode: aggregationOption('token-mean'),
+  },
+  metrics: {
+    cispo_loss: { unit: 'loss' },
+    ppo_kl: { unit: 'nats per token' },
+    unmasked_frac: { unit: 'fraction of tokens' },
+  },
+  numerics: {
+    range: 'any finite logprobs and advantages',
+    outside: 'the ratio overflows and is clipped: loss and gradient are finite',
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('cispo', CISPOPolicyLossFn);
+  }
+}
 
 /** Options of {@link CISPOPolicyLossFn}. */
-export interface CISPOPolicyLossOptions extends AggregatedLossOptions {
-  /** The weight is clipped to at least 1 − this; 1 by default, which is no lower bound, as in the paper. */
-  clipRangeLow?: number | null | undefined;
-  /** The weight is clipped to at most 1 + this; 0.28 by default. */
-  clipRangeHigh?: number | null | undefined;
-  /** Drop tokens whose ratio has left the mask's range in their advantage's direction. */
-  enableMaskClip?: boolean | null | undefined;
-  /** Tokens of negative advantage are dropped below 1 − this; 1 by default. */
-  maskClipRangeLow?: number | null | undefined;
-  /** Tokens of positive advantage are dropped above 1 + this; 0.28 by default. */
-  maskClipRangeHigh?: number | null | undefined;
-}
-
+export type CISPOPolicyLossOptions = NonNullable<ConstructorParameters<typeof CISPOPolicyLossFn>[0]>;
 /** Metrics of {@link CISPOPolicyLossFn}. */
-export type CISPOMetrics = Record<'cispo_loss' | 'ppo_kl' | 'unmasked_frac', number>;
-
-/**
- * CISPO: ℓ = −A·clip(r)·logprob with the clipped ratio held constant, so that clipping bounds a token's weight and
- * never takes its gradient.
- *
- * Reads old_logprob, action_mask, advantages. Metrics: cispo_loss, ppo_kl (nats per token), unmasked_frac.
- *
- * Source: arXiv 2506.13585; Trinity-RFT's CISPOPolicyLossFn.
- */
-export class CISPOPolicyLossFn extends PolicyLossFn<CISPOMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: CISPOPolicyLossOptions = {}) {
-    const { reader, backend } = openOptions('CISPOPolicyLossFn', options);
-    const native = {
-      clip_range_low: reader.number('clipRangeLow', 1),
-      clip_range_high: reader.number('clipRangeHigh', 0.28),
-      enable_mask_clip: reader.boolean('enableMaskClip', false),
-      mask_clip_range_low: reader.number('maskClipRangeLow', 1),
-      mask_clip_range_high: reader.number('maskClipRangeHigh', 0.28),
-    };
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, { policyLoss: { name: 'cispo', options: native, aggregation }, keys: RATIO_KEYS });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return {
-      clip_range_low: 1.0,
-      clip_range_high: 0.28,
-      enable_mask_clip: false,
-      mask_clip_range_low: 1.0,
-      mask_clip_range_high: 0.28,
-      loss_agg_mode: 'token-mean',
-    };
-  }
-}
+export type CISPOMetrics = MetricsOf<(typeof CISPOPolicyLossFn)['declaration']['metrics']>;

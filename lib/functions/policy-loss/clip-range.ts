@@ -1,37 +1,26 @@
-// PPO's clip options, which GSPO, MIX and MIX-CHORD take too.
-import { LossError } from '../../core/errors.js';
-import type { OptionReader } from '../../core/options.js';
+// PPO's clip options; GSPO, MIX and MIX-CHORD have them too.
+import type { OptionsOf } from '../../core/options.js';
 
-/** The range that a ratio may move in, [1 − low, 1 + high]. */
-export interface ClipRangeOptions {
-  /** For low and high where they are not given. */
-  clipRange?: number | null | undefined;
-  /** The ratio's lower bound is 1 − this; at least 0. */
-  clipRangeLow?: number | null | undefined;
-  /** The ratio's upper bound is 1 + this; at least 0. */
-  clipRangeHigh?: number | null | undefined;
-}
+/** The range [1 − low, 1 + high] to which a ratio is clipped. */
+export const CLIP_RANGE = {
+  clipRange: { type: 'number', atLeast: 0, help: 'both ends of the clip range, unless given on their own' },
+  clipRangeLow: {
+    type: 'number',
+    atLeast: 0,
+    defaultFrom: 'clipRange',
+    required: true,
+    typical: [0.05, 0.6],
+    help: 'the ratio is clipped to at least 1 − this',
+  },
+  clipRangeHigh: {
+    type: 'number',
+    atLeast: 0,
+    defaultFrom: 'clipRange',
+    required: true,
+    typical: [0.05, 0.6],
+    help: 'the ratio is clipped to at most 1 + this',
+  },
+} as const;
 
-const POSITIVE = { holds: (x: number) => x >= 0, says: 'of at least 0' };
-
-/** @throws LossError `ERR_INVALID_OPTION` where neither the range nor both of its ends are given. */
-export function readClipRange(
-  owner: string,
-  reader: OptionReader,
-): { clip_range_low: number; clip_range_high: number } {
-  const both = reader.number('clipRange', undefined, POSITIVE);
-  const low = reader.number('clipRangeLow', both, POSITIVE);
-  const high = reader.number('clipRangeHigh', both, POSITIVE);
-  if (low === undefined || high === undefined)
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `${owner}: no clip range: expected clipRange, or clipRangeLow and clipRangeHigh; ${
-        low === undefined && high === undefined
-          ? 'none'
-          : low === undefined
-            ? 'only the high end'
-            : 'only the low end'
-      } came`,
-    );
-  return { clip_range_low: low, clip_range_high: high };
-}
+/** Options for the range [1 − low, 1 + high] to which a ratio is clipped. */
+export type ClipRangeOptions = OptionsOf<typeof CLIP_RANGE>;

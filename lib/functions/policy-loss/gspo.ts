@@ -1,47 +1,61 @@
-// GSPO's class.
-import type { TrinityArgs } from '../../core/options.js';
-import { type ClipRangeOptions, readClipRange } from './clip-range.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
-
-/** Options of {@link GSPOLossFn}. A clip range must be given; lossAggMode is 'seq-mean-token-mean' by default. */
-export interface GSPOLossOptions extends AggregatedLossOptions, ClipRangeOptions {}
-
-/** Metrics of {@link GSPOLossFn}. */
-export type GSPOMetrics = Record<'pg_clipfrac' | 'ppo_kl' | 'ppo_kl_seq' | 'pg_loss', number>;
-
-/**
- * GSPO: PPO's clipped surrogate on the sequence's ratio exp(mean of logprob − old_logprob over its unmasked
- * tokens); the gradient flows to each of them.
- *
- * Reads old_logprob, action_mask, advantages. Metrics: pg_clipfrac (fraction of tokens), ppo_kl (nats per token),
- * ppo_kl_seq (the same, meaned over rows), pg_loss.
- *
- * Source: arXiv 2507.18071; Trinity-RFT's GSPOLossFn. An aggregation other than the paper's is allowed and warned of.
- */
-export class GSPOLossFn extends PolicyLossFn<GSPOMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION`: no clip range, an unknown option. */
-  constructor(options: GSPOLossOptions = {}) {
-    const { reader, backend } = openOptions('GSPOLossFn', options);
-    const native = readClipRange('GSPOLossFn', reader);
-    const aggregation = reader.lossAggMode('seq-mean-token-mean');
-    reader.end();
-    if (aggregation !== 'seq-mean-token-mean') warnOnce(aggregation);
-    super(backend, { policyLoss: { name: 'gspo', options: native, aggregation }, keys: RATIO_KEYS });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { clip_range_low: 0.0003, clip_range_high: 0.0004, loss_agg_mode: 'seq-mean-token-mean' };
-  }
-}
+// GSPO: PPO's clip on the ratio of the whole sequence.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { CLIP_RANGE } from './clip-range.js';
+import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
 let warned = false;
 
-// Once a process: a program that means it makes many of these objects.
-function warnOnce(aggregation: string): void {
-  if (warned) return;
+// Warns once a process, as programs that choose another aggregation on purpose create many of these objects.
+function warnOfAggregation(mode: string): void {
+  if (warned || mode === 'seq-mean-token-mean') return;
   warned = true;
-  process.emitWarning(`GSPO was published with loss_agg_mode seq-mean-token-mean, not ${aggregation}`, {
+  process.emitWarning(`GSPO was published with loss_agg_mode seq-mean-token-mean, not ${mode}`, {
     code: 'POLICY_LOSS_GSPO_AGGREGATION',
   });
 }
+
+/** PPO's clipped surrogate on the sequence's mean ratio. */
+export class GSPOLossFn extends policyLossClass(
+  {
+    name: 'gspo',
+    summary: "PPO's clip on the sequence's mean ratio",
+    details:
+      'The ratio is exp(mean of logprob − old_logprob over the unmasked tokens of the row), and the gradient flows to ' +
+      'each of them. An aggregation other than the published one is allowed, with a warning.',
+    source: ['arXiv 2507.18071', 'Trinity-RFT'],
+    reads: RATIO_KEYS,
+    options: {
+      clipRange: CLIP_RANGE.clipRange,
+      clipRangeLow: { ...CLIP_RANGE.clipRangeLow, trinity: 0.0003, typical: [0.0003, 0.3] },
+      clipRangeHigh: { ...CLIP_RANGE.clipRangeHigh, trinity: 0.0004, typical: [0.0004, 0.3] },
+      lossAggMode: aggregationOption('seq-mean-token-mean'),
+    },
+    metrics: {
+      pg_clipfrac: { unit: 'fraction of tokens' },
+      ppo_kl: { unit: 'nats per token' },
+      ppo_kl_seq: { unit: 'nats per token, mean over rows' },
+      pg_loss: { unit: 'loss' },
+    },
+    numerics: {
+      range: "the row's mean of logprob − old_logprob up to 88.7",
+      outside:
+        'A < 0: the ratio overflows, loss and gradient are ±Infinity; A ≥ 0: the clip bounds it; below −87.3 the ratio ' +
+        'is 0',
+      overflows: 'for A < 0',
+    },
+  },
+  ({ lossAggMode }) => {
+    warnOfAggregation(lossAggMode);
+    return {};
+  },
+) {
+  static {
+    POLICY_LOSS_FN.register('gspo', GSPOLossFn);
+  }
+}
+
+/** Options of {@link GSPOLossFn}. A clip range is required. */
+export type GSPOLossOptions = NonNullable<ConstructorParameters<typeof GSPOLossFn>[0]>;
+/** Metrics of {@link GSPOLossFn}. */
+export type GSPOMetrics = MetricsOf<(typeof GSPOLossFn)['declaration']['metrics']>;

@@ -1,34 +1,36 @@
-// The class of the plain importance-weighted policy gradient.
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
+// The plain importance-weighted policy gradient.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** Options of {@link ImportanceSamplingLossFn}. */
-export interface ImportanceSamplingLossOptions extends AggregatedLossOptions {}
-
-/** Metrics of {@link ImportanceSamplingLossFn}. */
-export type ImportanceSamplingMetrics = Record<'pg_loss' | 'ratio/mean' | 'approx_kl', number>;
-
-/**
- * The importance-weighted policy gradient: ℓ = −A·exp(d), d = logprob − old_logprob clipped to ±20 nats.
- *
- * Reads old_logprob, action_mask, advantages. Metrics: pg_loss, ratio/mean, approx_kl (nats per token).
- *
- * Source: Trinity-RFT's ImportanceSamplingLossFn, after the Tinker library.
- */
-export class ImportanceSamplingLossFn extends PolicyLossFn<ImportanceSamplingMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: ImportanceSamplingLossOptions = {}) {
-    const { reader, backend } = openOptions('ImportanceSamplingLossFn', options);
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, {
-      policyLoss: { name: 'importance_sampling', options: {}, aggregation },
-      keys: RATIO_KEYS,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { loss_agg_mode: 'token-mean' };
+/** The importance-weighted policy gradient. */
+export class ImportanceSamplingLossFn extends policyLossClass({
+  name: 'importance_sampling',
+  summary: 'ℓ = −A·r',
+  details: 'logprob − old_logprob is clipped to ±20 nats before it is exponentiated.',
+  source: ['Trinity-RFT', 'Tinker'],
+  reads: RATIO_KEYS,
+  options: { lossAggMode: aggregationOption('token-mean') },
+  metrics: {
+    pg_loss: { unit: 'loss' },
+    'ratio/mean': { unit: 'ratio, mean over tokens' },
+    approx_kl: { unit: 'nats per token' },
+  },
+  numerics: {
+    range: 'logprob − old_logprob from −20 to 20',
+    outside: 'the difference is clipped to ±20: the loss saturates and the gradient is 0',
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('importance_sampling', ImportanceSamplingLossFn);
   }
 }
+
+/** Options of {@link ImportanceSamplingLossFn}. */
+export type ImportanceSamplingLossOptions = NonNullable<
+  ConstructorParameters<typeof ImportanceSamplingLossFn>[0]
+>;
+/** Metrics of {@link ImportanceSamplingLossFn}. */
+export type ImportanceSamplingMetrics = MetricsOf<
+  (typeof ImportanceSamplingLossFn)['declaration']['metrics']
+>;

@@ -1,92 +1,101 @@
-// MIX-CHORD's class.
-import { type Batch, keysOf, type Layout, readStep } from '../../core/batch.js';
+// MIX-CHORD: MIX with a schedule for the experts' share.
+import type { Batch } from '../../core/batch.js';
+import { readStep } from '../../core/batch-reader.js';
+import type { MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { describeValue, LossError } from '../../core/errors.js';
 import type { Coefficients } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
-import type { TrinityArgs } from '../../core/options.js';
-import { MIX_KEYS, type MIXMetrics, type MixedLossOptions, readMixedOptions } from './mix.js';
-import { openOptions, PolicyLossFn } from './policy-loss-fn.js';
+import type { Layout } from '../../core/layout.js';
+import { MIX_KEYS, MIXED_OPTIONS, mixedVariant, USUAL_METRICS } from './mixed.js';
+import { nativeOptions, POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** Options of {@link MIXCHORDPolicyLossFn}. A clip range must be given. */
-export interface MIXCHORDPolicyLossOptions extends MixedLossOptions {
-  /** Steps over which mu rises from 0 to its peak; 0 by default. */
-  muWarmupSteps?: number | null | undefined;
-  /** Steps over which mu then falls to its valley, along a cosine; 0 by default. */
-  muDecaySteps?: number | null | undefined;
-  /** From 0 to 1; 0.1 by default. */
-  muPeak?: number | null | undefined;
-  /** From 0 to 1; 0.1 by default. */
-  muValley?: number | null | undefined;
-  /** true (default): experts' tokens are weighted by φ = p(1 − p). */
-  enablePhiFunction?: boolean | null | undefined;
-}
+const SCHEDULE = {
+  muWarmupSteps: {
+    type: 'integer',
+    default: 0,
+    atLeast: 0,
+    typical: [0, 120],
+    help: 'steps over which mu rises from 0 to its peak',
+  },
+  muDecaySteps: {
+    type: 'integer',
+    default: 0,
+    atLeast: 0,
+    typical: [0, 120],
+    help: 'steps over which mu then falls to its valley, along a cosine',
+  },
+  muPeak: {
+    type: 'number',
+    default: 0.1,
+    atLeast: 0,
+    atMost: 1,
+    typical: [0, 1],
+    help: "the experts' share at the peak",
+  },
+  muValley: {
+    type: 'number',
+    default: 0.1,
+    atLeast: 0,
+    atMost: 1,
+    typical: [0, 1],
+    help: "the experts' share after the fall",
+  },
+} as const;
 
-/** Metrics of {@link MIXCHORDPolicyLossFn}; those of a kind of rows that the batch does not have are absent. */
-export type MIXCHORDMetrics = MIXMetrics & {
-  /** The share of the experts' loss at this step, from 0 to 1. */
-  mu: number;
-  /** Of experts' rows, before mu, where the phi function is enabled. */
-  'expert/sft_phi_loss'?: number;
-};
-
-/**
- * MIX-CHORD: MIX with the experts' share mu scheduled over the trainer's steps, and experts' tokens weighted by φ.
- *
- * Reads old_logprob, action_mask, advantages, expert_mask [B], step ([B], all equal, or one number). Metrics:
- * usual/… (PPO's), expert/sft_phi_loss or expert/sft_loss, loss, mu.
- *
- * Source: CHORD, arXiv 2508.11408; Trinity-RFT's MIXCHORDPolicyLossFn.
- */
-export class MIXCHORDPolicyLossFn extends PolicyLossFn<MIXCHORDMetrics> {
-  readonly #schedule: { warmup: number; decay: number; peak: number; valley: number };
-  readonly #stepKeys: readonly string[];
-
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: MIXCHORDPolicyLossOptions = {}) {
-    const { reader, backend } = openOptions('MIXCHORDPolicyLossFn', options);
-    const share = { holds: (x: number) => x >= 0 && x <= 1, says: 'from 0 to 1' };
-    const schedule = {
-      warmup: reader.count('muWarmupSteps', 0, 0),
-      decay: reader.count('muDecaySteps', 0, 0),
-      peak: reader.number('muPeak', 0.1, share),
-      valley: reader.number('muValley', 0.1, share),
-    };
-    const phi = reader.boolean('enablePhiFunction', true);
-    const shared = readMixedOptions('MIXCHORDPolicyLossFn', reader);
-    reader.end();
-    super(backend, {
-      policyLoss: { name: phi ? 'mix_chord' : 'mix_chord_sft', ...shared },
-      keys: [...MIX_KEYS, 'step'],
-    });
-    this.#schedule = schedule;
-    this.#stepKeys = keysOf(KeyMapper.get(backend), 'step');
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return {
-      mu_warmup_steps: 0,
-      mu_decay_steps: 0,
-      mu_peak: 0.1,
-      mu_valley: 0.1,
-      clip_range: 0.2,
-      enable_phi_function: true,
-      loss_agg_mode: 'token-mean',
-    };
+/** MIX with the experts' share mu scheduled over the trainer's steps, and experts' tokens weighted by φ. */
+export class MIXCHORDPolicyLossFn extends policyLossClass(
+  {
+    name: 'mix_chord',
+    summary: 'MIX with mu scheduled over the steps, and SFT weighted by p(1 − p)',
+    details: 'step is one number, or [B] with the same number in every row.',
+    source: ['arXiv 2508.11408', 'Trinity-RFT'],
+    reads: [...MIX_KEYS, 'step'],
+    options: {
+      ...SCHEDULE,
+      ...MIXED_OPTIONS,
+      enablePhiFunction: {
+        type: 'boolean',
+        default: true,
+        help: "weight experts' tokens by p(1 − p)",
+      },
+    },
+    metrics: {
+      ...USUAL_METRICS,
+      'expert/sft_loss': { unit: 'nats, before mu', when: "with experts' rows and without the phi function" },
+      'expert/sft_phi_loss': { unit: 'nats, before mu', when: "with experts' rows and the phi function" },
+      loss: { unit: 'loss' },
+      mu: { unit: "share of the experts' loss at this step" },
+    },
+    numerics: {
+      range: "ppo's in the policy's own rows, sft_phi's in experts' rows",
+      outside: "as ppo's and sft_phi's",
+    },
+  },
+  (options) => {
+    const variant = mixedVariant(options.enablePhiFunction ? 'mix_chord' : 'mix_chord_sft', options);
+    return { ...variant, options: { ...variant.options, ...nativeOptions(SCHEDULE, options) } };
+  },
+) {
+  static {
+    POLICY_LOSS_FN.register('mix_chord', MIXCHORDPolicyLossFn);
   }
 
   /**
-   * The experts' share at a step: a linear rise to the peak, a half cosine down to the valley, then the valley.
+   * Returns the experts' share at a step: a linear rise to the peak, a half cosine down to the valley, then the valley.
    * @param step the trainer's step.
    * @param warmup steps of the rise.
    * @param decay steps of the fall.
-   * @throws LossError `ERR_INVALID_INPUT` for what is no number.
+   * @throws LossError `ERR_INVALID_INPUT` if an argument is not a number.
    */
   muScheduleFunction(step: number, warmup: number, decay: number, peak: number, valley: number): number {
-    for (const [name, value] of Object.entries({ step, warmup, decay, peak, valley }))
+    for (const [key, value] of Object.entries({ step, warmup, decay, peak, valley }))
       if (typeof value !== 'number')
-        throw new LossError('ERR_INVALID_INPUT', `${name}: expected a number, not ${describeValue(value)}`);
+        throw new LossError('ERR_INVALID_INPUT', {
+          key,
+          expected: 'a number',
+          received: describeValue(value),
+        });
     if (step < warmup) return (step / warmup) * peak;
     if (step >= warmup + decay) return valley;
     const along = (step - warmup) / decay;
@@ -95,8 +104,16 @@ export class MIXCHORDPolicyLossFn extends PolicyLossFn<MIXCHORDMetrics> {
 
   /** @internal */
   override coefficients(batch: Batch | DeviceBatch, layout: Layout): Coefficients {
-    const step = readStep(batch, this.#stepKeys, layout.rows);
-    const { warmup, decay, peak, valley } = this.#schedule;
-    return { mu: this.muScheduleFunction(step, warmup, decay, peak, valley) };
+    const step = readStep(batch, KeyMapper.get(this.backend), layout.rows);
+    const { mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley } = this.policyLoss.options as Record<
+      string,
+      number
+    >;
+    return { mu: this.muScheduleFunction(step, mu_warmup_steps!, mu_decay_steps!, mu_peak!, mu_valley!) };
   }
 }
+
+/** Options of {@link MIXCHORDPolicyLossFn}. A clip range is required. */
+export type MIXCHORDPolicyLossOptions = NonNullable<ConstructorParameters<typeof MIXCHORDPolicyLossFn>[0]>;
+/** Metrics of {@link MIXCHORDPolicyLossFn}; those of a kind of rows that the batch lacks are absent. */
+export type MIXCHORDMetrics = MetricsOf<(typeof MIXCHORDPolicyLossFn)['declaration']['metrics']>;

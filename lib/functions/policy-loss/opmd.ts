@@ -1,38 +1,30 @@
-// OPMD's class.
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn } from './policy-loss-fn.js';
+// OPMD: online policy mirror descent.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
+
+/** The log-probability, weighted by the advantage and tempered. */
+export class OPMDPolicyLossFn extends policyLossClass({
+  name: 'opmd',
+  summary: 'ℓ = −A·logprob / (1 + τ)',
+  source: ['arXiv 2505.17826', 'Trinity-RFT'],
+  reads: ['action_mask', 'advantages'],
+  options: {
+    tau: { type: 'number', default: 1, atLeast: 0, typical: [0, 3], help: 'temperature' },
+    lossAggMode: aggregationOption('token-mean'),
+  },
+  metrics: { opmd_loss: { unit: 'loss' } },
+  numerics: {
+    range: 'any finite logprobs and advantages',
+    outside: 'products beyond 3.4e38 overflow to ±Infinity',
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('opmd', OPMDPolicyLossFn);
+  }
+}
 
 /** Options of {@link OPMDPolicyLossFn}. */
-export interface OPMDPolicyLossOptions extends AggregatedLossOptions {
-  /** At least 0; 1 by default. */
-  tau?: number | null | undefined;
-}
-
+export type OPMDPolicyLossOptions = NonNullable<ConstructorParameters<typeof OPMDPolicyLossFn>[0]>;
 /** Metrics of {@link OPMDPolicyLossFn}. */
-export type OPMDMetrics = Record<'opmd_loss', number>;
-
-/**
- * OPMD: ℓ = −A·logprob / (1 + tau).
- *
- * Reads action_mask, advantages. Metric: opmd_loss.
- *
- * Source: Trinity-RFT's OPMDPolicyLossFn (arXiv 2505.17826).
- */
-export class OPMDPolicyLossFn extends PolicyLossFn<OPMDMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: OPMDPolicyLossOptions = {}) {
-    const { reader, backend } = openOptions('OPMDPolicyLossFn', options);
-    const native = { tau: reader.number('tau', 1, { holds: (x) => x >= 0, says: 'of at least 0' }) };
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, {
-      policyLoss: { name: 'opmd', options: native, aggregation },
-      keys: ['action_mask', 'advantages'],
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { tau: 1.0, loss_agg_mode: 'token-mean' };
-  }
-}
+export type OPMDMetrics = MetricsOf<(typeof OPMDPolicyLossFn)['declaration']['metrics']>;

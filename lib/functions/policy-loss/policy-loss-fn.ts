@@ -1,8 +1,9 @@
-// What all policy losses have in common.
+// The base of all policy losses, the function that makes a class from a declaration, and the registry.
 import type { NativeFunctionSpec } from '../../../binding.js';
-import type { Batch, ColumnName, Layout } from '../../core/batch.js';
-import { BatchReader } from '../../core/batch-reader.js';
+import type { Batch } from '../../core/batch.js';
+import { BatchReader, type ColumnName, type InputName } from '../../core/batch-reader.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
+import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import {
   type Coefficients,
@@ -15,82 +16,112 @@ import {
   type Result,
 } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
-import { type LossAggMode, OptionReader, type TrinityArgs } from '../../core/options.js';
+import type { Layout } from '../../core/layout.js';
+import {
+  backendOf,
+  type CheckedOptions,
+  defaultArgsOf,
+  type LossAggMode,
+  type OptionSchema,
+  type OptionsOf,
+  readOptions,
+  type TrinityArgs,
+  toSnakeCase,
+} from '../../core/options.js';
+import { Registry } from '../../core/registry.js';
 
-/** Options that every policy loss takes. */
+/** Options that every policy loss accepts. */
 export interface PolicyLossOptions {
-  /** The training framework whose names the batch's keys may have, beside Trinity's; 'verl' by default. */
+  /** The training framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
   backend?: string | undefined;
 }
 
 /** Options of policy losses that aggregate their tokens. */
 export interface AggregatedLossOptions extends PolicyLossOptions {
-  /** How tokens become one number; 'token-mean' unless the class says otherwise. */
+  /** How the loss of all tokens becomes one number; 'token-mean' unless the class says otherwise. */
   lossAggMode?: LossAggMode | null | undefined;
 }
 
-/** What a class tells the base of itself: its native loss and the keys that it reads, in Trinity's order. */
-export interface PolicyLossDefinition {
-  policyLoss: NonNullable<NativeFunctionSpec['policyLoss']>;
-  keys: readonly string[];
-  /** Keys that Trinity lists and that are not read all the same. */
-  unread?: readonly string[];
-  /** Whether a metric looks at the advantages of masked tokens too. */
-  looksUnderMask?: boolean;
+type NativePolicyLoss = NonNullable<NativeFunctionSpec['policyLoss']>;
+
+/** A policy loss as data. */
+export interface PolicyLossDeclaration extends FunctionDeclaration {
+  /** Whether even rows hold chosen answers and odd rows the rejected ones. */
+  readonly pairs?: true;
+}
+
+/** How checked options choose the native loss, where the declaration alone does not. */
+export interface PolicyLossVariant extends Partial<NativePolicyLoss> {
+  /** Keys in `reads` that are not read with these options. */
+  readonly unread?: readonly string[];
+  /** Whether a metric counts the advantages of masked tokens too. */
+  readonly readsMaskedAdvantages?: boolean;
 }
 
 /**
- * A policy loss: ℓ of each unmasked token, aggregated to one number, with its metrics and its gradient with
- * respect to logprob. Abstract; each loss is a subclass, named as in Trinity-RFT.
+ * A policy loss: ℓ of each unmasked token, aggregated to one number, with its metrics and its gradient with respect to
+ * logprob. Abstract; each loss is a subclass named as in Trinity-RFT.
  *
  * Source: Trinity-RFT, trinity.algorithm.policy_loss_fn.
  */
 export abstract class PolicyLossFn<M = Metrics> {
-  /** Whose names the batch's keys may have, beside Trinity's. */
+  /** The framework whose key names batches may use, in addition to Trinity's. */
   readonly backend: string;
-  /** @internal */
-  readonly policyLoss: PolicyLossDefinition['policyLoss'];
-  /** @internal What it reads of a batch. */
+  /** @internal The native loss with its options and aggregation. */
+  readonly policyLoss: NativePolicyLoss;
+  /** @internal The parts of a batch that the loss reads. */
   readonly reads: { columns: readonly ColumnName[]; expertMask: boolean };
-  /** @internal */
-  readonly looksUnderMask: boolean;
+  /** @internal Whether a metric counts the advantages of masked tokens too. */
+  readonly readsMaskedAdvantages: boolean;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
 
   /**
-   * Of the package's own classes.
+   * Used by {@link policyLossClass}.
    * @internal
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
    */
-  constructor(backend: string, definition: PolicyLossDefinition) {
+  constructor(
+    backend: string,
+    declaration: PolicyLossDeclaration,
+    options: Readonly<Record<string, unknown>>,
+    { unread, readsMaskedAdvantages, ...native }: PolicyLossVariant,
+  ) {
     const mapper = KeyMapper.get(backend);
-    const { keys } = definition;
+    const keys = declaration.reads;
     this.backend = backend;
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
     const columns: ColumnName[] = ['logprob'];
     for (const key of ['old_logprob', 'ref_logprob', 'advantages'] as const)
-      if (keys.includes(key) && !definition.unread?.includes(key)) columns.push(key);
-    this.policyLoss = definition.policyLoss;
-    this.looksUnderMask = definition.looksUnderMask === true;
+      if (keys.includes(key) && !unread?.includes(key)) columns.push(key);
+    this.policyLoss = {
+      name: declaration.name,
+      options: nativeOptions(declaration.options, options),
+      aggregation: (options.lossAggMode as LossAggMode | undefined) ?? 'token-mean',
+      ...native,
+    };
+    this.readsMaskedAdvantages = readsMaskedAdvantages === true;
     this.reads = { columns, expertMask: keys.includes('expert_mask') };
-    this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, new BatchReader(mapper, this.reads));
-    this.#counter = new BatchReader(mapper, { ...this.reads, columns: [] });
+    const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
+    const reader = new BatchReader(mapper, { inputs: [...columns, ...masks] });
+    this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader);
+    this.#counter = new BatchReader(mapper, { inputs: masks });
   }
 
-  /** The batch keys that the loss reads beside logprob, in the backend's naming. */
+  /** The batch keys that the loss reads in addition to logprob, in the backend's naming. */
   get selectKeys(): readonly string[] {
     return this.#selectKeys;
   }
 
-  /** Trinity-RFT's default arguments of the class (snake_case): what a registry's create() starts from. */
+  /** Returns Trinity-RFT's default arguments of the class (snake_case); a registry's create() starts from them. */
   static defaultArgs(): TrinityArgs {
     return {};
   }
 
   /**
-   * The loss, its metrics and, where asked for, its gradient, computed on the pool's threads while the event
-   * loop goes on. On Windows, the batch's arrays must not be transferred before the promise settles (SECURITY.md).
+   * Computes the loss, its metrics and, if asked for, its gradient on the pool's threads, without blocking the event
+   * loop. On Windows, do not transfer the batch's arrays before the promise settles (SECURITY.md).
    *
    * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`,
    * `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
@@ -102,8 +133,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
-   * The same at once, on this thread and, for large batches, the pool's: for small batches and scripts.
-   * The results are the same to the bit.
+   * Synchronous version of {@link compute}, for small batches and scripts. It blocks this thread; large batches also use
+   * the pool. The results have the same bits.
    */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
     return this.#evaluator.computeSync(batch, options, (layout) =>
@@ -111,18 +142,18 @@ export abstract class PolicyLossFn<M = Metrics> {
     );
   }
 
-  /** A batch's counts. The sum of its parts' is what `normalizer` is to be when the parts are computed. */
+  /** Counts a batch's tokens and rows. Pass the sum over all micro-batches as `normalizer` when you compute each. */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
     return countBatch(this.#counter, batch);
   }
 
-  /** The same at once. */
+  /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
     return countBatchSync(this.#counter, batch);
   }
 
   /**
-   * What a call needs beside the batch's arrays.
+   * Returns the numbers that a call needs in addition to the batch's arrays.
    * @internal
    */
   coefficients(
@@ -136,11 +167,54 @@ export abstract class PolicyLossFn<M = Metrics> {
 
 const NO_COEFFICIENTS: Coefficients = Object.freeze({});
 
-/** The keys of losses on ratios and advantages. */
+/** Returns checked options as native code takes them: by their snake_case names, without aggregation modes. */
+export function nativeOptions(
+  schema: OptionSchema,
+  options: Readonly<Record<string, unknown>>,
+): NativePolicyLoss['options'] {
+  return Object.fromEntries(
+    Object.entries(schema).flatMap(([key, { type }]) => {
+      const value = options[key] as number | boolean | string | undefined;
+      return type === 'aggregation' || value === undefined ? [] : [[toSnakeCase(key), value]];
+    }),
+  );
+}
+
+/** The class of a declared policy loss. */
+export interface PolicyLossClass<D extends PolicyLossDeclaration> {
+  /** @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend. */
+  new (options?: OptionsOf<D['options']> & PolicyLossOptions): PolicyLossFn<MetricsOf<D['metrics']>>;
+  /** The loss as data. */
+  readonly declaration: D;
+  /** Returns Trinity-RFT's default arguments (snake_case). */
+  defaultArgs(): TrinityArgs;
+}
+
+/**
+ * Makes the class of a declared policy loss.
+ * @param variant chooses the native loss by the checked options; by default it is the one with the declared name, with
+ * all options and with the aggregation of `lossAggMode`.
+ */
+export function policyLossClass<const D extends PolicyLossDeclaration>(
+  declaration: D,
+  variant: (options: CheckedOptions<D['options']>) => PolicyLossVariant = () => ({}),
+): PolicyLossClass<D> {
+  return class extends PolicyLossFn<MetricsOf<D['metrics']>> {
+    static readonly declaration = declaration;
+
+    constructor(options: OptionsOf<D['options']> & PolicyLossOptions = {}) {
+      const checked = readOptions<D['options']>(new.target.name, declaration.options, options);
+      super(backendOf(options), declaration, checked, variant(checked));
+    }
+
+    static override defaultArgs(): TrinityArgs {
+      return defaultArgsOf(declaration.options);
+    }
+  };
+}
+
+/** The keys that losses of ratios and advantages read. */
 export const RATIO_KEYS = ['old_logprob', 'action_mask', 'advantages'] as const;
 
-/** Opens a class's options: a reader of them, and the backend. */
-export function openOptions(owner: string, options: unknown): { reader: OptionReader; backend: string } {
-  const reader = new OptionReader(owner, options);
-  return { reader, backend: reader.backend };
-}
+/** The policy losses by name. */
+export const POLICY_LOSS_FN = new Registry<PolicyLossFn<Partial<Record<string, number>>>>('policy loss');

@@ -1,69 +1,73 @@
-// PPO's class.
-import type { LossAggMode, TrinityArgs } from '../../core/options.js';
-import { type ClipRangeOptions, readClipRange } from './clip-range.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
+// PPO's clipped surrogate.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { CLIP_RANGE } from './clip-range.js';
+import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** Options of {@link PPOPolicyLossFn}. A clip range must be given. */
-export interface PPOPolicyLossOptions extends AggregatedLossOptions, ClipRangeOptions {
-  /** The dual clip: a token of negative advantage loses no more than −A·clipRatioC. Above 1; 3 by default. */
-  clipRatioC?: number | null | undefined;
-  /** Drop tokens of negative advantage in rows whose mean −log ratio exceeds deltaSequenceMasking. */
-  enableSequenceMasking?: boolean | null | undefined;
-  /** In nats per token; 0.1 by default. */
-  deltaSequenceMasking?: number | null | undefined;
-  /** Take the current policy for the old one, and do not read old_logprob: ratio 1, with the policy gradient. */
-  fallbackToPolicyGradient?: boolean | null | undefined;
-}
-
-/** Metrics of {@link PPOPolicyLossFn}. */
-export type PPOMetrics = Record<'pg_clipfrac' | 'pg_clipfrac_lower' | 'ppo_kl' | 'pg_loss', number> &
-  /** With sequence masking only. */
-  Partial<Record<'seq_mask/masked_tokens' | 'seq_mask/mean_sequence_kl', number>>;
-
-/**
- * PPO's clipped surrogate: ℓ = max(−A·r, −A·clip(r, 1 − low, 1 + high)), r = exp(logprob − old_logprob), with a
- * dual clip where A < 0.
- *
- * Reads old_logprob, action_mask, advantages. Metrics: pg_clipfrac, pg_clipfrac_lower (fractions of tokens),
- * ppo_kl (nats per token), pg_loss. `seq_mask/masked_tokens` counts, as the source does, every column of a masked
- * row whose advantage is negative, padding included.
- *
- * Source: arXiv 1707.06347; dual clip: arXiv 1912.09729; Trinity-RFT's PPOPolicyLossFn.
- */
-export class PPOPolicyLossFn extends PolicyLossFn<PPOMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION`: no clip range, clipRatioC ≤ 1, an unknown option. */
-  constructor(options: PPOPolicyLossOptions = {}) {
-    const { reader, backend } = openOptions('PPOPolicyLossFn', options);
-    const native = {
-      ...readClipRange('PPOPolicyLossFn', reader),
-      clip_ratio_c: reader.number('clipRatioC', 3, { holds: (x) => x > 1, says: 'above 1' }),
-      delta_sequence_masking: reader.number('deltaSequenceMasking', 0.1),
-    };
-    const onPolicy = reader.boolean('fallbackToPolicyGradient', false);
-    const masking = reader.boolean('enableSequenceMasking', false);
-    const aggregation: LossAggMode = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, {
-      policyLoss: {
-        name: `ppo${masking ? '_sequence_masking' : ''}${onPolicy ? '_on_policy' : ''}`,
-        options: native,
-        aggregation,
+/** PPO's clipped surrogate with the dual clip. */
+export class PPOPolicyLossFn extends policyLossClass(
+  {
+    name: 'ppo',
+    summary: 'ℓ = max(−A·r, −A·clip(r)), with a dual clip where A < 0',
+    details:
+      'seq_mask/masked_tokens counts, as in the source, every column of a masked row whose advantage is negative, ' +
+      'padding included.',
+    source: ['arXiv 1707.06347', 'arXiv 1912.09729', 'Trinity-RFT'],
+    reads: RATIO_KEYS,
+    options: {
+      ...CLIP_RANGE,
+      clipRange: { ...CLIP_RANGE.clipRange, trinity: 0.2 },
+      clipRatioC: {
+        type: 'number',
+        default: 3,
+        above: 1,
+        typical: [1.1, 5],
+        help: 'dual clip: a token with A < 0 loses at most −A times this',
       },
-      keys: RATIO_KEYS,
-      ...(onPolicy && { unread: ['old_logprob'] as const }),
-      looksUnderMask: masking,
-    });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return {
-      clip_range: 0.2,
-      clip_ratio_c: 3.0,
-      loss_agg_mode: 'token-mean',
-      enable_sequence_masking: false,
-      delta_sequence_masking: 0.1,
-      fallback_to_policy_gradient: false,
-    };
+      lossAggMode: aggregationOption('token-mean'),
+      enableSequenceMasking: {
+        type: 'boolean',
+        default: false,
+        help: 'drop tokens with A < 0 from rows whose mean −ln r exceeds deltaSequenceMasking',
+      },
+      deltaSequenceMasking: {
+        type: 'number',
+        default: 0.1,
+        typical: [-0.1, 0.2],
+        help: 'bound on the mean −ln r of a row, in nats per token',
+      },
+      fallbackToPolicyGradient: {
+        type: 'boolean',
+        default: false,
+        help: 'use the current policy as the old one: r = 1, and old_logprob is not read',
+      },
+    },
+    metrics: {
+      pg_clipfrac: { unit: 'fraction of tokens' },
+      pg_clipfrac_lower: { unit: 'fraction of tokens' },
+      ppo_kl: { unit: 'nats per token' },
+      pg_loss: { unit: 'loss' },
+      'seq_mask/masked_tokens': { unit: 'masked tokens per token', when: 'with sequence masking' },
+      'seq_mask/mean_sequence_kl': { unit: 'nats per token', when: 'with sequence masking' },
+    },
+    numerics: {
+      range: 'logprob − old_logprob from −20 to 20',
+      outside: 'the difference is clipped to ±20: the loss saturates and the gradient is 0',
+      variants: [{ fallback_to_policy_gradient: true }],
+    },
+  },
+  ({ enableSequenceMasking, fallbackToPolicyGradient }) => ({
+    name: `ppo${enableSequenceMasking ? '_sequence_masking' : ''}${fallbackToPolicyGradient ? '_on_policy' : ''}`,
+    ...(fallbackToPolicyGradient && { unread: ['old_logprob'] }),
+    readsMaskedAdvantages: enableSequenceMasking,
+  }),
+) {
+  static {
+    POLICY_LOSS_FN.register('ppo', PPOPolicyLossFn);
   }
 }
+
+/** Options of {@link PPOPolicyLossFn}. A clip range is required. */
+export type PPOPolicyLossOptions = NonNullable<ConstructorParameters<typeof PPOPolicyLossFn>[0]>;
+/** Metrics of {@link PPOPolicyLossFn}. */
+export type PPOMetrics = MetricsOf<(typeof PPOPolicyLossFn)['declaration']['metrics']>;

@@ -1,97 +1,102 @@
-// SAPO's class.
+// SAPO: a sigmoid gate instead of a clip.
+import type { MetricsOf } from '../../core/declaration.js';
 import { describeValue, guarded, LossError } from '../../core/errors.js';
 import { native } from '../../core/native.js';
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** Options of {@link SAPOPolicyLossFn}. */
-export interface SAPOPolicyLossOptions extends AggregatedLossOptions {
-  /** Temperature where A > 0; 1 by default. */
-  tauPos?: number | null | undefined;
-  /** Temperature elsewhere; at least tauPos, 1.05 by default. */
-  tauNeg?: number | null | undefined;
-  /** false (default): Trinity's form, the gate held constant. true: the paper's, its gradient taken. */
-  differentiateGate?: boolean | null | undefined;
-}
-
-/** Metrics of {@link SAPOPolicyLossFn}. */
-export type SAPOMetrics = Record<
-  'sapo_loss' | 'ppo_kl' | 'avg_soft_gate' | 'avg_ratio' | 'pos_adv_frac',
-  number
->;
-
-/**
- * SAPO: a sigmoid gate f(r) = σ(τ(r − 1))·4/τ in place of the clip. ℓ = −A·f(r)·logprob with f held constant, or
- * −A·f(r) with its gradient (differentiateGate).
- *
- * Reads old_logprob, action_mask, advantages. Metrics: sapo_loss, ppo_kl (nats per token), avg_soft_gate,
- * avg_ratio, pos_adv_frac (token means).
- *
- * Source: arXiv 2511.20347; Trinity-RFT's SAPOPolicyLossFn.
- */
-export class SAPOPolicyLossFn extends PolicyLossFn<SAPOMetrics> {
-  readonly #tauPos: number;
-  readonly #tauNeg: number;
-
-  /** @throws LossError `ERR_INVALID_OPTION`: a temperature that is not positive, tauNeg < tauPos. */
-  constructor(options: SAPOPolicyLossOptions = {}) {
-    const { reader, backend } = openOptions('SAPOPolicyLossFn', options);
-    const tauPos = reader.number('tauPos', 1, { holds: (x) => x > 0, says: 'above 0' });
-    const tauNeg = reader.number('tauNeg', 1.05, {
-      holds: (x) => x >= tauPos,
-      says: `of at least tauPos (${tauPos})`,
-    });
-    const differentiateGate = reader.boolean('differentiateGate', false);
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, {
-      policyLoss: {
-        name: 'sapo',
-        options: { tau_pos: tauPos, tau_neg: tauNeg, differentiate_gate: differentiateGate },
-        aggregation,
-      },
-      keys: RATIO_KEYS,
-    });
-    this.#tauPos = tauPos;
-    this.#tauNeg = tauNeg;
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { tau_pos: 1.0, tau_neg: 1.05, loss_agg_mode: 'token-mean', differentiate_gate: false };
+/** The log-probability, weighted by the advantage and by a sigmoid gate of the ratio. */
+export class SAPOPolicyLossFn extends policyLossClass({
+  name: 'sapo',
+  summary: 'ℓ = −A·gate(r)·logprob, with a sigmoid gate instead of a clip',
+  details:
+    'The gate is f(r) = σ(τ(r − 1))·4/τ. Trinity holds it constant; with differentiateGate the loss is −A·f(r) with its ' +
+    'gradient, as in the paper.',
+  source: ['arXiv 2511.20347', 'Trinity-RFT'],
+  reads: RATIO_KEYS,
+  options: {
+    tauPos: {
+      type: 'number',
+      default: 1,
+      above: 0,
+      typical: [0.3, 1.5],
+      help: "the gate's temperature where A > 0",
+    },
+    tauNeg: {
+      type: 'number',
+      default: 1.05,
+      above: 0,
+      atLeastOption: 'tauPos',
+      typical: [1.5, 3],
+      help: "the gate's temperature elsewhere",
+    },
+    lossAggMode: aggregationOption('token-mean'),
+    differentiateGate: {
+      type: 'boolean',
+      default: false,
+      help: "take the gate's gradient, as in the paper, instead of holding it constant",
+    },
+  },
+  metrics: {
+    sapo_loss: { unit: 'loss' },
+    ppo_kl: { unit: 'nats per token' },
+    avg_soft_gate: { unit: 'gate, mean over tokens' },
+    avg_ratio: { unit: 'ratio, mean over tokens' },
+    pos_adv_frac: { unit: 'fraction of tokens' },
+  },
+  numerics: {
+    range: 'any finite logprobs and advantages',
+    outside: 'the ratio overflows and the gate is open: the loss is finite; the metric avg_ratio is Infinity',
+    variants: [{ differentiate_gate: true }],
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('sapo', SAPOPolicyLossFn);
   }
 
   /**
-   * The gate f(r) = σ(τ(r − 1))·4/τ of each token, with τ by the sign of its advantage.
+   * Returns the gate f(r) = σ(τ(r − 1))·4/τ of each token; the sign of its advantage selects τ.
    * @param ratio importance ratios.
-   * @param advantages as many.
+   * @param advantages one for each ratio.
    * @throws LossError `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`
    */
   softGateFunction(ratio: ArrayLike<number>, advantages: ArrayLike<number>): Float32Array {
     return guarded(() => {
       const [ratios, signs] = [toFloats('ratio', ratio), toFloats('advantages', advantages)];
       if (ratios.length !== signs.length)
-        throw new LossError(
-          'ERR_SHAPE_MISMATCH',
-          `advantages: expected as many as there are ratios (${ratios.length}), not ${signs.length}`,
-        );
+        throw new LossError('ERR_SHAPE_MISMATCH', {
+          key: 'advantages',
+          expected: `${ratios.length} values, one for each ratio`,
+          received: String(signs.length),
+        });
       const out = new Float32Array(ratios.length);
-      native.softGate(this.#tauPos, this.#tauNeg, ratios, signs, out);
+      const { tau_pos, tau_neg } = this.policyLoss.options;
+      native.softGate(tau_pos as number, tau_neg as number, ratios, signs, out);
       return out;
     });
   }
 }
 
-function toFloats(name: string, values: ArrayLike<number>): Float32Array {
+/** Options of {@link SAPOPolicyLossFn}. */
+export type SAPOPolicyLossOptions = NonNullable<ConstructorParameters<typeof SAPOPolicyLossFn>[0]>;
+/** Metrics of {@link SAPOPolicyLossFn}. */
+export type SAPOMetrics = MetricsOf<(typeof SAPOPolicyLossFn)['declaration']['metrics']>;
+
+function toFloats(key: string, values: ArrayLike<number>): Float32Array {
   const length: unknown = values?.length;
   if (!Number.isSafeInteger(length) || (length as number) < 0)
-    throw new LossError('ERR_INVALID_INPUT', `${name}: expected numbers, not ${describeValue(values)}`);
+    throw new LossError('ERR_INVALID_INPUT', { key, expected: 'numbers', received: describeValue(values) });
   const floats = new Float32Array(length as number);
-  for (let i = 0; i < floats.length; i++) {
-    const x: unknown = values[i];
+  for (let index = 0; index < floats.length; index++) {
+    const x: unknown = values[index];
     if (typeof x !== 'number')
-      throw new LossError('ERR_INVALID_INPUT', `${name}[${i}]: expected a number, not ${describeValue(x)}`);
-    floats[i] = x;
+      throw new LossError('ERR_INVALID_INPUT', {
+        key,
+        index,
+        expected: 'a number',
+        received: describeValue(x),
+      });
+    floats[index] = x;
   }
   return floats;
 }

@@ -1,31 +1,27 @@
-// The class of supervised fine-tuning with importance sampling.
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn } from './policy-loss-fn.js';
+// Supervised fine-tuning with importance sampling.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** Options of {@link SFTISLossFn}. */
-export interface SFTISLossOptions extends AggregatedLossOptions {}
-
-/** Metrics of {@link SFTISLossFn}. */
-export type SFTISMetrics = Record<'sft_is_loss', number>;
-
-/**
- * Supervised fine-tuning with importance sampling: ℓ = −logprob·p, p = exp(logprob) held constant.
- *
- * Reads action_mask. Metric: sft_is_loss.
- *
- * Source: Trinity-RFT's SFTISLossFn.
- */
-export class SFTISLossFn extends PolicyLossFn<SFTISMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: SFTISLossOptions = {}) {
-    const { reader, backend } = openOptions('SFTISLossFn', options);
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, { policyLoss: { name: 'sft_is', options: {}, aggregation }, keys: ['action_mask'] });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { loss_agg_mode: 'token-mean' };
+/** Supervised fine-tuning, with each token weighted by its own probability. */
+export class SFTISLossFn extends policyLossClass({
+  name: 'sft_is',
+  summary: 'ℓ = −p·logprob, with the probability p held constant',
+  source: ['Trinity-RFT'],
+  reads: ['action_mask'],
+  options: { lossAggMode: aggregationOption('token-mean') },
+  metrics: { sft_is_loss: { unit: 'nats' } },
+  numerics: {
+    range: 'logprob up to 88.7 (a log-probability is at most 0)',
+    outside: 'the probability overflows to Infinity; below −87.3 it is 0',
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('sft_is', SFTISLossFn);
   }
 }
+
+/** Options of {@link SFTISLossFn}. */
+export type SFTISLossOptions = NonNullable<ConstructorParameters<typeof SFTISLossFn>[0]>;
+/** Metrics of {@link SFTISLossFn}. */
+export type SFTISMetrics = MetricsOf<(typeof SFTISLossFn)['declaration']['metrics']>;

@@ -1,38 +1,39 @@
-// The class of supervised fine-tuning weighted by φ.
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn } from './policy-loss-fn.js';
+// Supervised fine-tuning weighted by φ = p(1 − p).
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
+
+/** Supervised fine-tuning in which tokens that are almost certain or hopeless count little. */
+export class SFTPhiLossFn extends policyLossClass({
+  name: 'sft_phi',
+  summary: 'ℓ = −p(1 − p)·logprob, with p(1 − p) held constant',
+  details: 'The log-probability is cut at ln cutoffProb.',
+  source: ['arXiv 2508.11408', 'Trinity-RFT'],
+  reads: ['action_mask'],
+  options: {
+    lossAggMode: aggregationOption('token-mean'),
+    cutoffProb: {
+      type: 'number',
+      default: 1,
+      atLeast: 0,
+      atMost: 1,
+      typical: [0.2, 0.9],
+      help: 'log-probabilities above the logarithm of this count as that; 1 cuts nothing',
+    },
+  },
+  metrics: { sft_phi_loss: { unit: 'nats' } },
+  numerics: {
+    range: 'logprob of at most 0',
+    outside: 'above 0, p(1 − p) is negative, and overflows from 44 on; below −87.3 it is 0',
+    variants: [{ cutoff_prob: 0.5 }],
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('sft_phi', SFTPhiLossFn);
+  }
+}
 
 /** Options of {@link SFTPhiLossFn}. */
-export interface SFTPhiLossOptions extends AggregatedLossOptions {
-  /** Log-probabilities above ln of this count as that; from 0 to 1, 1 (no cut) by default. */
-  cutoffProb?: number | null | undefined;
-}
-
+export type SFTPhiLossOptions = NonNullable<ConstructorParameters<typeof SFTPhiLossFn>[0]>;
 /** Metrics of {@link SFTPhiLossFn}. */
-export type SFTPhiMetrics = Record<'sft_phi_loss', number>;
-
-/**
- * Supervised fine-tuning weighted by φ = p(1 − p), held constant: tokens that are certain already, or hopeless,
- * count little. ℓ = −min(logprob, ln cutoffProb)·φ.
- *
- * Reads action_mask. Metric: sft_phi_loss.
- *
- * Source: CHORD, arXiv 2508.11408; Trinity-RFT's SFTPhiLossFn.
- */
-export class SFTPhiLossFn extends PolicyLossFn<SFTPhiMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION`: cutoffProb outside [0, 1]. */
-  constructor(options: SFTPhiLossOptions = {}) {
-    const { reader, backend } = openOptions('SFTPhiLossFn', options);
-    const native = {
-      cutoff_prob: reader.number('cutoffProb', 1, { holds: (x) => x >= 0 && x <= 1, says: 'from 0 to 1' }),
-    };
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, { policyLoss: { name: 'sft_phi', options: native, aggregation }, keys: ['action_mask'] });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { loss_agg_mode: 'token-mean', cutoff_prob: 1.0 };
-  }
-}
+export type SFTPhiMetrics = MetricsOf<(typeof SFTPhiLossFn)['declaration']['metrics']>;

@@ -1,37 +1,36 @@
-// sPPO's class.
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
+// sPPO: the log-ratio within a range.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
+
+/** The log-ratio, weighted by the advantage, of tokens whose ratio is within a range. */
+export class sPPOPolicyLossFn extends policyLossClass({
+  name: 'sppo',
+  summary: 'ℓ = −A·ln r while r is in range, else 0',
+  source: ['Trinity-RFT'],
+  reads: RATIO_KEYS,
+  options: {
+    epsilon: {
+      type: 'number',
+      default: 0.3,
+      atLeast: 0,
+      typical: [0.05, 0.6],
+      help: 'a token counts while its ratio is within [1/(1 + epsilon), 1 + epsilon]',
+    },
+    lossAggMode: aggregationOption('token-mean'),
+  },
+  metrics: { pg_clipfrac: { unit: 'fraction of tokens' }, pg_loss: { unit: 'loss' } },
+  numerics: {
+    range: 'any finite logprobs and advantages',
+    outside: 'a token whose ratio is out of range has loss and gradient 0',
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('sppo', sPPOPolicyLossFn);
+  }
+}
 
 /** Options of {@link sPPOPolicyLossFn}. */
-export interface SPPOPolicyLossOptions extends AggregatedLossOptions {
-  /** A token counts while its ratio is within [1/(1 + ε), 1 + ε]; 0.3 by default. */
-  epsilon?: number | null | undefined;
-}
-
+export type SPPOPolicyLossOptions = NonNullable<ConstructorParameters<typeof sPPOPolicyLossFn>[0]>;
 /** Metrics of {@link sPPOPolicyLossFn}. */
-export type SPPOMetrics = Record<'pg_clipfrac' | 'pg_loss', number>;
-
-/**
- * sPPO: ℓ = −A·(logprob − old_logprob) for tokens whose ratio is within its range, 0 for the others.
- *
- * Reads old_logprob, action_mask, advantages. Metrics: pg_clipfrac (fraction of tokens outside), pg_loss.
- *
- * Source: Trinity-RFT's sPPOPolicyLossFn.
- */
-export class sPPOPolicyLossFn extends PolicyLossFn<SPPOMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: SPPOPolicyLossOptions = {}) {
-    const { reader, backend } = openOptions('sPPOPolicyLossFn', options);
-    const native = {
-      epsilon: reader.number('epsilon', 0.3, { holds: (x) => x >= 0, says: 'of at least 0' }),
-    };
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, { policyLoss: { name: 'sppo', options: native, aggregation }, keys: RATIO_KEYS });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { epsilon: 0.3, loss_agg_mode: 'token-mean' };
-  }
-}
+export type SPPOMetrics = MetricsOf<(typeof sPPOPolicyLossFn)['declaration']['metrics']>;

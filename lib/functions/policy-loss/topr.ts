@@ -1,35 +1,41 @@
-// TOPR's class.
-import type { TrinityArgs } from '../../core/options.js';
-import { type AggregatedLossOptions, openOptions, PolicyLossFn, RATIO_KEYS } from './policy-loss-fn.js';
+// TOPR: ratios truncated where answers are bad.
+import type { MetricsOf } from '../../core/declaration.js';
+import { aggregationOption } from '../../core/options.js';
+import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
+
+/** The log-probability, weighted by the advantage and, for bad answers, by the truncated ratio. */
+export class TOPRPolicyLossFn extends policyLossClass({
+  name: 'topr',
+  summary: 'ℓ = −α·A·logprob, with α = clip(r, 0, 1) where A ≤ 0 and 1 elsewhere',
+  details: 'α is held constant.',
+  source: ['arXiv 2503.14286', 'Trinity-RFT'],
+  reads: RATIO_KEYS,
+  options: {
+    advantageThreshold: {
+      type: 'number',
+      default: 0,
+      typical: [-0.5, 0.5],
+      help: 'tokens with an advantage up to this are weighted by the truncated ratio',
+    },
+    lossAggMode: aggregationOption('token-mean'),
+  },
+  metrics: {
+    topr_loss: { unit: 'loss' },
+    avg_alpha: { unit: 'weight, mean over tokens' },
+    avg_ratio: { unit: 'ratio, mean over tokens' },
+  },
+  numerics: {
+    range: 'any finite logprobs and advantages',
+    outside:
+      'the ratio overflows and is truncated to 1 where A is at most the threshold; the metric avg_ratio is Infinity',
+  },
+}) {
+  static {
+    POLICY_LOSS_FN.register('topr', TOPRPolicyLossFn);
+  }
+}
 
 /** Options of {@link TOPRPolicyLossFn}. */
-export interface TOPRPolicyLossOptions extends AggregatedLossOptions {
-  /** Tokens with an advantage up to this are weighted by the truncated ratio; 0 by default. */
-  advantageThreshold?: number | null | undefined;
-}
-
+export type TOPRPolicyLossOptions = NonNullable<ConstructorParameters<typeof TOPRPolicyLossFn>[0]>;
 /** Metrics of {@link TOPRPolicyLossFn}. */
-export type TOPRMetrics = Record<'topr_loss' | 'avg_alpha' | 'avg_ratio', number>;
-
-/**
- * TOPR: ℓ = −α·A·logprob, α = 1 above the threshold and clip(r, 0, 1), held constant, up to it.
- *
- * Reads old_logprob, action_mask, advantages. Metrics: topr_loss, avg_alpha, avg_ratio (token means).
- *
- * Source: arXiv 2503.14286; Trinity-RFT's TOPRPolicyLossFn.
- */
-export class TOPRPolicyLossFn extends PolicyLossFn<TOPRMetrics> {
-  /** @throws LossError `ERR_INVALID_OPTION` */
-  constructor(options: TOPRPolicyLossOptions = {}) {
-    const { reader, backend } = openOptions('TOPRPolicyLossFn', options);
-    const native = { advantage_threshold: reader.number('advantageThreshold', 0) };
-    const aggregation = reader.lossAggMode('token-mean');
-    reader.end();
-    super(backend, { policyLoss: { name: 'topr', options: native, aggregation }, keys: RATIO_KEYS });
-  }
-
-  /** Trinity-RFT's default arguments (snake_case). */
-  static override defaultArgs(): TrinityArgs {
-    return { advantage_threshold: 0.0, loss_agg_mode: 'token-mean' };
-  }
-}
+export type TOPRMetrics = MetricsOf<(typeof TOPRPolicyLossFn)['declaration']['metrics']>;

@@ -1,0 +1,28 @@
+// Checks of a caller's typed array before native code reads or writes its memory.
+import { LossError } from './errors.js';
+
+/** @throws LossError `ERR_INVALID_INPUT` if the array's memory has been transferred away. */
+export function checkAttached(key: string, array: ArrayBufferView): void {
+  if (array.byteLength > 0) return;
+  try {
+    new Uint8Array(array.buffer);
+  } catch {
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      expected: 'an array with memory',
+      received: 'one whose ArrayBuffer is detached (transferred)',
+    });
+  }
+}
+
+/** Returns the array itself, or a copy if its memory could shrink while native code reads it. */
+export function fixedLength<T extends Float32Array | Float64Array | Uint8Array | Uint16Array>(array: T): T {
+  if (!isResizable(array)) return array;
+  const Type = [Float32Array, Float64Array, Uint8Array, Uint16Array].find((type) => array instanceof type)!;
+  return new Type(array) as T;
+}
+
+/** Returns whether an array's memory may shrink. (Shared memory can only grow.) */
+export function isResizable({ buffer }: ArrayBufferView): boolean {
+  return (buffer as ArrayBuffer & { resizable?: boolean }).resizable === true;
+}

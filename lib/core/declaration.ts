@@ -1,0 +1,51 @@
+// What a function declares about itself. Its class, its command-line flags, its documentation, its property tests and its
+// benchmarks are all derived from this data.
+import type { OptionSchema } from './options.js';
+
+/** One metric of a function. */
+export interface MetricDeclaration {
+  /** Its unit, such as 'nats per token' or 'fraction of tokens'. */
+  readonly unit: string;
+  /** When the metric is present, such as 'with sequence masking'; absent: always. */
+  readonly when?: string;
+}
+
+/** A function's metrics by Trinity-RFT's names. */
+export type MetricSchema = Readonly<Record<string, MetricDeclaration>>;
+
+/** The metrics of a result: those with a condition are optional. */
+export type MetricsOf<M> = {
+  -readonly [K in keyof M as M[K] extends { when: string } ? never : K]: number;
+} & { -readonly [K in keyof M as M[K] extends { when: string } ? K : never]?: number };
+
+/** The inputs that a function is made for, and its behaviour outside of them; `docs/numerics.md` states both. */
+export interface NumericsDeclaration {
+  /** Inputs for which the error bounds hold. */
+  readonly range: string;
+  /** What happens outside of the range. */
+  readonly outside: string;
+  /** When a ratio of e^100 (for KL: a difference of 100 nats) makes the loss infinite; absent: never. */
+  readonly overflows?: 'for A < 0' | 'always';
+  /** Arguments that select other arithmetic: errors are measured for each in addition to the defaults. */
+  readonly variants?: readonly Readonly<Record<string, number | boolean | string>>[];
+}
+
+/** A function as data: a policy loss, a KL function, an entropy loss or an advantage function. */
+export interface FunctionDeclaration {
+  /** Its registry name, Trinity-RFT's. */
+  readonly name: string;
+  /** One line, without a full stop. */
+  readonly summary: string;
+  /** Further sentences for the reference documentation. */
+  readonly details?: string;
+  /** Papers ('arXiv 1707.06347') and implementations. */
+  readonly source: readonly string[];
+  /** Batch keys that it reads in addition to logprob, under Trinity's names and in Trinity's order. */
+  readonly reads: readonly string[];
+  /** Its options by their camelCase names. */
+  readonly options: OptionSchema;
+  /** Its metrics by Trinity's names. */
+  readonly metrics: MetricSchema;
+  /** Its numeric range. */
+  readonly numerics: NumericsDeclaration;
+}

@@ -1,0 +1,84 @@
+// The error for a non-finite number among an advantage function's inputs.
+import type { NativeAdvantageBatch } from '../../../binding.js';
+import { find } from '../../core/batch.js';
+import { ADVANTAGE_COLUMNS, type InputName } from '../../core/batch-reader.js';
+import { LossError } from '../../core/errors.js';
+import type { KeyMapper } from '../../core/key-mapper.js';
+import type { Layout } from '../../core/layout.js';
+
+/** A host batch and what was read of it. */
+export interface HostSource {
+  batch: object;
+  native: NativeAdvantageBatch;
+  layout: Layout;
+}
+
+// Inputs by native code's number for them; see NativeBinding.advantagesSync.
+const INPUTS: readonly (InputName | undefined)[] = [
+  undefined,
+  'rewards',
+  'token_level_rewards',
+  'values',
+  'reward_baselines',
+];
+
+/**
+ * Makes the error for a non-finite number.
+ * @param source the host batch; undefined if the batch is on a device, where only the row is known.
+ * @param input native code's number for the input.
+ * @param masked whether masked tokens are read too.
+ */
+export function nonFiniteError(
+  mapper: KeyMapper,
+  source: HostSource | undefined,
+  input: number,
+  row: number,
+  masked: boolean,
+): LossError {
+  const name = INPUTS[input]!;
+  if (source === undefined)
+    return new LossError('ERR_INVALID_INPUT', {
+      key: name,
+      expected: 'finite numbers',
+      received: `others in row ${row}`,
+    });
+  const { batch, native } = source;
+  const key = find(batch, mapper.keys(name))?.key ?? name;
+  const errorAt = (index: number, value: number) =>
+    new LossError('ERR_INVALID_INPUT', {
+      key,
+      index,
+      expected: 'a finite number',
+      received: String(value),
+    });
+  if (name === 'rewards') return errorAt(row, native.rewards![row]!);
+  if (name === 'reward_baselines') return errorAt(row, native.baselines![row]!);
+  const found = firstNonFinite(source, (ADVANTAGE_COLUMNS as readonly string[]).indexOf(name), row, masked);
+  return found
+    ? errorAt(found.index, found.value)
+    : new LossError('ERR_INVALID_INPUT', {
+        key,
+        expected: 'finite numbers',
+        received: `others in row ${row}`,
+      });
+}
+
+function firstNonFinite({ native, layout }: HostSource, slot: number, row: number, masked: boolean) {
+  const column = native.data[slot]!;
+  const begin = layout.offsets ? layout.offsets[row]! : row * layout.columns;
+  const end = layout.offsets ? layout.offsets[row + 1]! : begin + layout.columns;
+  for (let index = begin; index < end; index++) {
+    const value =
+      column instanceof Float32Array ? column[index]! : nonFiniteHalf(column[index]!, native.dtypes[slot]!);
+    if (!Number.isFinite(value) && (masked || native.mask![index] !== 0)) return { index, value };
+  }
+  return undefined;
+}
+
+// Returns NaN or an infinity as a 16-bit float's bits say, and 0 for any finite number.
+function nonFiniteHalf(bits: number, dtype: number): number {
+  const [exponent, mantissa] = dtype === 1 ? [0x7c00, 0x3ff] : [0x7f80, 0x7f];
+  if ((bits & exponent) !== exponent) return 0;
+  if (bits & mantissa) return Number.NaN;
+  return bits & 0x8000 ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY;
+}

@@ -1,0 +1,96 @@
+// What MIX and MIX-CHORD share: options, keys, metrics and the native loss.
+import type { NativeFunctionSpec } from '../../../binding.js';
+import { aggregationOption, type CheckedOptions, type OptionsOf } from '../../core/options.js';
+import { CLIP_RANGE } from './clip-range.js';
+import { type AggregatedLossOptions, nativeOptions, type PolicyLossVariant } from './policy-loss-fn.js';
+import type { PPOMetrics } from './ppo.js';
+
+/** The options that MIX and MIX-CHORD share. */
+export const MIXED_OPTIONS = {
+  ...CLIP_RANGE,
+  clipRange: { ...CLIP_RANGE.clipRange, trinity: 0.2 },
+  useDynamicBsz: {
+    type: 'boolean',
+    default: false,
+    listed: false,
+    help: 'weight rows by the batch at hand, not by the micro-batches of a training batch',
+  },
+  ppoMiniBatchSize: {
+    type: 'integer',
+    default: 1,
+    listed: false,
+    atLeast: 1,
+    typical: [4, 32],
+    help: 'rows of a mini-batch over all GPUs',
+  },
+  ppoMicroBatchSizePerGpu: {
+    type: 'integer',
+    default: 1,
+    listed: false,
+    atLeast: 1,
+    typical: [1, 4],
+    help: 'rows of a micro-batch on one GPU',
+  },
+  ngpusTrainer: {
+    type: 'integer',
+    default: 1,
+    listed: false,
+    atLeast: 1,
+    typical: [1, 4],
+    help: 'the number of GPUs that train',
+  },
+  trainBatchSizeUsual: {
+    type: 'integer',
+    atLeast: 1,
+    defaultFrom: 'ngpusTrainer',
+    atLeastOption: 'ngpusTrainer',
+    typical: [4, 24],
+    help: 'rows of a training batch that the policy sampled',
+  },
+  trainBatchSizeExpert: {
+    type: 'integer',
+    atLeast: 1,
+    defaultFrom: 'ngpusTrainer',
+    atLeastOption: 'ngpusTrainer',
+    typical: [4, 24],
+    help: 'rows of a training batch that experts wrote',
+  },
+  lossAggMode: aggregationOption('token-mean'),
+  sftLossAggMode: {
+    type: 'aggregation',
+    defaultFrom: 'lossAggMode',
+    help: "the aggregation of experts' rows",
+  },
+  grpoLossAggMode: {
+    type: 'aggregation',
+    defaultFrom: 'lossAggMode',
+    help: "the aggregation of the policy's own rows",
+  },
+} as const;
+
+/** Options that MIXPolicyLossFn and MIXCHORDPolicyLossFn share. A clip range is required. */
+export type MixedLossOptions = OptionsOf<typeof MIXED_OPTIONS> & AggregatedLossOptions;
+
+/** The keys that both mixed losses read. */
+export const MIX_KEYS = ['old_logprob', 'action_mask', 'advantages', 'expert_mask'] as const;
+
+/** Metrics of the policy's own rows, which both mixed losses report. */
+export const USUAL_METRICS = {
+  'usual/pg_clipfrac': { unit: 'fraction of tokens', when: "with rows of the policy's own" },
+  'usual/pg_clipfrac_lower': { unit: 'fraction of tokens', when: "with rows of the policy's own" },
+  'usual/ppo_kl': { unit: 'nats per token', when: "with rows of the policy's own" },
+  'usual/pg_loss': { unit: 'loss', when: "with rows of the policy's own" },
+} as const satisfies Partial<Record<`usual/${keyof PPOMetrics}`, unknown>>;
+
+/** Returns the native loss of a mixed loss: PPO's dual clip and SFT's cutoff have their defaults. */
+export function mixedVariant(
+  name: string,
+  options: CheckedOptions<typeof MIXED_OPTIONS>,
+): PolicyLossVariant & NonNullable<NativeFunctionSpec['policyLoss']> {
+  return {
+    name,
+    options: { ...nativeOptions(MIXED_OPTIONS, options), clip_ratio_c: 3, cutoff_prob: 1 },
+    aggregation: options.grpoLossAggMode,
+    expertAggregation: options.sftLossAggMode,
+  };
+}
