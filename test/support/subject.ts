@@ -1,6 +1,6 @@
 /**
- * A function of any of the three families under one face, so that a test can say what holds of all of them: the
- * library's object on one side, the reference's formula on the other, and the batch each of them takes.
+ * Gives policy losses, KL functions and entropy losses one interface, so that one test can cover all of them. It has the
+ * library's function, the reference's formula, and the batch that each of them takes.
  */
 import { type Batch, type DeviceBatch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import type { Formula } from '../reference/batch.js';
@@ -78,12 +78,12 @@ export function subject(family: Family, name: string, args: Args): Subject {
 
 export const FLOAT_COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
 
-/** The columns a batch has, flat, as typed arrays that the library takes without a copy. */
+/** Lays a batch out padded, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
   return { shape: [batch.rows, batch.columns], ...typedColumns(batch, (column) => column) };
 }
 
-/** The same rows end to end, each with its own tokens alone. */
+/** Lays a batch out packed: rows end to end, without padding. */
 export function packedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
   const cuSeqlens = new Int32Array(batch.rows + 1);
   for (let b = 0; b < batch.rows; b++) cuSeqlens[b + 1] = cuSeqlens[b]! + rowLength(batch, b);
@@ -112,7 +112,7 @@ function pack(batch: ReferenceBatch, column: ArrayLike<number>): number[] {
   return packed;
 }
 
-/** A packed result laid out as B×T again, 0 where a row has no token. */
+/** Lays a packed result out as B×T, with 0 beyond each row's end. */
 export function unpack(batch: ReferenceBatch, packed: ArrayLike<number>): Float32Array {
   const out = new Float32Array(batch.rows * batch.columns);
   let at = 0;
