@@ -1,6 +1,11 @@
-// Registries, argument spelling and key mapping: how functions are found and what they are given.
+// Registries, declarations, argument spelling, key mapping, and the KL penalty in the reward.
 import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { toSnakeCase } from '../lib/core/options.js';
 import {
+  ADVANTAGE_FN,
+  ENTROPY_LOSS_FN,
+  type FunctionDeclaration,
   GSPOLossFn,
   KeyMapper,
   KL_FN,
@@ -9,6 +14,8 @@ import {
   Registry,
   SFTLossFn,
 } from '../lib/index.js';
+import { ADVANTAGE_ARGUMENTS, ARGUMENTS, layOut, makeRewarded } from './support/draw.js';
+import { subject } from './support/subject.js';
 
 const batch = {
   shape: [1, 2] as const,
@@ -43,6 +50,74 @@ describe('registries', () => {
     registry.register('negated', Negated);
     assert.ok(registry.create('negated') instanceof Negated);
     assert.throws(() => registry.get('sft'), { code: 'ERR_UNKNOWN_NAME' });
+  });
+});
+
+describe('declarations', () => {
+  const REGISTRIES = [POLICY_LOSS_FN, KL_FN, ENTROPY_LOSS_FN, ADVANTAGE_FN];
+  const batch = makeRewarded({
+    seed: 1,
+    rows: 6,
+    columns: 9,
+    values: 'moderate',
+    mask: 'ones',
+    packed: false,
+    groups: 'some',
+    rewards: 'normal',
+    perToken: true,
+  });
+
+  it('are under their own names, and state what documentation needs', () => {
+    for (const registry of REGISTRIES)
+      for (const name of registry.names()) {
+        const declaration = registry.get(name).declaration!;
+        assert.equal(declaration.name, name);
+        for (const text of [declaration.summary, ...declaration.source, declaration.numerics.range])
+          assert.ok(text.length > 0 && !text.endsWith('.'), `${name}: '${text}'`);
+        assert.ok(declaration.source.length > 0, name);
+        for (const [key, { help }] of Object.entries(declaration.options))
+          assert.ok(help.length > 0 && !help.endsWith('.'), `${name}.${key}: '${help}'`);
+        for (const [key, { unit }] of Object.entries(declaration.metrics))
+          assert.ok(unit.length > 0, `${name}: ${key}`);
+      }
+  });
+
+  it("list Trinity's default arguments among their options, and selectKeys as what they read", () => {
+    for (const registry of REGISTRIES)
+      for (const name of registry.names()) {
+        const cls = registry.get(name);
+        const options = Object.keys(cls.declaration!.options).map(toSnakeCase);
+        for (const key of Object.keys(cls.defaultArgs())) assert.ok(options.includes(key), `${name}: ${key}`);
+        const { selectKeys } = registry.create(name, {}, { backend: 'tinker' }) as {
+          selectKeys?: readonly string[];
+        };
+        if (selectKeys) assert.deepEqual([...selectKeys].sort(), [...cls.declaration!.reads].sort(), name);
+      }
+  });
+
+  const checkMetrics = (name: string, { metrics }: FunctionDeclaration, reported: object) => {
+    for (const key of Object.keys(reported)) assert.ok(key in metrics, `${name} reports ${key}`);
+    for (const [key, { when }] of Object.entries(metrics))
+      if (when === undefined) assert.ok(key in reported, `${name} does not report ${key}`);
+  };
+
+  it('name every metric that is reported', () => {
+    const families = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
+    for (const family of ['policy', 'kl', 'entropy'] as const)
+      for (const name of families[family].names())
+        for (const args of fc.sample(ARGUMENTS[family][name]!, { seed: 3, numRuns: 8 }))
+          checkMetrics(
+            name,
+            families[family].get(name).declaration!,
+            subject(family, name, args).sync(layOut(batch)).metrics,
+          );
+    for (const name of ADVANTAGE_FN.names())
+      for (const args of fc.sample(ADVANTAGE_ARGUMENTS[name]!, { seed: 3, numRuns: 8 }))
+        checkMetrics(
+          name,
+          ADVANTAGE_FN.get(name).declaration!,
+          ADVANTAGE_FN.create(name, args).computeSync(layOut(batch)).metrics,
+        );
   });
 });
 

@@ -1,9 +1,21 @@
 /**
- * Batches and arguments at random. A batch is drawn as a short description and filled from a seeded generator, so
- * that a failure shrinks to a small shape and can be made again from what fast-check prints.
+ * Draws batches and arguments for property tests. A batch is drawn as a short description and filled by a seeded
+ * generator, so a failure shrinks to a small shape, and what fast-check prints is enough to repeat it.
  */
 import fc from 'fast-check';
-import type { Batch } from '../../lib/index.js';
+import { LOSS_AGG_MODES, toSnakeCase } from '../../lib/core/options.js';
+import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
+import {
+  ADVANTAGE_FN,
+  type Batch,
+  ENTROPY_LOSS_FN,
+  type FunctionDeclaration,
+  KL_FN,
+  type NumberOption,
+  type OptionDeclaration,
+  type OptionSchema,
+  POLICY_LOSS_FN,
+} from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import { rowPositions } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
@@ -18,7 +30,7 @@ export interface BatchSpec {
   values: 'moderate' | 'onpolicy' | 'wide';
   mask: 'ones' | 'prefix' | 'random' | 'emptyrows' | 'zero';
   packed: boolean;
-  /** A packed batch's rows; drawn where not given. */
+  /** Row lengths of a packed batch; drawn if absent. */
   rowLengths?: number[];
 }
 
@@ -74,7 +86,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
       actionMask.push(unmasked && t < lengthOf(b) ? 1 : 0);
     }
   }
-  // The engine reads float32, so the reference is given what float32 can hold.
+  // The engine reads float32, so the reference gets numbers that float32 can hold.
   const round = (column: number[]) => column.map(Math.fround);
   const kinds = uniform();
   return {
@@ -87,7 +99,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     advantages: round(advantages),
     entropy: round(entropy),
     actionMask,
-    // One batch in ten of the policy's own rows alone, one in ten of an expert's.
+    // One batch in ten has only the policy's own rows, one in ten only experts' rows.
     expertMask: Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1))),
     step: Array.from({ length: rows }, () => 60),
   };
@@ -96,7 +108,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
 export interface RewardSpec extends BatchSpec {
   groups: 'one' | 'each' | 'some';
   rewards: 'normal' | 'binary' | 'equal' | 'large';
-  /** Token-level rewards; else each row's reward stands on its last unmasked token. */
+  /** Whether there are token-level rewards; otherwise each row's reward counts at its last unmasked token. */
   perToken: boolean;
 }
 
@@ -111,7 +123,7 @@ export const rewardSpec: fc.Arbitrary<RewardSpec> = fc
   )
   .map(([spec, more]) => ({ ...spec, ...more }));
 
-/** A batch that advantages can be made of, by any function; it still has advantages of its own. */
+/** Returns a batch with the inputs of every advantage function, in addition to a column of advantages. */
 export function makeRewarded(spec: RewardSpec): RewardedBatch {
   const batch = makeBatch(spec);
   const { uniform, normal, integer } = generator(spec.seed + 0x5eed);
@@ -144,7 +156,7 @@ const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'teacherLogprob'] as const
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
 const ID_COLUMNS = ['groupIds', 'runIds'] as const;
 
-/** Everything that the batch has as the library takes it, packed where its rows have lengths of their own. */
+/** Returns the batch in the library's form, packed if its rows differ in length. */
 export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
   const laid = batch.rowLengths ? packedBatch(batch) : paddedBatch(batch);
   const places = Array.from({ length: batch.rows }, (_, b) => [...rowPositions(batch, b)]).flat();
@@ -157,7 +169,7 @@ export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
   return laid;
 }
 
-/** The batch as 16-bit columns hold it, and laid out in such columns. */
+/** Returns the batch with its columns rounded to 16 bits, and the same batch in 16-bit columns. */
 export function inHalf(
   batch: RewardedBatch,
   dtype: Half,
@@ -174,7 +186,7 @@ export function inHalf(
   return { rounded, laid };
 }
 
-/** The batch of the first seed from here on that leaves no token on a threshold of the subject's formula. */
+/** Returns the first batch, counting seeds up, in which no token is on a threshold of the subject's formula. */
 export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): ReferenceBatch {
   for (let seed = spec.seed; seed < spec.seed + 1000; seed++) {
     const batch = cachedBatch({ ...spec, seed });
@@ -193,140 +205,96 @@ function cachedBatch(spec: BatchSpec): ReferenceBatch {
   return batch;
 }
 
-export const AGGREGATIONS = [
-  'token-mean',
-  'seq-mean-token-sum',
-  'seq-mean-token-mean',
-  'seq-mean-token-sum-norm',
-] as const;
-
-/** In steps: fc.double would dwell on numbers like 5e-324, which no gradient in float32 can be scaled by. */
+// In steps, because fc.double prefers numbers like 5e-324, by which no float32 gradient can be scaled.
 const between = (min: number, max: number) =>
   fc.integer({ min: 0, max: 10_000 }).map((k) => min + ((max - min) * k) / 10_000);
-const aggregation = fc.constantFrom(...AGGREGATIONS);
-const loss_agg_mode = aggregation;
-/** Both bounds by name: create() completes arguments by default_args, where they may stand already. */
-const clipRange = { clip_range_low: between(0.05, 0.6), clip_range_high: between(0.05, 0.6) };
-const mixture = {
-  ...clipRange,
-  use_dynamic_bsz: fc.boolean(),
-  ppo_mini_batch_size: fc.integer({ min: 4, max: 32 }),
-  ppo_micro_batch_size_per_gpu: fc.integer({ min: 1, max: 4 }),
-  ngpus_trainer: fc.integer({ min: 1, max: 4 }),
-  train_batch_size_usual: fc.integer({ min: 4, max: 24 }),
-  train_batch_size_expert: fc.integer({ min: 4, max: 24 }),
-  loss_agg_mode,
-  sft_loss_agg_mode: aggregation,
-  grpo_loss_agg_mode: aggregation,
-};
-const kl = fc.record({ kl_coef: between(0.001, 2), loss_agg_mode });
-const entropy = fc.record({ entropy_coef: between(0, 1), loss_agg_mode });
+
+function drawNumber(option: NumberOption): fc.Arbitrary<number | null> | undefined {
+  if (option.typical === undefined) return undefined;
+  const [min, max] = option.typical;
+  const drawn = option.type === 'integer' ? fc.integer({ min, max }) : between(min, max);
+  // Ends of the valid range, where formulas change, if training uses them.
+  const ends = [option.atLeast, option.atMost].filter(
+    (end) => end !== undefined && [min, max, option.default].includes(end),
+  );
+  const special = [...ends, ...(option.default === undefined && !option.required ? [null] : [])];
+  return fc.oneof(
+    { weight: 6, arbitrary: drawn },
+    ...special.map((value) => ({ weight: 1, arbitrary: fc.constant(value as number | null) })),
+  );
+}
+
+function drawOption(option: OptionDeclaration): fc.Arbitrary<unknown> | undefined {
+  switch (option.type) {
+    case 'boolean':
+      return fc.boolean();
+    case 'choice':
+      return fc.constantFrom(...option.choices);
+    case 'aggregation':
+      return fc.constantFrom(...LOSS_AGG_MODES);
+    default:
+      return drawNumber(option);
+  }
+}
+
+/** Draws valid arguments from a function's declaration, except those that make results random. */
+function drawArguments({ options }: FunctionDeclaration): fc.Arbitrary<Args> {
+  const all = Object.values(options);
+  const drawn: Record<string, fc.Arbitrary<unknown>> = {};
+  for (const [key, option] of Object.entries(options)) {
+    const requiresOthers = all.some(({ requiredWith }) => requiredWith === key);
+    const arbitrary = option.random || requiresOthers ? undefined : drawOption(option);
+    if (arbitrary) drawn[toSnakeCase(key)] = arbitrary;
+  }
+  return fc.record(drawn).map((args) => withNeeds(options, args) as Args);
+}
+
+// Sets the options that a drawn choice needs.
+function withNeeds(options: OptionSchema, args: Record<string, unknown>): Record<string, unknown> {
+  const needed = Object.entries(options).flatMap(([key, option]) =>
+    option.type === 'choice' ? Object.entries(option.needs?.[args[toSnakeCase(key)] as string] ?? {}) : [],
+  );
+  return { ...args, ...Object.fromEntries(needed.map(([key, value]) => [toSnakeCase(key), value])) };
+}
+
+function drawEvery(
+  registry: { names(): string[]; get(name: string): { readonly declaration?: FunctionDeclaration } },
+  more: Record<string, fc.Arbitrary<unknown>> = {},
+): Record<string, fc.Arbitrary<Args>> {
+  return Object.fromEntries(
+    registry.names().flatMap((name) => {
+      const { declaration } = registry.get(name);
+      if (!declaration) return [];
+      const arbitrary = fc
+        .tuple(drawArguments(declaration), fc.record(more))
+        .map(([own, shared]) => ({ ...own, ...shared }) as Args);
+      return [[name, arbitrary]];
+    }),
+  );
+}
+
+export { LOSS_AGG_MODES as AGGREGATIONS };
+
+const loss_agg_mode = fc.constantFrom(...LOSS_AGG_MODES);
 
 /** Arguments in their valid ranges, by family and registry name. */
 export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
-  policy: {
-    ppo: fc.record({
-      ...clipRange,
-      clip_ratio_c: between(1.1, 5),
-      enable_sequence_masking: fc.boolean(),
-      delta_sequence_masking: between(-0.1, 0.2),
-      fallback_to_policy_gradient: fc.boolean(),
-      loss_agg_mode,
-    }),
-    gspo: fc.record({
-      clip_range_low: between(0.0003, 0.3),
-      clip_range_high: between(0.0004, 0.3),
-      loss_agg_mode,
-    }),
-    cispo: fc.record({
-      clip_range_low: between(0.1, 1),
-      clip_range_high: between(0.1, 0.6),
-      enable_mask_clip: fc.boolean(),
-      mask_clip_range_low: between(0.1, 1),
-      mask_clip_range_high: between(0.1, 0.6),
-      loss_agg_mode,
-    }),
-    topr: fc.record({ advantage_threshold: between(-0.5, 0.5), loss_agg_mode }),
-    sapo: fc.record({
-      tau_pos: between(0.3, 1.5),
-      tau_neg: between(1.5, 3),
-      differentiate_gate: fc.boolean(),
-      loss_agg_mode,
-    }),
-    sppo: fc.record({ epsilon: between(0.05, 0.6), loss_agg_mode }),
-    rec: fc
-      .record({
-        epsilon_low: between(0.05, 0.5),
-        epsilon_high: between(0.05, 0.5),
-        epsilon_low_prime: between(0.1, 1),
-        epsilon_high_prime: between(0.1, 2),
-        clip_mode: fc.constantFrom('none', 'one-side', 'gspo-one-side', 'two-side', 'ring'),
-        weight: fc.constantFrom('none', 'importance_sampling', 'gspo_importance_sampling', 'advantage'),
-        regularizer: fc.constantFrom('none', 'k2', 'forward-kl'),
-        regularizer_coef: between(0, 0.5),
-        temp: between(0.5, 2),
-      })
-      .map((args) =>
-        // The row's ratio is a weight only where it is what decides: anything else is an error.
-        args.weight === 'gspo_importance_sampling' ? { ...args, clip_mode: 'gspo-one-side' } : args,
-      ),
-    importance_sampling: fc.record({ loss_agg_mode }),
-    opmd: fc.record({ tau: between(0, 3), loss_agg_mode }),
-    sft: fc.record({ loss_agg_mode }),
-    sft_is: fc.record({ loss_agg_mode }),
-    sft_phi: fc.record({ cutoff_prob: fc.oneof(fc.constant(1), between(0.2, 0.9)), loss_agg_mode }),
-    dpo: fc.record({ beta: between(0.02, 0.5), label_smoothing: between(0, 0.4), pairwise: fc.boolean() }),
-    mix: fc.record({ mu: between(0, 1), ...mixture }),
-    mix_chord: fc.record({
-      mu_warmup_steps: fc.integer({ min: 0, max: 120 }),
-      mu_decay_steps: fc.integer({ min: 0, max: 120 }),
-      mu_peak: between(0, 1),
-      mu_valley: between(0, 1),
-      enable_phi_function: fc.boolean(),
-      ...mixture,
-    }),
-  },
-  kl: { none: kl, k1: kl, k2: kl, k3: kl, low_var_kl: kl, abs: kl, corrected_k3: kl },
-  entropy: { default: entropy, mix: entropy, none: entropy },
+  policy: drawEvery(POLICY_LOSS_FN),
+  kl: drawEvery(KL_FN, { loss_agg_mode }),
+  entropy: drawEvery(ENTROPY_LOSS_FN, { loss_agg_mode }),
 };
 
-const stdThreshold = fc.oneof(fc.constantFrom(null, 0), between(0, 1.2));
-const stdLevel = fc.constantFrom('group', 'batch');
+/** Arguments of advantage functions by registry name, except those that make results random. */
+export const ADVANTAGE_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = drawEvery(ADVANTAGE_FN);
 
-/** Arguments of advantage functions by registry name, but for those that leave something to chance. */
-export const ADVANTAGE_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = {
-  ppo: fc.record({ gamma: between(0.9, 1), lam: between(0, 1) }),
-  reinforceplusplus: fc.record({ gamma: between(0.9, 1) }),
-  remax: fc.constant({}),
-  rloo: fc.constant({}),
-  grpo: fc.record({
-    epsilon: between(1e-6, 0.1),
-    std_threshold: stdThreshold,
-    rank_penalty: fc.oneof(fc.constant(null), between(0, 0.9)),
-    std_cal_level: stdLevel,
-  }),
-  step_wise_grpo: fc.record({
-    epsilon: between(1e-6, 0.1),
-    enable_step_norm: fc.boolean(),
-    std_threshold: stdThreshold,
-    std_cal_level: stdLevel,
-  }),
-  reinforce: fc.constant({}),
-  opmd: fc.record({ opmd_baseline: fc.constantFrom('mean', 'logavgexp'), tau: between(0.05, 3) }),
-  asymre: fc.record({ baseline_shift: between(-1, 1) }),
-  rec: fc.record({ epsilon: between(1e-6, 0.1), std_normalize: fc.boolean(), drop: fc.constant(null) }),
-  on_policy_distill: fc.record({ kl_coef: between(0.01, 2) }),
-  jsd: fc.record({
-    lambda_coef: fc.oneof(fc.constantFrom(0, 1), between(0.01, 0.99)),
-    kl_coef: between(0.01, 2),
-    temperature: between(0.3, 3),
-    chunk_size: fc.constantFrom(null, 1, 512),
-  }),
-};
+function readsPairs(name: string): boolean {
+  if (!POLICY_LOSS_FN.names().includes(name)) return false;
+  return (POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration | undefined)?.pairs === true;
+}
 
-/** A batch that fits a function: dpo takes pairs of rows. */
+/** Returns a batch description that suits a function: preference losses need pairs of rows. */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
-  if (name !== 'dpo' || args.pairwise === false) return spec;
+  if (!readsPairs(name) || args.pairwise === false) return spec;
   const rowLengths = spec.rowLengths?.slice(0, spec.rows - (spec.rows % 2));
   return {
     ...spec,
@@ -335,12 +303,12 @@ export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
   };
 }
 
-/** Every function, each with a few of its arguments, under every aggregation that it takes. */
+/** Lists every function with some drawn arguments, under each aggregation that it supports. */
 export function everyFunction(samples = 3): { family: Family; name: string; args: Args; title: string }[] {
   return (['policy', 'kl', 'entropy'] as const).flatMap((family) =>
     Object.entries(ARGUMENTS[family]).flatMap(([name, arbitrary]) =>
       fc.sample(arbitrary, { seed: 5, numRuns: samples }).flatMap((args, i) => {
-        const modes = 'loss_agg_mode' in args ? AGGREGATIONS : [undefined];
+        const modes = 'loss_agg_mode' in args ? LOSS_AGG_MODES : [undefined];
         return modes.map((mode) => ({
           family,
           name,

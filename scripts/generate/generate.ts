@@ -1,0 +1,15 @@
+// Writes the generated documentation: the README's tables and docs/numerics.md. The errors in the latter are measured on
+// this machine; the drawn inputs are the same each time, and instruction sets differ in the last digit.
+//
+//   npm run generate [-- --tokens 10000]
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import { measureAll, numericsPage } from './numerics-page.js';
+import { withTables } from './readme-tables.js';
+
+const { values: flags } = parseArgs({ options: { tokens: { type: 'string', default: '10000' } } });
+const root = new URL('../../', import.meta.url);
+const readme = new URL('README.md', root);
+writeFileSync(readme, withTables(readFileSync(readme, 'utf8')));
+mkdirSync(new URL('docs/', root), { recursive: true });
+writeFileSync(new URL('docs/numerics.md', root), numericsPage(measureAll(Number(flags.tokens))));

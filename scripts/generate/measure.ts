@@ -1,0 +1,227 @@
+// Measures the rounding errors of every function: the engine's float32 results against the float64 reference in
+// test/reference, on the same drawn inputs. scripts/numerics/numerics.ts writes them down, and test/numerics.test.ts checks
+// that they stay within the bounds.
+import type { AdvantageDeclaration } from '../../lib/functions/advantage/advantage-fn.js';
+import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
+import { ADVANTAGE_FN, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
+import { referenceAdvantages } from '../../test/reference/advantage.js';
+import { standsOnEdge } from '../../test/reference/index.js';
+import { layOut, makeRewarded } from '../../test/support/draw.js';
+import { generator } from '../../test/support/random.js';
+import { type Family, subject } from '../../test/support/subject.js';
+
+const SEED = 20_251;
+
+/** The largest and the mean of many errors, in units in the last place (ulp) of float32. */
+export interface Errors {
+  most: number;
+  mean: number;
+}
+
+/** Errors of a token's value, of its gradient, and of sums over many tokens, by the range of the inputs. */
+export type Measured = Record<Range, { value: Errors; grad?: Errors; sum?: Errors }>;
+
+/** One function with one set of arguments. */
+export interface Measurable {
+  family: Family | 'advantage';
+  name: string;
+  /** Arguments that differ from the defaults. */
+  args: Record<string, unknown>;
+  /** Measures it on that many tokens of each range. */
+  measure(tokens: number): Measured;
+}
+
+/** The largest error allowed on any instruction set, in ulp. */
+export const BOUNDS: Record<Range, { value: number; grad: number; sum: number }> = {
+  near: { value: 8, grad: 8, sum: 1 },
+  wide: { value: 12, grad: 24, sum: 4 },
+};
+
+/** near: policies at most 1 nat apart, as in training. wide: logprobs anywhere from −25 to 0. */
+export type Range = 'near' | 'wide';
+export const RANGES = ['near', 'wide'] as const;
+
+/** Returns one unit in the last place of float32 at x. */
+function ulp(x: number): number {
+  const size = Math.max(Math.abs(x), 2 ** -126);
+  return 2 ** (Math.floor(Math.log2(size)) - 23);
+}
+
+class Tally {
+  #most = 0;
+  #sum = 0;
+  #count = 0;
+
+  /** @param term the largest term of the result: the error is measured in its units if it exceeds the result. */
+  add(actual: number, expected: number, term: number): void {
+    // Infinity is exact if the expected value overflows float32.
+    const exact = actual === Math.fround(expected) && !Number.isFinite(actual);
+    const error = exact ? 0 : Math.abs(actual - expected) / ulp(Math.max(Math.abs(expected), term));
+    this.#most = Math.max(this.#most, error);
+    this.#sum += error;
+    this.#count++;
+  }
+
+  get errors(): Errors | undefined {
+    return this.#count === 0 ? undefined : { most: this.#most, mean: this.#sum / this.#count };
+  }
+}
+
+interface Token {
+  logprob: number;
+  oldLogprob: number;
+  refLogprob: number;
+  advantages: number;
+  entropy: number;
+}
+
+function drawToken(range: Range, { uniform, normal }: ReturnType<typeof generator>): Token {
+  const logprob = range === 'near' ? -4 * uniform() : -25 * uniform();
+  const other = () => (range === 'near' ? Math.min(0, logprob + 2 * uniform() - 1) : -25 * uniform());
+  const token = {
+    logprob,
+    oldLogprob: other(),
+    refLogprob: other(),
+    advantages: normal() * (range === 'near' ? 1 : 10),
+    entropy: 8 * uniform(),
+  };
+  return Object.fromEntries(
+    Object.entries(token).map(([key, x]) => [key, Math.fround(x)]),
+  ) as unknown as Token;
+}
+
+/** Returns a batch of the tokens. Every other row is an expert's row and a rejected answer. */
+function batchOf(tokens: readonly Token[], columns = 1) {
+  const column = (key: keyof Token) => tokens.map((token) => token[key]);
+  const rows = tokens.length / columns;
+  return {
+    rows,
+    columns,
+    logprob: column('logprob'),
+    oldLogprob: column('oldLogprob'),
+    refLogprob: column('refLogprob'),
+    advantages: column('advantages'),
+    entropy: column('entropy'),
+    actionMask: tokens.map(() => 1),
+    expertMask: Array.from({ length: rows }, (_, row) => row % 2),
+    step: Array.from({ length: rows }, () => 1),
+  };
+}
+
+// The largest terms that cancel in a function's result. Its error is measured in their units; the error of every other
+// function is measured in units of the result itself.
+const TERMS: Record<string, (token: Token) => { value?: number; grad?: number }> = {
+  'policy sft_phi': ({ logprob }) => {
+    const p = Math.exp(logprob);
+    return { value: Math.abs(logprob) * p, grad: p };
+  },
+  // The gate's slope may be as small as e^−87, while the gradient at a ratio of 1 is the advantage.
+  'policy sapo': ({ advantages }) => ({ grad: Math.abs(advantages) }),
+  'policy rec': ({ logprob, advantages }) => ({
+    value: Math.abs(advantages * logprob),
+    grad: Math.abs(advantages),
+  }),
+};
+
+function measureLoss(
+  family: Family,
+  name: string,
+  args: Record<string, unknown>,
+  range: Range,
+  runs: number,
+) {
+  const random = generator(SEED);
+  const on = subject(family, name, args);
+  const [value, grad, sum] = [new Tally(), new Tally(), new Tally()];
+  const declaration: Partial<PolicyLossDeclaration> | undefined = FAMILIES[family].get(name).declaration;
+  // Losses on pairs of rows, or on two kinds of rows, need one row of each.
+  const together = declaration?.pairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
+  for (let run = 0; run < runs; run++) {
+    const tokens = Array.from({ length: together }, () => drawToken(range, random));
+    const batch = batchOf(tokens);
+    // Either side of a threshold is right.
+    if (standsOnEdge(on.formula, on.args, batch)) continue;
+    const expected = on.reference(batch);
+    const { loss, grad: gradient } = on.sync(layOut(batch) as Batch);
+    const terms = tokens.map((token) => TERMS[`${family} ${name}`]?.(token) ?? {});
+    const most = (key: 'value' | 'grad') => Math.max(...terms.map((term) => term[key] ?? 0));
+    value.add(loss, expected.loss, Math.max(expected.magnitude.loss, most('value')));
+    for (const [i, slope] of gradient.entries()) grad.add(slope, expected.grad[i]!, terms[i]?.grad ?? 0);
+  }
+  for (let run = 0; run < runs / 400; run++) {
+    const batch = batchOf(
+      Array.from({ length: 8192 }, () => drawToken(range, random)),
+      256,
+    );
+    if (standsOnEdge(on.formula, on.args, batch)) continue;
+    const expected = on.reference(batch);
+    const { loss } = on.sync(layOut(batch) as Batch);
+    sum.add(loss, expected.loss, expected.magnitude.loss);
+  }
+  return {
+    value: value.errors!,
+    ...(grad.errors && { grad: grad.errors }),
+    ...(sum.errors && { sum: sum.errors }),
+  };
+}
+
+function measureAdvantage(name: string, args: Record<string, unknown>, range: Range, runs: number) {
+  const fn = ADVANTAGE_FN.create(name, args);
+  const whitens = (ADVANTAGE_FN.get(name).declaration as AdvantageDeclaration | undefined)?.whitens === true;
+  const value = new Tally();
+  for (let run = 0; run < runs / 40; run++) {
+    const batch = makeRewarded({
+      seed: SEED + run,
+      rows: 12,
+      columns: 20,
+      values: range === 'near' ? 'moderate' : 'wide',
+      mask: 'prefix',
+      packed: false,
+      groups: 'some',
+      rewards: range === 'near' ? 'normal' : 'large',
+      perToken: false,
+    });
+    const { advantages } = fn.computeSync(layOut(batch));
+    const expected = referenceAdvantages[name]!(args, batch).advantages;
+    // Whitened advantages are what remains of sums over the batch, so their unit is that of the largest.
+    const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+    const termOf = (i: number) => {
+      if (whitens) return largest;
+      return name === 'jsd' ? Math.abs(batch.oldLogprob![i]! - batch.teacherLogprob![i]!) : 0;
+    };
+    for (const [i, advantage] of advantages.entries())
+      if (batch.actionMask[i]) value.add(advantage, expected[i]!, termOf(i));
+  }
+  return { value: value.errors! };
+}
+
+const FAMILIES = {
+  policy: POLICY_LOSS_FN,
+  kl: KL_FN,
+  entropy: ENTROPY_LOSS_FN,
+  advantage: ADVANTAGE_FN,
+} as const;
+
+/** Lists every function of the registries with its default arguments and its declared variants. */
+export function* everyFunction(): Generator<Measurable> {
+  for (const [family, registry] of Object.entries(FAMILIES) as [
+    Measurable['family'],
+    typeof POLICY_LOSS_FN,
+  ][])
+    for (const name of registry.names())
+      for (const variant of [{}, ...(registry.get(name).declaration?.numerics.variants ?? [])]) {
+        const args: Record<string, unknown> = { ...registry.get(name).defaultArgs(), ...variant };
+        // Coefficients of 1, because entropy's default of 0 would leave nothing to measure.
+        if (family === 'entropy') args.entropy_coef = 1;
+        if (family === 'kl') args.kl_coef = 1;
+        const inRange = (range: Range, tokens: number) =>
+          family === 'advantage'
+            ? measureAdvantage(name, args, range, tokens)
+            : measureLoss(family, name, args, range, tokens);
+        const measure = (tokens: number) => ({
+          near: inRange('near', tokens),
+          wide: inRange('wide', tokens),
+        });
+        yield { family, name, args: variant, measure };
+      }
+}

@@ -1,0 +1,121 @@
+// docs/numerics.md: for every function the inputs that it is made for, what happens outside of them, and its measured
+// rounding errors.
+import {
+  ADVANTAGE_FN,
+  ENTROPY_LOSS_FN,
+  type FunctionDeclaration,
+  KL_FN,
+  POLICY_LOSS_FN,
+} from '../../lib/index.js';
+import { BOUNDS, type Errors, everyFunction, type Measurable, type Measured, RANGES } from './measure.js';
+import { table } from './table.js';
+
+/** Errors by function; absent before they are measured. */
+export interface Measurements {
+  /** Tokens measured for each range. */
+  tokens: number;
+  of(measurable: Measurable): Measured | undefined;
+}
+
+/** Measures every function. */
+export function measureAll(tokens: number): Measurements {
+  return { tokens, of: (measurable) => measurable.measure(tokens) };
+}
+
+const SECTIONS = [
+  ['policy', 'Policy losses', POLICY_LOSS_FN],
+  ['kl', 'KL estimators', KL_FN],
+  ['entropy', 'Entropy losses', ENTROPY_LOSS_FN],
+  ['advantage', 'Advantage functions', ADVANTAGE_FN],
+] as const;
+
+/** The cell of an error that has not been measured. */
+export const UNMEASURED = '?';
+
+const show = (errors: Errors | undefined) =>
+  errors ? `${errors.most.toFixed(2)} (${errors.mean.toFixed(2)})` : '';
+
+function nameOf({ name, args }: Measurable): string {
+  const given = Object.entries(args).map(([key, value]) => `${key}=${value}`);
+  return `\`${name}\`${given.length > 0 ? ` ${given.join(', ')}` : ''}`;
+}
+
+function errorTable(family: Measurable['family'], measurements: Measurements): string {
+  const columns = family === 'advantage' ? (['value'] as const) : (['value', 'grad', 'sum'] as const);
+  const names = { value: family === 'advantage' ? 'advantage' : 'value', grad: 'gradient', sum: 'sum' };
+  const rows = [...everyFunction()]
+    .filter((measurable) => measurable.family === family)
+    .map((measurable) => {
+      const errors = measurements.of(measurable);
+      return [
+        nameOf(measurable),
+        ...RANGES.flatMap((range) =>
+          columns.map((column) => (errors ? show(errors[range][column]) : UNMEASURED)),
+        ),
+      ];
+    });
+  return table(
+    ['function', ...RANGES.flatMap((range) => columns.map((column) => `${range}: ${names[column]}`))],
+    rows,
+  );
+}
+
+function rangeTable(registry: {
+  names(): string[];
+  get(name: string): { readonly declaration?: FunctionDeclaration };
+}): string {
+  const rows = registry.names().flatMap((name) => {
+    const numerics = registry.get(name).declaration?.numerics;
+    return numerics ? [[`\`${name}\``, numerics.range, numerics.outside]] : [];
+  });
+  return table(['function', 'made for', 'outside'], rows);
+}
+
+/** Returns the page. */
+export function numericsPage(measurements: Measurements): string {
+  const { near, wide } = BOUNDS;
+  return `# Numbers
+
+Written by \`npm run generate\`; do not edit. Tokens are computed in float32, whatever the dtype of their columns, and summed in
+float64 above the few tokens that a loop handles at once. Losses and metrics are float64, gradients are float32.
+
+## Everywhere
+
+- Masked tokens are never read: NaN or Infinity there changes nothing, and the gradient is exactly 0.
+- Unmasked NaN gives NaN. Unmasked Infinity and results beyond 3.4·10³⁸ continue as in float32 arithmetic, to ±Infinity or
+  NaN. They are not errors, except in rewards, values and baselines, which must be finite.
+- 16-bit columns are widened exactly. Float64Array and numbers are rounded to float32 once; rewards are not rounded.
+- An exponential below the smallest normal float32 (e^−87.3) is 0.
+- A token exactly on a threshold (a clip's bound, a ratio's range) may fall on either side, because the difference of two
+  logprobs is rounded.
+
+## How errors are measured
+
+Errors are in units in the last place (ulp) of float32, a relative 6·10⁻⁸ to 1.2·10⁻⁷. The reference is a second
+implementation in float64 that shares no code with the engine and derives gradients by automatic differentiation
+(\`test/reference\`). Both get the same numbers, which float32 can hold. Each cell has the largest error of ${measurements.tokens} tokens
+and the mean in brackets; tokens within rounding of a threshold are left out.
+
+- **value**: the loss of a batch of one token (one pair for preference losses, one own and one expert's token for mixed
+  losses), or the advantage of a token. **gradient**: with respect to that token's logprob or entropy. **sum**: the loss of
+  8192 tokens.
+- The unit is that of the result or, if larger terms cancel in it, of the largest term. For a sum it is that of the sum of
+  absolute values, for p(1 − p) that of p, and for a whitened advantage that of the batch's largest.
+- **near**: logprobs from −4 to 0, at most 1 apart, as in training. **wide**: logprobs from −25 to 0, independent of each
+  other. There the difference d of two logprobs is itself rounded by up to half a unit in *its* last place, and
+  exponentiation turns this into up to |d|/2 units of the ratio. No formula on the rounded difference can undo it.
+
+No error exceeds, on any instruction set: near ${near.value} ulp of a value and ${near.grad} of a gradient, wide ${wide.value} and ${wide.grad}, and of
+a sum ${near.sum} and ${wide.sum}. \`test/numerics.test.ts\` checks this.
+
+${SECTIONS.map(
+  ([family, title, registry]) => `## ${title}
+
+${rangeTable(registry)}
+
+Measured errors in ulp, the largest (the mean):
+
+${errorTable(family, measurements)}
+`,
+).join('\n')}`;
+}
