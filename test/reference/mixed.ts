@@ -1,4 +1,4 @@
-/** Losses over two kinds of row, the policy's own and an expert's: mix and mix_chord. */
+/** Losses over two kinds of rows, the policy's own and an expert's: mix and mix_chord. */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, type Outcome, option, rowsOfKind, type Tokens } from './batch.js';
 import { ppo } from './clipped.js';
@@ -66,7 +66,7 @@ export const mixChord: Formula = (x, args) => {
     option(args, 'mu_peak', 0.1),
     option(args, 'mu_valley', 0.1),
   );
-  // The expert's loss is made with its own defaults: cutoff_prob is no argument of mix_chord.
+  // mix_chord does not take cutoff_prob, so the expert's loss uses its default.
   const expert = option(args, 'enable_phi_function', true) ? sftPhi : sft;
   const { loss, metrics } = mixture(x, args, mu, expert);
   return { loss, metrics: { ...metrics, mu } };
