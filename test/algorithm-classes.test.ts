@@ -117,7 +117,7 @@ describe('algorithm classes', () => {
     assert.deepEqual([name, schema, useRollout, absent], ['grpo', 'experience', true, undefined]);
     for (const [cls] of Object.values(ALGORITHMS)) {
       assert.match(cls.summary, /^[^.]+[^.]$/);
-      assert.match(cls.source, /^(arXiv \d{4}\.\d{5}|Trinity-RFT)$/);
+      assert.match(cls.source.join(', '), /^(arXiv \d{4}\.\d{5}, )?Trinity-RFT$/);
     }
   });
 

@@ -29,10 +29,10 @@ export type AlgorithmClass = typeof AlgorithmType;
 export abstract class AlgorithmType {
   /** Its name in Trinity-RFT. */
   static readonly algorithmName: string;
-  /** What it does, in one line without a full stop. */
+  /** One line about it, without a full stop. */
   static readonly summary: string;
-  /** The paper or project that it is from. */
-  static readonly source: string;
+  /** The papers ('arXiv 2402.03300') and implementations that it follows. */
+  static readonly source: readonly string[];
   /** Whether it trains a critic. */
   static readonly useCritic: boolean;
   /** Whether it needs the reference policy's log-probabilities. */

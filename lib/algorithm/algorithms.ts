@@ -6,7 +6,7 @@ import { checkDpoConfig, checkSftConfig } from './offline.js';
 /** One algorithm. A constant that a row leaves out has its value in USUAL. */
 interface AlgorithmRow {
   summary: string;
-  source: string;
+  source: readonly string[];
   config: AlgorithmConfig;
   useCritic?: boolean;
   useReference?: boolean;
@@ -52,7 +52,7 @@ const TRINITY = 'Trinity-RFT';
 const ALGORITHMS = {
   sft: {
     summary: 'supervised fine-tuning on given answers',
-    source: TRINITY,
+    source: [TRINITY],
     useReference: false,
     schema: 'sft',
     config: {
@@ -65,42 +65,42 @@ const ALGORITHMS = {
   },
   ppo: {
     summary: "PPO with a critic's values",
-    source: 'arXiv 1707.06347',
+    source: ['arXiv 1707.06347', TRINITY],
     useCritic: true,
     computeAdvantageInTrainer: true,
     config: { policy_loss_fn: 'ppo', advantage_fn: 'ppo', ...WITH_KL_AND_ENTROPY, repeat_times: 1 },
   },
   grpo: {
     summary: 'PPO on rewards normalised within groups',
-    source: 'arXiv 2402.03300',
+    source: ['arXiv 2402.03300', TRINITY],
     config: { policy_loss_fn: 'ppo', advantage_fn: 'grpo', ...WITH_KL_AND_ENTROPY },
   },
   reinforceplusplus: {
     summary: 'PPO on whitened rewards-to-go, without a critic',
-    source: 'arXiv 2501.03262',
+    source: ['arXiv 2501.03262', TRINITY],
     computeAdvantageInTrainer: true,
     config: { policy_loss_fn: 'ppo', advantage_fn: 'reinforceplusplus', ...WITH_KL_AND_ENTROPY },
   },
   rloo: {
     summary: "PPO on each reward minus the mean of its group's other rewards",
-    source: 'arXiv 2402.14740',
+    source: ['arXiv 2402.14740', TRINITY],
     computeAdvantageInTrainer: true,
     config: { policy_loss_fn: 'ppo', advantage_fn: 'rloo', ...WITH_KL_AND_ENTROPY },
   },
   opmd: {
     summary: 'online policy mirror descent',
-    source: 'arXiv 2505.17826',
+    source: ['arXiv 2505.17826', TRINITY],
     config: { policy_loss_fn: 'opmd', advantage_fn: 'opmd', ...WITH_KL_AND_ENTROPY },
   },
   asymre: {
     summary: "OPMD's loss with a lowered baseline",
-    source: 'arXiv 2506.20520',
+    source: ['arXiv 2506.20520', TRINITY],
     useReference: false,
     config: { policy_loss_fn: 'opmd', advantage_fn: 'asymre', ...WITHOUT_KL_AND_ENTROPY },
   },
   dpo: {
     summary: 'preferences between pairs of answers',
-    source: 'arXiv 2305.18290',
+    source: ['arXiv 2305.18290', TRINITY],
     canBalanceBatch: false,
     schema: 'dpo',
     config: {
@@ -113,39 +113,39 @@ const ALGORITHMS = {
   },
   topr: {
     summary: 'raw rewards as advantages, with truncated ratios where they are negative',
-    source: 'arXiv 2503.14286',
+    source: ['arXiv 2503.14286', TRINITY],
     config: { policy_loss_fn: 'topr', advantage_fn: 'reinforce', ...WITH_KL_AND_ENTROPY },
   },
   cispo: {
     summary: "GRPO's advantages with clipped ratios as constant weights",
-    source: 'arXiv 2506.13585',
+    source: ['arXiv 2506.13585', TRINITY],
     config: { policy_loss_fn: 'cispo', advantage_fn: 'grpo', ...WITH_KL_AND_ENTROPY },
   },
   gspo: {
     summary: "GRPO's advantages with one ratio per sequence",
-    source: 'arXiv 2507.18071',
+    source: ['arXiv 2507.18071', TRINITY],
     config: { policy_loss_fn: 'gspo', advantage_fn: 'grpo', ...WITH_KL_AND_ENTROPY },
   },
   sapo: {
     summary: "GRPO's advantages with a soft gate instead of clipping",
-    source: 'arXiv 2511.20347',
+    source: ['arXiv 2511.20347', TRINITY],
     config: { policy_loss_fn: 'sapo', advantage_fn: 'grpo', ...WITH_KL_AND_ENTROPY },
   },
   mix: {
     summary: "GRPO on the policy's own answers and SFT on experts' answers",
-    source: 'arXiv 2505.17826',
+    source: ['arXiv 2505.17826', TRINITY],
     ...ROLLOUTS_AND_EXPERTS,
     config: { policy_loss_fn: 'mix', advantage_fn: 'grpo', ...WITH_EXPERTS },
   },
   mix_chord: {
     summary: "MIX with a schedule for the weight of experts' answers",
-    source: 'arXiv 2508.11408',
+    source: ['arXiv 2508.11408', TRINITY],
     ...ROLLOUTS_AND_EXPERTS,
     config: { policy_loss_fn: 'mix_chord', advantage_fn: 'grpo', ...WITH_EXPERTS },
   },
   raft: {
     summary: "SFT on the best of the policy's own answers",
-    source: 'arXiv 2304.06767',
+    source: ['arXiv 2304.06767', TRINITY],
     useReference: false,
     config: {
       policy_loss_fn: 'sft',
@@ -156,18 +156,18 @@ const ALGORITHMS = {
   },
   sppo: {
     summary: "OPMD's advantages times log-ratios that are in range",
-    source: TRINITY,
+    source: [TRINITY],
     useReference: false,
     config: { policy_loss_fn: 'sppo', advantage_fn: 'opmd', ...WITHOUT_KL_AND_ENTROPY },
   },
   rec: {
     summary: 'REINFORCE with clip modes, weights and regularizers',
-    source: 'arXiv 2509.24203',
+    source: ['arXiv 2509.24203', TRINITY],
     config: { policy_loss_fn: 'rec', advantage_fn: 'rec', ...WITH_KL_AND_ENTROPY },
   },
   multi_step_grpo: {
     summary: "GRPO on runs of several steps, which share their last step's advantage",
-    source: TRINITY,
+    source: [TRINITY],
     config: {
       policy_loss_fn: 'ppo',
       advantage_fn: 'step_wise_grpo',
@@ -177,7 +177,7 @@ const ALGORITHMS = {
   },
   on_policy_distill: {
     summary: "a teacher's log-probabilities minus the policy's own as advantages",
-    source: 'arXiv 2306.13649',
+    source: ['arXiv 2306.13649', TRINITY],
     useReference: false,
     computeAdvantageInTrainer: true,
     config: {
@@ -189,7 +189,7 @@ const ALGORITHMS = {
   },
   jsd: {
     summary: 'on-policy distillation by the Jensen-Shannon divergence',
-    source: 'arXiv 2306.13649',
+    source: ['arXiv 2306.13649', TRINITY],
     useReference: false,
     computeAdvantageInTrainer: true,
     config: { policy_loss_fn: 'ppo', advantage_fn: 'jsd', ...WITHOUT_KL_AND_ENTROPY, repeat_times: 8 },

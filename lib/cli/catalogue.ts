@@ -90,7 +90,7 @@ function algorithmEntry(name: string): CatalogueEntry {
     name,
     class: cls.name,
     about: cls.summary,
-    source: cls.source,
+    source: cls.source.join(', '),
     options: { ...functions },
   };
 }

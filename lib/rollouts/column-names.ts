@@ -1,5 +1,4 @@
-// What the columns are called in the files: by their own names, as the user says, or as a training framework calls
-// them.
+// Maps columns to their names in the files: their own names, the user's names, or a training framework's names.
 import { LossError, unknownName } from '../core/errors.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import { toCamelCase, toSnakeCase } from '../core/options.js';
@@ -7,17 +6,18 @@ import { COLUMNS, columnOfKey, type RolloutColumn } from './columns.js';
 
 const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 
-/** Which columns are read, and under which names a file may have them. */
+/** The columns to read, and the names that files may use for them. */
 export class ColumnNames {
-  /** Those that are read, logprobs and action_mask first. */
+  /** The columns to read; logprobs and action_mask come first. */
   readonly columns: readonly RolloutColumn[];
-  /** Further columns, by their names in the files. */
+  /** Other columns to keep, by their names in the files. */
   readonly keep: readonly string[];
   readonly #renamed = new Map<RolloutColumn, string>();
   readonly #mapper: KeyMapper | undefined;
 
   /**
-   * @param rename by the column's name or its key in batches.
+   * @param rename the user's names, by a column's name or by its batch key.
+   * @param backend a training framework whose names are accepted too.
    * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
    */
   constructor(
@@ -33,27 +33,28 @@ export class ColumnNames {
       const column = ALL.find((known) => known === name) ?? columnOfKey(toCamelCase(name));
       if (!column) throw unknownName('ERR_INVALID_OPTION', 'column', name, ALL);
       if (this.#renamed.has(column))
-        throw new LossError(
-          'ERR_INVALID_OPTION',
-          `column ${column}: expected one name for it, and ${this.#renamed.get(column)} and ${theirs} came`,
-        );
+        throw new LossError('ERR_INVALID_OPTION', {
+          at: `column ${column}`,
+          expected: 'one name',
+          received: `${this.#renamed.get(column)} and ${theirs}`,
+        });
       this.#renamed.set(column, theirs);
     }
   }
 
-  /** Whether the user says what the column is called, and so that it is there. */
+  /** Returns whether the user named the column, which makes it required. */
   isRenamed(column: RolloutColumn): boolean {
     return this.#renamed.has(column);
   }
 
-  /** The names that a column may have in a file, the one that messages use first. */
-  of(column: RolloutColumn): readonly string[] {
+  /** Returns the names that a column may have in a file. Messages show the first. */
+  of(column: RolloutColumn): readonly [string, ...string[]] {
     const renamed = this.#renamed.get(column);
     if (renamed !== undefined) return [renamed];
     return this.#mapper ? [column, this.#mapper.fromTrinity(toSnakeCase(COLUMNS[column].key))] : [column];
   }
 
-  /** The names that it may have in a file of tensors: its keys in batches, too. */
+  /** Returns the names that a column may have in a file of tensors, which include its batch keys. */
   inTensors(column: RolloutColumn): readonly string[] {
     const names = this.of(column);
     if (this.isRenamed(column)) return names;
@@ -61,14 +62,8 @@ export class ColumnNames {
     return [...new Set([...names, toSnakeCase(key), key])];
   }
 
-  /** The column that a file has under a name; undefined: none that is read. */
+  /** Returns the column to read under a name in a file, if there is one. */
   columnOf(name: string): RolloutColumn | undefined {
     return this.columns.find((column) => this.of(column).includes(name));
-  }
-
-  /** The column as messages name it: as in the file, and what it is to be. */
-  describe(column: RolloutColumn): string {
-    const renamed = this.#renamed.get(column);
-    return renamed === undefined || renamed === column ? column : `${renamed} (${column})`;
   }
 }

@@ -1,63 +1,70 @@
-// The columns of rollout files, each a key of batches: what may stand in them, and how they grow, row by row, into the
-// arrays of a part.
-import { describeValue, LossError, type LossErrorCode } from '../core/errors.js';
+// The columns of rollout files. Each becomes one key of a batch, and a builder collects its values row by row into an
+// array.
+import {
+  allocate,
+  describeValue,
+  type LossError,
+  type LossErrorCode,
+  type LossErrorDetails,
+} from '../core/errors.js';
+import { isList } from './values.js';
 
-/** The columns of a rollout file that batches are made of; a file may have any others. */
+/** The columns of a rollout file that become batch keys. A file may have others. */
 export type RolloutColumn =
-  /** A number per token. Every row must have it: its length is the row's. */
+  /** One number per token. Required in every row; its length is the row's length. */
   | 'logprobs'
-  /** A number per token. */
+  /** One number per token: the log-probability under the policy that sampled the row. */
   | 'old_logprobs'
-  /** A number per token. */
+  /** One number per token: the log-probability under the reference policy. */
   | 'ref_logprobs'
-  /** A number per token, or one number for all tokens of the row. */
+  /** One number per token, or a single number for all tokens of the row. */
   | 'advantages'
-  /** 0, 1, false or true per token; a row without it counts in full. */
+  /** 0, 1, false or true per token. In a row without it, every token counts. */
   | 'action_mask'
-  /** A number per token. */
+  /** One number per token: the entropy of the policy's distribution. */
   | 'entropy'
-  /** A number per token: its log-probability under a teacher. */
+  /** One number per token: the log-probability under a teacher. */
   | 'teacher_logprobs'
-  /** One number. */
+  /** One number: the row's reward. */
   | 'reward'
-  /** A number per token. */
+  /** One number per token: the token's reward. */
   | 'token_level_rewards'
-  /** A number per token: a critic's values. */
+  /** One number per token: the critic's value. */
   | 'values'
-  /** One number: the reward of the greedy answer to the row's prompt. */
+  /** One number: the reward of the greedy response to the row's prompt. */
   | 'reward_baseline'
-  /** A number or a string, the same in all rows of a group. */
+  /** A number or a string that identifies the row's group. */
   | 'task_id'
-  /** A number or a string, the same in all rows of one run of several steps. */
+  /** A number or a string that identifies the run whose step the row is. */
   | 'run_id'
-  /** true or false (or 1, 0): an expert's row. */
+  /** true or false (or 1, 0): whether an expert wrote the row. */
   | 'expert'
   /** One number: the trainer's step. */
   | 'step';
 
-/** The complaint about a column's value in the row at hand. */
-export type Complain = (code: LossErrorCode, message: string, index?: number) => LossError;
+/** Makes the error about a column's value in the current row. */
+export type MakeError = (code: LossErrorCode, details: Omit<LossErrorDetails, 'at' | 'key'>) => LossError;
 
-/** Where a row goes: its index in the part, its first token's, and how many tokens it has. */
+/** A row's position in a part: its index, the index of its first token, and its number of tokens. */
 export interface Slot {
   row: number;
   start: number;
   tokens: number;
 }
 
-/** One column of a part as it grows. A row that is refused half way is written over by the next. */
+/** Collects one column of a part. If a row is rejected halfway, the next row overwrites it. */
 export interface ColumnBuilder {
-  set(value: unknown, slot: Slot, complain: Complain): void;
+  set(value: unknown, slot: Slot, makeError: MakeError): void;
   /**
-   * What the batch is given of all rows before one. That row and those after it, up to the end, stay, as the first
-   * of the next part.
+   * Returns the batch's value for the rows before `from`. The rows from there to `end` become the first of the next
+   * part.
    */
   take(from: Slot, end: Slot): unknown;
 }
 
 type TokenArray = Float32Array | Uint8Array;
 
-/** Values per token, one row's after another's. */
+/** Collects one value per token, row after row. */
 abstract class TokenBuilder<A extends TokenArray> implements ColumnBuilder {
   readonly #make: (length: number) => A;
   #data: A;
@@ -67,61 +74,55 @@ abstract class TokenBuilder<A extends TokenArray> implements ColumnBuilder {
     this.#data = make(0);
   }
 
-  set(value: unknown, slot: Slot, complain: Complain): void {
+  set(value: unknown, slot: Slot, makeError: MakeError): void {
     const end = slot.start + slot.tokens;
     if (end > this.#data.length) this.#grow(end, slot.start);
-    this.write(this.#data, value, slot, complain);
+    this.write(this.#data, value, slot, makeError);
   }
 
-  /** Writes a row's values at its slot. */
-  protected abstract write(data: A, value: unknown, slot: Slot, complain: Complain): void;
+  /** Writes a row's values into its slot. */
+  protected abstract write(data: A, value: unknown, slot: Slot, makeError: MakeError): void;
 
   take(from: Slot, end: Slot): A {
     const data = this.#data;
-    // The next part will be about as long.
+    // The next part will probably be about as long as this one.
     this.#data = this.#make(end.start > from.start ? data.length : 0);
     this.#data.set(data.subarray(from.start, end.start));
     return data.subarray(0, from.start) as A;
   }
 
-  // At least twice as large, so that all growing together copies each number about once.
+  // Doubling the capacity copies each value about once on average.
   #grow(length: number, used: number): void {
-    try {
-      const grown = this.#make(Math.max(length, 2 * this.#data.length, LEAST_ROOM));
-      grown.set(this.#data.subarray(0, used));
-      this.#data = grown;
-    } catch (error) {
-      throw new LossError('ERR_OUT_OF_MEMORY', `no memory for a column of ${length} values`, {
-        cause: error,
-      });
-    }
+    const capacity = Math.max(length, 2 * this.#data.length, MIN_CAPACITY);
+    const grown = allocate(`a column of ${length} values`, () => this.#make(capacity));
+    grown.set(this.#data.subarray(0, used));
+    this.#data = grown;
   }
 }
 
-const LEAST_ROOM = 1024;
+const MIN_CAPACITY = 1024;
 
-/** Numbers per token. */
+/** Collects one number per token. */
 class TokenFloats extends TokenBuilder<Float32Array> {
-  readonly #orOne: boolean;
+  readonly #scalars: boolean;
 
-  /** @param orOne a row may have one number for all its tokens. */
-  constructor(orOne = false) {
+  /** @param scalars whether a single number may stand for all tokens of a row. */
+  constructor(scalars = false) {
     super((length) => new Float32Array(length));
-    this.#orOne = orOne;
+    this.#scalars = scalars;
   }
 
   protected override write(
     data: Float32Array,
     value: unknown,
     { start, tokens }: Slot,
-    complain: Complain,
+    makeError: MakeError,
   ): void {
-    if (this.#orOne && typeof value === 'number') {
+    if (this.#scalars && typeof value === 'number') {
       data.fill(value, start, start + tokens);
       return;
     }
-    const expected = `a list of ${tokens} numbers, as logprobs has${this.#orOne ? ', or one number' : ''}`;
-    const list = listOf(value, tokens, expected, complain);
+    const list = listOf(value, tokens, 'number', this.#scalars ? ', or one number' : '', makeError);
     if (ArrayBuffer.isView(list)) {
       data.set(list, start);
       return;
@@ -129,13 +130,13 @@ class TokenFloats extends TokenBuilder<Float32Array> {
     for (let t = 0; t < tokens; t++) {
       const x: unknown = list[t];
       if (typeof x !== 'number')
-        throw complain('ERR_INVALID_INPUT', `expected a number, not ${describeValue(x)}`, t);
+        throw makeError('ERR_INVALID_INPUT', { index: t, expected: 'a number', received: describeValue(x) });
       data[start + t] = x;
     }
   }
 }
 
-/** Marks per token; a row without them has all ones. */
+/** Collects one flag per token. A row without the column gets ones. */
 class TokenMask extends TokenBuilder<Uint8Array> {
   constructor() {
     super((length) => new Uint8Array(length));
@@ -145,24 +146,23 @@ class TokenMask extends TokenBuilder<Uint8Array> {
     data: Uint8Array,
     value: unknown,
     { start, tokens }: Slot,
-    complain: Complain,
+    makeError: MakeError,
   ): void {
     if (value === undefined) {
       data.fill(1, start, start + tokens);
       return;
     }
-    const expected = `a list of ${tokens} marks (0 or 1), as logprobs has numbers`;
-    const list = listOf(value, tokens, expected, complain);
-    for (let t = 0; t < tokens; t++) data[start + t] = flagOf(list[t], complain, t);
+    const list = listOf(value, tokens, 'flag', ' (0 or 1)', makeError);
+    for (let t = 0; t < tokens; t++) data[start + t] = flagOf(list[t], makeError, t);
   }
 }
 
-/** One value per row. */
+/** Collects one value per row. */
 abstract class RowBuilder<V> implements ColumnBuilder {
   #values: V[] = [];
 
-  set(value: unknown, { row }: Slot, complain: Complain): void {
-    this.#values[row] = this.read(value, complain);
+  set(value: unknown, { row }: Slot, makeError: MakeError): void {
+    this.#values[row] = this.read(value, makeError);
   }
 
   take(from: Slot, end: Slot): unknown {
@@ -172,15 +172,15 @@ abstract class RowBuilder<V> implements ColumnBuilder {
     return this.collect(values);
   }
 
-  protected abstract read(value: unknown, complain: Complain): V;
+  protected abstract read(value: unknown, makeError: MakeError): V;
   protected abstract collect(values: V[]): unknown;
 }
 
-/** A number per row. */
+/** Collects one number per row. */
 class RowNumbers extends RowBuilder<number> {
-  protected override read(value: unknown, complain: Complain): number {
+  protected override read(value: unknown, makeError: MakeError): number {
     if (typeof value !== 'number')
-      throw complain('ERR_INVALID_INPUT', `expected one number, not ${describeValue(value)}`);
+      throw makeError('ERR_INVALID_INPUT', { expected: 'one number', received: describeValue(value) });
     return value;
   }
 
@@ -189,10 +189,10 @@ class RowNumbers extends RowBuilder<number> {
   }
 }
 
-/** true or false per row. */
+/** Collects one flag per row. */
 class RowFlags extends RowBuilder<number> {
-  protected override read(value: unknown, complain: Complain): number {
-    return flagOf(value, complain);
+  protected override read(value: unknown, makeError: MakeError): number {
+    return flagOf(value, makeError);
   }
 
   protected override collect(values: number[]): Uint8Array {
@@ -200,33 +200,39 @@ class RowFlags extends RowBuilder<number> {
   }
 }
 
-/** The name of a group or a run per row. Names keep their numbers from part to part. */
-class RowNames extends RowBuilder<number | string> {
+/**
+ * Collects one group or run id per row, and numbers the ids in order of appearance. The numbering continues from part
+ * to part.
+ */
+class RowIds extends RowBuilder<number | string> {
   readonly #numbers = new Map<number | string, number>();
 
-  protected override read(value: unknown, complain: Complain): number | string {
+  protected override read(value: unknown, makeError: MakeError): number | string {
     if (typeof value !== 'number' && typeof value !== 'string')
-      throw complain('ERR_INVALID_INPUT', `expected a number or a string, not ${describeValue(value)}`);
+      throw makeError('ERR_INVALID_INPUT', {
+        expected: 'a number or a string',
+        received: describeValue(value),
+      });
     return value;
   }
 
-  // Not before: a row that is refused for another column numbers nothing.
+  // Ids are numbered here, not in read(), because a row may still be rejected for another column.
   protected override collect(values: (number | string)[]): Int32Array {
-    return Int32Array.from(values, (name) => {
-      const number = this.#numbers.get(name) ?? this.#numbers.size;
-      this.#numbers.set(name, number);
+    return Int32Array.from(values, (id) => {
+      const number = this.#numbers.get(id) ?? this.#numbers.size;
+      this.#numbers.set(id, number);
       return number;
     });
   }
 }
 
-/** What a column is. */
+/** The properties of a column. */
 export interface ColumnKind {
-  /** Its key in batches. */
+  /** The batch key that it becomes. */
   key: string;
-  /** What it holds, as messages say it. */
+  /** The kind of value, for messages. */
   expected: string;
-  /** What it has a value for. */
+  /** Whether it has one value per token, one per row, or either. */
   per: 'token' | 'row' | 'either';
   make: () => ColumnBuilder;
 }
@@ -243,21 +249,21 @@ const number = (key: string): ColumnKind => ({
   per: 'row',
   make: () => new RowNumbers(),
 });
-const name = (key: string): ColumnKind => ({
+const id = (key: string): ColumnKind => ({
   key,
   expected: 'a number or a string',
   per: 'row',
-  make: () => new RowNames(),
+  make: () => new RowIds(),
 });
 
-/** Every column. */
+/** All columns. */
 export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   logprobs: { ...floats('logprob'), expected: 'a list of numbers, one per token' },
   old_logprobs: floats('oldLogprob'),
   ref_logprobs: floats('refLogprob'),
   advantages: {
     key: 'advantages',
-    expected: 'a list of numbers, or one',
+    expected: 'a list of numbers, or one number',
     per: 'either',
     make: () => new TokenFloats(true),
   },
@@ -273,44 +279,36 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   token_level_rewards: floats('tokenLevelRewards'),
   values: floats('values'),
   reward_baseline: number('rewardBaselines'),
-  task_id: name('groupIds'),
-  run_id: name('runIds'),
+  task_id: id('groupIds'),
+  run_id: id('runIds'),
   expert: { key: 'expertMask', expected: 'true or false', per: 'row', make: () => new RowFlags() },
   step: number('step'),
 };
 
-/** The column that becomes a batch's key (camelCase); undefined: none. */
+/** Returns the column that becomes a batch key (camelCase), if there is one. */
 export function columnOfKey(key: string): RolloutColumn | undefined {
   return (Object.keys(COLUMNS) as RolloutColumn[]).find((column) => COLUMNS[column].key === key);
 }
 
-/** A list of numbers as files of tensors have it. */
-export type NumberArray =
-  | Float32Array
-  | Float64Array
-  | Uint8Array
-  | Int8Array
-  | Uint16Array
-  | Int16Array
-  | Uint32Array
-  | Int32Array;
-
-/** Whether it is a list: one of anything, or a typed array of plain numbers. */
-export function isList(value: unknown): value is readonly unknown[] | NumberArray {
-  if (!ArrayBuffer.isView(value)) return Array.isArray(value);
-  return !(value instanceof DataView || value instanceof BigInt64Array || value instanceof BigUint64Array);
+/**
+ * Returns a value that must be a list of a given length.
+ * @param noun name of an element, for the message.
+ * @param suffix further words for the message.
+ */
+function listOf(value: unknown, length: number, noun: string, suffix: string, makeError: MakeError) {
+  if (isList(value) && value.length === length) return value;
+  throw makeError(isList(value) ? 'ERR_SHAPE_MISMATCH' : 'ERR_INVALID_INPUT', {
+    expected: `a list of ${length} ${noun}${length === 1 ? '' : 's'}${suffix}`,
+    received: describeValue(value),
+  });
 }
 
-function listOf(value: unknown, length: number, expected: string, complain: Complain) {
-  if (!isList(value))
-    throw complain('ERR_INVALID_INPUT', `expected ${expected}, not ${describeValue(value)}`);
-  if (value.length !== length)
-    throw complain('ERR_SHAPE_MISMATCH', `expected ${expected}, not ${describeValue(value)}`);
-  return value;
-}
-
-function flagOf(value: unknown, complain: Complain, index?: number): 0 | 1 {
+function flagOf(value: unknown, makeError: MakeError, index?: number): 0 | 1 {
   if (value === true || value === 1) return 1;
   if (value === false || value === 0) return 0;
-  throw complain('ERR_INVALID_INPUT', `expected true, false, 0 or 1, not ${describeValue(value)}`, index);
+  throw makeError('ERR_INVALID_INPUT', {
+    index,
+    expected: 'true, false, 0 or 1',
+    received: describeValue(value),
+  });
 }

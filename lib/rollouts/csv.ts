@@ -1,15 +1,15 @@
-// CSV as RFC 4180 has it, with a header: cells between commas, semicolons or tabs; a cell that holds one of them, a
-// quote or a line end stands in quotes. Lists are JSON text in a cell.
+// Reads CSV (RFC 4180) with a header. Commas, semicolons or tabs separate the cells. Quotes enclose a cell that
+// contains a separator, a quote or a line end. A list is JSON text in a cell.
 //
-// It is read here and not by DuckDB, which can name no row number for a row that it leaves out as malformed, holds 2,048
-// rows of text at once, however long, and sniffs dialects from broken files.
+// DuckDB's CSV reader is not used, for three reasons: it cannot report the line of a malformed row that it skips,
+// it buffers 2,048 rows of text however long they are, and it guesses the dialect even of broken files.
 import type { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { parseJson } from './json-lines.js';
 import { readRecords, type TextRecord } from './records.js';
-import { at, type FileRow, type Place, type ReadRows } from './source.js';
+import { errorAt, type FileRow, type Place, type ReadRows } from './source.js';
 
-/** Reads CSV. Blank lines are skipped, and an empty cell is as if it were not there. */
+/** Reads CSV. Skips blank lines. An empty cell counts as absent. */
 export const readCsv: ReadRows = async function* (file, names, onBytes) {
   const table = new Table(file, names);
   for await (const records of readRecords(file, 'line outside of quotes', onBytes))
@@ -21,6 +21,7 @@ interface Header {
   columns: { name: string; column: RolloutColumn | undefined }[];
 }
 
+/** Turns records into rows. The first record is the header. */
 class Table {
   readonly #file: string;
   readonly #names: ColumnNames;
@@ -42,31 +43,32 @@ class Table {
 }
 
 function readHeader(text: string, names: ColumnNames, place: Place): Header {
-  // Names of columns hold none of these.
+  // Column names contain none of the separators, so the first one found is the file's.
   const delimiter = [',', ';', '\t'].find((delimiter) => text.includes(delimiter)) ?? ',';
   const columns = cellsOf(text, delimiter, place).map((cell) => {
     const name = cell.trim();
     return { name, column: names.columnOf(name) };
   });
-  const twice = columns.find(({ name }, i) => columns.findIndex((other) => other.name === name) < i);
-  if (twice)
-    throw at(
-      place,
-      'ERR_INVALID_INPUT',
-      `expected a header that names each column once, and ${twice.name} comes twice`,
-    );
+  const repeated = columns.find(({ name }, i) => columns.findIndex((other) => other.name === name) < i);
+  if (repeated)
+    throw errorAt(place, 'ERR_INVALID_INPUT', {
+      expected: 'a header that names each column once',
+      received: `${repeated.name} twice`,
+    });
   return { delimiter, columns };
 }
 
 function readRow(text: string, { delimiter, columns }: Header, place: Place): Record<string, unknown> {
   const cells = cellsOf(text, delimiter, place);
   if (cells.length !== columns.length)
-    throw at(
-      place,
-      'ERR_SHAPE_MISMATCH',
-      `expected ${columns.length} cells, as the header has, and ${cells.length} came` +
-        (cells.length > columns.length ? '; a cell with a comma in it, as a list, must stand in quotes' : ''),
-    );
+    throw errorAt(place, 'ERR_SHAPE_MISMATCH', {
+      expected: `${columns.length} cells, as in the header`,
+      received: String(cells.length),
+      hint:
+        cells.length > columns.length
+          ? 'Put quotes around a cell that contains a comma, such as a list'
+          : undefined,
+    });
   const row: Record<string, unknown> = {};
   columns.forEach(({ name, column }, i) => {
     const cell = cells[i]!;
@@ -83,11 +85,10 @@ function cellsOf(text: string, delimiter: string, place: Place): string[] {
       let end = text.indexOf('"', start + 1);
       while (end >= 0 && text[end + 1] === '"') end = text.indexOf('"', end + 2);
       if (end < 0 || (end + 1 < text.length && text[end + 1] !== delimiter))
-        throw at(
-          place,
-          'ERR_INVALID_INPUT',
-          `expected a quote within a cell to be written twice, and it is not, in cell ${cells.length + 1}`,
-        );
+        throw errorAt(place, 'ERR_INVALID_INPUT', {
+          expected: `a quote inside a cell to be written twice`,
+          received: `a single one in cell ${cells.length + 1}`,
+        });
       cells.push(text.slice(start + 1, end).replaceAll('""', '"'));
       if (end + 1 === text.length) return cells;
       start = end + 2;
@@ -101,9 +102,9 @@ function cellsOf(text: string, delimiter: string, place: Place): string[] {
 }
 
 function valueOfCell(cell: string, name: string, column: RolloutColumn, place: Place): unknown {
-  // A name is a number where JSON would have it so, and where that is all of it: 007 is not 7.
+  // An id is a number only if the number's text is the cell: '007' is not the id 7.
   if (column === 'task_id' || column === 'run_id') return String(Number(cell)) === cell ? Number(cell) : cell;
-  // As Python and others write them.
+  // Python writes True and False.
   if (column === 'expert' && /^(?:true|false)$/i.test(cell)) return cell.toLowerCase() === 'true';
-  return parseJson(cell, `a number or a list as JSON text in the column ${name}`, place);
+  return parseJson(cell, 'a number or a list as JSON text', place, name);
 }

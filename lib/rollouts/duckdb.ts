@@ -1,11 +1,13 @@
-// DuckDB, which reads and writes Parquet and reads SQLite's databases: an optional package, loaded when it is needed.
+// Connects to DuckDB, an optional package that is loaded on first use. It reads and writes Parquet, and reads SQLite.
 import type * as DuckDB from '@duckdb/node-api';
 import { LossError } from '../core/errors.js';
-import { textBeyondNumbers } from './tensor/dtype.js';
+import { describeFailure } from './source.js';
+import type { TableBlock } from './table.js';
+import { numberOrText } from './values.js';
 
 export type { DuckDB };
 
-/** A connection to a DuckDB of its own. */
+/** A connection to a DuckDB instance of its own. */
 export interface Database {
   duckdb: typeof DuckDB;
   connection: DuckDB.DuckDBConnection;
@@ -13,17 +15,17 @@ export interface Database {
 }
 
 /**
- * Starts a DuckDB.
- * @param what that cannot be done without it, for the message.
- * @param file where it keeps its tables; by default in memory.
- * @throws LossError `ERR_INVALID_INPUT` where it is not installed, saying how it gets there.
+ * Starts a DuckDB instance.
+ * @param purpose what needs DuckDB, such as a file's name, for the message.
+ * @param file where the instance keeps its tables; in memory by default.
+ * @throws LossError `ERR_INVALID_INPUT` if DuckDB is not installed, with a hint how to install it.
  */
-export async function connectDuckDB(what: string, file = ':memory:'): Promise<Database> {
-  const duckdb = await load(what);
+export async function connectDuckDB(purpose: string, file = ':memory:'): Promise<Database> {
+  const duckdb = await load(purpose);
   const instance = await duckdb.DuckDBInstance.create(file, {
-    // One thread holds one row group, and rows stay in their order.
+    // A single thread keeps only one row group in memory, and keeps the rows in order.
     threads: '1',
-    // Nothing is fetched from the network without being asked for.
+    // DuckDB must not download anything without being asked.
     autoinstall_known_extensions: 'false',
     autoload_known_extensions: 'false',
   });
@@ -38,44 +40,45 @@ export async function connectDuckDB(what: string, file = ':memory:'): Promise<Da
   };
 }
 
-async function load(what: string): Promise<typeof DuckDB> {
+async function load(purpose: string): Promise<typeof DuckDB> {
   try {
     return await import('@duckdb/node-api');
   } catch (error) {
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `${what}: expected DuckDB to read or write it, and it cannot be loaded; 'npm install @duckdb/node-api' beside policy-loss brings it ` +
-        `(${error instanceof Error ? error.message : error})`,
-      { cause: error },
-    );
+    const details = {
+      at: purpose,
+      expected: 'the optional package @duckdb/node-api',
+      received: describeFailure(error),
+      hint: "Run 'npm install @duckdb/node-api' where policy-loss is installed",
+    };
+    throw new LossError('ERR_INVALID_INPUT', details, { cause: error });
   }
 }
 
-/** Names for use in SQL. */
+/** Functions that quote text for SQL. */
 export const sql = {
   name: (text: string) => `"${text.replaceAll('"', '""')}"`,
   text: (text: string) => `'${text.replaceAll("'", "''")}'`,
-  /** A file that is to be read as it is named, not as a pattern. */
+  /** Quotes the name of a single file, which DuckDB must not take for a pattern. */
   file: (text: string) => sql.text(text.replace(/[*?[]/g, '[$&]')),
 };
 
-/** Columns of a table that is read. */
+/** A query of all rows of a table. */
 export interface Query {
-  /** What stands after FROM. */
+  /** The text after FROM. */
   from: string;
   columns: readonly string[];
-  /** How many rows there are. */
+  /** The number of rows that the table has. */
   rows: number;
 }
 
 /**
- * The rows of a query, as many at a time as DuckDB gives, each a list of its columns' values as JSON would have them.
- * @throws where a row cannot be read.
+ * Yields a query's rows in DuckDB's own blocks, with values as JSON has them.
+ * @throws if a row cannot be read.
  */
 export async function* queryRows(
   { connection, duckdb }: Database,
   { from, columns, rows }: Query,
-): AsyncGenerator<{ rows: number; read(row: number): unknown[] }> {
+): AsyncGenerator<TableBlock> {
   const list = columns.map(sql.name).join(', ');
   const result = await connection.stream(`SELECT ${list} FROM ${from}`);
   let read = 0;
@@ -92,29 +95,33 @@ export async function* queryRows(
     read += chunk.rowCount;
   }
   if (read === rows) return;
-  // What goes wrong in the middle of a stream ends it and says nothing. Said it is where all is read at once.
+  // An error ends a stream silently. A query that is not streamed reports it.
   await connection.run(`SELECT max(hash(${list})) FROM ${from}`);
-  throw new Error(`there are ${rows} rows, and DuckDB ended after ${read}`);
+  throw new Error(`DuckDB returned ${read} of ${rows} rows`);
 }
 
 function valueAt(vector: DuckDB.DuckDBVector, row: number, duckdb: typeof DuckDB): unknown {
-  if (!(vector instanceof duckdb.DuckDBListVector)) return plain(vector.getItem(row), duckdb);
-  // Numbers one after another, without an object for each list, and as they are: all of them are of one type.
+  if (!(vector instanceof duckdb.DuckDBListVector)) return toJson(vector.getItem(row), duckdb);
+  // Reading the items' vector avoids an object per list. All items have one type, so the first that is not null tells
+  // whether they are plain numbers.
   const items = vector.getItemVector(row)?.toArray() ?? null;
-  return typeof items?.find((item) => item !== null) === 'number' ? items : plainList(items, duckdb);
+  return typeof items?.find((item) => item !== null) === 'number' ? items : listToJson(items, duckdb);
 }
 
-function plainList(items: readonly unknown[] | null, duckdb: typeof DuckDB): unknown[] | null {
-  return items?.map((item) => plain(item, duckdb)) ?? null;
+function listToJson(items: readonly unknown[] | null, duckdb: typeof DuckDB): unknown[] | null {
+  return items?.map((item) => toJson(item, duckdb)) ?? null;
 }
 
-function plain(value: unknown, duckdb: typeof DuckDB): unknown {
+/** Converts one of DuckDB's values to a JSON value. */
+function toJson(value: unknown, duckdb: typeof DuckDB): unknown {
   if (value === null || typeof value !== 'object')
-    return typeof value === 'bigint' ? textBeyondNumbers(value) : value;
+    return typeof value === 'bigint' ? numberOrText(value) : value;
   if (value instanceof duckdb.DuckDBListValue || value instanceof duckdb.DuckDBArrayValue)
-    return plainList(value.items, duckdb);
+    return listToJson(value.items, duckdb);
   if (value instanceof duckdb.DuckDBDecimalValue) return value.toDouble();
   if (value instanceof duckdb.DuckDBStructValue)
-    return Object.fromEntries(Object.entries(value.entries).map(([key, item]) => [key, plain(item, duckdb)]));
+    return Object.fromEntries(
+      Object.entries(value.entries).map(([key, item]) => [key, toJson(item, duckdb)]),
+    );
   return String(value);
 }

@@ -1,8 +1,8 @@
-// Rollout files, of any number, format and size: to packed batches, and gradients back beside their rows.
+// Reads rollout files of any number, format and size into packed batches, and writes gradients next to their rows' ids.
 export { columnOfKey, type RolloutColumn } from './columns.js';
 export { expandFiles } from './expand.js';
 export type { RolloutPart, Rollouts } from './part-builder.js';
-export type { Place } from './source.js';
+export { describePlace, type Place } from './source.js';
 export {
   type ReadOptions,
   type ReadProgress,

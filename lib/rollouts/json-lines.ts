@@ -1,9 +1,9 @@
-// JSON lines: one object a line, and a row each.
+// Reads JSON lines: each line is one object, which is one row.
 import { describeValue } from '../core/errors.js';
 import { readRecords, type TextRecord } from './records.js';
-import { at, type FileRow, type Place, type ReadRows } from './source.js';
+import { errorAt, type FileRow, type Place, type ReadRows } from './source.js';
 
-/** Reads JSON lines. Blank lines are skipped. */
+/** Reads JSON lines. Skips blank lines. */
 export const readJsonLines: ReadRows = async function* (file, _names, onBytes) {
   for await (const records of readRecords(file, 'line', onBytes)) yield rowsOf(file, records);
 };
@@ -16,37 +16,47 @@ function* rowsOf(file: string, records: Iterable<TextRecord>): Generator<FileRow
 }
 
 function parseRow(json: string, place: Place): Record<string, unknown> {
-  const row = parseJson(json, 'a JSON object', place);
+  const expected = 'a JSON object';
+  const row = parseJson(json, expected, place);
   if (row === null || typeof row !== 'object' || Array.isArray(row))
-    throw at(
-      place,
-      'ERR_INVALID_INPUT',
-      `expected a JSON object, not ${describeValue(row)}${hint(json, place)}`,
-    );
+    throw errorAt(place, 'ERR_INVALID_INPUT', {
+      expected,
+      received: describeValue(row),
+      hint: arrayHint(json, place),
+    });
   return row as Record<string, unknown>;
 }
 
 /**
  * Parses JSON.
- * @param expected what it is to be, for the message.
+ * @param expected the kind of value, for the message.
+ * @param key the name of the column that holds the text, for the message.
  * @throws LossError `ERR_INVALID_INPUT`
  */
-export function parseJson(json: string, expected: string, place: Place): unknown {
+export function parseJson(json: string, expected: string, place: Place, key?: string): unknown {
   try {
     return JSON.parse(json);
   } catch (error) {
-    const word = /\b(?:NaN|Infinity)\b/.exec(json.replace(/"(?:[^"\\]|\\.)*"/g, '""'))?.[0];
-    const reason = word
-      ? `${word} came, which JSON has no way to write (Python's json.dumps writes it all the same). ` +
-        'Put a number there; under an action_mask of 0 it is not read'
-      : `it does not parse: ${(error as Error).message}${hint(json, place)}`;
-    throw at(place, 'ERR_INVALID_INPUT', `expected ${expected}, and ${reason}`, error);
+    const withoutStrings = json.replace(/"(?:[^"\\]|\\.)*"/g, '""');
+    const word = /\b(?:NaN|Infinity)\b/.exec(withoutStrings)?.[0];
+    const details =
+      word === undefined
+        ? {
+            received: `text that does not parse (${(error as Error).message})`,
+            hint: arrayHint(json, place),
+          }
+        : {
+            received: `${word}, which JSON cannot represent`,
+            hint:
+              "Python's json.dumps writes it nevertheless. Put a number there; where action_mask is 0, " +
+              'any number will do',
+          };
+    throw errorAt(place, 'ERR_INVALID_INPUT', { key, expected, ...details }, error);
   }
 }
 
-// A file that is one JSON array is the usual reason for a first line without an object.
-function hint(json: string, { line }: Place): string {
-  return line === 1 && json.startsWith('[')
-    ? ". Where the file is one array, `jq -c '.[]'` makes lines of it"
-    : '';
+/** Returns a hint for a file that is a single JSON array, the usual reason why line 1 holds no object. */
+function arrayHint(json: string, { line }: Place): string | undefined {
+  if (line !== 1 || !json.startsWith('[')) return undefined;
+  return "If the file is one JSON array, `jq -c '.[]'` converts it to lines";
 }

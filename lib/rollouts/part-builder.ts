@@ -1,57 +1,50 @@
-// Rows to parts: packed batches of bounded size. What holds over all parts is kept here too: which columns there are,
-// the numbers of groups and runs, how many rows there were.
+// Collects rows into parts: packed batches of bounded size. It also keeps what holds for all parts: which columns the
+// rows have, the numbering of groups and runs, and the number of rows.
 import type { Batch } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
-import {
-  COLUMNS,
-  type ColumnBuilder,
-  type Complain,
-  isList,
-  type RolloutColumn,
-  type Slot,
-} from './columns.js';
-import { at, describePlace, type FileRow, listed, type Place } from './source.js';
+import { COLUMNS, type ColumnBuilder, type MakeError, type RolloutColumn, type Slot } from './columns.js';
+import { describeColumns, describePlace, errorAt, type FileRow, type Place } from './source.js';
+import { isList } from './values.js';
 
-/** Rows of the files that were read. */
+/** Rows read from files, as a batch. */
 export interface Rollouts {
   /**
-   * Packed rows, in the order of the files and of the rows in them: cuSeqlens, logprob and actionMask, and of the
-   * other columns those that the files have, as oldLogprob, refLogprob, advantages, entropy, teacherLogprob,
-   * tokenLevelRewards, values (per token), rewards, rewardBaselines, groupIds, runIds, expertMask and step (per row).
-   * groupIds and runIds number the names in the order they come up in: equal where the names are, and nowhere else.
+   * The rows, packed, in the order of the files. It always has cuSeqlens, logprob and actionMask. If the files have
+   * them, it also has oldLogprob, refLogprob, advantages, entropy, teacherLogprob, tokenLevelRewards and values (per
+   * token), and rewards, rewardBaselines, groupIds, runIds, expertMask and step (per row). groupIds and runIds number
+   * the ids in order of appearance: two rows have equal numbers if and only if their ids are equal.
    */
   batch: Batch & { cuSeqlens: Int32Array; logprob: Float32Array; actionMask: Uint8Array };
   rows: number;
-  /** Tokens that the mask lets count. */
+  /** The number of unmasked tokens. */
   tokens: number;
 }
 
-/** Some of the rows, one after another. Its arrays are its own. */
+/** Some consecutive rows. The part owns its arrays. */
 export interface RolloutPart extends Rollouts {
-  /** The index of its first row among all rows that were read. */
+  /** Index of the part's first row among all rows that were read. */
   first: number;
-  /** Per row: the further columns that were asked for, where the row has them, as they stand in the file. */
+  /** For each row, the other columns that were asked for, as they are in the file. Absent values are left out. */
   kept: Record<string, unknown>[];
-  /** Per row: where it stands. */
+  /** Each row's place in its file. */
   places: Place[];
 }
 
 interface Column {
   name: RolloutColumn;
-  /** Its names in files. */
-  names: readonly string[];
-  /** For messages. */
-  shown: string;
+  /** The names that it may have in files. Messages show the first. */
+  names: readonly [string, ...string[]];
   builder: ColumnBuilder;
+  /** Whether the rows have it. */
   present: boolean;
 }
 
-/** Builds parts of rows. */
+/** Builds parts from rows. */
 export class PartBuilder {
-  /** Rows that went into parts, the one at hand included. */
+  /** The number of rows in all parts, including the current one. */
   rows = 0;
-  /** Their tokens, masked or not. */
+  /** The number of tokens in all parts, masked or not. */
   tokens = 0;
 
   readonly #names: ColumnNames;
@@ -61,25 +54,25 @@ export class PartBuilder {
   readonly #columns: Column[];
   #firstPlace: Place | undefined;
 
-  // Of the part at hand: where each row begins, where the next will, and what is kept of each.
+  // The current part: its first row's index, where each row begins, where the next one will, and what is kept of each
+  // row.
   #first = 0;
   #starts: number[] = [];
   #end = 0;
   #kept: Record<string, unknown>[] = [];
   #places: Place[] = [];
-  // How much it holds, in tokens, up to the last whole unit of rows; that unit's rows, and the first beyond it.
+  // The cost of the finished units and of the open unit, in tokens, and the index of the open unit's first row.
   #cost = 0;
   #openCost = 0;
-  #whole = 0;
+  #unitStart = 0;
 
-  /** @param maxTokens what a part may hold. A unit of rows that has more is a part of its own. */
+  /** @param maxTokens capacity of a part. A unit of rows that exceeds it becomes a part of its own. */
   constructor(names: ColumnNames, maxTokens: number) {
     this.#names = names;
     this.#maxTokens = maxTokens;
     const columns = names.columns.map((name) => ({
       name,
       names: names.of(name),
-      shown: names.describe(name),
       builder: COLUMNS[name].make(),
       present: true,
     }));
@@ -88,43 +81,37 @@ export class PartBuilder {
   }
 
   /**
-   * Adds a row; where that throws, there is nothing of it.
-   * @throws LossError naming the row, the column, what was expected and what came.
+   * Adds a row to the open unit. If it throws, the row leaves no trace.
+   * @throws LossError with the row's place, the column, and the expected and the actual value.
    */
   add(row: FileRow): void {
     const { place } = row;
     const values = row.read();
-    const complainOf =
-      ({ shown }: Column): Complain =>
-      (code, message, index) =>
-        at(place, code, `${shown}${index === undefined ? '' : `[${index}]`}: ${message}`);
+    const makeErrorFor =
+      ({ names: [key] }: Column): MakeError =>
+      (code, details) =>
+        errorAt(place, code, { key, ...details });
 
-    const slot = this.#place(columnIn(values, this.#logprobs), values, complainOf(this.#logprobs));
-    if (slot.start + slot.tokens > MOST_TOKENS)
-      throw at(
-        place,
-        'ERR_OUT_OF_MEMORY',
-        `expected at most ${MOST_TOKENS} tokens in all, and there are more`,
-      );
-    this.#logprobs.builder.set(columnIn(values, this.#logprobs), slot, complainOf(this.#logprobs));
+    const logprobs = columnIn(values, this.#logprobs);
+    if (logprobs === undefined) throw missing(this.#logprobs, values, place);
+    const slot = this.#slotFor(logprobs, makeErrorFor(this.#logprobs));
+    this.#logprobs.builder.set(logprobs, slot, makeErrorFor(this.#logprobs));
     const mask = columnIn(values, this.#mask);
-    if (mask === undefined && this.#names.isRenamed('action_mask'))
-      throw this.#absent(this.#mask, values, place);
-    this.#mask.builder.set(mask, slot, complainOf(this.#mask));
+    if (mask === undefined && this.#names.isRenamed('action_mask')) throw missing(this.#mask, values, place);
+    this.#mask.builder.set(mask, slot, makeErrorFor(this.#mask));
 
     for (const column of this.#columns) {
       const value = columnIn(values, column);
-      if (value === undefined && this.#names.isRenamed(column.name))
-        throw this.#absent(column, values, place);
+      if (value === undefined && this.#names.isRenamed(column.name)) throw missing(column, values, place);
       const first = this.#firstPlace;
       if (first && column.present !== (value !== undefined))
-        throw complainOf(column)(
-          'ERR_MISSING_INPUT',
-          `expected in every row or in none, and ${describePlace(first)} has ${
-            column.present ? `it (${COLUMNS[column.name].expected}) where this row has none` : 'none'
-          }`,
-        );
-      if (value !== undefined) column.builder.set(value, slot, complainOf(column));
+        throw makeErrorFor(column)('ERR_MISSING_INPUT', {
+          expected: `${COLUMNS[column.name].expected} in every row or in none`,
+          received: column.present
+            ? `none here, but one in ${describePlace(first)}`
+            : `one here, but none in ${describePlace(first)}`,
+        });
+      if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
     }
 
     if (!this.#firstPlace) {
@@ -140,53 +127,49 @@ export class PartBuilder {
     this.#openCost += Math.max(slot.tokens, 1);
   }
 
-  /** Ends a unit of rows that must not be torn apart. @returns the part that had no more room for it. */
+  /**
+   * Ends a unit of rows that must stay in one part. Returns the rows before it as a part if both do not fit into one.
+   */
   endUnit(): RolloutPart | undefined {
-    const full = this.#whole > 0 && this.#cost + this.#openCost > this.#maxTokens;
-    const part = full ? this.#take(this.#whole) : undefined;
+    const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#maxTokens;
+    const part = full ? this.#take(this.#unitStart) : undefined;
     this.#cost += this.#openCost;
     this.#openCost = 0;
-    this.#whole = this.#places.length;
+    this.#unitStart = this.#places.length;
     return part;
   }
 
-  /** Forgets the rows since the last unit ended. */
+  /** Drops the rows of the open unit. */
   dropUnit(): void {
-    const dropped = this.#places.length - this.#whole;
-    const end = this.#starts[this.#whole] ?? this.#end;
+    const dropped = this.#places.length - this.#unitStart;
+    const end = this.#starts[this.#unitStart] ?? this.#end;
     this.rows -= dropped;
     this.tokens -= this.#end - end;
     this.#end = end;
-    for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#whole;
+    for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#unitStart;
     this.#openCost = 0;
-    // Which columns there are is for a row to say that stays.
+    // If no row is left, the next one decides which columns are present.
     if (this.rows === 0) this.#firstPlace = undefined;
   }
 
-  /** The last part, of what rows there are still. */
+  /** Returns the last part, with the remaining rows. */
   finish(): RolloutPart {
     return this.#take(this.#places.length);
   }
 
-  /** Where the next row goes. */
-  #place(logprobs: unknown, values: Readonly<Record<string, unknown>>, complain: Complain): Slot {
-    const { expected } = COLUMNS.logprobs;
-    if (logprobs === undefined)
-      throw complain(
-        'ERR_MISSING_INPUT',
-        `expected ${expected}, and the row has only ${listed(Object.keys(values))}`,
-      );
-    if (!isList(logprobs))
-      throw complain('ERR_INVALID_INPUT', `expected ${expected}, not ${describeValue(logprobs)}`);
-    return { row: this.#places.length, start: this.#end, tokens: logprobs.length };
-  }
-
-  #absent({ name, shown }: Column, values: Readonly<Record<string, unknown>>, place: Place): LossError {
-    return at(
-      place,
-      'ERR_MISSING_INPUT',
-      `${shown}: expected ${COLUMNS[name].expected}, and the row has only ${listed(Object.keys(values))}`,
-    );
+  /** Returns the position of the next row. */
+  #slotFor(logprobs: unknown, makeError: MakeError): Slot {
+    if (!isList(logprobs)) {
+      const { expected } = COLUMNS.logprobs;
+      throw makeError('ERR_INVALID_INPUT', { expected, received: describeValue(logprobs) });
+    }
+    const slot = { row: this.#places.length, start: this.#end, tokens: logprobs.length };
+    if (slot.start + slot.tokens > MAX_PART_TOKENS)
+      throw makeError('ERR_OUT_OF_MEMORY', {
+        expected: `at most ${MAX_PART_TOKENS} tokens in a part`,
+        received: String(slot.start + slot.tokens),
+      });
+    return slot;
   }
 
   #keep(values: Readonly<Record<string, unknown>>): void {
@@ -195,21 +178,21 @@ export class PartBuilder {
       const value = values[name] ?? undefined;
       if (value === undefined) continue;
       kept[name] = ArrayBuffer.isView(value) && isList(value) ? Array.from<unknown>(value) : value;
-      this.#openCost += sizeOf(value);
+      this.#openCost += costOf(value);
     }
     this.#kept.push(kept);
   }
 
-  /** The part of the first so many rows. The others begin the next. */
+  /** Returns the first rows as a part. The other rows begin the next part. */
   #take(rows: number): RolloutPart {
-    const all = { row: this.#places.length, start: this.#end, tokens: 0 };
+    const end = { row: this.#places.length, start: this.#end, tokens: 0 };
     const from = { row: rows, start: this.#starts[rows] ?? this.#end, tokens: 0 };
     const cuSeqlens = Int32Array.from({ length: rows + 1 }, (_, row) => this.#starts[row] ?? from.start);
-    const actionMask = this.#mask.builder.take(from, all) as Uint8Array;
-    const logprob = this.#logprobs.builder.take(from, all) as Float32Array;
+    const actionMask = this.#mask.builder.take(from, end) as Uint8Array;
+    const logprob = this.#logprobs.builder.take(from, end) as Float32Array;
     const batch: Rollouts['batch'] = { cuSeqlens, logprob, actionMask };
     for (const { name, builder, present } of this.#columns)
-      if (present) batch[COLUMNS[name].key] = builder.take(from, all);
+      if (present) batch[COLUMNS[name].key] = builder.take(from, end);
     const part = {
       batch,
       rows,
@@ -226,9 +209,10 @@ export class PartBuilder {
   }
 }
 
-// What cuSeqlens can count to.
-const MOST_TOKENS = 2 ** 31 - 1;
+// cuSeqlens holds 32-bit integers.
+const MAX_PART_TOKENS = 2 ** 31 - 1;
 
+/** Returns a row's value of a column. null counts as absent. */
 function columnIn(values: Readonly<Record<string, unknown>>, { names }: Column): unknown {
   for (const name of names) {
     const value = values[name];
@@ -237,13 +221,27 @@ function columnIn(values: Readonly<Record<string, unknown>>, { names }: Column):
   return undefined;
 }
 
-// What is kept of a row takes room as its tokens do: a token has about so many characters in all its columns.
+/** Returns the error for a row without a required column. */
+function missing(
+  { name, names }: Column,
+  values: Readonly<Record<string, unknown>>,
+  place: Place,
+): LossError {
+  return errorAt(place, 'ERR_MISSING_INPUT', {
+    key: names[0],
+    expected: COLUMNS[name].expected,
+    received: describeColumns('a row', Object.keys(values)),
+  });
+}
+
+// Kept text counts towards a part's capacity: this many characters cost as much as one token.
 const CHARACTERS_PER_TOKEN = 16;
 
-function sizeOf(value: unknown): number {
+/** Returns the memory cost of a kept value, in tokens. */
+function costOf(value: unknown): number {
   if (typeof value === 'string') return value.length / CHARACTERS_PER_TOKEN;
   if (!isList(value)) return 0;
-  let size = value.length;
-  for (const item of value) if (typeof item === 'string') size += sizeOf(item);
-  return size;
+  let cost = value.length;
+  for (const item of value) if (typeof item === 'string') cost += costOf(item);
+  return cost;
 }

@@ -1,25 +1,26 @@
-// Files of text, packed by gzip or not, record by record: a record is a line, or in CSV as many lines as its quotes hold
-// together. Records are read and forgotten one by one.
+// Splits text files, compressed by gzip or not, into records. A record is a line; in CSV,
+// quotes can join several lines into one record. Only the current record is kept in memory.
 import { constants } from 'node:buffer';
 import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream';
 import { createGunzip } from 'node:zlib';
-import { at, cannotRead } from './source.js';
+import type { LossError } from '../core/errors.js';
+import { cannotRead, type DetailsAtPlace, errorAt } from './source.js';
 
-/** One record that is not blank, without the end of its line and without a byte order mark. */
+/** A record that is not blank, without its line end and without a byte order mark. */
 export interface TextRecord {
   text: string;
-  /** The line that it begins in; the first is 1. */
+  /** The line that it begins in, counted from 1. */
   line: number;
 }
 
-/** How records end: with every line, or with every line that leaves no quote open. */
+/** The end of a record: every line end, or every line end outside of quotes. */
 export type RecordEnd = 'line' | 'line outside of quotes';
 
 /**
- * The records of a file, in blocks that were read at once.
- * @param onBytes is told of bytes as they are stored.
- * @throws LossError where the file cannot be read, and for a record that does not end.
+ * Yields a file's records, one block per chunk of the file.
+ * @param onBytes receives the number of bytes just read, as stored in the file.
+ * @throws LossError if the file cannot be read, or if a record does not end.
  */
 export async function* readRecords(
   file: string,
@@ -28,53 +29,57 @@ export async function* readRecords(
 ): AsyncGenerator<Iterable<TextRecord>> {
   const splitter = new Splitter(file, end === 'line outside of quotes');
   try {
-    for await (const chunk of bytesOf(file, onBytes)) yield splitter.push(chunk);
+    for await (const chunk of chunksOf(file, onBytes)) yield splitter.push(chunk);
   } catch (error) {
     throw cannotRead(file, error);
   }
   yield splitter.finish();
 }
 
-async function* bytesOf(file: string, onBytes: (bytes: number) => void): AsyncGenerator<Buffer> {
-  const source = createReadStream(file, { highWaterMark: CHUNK });
-  // What goes wrong destroys the last stream of a pipeline too, and so comes out of the loop.
-  const bytes = file.endsWith('.gz')
-    ? pipeline(source, createGunzip({ chunkSize: CHUNK }), () => {})
+async function* chunksOf(file: string, onBytes: (bytes: number) => void): AsyncGenerator<Buffer> {
+  const source = createReadStream(file, { highWaterMark: CHUNK_BYTES });
+  // The callback does nothing, because an error also destroys the last stream, and the loop below throws it.
+  const chunks = file.endsWith('.gz')
+    ? pipeline(source, createGunzip({ chunkSize: CHUNK_BYTES }), () => {})
     : source;
-  let told = 0;
-  for await (const chunk of bytes as AsyncIterable<Buffer>) {
+  let reported = 0;
+  for await (const chunk of chunks as AsyncIterable<Buffer>) {
     yield chunk;
-    onBytes(source.bytesRead - told);
-    told = source.bytesRead;
+    onBytes(source.bytesRead - reported);
+    reported = source.bytesRead;
   }
 }
 
-const CHUNK = 1 << 18;
+const CHUNK_BYTES = 1 << 18;
 const NEWLINE = 0x0a;
 const QUOTE = 0x22;
 
-// node:readline would end a line at U+2028 too, which a JSON string may have as it is.
+/**
+ * Splits chunks into records. node:readline is no alternative: it also ends lines at U+2028, which JSON strings may
+ * contain.
+ */
 class Splitter {
   readonly #file: string;
   readonly #quotes: boolean;
-  // The record at hand: what came of it in the chunks before, and the line that it began in.
+  // The current record: its pieces from earlier chunks, their total length, and the line that it begins in.
   #pieces: Buffer[] = [];
   #length = 0;
   #begin = 1;
   #line = 1;
   #open = false;
 
+  /** @param quotes whether quotes join lines. */
   constructor(file: string, quotes: boolean) {
     this.#file = file;
     this.#quotes = quotes;
   }
 
-  /** The records that end in a chunk. */
+  /** Yields the records that end in a chunk. */
   *push(chunk: Buffer): Generator<TextRecord> {
     let start = 0;
     let from = 0;
     for (let end = chunk.indexOf(NEWLINE); end >= 0; end = chunk.indexOf(NEWLINE, from)) {
-      this.#see(chunk.subarray(from, end));
+      this.#trackQuotes(chunk.subarray(from, end));
       this.#line++;
       from = end + 1;
       if (this.#open) continue;
@@ -83,24 +88,20 @@ class Splitter {
       if (record.text.trim() !== '') yield record;
       start = from;
     }
-    this.#see(chunk.subarray(from));
+    this.#trackQuotes(chunk.subarray(from));
     this.#add(chunk.subarray(start));
   }
 
-  /** The record that has no line end after it. */
+  /** Yields the last record, if no line end follows it. */
   *finish(): Generator<TextRecord> {
     if (this.#open)
-      throw at(
-        { file: this.#file, line: this.#begin },
-        'ERR_INVALID_INPUT',
-        'expected every quote to be closed, and one that opens here is open at the end of the file',
-      );
+      throw this.#error({ expected: 'a closing quote', received: 'none before the end of the file' });
     const record = this.#take();
     if (record.text.trim() !== '') yield record;
   }
 
-  // A quote within quotes is written twice, and so leaves things as they are.
-  #see(piece: Buffer): void {
+  // A quote inside quotes is doubled, so it toggles the state twice.
+  #trackQuotes(piece: Buffer): void {
     if (!this.#quotes) return;
     for (let quote = piece.indexOf(QUOTE); quote >= 0; quote = piece.indexOf(QUOTE, quote + 1))
       this.#open = !this.#open;
@@ -110,11 +111,10 @@ class Splitter {
     if (piece.length === 0) return;
     this.#length += piece.length;
     if (this.#length > constants.MAX_STRING_LENGTH)
-      throw at(
-        { file: this.#file, line: this.#begin },
-        'ERR_INVALID_INPUT',
-        `expected a row of at most ${constants.MAX_STRING_LENGTH} bytes, and it is longer`,
-      );
+      throw this.#error({
+        expected: `a row of at most ${constants.MAX_STRING_LENGTH} bytes`,
+        received: 'more',
+      });
     this.#pieces.push(piece);
   }
 
@@ -126,5 +126,9 @@ class Splitter {
     this.#length = 0;
     this.#begin = this.#line;
     return record;
+  }
+
+  #error(details: DetailsAtPlace): LossError {
+    return errorAt({ file: this.#file, line: this.#begin }, 'ERR_INVALID_INPUT', details);
   }
 }

@@ -1,15 +1,14 @@
-// Tables of SQLite's databases, FILE#table or the only one that there is: through Node's own SQLite where it has one, and
-// else through DuckDB, whose extension for them DuckDB downloads once.
+// Reads a table of an SQLite database, named FILE#table unless it is the only one. Node's own SQLite reads it if Node
+// has one; otherwise DuckDB does, through an extension that it downloads once.
 import { open, stat } from 'node:fs/promises';
-import { LossError, unknownName } from '../core/errors.js';
-import type { ColumnNames } from './column-names.js';
+import { unknownName } from '../core/errors.js';
 import { connectDuckDB, type Database, queryRows, sql } from './duckdb.js';
-import { at, cannotRead, type FileRow, type ReadRows } from './source.js';
-import { columnsToRead, tableRow } from './table.js';
-import { splitTable } from './table-name.js';
-import { textBeyondNumbers } from './tensor/dtype.js';
+import { splitTable } from './file-name.js';
+import { badFile, cannotRead, describeFailure, errorAt, type ReadRows } from './source.js';
+import { columnsToRead, type TableBlock, tableRows } from './table.js';
+import { numberOrText } from './values.js';
 
-/** Reads a table. Lists in it are JSON text. */
+/** Reads an SQLite table. Lists in it are JSON text. */
 export const readSqlite: ReadRows = async function* (name, names, onBytes) {
   const { file, suffix } = splitTable(name);
   try {
@@ -20,12 +19,8 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes) {
       const table = chooseTable(file, suffix.slice(1), await source.tables());
       const columns = columnsToRead(name, await source.columns(table), names);
       const rows = await source.count(table);
-      let first = 0;
-      for await (const block of source.rows(table, columns, rows)) {
-        yield rowsIn(name, first, columns, names, block);
-        first += block.rows;
-        onBytes((size * block.rows) / rows);
-      }
+      const blocks = source.blocks(table, columns, rows);
+      yield* tableRows(name, { size, rows, columns, blocks }, names, onBytes);
     } finally {
       source.close();
     }
@@ -34,31 +29,13 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes) {
   }
 };
 
-/** Some rows, and their columns' values. */
-interface Block {
-  rows: number;
-  read(row: number): readonly unknown[];
-}
-
-/** A database as something reads it. */
+/** An open database, read by Node or by DuckDB. */
 interface Source {
   tables(): Promise<string[]>;
   columns(table: string): Promise<string[]>;
   count(table: string): Promise<number>;
-  rows(table: string, columns: readonly string[], rows: number): AsyncGenerator<Block>;
+  blocks(table: string, columns: readonly string[], rows: number): AsyncGenerator<TableBlock>;
   close(): void;
-}
-
-function rowsIn(
-  file: string,
-  first: number,
-  columns: readonly string[],
-  names: ColumnNames,
-  { rows, read }: Block,
-): FileRow[] {
-  return Array.from({ length: rows }, (_, row) =>
-    tableRow({ file, row: first + row + 1 }, columns, names, () => read(row)),
-  );
 }
 
 async function checkMagic(file: string): Promise<void> {
@@ -66,11 +43,7 @@ async function checkMagic(file: string): Promise<void> {
   try {
     const { buffer } = await handle.read(Buffer.alloc(MAGIC.length), 0, MAGIC.length, 0);
     if (buffer.toString('latin1') !== MAGIC)
-      throw at(
-        { file },
-        'ERR_INVALID_INPUT',
-        'expected a database of SQLite 3, and it does not begin as one',
-      );
+      throw badFile(file, { expected: 'an SQLite 3 database', received: 'a file without its signature' });
   } finally {
     await handle.close();
   }
@@ -79,23 +52,22 @@ async function checkMagic(file: string): Promise<void> {
 const MAGIC = 'SQLite format 3\0';
 
 function chooseTable(file: string, asked: string, tables: readonly string[]): string {
-  if (asked !== '' && !tables.includes(asked)) {
-    const { code, message } = unknownName('ERR_INVALID_INPUT', 'table', asked, tables);
-    throw at({ file }, code, message);
+  if (asked !== '') {
+    if (tables.includes(asked)) return asked;
+    throw unknownName('ERR_INVALID_INPUT', `${file}: table`, asked, tables);
   }
-  const table = asked === '' ? tables[0] : asked;
-  if (table === undefined || (asked === '' && tables.length > 1))
-    throw at(
-      { file },
-      'ERR_INVALID_INPUT',
-      tables.length === 0
-        ? 'expected a table of rollouts, and the database has none'
-        : `expected the name of one of the tables ${tables.join(', ')}, as ${file}#${table}`,
-    );
+  const [table] = tables;
+  if (table === undefined)
+    throw badFile(file, { expected: 'a table of rollouts', received: 'a database without tables' });
+  if (tables.length > 1)
+    throw badFile(file, {
+      expected: `the name of one of the tables ${tables.join(', ')}`,
+      hint: `Write ${file}#${table}`,
+    });
   return table;
 }
 
-/** What is used of node:sqlite, which Node has since 22.5, and rows one by one since 22.13. */
+/** The part of node:sqlite that is used. Node has it since 22.5, and `iterate()` since 22.13. */
 interface NodeSqlite {
   DatabaseSync: new (
     file: string,
@@ -109,10 +81,11 @@ interface NodeSqlite {
   };
 }
 
-const ROWS_AT_ONCE = 64;
+const ROWS_PER_BLOCK = 64;
 
+/** Opens a database with Node's SQLite. Returns undefined if this Node has none that is new enough. */
 async function openWithNode(file: string): Promise<Source | undefined> {
-  // Not a word that the compiler resolves: the types are those of the oldest Node.
+  // The type `string` hides the module from the compiler, whose types are those of the oldest supported Node.
   const module: string = 'node:sqlite';
   const sqlite = (await import(module).catch(() => undefined)) as NodeSqlite | undefined;
   if (!sqlite) return undefined;
@@ -134,7 +107,7 @@ async function openWithNode(file: string): Promise<Source | undefined> {
       ).map(({ name }) => String(name)),
     columns: async (table) => all(`PRAGMA table_info(${sql.name(table)})`).map(({ name }) => String(name)),
     count: async (table) => Number(all(`SELECT count(*) AS n FROM ${sql.name(table)}`)[0]!.n),
-    async *rows(table, columns) {
+    async *blocks(table, columns) {
       let block: unknown[][] = [];
       const take = () => {
         const rows = block;
@@ -145,10 +118,10 @@ async function openWithNode(file: string): Promise<Source | undefined> {
         block.push(
           columns.map((name) => {
             const value = row[name];
-            return typeof value === 'bigint' ? textBeyondNumbers(value) : value;
+            return typeof value === 'bigint' ? numberOrText(value) : value;
           }),
         );
-        if (block.length === ROWS_AT_ONCE) yield take();
+        if (block.length === ROWS_PER_BLOCK) yield take();
       }
       if (block.length > 0) yield take();
     },
@@ -158,7 +131,7 @@ async function openWithNode(file: string): Promise<Source | undefined> {
 
 async function openWithDuckDB(file: string): Promise<Source> {
   const database = await connectDuckDB(
-    `${file} (which Node ${process.versions.node} cannot read by itself, as 22.13 and newer can)`,
+    `${file} (Node ${process.versions.node} cannot read SQLite itself; 22.13 and later can)`,
   );
   const { connection } = database;
   try {
@@ -178,7 +151,7 @@ async function openWithDuckDB(file: string): Promise<Source> {
       ),
     columns: (table) => column(`DESCRIBE FROM ${from(table)}`),
     count: async (table) => Number((await column(`SELECT count(*) FROM ${from(table)}`))[0]),
-    rows: (table, columns, rows) => queryRows(database, { from: from(table), columns, rows }),
+    blocks: (table, columns, rows) => queryRows(database, { from: from(table), columns, rows }),
     close: () => database.close(),
   };
 }
@@ -190,11 +163,10 @@ async function loadExtension(file: string, { connection }: Database): Promise<vo
       await connection.run('LOAD sqlite');
     });
   } catch (error) {
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `${file}: expected either Node 22.13 or newer, which reads SQLite, or DuckDB's extension for it, and this is Node ` +
-        `${process.versions.node}, and the extension cannot be had: ${error instanceof Error ? error.message.split('\n')[0] : error}`,
-      { cause: error },
-    );
+    const details = {
+      expected: "Node 22.13 or later, or DuckDB's extension for SQLite",
+      received: `Node ${process.versions.node} and, for the extension, ${describeFailure(error)}`,
+    };
+    throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
 }

@@ -1,73 +1,74 @@
-// The rows of files, one after another, as parts of bounded size or all in one.
+// Reads the rows of files as a stream of parts of bounded size, or as one batch.
 import { stat } from 'node:fs/promises';
 import { LossError } from '../core/errors.js';
 import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
+import { splitTable } from './file-name.js';
 import { readerOf } from './format.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
-import { at } from './source.js';
-import { splitTable } from './table-name.js';
-import { Units } from './units.js';
+import { badFile } from './source.js';
+import { type OnBadRow, Units } from './units.js';
 
 /** Options of {@link readRollouts}. */
 export interface ReadOptions {
-  /** The columns to read beside logprobs and action_mask; all by default. The others are not looked at. */
+  /** The columns to read in addition to logprobs and action_mask; all by default. Other columns are ignored. */
   columns?: readonly RolloutColumn[];
   /**
-   * What columns are called in the files, where not as here: { logprobs: 'log_prob' }. The column may be said by its
-   * key in batches too (logprob, old_logprob).
+   * The files' own names of columns: { logprobs: 'log_prob' }. A batch key (logprob, old_logprob) may stand for a
+   * column.
    */
   rename?: Readonly<Record<string, string>>;
-  /** A training framework whose names of columns are taken too, as 'verl' for old_log_probs. */
+  /** A training framework whose column names are accepted too, such as 'verl' for old_log_probs. */
   backend?: string;
-  /** Leaves out rows that are bad; with evenRows the other row of the pair too. */
+  /** Skips bad rows. With evenRows, it also skips the other row of the pair. */
   skipBadRows?: boolean;
-  /** Is told why each row is left out. */
-  onBadRow?: (error: LossError) => void;
-  /** Is told how much has been read of all the files. */
+  /** Receives the reason for every skipped row. */
+  onBadRow?: OnBadRow;
+  /** Receives the progress over all files. */
   onProgress?: (progress: ReadProgress) => void;
 }
 
-/** How far the reading has come. */
+/** The progress of reading. */
 export interface ReadProgress {
-  /** Of the files as they are stored. */
+  /** Bytes read so far, as stored in the files. */
   bytes: number;
   totalBytes: number;
   rows: number;
-  /** Masked or not. */
+  /** Tokens read so far, masked or not. */
   tokens: number;
 }
 
 /** Options of {@link streamRollouts}. */
 export interface StreamOptions extends ReadOptions {
-  /** Further columns, by their names in the files, for each part's `kept`. */
+  /** Other columns for each part's `kept`, by their names in the files. */
   keep?: readonly string[];
   /**
-   * How many tokens a part may hold, masked ones included; absent: any number. A row (or pair) that has more is a
-   * part of its own. What is kept of a row counts too, 16 characters as one token.
+   * Capacity of a part in tokens, masked ones included; unlimited by default. A row (or pair) that exceeds it becomes a
+   * part of its own. Kept values count too: 16 characters as one token.
    */
   maxTokens?: number;
-  /** Parts hold whole pairs of rows, the first with the second and so on, over all the files. */
+  /** Keeps pairs of rows together: the first row with the second, and so on, across all files. */
   evenRows?: boolean;
 }
 
 /**
- * Reads the rollouts of one or more files, part by part: at least one, and none without rows unless there are no files.
- * Each file's format is told by the end of its name:
- * - `.jsonl`, `.ndjson`, `.json`: one object a line; blank lines are skipped.
- * - `.csv`, `.tsv`: with a header; lists are JSON text in a cell, and an empty cell is none.
- * - `.parquet` and `.sqlite`, `.sqlite3`, `.db` (FILE#table, or the only table): the latter with lists as JSON text.
- * - `.safetensors`, `.npz`: tensors under columns' names or keys of batches, [B, T] with action_mask (or
- *   attention_mask) 0 where rows have ended, or packed with cu_seqlens.
+ * Reads the rollouts of one or more files, part by part. It yields at least one part; a part without rows comes only if
+ * there are no files. The ending of a file's name determines its format:
+ * - `.jsonl`, `.ndjson`, `.json`: one object per line; blank lines are skipped.
+ * - `.csv`, `.tsv`: with a header. Lists are JSON text in a cell, and an empty cell counts as absent.
+ * - `.parquet`, and `.sqlite`, `.sqlite3` or `.db` (FILE#table, or the only table). SQLite holds lists as JSON text.
+ * - `.safetensors`, `.npz`: tensors named after columns or batch keys. They are either [B, T], with an action_mask (or
+ *   attention_mask) of 0 on padding, or packed with cu_seqlens.
  *
- * Text may be packed by gzip (`.jsonl.gz`). null counts as not there. A column must be in every row or in none,
- * action_mask excepted. How much memory is taken depends on maxTokens and on the longest row, not on the files' size;
- * for Parquet, also on the row groups that it was written with.
+ * Text files may be compressed by gzip (`.jsonl.gz`). null counts as absent. A column must be in every row or in none,
+ * except for action_mask. The memory needed depends on maxTokens and on the longest row, not on the size of the files;
+ * for Parquet, it also depends on the size of the row groups.
  *
- * @throws LossError naming the file, the line or row, the column, what was expected and what came: `ERR_INVALID_INPUT`
- * (a file that cannot be read or is empty, a row that is none, a value of the wrong type), `ERR_SHAPE_MISMATCH` (a list
- * that is not as long as the row's logprobs, a tensor of another shape), `ERR_MISSING_INPUT` (a row without logprobs, or
- * without a column that others have), `ERR_OUT_OF_MEMORY`; for the options `ERR_INVALID_OPTION` and `ERR_UNKNOWN_NAME`.
+ * @throws LossError with the file, the line or row, the column, and the expected and the actual value:
+ * `ERR_INVALID_INPUT` (an unreadable or empty file, a malformed row, a value of the wrong type), `ERR_SHAPE_MISMATCH`
+ * (a list whose length differs from logprobs, a tensor of the wrong shape), `ERR_MISSING_INPUT` (a row without
+ * logprobs, or without a column that other rows have), `ERR_OUT_OF_MEMORY`; for the options, `ERR_INVALID_OPTION` and
+ * `ERR_UNKNOWN_NAME`.
  */
 export async function* streamRollouts(
   files: readonly string[],
@@ -86,7 +87,7 @@ export async function* streamRollouts(
   const names = new ColumnNames(columns, rename, backend, keep);
   const builder = new PartBuilder(names, maxTokens);
   const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
-  const totalBytes = onProgress ? await sizeOf(files) : 0;
+  const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;
   const onBytes = (more: number) => {
     bytes += more;
@@ -100,14 +101,17 @@ export async function* streamRollouts(
         const part = units.add(row);
         if (part) yield part;
       }
-    if (empty) throw at({ file }, 'ERR_INVALID_INPUT', 'expected rollouts, and the file is empty');
+    if (empty) throw badFile(file, { expected: 'rollouts', received: 'an empty file' });
   }
   const part = units.end();
   if (part) yield part;
   if (units.firstBad && builder.rows === 0)
     throw new LossError(
       'ERR_INVALID_INPUT',
-      `expected rows that can be read, and all ${units.bad} are bad, the first for this: ${units.firstBad.message}`,
+      {
+        expected: 'at least one good row',
+        received: `${units.bad} bad ones, the first for this reason: ${units.firstBad.message}`,
+      },
       { cause: units.firstBad },
     );
   yield builder.finish();
@@ -122,12 +126,12 @@ export async function readRollouts(files: readonly string[], options: ReadOption
   throw new Error('a stream of rollouts has at least one part');
 }
 
-async function sizeOf(files: readonly string[]): Promise<number> {
-  // A file that cannot be read is for its reader to report.
+async function totalSize(files: readonly string[]): Promise<number> {
   const sizes = await Promise.all(
     files.map((file) =>
       stat(splitTable(file).file).then(
         ({ size }) => size,
+        // The file's reader will report why it cannot be read.
         () => 0,
       ),
     ),

@@ -1,32 +1,35 @@
-// Rows by ones or pairs on their way into parts, and what becomes of them where one is bad.
+// Groups rows into units, single rows or pairs, on their way into parts, and skips units with bad rows if asked to.
 import { LossError } from '../core/errors.js';
 import type { PartBuilder, RolloutPart } from './part-builder.js';
-import { at, describePlace, type FileRow, type Place } from './source.js';
+import { describePlace, errorAt, type FileRow, type Place } from './source.js';
 
-/** Adds rows to parts by units of so many, which stay together and are left out together. */
+/** Receives the reason why a row is skipped, and the row's place. */
+export type OnBadRow = (error: LossError, place: Place) => void;
+
+/** Adds rows to parts in units of a fixed size. A unit's rows stay in one part, or are skipped together. */
 export class Units {
-  /** Rows that were bad. */
+  /** The number of bad rows so far. */
   bad = 0;
   firstBad: LossError | undefined;
   readonly #builder: PartBuilder;
   readonly #size: number;
-  readonly #onBadRow: ((error: LossError) => void) | undefined;
+  readonly #onBadRow: OnBadRow | undefined;
   #unit: { place: Place; bad: boolean }[] = [];
 
-  /** @param onBadRow absent: a bad row ends it all. */
-  constructor(builder: PartBuilder, size: number, onBadRow: ((error: LossError) => void) | undefined) {
+  /** @param onBadRow skips bad rows; without it, a bad row's error is thrown. */
+  constructor(builder: PartBuilder, size: number, onBadRow: OnBadRow | undefined) {
     this.#builder = builder;
     this.#size = size;
     this.#onBadRow = onBadRow;
   }
 
-  /** @returns a part that had no more room. */
+  /** Adds a row. Returns a part if it became full. */
   add(row: FileRow): RolloutPart | undefined {
-    this.#unit.push({ place: row.place, bad: !this.#added(row) });
+    this.#unit.push({ place: row.place, bad: !this.#tryAdd(row) });
     return this.#unit.length === this.#size ? this.end() : undefined;
   }
 
-  /** Ends the unit at hand. @returns a part that had no more room for it. */
+  /** Ends the current unit, complete or not. Returns a part if it became full. */
   end(): RolloutPart | undefined {
     const unit = this.#unit;
     this.#unit = [];
@@ -35,16 +38,16 @@ export class Units {
     this.#builder.dropUnit();
     for (const { place } of unit.filter((row) => !row.bad))
       this.#onBadRow?.(
-        at(
-          place,
-          'ERR_INVALID_INPUT',
-          `is left out with the other row of its pair, ${describePlace(bad.place)}`,
-        ),
+        errorAt(place, 'ERR_INVALID_INPUT', {
+          expected: 'a good row as the other half of its pair',
+          received: `a bad one (${describePlace(bad.place)})`,
+        }),
+        place,
       );
     return undefined;
   }
 
-  #added(row: FileRow): boolean {
+  #tryAdd(row: FileRow): boolean {
     try {
       this.#builder.add(row);
       return true;
@@ -52,7 +55,7 @@ export class Units {
       if (!this.#onBadRow || !(error instanceof LossError) || error.code === 'ERR_OUT_OF_MEMORY') throw error;
       this.bad++;
       this.firstBad ??= error;
-      this.#onBadRow(error);
+      this.#onBadRow(error, row.place);
       return false;
     }
   }

@@ -1,18 +1,18 @@
-/** Curves are sampled where they bend, so that kinks and jumps are drawn where they are. */
+/** Sampling curves: points are dense where a curve bends, so kinks and jumps are drawn at the right ratio. */
 import assert from 'node:assert/strict';
 import { type Curve, sampleCurve } from '../../lib/cli/report/curves.js';
 import { lossSubject } from './support.js';
 
 const RANGE = { low: -Math.log(2), high: Math.log(4) };
 
-describe('curves over the ratio', () => {
-  it('find the ends of a clip range, and ratio 1', () => {
+describe('sampling curves', () => {
+  it('finds the ends of a clip range, and includes ratio 1', () => {
     const points = sampleCurve(lossSubject('ppo').curve, RANGE)!;
     assert.ok(points.length < 400, `${points.length} points`);
     assert.ok(points.every(({ logRatio }, i) => i === 0 || logRatio > points[i - 1]!.logRatio));
     assert.deepEqual([points[0]!.logRatio, points.at(-1)!.logRatio], [RANGE.low, RANGE.high]);
     assert.ok(points.some(({ logRatio }) => logRatio === 0));
-    // Where the gradient of a positive advantage falls to 0, and where that of a negative one begins and ends.
+    // For PPO, the gradient for advantage 1 drops to 0 at 1.2. For advantage −1 it begins at 0.8 and ends at 3.
     for (const [series, ratio] of [
       [1, 1.2],
       [3, 0.8],
@@ -32,13 +32,13 @@ describe('curves over the ratio', () => {
     }
   });
 
-  it('find a clip range far narrower than the steps', () => {
+  it('finds a clip range far narrower than a step', () => {
     const points = sampleCurve(lossSubject('gspo').curve, RANGE)!;
     const inside = points.filter(({ logRatio }) => logRatio !== 0 && Math.abs(logRatio) < 4e-4);
     assert.ok(inside.length >= 4, `${inside.length} points in the clip range`);
   });
 
-  it('have what a function gives, finite or not', () => {
+  it('keeps values that are not finite', () => {
     const curve: Curve = (advantage, ratios) => ({
       loss: ratios.map((r) => (r > 2 ? Number.NaN : advantage * r)),
       grad: ratios.map(() => Number.POSITIVE_INFINITY),
@@ -51,7 +51,7 @@ describe('curves over the ratio', () => {
     }
   });
 
-  it('are none of a function that has none', () => {
+  it('returns nothing for a subject without a curve', () => {
     assert.equal(
       sampleCurve(() => undefined, RANGE),
       undefined,

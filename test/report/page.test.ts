@@ -1,27 +1,25 @@
-/** The report's page in a browser: it opens from a file in silence, draws, and shows the numbers that it was given. */
+/** The report's page in a browser: it opens from a file, loads nothing else, and shows its numbers in charts and tables. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { Page } from 'playwright-core';
-import type { PageData } from '../../lib/cli/report/page-data.js';
 import type { RolloutPart } from '../../lib/rollouts/index.js';
 import { EXAMPLE, Files, runJson } from '../cli/support.js';
 import {
   builderOf,
-  CHROMIUM,
   computed,
+  dataOf,
+  describeInBrowser,
   examplePage,
   exampleParts,
   lossSubject,
   madePage,
   madeSubject,
+  type OpenPage,
   partOf,
   Reader,
 } from './support.js';
 
-const dataOf = (page: Page): Promise<PageData> =>
-  page.locator('#data').evaluate((element) => JSON.parse(element.textContent!));
-
-/** How many colours each canvas has, and how light its pixels are from 0 to 1: most are the grid's, close to the page's. */
+/** Returns the number of colours of each canvas, and the mean lightness of its opaque pixels from 0 to 1. */
 function canvases(page: Page) {
   return page.evaluate(() =>
     [...document.querySelectorAll('canvas')].map((canvas) => {
@@ -41,24 +39,28 @@ function canvases(page: Page) {
   );
 }
 
-const suite = Reader.available ? describe : describe.skip;
-
-suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () => {
+describeInBrowser('a report in a browser', () => {
   let reader: Reader;
   let example: RolloutPart;
   let three: string;
+  /** The page of three losses in either scheme, for tests that leave it as they found it. */
+  let light: OpenPage;
+  let dark: OpenPage;
   before(async () => {
     reader = new Reader();
     [example] = (await exampleParts()) as [RolloutPart];
     three = await examplePage('ppo', 'gspo', 'sapo');
+    light = await reader.open(three, { colorScheme: 'light' });
+    dark = await reader.open(three, { colorScheme: 'dark' });
   });
+  afterEach(() => reader.closeAllBut(light, dark));
   after(() => reader.close());
 
   for (const colorScheme of ['light', 'dark'] as const)
-    it(`opens without a word or a request, and draws all charts, in the ${colorScheme} scheme`, async () => {
-      const { page, noise } = await reader.open(three, { colorScheme });
+    it(`opens silently, loads nothing else, and draws all charts, in the ${colorScheme} scheme`, async () => {
+      const { page, noise } = colorScheme === 'light' ? light : dark;
       const drawn = await canvases(page);
-      // Ratios of tokens and of rollouts, advantages, and three gradients; then two curves each.
+      // Ratios per token and per rollout, advantages, three gradients, and two curves per subject.
       assert.equal(drawn.length, 3 + 3 + 6);
       for (const [i, { colours, drawn: pixels, light }] of drawn.entries()) {
         assert.ok(colours > 20 && pixels > 1000, `chart ${i}: ${colours} colours in ${pixels} pixels`);
@@ -69,18 +71,18 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
       assert.deepEqual(noise, []);
     });
 
-  it('draws its charts anew when the scheme changes', async () => {
-    const { page: dark } = await reader.open(three, { colorScheme: 'dark' });
-    const { page } = await reader.open(three, { colorScheme: 'light' });
+  it('redraws the charts when the scheme changes', async () => {
+    const { page } = light;
     await page.emulateMedia({ colorScheme: 'dark' });
-    // The page is told before the next frame.
+    // The page learns of the change before the next frame.
     await page.evaluate(
       () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))),
     );
-    assert.deepEqual(await canvases(page), await canvases(dark));
+    assert.deepEqual(await canvases(page), await canvases(dark.page));
+    await page.emulateMedia({ colorScheme: 'light' });
   });
 
-  it('fits any width without a scrollbar, its charts too', async () => {
+  it('fits any width without a scrollbar', async () => {
     const { page, noise } = await reader.open(three, { viewport: { width: 1600, height: 900 } });
     for (const width of [1600, 1000, 600, 320]) {
       await page.setViewportSize({ width, height: 900 });
@@ -94,8 +96,8 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
     assert.deepEqual(noise, []);
   });
 
-  it('is light on paper, with charts that fit two to a row', async () => {
-    const { page } = await reader.open(three, { colorScheme: 'dark' });
+  it('is light on paper, with charts that fit side by side', async () => {
+    const { page } = dark;
     const screen = await canvases(page);
     await page.evaluate(() => void dispatchEvent(new Event('beforeprint')));
     const paper = await canvases(page);
@@ -107,10 +109,10 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
     assert.deepEqual(await canvases(page), screen);
   });
 
-  it('has the numbers of every subject, to the last digit', async () => {
+  it('shows the metrics of every subject with all digits', async () => {
     const names = ['ppo', 'gspo', 'sapo'];
     const results = computed(names, example).map(({ result }) => result);
-    const { page } = await reader.open(three);
+    const { page } = light;
     const table = await page.locator('#metrics tr').evaluateAll((rows) =>
       rows.slice(1).map((row) => ({
         name: row.querySelector('th')!.textContent!,
@@ -139,8 +141,31 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
     );
   });
 
+  it('names its regions and images for screen readers', async () => {
+    const { page } = light;
+    const unnamed = await page.evaluate(() =>
+      [...document.querySelectorAll('[role=img], [role=group], [role=region], figure, section, nav')]
+        .filter((element) => {
+          const by = element.getAttribute('aria-labelledby');
+          const name = by ? document.getElementById(by)?.textContent : element.getAttribute('aria-label');
+          return !name?.trim();
+        })
+        .map((element) => element.outerHTML.slice(0, 80)),
+    );
+    assert.deepEqual(unnamed, []);
+    const ids = await page.evaluate(() => [...document.querySelectorAll('[id]')].map(({ id }) => id));
+    assert.equal(new Set(ids).size, ids.length);
+    const levels = await page.evaluate(() =>
+      [...document.querySelectorAll('h1, h2, h3, h4')].map(({ tagName }) => Number(tagName[1])),
+    );
+    assert.equal(levels[0], 1);
+    levels.forEach((level, i) => {
+      assert.ok(i === 0 || level <= levels[i - 1]! + 1, `heading ${i} has level ${level}`);
+    });
+  });
+
   it('counts every token in its histograms', async () => {
-    const { charts } = await dataOf((await reader.open(three)).page);
+    const { charts } = await dataOf(light.page);
     const totals = charts.flatMap((chart) =>
       chart.kind === 'histogram' ? [[chart.total, chart.bins.counts.reduce((sum, n) => sum + n, 0)]] : [],
     );
@@ -153,11 +178,11 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
     for (const [total, counted] of totals.slice(0, 3)) assert.ok(Math.abs(total! - counted!) < 0.05);
   });
 
-  it('says how much of a chart is under the pointer', async () => {
-    const { page } = await reader.open(three);
+  it('shows the numbers under the pointer', async () => {
+    const { page } = light;
     const readout = page.locator('[data-readout="0"]');
     const idle = await readout.textContent();
-    assert.match(idle!, /^Median 1; 98% of tokens from 0\.8\d+ to 1\.2\d*\.$/);
+    assert.match(idle!, /^Median 1; 98% of tokens between 0\.8\d+ and 1\.2\d*\.$/);
     const plot = page.locator('[data-chart="0"] .u-over');
     await plot.scrollIntoViewIfNeeded();
     const { width } = (await plot.boundingBox())!;
@@ -175,12 +200,12 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
       ),
     );
     assert.match(ratio!, /^at ratio 0\.50?/);
-    // PPO's loss is −r for A = 1, and 1 − clip for A = −1 under its clip range.
+    // At ratio 0.5, PPO's loss is −ratio for A = 1, and 1 − clip range for A = −1.
     assert.match(positive!, /^−0\.50?/);
     assert.equal(negative, '0.8');
   });
 
-  it('zooms by dragging, and back by a double click', async () => {
+  it('zooms in by dragging, and out by a double click', async () => {
     const { page, noise } = await reader.open(three);
     const plot = page.locator('[data-chart="6"] .u-over');
     await plot.scrollIntoViewIfNeeded();
@@ -202,136 +227,7 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
     assert.deepEqual(noise, []);
   });
 
-  it('shows the rollouts of the largest gradients and the ratios farthest from 1', async () => {
-    const [ppo] = computed(['ppo'], example);
-    const { page } = await reader.open(await examplePage('ppo'));
-    const { cuSeqlens, logprob } = example.batch;
-    const oldLogprob = example.batch.oldLogprob as Float32Array;
-    const farthest = (value: (t: number) => number) =>
-      Array.from({ length: example.rows }, (_, row) => {
-        let most = 0;
-        for (let t = cuSeqlens[row]!; t < cuSeqlens[row + 1]!; t++) most = Math.max(most, Math.abs(value(t)));
-        return { row, most };
-      })
-        .sort((a, b) => b.most - a.most || a.row - b.row)
-        .slice(0, 5)
-        .map(({ row }) => `${example.places[row]!.file}, line ${row + 1}`);
-    const shown = (section: string) =>
-      page.locator(`[aria-labelledby="${section}"] .rollout h4`).allTextContents();
-    assert.deepEqual(
-      await shown('gradients-0'),
-      farthest((t) => ppo!.grad[t]!),
-    );
-    assert.deepEqual(
-      await shown('ratios'),
-      farthest((t) => logprob[t]! - oldLogprob[t]!),
-    );
-  });
-
-  it('shows each character of a response where that is a token, and the whole text', async () => {
-    const { page } = await reader.open(await examplePage('ppo'));
-    const [head] = await page.locator('.rollout h4').allTextContents();
-    const row = Number(/line (\d+)$/.exec(head!)![1]) - 1;
-    const strip = page.locator('.rollout').first().locator('.strip');
-    assert.equal(await strip.textContent(), example.kept[row]!.response);
-    assert.equal(
-      await strip.locator('i').count(),
-      example.batch.cuSeqlens[row + 1]! - example.batch.cuSeqlens[row]!,
-    );
-    assert.equal(
-      await page.locator('.rollout').first().locator('.prompt').textContent(),
-      example.kept[row]!.prompt,
-    );
-  });
-
-  const colours = {
-    part: partOf([
-      {
-        logprobs: [-1, -2, -3, -4, -5],
-        oldLogprobs: [-1, -2.5, -3, -4, -5],
-        mask: [1, 1, 1, 0, 1],
-        kept: {
-          prompt: 'Why?',
-          response: 'one two three four',
-          tokens: ['one', ' two', ' th', 'ree\n', ' four'],
-        },
-      },
-    ]),
-    grad: [-0.5, 1, 0, 7, -1],
-    advantages: [2],
-  };
-
-  it('colours tokens by gradient, and gives the numbers of the one pointed at or gone to', async () => {
-    const { part, grad, advantages } = colours;
-    const { page, noise } = await reader.open(madePage(part, grad, advantages));
-    const strip = page.locator('.strip').first();
-    const tokens = strip.locator('i');
-    assert.deepEqual(await tokens.allTextContents(), ['one', ' two', ' th', 'ree↵\n', ' four']);
-    assert.deepEqual(await tokens.evaluateAll((all) => all.map((token) => token.className)), [
-      'u4',
-      'd8 peak',
-      'z',
-      'm',
-      'u8',
-    ]);
-    const tip = page.locator('#tip');
-    assert.equal(await tip.isVisible(), false);
-    await tokens.nth(1).hover();
-    assert.equal(await tip.textContent(), 'token 2\ngradient 1\nratio 1.65\nadvantage 2');
-    assert.ok(await tip.isVisible());
-    await page.mouse.move(2, 2);
-    assert.equal(await tip.isVisible(), false);
-
-    await strip.focus();
-    const gone: (string | null)[] = [];
-    for (const key of ['ArrowRight', 'End', 'ArrowLeft', 'Home', 'ArrowLeft']) {
-      await page.keyboard.press(key);
-      assert.ok(await tip.isVisible());
-      gone.push((await tip.textContent())!.split('\n', 2).join(', '));
-    }
-    assert.deepEqual(gone, [
-      'token 1, gradient −0.5',
-      'token 5, gradient −1',
-      'token 4, masked',
-      'token 1, gradient −0.5',
-      'token 1, gradient −0.5',
-    ]);
-    await page.keyboard.press('Escape');
-    assert.equal(await tip.isVisible(), false);
-    assert.deepEqual(noise, []);
-  });
-
-  it('leaves masked tokens out of everything', async () => {
-    const { part, grad } = colours;
-    const { page } = await reader.open(madePage(part, grad));
-    const { charts } = await dataOf(page);
-    assert.deepEqual(
-      charts.map((chart) => chart.kind === 'histogram' && chart.total),
-      [4, 1, 4],
-    );
-    assert.match((await page.locator('.lead').textContent())!, /4 tokens \(1 more is masked and left out\)/);
-    assert.match((await page.locator('dl').first().textContent())!, /largest gradient1 at token 2/);
-  });
-
-  it('shows text and cells where it does not know which text is a token’s', async () => {
-    const part = partOf([
-      {
-        logprobs: [-1, -2, -3],
-        kept: { prompt: { role: 'user' }, response: 'héllo wörld', tokens: ['too', 'few'] },
-      },
-      { logprobs: [-1] },
-    ]);
-    const { page, noise } = await reader.open(madePage(part, [1, -2, 0, 0.5]));
-    const first = page.locator('.rollout').first();
-    assert.deepEqual(await first.locator('.text').allTextContents(), ['{"role":"user"}', 'héllo wörld']);
-    assert.equal(await first.locator('.cells i').count(), 3);
-    assert.equal(await first.locator('.cells').textContent(), '');
-    assert.equal(await page.locator('.rollout').nth(1).locator('.text').count(), 0);
-    assert.match((await page.locator('#distributions').textContent())!, /There are no ratios/);
-    assert.deepEqual(noise, []);
-  });
-
-  it('is harmless whatever text it is given', async () => {
+  it('escapes all text, and runs no script in it', async () => {
     const hostile =
       '</script></style><script>hacked = 1</script><img src="x:y" onerror="hacked = 2">\'"&amp;<!-- \u202e';
     const shown = hostile.replace('\u202e', '\ufffd');
@@ -362,7 +258,7 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
       shown,
     );
     assert.ok((await page.locator('.rollout h4').first().textContent())!.startsWith(shown));
-    // Nor would a program run that got in.
+    // The security policy blocks even a script that got into the page.
     await page.evaluate(() => {
       const script = document.createElement('script');
       script.textContent = 'globalThis.hacked = 3';
@@ -375,56 +271,7 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
     );
   });
 
-  it('warns of numbers that are not finite, and shows where they are', async () => {
-    const part = partOf([
-      { logprobs: [-1, -2], oldLogprobs: [-1, -2.5] },
-      { logprobs: [-1, Number.NEGATIVE_INFINITY], oldLogprobs: [-1, -2] },
-      { logprobs: [-1], oldLogprobs: [-3] },
-    ]);
-    const builder = builderOf([madeSubject('made')]);
-    builder.add(part, [{ grad: Float32Array.of(1, 2, 3, Number.NaN, 9) }]);
-    const { page, noise } = await reader.open(
-      builder.finish([
-        { loss: Number.NaN, metrics: { broken: Number.POSITIVE_INFINITY }, gradNorm: Number.NaN },
-      ]),
-    );
-    assert.deepEqual(await page.locator('.warning').allTextContents(), [
-      'Ratio: 1 token where it is not a finite number.',
-      'Ratio of rollouts: 1 rollout where it is not a finite number.',
-      'Gradient: 1 token where it is not a finite number.',
-    ]);
-    assert.deepEqual(await page.locator('#metrics td data').allTextContents(), ['NaN', 'NaN', 'Infinity']);
-    const first = page.locator('.rollout').first();
-    assert.equal(await first.locator('h4').textContent(), 'made.jsonl, line 2');
-    assert.deepEqual(await first.locator('i').evaluateAll((all) => all.map((token) => token.className)), [
-      'd3',
-      'x peak',
-    ]);
-    await first.locator('i').nth(1).hover();
-    assert.equal(await page.locator('#tip').textContent(), 'token 2\ngradient not finite\nratio not finite');
-    assert.deepEqual(noise, []);
-  });
-
-  it('is small however long a rollout is, and shows the part that stands out', async () => {
-    const length = 200_000;
-    const grad = Array.from({ length }, (_, t) => (t === 150_000 ? -5 : 1e-3));
-    const tokens = grad.map((_, t) => `t${t} `);
-    const part = partOf([
-      { logprobs: grad.map(() => -1), kept: { prompt: 'p'.repeat(1e6), response: 'r', tokens } },
-    ]);
-    const html = madePage(part, grad);
-    assert.ok(html.length < 300_000, `${html.length} characters`);
-    const { page } = await reader.open(html);
-    assert.equal(await page.locator('.strip i').count(), 800);
-    assert.equal(await page.locator('.peak').textContent(), 't150000 ');
-    await page.locator('.peak').hover();
-    assert.match((await page.locator('#tip').textContent())!, /^token 150,001\ngradient −5$/);
-    assert.match((await page.locator('.rollout').textContent())!, /149,600 tokens before …/);
-    assert.match((await page.locator('.rollout').textContent())!, /… and 49,600 more tokens/);
-    assert.match((await page.locator('.rollout').textContent())!, /… and 997,000 more characters/);
-  });
-
-  it('opens for no rows, and for rows without tokens', async () => {
+  it('opens without rows, and with rows without tokens', async () => {
     for (const part of [
       partOf([]),
       partOf([{ logprobs: [] }]),
@@ -437,7 +284,7 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
     }
   });
 
-  it('is what the command line writes', async () => {
+  it('is written by the command line', async () => {
     const files = new Files();
     try {
       const file = files.path('out.html');
@@ -448,78 +295,12 @@ suite(`a report's page (in ${CHROMIUM}; PLAYWRIGHT_CHROMIUM names another)`, () 
         .evaluateAll((all) => all.map((data) => Number((data as HTMLDataElement).value)));
       assert.equal(values[0], loss);
       assert.deepEqual(values.slice(2), Object.values(metrics));
-      // Three distributions, a gradient's, and two curves.
+      // Two histograms of ratios, one of advantages, one of gradients, and two curves.
       assert.equal(await page.locator('canvas').count(), 6);
       assert.equal(await page.locator('.rollout').count(), 10);
       assert.deepEqual(noise, []);
     } finally {
       files.remove();
     }
-  });
-
-  it('names what can be looked at and gone through, for those who do not see it', async () => {
-    const { page } = await reader.open(three);
-    const unnamed = await page.evaluate(() =>
-      [...document.querySelectorAll('[role=img], [role=group], [role=region], figure, section, nav')]
-        .filter((element) => {
-          const by = element.getAttribute('aria-labelledby');
-          const name = by ? document.getElementById(by)?.textContent : element.getAttribute('aria-label');
-          return !name?.trim();
-        })
-        .map((element) => element.outerHTML.slice(0, 80)),
-    );
-    assert.deepEqual(unnamed, []);
-    const ids = await page.evaluate(() => [...document.querySelectorAll('[id]')].map(({ id }) => id));
-    assert.equal(new Set(ids).size, ids.length);
-    const levels = await page.evaluate(() =>
-      [...document.querySelectorAll('h1, h2, h3, h4')].map(({ tagName }) => Number(tagName[1])),
-    );
-    assert.equal(levels[0], 1);
-    levels.forEach((level, i) => {
-      assert.ok(i === 0 || level <= levels[i - 1]! + 1, `heading ${i} is of level ${level}`);
-    });
-  });
-});
-
-describe('a report', () => {
-  it('is the same however its rows are divided', async () => {
-    const names = ['ppo', 'gspo'];
-    const [whole] = (await exampleParts()) as [RolloutPart];
-    const all = computed(names, whole);
-    const results = all.map(({ result }) => result);
-    const pages: string[] = [];
-    for (const parts of [[whole], await exampleParts(700)]) {
-      const builder = builderOf(names.map(madeSubject));
-      let at = 0;
-      for (const part of parts) {
-        const { length } = part.batch.logprob;
-        builder.add(
-          part,
-          all.map(({ grad, advantages }) => ({
-            grad: grad.slice(at, at + length),
-            advantages: advantages.slice(at, at + length),
-          })),
-        );
-        at += length;
-      }
-      pages.push(builder.finish(results));
-    }
-    assert.ok(pages[0] === pages[1], 'pages differ');
-  });
-
-  it('takes advantages per row as those of its tokens', () => {
-    const part = partOf([{ logprobs: [-1, -2] }, { logprobs: [-3] }]);
-    const grad = [1, 2, 3];
-    assert.equal(madePage(part, grad, [5, -5]), madePage(part, grad, [5, 5, -5]));
-  });
-
-  it('keeps the earlier of rows that are alike', () => {
-    const rows = Array.from({ length: 20 }, () => ({ logprobs: [-1] }));
-    const page = madePage(
-      partOf(rows),
-      rows.map(() => 1),
-    );
-    const lines = [...page.matchAll(/made\.jsonl, line (\d+)/g)].map((match) => Number(match[1]));
-    assert.deepEqual(lines, [1, 2, 3, 4, 5]);
   });
 });

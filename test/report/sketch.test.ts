@@ -1,4 +1,4 @@
-/** Distributions in bounded room tell the same as the sorted values. */
+/** Sketches of distributions agree with the sorted values. */
 import assert from 'node:assert/strict';
 import { binsFor, Sketch } from '../../lib/cli/report/sketch.js';
 import { generator } from '../support/random.js';
@@ -9,13 +9,13 @@ function sketchOf(values: Iterable<number>): Sketch {
   return sketch;
 }
 
-// A fixed sequence that looks random, as every run must see the same.
+// The sequence looks random but is the same in every run.
 function* sequence(count: number): Generator<number> {
   const { uniform } = generator(1);
   for (let i = 0; i < count; i++) yield uniform();
 }
 
-describe('a sketch of a distribution', () => {
+describe('a sketch', () => {
   it('has quantiles within 1/128 of the sorted values, at any scale', () => {
     for (const scale of [1e-12, 1, 1e9]) {
       const values = [...sequence(20_000)].map((u) => Math.fround(scale * Math.tan(Math.PI * (u - 0.5))));
@@ -24,14 +24,14 @@ describe('a sketch of a distribution', () => {
       for (const q of [0, 0.001, 0.01, 0.25, 0.4, 0.75, 0.99, 0.999, 1]) {
         const exact = values[Math.min(Math.floor(q * values.length), values.length - 1)]!;
         const found = sketch.quantile(q);
-        assert.ok(Math.abs(found - exact) <= Math.abs(exact) / 128, `${q}: ${found}, not ${exact}`);
+        assert.ok(Math.abs(found - exact) <= Math.abs(exact) / 128, `${q}: ${found}, expected ${exact}`);
       }
       assert.equal(sketch.count, values.length);
       assert.deepEqual([sketch.min, sketch.max], [values[0], values.at(-1)]);
     }
   });
 
-  it('is exact for values that come again and again', () => {
+  it('is exact for repeated values', () => {
     const sketch = sketchOf([1.3, -0.7, 1.3, 0, 1.3, -0.7, 1.3]);
     assert.deepEqual(
       [0, 0.3, 0.5, 1].map((q) => sketch.quantile(q)),
@@ -40,37 +40,37 @@ describe('a sketch of a distribution', () => {
     assert.equal(sketch.zeros, 1);
   });
 
-  it('counts what is not finite apart', () => {
+  it('counts values that are not finite separately', () => {
     const sketch = sketchOf([1, Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e300, 2]);
     assert.deepEqual([sketch.count, sketch.nonFinite, sketch.min, sketch.max], [2, 4, 1, 2]);
     assert.ok(Number.isNaN(new Sketch().quantile(0.5)));
   });
 
-  it('puts every value into the bin that it is in', () => {
+  it('puts every value into the right bin', () => {
     const values = [...sequence(5000)].map((u) => u * 8 - 3);
     const sketch = sketchOf(values);
     const { low, width, counts } = sketch.histogram(binsFor(sketch.view(), 40, false));
     assert.ok(Math.abs(counts.reduce((sum, n) => sum + n, 0) - 5000) < 1e-6);
     counts.forEach((n, i) => {
       const inside = values.filter((x) => x >= low + i * width && x < low + (i + 1) * width).length;
-      assert.ok(Math.abs(n - inside) <= 0.1 * inside + 3, `bin ${i}: ${n}, not ${inside}`);
+      assert.ok(Math.abs(n - inside) <= 0.1 * inside + 3, `bin ${i}: ${n}, expected about ${inside}`);
     });
   });
 
-  it('leaves zeros out where they are not wanted', () => {
+  it('leaves zeros out on request', () => {
     const sketch = sketchOf([0, 0, 0, -0, 1, -1]);
     const total = (zeros: boolean) =>
       sketch.histogram(binsFor(sketch.view(), 10, false), zeros).counts.reduce((sum, n) => sum + n, 0);
     assert.deepEqual([total(true), total(false)], [6, 2]);
   });
 
-  it('shows all of a range, but not what is far out', () => {
+  it('shows the whole range except for outliers', () => {
     assert.deepEqual(sketchOf([-1, 0, 2]).view(), { low: -1, high: 2 });
     const { low, high } = sketchOf([...[...sequence(1000)].map((u) => 1 + u), 1e6]).view();
     assert.ok(low >= 1 && low < 1.1 && high > 1.9 && high < 3, `${low} to ${high}`);
   });
 
-  it('has bins for a single value too', () => {
+  it('makes bins for a single value', () => {
     for (const x of [0, 1, -2.5e-7, 3e8]) {
       const sketch = sketchOf([x, x, x]);
       const { counts } = sketch.histogram(binsFor(sketch.view(), 72, true));

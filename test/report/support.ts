@@ -1,21 +1,22 @@
-/** What tests of the report share: rollouts, subjects, pages of them, and a browser to look at the pages with. */
+/** Shared by the report's tests: rollouts, subjects, pages made of them, and a browser that opens the pages. */
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
 import type { ReportBuilder, ReportResult, ReportSubject } from '../../lib/cli/report/index.js';
+import type { PageData } from '../../lib/cli/report/page-data.js';
 import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { type RolloutPart, streamRollouts } from '../../lib/rollouts/index.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
-// As it is installed: the page's program is inlined as it was compiled.
+// The compiled module, because the page inlines the compiled program.
 const built: typeof import('../../lib/cli/report/index.js') = await import(
   pathToFileURL(join(ROOT, 'dist', 'cli', 'report', 'index.js')).href
 );
 
-/** The real rollouts of the example, in parts. */
+/** Reads the rollouts of the example in parts. */
 export async function exampleParts(maxTokens?: number): Promise<RolloutPart[]> {
   const parts: RolloutPart[] = [];
   const options = { keep: ['prompt', 'response', 'tokens'], ...(maxTokens !== undefined && { maxTokens }) };
@@ -24,7 +25,7 @@ export async function exampleParts(maxTokens?: number): Promise<RolloutPart[]> {
   return parts;
 }
 
-/** A row of a part that a test makes. */
+/** A row for {@link partOf}. */
 export interface MadeRow {
   logprobs: number[];
   oldLogprobs?: number[];
@@ -32,7 +33,7 @@ export interface MadeRow {
   kept?: Record<string, unknown>;
 }
 
-/** A part of rows that are made here. */
+/** Makes a part from rows. */
 export function partOf(rows: readonly MadeRow[], file = 'made.jsonl', first = 0): RolloutPart {
   const offsets = [0];
   for (const { logprobs } of rows) offsets.push(offsets.at(-1)! + logprobs.length);
@@ -53,7 +54,7 @@ export function partOf(rows: readonly MadeRow[], file = 'made.jsonl', first = 0)
   };
 }
 
-/** A loss by its name, with its curve. */
+/** Returns a policy loss as a subject with its curve. */
 export function lossSubject(name: string, title = name): ReportSubject {
   const fn = POLICY_LOSS_FN.create(name);
   return {
@@ -82,10 +83,10 @@ export function lossSubject(name: string, title = name): ReportSubject {
   };
 }
 
-/** A subject of no curve, for results that a test makes up. */
+/** Returns a subject without a curve, for made-up results. */
 export const madeSubject = (title: string): ReportSubject => ({ name: title, title, curve: () => undefined });
 
-/** What losses make of one part that is all there is. */
+/** Computes losses, with GRPO's advantages, on a part that holds all rows. */
 export function computed(names: readonly string[], part: RolloutPart) {
   const { advantages } = ADVANTAGE_FN.create('grpo').computeSync(part.batch);
   return names.map((name) => {
@@ -99,7 +100,7 @@ export function computed(names: readonly string[], part: RolloutPart) {
   });
 }
 
-/** A builder as it is installed. */
+/** Creates a builder of the compiled module. */
 export function builderOf(
   subjects: readonly ReportSubject[],
   files: readonly string[] = ['made.jsonl'],
@@ -107,7 +108,7 @@ export function builderOf(
   return new built.ReportBuilder({ files, version: '1.2.3', subjects });
 }
 
-/** The page of subjects on the example. */
+/** Builds the page of policy losses on the example. */
 export async function examplePage(...names: string[]): Promise<string> {
   const [part] = (await exampleParts()) as [RolloutPart];
   const all = computed(names, part);
@@ -119,7 +120,7 @@ export async function examplePage(...names: string[]): Promise<string> {
   return builder.finish(all.map(({ result }) => result));
 }
 
-/** The page of one made part and one subject of made gradients. */
+/** Builds the page of one part and one subject with made-up gradients. */
 export function madePage(part: RolloutPart, grad: number[], advantages?: number[]): string {
   const builder = builderOf([madeSubject('made')]);
   builder.add(part, [
@@ -128,25 +129,32 @@ export function madePage(part: RolloutPart, grad: number[], advantages?: number[
   return builder.finish([{ loss: 0, metrics: {}, gradNorm: 0 }]);
 }
 
-/** Where Chromium is. */
-export const CHROMIUM = process.env.PLAYWRIGHT_CHROMIUM ?? '/usr/bin/chromium';
+/** The path of Chromium. */
+const CHROMIUM = process.env.PLAYWRIGHT_CHROMIUM ?? '/usr/bin/chromium';
 
-/** A page that is open in a browser, and what it complained of or asked for. */
+/** An open page and what it reported or requested. */
 export interface OpenPage {
   page: Page;
-  /** Console messages, errors, and requests but the one for the page. */
+  /** Console messages, errors, dialogs, and requests other than the one for the page. */
   noise: string[];
 }
 
-/** Opens pages from files, as a reader does. */
+/** Describes a suite that needs a browser. It is skipped without Chromium; PLAYWRIGHT_CHROMIUM names another path. */
+export function describeInBrowser(title: string, body: () => void): void {
+  (existsSync(CHROMIUM) ? describe : describe.skip)(title, body);
+}
+
+/** Returns the data that a page gives to its program. */
+export function dataOf(page: Page): Promise<PageData> {
+  return page.locator('#data').evaluate((element) => JSON.parse(element.textContent!));
+}
+
+/** Opens pages from files in a browser. */
 export class Reader {
   readonly #directory = mkdtempSync(join(tmpdir(), 'policy-loss-report-'));
   readonly #browser: Promise<Browser> = chromium.launch({ executablePath: CHROMIUM });
+  readonly #pages = new Set<Page>();
   #count = 0;
-
-  static get available(): boolean {
-    return existsSync(CHROMIUM);
-  }
 
   async open(html: string, options: BrowserContextOptions = {}): Promise<OpenPage> {
     const file = join(this.#directory, `${this.#count++}.html`);
@@ -156,6 +164,7 @@ export class Reader {
       ...options,
     });
     const page = await context.newPage();
+    this.#pages.add(page);
     const noise: string[] = [];
     const { href } = pathToFileURL(file);
     page.on('console', (message) => noise.push(`console: ${message.text()}`));
@@ -169,6 +178,15 @@ export class Reader {
     });
     await page.goto(href);
     return { page, noise };
+  }
+
+  /** Closes all pages except for some. */
+  async closeAllBut(...kept: OpenPage[]): Promise<void> {
+    for (const page of this.#pages)
+      if (!kept.some((other) => other.page === page)) {
+        this.#pages.delete(page);
+        await page.context().close();
+      }
   }
 
   async close(): Promise<void> {

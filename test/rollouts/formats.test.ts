@@ -1,4 +1,4 @@
-/** Files of every format, made by other programs, hold the same rollouts: they give the same batch, to the bit. */
+/** Files of all formats, written by other programs, contain the same rollouts and give the same batch, bit by bit. */
 import assert from 'node:assert/strict';
 import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,11 +11,11 @@ import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 const LINES = fixture('rollouts.jsonl');
 
-/** Whether this Node reads SQLite by itself. */
+/** Whether this Node has an SQLite that the reader can use. */
 const [major, minor] = process.versions.node.split('.').map(Number) as [number, number];
 const readsSqlite = major > 22 || (major === 22 && minor >= 13);
 
-describe('files of every format', () => {
+describe('reading every format', () => {
   let directory: string;
   before(async () => {
     directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
@@ -38,9 +38,9 @@ describe('files of every format', () => {
     await copy('SELECT *', 'tabs.tsv.gz', "(DELIMITER '\t', FORMAT csv, COMPRESSION gzip)");
     connection.closeSync();
     instance.closeSync();
-    // Two members one after another are one file to gzip, as log rotation makes them.
-    const packed = readFileSync(fixture('rollouts.jsonl.gz'));
-    writeFileSync(join(directory, 'twice.jsonl.gz'), Buffer.concat([packed, packed]));
+    // A gzip file may have several members, as log rotation creates them.
+    const compressed = readFileSync(fixture('rollouts.jsonl.gz'));
+    writeFileSync(join(directory, 'twice.jsonl.gz'), Buffer.concat([compressed, compressed]));
     copyFileSync(fixture('rollouts.sqlite'), join(directory, 'copy.db'));
   });
   after(() => rmSync(directory, { recursive: true }));
@@ -50,7 +50,7 @@ describe('files of every format', () => {
     assert.deepEqual(await readRollouts([file]), await readRollouts([lines]));
   }
 
-  it('JSON lines packed by gzip', async () => {
+  it('JSON lines compressed by gzip', async () => {
     await same(fixture('rollouts.jsonl.gz'));
     const { batch } = await readRollouts([made('twice.jsonl.gz')]);
     assert.deepEqual(batch, (await readRollouts([LINES, LINES])).batch);
@@ -72,27 +72,27 @@ describe('files of every format', () => {
   it('npz, deflated', () => same(fixture('deflated.npz'), fixture('padded.jsonl')));
   it('npz, packed, of other types', () => same(fixture('packed.npz')));
 
-  it("SQLite by Python's sqlite3, or what it takes to read it", async () => {
+  it("SQLite by Python's sqlite3, or the requirements to read it", async () => {
     try {
       await same(`${fixture('rollouts.sqlite')}#rollouts`);
       await same(`${made('copy.db')}#rollouts`);
     } catch (error) {
-      // An older Node without DuckDB's extension, which is not in the package and which no network brings.
+      // This Node is older, and DuckDB could not download its extension.
       assert.ok(!readsSqlite && error instanceof LossError, String(error));
       assert.match(
         error.message,
-        /^[^:]+rollouts\.sqlite: expected either Node 22\.13 or newer, .*, or DuckDB's/,
+        /^[^:]+rollouts\.sqlite: expected Node 22\.13 or later, or DuckDB's extension/,
       );
     }
   });
 
-  it('of several formats at once', async () => {
+  it('files of several formats together', async () => {
     const files = [LINES, fixture('rollouts.csv'), made('duckdb.parquet')];
     const { batch } = await readRollouts(files);
     assert.deepEqual(batch, (await readRollouts([LINES, LINES, LINES])).batch);
   });
 
-  it('in parts, each row with its place', async () => {
+  it('parts, with the place of each row', async () => {
     const partsOf = async (file: string) => {
       const parts = [];
       for await (const part of streamRollouts([file], { maxTokens: 8 })) parts.push(part);
@@ -117,14 +117,14 @@ describe('files of every format', () => {
         [1, 2, 3, 4, 5, 6].map((row) => ({ file, row })),
       );
     }
-    // The third row of the CSV has two lines, and counts by the one that it begins in.
+    // The third row of the CSV file has two lines; its place is the first of them.
     assert.deepEqual(
       (await partsOf(fixture('rollouts.csv'))).flatMap(({ places }) => places.map(({ line }) => line)),
       [2, 3, 4, 6, 7, 8],
     );
   });
 
-  it('keep further columns as they stand in them', async () => {
+  it('other columns, unchanged', async () => {
     const keptOf = async (file: string) => {
       for await (const { kept } of streamRollouts([file], { keep: ['prompt', 'task_id', 'nothing'] }))
         return kept;
@@ -139,7 +139,7 @@ describe('files of every format', () => {
     ];
     for (const file of [LINES, made('duckdb.parquet'), fixture('stored.npz'), fixture('deflated.npz')])
       assert.deepEqual(await keptOf(file), expected);
-    // A column is kept by its own name, where tensors have the name of batches.
+    // A kept column has its own name even if the tensor is named after the batch key.
     for await (const { kept } of streamRollouts([fixture('packed.safetensors')], {
       columns: ['reward'],
       keep: ['task_id', 'step'],
@@ -148,14 +148,14 @@ describe('files of every format', () => {
         kept,
         expected.map(({ task_id }) => ({ task_id, step: 12 })),
       );
-    // An empty cell is none.
+    // An empty cell counts as absent.
     assert.deepEqual(
       await keptOf(fixture('rollouts.csv')),
       expected.map(({ prompt, task_id }) => (prompt === '' ? { task_id } : { prompt, task_id })),
     );
   });
 
-  it('tell all their bytes in the end', async () => {
+  it('progress up to the last byte', async () => {
     for (const name of [
       'rollouts.jsonl.gz',
       'rollouts.csv',

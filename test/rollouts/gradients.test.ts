@@ -1,4 +1,4 @@
-/** Gradients written to files, read by other programs or by this one. */
+/** Writing gradients to files, which other programs or this package read back. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -17,14 +17,14 @@ import {
 const LINES = fileURLToPath(new URL('fixtures/rollouts.jsonl', import.meta.url));
 const IDS = ['task_id', 'run_id', 'prompt', 'nothing'];
 
-describe('gradients in files', () => {
+describe('writing gradients', () => {
   let directory: string;
   beforeEach(() => {
     directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
   });
   afterEach(() => rmSync(directory, { recursive: true }));
 
-  /** Writes columns of the rollouts as if they were gradients. */
+  /** Writes columns of the rollouts in place of gradients. */
   async function write(
     name: string,
     options: GradientOptions & { entropy?: boolean; files?: string[] } = {},
@@ -54,7 +54,7 @@ describe('gradients in files', () => {
       assert.deepEqual({ rows, tokens }, { rows: 6, tokens: 22 });
       const bytes = readFileSync(file);
       const text = (name.endsWith('.gz') ? gunzipSync(bytes) : bytes).toString();
-      // The very numbers: as few digits as tell the float32.
+      // The numbers must have the shortest digits that identify the float32.
       assert.deepEqual(
         text
           .trim()
@@ -64,7 +64,7 @@ describe('gradients in files', () => {
       );
     });
 
-  it('as JSON lines, of any float32', async () => {
+  it('as JSON lines, with any float32', async () => {
     const floats = Float32Array.of(
       0,
       -0,
@@ -80,7 +80,7 @@ describe('gradients in files', () => {
     writeFileSync(rows, JSON.stringify({ logprobs: Array.from(floats) }));
     const { file } = await write('out.jsonl', { files: [rows], entropy: false });
     const { grad } = JSON.parse(readFileSync(file, 'utf8'));
-    // JSON has no -0 to speak of.
+    // JSON.stringify writes -0 as 0.
     assert.deepEqual(
       Float32Array.from(grad, (x: number) => x + 0),
       floats.map((x) => x + 0),
@@ -105,7 +105,7 @@ describe('gradients in files', () => {
     );
     const { batch } = await readRollouts([file], { rename: { logprobs: 'grad', entropy: 'grad_entropy' } });
     const { batch: read } = await readRollouts([LINES], { columns: ['entropy', 'task_id', 'run_id'] });
-    // The mask is in the zeros of the gradients of a loss.
+    // Files of gradients have no mask, because masked tokens have gradient 0.
     read.actionMask.fill(1);
     assert.deepEqual(batch, read);
     connection.closeSync();
@@ -115,12 +115,12 @@ describe('gradients in files', () => {
     const { file } = await write('gradients.safetensors', { files: [LINES, LINES] });
     const { batch } = await readRollouts([file], { rename: { logprobs: 'grad', entropy: 'grad_entropy' } });
     const { batch: read } = await readRollouts([LINES, LINES], { columns: ['entropy', 'task_id', 'run_id'] });
-    // The mask is in the zeros of the gradients of a loss.
+    // Files of gradients have no mask, because masked tokens have gradient 0.
     read.actionMask.fill(1);
     assert.deepEqual(batch, read);
   });
 
-  it('as padded tensors, as Python reads them', async function () {
+  it('as padded tensors, read by Python', async function () {
     const { file } = await write('gradients.safetensors', { layout: 'padded', entropy: false });
     const script = `
 import json, struct, sys
@@ -164,7 +164,7 @@ print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(d
     assert.equal(tensors.grad_entropy ?? tensors.nothing, undefined);
   });
 
-  it('of ids that only some rows have, or of several types', async () => {
+  it('with ids that only some rows have, or that have several types', async () => {
     const rows = join(directory, 'rows.jsonl');
     const ids = [{ id: 1, mark: 2.5 }, { id: 'a', mark: 3 }, { mark: -1 }, { id: [1], mark: 0 }];
     writeFileSync(rows, ids.map((id) => JSON.stringify({ logprobs: [-1], ...id })).join('\n'));
@@ -177,7 +177,7 @@ print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(d
       }))
         return kept;
     };
-    // Those that the test keeps are IDS, none of which is there.
+    // write() keeps only the columns of IDS, and the rows have none of them.
     assert.deepEqual(await written('out.jsonl'), [{}, {}, {}, {}]);
     const keep = ['id', 'mark'];
     for (const [name, expected] of Object.entries({
@@ -199,7 +199,7 @@ print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(d
     }
   });
 
-  it('leave nothing behind where they are given up', async () => {
+  it('leaves nothing behind when aborted', async () => {
     for (const name of ['a.jsonl', 'a.safetensors']) {
       const writer = writeGradients(join(directory, name));
       for await (const part of streamRollouts([LINES])) await writer.add(part, part.batch.logprob);
@@ -210,13 +210,13 @@ print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(d
     assert.deepEqual(readdirSync(directory), ['b.parquet']);
   });
 
-  it('of no rows are a file of none', async () => {
+  it('without rows, writes a file without rows', async () => {
     const file = join(directory, 'none.safetensors');
     assert.deepEqual({ ...(await writeGradients(file).close()), bytes: 0 }, { rows: 0, tokens: 0, bytes: 0 });
     assert.ok(readFileSync(file).length > 8);
   });
 
-  it('are refused where they cannot be written', async () => {
+  it('rejects unwritable files, wrong lengths and reserved ids', async () => {
     assert.throws(() => writeGradients(join(directory, 'a.txt')), {
       code: 'ERR_INVALID_OPTION',
       message: /a\.txt: expected a name that ends in one of \.safetensors, \.parquet, \.jsonl/,
@@ -226,18 +226,18 @@ print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(d
     });
     await assert.rejects(writeGradients(join(directory, 'nowhere', 'a.jsonl')).close(), {
       code: 'ERR_INVALID_INPUT',
-      message: /nowhere.a\.jsonl: expected a file to write to, and it cannot be written: ENOENT/,
+      message: /nowhere.a\.jsonl: expected a writable file, got an error \(ENOENT/,
     });
     const writer = writeGradients(join(directory, 'a.jsonl'));
     for await (const part of streamRollouts([LINES]))
       await assert.rejects(writer.add(part, new Float32Array(3)), {
         code: 'ERR_SHAPE_MISMATCH',
-        message: 'grad: expected 22 values, one per token, not 3',
+        message: 'grad: expected 22 values, one per token, got 3',
       });
     for await (const part of streamRollouts([LINES])) {
       await writer.add(part, part.batch.logprob);
       await assert.rejects(writer.add(part, part.batch.logprob, part.batch.logprob), {
-        message: 'gradEntropy: expected with every part or with none',
+        message: 'gradEntropy: expected it with every part or with none, got a part with it',
       });
     }
     await writer.abort();

@@ -1,4 +1,4 @@
-/** Rollout files become batches, and what is wrong in them is named by file, line and column. */
+/** Reading JSON lines into batches. Errors name the file, the line and the column. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { LossError } from '../../lib/index.js';
 import { columnOfKey, readRollouts } from '../../lib/rollouts/index.js';
 
-describe('rollout files', () => {
+describe('reading JSON lines', () => {
   let directory: string;
   before(() => {
     directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
@@ -24,7 +24,7 @@ describe('rollout files', () => {
   function refuses(content: string | Buffer, code: LossError['code'], ...says: (string | RegExp)[]) {
     const file = fileOf('bad.jsonl', content);
     return assert.rejects(readRollouts([file]), (error: unknown) => {
-      assert.ok(error instanceof LossError, `${error} is no LossError`);
+      assert.ok(error instanceof LossError, `${error} is not a LossError`);
       assert.equal(error.code, code, error.message);
       assert.ok(error.message.startsWith(file), error.message);
       for (const part of says)
@@ -36,13 +36,13 @@ describe('rollout files', () => {
     });
   }
 
-  it('are packed, ragged rows one after another', async () => {
+  it('packs rows of different lengths', async () => {
     const file = fileOf(
       'all.jsonl',
       linesOf(
         {
           task_id: 'a',
-          prompt: 'kept out',
+          prompt: 'not a column of batches',
           logprobs: [-1, -2, -3],
           old_logprobs: [-1.5, -2.5, -3.5],
           ref_logprobs: [-4, -5, -6],
@@ -115,7 +115,7 @@ describe('rollout files', () => {
     });
   });
 
-  it('give only the columns asked for, and the others may be in any state', async () => {
+  it('reads only the columns asked for, and ignores errors in others', async () => {
     const file = fileOf(
       'some.jsonl',
       linesOf({ logprobs: [-1], entropy: 'x', reward: 1 }, { logprobs: [-2] }),
@@ -124,7 +124,7 @@ describe('rollout files', () => {
     assert.deepEqual(Object.keys(batch).sort(), ['actionMask', 'cuSeqlens', 'logprob']);
   });
 
-  it('may be long, and longer than what is read at once', async () => {
+  it('reads lines longer than a chunk of the file', async () => {
     const long = Array.from({ length: 100_000 }, (_, t) => -(t + 1) / 8);
     const file = fileOf('long.jsonl', linesOf({ logprobs: long }, { logprobs: [-1] }, { logprobs: long }));
     const { batch, rows } = await readRollouts([file]);
@@ -132,7 +132,7 @@ describe('rollout files', () => {
     assert.deepEqual(batch.logprob, Float32Array.from([...long, -1, ...long]));
   });
 
-  it('may have empty lines, CRLF, a byte order mark, and U+2028 within a string', async () => {
+  it('accepts blank lines, CRLF, a byte order mark, and U+2028 within a string', async () => {
     const file = fileOf(
       'odd.jsonl',
       '\uFEFF{"logprobs":[-1],"response":"a\u2028b\u2029c"}\r\n\r\n  \n{"logprobs":[-2]}\r\n\n',
@@ -141,7 +141,7 @@ describe('rollout files', () => {
     assert.deepEqual(batch.logprob, Float32Array.of(-1, -2));
   });
 
-  it('may be several, which count as one', async () => {
+  it('reads several files as if they were one', async () => {
     const one = { task_id: 1, logprobs: [-1, -2] };
     const two = { task_id: 2, logprobs: [-3] };
     const files = [fileOf('1.jsonl', linesOf(one, two)), fileOf('2.jsonl', `${linesOf(two, one)}\n`)];
@@ -151,13 +151,13 @@ describe('rollout files', () => {
     );
   });
 
-  it('tell the columns behind the keys of batches', () => {
+  it('maps batch keys to columns', () => {
     assert.equal(columnOfKey('teacherLogprob'), 'teacher_logprobs');
     assert.equal(columnOfKey('groupIds'), 'task_id');
     assert.equal(columnOfKey('nothing'), undefined);
   });
 
-  it('tell how many bytes and rows have been read', async () => {
+  it('reports progress in bytes and rows', async () => {
     const content = linesOf({ logprobs: [-1] }, { logprobs: [-2] });
     let read = 0;
     let last = 0;
@@ -173,15 +173,15 @@ describe('rollout files', () => {
   });
 
   const good = '{"logprobs":[-1,-2],"old_logprobs":[-1,-2]}\n';
-  describe('that are refused', () => {
-    it('a line that is cut off', () =>
+  describe('rejects', () => {
+    it('a truncated line', () =>
       refuses(`${good}\n{"logprobs":[-1,`, 'ERR_INVALID_INPUT', 'line 3', 'expected a JSON object'));
-    it('a line that is no object', () =>
+    it('a line that is not an object', () =>
       refuses(
         `${good}[1,2]`,
         'ERR_INVALID_INPUT',
         'line 2',
-        'expected a JSON object, not an array of length 2',
+        'expected a JSON object, got an array of length 2',
       ));
     for (const word of ['NaN', '-Infinity'])
       it(`${word} as a number`, () =>
@@ -189,16 +189,16 @@ describe('rollout files', () => {
           `${good}{"text":"a \\"","logprobs":[-1,${word}]}`,
           'ERR_INVALID_INPUT',
           'line 2',
-          `${word.replace('-', '')} came, which JSON has no way to write`,
+          `got ${word.replace('-', '')}, which JSON cannot represent`,
         ));
-    it('NaN within a string is not to blame', () =>
+    it('a line with NaN only inside a string, without blaming NaN', () =>
       refuses(
         `${good}{"text":"NaN \\" NaN","logprobs":[-1,}`,
         'ERR_INVALID_INPUT',
         'line 2',
         /does not parse/,
       ));
-    it('no logprobs', () =>
+    it('a row without logprobs', () =>
       refuses(
         '{"logprob":[-1],"x":1}',
         'ERR_MISSING_INPUT',
@@ -206,18 +206,18 @@ describe('rollout files', () => {
         'logprobs: expected a list',
         'logprob, x',
       ));
-    it('logprobs that are no list', () =>
-      refuses('{"logprobs":-1}', 'ERR_INVALID_INPUT', 'line 1: logprobs', 'not number -1'));
+    it('logprobs that are not a list', () =>
+      refuses('{"logprobs":-1}', 'ERR_INVALID_INPUT', 'line 1: logprobs', 'got number -1'));
     it('lists of different lengths', () =>
       refuses(
         `${good}{"logprobs":[-1,-2],"old_logprobs":[-1]}`,
         'ERR_SHAPE_MISMATCH',
         'line 2: old_logprobs: expected a list of 2 numbers',
-        'not an array of length 1',
+        'got an array of length 1',
       ));
     it('a mask of another length', () =>
       refuses('{"logprobs":[-1,-2],"action_mask":[1]}', 'ERR_SHAPE_MISMATCH', 'line 1: action_mask'));
-    it('a mask with another number', () =>
+    it('a mask with a number other than 0 and 1', () =>
       refuses(
         '{"logprobs":[-1,-2],"action_mask":[1,0.5]}',
         'ERR_INVALID_INPUT',
@@ -228,76 +228,78 @@ describe('rollout files', () => {
       refuses(
         `${good}{"logprobs":[-1,"-2"]}`,
         'ERR_INVALID_INPUT',
-        "line 2: logprobs[1]: expected a number, not '-2'",
+        "line 2: logprobs[1]: expected a number, got '-2'",
       ));
     it('null among numbers', () =>
-      refuses('{"logprobs":[-1],"advantages":[null]}', 'ERR_INVALID_INPUT', 'advantages[0]', 'not null'));
-    it('a list where one number belongs', () =>
+      refuses('{"logprobs":[-1],"advantages":[null]}', 'ERR_INVALID_INPUT', 'advantages[0]', 'got null'));
+    it('a list instead of one number', () =>
       refuses(
         '{"logprobs":[-1],"reward":[1]}',
         'ERR_INVALID_INPUT',
-        'reward: expected one number, not an array',
+        'reward: expected one number, got an array',
       ));
-    it('an object for a group', () =>
+    it('an object as a group id', () =>
       refuses(
         '{"logprobs":[-1],"task_id":{}}',
         'ERR_INVALID_INPUT',
         'task_id: expected a number or a string',
       ));
-    it('true for a run', () =>
+    it('true as a run id', () =>
       refuses(
         '{"logprobs":[-1],"run_id":true}',
         'ERR_INVALID_INPUT',
-        'run_id: expected a number or a string, not boolean true',
+        'run_id: expected a number or a string, got boolean true',
       ));
     for (const column of ['teacher_logprobs', 'token_level_rewards', 'values'])
-      it(`one number for ${column}`, () =>
+      it(`one number as ${column}`, () =>
         refuses(
           `{"logprobs":[-1],"${column}":-1}`,
           'ERR_INVALID_INPUT',
-          `${column}: expected a list of 1 numbers, as logprobs has, not number -1`,
+          `${column}: expected a list of 1 number, got number -1`,
         ));
-    it('a list for the baseline of a reward', () =>
+    it('a list as a reward baseline', () =>
       refuses(
         '{"logprobs":[-1],"reward_baseline":[1]}',
         'ERR_INVALID_INPUT',
         'reward_baseline: expected one number',
       ));
-    it('a word for a flag', () =>
+    it('a word as a flag', () =>
       refuses(
         '{"logprobs":[-1],"expert":"yes"}',
         'ERR_INVALID_INPUT',
-        "expert: expected true, false, 0 or 1, not 'yes'",
+        "expert: expected true, false, 0 or 1, got 'yes'",
       ));
     it('a column that later rows lack', () =>
       refuses(
         `${good}${good}{"logprobs":[-1]}`,
         'ERR_MISSING_INPUT',
-        'line 3: old_logprobs: expected in every row or in none',
-        'line 1 has it',
+        'line 3: old_logprobs: expected a list of numbers in every row or in none',
+        'got none here, but one in',
+        /line 1$/,
       ));
     it('a column that earlier rows lack', () =>
       refuses(
         `${good}{"logprobs":[-1],"old_logprobs":[-1],"step":3}`,
         'ERR_MISSING_INPUT',
-        'line 2: step: expected in every row or in none',
-        'line 1 has none',
+        'line 2: step: expected a number in every row or in none',
+        'got one here, but none in',
+        /line 1$/,
       ));
-    it('an empty file', () => refuses('\n \n', 'ERR_INVALID_INPUT', 'the file is empty'));
+    it('an empty file', () => refuses('\n \n', 'ERR_INVALID_INPUT', 'got an empty file'));
     it('an empty file after a good one', () =>
       assert.rejects(readRollouts([fileOf('good.jsonl', good), fileOf('empty.jsonl', '')]), {
         code: 'ERR_INVALID_INPUT',
-        message: /empty\.jsonl: .* the file is empty/,
+        message: /empty\.jsonl: .* got an empty file/,
       }));
-    it('a file that is not there', () =>
+    it('a file that does not exist', () =>
       assert.rejects(readRollouts([join(directory, 'nowhere.jsonl')]), {
         code: 'ERR_INVALID_INPUT',
-        message: /nowhere\.jsonl: .*cannot be read: ENOENT/,
+        message: /nowhere\.jsonl: expected a readable file of rollouts, got an error \(ENOENT/,
       }));
     it('a directory', () =>
       assert.rejects(readRollouts([directory]), {
         code: 'ERR_INVALID_INPUT',
-        message: /cannot be read: EISDIR/,
+        message: /expected a readable file of rollouts, got an error \(EISDIR/,
       }));
   });
 });

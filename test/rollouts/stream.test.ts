@@ -1,4 +1,4 @@
-/** Streams of rollouts: parts of bounded size, bad rows left out, columns under other names, patterns of files. */
+/** Streaming rollouts: parts of bounded size, skipped rows, renamed columns, CSV, and patterns of file names. */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -13,7 +13,7 @@ import {
   streamRollouts,
 } from '../../lib/rollouts/index.js';
 
-describe('streams of rollouts', () => {
+describe('streaming rollouts', () => {
   let directory: string;
   before(() => {
     directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
@@ -32,7 +32,7 @@ describe('streams of rollouts', () => {
     return parts;
   }
 
-  /** Rows of these lengths, each with what tells it from the others. */
+  /** Returns rows of these lengths, all with different values. */
   const rowsOf = (lengths: readonly number[]) =>
     lengths.map((length, i) => ({
       logprobs: Array.from({ length }, (_, t) => -(i + 1) - t / 64),
@@ -43,7 +43,7 @@ describe('streams of rollouts', () => {
       expert: i % 2 === 0,
     }));
 
-  it('have all rows in parts of no more tokens than asked for, and of as many as there is room for', () =>
+  it('fills parts up to the token limit, and loses no row', () =>
     fc.assert(
       fc.asyncProperty(
         fc.array(fc.nat(9), { minLength: 1, maxLength: 30 }),
@@ -87,12 +87,12 @@ describe('streams of rollouts', () => {
       { numRuns: 200 },
     ));
 
-  it('are one empty part where there is no file', async () => {
+  it('yields one empty part without files', async () => {
     const [part, ...others] = await partsOf([], {});
     assert.deepEqual({ rows: part!.rows, others }, { rows: 0, others: [] });
   });
 
-  it('count what is kept of a row', async () => {
+  it('counts kept values towards the token limit', async () => {
     const rows = rowsOf([1, 1, 1, 1]).map((row) => ({ ...row, text: 'x'.repeat(160) }));
     const rowsPerPart = async (keep: string[]) =>
       (await partsOf(fileOf(rows), { keep, maxTokens: 22 })).map((part) => part.rows);
@@ -100,9 +100,9 @@ describe('streams of rollouts', () => {
     assert.deepEqual(await rowsPerPart(['text']), [2, 2]);
   });
 
-  describe('of which some rows are bad', () => {
+  describe('with bad rows', () => {
     const good = rowsOf([2, 2, 2, 2, 2, 2]);
-    const leavingOut = async (rows: (object | string)[], options: StreamOptions = {}) => {
+    const skipBad = async (rows: (object | string)[], options: StreamOptions = {}) => {
       const errors: string[] = [];
       const parts = await partsOf(fileOf(rows), {
         skipBadRows: true,
@@ -112,73 +112,76 @@ describe('streams of rollouts', () => {
       return { parts, errors, rows: parts.flatMap(({ batch }) => Array.from(batch.rewards as Float64Array)) };
     };
 
-    it('have the others, and say why', async () => {
-      const { rows, errors, parts } = await leavingOut([
+    it('yields the other rows and reports the reasons', async () => {
+      const { rows, errors, parts } = await skipBad([
         '{"logprobs":[',
         good[0]!,
         { ...good[1], reward: 'x' },
         good[2]!,
-        { ...good[3], expert: 2, task_id: 'a group of its own' },
+        { ...good[3], expert: 2, task_id: 'a new group' },
         { ...good[4], action_mask: [1] },
         { ...good[5], task_id: undefined },
         good[5]!,
       ]);
       assert.deepEqual(rows, [0, 1, 2.5]);
-      const said = [
+      const expected = [
         /line 1: expected a JSON object/,
-        /line 3: reward: expected one number, not 'x'/,
+        /line 3: reward: expected one number, got 'x'/,
         /line 5: expert: expected true, false, 0 or 1/,
         /line 6: action_mask: expected a list of 2/,
-        /line 7: task_id: expected in every row or in none, and .* line 2 has it/,
+        /line 7: task_id: expected a number or a string in every row or in none, got none here, but one in .* line 2/,
       ];
-      assert.equal(errors.length, said.length);
-      said.forEach((pattern, i) => {
+      assert.equal(errors.length, expected.length);
+      expected.forEach((pattern, i) => {
         assert.match(errors[i]!, pattern);
       });
-      // A name that only a bad row has is no group.
+      // An id that only a bad row has gets no number.
       assert.deepEqual(parts[0]!.batch.groupIds, Int32Array.of(0, 1, 1));
       assert.deepEqual(parts[0]!.batch, (await readRollouts([fileOf([good[0]!, good[2]!, good[5]!])])).batch);
     });
 
-    it('lose both rows of a pair', async () => {
-      const { rows, errors } = await leavingOut([good[0]!, good[1]!, good[2]!, '{}', good[4]!, good[5]!], {
+    it('skips both rows of a pair', async () => {
+      const { rows, errors } = await skipBad([good[0]!, good[1]!, good[2]!, '{}', good[4]!, good[5]!], {
         evenRows: true,
         maxTokens: 3,
       });
       assert.deepEqual(rows, [0, 0.5, 2, 2.5]);
       assert.match(errors[0]!, /line 4: logprobs/);
-      assert.match(errors[1]!, /line 3: is left out with the other row of its pair, .*, line 4/);
+      assert.match(
+        errors[1]!,
+        /line 3: expected a good row as the other half of its pair, got a bad one \(.*, line 4\)/,
+      );
     });
 
-    it('do not learn from a bad row which columns there are', async () => {
-      const { rows } = await leavingOut([{ logprobs: [1], values: [2], reward: 'x' }, good[0]!]);
+    it('does not take the set of columns from a bad row', async () => {
+      const { rows } = await skipBad([{ logprobs: [1], values: [2], reward: 'x' }, good[0]!]);
       assert.deepEqual(rows, [0]);
-      const pair = await leavingOut([{ logprobs: [1], values: [2] }, '{', good[0]!, good[1]!], {
+      const pair = await skipBad([{ logprobs: [1], values: [2] }, '{', good[0]!, good[1]!], {
         evenRows: true,
       });
       assert.deepEqual(pair.rows, [0, 0.5]);
     });
 
-    it('are an error where none is good', () =>
-      assert.rejects(leavingOut(['{', '[]']), {
+    it('throws if every row is bad', () =>
+      assert.rejects(skipBad(['{', '[]']), {
         code: 'ERR_INVALID_INPUT',
-        message: /all 2 are bad, the first for this: .*line 1/,
+        message: /expected at least one good row, got 2 bad ones, the first for this reason: .*line 1/,
       }));
 
-    it('are not what a file is that cannot be read', () =>
+    it('throws for an unreadable file', () =>
       assert.rejects(
         partsOf([fileOf(good), join(directory, 'nowhere.jsonl')], { skipBadRows: true }),
         /ENOENT/,
       ));
   });
 
-  describe('whose columns have other names', () => {
+  describe('with other column names', () => {
     const rows = [
       { log_prob: [-1, -2], old_log_probs: [-3, -4], response_mask: [1, 0], score: 2, reward: 9 },
     ];
     const keysOf = async (options: StreamOptions) => (await partsOf(fileOf(rows), options))[0]!.batch;
 
-    it('find those of a backend', async () => {
+    it('finds the names of a backend', async () => {
       const { logprob, oldLogprob, actionMask } = await keysOf({ backend: 'verl' });
       assert.deepEqual(
         { logprob, oldLogprob, actionMask },
@@ -190,7 +193,7 @@ describe('streams of rollouts', () => {
       );
     });
 
-    it('find those that are said, by a column or by its key in batches', async () => {
+    it('finds renamed columns, given by column or by batch key', async () => {
       for (const rename of [
         { logprobs: 'log_prob', reward: 'score' },
         { logprob: 'log_prob', rewards: 'score' },
@@ -200,48 +203,48 @@ describe('streams of rollouts', () => {
       assert.deepEqual(oldLogprob, Float32Array.of(-3, -4));
     });
 
-    it('are named in errors as in the file', async () => {
+    it("uses the files' names in errors", async () => {
       await assert.rejects(keysOf({ rename: { logprobs: 'log_probs' } }), {
         code: 'ERR_MISSING_INPUT',
-        message: /line 1: log_probs \(logprobs\): expected a list of numbers.*only log_prob, old_log_probs/,
+        message: /line 1: log_probs: expected a list of numbers.*only log_prob, old_log_probs/,
       });
       await assert.rejects(keysOf({ rename: { reward: 'gain' }, backend: 'verl' }), {
         code: 'ERR_MISSING_INPUT',
-        message: /line 1: gain \(reward\): expected a number, and the row has only/,
+        message: /line 1: gain: expected a number, got a row with only/,
       });
       await assert.rejects(
         keysOf({ rename: { action_mask: 'mask' }, backend: 'verl' }),
-        /mask \(action_mask\)/,
+        /line 1: mask: expected a list of 0 and 1/,
       );
     });
 
-    it('are refused where there is no such column or backend', async () => {
+    it('rejects unknown columns and backends', async () => {
       await assert.rejects(keysOf({ rename: { logprbs: 'x' } }), {
         code: 'ERR_INVALID_OPTION',
-        message: /unknown column 'logprbs'.*Did you mean 'logprobs'/,
+        message: /column: expected one of .*, got 'logprbs'\. Did you mean 'logprobs'\?/,
       });
       await assert.rejects(
         keysOf({ rename: { logprobs: 'a', logprob: 'b' } }),
-        /one name for it, and a and b/,
+        /column logprobs: expected one name, got a and b/,
       );
       await assert.rejects(keysOf({ backend: 'verll' }), { code: 'ERR_UNKNOWN_NAME' });
     });
   });
 
-  describe('of CSV', () => {
+  describe('CSV', () => {
     const csv = (text: string, options: StreamOptions = {}) => {
       const file = join(directory, 'rows.csv');
       writeFileSync(file, text);
       return partsOf(file, options);
     };
-    const refuses = (text: string, ...says: RegExp[]) =>
+    const rejects = (text: string, ...patterns: RegExp[]) =>
       assert.rejects(csv(text), (error: unknown) => {
         assert.ok(error instanceof LossError);
-        for (const pattern of says) assert.match(error.message, pattern);
+        for (const pattern of patterns) assert.match(error.message, pattern);
         return true;
       });
 
-    it('may have CRLF, a byte order mark, blank lines, and numbers and names in cells', async () => {
+    it('accepts CRLF, a byte order mark, blank lines, and numbers and ids in cells', async () => {
       const [part] = await csv(
         '\uFEFFtask_id,logprobs,advantages,expert\r\n007,"[-1, -2]",3,True\r\n\r\n7,[-3],"[4]",0\r\n',
       );
@@ -255,42 +258,45 @@ describe('streams of rollouts', () => {
       });
     });
 
-    it('say what is wrong with a row, by its line', async () => {
-      await refuses(
+    it('reports errors with their lines', async () => {
+      await rejects(
         'logprobs,reward\n"[-1]",1\n[-1,-2],3\n',
         /rows\.csv, line 3: expected 2 cells/,
-        /stand in quotes/,
+        /Put quotes around a cell that contains a comma/,
       );
-      await refuses('logprobs,reward\n"[-1]"\n', /line 2: expected 2 cells, as the header has, and 1 came/);
-      await refuses('text,logprobs\n"a\nb","[-1]"\n"a"b,"[1]"\n', /line 4: expected a quote within a cell/);
-      await refuses('logprobs,reward\n"[-1]",much\n', /line 2: expected a number or a list.*column reward/);
-      await refuses('logprobs,reward\n"[-1, nan]",2\n', /line 2: expected .* column logprobs/);
-      await refuses('logprobs,reward\n"[NaN]",2\n', /NaN came, which JSON has no way to write/);
-      await refuses('logprob,reward\n"[1]",2\n', /line 2: logprobs: expected.*only logprob, reward/);
-      await refuses(
+      await rejects('logprobs,reward\n"[-1]"\n', /line 2: expected 2 cells, as in the header, got 1/);
+      await rejects(
+        'text,logprobs\n"a\nb","[-1]"\n"a"b,"[1]"\n',
+        /line 4: expected a quote inside a cell to be written twice/,
+      );
+      await rejects('logprobs,reward\n"[-1]",much\n', /line 2: reward: expected a number or a list/);
+      await rejects('logprobs,reward\n"[-1, nan]",2\n', /line 2: logprobs: expected a number or a list/);
+      await rejects('logprobs,reward\n"[NaN]",2\n', /logprobs: .* got NaN, which JSON cannot represent/);
+      await rejects('logprob,reward\n"[1]",2\n', /line 2: logprobs: expected.*only logprob, reward/);
+      await rejects(
         'logprobs,reward,reward\n',
-        /line 1: expected a header that names each column once, and reward/,
+        /line 1: expected a header that names each column once, got reward twice/,
       );
-      await refuses('logprobs,reward\n', /the file is empty/);
-      await refuses(
+      await rejects('logprobs,reward\n', /got an empty file/);
+      await rejects(
         'logprobs,reward\n"[-1]",1\n"[-2],2\n[-3]",3\n',
-        /line 3: expected a number or a list.*it does not parse/s,
+        /line 3: logprobs: expected a number or a list.*text that does not parse/s,
       );
-      await refuses('logprobs,reward\n"[-1]",1\n"[-2],2\n', /line 3: expected every quote to be closed/);
+      await rejects('logprobs,reward\n"[-1]",1\n"[-2],2\n', /line 3: expected a closing quote/);
     });
 
-    it('leave out bad rows', async () => {
+    it('skips bad rows', async () => {
       const lines: (number | undefined)[] = [];
       const [part] = await csv('logprobs,text\n"[-1]",a\n"[-2]"\n"[-3]",b,c\n"[x]",d\n"[-5]","e\nf"\n', {
         skipBadRows: true,
-        onBadRow: ({ message }) => lines.push(Number(/line (\d+)/.exec(message)?.[1])),
+        onBadRow: (_error, { line }) => lines.push(line),
       });
       assert.deepEqual(part!.batch.logprob, Float32Array.of(-1, -5));
       assert.deepEqual(lines, [3, 4, 5]);
     });
   });
 
-  describe('of many files', () => {
+  describe('patterns of file names', () => {
     before(() => {
       mkdirSync(join(directory, 'runs', 'b'), { recursive: true });
       for (const name of [
@@ -308,7 +314,7 @@ describe('streams of rollouts', () => {
         file.slice(join(directory, 'runs').length + 1),
       );
 
-    it('are sorted, and none comes twice by a pattern', async () => {
+    it('sort the files and skip those already listed', async () => {
       assert.deepEqual(await expand('part-2.jsonl', 'part-*.jsonl'), [
         'part-2.jsonl',
         'part-1.jsonl',
@@ -318,19 +324,19 @@ describe('streams of rollouts', () => {
       assert.deepEqual(await expand('part-{2,1}.jsonl'), ['part-1.jsonl', 'part-2.jsonl']);
     });
 
-    it('may be named as patterns are, and have tables', async () => {
+    it('may be the names of files, and may name tables', async () => {
       assert.deepEqual(await expand('[x].jsonl'), ['[x].jsonl']);
       assert.deepEqual(await expand('*.db#rollouts', 'nowhere.jsonl'), ['log.db#rollouts', 'nowhere.jsonl']);
     });
 
-    it('are an error where no name fits', () =>
+    it('must match a file', () =>
       assert.rejects(expand('part-*.parquet'), {
         code: 'ERR_INVALID_INPUT',
-        message: /part-\*\.parquet: expected files, and no file's name fits that/,
+        message: /part-\*\.parquet: expected at least one matching file, got none/,
       }));
   });
 
-  it('know formats by the ends of names', async () => {
+  it('chooses the format by the ending of the name', async () => {
     await assert.rejects(partsOf(fileOf([], 'rows.xlsx'), {}), {
       code: 'ERR_INVALID_INPUT',
       message: /rows\.xlsx: expected a name that ends in one of \.jsonl, .*\.parquet.*\.npz/,
@@ -339,12 +345,12 @@ describe('streams of rollouts', () => {
     assert.equal(part!.rows, 1);
   });
 
-  it('say that one JSON array is no JSON lines', async () => {
+  it('hints how to convert a JSON array to lines', async () => {
     for (const text of ['[{"logprobs": [-1]}]', '[\n {"logprobs": [-1]}\n]'])
       await assert.rejects(partsOf(fileOf([text], 'array.json'), {}), /line 1: .*jq -c '\.\[\]'/s);
   });
 
-  it('end where their reader ends', async () => {
+  it('can be stopped early', async () => {
     for await (const part of streamRollouts([fileOf(rowsOf(new Array(1000).fill(5)))], { maxTokens: 20 })) {
       assert.equal(part.rows, 4);
       break;

@@ -1,38 +1,45 @@
-// What each subject makes of a token's ratio: loss and gradient at advantage 1 and −1, before the data's own ratios.
+// The section of curves: each subject's loss and gradient by ratio, drawn over the density of the data's ratios.
 import { type CurvePoint, curveAt, sampleCurve } from './curves.js';
 import { binsData } from './distributions.js';
-import type { DataFacts, ReportSubject } from './facts.js';
 import { type Html, html } from './html.js';
 import { titleOf } from './metrics.js';
-import { rounded, short } from './numbers.js';
+import { rounded } from './numbers.js';
 import type { CurvesData, PageData } from './page-data.js';
+import { short } from './short-number.js';
 import type { Sketch } from './sketch.js';
+import type { DataStatistics, ReportSubject } from './statistics.js';
 
-/** Two figures for each subject. */
-export function curvesSection(subjects: readonly ReportSubject[], facts: DataFacts, data: PageData): Html {
-  const range = rangeOf(facts.logRatios);
-  const density = facts.logRatios && densityOf(facts.logRatios, range);
+/** Returns the section with two figures per subject, and adds their charts to the page's data. */
+export function curvesSection(
+  subjects: readonly ReportSubject[],
+  { logRatios }: DataStatistics,
+  data: PageData,
+): Html {
+  const range = rangeOf(logRatios);
+  const density = logRatios && densityOf(logRatios, range);
   const sampled = subjects.map(({ curve }) => sampleCurve(curve, range));
   return html`<section id="curves" aria-labelledby="curves-title">
-<h2 id="curves-title">Loss and gradient over the ratio</h2>
+<h2 id="curves-title">Loss and gradient by ratio</h2>
 ${
   sampled.some((points) => points !== undefined) &&
-  html`<p>The loss of a rollout that is a single token, and its gradient by the token’s log-probability, for advantages of 1 and −1.
-${density && html`The grey area shows where the data’s ratios lie, token by token. `}<span class="hint">Drag over a chart to zoom in, double-click to go back.</span></p>
+  html`<p>The loss of a one-token rollout, and its gradient with respect to the log-probability, for advantages 1 and −1.
+${density && html`The grey area is the distribution of the data’s token ratios. `}<span class="hint">Drag over a chart to zoom in; double-click to zoom out.</span></p>
 `
 }${subjects.map((subject, i) => subjectCurves(subject, sampled[i], `curves-${i}`, density, data))}
 </section>`;
 }
 
-// At least what the usual clip ranges are in, and no more than ratios can be told apart in.
-const LEAST = Math.log(2);
-const MOST = Math.log(20);
+// Ratios from 1/2 to 2 contain the usual clip ranges. Beyond 1/20 and 20 the curves would be too compressed to read.
+const MIN_EXTENT = Math.log(2);
+const MAX_EXTENT = Math.log(20);
 
-/** The range of ln ratio that is drawn: the data's, but for a thousandth on either side. */
+/** Returns the range of ln(ratio) to draw: the data's, without the outermost 0.1% on either side. */
 function rangeOf(logRatios: Sketch | undefined): { low: number; high: number } {
-  const of = (q: number) => Math.abs(logRatios && logRatios.count > 0 ? logRatios.quantile(q) : 0);
-  const within = (x: number) => Math.min(Math.max(x * 1.1, LEAST), MOST);
-  return { low: -within(of(0.001)), high: within(of(0.999)) };
+  const extent = (q: number) => {
+    const size = Math.abs(logRatios && logRatios.count > 0 ? logRatios.quantile(q) : 0);
+    return Math.min(Math.max(size * 1.1, MIN_EXTENT), MAX_EXTENT);
+  };
+  return { low: -extent(0.001), high: extent(0.999) };
 }
 
 const DENSITY_BINS = 120;
@@ -50,14 +57,14 @@ function subjectCurves(
 ): Html {
   if (!points)
     return html`<section class="subject" aria-labelledby="${id}"><h3 id="${id}">${titleOf(title)}</h3>
-<p class="note">Its loss is not one of a token’s ratio and advantage, so there is nothing to draw.</p></section>
+<p class="note">This loss is not a function of a token’s ratio and advantage, so it has no curve.</p></section>
 `;
   const values = curveAt(curve, RATIOS)!;
   return html`<section class="subject" aria-labelledby="${id}"><h3 id="${id}">${titleOf(title)}</h3>
 <div class="figures two">
 ${figure('loss', points, density, data)}${figure('gradient', points, density, data)}</div>
 <details><summary>Values</summary>
-<div class="scroll" role="region" aria-label="Values of the curves" tabindex="0">
+<div class="scroll" role="region" aria-label="Curve values" tabindex="0">
 <table>
 <thead><tr><th scope="col">ratio</th><th scope="col">loss, A = 1</th><th scope="col">gradient, A = 1</th><th scope="col">loss, A = −1</th><th scope="col">gradient, A = −1</th></tr></thead>
 <tbody>
@@ -99,9 +106,9 @@ function figure(
   const name = y === 'loss' ? 'Loss' : 'Gradient';
   return html`<figure aria-labelledby="chart-${number}-name">
 <figcaption><h4 id="chart-${number}-name">${name}</h4></figcaption>
-<div class="plot" data-chart="${number}" role="img" aria-label="${name} over the ratio, a line for advantage 1 and one for advantage −1. The values are in the table below."></div>
+<div class="plot" data-chart="${number}" role="img" aria-label="${name} by ratio: one line for advantage 1, one for advantage −1. The table below has the values."></div>
 <p class="readout legend" data-readout="${number}"><span class="key positive">A = 1<output data-slot="positive"></output></span> <span class="key negative">A = −1<output data-slot="negative"></output></span> ${
-    density && html`<span class="key density">tokens</span> `
+    density && html`<span class="key density">token ratios</span> `
   }<output data-slot="ratio"></output></p>
 </figure>
 `;

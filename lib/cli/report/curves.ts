@@ -1,21 +1,24 @@
-// A loss and its gradient over the ratio, sampled where they bend.
+// Samples a loss and its gradient by ratio, with more points where the curves bend.
 
-/** What one token loses, and the gradient by its log-probability, at the ratios given. */
+/**
+ * Computes a one-token rollout's loss, and its gradient with respect to the log-probability, at each ratio. Returns
+ * undefined if the loss is not a function of ratio and advantage.
+ */
 export type Curve = (
   advantage: 1 | -1,
   ratios: Float64Array,
 ) => { loss: Float64Array; grad: Float64Array } | undefined;
 
-/** Values at one ratio: loss and gradient at advantage 1, then at −1. */
+/** Values at one ratio: loss and gradient for advantage 1, then for −1. */
 export type CurveValues = readonly [loss: number, grad: number, lossNegative: number, gradNegative: number];
 
-/** A point of the curves. */
+/** A sampled point of the curves. */
 export interface CurvePoint {
   logRatio: number;
   values: CurveValues;
 }
 
-/** Values at the ratios; undefined where there is no such curve. */
+/** Returns the values at some ratios, or undefined if the subject has no curve. */
 export function curveAt(curve: Curve, ratios: readonly number[]): CurveValues[] | undefined {
   const list = Float64Array.from(ratios);
   const positive = curve(1, list);
@@ -29,14 +32,14 @@ export function curveAt(curve: Curve, ratios: readonly number[]): CurveValues[] 
 }
 
 const STEPS = 160;
-// A step is halved up to so many times: kinks and jumps are found to a thousandth of one.
+// Halving a step 10 times locates kinks and jumps to about a thousandth of a step.
 const HALVINGS = 10;
-// How far from a straight line is straight, in parts of the curve's height.
-const STRAIGHT = 0.002;
+// A midpoint this close to the chord counts as straight, as a share of the curve's height.
+const STRAIGHT_TOLERANCE = 0.002;
 
 /**
- * Points of a curve, closer to each other where it bends.
- * @param range of the ratio's logarithm; 0 is in it.
+ * Returns points of a curve, denser where it bends, or undefined if there is no curve.
+ * @param range of ln(ratio); it must contain 0.
  */
 export function sampleCurve(
   curve: Curve,
@@ -56,7 +59,7 @@ export function sampleCurve(
     return Math.max(...values) - Math.min(...values);
   });
 
-  // Whether the step after a point is still to be looked at.
+  // Whether the step after each point still needs refinement.
   let open = points.map((_, i) => i < points!.length - 1);
   for (let halving = 0; halving < HALVINGS && open.includes(true); halving++) {
     const known: CurvePoint[] = points;
@@ -74,7 +77,7 @@ export function sampleCurve(
         middle !== undefined &&
         heights.some((height, k) => {
           const line = (point.values[k]! + known[i + 1]!.values[k]!) / 2;
-          return Math.abs(middle.values[k]! - line) > STRAIGHT * height;
+          return Math.abs(middle.values[k]! - line) > STRAIGHT_TOLERANCE * height;
         });
       next.push(bends);
       if (!bends) return;

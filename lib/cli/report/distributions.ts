@@ -1,50 +1,51 @@
-// How ratios, advantages and gradients are distributed: a histogram of each, and their quantiles in a table.
-import type { DataFacts, ReportSubject } from './facts.js';
+// The section of distributions: histograms of ratios, advantages and gradients, and a table of their quantiles.
 import { type Html, html } from './html.js';
 import { titleOf } from './metrics.js';
-import { count, counted, percent, rounded, short } from './numbers.js';
+import { count, counted, percent, rounded } from './numbers.js';
 import type { HistogramData, PageData } from './page-data.js';
+import { short } from './short-number.js';
 import { binsFor, type Histogram, type Sketch } from './sketch.js';
+import type { DataStatistics, ReportSubject } from './statistics.js';
 
-/** One of the distributions shown. */
+/** A distribution to show. */
 interface Distribution {
   name: string;
-  /** Of which subjects, where not of all. */
+  /** Titles of the subjects that it belongs to; undefined if it belongs to all. */
   of: string | undefined;
   sketch: Sketch;
-  /** Whether the values are logarithms of a ratio. */
+  /** Whether the values are logarithms of ratios. */
   ratio: boolean;
   label: string;
-  /** What there is one value of. */
+  /** The noun for what each value belongs to, such as 'token'. */
   noun: string;
-  /** Whether values that are 0 are drawn; where they are not it is said how many there are. */
+  /** Whether to draw values of 0; otherwise a note says how many they are. */
   zeros: boolean;
 }
 
-/** A figure for each distribution. */
+/** Returns the section with one figure per distribution, and adds their charts to the page's data. */
 export function distributionsSection(
   subjects: readonly ReportSubject[],
-  facts: DataFacts,
+  statistics: DataStatistics,
   data: PageData,
 ): Html {
-  const shown = distributionsOf(subjects, facts);
+  const shown = distributionsOf(subjects, statistics);
   return html`<section id="distributions" aria-labelledby="distributions-title">
 <h2 id="distributions-title">Distributions</h2>
 ${warnings(shown)}${
-  !facts.logRatios &&
-  html`<p class="note">There are no ratios, as no old log-probabilities were read.</p>
+  !statistics.logRatios &&
+  html`<p class="note">The rollouts have no old log-probabilities, so there are no ratios.</p>
 `
 }<div class="figures">
-${shown.filter(({ sketch }) => sketch.count > 0).map((one) => figure(one, data))}</div>
+${shown.filter(({ sketch }) => sketch.count > 0).map((distribution) => figure(distribution, data))}</div>
 ${quantileTable(shown)}
 </section>`;
 }
 
-function distributionsOf(subjects: readonly ReportSubject[], facts: DataFacts): Distribution[] {
+function distributionsOf(subjects: readonly ReportSubject[], statistics: DataStatistics): Distribution[] {
   const several = subjects.length > 1;
   const shown: Distribution[] = [];
   const common = { of: undefined, zeros: true, noun: 'token' };
-  const { logRatios, rowLogRatios } = facts;
+  const { logRatios, rowLogRatios } = statistics;
   if (logRatios)
     shown.push({
       ...common,
@@ -56,16 +57,16 @@ function distributionsOf(subjects: readonly ReportSubject[], facts: DataFacts): 
   if (rowLogRatios)
     shown.push({
       ...common,
-      name: 'Ratio of rollouts',
+      name: 'Ratio per rollout',
       sketch: rowLogRatios,
       ratio: true,
-      label: 'geometric mean of a rollout’s ratios',
+      label: 'geometric mean of the ratios in a rollout',
       noun: 'rollout',
     });
 
-  // Subjects that read the same advantages share a figure.
+  // Subjects with the same advantages share a figure.
   const groups: { sketch: Sketch; titles: string[] }[] = [];
-  facts.subjects.forEach(({ advantages }, i) => {
+  statistics.subjects.forEach(({ advantages }, i) => {
     if (advantages.count + advantages.nonFinite === 0) return;
     const same = groups.find(({ sketch }) => sketch.equals(advantages));
     if (same) same.titles.push(subjects[i]!.title);
@@ -78,10 +79,10 @@ function distributionsOf(subjects: readonly ReportSubject[], facts: DataFacts): 
       of: groups.length > 1 || titles.length < subjects.length ? titles.join(', ') : undefined,
       sketch,
       ratio: false,
-      label: 'advantage of a token',
+      label: 'advantage per token',
     });
 
-  facts.subjects.forEach(({ gradients }, i) => {
+  statistics.subjects.forEach(({ gradients }, i) => {
     shown.push({
       ...common,
       name: 'Gradient',
@@ -114,13 +115,15 @@ function figure(distribution: Distribution, data: PageData): Html {
   const summary =
     sketch.min === sketch.max
       ? `All ${noun}s: ${value(sketch.min)}.`
-      : `Median ${value(sketch.quantile(0.5))}; 98% of ${noun}s from ${value(sketch.quantile(0.01))} ` +
-        `to ${value(sketch.quantile(0.99))}.`;
+      : `Median ${value(sketch.quantile(0.5))}; 98% of ${noun}s between ${value(sketch.quantile(0.01))} ` +
+        `and ${value(sketch.quantile(0.99))}.`;
   const notes = [
     ...(!zeros && sketch.zeros > 0
-      ? [`Not drawn: ${counted(sketch.zeros, noun)} of gradient 0 (${percent(sketch.zeros / sketch.count)}).`]
+      ? [
+          `Not drawn: ${counted(sketch.zeros, noun)} with gradient 0 (${percent(sketch.zeros / sketch.count)}).`,
+        ]
       : []),
-    ...beyond(distribution, bins),
+    ...outside(distribution, bins),
   ];
   return html`<figure aria-labelledby="chart-${number}-name">
 <figcaption><h3 id="chart-${number}-name">${name}${of !== undefined && html` <span class="of">${titleOf(of)}</span>`}</h3></figcaption>
@@ -131,12 +134,13 @@ function figure(distribution: Distribution, data: PageData): Html {
 `;
 }
 
-/** Bins as the page's program reads them. */
+/** Returns bins with rounded counts, for the page's data. */
 export function binsData({ low, width, counts }: Histogram): Histogram {
   return { low, width, counts: counts.map((n) => rounded(n, 6)!) };
 }
 
-function beyond({ sketch, ratio, noun, zeros }: Distribution, { low, width, counts }: Histogram): string[] {
+/** Returns a note on values outside the chart, if there are any. */
+function outside({ sketch, ratio, noun, zeros }: Distribution, { low, width, counts }: Histogram): string[] {
   const value = ratio ? (x: number) => short(Math.exp(x)) : short;
   const drawn = counts.reduce((sum, n) => sum + n, zeros ? 0 : sketch.zeros);
   const missing = Math.round(sketch.count - drawn);
@@ -145,7 +149,7 @@ function beyond({ sketch, ratio, noun, zeros }: Distribution, { low, width, coun
     ...(sketch.min < low ? [`down to ${value(sketch.min)}`] : []),
     ...(sketch.max > low + width * counts.length ? [`up to ${value(sketch.max)}`] : []),
   ];
-  return [`Beyond the chart: ${counted(missing, noun)}, ${ends.join(' and ')}.`];
+  return [`Outside the chart: ${counted(missing, noun)}, ${ends.join(' and ')}.`];
 }
 
 function warnings(shown: readonly Distribution[]): Html[] {
@@ -153,13 +157,13 @@ function warnings(shown: readonly Distribution[]): Html[] {
     .filter(({ sketch }) => sketch.nonFinite > 0)
     .map(
       ({ name, of, sketch, noun }) =>
-        html`<p class="warning"><strong>${name}${of !== undefined && html` of ${titleOf(of)}`}:</strong> ${counted(sketch.nonFinite, noun)} where it is not a finite number.</p>
+        html`<p class="warning"><strong>${name}${of !== undefined && html` of ${titleOf(of)}`}:</strong> not finite for ${counted(sketch.nonFinite, noun)}.</p>
 `,
     );
 }
 
 const QUANTILES = [0, 0.01, 0.25, 0.5, 0.75, 0.99, 1];
-const QUANTILE_NAMES = ['least', '1%', '25%', 'median', '75%', '99%', 'greatest'];
+const QUANTILE_NAMES = ['min', '1%', '25%', 'median', '75%', '99%', 'max'];
 
 function quantileTable(shown: readonly Distribution[]): Html {
   const line = ({
@@ -177,7 +181,7 @@ function quantileTable(shown: readonly Distribution[]): Html {
   return html`<details><summary>Quantiles</summary>
 <div class="scroll" role="region" aria-label="Quantiles" tabindex="0">
 <table>
-<thead><tr><td></td><th scope="col">of</th>${QUANTILE_NAMES.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+<thead><tr><td></td><th scope="col">count</th>${QUANTILE_NAMES.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
 <tbody>
 ${shown.map(line)}</tbody>
 </table>

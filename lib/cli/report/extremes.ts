@@ -1,101 +1,108 @@
-// The rollouts that stand out, with what a page shows of them and no more: a few rows, clipped around their extreme token.
+// Collects the rows with the most extreme tokens. Only what the page shows of a row is kept: a window around its
+// extreme token, and the beginning of its texts.
 import type { Place, RolloutPart } from '../../rollouts/index.js';
 
-/** A clipped text. */
+/** The beginning of a text. */
 export interface Excerpt {
   text: string;
-  /** How many UTF-16 units were left out at the end. */
-  left: number;
+  /** Number of UTF-16 units left out at the end. */
+  omitted: number;
 }
 
-/** A row that stands out. */
+/** A row with an extreme token. */
 export interface ExtremeRow {
-  /** What it was chosen for, of its extreme token. Infinity where that is not finite. */
+  /** The extreme token's absolute value; Infinity if the value is NaN. */
   score: number;
-  /** Its index among all rows. */
+  /** Index among all rows. */
   index: number;
   place: Place | undefined;
-  /** Of its tokens, masked ones included. */
+  /** Number of tokens, including masked ones. */
   length: number;
-  /** The index of the extreme token in the row. */
+  /** Index of the extreme token in the row. */
   peak: number;
   reward: number | undefined;
   prompt: Excerpt | undefined;
   response: Excerpt | undefined;
-  /** The tokens that are kept of it. */
+  /** The tokens around the extreme one. */
   tokens: TokenWindow;
 }
 
-/** Some of a row's tokens, one after another. */
+/** Consecutive tokens of a row. */
 export interface TokenWindow {
-  /** The index of the first in its row. */
+  /** Index of the first one in its row. */
   first: number;
   mask: Uint8Array;
   logRatios: Float32Array | undefined;
-  /** By the subjects that the row is kept for, in their order. */
+  /** One entry for each subject that the row is kept for, in their order. */
   gradients: { subject: number; grad: Float32Array; advantages: Float32Array | undefined }[];
-  /** Their texts, where the row has a text for each token. */
+  /** The tokens' texts, if the row has one for each token. */
   texts: readonly string[] | undefined;
-  /** The response's characters, where it has as many as the row has tokens. */
+  /** The response's characters, if there is one for each token. */
   characters: readonly string[] | undefined;
 }
 
-/** Where a row is, with what was computed for it. */
+/** A row of a part, with the values computed for the part. */
 export interface RowSource {
   part: RolloutPart;
   row: number;
-  /** Of all the part's tokens. */
+  /** One value per token of the part. */
   logRatios: Float32Array | undefined;
-  /** Of all the part's tokens, by subject. */
+  /** One entry per subject, with one value per token of the part. */
   results: readonly { grad: Float32Array; advantages: Float32Array | undefined }[];
 }
 
-/** The rows of highest score, at most so many. Of equal rows the earlier ones stay. */
+/** The rows with the highest scores. Among equal scores, earlier rows stay. */
 export class Extremes {
   readonly rows: ExtremeRow[] = [];
-  readonly #most: number;
+  readonly #limit: number;
   readonly #subjects: readonly number[];
 
-  /** @param subjects whose gradients are kept. */
-  constructor(most: number, subjects: readonly number[]) {
-    this.#most = most;
+  /**
+   * @param limit the number of rows to keep.
+   * @param subjects indices of the subjects whose gradients are kept.
+   */
+  constructor(limit: number, subjects: readonly number[]) {
+    this.#limit = limit;
     this.#subjects = subjects;
   }
 
-  /** Whether a row of this score would be among them. */
-  has(score: number): boolean {
+  /** Returns whether a row with this score would be kept. */
+  accepts(score: number): boolean {
     if (!(score > 0)) return false;
-    return this.rows.length < this.#most || score > this.rows.at(-1)!.score;
+    return this.rows.length < this.#limit || score > this.rows.at(-1)!.score;
   }
 
-  /** Keeps a row. @param peak the index of the extreme token in it. */
+  /**
+   * Keeps a row, and drops the lowest one if there are too many.
+   * @param peak index of the extreme token in the row.
+   */
   add(score: number, peak: number, source: RowSource): void {
     const at = this.rows.findIndex((row) => score > row.score);
     this.rows.splice(at < 0 ? this.rows.length : at, 0, keep(score, peak, source, this.#subjects));
-    if (this.rows.length > this.#most) this.rows.pop();
+    if (this.rows.length > this.#limit) this.rows.pop();
   }
 }
 
-/** A response's characters where there is one for each of the row's tokens. */
+/** Returns a response's characters if there is exactly one for each token. */
 export function charactersOf(response: unknown, tokens: number): string[] | undefined {
-  // A character has one or two units, so that most texts need not be taken apart.
+  // A character has one or two UTF-16 units, so the length alone rules out most texts.
   if (typeof response !== 'string' || response.length < tokens || response.length > 2 * tokens)
     return undefined;
   const characters = [...response];
   return characters.length === tokens ? characters : undefined;
 }
 
-// What a page can show of one row.
-const MOST_TOKENS = 800;
-const MOST_TEXT = 3000;
+// Limits per row that keep the page small.
+const MAX_TOKENS = 800;
+const MAX_TEXT = 3000;
 
 function keep(score: number, peak: number, source: RowSource, subjects: readonly number[]): ExtremeRow {
   const { part, row, logRatios, results } = source;
   const { cuSeqlens, actionMask, rewards } = part.batch;
   const [start, end] = [cuSeqlens[row]!, cuSeqlens[row + 1]!];
   const length = end - start;
-  const first = Math.max(0, Math.min(peak - MOST_TOKENS / 2, length - MOST_TOKENS));
-  const last = Math.min(length, first + MOST_TOKENS);
+  const first = Math.max(0, Math.min(peak - MAX_TOKENS / 2, length - MAX_TOKENS));
+  const last = Math.min(length, first + MAX_TOKENS);
   const [from, to] = [start + first, start + last];
   const { prompt, response, tokens } = part.kept[row] ?? {};
   const texts = isTexts(tokens) && tokens.length === length ? tokens.slice(first, last) : undefined;
@@ -116,7 +123,7 @@ function keep(score: number, peak: number, source: RowSource, subjects: readonly
         const { grad, advantages } = results[subject]!;
         return { subject, grad: grad.slice(from, to), advantages: advantages?.slice(from, to) };
       }),
-      texts: texts?.map((text) => text.slice(0, MOST_TEXT)),
+      texts: texts?.map((text) => text.slice(0, MAX_TEXT)),
       characters: charactersOf(response, length)?.slice(first, last),
     },
   };
@@ -128,10 +135,10 @@ function isTexts(value: unknown): value is string[] {
 
 function excerpt(value: unknown): Excerpt | undefined {
   if (value === undefined || value === null) return undefined;
-  // Conversations and the like are shown as they stand in the file.
+  // Structured values, such as conversations, are shown as JSON.
   const whole = typeof value === 'string' ? value : JSON.stringify(value);
-  let end = Math.min(whole.length, MOST_TEXT);
-  // Not in the middle of a character.
+  let end = Math.min(whole.length, MAX_TEXT);
+  // Do not cut a surrogate pair in half.
   if (end < whole.length && /[\ud800-\udbff]/.test(whole[end - 1]!)) end--;
-  return { text: whole.slice(0, end), left: whole.length - end };
+  return { text: whole.slice(0, end), omitted: whole.length - end };
 }

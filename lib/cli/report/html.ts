@@ -1,6 +1,6 @@
-// HTML in which text stays text: whatever is put into a template is escaped, unless it is HTML that was made here.
+// A template tag for HTML that escapes every value, except for HTML made by the same tag.
 
-/** HTML that may stand in a page. */
+/** A piece of HTML that is safe to insert into a page. */
 export class Html {
   readonly text: string;
 
@@ -8,24 +8,25 @@ export class Html {
     this.text = text;
   }
 
-  /** A template's HTML, with the values in it escaped. Absent values, and false, are nothing. */
+  /** Fills a template and escapes the values. `undefined` and `false` insert nothing. */
   static template(strings: TemplateStringsArray, ...values: readonly HtmlValue[]): Html {
     return new Html(strings.reduce((text, part, i) => text + rendered(values[i - 1]) + part));
   }
 
-  /** A program or a style sheet of this package's own, as the content of its element. */
+  /** Wraps one of this package's own scripts or style sheets, unescaped, as the content of its element. */
   static asset(text: string): Html {
-    if (/<\/(script|style)|<!--/i.test(text)) throw new Error('an asset would end its element');
+    if (/<\/(script|style)|<!--/i.test(text))
+      throw new Error('the asset contains a tag that would end its element');
     return new Html(text);
   }
 
-  /** A value as the content of a script element of type application/json. */
+  /** Wraps a value as the content of a script element of type application/json. */
   static json(value: unknown): Html {
     return new Html(JSON.stringify(value).replaceAll('<', '\\u003c'));
   }
 }
 
-/** What may be put into a template. */
+/** A value that a template accepts. */
 export type HtmlValue = string | number | Html | readonly Html[] | undefined | false;
 
 /** Makes HTML: html`<p title="${text}">${text}</p>`. Attributes must be quoted. */
@@ -50,8 +51,10 @@ const ENTITIES: Readonly<Record<string, string>> = {
   "'": '&#39;',
 };
 
-// Control characters have no place in HTML: they are shown by their pictures. Characters that would turn the text after
-// them around, and halves of characters, are shown as what cannot be shown.
+/**
+ * Replaces characters that would be invisible or misleading. ASCII control characters become their Unicode pictures;
+ * other controls, lone surrogates, and characters that change the direction of text become U+FFFD.
+ */
 function visible(text: string): string {
   return text.replace(HIDDEN, (character) => {
     const code = character.charCodeAt(0);
@@ -61,5 +64,5 @@ function visible(text: string): string {
 }
 
 const HIDDEN =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the function replaces control characters.
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]|\p{Surrogate}/gu;

@@ -1,47 +1,50 @@
-// `--report`: a page of what subjects made of rollouts, gathered part by part in bounded memory: distributions, the
-// curves of each subject, and the rollouts that stand out.
+// Builds the page of `--report` part by part in bounded memory. It shows metrics, distributions, each subject's curves,
+// and the rollouts with the most extreme tokens.
 import type { RolloutPart } from '../../rollouts/index.js';
 import { charactersOf, Extremes, type RowSource } from './extremes.js';
-import type { DataFacts, ReportAbout, ReportResult } from './facts.js';
 import { renderPage } from './render.js';
 import { Sketch } from './sketch.js';
+import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 
-export type { ReportAbout, ReportResult, ReportSubject } from './facts.js';
+export type { ReportInfo, ReportResult, ReportSubject } from './statistics.js';
 
-/** What a subject gave for a part. */
+/** A subject's result for one part. */
 export interface ReportPartResult {
   /** ∂loss/∂logprob of each token. */
   grad: Float32Array;
-  /** Per token, or per row; absent where none are read. */
+  /** One per token or one per row; absent if the subject reads none. */
   advantages?: Float32Array;
 }
 
-// Rows shown of a subject, and where there are many subjects.
-const SHOWN = 5;
-const SHOWN_OF_MANY = 3;
+// Extreme rows to show per subject; fewer if there are more than two subjects.
+const ROWS_SHOWN = 5;
+const ROWS_SHOWN_OF_MANY = 3;
 
-/** Makes a report: parts go in, then the results, and a page comes out. The same input gives the same page. */
+/**
+ * Builds a report: call `add()` for every part, then `finish()`. The same rows in the same order give the same page,
+ * however they are divided into parts.
+ */
 export class ReportBuilder {
-  readonly #about: ReportAbout;
-  readonly #facts: DataFacts;
-  // Reused from part to part.
+  readonly #info: ReportInfo;
+  readonly #statistics: DataStatistics;
+  // A buffer reused for every part.
   #logRatios = new Float32Array(0);
 
-  constructor(about: ReportAbout) {
-    this.#about = about;
-    const shown = about.subjects.length > 2 ? SHOWN_OF_MANY : SHOWN;
-    this.#facts = {
+  constructor(info: ReportInfo) {
+    this.#info = info;
+    const shown = info.subjects.length > 2 ? ROWS_SHOWN_OF_MANY : ROWS_SHOWN;
+    this.#statistics = {
       rows: 0,
       tokens: 0,
       masked: 0,
       logRatios: undefined,
       rowLogRatios: undefined,
       extremes: new Extremes(
-        SHOWN,
-        about.subjects.map((_, i) => i),
+        ROWS_SHOWN,
+        info.subjects.map((_, i) => i),
       ),
       characterwise: true,
-      subjects: about.subjects.map((_, i) => ({
+      subjects: info.subjects.map((_, i) => ({
         gradients: new Sketch(),
         advantages: new Sketch(),
         extremes: new Extremes(shown, [i]),
@@ -49,9 +52,12 @@ export class ReportBuilder {
     };
   }
 
-  /** Adds a part of the rollouts, with what each subject gave for it, in the order of subjects. */
+  /**
+   * Adds a part of the rollouts.
+   * @param results each subject's result for the part, in the order of the subjects.
+   */
   add(part: RolloutPart, results: readonly ReportPartResult[]): void {
-    const facts = this.#facts;
+    const statistics = this.#statistics;
     const { cuSeqlens, actionMask } = part.batch;
     const logRatios = this.#logRatiosOf(part);
     const perToken = results.map(({ grad, advantages }) => ({
@@ -59,28 +65,28 @@ export class ReportBuilder {
       advantages: advantages && spread(advantages, cuSeqlens),
     }));
     if (logRatios) {
-      facts.logRatios ??= new Sketch();
-      facts.rowLogRatios ??= new Sketch();
+      statistics.logRatios ??= new Sketch();
+      statistics.rowLogRatios ??= new Sketch();
     }
     for (let row = 0; row < part.rows; row++) {
       const [start, end] = [cuSeqlens[row]!, cuSeqlens[row + 1]!];
       const response = part.kept[row]?.response;
-      if (facts.characterwise && charactersOf(response, end - start) === undefined)
-        facts.characterwise = false;
+      if (statistics.characterwise && charactersOf(response, end - start) === undefined)
+        statistics.characterwise = false;
       let tokens = 0;
       for (let t = start; t < end; t++) if (actionMask[t] !== 0) tokens++;
-      facts.rows++;
-      facts.tokens += tokens;
-      facts.masked += end - start - tokens;
+      statistics.rows++;
+      statistics.tokens += tokens;
+      statistics.masked += end - start - tokens;
       const source: RowSource = { part, row, logRatios, results: perToken };
 
       if (logRatios) {
         let sum = 0;
         for (let t = start; t < end; t++) if (actionMask[t] !== 0) sum += logRatios[t]!;
-        if (tokens > 0) facts.rowLogRatios!.add(sum / tokens);
-        addRow(facts.logRatios!, facts.extremes, logRatios, source);
+        if (tokens > 0) statistics.rowLogRatios!.add(sum / tokens);
+        addRow(statistics.logRatios!, statistics.extremes, logRatios, source);
       }
-      facts.subjects.forEach((subject, i) => {
+      statistics.subjects.forEach((subject, i) => {
         const { grad, advantages } = perToken[i]!;
         addRow(subject.gradients, subject.extremes, grad, source);
         if (!advantages) return;
@@ -90,15 +96,15 @@ export class ReportBuilder {
   }
 
   /**
-   * The page, whole: HTML that asks for nothing else.
-   * @param results of all parts together, in the order of subjects.
+   * Returns the page: HTML that loads nothing else.
+   * @param results each subject's result over all parts, in the order of the subjects.
    */
   finish(results: readonly ReportResult[]): string {
-    return renderPage(this.#about, this.#facts, results);
+    return renderPage(this.#info, this.#statistics, results);
   }
 
   #logRatiosOf({ batch }: RolloutPart): Float32Array | undefined {
-    // Readers of files give float32.
+    // The file readers return float32 columns.
     const { logprob, oldLogprob } = batch as { logprob: Float32Array; oldLogprob?: Float32Array };
     if (!oldLogprob) return undefined;
     if (this.#logRatios.length < logprob.length) this.#logRatios = new Float32Array(logprob.length);
@@ -107,7 +113,10 @@ export class ReportBuilder {
   }
 }
 
-/** Adds a row's values to a distribution, and the row to those of the largest |value| where it is one. */
+/**
+ * Adds the values of a row's unmasked tokens to a distribution, and the row to the extremes if its largest |value|
+ * qualifies.
+ */
 function addRow(sketch: Sketch, extremes: Extremes, values: Float32Array, source: RowSource): void {
   const { cuSeqlens, actionMask } = source.part.batch;
   const [start, end] = [cuSeqlens[source.row]!, cuSeqlens[source.row + 1]!];
@@ -122,10 +131,10 @@ function addRow(sketch: Sketch, extremes: Extremes, values: Float32Array, source
     score = size;
     peak = t;
   }
-  if (extremes.has(score)) extremes.add(score, peak - start, source);
+  if (extremes.accepts(score)) extremes.add(score, peak - start, source);
 }
 
-/** A value per token, of one per token or per row. */
+/** Returns one value per token, given one per token or one per row. */
 function spread(values: Float32Array, offsets: Int32Array): Float32Array {
   const tokens = offsets.at(-1)!;
   if (values.length === tokens) return values;

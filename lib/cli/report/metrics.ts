@@ -1,15 +1,15 @@
-// The metrics of all subjects, side by side.
-import type { ReportResult, ReportSubject } from './facts.js';
+// The table of metrics, with one column per subject.
 import { type Html, html } from './html.js';
 import { full } from './numbers.js';
+import type { ReportResult, ReportSubject } from './statistics.js';
 
-/** A table with a column for each subject. */
+/** Returns the section with the metrics of all subjects. */
 export function metricsSection(subjects: readonly ReportSubject[], results: readonly ReportResult[]): Html {
-  const having = new Map<string, number>();
+  const uses = new Map<string, number>();
   for (const { metrics } of results)
-    for (const name of Object.keys(metrics)) having.set(name, (having.get(name) ?? 0) + 1);
-  // Those first that the most have.
-  const names = [...having].sort(([, a], [, b]) => b - a).map(([name]) => name);
+    for (const name of Object.keys(metrics)) uses.set(name, (uses.get(name) ?? 0) + 1);
+  // Metrics that most subjects share come first.
+  const names = [...uses].sort(([, a], [, b]) => b - a).map(([name]) => name);
   const line = (name: Html, of: (result: ReportResult) => number | undefined) =>
     html`<tr><th scope="row">${name}</th>${results.map((result) => cell(of(result)))}</tr>
 `;
@@ -27,12 +27,12 @@ ${names.map((name) => line(html`<code>${breakable(name)}</code>`, ({ metrics }) 
 </section>`;
 }
 
-/** A subject's title, broken before its options only. */
+/** Returns a subject's title, which may break only before an option. */
 export function titleOf(title: string): Html {
   return html`${title.split(/ (?=--)/).map((part, i) => html`${i > 0 && ' '}<code>${part}</code>`)}`;
 }
 
-/** A metric's name, that may break after slashes and underscores. */
+/** Returns a metric's name, which may break after slashes and underscores. */
 function breakable(name: string): Html[] {
   return name.split(/(?<=[/_])/).map((part) => html`${part}<wbr>`);
 }

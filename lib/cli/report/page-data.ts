@@ -1,16 +1,16 @@
-// What a report's page gives to the program in it, as JSON. Numbers that are not finite are null.
+// The data that a report's HTML hands to the program in the page, as JSON. Numbers that are not finite become null.
 
-/** All of it. */
+/** The page's data. */
 export interface PageData {
-  /** By the number in the `data-chart` of the element that it is drawn in. */
+  /** Indexed by the `data-chart` attribute of the element to draw in. */
   charts: ChartData[];
-  /** By the number in the `data-strip` of the element that holds the tokens. */
+  /** Indexed by the `data-strip` attribute of the element that holds the tokens. */
   strips: StripData[];
 }
 
 export type ChartData = HistogramData | CurvesData;
 
-/** Bins of equal width. */
+/** Bins of equal width; the first begins at `low`. */
 export interface BinsData {
   low: number;
   width: number;
@@ -21,35 +21,35 @@ export interface BinsData {
 export interface HistogramData {
   kind: 'histogram';
   bins: BinsData;
-  /** What the values are. Those of 'ratio' are logarithms of it. */
+  /** The kind of values: 'ratio' means that the bins hold logarithms of ratios. */
   x: 'ratio' | 'number';
   label: string;
-  /** What is counted, as in '13 tokens'. */
+  /** The noun for what is counted, such as 'token'. */
   unit: string;
-  /** How many there are in all. */
+  /** The number of values, including those outside the bins. */
   total: number;
 }
 
-/** Two lines over the ratio, of advantage 1 and −1. */
+/** Two lines over the ratio: one for advantage 1, one for advantage −1. */
 export interface CurvesData {
   kind: 'curves';
-  /** What the lines are of. */
+  /** The quantity that the lines show. */
   y: 'loss' | 'gradient';
   label: string;
   logRatios: number[];
   positive: (number | null)[];
   negative: (number | null)[];
-  /** How the logarithms of the data's ratios are distributed. */
+  /** Distribution of ln(ratio) in the rollouts. */
   density?: BinsData;
 }
 
-/** Tokens, for the tooltips. */
+/** A row's tokens, for the tooltips. */
 export interface StripData {
-  /** The index of the first in its row. */
+  /** Index of the first shown token in its row. */
   first: number;
   masked: boolean[];
   gradients: (number | null)[];
   logRatios?: (number | null)[];
-  /** One number is all tokens'. */
+  /** A single number applies to every token. */
   advantages?: (number | null)[] | number;
 }

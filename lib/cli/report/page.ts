@@ -1,14 +1,15 @@
 /// <reference lib="dom" />
 /// <reference lib="dom.iterable" />
-// The program in a report's page: draws the charts, and shows the numbers of what is pointed at. It is inlined as it is
-// compiled, so it imports nothing but types. uPlot stands before it.
+// The program in a report's page. It draws the charts and shows the numbers under the pointer. The compiled file is
+// inlined into the page after uPlot and short-number.ts, so it must not import values from anywhere else.
 import type UPlot from 'uplot';
 import type { BinsData, ChartData, CurvesData, HistogramData, PageData, StripData } from './page-data.js';
+import { short, withMinus } from './short-number.js';
 
 const { uPlot } = globalThis as unknown as { uPlot: typeof UPlot };
 const data: PageData = JSON.parse(document.getElementById('data')!.textContent!);
 
-/** Colours of the style sheet, which change with the scheme. */
+/** Returns a function that reads a colour of the style sheet, because it changes with the scheme. */
 const colour = (name: string) => () =>
   getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
 
@@ -16,27 +17,19 @@ const FONT = `12px ${getComputedStyle(document.body).fontFamily}`;
 
 // Numbers.
 
-const withMinus = (text: string) => text.replaceAll('-', '−');
-
-/** With 3 significant digits. */
-function short(x: number | null | undefined): string {
-  if (x === null || x === undefined) return 'not finite';
-  const size = Math.abs(x);
-  const text =
-    size !== 0 && (size < 1e-3 || size >= 1e6)
-      ? x.toExponential(2).replace('e+', 'e')
-      : String(Number(x.toPrecision(3)));
-  return withMinus(text);
+/** Returns a number of the page's data with 3 significant digits; null stands for one that is not finite. */
+function shown(x: number | null | undefined): string {
+  return x === null || x === undefined ? 'not finite' : short(x);
 }
 
-/** Numbers of an axis, all with as many decimals as the one that needs the most. */
+/** Returns an axis's numbers, all with the same number of decimals. */
 function ticks(values: readonly number[]): string[] {
   const shortest = values.map((x) => String(Number(x.toPrecision(6))));
   const decimals = Math.max(0, ...shortest.map((text) => text.split('.')[1]?.length ?? 0));
   return shortest.map((text, i) => withMinus(text.includes('e') ? text : (values[i]! + 0).toFixed(decimals)));
 }
 
-/** The power of ten that numbers of an axis are better divided by; 0: they are fine. */
+/** Returns the power of ten to factor out of an axis's numbers, or 0 to show them as they are. */
 function powerFor(most: number): number {
   const power = Math.floor(Math.log10(most));
   return Number.isFinite(power) && (power < -2 || power > 4) ? power : 0;
@@ -45,7 +38,10 @@ function powerFor(most: number): number {
 const superscript = (n: number) =>
   [...String(n)].map((c) => (c === '-' ? '⁻' : '⁰¹²³⁴⁵⁶⁷⁸⁹'[Number(c)])).join('');
 
-/** Round ratios for an axis of their logarithms. @param apart the least distance between two. */
+/**
+ * Returns the logarithms of round ratios for an axis.
+ * @param apart smallest allowed distance between two of them.
+ */
 function ratioTicks(low: number, high: number, apart: number): number[] {
   const [from, to] = [Math.exp(low), Math.exp(high)];
   for (const candidates of to / from > 8 ? byDecades(from, to) : bySteps(from, to)) {
@@ -76,7 +72,7 @@ function* byDecades(from: number, to: number): Generator<number[]> {
 
 // Charts.
 
-/** What an axis of either direction has. */
+/** Settings common to all axes. */
 const AXIS: UPlot.Axis = {
   font: FONT,
   labelFont: FONT,
@@ -99,7 +95,7 @@ function ratioAxis(label: string): UPlot.Axis {
   };
 }
 
-/** A horizontal axis of numbers, in a power of ten where they are very large or small. */
+/** Returns a horizontal axis of numbers, in units of a power of ten if they are very large or small. */
 function numberAxis(label: string, most: number): UPlot.Axis {
   const power = powerFor(most);
   return {
@@ -115,19 +111,19 @@ function numberAxis(label: string, most: number): UPlot.Axis {
 
 const UPRIGHT: UPlot.Axis = { ...AXIS, space: 36, size: widthOf };
 
-/** A vertical axis of numbers. */
+/** Returns a vertical axis of numbers. */
 function valueAxis(most: number): UPlot.Axis {
   return { ...UPRIGHT, values: (_u, splits) => (powerFor(most) === 0 ? ticks(splits) : splits.map(short)) };
 }
 
-/** A vertical axis of counts. */
+/** Returns a vertical axis of counts. */
 function countAxis(): UPlot.Axis {
   const compact = new Intl.NumberFormat('en', { notation: 'compact' });
   const incrs = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((x) => x * 10 ** power)).flat();
   return { ...UPRIGHT, incrs, values: (_u, splits) => splits.map((n) => compact.format(n)) };
 }
 
-/** How much room the numbers of a vertical axis take. */
+/** Returns the width that the numbers of a vertical axis need, in CSS pixels. */
 function widthOf(u: UPlot, values: (string | null)[] | null): number {
   u.ctx.save();
   u.ctx.font = FONT.replace('12px', `${12 * uPlot.pxRatio}px`);
@@ -148,7 +144,7 @@ function options(width: number, height: number, rest: Partial<UPlot.Options>): U
   };
 }
 
-/** The outline of bins: where they begin, and what each holds. */
+/** Returns the edges and counts of bins, with an empty bin at either end so that the outline returns to 0. */
 function outline({ low, width, counts }: BinsData): { edges: number[]; counts: number[] } {
   const edges = Array.from({ length: counts.length + 3 }, (_, i) => low + (i - 1) * width);
   return { edges, counts: [0, ...counts, 0, 0] };
@@ -162,13 +158,13 @@ function histogram(chart: HistogramData, readout: HTMLElement) {
     x === 'ratio'
       ? (edge: number) => short(Math.exp(edge))
       : (edge: number) => short(Math.abs(edge) < chart.bins.width * 1e-6 ? 0 : edge);
-  const say = (bin: number | null | undefined) => {
-    const n = bin === null || bin === undefined ? undefined : counts[bin];
+  const describeBin = (bin: number | undefined) => {
+    const n = bin === undefined ? undefined : counts[bin];
     if (n === undefined || bin! + 1 >= edges.length) {
       readout.textContent = idle;
       return;
     }
-    // Its place is kept, that nothing moves.
+    // The text keeps its height, so that nothing on the page moves.
     readout.style.minHeight ||= `${readout.offsetHeight}px`;
     const share = total > 0 ? Number(((100 * n) / total).toPrecision(2)) : 0;
     readout.textContent = `${value(edges[bin!]!)} to ${value(edges[bin! + 1]!)}: ${Math.round(n).toLocaleString('en')} ${unit}${Math.round(n) === 1 ? '' : 's'}, ${share}%`;
@@ -195,7 +191,9 @@ function histogram(chart: HistogramData, readout: HTMLElement) {
       countAxis(),
     ],
     hooks: {
-      setCursor: [(u) => say(inBounds(u) ? binAt(edges, u.posToVal(u.cursor.left!, 'x')) : undefined)],
+      setCursor: [
+        (u) => describeBin(inBounds(u) ? binAt(edges, u.posToVal(u.cursor.left!, 'x')) : undefined),
+      ],
     },
   };
   return { rest, data: [edges, counts] as UPlot.AlignedData };
@@ -224,12 +222,12 @@ function curves(chart: CurvesData, readout: HTMLElement) {
       setCursor: [
         (u) => {
           const at = inBounds(u) ? u.cursor.idx : undefined;
-          const say = (name: string, text: (i: number) => string) => {
+          const fill = (name: string, text: (i: number) => string) => {
             slot(name).textContent = at === null || at === undefined ? '' : text(at);
           };
-          say('positive', (i) => short(positive[i]));
-          say('negative', (i) => short(negative[i]));
-          say('ratio', (i) => `at ratio ${short(Math.exp(logRatios[i]!))}`);
+          fill('positive', (i) => shown(positive[i]));
+          fill('negative', (i) => shown(negative[i]));
+          fill('ratio', (i) => `at ratio ${short(Math.exp(logRatios[i]!))}`);
         },
       ],
     },
@@ -243,7 +241,7 @@ function padded(low: number | null, high: number | null): [number, number] {
   return [low - room, high + room];
 }
 
-/** Where the data's ratios lie, in the lower part of the chart. */
+/** Draws the distribution of the data's ratios behind the curves, from the bottom of the chart. */
 function drawDensity(u: UPlot, bins: BinsData): void {
   const { ctx, bbox } = u;
   const { edges, counts } = outline(bins);
@@ -266,7 +264,7 @@ function drawDensity(u: UPlot, bins: BinsData): void {
   ctx.restore();
 }
 
-/** Lines at ratio 1 and value 0. */
+/** Draws lines at ratio 1 and at value 0. */
 function drawCross(u: UPlot): void {
   const { ctx, bbox, scales } = u;
   const within = (x: number, scale: UPlot.Scale | undefined) => x >= scale!.min! && x <= scale!.max!;
@@ -312,13 +310,13 @@ function resize(element: HTMLElement, plot: UPlot, width = element.clientWidth):
   if (width > 0 && width !== plot.width) plot.setSize({ width, height: element.clientHeight });
 }
 
-// Colours are read again as charts are drawn.
+// Drawing reads the colours again.
 const redraw = () => {
   for (const { plot } of charts) plot.redraw(false, false);
 };
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
 
-// Paper is light, and two charts wide.
+// On paper the page is light, and two charts fit side by side.
 const PAPER_WIDTH = 300;
 const onPaper = () => {
   document.documentElement.dataset.paper = '';
@@ -336,9 +334,9 @@ addEventListener('afterprint', offPaper);
 // Tokens.
 
 const tip = document.getElementById('tip')!;
-let shown: Element | undefined;
+let selected: Element | undefined;
 
-/** Shows a token's numbers beside it. */
+/** Shows a token's numbers in a tooltip. */
 function show(token: Element): void {
   hide();
   const strip = token.parentElement!;
@@ -346,11 +344,11 @@ function show(token: Element): void {
   tip.textContent = describe(data.strips[Number(strip.dataset.strip)]!, index);
   tip.hidden = false;
   token.classList.add('at');
-  shown = token;
+  selected = token;
   place(token);
 }
 
-/** Puts the numbers under a token, or above it where there is no room. */
+/** Places the tooltip under a token, or above it if there is no room below. */
 function place(token: Element): void {
   const { left, top, bottom } = token.getClientRects()[0] ?? token.getBoundingClientRect();
   const { width, height } = tip.getBoundingClientRect();
@@ -360,8 +358,8 @@ function place(token: Element): void {
 
 function hide(): void {
   tip.hidden = true;
-  shown?.classList.remove('at');
-  shown = undefined;
+  selected?.classList.remove('at');
+  selected = undefined;
 }
 
 function describe({ first, masked, gradients, logRatios, advantages }: StripData, index: number): string {
@@ -371,11 +369,9 @@ function describe({ first, masked, gradients, logRatios, advantages }: StripData
   const advantage = typeof advantages === 'number' ? advantages : advantages?.[index];
   return [
     name,
-    `gradient ${short(gradients[index])}`,
-    ...(logRatios
-      ? [`ratio ${logRatio === null || logRatio === undefined ? 'not finite' : short(Math.exp(logRatio))}`]
-      : []),
-    ...(advantages !== undefined ? [`advantage ${short(advantage)}`] : []),
+    `gradient ${shown(gradients[index])}`,
+    ...(logRatios ? [`ratio ${shown(typeof logRatio === 'number' ? Math.exp(logRatio) : null)}`] : []),
+    ...(advantages !== undefined ? [`advantage ${shown(advantage)}`] : []),
   ].join('\n');
 }
 
@@ -388,13 +384,13 @@ document.addEventListener('pointerover', ({ target }) => {
   if (token) show(token);
   else hide();
 });
-addEventListener('scroll', () => shown && place(shown), { passive: true });
+addEventListener('scroll', () => selected && place(selected), { passive: true });
 document.addEventListener('keydown', (event) => {
   const strip =
     event.target instanceof HTMLElement && event.target.dataset.strip !== undefined && event.target;
   if (!strip) return;
   const last = strip.children.length - 1;
-  const at = shown?.parentElement === strip ? [...strip.children].indexOf(shown) : -1;
+  const at = selected?.parentElement === strip ? [...strip.children].indexOf(selected) : -1;
   const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last }[event.key];
   if (event.key === 'Escape') hide();
   if (to === undefined || last < 0) return;

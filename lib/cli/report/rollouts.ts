@@ -1,21 +1,26 @@
-// The rollouts that stand out: their text, and their tokens coloured by gradient.
-import { describePlace } from '../../rollouts/source.js';
+// The section of rollouts that stand out: their texts, and their tokens coloured by gradient.
+import { describePlace } from '../../rollouts/index.js';
 import type { Excerpt, ExtremeRow } from './extremes.js';
-import type { DataFacts, ReportSubject } from './facts.js';
 import { type Html, html } from './html.js';
 import { titleOf } from './metrics.js';
-import { count, counted, rounded, short } from './numbers.js';
+import { count, counted, rounded } from './numbers.js';
 import type { PageData, StripData } from './page-data.js';
+import { short } from './short-number.js';
 import type { Sketch } from './sketch.js';
+import type { DataStatistics, ReportSubject } from './statistics.js';
 import { SHADES } from './style.js';
 
-/** A list for each subject's gradients, and one for the ratios. */
-export function rolloutsSection(subjects: readonly ReportSubject[], facts: DataFacts, data: PageData): Html {
+/** Returns the section with one list per subject for its gradients, and one list for the ratios. */
+export function rolloutsSection(
+  subjects: readonly ReportSubject[],
+  statistics: DataStatistics,
+  data: PageData,
+): Html {
   const several = subjects.length > 1;
-  const painter = new Painter(subjects, facts, data);
-  const lists = facts.subjects.map(
+  const painter = new Painter(subjects, statistics, data);
+  const lists = statistics.subjects.map(
     ({ extremes }, i) => html`<section class="subject" aria-labelledby="gradients-${i}">
-<h3 id="gradients-${i}">Largest gradient of a token${several && html` <span class="of">${titleOf(subjects[i]!.title)}</span>`}</h3>
+<h3 id="gradients-${i}">Largest token gradient${several && html` <span class="of">${titleOf(subjects[i]!.title)}</span>`}</h3>
 ${
   extremes.rows.length === 0
     ? html`<p class="note">All gradients are 0.</p>`
@@ -27,19 +32,19 @@ ${extremes.rows.map((row) => rollout(row, 'gradient', painter))}`
   );
   return html`<section id="rollouts" aria-labelledby="rollouts-title">
 <h2 id="rollouts-title">Rollouts that stand out</h2>
-<p>Tokens are coloured by ∂loss/∂logprob. A step against the gradient pushes the probability of tokens up where it is negative, and down where it is positive.${
+<p>Colours show ∂loss/∂logprob. A negative gradient pushes a token’s probability up; a positive one pushes it down.${
     painter.characterwise &&
-    html` Every rollout has as many tokens as its response has characters, so each character is shown as one token.`
-  } <span class="hint">Point at a token for its numbers, or go through them with the arrow keys.</span></p>
+    html` Every response has one character per token, so each character is shown as one token.`
+  } <span class="hint">Point at a token, or use the arrow keys, to see its numbers.</span></p>
 ${lists}${
-  facts.logRatios &&
+  statistics.logRatios &&
   html`<section class="subject" aria-labelledby="ratios">
-<h3 id="ratios">Ratio of a token farthest from 1</h3>
+<h3 id="ratios">Token ratio farthest from 1</h3>
 ${
-  facts.extremes.rows.length === 0
+  statistics.extremes.rows.length === 0
     ? html`<p class="note">All ratios are 1.</p>`
     : html`${subjects.map((_, i) => painter.legend(i, several))}
-${facts.extremes.rows.map((row) => rollout(row, 'ratio', painter))}`
+${statistics.extremes.rows.map((row) => rollout(row, 'ratio', painter))}`
 }
 </section>
 `
@@ -52,13 +57,13 @@ function rollout(row: ExtremeRow, by: 'gradient' | 'ratio', painter: Painter): H
   const { grad, advantages } = tokens.gradients[0]!;
   const ratio = tokens.logRatios && Math.exp(tokens.logRatios[peak]!);
   const numbered = (x: number) => html`${short(x)} <span class="of">at token ${count(row.peak + 1)}</span>`;
-  const facts: (readonly [name: string, value: Html] | undefined)[] = [
+  const entries: (readonly [name: string, value: Html] | undefined)[] = [
     by === 'gradient'
       ? ['largest gradient', numbered(grad[peak]!)]
       : ['ratio farthest from 1', numbered(ratio!)],
-    by === 'gradient' && ratio !== undefined ? ['its ratio', html`${short(ratio)}`] : undefined,
+    by === 'gradient' && ratio !== undefined ? ['token’s ratio', html`${short(ratio)}`] : undefined,
     advantages && tokens.gradients.length === 1
-      ? ['its advantage', html`${short(advantages[peak]!)}`]
+      ? ['token’s advantage', html`${short(advantages[peak]!)}`]
       : undefined,
     reward === undefined ? undefined : ['reward', html`${short(reward)}`],
     ['tokens', html`${count(length)}`],
@@ -66,44 +71,44 @@ function rollout(row: ExtremeRow, by: 'gradient' | 'ratio', painter: Painter): H
   const texts = painter.textsOf(row);
   return html`<article class="rollout">
 <h4><bdi>${place ? describePlace(place) : `row ${index + 1}`}</bdi></h4>
-<dl>${facts.map((fact) => html`${fact && html`<div><dt>${fact[0]}</dt><dd>${fact[1]}</dd></div>`}`)}</dl>
+<dl>${entries.map((entry) => html`${entry && html`<div><dt>${entry[0]}</dt><dd>${entry[1]}</dd></div>`}`)}</dl>
 ${prompt && block('Prompt', prompt)}${response && !texts && block('Response', response)}${tokens.gradients.map(
   ({ subject }, i) => painter.strip(row, i, subject, texts),
 )}</article>
 `;
 }
 
-/** @param what 'Prompt' or 'Response'. */
-function block(what: string, { text, left }: Excerpt): Html {
-  return html`<div class="block"><p class="block-name">${what}</p><div class="text${what === 'Prompt' && ' prompt'}" dir="auto">${text}</div>${
-    left > 0 && html`<p class="note">… and ${counted(left, 'more character')}</p>`
+/** Returns the block of a text that is not divided into tokens. */
+function block(name: 'Prompt' | 'Response', { text, omitted }: Excerpt): Html {
+  return html`<div class="block"><p class="block-name">${name}</p><div class="text${name === 'Prompt' && ' prompt'}" dir="auto">${text}</div>${
+    omitted > 0 && html`<p class="note">… and ${counted(omitted, 'more character')}</p>`
   }</div>
 `;
 }
 
-/** Paints tokens. */
+/** Renders rows of tokens and the legends of their colours. */
 class Painter {
   readonly characterwise: boolean;
   readonly #titles: readonly string[];
   readonly #scales: readonly number[];
   readonly #data: PageData;
 
-  constructor(subjects: readonly ReportSubject[], facts: DataFacts, data: PageData) {
-    // Tokens' own texts come first.
-    const all = [facts.extremes, ...facts.subjects.map(({ extremes }) => extremes)];
+  constructor(subjects: readonly ReportSubject[], statistics: DataStatistics, data: PageData) {
+    // Characters serve only rows whose tokens have no texts of their own.
+    const all = [statistics.extremes, ...statistics.subjects.map(({ extremes }) => extremes)];
     this.characterwise =
-      facts.characterwise && all.some(({ rows }) => rows.some(({ tokens }) => !tokens.texts));
+      statistics.characterwise && all.some(({ rows }) => rows.some(({ tokens }) => !tokens.texts));
     this.#titles = subjects.map(({ title }) => title);
-    this.#scales = facts.subjects.map(({ gradients }) => scaleOf(gradients));
+    this.#scales = statistics.subjects.map(({ gradients }) => scaleOf(gradients));
     this.#data = data;
   }
 
-  /** The texts of a row's tokens, where they are known. */
+  /** Returns the texts of a row's kept tokens, if they are known. */
   textsOf({ tokens }: ExtremeRow): readonly string[] | undefined {
     return tokens.texts ?? (this.characterwise ? tokens.characters : undefined);
   }
 
-  /** What the colours mean for a subject. */
+  /** Returns the legend of a subject's colours. */
   legend(subject: number, named: boolean): Html {
     const shades = Array.from({ length: SHADES }, (_, i) => i + 1);
     const scale = short(this.#scales[subject]!);
@@ -115,10 +120,13 @@ class Painter {
 `;
   }
 
-  /** A row's tokens, coloured by a subject's gradient. @param at which of the row's gradients that is. */
-  strip(row: ExtremeRow, at: number, subject: number, texts: readonly string[] | undefined): Html {
+  /**
+   * Returns a row's tokens, coloured by a subject's gradient, and adds their numbers to the page's data.
+   * @param position the subject's position in the row's gradients.
+   */
+  strip(row: ExtremeRow, position: number, subject: number, texts: readonly string[] | undefined): Html {
     const { first, mask, logRatios, gradients } = row.tokens;
-    const { grad, advantages } = gradients[at]!;
+    const { grad, advantages } = gradients[position]!;
     const scale = this.#scales[subject]!;
     const strip: StripData = {
       first,
@@ -131,21 +139,21 @@ class Painter {
     const tokens = [...grad].map((g, i) => {
       const shade = mask[i] === 0 ? 'm' : shadeOf(g, scale);
       const classes = i === row.peak - first ? `${shade} peak` : shade;
-      return html`<i class="${classes}">${texts && markedUp(texts[i]!)}</i>`;
+      return html`<i class="${classes}">${texts && withLineEnds(texts[i]!)}</i>`;
     });
     const kind = row.tokens.texts ? 'text words' : texts ? 'text' : 'cells';
-    const after = row.length - first - grad.length;
+    const later = row.length - first - grad.length;
     const name = this.#titles.length > 1 && gradients.length > 1 ? this.#titles[subject]! : undefined;
     return html`<div class="block"><p class="block-name">${texts ? 'Response' : 'Tokens'}${name !== undefined && html` <span class="of">${titleOf(name)}</span>`}</p>${
-      first > 0 && html`<p class="note">${counted(first, 'token')} before …</p>`
-    }<div class="strip ${kind}" dir="auto" data-strip="${number}" tabindex="0" role="group" aria-label="${counted(grad.length, 'token')} coloured by gradient, largest at token ${row.peak + 1}; arrow keys go through them">${tokens}</div>${
-      after > 0 && html`<p class="note">… and ${counted(after, 'more token')}</p>`
+      first > 0 && html`<p class="note">${counted(first, 'earlier token')} …</p>`
+    }<div class="strip ${kind}" dir="auto" data-strip="${number}" tabindex="0" role="group" aria-label="${counted(grad.length, 'token')} coloured by gradient; token ${row.peak + 1} is the extreme one. Arrow keys move between tokens.">${tokens}</div>${
+      later > 0 && html`<p class="note">… and ${counted(later, 'more token')}</p>`
     }</div>
 `;
   }
 }
 
-/** The gradient of the darkest shade: what all but a thousandth of either sign stay under. */
+/** Returns the |gradient| of the darkest shade, which at most 0.1% of the tokens exceed on either side. */
 function scaleOf(gradients: Sketch): number {
   if (gradients.count === 0) return 0;
   const within = (q: number) => Math.max(-gradients.quantile(q), gradients.quantile(1 - q));
@@ -159,8 +167,8 @@ function shadeOf(gradient: number, scale: number): string {
   return `${gradient < 0 ? 'u' : 'd'}${shade}`;
 }
 
-// A line's end is shown, as it is a token's colour that is to be seen.
-function markedUp(text: string): string {
+// Line ends get a visible sign, because their token's colour would not show otherwise.
+function withLineEnds(text: string): string {
   return text.replaceAll('\n', '↵\n');
 }
 
@@ -170,10 +178,10 @@ function listOf(values: Float32Array): (number | null)[] {
   return Array.from(values, (x) => rounded(x, DIGITS));
 }
 
-/** One number where all that count are equal. */
+/** Returns a single number if all unmasked values are equal and finite, and the list of values otherwise. */
 function constantOr(values: Float32Array, mask: Uint8Array): (number | null)[] | number {
-  const counting = values.filter((_, i) => mask[i] !== 0);
-  const [first] = counting;
-  const constant = first !== undefined && Number.isFinite(first) && counting.every((x) => x === first);
+  const unmasked = values.filter((_, i) => mask[i] !== 0);
+  const [first] = unmasked;
+  const constant = first !== undefined && Number.isFinite(first) && unmasked.every((x) => x === first);
   return constant ? rounded(first, DIGITS)! : listOf(values);
 }

@@ -1,6 +1,6 @@
-// How numbers are distributed, in a bounded room however many they are.
+// Approximates the distribution of any number of values in constant memory.
 
-/** Counts of values in bins of equal width, the first from `low`. */
+/** Counts of values in bins of equal width; the first bin begins at `low`. */
 export interface Histogram {
   low: number;
   width: number;
@@ -8,15 +8,15 @@ export interface Histogram {
 }
 
 /**
- * The distribution of a stream of numbers, in a megabyte. A value is binned by the upper 16 bits of its float32: sign,
- * exponent and 7 bits of mantissa. So bins are at most 1/128 of their value wide at every scale, none has to be known
- * beforehand, and one far outlier costs the others no resolution. Each bin keeps its mean, which makes quantiles of
- * values that come up again and again exact. The order of the values changes nothing but the last bits of means.
+ * The distribution of a stream of numbers, in one megabyte. The upper 16 bits of a value's float32 (sign, exponent and
+ * 7 bits of mantissa) choose its bin. A bin is therefore at most 1/128 of its values wide at any scale, the range need
+ * not be known in advance, and outliers cost the other values no resolution. Each bin keeps its mean, so quantiles of a
+ * repeated value are exact. The order of the values affects only the last bits of the means.
  */
 export class Sketch {
-  /** Finite values. */
+  /** Number of finite values. */
   count = 0;
-  /** NaN and ±Infinity. They are in nothing else. */
+  /** Number of NaN and ±Infinity, which enter no other statistic. */
   nonFinite = 0;
   min = Number.POSITIVE_INFINITY;
   max = Number.NEGATIVE_INFINITY;
@@ -37,17 +37,17 @@ export class Sketch {
     if (x > this.max) this.max = x;
   }
 
-  /** Values that are 0. */
+  /** Number of values that are 0. */
   get zeros(): number {
     return this.#counts[0]! + this.#counts[SIGN]!;
   }
 
-  /** NaN of no values. */
+  /** The mean; NaN without values. */
   get mean(): number {
     return this.#sums.reduce((sum, x) => sum + x, 0) / this.count;
   }
 
-  /** The value below which the share `q` of them lies, within 1/128 of itself; NaN of no values. */
+  /** Returns the `q`-quantile with a relative error of at most 1/128; NaN without values. */
   quantile(q: number): number {
     if (q <= 0 || this.count === 0) return this.count === 0 ? Number.NaN : this.min;
     if (q >= 1) return this.max;
@@ -60,21 +60,20 @@ export class Sketch {
   }
 
   /**
-   * The range that shows the values: all of it, unless the outermost hundredth on a side would take up more than a third
-   * of it; then that side ends a little beyond where the others do.
+   * Returns the range of values to draw. If the outermost 1% on a side reaches further than the width of the inner 98%,
+   * the range ends half that width beyond the inner 98%.
    */
   view(): { low: number; high: number } {
     const inner = { low: this.quantile(0.01), high: this.quantile(0.99) };
-    const room = inner.high - inner.low;
-    const low = this.min < inner.low - room ? inner.low - room / 2 : this.min;
-    const high = this.max > inner.high + room ? inner.high + room / 2 : this.max;
+    const width = inner.high - inner.low;
+    const low = this.min < inner.low - width ? inner.low - width / 2 : this.min;
+    const high = this.max > inner.high + width ? inner.high + width / 2 : this.max;
     return { low, high };
   }
 
   /**
-   * Counts in bins of one width.
-   * @param edges.low where the first begins.
-   * @param zeros whether values that are 0 count.
+   * Counts the values in bins of equal width, and spreads each of the sketch's own bins evenly.
+   * @param zeros whether to count values of 0.
    */
   histogram({ low, width, bins }: { low: number; width: number; bins: number }, zeros = true): Histogram {
     const counts = new Array<number>(bins).fill(0);
@@ -86,7 +85,7 @@ export class Sketch {
       const from = Math.max((Math.max(bin.low, this.min) - low) / width, -1);
       const to = Math.min((Math.min(bin.high, this.max) - low) / width, bins + 1);
       const span = to - from;
-      // Values that are one point, or as good as one, belong where their mean is.
+      // A bin that is much narrower than the new ones goes where its mean is.
       if (!(span > 1e-6)) {
         put(Math.floor((bin.mean - low) / width), bin.count);
         continue;
@@ -97,7 +96,7 @@ export class Sketch {
     return { low, width, counts };
   }
 
-  /** Whether the other has the same values, as far as bins and means tell. */
+  /** Returns whether the bins of both sketches have the same counts and sums. */
   equals(other: Sketch): boolean {
     return (
       this.nonFinite === other.nonFinite &&
@@ -106,7 +105,7 @@ export class Sketch {
     );
   }
 
-  /** Those that hold something, from the least values to the greatest. */
+  /** Yields the bins that are not empty, in ascending order of their values. */
   *#bins(): Generator<{ low: number; high: number; mean: number; count: number }> {
     const of = (bin: number, low: number, high: number) => {
       const count = this.#counts[bin]!;
@@ -127,7 +126,7 @@ const EXPONENT = 0x7f80;
 const scratchFloat = new Float32Array(1);
 const scratchBits = new Uint32Array(scratchFloat.buffer);
 
-/** Where a bin of positive values begins. */
+/** Returns the lower edge of a bin of positive values. */
 function edge(bin: number): number {
   if (bin === EXPONENT) return 2 ** 128;
   scratchBits[0] = bin << 16;
@@ -135,9 +134,9 @@ function edge(bin: number): number {
 }
 
 /**
- * Bins of a round width for a range.
- * @param most how many there may be, about.
- * @param centred whether 0 is the middle of a bin, not an edge of two.
+ * Returns bins of a round width that cover a range.
+ * @param most approximate limit on the number of bins.
+ * @param centred whether 0 is the centre of a bin instead of an edge.
  */
 export function binsFor(
   { low, high }: { low: number; high: number },
@@ -147,7 +146,7 @@ export function binsFor(
   const shift = centred ? 0.5 : 0;
   const least = Math.max(Math.abs(low), Math.abs(high)) * 1e-6;
   const span = high - low > least ? high - low : 0;
-  // One value stands in the middle of a range that suits its size.
+  // A single value gets a range around it that suits its magnitude.
   const width = roundUp((span || Math.abs(low) || 1) / (span ? most : 10));
   const first = Math.floor(low / width + shift) - (span ? 0 : 10);
   const last = Math.floor(high / width + shift) + (span ? 0 : 10);
@@ -156,8 +155,8 @@ export function binsFor(
 
 function roundUp(x: number): number {
   const magnitude = 10 ** Math.floor(Math.log10(x));
-  const step = ROUND.find((step) => step * magnitude >= x * (1 - 1e-9)) ?? 10;
+  const step = ROUND_STEPS.find((step) => step * magnitude >= x * (1 - 1e-9)) ?? 10;
   return step * magnitude;
 }
 
-const ROUND = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
+const ROUND_STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8];

@@ -1,9 +1,10 @@
-// How the page looks: light or dark as the reader has it, in columns where there is room, and on paper.
+// The page's style sheet: light and dark schemes, a layout for any width, and a layout for paper.
 
-/** How many shades of either colour tokens have. */
+/** Number of shades per colour for tokens. */
 export const SHADES = 8;
 
-// The two colours of signs are told apart by people who see few colours; lines tell them apart on paper too.
+// The colours for up and down stay distinct for people with colour blindness. Lines also differ in their dashes, for
+// print in black and white.
 const LIGHT = `
   color-scheme: light;
   --page: #fbfbfa; --text: #1c2228; --soft: #59636e; --line: #dce0e4; --grid: #e9ecee; --panel: #ffffff;
@@ -24,7 +25,7 @@ const shades = Array.from({ length: SHADES }, (_, i) => {
 export const STYLE = `
 :root {${LIGHT}
 }
-/* Not where the page is made ready for paper. */
+/* The page's program sets data-paper while it prints. */
 @media screen and (prefers-color-scheme: dark) {
   :root:not([data-paper]) {${DARK}
   }
@@ -50,7 +51,7 @@ a { color: var(--up); text-underline-offset: 0.15em; }
 .lead { font-size: 1.0625rem; margin-top: 0.5rem; }
 .of, .note, .hint, footer, .block-name, dt { color: var(--soft); }
 .of { font-weight: 400; }
-/* A title breaks before its options. */
+/* A title may break only before an option. */
 .of code, h3 > code { display: inline-block; max-width: 100%; }
 .note, .readout { font-size: 0.875rem; }
 .warning { background: var(--warning-panel); color: var(--warning); padding: 0.5rem 0.75rem; border-radius: 0.375rem; margin-bottom: 0.75rem; max-width: none; }
@@ -111,7 +112,7 @@ dl > div { display: flex; gap: 0.4rem; }
 .prompt { color: var(--soft); }
 .strip i { font-style: normal; }
 .text.strip i { padding: 0.15em 0; -webkit-box-decoration-break: clone; box-decoration-break: clone; }
-/* Where tokens are words, it shows where each ends. */
+/* A border shows where each token ends. */
 .words i { border-right: 1px solid var(--panel); }
 .cells { display: flex; flex-wrap: wrap; gap: 1px; padding: 0.25rem 0; }
 .cells i { width: 0.875rem; height: 1.125rem; }

@@ -1,14 +1,15 @@
-// Element types of tensors, and their bytes (little-endian, as this package's hosts are) as numbers or text.
-import type { NumberArray } from '../columns.js';
+// The element types of tensors, and how their bytes become numbers or text. Bytes are little-endian, like every
+// supported host.
+import { type NumberArray, numberOrText } from '../values.js';
 
-/** Elements as they are used: numbers, or text. A whole number beyond 2^53 is text too. */
+/** Decoded elements: numbers or text. An integer beyond 2^53 becomes text. */
 export type Elements = NumberArray | readonly (number | string)[];
 
 /** An element type. */
 export interface Dtype {
-  /** Bytes of one element. */
+  /** Size of one element in bytes. */
   bytes: number;
-  /** @param bytes whole elements, where the memory of a typed array may begin. */
+  /** @param bytes whole elements, aligned for a typed array of this type. */
   decode(bytes: Uint8Array): Elements;
 }
 
@@ -38,30 +39,24 @@ const sixtyFourBits = (array: typeof BigInt64Array | typeof BigUint64Array): Dty
     const integers = new array(buffer as ArrayBuffer, byteOffset, byteLength / 8);
     const numbers = new Float64Array(integers.length);
     for (let i = 0; i < integers.length; i++) numbers[i] = Number(integers[i]);
-    return numbers.every(Number.isSafeInteger) ? numbers : Array.from(integers, textBeyondNumbers);
+    return numbers.every(Number.isSafeInteger) ? numbers : Array.from(integers, numberOrText);
   },
 });
 
-/** A whole number as a number, or as text where numbers are not that exact. */
-export function textBeyondNumbers(integer: bigint): number | string {
-  const number = Number(integer);
-  return Number.isSafeInteger(number) ? number : String(integer);
-}
-
-/** Text of so many bytes, filled up with zeros. */
+/** Returns the type of text with a fixed size in bytes, padded with zeros. */
 export function textDtype(bytes: number, bytesPerCharacter: 1 | 4): Dtype {
   return {
     bytes,
     decode(all) {
       const texts: string[] = [];
       for (let start = 0; start < all.length; start += bytes)
-        texts.push(textOf(all.subarray(start, start + bytes), bytesPerCharacter));
+        texts.push(decodeText(all.subarray(start, start + bytes), bytesPerCharacter));
       return texts;
     },
   };
 }
 
-function textOf(bytes: Uint8Array, bytesPerCharacter: 1 | 4): string {
+function decodeText(bytes: Uint8Array, bytesPerCharacter: 1 | 4): string {
   if (bytesPerCharacter === 1) return Buffer.from(bytes).toString().replace(/\0+$/, '');
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   let text = '';
@@ -72,7 +67,7 @@ function textOf(bytes: Uint8Array, bytesPerCharacter: 1 | 4): string {
   return text.replace(/\0+$/, '');
 }
 
-/** The element types, by the names that safetensors has for them. */
+/** The element types by their names in safetensors. */
 export const DTYPES: ReadonlyMap<string, Dtype> = new Map([
   ['F16', sixteenBits(widenHalf)],
   ['BF16', sixteenBits((bits) => floatOf(bits << 16))],

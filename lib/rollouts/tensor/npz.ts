@@ -1,16 +1,15 @@
-// NumPy's .npz: a zip archive with a .npy file for each array, stored or deflated. Arrays are read side by side, each
-// through a stream of its own, so that none is ever whole in memory.
+// Reads NumPy's .npz: a zip archive with one .npy file per array, stored or deflated. Each array is read through a
+// stream of its own, so arrays can be read in parallel and none is ever completely in memory.
 import type { Readable } from 'node:stream';
 import { promisify } from 'node:util';
 import yauzl from 'yauzl';
-import type { LossError } from '../../core/errors.js';
-import { at } from '../source.js';
+import { badFile } from '../source.js';
 import { DTYPES, type Dtype, textDtype } from './dtype.js';
-import { type ByteReader, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';
+import { type ByteReader, describeShape, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';
 
 /**
  * Opens an archive of arrays.
- * @throws LossError where it is no archive.
+ * @throws if the file is not an archive.
  */
 export async function openNpz(file: string): Promise<TensorFile> {
   const archive = await promisify<string, yauzl.Options, yauzl.ZipFile>(yauzl.open)(file, {
@@ -30,12 +29,12 @@ export async function openNpz(file: string): Promise<TensorFile> {
   }
 }
 
-// More are not a batch.
-const MOST_ENTRIES = 10_000;
+// A batch has far fewer arrays.
+const MAX_ENTRIES = 10_000;
 
 async function entriesOf(file: string, archive: yauzl.ZipFile): Promise<Map<string, yauzl.Entry>> {
-  if (archive.entryCount > MOST_ENTRIES)
-    throw bad(file, `expected at most ${MOST_ENTRIES} arrays, and there are ${archive.entryCount}`);
+  if (archive.entryCount > MAX_ENTRIES)
+    throw badFile(file, { expected: `at most ${MAX_ENTRIES} arrays`, received: String(archive.entryCount) });
   const entries = new Map<string, yauzl.Entry>();
   await new Promise<void>((resolve, reject) => {
     archive.on('error', reject);
@@ -63,18 +62,19 @@ async function openArray(
     const { dtype, swapped } = readDescr(file, name, descr);
     const bytes = sizeOfShape(shape) * dtype.bytes;
     if (length + bytes !== entry.uncompressedSize)
-      throw bad(
-        file,
-        `${name}: expected ${length + bytes} bytes, as shape [${shape}] of ${descr} has with its header, not ` +
-          `${entry.uncompressedSize}`,
-      );
+      throw badFile(file, {
+        key: name,
+        expected: `${length + bytes} bytes for the header and shape ${describeShape(shape)} of ${descr}`,
+        received: String(entry.uncompressedSize),
+      });
     const transposed = fortran && shape.filter((n) => n > 1).length > 1;
-    if (transposed && (shape.length > 2 || bytes > MOST_TRANSPOSED))
-      throw bad(
-        file,
-        `${name}: expected an array in C order, as its rows do not lie together in Fortran's; ` +
-          'np.ascontiguousarray makes one',
-      );
+    if (transposed && (shape.length > 2 || bytes > MAX_TRANSPOSED))
+      throw badFile(file, {
+        key: name,
+        expected: 'an array in C order, whose rows are contiguous',
+        received: 'one in Fortran order',
+        hint: 'np.ascontiguousarray converts it',
+      });
     return {
       name,
       shape,
@@ -95,7 +95,7 @@ interface NpyHeader {
   descr: string;
   fortran: boolean;
   shape: number[];
-  /** Bytes before the elements. */
+  /** Number of bytes before the elements. */
   length: number;
 }
 
@@ -103,12 +103,16 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
   const magic = Buffer.from(await reader.read(8));
   const version = magic[6]!;
   if (magic.toString('latin1', 0, 6) !== '\x93NUMPY' || version < 1 || version > 3)
-    throw bad(file, `${name}: expected an array as NumPy writes it, of version 1, 2 or 3`);
+    throw badFile(file, { key: name, expected: 'an array in version 1, 2 or 3 of the .npy format' });
   const lengthBytes = version === 1 ? 2 : 4;
   const length = Buffer.from(await reader.read(lengthBytes)).readUIntLE(0, lengthBytes);
-  if (length > MOST_HEADER)
-    throw bad(file, `${name}: expected a header of at most ${MOST_HEADER} bytes, not ${length}`);
-  // A Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+  if (length > MAX_HEADER)
+    throw badFile(file, {
+      key: name,
+      expected: `a header of at most ${MAX_HEADER} bytes`,
+      received: String(length),
+    });
+  // The header is a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
   const text = Buffer.from(await reader.read(length)).toString();
   const descr = /'descr':\s*'([^']+)'/.exec(text)?.[1];
   const fortran = /'fortran_order':\s*(True|False)/.exec(text)?.[1];
@@ -118,38 +122,40 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
     .filter((part) => part.trim() !== '')
     .map(Number);
   if (descr === undefined || fortran === undefined || !shape || !Number.isSafeInteger(sizeOfShape(shape)))
-    throw bad(
-      file,
-      `${name}: expected descr, fortran_order and shape of an array of numbers or text, not ${text.trim().slice(0, 200)}`,
-    );
+    throw badFile(file, {
+      key: name,
+      expected: 'descr, fortran_order and shape of an array of numbers or text',
+      received: text.trim().slice(0, 200),
+    });
   return { descr, fortran: fortran === 'True', shape, length: 8 + lengthBytes + length };
 }
 
-const MOST_HEADER = 1 << 20;
-// What is held in memory to bring it in order.
-const MOST_TRANSPOSED = 1 << 26;
+const MAX_HEADER = 1 << 20;
+// Size limit in bytes of an array in Fortran order, because transposing needs all of it in memory.
+const MAX_TRANSPOSED = 1 << 26;
 
 const KINDS: Readonly<Record<string, string>> = { f: 'F', i: 'I', u: 'U', b: 'BOOL' };
 
-/** @returns the type, and how many bytes each element's are to be turned round in; 1: none. */
+/** Returns the element type, and the number of bytes to reverse in each element; 1 means none. */
 function readDescr(file: string, name: string, descr: string): { dtype: Dtype; swapped: number } {
   const [, order, kind, count] = /^([<>|=])([a-zA-Z])(\d+)$/.exec(descr) ?? [];
   const size = Number(count);
-  const text = (kind === 'U' || kind === 'S') && size > 0 && size < MOST_HEADER;
+  const text = (kind === 'U' || kind === 'S') && size > 0 && size < MAX_HEADER;
   if (text && (kind === 'S' || order === '<')) {
     const bytesPerCharacter = kind === 'U' ? 4 : 1;
     return { dtype: textDtype(size * bytesPerCharacter, bytesPerCharacter), swapped: 1 };
   }
   const dtype = DTYPES.get(kind === 'b' ? KINDS.b! : `${KINDS[kind!]}${8 * size}`);
   if (!dtype || dtype.bytes !== size)
-    throw bad(
-      file,
-      `${name}: expected an array of floats, whole numbers, bool or text, not of dtype ${descr}`,
-    );
+    throw badFile(file, {
+      key: name,
+      expected: 'an array of floats, integers, bool or text',
+      received: `dtype ${descr}`,
+    });
   return { dtype, swapped: order === '>' ? size : 1 };
 }
 
-/** Reads what a stream gives. */
+/** Reads an array's bytes from a stream. */
 class StreamReader implements ByteReader {
   readonly #file: string;
   readonly #name: string;
@@ -161,7 +167,7 @@ class StreamReader implements ByteReader {
     this.#file = file;
     this.#name = name;
     this.#stream = stream;
-    // What goes wrong between two readings comes out of the next.
+    // An error between two reads must not crash the process; the next read throws it.
     stream.on('error', () => {});
     this.#chunks = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
   }
@@ -172,14 +178,18 @@ class StreamReader implements ByteReader {
     while (length < bytes) {
       const { value, done } = await this.#chunks.next();
       if (done)
-        throw bad(this.#file, `${this.#name}: expected ${bytes - length} more bytes, and the array ends`);
+        throw badFile(this.#file, {
+          key: this.#name,
+          expected: `${bytes - length} more bytes`,
+          received: 'the end of the array',
+        });
       chunks.push(value);
       length += value.length;
     }
     const last = chunks.pop()!;
     this.#rest = last.subarray(last.length - (length - bytes));
     chunks.push(last.subarray(0, last.length - (length - bytes)));
-    // Not Buffer.concat: its memory may begin anywhere.
+    // Buffer.concat would not align the memory for typed arrays.
     const result = new Uint8Array(bytes);
     let offset = 0;
     for (const chunk of chunks) {
@@ -194,7 +204,7 @@ class StreamReader implements ByteReader {
   }
 }
 
-/** The elements of a Fortran-ordered matrix, row by row. */
+/** Reads a whole matrix in Fortran order, and returns a reader of its elements row by row. */
 async function transpose(
   elements: ByteReader,
   [rows, columns]: readonly number[],
@@ -217,7 +227,7 @@ async function transpose(
   };
 }
 
-/** Big-endian elements as little-endian. */
+/** Returns a reader that converts big-endian elements to little-endian. */
 function swap(elements: ByteReader, bytes: number): ByteReader {
   return {
     async read(count) {
@@ -229,8 +239,4 @@ function swap(elements: ByteReader, bytes: number): ByteReader {
     },
     close: () => elements.close(),
   };
-}
-
-function bad(file: string, message: string): LossError {
-  return at({ file }, 'ERR_INVALID_INPUT', message);
 }

@@ -1,14 +1,21 @@
-// Files of tensors, row by row: [B, T] rows padded to one length, with action_mask 0 where they have ended, or packed
-// rows with cu_seqlens. Each tensor is read from its beginning to its end, some rows at a time.
+// Turns tensor files into rows. The tensors hold padded rows, [B, T] with an action_mask of 0 on padding, or packed
+// rows with cu_seqlens. All tensors are read sequentially and in step, a few rows at a time.
 import { stat } from 'node:fs/promises';
 import type { LossError, LossErrorCode } from '../../core/errors.js';
 import type { ColumnNames } from '../column-names.js';
 import { COLUMNS, type RolloutColumn } from '../columns.js';
-import { at, cannotRead, type FileRow, listed, type ReadRows } from '../source.js';
+import {
+  cannotRead,
+  type DetailsAtPlace,
+  describeColumns,
+  errorAt,
+  type FileRow,
+  type ReadRows,
+} from '../source.js';
 import type { Elements } from './dtype.js';
-import { type ByteReader, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';
+import { type ByteReader, describeShape, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';
 
-/** A reader of files of tensors that something opens. */
+/** Returns the row reader for a kind of tensor file. */
 export function readTensors(open: (file: string) => Promise<TensorFile>): ReadRows {
   return async function* (file, names, onBytes) {
     let tensors: TensorFile | undefined;
@@ -24,7 +31,8 @@ export function readTensors(open: (file: string) => Promise<TensorFile>): ReadRo
   };
 }
 
-type Complain = (code: LossErrorCode, message: string) => LossError;
+/** Makes an error about the file. */
+type MakeError = (code: LossErrorCode, details: DetailsAtPlace) => LossError;
 
 async function* rowsOf(
   file: string,
@@ -32,35 +40,37 @@ async function* rowsOf(
   names: ColumnNames,
   onShare: (share: number) => void,
 ): AsyncGenerator<Iterable<FileRow>> {
-  const complain: Complain = (code, message) => at({ file }, code, message);
-  const layout = await readLayout(tensors, names, complain);
-  const roles = await rolesOf(tensors, names, layout, complain);
-  const opened: ByteReader[] = [];
+  const makeError: MakeError = (code, details) => errorAt({ file }, code, details);
+  const layout = await readLayout(tensors, names, makeError);
+  const sources = await sourcesOf(tensors, names, layout, makeError);
+  const readers: ByteReader[] = [];
   try {
-    for (const { tensor } of roles) opened.push(await tensor.open());
+    for (const { tensor } of sources) readers.push(await tensor.open());
     const constants = await Promise.all(
-      roles.map(({ tensor, share }, i) => (share === 'all' ? read(tensor, opened[i]!, 1) : undefined)),
+      sources.map(({ tensor, per }, i) =>
+        per === 'file' ? readElements(tensor, readers[i]!, 1) : undefined,
+      ),
     );
     let first = 0;
     for await (const lengths of layout.lengths()) {
       const tokens = lengths.reduce((sum, length) => sum + length, 0);
       const elements = await Promise.all(
-        roles.map(
-          ({ tensor, share }, i) =>
+        sources.map(
+          ({ tensor, per }, i) =>
             constants[i] ??
-            read(tensor, opened[i]!, share === 'token' ? tokens : lengths.length * (share as number)),
+            readElements(tensor, readers[i]!, per === 'token' ? tokens : lengths.length * (per as number)),
         ),
       );
-      yield rowsIn(file, first, lengths, roles, elements);
+      yield rowsIn(file, first, lengths, sources, elements);
       first += lengths.length;
       onShare(lengths.length / layout.rows);
     }
   } finally {
-    for (const reader of opened) await reader.close();
+    for (const reader of readers) await reader.close();
   }
 }
 
-async function read({ dtype }: Tensor, reader: ByteReader, count: number): Promise<Elements> {
+async function readElements({ dtype }: Tensor, reader: ByteReader, count: number): Promise<Elements> {
   return dtype.decode(await reader.read(count * dtype.bytes));
 }
 
@@ -68,7 +78,7 @@ function* rowsIn(
   file: string,
   first: number,
   lengths: readonly number[],
-  roles: readonly Role[],
+  sources: readonly ColumnSource[],
   elements: readonly Elements[],
 ): Generator<FileRow> {
   let start = 0;
@@ -79,56 +89,56 @@ function* rowsIn(
       place: { file, row: first + index + 1 },
       read: () =>
         Object.fromEntries(
-          roles.map(({ key, share }, i) => {
+          sources.map(({ name, per }, i) => {
             const all = elements[i]!;
-            if (share === 'all') return [key, all[0]];
-            if (share === 'token') return [key, all.slice(begin, begin + length)];
-            return [key, share === 1 ? all[index] : all.slice(index * share, (index + 1) * share)];
+            if (per === 'file') return [name, all[0]];
+            if (per === 'token') return [name, all.slice(begin, begin + length)];
+            return [name, per === 1 ? all[index] : all.slice(index * per, (index + 1) * per)];
           }),
         ),
     };
   }
 }
 
-/** How rows lie in the tensors. */
+/** The arrangement of rows in the tensors. */
 interface Layout {
   rows: number;
-  /** Of the tensors that have an element per token. */
+  /** The shape of tensors with one element per token. */
   shape: readonly number[];
-  /** For messages. */
+  /** That shape and where it comes from, for messages. */
   described: string;
-  /** The lengths of all rows, some at a time. */
+  /** Yields the lengths of all rows, a few at a time. */
   lengths(): AsyncGenerator<readonly number[]>;
 }
 
-async function readLayout(tensors: TensorFile, names: ColumnNames, complain: Complain): Promise<Layout> {
-  const tensor = await find(tensors, names.inTensors('logprobs'));
+async function readLayout(tensors: TensorFile, names: ColumnNames, makeError: MakeError): Promise<Layout> {
+  const logprobs = names.inTensors('logprobs');
+  const tensor = await find(tensors, logprobs);
   if (!tensor)
-    throw complain(
-      'ERR_MISSING_INPUT',
-      `${names.inTensors('logprobs').join(' or ')}: expected a tensor [B, T], or [N] with cu_seqlens, and the file has ` +
-        `only ${listed(tensors.names)}`,
-    );
-  const { shape } = tensor;
+    throw makeError('ERR_MISSING_INPUT', {
+      key: logprobs.join(' or '),
+      expected: 'a tensor [B, T], or [N] with cu_seqlens',
+      received: describeColumns('a file', tensors.names),
+    });
+  const { name, shape } = tensor;
   const offsets = await find(tensors, OFFSETS);
-  if (offsets) return packedLayout(tensor, offsets, complain);
+  if (offsets) return packedLayout(tensor, offsets, makeError);
+  const received = describeShape(shape);
   if (shape.length !== 2)
-    throw complain(
-      'ERR_SHAPE_MISMATCH',
-      `${tensor.name}: expected [B, T], or [N] with cu_seqlens, not [${shape}]${shape.length === 1 ? ' without' : ''}`,
-    );
+    throw makeError('ERR_SHAPE_MISMATCH', {
+      key: name,
+      expected: '[B, T], or [N] with cu_seqlens',
+      received: shape.length === 1 ? `${received} without cu_seqlens` : received,
+    });
   const [rows, width] = shape as [number, number];
-  // No bytes bound how many rows there are without tokens.
+  // Rows without tokens take no bytes, so the file's size would not bound their number.
   if (width === 0 && rows > 0)
-    throw complain(
-      'ERR_SHAPE_MISMATCH',
-      `${tensor.name}: expected [B, T] with tokens in its rows, not [${shape}]`,
-    );
-  checkLength(width, tensor.name, complain);
+    throw makeError('ERR_SHAPE_MISMATCH', { key: name, expected: '[B, T] with T of at least 1', received });
+  checkRowLength(width, name, makeError);
   return {
     rows,
     shape,
-    described: `[${rows}, ${width}], as ${tensor.name} has`,
+    described: `${received}, as ${name}`,
     async *lengths() {
       const rowsAtOnce = Math.max(1, Math.floor(TOKENS_AT_ONCE / Math.max(width, 1)));
       for (let first = 0; first < rows; first += rowsAtOnce)
@@ -140,43 +150,51 @@ async function readLayout(tensors: TensorFile, names: ColumnNames, complain: Com
 const OFFSETS = ['cu_seqlens', 'cuSeqlens'];
 const TOKENS_AT_ONCE = 1 << 16;
 const OFFSETS_AT_ONCE = 1 << 12;
-// A file that says more has something else in it, or is meant to fill the memory.
-const MOST_TOKENS_IN_A_ROW = 2 ** 26;
+// A longer row is a mistake, or an attempt to exhaust the memory.
+const MAX_ROW_TOKENS = 2 ** 26;
 
-function packedLayout({ name, shape }: Tensor, offsets: Tensor, complain: Complain): Layout {
+function packedLayout({ name, shape }: Tensor, offsets: Tensor, makeError: MakeError): Layout {
   const [tokens] = shape;
   if (shape.length !== 1)
-    throw complain(
-      'ERR_SHAPE_MISMATCH',
-      `${name}: expected [N], as ${offsets.name} is there, not [${shape}]`,
-    );
+    throw makeError('ERR_SHAPE_MISMATCH', {
+      key: name,
+      expected: `[N], because the file has ${offsets.name}`,
+      received: describeShape(shape),
+    });
   const [count] = offsets.shape;
+  const key = offsets.name;
   if (offsets.shape.length !== 1 || count! < 1)
-    throw complain('ERR_SHAPE_MISMATCH', `${offsets.name}: expected [B + 1] offsets, not [${offsets.shape}]`);
+    throw makeError('ERR_SHAPE_MISMATCH', {
+      key,
+      expected: '[B + 1] offsets',
+      received: describeShape(offsets.shape),
+    });
   const rows = count! - 1;
   return {
     rows,
     shape,
-    described: `[${tokens}], as ${name} has`,
+    described: `${describeShape(shape)}, as ${name}`,
     async *lengths() {
       const reader = await offsets.open();
       try {
-        const [zero] = await read(offsets, reader, 1);
+        const [zero] = await readElements(offsets, reader, 1);
         if (zero !== 0)
-          throw complain('ERR_INVALID_INPUT', `${offsets.name}: expected 0 at first, not ${zero}`);
+          throw makeError('ERR_INVALID_INPUT', { key, index: 0, expected: '0', received: String(zero) });
         let last = 0;
         for (let row = 0; row < rows; ) {
-          const ends = await read(offsets, reader, Math.min(OFFSETS_AT_ONCE, rows - row));
+          const ends = await readElements(offsets, reader, Math.min(OFFSETS_AT_ONCE, rows - row));
           let lengths: number[] = [];
           let sum = 0;
           for (const end of ends) {
             row++;
             if (typeof end !== 'number' || !(end >= last && end <= tokens!))
-              throw complain(
-                'ERR_INVALID_INPUT',
-                `${offsets.name}[${row}]: expected an offset from ${last} to ${tokens}, not ${end}`,
-              );
-            checkLength(end - last, offsets.name, complain);
+              throw makeError('ERR_INVALID_INPUT', {
+                key,
+                index: row,
+                expected: `an offset from ${last} to ${tokens}`,
+                received: String(end),
+              });
+            checkRowLength(end - last, key, makeError);
             if (lengths.length > 0 && sum + end - last > TOKENS_AT_ONCE) {
               yield lengths;
               lengths = [];
@@ -189,7 +207,11 @@ function packedLayout({ name, shape }: Tensor, offsets: Tensor, complain: Compla
           yield lengths;
         }
         if (last !== tokens)
-          throw complain('ERR_SHAPE_MISMATCH', `${offsets.name}: expected ${tokens} at last, not ${last}`);
+          throw makeError('ERR_SHAPE_MISMATCH', {
+            key,
+            expected: `${tokens} as the last offset`,
+            received: String(last),
+          });
       } finally {
         await reader.close();
       }
@@ -197,49 +219,53 @@ function packedLayout({ name, shape }: Tensor, offsets: Tensor, complain: Compla
   };
 }
 
-function checkLength(tokens: number, name: string, complain: Complain): void {
-  if (tokens > MOST_TOKENS_IN_A_ROW)
-    throw complain(
-      'ERR_INVALID_INPUT',
-      `${name}: expected at most ${MOST_TOKENS_IN_A_ROW} tokens in a row, not ${tokens}`,
-    );
+function checkRowLength(tokens: number, key: string, makeError: MakeError): void {
+  if (tokens > MAX_ROW_TOKENS)
+    throw makeError('ERR_INVALID_INPUT', {
+      key,
+      expected: `at most ${MAX_ROW_TOKENS} tokens in a row`,
+      received: String(tokens),
+    });
 }
 
-/** A tensor's part in rows: its name there, and how its elements are shared out. */
-interface Role {
-  key: string;
+/** A tensor that provides a column of the rows. */
+interface ColumnSource {
+  /** The column's name in the rows. */
+  name: string;
   tensor: Tensor;
-  /** One a token; all rows the same one; or so many a row. */
-  share: 'token' | 'all' | number;
+  /** One element per token, one per file (for all rows), or this many per row. */
+  per: 'token' | 'file' | number;
 }
 
-async function rolesOf(
+async function sourcesOf(
   tensors: TensorFile,
   names: ColumnNames,
   layout: Layout,
-  complain: Complain,
-): Promise<Role[]> {
-  const roles: Role[] = [];
+  makeError: MakeError,
+): Promise<ColumnSource[]> {
+  const sources: ColumnSource[] = [];
   for (const column of names.columns) {
     const candidates = names.inTensors(column);
-    const tensor = (await find(tensors, candidates)) ?? (await attention(tensors, column, layout));
+    const tensor = (await find(tensors, candidates)) ?? (await attentionMask(tensors, column, layout));
     if (!tensor) continue;
-    const share = shareOf(tensor, column, layout);
-    if (share === undefined)
-      throw complain(
-        'ERR_SHAPE_MISMATCH',
-        `${tensor.name}: expected ${expectedShape(column, layout)}, not [${tensor.shape}]`,
-      );
-    roles.push({ key: candidates[0]!, tensor, share });
+    const per = elementsPer(tensor, column, layout);
+    if (per === undefined)
+      throw makeError('ERR_SHAPE_MISMATCH', {
+        key: tensor.name,
+        expected: expectedShape(column, layout),
+        received: describeShape(tensor.shape),
+      });
+    sources.push({ name: candidates[0]!, tensor, per });
   }
   for (const name of names.keep) {
-    if (roles.some(({ key }) => key === name)) continue;
+    if (sources.some((source) => source.name === name)) continue;
     const candidates = name in COLUMNS ? names.inTensors(name as RolloutColumn) : [];
     const tensor = await find(tensors, [name, ...candidates]);
-    const share = tensor && (perRow(tensor, layout) ?? (perToken(tensor, layout) ? 'token' : undefined));
-    if (share !== undefined) roles.push({ key: name, tensor: tensor!, share });
+    const per =
+      tensor && (elementsPerRow(tensor, layout) ?? (isPerToken(tensor, layout) ? 'token' : undefined));
+    if (per !== undefined) sources.push({ name, tensor: tensor!, per });
   }
-  return roles;
+  return sources;
 }
 
 async function find(tensors: TensorFile, names: readonly string[]): Promise<Tensor | undefined> {
@@ -247,26 +273,27 @@ async function find(tensors: TensorFile, names: readonly string[]): Promise<Tens
   return name === undefined ? undefined : tensors.tensor(name);
 }
 
-// Where nothing says which tokens count, those that are no padding do.
-async function attention(tensors: TensorFile, column: RolloutColumn, layout: Layout) {
+/** Returns the attention mask to use as action_mask: without the latter, every token that is not padding counts. */
+async function attentionMask(tensors: TensorFile, column: RolloutColumn, layout: Layout) {
   if (column !== 'action_mask') return undefined;
   const tensor = await find(tensors, ['attention_mask']);
-  return tensor && perToken(tensor, layout) ? tensor : undefined;
+  return tensor && isPerToken(tensor, layout) ? tensor : undefined;
 }
 
-function shareOf(tensor: Tensor, column: RolloutColumn, layout: Layout): Role['share'] | undefined {
+/** Returns how a tensor's elements belong to a column, or undefined if the shape does not fit. */
+function elementsPer(tensor: Tensor, column: RolloutColumn, layout: Layout): ColumnSource['per'] | undefined {
   const { per } = COLUMNS[column];
-  if (per !== 'row' && perToken(tensor, layout)) return 'token';
-  const share = per === 'token' ? undefined : perRow(tensor, layout);
-  return share === 1 || share === 'all' ? share : undefined;
+  if (per !== 'row' && isPerToken(tensor, layout)) return 'token';
+  const count = per === 'token' ? undefined : elementsPerRow(tensor, layout);
+  return count === 1 || count === 'file' ? count : undefined;
 }
 
-function perToken({ shape }: Tensor, layout: Layout): boolean {
+function isPerToken({ shape }: Tensor, layout: Layout): boolean {
   return shape.length === layout.shape.length && shape.every((n, i) => n === layout.shape[i]);
 }
 
-function perRow({ shape }: Tensor, { rows }: Layout): Role['share'] | undefined {
-  if (shape.length === 0) return 'all';
+function elementsPerRow({ shape }: Tensor, { rows }: Layout): ColumnSource['per'] | undefined {
+  if (shape.length === 0) return 'file';
   return shape[0] === rows ? sizeOfShape(shape.slice(1)) : undefined;
 }
 

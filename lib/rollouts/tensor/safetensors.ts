@@ -1,11 +1,11 @@
-// .safetensors: eight bytes with the length of a header, the header in JSON, and the tensors' bytes where it says.
+// Reads .safetensors: eight bytes hold the length of a JSON header, which tells where each tensor's bytes are.
 import { type FileHandle, open } from 'node:fs/promises';
-import { describeValue, type LossError } from '../../core/errors.js';
-import { at } from '../source.js';
+import { describeValue } from '../../core/errors.js';
+import { badFile, describeFailure, errorAt } from '../source.js';
 import { DTYPES } from './dtype.js';
-import { type ByteReader, sizeOfShape, type TensorFile } from './tensor.js';
+import { type ByteReader, describeShape, sizeOfShape, type TensorFile } from './tensor.js';
 
-/** What the header says of a tensor. */
+/** A tensor's entry in the header. */
 interface Entry {
   dtype: string;
   shape: number[];
@@ -14,7 +14,7 @@ interface Entry {
 
 /**
  * Opens a file of tensors.
- * @throws LossError where the header is none, or does not go with the file's length.
+ * @throws LossError if the header is malformed or does not fit the file's length.
  */
 export async function openSafetensors(file: string): Promise<TensorFile> {
   const handle = await open(file, 'r');
@@ -27,17 +27,19 @@ export async function openSafetensors(file: string): Promise<TensorFile> {
         const { dtype: typeName, shape, data_offsets } = entries.get(name)!;
         const dtype = DTYPES.get(typeName);
         if (!dtype)
-          throw bad(
-            file,
-            `${name}: expected a tensor of dtype ${[...DTYPES.keys()].join(', ')}, not ${typeName}`,
-          );
+          throw badFile(file, {
+            key: name,
+            expected: `a tensor of dtype ${[...DTYPES.keys()].join(', ')}`,
+            received: typeName,
+          });
         const [begin, end] = data_offsets;
-        if (end - begin !== sizeOfShape(shape) * dtype.bytes)
-          throw bad(
-            file,
-            `${name}: expected ${sizeOfShape(shape) * dtype.bytes} bytes, as shape [${shape}] of ${typeName} has, and ` +
-              `data_offsets [${data_offsets}] are ${end - begin}`,
-          );
+        const bytes = sizeOfShape(shape) * dtype.bytes;
+        if (end - begin !== bytes)
+          throw badFile(file, {
+            key: name,
+            expected: `${bytes} bytes for shape ${describeShape(shape)} of ${typeName}`,
+            received: `data_offsets ${describeShape(data_offsets)}, which are ${end - begin}`,
+          });
         return { name, shape, dtype, open: async () => rangeReader(file, handle, start + begin) };
       },
       close: () => handle.close(),
@@ -50,27 +52,23 @@ export async function openSafetensors(file: string): Promise<TensorFile> {
 
 async function readHeader(file: string, handle: FileHandle, size: number) {
   const reader = rangeReader(file, handle, 0);
-  if (size < 8) throw bad(file, `expected a header, and the file has ${size} bytes`);
+  if (size < 8) throw badFile(file, { expected: 'a header', received: `a file of ${size} bytes` });
   const stated = new DataView((await reader.read(8)).buffer).getBigUint64(0, true);
   const length = Number(stated);
-  if (length > size - 8 || length > MOST_HEADER)
-    throw bad(
-      file,
-      `expected a header of at most ${Math.min(size - 8, MOST_HEADER)} bytes, and it says that it has ${stated}`,
-    );
+  if (length > size - 8 || length > MAX_HEADER)
+    throw badFile(file, {
+      expected: `a header of at most ${Math.min(size - 8, MAX_HEADER)} bytes`,
+      received: `one of ${stated}`,
+    });
   let header: unknown;
   try {
     header = JSON.parse(Buffer.from(await reader.read(length)).toString());
   } catch (error) {
-    throw at(
-      { file },
-      'ERR_INVALID_INPUT',
-      `expected a header in JSON, and it does not parse: ${error}`,
-      error,
-    );
+    const details = { expected: 'a header in JSON', received: describeFailure(error) };
+    throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
   if (header === null || typeof header !== 'object' || Array.isArray(header))
-    throw bad(file, `expected a JSON object for a header, not ${describeValue(header)}`);
+    throw badFile(file, { expected: 'a JSON object as the header', received: describeValue(header) });
   const start = 8 + length;
   const entries = new Map<string, Entry>();
   for (const [name, entry] of Object.entries(header))
@@ -78,8 +76,8 @@ async function readHeader(file: string, handle: FileHandle, size: number) {
   return { entries, start };
 }
 
-// What the format's own library accepts.
-const MOST_HEADER = 100_000_000;
+/** Maximum length of a header in bytes, as in the official safetensors library. */
+export const MAX_HEADER = 100_000_000;
 
 function checkEntry(file: string, name: string, value: unknown, size: number): Entry {
   const entry = value as Partial<Entry> | null;
@@ -93,30 +91,34 @@ function checkEntry(file: string, name: string, value: unknown, size: number): E
     !naturals(entry.data_offsets) ||
     entry.data_offsets.length !== 2
   )
-    throw bad(
-      file,
-      `${name}: expected dtype, shape and data_offsets in the header, not ${JSON.stringify(value)}`,
-    );
+    throw badFile(file, {
+      key: name,
+      expected: 'dtype, shape and data_offsets in the header',
+      received: JSON.stringify(value),
+    });
   const [begin, end] = entry.data_offsets;
   if (begin > end || end > size)
-    throw bad(
-      file,
-      `${name}: expected data_offsets within the ${size} bytes that the file has after its header, not ` +
-        `[${entry.data_offsets}]`,
-    );
+    throw badFile(file, {
+      key: name,
+      expected: `data_offsets within the ${size} bytes after the header`,
+      received: describeShape(entry.data_offsets),
+    });
   return entry as Entry;
 }
 
 function rangeReader(file: string, handle: FileHandle, from: number): ByteReader {
   let position = from;
   return {
-    // What is asked for is within the file, as its header was found to be.
+    // Allocating the whole request is safe, because the header was checked against the file's length.
     async read(bytes) {
       const target = new Uint8Array(bytes);
       for (let done = 0; done < bytes; ) {
         const { bytesRead } = await handle.read(target, done, bytes - done, position);
         if (bytesRead === 0)
-          throw bad(file, `expected ${bytes - done} more bytes at ${position}, and the file ends`);
+          throw badFile(file, {
+            expected: `${bytes - done} more bytes at ${position}`,
+            received: 'the end of the file',
+          });
         done += bytesRead;
         position += bytesRead;
       }
@@ -124,8 +126,4 @@ function rangeReader(file: string, handle: FileHandle, from: number): ByteReader
     },
     close: async () => {},
   };
-}
-
-function bad(file: string, message: string): LossError {
-  return at({ file }, 'ERR_INVALID_INPUT', message);
 }

@@ -1,11 +1,11 @@
-// What files of tensors have in common: tensors by name, each read from its first byte to its last.
+// The interface of tensor files: tensors by name, each read sequentially.
 import type { Dtype } from './dtype.js';
 
-/** Reads bytes one after another. */
+/** Reads bytes sequentially. */
 export interface ByteReader {
   /**
-   * The next so many, in memory of their own. No more is allocated than what the file really has.
-   * @throws LossError where the file ends before.
+   * Returns the next bytes, in memory of their own. The file's actual length bounds the allocation.
+   * @throws LossError if the file ends too early.
    */
   read(bytes: number): Promise<Uint8Array>;
   close(): Promise<void>;
@@ -16,19 +16,24 @@ export interface Tensor {
   name: string;
   shape: readonly number[];
   dtype: Dtype;
-  /** A reader of its elements, row-major. */
+  /** Opens a reader of the elements, in row-major order. */
   open(): Promise<ByteReader>;
 }
 
 /** A file of tensors. */
 export interface TensorFile {
   names: readonly string[];
-  /** @throws LossError where it is of a type that is not read. */
+  /** @throws LossError if the tensor's dtype or layout is not supported. */
   tensor(name: string): Promise<Tensor>;
   close(): Promise<void>;
 }
 
-/** How many elements a shape has. */
+/** Returns the number of elements of a shape. */
 export function sizeOfShape(shape: readonly number[]): number {
   return shape.reduce((product, n) => product * n, 1);
+}
+
+/** Returns a shape as messages show it: [2, 3]. */
+export function describeShape(shape: readonly number[]): string {
+  return `[${shape.join(', ')}]`;
 }

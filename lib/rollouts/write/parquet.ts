@@ -1,16 +1,16 @@
-// Gradients as Parquet, through a table of DuckDB's on the disk.
+// Writes gradients as Parquet, through a DuckDB table on disk.
 import { join } from 'node:path';
 import { connectDuckDB, type DuckDB, sql } from '../duckdb.js';
-import type { WriteStaged } from './gradients.js';
-import type { IdKind, StagedRow } from './staging.js';
+import type { IdKind, StagedRow, WriteStaged } from './staging.js';
 
 /** Writes Parquet. */
 export const writeParquet: WriteStaged = async (staging, file, { name }) => {
   const database = await connectDuckDB(name, join(staging.directory, 'table.db'));
   try {
     const { connection, duckdb } = database;
-    const atOnce = MOST_ROWS * staging.longest * Float32Array.BYTES_PER_ELEMENT;
-    await connection.run(`SET memory_limit = '${Math.ceil((LEAST_MEMORY + COPIES * atOnce) / 1e6)}MB'`);
+    const chunkBytes = CHUNK_ROWS * staging.longest * Float32Array.BYTES_PER_ELEMENT;
+    const memory = BASE_MEMORY + CHUNKS_IN_MEMORY * chunkBytes;
+    await connection.run(`SET memory_limit = '${Math.ceil(memory / 1e6)}MB'`);
     const ids = staging.idColumns();
     const types: Readonly<Record<IdKind, DuckDB.DuckDBType>> = {
       integer: duckdb.BIGINT,
@@ -56,13 +56,13 @@ export const writeParquet: WriteStaged = async (staging, file, { name }) => {
     for await (const row of staging.read()) {
       rows.push(row);
       tokens += row.grad.length;
-      if (rows.length === MOST_ROWS || tokens >= TOKENS_AT_ONCE) append();
+      if (rows.length === CHUNK_ROWS || tokens >= CHUNK_TOKENS) append();
     }
     if (rows.length > 0) append();
     appender.closeSync();
 
-    const perRow = Math.max(1, staging.tokens / Math.max(1, staging.rows));
-    const rowGroup = Math.max(MOST_ROWS, Math.round(TOKENS_IN_A_GROUP / perRow));
+    const tokensPerRow = Math.max(1, staging.tokens / Math.max(1, staging.rows));
+    const rowGroup = Math.max(CHUNK_ROWS, Math.round(ROW_GROUP_TOKENS / tokensPerRow));
     await connection.run(
       `COPY gradients TO ${sql.text(file)} (FORMAT parquet, ROW_GROUP_SIZE ${rowGroup}, COMPRESSION zstd)`,
     );
@@ -71,13 +71,14 @@ export const writeParquet: WriteStaged = async (staging, file, { name }) => {
   }
 };
 
-// What a chunk of DuckDB's holds. It works on several at a time; what else it would keep of the table goes to the disk.
-const MOST_ROWS = 2048;
-const COPIES = 16;
-const LEAST_MEMORY = 200e6;
-const TOKENS_AT_ONCE = 1 << 18;
-// A reader has a row group in its memory.
-const TOKENS_IN_A_GROUP = 1 << 22;
+// DuckDB's limit on the rows of a chunk, and ours on its tokens.
+const CHUNK_ROWS = 2048;
+const CHUNK_TOKENS = 1 << 18;
+// DuckDB works on several chunks at a time. Memory beyond that would only cache the table, which is on disk.
+const CHUNKS_IN_MEMORY = 16;
+const BASE_MEMORY = 200e6;
+// Readers hold a whole row group in memory.
+const ROW_GROUP_TOKENS = 1 << 22;
 
 function idValue(value: unknown, kind: IdKind): DuckDB.DuckDBValue {
   if (kind === 'integer') return BigInt(value as number);

@@ -1,17 +1,18 @@
-// Gradients as tensors in a .safetensors file: a header in JSON that says what lies where, then one tensor after another.
+// Writes gradients as a .safetensors file: a JSON header with each tensor's position, followed by the tensors.
 import { type FileHandle, open } from 'node:fs/promises';
 import { LossError } from '../../core/errors.js';
-import type { WriteStaged } from './gradients.js';
-import { bytesOf, type IdColumn, type StagedRow, type Staging } from './staging.js';
+import { MAX_HEADER } from '../tensor/safetensors.js';
+import { bytesOf, type IdColumn, type StagedRow, type Staging, type WriteStaged } from './staging.js';
 
-/** A tensor to write: what the header says of it, and each row's piece of it. */
+/** A tensor to write. */
 interface Tensor {
   name: string;
   dtype: 'F32' | 'F64' | 'I64';
   shape: number[];
+  /** Returns a row's elements. The rows come in order. */
   piece(row: StagedRow): ArrayBufferView;
-  /** What stands before the first row's. */
-  before?: ArrayBufferView;
+  /** Elements before the first row's. */
+  prefix?: ArrayBufferView;
 }
 
 /** Writes tensors. */
@@ -22,7 +23,9 @@ export const writeSafetensors: WriteStaged = async (staging, file, { layout }) =
     layout === 'padded' ? lengths(staging) : cuSeqlens(staging),
   ];
   for (const column of staging.idColumns())
-    tensors.push(column.kind === 'text' ? await named(staging, column, metadata) : numbers(staging, column));
+    tensors.push(
+      column.kind === 'text' ? await indexTensor(staging, column, metadata) : numberTensor(staging, column),
+    );
 
   const target = await open(file, 'w');
   try {
@@ -42,21 +45,19 @@ function header(tensors: readonly Tensor[], metadata: Record<string, string>): B
     offset = end;
   }
   const json = JSON.stringify(entries);
-  // Tensors begin at a multiple of 8, so that readers can use them where they lie.
+  // The tensors begin at a multiple of 8, so that readers can use them in place.
   const padded = Buffer.from(json + ' '.repeat((8 - (Buffer.byteLength(json) % 8)) % 8));
-  if (padded.length > MOST_HEADER)
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `expected ids that fit in a header of ${MOST_HEADER} bytes, and they are too many different ones that are not ` +
-        'numbers; Parquet and JSON lines have room for them',
-    );
+  if (padded.length > MAX_HEADER)
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: 'ids',
+      expected: `values that fit into a header of ${MAX_HEADER} bytes`,
+      received: `${padded.length} bytes, because too many different ids are not numbers`,
+      hint: 'Parquet and JSON lines have no such limit',
+    });
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(padded.length));
   return Buffer.concat([length, padded]);
 }
-
-// What the format's own library accepts.
-const MOST_HEADER = 100_000_000;
 
 function perToken({ rows, tokens, longest, hasEntropy }: Staging, padded: boolean): Tensor[] {
   const shape = padded ? [rows, longest] : [tokens];
@@ -77,7 +78,7 @@ function cuSeqlens({ rows }: Staging): Tensor {
     name: 'cu_seqlens',
     dtype: 'I64',
     shape: [rows + 1],
-    before: new BigInt64Array(1),
+    prefix: new BigInt64Array(1),
     piece: ({ grad }) => {
       end += BigInt(grad.length);
       return BigInt64Array.of(end);
@@ -94,7 +95,7 @@ function lengths({ rows }: Staging): Tensor {
   };
 }
 
-function numbers({ rows }: Staging, { name, kind }: IdColumn): Tensor {
+function numberTensor({ rows }: Staging, { name, kind }: IdColumn): Tensor {
   return {
     name,
     dtype: kind === 'integer' ? 'I64' : 'F64',
@@ -106,7 +107,8 @@ function numbers({ rows }: Staging, { name, kind }: IdColumn): Tensor {
   };
 }
 
-async function named(
+/** Makes a tensor of indices into the list of different ids, and adds the list to the metadata. */
+async function indexTensor(
   staging: Staging,
   { name }: IdColumn,
   metadata: Record<string, string>,
@@ -125,14 +127,14 @@ async function named(
   };
 }
 
-async function writeTensor(file: FileHandle, { before, piece }: Tensor, staging: Staging): Promise<void> {
-  let pieces = before ? [bytesOf(before)] : [];
+async function writeTensor(file: FileHandle, { prefix, piece }: Tensor, staging: Staging): Promise<void> {
+  let pieces = prefix ? [bytesOf(prefix)] : [];
   let length = 0;
   for await (const row of staging.read()) {
     const bytes = bytesOf(piece(row));
     pieces.push(bytes);
     length += bytes.length;
-    if (length < BYTES_AT_ONCE) continue;
+    if (length < WRITE_BYTES) continue;
     await file.appendFile(Buffer.concat(pieces));
     pieces = [];
     length = 0;
@@ -140,4 +142,4 @@ async function writeTensor(file: FileHandle, { before, piece }: Tensor, staging:
   await file.appendFile(Buffer.concat(pieces));
 }
 
-const BYTES_AT_ONCE = 1 << 20;
+const WRITE_BYTES = 1 << 20;

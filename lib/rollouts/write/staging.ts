@@ -1,25 +1,39 @@
-// What is to be written, first put aside as it comes: a file of tensors begins with the lengths of all of them, and a
-// table with the types of its columns, which are known at the end only.
+// Collects gradients in temporary files, because the final file begins with information that is known only at the
+// end: a tensor file begins with all lengths, a table with the types of its columns.
 import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LossError } from '../../core/errors.js';
 import { readRecords } from '../records.js';
+import { describeFailure, errorAt } from '../source.js';
 
-/** One row that has been put aside. */
+/** One staged row. */
 export interface StagedRow {
   ids: Record<string, unknown>;
   grad: Float32Array;
   gradEntropy: Float32Array | undefined;
 }
 
-/** What the values of an id column are: all whole numbers, all numbers, or anything. */
+/** The type of an id column's values: all integers, all numbers, or anything else. */
 export type IdKind = 'integer' | 'number' | 'text';
 
-/** An id column as it turned out. */
+/** An id column and its type over all rows. */
 export interface IdColumn {
   name: string;
   kind: IdKind;
 }
+
+/** How rows of different lengths are arranged in a tensor. */
+export type Layout = 'packed' | 'padded';
+
+/**
+ * Writes all staged rows to a file.
+ * @param how.name the name that the file will get once it is complete.
+ */
+export type WriteStaged = (
+  staging: Staging,
+  file: string,
+  how: { layout: Layout; name: string },
+) => Promise<void>;
 
 /** A row's line in the file of ids. */
 interface RowLine {
@@ -31,11 +45,11 @@ const GRAD = 'grad';
 const GRAD_ENTROPY = 'grad_entropy';
 const ROWS = 'rows.jsonl';
 
-/** Rows put aside in a directory of their own beside the file that they are for. */
+/** Rows in temporary files, in a directory of their own next to the final file. */
 export class Staging {
   rows = 0;
   tokens = 0;
-  /** The tokens of the longest row. */
+  /** The number of tokens of the longest row. */
   longest = 0;
   hasEntropy = false;
   readonly directory: string;
@@ -46,13 +60,13 @@ export class Staging {
     this.directory = directory;
   }
 
-  /** @throws LossError where nothing can be written there. */
-  static async beside(file: string): Promise<Staging> {
+  /** Creates the directory next to a file. @throws LossError if nothing can be written there. */
+  static async nextTo(file: string): Promise<Staging> {
     const directory = await writing(file, () => mkdtemp(join(dirname(file), `.${basename(file)}-`)));
     return new Staging(directory);
   }
 
-  /** Puts rows aside, one array after another as their lengths say. */
+  /** Adds rows, whose gradients follow one another in the arrays. */
   async add(
     rows: readonly { tokens: number; ids: Record<string, unknown> }[],
     grad: Float32Array,
@@ -60,10 +74,14 @@ export class Staging {
   ): Promise<void> {
     if (this.rows === 0) this.hasEntropy = gradEntropy !== undefined;
     if (this.hasEntropy !== (gradEntropy !== undefined))
-      throw new LossError('ERR_INVALID_INPUT', 'gradEntropy: expected with every part or with none');
+      throw new LossError('ERR_INVALID_INPUT', {
+        key: 'gradEntropy',
+        expected: 'it with every part or with none',
+        received: this.hasEntropy ? 'a part without it' : 'a part with it',
+      });
     let lines = '';
     for (const { tokens, ids } of rows) {
-      for (const [name, value] of Object.entries(ids)) this.#note(name, value);
+      for (const [name, value] of Object.entries(ids)) this.#noteKind(name, value);
       lines += `${JSON.stringify({ tokens, ids } satisfies RowLine)}\n`;
       this.longest = Math.max(this.longest, tokens);
     }
@@ -74,16 +92,16 @@ export class Staging {
     await this.#append(ROWS, Buffer.from(lines));
   }
 
-  /** The id columns, in the order in which they came up. */
+  /** Returns the id columns in order of appearance. */
   idColumns(): IdColumn[] {
-    // A column that some rows lack has no number for them.
+    // A column that some rows lack is text, because numbers have no value for "absent".
     return [...this.#kinds].map(([name, { kind, rows }]) => ({
       name,
       kind: rows === this.rows ? kind : 'text',
     }));
   }
 
-  /** What has been put aside, row by row. */
+  /** Yields all rows. Call end() first. */
   async *read(): AsyncGenerator<StagedRow> {
     const grad = await this.#reader(GRAD);
     const gradEntropy = this.hasEntropy ? await this.#reader(GRAD_ENTROPY) : undefined;
@@ -99,21 +117,21 @@ export class Staging {
     }
   }
 
-  /** Ends what is being put aside, so that it can be read. */
+  /** Ends the writing, so that the rows can be read. */
   async end(): Promise<void> {
     if (this.rows === 0) await this.add([], new Float32Array(), undefined);
     for (const file of this.#files.values()) await file.close();
     this.#files.clear();
   }
 
-  /** Takes it all away. */
+  /** Removes the directory. */
   async remove(): Promise<void> {
     for (const file of this.#files.values()) await file.close();
     this.#files.clear();
     await rm(this.directory, { recursive: true, force: true });
   }
 
-  #note(name: string, value: unknown): void {
+  #noteKind(name: string, value: unknown): void {
     const kind = Number.isSafeInteger(value) ? 'integer' : typeof value === 'number' ? 'number' : 'text';
     const known = this.#kinds.get(name);
     if (!known) this.#kinds.set(name, { kind, rows: 1 });
@@ -137,7 +155,7 @@ export class Staging {
   }
 }
 
-/** Reads float32 one after another. */
+/** Reads float32 numbers sequentially. */
 class FloatReader {
   readonly #file: FileHandle;
   #floats = new Float32Array(0);
@@ -147,14 +165,14 @@ class FloatReader {
     this.#file = file;
   }
 
-  /** The next so many. They are the caller's. */
+  /** Returns the next numbers. The caller owns them. */
   async next(count: number): Promise<Float32Array> {
     if (this.#used + count > this.#floats.length) {
-      const left = this.#floats.subarray(this.#used);
+      const rest = this.#floats.subarray(this.#used);
       const floats = new Float32Array(Math.max(count, FLOATS_AT_ONCE));
-      floats.set(left);
-      const { bytesRead } = await this.#file.read(bytesOf(floats), left.byteLength, null, null);
-      this.#floats = floats.subarray(0, left.length + bytesRead / Float32Array.BYTES_PER_ELEMENT);
+      floats.set(rest);
+      const { bytesRead } = await this.#file.read(bytesOf(floats), rest.byteLength, null, null);
+      this.#floats = floats.subarray(0, rest.length + bytesRead / Float32Array.BYTES_PER_ELEMENT);
       this.#used = 0;
     }
     this.#used += count;
@@ -168,27 +186,21 @@ class FloatReader {
 
 const FLOATS_AT_ONCE = 1 << 16;
 
-/** An array's own bytes. */
+/** Returns a view of an array's bytes. */
 export function bytesOf(array: ArrayBufferView): Uint8Array {
   return new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 }
 
 /**
- * Does something that writes a file.
- * @throws LossError `ERR_INVALID_INPUT` naming the file, where the system refuses.
+ * Runs code that writes a file.
+ * @throws LossError `ERR_INVALID_INPUT` with the file's name if the system reports an error.
  */
 export async function writing<T>(file: string, write: () => Promise<T>): Promise<T> {
   try {
     return await write();
   } catch (error) {
     if (error instanceof LossError) throw error;
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `${file}: expected a file to write to, and it cannot be written: ${reason}`,
-      {
-        cause: error,
-      },
-    );
+    const details = { expected: 'a writable file', received: describeFailure(error) };
+    throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
 }
