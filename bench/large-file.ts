@@ -1,5 +1,5 @@
-// Writes JSON lines of 2 GB into a temporary folder, runs the command line on them, as a user does, and says how much
-// memory it took at its peak and how fast it was. That peak is not to depend on the file's size: more than 300 MB fails.
+// Writes 2 GB of rollouts into a temporary folder, runs the command line on them as a user does, and prints its speed
+// and its peak memory. The peak must not grow with the file: more than 300 MB is a failure.
 //
 //   npm run build:ts && npx tsx bench/large-file.ts [--gigabytes 2] [--format jsonl|jsonl.gz|csv] [-- evaluate's options]
 import { spawn } from 'node:child_process';
@@ -25,10 +25,10 @@ const { values: flags, positionals } = parseArgs({
 });
 const options = positionals.length > 0 ? positionals : ['--loss', 'ppo'];
 
-// A fixed sequence, so that every run has the same work.
+// A fixed seed gives every run the same work.
 const random = generator(1).uniform;
 
-/** A rollout of 100 to 1,900 tokens without its ids. */
+/** Makes a rollout of 100 to 1,900 tokens, without ids. */
 function makeRow(): Record<string, unknown> {
   const tokens = 100 + Math.floor(1800 * random());
   const list = (value: (t: number) => number) =>
@@ -44,7 +44,9 @@ function makeRow(): Record<string, unknown> {
   };
 }
 
-/** Text of so many bytes and one row more: a few rows over and over, eight with each task_id. */
+/**
+ * Yields lines until they have this many bytes. They repeat a few rows; eight lines in a row have the same task_id.
+ */
 function* textOf(bytes: number, csv: boolean): Generator<string> {
   const rows = Array.from({ length: 512 }, makeRow);
   const cell = (value: unknown) =>
@@ -64,7 +66,7 @@ function* textOf(bytes: number, csv: boolean): Generator<string> {
   }
 }
 
-/** Runs the command line. @returns what it printed, and its peak memory in bytes. */
+/** Runs the command line. @returns its output, and its peak memory in bytes. */
 async function run(words: readonly string[]): Promise<{ stdout: string; memory: number; seconds: number }> {
   const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
   const tell =
@@ -79,7 +81,7 @@ async function run(words: readonly string[]): Promise<{ stdout: string; memory: 
     textOfStream(child.stdio[3] as Readable),
   ]);
   const seconds = (performance.now() - start) / 1000;
-  if (code !== 0) throw new Error(`policy-loss ended with ${code}`);
+  if (code !== 0) throw new Error(`policy-loss: expected exit code 0, got ${code}`);
   return { stdout, memory: 1024 * Number(kilobytes), seconds };
 }
 
@@ -107,7 +109,7 @@ try {
     `${seconds.toFixed(1)} s, ${(size / 1e6 / seconds).toFixed(0)} MB/s, peak ${(memory / 1e6).toFixed(0)} MB`,
   );
   if (memory > MOST_MEMORY) {
-    console.error(`expected at most ${MOST_MEMORY / 1e6} MB of memory`);
+    console.error(`peak memory: expected at most ${MOST_MEMORY / 1e6} MB, got ${memory / 1e6} MB`);
     process.exitCode = 1;
   }
 } finally {

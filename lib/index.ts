@@ -5,34 +5,36 @@ export {
   type Schema,
   type TrinityConfig,
 } from './algorithm/algorithm-type.js';
-export { AsymREAlgorithm } from './algorithm/asymre.js';
-export { CISPOAlgorithm } from './algorithm/cispo.js';
+export {
+  AsymREAlgorithm,
+  CISPOAlgorithm,
+  DPOAlgorithm,
+  GRPOAlgorithm,
+  GSPOAlgorithm,
+  JSDAlgorithm,
+  MIXAlgorithm,
+  MIXCHORDAlgorithm,
+  MultiStepGRPOAlgorithm,
+  OnPolicyDistillAlgorithm,
+  OPMDAlgorithm,
+  PPOAlgorithm,
+  RAFTAlgorithm,
+  RECAlgorithm,
+  ReinforcePlusPlusAlgorithm,
+  RLOOAlgorithm,
+  SAPOAlgorithm,
+  SFTAlgorithm,
+  sPPOAlgorithm,
+  TOPRAlgorithm,
+} from './algorithm/algorithms.js';
 export type { AlgorithmConfig, FunctionArgs, ObjectiveConfig } from './algorithm/config.js';
-export { DPOAlgorithm } from './algorithm/dpo.js';
-export { GRPOAlgorithm } from './algorithm/grpo.js';
-export { GSPOAlgorithm } from './algorithm/gspo.js';
 export { ALGORITHM_TYPE, AlgorithmRegistry } from './algorithm/index.js';
-export { JSDAlgorithm } from './algorithm/jsd.js';
-export { MIXAlgorithm } from './algorithm/mix.js';
-export { MIXCHORDAlgorithm } from './algorithm/mix-chord.js';
-export { MultiStepGRPOAlgorithm } from './algorithm/multi-step-grpo.js';
 export {
   Objective,
   type ObjectiveComputeOptions,
   type ObjectiveComputeSyncOptions,
   type ObjectiveResult,
 } from './algorithm/objective.js';
-export { OnPolicyDistillAlgorithm } from './algorithm/on-policy-distill.js';
-export { OPMDAlgorithm } from './algorithm/opmd.js';
-export { PPOAlgorithm } from './algorithm/ppo.js';
-export { RAFTAlgorithm } from './algorithm/raft.js';
-export { RECAlgorithm } from './algorithm/rec.js';
-export { ReinforcePlusPlusAlgorithm } from './algorithm/reinforce-plus-plus.js';
-export { RLOOAlgorithm } from './algorithm/rloo.js';
-export { SAPOAlgorithm } from './algorithm/sapo.js';
-export { SFTAlgorithm } from './algorithm/sft.js';
-export { sPPOAlgorithm } from './algorithm/sppo.js';
-export { TOPRAlgorithm } from './algorithm/topr.js';
 export { fromTrinityConfig } from './algorithm/trinity-config.js';
 export type { Batch, FloatColumn, HalfColumn, MaskColumn, RowIds, RowNumbers } from './core/batch.js';
 export { type Counts, type Normalizer, type RowCounts, sumCounts } from './core/counts.js';
@@ -58,6 +60,7 @@ export type { ComputeOptions, ComputeSyncOptions, Metrics, Result } from './core
 export { KeyMapper } from './core/key-mapper.js';
 export type {
   AggregationOption,
+  AnyOption,
   BooleanOption,
   ChoiceOption,
   LossAggMode,

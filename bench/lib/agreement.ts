@@ -1,15 +1,16 @@
-// Sees to it that a peer computes what this package computes, before it is timed.
+// Checks that a contender computes what this package computes, before it is timed.
 import type { Outcome } from './works.js';
 
-/** The largest relative error of a loss, a metric or a gradient that is taken for rounding in float32. */
+/** The largest relative error of a loss, a metric or a gradient that float32 rounding can explain. */
 export const TOLERANCE = 1e-3;
 
-// Values that are smaller than this are compared as if they were this large: they are differences of larger ones.
+// Smaller values are differences of larger ones, so their errors are measured on this scale.
 const SCALE = 0.02;
 
 /**
- * The largest relative error of a peer's loss, metrics and gradients, the latter by the Euclidean norm.
- * @throws Error where it is above the tolerance, or where something is missing.
+ * Returns the largest relative error of a contender's loss, metrics and gradients. A gradient's error is that of the
+ * whole vector, in the Euclidean norm.
+ * @throws Error if the error is above the tolerance, or if a value is missing.
  */
 export function checkAgreement(who: string, theirs: Outcome, ours: Outcome): number {
   const errors: Record<string, number> = { loss: relative(theirs.loss, ours.loss) };
@@ -20,7 +21,8 @@ export function checkAgreement(who: string, theirs: Outcome, ours: Outcome): num
   const wrong = Object.entries(errors).filter(([, error]) => !(error <= TOLERANCE));
   if (wrong.length > 0)
     throw new Error(
-      `${who} computes something else: ${wrong.map(([name, error]) => `${name} is off by ${error}`).join(', ')}`,
+      `${who}: expected this package's results within ${TOLERANCE}, got relative errors of ` +
+        wrong.map(([name, error]) => `${error} in ${name}`).join(', '),
     );
   return Math.max(...Object.values(errors));
 }

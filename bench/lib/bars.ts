@@ -1,19 +1,19 @@
-// The project's bars, each beside what this run measured. They are ratios within the run.
+// The project's performance targets, each with what this run measured. Almost all are ratios of times within the run.
 import { CACHED, LARGE, SMALL } from './functions.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
 import { digits, type TableContent } from './tables.js';
 
 const PYTORCH = 'eager PyTorch';
-/** At so much of the floor's speed a function is bound by memory and not by its arithmetic. */
+/** From this part of the floor's speed on, memory limits a function and not its arithmetic. */
 const MEMORY_BOUND = 0.8;
 
 export function bars(report: Report): Bar[] {
   return [
-    besidePyTorch(report),
+    comparedWithPyTorch(report),
     ppoOfFloor(report),
     othersOfFloor(report),
-    smallBesidePyTorch(report),
+    smallComparedWithPyTorch(report),
     smallOverhead(report),
     threads(report),
     memory(report),
@@ -26,8 +26,8 @@ export function bars(report: Report): Bar[] {
 
 export function barsTable(list: readonly Bar[]): TableContent {
   return {
-    title: 'The bars',
-    head: ['bar', 'wanted', 'measured', 'met'],
+    title: 'Targets',
+    head: ['target', 'wanted', 'measured', 'met'],
     rows: list.map(({ bar, wanted, measured, met }) => [
       bar,
       wanted,
@@ -37,38 +37,38 @@ export function barsTable(list: readonly Bar[]): TableContent {
   };
 }
 
-/** How many times less `sample` took than `other`. */
-const times = (other: Sample, sample: Sample) => other.median / sample.median;
+/** Returns how many times as fast `sample` is as `other`. */
+const speedup = (other: Sample, sample: Sample) => other.median / sample.median;
 
 function bar(name: string, wanted: string, found: { measured: string; met: boolean } | undefined): Bar {
   return { bar: name, wanted, ...(found ?? { measured: 'not measured' }) };
 }
 
-function besidePyTorch(report: Report): Bar {
+function comparedWithPyTorch(report: Report): Bar {
   const samples = find(report, 'ppo', LARGE, true)?.times;
   const name = `ppo, forward and gradient, ${LARGE.join('×')}: times as fast as eager PyTorch`;
   if (!samples?.[PYTORCH]) return bar(name, '≥ 60', undefined);
-  const measured = times(samples[PYTORCH], samples[OURS]!);
+  const measured = speedup(samples[PYTORCH], samples[OURS]!);
   return bar(name, '≥ 60', { measured: digits(measured), met: measured >= 60 });
 }
 
 function ppoOfFloor(report: Report): Bar {
   const samples = find(report, 'ppo', LARGE, true)?.times;
-  const measured = samples?.floor && times(samples.floor, samples[OURS]!);
+  const measured = samples?.floor && speedup(samples.floor, samples[OURS]!);
   return bar(
-    'ppo likewise: of the traffic floor’s speed',
+    `ppo, forward and gradient, ${LARGE.join('×')}: part of the traffic floor's speed`,
     '≥ 0.8',
     measured ? { measured: digits(measured), met: measured >= 0.8 } : undefined,
   );
 }
 
-// Ratios of functions: the least, and how many are as high as is wanted. A note stands beside its function's name.
+/** Describes the smallest of some ratios, and how many are as large as wanted. */
 function least(ratios: readonly { id: string; value: number; note?: string }[], wanted: number) {
   const [worst] = ratios.toSorted((a, b) => a.value - b.value);
   const count = ratios.filter(({ value }) => value >= wanted).length;
   return (
     worst && {
-      measured: `least ${digits(worst.value)} (${worst.id}${worst.note ?? ''}); ${count} of ${ratios.length} have it`,
+      measured: `least ${digits(worst.value)} (${worst.id}${worst.note ?? ''}); ${count} of ${ratios.length} reach it`,
       met: worst.value >= wanted,
     }
   );
@@ -77,26 +77,26 @@ function least(ratios: readonly { id: string; value: number; note?: string }[], 
 function othersOfFloor(report: Report): Bar {
   const others = report.functions
     .filter(({ id, shape, gradient }) => id !== 'ppo' && gradient && shape.join() === LARGE.join())
-    .map(({ id, times: samples }) => ({ id, value: times(samples.floor!, samples[OURS]!) }));
-  return bar('every other function likewise', '≥ 0.6', least(others, 0.6));
+    .map(({ id, times }) => ({ id, value: speedup(times.floor!, times[OURS]!) }));
+  return bar(`every other function: part of its floor's speed`, '≥ 0.6', least(others, 0.6));
 }
 
-function smallBesidePyTorch(report: Report): Bar {
+function smallComparedWithPyTorch(report: Report): Bar {
   const samples = find(report, 'ppo', SMALL, true)?.times;
   const name = `ppo, ${SMALL.join('×')} through computeSync() with gradient: times as fast as eager PyTorch`;
   if (!samples?.[PYTORCH]) return bar(name, '≥ 50', undefined);
-  const measured = times(samples[PYTORCH], samples[OURS]!);
+  const measured = speedup(samples[PYTORCH], samples[OURS]!);
   return bar(name, '≥ 50', { measured: digits(measured), met: measured >= 50 });
 }
 
-// The call of one token has all that a call costs beside the work, the binding's part included.
+// A call of one token contains everything that a call costs apart from its work, including the binding's part.
 function smallOverhead({ smallCalls }: Report): Bar {
-  const name = 'the same: µs over the native time';
+  const name = `ppo, ${SMALL.join('×')} through computeSync() with gradient: µs more than the native call`;
   if (!smallCalls) return bar(name, '≤ 12', undefined);
   const over = 1e3 * (smallCalls['computeSync()']!.median - smallCalls['native call']!.median);
   const withBinding = 1e3 * smallCalls['computeSync() of one token']!.median;
   return bar(name, '≤ 12', {
-    measured: `${digits(over)}; a call of one token takes ${digits(withBinding)} in all`,
+    measured: `${digits(over)}; a call of one token takes ${digits(withBinding)}`,
     met: Math.max(over, withBinding) <= 12,
   });
 }
@@ -104,7 +104,7 @@ function smallOverhead({ smallCalls }: Report): Bar {
 function threads({ threads: results, cores }: Report): Bar {
   const gains = Object.entries(results ?? {}).map(([id, samples]) => ({
     id,
-    value: times(samples['one thread']!, samples['two threads']!),
+    value: speedup(samples['one thread']!, samples['two threads']!),
   }));
   const found = least(gains, 1.8);
   return bar(
@@ -112,7 +112,9 @@ function threads({ threads: results, cores }: Report): Bar {
     '≥ 1.8',
     found && {
       ...found,
-      measured: `${found.measured}; calls that share nothing ${digits(cores!.before)} before and ${digits(cores!.after)} after`,
+      measured:
+        `${found.measured}; calls that share nothing gain ${digits(cores!.before)} before ` +
+        `and ${digits(cores!.after)} after`,
     },
   );
 }
@@ -127,39 +129,39 @@ function memory(report: Report): Bar {
 }
 
 function objective({ objective: samples }: Report): Bar {
-  const name = 'grpo’s whole objective, both gradients: times its policy loss alone';
+  const name = 'GRPO’s whole objective with both gradients: time divided by its policy loss’s';
   if (!samples) return bar(name, '≤ 1.5', undefined);
   const over = (what: string, base: string) => samples[what]!.median / samples[base]!.median;
   const measured = over('objective, both gradients', 'policy loss alone');
   const traffic = over('floor of the objective', 'floor of the policy loss');
   const plain = over('objective, entropy coefficient 0', 'policy loss alone');
   return bar(name, '≤ 1.5', {
-    measured: `${digits(measured)}; the floors ${digits(traffic)}; without entropy’s gradient ${digits(plain)}`,
+    measured: `${digits(measured)}; the floors ${digits(traffic)}; without the entropy’s gradient ${digits(plain)}`,
     met: measured <= 1.5,
   });
 }
 
-// The worst of a ratio over some functions.
+/** Returns the smallest value of a ratio over the functions. */
 function worstOf(
   results: Report['layouts'],
-  of: (samples: Record<string, Sample>) => number,
+  ratioOf: (samples: Record<string, Sample>) => number,
 ): { id: string; value: number } | undefined {
   return Object.entries(results ?? {})
-    .map(([id, samples]) => ({ id, value: of(samples) }))
+    .map(([id, samples]) => ({ id, value: ratioOf(samples) }))
     .sort((a, b) => a.value - b.value)[0];
 }
 
 function packedLikePadded({ layouts }: Report): Bar {
-  const worst = worstOf(layouts, (samples) => times(samples.padded!, samples.packed!));
+  const worst = worstOf(layouts, (samples) => speedup(samples.padded!, samples.packed!));
   return bar(
-    'packed rows: of the speed of padded ones with a full mask',
+    'packed rows: part of the speed of padded rows with a full mask',
     '≥ 0.95',
     worst && { measured: `least ${digits(worst.value)} (${worst.id})`, met: worst.value >= 0.95 },
   );
 }
 
 function prefixMasks({ layouts }: Report): Bar {
-  const worst = worstOf(layouts, (samples) => times(samples.padded!, samples['prefix masks']!));
+  const worst = worstOf(layouts, (samples) => speedup(samples.padded!, samples['prefix masks']!));
   return bar(
     'masks that end after half a row: times as fast as full ones',
     '> 1',
@@ -167,18 +169,18 @@ function prefixMasks({ layouts }: Report): Bar {
   );
 }
 
-// Of the worse of both types.
+// Judges each function by the slower of the two 16-bit dtypes.
 function halves({ dtypes }: Report): Bar {
   const bound = Object.entries(dtypes ?? {})
-    .filter(([, samples]) => times(samples['floor, float32']!, samples.float32!) >= MEMORY_BOUND)
+    .filter(([, samples]) => speedup(samples['floor, float32']!, samples.float32!) >= MEMORY_BOUND)
     .map(([id, samples]) => {
-      const worse = samples.bfloat16!.median > samples.float16!.median ? 'bfloat16' : 'float16';
-      const floor = times(samples['floor, float32']!, samples[`floor, ${worse}`]!);
-      return { id, value: times(samples.float32!, samples[worse]!), note: `; its floor ${digits(floor)}` };
+      const slower = samples.bfloat16!.median > samples.float16!.median ? 'bfloat16' : 'float16';
+      const floor = speedup(samples['floor, float32']!, samples[`floor, ${slower}`]!);
+      return { id, value: speedup(samples.float32!, samples[slower]!), note: `; its floor ${digits(floor)}` };
     });
-  const none = dtypes && { measured: 'none is bound by memory', met: true };
+  const none = dtypes && { measured: 'memory limits no function', met: true };
   return bar(
-    'columns of 16 bits: times as fast as float32, of what is bound by memory',
+    '16-bit columns: times as fast as float32, for functions that memory limits',
     '≥ 1.3',
     least(bound, 1.3) ?? none,
   );

@@ -1,16 +1,15 @@
-// The inputs that everybody is timed on: drawn from a fixed sequence, so that every run has the same work, and views of
-// them as native calls take them.
-import type { NativeBatch } from '../../binding.js';
-import type { Batch } from '../../lib/core/batch.js';
+// The inputs that everybody is timed on, and the form in which native calls take them. The numbers are pseudo-random
+// from a fixed seed, so that every run has the same work.
+import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import { BatchReader, type ColumnName, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
-import type { HalfColumn } from '../../lib/index.js';
+import type { Batch, HalfColumn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
 /** B rows of T tokens. */
 export type Shape = readonly [rows: number, columns: number];
 
-/** A batch with all that losses and advantage functions read. */
+/** A batch with everything that losses and advantage functions read. */
 export interface Inputs {
   [key: string]: unknown;
   shape: Shape;
@@ -31,7 +30,7 @@ export interface Inputs {
   teacherLogprob: Float32Array;
 }
 
-/** The float columns of losses, by their names in a batch and in Trinity-RFT. */
+/** The float columns of losses: their keys in a batch and Trinity-RFT's names. */
 export const FLOAT_COLUMNS = {
   logprob: 'logprob',
   oldLogprob: 'old_logprob',
@@ -40,9 +39,11 @@ export const FLOAT_COLUMNS = {
   entropy: 'entropy',
 } as const;
 
+const FLOAT_KEYS = Object.keys(FLOAT_COLUMNS) as (keyof typeof FLOAT_COLUMNS)[];
+
 /**
- * No token masked; every second row an expert's. About one ratio in five is outside PPO's clip range, and the mean
- * advantage is not 0, so that the losses are no differences of large numbers and can be compared.
+ * Draws inputs. No token is masked, and every second row is an expert's. About one ratio in five is outside PPO's clip
+ * range. The mean advantage is not 0, so that no loss is a small difference of large numbers.
  */
 export function makeInputs(shape: Shape): Inputs {
   const [rows, columns] = shape;
@@ -76,8 +77,8 @@ export function makeInputs(shape: Shape): Inputs {
 }
 
 /**
- * The same as only a check needs it: one token in eight masked, and one in sixteen with so high a ratio that PPO's dual
- * clip has a say.
+ * Adds cases that only a check of the results needs: one token in eight is masked, and one in sixteen has so high a
+ * ratio that PPO's dual clip applies.
  */
 export function withCorners(inputs: Inputs): Inputs {
   const random = generator(1).uniform;
@@ -88,7 +89,7 @@ export function withCorners(inputs: Inputs): Inputs {
   };
 }
 
-/** The same under masks that end early: rows of half the length on average, from one token to all. */
+/** Replaces the mask by one that ends early: rows have half the length on average, from one token to all. */
 export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int32Array } {
   const [rows, columns] = inputs.shape;
   const random = generator(1).uniform;
@@ -100,7 +101,7 @@ export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int3
   return { inputs: { ...inputs, actionMask }, lengths };
 }
 
-/** A batch of the same values in packed rows of these lengths. */
+/** Packs the first tokens of each row, as many as `lengths` says. */
 export function packed(inputs: Inputs, lengths: Int32Array): Batch {
   const [, columns] = inputs.shape;
   const cuSeqlens = new Int32Array(lengths.length + 1);
@@ -114,22 +115,21 @@ export function packed(inputs: Inputs, lengths: Int32Array): Batch {
     expertMask: inputs.expertMask,
     step: inputs.step,
   };
-  for (const name of Object.keys(FLOAT_COLUMNS) as (keyof typeof FLOAT_COLUMNS)[]) {
+  for (const key of FLOAT_KEYS) {
     const column = new Float32Array(tokens);
     lengths.forEach((length, b) => {
-      column.set(inputs[name].subarray(b * columns, b * columns + length), cuSeqlens[b]);
+      column.set(inputs[key].subarray(b * columns, b * columns + length), cuSeqlens[b]);
     });
-    batch[name] = column;
+    batch[key] = column;
   }
   return batch;
 }
 
-/** The same with columns of 16 bits. */
+/** Converts the float columns to a 16-bit dtype. */
 export function inHalf(inputs: Inputs, dtype: HalfColumn['dtype']): Batch {
   const batch: Batch = { ...inputs };
   const convert = dtype === 'bfloat16' ? toBfloat16 : toFloat16;
-  for (const name of Object.keys(FLOAT_COLUMNS) as (keyof typeof FLOAT_COLUMNS)[])
-    batch[name] = { data: convert(inputs[name]), dtype };
+  for (const key of FLOAT_KEYS) batch[key] = { data: convert(inputs[key]), dtype };
   return batch;
 }
 
@@ -138,7 +138,7 @@ function toBfloat16(values: Float32Array): Uint16Array {
   return Uint16Array.from(bits, (x) => (x + 0x7fff + ((x >>> 16) & 1)) >>> 16);
 }
 
-// Of numbers that float16 has in its normal range; smaller ones become 0.
+// Numbers below the normal range of float16 become 0.
 function toFloat16(values: Float32Array): Uint16Array {
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
   return Uint16Array.from(bits, (x) => {
@@ -152,8 +152,14 @@ function toFloat16(values: Float32Array): Uint16Array {
 
 const TRINITY = KeyMapper.get('verl');
 
-/** A batch as native calls take it, with these columns of it and no others. */
+/** Returns a batch in the form of native calls, with the given columns only. */
 export function nativeBatch(batch: Batch, columns: readonly ColumnName[], expertMask: boolean): NativeBatch {
   const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
   return new BatchReader(TRINITY, { inputs: [...columns, ...masks] }).readHost(batch).native;
+}
+
+/** Returns a batch in the form of native calls of advantage functions, with the given inputs only. */
+export function nativeAdvantageBatch(batch: Batch, inputs: readonly InputName[]): NativeAdvantageBatch {
+  const reader = new BatchReader(TRINITY, { inputs: [...inputs, 'action_mask'], order: 'advantage' });
+  return reader.readHost(batch).native as NativeAdvantageBatch;
 }

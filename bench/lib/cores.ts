@@ -1,16 +1,16 @@
-// What a second core adds on this machine at this time: small calls on one thread, and then on two at once that share
-// nothing, each with arrays in its own core's caches. Where others use the machine it is less than twice as much, and no
-// call that is split among the cores can gain more.
+// Measures how much a second core adds on this machine at this time. Two threads that share nothing compute small
+// calls, each on arrays in its own core's caches. On a shared machine the gain is below 2, and no call that is split
+// between the cores can gain more.
 import { once } from 'node:events';
 import { createRequire } from 'node:module';
 import { Worker } from 'node:worker_threads';
 import { nativePath } from './machine.js';
-import { contenderAtOnce, race } from './race.js';
+import { race, syncContender } from './race.js';
 
-// Some milliseconds, beside which it does not matter how long a thread takes to wake up.
+// They take some milliseconds, so that the time a thread needs to wake up does not matter.
 const CALLS = 3000;
 
-// Text, since a worker takes no TypeScript, and so that both threads run the very same.
+// The source is text, because a worker does not load TypeScript and both threads must run the same code.
 const PREPARE = `(native) => {
   const [rows, columns] = [4, 512];
   const column = Float32Array.from({ length: rows * columns }, (_, i) => -1 - (i % 7) / 7);
@@ -26,7 +26,7 @@ const PREPARE = `(native) => {
 }`;
 const [IDLE, ASKED] = [0, 1];
 
-/** By how much two cores are faster than one. */
+/** Returns how much faster two cores are than one. */
 export async function timeCores(rounds: number): Promise<number> {
   const path = nativePath();
   const state = new Int32Array(new SharedArrayBuffer(4));
@@ -39,11 +39,12 @@ export async function timeCores(rounds: number): Promise<number> {
       Atomics.store(state, 0, ${IDLE});
     }`;
   const worker = new Worker(loop, { eval: true, workerData: { state, path } });
-  await once(worker, 'message'); // or its error, which nobody could hear while this thread waits for a call's end
+  // Rejects if the worker fails. Later, while this thread waits in a loop, nobody could receive its error.
+  await once(worker, 'message');
   const prepare = new Function(`return ${PREPARE}`)() as (native: unknown) => () => void;
   const work = prepare(createRequire(import.meta.url)(path));
-  const one = contenderAtOnce('one', work);
-  const two = contenderAtOnce('two', () => {
+  const one = syncContender('one', work);
+  const two = syncContender('two', () => {
     Atomics.store(state, 0, ASKED);
     Atomics.notify(state, 0);
     work();

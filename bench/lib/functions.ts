@@ -1,31 +1,56 @@
-// Every function on batches of every shape: this package, the traffic floor and the peers take turns.
-import type { Peer } from '../peers/peer.js';
+// Times every function on batches of several shapes: this package, the traffic floor and the peers take turns.
+import type { Peer, Prepared } from '../peers/peer.js';
 import { checkAgreement } from './agreement.js';
 import { type Inputs, makeInputs, type Shape, withCorners } from './batch.js';
-import { floor } from './floor.js';
-import { type Contender, contender, contenderAtOnce, race } from './race.js';
+import { floor } from './native-calls.js';
+import { type Contender, contender, race, syncContender } from './race.js';
 import { type FunctionTimes, OURS } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
 import { type Gradients, gradientsOf, type Work } from './works.js';
 
-/** The smallest one is for computeSync(); the largest has more than the caches hold. */
+/** The small shape goes through computeSync(); the large one does not fit in the caches. */
 export const SMALL: Shape = [8, 512];
 export const CACHED: Shape = [256, 1024];
 export const MIDDLE: Shape = [512, 2048];
 export const LARGE: Shape = [1024, 4096];
 
-/** That peers compute what this package does, also where masks and ratios are such as are not timed. */
-export async function checkPeers(works: readonly Work[], peers: readonly Peer[]): Promise<void> {
-  const inputs = withCorners(makeInputs([16, 256]));
+/** Checks that peers compute what this package computes, also for masks and ratios that are not timed. */
+export async function checkPeers(
+  works: readonly Work[],
+  peers: readonly Peer[],
+  shape: Shape = [16, 256],
+): Promise<void> {
+  const inputs = withCorners(makeInputs(shape));
   for (const peer of peers) {
     await peer.load(inputs);
-    for (const work of works)
-      for (const gradient of [false, true])
-        if (peer.covers(work)) await prepared(peer, work, inputs, gradient, async () => {});
+    for (const work of works.filter((each) => peer.covers(each)))
+      for (const gradient of [false, true]) {
+        const theirs = await peer.prepare(work, gradient);
+        try {
+          await checkPrepared(peer, theirs, work, inputs, gradient);
+        } finally {
+          await theirs.release();
+        }
+      }
   }
 }
 
-/** All works on batches of a shape, without gradients and with them. */
+/** Returns the largest relative error of a peer's results. @throws Error if it computes something else. */
+async function checkPrepared(
+  peer: Peer,
+  theirs: Prepared,
+  work: Work,
+  inputs: Inputs,
+  gradient: boolean,
+): Promise<number> {
+  const [rows, columns] = inputs.shape;
+  const gradients = gradient ? gradientsOf(work, rows * columns) : {};
+  const { loss, metrics } = work.computeSync(inputs, gradients);
+  const who = `${peer.name}, ${work.id} on ${rows}×${columns}`;
+  return checkAgreement(who, await theirs.evaluate(), { loss, metrics, ...gradients });
+}
+
+/** Times all works on batches of one shape, without gradients and with them. */
 export async function timeFunctions(
   works: readonly Work[],
   peers: readonly Peer[],
@@ -36,10 +61,8 @@ export async function timeFunctions(
   for (const peer of peers) await peer.load(inputs);
   const results: FunctionTimes[] = [];
   for (const work of works)
-    for (const gradient of [false, true]) {
-      const covering = peers.filter((peer) => peer.covers(work));
-      results.push(await timeFunction(work, covering, inputs, gradient, rounds));
-    }
+    for (const gradient of [false, true])
+      results.push(await timeFunction(work, peers, inputs, gradient, rounds));
   return results;
 }
 
@@ -52,46 +75,28 @@ async function timeFunction(
 ): Promise<FunctionTimes> {
   const { shape } = inputs;
   const gradients = gradient ? gradientsOf(work, shape[0] * shape[1]) : {};
-  const contenders = ours(work, inputs, gradients);
+  const prepared: Prepared[] = [];
   const errors: Record<string, number> = {};
-  // Each peer stays ready while the next one is made so.
-  const enter = async ([peer, ...others]: readonly Peer[]): Promise<FunctionTimes['times']> => {
-    if (!peer) return race(contenders, rounds);
-    return prepared(peer, work, inputs, gradient, (theirs, error) => {
-      contenders.push(theirs);
-      errors[peer.name] = error;
-      return enter(others);
-    });
-  };
-  return { id: work.id, shape, gradient, times: await enter(peers), errors };
-}
-
-// Small batches are computed at once, where nothing is handed to other threads; the floor has no such form.
-function ours(work: Work, inputs: Inputs, gradients: Gradients): Contender[] {
-  if (inputs.shape === SMALL) return [contenderAtOnce(OURS, () => work.computeSync(inputs, gradients))];
-  return [contender(OURS, () => work.compute(inputs, gradients)), floor(work, inputs, gradients)];
-}
-
-// Makes a peer ready, sees to it that it computes the same, and frees what it needed when `use` has ended.
-async function prepared<T>(
-  peer: Peer,
-  work: Work,
-  inputs: Inputs,
-  gradient: boolean,
-  use: (theirs: Contender, error: number) => Promise<T>,
-): Promise<T> {
-  const [rows, columns] = inputs.shape;
-  const expected = work.computeSync(inputs, gradient ? gradientsOf(work, rows * columns) : {});
-  const theirs = await peer.prepare(work, gradient);
   try {
-    const who = `${peer.name}, ${work.id} on ${rows}×${columns}`;
-    return await use(theirs, checkAgreement(who, await theirs.evaluate(), expected));
+    for (const peer of peers.filter((each) => each.covers(work))) {
+      const theirs = await peer.prepare(work, gradient);
+      prepared.push(theirs);
+      errors[peer.name] = await checkPrepared(peer, theirs, work, inputs, gradient);
+    }
+    const times = await race([...ours(work, inputs, gradients), ...prepared], rounds);
+    return { id: work.id, shape, gradient, times, errors };
   } finally {
-    await theirs.release();
+    for (const theirs of prepared) await theirs.release();
   }
 }
 
-/** One table of a shape. */
+// Small batches go through computeSync(), which hands no work to other threads. The floor exists asynchronously only.
+function ours(work: Work, inputs: Inputs, gradients: Gradients): Contender[] {
+  if (inputs.shape === SMALL) return [syncContender(OURS, () => work.computeSync(inputs, gradients))];
+  return [contender(OURS, () => work.compute(inputs, gradients)), floor(work, inputs, gradients)];
+}
+
+/** Returns the table of one shape. */
 export function functionsTable(
   functions: readonly FunctionTimes[],
   shape: Shape,
@@ -106,7 +111,7 @@ export function functionsTable(
   return {
     title:
       `${gradient ? 'Forward and gradient' : 'Forward alone'}, ${rows}×${columns}, through ` +
-      `${small ? 'computeSync()' : 'compute()'}; × means that a peer took so many times as long`,
+      `${small ? 'computeSync()' : 'compute()'}; × is the peer's time divided by this package's`,
     head: [
       'function',
       small ? 'µs' : 'ms',
@@ -129,11 +134,11 @@ export function functionsTable(
   };
 }
 
-/** Everybody's own times for one function. */
+/** Returns the table of all contenders' own times for one function. */
 export function contendersTable({ id, shape, gradient, times }: FunctionTimes): TableContent {
   const [rows, columns] = shape;
   return {
-    title: `Everybody's times for ${id}, ${gradient ? 'forward and gradient' : 'forward alone'}, ${rows}×${columns}`,
+    title: `All contenders for ${id}, ${gradient ? 'forward and gradient' : 'forward alone'}, ${rows}×${columns}`,
     head: ['contender', 'ms', 'min – max', 'calls', 'Mtoken/s', `time / ${OURS}'s`],
     rows: Object.entries(times).map(([name, sample]) => [
       name,

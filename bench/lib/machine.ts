@@ -1,8 +1,10 @@
-// What was measured on, and which native module: of this machine what matters for its numbers, and nothing that names it.
+// Describes the machine and the native module that are measured. It names what matters for the numbers, and nothing
+// that identifies the machine.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus, totalmem } from 'node:os';
 import { basename } from 'node:path';
+import { native } from '../../lib/core/native.js';
 import { devices } from '../../lib/index.js';
 
 /** Where the numbers come from. */
@@ -21,7 +23,7 @@ export interface Machine {
 export function describeMachine(): Machine {
   const [{ cores, threads, isa }] = devices();
   return {
-    cpu: cpus()[0]?.model.trim() || 'CPU of no known model',
+    cpu: cpus()[0]?.model.trim() || 'unknown CPU',
     cores,
     threads,
     isa,
@@ -32,18 +34,16 @@ export function describeMachine(): Machine {
   };
 }
 
-/** In a file's name. */
-export function slug({ cpu, isa }: Machine): string {
-  const words = `${cpu} ${isa}`.toLowerCase().replaceAll(/\((r|tm)\)/g, '');
-  return words.replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-|-$/g, '');
+/** Makes a file name of some words. */
+export function slug(words: string): string {
+  const plain = words.toLowerCase().replaceAll(/\((r|tm)\)/g, '');
+  return plain.replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-|-$/g, '');
 }
 
-/** The path of the module that is loaded, as Node keeps it. */
+/** Returns the path of the native module that is loaded, from Node's module cache. */
 export function nativePath(): string {
   const { cache } = createRequire(import.meta.url);
-  const path = Object.keys(cache).find((name) => /policy[-_]loss[^/\\]*\.node$/.test(name));
-  if (path === undefined) throw new Error('no native module of policy-loss is loaded');
-  return path;
+  return Object.keys(cache).find((path) => cache[path]?.exports === native)!;
 }
 
 function describeBinary(): Machine['binary'] {
@@ -55,12 +55,12 @@ function describeBinary(): Machine['binary'] {
   };
 }
 
-// Compilers leave their names in what they compile. Libraries that are linked in may have another one's, but no Clang's
-// are; and what was compiled here comes first.
+// Compilers write their names into what they compile. A GCC name may come from a library that is linked in, so Clang's
+// is looked for first; the first GCC name belongs to the module's own code.
 function compilerOf(binary: Buffer): string {
   const text = binary.toString('latin1');
   const clang = /clang version ([\d.]+)/.exec(text);
   if (clang) return `Clang ${clang[1]}`;
   const gcc = /GCC: \([^)]*\) ([\d.]+)/.exec(text);
-  return gcc ? `GCC ${gcc[1]}` : 'a compiler that left no name';
+  return gcc ? `GCC ${gcc[1]}` : 'an unknown compiler';
 }

@@ -1,18 +1,18 @@
-// The process whose memory memory.ts wants to know: prepares everything, then computes each function once, and sends by
-// how many bytes its resident memory was larger at its peak than before.
+// The process that memory.ts measures. It prepares everything, then computes each function once, and sends how many
+// bytes its resident memory grew by at most.
 //
 //   memory-child.ts SHAPE PATTERN
 import { readFileSync, writeFileSync } from 'node:fs';
 import { makeInputs, type Shape } from './batch.js';
 import { works } from './works.js';
 
-/** Of resident memory, from /proc/self/status: as it is, and at its peak. */
+/** Returns the resident memory in bytes from /proc/self/status: now (VmRSS), or at its peak (VmHWM). */
 function resident(field: 'VmRSS' | 'VmHWM'): number {
   const line = new RegExp(`^${field}:\\s*(\\d+) kB$`, 'm').exec(readFileSync('/proc/self/status', 'latin1'));
   return 1024 * Number(line![1]);
 }
 
-// Makes the peak what there is now.
+/** Resets the peak to the memory that is resident now. */
 function forgetPeak(): void {
   writeFileSync('/proc/self/clear_refs', '5');
 }
@@ -30,7 +30,7 @@ const results: Record<string, number> = {};
 for (const work of all) {
   const by = (name: 'logprob' | 'entropy') => work.wrt.includes(name);
   const given = { ...(by('logprob') && { grad }), ...(by('entropy') && { gradEntropy }) };
-  // What comes once in a process is no work of this call: compiled code, threads, this function's own parts.
+  // Compiled code, threads and the function's own parts are created once in a process and do not count.
   for (let i = 0; i < 20; i++) await work.compute(few);
   resident('VmRSS');
   resident('VmHWM');

@@ -1,12 +1,12 @@
-// How much memory compute() takes beside its inputs and outputs: a process of its own (memory-child.ts) computes every
-// function once on arrays that it has, and Linux says by how much the process was larger meanwhile.
+// Measures how much memory compute() takes beyond its inputs and outputs. A process of its own (memory-child.ts)
+// computes every function once on existing arrays, and Linux says how much the process grew meanwhile.
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import type { Shape } from './batch.js';
 import type { TableContent } from './tables.js';
 
-/** Bytes by function; undefined where the system does not tell. */
+/** Returns bytes by function; undefined where the system does not report them. */
 export async function measureMemory(
   shape: Shape,
   only: RegExp | undefined,
@@ -23,7 +23,7 @@ export async function measureMemory(
 }
 
 function failed(code: number): never {
-  throw new Error(`the process that measures memory ended with ${code}`);
+  throw new Error(`the process that measures memory: expected exit code 0, got ${code}`);
 }
 
 export function memoryTable(memory: Record<string, number>, [rows, columns]: Shape): TableContent {

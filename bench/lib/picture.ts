@@ -1,6 +1,5 @@
-// Draws a run's picture: tokens per second of PPO by everybody, on a logarithmic scale, and every function's speed as a
-// part of the traffic floor's. It brings its own background, light or dark as the viewer's system is set, so that it can
-// be read on any page.
+// Draws the picture of a run: PPO's tokens per second by contender on a logarithmic scale, and every function's speed
+// as a part of the traffic floor's. The picture has its own background, light or dark by the viewer's system setting.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { LARGE } from './functions.js';
@@ -9,11 +8,11 @@ import { digits } from './tables.js';
 
 const WIDTH = 820;
 const MARGIN = 24;
-/** Where bars begin: names stand to the left of it. */
+/** Where bars begin; names are to the left. */
 const LEFT = 168;
-/** Bars end here at the latest: numbers stand to the right. */
+/** Where the longest bar ends; numbers are to the right. */
 const RIGHT = 680;
-/** Of two columns in the lower panel. */
+/** The width of each of the two columns in the lower panel. */
 const COLUMN = (WIDTH - 2 * MARGIN) / 2;
 
 const STYLE = `
@@ -41,7 +40,7 @@ const STYLE = `
       .mark { stroke: #e4e9f0; }
     }`;
 
-/** Writes the picture of a run, where PPO was measured in it. */
+/** Writes the picture of a run. Without times of PPO it writes nothing. */
 export function drawSpeed(report: Report, path: string): void {
   const ppo = find(report, 'ppo', LARGE, true);
   if (!ppo) return;
@@ -114,7 +113,7 @@ function partsOfFloor(report: Report, top: number): Panel {
     label(
       MARGIN,
       top + 18,
-      'the floor reads the same columns and writes the gradient, and computes nothing; marks at 0.6 and 0.8',
+      'the floor reads the same columns and writes the gradient without computing; marks at 0.6 and 0.8',
       'minor',
     ),
   ];
@@ -151,7 +150,7 @@ function label(x: number, y: number, text: string, style: string, anchor?: 'midd
 
 const n = (x: number) => Number(x.toFixed(1));
 
-// Of large numbers no fractions.
+// Large numbers are shown without fractions.
 const rounded = (x: number) => (x >= 10 ? String(Math.round(x)) : digits(x));
 
 const grouped = (x: number) => (x >= 10 ? Math.round(x).toLocaleString('en') : String(Number(digits(x))));

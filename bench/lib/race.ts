@@ -1,50 +1,53 @@
-// Times contenders against one another: in each round every one has its turn, so that what else the machine does meets
-// them alike.
+// Times contenders against each other. Every contender has one turn per round, so that other work on the machine
+// disturbs all of them alike.
 import { setTimeout } from 'node:timers/promises';
 
-/** What one contender took, in milliseconds. */
+/** The times of one contender, in milliseconds. */
 export interface Sample {
   median: number;
   least: number;
   most: number;
-  /** Calls that were counted. */
+  /** The number of calls that were counted. */
   calls: number;
 }
 
 /** Somebody who is timed. */
 export interface Contender {
   readonly name: string;
-  /** Milliseconds of each of so many calls, one after another. */
+  /** Makes this many calls, one after another, and returns the milliseconds of each. */
   time(calls: number): number[] | Promise<number[]>;
 }
 
-/** Where a call takes longer, what lies in the caches before it does not matter, and its turn has no uncounted calls. */
+/** Calls above this many milliseconds do not depend on what the caches hold before them; they are all counted. */
 const LONG = 200;
+/** The first calls of a turn that are not counted, because they find the caches as another contender left them. */
 const UNCOUNTED = 2;
 /**
- * Milliseconds between two turns, in which the one before finishes what it has left behind: garbage that is collected on
- * the cores of the next one, threads that have yet to fall asleep.
+ * Milliseconds between two turns. In this time the previous contender finishes what it left behind, such as garbage
+ * collection on other cores or threads that are about to sleep.
  */
 const PAUSE = 30;
-/** A turn has as many calls as fit in so many milliseconds, from 1 to MOST_CALLS. */
+/** A turn has as many calls as fit into this many milliseconds, from 1 to MOST_CALLS. */
 const TURN = 15;
 const MOST_CALLS = 200;
-/** A contender gets at most so many milliseconds of a race, but always FEWEST turns. */
+/** A contender gets at most this many milliseconds in one race, but always FEWEST turns. */
 const BUDGET = 1500;
 const FEWEST = 5;
 
 /**
- * The contenders in turns, as many rounds as are asked for; those whose turns are long sit out some of them. The first
- * round is not counted, nor are the first calls of each turn, which find the caches as another contender left them.
+ * Times the contenders in turns, after some calls that are not counted. Contenders whose turns are long sit out some
+ * rounds.
+ * @param mostCalls the most calls in one turn.
  */
 export async function race(
   contenders: readonly Contender[],
   rounds: number,
+  mostCalls = MOST_CALLS,
 ): Promise<Record<string, Sample>> {
   const entrants: Entrant[] = [];
-  for (const contender of contenders) entrants.push(await warmUp(contender, rounds));
+  for (const contender of contenders) entrants.push(await warmUp(contender, rounds, mostCalls));
   for (let round = 0; round < rounds; round++) {
-    // There and back, so that nobody always comes after the same one.
+    // The order changes direction, so that nobody always follows the same contender.
     const order = round % 2 === 0 ? entrants : entrants.toReversed();
     for (const entrant of order) {
       const { contender, uncounted, calls, turns } = entrant;
@@ -65,27 +68,27 @@ interface Entrant {
   times: number[];
 }
 
-async function warmUp(contender: Contender, rounds: number): Promise<Entrant> {
+async function warmUp(contender: Contender, rounds: number, mostCalls: number): Promise<Entrant> {
   const [first] = await contender.time(1);
   const typical = first! > LONG ? first! : summarise(await contender.time(3)).median;
   const uncounted = typical > LONG ? 0 : UNCOUNTED;
-  const calls = Math.min(Math.max(Math.floor(TURN / typical), 1), MOST_CALLS);
-  const fit = Math.floor(BUDGET / (typical * (uncounted + calls)));
-  const turns = Math.min(Math.max(fit, FEWEST), rounds);
+  const calls = Math.min(Math.max(Math.floor(TURN / typical), 1), mostCalls);
+  const turnsThatFit = Math.floor(BUDGET / (typical * (uncounted + calls)));
+  const turns = Math.min(Math.max(turnsThatFit, FEWEST), rounds);
   return { contender, uncounted, calls, turns, times: [] };
 }
 
-/** Median and extremes of some measurements. */
+/** Returns the median and the extremes of some times. */
 export function summarise(times: readonly number[]): Sample {
   if (times.length === 0 || !times.every((time) => time >= 0)) throw new Error('a measurement is missing');
   const sorted = times.toSorted((a, b) => a - b);
   const middle = sorted.length / 2;
-  // Of an odd number of values both indices are the same.
+  // Both indices are the same if the number of times is odd.
   const median = (sorted[Math.floor(middle)]! + sorted[Math.ceil(middle) - 1]!) / 2;
   return { median, least: sorted[0]!, most: sorted.at(-1)!, calls: times.length };
 }
 
-/** A contender that is a function of this process, waited for where it gives a promise. */
+/** A contender that calls a function of this process and awaits its result. */
 export function contender(name: string, call: () => unknown): Contender {
   return {
     name,
@@ -101,8 +104,8 @@ export function contender(name: string, call: () => unknown): Contender {
   };
 }
 
-/** A contender whose function gives its result at once; no promise is made within the time. */
-export function contenderAtOnce(name: string, call: () => unknown): Contender {
+/** A contender that calls a synchronous function. Its times contain no promise. */
+export function syncContender(name: string, call: () => unknown): Contender {
   return {
     name,
     time(calls) {
@@ -115,4 +118,9 @@ export function contenderAtOnce(name: string, call: () => unknown): Contender {
       return times;
     },
   };
+}
+
+/** A contender under another name. */
+export function renamed(name: string, { time }: Contender): Contender {
+  return { name, time };
 }

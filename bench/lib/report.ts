@@ -1,28 +1,28 @@
-// What a run measures, as bench/results keeps it. All times are milliseconds.
+// The results of a run on a CPU, as bench/results keeps them. All times are in milliseconds.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Shape } from './batch.js';
 import type { Machine } from './machine.js';
 import type { Sample } from './race.js';
 
-/** This package, among the contenders. */
+/** The name of this package among the contenders. */
 export const OURS = 'policy-loss';
 
-/** One function on batches of one shape, and everybody who computes it. */
+/** The times of one function on batches of one shape. */
 export interface FunctionTimes {
   id: string;
   shape: Shape;
   gradient: boolean;
   /** By contender. */
-  times: Record<string, Sample>;
+  times: Times;
   /** By peer: the largest relative error against this package's result. */
   errors: Record<string, number>;
 }
 
-/** Contenders by what they are called in the tables. */
+/** Samples by the contender's name in tables. */
 export type Times = Record<string, Sample>;
 
-/** A run. A part that was not measured is not there. */
+/** A run. Parts that were not measured are missing. */
 export interface Report {
   machine: Machine;
   date: string;
@@ -35,35 +35,37 @@ export interface Report {
   advantages?: Times;
   /** By function. */
   threads?: Record<string, Times>;
-  /** By how much two cores were faster than one before and after these, of calls that share nothing. */
+  /** How much faster two cores were than one, before and after the threads were timed. */
   cores?: { before: number; after: number };
+  /** By function. */
   layouts?: Record<string, Times>;
+  /** By function. */
   dtypes?: Record<string, Times>;
   /** By function: bytes that the process grew by at most while compute() ran. */
   memory?: Record<string, number>;
-  /** By how gradients are asked for. */
+  /** By where the gradient is written. */
   eventLoop?: Record<string, { call: Sample; timerLate: Sample }>;
   bars?: Bar[];
 }
 
-/** A bar of the project, and where the measurements stand. */
+/** A target of the project, and what this run measured for it. */
 export interface Bar {
   bar: string;
   wanted: string;
   measured: string;
-  /** undefined: nothing was measured. */
+  /** undefined: it was not measured. */
   met?: boolean;
 }
 
-/** One function's times, where they were measured. */
+/** Returns the times of one function, if they were measured. */
 export function find(report: Report, id: string, shape: Shape, gradient: boolean): FunctionTimes | undefined {
   return report.functions.find(
     (f) => f.id === id && f.gradient === gradient && f.shape.join() === shape.join(),
   );
 }
 
-/** Writes a report as JSON, a sample a line. */
-export function save(report: Report, path: string): void {
+/** Writes a report as JSON, with one line per sample. */
+export function save(report: object, path: string): void {
   const rounded = (_: string, value: unknown) =>
     typeof value === 'number' && !Number.isInteger(value) ? Number(value.toPrecision(5)) : value;
   const oneLine = (text: string) => text.replaceAll(/\s*\n\s*/g, ' ');

@@ -1,23 +1,19 @@
-// Prints tables: for a terminal, or in Markdown for bench/README.md.
+// Prints tables, for a terminal or as Markdown for bench/README.md.
 import Table from 'cli-table3';
 import type { Sample } from './race.js';
 
-/** A table's cells; the first column stands to the left, the others to the right. */
+/** The cells of a table. The first column is aligned to the left, the others to the right. */
 export interface TableContent {
   title: string;
   head: readonly string[];
   rows: readonly (readonly string[])[];
-  /** What is to be said below it. */
-  note?: string;
 }
 
-/** Gives what prints tables. */
+/** Returns a function that prints tables. */
 export function printer(markdown: boolean): (table: TableContent) => void {
-  return ({ title, head, rows, note }) => {
+  return ({ title, head, rows }) => {
     const text = markdown ? inMarkdown(head, rows) : forTerminal(head, rows);
-    console.log(
-      `\n${title}\n${markdown ? '\n' : ''}${text}${note ? `\n${markdown ? '\n' : ''}${note}` : ''}`,
-    );
+    console.log(`\n${title}\n${markdown ? '\n' : ''}${text}`);
   };
 }
 
@@ -38,23 +34,29 @@ function inMarkdown(head: readonly string[], rows: readonly (readonly string[])[
   return [line(head), rule, ...rows.map(line)].join('\n');
 }
 
-/** Three significant digits, but all of a whole number's. */
+/** Formats a number with three significant digits, or all digits of its whole part. */
 export function digits(value: number): string {
   if (!Number.isFinite(value)) return '–';
   return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3);
 }
 
-/** The extremes of a sample, in its own unit times `scale`. */
+/** Formats the extremes of a sample, multiplied by `scale`. */
 export function spread({ least, most }: Sample, scale = 1): string {
   return `${digits(least * scale)} – ${digits(most * scale)}`;
 }
 
-/** How many times less `sample` took than `other`; empty where one of them was not measured. */
+/** Formats the time of `other` divided by that of `sample`; empty if one of them was not measured. */
 export function ratio(other: Sample | undefined, sample: Sample | undefined): string {
   return other && sample ? digits(other.median / sample.median) : '';
 }
 
-/** Millions of tokens per second. */
+/** Formats millions of tokens per second. */
 export function speed(tokens: number, { median }: Sample): string {
   return digits(tokens / median / 1e3);
+}
+
+/** Returns gigabytes per second at the median, the slowest and the fastest time. */
+export function gigabytesPerSecond(bytes: number, { median, least, most }: Sample) {
+  const rate = (milliseconds: number) => bytes / milliseconds / 1e6;
+  return { median: rate(median), least: rate(most), most: rate(least) };
 }

@@ -1,20 +1,18 @@
-// This package against itself: one thread and two, layouts and masks, columns of 16 bits, GRPO's objective and its parts,
-// small calls, advantage functions.
-
+// Compares this package with itself: one thread and two, layouts and masks, 16-bit columns, GRPO's objective and its
+// parts, small calls, and advantage functions.
 import { native } from '../../lib/core/native.js';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, setThreads } from '../../lib/index.js';
-import { inHalf, makeInputs, nativeBatch, packed, type Shape, withPrefixMasks } from './batch.js';
-import { floor, nativeCall } from './floor.js';
-import { type Contender, contender, contenderAtOnce, race } from './race.js';
+import { inHalf, makeInputs, packed, type Shape, withPrefixMasks } from './batch.js';
+import { floor, nativeContender } from './native-calls.js';
+import { type Contender, contender, race, renamed, syncContender } from './race.js';
 import type { Times } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
 import { gradientsOf, type Work } from './works.js';
 
 const tokensOf = ([rows, columns]: Shape) => rows * columns;
 
-/** Runs a contender under another name, and with so many threads. */
-function as(name: string, { time }: Contender, threads?: number): Contender {
-  if (threads === undefined) return { name, time };
+/** A contender under another name that runs with this number of threads. */
+function withThreads(name: string, { time }: Contender, threads: number): Contender {
   return {
     name,
     async time(calls) {
@@ -29,14 +27,15 @@ function as(name: string, { time }: Contender, threads?: number): Contender {
   };
 }
 
-/** Each work with one thread and with two, of arrays that fit in the caches, where memory holds nobody up. */
+/** Times each work with one thread and with two, on arrays that fit in the caches, so that memory delays nobody. */
 export async function timeThreads(works: readonly Work[], shape: Shape, rounds: number) {
   const inputs = makeInputs(shape);
   const results: Record<string, Times> = {};
   for (const work of works.filter(({ computes }) => computes)) {
     const gradients = gradientsOf(work, tokensOf(shape));
-    const compute = contenderAtOnce('', () => work.computeSync(inputs, gradients));
-    results[work.id] = await race([as('one thread', compute, 1), as('two threads', compute, 2)], rounds);
+    const compute = syncContender('', () => work.computeSync(inputs, gradients));
+    const contenders = [withThreads('one thread', compute, 1), withThreads('two threads', compute, 2)];
+    results[work.id] = await race(contenders, rounds);
   }
   return results;
 }
@@ -54,10 +53,10 @@ export function threadsTable(results: Record<string, Times>, [rows, columns]: Sh
   };
 }
 
-/** Works whose layouts are compared: one without row facts, one with, one with few columns, an estimator, an objective. */
+/** The works of the comparison of layouts: with and without row statistics, with few columns, and with many. */
 const LAID_OUT = ['ppo', 'gspo', 'sft', 'kl k3', 'grpo objective'];
 
-/** Rows in a rectangle and packed ones; full masks, and masks that end early. */
+/** Times padded and packed rows, with full masks and with masks that end early. */
 export async function timeLayouts(works: readonly Work[], shape: Shape, rounds: number) {
   const full = makeInputs(shape);
   const { inputs: prefix, lengths } = withPrefixMasks(full);
@@ -80,7 +79,7 @@ export async function timeLayouts(works: readonly Work[], shape: Shape, rounds: 
 
 export function layoutsTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
   return {
-    title: `Layouts and masks, forward and gradient, ${rows}×${columns}; masks end after half a row on average`,
+    title: `Layouts and masks, forward and gradient, ${rows}×${columns}; prefix masks cover half a row on average`,
     head: [
       'function',
       'padded, ms',
@@ -88,7 +87,7 @@ export function layoutsTable(results: Record<string, Times>, [rows, columns]: Sh
       'padded / packed',
       'prefix masks, ms',
       'full / prefix',
-      'their rows packed, ms',
+      'the same rows packed, ms',
     ],
     rows: Object.entries(results).map(([id, times]) => [
       id,
@@ -102,7 +101,7 @@ export function layoutsTable(results: Record<string, Times>, [rows, columns]: Sh
   };
 }
 
-/** All float columns in float32, bfloat16 and float16; gradients are float32. */
+/** Times float columns in float32, bfloat16 and float16. Gradients are float32 in all cases. */
 export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: number) {
   const full = makeInputs(shape);
   const batches: Record<string, Batch> = {
@@ -115,7 +114,7 @@ export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: n
     const gradients = gradientsOf(work, tokensOf(shape));
     const contenders = Object.entries(batches).flatMap(([name, batch]) => [
       contender(name, () => work.compute(batch, gradients)),
-      as(`floor, ${name}`, floor(work, batch, gradients)),
+      renamed(`floor, ${name}`, floor(work, batch, gradients)),
     ]);
     results[work.id] = await race(contenders, rounds);
   }
@@ -124,7 +123,7 @@ export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: n
 
 export function dtypesTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
   return {
-    title: `Columns of 16 bits, forward and gradient, ${rows}×${columns}; speed as a multiple of float32's`,
+    title: `16-bit columns, forward and gradient, ${rows}×${columns}; speed as a multiple of float32's`,
     head: ['function', 'float32, ms', 'of the floor', 'bfloat16', 'float16', 'the floor’s bfloat16'],
     rows: Object.entries(results).map(([id, times]) => [
       id,
@@ -137,7 +136,7 @@ export function dtypesTable(results: Record<string, Times>, [rows, columns]: Sha
   };
 }
 
-/** GRPO's whole objective beside its policy loss. */
+/** Times GRPO's whole objective and its policy loss alone. */
 export async function timeObjective(works: readonly Work[], shape: Shape, rounds: number) {
   const inputs = makeInputs(shape);
   const { advantages: _, ...rewarded } = inputs;
@@ -153,34 +152,31 @@ export async function timeObjective(works: readonly Work[], shape: Shape, rounds
       contender('objective, both gradients', () => objective.compute(inputs, gradients)),
       contender('objective, entropy coefficient 0', () => plain.compute(inputs, { grad: grad! })),
       contender('the same from rewards', () => plain.compute(rewarded, { grad: grad! })),
-      as('floor of the policy loss', floor(loss, inputs, { grad: grad! })),
-      as('floor of the objective', floor(objective, inputs, gradients)),
+      renamed('floor of the policy loss', floor(loss, inputs, { grad: grad! })),
+      renamed('floor of the objective', floor(objective, inputs, gradients)),
     ],
     rounds,
   );
 }
 
-/** Calls of computeSync() on a small batch, and what of it is not work. */
+/** Times computeSync() on a small batch, and the parts of the call that are not computation. */
 export async function timeSmallCalls(work: Work, shape: Shape, rounds: number): Promise<Times> {
   const inputs = makeInputs(shape);
   const gradients = gradientsOf(work, tokensOf(shape));
   const one = makeInputs([1, 1]);
   const oneGradient = gradientsOf(work, 1);
-  const fn = native.createFunction(work.spec);
-  const input = nativeBatch(inputs, work.columns, work.expertMask);
-  const call = nativeCall(gradients, native.valueNames(fn).length);
   return race(
     [
-      contenderAtOnce('computeSync()', () => work.computeSync(inputs, gradients)),
-      contenderAtOnce('native call', () => native.evaluateSync(fn, input, call)),
-      contenderAtOnce('computeSync() of one token', () => work.computeSync(one, oneGradient)),
+      syncContender('computeSync()', () => work.computeSync(inputs, gradients)),
+      nativeContender('native call', work, inputs, gradients),
+      syncContender('computeSync() of one token', () => work.computeSync(one, oneGradient)),
       contender('compute()', () => work.compute(inputs, gradients)),
     ],
     rounds,
   );
 }
 
-/** Advantage functions, into new arrays; those whose name the pattern finds after the word. */
+/** Times advantage functions, which write into new arrays. The pattern is matched against 'advantages NAME'. */
 export async function timeAdvantages(only: RegExp | undefined, shape: Shape, rounds: number): Promise<Times> {
   const inputs = makeInputs(shape);
   const contenders = ADVANTAGE_FN.names()
@@ -192,7 +188,7 @@ export async function timeAdvantages(only: RegExp | undefined, shape: Shape, rou
   return race(contenders, rounds);
 }
 
-/** Times of contenders, and by what factor they are those of the first. */
+/** Returns a table of times, each also divided by the first one. */
 export function timesTable(title: string, times: Times, tokens: number, unit: 'ms' | 'µs'): TableContent {
   const scale = unit === 'µs' ? 1e3 : 1;
   const [first, base] = Object.entries(times)[0]!;

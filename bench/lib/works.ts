@@ -1,10 +1,17 @@
-// What is timed: every function of the package's registries and GRPO's whole objective, each as this package computes it
-// and as the traffic floor is told of it.
+// The works that are timed: every function of the package's registries, and GRPO's whole objective. Nothing here names
+// a function, except for GRPO: a new one is timed as soon as it is registered.
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { ColumnName } from '../../lib/core/batch-reader.js';
-import { ALGORITHM_TYPE, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
+import {
+  ALGORITHM_TYPE,
+  type Batch,
+  type DeviceBatch,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  POLICY_LOSS_FN,
+} from '../../lib/index.js';
 
-/** Arrays that gradients go to. */
+/** Arrays that gradients are written to. */
 export interface Gradients {
   grad?: Float32Array;
   gradEntropy?: Float32Array;
@@ -16,16 +23,16 @@ export interface Outcome extends Gradients {
   metrics: Partial<Record<string, number>>;
 }
 
-/** One function of the package. */
+/** One function of the package, in the form that all benchmarks share. */
 export interface Work {
-  /** In tables and files: 'ppo', 'kl k3', 'entropy mix', 'grpo objective'. */
+  /** Its name in tables and files: 'ppo', 'kl k3', 'entropy mix', 'grpo objective'. */
   readonly id: string;
   readonly family: 'policy' | 'kl' | 'entropy' | 'objective';
-  /** In its registry. */
+  /** Its name in its registry. */
   readonly name: string;
-  /** Its arguments beside the defaults, under Trinity-RFT's names. */
+  /** Arguments that differ from the defaults, under Trinity-RFT's names. */
   readonly args: Record<string, number>;
-  /** What it is differentiated by. */
+  /** The columns that the loss is differentiated by. */
   readonly wrt: readonly ('logprob' | 'entropy')[];
   /** Whether there is anything to compute; `none` only writes zeros. */
   readonly computes: boolean;
@@ -33,11 +40,11 @@ export interface Work {
   readonly columns: readonly ColumnName[];
   readonly expertMask: boolean;
   readonly spec: NativeFunctionSpec;
-  compute(batch: Batch, gradients?: Gradients): Promise<Outcome>;
-  computeSync(batch: Batch, gradients?: Gradients): Outcome;
+  compute(batch: Batch | DeviceBatch, gradients?: Gradients): Promise<Outcome>;
+  computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
 }
 
-/** What entropies are multiplied by; 0, the default, would leave nothing to compare. */
+/** The default, 0, would leave nothing to compare. */
 const ENTROPY_COEF = 0.01;
 
 function policyLoss(name: string): Work {
@@ -77,7 +84,7 @@ function kl(name: string): Work {
 function entropy(name: string): Work {
   const fn = ENTROPY_LOSS_FN.create(name, { entropy_coef: ENTROPY_COEF });
   const term = fn.term('token-mean');
-  // Its gradient is by entropy, and in its result and its options all the same called grad.
+  // An entropy loss calls its gradient by entropy `grad`, in its options and in its result.
   const options = ({ gradEntropy }: Gradients = {}) => (gradEntropy ? { grad: gradEntropy } : {});
   const outcome = ({ grad, ...rest }: Outcome): Outcome => ({ ...rest, ...(grad && { gradEntropy: grad }) });
   return {
@@ -120,7 +127,7 @@ function grpoObjective(): Work {
   };
 }
 
-/** All of them, PPO first; those whose id the pattern finds. */
+/** Returns all works, PPO first, or those whose id matches. */
 export function works(only: RegExp | undefined): Work[] {
   const all = [
     ...POLICY_LOSS_FN.names().map(policyLoss),
@@ -131,7 +138,7 @@ export function works(only: RegExp | undefined): Work[] {
   return only ? all.filter(({ id }) => only.test(id)) : all;
 }
 
-/** Arrays for the gradients of a work, all of them written once, so that their memory is there. */
+/** Returns arrays for the gradients of a work. They have been written once, so that their memory exists. */
 export function gradientsOf(work: Work, tokens: number): Gradients {
   return {
     ...(work.wrt.includes('logprob') && { grad: new Float32Array(tokens).fill(1) }),

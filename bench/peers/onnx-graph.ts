@@ -1,7 +1,7 @@
-// Writes ONNX models: a graph is put together op by op and encoded by protobufjs. Only what elementwise formulas and sums
-// need is here of ONNX's format.
+// Writes ONNX models. A graph is built operator by operator and encoded with protobufjs. It supports the part of ONNX
+// that elementwise formulas and sums need.
 
-/** What is used of protobufjs. */
+/** The parts of protobufjs that are used here. */
 export interface Protobuf {
   parse(
     source: string,
@@ -14,7 +14,7 @@ export interface Protobuf {
 /** The name of a tensor in a graph. */
 export type Value = string & { readonly __value: unique symbol };
 
-// Of onnx.proto, the messages and fields that appear below.
+// The messages and fields of onnx.proto that are used below.
 const FORMAT = `
   syntax = "proto2";
   message Model {
@@ -55,7 +55,7 @@ const OPSET = 17;
 const INT_ATTRIBUTE = 2;
 const TYPES = { float: 1, int64: 7, bool: 9 } as const;
 
-/** A graph that is being put together. */
+/** A graph under construction. */
 export class Graph {
   readonly #nodes: object[] = [];
   readonly #initializers: object[] = [];
@@ -69,7 +69,7 @@ export class Graph {
     return name as Value;
   }
 
-  /** A value as a result of the graph, under the name that it has. */
+  /** Makes a value a result of the graph, under its own name. */
   output(value: Value, shape: readonly number[]): void {
     this.#outputs.set(value, describe(value, 'float', shape));
   }
@@ -84,17 +84,17 @@ export class Graph {
     return value;
   }
 
-  /** One of ONNX's operators; numbers become constants. */
+  /** Applies an ONNX operator. Numbers become constants. */
   op(type: string, ...inputs: (Value | number)[]): Value {
     return this.#node(type, inputs, []);
   }
 
-  /** A mask as float32. */
+  /** Converts a mask to float32. */
   float(value: Value): Value {
     return this.#node('Cast', [value], [{ name: 'to', i: TYPES.float, type: INT_ATTRIBUTE }]);
   }
 
-  /** The sum of all values, a scalar; with `rows`, the sum of each row, [B, 1]. */
+  /** Sums all values to a scalar, or with `rows` each row to [B, 1]. */
   sum(value: Value, rows = false): Value {
     const keep = [{ name: 'keepdims', i: Number(rows), type: INT_ATTRIBUTE }];
     if (!rows) return this.#node('ReduceSum', [value], keep);

@@ -1,6 +1,6 @@
-// onnxruntime-node, on its CPU provider and all cores. It has no gradient operators, so the graphs have the gradients
-// that one works out by hand, from what the forward pass has computed already: less work than automatic
-// differentiation makes. Inputs are tensors over the batch's own arrays, and gradients go to arrays made before.
+// onnxruntime-node on its CPU provider and all cores. It has no gradient operators, so the graphs contain gradients
+// derived by hand that reuse values of the forward pass, which is less work than automatic differentiation. Input
+// tensors share the batch's arrays, and gradients go to arrays that exist before the call.
 import type { Inputs, Shape } from '../lib/batch.js';
 import { contender } from '../lib/race.js';
 import { type Gradients, gradientsOf, type Outcome, type Work } from '../lib/works.js';
@@ -9,7 +9,7 @@ import { type Found, importIfThere, type Peer, type Prepared } from './peer.js';
 
 const NAME = 'onnxruntime';
 
-/** What is used of onnxruntime-node. */
+/** The parts of onnxruntime-node that are used here. */
 interface Runtime {
   env: { versions: { node?: string } };
   Tensor: new (type: 'float32' | 'bool', data: Float32Array | Uint8Array, dims: readonly number[]) => Tensor;
@@ -25,7 +25,7 @@ interface Session {
 
 const COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
 
-/** Where a graph's results stand. */
+/** The values of a graph that are its results. */
 interface Results {
   loss: Value;
   metrics: Record<string, Value>;
@@ -33,7 +33,7 @@ interface Results {
   gradEntropy?: Value;
 }
 
-/** A graph with the batch's columns as inputs, each declared when it is first asked for. */
+/** A graph whose inputs are columns of the batch. A column is declared when it is first used. */
 class BatchGraph extends Graph {
   readonly shape: Shape;
   readonly inputs = new Map<string, Value>();
@@ -60,12 +60,12 @@ class BatchGraph extends Graph {
     return this.op('Div', 1, this.op('Add', this.sum(this.float(this.mask)), 1e-8));
   }
 
-  /** The mean of unmasked values. */
+  /** The mean of the unmasked values. */
   mean(value: Value, weight: Value): Value {
     return this.op('Mul', this.sum(this.masked(value)), weight);
   }
 
-  /** How often a condition holds of unmasked tokens. */
+  /** The fraction of unmasked tokens for which a condition holds. */
   fraction(condition: Value, weight: Value): Value {
     return this.op('Mul', this.sum(this.float(this.op('And', condition, this.mask))), weight);
   }
@@ -84,7 +84,7 @@ type Formula = (g: BatchGraph, gradient: boolean, args: Record<string, number>) 
 
 const KL_COEF = 0.001;
 
-// Gives the gradient before the mask and the weight.
+// `slope` is the gradient before mask and weight are applied.
 function ppoTerm(g: BatchGraph, weight: Value, gradient: boolean) {
   const advantages = g.column('advantages');
   const difference = g.op('Sub', g.column('logprob'), g.column('oldLogprob'));
@@ -184,7 +184,7 @@ const grpo: Formula = (g, gradient, { entropy_coef }) => {
 
 const FORMULAS: Record<string, Formula> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** onnxruntime-node, where bench/node_modules has it. */
+/** onnxruntime-node, if it is installed in bench/. */
 export async function onnx(threads: number): Promise<Found> {
   const runtime = await importIfThere<Runtime>('onnxruntime-node');
   const protobuf = await importIfThere<Protobuf>('protobufjs');
@@ -201,14 +201,14 @@ class OnnxPeer implements Peer {
   #inputs!: Inputs;
 
   constructor(runtime: Runtime, protobuf: Protobuf, threads: number) {
-    this.version = runtime.env.versions.node ?? 'of no known version';
+    this.version = runtime.env.versions.node ?? 'unknown version';
     this.#runtime = runtime;
     this.#protobuf = protobuf;
     this.#options = {
       intraOpNumThreads: threads,
       interOpNumThreads: 1,
       graphOptimizationLevel: 'all',
-      // Its threads wait in a loop while a call goes on, and no longer, as another contender follows.
+      // Threads may spin during a call, but must stop after it, because another contender follows.
       extra: { session: { force_spinning_stop: '1' } },
     };
   }

@@ -1,7 +1,7 @@
-// Plain TypeScript, as one writes it who knows V8: typed arrays, one loop over the tokens after the mask was counted,
-// numbers summed in float64, nothing allocated. One thread, as a loop has.
+// Plain TypeScript, as somebody who knows V8 writes it: typed arrays, one loop over the tokens after the mask has been
+// counted, sums in float64, and no allocation. It runs on one thread.
 import type { Inputs } from '../lib/batch.js';
-import { contenderAtOnce } from '../lib/race.js';
+import { syncContender } from '../lib/race.js';
 import { type Gradients, gradientsOf, type Outcome, type Work } from '../lib/works.js';
 import type { Peer, Prepared } from './peer.js';
 
@@ -141,7 +141,7 @@ function k3({ logprob, refLogprob, actionMask }: Inputs, { grad }: Gradients): O
   return { loss: KL_COEF * kl, metrics: { kl_loss: kl, kl_coef: KL_COEF } };
 }
 
-// PPO's loop, and another one for what is added to it.
+// PPO's loop, and a second loop for the other two terms.
 function grpo(inputs: Inputs, gradients: Gradients, { entropy_coef }: Record<string, number>): Outcome {
   const { logprob, refLogprob, entropy, actionMask } = inputs;
   const { grad, gradEntropy } = gradients;
@@ -169,7 +169,7 @@ function grpo(inputs: Inputs, gradients: Gradients, { entropy_coef }: Record<str
 
 const LOOPS: Record<string, Loop> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** Plain TypeScript, which is always there. */
+/** Plain TypeScript, which is always available. */
 export async function plain(): Promise<Peer> {
   let inputs: Inputs;
   return {
@@ -184,7 +184,7 @@ export async function plain(): Promise<Peer> {
       const gradients = gradient ? gradientsOf(work, inputs.logprob.length) : {};
       const run = () => loop(inputs, gradients, work.args);
       return {
-        ...contenderAtOnce(NAME, run),
+        ...syncContender(NAME, run),
         evaluate: async () => ({ ...run(), ...gradients }),
         release: async () => {},
       };

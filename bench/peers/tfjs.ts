@@ -1,14 +1,14 @@
-// TensorFlow.js on its WebAssembly backend with SIMD, the fastest of its CPU backends that npm brings without an install
-// script; in Node it has one thread. Gradients are tf.grads's. Inputs lie in the backend's memory before anything
-// is timed, and what is read back is within the time.
+// TensorFlow.js on its WebAssembly backend with SIMD, its fastest CPU backend without an install script. In Node it has
+// one thread. Gradients come from automatic differentiation. The inputs are in the backend's memory before anything is
+// timed; reading the results back is part of the time.
 import type { Inputs } from '../lib/batch.js';
-import { contenderAtOnce } from '../lib/race.js';
+import { syncContender } from '../lib/race.js';
 import type { Outcome, Work } from '../lib/works.js';
 import { type Found, importIfThere, type Peer, type Prepared } from './peer.js';
 
 const NAME = 'TensorFlow.js';
 
-/** What is used of a tensor. */
+/** The methods of a tensor that are used here. */
 interface Tensor {
   add(x: Tensor | number): Tensor;
   sub(x: Tensor | number): Tensor;
@@ -32,7 +32,7 @@ interface Tensor {
   dispose(): void;
 }
 
-/** What is used of TensorFlow.js. */
+/** The parts of TensorFlow.js that are used here. */
 interface TensorFlow {
   version: { tfjs: string };
   setBackend(name: string): Promise<boolean>;
@@ -44,18 +44,18 @@ interface TensorFlow {
   ): (x: readonly Tensor[]) => { value: Tensor; grads: readonly Tensor[] };
 }
 
-/** The batch as tensors. Of logprob and entropy the losses get others, by which they are differentiated. */
+/** The batch as tensors. A loss gets other tensors for the columns that it is differentiated by. */
 interface Columns {
   logprob: Tensor;
   oldLogprob: Tensor;
   refLogprob: Tensor;
   advantages: Tensor;
   entropy: Tensor;
-  /** 0 and 1 */
+  /** 0 or 1 per token. */
   mask: Tensor;
 }
 
-/** The metrics, as tensors still. */
+/** Metrics that have not been read back yet. */
 type Metrics = Record<string, Tensor | number>;
 
 type Formula = (
@@ -67,7 +67,7 @@ type Formula = (
 const KL_COEF = 0.001;
 
 function maskedMean(values: Tensor, { mask }: Columns): Tensor {
-  // By rows first, as its float32 sums are plain ones, and four million terms in a row cost them three digits.
+  // Sums rows first: the backend adds float32 one by one, and four million terms in one sum would cost three digits.
   return values.mul(mask).sum(1).sum().div(mask.sum(1).sum().add(1e-8));
 }
 
@@ -94,7 +94,7 @@ const gspo: Formula = (x, _args, constant) => {
   const difference = constant.logprob.sub(x.oldLogprob);
   const tokens = x.mask.sum(1, true).add(1e-8);
   const means = difference.mul(x.mask).sum(1, true).div(tokens);
-  // The sequence's value, with the token's own gradient.
+  // Its value is that of the sequence; its gradient is the token's own.
   const ratio = x.logprob.sub(constant.logprob).add(means).exp();
   const opposite = x.advantages.neg();
   const free = opposite.mul(ratio);
@@ -136,7 +136,7 @@ const grpo: Formula = (x, args, constant) => {
 
 const FORMULAS: Record<string, Formula> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** TensorFlow.js, where bench/node_modules has it. */
+/** TensorFlow.js, if it is installed in bench/. */
 export async function tfjs(): Promise<Found> {
   const tf = await importIfThere<TensorFlow>('@tensorflow/tfjs');
   if (!tf || !(await importIfThere('@tensorflow/tfjs-backend-wasm')))
@@ -178,7 +178,7 @@ class TensorFlowPeer implements Peer {
     const columns = this.#columns!;
     const { wrt, args } = work;
     const formula = FORMULAS[work.id]!;
-    // The same memory as another tensor, which is constant where the loss is differentiated by the first.
+    // A second tensor on the same memory stays constant when the loss is differentiated by the first.
     const constant = { ...columns, logprob: columns.logprob.clone() };
     const compute = (): Outcome => {
       let metrics: Record<string, number> = {};
@@ -199,14 +199,14 @@ class TensorFlowPeer implements Peer {
     };
     const run = (): Outcome => {
       let outcome: Outcome | undefined;
-      // Not as tidy()'s own result, in which it would look for tensors among the numbers of the gradient.
+      // tidy() would search a returned object for tensors, through all numbers of the gradient.
       this.#tf.tidy(() => {
         outcome = compute();
       });
       return outcome!;
     };
     return {
-      ...contenderAtOnce(NAME, run),
+      ...syncContender(NAME, run),
       evaluate: async () => run(),
       release: async () => constant.logprob.dispose(),
     };

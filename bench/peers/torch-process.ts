@@ -1,35 +1,37 @@
-// A program of PyTorch's in a process of its own that answers a line with a line: torch_cpu.py or torch_gpu.py.
+// A Python process that answers each line of JSON with one line: torch_peer.py.
 import { type ChildProcessWithoutNullStreams, spawn, spawnSync } from 'node:child_process';
 import { createInterface, type Interface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
-/** A python3 that can run these words, of those that are looked for. */
-export function findPython(words: string, among = ['python3', '/usr/bin/python3']): string | undefined {
-  return among.find((path) => spawnSync(path, ['-c', words], { stdio: 'ignore' }).status === 0);
+/** Returns the first of these Python programs that can run the code. */
+export function findPython(code: string, among = ['python3', '/usr/bin/python3']): string | undefined {
+  return among.find((path) => spawnSync(path, ['-c', code], { stdio: 'ignore' }).status === 0);
 }
 
+/** A running Python process. */
 export class TorchProcess {
   readonly #process: ChildProcessWithoutNullStreams;
   readonly #reader: Interface;
   readonly #lines: AsyncIterator<string>;
-  #words = '';
+  #standardError = '';
 
-  constructor(python: string, script: string, args: string[] = [], env: Record<string, string> = {}) {
+  constructor(python: string, script: string, args: string[], env: Record<string, string>) {
     const path = fileURLToPath(new URL(script, import.meta.url));
     this.#process = spawn(python, ['-B', path, ...args], { env: { ...process.env, ...env } });
     this.#process.stderr.on('data', (data) => {
-      this.#words = (this.#words + data).slice(-2000);
+      this.#standardError = (this.#standardError + data).slice(-2000);
     });
-    this.#process.stdin.on('error', () => {}); // It ended; the answer that does not come says so.
+    // A write to a process that has ended fails; ask() then reports that no answer came.
+    this.#process.stdin.on('error', () => {});
     this.#reader = createInterface({ input: this.#process.stdout });
     this.#lines = this.#reader[Symbol.asyncIterator]();
   }
 
-  /** @throws Error with what PyTorch said, where it could not. */
+  /** Sends a request and waits for its answer. @throws Error with the message of the Python side. */
   async ask<T>(request: object): Promise<T> {
     this.#process.stdin.write(`${JSON.stringify(request)}\n`);
     const { value, done } = await this.#lines.next();
-    if (done) throw new Error(`PyTorch's process ended: ${this.#words.trim().split('\n').at(-1)}`);
+    if (done) throw new Error(`the PyTorch process ended: ${this.#standardError.trim().split('\n').at(-1)}`);
     const answer = JSON.parse(value);
     if (answer.error) throw new Error(`PyTorch: ${answer.error}`);
     return answer;

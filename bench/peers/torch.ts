@@ -1,84 +1,176 @@
-// Eager PyTorch on the CPU, in a process of its own (torch_cpu.py) that answers a line with a line. Its times are taken
-// in that process, without the way there and back.
+// PyTorch as a peer, eager and through torch.compile. It runs in a Python process of its own (torch_peer.py), which
+// also takes the times, so that they do not include the way there and back.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { FLOAT_COLUMNS, type Inputs } from '../lib/batch.js';
+import type { Contender } from '../lib/race.js';
 import type { Outcome, Work } from '../lib/works.js';
 import type { Found, Peer, Prepared } from './peer.js';
 import { findPython, TorchProcess } from './torch-process.js';
 
-const NAME = 'eager PyTorch';
+/** How PyTorch runs a loss. */
+type Form = 'eager' | 'compiled';
+/** What a time includes: reading loss and metrics back to the host, or only the work on the device. */
+type Until = 'host' | 'device';
 
-// After a parallel loop OpenMP's threads would go on spinning in wait for the next, on the cores of whoever has the next
-// turn. These are read by the OpenMP of GCC, and the last one by that of LLVM and Intel.
-const QUIET = { OMP_WAIT_POLICY: 'PASSIVE', GOMP_SPINCOUNT: '0', KMP_BLOCKTIME: '0' };
+const NAMES: Record<Form, string> = { eager: 'eager PyTorch', compiled: 'torch.compile' };
 
-/** PyTorch, where a python3 with torch is found. */
-export async function torch(threads: number): Promise<Found> {
-  const python = findPython('import torch');
-  if (python === undefined) return { name: NAME, absent: 'there is no python3 with torch' };
-  const process = new TorchProcess(python, 'torch_cpu.py', [], QUIET);
-  const { version } = await process.ask<{ version: string }>({ op: 'about', threads });
-  return new TorchPeer(process, version);
+// By default OpenMP's threads keep spinning after a parallel loop, on the cores of whoever has the next turn. GCC's
+// OpenMP reads the first two variables, that of LLVM and Intel the third.
+const NO_SPINNING = { OMP_WAIT_POLICY: 'PASSIVE', GOMP_SPINCOUNT: '0', KMP_BLOCKTIME: '0' };
+
+/** What the Python side says of itself. */
+export interface AboutTorch {
+  version: string;
+  device: string;
+  /** The CUDA version that PyTorch was built for. */
+  cuda: string | null;
+  /** Names of the losses by family. */
+  functions: Record<string, string[]>;
 }
 
-class TorchPeer implements Peer {
-  readonly name = NAME;
-  readonly version: string;
+/** Eager PyTorch on the CPU, if there is a python3 with torch. */
+export async function torch(threads: number): Promise<Found> {
+  const session = await TorchSession.start({ device: 'cpu', threads });
+  return session?.peer('eager') ?? { name: NAMES.eager, absent: 'there is no python3 with torch' };
+}
+
+/** A prepared loss that can also be timed until its results are on the host. */
+export interface PreparedTorch extends Prepared {
+  readonly untilHost: Contender;
+}
+
+/** A Python process with PyTorch on one device. */
+export class TorchSession {
+  readonly about: AboutTorch;
   readonly #process: TorchProcess;
-  readonly #directory = mkdtempSync(join(tmpdir(), 'policy-loss-bench-'));
-  #tokens = 0;
+  readonly #until: Until;
+  readonly #folder = mkdtempSync(join(tmpdir(), 'policy-loss-bench-'));
+  #loaded: Inputs | undefined;
 
-  constructor(process: TorchProcess, version: string) {
+  /** Starts the process; undefined if no Python with torch, and with a GPU if one is asked for, is found. */
+  static async start(options: {
+    device: 'cpu' | 'cuda:0';
+    threads?: number;
+    python?: string | undefined;
+    until?: Until;
+  }): Promise<TorchSession | undefined> {
+    const { device, threads, until = 'host' } = options;
+    const needed = device === 'cpu' ? 'import torch' : 'import torch; assert torch.cuda.is_available()';
+    const python = options.python ? findPython(needed, [options.python]) : findPython(needed);
+    if (python === undefined) return undefined;
+    const process = new TorchProcess(python, 'torch_peer.py', [device], NO_SPINNING);
+    return new TorchSession(process, until, await process.ask<AboutTorch>({ op: 'about', threads }));
+  }
+
+  private constructor(process: TorchProcess, until: Until, about: AboutTorch) {
     this.#process = process;
-    this.version = version;
+    this.#until = until;
+    this.about = about;
   }
 
-  covers(work: Work): boolean {
-    return work.computes;
+  /** Why torch.compile cannot be used here; undefined if it can. */
+  async compileProblem(): Promise<string | undefined> {
+    return (
+      (await this.#process.ask<{ problem: string | null }>({ op: 'compile_problem' })).problem ?? undefined
+    );
   }
 
+  peer(form: Form): TorchPeer {
+    return new TorchPeer(this, form);
+  }
+
+  /** A contender that copies bytes to the device, from its own memory or from pinned memory of the host. */
+  copy(name: string, source: 'device' | 'pinned', bytes: number): Contender {
+    return { name, time: (calls) => this.#times({ op: 'copy', source, bytes, calls }) };
+  }
+
+  /** Hands inputs over through files, unless these were the last ones. */
   async load(inputs: Inputs): Promise<void> {
+    if (this.#loaded === inputs) return;
     const columns: Record<string, string> = {};
     for (const [name, theirs] of Object.entries(FLOAT_COLUMNS))
       columns[theirs] = this.#write(theirs, inputs[name] as Float32Array);
     columns.action_mask = this.#write('action_mask', inputs.actionMask);
     columns.expert_mask = this.#write('expert_mask', inputs.expertMask);
-    this.#tokens = inputs.logprob.length;
     await this.#process.ask({ op: 'load', shape: inputs.shape, columns, step: inputs.step });
+    for (const path of Object.values(columns)) rmSync(path);
+    this.#loaded = inputs;
   }
 
-  async prepare({ family, name, args, wrt }: Work, gradient: boolean): Promise<Prepared> {
-    await this.#process.ask({ op: 'prepare', family, name, args, gradient, wrt });
+  async prepare(form: Form, work: Work, gradient: boolean): Promise<PreparedTorch> {
+    const { family, name, args, wrt } = work;
+    await this.#process.ask({ op: 'prepare', form, family, name, args, gradient, wrt });
+    const timed = (until: Until): Contender => ({
+      name: NAMES[form],
+      time: (calls) => this.#times({ op: 'time', form, calls, until }),
+    });
     return {
-      name: NAME,
-      time: async (calls) =>
-        (await this.#process.ask<{ milliseconds: number[] }>({ op: 'time', calls })).milliseconds,
-      evaluate: async () => {
-        const zeros = new Float32Array(this.#tokens);
-        const files = wrt.map((column) => this.#write(`gradient_${column}`, zeros));
-        const outcome = await this.#process.ask<Outcome>({ op: 'evaluate', files });
-        if (gradient)
-          wrt.forEach((column, i) => {
-            const { buffer, byteOffset } = readFileSync(files[i]!);
-            const values = new Float32Array(buffer, byteOffset, this.#tokens);
-            outcome[column === 'logprob' ? 'grad' : 'gradEntropy'] = values;
-          });
-        return outcome;
+      ...timed(this.#until),
+      untilHost: timed('host'),
+      evaluate: () => this.#evaluate(form, gradient ? wrt : []),
+      release: async () => {
+        await this.#process.ask({ op: 'release', form });
       },
-      release: async () => {},
     };
   }
 
-  async end(): Promise<void> {
+  end(): void {
     this.#process.end();
-    rmSync(this.#directory, { recursive: true });
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  async #times(request: object): Promise<number[]> {
+    return (await this.#process.ask<{ milliseconds: number[] }>(request)).milliseconds;
+  }
+
+  async #evaluate(form: Form, wrt: Work['wrt']): Promise<Outcome> {
+    const tokens = this.#loaded!.logprob.length;
+    const zeros = new Float32Array(tokens);
+    const files = wrt.map((column) => this.#write(`gradient_${column}`, zeros));
+    const outcome = await this.#process.ask<Outcome>({ op: 'evaluate', form, files });
+    wrt.forEach((column, i) => {
+      const { buffer, byteOffset } = readFileSync(files[i]!);
+      outcome[column === 'logprob' ? 'grad' : 'gradEntropy'] = new Float32Array(buffer, byteOffset, tokens);
+    });
+    return outcome;
   }
 
   #write(name: string, values: Float32Array | Uint8Array): string {
-    const path = join(this.#directory, name);
+    const path = join(this.#folder, name);
     writeFileSync(path, values);
     return path;
+  }
+}
+
+/** One form of PyTorch. Ending it ends its session. */
+export class TorchPeer implements Peer {
+  readonly name: string;
+  readonly version: string;
+  readonly #session: TorchSession;
+  readonly #form: Form;
+
+  constructor(session: TorchSession, form: Form) {
+    this.name = NAMES[form];
+    this.version = session.about.version;
+    this.#session = session;
+    this.#form = form;
+  }
+
+  covers({ family, name, computes }: Work): boolean {
+    return computes && this.#session.about.functions[family]?.includes(name) === true;
+  }
+
+  load(inputs: Inputs): Promise<void> {
+    return this.#session.load(inputs);
+  }
+
+  prepare(work: Work, gradient: boolean): Promise<PreparedTorch> {
+    return this.#session.prepare(this.#form, work, gradient);
+  }
+
+  async end(): Promise<void> {
+    this.#session.end();
   }
 }

@@ -1,7 +1,7 @@
-"""PyTorch versions of every policy loss, KL estimator and entropy loss, and of GRPO's objective, for both PyTorch peers.
+"""PyTorch versions of policy losses, KL estimators, entropy losses and GRPO's objective, for the benchmarks.
 
-Written as one writes them in PyTorch: the mask multiplies, autograd differentiates, metrics come from what the loss has
-computed already. Nothing here reads a value back to the host.
+They are written in PyTorch's usual style: the mask multiplies, autograd differentiates, and metrics reuse what the loss
+has computed. Nothing here reads a value back to the host. A loss that is missing here is benchmarked without PyTorch.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 
 class Batch:
-    """Columns [B, T] in float; mask [B, T], bool or 0 and 1 in float; expert, bool [B]; the trainer's step."""
+    """Float columns [B, T]; mask [B, T], bool or float 0 and 1; expert [B], bool; the trainer's step, an int."""
 
     def __init__(self, logprob, old_logprob, ref_logprob, advantages, mask, expert, step, entropy=None):
         self.logprob = logprob
@@ -45,7 +45,7 @@ def row_mean(values, mask):
 
 
 def aggregate(values, mask, mode, rows=None):
-    """rows: how many rows count, where the mask leaves some out altogether."""
+    """Aggregates per-token values. rows is the number of rows that count, if the mask leaves out whole rows."""
     if mode == "token-mean":
         return masked_mean(values, mask)
     sums = (values * mask).sum(-1)
@@ -58,7 +58,7 @@ def aggregate(values, mask, mode, rows=None):
     return sums.mean() if rows is None else sums.sum() / rows.clamp(min=1)
 
 
-# Policy losses: of a Batch and Trinity-RFT's arguments, the loss and its metrics.
+# Policy losses: they take a Batch and Trinity-RFT's arguments, and return the loss and its metrics.
 
 
 def ppo(
@@ -103,7 +103,7 @@ def ppo(
 def gspo(b, clip_range_low=0.0003, clip_range_high=0.0004, loss_agg_mode="seq-mean-token-mean"):
     log_ratio = b.logprob - b.old_logprob
     mean = row_mean(log_ratio, b.mask).detach()
-    # The sequence's value, with the token's own gradient.
+    # Its value is that of the sequence; its gradient is the token's own.
     ratio = (b.logprob - b.logprob.detach() + mean[:, None]).exp()
     unclipped = -b.advantages * ratio
     clipped = -b.advantages * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
@@ -286,7 +286,7 @@ def mix(
     grpo_loss_agg_mode=None,
     expert_loss=sft,
 ):
-    # Masks in place of a selection of rows, whose shapes would depend on the data.
+    # Masks keep the shapes fixed; a selection of rows would have shapes that depend on the data.
     usual, expert = b.under(b.mask * ~b.expert[:, None]), b.under(b.mask * b.expert[:, None])
     usual_rows, expert_rows = (~b.expert).sum(), b.expert.sum()
     per_gpu = ppo_mini_batch_size // ngpus_trainer
@@ -326,7 +326,7 @@ def mix_chord(
     return loss, metrics
 
 
-# KL estimators: per token.
+# KL estimators: one value per token.
 
 
 def none(b):
@@ -371,7 +371,7 @@ def kl_loss(estimator):
     return loss_of
 
 
-# Entropy losses: of the entropies, with a gradient of their own.
+# Entropy losses: differentiated by the entropies.
 
 
 def entropy(b, entropy_coef=0.0, loss_agg_mode="token-mean"):
@@ -409,4 +409,3 @@ FUNCTIONS = {
     "entropy": {"default": entropy, "mix": usual_entropy},
     "objective": {"grpo": grpo},
 }
-COLUMNS = ("logprob", "old_logprob", "ref_logprob", "advantages")

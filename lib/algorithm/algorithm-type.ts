@@ -1,4 +1,4 @@
-// What all algorithms have in common.
+// The base class of all algorithms.
 
 import { guarded, LossError } from '../core/errors.js';
 import {
@@ -10,49 +10,50 @@ import {
 } from './config.js';
 import { Objective } from './objective.js';
 
-/** What an algorithm's experiences look like. */
+/** The kind of experiences that an algorithm trains on. */
 export type Schema = 'sft' | 'experience' | 'dpo';
 
-/**
- * A whole Trinity-RFT configuration, or its `algorithm` section alone, as far as checkConfig() looks at it; all keys are
- * Trinity's.
- */
+/** A whole Trinity-RFT configuration, or its `algorithm` section alone, under Trinity's keys. */
 export type TrinityConfig = Record<string, unknown>;
 
-/** An algorithm's class: what ALGORITHM_TYPE holds. */
+/** An algorithm's class, as ALGORITHM_TYPE holds it. */
 export type AlgorithmClass = typeof AlgorithmType;
 
 /**
- * An algorithm: which functions it is made of, and what it asks of a trainer. Abstract and without objects; each
- * algorithm is a frozen subclass, named as in Trinity-RFT.
+ * An algorithm: the functions that make its objective, and what it needs from a trainer. The class is abstract and all
+ * its members are static. Each algorithm is a frozen subclass with its name in Trinity-RFT.
  *
  * Source: Trinity-RFT, trinity.algorithm.algorithm.
  */
 // biome-ignore lint/complexity/noStaticOnlyClass: Trinity's algorithms are classes of constants
 export abstract class AlgorithmType {
-  /** Trinity-RFT's name of it. */
+  /** Its name in Trinity-RFT. */
   static readonly algorithmName: string;
+  /** One line about it, without a full stop. */
+  static readonly summary: string;
+  /** The papers ('arXiv 2402.03300') and implementations that it follows. */
+  static readonly source: readonly string[];
   /** Whether it trains a critic. */
   static readonly useCritic: boolean;
   /** Whether it needs the reference policy's log-probabilities. */
   static readonly useReference: boolean;
-  /** Whether its advantages are computed on the trainer's batches, and not as rollouts arrive. */
+  /** Whether its advantages are computed on the trainer's batches instead of when rollouts arrive. */
   static readonly computeAdvantageInTrainer: boolean;
   /** Whether rows may be moved between micro-batches. */
   static readonly canBalanceBatch: boolean;
-  /** What its experiences look like. */
+  /** The kind of experiences that it trains on. */
   static readonly schema: Schema;
-  /** @internal What defaultConfig() gives. */
+  /** @internal The result of defaultConfig(). */
   static readonly defaults: Readonly<AlgorithmConfig>;
 
-  /** The functions that it is made of and how often it samples, frozen. */
+  /** Returns the names of its functions, and how it samples. The object is frozen. */
   static defaultConfig(): Readonly<AlgorithmConfig> {
     return this.defaults;
   }
 
   /**
-   * A configuration as the algorithm needs it: checked, and corrected with a warning where it can be. The given one is
-   * left as it is.
+   * Checks a configuration, and returns it as the algorithm needs it. A correction emits a warning. The given object is
+   * not changed.
    * @param config a whole configuration, or its `algorithm` section.
    * @throws LossError `ERR_INVALID_OPTION` for what the algorithm cannot do.
    */
@@ -61,12 +62,16 @@ export abstract class AlgorithmType {
   }
 
   /**
-   * The algorithm on batches.
+   * Returns the algorithm's objective, which computes batches.
    * @throws LossError `ERR_INVALID_OPTION` for unknown keys and arguments, `ERR_UNKNOWN_NAME` for unknown functions.
    */
   static objective(config: ObjectiveConfig = {}): Objective {
     if (this.defaults === undefined)
-      throw new LossError('ERR_INVALID_INPUT', `${this.name} is no algorithm: expected a class of one`);
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'objective',
+        expected: 'the class of an algorithm',
+        received: `class ${this.name}`,
+      });
     return guarded(() => {
       const given = checkConfigKeys(`objective of ${this.algorithmName}`, config, [
         'backend',

@@ -1,18 +1,10 @@
-// An algorithm's objective: policy loss − entropy loss + KL loss of a batch, in one pass over it.
+// An algorithm's objective: policy loss − entropy loss + KL loss, computed in one pass over a batch.
 import type { NativeFunctionSpec } from '../../binding.js';
-import { type Batch, find } from '../core/batch.js';
-import {
-  BatchReader,
-  type ColumnName,
-  type Conversions,
-  findInput,
-  type InputName,
-  missingInput,
-} from '../core/batch-reader.js';
-import { readMask, readRowNumbers } from '../core/columns.js';
+import type { Batch } from '../core/batch.js';
+import { BatchReader, type ColumnName, type Conversions, type InputName } from '../core/batch-reader.js';
 import type { Counts } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
-import { guarded, guardedAsync, LossError } from '../core/errors.js';
+import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import {
   type Coefficients,
   type ComputedAdvantages,
@@ -28,7 +20,7 @@ import {
   type Result,
 } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';
-import { type Layout, readLayout } from '../core/layout.js';
+import type { Layout } from '../core/layout.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import type {
   AdvantageComputeOptions,
@@ -39,65 +31,68 @@ import { ADVANTAGE_FN } from '../functions/advantage/index.js';
 import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
 import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
 import { KL_FN } from '../functions/kl/index.js';
-import type { KLFn, KlPenaltyResult } from '../functions/kl/kl-fn.js';
+import type { KLFn } from '../functions/kl/kl-fn.js';
 import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
+import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
 
-/** Options of an objective's synchronous call. */
+/** Options of Objective.computeSync(). */
 export interface ObjectiveComputeSyncOptions extends ComputeSyncOptions {
-  /** Where to write ∂loss/∂entropy (B×T values); with `grad` alone it goes to a new array. */
+  /** The array for ∂loss/∂entropy (B×T values). If only `grad` is given, a new array is made. */
   gradEntropy?: Float32Array;
-  /** What the advantage function's random choices depend on, in the place of its own seed. */
+  /** The seed of the advantage function's random choices. It replaces the function's own. */
   seed?: number;
 }
 
-/** Options of an objective's call. */
+/** Options of Objective.compute(). */
 export interface ObjectiveComputeOptions extends ComputeOptions, ObjectiveComputeSyncOptions {}
 
-/** What an objective gives. */
+/** The result of an objective. */
 export interface ObjectiveResult extends Result {
-  /** [B, T] ∂loss/∂entropy, where a gradient was asked for. */
+  /** [B, T] ∂loss/∂entropy, if a gradient was requested. */
   gradEntropy?: Float32Array;
 }
 
 /**
- * An algorithm on a batch: policy loss − entropy loss + KL loss, with the gradient of that sum with respect to logprob
- * and to entropy. The batch is read once for all three. Made by an algorithm's objective(), or from a configuration.
+ * An algorithm's objective: policy loss − entropy loss + KL loss, with the gradients of that sum with respect to logprob
+ * and to entropy. It reads a batch once for all three. AlgorithmType.objective() and fromTrinityConfig() make it.
  *
- * Where the algorithm has an advantage function and the batch no advantages, they are computed first, from rewards; rows
- * that the function drops then count neither as rows nor as tokens.
+ * If the algorithm has an advantage function and the batch has no advantages, it first computes them from rewards. Rows
+ * that the function drops count neither as rows nor as tokens.
  *
- * Reads what its functions read. A term whose coefficient is 0 is left out where the batch lacks its column, so that
- * entropyCoef 0 needs no entropy. Metrics: those of its functions.
+ * It reads the columns of its functions. A term with coefficient 0 is left out if the batch lacks its column: with
+ * entropyCoef 0, a batch needs no entropy. The metrics are those of its functions.
  *
  * Source: Trinity-RFT, trinity.algorithm.
  */
 export class Objective {
   /** The algorithm's name. */
   readonly algorithm: string;
-  /** Whose names the batch's keys may have, beside Trinity's. */
+  /** The training framework whose batch keys are accepted in addition to Trinity's. */
   readonly backend: string;
-  /** The policy loss, on which the other two act. */
+  /** The policy loss. */
   readonly policyLossFn: PolicyLossFn<Partial<Record<string, number>>>;
-  /** What is added to it; `none` adds nothing. */
+  /** The KL loss that is added; `none` adds nothing. */
   readonly klLossFn: KLFn;
-  /** What is subtracted from it; `none` subtracts nothing. */
+  /** The entropy loss that is subtracted; `none` subtracts nothing. */
   readonly entropyLossFn: EntropyLossFn;
-  /** undefined: the algorithm needs no advantages, or takes them as they are. */
+  /** The advantage function; undefined if the algorithm needs no advantages, or only reads those of the batch. */
   readonly advantageFn: AdvantageFn | undefined;
-  /** What the KL penalty in the reward is by. */
+  /** The estimator of the KL penalty in the rewards; `none` leaves rewards as they are. */
   readonly klPenaltyFn: KLFn;
-  /** How KL and entropy are aggregated. */
+  /** How the KL loss and the entropy loss are aggregated. */
   readonly lossAggMode: LossAggMode;
   readonly #mapper: KeyMapper;
+  readonly #klPenalty: KlPenalty;
+  // By the terms that a batch's columns allow.
   readonly #evaluators = new Map<string, Evaluator>();
   readonly #finder: BatchReader;
   readonly #counter: BatchReader;
 
   /**
    * @internal
-   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown function, `ERR_INVALID_OPTION` for an argument of one.
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown function, `ERR_INVALID_OPTION` for a wrong argument.
    */
   constructor(algorithm: string, config: CheckedConfig & { policy_loss_fn: string }) {
     const backend = config.backend ?? 'verl';
@@ -117,39 +112,31 @@ export class Objective {
         ? undefined
         : ADVANTAGE_FN.create(config.advantage_fn, config.advantage_fn_args, options);
     this.klPenaltyFn = KL_FN.create(config.kl_penalty_fn ?? 'none', config.kl_penalty_fn_args, options);
-    if (this.#penalises && !this.#rewardsTokens)
-      throw new LossError(
-        'ERR_INVALID_OPTION',
-        `kl_penalty_fn: expected none, as ${config.advantage_fn ?? 'no advantage function'} reads no token_level_rewards ` +
-          'that a penalty could be taken from',
-      );
-    if (config.policy_loss_fn === 'dpo' && this.advantageFn?.definition.drops)
-      throw new LossError(
-        'ERR_INVALID_OPTION',
-        `advantage_fn: expected one that drops no rows, as dpo's are pairs, not ${config.advantage_fn} with a threshold`,
-      );
     this.#mapper = KeyMapper.get(backend);
+    this.#klPenalty = new KlPenalty(this.klPenaltyFn, this.#mapper);
+    this.#checkCombination(config);
     this.#finder = new BatchReader(this.#mapper, { inputs: ['action_mask'] });
     this.#counter = new BatchReader(this.#mapper, { inputs: this.#masks(true) });
   }
 
   /**
-   * The loss, all metrics and, where asked for, both gradients, computed on the pool's threads while the event loop goes
-   * on.
+   * Computes the loss, all metrics and, if requested, both gradients. The work runs on the native thread pool and does
+   * not block the event loop.
    *
-   * @returns rejects with LossError as compute() of a policy loss and of an advantage function does.
+   * @returns rejects with the same LossErrors as compute() of a policy loss and of an advantage function.
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
     return guardedAsync(async () => {
       const options = given ?? {};
-      const lacks = this.#lacksAdvantages(batch);
       const conversions: Conversions = new Map();
-      const found = lacks ? await this.#advantages(batch, options, conversions) : undefined;
+      const found = this.#lacksAdvantages(batch)
+        ? await this.#advantages(batch, options, conversions)
+        : undefined;
       return this.#computeWith(batch, options, found, conversions);
     });
   }
 
-  /** The same at once. The results are the same to the bit. */
+  /** Synchronous version of compute(). The results are equal to the last bit. */
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
     return guarded(() => this.#computeSync(batch, given ?? {}));
   }
@@ -173,8 +160,8 @@ export class Objective {
   }
 
   /**
-   * A batch's counts, without rows that the advantage function drops. The sum of its parts' is what `normalizer` is to be
-   * when the parts are computed. Parts of a batch without advantages must be whole groups.
+   * Counts a batch's rows and tokens without the rows that the advantage function drops. To compute a batch in parts,
+   * pass the sum of the parts' counts as `normalizer`. Without advantages in the batch, a part must hold whole groups.
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
     return guardedAsync(async () => {
@@ -183,7 +170,7 @@ export class Objective {
     });
   }
 
-  /** The same at once. */
+  /** Synchronous version of count(). */
   countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
     return guarded(() => {
       const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
@@ -192,22 +179,21 @@ export class Objective {
   }
 
   /**
-   * @internal The advantages that compute() makes of a host batch before it computes, with their metrics; undefined where
-   * it makes none.
+   * @internal Computes the advantages that compute() would compute for a host batch. Returns undefined if the batch has
+   * them, or the algorithm needs none.
    */
   async advantagesOf(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages | undefined> {
     return this.#lacksAdvantages(batch) ? this.#advantagesOnHost(batch, options) : undefined;
   }
 
-  /** @internal A host batch whose rewards have had the KL penalty taken from them, where there is one, and its metrics. */
-  async penalised(batch: Batch): Promise<Penalised> {
-    if (!this.#penalises) return { batch, metrics: {} };
-    return penalisedBy(await this.klPenaltyFn.applyKlPenaltyToReward(this.#withScores(batch)), batch);
+  /** @internal Subtracts the KL penalty from a host batch's rewards, if the objective has one. */
+  penalised(batch: Batch): Promise<PenalisedBatch> {
+    return this.#klPenalty.apply(batch);
   }
 
   /**
-   * @internal compute() of a host batch with advantages that were made before, of it or of a batch that it is a part of.
-   * The metrics are without theirs.
+   * @internal Computes a host batch with advantages from advantagesOf(), or from a larger batch that contains it. The
+   * metrics do not include those of the advantages.
    */
   computeWith(
     batch: Batch,
@@ -217,12 +203,27 @@ export class Objective {
     return this.#computeWith(batch, options, computed && { computed });
   }
 
-  get #penalises(): boolean {
-    return this.klPenaltyFn.term('token-mean', false) !== undefined;
-  }
-
-  get #rewardsTokens(): boolean {
-    return this.advantageFn?.definition.inputs.includes('token_level_rewards') ?? false;
+  #checkCombination(config: CheckedConfig): void {
+    const at = `objective of ${this.algorithm}`;
+    const { advantage_fn, kl_penalty_fn } = config;
+    if (!this.#klPenalty.isNone && !this.advantageFn?.definition.inputs.includes('token_level_rewards')) {
+      const reason = advantage_fn
+        ? `${advantage_fn} reads no token_level_rewards`
+        : 'no advantages are computed';
+      throw new LossError('ERR_INVALID_OPTION', {
+        at,
+        option: 'kl_penalty_fn',
+        expected: `none, as ${reason}`,
+        received: describeValue(kl_penalty_fn),
+      });
+    }
+    if (config.policy_loss_fn === 'dpo' && this.advantageFn?.definition.drops)
+      throw new LossError('ERR_INVALID_OPTION', {
+        at,
+        option: 'advantage_fn',
+        expected: 'a function that keeps all rows, as the rows of dpo are pairs',
+        received: `${describeValue(advantage_fn)}, which drops rows`,
+      });
   }
 
   #masks(withEntropy: boolean): InputName[] {
@@ -242,7 +243,7 @@ export class Objective {
   async #computeWith(
     batch: Batch | DeviceBatch,
     options: ObjectiveComputeOptions,
-    found: FoundAdvantages | undefined,
+    found: CallAdvantages | undefined,
     conversions?: Conversions,
   ): Promise<ObjectiveResult> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
@@ -263,7 +264,7 @@ export class Objective {
     batch: Batch | DeviceBatch,
     options: AdvantageComputeOptions,
     conversions?: Conversions,
-  ): Promise<FoundAdvantages> {
+  ): Promise<CallAdvantages> {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
     const { computed, metrics } = await this.#advantagesOnHost(batch, options, conversions);
     return { computed, metrics: () => metrics };
@@ -274,12 +275,11 @@ export class Objective {
     options: AdvantageComputeOptions,
     conversions?: Conversions,
   ): Promise<MadeAdvantages> {
-    const penalised = await this.penalised(batch);
-    const { readsMaskedAdvantages } = this.policyLossFn;
+    const penalised = await this.#klPenalty.apply(batch);
     const made = await this.advantageFn!.computeFor(
       penalised.batch,
       ofAdvantages(options),
-      readsMaskedAdvantages,
+      this.policyLossFn.readsMaskedAdvantages,
       conversions,
     );
     return { ...made, metrics: { ...made.metrics, ...penalised.metrics } };
@@ -289,41 +289,27 @@ export class Objective {
     batch: Batch | DeviceBatch,
     options: AdvantageComputeSyncOptions,
     conversions?: Conversions,
-  ): FoundAdvantages {
+  ): CallAdvantages {
     if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
-    const penalised: Penalised = this.#penalises
-      ? penalisedBy(this.klPenaltyFn.applyKlPenaltyToRewardSync(this.#withScores(batch)), batch)
-      : { batch, metrics: {} };
-    const { readsMaskedAdvantages } = this.policyLossFn;
+    const penalised = this.#klPenalty.applySync(batch);
     const made = this.advantageFn!.computeForSync(
       penalised.batch,
       ofAdvantages(options),
-      readsMaskedAdvantages,
+      this.policyLossFn.readsMaskedAdvantages,
       conversions,
     );
     return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
   }
 
-  #onTheWay(batch: DeviceBatch, options: AdvantageComputeSyncOptions): FoundAdvantages {
-    if (this.#penalises)
-      throw new LossError(
-        'ERR_INVALID_INPUT',
-        `expected a batch of the host, as rewards get a KL penalty there, and it lies on ${batch.device}`,
-      );
+  #onTheWay(batch: DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
+    if (!this.#klPenalty.isNone)
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: `objective of ${this.algorithm}`,
+        expected: 'a host batch, because the KL penalty is subtracted from rewards on the host',
+        received: `a batch on ${batch.device}`,
+      });
     const { advantage, metrics, notFinite } = this.advantageFn!.onTheWay(batch, options);
     return { onTheWay: { advantage, notFinite }, metrics };
-  }
-
-  // The scores that a penalty is taken from: as given, else each row's reward on its last unmasked token.
-  #withScores(batch: Batch): Batch {
-    if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
-    const rewards = find(batch, this.#mapper.keys('rewards'));
-    if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
-    const mask = findInput(batch, this.#mapper, 'action_mask');
-    const layout = readLayout(batch, mask.value);
-    const masks = readMask(mask.key, mask.value, layout, 'token');
-    const perRow = readRowNumbers(rewards.key, rewards.value, layout.rows);
-    return { ...batch, tokenLevelScores: onLastToken(perRow, masks, layout) };
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {
@@ -370,7 +356,7 @@ export class Objective {
     return new Evaluator(spec, reader);
   }
 
-  // Where there is no entropy term, the gradient by entropy is all zeros, and nobody need write them.
+  // Without an entropy term, ∂loss/∂entropy is all zeros, and native code need not write them.
   #gradients(
     layout: Layout,
     { grad, gradEntropy }: ObjectiveComputeSyncOptions,
@@ -383,22 +369,16 @@ export class Objective {
   }
 }
 
-// Advantages of a batch: computed already, or to be computed on the device where the batch lies.
-interface FoundAdvantages {
+/** Advantages for one call: computed already, or to be computed on the batch's device during the loss's pass. */
+interface CallAdvantages {
   computed?: ComputedAdvantages;
   onTheWay?: OnTheWay;
   metrics?: () => Metrics;
 }
 
-/** @internal Advantages that were made of a host batch. */
+/** @internal Advantages that were computed for a host batch. */
 export interface MadeAdvantages {
   computed: ComputedAdvantages;
-  metrics: Metrics;
-}
-
-// A batch with penalised rewards.
-interface Penalised {
-  batch: Batch;
   metrics: Metrics;
 }
 
@@ -406,18 +386,11 @@ function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageCompu
   return { ...(seed !== undefined && { seed }), ...(signal !== undefined && { signal }) };
 }
 
-function penalisedBy({ tokenLevelRewards, metrics }: KlPenaltyResult, batch: Batch): Penalised {
-  return {
-    batch: { ...batch, tokenLevelRewards },
-    metrics: { 'kl_penalty/kl': metrics.kl!, 'kl_penalty/kl_coef': metrics.kl_coef! },
-  };
-}
-
 function toResult(
   { loss, metrics, grad }: Result,
   { gradEntropy }: Gradients,
   { tokens }: Layout,
-  found: FoundAdvantages | undefined,
+  found: CallAdvantages | undefined,
 ): ObjectiveResult {
   const result: ObjectiveResult = { loss, metrics: { ...metrics, ...found?.metrics?.() } };
   if (grad) result.grad = grad;
@@ -426,7 +399,7 @@ function toResult(
   return result;
 }
 
-// Zeros that are made when they are looked at: as many as tokens would otherwise be filled on the event loop.
+// Makes the array of zeros on first access, as filling it would block the event loop for a large batch.
 function addZeros(result: ObjectiveResult, tokens: number): void {
   const shared = { configurable: true, enumerable: true };
   Object.defineProperty(result, 'gradEntropy', {
@@ -439,18 +412,7 @@ function addZeros(result: ObjectiveResult, tokens: number): void {
   });
 }
 
-function onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Float32Array {
-  const scores = new Float32Array(layout.tokens);
-  for (let row = 0; row < layout.rows; row++) {
-    const begin = layout.offsets ? layout.offsets[row]! : row * layout.columns;
-    let last = (layout.offsets ? layout.offsets[row + 1]! : begin + layout.columns) - 1;
-    while (last >= begin && mask[last] === 0) last--;
-    if (last >= begin) scores[last] = rewards[row]!;
-  }
-  return scores;
-}
-
-// loss_agg_mode reaches the policy loss too, where it aggregates and its own arguments do not say how.
+// Passes loss_agg_mode on to a policy loss that has this option, unless its own arguments set it.
 function policyLossArgs(config: CheckedConfig & { policy_loss_fn: string }): FunctionArgs {
   const args = config.policy_loss_fn_args ?? {};
   const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(config.policy_loss_fn).defaultArgs();

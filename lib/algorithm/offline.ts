@@ -1,42 +1,70 @@
-// What algorithms that train on given experiences, without a policy that samples, ask of a whole configuration.
-import { describeValue, LossError } from '../core/errors.js';
+// checkConfig() of the algorithms that train on given experiences instead of the policy's own samples.
+import { describeValue, guarded, LossError } from '../core/errors.js';
 import type { TrinityConfig } from './algorithm-type.js';
 
+/** SFT's checkConfig(). */
+export function checkSftConfig(config: TrinityConfig): TrinityConfig {
+  return guarded(() => checkExperiences('SFT', config), 'ERR_INVALID_OPTION');
+}
+
+/** DPO's checkConfig(). */
+export function checkDpoConfig(config: TrinityConfig): TrinityConfig {
+  return guarded(() => {
+    const whole = checkExperiences('DPO', config);
+    const { algorithm } = whole;
+    if (algorithm !== null && typeof algorithm === 'object')
+      return { ...whole, algorithm: checkDpoSection(algorithm as TrinityConfig) };
+    return checkDpoSection(whole);
+  }, 'ERR_INVALID_OPTION');
+}
+
+function checkDpoSection(section: TrinityConfig): TrinityConfig {
+  const checked = { ...section, repeat_times: 2 };
+  if (section.kl_loss_fn !== 'none' && section.kl_loss_fn !== null) return checked;
+  warn('DPO needs a KL loss: kl_loss_fn is set to k2');
+  return { ...checked, kl_loss_fn: 'k2' };
+}
+
 /**
- * Checks the parts of a whole configuration that say where experiences come from; an `algorithm` section alone has none
- * of them. Gives a corrected copy.
+ * Checks where a whole configuration's experiences come from, and returns a corrected copy. An `algorithm` section alone
+ * has none of these keys and passes.
  * @throws LossError `ERR_INVALID_OPTION`
  */
-export function checkOffline(algorithm: string, config: TrinityConfig): TrinityConfig {
+function checkExperiences(algorithm: string, config: TrinityConfig): TrinityConfig {
   if (config === null || typeof config !== 'object')
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `${algorithm}: expected a configuration's keys, not ${describeValue(config)}`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: `checkConfig of ${algorithm}`,
+      expected: 'an object of configuration keys',
+      received: describeValue(config),
+    });
   const { mode } = config;
   if (mode === 'both' || mode === 'explore')
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `${algorithm} does not support mode ${describeValue(mode)}: expected 'train'`,
-    );
-  if (mode === 'train' && !at(config, 'buffer', 'trainer_input', 'experience_buffer', 'path'))
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `buffer.trainer_input.experience_buffer.path: expected where ${algorithm}'s experiences are, and there is none`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: `checkConfig of ${algorithm}`,
+      option: 'mode',
+      expected: "'train'",
+      received: describeValue(mode),
+    });
+  const path = ['buffer', 'trainer_input', 'experience_buffer', 'path'];
+  if (mode === 'train' && !valueAt(config, path))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: `checkConfig of ${algorithm}`,
+      option: path.join('.'),
+      expected: 'the path of the experiences to train on',
+      received: describeValue(valueAt(config, path)),
+    });
   const { synchronizer } = config;
   if (synchronizer === null || typeof synchronizer !== 'object') return config;
-  if (at(config, 'synchronizer', 'sync_method') === 'checkpoint') return config;
+  if (valueAt(config, ['synchronizer', 'sync_method']) === 'checkpoint') return config;
   warn(`${algorithm} synchronizes by checkpoints only: synchronizer.sync_method is set to checkpoint`);
   return { ...config, synchronizer: { ...synchronizer, sync_method: 'checkpoint' } };
 }
 
-/** A warning to people, once for each call. */
-export function warn(message: string): void {
+function warn(message: string): void {
   process.emitWarning(message, { type: 'PolicyLossWarning' });
 }
 
-function at(config: unknown, ...path: string[]): unknown {
+function valueAt(config: unknown, path: readonly string[]): unknown {
   let value = config;
   for (const key of path) {
     if (value === null || typeof value !== 'object') return undefined;

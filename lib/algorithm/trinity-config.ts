@@ -6,14 +6,15 @@ import { ALGORITHM_TYPE } from './index.js';
 import type { Objective } from './objective.js';
 
 /**
- * The objective that a Trinity-RFT configuration names. Of the file only the section `algorithm` is read; without one,
- * the whole is taken for that section. A key that is absent or null comes from the algorithm's defaults; algorithm_type is
- * ppo by default.
+ * Returns the objective that a Trinity-RFT configuration describes. It reads only the section `algorithm`; a
+ * configuration without that key is taken as the section itself. A key that is absent or null has the algorithm's
+ * default, and algorithm_type is ppo by default.
  *
- * @param config YAML text, or the object that it parses to.
- * @param options.backend whose names the batch's keys may have, beside Trinity's; 'verl' by default.
- * @throws LossError `ERR_INVALID_INPUT` for text that is not YAML, `ERR_INVALID_OPTION` for unknown keys of the section
- * (all are named) and for arguments, `ERR_UNKNOWN_NAME` for unknown algorithms and functions.
+ * @param config YAML text, or the parsed object.
+ * @param options.backend the training framework whose batch keys are accepted in addition to Trinity's; 'verl' by
+ * default.
+ * @throws LossError `ERR_INVALID_INPUT` for text that is not YAML, `ERR_INVALID_OPTION` for wrong arguments and for
+ * unknown keys of the section (the message names all), `ERR_UNKNOWN_NAME` for unknown algorithms and functions.
  */
 export function fromTrinityConfig(
   config: string | Readonly<Record<string, unknown>>,
@@ -25,12 +26,13 @@ export function fromTrinityConfig(
 function read(config: unknown, options: { backend?: string } | undefined): Objective {
   const root = typeof config === 'string' ? parse(config) : config;
   if (root === null || typeof root !== 'object' || Array.isArray(root))
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      `configuration: expected an object of keys, not ${describeValue(root)}`,
-    );
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: 'configuration',
+      expected: 'an object of keys',
+      received: describeValue(root),
+    });
   const section: unknown = 'algorithm' in root ? root.algorithm : root;
-  const { algorithm_type, ...given } = checkConfigKeys("the configuration's section algorithm", section, [
+  const { algorithm_type, ...given } = checkConfigKeys('section algorithm of the configuration', section, [
     'algorithm_type',
     ...TRAINER_KEYS,
   ]) as ReturnType<typeof checkConfigKeys> & { algorithm_type?: string };
@@ -43,8 +45,10 @@ function parse(text: string): unknown {
   const document = parseDocument(text);
   const [error] = document.errors;
   if (error)
-    throw new LossError('ERR_INVALID_INPUT', `configuration: expected YAML, and ${error.message}`, {
-      cause: error,
-    });
+    throw new LossError(
+      'ERR_INVALID_INPUT',
+      { at: 'configuration', expected: 'YAML', received: `text with an error: ${error.message}` },
+      { cause: error },
+    );
   return document.toJS();
 }

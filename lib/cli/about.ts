@@ -1,4 +1,4 @@
-// What the package says of itself.
+// The package's metadata, from package.json.
 import { createRequire } from 'node:module';
 
 /** The package's version and its description. */

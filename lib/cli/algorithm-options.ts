@@ -1,53 +1,50 @@
-// The options of `--algorithm NAME`: the functions that it is made of, their arguments, and the configuration that all
-// of them make.
+// The flags of `--algorithm NAME`: its functions, their options and coefficients. Their values make the algorithm's
+// configuration.
 import { Option } from 'commander';
 import { ALGORITHM_TYPE, ENTROPY_LOSS_FN, KL_FN, type ObjectiveConfig } from '../index.js';
-import {
-  advantageOptions,
-  lossOptions,
-  numberOption,
-  optionValue,
-  takeAdvantageArgs,
-} from './function-options.js';
+import { optionValue } from './flags.js';
+import { advantageOptions, lossOptions, numberOption, takeAdvantageArgs } from './function-options.js';
 
-/** What an algorithm's options come to. */
+/** The values of an algorithm's flags. */
 export interface AlgorithmArguments {
   config: ObjectiveConfig;
-  /** What random choices depend on. */
+  /** Decides random draws. */
   seed?: number;
 }
 
 /**
- * The options that a command takes for an algorithm: its functions' names and coefficients, and the arguments of its
- * policy loss and its advantage function, whichever they are by the words given.
- *
- * @param taken option names that are the command's own.
- * @throws LossError `ERR_UNKNOWN_NAME` for the algorithm or one of those two functions, `ERR_INVALID_OPTION` for a word
- * that is nobody's option.
+ * Returns the flags of an algorithm: those for its functions and coefficients, and the options of its policy loss and of
+ * its advantage function.
+ * @param words the words that may replace these two functions.
+ * @param taken flags of the command.
+ * @throws LossError `ERR_UNKNOWN_NAME` for the algorithm or one of the two functions.
  */
 export function algorithmOptions(
   algorithm: string,
   words: readonly string[],
   taken: ReadonlySet<string>,
 ): Option[] {
-  const named = (flag: string) => optionValue(flag, words);
   const { policyLoss, advantage } = functionsOf(
     algorithm,
-    named('--policy-loss-fn'),
-    named('--advantage-fn'),
+    optionValue('--policy-loss-fn', words),
+    optionValue('--advantage-fn', words),
   );
   const own = ownOptions(algorithm);
   if (advantage !== undefined) own.push(...advantageOptions(advantage));
   const known = new Set([...taken, ...own.map((option) => option.long!)]);
   return [
     ...own,
-    ...lossOptions(policyLoss, words, known).map((option) =>
+    ...lossOptions(policyLoss, known).map((option) =>
       option.helpGroup(`Options of its policy loss ${policyLoss}:`),
     ),
   ];
 }
 
-/** @param values those given on the command line for {@link algorithmOptions}, by commander's names of the options. */
+/**
+ * Returns an algorithm's configuration.
+ * @param values the values of {@link algorithmOptions} on the command line, by commander's attribute names.
+ * @throws LossError `ERR_INVALID_OPTION` for arguments of the advantage function.
+ */
 export function algorithmArguments(
   algorithm: string,
   values: Readonly<Record<string, unknown>>,
@@ -92,17 +89,17 @@ function ownOptions(algorithm: string): Option[] {
     numberOption(`${flag} <value>`, what).default(value);
   return [
     name('--policy-loss-fn', 'its policy loss', config.policy_loss_fn),
-    name('--advantage-fn', 'where its advantages come from', config.advantage_fn),
+    name('--advantage-fn', 'its advantage function', config.advantage_fn),
     name('--kl-loss-fn', 'its KL loss', kl),
-    number('--kl-coef', "the KL loss's coefficient", KL_FN.get(kl).defaultArgs().kl_coef),
+    number('--kl-coef', 'the coefficient of the KL loss', KL_FN.get(kl).defaultArgs().kl_coef),
     name('--kl-penalty-fn', 'the KL penalty in its rewards', config.kl_penalty_fn ?? 'none'),
     name('--entropy-loss-fn', 'its entropy loss', entropy),
     number(
       '--entropy-coef',
-      "the entropy loss's coefficient",
+      'the coefficient of the entropy loss',
       ENTROPY_LOSS_FN.get(entropy).defaultArgs().entropy_coef,
     ),
-    new Option('--loss-agg-mode <mode>', 'how the tokens of all its losses become one number'),
-    numberOption('--seed <number>', 'what random choices depend on').default(0),
+    new Option('--loss-agg-mode <value>', 'how the tokens of each of its losses become one number'),
+    numberOption('--seed <number>', 'the seed of random draws').default(0),
   ].map((option) => option.helpGroup(`Options of ${algorithm}:`));
 }

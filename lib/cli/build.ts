@@ -1,5 +1,5 @@
-// `policy-loss build`: the native module from the sources that the package carries, for systems that no prebuilt
-// binary is for, or with CUDA where the prebuilt one has none. Nothing here needs the native module.
+// `policy-loss build`: compiles the native module from the sources in the package, for systems without a prebuilt binary
+// and for CUDA where the prebuilt binary has none. This file must load without the native module.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -14,7 +14,7 @@ import { EXIT_CODES, examplesHelp } from './help.js';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const require = createRequire(import.meta.url);
 
-// What builds it, and is not installed with the package; versions are those that it is developed with.
+// Build tools that are not installed with the package. Their versions come from its devDependencies.
 const TOOLS = ['cmake-js', 'node-addon-api'] as const;
 
 /** Adds the command to a program. */
@@ -23,11 +23,11 @@ export function addBuild(program: Command): void {
     .command('build')
     .summary('build the native module from source')
     .description(
-      'Builds the native module from the sources in the package, into its folder; it is loaded from then on in the ' +
-        'place of a prebuilt binary. Needs CMake 3.20 and a C++20 compiler (GCC 12 or Clang 16 and later), and where CUDA ' +
-        'is wanted nvcc on the PATH. cmake-js and the headers come by npm.',
+      "Compiles the native module into the package's folder. From then on it is loaded instead of a prebuilt binary. " +
+        'Needs CMake 3.20 and a C++20 compiler (GCC 12 or Clang 16, or later), and nvcc on the PATH for CUDA. npm ' +
+        'downloads cmake-js and the headers.',
     )
-    .option('--no-cuda', 'leave the CUDA kernels out where nvcc is found')
+    .option('--no-cuda', 'do not compile the CUDA kernels, even if nvcc is found')
     .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['build', 'build --no-cuda'])}`)
     .action(async ({ cuda }: { cuda: boolean }) => {
       await withTools((modules) =>
@@ -43,11 +43,11 @@ export function addBuild(program: Command): void {
       const { devices } = await import('../index.js');
       const [cpu, ...gpus] = devices();
       const found = gpus.map((gpu) => (gpu.available ? gpu.name : gpu.reason.message));
-      process.stdout.write(`Built, and it loads: ${cpu.isa} on ${cpu.cores} cores; ${found.join(', ')}.\n`);
+      process.stdout.write(`Built and loaded: ${cpu.isa} on ${cpu.cores} cores; ${found.join(', ')}.\n`);
     });
 }
 
-/** Calls body with the node_modules folder that has the tools: of a checkout its own, else one that is there for so long. */
+/** Calls body with a node_modules folder that has the tools: the checkout's own, or a temporary one. */
 async function withTools(body: (modules: string) => Promise<void>): Promise<void> {
   const own = join(ROOT, 'node_modules');
   if (TOOLS.every((tool) => existsSync(join(own, tool)))) return body(own);
@@ -68,8 +68,8 @@ async function withTools(body: (modules: string) => Promise<void>): Promise<void
 function run(command: string, words: readonly string[], env: NodeJS.ProcessEnv = {}): Promise<void> {
   return new Promise((resolve, reject) => {
     const failed = (why: string, cause?: Error) =>
-      reject(new LossError('ERR_NATIVE_LOAD', `the build did not succeed: ${why}`, { cause }));
-    // npm is a script on Windows, which only a shell runs.
+      reject(new LossError('ERR_NATIVE_LOAD', `the build failed: ${why}`, { cause }));
+    // On Windows, npm is a script that only a shell can run.
     const shell = command.endsWith('.cmd');
     spawn(command, words, {
       cwd: ROOT,

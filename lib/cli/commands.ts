@@ -1,4 +1,4 @@
-// The commands that compute, or that know what there is to compute with.
+// The commands that need the native module, which is all of them except `build`.
 import type { Command } from 'commander';
 import { addCompare } from './compare.js';
 import { addDevices } from './devices.js';
@@ -9,9 +9,9 @@ import { addSweep } from './sweep.js';
 
 /**
  * Adds the commands to a program.
- * @param words those of the command line.
- * @returns the words to parse: each command has taken out of its own what only it understands.
- * @throws LossError for words that a command cannot understand.
+ * @param words the words of the command line.
+ * @returns the words that remain for commander: a command removes those that only it understands.
+ * @throws LossError for words that a command does not understand.
  */
 export function addCommands(program: Command, words: readonly string[]): readonly string[] {
   let left = words;

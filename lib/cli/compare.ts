@@ -1,12 +1,13 @@
-// `policy-loss compare`: several losses and algorithms on the same rollouts, side by side.
+// `policy-loss compare`: computes several losses and algorithms on the same rollouts, side by side.
 import type { Command } from 'commander';
 import { LossError, type Metrics } from '../index.js';
 import {
+  type AlgorithmFunctions,
   evaluateFiles,
   type FilesEvaluation,
   type PartWatcher,
   type SubjectEvaluation,
-} from './evaluation.js';
+} from '../parts/index.js';
 import { type Cell, countsOf, csv, type Printable, readable, styled, table } from './output.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
 import {
@@ -15,52 +16,51 @@ import {
   rolloutsCommand,
   runOnRollouts,
 } from './rollouts-command.js';
-import type { AlgorithmParts } from './subject.js';
-import { makeSubject, typedSubjects } from './typed-subjects.js';
+import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
 
-/** What `--json` prints, numbers that are not finite as null. */
+/** The object that `--json` prints, with null for non-finite numbers. */
 export interface Comparison {
-  /** In the order they were named in. */
+  /** In the order of the command line. */
   subjects: ComparedSubject[];
-  /** Of ∂loss/∂logprob of each subject and each: the cosine of the angle between them; null where one is 0. */
+  /** [subjects][subjects] cosines of the angles between the gradients ∂loss/∂logprob; null if one gradient is 0. */
   cosines: (number | null)[][];
   rows: number;
-  /** Those that the masks let count. */
+  /** Unmasked tokens. */
   tokens: number;
-  /** In how many parts the rows were computed. Absent: all at once. */
+  /** The number of parts that the rows were computed in. Absent: one. */
   batches?: number;
-  /** Bad rows that were left out, with --skip-bad-rows. */
+  /** The number of skipped rows. Absent: without --skip-bad-rows. */
   skipped?: number;
 }
 
-/** One of those that are compared. */
+/** The result of one loss or algorithm. */
 export interface ComparedSubject {
   name: string;
-  /** Those that were given on the command line. */
+  /** The options from the command line. */
   options: Readonly<Record<string, unknown>>;
   loss: number;
   gradNorm: number;
-  /** The share of tokens that it clips, of the policy's own rows. Absent where it is none of its metrics. */
+  /** The fraction of clipped tokens in the policy's own rows. Absent: the loss has no such metric. */
   clipFraction?: number;
   metrics: Partial<Metrics>;
-  /** Where the advantages are from; see Evaluation. */
+  /** The origin of the advantages; see Evaluation. */
   advantages?: string;
-  algorithm?: AlgorithmParts;
+  algorithm?: AlgorithmFunctions;
 }
 
 /**
  * Adds the command to a program.
- * @param words those of the command line.
- * @returns the words to parse.
- * @throws LossError as the command evaluate does.
+ * @param words the words of the command line.
+ * @returns the words that remain for commander.
+ * @throws LossError as addEvaluate() does.
  */
 export function addCompare(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
     name: 'compare',
     summary: 'compare losses and algorithms on the same rollout files',
     description:
-      'Computes several policy losses and algorithms on the same rollout files: loss, gradient norm, fraction clipped ' +
-      'and metrics side by side, and the cosines between their gradients.',
+      'Computes several policy losses and algorithms on the same rollout files. Prints their losses, gradient norms, ' +
+      'clipped fractions and metrics side by side, and the cosines between their gradients.',
     options: [REPORT_OPTION()],
     help: HELP,
     examples: EXAMPLES,
@@ -68,11 +68,11 @@ export function addCompare(program: Command, words: readonly string[]): readonly
   if (words[0] !== command.name()) return words;
   const { subjects: typed, rest } = typedSubjects(command, words.slice(1), true);
   if (typed.length === 1)
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `expected two or more of --loss <name>, --algorithm <name> or --config <file> to compare, and only ${typed[0]!.choice} ` +
-        `${typed[0]!.name} came; 'policy-loss evaluate' takes one`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      expected: 'two or more of --loss <name>, --algorithm <name> or --config <file>',
+      received: `only ${typed[0]!.choice} ${typed[0]!.name}`,
+      hint: "Use 'policy-loss evaluate' for one",
+    });
   command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
     const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
     const report = await reportOn(subjects, options.report);
@@ -92,8 +92,8 @@ export function addCompare(program: Command, words: readonly string[]): readonly
 }
 
 const HELP = `\
-Options belong to the loss or the algorithm before them; those before the first belong to all. The same loss may be
-named twice with different options. 'policy-loss evaluate --loss NAME --help' lists the options of one.`;
+An option belongs to the loss or algorithm before it; options before the first loss or algorithm belong to all of them.
+The same loss may appear twice with different options. 'policy-loss evaluate --loss NAME --help' lists a loss's options.`;
 
 const EXAMPLES = [
   'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
@@ -102,7 +102,7 @@ const EXAMPLES = [
   "compare 'rollouts-*.jsonl' --algorithm grpo --algorithm rloo --config trinity.yaml --report out.html",
 ];
 
-/** The products of all gradients with all, part by part. */
+/** The dot products between all gradients, summed part by part. */
 class Products {
   readonly #size: number;
   readonly #sums: Float64Array;
@@ -136,7 +136,11 @@ class Products {
   }
 }
 
-function printable(result: FilesEvaluation, cosines: (number | null)[][], run: RolloutsRun): Printable {
+function printable(
+  result: FilesEvaluation<TitledSubject>,
+  cosines: (number | null)[][],
+  run: RolloutsRun,
+): Printable {
   const { rows, tokens, parts } = result;
   const { skipped } = run;
   const comparison: Comparison = {
@@ -161,7 +165,7 @@ function comparedSubject({
   metrics,
   gradNorm,
   advantages,
-}: SubjectEvaluation): ComparedSubject {
+}: SubjectEvaluation<TitledSubject>): ComparedSubject {
   const clipFraction = CLIP_FRACTIONS.map((name) => metrics[name]).find((value) => value !== undefined);
   return {
     name: subject.name,
@@ -171,13 +175,13 @@ function comparedSubject({
     ...(clipFraction !== undefined && { clipFraction }),
     metrics,
     ...(advantages !== undefined && { advantages }),
-    ...(subject.parts && { algorithm: subject.parts }),
+    ...(subject.functions && { algorithm: subject.functions }),
   };
 }
 
 const CLIP_FRACTIONS = ['pg_clipfrac', 'usual/pg_clipfrac'];
 
-// The names of all metrics, those first that the most have.
+/** Returns the names of all metrics, the most common ones first. */
 function metricNames(subjects: readonly ComparedSubject[]): string[] {
   const having = new Map<string, number>();
   for (const { metrics } of subjects)
@@ -203,7 +207,7 @@ function inCsv({ subjects, cosines, rows, tokens }: Comparison, titles: readonly
 
 function describe(comparison: Comparison, titles: readonly string[]): string {
   const { subjects, cosines } = comparison;
-  // An option a line keeps columns narrow.
+  // One option per line keeps columns narrow.
   const heads = titles.map((title) => title.replaceAll(' --', '\n--'));
   const line = (name: string, of: (subject: ComparedSubject) => Cell): Cell[] => [name, ...subjects.map(of)];
   const advantages = (subject: ComparedSubject) => subject.advantages ?? 'none';
@@ -231,7 +235,7 @@ function describe(comparison: Comparison, titles: readonly string[]): string {
   return `${numbers}\n\n${angles}\n\n${styled('dim', countsOf(comparison))}`;
 }
 
-// Titles that come more than once get numbers.
+/** Appends a number to titles that appear more than once. */
 function distinct(titles: readonly string[]): string[] {
   return titles.map((title, i) => {
     if (titles.filter((other) => other === title).length === 1) return title;

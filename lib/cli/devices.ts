@@ -1,4 +1,4 @@
-// `policy-loss devices`: what there is to compute on.
+// `policy-loss devices`: lists the devices to compute on.
 import type { Command } from 'commander';
 import { type Device, devices } from '../index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
@@ -9,8 +9,8 @@ import { OUTPUT_OPTIONS } from './rollouts-command.js';
 export function addDevices(program: Command): void {
   const command = program
     .command('devices')
-    .summary('list what there is to compute on')
-    .description('Lists the CPU and the GPUs that compute, or why there is no GPU.');
+    .summary('list the devices to compute on')
+    .description('Lists the CPU and the usable GPUs, or the reason why there is no usable GPU.');
   for (const option of OUTPUT_OPTIONS()) command.addOption(option);
   command.addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['devices', 'devices --json'])}`);
   command.action((options: OutputOptions) => {

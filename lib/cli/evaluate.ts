@@ -1,7 +1,12 @@
-// `policy-loss evaluate`: a policy loss or a whole algorithm on rollout files.
+// `policy-loss evaluate`: computes a policy loss or an algorithm on rollout files.
 import type { Command } from 'commander';
 import type { Metrics } from '../index.js';
-import { evaluateFiles, type FilesEvaluation, type SubjectEvaluation } from './evaluation.js';
+import {
+  type AlgorithmFunctions,
+  evaluateFiles,
+  type FilesEvaluation,
+  type SubjectEvaluation,
+} from '../parts/index.js';
 import { type Cell, csv, type Printable, readable, styled, twoColumns } from './output.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
 import {
@@ -10,49 +15,44 @@ import {
   rolloutsCommand,
   runOnRollouts,
 } from './rollouts-command.js';
-import type { AlgorithmParts } from './subject.js';
-import { makeSubject, typedSubject } from './typed-subjects.js';
+import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/** What `--json` prints, numbers that are not finite as null. */
+/** The object that `--json` prints, with null for non-finite numbers. */
 export interface Evaluation {
-  /** The policy loss's or the algorithm's name. */
+  /** The name of the policy loss or algorithm. */
   name: string;
   loss: number;
   metrics: Partial<Metrics>;
   rows: number;
-  /** Those that the masks let count. */
+  /** Unmasked tokens. */
   tokens: number;
-  /** Of ∂loss/∂logprob over all tokens. */
+  /** The norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
-  /** Of ∂loss/∂entropy over all tokens. Absent where there is no entropy loss, or no entropy that it could read. */
+  /** The norm of ∂loss/∂entropy over all tokens. Absent: there is no entropy loss, or the files have no entropy. */
   gradEntropyNorm?: number;
-  /**
-   * Where the advantages are from: 'given' in the files, else the name of the advantage function that made them.
-   * Absent where none are read.
-   */
+  /** 'given' if the files have advantages, else the advantage function that computed them. Absent: none are read. */
   advantages?: string;
-  /** Of an algorithm: what it is made of. */
-  algorithm?: AlgorithmParts;
-  /** In how many parts the rows were computed. Absent: all at once. */
+  /** An algorithm's functions. */
+  algorithm?: AlgorithmFunctions;
+  /** The number of parts that the rows were computed in. Absent: one. */
   batches?: number;
-  /** Bad rows that were left out, with --skip-bad-rows. */
+  /** The number of skipped rows. Absent: without --skip-bad-rows. */
   skipped?: number;
 }
 
 /**
  * Adds the command to a program.
- * @param words those of the command line: the options there are depend on the loss or the algorithm that they name.
- * @returns the words to parse.
- * @throws LossError for an unknown loss or algorithm, for options that it does not have, and where the words do not say
- * what to evaluate, or say it twice.
+ * @param words the words of the command line, which name the loss or algorithm whose options the command then has.
+ * @returns the words that remain for commander.
+ * @throws LossError if the words name an unknown loss, algorithm or option, or not exactly one loss or algorithm.
  */
 export function addEvaluate(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
     name: 'evaluate',
     summary: 'compute a policy loss or an algorithm on rollout files',
     description:
-      "Computes a policy loss, or an algorithm's objective, on rollout files, with its metrics and the norm of its " +
-      'gradient.',
+      "Computes a policy loss or an algorithm's objective on rollout files. Prints the loss, its metrics and its " +
+      'gradient norm.',
     options: [REPORT_OPTION()],
     help: HELP,
     examples: EXAMPLES,
@@ -73,10 +73,10 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
 }
 
 const HELP = `\
-The options of a loss follow its name, in kebab case: clip_range_low is --clip-range-low. An algorithm takes those of
-its policy loss, those of its advantage function with 'advantage-' before them (--advantage-std-threshold), the names
-of its functions (--kl-loss-fn) and their coefficients. With --config the file says it all.
-'policy-loss evaluate --loss NAME --help' and 'policy-loss evaluate --algorithm NAME --help' list them with defaults.`;
+Options of a loss are written in kebab case: clip_range_low is --clip-range-low. Every switch --NAME can be turned off by
+--no-NAME. An algorithm has the options of its policy loss, those of its advantage function with the prefix 'advantage-'
+(--advantage-std-threshold), the names of its functions (--kl-loss-fn) and their coefficients. With --config, all of
+these come from the file. To list the options with their defaults, add --help to --loss NAME or --algorithm NAME.`;
 
 const EXAMPLES = [
   'evaluate rollouts.jsonl --loss ppo',
@@ -90,8 +90,8 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --config trinity.yaml --skip-bad-rows',
 ];
 
-function printable(result: FilesEvaluation, run: RolloutsRun, quiet: boolean): Printable {
-  const [evaluated] = result.subjects as [SubjectEvaluation];
+function printable(result: FilesEvaluation<TitledSubject>, run: RolloutsRun, quiet: boolean): Printable {
+  const [evaluated] = result.subjects as [SubjectEvaluation<TitledSubject>];
   const evaluation = evaluationOf(evaluated, result, run);
   return {
     json: () => evaluation,
@@ -118,7 +118,7 @@ function evaluationOf(
     gradNorm,
     ...(gradEntropyNorm !== undefined && { gradEntropyNorm }),
     ...(advantages !== undefined && { advantages }),
-    ...(subject.parts && { algorithm: subject.parts }),
+    ...(subject.functions && { algorithm: subject.functions }),
     ...(parts > 1 && { batches: parts }),
     ...(skipped !== undefined && { skipped }),
   };
@@ -128,7 +128,7 @@ function describe(evaluation: Evaluation, quiet: boolean): string {
   const { name, loss, metrics, rows, tokens, gradNorm, gradEntropyNorm, advantages, algorithm } = evaluation;
   const { batches, skipped } = evaluation;
   const table = twoColumns([
-    ...(algorithm ? describeParts(name, algorithm, advantages) : [['function', name] as const]),
+    ...(algorithm ? describeFunctions(name, algorithm, advantages) : [['function', name] as const]),
     ...Object.entries({ loss, ...metrics }),
     ['gradient norm', gradNorm],
     ...(gradEntropyNorm === undefined ? [] : [['entropy gradient norm', gradEntropyNorm] as const]),
@@ -140,20 +140,20 @@ function describe(evaluation: Evaluation, quiet: boolean): string {
   return !quiet && !algorithm && advantages === 'grpo' ? `${table}\n\n${styled('dim', GRPO_NOTE)}` : table;
 }
 
-function describeParts(name: string, parts: AlgorithmParts, advantages: string | undefined) {
+function describeFunctions(name: string, functions: AlgorithmFunctions, advantages: string | undefined) {
   const weighted = (fn: string, coefficient: number) =>
     fn === 'none' ? fn : `${readable(coefficient)} × ${fn}`;
   const lines: [string, string][] = [
     ['algorithm', name],
-    ['policy loss', parts.policyLossFn],
+    ['policy loss', functions.policyLossFn],
     ['advantages', advantages ?? 'none'],
-    ['KL loss', weighted(parts.klLossFn, parts.klCoef)],
-    ['entropy loss', weighted(parts.entropyLossFn, parts.entropyCoef)],
+    ['KL loss', weighted(functions.klLossFn, functions.klCoef)],
+    ['entropy loss', weighted(functions.entropyLossFn, functions.entropyCoef)],
   ];
-  if (parts.klPenaltyFn !== undefined) lines.splice(3, 0, ['KL penalty', parts.klPenaltyFn]);
+  if (functions.klPenaltyFn !== undefined) lines.splice(3, 0, ['KL penalty', functions.klPenaltyFn]);
   return lines;
 }
 
-/** Where a loss's advantages come from that files do not have. */
-export const GRPO_NOTE =
-  "Advantages come from reward and task_id by GRPO's rule: (reward − mean) / (std + 1e-6) within each task.";
+/** The origin of a loss's advantages if the files have none. */
+const GRPO_NOTE =
+  "Advantages are computed from reward and task_id by GRPO's rule: (reward − mean) / (std + 1e-6) within each task.";

@@ -1,25 +1,25 @@
-// `policy-loss gradients`: ∂loss/∂logprob of every token, back to a file beside the ids of the rows.
+// `policy-loss gradients`: writes ∂loss/∂logprob of every token to a file, together with the ids of the rows.
 import { type Command, Option } from 'commander';
+import { evaluateFiles, type SubjectEvaluation } from '../parts/index.js';
 import { type GradientWriter, writeGradients } from '../rollouts/index.js';
-import { evaluateFiles, type SubjectEvaluation } from './evaluation.js';
 import { csv, twoColumns } from './output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
-import { makeSubject, typedSubject } from './typed-subjects.js';
+import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/** What `--json` prints, numbers that are not finite as null. */
+/** The object that `--json` prints, with null for non-finite numbers. */
 export interface WrittenGradients {
-  /** The policy loss's or the algorithm's name. */
+  /** The name of the policy loss or algorithm. */
   name: string;
   file: string;
   loss: number;
-  /** Of ∂loss/∂logprob over all tokens. */
+  /** The norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
   rows: number;
-  /** Those that the masks let count. */
+  /** Unmasked tokens. */
   tokens: number;
-  /** Of the file. */
+  /** The file's size. */
   bytes: number;
-  /** Bad rows that were left out, with --skip-bad-rows. */
+  /** The number of skipped rows. Absent: without --skip-bad-rows. */
   skipped?: number;
 }
 
@@ -31,26 +31,26 @@ interface GradientsOptions extends RolloutsOptions {
 
 /**
  * Adds the command to a program.
- * @param words those of the command line.
- * @returns the words to parse.
- * @throws LossError as the command evaluate does.
+ * @param words the words of the command line.
+ * @returns the words that remain for commander.
+ * @throws LossError as addEvaluate() does.
  */
 export function addGradients(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
     name: 'gradients',
-    summary: "write every token's gradient beside the ids of its row",
+    summary: "write every token's gradient, with the ids of its row",
     description:
-      'Computes ∂loss/∂logprob of every token (and ∂loss/∂entropy where there is an entropy loss) and writes them to a ' +
-      'file, row by row beside their ids.',
+      'Computes ∂loss/∂logprob of every token, and ∂loss/∂entropy if there is an entropy loss. Writes them to a file, ' +
+      'row by row, with the ids of the rows.',
     options: [
       new Option(
         '-o, --out <file>',
-        'where to: .safetensors, .parquet, .jsonl or .jsonl.gz',
+        'the file to write: .safetensors, .parquet, .jsonl or .jsonl.gz',
       ).makeOptionMandatory(),
-      new Option('--ids <columns>', 'the columns to write beside the gradients, with commas between them')
+      new Option('--ids <columns>', 'columns to write with the gradients, separated by commas')
         .default(['id', 'task_id', 'run_id'], 'id,task_id,run_id')
         .argParser((text) => text.split(',').map((name) => name.trim())),
-      new Option('--padded', 'tensors [B, T] with short rows filled up, not packed rows with cu_seqlens'),
+      new Option('--padded', 'write padded tensors [B, T] instead of packed rows with cu_seqlens'),
     ],
     help: HELP,
     examples: EXAMPLES,
@@ -68,7 +68,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
           await writer.add(part, given!.grad, given!.gradEntropy);
         });
         const { bytes } = await writer.close();
-        const [{ loss, gradNorm }] = result.subjects as [SubjectEvaluation];
+        const [{ loss, gradNorm }] = result.subjects as [SubjectEvaluation<TitledSubject>];
         const { skipped } = run;
         const written: WrittenGradients = {
           name: subject.name,
@@ -94,8 +94,8 @@ export function addGradients(program: Command, words: readonly string[]): readon
 }
 
 const HELP = `\
-The file has a row for each rollout, in their order: the ids that it has, and grad, a number per token (0 under the
-mask). Tensors and Parquet are float32; JSON lines have its digits in full.`;
+The file has one row per rollout, in the same order. A row has the rollout's ids, and grad, one number per token (0 for
+masked tokens). Tensors and Parquet files store float32; JSON lines have all digits.`;
 
 const EXAMPLES = [
   'gradients rollouts.jsonl --loss ppo --out gradients.safetensors',

@@ -1,8 +1,9 @@
-// `policy-loss list`: the functions and algorithms that there are, with their options, defaults and papers.
+// `policy-loss list`: prints the functions and algorithms with their summaries, sources, options, inputs and metrics.
 import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
-import type { TrinityValue } from '../index.js';
-import { type CatalogueEntry, catalogue, KINDS, type Kind, SYMBOLS } from './catalogue.js';
+import { toSnakeCase } from '../core/options.js';
+import { type CatalogueEntry, catalogue, declarationOf, KINDS, type Kind } from './catalogue.js';
+import { helpOf } from './function-options.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { csv, inLines, type OutputOptions, print, styled, table, twoColumns } from './output.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
@@ -15,17 +16,30 @@ const TITLES: Record<Kind, string> = {
   algorithm: 'Algorithms (--algorithm)',
 };
 
+const KIND_WORDS: Record<Kind, string> = {
+  loss: 'a policy loss',
+  advantage: 'an advantage function',
+  kl: 'a KL function',
+  entropy: 'an entropy loss',
+  algorithm: 'an algorithm',
+};
+
+const SYMBOLS =
+  'ℓ is the loss of a token, A its advantage, R the reward of its row, r = exp(logprob − old_logprob),\n' +
+  'p = exp(logprob), δ = ref_logprob − logprob.';
+
+const SPELLING =
+  'On the command line, clip_range is --clip-range, and epsilon of an advantage function is --advantage-epsilon.';
+
 /** Adds the command to a program. */
 export function addList(program: Command): void {
   const command = program
     .command('list')
     .summary('list losses, advantages, KL and entropy functions, algorithms')
     .description(
-      'Lists the functions and algorithms that there are, with their options, defaults and papers.',
+      'Lists the functions and algorithms with their summaries, sources, options, defaults, inputs and metrics.',
     )
-    .addArgument(
-      new Argument('[what]', `a kind (${KINDS.join(', ')}), or the name of one to be told of in full`),
-    );
+    .addArgument(new Argument('[what]', `a kind (${KINDS.join(', ')}), or a name to describe in full`));
   for (const option of OUTPUT_OPTIONS()) command.addOption(option);
   command.addHelpText(
     'after',
@@ -41,9 +55,7 @@ export function addList(program: Command): void {
           ['kind', 'name', 'class', 'about', 'source', 'options'],
           entries.map(({ kind, name, class: cls, about, source, options }) => [
             ...[kind, name, cls, about, source],
-            Object.entries(options)
-              .map(([option, value]) => (value === null ? option : `${option}=${value}`))
-              .join(' '),
+            settings(options).join(' '),
           ]),
         ),
       text: () => (inFull ? entries.map(describe).join('\n\n') : overview(entries)),
@@ -64,25 +76,19 @@ function entriesOf(what: string | undefined): CatalogueEntry[] {
   return found;
 }
 
-const SPELLING =
-  "On the command line clip_range is --clip-range, and an advantage function's epsilon --advantage-epsilon.";
-
 function overview(entries: readonly CatalogueEntry[]): string {
-  // What names and sources leave of a terminal's width.
-  const room = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
+  // The width that is left beside the columns of names and sources.
+  const width = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
   const sections = KINDS.flatMap((kind) => {
     const lines = entries.filter((entry) => entry.kind === kind);
     if (lines.length === 0) return [];
     return [
       `${styled(['bold', 'underline'], TITLES[kind])}\n${table(
         ['name', 'what it is', 'source'],
-        lines.map(({ name, about, source, options }) => [
-          name,
-          [
-            ...inLines(about.split(' '), '', room),
-            ...inLines(optionWords(options), '', room).map((line) => styled('dim', line)),
-          ].join('\n'),
-          source,
+        lines.map((entry) => [
+          entry.name,
+          [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)].join('\n'),
+          entry.source.split(', ').join('\n'),
         ]),
       )}`,
     ];
@@ -90,32 +96,61 @@ function overview(entries: readonly CatalogueEntry[]): string {
   return [...sections, styled('dim', `${SYMBOLS}\n${SPELLING}`)].join('\n\n');
 }
 
-function describe({ kind, name, class: cls, about, source, options }: CatalogueEntry): string {
-  const title = styled('bold', `${name} — ${kind === 'algorithm' ? 'an algorithm' : KIND_WORDS[kind]}`);
-  const facts = twoColumns(
-    [
-      ['class', cls],
-      ['what it is', about],
-      ['source', source],
-    ],
-    'left',
-  );
-  const entries = Object.entries(options);
-  if (entries.length === 0) return `${title}\n${facts}`;
-  const list = table(
-    ['option', 'default'],
-    entries.map(([option, value]) => [option, value === null ? '' : String(value)]),
-  );
-  return `${title}\n${facts}\n\n${list}`;
+function detailLines({ options, reads = [], metrics = {} }: CatalogueEntry, width: number): string[] {
+  const details = {
+    options: settings(options),
+    reads,
+    metrics: Object.entries(metrics).map(([name, unit]) => `${name} (${unit})`),
+  };
+  return Object.entries(details)
+    .filter(([, words]) => words.length > 0)
+    .flatMap(([title, words]) => inLines([`${title}:`, ...words.join(', ').split(' ')], '', width))
+    .map((line) => styled('dim', line));
 }
 
-const KIND_WORDS: Record<Exclude<Kind, 'algorithm'>, string> = {
-  loss: 'a policy loss',
-  advantage: 'an advantage function',
-  kl: 'a KL function',
-  entropy: 'an entropy loss',
-};
+function describe(entry: CatalogueEntry): string {
+  const { kind, name, class: cls, about, source, options, reads } = entry;
+  const declaration = declarationOf(entry);
+  const parts = [
+    `${styled('bold', `${name} — ${KIND_WORDS[kind]}`)}\n${twoColumns(
+      [
+        ['class', cls],
+        ['what it is', about],
+        ...(declaration?.details === undefined
+          ? []
+          : [['details', wrapped(declaration.details.join(' '))] as const]),
+        ['source', source],
+        ...(reads === undefined ? [] : [['reads', reads.join(', ')] as const]),
+      ],
+      'left',
+    )}`,
+  ];
+  const helps = Object.entries(declaration?.options ?? {}).map(([option, declared]) => [
+    toSnakeCase(option),
+    wrapped(helpOf(declared, (options[toSnakeCase(option)] ?? null) !== null, toSnakeCase)),
+  ]);
+  const help: Record<string, string> = Object.fromEntries(helps);
+  const values = Object.entries(options);
+  if (values.length > 0)
+    parts.push(
+      table(
+        ['option', 'default', ...(declaration ? ['what it does'] : [])],
+        values.map(([option, value]) => [
+          option,
+          value === null ? '' : String(value),
+          ...(declaration ? [help[option]] : []),
+        ]),
+      ),
+    );
+  const metrics = Object.entries(entry.metrics ?? {});
+  if (metrics.length > 0) parts.push(table(['metric', 'unit'], metrics));
+  return parts.join('\n\n');
+}
 
-function optionWords(options: Readonly<Record<string, TrinityValue>>): string[] {
+function wrapped(text: string): string {
+  return inLines(text.split(' '), '', 72).join('\n');
+}
+
+function settings(options: CatalogueEntry['options']): string[] {
   return Object.entries(options).map(([name, value]) => (value === null ? name : `${name}=${value}`));
 }

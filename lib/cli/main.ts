@@ -1,56 +1,19 @@
 #!/usr/bin/env node
-// The command line. Exit codes: 0 done, 1 bad data, 2 bad usage.
-import { styleText } from 'node:util';
-import { Command, CommanderError } from 'commander';
-import { LossError, type LossErrorCode } from '../core/errors.js';
-import { description, version } from './about.js';
-import { addBuild } from './build.js';
-import { EXIT_CODES, examplesHelp } from './help.js';
+// The executable `policy-loss`.
 import { note } from './output.js';
+import { runProgram } from './program.js';
 
-const USAGE: readonly LossErrorCode[] = ['ERR_INVALID_OPTION', 'ERR_UNKNOWN_NAME', 'ERR_DEVICE_UNAVAILABLE'];
-
-const EXAMPLES = [
-  'evaluate rollouts.jsonl --loss ppo',
-  'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
-  'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05',
-  'gradients rollouts.jsonl --loss ppo --out gradients.safetensors',
-  'list gspo',
-];
-
-// Whoever reads the output may have read enough.
+// A reader such as `head` may close the pipe early, which is not an error.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error;
   process.exit();
 });
 
-process.exitCode = await run(process.argv.slice(2));
+const words = process.argv.slice(2);
+showWarnings(words.includes('--quiet') || words.includes('-q'));
+process.exitCode = await runProgram(words);
 
-async function run(words: readonly string[]): Promise<number> {
-  showWarnings(words.includes('--quiet') || words.includes('-q'));
-  const program = new Command('policy-loss')
-    .description(description)
-    .version(version)
-    .exitOverride()
-    .showHelpAfterError('Add --help for the options and examples.')
-    .configureHelp({ styleTitle: (text) => styleText('bold', text) })
-    .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
-  addBuild(program);
-  try {
-    // Imported here, as the library does not load where there is no native module, which build is to make.
-    const left = words[0] === 'build' ? words : (await import('./commands.js')).addCommands(program, words);
-    await program.parseAsync(left, { from: 'user' });
-    return 0;
-  } catch (error) {
-    // Commander has printed what it has to say.
-    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
-    if (!(error instanceof LossError)) throw error;
-    note(`error: ${error.message}`);
-    return USAGE.includes(error.code) ? 2 : 1;
-  }
-}
-
-// In a line, without Node's words around it.
+/** Shows each warning in one line, without the process id and hints that Node adds. */
 function showWarnings(quiet: boolean): void {
   process.removeAllListeners('warning');
   process.on('warning', ({ message }) => {

@@ -1,27 +1,31 @@
-// What the command line prints: results on stdout, as tables for people, as JSON or as CSV; progress and notes on stderr.
+// Output of the command line: results go to stdout as tables, JSON or CSV; progress and notes go to stderr.
 import { styleText } from 'node:util';
 import { Presets, SingleBar } from 'cli-progress';
 import Table from 'cli-table3';
-import type { EvaluationProgress } from './evaluation.js';
+import type { EvaluationProgress } from '../parts/index.js';
 
-/** A number for people, with 6 significant digits. */
+/** Returns a number with 6 significant digits, for people. */
 export function readable(x: number): string {
   return String(Number(x.toPrecision(6)));
 }
 
-/** A cell of a result: a name, a number, or nothing. */
+/** A cell of a table: text, a number, or nothing. */
 export type Cell = string | number | undefined;
 
-/** How a piece of text looks where the terminal shows colours. */
+/** The colours and weights of a piece of text on a terminal. */
 export type Style = Parameters<typeof styleText>[0];
 
-/** Text in a style where stdout is a terminal that shows it. */
+/** Returns text in a style, each of its lines on its own, if stdout is a terminal with colours. */
 export function styled(style: Style, text: string): string {
-  // hasColors() heeds NO_COLOR and TERM.
-  return process.stdout.isTTY && process.stdout.hasColors() ? styleText(style, text) : text;
+  // hasColors() respects NO_COLOR and TERM.
+  if (!process.stdout.isTTY || !process.stdout.hasColors()) return text;
+  return text
+    .split('\n')
+    .map((line) => styleText(style, line))
+    .join('\n');
 }
 
-/** Names and values in two aligned columns. @param align of the values. */
+/** Returns names and values in two aligned columns. */
 export function twoColumns(
   entries: readonly (readonly [name: string, value: Cell])[],
   align: 'left' | 'right' = 'right',
@@ -33,8 +37,8 @@ export function twoColumns(
 }
 
 /**
- * A table with a line of names above.
- * @param align of all columns but the first; by default numbers stand to the right and text to the left.
+ * Returns a table with a header line.
+ * @param align the alignment of all columns after the first; by default, numbers align right and text aligns left.
  */
 export function table(
   head: readonly string[],
@@ -54,7 +58,7 @@ export function table(
   );
 }
 
-/** How much a result is of, in a line under its table. */
+/** Returns the line under a table that says how many rows and tokens it covers. */
 export function countsOf(result: {
   rows: number;
   tokens: number;
@@ -70,11 +74,14 @@ export function countsOf(result: {
   ].join(', ');
 }
 
-/** Words with something after all but the last, in lines that have no more than so many characters if they can. */
-export function inLines(words: readonly string[], after: string, width: number): string[] {
+/**
+ * Breaks words into lines of at most `width` characters. A longer word gets a line of its own.
+ * @param separator follows every word except the last.
+ */
+export function inLines(words: readonly string[], separator: string, width: number): string[] {
   const lines: string[] = [];
   words.forEach((word, i) => {
-    const shown = i < words.length - 1 ? word + after : word;
+    const shown = i < words.length - 1 ? word + separator : word;
     const line = lines.at(-1);
     if (line !== undefined && line.length + 1 + shown.length <= width)
       lines[lines.length - 1] = `${line} ${shown}`;
@@ -90,11 +97,16 @@ function shown(cell: Cell): string {
 
 function aligned(rows: readonly (readonly string[])[], colAligns: readonly ('left' | 'right')[]): string {
   const lines = new Table({ chars: NO_LINES, style: PLAIN, colAligns: [...colAligns] });
-  for (const row of rows) lines.push([...row]);
+  // cli-table3 needs quadratic time for cells with several lines, so each line becomes a row of the table.
+  for (const row of rows) {
+    const cells = row.map((cell) => cell.split('\n'));
+    const height = Math.max(...cells.map(({ length }) => length));
+    for (let line = 0; line < height; line++) lines.push(cells.map((cell) => cell[line] ?? ''));
+  }
   return lines.toString().replace(/ +$/gm, '');
 }
 
-// cli-table3 draws and colours unless told of each line that it is not there.
+// cli-table3 draws every border that is not set to an empty string.
 const NO_LINES = {
   top: '',
   'top-mid': '',
@@ -114,7 +126,10 @@ const NO_LINES = {
 };
 const PLAIN = { 'padding-left': 0, 'padding-right': 0, head: [], border: [] };
 
-/** Comma-separated values with a line of names (RFC 4180), numbers in full; what is absent or not finite is empty. */
+/**
+ * Returns comma-separated values (RFC 4180) with a header line. Numbers have all their digits; absent and non-finite
+ * values are empty.
+ */
 export function csv(head: readonly string[], rows: readonly (readonly Cell[])[]): string {
   const quoted = (cell: Cell) => {
     if (cell === undefined || (typeof cell === 'number' && !Number.isFinite(cell))) return '';
@@ -124,36 +139,36 @@ export function csv(head: readonly string[], rows: readonly (readonly Cell[])[])
   return [head, ...rows].map((row) => row.map(quoted).join(',')).join('\n');
 }
 
-/** In which form a result is printed. */
+/** The form in which a result is printed; a table by default. */
 export interface OutputOptions {
   json?: boolean;
   csv?: boolean;
 }
 
-/** A result in each form that it may be printed in. */
+/** A result in all forms. */
 export interface Printable {
-  /** What `--json` prints, numbers that are not finite as null. */
+  /** The object that `--json` prints, with null for non-finite numbers. */
   json: () => unknown;
   csv: () => string;
-  /** For people. */
+  /** The table that people read. */
   text: () => string;
 }
 
-/** Prints a result on stdout in the form that was asked for. */
+/** Prints a result on stdout in the chosen form. */
 export function print({ json, csv }: OutputOptions, result: Printable): void {
   const text = json ? JSON.stringify(result.json()) : csv ? result.csv() : result.text();
   process.stdout.write(`${text}\n`);
 }
 
-/** Tells people something on stderr. */
+/** Prints a line on stderr. */
 export function note(message: string): void {
   process.stderr.write(`${message}\n`);
 }
 
-// What is done sooner needs no bar.
+// Shorter work shows no progress bar.
 const LONG_MS = 400;
 
-/** A bar on stderr, where that is a terminal, while long work goes on; nothing otherwise. */
+/** A progress bar on stderr during long work, if stderr is a terminal. */
 export class ProgressBar implements EvaluationProgress {
   readonly #shows: boolean;
   #bar: SingleBar | undefined;
@@ -161,7 +176,7 @@ export class ProgressBar implements EvaluationProgress {
   #what = '';
   #began = 0;
 
-  /** @param quiet there is to be none. */
+  /** @param quiet never shows the bar. */
   constructor(quiet: boolean) {
     this.#shows = !quiet && process.stderr.isTTY;
   }
@@ -186,7 +201,7 @@ export class ProgressBar implements EvaluationProgress {
     else this.#bar = this.#start(share, about);
   }
 
-  /** Takes the bar away. */
+  /** Removes the bar from the terminal. */
   stop(): void {
     this.#bar?.stop();
     this.#bar = undefined;
@@ -210,7 +225,7 @@ export class ProgressBar implements EvaluationProgress {
 
 const STEPS = 1000;
 
-// 1234567 as 1.23M.
+/** Returns a number such as 1234567 as 1.23M. */
 function inShort(x: number): string {
   return new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 3 }).format(x);
 }

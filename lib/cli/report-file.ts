@@ -1,44 +1,44 @@
-// `--report out.html`: what a command's subjects made of the rollouts, as a page.
+// `--report out.html`: writes a command's results as an HTML page.
 import { access, constants, writeFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { Option } from 'commander';
 import { type Batch, LossError } from '../index.js';
+import type { PartWatcher, SubjectEvaluation } from '../parts/index.js';
 import { version } from './about.js';
-import type { PartWatcher, SubjectEvaluation } from './evaluation.js';
 import type { ReportBuilder } from './report/index.js';
 import type { WantedColumns } from './rollouts-command.js';
-import type { Subject } from './subject.js';
+import type { TitledSubject } from './typed-subjects.js';
 
-/** The option of commands that make a report. */
+/** Returns the option of commands that write a report. */
 export const REPORT_OPTION = () =>
   new Option(
     '--report <file>',
-    'write a page (HTML, one file) with histograms, curves and the most extreme rollouts',
+    'write an HTML page with histograms, loss curves and the most extreme rollouts',
   );
 
-/** A report in the making. */
+/** A report that is being written. */
 export interface Report {
-  /** The columns of rollouts that it shows. */
+  /** The columns that the report shows. */
   wanted: WantedColumns;
-  /** Who is to see every part. */
+  /** Returns the watcher that must see every part of the files. */
   watcher(files: readonly string[]): PartWatcher;
-  /** Writes it. */
+  /** Writes the page, after the last part. */
   write(results: readonly SubjectEvaluation[]): Promise<void>;
 }
 
 /**
- * A report on subjects.
- * @param file where it goes; undefined: there is to be none.
- * @throws LossError `ERR_INVALID_OPTION` where nothing can be written there.
+ * Starts a report on subjects.
+ * @param file the page to write; undefined: no report.
+ * @throws LossError `ERR_INVALID_OPTION` if the file's folder is not writable.
  */
 export async function reportOn(
-  subjects: readonly Subject[],
+  subjects: readonly TitledSubject[],
   file: string | undefined,
 ): Promise<Report | undefined> {
   if (file === undefined) return undefined;
-  // What cannot be written is better known before long work.
-  await complaining(file, access(dirname(file), constants.W_OK));
-  // What reports are made with is loaded where there is to be one.
+  // Failing now is better than failing after hours of work.
+  await writable(file, access(dirname(file), constants.W_OK));
+  // Commands without --report need not load the report's code.
   const { ReportBuilder } = await import('./report/index.js');
   let builder: ReportBuilder;
   return {
@@ -61,30 +61,33 @@ export async function reportOn(
         metrics: metrics as Record<string, number>,
         gradNorm,
       });
-      await complaining(file, writeFile(file, builder.finish(results.map(metricsOf))));
+      await writable(file, writeFile(file, builder.finish(results.map(metricsOf))));
     },
   };
 }
 
-async function complaining(file: string, writing: Promise<void>): Promise<void> {
+async function writable(file: string, writing: Promise<void>): Promise<void> {
   try {
     await writing;
   } catch (error) {
     throw new LossError(
       'ERR_INVALID_OPTION',
-      `--report ${file}: expected a file that can be written: ${error instanceof Error ? error.message : String(error)}`,
+      {
+        at: `--report ${file}`,
+        expected: 'a file that can be written',
+        received: error instanceof Error ? error.message : String(error),
+      },
       { cause: error },
     );
   }
 }
 
 /**
- * A policy loss over the ratio: what one token of a row of its own loses, and the gradient by its log-probability, at an
- * old log-probability of 0. undefined where the loss is none of a ratio.
+ * Returns the policy loss of a batch with one token, and its gradient with respect to logprob, at each ratio. The old
+ * log-probability is 0. Returns undefined if the loss does not depend on the ratio.
  */
-function curve({ policyLossFn: fn }: Subject, advantage: 1 | -1, ratios: Float64Array) {
-  const { columns } = fn.reads;
-  if (!columns.includes('old_logprob') || !columns.includes('advantages')) return undefined;
+function curve({ policyLossFn: fn, readsRatio }: TitledSubject, advantage: 1 | -1, ratios: Float64Array) {
+  if (!readsRatio) return undefined;
   const loss = new Float64Array(ratios.length);
   const grad = new Float64Array(ratios.length);
   ratios.forEach((ratio, i) => {

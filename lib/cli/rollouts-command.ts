@@ -1,22 +1,22 @@
-// What all commands over rollout files have in common: their options, how files are read, what is said of bad rows, and
-// how results are printed.
+// The common part of all commands over rollout files: their shared options and help, reading the files, reporting bad
+// rows, and printing the result.
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../core/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
+import type { EvaluationSettings } from '../parts/index.js';
 import { expandFiles } from '../rollouts/index.js';
-import type { EvaluationSettings } from './evaluation.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 
-/** What tells one command from another. */
+/** The differences between one command and another. */
 export interface RolloutsCommandAbout {
   name: string;
   /** One line, for the list of commands. */
   summary: string;
   description: string;
-  /** Further options. */
+  /** Options that only this command has. */
   options?: readonly Option[];
-  /** Words on what is special about it, between the options and the examples. */
+  /** A paragraph between the options and the examples. */
   help?: string;
   examples: readonly string[];
 }
@@ -30,7 +30,7 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
     .description(description)
     .argument(
       '<files...>',
-      'rollouts: .jsonl, .parquet, .csv, .sqlite, .safetensors, .npz; globs; several files count as one',
+      'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz) or glob patterns; several files are read as one',
     );
   for (const option of [...SUBJECT_OPTIONS(), ...options, ...FILE_OPTIONS(), ...OUTPUT_OPTIONS()])
     command.addOption(option);
@@ -39,52 +39,53 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
 }
 
 const COLUMNS_HELP = `\
-Columns that are read: logprobs, old_logprobs, ref_logprobs, teacher_logprobs, advantages, action_mask, entropy,
-reward, token_level_rewards, values, reward_baseline, task_id, run_id, expert, step, as the loss or the algorithm
-needs them. Where the files have no advantages, an algorithm computes its own, and for a loss they come from reward and
-task_id by GRPO's rule. Columns by another name: --column, or a framework's names with --backend.`;
+A loss or algorithm reads the columns that it needs of these: logprobs, old_logprobs, ref_logprobs, teacher_logprobs,
+advantages, action_mask, entropy, reward, token_level_rewards, values, reward_baseline, task_id, run_id, expert, step.
+If the files have no advantages, an algorithm computes its own; a loss uses GRPO's, computed from reward and task_id.
+If columns have other names, use --column for one column or --backend for a framework's names.`;
 
 const SUBJECT_OPTIONS = () => [
   new Option('--loss <name>', `a policy loss: ${POLICY_LOSS_FN.names().join(', ')}`),
   new Option('--algorithm <name>', `an algorithm: ${ALGORITHM_TYPE.names().join(', ')}`),
   new Option(
     '--config <file>',
-    "the algorithm of a Trinity-RFT configuration, by the file's section algorithm",
+    "the algorithm of a Trinity-RFT configuration (the file's section `algorithm`)",
   ),
 ];
 
-// With columns, rows as they are read and what the runtime leaves lying about, well below 300 MB.
+// Keeps memory below 300 MB: the columns of a part, rows that are being read, and garbage that is not yet collected.
 const BATCH_TOKENS = 2 ** 19;
 
 const FILE_OPTIONS = () => [
   new Option(
     '--column <ours=theirs>',
-    "what the files call a column, as in 'logprobs=lp'; may be repeated",
+    "the files' name of a column, such as 'logprobs=lp'; repeatable",
   ).argParser(parseColumn),
-  new Option('--backend <name>', `whose names columns may have too: ${KeyMapper.names().join(', ')}`).default(
-    'verl',
-  ),
-  new Option('--skip-bad-rows', 'leave out rows that are bad, and count them'),
+  new Option(
+    '--backend <name>',
+    `a framework whose column names are also recognised: ${KeyMapper.names().join(', ')}`,
+  ).default('verl'),
+  new Option('--skip-bad-rows', 'skip invalid rows, and count them'),
   new Option(
     '--batch-tokens <number>',
-    'the most tokens in memory at once; files with more are computed in parts that add up',
+    'the most tokens in memory at once; larger files are computed in parts that add up',
   )
     .default(BATCH_TOKENS)
     .argParser(parseCount),
   new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu'),
 ];
 
-/** The options of how results are printed. */
+/** Returns the options for the form of the output. */
 export const OUTPUT_OPTIONS = () => [
-  new Option('--json', 'print one JSON object, numbers in full'),
-  new Option('--csv', 'print comma-separated values, numbers in full').conflicts('json'),
-  new Option('-q, --quiet', 'no progress and no notes, only the result and errors'),
+  new Option('--json', 'print one JSON object, with all digits of each number'),
+  new Option('--csv', 'print comma-separated values, with all digits of each number').conflicts('json'),
+  new Option('-q, --quiet', 'print only the result and errors, no progress and no notes'),
 ];
 
 function parseColumn(text: string, before: Record<string, string> = {}): Record<string, string> {
   const at = text.indexOf('=');
   if (at <= 0 || at === text.length - 1)
-    throw new InvalidArgumentError("Expected a column and the files' name of it, as in 'logprobs=lp'.");
+    throw new InvalidArgumentError("Expected a column and its name in the files, such as 'logprobs=lp'.");
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
 }
 
@@ -95,7 +96,7 @@ function parseCount(text: string): number {
   return value;
 }
 
-/** The values of the options that all these commands have. */
+/** The values of the shared options. */
 export interface RolloutsOptions extends OutputOptions {
   column?: Record<string, string>;
   backend: string;
@@ -105,21 +106,20 @@ export interface RolloutsOptions extends OutputOptions {
   quiet?: boolean;
 }
 
-/** What a command is given to work on. */
+/** The files and settings that a command works with. */
 export interface RolloutsRun {
   files: readonly string[];
   settings: EvaluationSettings;
-  /** How many bad rows have been left out; undefined where that was not asked for. */
+  /** The number of skipped rows; undefined without --skip-bad-rows. */
   readonly skipped: number | undefined;
 }
 
-/** Columns that a command wants of files: such as batches have, and others as they stand there. */
+/** Columns that a command needs in addition to the subjects': batch columns, and others to keep unchanged. */
 export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>;
 
 /**
- * Runs a command over files, and prints what comes of it.
- * @param patterns files, or globs.
- * @param wanted columns beside those that are computed with.
+ * Runs a command over files and prints its result.
+ * @param patterns files or glob patterns.
  */
 export async function runOnRollouts(
   patterns: readonly string[],
@@ -127,7 +127,7 @@ export async function runOnRollouts(
   wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
-  // Whether there is such a device, before files are looked at.
+  // Reports an unknown device before the files are read.
   cudaIndex(device);
   const files = await expandFiles(patterns);
   const progress = new ProgressBar(quiet);
@@ -159,10 +159,10 @@ export async function runOnRollouts(
   }
 }
 
-// Of more bad rows than these it is enough to know how many they are.
+// Only the first bad rows are reported one by one; the others are counted.
 const BAD_ROWS_SHOWN = 5;
 
-/** Bad rows that are left out. */
+/** Counts and reports skipped rows. */
 class SkippedRows {
   count = 0;
   readonly #quiet: boolean;

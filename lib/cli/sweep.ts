@@ -1,7 +1,7 @@
-// `policy-loss sweep`: one loss or algorithm under all combinations of options' values, on the same rollouts.
+// `policy-loss sweep`: computes one loss or algorithm on the same rollouts for every combination of option values.
 import type { Command } from 'commander';
 import { LossError, type Metrics } from '../index.js';
-import { evaluateFiles, type FilesEvaluation } from './evaluation.js';
+import { evaluateFiles, type FilesEvaluation } from '../parts/index.js';
 import { product, valuesOfWord } from './grid.js';
 import { type Cell, countsOf, csv, inLines, type Printable, readable, styled, table } from './output.js';
 import {
@@ -10,51 +10,56 @@ import {
   rolloutsCommand,
   runOnRollouts,
 } from './rollouts-command.js';
-import { makeSubject, optionsOf, type TypedSubject, typedSubject } from './typed-subjects.js';
+import {
+  makeSubject,
+  optionsOf,
+  type TitledSubject,
+  type TypedSubject,
+  typedSubject,
+} from './typed-subjects.js';
 import { asksForHelp, type TypedOption, wordsOf } from './words.js';
 
-/** What `--json` prints, numbers that are not finite as null. */
+/** The object that `--json` prints, with null for non-finite numbers. */
 export interface Sweep {
-  /** The policy loss's or the algorithm's name. */
+  /** The name of the policy loss or algorithm. */
   name: string;
-  /** The options that take several values, with these. */
+  /** The options with several values, and these values. */
   axes: Record<string, unknown[]>;
-  /** All combinations; the last axis' values follow one another. */
+  /** All combinations; the last axis varies fastest. */
   points: SweepPoint[];
   rows: number;
-  /** Those that the masks let count. */
+  /** Unmasked tokens. */
   tokens: number;
-  /** In how many parts the rows were computed. Absent: all at once. */
+  /** The number of parts that the rows were computed in. Absent: one. */
   batches?: number;
-  /** Bad rows that were left out, with --skip-bad-rows. */
+  /** The number of skipped rows. Absent: without --skip-bad-rows. */
   skipped?: number;
 }
 
-/** One combination, and what came of it. */
+/** One combination of option values, and its result. */
 export interface SweepPoint {
-  /** The values of the axes. */
+  /** One value for each axis. */
   options: Record<string, unknown>;
   loss: number;
   gradNorm: number;
   metrics: Partial<Metrics>;
 }
 
-/** More points than these are taken for a mistake. */
+/** A larger grid is probably a typing error. */
 const MOST_POINTS = 10_000;
 
 /**
  * Adds the command to a program.
- * @param words those of the command line.
- * @returns the words to parse.
- * @throws LossError as the command evaluate does, and for grids that are none.
+ * @param words the words of the command line.
+ * @returns the words that remain for commander.
+ * @throws LossError as addEvaluate() does, and for invalid grids.
  */
 export function addSweep(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
     name: 'sweep',
-    summary: 'compute a loss or an algorithm under many options',
+    summary: 'compute a loss or an algorithm for many option values',
     description:
-      'Computes a policy loss or an algorithm on rollout files under every combination of the values that its options ' +
-      'are given.',
+      'Computes a policy loss or an algorithm on rollout files, once for every combination of option values.',
     help: HELP,
     examples: EXAMPLES,
   });
@@ -81,9 +86,9 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
 }
 
 const HELP = `\
-Every option of the loss or the algorithm takes several values, with commas between them: numbers, ranges
-start:end:step that include both ends, names. A switch takes them after '=': --enable-mask-clip=true,false. Several
-options give all their combinations, ${MOST_POINTS} at most. 'policy-loss evaluate --loss NAME --help' lists the options.`;
+Every option of the loss or algorithm accepts several values, separated by commas: names, numbers, and ranges
+start:end:step that include both ends. For a switch, write --enable-mask-clip=true,false. The sweep computes all
+combinations, at most ${MOST_POINTS}. 'policy-loss evaluate --loss NAME --help' lists the options.`;
 
 const EXAMPLES = [
   'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05',
@@ -93,11 +98,11 @@ const EXAMPLES = [
   'sweep rollouts.jsonl --algorithm grpo --advantage-fn grpo,rloo,opmd',
 ];
 
-/** The values of one option, each as it would be typed. */
+/** The values of one option, each as a typed option. */
 type Axis = readonly TypedOption[];
 
 function axesOf({ typed }: TypedSubject): Axis[] {
-  // Of an option that was typed twice, the last word counts.
+  // If an option appears twice, the last one wins.
   const last = new Map(typed.map((one) => [one.option.attributeName(), one]));
   return [...last.values()].map((one) => {
     const { option, flag, value } = one;
@@ -107,10 +112,11 @@ function axesOf({ typed }: TypedSubject): Axis[] {
     return values.map((value) => {
       if (value === 'true') return { option, flag };
       if (value === 'false') return { option, flag: flag.replace(/^--(no-)?/, '--no-') };
-      throw new LossError(
-        'ERR_INVALID_OPTION',
-        `${flag}: expected true or false of a switch, not '${value}'`,
-      );
+      throw new LossError('ERR_INVALID_OPTION', {
+        at: flag,
+        expected: 'true or false for a switch',
+        received: `'${value}'`,
+      });
     });
   });
 }
@@ -118,20 +124,25 @@ function axesOf({ typed }: TypedSubject): Axis[] {
 function pointsOf(axes: readonly Axis[]): TypedOption[][] {
   const count = axes.reduce((count, axis) => count * axis.length, 1);
   if (count > MOST_POINTS)
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `expected at most ${MOST_POINTS} combinations, not ${axes.map(({ length }) => length).join(' × ')} = ${count}`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      expected: `at most ${MOST_POINTS} combinations`,
+      received: `${axes.map(({ length }) => length).join(' × ')} = ${count}`,
+    });
   if (count === 1)
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      'expected an option with several values, as in --clip-range 0.1:0.4:0.05 or --loss-agg-mode ' +
-        "token-mean,seq-mean-token-mean, and all have one; 'policy-loss evaluate' computes that",
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      expected:
+        'an option with several values, such as --clip-range 0.1:0.4:0.05 or --loss-agg-mode ' +
+        'token-mean,seq-mean-token-mean',
+      received: 'options with one value each',
+      hint: "Use 'policy-loss evaluate' for one combination",
+    });
   return product(axes);
 }
 
-function printable({ subjects, rows, tokens, parts }: FilesEvaluation, { skipped }: RolloutsRun): Printable {
+function printable(
+  { subjects, rows, tokens, parts }: FilesEvaluation<TitledSubject>,
+  { skipped }: RolloutsRun,
+): Printable {
   const options = Object.keys(subjects[0]!.subject.given);
   const axes = Object.fromEntries(
     options
@@ -181,7 +192,7 @@ function printable({ subjects, rows, tokens, parts }: FilesEvaluation, { skipped
   };
 }
 
-// Metrics that are no different from point to point would take room in every line.
+/** Lists metrics that are equal at every point, instead of repeating them in every line of the table. */
 function sameEverywhere({ metrics }: SweepPoint, names: readonly string[]): string[] {
   if (names.length === 0) return [];
   const list = names.map((name) => `${name} ${readable(metrics[name]!)}`);

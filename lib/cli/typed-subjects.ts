@@ -1,10 +1,13 @@
-// Subjects as a command line says them, with the options that go with each.
+// Subjects as a command line names them, with the options of each.
 import { readFile } from 'node:fs/promises';
 import type { Command, Option } from 'commander';
+import { unknownName } from '../core/errors.js';
+import { toSnakeCase } from '../core/options.js';
 import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
+import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
-import { flagsIn, inKebabCase, inSnakeCase, lossOptions } from './function-options.js';
-import { lossSubject, objectiveSubject, type Subject, type SubjectLabel } from './subject.js';
+import { flagsIn } from './flags.js';
+import { lossOptions } from './function-options.js';
 import {
   asksForHelp,
   CHOICES,
@@ -18,28 +21,36 @@ import {
   wordsOf,
 } from './words.js';
 
-/** A subject as it was typed, and its options. */
+/** A subject that is named on the command line. */
+export interface TitledSubject extends Subject {
+  /** Its name and options, as on a command line. */
+  readonly title: string;
+  /** The values of its options, by their flags without dashes. */
+  readonly given: Readonly<Record<string, unknown>>;
+}
+
+/** A subject as typed, and its options. */
 export interface TypedSubject {
   choice: Choice;
   name: string;
-  /** Those that it takes. */
+  /** The options that it accepts. */
   options: readonly Option[];
-  /** Those that were given. */
+  /** The options that the command line sets. */
   typed: readonly TypedOption[];
 }
 
-/** The subjects that a command's words say, and the words that are left for the command. */
+/** The subjects in a command's words, and the words that remain for the command. */
 export interface TypedSubjects {
   subjects: TypedSubject[];
   rest: string[];
 }
 
 /**
- * Takes the subjects out of a command's words.
- * @param words those after the command's name.
- * @param several whether there may be more than one.
- * @param oneOf one of the values that a word stands for, where it may be several.
- * @throws LossError for unknown names, for options that nobody has, and where the words do not say what to evaluate.
+ * Separates the subjects from a command's words.
+ * @param words the words after the command's name.
+ * @param several whether the command accepts more than one subject.
+ * @param oneOf returns one of the values that a word lists, for commands whose options list several.
+ * @throws LossError for unknown names and options, and if the words name no subject, or too many.
  */
 export function typedSubjects(
   command: Command,
@@ -49,22 +60,23 @@ export function typedSubjects(
 ): TypedSubjects {
   const { shared, subjects, operands } = divide(words);
   if (!several && subjects.length > 1)
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `expected exactly one of ${listed(CHOICES, 'or')}, and ${listed(
+    throw new LossError('ERR_INVALID_OPTION', {
+      expected: `exactly one of ${listed(CHOICES, 'or')}`,
+      received: listed(
         subjects.map(({ choice }) => choice),
         'and',
-      )} came; 'policy-loss compare' takes several`,
-    );
-  // A choice without a name, and help, are commander's.
+      ),
+      hint: "Use 'policy-loss compare' for several",
+    });
+  // Commander reports a choice without a name, and prints the help.
   const unnamed = shared.some((word) => CHOICES.includes(word as Choice));
   if (subjects.length === 0) {
     if (unnamed || asksForHelp(words)) return { subjects: [], rest: [...words] };
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `expected ${several ? 'two or more' : 'exactly one'} of --loss <name>, --algorithm <name> or --config <file>, to say ` +
-        `what to evaluate, and none came; 'policy-loss ${command.name()} --help' has examples`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      expected: `${several ? 'two or more' : 'exactly one'} of --loss <name>, --algorithm <name> or --config <file>`,
+      received: 'none',
+      hint: `'policy-loss ${command.name()} --help' shows examples`,
+    });
   }
   const own = command.options;
   const all = subjects.map((subject) => {
@@ -81,9 +93,9 @@ export function typedSubjects(
 }
 
 /**
- * The same for a command that takes one subject.
- * @param words the command line's, the command's name among them.
- * @returns the subject, undefined where help is asked for, and the words to parse.
+ * Separates the subject from the words of a command that accepts exactly one.
+ * @param words the words of the command line, including the command's name.
+ * @returns the subject (undefined if the words ask for help), and the words that remain for commander.
  */
 export function typedSubject(
   command: Command,
@@ -94,46 +106,57 @@ export function typedSubject(
   return { typed: subjects[0], left: [command.name(), ...rest] };
 }
 
-/** Makes a subject of what was typed. */
+/** Makes a typed subject. */
 export async function makeSubject(
   { choice, name, options, typed }: TypedSubject,
   command: Command,
-): Promise<Subject> {
+): Promise<TitledSubject> {
   const values = valuesOf(wordsOf(typed), options, command);
   const given = Object.fromEntries(
     typed.map(({ option }) => [option.name().replace(/^no-/, ''), values[option.attributeName()]]),
   );
-  const label: SubjectLabel = {
-    title: [choice === '--config' ? `${choice} ${name}` : name, ...typed.map(shownOption)].join(' '),
-    given,
-  };
-  if (choice === '--config') return objectiveSubject(await configured(name), undefined, label);
-  return inKebabCase(() => {
-    if (choice === '--loss') return lossSubject(name, values, label);
-    const { config, seed } = algorithmArguments(name, values);
-    return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed, label);
-  });
+  const title = [choice === '--config' ? `${choice} ${name}` : name, ...typed.map(shownOption)].join(' ');
+  return { ...(await subjectOf(choice, name, values)), title, given };
+}
+
+async function subjectOf(
+  choice: Choice,
+  name: string,
+  values: Readonly<Record<string, unknown>>,
+): Promise<Subject> {
+  if (choice === '--config') return objectiveSubject(await configured(name));
+  if (choice === '--loss') return lossSubject(name, values);
+  const { config, seed } = algorithmArguments(name, values);
+  return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
 }
 
 function shownOption({ flag, value }: TypedOption): string {
   return value === undefined ? flag : `${flag} ${value}`;
 }
 
-/** The options that a subject takes, by the words that it was typed with. */
+/** Returns the options that a subject accepts. They depend on its words, which may name an algorithm's functions. */
 export function optionsOf(
   { choice, name }: Pick<SubjectWords, 'choice' | 'name'>,
   words: readonly string[],
   command: Command,
 ): Option[] {
   const own = new Set([...command.options.map((option) => option.long!), '--help']);
-  if (choice === '--loss') return inKebabCase(() => lossOptions(name, words, own));
-  if (choice === '--algorithm') return inKebabCase(() => algorithmOptions(name, words, own));
-  const further = flagsIn(words).filter((flag) => !own.has(flag));
+  const flags = flagsIn(words);
+  if (choice !== '--config') {
+    const options = choice === '--loss' ? lossOptions(name, own) : algorithmOptions(name, words, own);
+    const unknown = flags.find((flag) => !own.has(flag) && !options.some(({ long }) => long === flag));
+    if (unknown !== undefined) {
+      const shown = options.filter(({ hidden }) => !hidden).map(({ long }) => long!);
+      throw unknownName('ERR_INVALID_OPTION', `option of ${name}`, unknown, [...shown, ...own]);
+    }
+    return options;
+  }
+  const further = flags.filter((flag) => !own.has(flag));
   if (further.length > 0)
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `${listed(further, 'and')}: not with --config, whose file says it all; options go with --loss or --algorithm`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: listed(further, 'and'),
+      expected: 'no further option with --config, because the file sets them all',
+    });
   return [];
 }
 
@@ -145,7 +168,7 @@ async function configured(file: string) {
     const reason = error instanceof Error ? error.message : String(error);
     throw new LossError(
       'ERR_INVALID_INPUT',
-      `${file}: expected a configuration, and it cannot be read: ${reason}`,
+      { at: file, expected: 'a configuration', received: `a file that cannot be read: ${reason}` },
       { cause: error },
     );
   }
@@ -153,6 +176,7 @@ async function configured(file: string) {
     return fromTrinityConfig(text);
   } catch (error) {
     if (!(error instanceof LossError)) throw error;
-    throw new LossError(error.code, `${file}: ${inSnakeCase(error.message)}`, { cause: error });
+    const { message } = error.withOptionNames(toSnakeCase);
+    throw new LossError(error.code, `${file}: ${message}`, { cause: error });
   }
 }

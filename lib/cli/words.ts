@@ -1,29 +1,29 @@
-// The words of a command line that say what to evaluate: subjects, each with options of its own, among the command's
-// words. Commander knows neither options that belong to the name before them nor options that depend on names.
+// Splits the words of a command line into subjects (`--loss ppo`) with their own options, and the words of the command.
+// Commander supports neither options that belong to the name before them nor options that depend on a name.
 import { Command, type Option } from 'commander';
 import { LossError } from '../index.js';
 
-/** What says what is evaluated. */
+/** The flags that name a subject. */
 export const CHOICES = ['--loss', '--algorithm', '--config'] as const;
 export type Choice = (typeof CHOICES)[number];
 
-/** A subject as it was typed: `--loss ppo`, and the words up to the next one. */
+/** A subject as typed: `--loss ppo` and the words up to the next subject. */
 export interface SubjectWords {
   choice: Choice;
   name: string;
   words: readonly string[];
 }
 
-/** The words of a command, divided at the subjects. */
+/** The words of a command, divided by subjects. */
 export interface DividedWords {
-  /** Those before the first subject. Options among them are every subject's. */
+  /** The words before the first subject. Options among them apply to every subject. */
   shared: readonly string[];
   subjects: readonly SubjectWords[];
-  /** Those from `--` on, which are no options. */
+  /** The words from `--` on, which are not options. */
   operands: readonly string[];
 }
 
-/** Divides words at the subjects in them. A choice without a name stays a word, for commander to complain of. */
+/** Divides words by subjects. A choice without a name stays in `shared`, where commander reports it. */
 export function divide(words: readonly string[]): DividedWords {
   const end = words.includes('--') ? words.indexOf('--') : words.length;
   const shared: string[] = [];
@@ -44,18 +44,18 @@ export function divide(words: readonly string[]): DividedWords {
   return { shared, subjects, operands: words.slice(end) };
 }
 
-/** An option as it was typed. */
+/** An option as typed. */
 export interface TypedOption {
   option: Option;
   flag: string;
-  /** Absent: none followed. */
+  /** Absent: the option has no value. */
   value?: string;
 }
 
 /**
- * Takes options out of words.
- * @param options those to take.
- * @param others those that stay, each with its value.
+ * Separates some options from the other words.
+ * @param options the options to take.
+ * @param others options that stay in `rest`, each with its value.
  */
 export function takeOptions(
   words: readonly string[],
@@ -82,14 +82,14 @@ export function takeOptions(
   return { typed, rest };
 }
 
-/** Typed options as words. */
+/** Returns typed options as words again. */
 export function wordsOf(typed: readonly TypedOption[]): string[] {
   return typed.map(({ flag, value }) => (value === undefined ? flag : `${flag}=${value}`));
 }
 
 /**
- * The values of words that are nothing but options, by commander's names of them; those alone that were given.
- * @param command whose way of complaining is taken.
+ * Parses words that contain only options. Returns the values of the options that are present, by commander's names.
+ * @param command the command whose error settings apply.
  * @throws CommanderError, and LossError `ERR_INVALID_OPTION` for a switch with a value.
  */
 export function valuesOf(
@@ -101,23 +101,23 @@ export function valuesOf(
   for (const option of options) parser.addOption(option);
   const [stranger] = parser.parseOptions([...words]).unknown;
   if (stranger !== undefined)
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      `${stranger}: expected ${stranger.replace(/=.*/s, '')} without a value, as it is a switch`,
-    );
+    throw new LossError('ERR_INVALID_OPTION', {
+      expected: `the switch ${stranger.replace(/=.*/s, '')} without a value`,
+      received: stranger,
+    });
   const values: Record<string, unknown> = parser.opts();
-  // Defaults are shown in the help, and are the functions' own business.
+  // Help shows the defaults; the functions themselves apply them.
   for (const name of Object.keys(values))
     if (parser.getOptionValueSource(name) === 'default') delete values[name];
   return values;
 }
 
-/** Whether help is asked for. */
+/** Returns whether the words ask for help. */
 export function asksForHelp(words: readonly string[]): boolean {
   return words.includes('--help') || words.includes('-h');
 }
 
-/** Words as a sentence lists them: a, b and c. */
+/** Joins words as in a sentence: a, b and c. */
 export function listed(words: readonly string[], last: 'and' | 'or'): string {
   return [words.slice(0, -1).join(', '), words.at(-1)].filter(Boolean).join(` ${last} `);
 }

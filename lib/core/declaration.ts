@@ -37,7 +37,7 @@ export interface FunctionDeclaration {
   /** One line, without a full stop. */
   readonly summary: string;
   /** Further sentences for the reference documentation. */
-  readonly details?: string;
+  readonly details?: readonly string[];
   /** Papers ('arXiv 1707.06347') and implementations. */
   readonly source: readonly string[];
   /** Batch keys that it reads in addition to logprob, under Trinity's names and in Trinity's order. */

@@ -25,7 +25,8 @@ export const LOSS_AGG_MODES = [
   'seq-mean-token-sum-norm',
 ] as const satisfies readonly LossAggMode[];
 
-interface AnyOption {
+/** What every option declares. */
+export interface AnyOption {
   /** One line for help texts and documentation, without a full stop. */
   readonly help: string;
   /** The value in defaultArgs() where Trinity's differs from the constructor's default; null: listed without a value. */
@@ -44,7 +45,9 @@ interface AnyOption {
 
 /** A finite number; an 'integer' is whole. */
 export interface NumberOption extends AnyOption {
+  /** Whether fractions are allowed. */
   readonly type: 'number' | 'integer';
+  /** The constructor's default. */
   readonly default?: number;
   /** Inclusive lower bound. */
   readonly atLeast?: number;
@@ -60,14 +63,19 @@ export interface NumberOption extends AnyOption {
 
 /** true or false. */
 export interface BooleanOption extends AnyOption {
+  /** A boolean. */
   readonly type: 'boolean';
+  /** The constructor's default. */
   readonly default: boolean;
 }
 
 /** One of several words. */
 export interface ChoiceOption extends AnyOption {
+  /** A choice. */
   readonly type: 'choice';
+  /** The valid words. */
   readonly choices: readonly string[];
+  /** The constructor's default. */
   readonly default?: string;
   /** For some choices, the value that another option must have: `{ choice: { option: value } }`. */
   readonly needs?: Readonly<Record<string, Readonly<Record<string, string>>>>;
@@ -75,7 +83,9 @@ export interface ChoiceOption extends AnyOption {
 
 /** An aggregation mode. */
 export interface AggregationOption extends AnyOption {
+  /** An aggregation mode. */
   readonly type: 'aggregation';
+  /** The constructor's default. */
   readonly default?: LossAggMode;
 }
 

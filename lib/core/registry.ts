@@ -13,27 +13,49 @@ export interface RegisteredClass<T> {
   readonly declaration?: FunctionDeclaration;
 }
 
-/** Functions of one kind by name. */
-export class Registry<T> {
+/** Classes of one kind by name. */
+export class ClassRegistry<C> {
   readonly #kind: string;
-  readonly #classes = new Map<string, RegisteredClass<T>>();
+  readonly #classes: Map<string, C>;
 
   /** @param kind what the registry holds, such as 'policy loss'; error messages use it. */
-  constructor(kind: string, classes: Readonly<Record<string, RegisteredClass<T>>> = {}) {
+  constructor(kind: string, classes: Readonly<Record<string, C>> = {}) {
     this.#kind = kind;
-    for (const [name, cls] of Object.entries(classes)) this.#classes.set(name, cls);
+    this.#classes = new Map(Object.entries(classes));
   }
 
   /**
    * Returns the class with that name.
    * @throws LossError `ERR_UNKNOWN_NAME`, with the known names and the nearest one.
    */
-  get(name: string): RegisteredClass<T> {
+  get(name: string): C {
     const cls = this.#classes.get(name);
     if (!cls) throw unknownName('ERR_UNKNOWN_NAME', this.#kind, name, this.names());
     return cls;
   }
 
+  /** Returns all names, in the order of registration. */
+  names(): string[] {
+    return [...this.#classes.keys()];
+  }
+
+  /**
+   * Registers a class under a name, or replaces the one that has it.
+   * @throws LossError `ERR_INVALID_INPUT`
+   */
+  register(name: string, cls: C): void {
+    if (typeof name !== 'string' || typeof cls !== 'function')
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'register',
+        expected: 'a name and a class',
+        received: `${describeValue(name)} and ${describeValue(cls)}`,
+      });
+    this.#classes.set(name, cls);
+  }
+}
+
+/** Functions of one kind by name. */
+export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
   /**
    * Creates an object of the class with that name. The class's defaultArgs() complete the given arguments, which may be
    * written in Trinity's snake_case or in camelCase.
@@ -51,24 +73,5 @@ export class Registry<T> {
           delete defaults[key];
       return new cls({ ...defaults, ...given, ...options });
     }, 'ERR_INVALID_OPTION');
-  }
-
-  /** Returns all names, in the order of registration. */
-  names(): string[] {
-    return [...this.#classes.keys()];
-  }
-
-  /**
-   * Registers a class under a name, or replaces the one that has it.
-   * @throws LossError `ERR_INVALID_INPUT`
-   */
-  register(name: string, cls: RegisteredClass<T>): void {
-    if (typeof name !== 'string' || typeof cls !== 'function')
-      throw new LossError('ERR_INVALID_INPUT', {
-        at: 'register',
-        expected: 'a name and a class',
-        received: `${describeValue(name)} and ${describeValue(cls)}`,
-      });
-    this.#classes.set(name, cls);
   }
 }

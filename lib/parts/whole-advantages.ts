@@ -1,40 +1,39 @@
-// The advantages of rows that come in parts, as they are where all rows come at once. What a function over groups looks
-// at is one number or name per row: these are kept of every part, and the function then sees them as a batch whose rows
-// have one token each. Functions that look at each row by itself make the advantages of a part when its turn comes.
-
-import { Growing } from '../cli/growing.js';
-import type { AdvantageStep } from '../cli/subject.js';
+// Advantages of rows that come in parts, equal to the advantages of all rows at once. A function over groups needs only
+// one reward and one group name per row, so these are kept for all rows; the function then computes all rows as a batch
+// of one token each. A function that looks at each row alone computes a part when the second pass reaches it.
 import type { ComputedAdvantages } from '../core/evaluator.js';
-import type { Batch, Metrics } from '../index.js';
+import { type Batch, LossError, type Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
-import { at } from '../rollouts/source.js';
+import { describePlace } from '../rollouts/source.js';
+import type { AdvantageStep } from './advantage-step.js';
+import { Growing } from './growing.js';
+import { RowMetrics } from './row-metrics.js';
 
-/** The advantages of one function over all parts of a stream. */
+/** The advantages of all rows, part by part. */
 export interface WholeAdvantages {
-  /** Takes what it needs to know of a part, the parts in their order. */
+  /** Collects what is needed from a part. Parts must come in the order of their rows. */
   survey(part: RolloutPart): Promise<void>;
-  /** To be called once all have been surveyed. */
+  /** Ends the first pass, after the last part. */
   settle(): Promise<void>;
-  /** How often each row counts, once settled; undefined: each once. */
-  readonly copies: Uint32Array | undefined;
-  /** The advantages of a part, once settled; to be asked for once for each part. */
+  /** How often each row counts, after settle(); undefined: once. */
+  readonly repeats: Uint32Array | undefined;
+  /** Returns the advantages of a part, after settle(). Call it once for each part. */
   of(part: RolloutPart): Promise<ComputedAdvantages>;
-  /** The metrics of all rows, once every part's advantages have been asked for. */
+  /** The metrics over all rows, after of() of every part. */
   readonly metrics: Metrics;
 }
 
 /**
- * @param step what makes the advantages of a batch.
- * @param unmasked of each row surveyed so far how many tokens count; the caller's, who surveys the part there first.
- * @throws LossError `ERR_INVALID_OPTION` for functions that must have all rows at once.
+ * Returns the advantages of a step whose scope is a row or a group.
+ * @param unmasked the unmasked tokens of each row, which the caller adds before it calls survey() with the same part.
  */
 export function wholeAdvantages(step: AdvantageStep, unmasked: Growing<Uint32Array>): WholeAdvantages {
-  return step.fn.definition.perRow ? new GroupAdvantages(step, unmasked) : new RowAdvantages(step);
+  return step.scope === 'group' ? new GroupAdvantages(step, unmasked) : new RowAdvantages(step);
 }
 
-/** Advantages over groups, whose rows may be in any parts. */
+/** Advantages over groups, whose rows may be in different parts. */
 class GroupAdvantages implements WholeAdvantages {
-  copies: Uint32Array | undefined;
+  repeats: Uint32Array | undefined;
   readonly #step: AdvantageStep;
   readonly #unmasked: Growing<Uint32Array>;
   readonly #rewards = new Growing((length) => new Float64Array(length));
@@ -52,34 +51,33 @@ class GroupAdvantages implements WholeAdvantages {
   }
 
   async survey(part: RolloutPart): Promise<void> {
-    const { inputs } = this.#step.fn.definition;
-    const { batch, metrics } = await this.#step.penalised(part.batch);
+    const { readsTokenRewards, readsOldLogprob } = this.#step;
+    const { batch, metrics } = await this.#step.penalise(part.batch);
     this.#penalty.add(metrics, part.rows);
-    const tokenRewards = inputs.includes('token_level_rewards') ? batch.tokenLevelRewards : undefined;
+    const tokenRewards = readsTokenRewards ? batch.tokenLevelRewards : undefined;
     this.#rewardsTokens = tokenRewards !== undefined;
     if (tokenRewards !== undefined) this.#addSums(part, tokenRewards as Float32Array);
     else this.#addRewards(part, batch.rewards as Float64Array);
     this.#groups.append(batch.groupIds as Int32Array);
     if (batch.runIds) this.#runs.append(batch.runIds as Int32Array);
-    if (inputs.includes('old_logprob')) this.#addMeans(part, batch.oldLogprob as Float32Array);
+    if (readsOldLogprob) this.#addMeans(part, batch.oldLogprob as Float32Array);
   }
 
   async settle(): Promise<void> {
     const rows = this.#unmasked.length;
-    // Where a row's reward stands on its last token that counts, there is none without such a token.
-    const onLast = this.#step.fn.definition.inputs.includes('token_level_rewards') && !this.#rewardsTokens;
+    // A function of token rewards puts a row's reward on its last unmasked token, so a row without one has no reward.
+    const onLastToken = this.#step.readsTokenRewards && !this.#rewardsTokens;
     const batch: Batch = {
       shape: [rows, 1],
-      actionMask: Uint8Array.from(this.#unmasked.values, (n) => (n > 0 || !onLast ? 1 : 0)),
+      actionMask: Uint8Array.from(this.#unmasked.values, (n) => (n > 0 || !onLastToken ? 1 : 0)),
       rewards: this.#rewards.values,
       groupIds: this.#groups.values,
     };
     if (this.#runs.length > 0) batch.runIds = this.#runs.values;
     if (this.#meanOldLogprobs.length > 0) batch.oldLogprob = ranks(this.#meanOldLogprobs.values);
-    const { fn, seed } = this.#step;
-    const { computed, metrics } = await fn.computeFor(batch, seed === undefined ? {} : { seed }, false);
+    const { computed, metrics } = await this.#step.computeRows(batch);
     this.#scores = computed.column as Float32Array<ArrayBuffer>;
-    this.copies = computed.copies;
+    this.repeats = computed.copies;
     this.#metrics = { ...metrics, ...this.#penalty.whole };
   }
 
@@ -87,7 +85,7 @@ class GroupAdvantages implements WholeAdvantages {
     return {
       column: this.#scores.subarray(first, first + rows),
       perRow: true,
-      copies: this.copies?.subarray(first, first + rows),
+      copies: this.repeats?.subarray(first, first + rows),
     };
   }
 
@@ -98,7 +96,12 @@ class GroupAdvantages implements WholeAdvantages {
   #addRewards({ places }: RolloutPart, rewards: Float64Array): void {
     rewards.forEach((reward, row) => {
       if (!Number.isFinite(reward))
-        throw at(places[row]!, 'ERR_INVALID_INPUT', `reward: expected a finite number, not ${reward}`);
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: describePlace(places[row]!),
+          key: 'reward',
+          expected: 'a finite number',
+          received: String(reward),
+        });
       this.#rewards.push(reward);
     });
   }
@@ -108,7 +111,12 @@ class GroupAdvantages implements WholeAdvantages {
       let sum = 0;
       for (let t = batch.cuSeqlens[row]!; t < batch.cuSeqlens[row + 1]!; t++) sum += rewards[t]!;
       if (!Number.isFinite(sum))
-        throw at(places[row]!, 'ERR_INVALID_INPUT', 'token_level_rewards: expected finite numbers');
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: describePlace(places[row]!),
+          key: 'token_level_rewards',
+          expected: 'finite numbers',
+          received: `numbers whose sum is ${sum}`,
+        });
       this.#rewards.push(sum);
     }
   }
@@ -125,9 +133,9 @@ class GroupAdvantages implements WholeAdvantages {
   }
 }
 
-/** Advantages of rows each by itself. */
+/** Advantages of each row on its own. */
 class RowAdvantages implements WholeAdvantages {
-  readonly copies = undefined;
+  readonly repeats = undefined;
   readonly #step: AdvantageStep;
   readonly #all = new RowMetrics();
 
@@ -140,7 +148,7 @@ class RowAdvantages implements WholeAdvantages {
   async settle(): Promise<void> {}
 
   async of({ batch, rows }: RolloutPart): Promise<ComputedAdvantages> {
-    const { computed, metrics } = await this.#step.make(batch);
+    const { computed, metrics } = await this.#step.compute(batch);
     this.#all.add(metrics, rows);
     return computed;
   }
@@ -150,49 +158,10 @@ class RowAdvantages implements WholeAdvantages {
   }
 }
 
-/** Metrics that are taken over rows: means, sample deviations (`…/std` beside `…/mean`), and coefficients. */
-class RowMetrics {
-  #rows = 0;
-  #means: Metrics = {};
-  // Of each deviation, the sum of squared distances from the mean.
-  readonly #squares: Metrics = {};
-
-  add(metrics: Metrics, rows: number): void {
-    const all = this.#rows + rows;
-    const before = this.#means;
-    this.#means = {};
-    for (const [name, value] of Object.entries(metrics)) {
-      if (!name.endsWith('/std')) {
-        const mean = before[name] ?? value;
-        // Equal ones, as a coefficient's, stay what they are to the bit.
-        this.#means[name] = all > 0 ? mean + ((value - mean) * rows) / all : mean;
-        continue;
-      }
-      const ofMean = name.replace(/std$/, 'mean');
-      const difference = metrics[ofMean]! - (before[ofMean] ?? metrics[ofMean]!);
-      this.#squares[name] =
-        (this.#squares[name] ?? 0) +
-        value * value * Math.max(rows - 1, 0) +
-        (all > 0 ? (difference * difference * this.#rows * rows) / all : 0);
-      this.#means[name] = 0;
-    }
-    this.#rows = all;
-  }
-
-  get whole(): Metrics {
-    return Object.fromEntries(
-      Object.entries(this.#means).map(([name, mean]) => {
-        const squares = this.#squares[name];
-        return [
-          name,
-          squares === undefined ? mean : this.#rows > 1 ? Math.sqrt(squares / (this.#rows - 1)) : 0,
-        ];
-      }),
-    );
-  }
-}
-
-// Numbers that stand in the order of the given ones, and equal where those are; whole, so that float32 holds them.
+/**
+ * Returns each value's rank among the distinct values. Ranks order rows as the float64 values do, and unlike these they
+ * are exact in float32.
+ */
 function ranks(values: Float64Array): Float32Array {
   const sorted = Float64Array.from(new Set(values)).sort();
   const rank = new Map<number, number>();

@@ -1,6 +1,6 @@
-// Writes the API reference into build/docs, of what lib/index.ts exports: npm run docs
+// Writes the reference of everything that lib/index.ts exports into build/docs: npm run docs
 //
-// TypeDoc and the TypeScript that it reads with are installed here on first use.
+// On first use it installs TypeDoc here, with the version of TypeScript that TypeDoc needs.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

@@ -17,8 +17,8 @@ case $kind in
     sanitizers=address,undefined
     native=emulation_test
     native_path=emulated/emulation_test
-    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,advantage,empty,errors}.test.ts
-      test/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
+    suites=(test/{golden,cross-validation,determinism,masking,micro-batches,counts,empty,errors}.test.ts
+      test/advantage*.test.ts test/worker-threads.test.ts test/fuzz-boundary/boundary.test.ts)
     ;;
   tsan)
     sanitizers=thread

@@ -1,4 +1,4 @@
-/** `policy-loss compare`: each subject as the library has it, and the cosines between their gradients. */
+/** `policy-loss compare`: the results of each subject and the cosines between their gradients, as by the library. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { ALGORITHM_TYPE } from '../../lib/index.js';
@@ -10,8 +10,8 @@ import {
   fails,
   fromLibrary,
   fromObjective,
+  functionsOf,
   parseCsv,
-  partsOf,
   ROWS,
   run,
   runJson,
@@ -22,7 +22,7 @@ import {
 
 const COMPARED = ['--loss', 'ppo', '--loss', 'gspo', '--loss', 'sft', '--algorithm', 'grpo'];
 
-/** In float64, of float32 gradients. */
+/** Returns the cosine between float32 gradients, computed in float64. */
 function cosine(a: Float32Array, b: Float32Array): number {
   const dot = (x: Float32Array, y: Float32Array) => x.reduce((sum, value, i) => sum + value * y[i]!, 0);
   return dot(a, b) / Math.sqrt(dot(a, a)) / Math.sqrt(dot(b, b));
@@ -41,7 +41,7 @@ describe('policy-loss compare', () => {
   });
   after(() => files.remove());
 
-  it("gives the library's results to the bit, with what is clipped", async () => {
+  it("prints the library's results to the bit, with clipped fractions", async () => {
     const { subjects, rows, tokens } = await runJson('compare', EXAMPLE, ...COMPARED);
     assert.deepEqual([rows, tokens], [ROWS.length, TOKENS]);
     const losses = await Promise.all(['ppo', 'gspo', 'sft'].map((name) => fromLibrary(name)));
@@ -64,12 +64,12 @@ describe('policy-loss compare', () => {
         clipFraction: grpo.metrics.pg_clipfrac,
         metrics: grpo.metrics,
         advantages: 'grpo',
-        algorithm: partsOf('grpo'),
+        algorithm: functionsOf('grpo'),
       },
     ]);
   });
 
-  it('gives the cosines between gradients, whatever the parts', async () => {
+  it('prints the same cosines between gradients for any parts', async () => {
     const all = await gradients();
     for (const words of [[], ['--batch-tokens', '600']]) {
       const { cosines, batches } = await runJson('compare', EXAMPLE, ...COMPARED, ...words);
@@ -84,7 +84,7 @@ describe('policy-loss compare', () => {
     }
   });
 
-  it('gives null for the angle to no gradient at all', async () => {
+  it('prints null for the angle to a zero gradient', async () => {
     const { cosines } = await runJson(
       ...['compare', EXAMPLE, '--loss', 'topr', '--loss', 'ppo', '--algorithm', 'sft'],
       ...['--policy-loss-fn', 'dpo', '--beta', '0', '--kl-coef', '0'],
@@ -94,7 +94,7 @@ describe('policy-loss compare', () => {
     assert.equal(cosines[0][0], 1);
   });
 
-  it('lets options belong to what stands before them, and to all where nothing does', async () => {
+  it('applies options to the subject before them, or to all if they come first', async () => {
     const { subjects } = await runJson(
       ...['compare', '--loss-agg-mode', 'seq-mean-token-sum', EXAMPLE],
       ...['--loss', 'ppo', '--clip-range', '0.05'],
@@ -125,7 +125,7 @@ describe('policy-loss compare', () => {
     );
   });
 
-  it('compares configurations too', async () => {
+  it('compares configurations', async () => {
     const { subjects } = await runJson('compare', EXAMPLE, '--config', TRINITY, '--loss', 'ppo');
     const alone = await runJson('evaluate', EXAMPLE, '--config', TRINITY);
     assert.equal(subjects[0].loss, alone.loss);
@@ -150,7 +150,7 @@ describe('policy-loss compare', () => {
     assert.equal(counts, `${ROWS.length} rows, ${TOKENS} tokens`);
   });
 
-  it('prints CSV with a line for each', async () => {
+  it('prints CSV with a line per subject', async () => {
     const { stdout } = await run('compare', EXAMPLE, ...COMPARED, '--csv');
     const lines = parseCsv(stdout);
     const { subjects, cosines } = await runJson('compare', EXAMPLE, ...COMPARED);
@@ -162,7 +162,7 @@ describe('policy-loss compare', () => {
     assert.equal(Number(lines[0]!['cosine gspo']), cosines[0][1]);
   });
 
-  it('tells apart what has the same name', async () => {
+  it('numbers subjects with equal names', async () => {
     const { stdout } = await run('compare', EXAMPLE, '--loss', 'ppo', '--loss', 'ppo', '--csv');
     assert.deepEqual(
       parseCsv(stdout).map(({ name }) => name),
@@ -182,29 +182,29 @@ describe('policy-loss compare', () => {
     );
   });
 
-  it('refuses bad usage', async () => {
+  it('rejects bad usage', async () => {
     await fails(2, ['compare', EXAMPLE], /expected two or more of --loss <name>/);
     await fails(
       2,
       ['compare', EXAMPLE, '--loss', 'ppo'],
-      /only --loss ppo came; 'policy-loss evaluate' takes one/,
+      /got only --loss ppo\. Use 'policy-loss evaluate' for one/,
     );
     await fails(2, ['compare', EXAMPLE, '--loss', 'ppo', '--loss', 'gspoo'], /Did you mean 'gspo'/);
     await fails(
       2,
       ['compare', EXAMPLE, '--loss', 'ppo', '--loss', 'sft', '--clip-range', '1'],
-      /SFTLossFn.*clip-range/,
+      /unknown option of sft: .*'--clip-range'/,
     );
     await fails(
       2,
       ['compare', '--clip-range', '0.1', EXAMPLE, '--loss', 'ppo', '--loss', 'sft'],
-      /SFTLossFn.*clip-range/,
+      /unknown option of sft: .*'--clip-range'/,
     );
     await fails(2, ['compare', '--loss', 'ppo', '--loss', 'gspo'], /missing required argument 'files'/);
     await fails(
       2,
       ['compare', EXAMPLE, '--loss', 'ppo', '--config', TRINITY, '--kl-coef', '1'],
-      /--kl-coef: not with --config/,
+      /--kl-coef: expected no further option with --config/,
     );
   });
 });

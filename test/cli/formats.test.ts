@@ -1,4 +1,4 @@
-/** The program on files of every format, made by other programs: the library's results to the bit. */
+/** The program on files of every format, written by other programs: the results are the library's, to the bit. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -6,7 +6,7 @@ import { DuckDBInstance } from '@duckdb/node-api';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { Files, norm, run, runJson } from './support.js';
 
-const fixture = (name: string) => fileURLToPath(new URL(`../files/fixtures/${name}`, import.meta.url));
+const fixture = (name: string) => fileURLToPath(new URL(`../rollouts/fixtures/${name}`, import.meta.url));
 
 interface Rollout {
   logprobs: number[];
@@ -15,7 +15,7 @@ interface Rollout {
   action_mask?: (number | boolean)[];
 }
 
-/** The library's own answer on rows of JSON lines, read here. */
+/** Computes the result for a file of JSON lines by the library, without any file reader under test. */
 async function expected(lines: string) {
   const rows: Rollout[] = readFileSync(fixture(lines), 'utf8')
     .trim()
@@ -88,17 +88,17 @@ describe('policy-loss on files', () => {
       assert.ok(Math.abs(parted.loss - loss) <= 1e-6 * Math.abs(loss));
     });
 
-  it('SQLite, or what it takes to read it', async () => {
+  it('SQLite, or a message about what reading it needs', async () => {
     const { code, stdout, stderr } = await run(
       ...['evaluate', `${fixture('rollouts.sqlite')}#rollouts`, '--loss', 'ppo', '--json'],
     );
     if (code === 0) assert.deepEqual(JSON.parse(stdout), await expected('rollouts.jsonl'));
-    // An older Node without DuckDB's extension for it.
+    // This Node has no SQLite, and DuckDB has no SQLite extension here.
     else assert.match(stderr, /SQLite/);
   });
 
   for (const format of ['safetensors', 'parquet', 'jsonl'])
-    it(`gradients to ${format}, which are read again`, async () => {
+    it(`reads its own gradients from ${format}`, async () => {
       const out = files.path(`gradients.${format}`);
       const input = fixture('rollouts.jsonl');
       const { rows } = await runJson('gradients', input, '--loss', 'ppo', '--out', out);

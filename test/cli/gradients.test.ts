@@ -1,4 +1,4 @@
-/** `policy-loss gradients`: every token's gradient, to the bit, beside the ids of its row. */
+/** `policy-loss gradients`: the files hold every token's gradient, to the bit, and the ids of its row. */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { gunzipSync } from 'node:zlib';
@@ -28,13 +28,13 @@ const rowsOf = (text: string): GradientRow[] =>
     .split('\n')
     .map((line) => JSON.parse(line));
 
-/** Gradients row by row, as in the rows of the example. */
+/** Splits gradients into the rows of the example file. */
 function byRow(grad: Float32Array): number[][] {
   const { cuSeqlens } = batchOf(ROWS);
   return ROWS.map((_, b) => [...grad.subarray(cuSeqlens[b], cuSeqlens[b + 1])]);
 }
 
-/** The tensors of a safetensors file, read here byte by byte. */
+/** Reads the tensors of a safetensors file without any code under test. */
 function tensorsOf(file: string): Record<string, { dtype: string; shape: number[]; bytes: Uint8Array }> {
   const data = readFileSync(file);
   const size = Number(data.readBigUInt64LE(0));
@@ -65,7 +65,7 @@ describe('policy-loss gradients', () => {
   });
   after(() => files.remove());
 
-  it('are in JSON lines what the library computes, with the ids that the rows have', async () => {
+  it("writes the library's gradients and the row ids as JSON lines", async () => {
     const out = files.path('ppo.jsonl');
     const said = await runJson('gradients', EXAMPLE, '--loss', 'ppo', '--out', out);
     const { loss, gradNorm } = await fromLibrary('ppo');
@@ -92,7 +92,7 @@ describe('policy-loss gradients', () => {
     );
   });
 
-  it('are in safetensors what the library computes', async () => {
+  it("writes the library's gradients as safetensors", async () => {
     const out = files.path('gspo.safetensors');
     await runJson('gradients', EXAMPLE, '--loss', 'gspo', '-o', out);
     const { grad, cu_seqlens } = tensorsOf(out);
@@ -103,7 +103,7 @@ describe('policy-loss gradients', () => {
     assert.deepEqual(cu_seqlens!.shape, [ROWS.length + 1]);
   });
 
-  it('come with those by entropy where there is an entropy loss', async () => {
+  it('writes the gradients of the entropy loss', async () => {
     const out = files.path('entropy.jsonl.gz');
     const words = ['--algorithm', 'grpo', '--entropy-coef', '0.01', '--batch-tokens', '1000'];
     await runJson('gradients', EXAMPLE, ...words, '--out', out);
@@ -122,7 +122,7 @@ describe('policy-loss gradients', () => {
     });
   });
 
-  it('stand beside the columns asked for', async () => {
+  it('writes the columns of --ids', async () => {
     const file = files.write(
       'uids.jsonl',
       ROWS.map((row, b) => ({ ...row, uid: `row ${b}`, meta: { b } })),
@@ -146,7 +146,7 @@ describe('policy-loss gradients', () => {
     );
   });
 
-  it('leave no file behind, and an old one as it was, where the data are bad', async () => {
+  it('leaves no new file and keeps an old one if the data are bad', async () => {
     const bad = files.write('bad.jsonl', [...ROWS, '{']);
     const out = files.path('never.jsonl');
     const words = ['gradients', bad, '--loss', 'ppo', '--batch-tokens', '900', '--out', out];
@@ -157,7 +157,7 @@ describe('policy-loss gradients', () => {
     assert.equal(readFileSync(out, 'utf8'), 'of old');
   });
 
-  it('need to be told where to go, by a name that says in which format', async () => {
+  it('requires --out with a known file extension', async () => {
     await fails(2, ['gradients', EXAMPLE, '--loss', 'ppo'], /required option '-o, --out <file>'/);
     await fails(2, ['gradients', EXAMPLE, '--loss', 'ppo', '--out', 'x.txt'], /x\.txt.*\.safetensors/);
   });

@@ -1,21 +1,26 @@
 /**
- * Rows that are more than a part may hold: however they are parted, what comes is what all rows at once give: loss,
- * metrics, norms and every token's gradient, of every loss and algorithm, with groups spread over the parts.
+ * Rows in several parts: for every loss and algorithm, the loss, the metrics, the norms and every token's gradient are
+ * those of all rows at once, for any size of the parts, with groups spread over the parts.
  */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { type EvaluationSettings, evaluateFiles, type PartWatcher } from '../../lib/cli/evaluation.js';
-import { lossSubject, objectiveSubject, type Subject } from '../../lib/cli/subject.js';
 import { ALGORITHM_TYPE, LossError, type ObjectiveConfig, POLICY_LOSS_FN } from '../../lib/index.js';
+import {
+  type EvaluationSettings,
+  evaluateFiles,
+  lossSubject,
+  objectiveSubject,
+  type PartWatcher,
+  type Subject,
+} from '../../lib/parts/index.js';
 import { generator } from '../support/random.js';
 import { EXAMPLE, Files, fails, run, runJson } from './support.js';
 
 const RELATIVE = 1e-6;
-const LABEL = { title: 'a subject', given: {} };
 
 type Columns = Record<string, unknown>;
 
-/** Rows of uneven lengths, some of them empty or masked throughout, of groups that are strewn over the file. */
+/** Draws rows of uneven lengths, some of them empty or fully masked, whose groups are spread over the file. */
 function drawRows(seed: number, count: number): Columns[] {
   const draws = generator(seed);
   const { integer } = draws;
@@ -50,7 +55,7 @@ interface Gradients {
   advantages: number[];
 }
 
-/** All that comes of subjects, with the gradients of all parts one after another. */
+/** Evaluates subjects and joins the gradients of all parts. */
 async function evaluated(file: string, subjects: readonly Subject[], batchTokens: number) {
   const gradients = subjects.map((): Gradients => ({ grad: [], gradEntropy: [], advantages: [] }));
   const watch: PartWatcher = (_, results) => {
@@ -71,7 +76,7 @@ async function evaluated(file: string, subjects: readonly Subject[], batchTokens
 function assertClose(actual: number, expected: number, scale: number, what: string): void {
   if (Object.is(actual, expected)) return;
   const most = RELATIVE * Math.max(Math.abs(expected), scale);
-  assert.ok(Math.abs(actual - expected) <= most, `${what}: ${actual}, and ${expected} of all rows at once`);
+  assert.ok(Math.abs(actual - expected) <= most, `${what}: ${actual}, and ${expected} for all rows at once`);
 }
 
 async function assertPartsAddUp(file: string, subjects: readonly Subject[], tokens: readonly number[]) {
@@ -83,7 +88,7 @@ async function assertPartsAddUp(file: string, subjects: readonly Subject[], toke
     assert.deepEqual([parted.rows, parted.tokens], [whole.rows, whole.tokens]);
     whole.subjects.forEach((expected, i) => {
       const actual = parted.subjects[i]!;
-      const what = `${expected.subject.name} ${JSON.stringify(expected.subject.parts ?? '')} in ${parted.parts} parts`;
+      const what = `${expected.subject.name} ${JSON.stringify(expected.subject.functions ?? '')} in ${parted.parts} parts`;
       assert.equal(actual.advantages, expected.advantages);
       assert.deepEqual(Object.keys(actual.metrics).sort(), Object.keys(expected.metrics).sort(), what);
       const scale = Math.max(Math.abs(expected.loss), expected.gradNorm);
@@ -105,9 +110,9 @@ async function assertPartsAddUp(file: string, subjects: readonly Subject[], toke
 }
 
 const algorithm = (name: string, config: ObjectiveConfig = {}, seed?: number) =>
-  objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed, LABEL);
+  objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
 
-/** Algorithms whose advantages are made of all rows at once, and no part has. */
+/** Algorithms whose advantages cannot be computed in parts. */
 const WHITENED = ['ppo', 'reinforceplusplus'];
 
 describe('rows in parts', () => {
@@ -119,27 +124,27 @@ describe('rows in parts', () => {
   const draw = (seed: number, count: number, change: (row: Columns, b: number) => Columns = (row) => row) =>
     files.write(`${Math.random()}.jsonl`, drawRows(seed, count).map(change));
 
-  it('add up to the whole, of every loss', async () => {
+  it('add up to the whole for every loss', async () => {
     const subjects = POLICY_LOSS_FN.names().flatMap((name) => [
-      lossSubject(name, {}, LABEL),
+      lossSubject(name, {}),
       ...('loss_agg_mode' in POLICY_LOSS_FN.get(name).defaultArgs()
         ? ['token-mean', 'seq-mean-token-sum', 'seq-mean-token-mean', 'seq-mean-token-sum-norm'].map((mode) =>
-            lossSubject(name, { loss_agg_mode: mode }, LABEL),
+            lossSubject(name, { loss_agg_mode: mode }),
           )
         : []),
     ]);
-    subjects.push(lossSubject('ppo', { enable_sequence_masking: true, delta_sequence_masking: 0.05 }, LABEL));
+    subjects.push(lossSubject('ppo', { enable_sequence_masking: true, delta_sequence_masking: 0.05 }));
     for (const seed of [1, 2, 3]) await assertPartsAddUp(draw(seed, 60), subjects, [1, 7, 40, 200]);
   });
 
-  it('add up to the whole, of every algorithm', async () => {
+  it('add up to the whole for every algorithm', async () => {
     const subjects = ALGORITHM_TYPE.names()
       .filter((name) => !WHITENED.includes(name))
       .map((name) => algorithm(name, { entropy_loss_fn_args: { entropy_coef: 0.01 } }));
     for (const seed of [4, 5, 6]) await assertPartsAddUp(draw(seed, 80), subjects, [1, 11, 150]);
   });
 
-  it('add up to the whole where rows are dropped, stand in for others, or are drawn', async () => {
+  it('add up to the whole if rows are dropped, repeated, or drawn at random', async () => {
     const grpo = (args: Columns) => algorithm('grpo', { advantage_fn_args: args }, 7);
     const subjects = [
       grpo({ std_threshold: 1 }),
@@ -164,7 +169,7 @@ describe('rows in parts', () => {
     }
   });
 
-  it('add up to the whole with rewards of tokens, and with a penalty taken from rewards', async () => {
+  it('add up to the whole with rewards per token and with a KL penalty', async () => {
     const subjects = [
       algorithm('rloo'),
       algorithm('rloo', { kl_penalty_fn: 'k2', kl_penalty_fn_args: { kl_coef: 0.2 } }),
@@ -179,76 +184,81 @@ describe('rows in parts', () => {
     await assertPartsAddUp(file, subjects, [1, 30, 160]);
   });
 
-  it('add up to the whole with the advantages of the files, per token or per row', async () => {
-    const subjects = [lossSubject('ppo', {}, LABEL), algorithm('grpo'), algorithm('ppo')];
+  it('add up to the whole with advantages from the files, per token or per row', async () => {
+    const subjects = [lossSubject('ppo', {}), algorithm('grpo'), algorithm('ppo')];
     const perRow = draw(12, 50, (row, b) => ({ ...row, advantages: (b % 5) - 2 }));
     const perToken = draw(13, 50, (row) => ({ ...row, advantages: row.values }));
     for (const file of [perRow, perToken]) await assertPartsAddUp(file, subjects, [1, 20, 100]);
   });
 
-  it('never part the pairs of dpo', async () => {
+  it('keep the pairs of dpo together', async () => {
     const rows = drawRows(14, 40);
     const file = files.write('pairs.jsonl', rows);
-    await assertPartsAddUp(file, [lossSubject('dpo', {}, LABEL), algorithm('dpo')], [1, 13, 50]);
+    await assertPartsAddUp(file, [lossSubject('dpo', {}), algorithm('dpo')], [1, 13, 50]);
     await assert.rejects(
-      evaluated(files.write('odd.jsonl', rows.slice(1)), [lossSubject('dpo', {}, LABEL)], 20),
-      (error) => error instanceof LossError && /even number of rows.*not 39/.test(error.message),
+      evaluated(files.write('odd.jsonl', rows.slice(1)), [lossSubject('dpo', {})], 20),
+      (error) =>
+        error instanceof LossError && error.received === '39' && /even number of rows/.test(error.message),
     );
   });
 
-  it('are refused where all are needed at once, with the number of tokens that would do', async () => {
+  it('are rejected if all rows are needed at once, with the size of a sufficient part', async () => {
     const file = draw(15, 40);
     for (const [subject, says] of [
-      [algorithm('ppo'), /ppo's advantages \(ppo\) are whitened over the tokens of all rows/],
-      [algorithm('reinforceplusplus'), /reinforceplusplus's advantages .* are whitened/],
-      [algorithm('grpo', { advantage_fn: 'reinforceplusplus' }), /grpo's advantages \(reinforceplusplus\)/],
-      [lossSubject('dpo', { pairwise: false }, LABEL), /one margin of all rows/],
+      [algorithm('ppo'), /ppo whitens its advantages \(ppo\) over the tokens of all rows/],
+      [algorithm('reinforceplusplus'), /reinforceplusplus whitens its advantages/],
+      [
+        algorithm('grpo', { advantage_fn: 'reinforceplusplus' }),
+        /grpo whitens its advantages \(reinforceplusplus\)/,
+      ],
+      [lossSubject('dpo', { pairwise: false }), /one margin over all rows/],
       [
         algorithm('rloo', {
           kl_penalty_fn: 'k2',
           kl_penalty_fn_args: { adaptive: true, target_kl: 0.1, horizon: 100 },
         }),
-        /adapts its coefficient/,
+        /adapts the coefficient of its KL penalty/,
       ],
     ] as const) {
       const error: unknown = await evaluated(file, [subject], 50).catch((error: unknown) => error);
       assert.ok(error instanceof LossError && error.code === 'ERR_INVALID_OPTION');
       assert.match(error.message, says);
-      const enough = Number(/--batch-tokens (\d+)/.exec(error.message)![1]);
+      assert.equal(error.option, 'batchTokens');
+      const enough = Number(/\d+/.exec(error.expected!)![0]);
       assert.equal((await evaluated(file, [subject], enough)).parts, 1);
       await assert.rejects(evaluated(file, [subject], enough - 1), LossError);
     }
   });
 
-  it('are refused where steps differ from part to part', async () => {
+  it('are rejected if steps differ between parts', async () => {
     const file = draw(16, 30, (row, b) => ({ ...row, step: b < 20 ? 5 : 6 }));
     await assert.rejects(
-      evaluated(file, [lossSubject('mix_chord', {}, LABEL)], 30),
-      /same step in all rows, not 5 in row 0 and 6 in row 20/,
+      evaluated(file, [lossSubject('mix_chord', {})], 30),
+      /same step in all rows, .*5 in row 0 and 6 in row 20/,
     );
   });
 
-  it('are named by file and line where a reward is not finite, in whatever part', async () => {
+  it('are reported by file and line if a reward is not finite, in any part', async () => {
     const rows = drawRows(17, 30).map((row) => JSON.stringify(row));
     rows[20] = rows[20]!.replace(/"reward":[^,]*/, '"reward":1e999');
     const file = files.write('infinite.jsonl', rows);
     for (const batchTokens of [2 ** 20, 20])
       await assert.rejects(
         evaluated(file, [algorithm('grpo')], batchTokens),
-        /infinite\.jsonl, line 21: reward: expected a finite number, not Infinity/,
+        /infinite\.jsonl, line 21: reward: expected a finite number, got Infinity/,
       );
   });
 
-  it('tell of a missing column before all have been read', async () => {
+  it('are checked for missing columns before all of them are read', async () => {
     const rows = drawRows(18, 50).map(({ ref_logprobs: _, ...row }) => row);
     const file = files.write('unreferenced.jsonl', [...rows, 'no JSON']);
     await assert.rejects(
       evaluated(file, [algorithm('grpo')], 20),
-      /grpo reads the column ref_logprobs: expected it in every row, and .* has it in none/,
+      /grpo: ref_logprobs: expected this column in every row, got no such column in /,
     );
   });
 
-  it('are refused where a second reading gives other rows', async () => {
+  it('are rejected if a second reading gives other rows', async () => {
     const rows = drawRows(19, 50);
     const file = files.write('changing.jsonl', rows);
     let changed = false;
@@ -264,14 +274,14 @@ describe('rows in parts', () => {
       },
     };
     await assert.rejects(
-      evaluateFiles([file], [lossSubject('sft', {}, LABEL)], settings),
+      evaluateFiles([file], [lossSubject('sft', {})], settings),
       /expected the same rows on a second reading/,
     );
     assert.ok(changed);
   });
 
   describe('on the command line', () => {
-    it('give what all rows at once give', async () => {
+    it('print the same numbers as all rows at once', async () => {
       const words = ['evaluate', EXAMPLE, '--algorithm', 'grpo', '--advantage-std-threshold', '0.35'];
       const whole = await runJson(...words);
       const { batches, ...parted } = await runJson(...words, '--batch-tokens', '500');
@@ -292,11 +302,11 @@ describe('rows in parts', () => {
       assert.match(stdout, /^batches +2$/m);
     });
 
-    it('are refused as bad usage where all are needed at once', () =>
+    it('are bad usage if all rows are needed at once', () =>
       fails(
         2,
         ['evaluate', EXAMPLE, '--algorithm', 'reinforceplusplus', '--batch-tokens', '5000'],
-        /expected --batch-tokens 9164 or more/,
+        /--batch-tokens: expected at least 9164/,
       ));
   });
 });

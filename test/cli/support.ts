@@ -1,4 +1,4 @@
-/** What tests of the command line share: the real program, files for it, and the library's own answers. */
+/** Shared by the tests of the command line: running the program, files for it, and the library's own results. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,25 +10,54 @@ import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, type Objective, POLICY_LOSS_F
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 export const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
 export const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
-/** The program as it is installed: what `npm run build` made. */
+/** The compiled program, as it is installed. */
 export const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
+const { href } = new URL('../../dist/cli/program.js', import.meta.url);
 
-/** What a run of the program left behind. */
+/** The result of running the program. */
 export interface Run {
   code: number | null;
   stdout: string;
   stderr: string;
 }
 
-/** Runs the program with these words. */
-export function run(...words: string[]): Promise<Run> {
-  return runIn(ROOT, words);
+/** Runs the compiled program in this process, which is ten times faster than a new process, and captures its output. */
+export async function run(...words: string[]): Promise<Run> {
+  const { runProgram }: typeof import('../../lib/cli/program.js') = await import(href);
+  const result: Run = { code: null, stdout: '', stderr: '' };
+  const streams = (['stdout', 'stderr'] as const).map((name) => {
+    const stream = process[name];
+    const { write, isTTY, columns } = stream;
+    const capture = (text: string) => {
+      result[name] += text;
+      return true;
+    };
+    Object.assign(stream, { write: capture, isTTY: false, columns: undefined });
+    return { stream, original: { write, isTTY, columns } };
+  });
+  try {
+    result.code = await runProgram(words);
+  } finally {
+    for (const { stream, original } of streams) Object.assign(stream, original);
+  }
+  return result;
 }
 
-/** Runs the program in a folder. */
-export function runIn(cwd: string, words: readonly string[]): Promise<Run> {
+/** Runs the program in this process, with another current folder. */
+export async function runIn(folder: string, words: readonly string[]): Promise<Run> {
+  const before = process.cwd();
+  process.chdir(folder);
+  try {
+    return await run(...words);
+  } finally {
+    process.chdir(before);
+  }
+}
+
+/** Runs the compiled program in a process of its own. */
+export function runProcess(...words: string[]): Promise<Run> {
   return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [PROGRAM, ...words], { cwd });
+    const child = spawn(process.execPath, [PROGRAM, ...words], { cwd: ROOT });
     const result: Run = { code: null, stdout: '', stderr: '' };
     for (const stream of ['stdout', 'stderr'] as const)
       child[stream].setEncoding('utf8').on('data', (text: string) => {
@@ -39,7 +68,7 @@ export function runIn(cwd: string, words: readonly string[]): Promise<Run> {
   });
 }
 
-/** What the program prints with --json, where it has nothing else to say. */
+/** Runs the program with --json and returns the parsed result. It must print nothing else. */
 export async function runJson(...words: string[]) {
   const { code, stdout, stderr } = await run(...words, '--json');
   assert.equal(stderr, '');
@@ -47,7 +76,7 @@ export async function runJson(...words: string[]) {
   return JSON.parse(stdout);
 }
 
-/** The program refuses its words: it prints no result, the code, and a message without a stack. */
+/** Checks that the program fails with an exit code and a message, without a result or a stack trace. */
 export async function fails(code: 1 | 2, words: readonly string[], ...says: RegExp[]): Promise<void> {
   const result = await run(...words);
   assert.equal(result.code, code, result.stderr);
@@ -56,7 +85,7 @@ export async function fails(code: 1 | 2, words: readonly string[], ...says: RegE
   assert.doesNotMatch(result.stderr, /\n\s+at /, 'a stack trace');
 }
 
-/** Rows of CSV without quotes or commas in its cells, by the names of its first line. */
+/** Parses CSV whose cells have no quotes or commas. */
 export function parseCsv(text: string): Record<string, string>[] {
   const [head, ...lines] = text
     .trimEnd()
@@ -65,10 +94,10 @@ export function parseCsv(text: string): Record<string, string>[] {
   return lines.map((line) => Object.fromEntries(head!.map((name, i) => [name, line[i]!])));
 }
 
-/** A number as tables show it. */
+/** Returns a number as tables show it. */
 export const sixDigits = (x: number) => String(Number(x.toPrecision(6)));
 
-/** A row of the example. */
+/** A row of the example file. */
 export interface Row {
   task_id: number;
   run_id: number;
@@ -86,11 +115,11 @@ export const ROWS: Row[] = readFileSync(EXAMPLE, 'utf8')
   .map((line) => JSON.parse(line));
 export const TOKENS = ROWS.reduce((sum, row) => sum + row.logprobs.length, 0);
 
-/** A folder for a test's files, and how JSON lines are put into it. */
+/** A temporary folder for a test's files. */
 export class Files {
   readonly directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
 
-  /** Writes rows, or lines as they are. @returns the file's path. */
+  /** Writes a file of JSON lines; strings are written unchanged. Returns its path. */
   write(name: string, rows: readonly (object | string)[]): string {
     const file = this.path(name);
     writeFileSync(file, rows.map((row) => (typeof row === 'string' ? row : JSON.stringify(row))).join('\n'));
@@ -106,7 +135,7 @@ export class Files {
   }
 }
 
-/** What the rows hold, made into a batch here with none of the code under test. */
+/** Builds a batch from rows without any code under test. */
 export function batchOf(rows: readonly Row[]) {
   const offsets = [0];
   for (const { logprobs } of rows) offsets.push(offsets.at(-1)! + logprobs.length);
@@ -125,7 +154,7 @@ export function batchOf(rows: readonly Row[]) {
 
 export const norm = (values: Float32Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
 
-/** The library's own gradient of a loss on GRPO's advantages, with loss and metrics. */
+/** Computes a loss on GRPO's advantages by the library. */
 export async function computedLoss(
   name: string,
   args: object = {},
@@ -141,7 +170,7 @@ export async function computedLoss(
   return { loss, metrics, grad: grad! };
 }
 
-/** The library's own answer for a loss, on GRPO's advantages. */
+/** Returns the result that `evaluate --loss` must print, computed by the library on GRPO's advantages. */
 export async function fromLibrary(
   name: string,
   args: object = {},
@@ -152,7 +181,7 @@ export async function fromLibrary(
   return { name, loss, metrics, rows: rows.length, tokens: grad.length, gradNorm: norm(grad) };
 }
 
-/** The library's own answer for an algorithm, with what the example's rows have. */
+/** Returns the result that `evaluate --algorithm` must print, computed by the library. */
 export async function fromObjective(
   objective: Objective,
   rows: readonly Row[] = ROWS,
@@ -175,8 +204,8 @@ export async function fromObjective(
   };
 }
 
-/** What an algorithm is made of where nothing is said of it. */
-export function partsOf(name: string) {
+/** Returns the functions of an algorithm with its default configuration. */
+export function functionsOf(name: string) {
   const { policy_loss_fn, advantage_fn, kl_loss_fn, entropy_loss_fn } =
     ALGORITHM_TYPE.get(name).defaultConfig();
   return {

@@ -1,4 +1,4 @@
-/** `policy-loss sweep`: every combination as the library has it, and what words of a grid stand for. */
+/** `policy-loss sweep`: the results of every combination, as by the library, and the values of a grid. */
 import assert from 'node:assert/strict';
 import { product, valuesOfWord } from '../../lib/cli/grid.js';
 import { ALGORITHM_TYPE, LossError, type ObjectiveConfig } from '../../lib/index.js';
@@ -24,7 +24,7 @@ interface Point {
 const sweep = (...words: string[]) => runJson('sweep', EXAMPLE, ...words);
 
 describe('policy-loss sweep', () => {
-  it("computes the library's results to the bit under all combinations", async () => {
+  it("prints the library's results to the bit for all combinations", async () => {
     const { name, axes, points, rows, tokens } = await sweep(
       ...[
         '--loss',
@@ -59,7 +59,7 @@ describe('policy-loss sweep', () => {
     assert.deepEqual(points, expected);
   });
 
-  it('computes the same in parts', async () => {
+  it('prints the same results when computed in parts', async () => {
     const words = ['--loss', 'gspo', '--clip-range', '0.001,0.01,0.1'];
     const { points, batches } = await sweep(...words, '--batch-tokens', '700');
     assert.ok(batches > 5);
@@ -92,6 +92,25 @@ describe('policy-loss sweep', () => {
     }
   });
 
+  it('computes the advantages of each point, even if only the arguments differ', async () => {
+    const words = ['--advantage-opmd-baseline', 'logavgexp', '--advantage-tau', '0.5,2'];
+    const { points } = await sweep('--algorithm', 'opmd', ...words);
+    const { points: functions } = await sweep(
+      '--algorithm',
+      'opmd',
+      '--advantage-fn',
+      'opmd,asymre,reinforce',
+    );
+    const configs: ObjectiveConfig[] = [
+      ...[0.5, 2].map((tau) => ({ advantage_fn_args: { opmd_baseline: 'logavgexp', tau } })),
+      ...['opmd', 'asymre', 'reinforce'].map((name) => ({ advantage_fn: name })),
+    ];
+    for (const [i, config] of configs.entries()) {
+      const { loss } = await fromObjective(ALGORITHM_TYPE.get('opmd').objective(config));
+      assert.equal([...points, ...functions][i].loss, loss);
+    }
+  });
+
   it('sweeps over switches and seeds', async () => {
     const words = ['--loss', 'cispo', '--mask-clip-range-high', '0.01', '--enable-mask-clip=true,false'];
     const { axes, points } = await sweep(...words);
@@ -108,7 +127,7 @@ describe('policy-loss sweep', () => {
     assert.equal(new Set(drawn.points.map(({ loss }: Point) => loss)).size, 3);
   });
 
-  it('prints a table and CSV with a line for each point', async () => {
+  it('prints a table and CSV with a line per point', async () => {
     const words = ['--loss', 'ppo', '--clip-range', '0.1,0.3', '--no-enable-sequence-masking'];
     const { points } = await sweep(...words);
     const { stdout } = await run('sweep', EXAMPLE, ...words, '--csv');
@@ -123,31 +142,31 @@ describe('policy-loss sweep', () => {
     assert.match(table, new RegExp(`\n\n${ROWS.length} rows, ${TOKENS} tokens\n$`));
   });
 
-  it('refuses grids that are none', async () => {
+  it('rejects invalid grids', async () => {
     const ppo = ['sweep', EXAMPLE, '--loss', 'ppo'];
     await fails(2, ppo, /expected an option with several values/);
     await fails(2, [...ppo, '--clip-range', '0.2'], /expected an option with several values/);
     await fails(2, [...ppo, '--clip-range', '0.1:0.4'], /--clip-range 0\.1:0\.4: expected start:end:step/);
-    await fails(2, [...ppo, '--clip-range', '0.4:0.1:0.1'], /a step that leads from 0\.4 to 0\.1, not 0\.1/);
-    await fails(2, [...ppo, '--clip-range', '0:1:0.00001'], /at most 10000 values, not 100001/);
+    await fails(2, [...ppo, '--clip-range', '0.4:0.1:0.1'], /a step that leads from 0\.4 to 0\.1, got 0\.1/);
+    await fails(2, [...ppo, '--clip-range', '0:1:0.00001'], /at most 10000 values, got 100001/);
     await fails(
       2,
       [...ppo, '--clip-range', '0.01:1:0.01', '--clip-ratio-c', '2:3:0.005'],
-      /at most 10000 combinations, not 100 × 201 = 20100/,
+      /at most 10000 combinations, got 100 × 201 = 20100/,
     );
     await fails(2, [...ppo, '--clip-range', '0.1,wide'], /--clip-range.*'wide'/);
-    await fails(2, [...ppo, '--clip-range', '0.1,,0.2'], /one is empty/);
+    await fails(2, [...ppo, '--clip-range', '0.1,,0.2'], /got an empty value/);
     await fails(
       2,
       [...ppo, '--enable-sequence-masking=on,off'],
-      /expected true or false of a switch, not 'on'/,
+      /expected true or false for a switch, got 'on'/,
     );
     await fails(2, [...ppo, '--loss-agg-mode', 'token-mean,mean'], /loss-agg-mode.*'mean'/);
-    await fails(2, [...ppo, '--clip-rnage', '0.1,0.2'], /Did you mean 'clip-range'/);
+    await fails(2, [...ppo, '--clip-rnage', '0.1,0.2'], /Did you mean '--clip-range'\?/);
     await fails(2, [...ppo, '--loss', 'gspo'], /expected exactly one of/);
   });
 
-  it('helps with the options of the loss named', async () => {
+  it('prints help with the options of the named loss', async () => {
     const { code, stdout } = await run('sweep', '--loss', 'gspo', '--help');
     assert.equal(code, 0);
     assert.match(stdout, /Options of gspo:/);
@@ -155,10 +174,10 @@ describe('policy-loss sweep', () => {
   });
 });
 
-describe('words of a grid', () => {
+describe('values of a grid', () => {
   const values = (word: string) => valuesOfWord('--option', word, 1001);
 
-  it('are values with commas between them, and ranges that are exact and include their end', () => {
+  it('are lists and exact ranges that include their end', () => {
     assert.deepEqual(values('0.2'), ['0.2']);
     assert.deepEqual(values('a, b,c'), ['a', 'b', 'c']);
     assert.deepEqual(values('0.1:0.4:0.05'), ['0.1', '0.15', '0.2', '0.25', '0.3', '0.35', '0.4']);
@@ -174,13 +193,13 @@ describe('words of a grid', () => {
     );
   });
 
-  it('are refused where they are not', () => {
+  it('are rejected if invalid', () => {
     for (const word of ['1:2', '1:2:3:4', '1:2:x', ':2:1', '1:2:0', '2:1:1', '1:2:-1', '0:1:1e-9', ',', 'a,'])
       assert.throws(() => values(word), LossError, word);
     assert.throws(() => values('0:1:1e-999'), LossError);
   });
 
-  it('give all combinations, the last varying first', () => {
+  it('are combined with the last axis varying fastest', () => {
     assert.deepEqual(product([[1, 2], [3], [4, 5]]), [
       [1, 3, 4],
       [1, 3, 5],

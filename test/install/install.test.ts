@@ -262,10 +262,7 @@ describe('the package, installed', () => {
       writeFileSync(manifest, text.replace(/"version": "[^"]*"/, '"version": "99.0.0"'));
       try {
         const { stderr } = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
-        assert.match(
-          stderr,
-          /build\/Release\/policy_loss\.node: expected version 99\.0\.0, got [\d.]+/,
-        );
+        assert.match(stderr, /build\/Release\/policy_loss\.node: expected version 99\.0\.0, got [\d.]+/);
       } finally {
         writeFileSync(manifest, text);
         rmSync(join(folder, 'node_modules/policy-loss/build'), { recursive: true });

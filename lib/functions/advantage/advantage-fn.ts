@@ -88,8 +88,9 @@ export interface AdvantageVariant {
   readonly seed?: number;
 }
 
-/** An advantage function with its options applied. */
-export interface AdvantageDefinition extends AdvantageVariant {
+/** An advantage function with its options applied. Two functions with equal definitions compute the same. */
+export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
+  readonly native: NativeAdvantageSpec;
   readonly perRow: boolean;
   readonly returns: boolean | undefined;
   readonly readsMasked: boolean | undefined;
@@ -135,8 +136,9 @@ export abstract class AdvantageFn {
       variant.inputs ?? (declaration.reads.filter((key) => key !== 'action_mask') as AdvantageInput[]);
     this.backend = backend;
     const { perRow, returns, readsMasked, whitens } = declaration;
-    this.definition = { perRow, returns, readsMasked, whitens, ...variant, inputs };
-    const spec = { name: declaration.name, options: variant.options ?? nativeOptions(options) };
+    const { options: variantOptions, ...applied } = variant;
+    const spec = { name: declaration.name, options: variantOptions ?? nativeOptions(options) };
+    this.definition = { perRow, returns, readsMasked, whitens, ...applied, native: spec, inputs };
     this.#fn = guarded(() => native.createAdvantage(spec), 'ERR_INVALID_OPTION');
     this.#names = native.advantageValueNames(this.#fn);
     this.#mapper = mapper;

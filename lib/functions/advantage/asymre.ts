@@ -5,9 +5,10 @@ import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 export class ASYMREGroupAdvantage extends advantageClass({
   name: 'asymre',
   summary: 'R − (mean + shift) of the group',
-  details:
-    'A group of one has no baseline. The metric reward_mean is the baseline less the shift, as in the source, in a group of ' +
-    'one too.',
+  details: [
+    'A group of one has no baseline.',
+    'The metric reward_mean is the baseline less the shift, as in the source, in a group of one too.',
+  ],
   source: ['arXiv 2506.20520', 'Trinity-RFT'],
   reads: ['rewards', 'group_ids', 'action_mask'],
   perRow: true,

@@ -7,7 +7,7 @@ export class GRPOGroupedAdvantage extends advantageClass(
   {
     name: 'grpo',
     summary: '(R − mean) / (std + ε) within the group',
-    details: 'In a group of one it is R / (1 + ε).',
+    details: ['In a group of one it is R / (1 + ε).'],
     source: ['arXiv 2402.03300', 'arXiv 2508.08221', 'arXiv 2506.02355', 'Trinity-RFT'],
     reads: ['rewards', 'group_ids', 'action_mask'],
     perRow: true,
@@ -17,7 +17,7 @@ export class GRPOGroupedAdvantage extends advantageClass(
         type: 'boolean',
         default: false,
         random: true,
-        help: 'with stdThreshold: count kept groups, drawn at random, once more for each dropped group',
+        help: 'with a threshold: count kept groups, drawn at random, once more for each dropped group',
       },
       rankPenalty: {
         type: 'number',

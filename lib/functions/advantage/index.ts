@@ -21,3 +21,4 @@ export {
   type AdvantageOptions,
   type AdvantageResult,
 } from './advantage-fn.js';
+export type { AdvantageDeclaration } from './advantage-fn.js';

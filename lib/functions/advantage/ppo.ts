@@ -5,10 +5,11 @@ import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 export class PPOAdvantageFn extends advantageClass({
   name: 'ppo',
   summary: 'generalised advantage estimate, whitened',
-  details:
-    'a_t = δ_t + γ·λ·a_{t+1} with δ_t = R_t + γ·V_{t+1} − V_t, whitened over the unmasked tokens of the batch. As in the ' +
-    "source, a row's masked columns take part: their rewards and values count for the columns before them, and they get " +
-    'advantages too. Returns are a + V.',
+  details: [
+    'a_t = δ_t + γ·λ·a_{t+1} with δ_t = R_t + γ·V_{t+1} − V_t, whitened over the unmasked tokens of the batch.',
+    "As in the source, a row's masked columns take part: their rewards and values count for the columns before them, and they get advantages too.",
+    'Returns are a + V.',
+  ],
   source: ['arXiv 1506.02438', 'Trinity-RFT'],
   reads: ['token_level_rewards', 'values', 'action_mask'],
   perRow: false,

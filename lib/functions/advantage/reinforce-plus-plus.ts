@@ -5,9 +5,11 @@ import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 export class REINFORCEPLUSPLUSAdvantageFn extends advantageClass({
   name: 'reinforceplusplus',
   summary: 'discounted reward to go, whitened',
-  details:
-    'Whitened over the unmasked tokens of the batch. As in the source, rewards of masked columns count for the columns ' +
-    'before them. Returns are the rewards to go.',
+  details: [
+    'Whitened over the unmasked tokens of the batch.',
+    'As in the source, rewards of masked columns count for the columns before them.',
+    'Returns are the rewards to go.',
+  ],
   source: ['arXiv 2501.03262', 'Trinity-RFT'],
   reads: ['token_level_rewards', 'action_mask'],
   perRow: false,

@@ -5,7 +5,7 @@ import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 export class REMAXAdvantageFn extends advantageClass({
   name: 'remax',
   summary: "reward to go − the greedy answer's reward",
-  details: "Only a row's unmasked tokens take part. Returns are the rewards to go.",
+  details: ["Only a row's unmasked tokens take part.", 'Returns are the rewards to go.'],
   source: ['arXiv 2310.10505', 'Trinity-RFT'],
   reads: ['token_level_rewards', 'reward_baselines', 'action_mask'],
   perRow: false,

@@ -5,7 +5,7 @@ import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 export class RLOOAdvantageFn extends advantageClass({
   name: 'rloo',
   summary: "R − mean of the group's other rows",
-  details: 'R is the sum of the rewards of all tokens of the row, masked ones included.',
+  details: ['R is the sum of the rewards of all tokens of the row, masked ones included.'],
   source: ['arXiv 2402.14740', 'Trinity-RFT'],
   reads: ['token_level_rewards', 'group_ids', 'action_mask'],
   perRow: true,

@@ -7,8 +7,10 @@ export class StepWiseGRPOAdvantageFn extends advantageClass(
   {
     name: 'step_wise_grpo',
     summary: "GRPO's advantage of a run's last reward, for all of its steps",
-    details:
-      'A run is several rows (steps). Its reward is that of its last row, normalised among the runs of its group.',
+    details: [
+      'A run is several rows (steps).',
+      'Its reward is that of its last row, normalised among the runs of its group.',
+    ],
     source: ['Trinity-RFT'],
     reads: ['rewards', 'group_ids', 'run_ids', 'action_mask'],
     perRow: true,

@@ -11,3 +11,4 @@ export {
   type EntropyLossOptions,
   type EntropyMetrics,
 } from './entropy-loss-fn.js';
+export type { EntropyLossDeclaration } from './entropy-loss-fn.js';

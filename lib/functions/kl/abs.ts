@@ -5,7 +5,7 @@ import { KL_FN, klClass } from './kl-fn.js';
 export class AbsFn extends klClass({
   name: 'abs',
   summary: '|δ|',
-  details: 'Its derivative at 0 is 0.',
+  details: ['Its derivative at 0 is 0.'],
   source: ['verl', 'Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask'],
   estimator: 'abs',

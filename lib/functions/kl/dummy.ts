@@ -5,7 +5,7 @@ import { KL_FN, klClass } from './kl-fn.js';
 export class DummyKLFn extends klClass({
   name: 'none',
   summary: 'no estimate',
-  details: 'The values, the loss and its gradient are 0, and rewards are the scores.',
+  details: ['The values, the loss and its gradient are 0, and rewards are the scores.'],
   source: ['Trinity-RFT'],
   reads: [],
   numerics: {

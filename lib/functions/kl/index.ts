@@ -16,3 +16,4 @@ export {
   type KlLossSyncOptions,
   type KlPenaltyResult,
 } from './kl-fn.js';
+export type { KLDeclaration } from './kl-fn.js';

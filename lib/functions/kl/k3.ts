@@ -5,7 +5,7 @@ import { KL_FN, klClass } from './kl-fn.js';
 export class K3Fn extends klClass({
   name: 'k3',
   summary: 'e^δ − 1 − δ',
-  details: 'Unbiased and never negative.',
+  details: ['Unbiased and never negative.'],
   source: ['Schulman 2020'],
   reads: ['ref_logprob', 'action_mask'],
   estimator: 'k3',

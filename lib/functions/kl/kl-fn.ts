@@ -34,7 +34,7 @@ const OPTIONS = {
   adaptive: {
     type: 'boolean',
     default: false,
-    help: 'adapt the coefficient to keep the divergence near targetKl',
+    help: 'adapt the coefficient to keep the divergence near its target',
   },
   klCoef: {
     type: 'number',

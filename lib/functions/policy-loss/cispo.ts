@@ -7,7 +7,7 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
 export class CISPOPolicyLossFn extends policyLossClass({
   name: 'cispo',
   summary: 'ℓ = −A·clip(r)·logprob, with the ratio held constant',
-  details: "Clipping bounds a token's weight but keeps its gradient.",
+  details: ["Clipping bounds a token's weight but keeps its gradient."],
   source: ['arXiv 2506.13585', 'Trinity-RFT'],
   reads: RATIO_KEYS,
   options: {

@@ -12,9 +12,10 @@ import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 export class DPOLossFn extends policyLossClass({
   name: 'dpo',
   summary: '−ln σ(β·margin), averaged over pairs of rows',
-  details:
-    "The margin is the chosen row's sum of logprob − ref_logprob less the rejected row's. Even rows are chosen, and each " +
-    'odd row is the rejected answer to the row before it.',
+  details: [
+    "The margin is the chosen row's sum of logprob − ref_logprob less the rejected row's.",
+    'Even rows are chosen, and each odd row is the rejected answer to the row before it.',
+  ],
   source: ['arXiv 2305.18290', 'Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask'],
   pairs: true,

@@ -20,9 +20,10 @@ export class GSPOLossFn extends policyLossClass(
   {
     name: 'gspo',
     summary: "PPO's clip on the sequence's mean ratio",
-    details:
-      'The ratio is exp(mean of logprob − old_logprob over the unmasked tokens of the row), and the gradient flows to ' +
-      'each of them. An aggregation other than the published one is allowed, with a warning.',
+    details: [
+      'The ratio is exp(mean of logprob − old_logprob over the unmasked tokens of the row), and the gradient flows to each of them.',
+      'An aggregation other than the published one is allowed, with a warning.',
+    ],
     source: ['arXiv 2507.18071', 'Trinity-RFT'],
     reads: RATIO_KEYS,
     options: {

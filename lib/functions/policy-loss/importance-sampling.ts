@@ -7,7 +7,7 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
 export class ImportanceSamplingLossFn extends policyLossClass({
   name: 'importance_sampling',
   summary: 'ℓ = −A·r',
-  details: 'logprob − old_logprob is clipped to ±20 nats before it is exponentiated.',
+  details: ['logprob − old_logprob is clipped to ±20 nats before it is exponentiated.'],
   source: ['Trinity-RFT', 'Tinker'],
   reads: RATIO_KEYS,
   options: { lossAggMode: aggregationOption('token-mean') },

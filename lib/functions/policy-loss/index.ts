@@ -23,3 +23,4 @@ export {
   PolicyLossFn,
   type PolicyLossOptions,
 } from './policy-loss-fn.js';
+export type { PolicyLossDeclaration } from './policy-loss-fn.js';

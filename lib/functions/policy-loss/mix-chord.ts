@@ -48,7 +48,7 @@ export class MIXCHORDPolicyLossFn extends policyLossClass(
   {
     name: 'mix_chord',
     summary: 'MIX with mu scheduled over the steps, and SFT weighted by p(1 − p)',
-    details: 'step is one number, or [B] with the same number in every row.',
+    details: ['step is one number, or [B] with the same number in every row.'],
     source: ['arXiv 2508.11408', 'Trinity-RFT'],
     reads: [...MIX_KEYS, 'step'],
     options: {

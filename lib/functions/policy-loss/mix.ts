@@ -9,7 +9,7 @@ export class MIXPolicyLossFn extends policyLossClass(
   {
     name: 'mix',
     summary: "(1 − mu)·PPO on the policy's own rows + mu·SFT on experts' rows",
-    details: 'Each kind of rows is aggregated on its own and weighted by its share of a training batch.',
+    details: ['Each kind of rows is aggregated on its own and weighted by its share of a training batch.'],
     source: ['arXiv 2505.17826', 'Trinity-RFT'],
     reads: MIX_KEYS,
     options: {

@@ -9,9 +9,9 @@ export class PPOPolicyLossFn extends policyLossClass(
   {
     name: 'ppo',
     summary: 'ℓ = max(−A·r, −A·clip(r)), with a dual clip where A < 0',
-    details:
-      'seq_mask/masked_tokens counts, as in the source, every column of a masked row whose advantage is negative, ' +
-      'padding included.',
+    details: [
+      'seq_mask/masked_tokens counts, as in the source, every column of a masked row whose advantage is negative, padding included.',
+    ],
     source: ['arXiv 1707.06347', 'arXiv 1912.09729', 'Trinity-RFT'],
     reads: RATIO_KEYS,
     options: {
@@ -28,7 +28,7 @@ export class PPOPolicyLossFn extends policyLossClass(
       enableSequenceMasking: {
         type: 'boolean',
         default: false,
-        help: 'drop tokens with A < 0 from rows whose mean −ln r exceeds deltaSequenceMasking',
+        help: 'drop tokens with A < 0 from rows whose mean −ln r exceeds a bound',
       },
       deltaSequenceMasking: {
         type: 'number',

@@ -7,9 +7,10 @@ export class RECPolicyLossFn extends policyLossClass(
   {
     name: 'rec',
     summary: 'ℓ = −A·logprob with a clip mode, a weight and a regularizer',
-    details:
-      'The advantage is multiplied by a constant weight, and the regularizer acts on all tokens, clipped or not. The ' +
-      'aggregation is token-mean, or seq-mean-token-mean with clipMode gspo-one-side.',
+    details: [
+      'The advantage is multiplied by a constant weight, and the regularizer acts on all tokens, clipped or not.',
+      'The aggregation is token-mean, or seq-mean-token-mean with clipMode gspo-one-side.',
+    ],
     source: ['arXiv 2509.24203', 'Trinity-RFT'],
     reads: RATIO_KEYS,
     options: {

@@ -9,9 +9,10 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
 export class SAPOPolicyLossFn extends policyLossClass({
   name: 'sapo',
   summary: 'ℓ = −A·gate(r)·logprob, with a sigmoid gate instead of a clip',
-  details:
-    'The gate is f(r) = σ(τ(r − 1))·4/τ. Trinity holds it constant; with differentiateGate the loss is −A·f(r) with its ' +
-    'gradient, as in the paper.',
+  details: [
+    'The gate is f(r) = σ(τ(r − 1))·4/τ.',
+    'Trinity holds it constant; with differentiateGate the loss is −A·f(r) with its gradient, as in the paper.',
+  ],
   source: ['arXiv 2511.20347', 'Trinity-RFT'],
   reads: RATIO_KEYS,
   options: {

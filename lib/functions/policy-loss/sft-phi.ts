@@ -7,7 +7,7 @@ import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 export class SFTPhiLossFn extends policyLossClass({
   name: 'sft_phi',
   summary: 'ℓ = −p(1 − p)·logprob, with p(1 − p) held constant',
-  details: 'The log-probability is cut at ln cutoffProb.',
+  details: ['The log-probability is cut at ln cutoffProb.'],
   source: ['arXiv 2508.11408', 'Trinity-RFT'],
   reads: ['action_mask'],
   options: {

@@ -7,7 +7,7 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
 export class TOPRPolicyLossFn extends policyLossClass({
   name: 'topr',
   summary: 'ℓ = −α·A·logprob, with α = clip(r, 0, 1) where A ≤ 0 and 1 elsewhere',
-  details: 'α is held constant.',
+  details: ['α is held constant.'],
   source: ['arXiv 2503.14286', 'Trinity-RFT'],
   reads: RATIO_KEYS,
   options: {

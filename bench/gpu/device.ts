@@ -1,0 +1,116 @@
+// The CUDA device under test, and calls whose times come from the device's own clock.
+import { execFileSync } from 'node:child_process';
+import type { NativeResident } from '../../binding.js';
+import { native } from '../../lib/core/native.js';
+import { type CudaDevice, devices, upload } from '../../lib/index.js';
+import { checkAgreement } from '../lib/agreement.js';
+import {
+  FLOAT_COLUMNS,
+  type Inputs,
+  makeInputs,
+  nativeBatch,
+  type Shape,
+  withCorners,
+} from '../lib/batch.js';
+import { callFor } from '../lib/native-calls.js';
+import type { Contender } from '../lib/race.js';
+import { gradientsOf, type Work, works } from '../lib/works.js';
+
+/** All measurements are on the first CUDA device. */
+export const DEVICE = 0;
+
+/**
+ * Returns the device that is measured.
+ * @param allowEmulated whether an emulated device will do; it has no clock, so its times are 0.
+ * @throws Error if there is no device.
+ */
+export function findDevice(allowEmulated: boolean): CudaDevice {
+  const [, first] = devices();
+  if (!first?.available) throw new Error(`expected a CUDA device, got none: ${first?.reason.message}`);
+  if (isEmulated(first) && !allowEmulated)
+    throw new Error(`expected a real CUDA device, got ${first.description}; --smoke runs on it`);
+  return first;
+}
+
+export const isEmulated = ({ description }: CudaDevice) => /emulat/i.test(description);
+
+/** Returns the version of the NVIDIA driver, if nvidia-smi is installed. */
+export function driverVersion(): string | undefined {
+  try {
+    const query = ['--query-gpu=driver_version', '--format=csv,noheader'];
+    const text = execFileSync('nvidia-smi', query, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
+    return text.trim();
+  } catch {
+    return undefined;
+  }
+}
+
+/** Returns the works that are timed on a device: those with a gradient by logprob, which is the only one they write. */
+export function deviceWorks(only: RegExp | undefined): Work[] {
+  return works(only)
+    .filter(({ computes, wrt }) => computes && wrt.includes('logprob'))
+    .map((work) => ({ ...work, wrt: ['logprob'] }));
+}
+
+/** Returns the bytes per token that a token pass must move: columns, mask and gradient. */
+export function bytesPerToken({ columns }: Work): number {
+  return 4 * columns.length + 1 + 4;
+}
+
+/** Uploads all columns that losses read. The caller releases the batch. */
+export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
+  const resident = await native.upload(
+    DEVICE,
+    nativeBatch(inputs, Object.values(FLOAT_COLUMNS), true),
+    undefined,
+  );
+  if (resident === -1) throw new Error('the upload was aborted');
+  return resident;
+}
+
+/** Checks that the device computes what the CPU computes. */
+export async function checkDevice(list: readonly Work[], shape: Shape): Promise<void> {
+  const inputs = withCorners(makeInputs(shape));
+  using resident = await upload(inputs, `cuda:${DEVICE}`);
+  const tokens = shape[0] * shape[1];
+  for (const work of list) {
+    const expected = work.computeSync(inputs, gradientsOf(work, tokens));
+    checkAgreement(`the device, ${work.id}`, work.computeSync(resident, gradientsOf(work, tokens)), expected);
+  }
+}
+
+/** A work whose gradient stays on the device, timed by the device: all passes, or the token pass alone. */
+export function deviceContender(
+  name: string,
+  part: 'all passes' | 'token pass',
+  work: Work,
+  resident: NativeResident,
+): Contender {
+  const fn = native.createFunction(work.spec);
+  const timing = new Float64Array(2);
+  const call = { ...callFor({}, native.valueNames(fn).length), gradStays: true, timing };
+  const index = part === 'all passes' ? 0 : 1;
+  return {
+    name,
+    time: (calls) =>
+      Array.from({ length: calls }, () => {
+        native.evaluateSync(fn, resident, call);
+        return timing[index]!;
+      }),
+  };
+}
+
+/** A native copy call makes this many copies and returns their mean rate. */
+const COPIES_PER_CALL = 20;
+
+/** Copies within the device's memory; each time is that of one copy. */
+export function copyContender(name: string, bytes: number): Contender {
+  const milliseconds = () => (2 * bytes * 1e3) / native.copyBandwidth(DEVICE, bytes);
+  return {
+    name,
+    time: (calls) =>
+      Array.from({ length: Math.ceil(calls / COPIES_PER_CALL) }, milliseconds)
+        .flatMap((time) => new Array<number>(COPIES_PER_CALL).fill(time))
+        .slice(0, calls),
+  };
+}

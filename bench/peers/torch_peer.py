@@ -1,0 +1,221 @@
+"""The PyTorch side of the benchmarks: evaluates and times the losses of torch_losses.py on a CPU or a GPU.
+
+    torch_peer.py cpu|cuda:0
+
+Reads one JSON object per line and answers each with one line, so that the caller can alternate its own work with
+PyTorch's. Where PyTorch raises an error, the answer is {"error": …}.
+
+  {"op": "about", "threads"}                   versions, and the names of the losses by family
+  {"op": "compile_problem"}                    why torch.compile cannot be used; null if it can
+  {"op": "load", "shape", "columns", "step"}   reads the columns of the batch, each from a file
+  {"op": "prepare", "form", "family", "name", "args", "gradient", "wrt"}
+                                               prepares a loss and the columns to differentiate it by
+  {"op": "evaluate", "form", "files"}          loss and metrics; the gradients go to files, in the order of wrt
+  {"op": "time", "form", "calls", "until"}     milliseconds of each call
+  {"op": "release", "form"}                    drops what was prepared
+  {"op": "copy", "source", "bytes", "calls"}   milliseconds of copying bytes to the device's memory
+
+"form" is "eager" or "compiled". "until" is "host" to time a call until its loss and metrics are numbers on the host, or
+"device" to time the device alone, without reading anything back. "source" is "device" or "pinned" (host memory).
+"""
+
+import json
+import sys
+import time
+
+import torch
+
+from torch_losses import FUNCTIONS, Batch
+
+COLUMNS = ("logprob", "old_logprob", "ref_logprob", "advantages", "entropy")
+
+
+def synchronize(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def host_milliseconds(work):
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) * 1e3
+
+
+def device_milliseconds(device, work):
+    if device.type != "cuda":
+        return host_milliseconds(work)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end)
+
+
+def load(device, shape, columns, step):
+    """Returns the batch of these files.
+
+    Masks are float32 on a CPU, where a bool mask is slower because every product converts it. On a GPU they are bool,
+    which is a quarter of the bytes.
+    """
+    rows, length = shape
+
+    def read(name, size, dtype):
+        return torch.from_file(columns[name], shared=False, size=size, dtype=dtype).clone().to(device)
+
+    mask = read("action_mask", rows * length, torch.uint8).reshape(shape)
+    return Batch(
+        **{name: read(name, rows * length, torch.float32).reshape(shape) for name in COLUMNS},
+        mask=mask.bool() if device.type == "cuda" else mask.float(),
+        expert=read("expert_mask", rows, torch.uint8).bool(),
+        step=step,
+    )
+
+
+class Contender:
+    """One loss on one batch."""
+
+    def __init__(self, device, batch, compiled, family, name, args, gradient, wrt):
+        function = FUNCTIONS[family][name]
+        step = batch.step
+
+        # The parameters are spelt out for torch.compile, which must trace this function.
+        def of_tensors(logprob, old_logprob, ref_logprob, advantages, entropy, mask, expert):
+            traced = Batch(logprob, old_logprob, ref_logprob, advantages, mask, expert, step, entropy)
+            loss, metrics = function(traced, **args)
+            return (loss, *metrics.values())
+
+        self.device = device
+        self.inputs = [getattr(batch, column) for column in (*COLUMNS, "mask", "expert")]
+        self.wrt = [getattr(batch, column) for column in wrt] if gradient else []
+        with torch.no_grad():
+            self.metric_names = list(function(batch, **args)[1])
+        for column in ("logprob", "entropy"):
+            getattr(batch, column).requires_grad_(gradient and column in wrt)
+        self.forward = of_tensors
+        if compiled:
+            torch._dynamo.reset()
+            self.forward = torch.compile(of_tensors, dynamic=False, fullgraph=True)
+            for _ in range(3):
+                self.run()
+        synchronize(device)
+
+    def run(self):
+        """Returns a list of the loss and the metrics, and a tuple of the gradients."""
+        if not self.wrt:
+            with torch.no_grad():
+                return list(self.forward(*self.inputs)), ()
+        values = list(self.forward(*self.inputs))
+        return values, torch.autograd.grad(values[0], self.wrt)
+
+    def numbers(self, values):
+        """Reads values back as Python numbers, on a GPU in one transfer."""
+        if self.device.type != "cuda":
+            return [float(value) for value in values]
+        return torch.stack([value.detach().to(values[0].dtype) for value in values]).tolist()
+
+    def evaluate(self, files):
+        values, gradients = self.run()
+        for gradient, path in zip(gradients, files):
+            torch.from_file(path, shared=True, size=gradient.numel()).copy_(gradient.flatten())
+        loss, *metrics = self.numbers(values)
+        return {"loss": loss, "metrics": dict(zip(self.metric_names, metrics))}
+
+    def time(self, calls, until):
+        synchronize(self.device)
+        if until == "device":
+            return [device_milliseconds(self.device, self.run) for _ in range(calls)]
+        return [host_milliseconds(lambda: self.numbers(self.run()[0])) for _ in range(calls)]
+
+
+class Session:
+    """Answers requests; each public method is an "op"."""
+
+    def __init__(self, device):
+        self.device = torch.device(device)
+        self.batch = None
+        self.contenders = {}
+        self.buffers = {}
+
+    def about(self, threads=None):
+        if threads is not None:
+            torch.set_num_threads(threads)
+        cuda = self.device.type == "cuda"
+        return {
+            "version": torch.__version__,
+            "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
+            "cuda": torch.version.cuda,
+            "functions": {family: list(functions) for family, functions in FUNCTIONS.items()},
+        }
+
+    def compile_problem(self):
+        if not hasattr(torch, "compile"):
+            return {"problem": f"PyTorch {torch.__version__} has no torch.compile"}
+        try:
+            torch.compile(lambda x: (x * 2.0).sum())(torch.ones(64, device=self.device))
+        except Exception as error:
+            return {"problem": f"torch.compile failed: {first_line(error)}"}
+        return {"problem": None}
+
+    def load(self, shape, columns, step):
+        # Frees the previous batch first: the device may not have room for both.
+        self.batch = None
+        self.contenders.clear()
+        self.batch = load(self.device, shape, columns, step)
+        return {}
+
+    def prepare(self, form, **request):
+        self.contenders[form] = Contender(self.device, self.batch, form == "compiled", **request)
+        return {}
+
+    def evaluate(self, form, files):
+        return self.contenders[form].evaluate(files)
+
+    def time(self, form, calls, until):
+        return {"milliseconds": self.contenders[form].time(calls, until)}
+
+    def release(self, form):
+        self.contenders.pop(form, None)
+        return {}
+
+    def copy(self, source, bytes, calls):
+        origin, target = self.buffer(source, bytes), self.buffer("target", bytes)
+        copy = lambda: target.copy_(origin, non_blocking=True)
+        synchronize(self.device)
+        return {"milliseconds": [device_milliseconds(self.device, copy) for _ in range(calls)]}
+
+    def buffer(self, kind, size):
+        """Returns a buffer that is kept, because pinning memory takes longer than copying it."""
+        if (kind, size) not in self.buffers:
+            cuda, pinned = self.device.type == "cuda", kind == "pinned"
+            self.buffers[kind, size] = torch.full(
+                (size,), 7, dtype=torch.uint8, device="cpu" if pinned else self.device, pin_memory=cuda and pinned
+            )
+        return self.buffers[kind, size]
+
+
+OPS = ("about", "compile_problem", "load", "prepare", "evaluate", "time", "release", "copy")
+
+
+def first_line(error):
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def serve(session):
+    # Only answers go to standard output. What libraries print there goes to standard error.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        request = json.loads(line)
+        op = request.pop("op")
+        try:
+            if op not in OPS:
+                raise ValueError(f"op: expected one of {', '.join(OPS)}, got {op}")
+            answer = getattr(session, op)(**request)
+        except Exception as error:
+            answer = {"error": first_line(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve(Session(sys.argv[1]))

@@ -1,0 +1,71 @@
+// The KL penalty that an objective takes from rewards before it computes advantages.
+import { type Batch, find } from '../core/batch.js';
+import { findInput, missingInput } from '../core/batch-reader.js';
+import { readMask, readRowNumbers } from '../core/columns.js';
+import type { Metrics } from '../core/evaluator.js';
+import type { KeyMapper } from '../core/key-mapper.js';
+import { type Layout, readLayout } from '../core/layout.js';
+import type { KLFn, KlPenaltyResult } from '../functions/kl/kl-fn.js';
+
+/** A batch whose token-level rewards have had the penalty subtracted. */
+export interface PenalisedBatch {
+  batch: Batch;
+  metrics: Metrics;
+}
+
+/** Subtracts one KL function's penalty from the rewards of host batches. */
+export class KlPenalty {
+  readonly #fn: KLFn;
+  readonly #mapper: KeyMapper;
+
+  constructor(fn: KLFn, mapper: KeyMapper) {
+    this.#fn = fn;
+    this.#mapper = mapper;
+  }
+
+  /** Whether the function is `none`, which leaves every batch as it is. */
+  get isNone(): boolean {
+    return this.#fn.term('token-mean', false) === undefined;
+  }
+
+  async apply(batch: Batch): Promise<PenalisedBatch> {
+    if (this.isNone) return { batch, metrics: {} };
+    return penalised(batch, await this.#fn.applyKlPenaltyToReward(this.#withScores(batch)));
+  }
+
+  /** Synchronous version of apply(). */
+  applySync(batch: Batch): PenalisedBatch {
+    if (this.isNone) return { batch, metrics: {} };
+    return penalised(batch, this.#fn.applyKlPenaltyToRewardSync(this.#withScores(batch)));
+  }
+
+  // A batch without token-level scores gets each row's reward as the score of its last unmasked token.
+  #withScores(batch: Batch): Batch {
+    if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
+    const rewards = find(batch, this.#mapper.keys('rewards'));
+    if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
+    const mask = findInput(batch, this.#mapper, 'action_mask');
+    const layout = readLayout(batch, mask.value);
+    const masks = readMask(mask.key, mask.value, layout, 'token');
+    const perRow = readRowNumbers(rewards.key, rewards.value, layout.rows);
+    return { ...batch, tokenLevelScores: onLastToken(perRow, masks, layout) };
+  }
+}
+
+function penalised(batch: Batch, { tokenLevelRewards, metrics }: KlPenaltyResult): PenalisedBatch {
+  return {
+    batch: { ...batch, tokenLevelRewards },
+    metrics: { 'kl_penalty/kl': metrics.kl!, 'kl_penalty/kl_coef': metrics.kl_coef! },
+  };
+}
+
+function onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Float32Array {
+  const scores = new Float32Array(layout.tokens);
+  for (let row = 0; row < layout.rows; row++) {
+    const begin = layout.offsets ? layout.offsets[row]! : row * layout.columns;
+    let last = (layout.offsets ? layout.offsets[row + 1]! : begin + layout.columns) - 1;
+    while (last >= begin && mask[last] === 0) last--;
+    if (last >= begin) scores[last] = rewards[row]!;
+  }
+  return scores;
+}

@@ -1,0 +1,10 @@
+// Work on more rows than one batch may hold: losses and algorithms on files of any size, part by part.
+export {
+  type EvaluationProgress,
+  type EvaluationSettings,
+  evaluateFiles,
+  type FilesEvaluation,
+} from './evaluate-files.js';
+export type { PartResult, PartWatcher } from './part-computer.js';
+export { type AlgorithmFunctions, lossSubject, objectiveSubject, type Subject } from './subject.js';
+export type { SubjectEvaluation } from './total.js';

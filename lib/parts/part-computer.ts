@@ -1,0 +1,111 @@
+// Computes all subjects on one part of the rows after another.
+import type { Batch } from '../index.js';
+import type { RolloutPart } from '../rollouts/index.js';
+import { perToken } from './advantage-step.js';
+import { inTermsOfFiles } from './row-errors.js';
+import type { Subject, SubjectOptions } from './subject.js';
+import type { Whole } from './survey.js';
+import type { SubjectTotal } from './total.js';
+
+/** A subject's result for a part. The arrays are valid until the next part is computed. */
+export interface PartResult {
+  grad: Float32Array;
+  gradEntropy?: Float32Array;
+  /** One value per token; absent: the subject reads no advantages. */
+  advantages?: Float32Array;
+}
+
+/** Sees every part with the results of all subjects, in their order. */
+export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) => void | Promise<void>;
+
+/** Computes the subjects of some totals, part by part. */
+export class PartComputer {
+  readonly #files: readonly string[];
+  readonly #totals: readonly SubjectTotal[];
+  readonly #device: { device?: string };
+  readonly #watch: PartWatcher | undefined;
+  // Gradients by subject, where a watcher sees all of them; otherwise all subjects share one array.
+  readonly #arrays: Float32Array[] = [];
+
+  constructor(
+    files: readonly string[],
+    totals: readonly SubjectTotal[],
+    device: string | undefined,
+    watch: PartWatcher | undefined,
+  ) {
+    this.#files = files;
+    this.#totals = totals;
+    this.#device = device === undefined ? {} : { device };
+    this.#watch = watch;
+  }
+
+  /** Computes a part and adds its results to the totals. */
+  async compute(part: RolloutPart, whole: Whole, onShare: (share: number) => void): Promise<void> {
+    const { batch } = part;
+    const results: PartResult[] = [];
+    for (const [i, total] of this.#totals.entries()) {
+      const { subject } = total;
+      const options: SubjectOptions = {
+        ...this.#device,
+        grad: this.#array(this.#watch ? i : 0, batch.logprob.length),
+      };
+      const normalizer = whole.normalizer(subject);
+      if (normalizer) options.normalizer = normalizer;
+      const { computed, result } = await this.#inTermsOfFiles(subject, part, async () => {
+        const computed = await whole.advantagesOf(subject, part);
+        return { computed, result: await subject.compute(batch, computed, options) };
+      });
+      // A policy loss on its own reports only its own metrics.
+      total.add(result, computed !== undefined, subject.functions ? whole.advantageMetrics(subject) : {});
+      onShare((i + 1) / this.#totals.length);
+      if (!this.#watch) continue;
+      const advantages = computed ? perToken(batch, computed) : batch.advantages;
+      results.push({
+        grad: options.grad,
+        ...(result.metrics.entropy_loss !== undefined &&
+          result.gradEntropy && { gradEntropy: result.gradEntropy }),
+        ...(subject.readsAdvantages &&
+          advantages !== undefined && { advantages: advantages as Float32Array }),
+      });
+    }
+    await this.#watch?.(part, results);
+  }
+
+  /**
+   * Computes every subject on none of a part's rows, which reports missing columns before the remaining rows are read.
+   */
+  async check(part: RolloutPart): Promise<void> {
+    const batch = withoutRows(part.batch);
+    for (const { subject } of this.#totals)
+      await this.#inTermsOfFiles(subject, part, async () => {
+        const { advantages: step } = subject;
+        const made = step?.appliesTo(batch) ? await step.compute(batch) : undefined;
+        await subject.compute(batch, made?.computed, { grad: new Float32Array(0) });
+      });
+  }
+
+  #array(slot: number, length: number): Float32Array {
+    const array = this.#arrays[slot];
+    if (array && array.length >= length) return array.subarray(0, length);
+    const made = new Float32Array(length);
+    this.#arrays[slot] = made;
+    return made;
+  }
+
+  async #inTermsOfFiles<T>(subject: Subject, part: RolloutPart, compute: () => Promise<T>): Promise<T> {
+    try {
+      return await compute();
+    } catch (error) {
+      throw inTermsOfFiles(error, subject, part, this.#files);
+    }
+  }
+}
+
+function withoutRows(batch: RolloutPart['batch']): Batch {
+  return Object.fromEntries(
+    Object.entries(batch).map(([key, value]) => {
+      if (key === 'cuSeqlens') return [key, Int32Array.of(0)];
+      return [key, (value as Float32Array).subarray(0, 0)];
+    }),
+  );
+}

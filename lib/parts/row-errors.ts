@@ -1,0 +1,57 @@
+// Translates errors about batches, which name keys and positions, into errors about files, which name columns and rows.
+import { LossError } from '../index.js';
+import { columnOfKey, type RolloutColumn, type RolloutPart } from '../rollouts/index.js';
+import { describePlace } from '../rollouts/source.js';
+import type { Subject } from './subject.js';
+
+/**
+ * Returns an error of a subject's computation in terms of the files that the part was read from. Errors that name
+ * neither a missing key nor an element of the batch are returned as they are.
+ */
+export function inTermsOfFiles(
+  error: unknown,
+  subject: Subject,
+  part: RolloutPart,
+  files: readonly string[],
+): unknown {
+  if (!(error instanceof LossError) || error.key === undefined) return error;
+  const { key, index } = error;
+  const isGiven = part.batch[key] !== undefined;
+  if (error.code === 'ERR_MISSING_INPUT') {
+    // Files have one reward per row; a KL penalty is subtracted from scores that are made of these.
+    const column = key === 'tokenLevelScores' ? 'reward' : columnOfKey(key);
+    return isGiven || column === undefined ? error : missingColumn(error, column, subject, files);
+  }
+  const column = columnOfKey(key);
+  if (column === undefined || !isGiven || index === undefined) return error;
+  const { row, token } = PER_ROW.has(key) ? { row: index, token: undefined } : tokenAt(part, index);
+  const place = part.places[row];
+  return place ? error.with({ at: describePlace(place), key: column, index: token }) : error;
+}
+
+/** Batch keys with one number per row. */
+const PER_ROW: ReadonlySet<string> = new Set(['rewards', 'rewardBaselines']);
+
+function tokenAt({ batch: { cuSeqlens } }: RolloutPart, index: number): { row: number; token: number } {
+  const row = cuSeqlens.findIndex((start) => start > index) - 1;
+  return { row, token: index - cuSeqlens[row]! };
+}
+
+function missingColumn(
+  error: LossError,
+  column: RolloutColumn,
+  subject: Subject,
+  files: readonly string[],
+): LossError {
+  const substitutes = subject.substitutes(column);
+  return new LossError(
+    'ERR_MISSING_INPUT',
+    {
+      at: subject.name,
+      key: column,
+      expected: ['this column in every row', ...substitutes].join(', or '),
+      received: `${substitutes.length === 0 ? 'no such column' : 'none of them'} in ${files.length === 1 ? files[0] : 'the files'}`,
+    },
+    { cause: error },
+  );
+}

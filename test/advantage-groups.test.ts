@@ -1,0 +1,114 @@
+/** Advantages of many rows and groups, and on any number of threads. */
+import assert from 'node:assert/strict';
+import { cpus } from 'node:os';
+import { type Batch, setThreads } from '../lib/index.js';
+import { type RewardedBatch, referenceAdvantages } from './reference/advantage.js';
+import type { Args } from './reference/index.js';
+import {
+  assertAdvantages,
+  assertFinite,
+  assertSameAdvantages,
+  computed,
+  create,
+  NAMES,
+  REWARDED_TOKENS,
+} from './support/advantages.js';
+import { layOut, makeRewarded } from './support/draw.js';
+import { generator } from './support/random.js';
+
+const SEED = Number(process.env.FC_SEED ?? 2025);
+
+describe('advantages of many groups', () => {
+  // Enough for several of the pieces that the engine gives to its threads: 512 groups, or 16,384 rows of one token.
+  const GROUPS = 20_000;
+
+  /** Draws groups of `sizeOf` rows each, in shuffled order. */
+  function manyGroups(
+    groups: number,
+    sizeOf: (random: ReturnType<typeof generator>) => number,
+  ): RewardedBatch {
+    const random = generator(SEED);
+    const rows = Array.from({ length: groups }, (_, id) => new Array<number>(sizeOf(random)).fill(id)).flat();
+    for (let i = rows.length - 1; i > 0; i--) {
+      const j = random.integer(0, i);
+      [rows[i], rows[j]] = [rows[j]!, rows[i]!];
+    }
+    return {
+      rows: rows.length,
+      columns: 1,
+      actionMask: rows.map(() => 1),
+      oldLogprob: rows.map(() => Math.fround(-random.uniform())),
+      rewards: rows.map(() => Math.fround(random.normal())),
+      groupIds: rows,
+      runIds: rows.map(() => random.integer(0, 3)),
+    };
+  }
+
+  let many: RewardedBatch;
+  let two: RewardedBatch;
+  before(() => {
+    many = manyGroups(GROUPS, ({ integer }) => integer(1, 4));
+    two = manyGroups(2, () => GROUPS);
+  });
+
+  const cases: [string, Args][] = [
+    ['rloo', {}],
+    ['grpo', { std_threshold: 0.5, rank_penalty: 0.3 }],
+    ['grpo', { std_cal_level: 'batch' }],
+    ['step_wise_grpo', { std_threshold: 0.5, enable_step_norm: true }],
+    ['reinforce', {}],
+    ['opmd', { opmd_baseline: 'logavgexp' }],
+    ['asymre', {}],
+    ['rec', { std_normalize: true }],
+  ];
+  for (const [name, args] of cases)
+    it(`${name} ${JSON.stringify(args)}: ${GROUPS} groups of random sizes, as numbers and as strings`, () => {
+      const laid = layOut(many);
+      const result = computed(name, args, laid);
+      assertAdvantages(result, referenceAdvantages[name]!(args, many));
+      const groupIds = Array.from(many.groupIds!, (id) => `prompt-${id}`);
+      assertSameAdvantages(computed(name, args, { ...laid, groupIds }), result);
+    });
+
+  for (const [name, args] of cases.filter(([each]) => each !== 'rloo'))
+    it(`${name} ${JSON.stringify(args)}: two groups of ${GROUPS} rows`, () => {
+      assertAdvantages(computed(name, args, layOut(two)), referenceAdvantages[name]!(args, two));
+    });
+
+  it(`random choices in ${GROUPS} groups`, () => {
+    const batch = layOut(many);
+    assertFinite(computed('rec', { drop: 'balance' }, batch));
+    const { copies, keptRows } = computed('grpo', { std_threshold: 0.5, duplicate_experiences: true }, batch);
+    assert.equal(copies!.length, keptRows.length);
+  });
+});
+
+describe('advantages on any number of threads', () => {
+  let batches: Batch[];
+  before(() => {
+    batches = [
+      { rows: 12, columns: 9000, packed: false },
+      { rows: 3000, columns: 21, packed: true },
+      { rows: 4, columns: 60_000, rowLengths: [60_000, 2, 30_000, 900], packed: true },
+    ].map((shape) => layOut(makeRewarded({ ...REWARDED_TOKENS, ...shape })));
+  });
+  after(() => setThreads(cpus().length));
+  const cases: [string, Args][] = [
+    ...NAMES.map((name): [string, Args] => [name, {}]),
+    ['grpo', { std_threshold: 0.9, duplicate_experiences: true, rank_penalty: 0.2 }],
+    ['rec', { drop: 'balance', std_normalize: true }],
+  ];
+  for (const [name, args] of cases)
+    it(`${name} ${JSON.stringify(args)}`, async () => {
+      for (const batch of batches) {
+        const fn = create(name, args);
+        setThreads(1);
+        const once = fn.computeSync(batch);
+        for (const threads of [1, 2, 5]) {
+          setThreads(threads);
+          assertSameAdvantages(fn.computeSync(batch), once);
+          assertSameAdvantages(await fn.compute(batch), once);
+        }
+      }
+    });
+});

@@ -1,0 +1,153 @@
+/** What advantages do not depend on: the form of the input, and values under the mask. */
+import assert from 'node:assert/strict';
+import type { Batch } from '../lib/index.js';
+import { type RewardedBatch, tokenRewards } from './reference/advantage.js';
+import type { Args } from './reference/index.js';
+import {
+  assertFinite,
+  assertSameAdvantages,
+  computed,
+  create,
+  NAMES,
+  OF_GROUPS,
+  OF_ROW_REWARDS,
+  OF_TOKEN_REWARDS,
+  OF_TWO_POLICIES,
+  REWARDED_TOKENS,
+} from './support/advantages.js';
+import { layOut, makeRewarded } from './support/draw.js';
+
+const NOT_FINITE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+
+describe('advantages of the same input in different forms', () => {
+  const batch = makeRewarded(REWARDED_TOKENS);
+  const laid = layOut(batch);
+
+  it('rewards per row equal token-level rewards on the last unmasked token', () => {
+    for (const mask of ['random', 'prefix', 'emptyrows', 'ones'] as const)
+      for (const packed of [false, true]) {
+        const given = makeRewarded({ ...REWARDED_TOKENS, perToken: false, mask, packed });
+        const placed = { ...given, tokenLevelRewards: tokenRewards(given) };
+        const { rewards: _, ...tokenLevel } = layOut(placed);
+        for (const name of OF_TOKEN_REWARDS)
+          assertSameAdvantages(computed(name, {}, layOut(given)), computed(name, {}, tokenLevel as Batch));
+      }
+  });
+
+  it('token-level rewards take precedence over rewards per row', () => {
+    const { rewards: _, ...tokenLevel } = laid;
+    for (const name of OF_TOKEN_REWARDS)
+      assertSameAdvantages(computed(name, {}, laid), computed(name, {}, tokenLevel as Batch));
+  });
+
+  it('ids may be an Int32Array, numbers or strings', () => {
+    const ids = Array.from(batch.groupIds!, Number);
+    const runs = Array.from(batch.runIds!, Number);
+    const spellings: ((id: number) => number | string)[] = [
+      (id) => id,
+      (id) => -id - 1,
+      (id) => id * 715_827_882 - 2 ** 31,
+      (id) => id * 2 ** 33 + 5,
+      (id) => `task ${id}`,
+      (id) => ['', '0', 'constructor', '__proto__', 'é', 'z'][id]!,
+    ];
+    for (const name of OF_GROUPS) {
+      const given = { ...laid, groupIds: Int32Array.from(ids), runIds: Int32Array.from(runs) };
+      const expected = computed(name, {}, given);
+      for (const spell of spellings)
+        for (const spellRun of spellings) {
+          const spelt = { ...laid, groupIds: ids.map(spell), runIds: runs.map(spellRun) };
+          assertSameAdvantages(computed(name, {}, spelt), expected);
+        }
+    }
+  });
+
+  it('rewards may be a Float64Array, a Float32Array or numbers', () => {
+    const baselines = Array.from(batch.rewardBaselines!);
+    const rewards = Array.from(batch.rewards!);
+    for (const name of [...OF_ROW_REWARDS, ...OF_TOKEN_REWARDS]) {
+      const { tokenLevelRewards: _, ...perRow } = laid;
+      const expected = computed(name, {}, perRow as Batch);
+      for (const as of [
+        (x: number[]) => Float32Array.from(x),
+        (x: number[]) => Float64Array.from(x),
+        (x: number[]) => x,
+      ])
+        assertSameAdvantages(
+          computed(name, {}, { ...perRow, rewards: as(rewards), rewardBaselines: as(baselines) } as Batch),
+          expected,
+        );
+    }
+  });
+
+  it('masks may be bytes, booleans or numbers', () => {
+    const mask = Array.from(batch.actionMask, Boolean);
+    const masks = [
+      mask,
+      mask.map(Number),
+      Uint8Array.from(mask, (m) => (m ? 255 : 0)),
+      Array.from({ length: batch.rows }, (_, b) => mask.slice(b * batch.columns, (b + 1) * batch.columns)),
+    ];
+    for (const name of NAMES)
+      for (const actionMask of masks)
+        assertSameAdvantages(computed(name, {}, { ...laid, actionMask } as Batch), computed(name, {}, laid));
+  });
+
+  it('compute equals computeSync, and does not change the batch', async () => {
+    for (const packed of [false, true]) {
+      const given = layOut(makeRewarded({ ...REWARDED_TOKENS, packed }));
+      const before = structuredClone(given);
+      for (const name of NAMES) {
+        const fn = create(name);
+        assertSameAdvantages(await fn.compute(given), fn.computeSync(given));
+      }
+      assert.deepStrictEqual(given, before);
+    }
+  });
+
+  it('padded and packed rows have equal results', () => {
+    for (const name of NAMES) {
+      const { shape, ...columns } = laid;
+      const cuSeqlens = Int32Array.from({ length: batch.rows + 1 }, (_, b) => b * batch.columns);
+      assertSameAdvantages(computed(name, {}, { ...columns, cuSeqlens } as Batch), computed(name, {}, laid));
+    }
+  });
+});
+
+describe('advantages under the mask', () => {
+  const poisoned = (batch: RewardedBatch, keys: (keyof RewardedBatch)[], value: number): RewardedBatch => ({
+    ...batch,
+    ...Object.fromEntries(
+      keys.map((key) => [
+        key,
+        Array.from(batch[key] as ArrayLike<number>, (x, i) => (batch.actionMask[i] ? x : value)),
+      ]),
+    ),
+  });
+  const unreadKeys: [string, Args, (keyof RewardedBatch)[]][] = [
+    ['remax', {}, ['tokenLevelRewards']],
+    ['on_policy_distill', {}, ['oldLogprob', 'teacherLogprob']],
+    ['jsd', {}, ['oldLogprob', 'teacherLogprob']],
+    ['jsd', { lambda_coef: 0 }, ['oldLogprob', 'teacherLogprob']],
+    ['grpo', { rank_penalty: 0.7 }, ['oldLogprob']],
+  ];
+  for (const [name, args, keys] of unreadKeys)
+    for (const packed of [false, true])
+      it(`${name} ${JSON.stringify(args)}, ${packed ? 'packed' : 'padded'}: ${keys} are not read`, () => {
+        const batch = makeRewarded({ ...REWARDED_TOKENS, packed });
+        const expected = computed(name, args, layOut(batch));
+        for (const value of [...NOT_FINITE, 1e30, -1e30])
+          assertSameAdvantages(computed(name, args, layOut(poisoned(batch, keys, value))), expected);
+        assertFinite(expected);
+      });
+
+  it('group and distillation advantages are exactly 0', () => {
+    const batch = makeRewarded(REWARDED_TOKENS);
+    for (const name of [...OF_GROUPS, ...OF_TWO_POLICIES, 'reinforceplusplus']) {
+      const { advantages } = computed(name, {}, layOut(batch));
+      advantages.forEach((a, i) => {
+        if (!batch.actionMask[i]) assert.equal(a + 0, 0, `${name}: advantages[${i}]`);
+      });
+    }
+  });
+});

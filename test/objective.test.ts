@@ -1,0 +1,304 @@
+/**
+ * Objectives: against Trinity-RFT's results (golden cases), against the float64 reference for all combinations of
+ * functions, and against their three terms computed one by one.
+ */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { type Batch, ENTROPY_LOSS_FN, KL_FN, type ObjectiveResult, POLICY_LOSS_FN } from '../lib/index.js';
+import type { RewardedBatch } from './reference/advantage.js';
+import type { Args } from './reference/index.js';
+import { objectiveStandsOnEdge, type Parts, referenceObjective } from './reference/objective.js';
+import { ALGORITHMS } from './support/algorithms.js';
+import { camelCase, renamed } from './support/batch-keys.js';
+import { AGGREGATIONS, ARGUMENTS, fitting, inHalf, layOut, makeBatch, rewardSpec } from './support/draw.js';
+import { algorithmCases, cutRows, goldenBatch, referenceBatch } from './support/golden.js';
+import {
+  assertObjective,
+  assertSameObjective,
+  completed,
+  configOf,
+  EVERY_POLICY,
+  objectiveOf,
+  partsOf,
+} from './support/objective.js';
+import { assertArray, assertComputed, assertNumber, assertSameArray } from './support/tolerance.js';
+
+const SEED = Number(process.env.FC_SEED ?? 2025);
+
+describe('golden cases of objectives', () => {
+  it('agree with the reference of objectives', () => {
+    for (const golden of algorithmCases) {
+      const { loss_agg_mode, inputs, expected } = golden;
+      const parts: Parts = {
+        policy: { name: golden.policy_loss_fn, args: golden.policy_loss_fn_args },
+        kl: { name: golden.kl_loss_fn, args: { kl_coef: golden.kl_coef, loss_agg_mode } },
+        entropy: {
+          name: golden.entropy_loss_fn,
+          args: { entropy_coef: golden.entropy_coef, loss_agg_mode },
+        },
+      };
+      const { loss, metrics, grad, gradEntropy } = referenceObjective(parts, referenceBatch(inputs));
+      assertNumber(loss, expected.loss, golden.id);
+      assert.deepEqual(Object.keys(metrics).sort(), Object.keys(expected.metrics).sort());
+      for (const [name, value] of Object.entries(expected.metrics)) assertNumber(metrics[name], value, name);
+      assertArray(grad, expected.grad_logprob.data, golden.id);
+      assertArray(gradEntropy, expected.grad_entropy.data, golden.id);
+    }
+  });
+
+  for (const golden of algorithmCases) {
+    const { id, algorithm, inputs, expected } = golden;
+    const config = {
+      policy_loss_fn: golden.policy_loss_fn,
+      policy_loss_fn_args: golden.policy_loss_fn_args,
+      kl_loss_fn: golden.kl_loss_fn,
+      kl_loss_fn_args: { kl_coef: golden.kl_coef },
+      entropy_loss_fn: golden.entropy_loss_fn,
+      entropy_loss_fn_args: { entropy_coef: golden.entropy_coef },
+      loss_agg_mode: golden.loss_agg_mode,
+    };
+    const wanted = { ...expected, grad: expected.grad_logprob.data };
+    const holds = (batch: RewardedBatch, result: ObjectiveResult) => {
+      const whole = completed(batch, result);
+      assertComputed(whole, wanted);
+      assertArray(whole.gradEntropy, expected.grad_entropy.data, 'gradEntropy');
+    };
+
+    it(id, async () => {
+      const objective = objectiveOf(algorithm, config);
+      const batch = referenceBatch(inputs);
+      const result = objective.computeSync(goldenBatch(inputs), { grad: true });
+      holds(batch, result);
+      assertSameObjective(await objective.compute(goldenBatch(inputs), { grad: true }), result);
+      const cut = cutRows(batch);
+      holds(cut, objective.computeSync(layOut(cut), { grad: true }));
+
+      // The functions that the configuration names are the algorithm's defaults.
+      const { policy_loss_fn: _p, kl_loss_fn: _k, entropy_loss_fn: _e, ...rest } = config;
+      assertSameObjective(
+        objectiveOf(algorithm, rest).computeSync(goldenBatch(inputs), { grad: true }),
+        result,
+      );
+      assertSameObjective(
+        objectiveOf(algorithm, renamed(config, camelCase)).computeSync(goldenBatch(inputs), { grad: true }),
+        result,
+      );
+      const verl: Record<string, string> = {
+        logprob: 'log_prob',
+        old_logprob: 'old_log_probs',
+        ref_logprob: 'ref_log_prob',
+        action_mask: 'response_mask',
+      };
+      assertSameObjective(
+        objective.computeSync(
+          renamed(goldenBatch(inputs), (key) => verl[key] ?? key),
+          { grad: true },
+        ),
+        result,
+      );
+    });
+  }
+});
+
+describe('cross-validation: objectives', () => {
+  it('covers every function of the registries', () => {
+    assert.deepEqual([...POLICY_LOSS_FN.names()].sort(), [...EVERY_POLICY].sort());
+    assert.deepEqual([...KL_FN.names()].sort(), Object.keys(ARGUMENTS.kl).sort());
+    assert.deepEqual([...ENTROPY_LOSS_FN.names()].sort(), Object.keys(ARGUMENTS.entropy).sort());
+  });
+
+  /** Computes the three terms one by one with the library's own functions. */
+  function oneByOne({ policy, kl, entropy }: Parts, mode: string, batch: Batch) {
+    const lossAggMode = mode as 'token-mean';
+    const { loss_agg_mode: _k, ...klArgs } = kl.args;
+    const { loss_agg_mode: _e, ...entropyArgs } = entropy.args;
+    return {
+      policy: POLICY_LOSS_FN.create(policy.name, policy.args).computeSync(batch, { grad: true }),
+      kl: KL_FN.create(kl.name, klArgs).calculateKlLossSync(batch, { lossAggMode, grad: true }),
+      entropy: ENTROPY_LOSS_FN.create(entropy.name, entropyArgs).computeSync(batch, {
+        lossAggMode,
+        grad: true,
+      }),
+    };
+  }
+
+  function agrees(parts: Parts, mode: string, config: Args, batch: RewardedBatch, laid = layOut(batch)) {
+    const result = objectiveOf('ppo', config).computeSync(laid, { grad: true });
+    const expected = referenceObjective(parts, batch);
+    assertObjective(batch, result, expected);
+
+    const { policy, kl, entropy } = oneByOne(parts, mode, laid);
+    const { magnitude } = expected;
+    assertNumber(result.loss, policy.loss - entropy.loss + kl.loss, 'loss', magnitude.loss);
+    const metrics = { ...policy.metrics, ...entropy.metrics, ...kl.metrics } as Record<string, number>;
+    assert.deepEqual(Object.keys(result.metrics).sort(), Object.keys(metrics).sort());
+    for (const [name, value] of Object.entries(metrics))
+      assertNumber(result.metrics[name], value, name, magnitude.metrics[name]);
+    const sum = Float64Array.from(policy.grad!, (g, i) => g + kl.grad![i]!);
+    assertArray(result.grad!, sum, 'grad', undefined, expected.gradMagnitude);
+    if (result.gradEntropy)
+      assertArray(
+        result.gradEntropy,
+        entropy.grad!.map((g) => -g),
+        'gradEntropy',
+      );
+  }
+
+  for (const policy of EVERY_POLICY)
+    it(`${policy} with every KL, every entropy loss, every aggregation`, () => {
+      const [args] = fc.sample(ARGUMENTS.policy[policy]!, { seed: SEED, numRuns: 1 }) as [Args];
+      let compared = 0;
+      for (const kl of KL_FN.names())
+        for (const entropy of ENTROPY_LOSS_FN.names())
+          for (const mode of AGGREGATIONS) {
+            const loss_agg_mode = mode;
+            const named = 'loss_agg_mode' in args ? { ...args, loss_agg_mode } : args;
+            const parts: Parts = {
+              policy: { name: policy, args: named },
+              kl: { name: kl, args: { kl_coef: 0.3, loss_agg_mode } },
+              entropy: { name: entropy, args: { entropy_coef: 0.7, loss_agg_mode } },
+            };
+            const spec = {
+              seed: SEED + compared,
+              rows: 5,
+              columns: 9,
+              values: 'moderate',
+              mask: 'random',
+            } as const;
+            const batch = makeBatch(fitting(policy, args, { ...spec, packed: compared % 2 === 1 }));
+            if (objectiveStandsOnEdge(parts, batch)) continue;
+            agrees(parts, mode, configOf(parts, mode, false), batch);
+            compared++;
+          }
+      assert.ok(compared >= 60, `only ${compared} of 84 batches are off every threshold`);
+    });
+
+  it('random functions, arguments and batches', () => {
+    fc.assert(
+      fc.property(partsOf(EVERY_POLICY), rewardSpec, ({ parts, mode, config }, spec) => {
+        const batch = makeBatch(fitting(parts.policy.name, parts.policy.args, spec));
+        fc.pre(!objectiveStandsOnEdge(parts, batch));
+        agrees(parts, mode, config, batch);
+      }),
+      { numRuns: 600, seed: SEED },
+    );
+  });
+
+  it('columns of 16 bits', () => {
+    fc.assert(
+      fc.property(
+        partsOf(EVERY_POLICY),
+        rewardSpec,
+        fc.constantFrom('float16', 'bfloat16'),
+        ({ parts, mode, config }, spec, dtype) => {
+          const { rounded, laid } = inHalf(
+            makeBatch(fitting(parts.policy.name, parts.policy.args, spec)),
+            dtype,
+          );
+          fc.pre(!objectiveStandsOnEdge(parts, rounded));
+          agrees(parts, mode, config, rounded, laid);
+        },
+      ),
+      { numRuns: 150, seed: SEED },
+    );
+  });
+
+  it('compute equals computeSync, and gradients are written into given arrays, or not computed unless requested', async () => {
+    for (const { parts, config } of fc.sample(partsOf(EVERY_POLICY), { seed: SEED, numRuns: 40 })) {
+      const spec = {
+        seed: 5,
+        rows: 6,
+        columns: 40,
+        values: 'moderate',
+        mask: 'random',
+        packed: false,
+      } as const;
+      const batch = layOut(makeBatch(spec));
+      const objective = objectiveOf('ppo', config);
+      const result = objective.computeSync(batch, { grad: true });
+      assertSameObjective(await objective.compute(batch, { grad: true }), result);
+
+      for (const none of [
+        objective.computeSync(batch),
+        objective.computeSync(batch, { grad: false }),
+        await objective.compute(batch),
+      ]) {
+        assert.ok(!none.grad && !none.gradEntropy);
+        assertNumber(none.loss, result.loss, 'loss');
+        assert.deepEqual(Object.keys(none.metrics), Object.keys(result.metrics));
+        for (const [name, value] of Object.entries(result.metrics))
+          assertNumber(none.metrics[name], value, name);
+      }
+
+      const grad = new Float32Array(240).fill(7);
+      const gradEntropy = new Float32Array(240).fill(7);
+      const into = objective.computeSync(batch, { grad, gradEntropy });
+      assert.equal(into.grad, grad);
+      assert.equal(into.gradEntropy, gradEntropy);
+      assertSameArray(grad, result.grad!, 'grad');
+      assertSameArray(gradEntropy, result.gradEntropy ?? new Float32Array(240), 'gradEntropy');
+      assert.equal(parts.policy.name, config.policy_loss_fn);
+    }
+  });
+
+  it('ignores all values under the mask', () => {
+    for (const { parts, config } of fc.sample(partsOf(EVERY_POLICY), { seed: SEED + 1, numRuns: 60 })) {
+      // As in Trinity, the metric masked_tokens of ppo counts advantages under the mask.
+      if (parts.policy.args.enable_sequence_masking) continue;
+      const spec = {
+        seed: 6,
+        rows: 6,
+        columns: 17,
+        values: 'moderate',
+        mask: 'random',
+        packed: false,
+      } as const;
+      const batch = makeBatch(spec);
+      const objective = objectiveOf('ppo', config);
+      const expected = objective.computeSync(layOut(batch), { grad: true });
+      for (const value of [Number.NaN, Number.POSITIVE_INFINITY, -1e30]) {
+        const poisoned = { ...batch };
+        for (const key of ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const)
+          poisoned[key] = Array.from(batch[key]!, (x, i) => (batch.actionMask[i] ? x : value));
+        assertSameObjective(objective.computeSync(layOut(poisoned), { grad: true }), expected);
+      }
+      for (const grad of [expected.grad!, expected.gradEntropy ?? []])
+        grad.forEach((g, i) => {
+          if (!batch.actionMask[i]) assert.ok(Object.is(g, 0), `${g} at ${i}`);
+        });
+    }
+  });
+
+  it('batches without rows, columns or tokens', async () => {
+    for (const name of Object.keys(ALGORITHMS))
+      for (const [rows, layout] of [
+        [0, { shape: [0, 5] as const }],
+        [2, { shape: [2, 0] as const }],
+        [0, { cuSeqlens: Int32Array.of(0) }],
+        [2, { cuSeqlens: Int32Array.of(0, 0, 0) }],
+      ] as const) {
+        const column = new Float32Array(0);
+        const batch = {
+          ...layout,
+          logprob: column,
+          oldLogprob: column,
+          refLogprob: column,
+          entropy: column,
+          actionMask: new Uint8Array(0),
+          expertMask: new Uint8Array(rows),
+          step: 1,
+          rewards: new Float64Array(rows),
+          groupIds: new Int32Array(rows),
+          runIds: new Int32Array(rows),
+          values: column,
+          teacherLogprob: column,
+        };
+        const objective = objectiveOf(name);
+        const result = objective.computeSync(batch, { grad: true });
+        for (const [key, value] of Object.entries({ loss: result.loss, ...result.metrics }))
+          assert.ok(Number.isFinite(value), `${name}: ${key} is ${value}`);
+        assert.equal(result.grad!.length, 0);
+        assertSameObjective(await objective.compute(batch, { grad: true }), result);
+      }
+  });
+});

@@ -1,0 +1,125 @@
+/** Advantage functions in tests: what is expected of each, how results are compared, and a batch with rewards. */
+import assert from 'node:assert/strict';
+import {
+  ADVANTAGE_FN,
+  type AdvantageResult,
+  ASYMREGroupAdvantage,
+  type Batch,
+  GRPOGroupedAdvantage,
+  JSDAdvantage,
+  OnPolicyDistillAdvantage,
+  OPMDGroupAdvantage,
+  PPOAdvantageFn,
+  RECGroupedAdvantage,
+  REINFORCEGroupAdvantage,
+  REINFORCEPLUSPLUSAdvantageFn,
+  REMAXAdvantageFn,
+  RLOOAdvantageFn,
+  StepWiseGRPOAdvantageFn,
+} from '../../lib/index.js';
+import type { ReferenceAdvantages, RewardedBatch } from '../reference/advantage.js';
+import type { Args } from '../reference/index.js';
+import type { RewardSpec } from './draw.js';
+import { unpack } from './subject.js';
+import { assertArray, assertNumber, assertSameArray } from './tolerance.js';
+
+/** The expected class, default arguments and batch keys (without the mask) of every advantage function. */
+export const FUNCTIONS = {
+  ppo: [PPOAdvantageFn, { gamma: 1, lam: 1 }, ['token_level_rewards', 'values']],
+  reinforceplusplus: [REINFORCEPLUSPLUSAdvantageFn, { gamma: 1 }, ['token_level_rewards']],
+  remax: [REMAXAdvantageFn, {}, ['token_level_rewards', 'reward_baselines']],
+  rloo: [RLOOAdvantageFn, {}, ['token_level_rewards', 'group_ids']],
+  grpo: [
+    GRPOGroupedAdvantage,
+    {
+      epsilon: 1e-6,
+      std_threshold: null,
+      duplicate_experiences: false,
+      rank_penalty: null,
+      std_cal_level: 'group',
+    },
+    ['rewards', 'group_ids'],
+  ],
+  step_wise_grpo: [
+    StepWiseGRPOAdvantageFn,
+    { epsilon: 1e-6, enable_step_norm: false, std_threshold: null, std_cal_level: 'group' },
+    ['rewards', 'group_ids', 'run_ids'],
+  ],
+  reinforce: [REINFORCEGroupAdvantage, {}, ['rewards', 'group_ids']],
+  opmd: [OPMDGroupAdvantage, { opmd_baseline: 'mean', tau: 1 }, ['rewards', 'group_ids']],
+  asymre: [ASYMREGroupAdvantage, { baseline_shift: -0.1 }, ['rewards', 'group_ids']],
+  rec: [RECGroupedAdvantage, { epsilon: 1e-6, std_normalize: false, drop: null }, ['rewards', 'group_ids']],
+  on_policy_distill: [OnPolicyDistillAdvantage, { kl_coef: 1 }, ['old_logprob', 'teacher_logprob']],
+  jsd: [
+    JSDAdvantage,
+    { lambda_coef: 0.5, kl_coef: 1, temperature: 1, chunk_size: null },
+    ['old_logprob', 'teacher_logprob'],
+  ],
+} as const;
+export const NAMES = Object.keys(FUNCTIONS);
+
+/** The functions by their input: rewards of tokens, rewards of rows, or the log-probabilities of two policies. */
+export const OF_TOKEN_REWARDS = ['ppo', 'reinforceplusplus', 'remax', 'rloo'];
+export const OF_ROW_REWARDS = ['grpo', 'step_wise_grpo', 'reinforce', 'opmd', 'asymre', 'rec'];
+export const OF_TWO_POLICIES = ['on_policy_distill', 'jsd'];
+export const OF_GROUPS = [...OF_ROW_REWARDS, 'rloo'];
+/** The functions whose returns differ from their advantages. */
+export const WITH_RETURNS = ['ppo', 'reinforceplusplus', 'remax'];
+
+export const create = (name: string, args: Args = {}) => ADVANTAGE_FN.create(name, args);
+export const computed = (name: string, args: Args, batch: Batch) => create(name, args).computeSync(batch);
+
+/** Returns a packed result in the padded layout B×T. */
+export function laidOut(batch: RewardedBatch, result: AdvantageResult): AdvantageResult {
+  if (!batch.rowLengths) return result;
+  return {
+    ...result,
+    advantages: unpack(batch, result.advantages),
+    returns: unpack(batch, result.returns),
+  };
+}
+
+export function assertAdvantages(
+  actual: AdvantageResult,
+  expected: ReferenceAdvantages,
+  relative?: number,
+): void {
+  assert.deepEqual(Object.keys(actual.metrics).sort(), Object.keys(expected.metrics).sort());
+  for (const [name, value] of Object.entries(expected.metrics))
+    assertNumber(actual.metrics[name], value, name, expected.magnitude[name], relative);
+  // With rewards and values around 1, float64 terms that cancel leave up to 1e-6.
+  assertArray(actual.advantages, expected.advantages, 'advantages', relative, 1e-6);
+  assertArray(actual.returns, expected.returns, 'returns', relative, 1e-6);
+  assert.deepEqual(
+    Array.from(actual.keptRows),
+    expected.kept.map((is) => (is ? 1 : 0)),
+  );
+}
+
+/** Asserts that two results are equal to the last bit. */
+export function assertSameAdvantages(actual: AdvantageResult, expected: AdvantageResult): void {
+  assertSameArray(actual.advantages, expected.advantages, 'advantages');
+  assertSameArray(actual.returns, expected.returns, 'returns');
+  assert.deepStrictEqual(actual.keptRows, expected.keptRows);
+  assert.deepStrictEqual(actual.copies, expected.copies);
+  assert.deepStrictEqual(actual.metrics, expected.metrics);
+}
+
+export function assertFinite(result: AdvantageResult): void {
+  for (const [name, value] of Object.entries(result.metrics))
+    assert.ok(Number.isFinite(value), `${name} is ${value}`);
+  const notFinite = [...result.advantages, ...result.returns].findIndex((x) => !Number.isFinite(x));
+  assert.equal(notFinite, -1, 'an advantage or return is not finite');
+}
+
+export const REWARDED_TOKENS: RewardSpec = {
+  seed: 41,
+  rows: 8,
+  columns: 23,
+  values: 'moderate',
+  mask: 'random',
+  packed: false,
+  groups: 'some',
+  rewards: 'normal',
+  perToken: true,
+};

@@ -1,0 +1,14 @@
+/** The keys of batches, and batches that lack some of them. */
+import type { Batch } from '../../lib/index.js';
+
+/** `group_ids` → `groupIds`. */
+export const camelCase = (key: string): string =>
+  key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+
+/** Returns a copy of a batch without some of its keys. */
+export const without = (batch: object, ...keys: string[]): Batch =>
+  Object.fromEntries(Object.entries(batch).filter(([key]) => !keys.includes(key)));
+
+/** Returns a copy of a batch with every key renamed. */
+export const renamed = (batch: object, rename: (key: string) => string): Batch =>
+  Object.fromEntries(Object.entries(batch).map(([key, value]) => [rename(key), value]));

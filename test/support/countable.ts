@@ -1,0 +1,100 @@
+/** Functions that can compute a batch in parts, behind one interface: count() of the parts, and a normalizer. */
+import fc from 'fast-check';
+import {
+  ALGORITHM_TYPE,
+  type Batch,
+  type Counts,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  type Normalizer,
+  POLICY_LOSS_FN,
+} from '../../lib/index.js';
+import type { RewardedBatch } from '../reference/advantage.js';
+import type { Args } from '../reference/index.js';
+import { type BatchSpec, everyFunction } from './draw.js';
+import type { Family } from './subject.js';
+
+export interface Computed {
+  loss: number;
+  metrics: Record<string, number>;
+  grad?: Float32Array;
+  gradEntropy?: Float32Array;
+}
+/** The calls that policy losses, KL functions, entropy losses and objectives share. */
+export interface Countable {
+  sync(batch: Batch, normalizer?: Normalizer): Computed;
+  async(batch: Batch, normalizer?: Normalizer): Promise<Computed>;
+  countSync(batch: Batch): Counts;
+  count(batch: Batch): Promise<Counts>;
+}
+
+export function countable(family: Family, name: string, args: Args): Countable {
+  const { loss_agg_mode, ...own } = args;
+  const lossAggMode = loss_agg_mode as 'token-mean';
+  const given = (normalizer: Normalizer | undefined) => ({
+    grad: true,
+    ...(normalizer ? { normalizer } : {}),
+  });
+  if (family === 'policy') {
+    const fn = POLICY_LOSS_FN.create(name, args);
+    return {
+      sync: (batch, normalizer) => fn.computeSync(batch, given(normalizer)) as Computed,
+      async: (batch, normalizer) => fn.compute(batch, given(normalizer)) as Promise<Computed>,
+      countSync: (batch) => fn.countSync(batch),
+      count: (batch) => fn.count(batch),
+    };
+  }
+  if (family === 'kl') {
+    const fn = KL_FN.create(name, own);
+    return {
+      sync: (batch, normalizer) =>
+        fn.calculateKlLossSync(batch, { lossAggMode, ...given(normalizer) }) as Computed,
+      async: (batch, normalizer) =>
+        fn.calculateKlLoss(batch, { lossAggMode, ...given(normalizer) }) as Promise<Computed>,
+      countSync: (batch) => fn.countSync(batch),
+      count: (batch) => fn.count(batch),
+    };
+  }
+  const fn = ENTROPY_LOSS_FN.create(name, own);
+  return {
+    sync: (batch, normalizer) => fn.computeSync(batch, { lossAggMode, ...given(normalizer) }) as Computed,
+    async: (batch, normalizer) =>
+      fn.compute(batch, { lossAggMode, ...given(normalizer) }) as Promise<Computed>,
+    countSync: (batch) => fn.countSync(batch),
+    count: (batch) => fn.count(batch),
+  };
+}
+
+export function objective(algorithm: string, config: Args): Countable {
+  const made = ALGORITHM_TYPE.get(algorithm).objective(config);
+  const given = (normalizer: Normalizer | undefined) => ({
+    grad: true,
+    ...(normalizer ? { normalizer } : {}),
+  });
+  return {
+    sync: (batch, normalizer) => made.computeSync(batch, given(normalizer)) as Computed,
+    async: (batch, normalizer) => made.compute(batch, given(normalizer)) as Promise<Computed>,
+    countSync: (batch) => made.countSync(batch),
+    count: (batch) => made.count(batch),
+  };
+}
+
+/** Returns every function once, with the first of its aggregations. */
+export function oneOfEach() {
+  const all = everyFunction(1);
+  return all.filter(
+    (each, i) => all.findIndex(({ family, name }) => family === each.family && name === each.name) === i,
+  );
+}
+
+export const everyRow = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
+
+/** Batches whose sums are not much smaller than their terms, because the tests' bounds are relative to the sums. */
+export const specs: fc.Arbitrary<BatchSpec> = fc.record({
+  seed: fc.nat(),
+  rows: fc.integer({ min: 1, max: 12 }),
+  columns: fc.integer({ min: 1, max: 70 }),
+  values: fc.constantFrom('moderate', 'onpolicy'),
+  mask: fc.constantFrom('ones', 'prefix', 'random', 'emptyrows', 'zero'),
+  packed: fc.boolean(),
+});

@@ -1,0 +1,115 @@
+/** Objectives in tests: how they are made, drawn at random, and compared with each other and with the reference. */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { ALGORITHM_TYPE, type ObjectiveResult } from '../../lib/index.js';
+import type { RewardedBatch } from '../reference/advantage.js';
+import type { Args } from '../reference/index.js';
+import type { Parts, ReferenceObjective } from '../reference/objective.js';
+import { AGGREGATIONS, ARGUMENTS, makeRewarded, type RewardSpec } from './draw.js';
+import { unpack } from './subject.js';
+import { assertArray, assertComputed, assertSameArray } from './tolerance.js';
+
+export const objectiveOf = (algorithm: string, config?: Record<string, unknown>) =>
+  ALGORITHM_TYPE.get(algorithm).objective(config);
+
+/** Returns the result with both gradients laid out as B×T; a missing gradient is all zeros. */
+export function completed(batch: RewardedBatch, result: ObjectiveResult) {
+  const lay = (grad: Float32Array | undefined) => {
+    if (!grad) return new Float32Array(batch.rows * batch.columns);
+    return batch.rowLengths ? unpack(batch, grad) : grad;
+  };
+  return { ...result, grad: lay(result.grad), gradEntropy: lay(result.gradEntropy) };
+}
+
+export function assertObjective(
+  batch: RewardedBatch,
+  actual: ObjectiveResult,
+  expected: ReferenceObjective,
+): void {
+  assert.ok(actual.grad, 'no gradient');
+  const result = completed(batch, actual);
+  assertComputed(result, expected);
+  assertArray(result.gradEntropy, expected.gradEntropy, 'gradEntropy');
+}
+
+/** Asserts that two results are equal to the last bit. */
+export function assertSameObjective(actual: ObjectiveResult, expected: ObjectiveResult): void {
+  assert.deepStrictEqual(
+    { loss: actual.loss, metrics: actual.metrics },
+    { loss: expected.loss, metrics: expected.metrics },
+  );
+  for (const key of ['grad', 'gradEntropy'] as const) {
+    assert.equal(actual[key] === undefined, expected[key] === undefined, key);
+    if (expected[key]) assertSameArray(actual[key]!, expected[key], key);
+  }
+}
+
+/**
+ * Returns the configuration that names these parts.
+ * @param own whether the policy loss's own arguments hold its loss_agg_mode; if not, it comes from the objective's.
+ */
+export const configOf = (
+  { policy, kl, entropy }: Parts,
+  mode: string,
+  own = true,
+): Record<string, unknown> => {
+  const withoutMode = ({ loss_agg_mode: _, ...rest }: Args) => rest;
+  return {
+    policy_loss_fn: policy.name,
+    policy_loss_fn_args: own ? policy.args : withoutMode(policy.args),
+    kl_loss_fn: kl.name,
+    kl_loss_fn_args: withoutMode(kl.args),
+    entropy_loss_fn: entropy.name,
+    entropy_loss_fn_args: withoutMode(entropy.args),
+    loss_agg_mode: mode,
+  };
+};
+
+export const EVERY_POLICY = Object.keys(ARGUMENTS.policy);
+/** The policy losses whose rows can be dropped one by one. The rows of dpo are pairs. */
+export const POLICIES_BY_ROW = EVERY_POLICY.filter((name) => name !== 'dpo');
+
+/** Draws a policy loss, a KL loss and an entropy loss with arguments, and the configuration that names them. */
+export const partsOf = (policyNames: readonly string[]) =>
+  fc
+    .record({
+      mode: fc.constantFrom(...AGGREGATIONS),
+      own: fc.boolean(),
+      policy: fc
+        .constantFrom(...policyNames)
+        .chain((name) => ARGUMENTS.policy[name]!.map((args) => ({ name, args }))),
+      kl: fc
+        .constantFrom(...Object.keys(ARGUMENTS.kl))
+        .chain((name) => ARGUMENTS.kl[name]!.map((args) => ({ name, args }))),
+      entropy: fc
+        .constantFrom(...Object.keys(ARGUMENTS.entropy))
+        .chain((name) => ARGUMENTS.entropy[name]!.map((args) => ({ name, args }))),
+    })
+    .map(({ mode, own, policy, kl, entropy }) => {
+      const inMode = (args: Args) => ({ ...args, loss_agg_mode: mode });
+      const hasMode = 'loss_agg_mode' in policy.args;
+      const parts: Parts = {
+        policy: { name: policy.name, args: own || !hasMode ? policy.args : inMode(policy.args) },
+        kl: { name: kl.name, args: inMode(kl.args) },
+        entropy: { name: entropy.name, args: inMode(entropy.args) },
+      };
+      return { parts, mode, config: configOf(parts, mode, own) };
+    });
+
+export const REWARDED: RewardSpec = {
+  seed: 19,
+  rows: 8,
+  columns: 21,
+  values: 'moderate',
+  mask: 'random',
+  packed: false,
+  groups: 'some',
+  rewards: 'normal',
+  perToken: false,
+};
+
+/** Draws a batch as a trainer has it before advantages are computed: with rewards, and without advantages. */
+export function unadvised(spec: RewardSpec): RewardedBatch {
+  const { advantages: _, ...batch } = makeRewarded(spec);
+  return batch;
+}

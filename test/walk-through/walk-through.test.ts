@@ -1,0 +1,96 @@
+// The contributing guide's walk-through works: its steps are applied to a copy of the tree, which is then built and tested.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+// Everything that the seven steps may change or create, besides the generated documents.
+const PLACES = 7;
+
+/** Replaces the lines of a diff's context by its result; the context must occur exactly once. */
+function applyDiff(text: string, diff: string): string {
+  const lines = diff.split('\n').filter((line) => line !== '');
+  const side = (dropped: string) =>
+    lines.filter((line) => !line.startsWith(dropped)).map((line) => `${line.slice(1)}\n`);
+  const [before, after] = [side('+').join(''), side('-').join('')];
+  assert.equal(text.split(before).length, 2, `the file must have these lines once:\n${before}`);
+  return text.replace(before, () => after);
+}
+
+/** Applies the guide's steps to the tree and returns the files that they touch. */
+function applySteps(tree: string): string[] {
+  const guide = readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8');
+  const section = guide.split('\n## Adding a loss\n')[1]!.split('\n## ')[0]!;
+  const steps = [...section.matchAll(/^\*\*\d+\. (Create|In) `([^`]+)`\*\*([\s\S]*?)(?=^\*\*\d+\. |(?![\s\S]))/gm)];
+  for (const [, action, file, body] of steps) {
+    const path = join(tree, file!);
+    const blocks = [...body!.matchAll(/^```(\w+)\n([\s\S]*?)^```$/gm)].map(([, language, code]) => ({
+      language,
+      code: code!,
+    }));
+    if (action === 'Create') {
+      mkdirSync(dirname(path), { recursive: true });
+      writeFileSync(path, blocks[0]!.code);
+      continue;
+    }
+    if (file!.endsWith('.json')) {
+      const cases = readFileSync(join(ROOT, 'test/walk-through/golden-cases.json'), 'utf8');
+      const own = readFileSync(path, 'utf8').trimEnd();
+      writeFileSync(path, `${own.slice(0, -1).trimEnd()},\n${cases.trimStart().slice(1).trimStart()}`);
+      continue;
+    }
+    const diffs = blocks.filter(({ language }) => language === 'diff');
+    assert.ok(diffs.length > 0, `step for ${file}: expected a diff`);
+    for (const { code } of diffs) writeFileSync(path, applyDiff(readFileSync(path, 'utf8'), code));
+  }
+  return steps.map(([, , file]) => file!);
+}
+
+describe('the walk-through', () => {
+  let tree: string;
+  const run = (command: string, ...args: string[]) =>
+    execFileSync(command, args, { cwd: tree, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], env: environment });
+  // The copy must load its own native module.
+  const { POLICY_LOSS_NATIVE, ...environment } = process.env;
+  let touched: string[];
+
+  before(function () {
+    this.timeout(600_000);
+    tree = mkdtempSync(join(tmpdir(), 'policy-loss-walk-through-'));
+    const files = execFileSync('git', ['ls-files', '-co', '--exclude-standard', '-z'], { cwd: ROOT, encoding: 'utf8' });
+    for (const file of files.split('\0').filter(Boolean)) cpSync(join(ROOT, file), join(tree, file));
+    symlinkSync(join(ROOT, 'node_modules'), join(tree, 'node_modules'));
+    touched = applySteps(tree);
+    run('npx', 'cmake-js', 'build', '--runtime', 'node', '--CDPOLICY_LOSS_CUDA=OFF');
+    run('npx', 'tsx', 'scripts/generate/generate.ts', '--tokens', '100');
+  });
+
+  after(() => rmSync(tree, { recursive: true, force: true }));
+
+  it('touches seven places', () => assert.equal(new Set(touched).size, PLACES));
+
+  it('passes the type check', function () {
+    this.timeout(120_000);
+    run('npx', 'tsc', '-p', '.');
+  });
+
+  it('passes the suites that walk the registries', function () {
+    this.timeout(900_000);
+    const suites = ['golden', 'registry', 'generated', 'reference', 'cross-validation', 'masking', 'numerics'];
+    const report = run('npx', 'mocha', ...suites.map((suite) => `test/${suite}.test.ts`));
+    assert.match(report, /ratio_penalty/);
+  });
+
+  it('shows the loss in list, the README, the numbers and the benchmarks', function () {
+    this.timeout(60_000);
+    assert.match(run('npx', 'tsx', 'lib/cli/main.ts', 'list', 'ratio_penalty'), /beta/);
+    for (const file of ['README.md', 'docs/numerics.md'])
+      assert.match(readFileSync(join(tree, file), 'utf8'), /`ratio_penalty`/, file);
+    const works =
+      "import('./bench/lib/works.ts').then(({ works }) => console.log(works().map(({ id }) => id).join()))";
+    assert.match(run('npx', 'tsx', '-e', works), /\bratio_penalty\b/);
+  });
+});
