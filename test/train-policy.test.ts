@@ -1,4 +1,4 @@
-/** The example that trains a policy: its own arithmetic, and that every algorithm earns more reward by it. */
+/** The example that trains a policy: its arithmetic, and a higher reward with every algorithm. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -10,7 +10,7 @@ import { generator } from './support/random.js';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 
-/** A policy that is neither uniform nor certain. */
+/** Returns a policy that is neither uniform nor certain. */
 function somePolicy(seed: number): Policy {
   const { uniform } = generator(seed);
   const policy = Policy.knowing(1);
@@ -28,7 +28,7 @@ function responsesOf(policy: Policy, seed: number, perPrompt: number): Response[
 }
 
 describe('the example that trains a policy', () => {
-  it('rewards the share of the answer that is right before the first mistake', () => {
+  it('rewards the fraction of the right answer before the first mistake', () => {
     const right = answerTo(2);
     assert.equal(rewardOf(2, right), 1);
     assert.equal(rewardOf(2, [...right.slice(0, 3), right[0]!, right[4]!]), 3 / right.length);
@@ -36,17 +36,17 @@ describe('the example that trains a policy', () => {
     assert.equal(rewardOf(2, [right[0]! + 1]), 0);
   });
 
-  it('knows the expected reward', () => {
+  it('computes the expected reward', () => {
     const policy = somePolicy(1);
     const responses = responsesOf(policy, 2, 5_000);
     const mean =
       responses.reduce((sum, { prompt, tokens }) => sum + rewardOf(prompt, tokens), 0) / responses.length;
-    // Four standard errors: rewards spread by less than 0.35.
+    // The bound is four standard errors, as the standard deviation of rewards is below 0.35.
     assert.ok(Math.abs(mean - policy.expectedReward()) < 0.01, `${mean}, not ${policy.expectedReward()}`);
     assert.ok(policy.expectedReward() > 0.05);
   });
 
-  it("takes this package's gradients to the logits: they are those of the loss", () => {
+  it('converts gradients by logprob and entropy to the gradient of the loss by logits', () => {
     const sampler = somePolicy(3);
     const responses = responsesOf(sampler, 4, 8);
     const cuSeqlens = [0];
@@ -59,7 +59,7 @@ describe('the example that trains a policy', () => {
       rewards: responses.map(({ prompt, tokens }) => rewardOf(prompt, tokens)),
       groupIds: responses.map(({ prompt }) => prompt),
     };
-    // Nothing clips, so that the loss has no edges.
+    // Nothing is clipped, so the loss is smooth.
     const objective = ALGORITHM_TYPE.get('grpo').objective({
       policy_loss_fn_args: { clip_range_low: 1, clip_range_high: 100, clip_ratio_c: 100 },
       kl_loss_fn_args: { kl_coef: 0.3 },
@@ -80,11 +80,14 @@ describe('the example that trains a policy', () => {
         return at(moved).loss;
       });
       const slope = (more! - less!) / (2 * h);
-      assert.ok(Math.abs(slope - g) < 1e-3 * most, `logit ${i}: ${g}, and the loss has a slope of ${slope}`);
+      assert.ok(
+        Math.abs(slope - g) < 1e-3 * most,
+        `logit ${i}: the gradient is ${g}, the slope of the loss ${slope}`,
+      );
     });
   });
 
-  it('trains by every algorithm without a critic', () => {
+  it('trains with every algorithm without a critic', () => {
     assert.deepEqual(
       ALGORITHM_TYPE.names().filter((name) => !ALGORITHMS.includes(name)),
       ['ppo'],
@@ -99,12 +102,12 @@ describe('the example that trains a policy', () => {
     });
   }
 
-  it('trains the same by the same seed', () => {
+  it('has the same result with the same seed', () => {
     assert.deepEqual(train('grpo', 7), train('grpo', 7));
     assert.notDeepEqual(train('grpo', 7), train('grpo', 8));
   });
 
-  it('is a program that prints a table', async () => {
+  it('prints a table when run as a program', async () => {
     const words = ['--import', 'tsx', 'examples/train-policy.ts', 'sft', 'rec'];
     const { stdout, stderr } = await promisify(execFile)(process.execPath, words, { cwd: ROOT });
     assert.equal(stderr, '');
