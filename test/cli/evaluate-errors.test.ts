@@ -107,7 +107,11 @@ describe('policy-loss evaluate', () => {
       ));
     it('a missing file', () => fails(1, ['nowhere.jsonl', '--loss', 'ppo'], /nowhere\.jsonl.*ENOENT/));
     it('an empty file', () =>
-      fails(1, [fileOf('empty.jsonl', []), '--loss', 'ppo'], /empty\.jsonl.*the file is empty/));
+      fails(
+        1,
+        [fileOf('empty.jsonl', []), '--loss', 'ppo'],
+        /empty\.jsonl: expected rollouts, got an empty file/,
+      ));
     it('no column expert for mix', () =>
       fails(
         1,
