@@ -1,5 +1,4 @@
 // The entries of `policy-loss list`: every function and algorithm, described by its declaration.
-import type { FunctionDeclaration } from '../core/declaration.js';
 import { toSnakeCase } from '../core/options.js';
 import {
   ADVANTAGE_FN,
@@ -10,6 +9,7 @@ import {
   type RegisteredClass,
   type TrinityValue,
 } from '../index.js';
+import { helpOf } from './function-options.js';
 
 /** The kinds of entries. */
 export const KINDS = ['loss', 'advantage', 'kl', 'entropy', 'algorithm'] as const;
@@ -27,9 +27,13 @@ export interface CatalogueEntry {
   source: string;
   /** A function's options in snake_case with their defaults (null: none), or the functions of an algorithm. */
   options: Record<string, TrinityValue>;
-  /** The batch keys that a function reads in addition to logprob. Absent for an algorithm. */
+  /** What each option of a function does. Absent for an algorithm, like the fields below. */
+  help?: Record<string, string>;
+  /** Further sentences about what a function computes. */
+  details?: readonly string[];
+  /** The batch keys that a function reads in addition to logprob. */
   reads?: readonly string[];
-  /** The unit of each metric of a function, and when the metric is present. Absent for an algorithm. */
+  /** The unit of each metric, and when the metric is present. */
   metrics?: Record<string, string>;
 }
 
@@ -49,27 +53,24 @@ export function catalogue(): CatalogueEntry[] {
   );
 }
 
-/** Returns the declaration behind an entry; undefined for an algorithm. */
-export function declarationOf({ kind, name }: CatalogueEntry): FunctionDeclaration | undefined {
-  return kind === 'algorithm' ? undefined : REGISTRIES[kind].get(name).declaration;
-}
-
 function functionEntry(kind: Exclude<Kind, 'algorithm'>, name: string): CatalogueEntry {
   const cls: RegisteredClass<unknown> = REGISTRIES[kind].get(name);
-  const { summary, source, options, reads, metrics } = cls.declaration!;
+  const { summary, details, source, options, reads, metrics } = cls.declaration!;
   const defaults = cls.defaultArgs();
+  const settings = Object.entries(options).map(([option, declared]) => {
+    const key = toSnakeCase(option);
+    const value = defaults[key] ?? declared.default;
+    return { key, value: value ?? null, help: helpOf(declared, value !== undefined, toSnakeCase) };
+  });
   return {
     kind,
     name,
     class: cls.name,
     about: summary,
     source: source.join(', '),
-    options: Object.fromEntries(
-      Object.entries(options).map(([option, declared]) => {
-        const key = toSnakeCase(option);
-        return [key, defaults[key] ?? declared.default ?? null];
-      }),
-    ),
+    options: Object.fromEntries(settings.map(({ key, value }) => [key, value])),
+    help: Object.fromEntries(settings.map(({ key, help }) => [key, help])),
+    ...(details && { details }),
     reads,
     metrics: Object.fromEntries(
       Object.entries(metrics).map(([metric, { unit, when }]) => [

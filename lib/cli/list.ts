@@ -1,9 +1,7 @@
 // `policy-loss list`: prints the functions and algorithms with their summaries, sources, options, inputs and metrics.
 import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
-import { toSnakeCase } from '../core/options.js';
-import { type CatalogueEntry, catalogue, declarationOf, KINDS, type Kind } from './catalogue.js';
-import { helpOf } from './function-options.js';
+import { type CatalogueEntry, catalogue, KINDS, type Kind } from './catalogue.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { csv, inLines, type OutputOptions, print, styled, table, twoColumns } from './output.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
@@ -109,42 +107,28 @@ function detailLines({ options, reads = [], metrics = {} }: CatalogueEntry, widt
 }
 
 function describe(entry: CatalogueEntry): string {
-  const { kind, name, class: cls, about, source, options, reads } = entry;
-  const declaration = declarationOf(entry);
-  const parts = [
-    `${styled('bold', `${name} — ${KIND_WORDS[kind]}`)}\n${twoColumns(
-      [
-        ['class', cls],
-        ['what it is', about],
-        ...(declaration?.details === undefined
-          ? []
-          : [['details', wrapped(declaration.details.join(' '))] as const]),
-        ['source', source],
-        ...(reads === undefined ? [] : [['reads', reads.join(', ')] as const]),
-      ],
-      'left',
-    )}`,
+  const { kind, name, class: cls, about, details, source, reads, options, help, metrics = {} } = entry;
+  const facts: [string, string][] = [
+    ['class', cls],
+    ['what it is', about],
   ];
-  const helps = Object.entries(declaration?.options ?? {}).map(([option, declared]) => [
-    toSnakeCase(option),
-    wrapped(helpOf(declared, (options[toSnakeCase(option)] ?? null) !== null, toSnakeCase)),
+  if (details) facts.push(['details', wrapped(details.join(' '))]);
+  facts.push(['source', source]);
+  if (reads) facts.push(['reads', reads.join(', ')]);
+  const title = styled('bold', `${name} — ${KIND_WORDS[kind]}`);
+  const optionLines = Object.entries(options).map(([option, value]) => [
+    option,
+    value === null ? '' : String(value),
+    ...(help ? [wrapped(help[option]!)] : []),
   ]);
-  const help: Record<string, string> = Object.fromEntries(helps);
-  const values = Object.entries(options);
-  if (values.length > 0)
-    parts.push(
-      table(
-        ['option', 'default', ...(declaration ? ['what it does'] : [])],
-        values.map(([option, value]) => [
-          option,
-          value === null ? '' : String(value),
-          ...(declaration ? [help[option]] : []),
-        ]),
-      ),
-    );
-  const metrics = Object.entries(entry.metrics ?? {});
-  if (metrics.length > 0) parts.push(table(['metric', 'unit'], metrics));
-  return parts.join('\n\n');
+  const metricLines = Object.entries(metrics);
+  return [
+    `${title}\n${twoColumns(facts, 'left')}`,
+    ...(optionLines.length > 0
+      ? [table(['option', 'default', ...(help ? ['what it does'] : [])], optionLines)]
+      : []),
+    ...(metricLines.length > 0 ? [table(['metric', 'unit'], metricLines)] : []),
+  ].join('\n\n');
 }
 
 function wrapped(text: string): string {

@@ -176,7 +176,7 @@ export class ProgressBar implements EvaluationProgress {
   #what = '';
   #began = 0;
 
-  /** @param quiet never shows the bar. */
+  /** @param quiet hides the bar. */
   constructor(quiet: boolean) {
     this.#shows = !quiet && process.stderr.isTTY;
   }

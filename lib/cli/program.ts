@@ -8,7 +8,7 @@ import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note } from './output.js';
 
-/** Errors that better words on the command line would avoid; all others are bad data. */
+/** Codes of errors in the command line itself; all others mean bad data. */
 const BAD_USAGE: readonly LossErrorCode[] = [
   'ERR_INVALID_OPTION',
   'ERR_UNKNOWN_NAME',

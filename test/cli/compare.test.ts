@@ -1,4 +1,4 @@
-/** `policy-loss compare`: the results of each subject and the cosines between their gradients, as by the library. */
+/** `policy-loss compare`: each subject's results and the cosines between gradients, compared with the library's. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { ALGORITHM_TYPE } from '../../lib/index.js';

@@ -87,6 +87,12 @@ describe('policy-loss evaluate', () => {
         [EXAMPLE, '--loss', 'ppo', '--clip-ratio-c', '1'],
         /--clip-ratio-c: expected a number above 1/,
       ));
+    it('an option of an advantage function out of its range', () =>
+      fails(
+        2,
+        [EXAMPLE, '--algorithm', 'grpo', '--advantage-epsilon', '-1'],
+        /--advantage-epsilon: expected a number of at least 0, got number -1/,
+      ));
     it('reported before the files are read', () =>
       fails(2, ['nowhere.jsonl', '--loss', 'ppo', '--clip-ratio-c', '1'], /clip-ratio-c/));
   });
@@ -107,11 +113,7 @@ describe('policy-loss evaluate', () => {
       ));
     it('a missing file', () => fails(1, ['nowhere.jsonl', '--loss', 'ppo'], /nowhere\.jsonl.*ENOENT/));
     it('an empty file', () =>
-      fails(
-        1,
-        [fileOf('empty.jsonl', []), '--loss', 'ppo'],
-        /empty\.jsonl: expected rollouts, got an empty file/,
-      ));
+      fails(1, [fileOf('empty.jsonl', []), '--loss', 'ppo'], /empty\.jsonl.*an empty file/));
     it('no column expert for mix', () =>
       fails(
         1,

@@ -1,6 +1,6 @@
 /** `policy-loss evaluate --loss` on the example file, compared with the library on the same rows. */
 import assert from 'node:assert/strict';
-import { ALGORITHM_TYPE, POLICY_LOSS_FN } from '../../lib/index.js';
+import { ADVANTAGE_FN, ALGORITHM_TYPE, POLICY_LOSS_FN } from '../../lib/index.js';
 import {
   EXAMPLE,
   Files,
@@ -63,6 +63,33 @@ describe('policy-loss evaluate', () => {
       assert.match(stdout, says);
     assert.equal(stdout.match(/^ +--loss-agg-mode /gm)?.length, 1);
     assert.doesNotMatch(stdout, /--advantage-rank-penalty/);
+  });
+
+  it('prints one line of help for every option that a function declares, with its range and default', async () => {
+    // Joins the lines that commander breaks.
+    const helpOf = async (...words: string[]) =>
+      (await evaluate(...words, '--help')).stdout.replace(/\s+/g, ' ');
+    const expectFlags = (help: string, prefix: string, options: object) => {
+      for (const [option, { help: text }] of Object.entries(options)) {
+        const name = option.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+        const flag = ` --${prefix}${name} `;
+        assert.ok(help.includes(flag), flag);
+        assert.ok(help.slice(help.indexOf(flag)).includes(` ${text}`), `${flag}: ${text}`);
+      }
+    };
+    for (const name of POLICY_LOSS_FN.names())
+      expectFlags(await helpOf('--loss', name), '', POLICY_LOSS_FN.get(name).declaration!.options);
+    for (const name of ADVANTAGE_FN.names())
+      expectFlags(
+        await helpOf('--algorithm', 'grpo', '--advantage-fn', name),
+        'advantage-',
+        ADVANTAGE_FN.get(name).declaration!.options,
+      );
+    const ppo = await helpOf('--loss', 'ppo');
+    assert.match(ppo, / --clip-ratio-c <value> [^(]+; a number above 1 \(default: 3\) /);
+    assert.match(ppo, / --clip-range-low <value> [^(]+; a number of at least 0; --clip-range by default /);
+    assert.match(ppo, / --loss-agg-mode <value> [^(]+ \(choices: "token-mean", .*default: "token-mean"\) /);
+    assert.match(ppo, / --enable-sequence-masking [^(]+ \(default: false\) /);
   });
 
   for (const name of ['ppo', 'gspo', 'cispo', 'topr', 'sapo', 'sppo', 'rec', 'opmd', 'importance_sampling']) {

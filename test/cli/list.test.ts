@@ -1,5 +1,6 @@
 /** `policy-loss list` and `devices`: exactly the registered functions and the devices of the machine. */
 import assert from 'node:assert/strict';
+import { toSnakeCase } from '../../lib/core/options.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -17,6 +18,9 @@ interface Entry {
   about: string;
   source: string;
   options: Record<string, unknown>;
+  help?: Record<string, string>;
+  reads?: string[];
+  metrics?: Record<string, string>;
 }
 
 const NAMES = {
@@ -55,6 +59,23 @@ describe('policy-loss list', () => {
     assert.equal(algorithm.options.repeat_times, undefined);
   });
 
+  it('lists the inputs, metrics and option helps that the functions declare', async () => {
+    const registries = { loss: POLICY_LOSS_FN, advantage: ADVANTAGE_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
+    for (const [kind, registry] of Object.entries(registries)) {
+      const entries: Entry[] = await runJson('list', kind);
+      for (const { name, options, help, reads, metrics } of entries) {
+        const { declaration } = registry.get(name);
+        assert.deepEqual(reads, declaration!.reads, name);
+        assert.deepEqual(Object.keys(metrics!), Object.keys(declaration!.metrics), name);
+        for (const [metric, { unit }] of Object.entries(declaration!.metrics))
+          assert.ok(metrics![metric]!.startsWith(unit), `${name}: ${metric}`);
+        assert.deepEqual(Object.keys(help!), Object.keys(options), name);
+        for (const [option, { help: text }] of Object.entries(declaration!.options))
+          assert.ok(help![toSnakeCase(option)]!.startsWith(text), `${name}: ${option}`);
+      }
+    }
+  });
+
   it('prints tables by kind, or one function in full', async () => {
     const { code, stdout, stderr } = await run('list');
     assert.equal(code, 0);
@@ -62,7 +83,11 @@ describe('policy-loss list', () => {
     assert.match(stdout, /^Policy losses \(--loss, --policy-loss-fn\)\nname +what it is +source\n/);
     assert.match(stdout, /^ppo +ℓ = max\(.*arXiv 1707\.06347\n.*arXiv 1912\.09729$/m);
     assert.match(stdout, / clip_range=0\.2, /);
+    assert.match(stdout, /^ +reads: old_logprob, action_mask, advantages$/m);
+    assert.match(stdout, /^ +metrics: sft_loss \(nats\)$/m);
     const ofOne = (await run('list', 'gspo')).stdout;
+    assert.match(ofOne, /^reads +old_logprob, action_mask, advantages$/m);
+    assert.match(ofOne, /^ppo_kl +nats per token$/m);
     assert.match(ofOne, /^gspo — a policy loss\nclass +GSPOLossFn\n/);
     assert.match(ofOne, /^clip_range_high +0\.0004 +the ratio is clipped to at most 1 \+ this/m);
     assert.match(ofOne, /^gspo — an algorithm$/m);

@@ -1,4 +1,4 @@
-/** `policy-loss sweep`: the results of every combination, as by the library, and the values of a grid. */
+/** `policy-loss sweep`: the results of every combination, compared with the library's, and the values of a grid. */
 import assert from 'node:assert/strict';
 import { product, valuesOfWord } from '../../lib/cli/grid.js';
 import { ALGORITHM_TYPE, LossError, type ObjectiveConfig } from '../../lib/index.js';
