@@ -37,7 +37,8 @@ describe('policy-loss', () => {
         // The files in the examples do not exist. The command must get as far as reading them.
         const words = example.split(' ').map((word) => word.replaceAll("'", ''));
         const { code, stderr } = await runIn(files.directory, words);
-        if (words.includes('cuda') && code === 2) assert.match(stderr, /^error: --device: expected one of cpu\b.*, got 'cuda'/);
+        if (words.includes('cuda') && code === 2)
+          assert.match(stderr, /^error: --device: expected one of cpu\b.*, got 'cuda'/);
         else if (code !== 0) {
           assert.match(stderr, /expected (a readable|at least one matching) (file|configuration)/, example);
           assert.equal(code, 1, example);
