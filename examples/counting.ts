@@ -1,7 +1,8 @@
-// What train-policy.ts trains on: a task, and a policy small enough to be a table. No part of this package is used here.
+// The task and the policy of train-policy.ts. This file does not use the package.
 //
-// The task is to count. A prompt names the first letter, the step and how many letters there are; a response is letters
-// and a stop, and its reward is the share of the right answer that it gets right before the first mistake.
+// The task is to count with letters. A prompt gives the first letter, the step and the number of letters. A response is a
+// sequence of letters that ends with a stop token. Its reward is the fraction of the right answer before its first mistake.
+// The policy is a table of logits.
 
 const LETTERS = 7;
 /** The token that ends a response. */
@@ -17,31 +18,31 @@ export const PROMPTS = [
   { first: 6, step: 5, count: 5 },
 ] as const;
 
-/** The tokens of the right answer to a prompt. */
+/** Returns the tokens of the right answer to a prompt. */
 export function answerTo(prompt: number): number[] {
   const { first, step, count } = PROMPTS[prompt]!;
   return [...Array.from({ length: count }, (_, i) => (first + i * step) % LETTERS), STOP];
 }
 
-/** From 0 to 1. */
+/** Returns the reward of a response, from 0 to 1. */
 export function rewardOf(prompt: number, tokens: readonly number[]): number {
   const right = answerTo(prompt);
   const mistake = right.findIndex((token, t) => token !== tokens[t]);
   return mistake < 0 ? 1 : mistake / right.length;
 }
 
-/** A response to a prompt. */
+/** A response to the prompt with this index. */
 export interface Response {
   prompt: number;
   tokens: readonly number[];
 }
 
-/** A softmax over the next token for each prompt and token before it: uniform when new. */
+/** A softmax over the next token, for each prompt and previous token. A new policy is uniform. */
 export class Policy {
-  /** A row of logits for each prompt and token before; before the first token stands STOP, the prompt's end. */
+  /** One row of logits for each prompt and previous token. The token before the first is STOP. */
   readonly logits = new Float64Array(PROMPTS.length * TOKENS * TOKENS);
 
-  /** A policy that gives each right token `bonus` more than any wrong one. */
+  /** Returns a policy in which each right token has a logit larger by `bonus` than every wrong one. */
   static knowing(bonus: number): Policy {
     const policy = new Policy();
     for (const prompt of PROMPTS.keys())
@@ -56,7 +57,10 @@ export class Policy {
     return copy;
   }
 
-  /** A sampled response. @param random numbers from 0 up to 1. */
+  /**
+   * Samples a response to a prompt.
+   * @param random returns numbers in [0, 1).
+   */
   respond(prompt: number, random: () => number): Response {
     const tokens: number[] = [];
     while (tokens.length < LONGEST && tokens.at(-1) !== STOP) {
@@ -70,7 +74,7 @@ export class Policy {
     return { prompt, tokens };
   }
 
-  /** The reward that a response earns on average, over all prompts: exactly, and not from samples. */
+  /** Returns the mean reward of responses to all prompts, computed exactly instead of from samples. */
   expectedReward(): number {
     let sum = 0;
     for (const prompt of PROMPTS.keys()) {
@@ -84,7 +88,7 @@ export class Policy {
     return sum / PROMPTS.length;
   }
 
-  /** What a batch holds of the policy, for each token of packed responses: its log-probability and the entropy. */
+  /** Returns the log-probability and the entropy at each token of packed responses, as a batch holds them. */
   columns(responses: readonly Response[]): { logprob: Float32Array; entropy: Float32Array } {
     const logprob: number[] = [];
     const entropy: number[] = [];
@@ -97,11 +101,11 @@ export class Policy {
   }
 
   /**
-   * ∂loss/∂logits, by the chain rule: ∂logprob/∂logit_k = 1[k = token] − p_k, and for the entropy H
+   * Returns ∂loss/∂logits by the chain rule: ∂logprob/∂logit_k = 1[k = token] − p_k, and for the entropy H
    * ∂H/∂logit_k = −p_k·(ln p_k + H).
    *
-   * @param grad ∂loss/∂logprob of each token of the packed responses.
-   * @param gradEntropy ∂loss/∂entropy of each.
+   * @param grad ∂loss/∂logprob at each token of the packed responses.
+   * @param gradEntropy ∂loss/∂entropy at each token.
    */
   backward(responses: readonly Response[], grad: Float32Array, gradEntropy: Float32Array): Float64Array {
     const gradLogits = new Float64Array(this.logits.length);
@@ -130,7 +134,7 @@ function rowOf(prompt: number, before = STOP): number {
   return (prompt * TOKENS + before) * TOKENS;
 }
 
-// A response's tokens, each with the row of logits that it is drawn by.
+// Returns a response's tokens, each with the position of its row of logits.
 function steps({ prompt, tokens }: Response): { row: number; token: number }[] {
   return tokens.map((token, t) => ({ row: rowOf(prompt, tokens[t - 1]), token }));
 }

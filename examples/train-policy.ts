@@ -1,41 +1,41 @@
-// Trains a small softmax policy by every algorithm that needs no critic, on this package's gradients alone, and prints
-// what each makes of the reward:
+// Trains a small softmax policy with every algorithm that needs no critic, and prints the reward before and after:
 //
 //   npx tsx examples/train-policy.ts [algorithm…]
 //
-// The loop is the same for all: sample, lay the rows out as a batch, and take a few steps down the gradient that the
-// algorithm's objective gives. What differs is which rows an algorithm learns from, and its class says most of that.
+// All gradients come from this package. Every algorithm has the same loop: sample responses, lay the rows out as a batch,
+// and take a few steps against the gradient of the algorithm's objective. Algorithms differ in the rows that they learn
+// from; most of that is stated by their classes.
 import { fileURLToPath } from 'node:url';
 import { ALGORITHM_TYPE, type Batch, type ObjectiveConfig } from 'policy-loss';
 import { answerTo, Policy, PROMPTS, type Response, rewardOf } from './counting.js';
 
-/** The algorithms without a critic, which this example trains by. */
+/** The algorithms without a critic. */
 export const ALGORITHMS = ALGORITHM_TYPE.names().filter((name) => !ALGORITHM_TYPE.get(name).useCritic);
 
 const BATCHES = 60;
-/** Steps on each batch. After the first the policy is no longer the one that sampled: ratios leave 1. */
+/** Steps on each batch. From the second step on, the policy differs from the one that sampled, and ratios from 1. */
 const UPDATES = 3;
 const RESPONSES_PER_PROMPT = 16;
 const LEARNING_RATE = 0.05;
 
-/** A response, and what else an algorithm may want to know of it. */
+/** A response with the other data of a batch's row. */
 interface Row extends Response {
   reward: number;
-  /** The same in rows that are compared with each other. */
+  /** Equal in rows whose rewards are compared. */
   group: number;
-  /** The same in rows that earn one reward together. */
+  /** Equal in rows that earn one reward together. */
   run: number;
   expert: boolean;
 }
 
-/** What training came to: the mean reward of the policy's responses, from 0 to 1. */
+/** The mean reward of the policy's responses before and after training, from 0 to 1. */
 export interface Training {
   algorithm: string;
   before: number;
   after: number;
 }
 
-/** Trains a new policy by an algorithm. The same seed gives the same training to the bit. */
+/** Trains a new policy. Two calls with the same seed have results that are equal to the last bit. */
 export function train(algorithm: string, seed = 1): Training {
   const random = generator(seed);
   const policy = new Policy();
@@ -51,7 +51,7 @@ export function train(algorithm: string, seed = 1): Training {
     batch.teacherLogprob = TEACHER.columns(rows).logprob;
     for (let update = 0; update < UPDATES; update++) {
       Object.assign(batch, policy.columns(rows));
-      // For small batches; compute() does the same on threads of its own.
+      // computeSync() suits small batches; compute() does not block the event loop.
       const { grad, gradEntropy } = objective.computeSync(batch, { grad: true });
       optimizer.step(policy.logits, policy.backward(rows, grad!, gradEntropy!));
     }
@@ -59,16 +59,16 @@ export function train(algorithm: string, seed = 1): Training {
   return { algorithm, before, after: policy.expectedReward() };
 }
 
-/** What the distillations learn from: it answers nearly always right. */
+/** The teacher of the distillation algorithms. Nearly all of its answers are right. */
 const TEACHER = Policy.knowing(6);
 
-/** The algorithm's own functions and arguments, with some entropy and with what the task asks for. */
+/** Returns the arguments that differ from the algorithm's defaults. */
 function configOf(algorithm: string): ObjectiveConfig {
   const config: ObjectiveConfig = {
     kl_loss_fn_args: { kl_coef: 0.001 },
     entropy_loss_fn_args: { entropy_coef: 0.001 },
   };
-  // The mixed losses take the sizes of a training batch, to weigh each kind of rows by its own.
+  // The mixed losses weight each kind of rows by its number in a training batch.
   const sizes = {
     train_batch_size_usual: PROMPTS.length * RESPONSES_PER_PROMPT,
     train_batch_size_expert: PROMPTS.length,
@@ -76,13 +76,13 @@ function configOf(algorithm: string): ObjectiveConfig {
   if (algorithm === 'mix') config.policy_loss_fn_args = sizes;
   if (algorithm === 'mix_chord')
     config.policy_loss_fn_args = { ...sizes, mu_warmup_steps: 5, mu_decay_steps: 30, mu_peak: 0.5 };
-  // At 0 the divergence is KL(policy ‖ teacher), whose mean over the policy's own samples this is. The teacher's share of
-  // any other is a mean over samples of the teacher's; over the policy's it leads away from the teacher.
+  // With 0 the divergence is KL(policy ‖ teacher), a mean over the policy's samples. Any other value adds a mean over the
+  // teacher's samples, which this example lacks; on the policy's samples it would lead away from the teacher.
   if (algorithm === 'jsd') config.advantage_fn_args = { lambda_coef: 0 };
   return config;
 }
 
-/** The rows of one batch: what the policy now answers, what experts answer, or both. */
+/** Returns the rows of one batch: the policy's responses, experts' responses, or both. */
 function experiences(algorithm: string, policy: Policy, random: () => number): Row[] {
   const cls = ALGORITHM_TYPE.get(algorithm);
   const { advantage_fn, sample_strategy } = cls.defaultConfig();
@@ -101,7 +101,7 @@ function rowOf(response: Response): Row {
   return { ...response, reward: rewardOf(prompt, tokens), group: prompt, run: 0, expert: false };
 }
 
-/** The right answer to each prompt. They are compared with no other: each is a group of its own. */
+/** Returns the right answer to each prompt. Each is the only row of its group, so it is not compared with others. */
 function experts(): Row[] {
   return [...PROMPTS.keys()].map((prompt) => ({
     ...rowOf({ prompt, tokens: answerTo(prompt) }),
@@ -110,7 +110,7 @@ function experts(): Row[] {
   }));
 }
 
-/** Preferences, the chosen row before the rejected: the best of a group and its worst, the next best and next worst, … */
+/** Returns preference pairs, chosen before rejected: the best and the worst row, the second best and second worst, … */
 function pairs(group: readonly Row[]): Row[] {
   const ranked = group.toSorted((a, b) => b.reward - a.reward);
   return ranked
@@ -119,7 +119,7 @@ function pairs(group: readonly Row[]): Row[] {
     .filter((_, i, rows) => rows[i & ~1]!.reward > rows[i | 1]!.reward);
 }
 
-/** Runs of two steps, a row each: an answer to a prompt and one to the next, rewarded for both at the end alone. */
+/** Returns runs of two steps with one row each: answers to two prompts, with the reward of both on the last row. */
 function runs(policy: Policy, random: () => number): Row[] {
   return [...PROMPTS.keys()].flatMap((group) =>
     Array.from({ length: RESPONSES_PER_PROMPT }, (_, run) => {
@@ -132,7 +132,7 @@ function runs(policy: Policy, random: () => number): Row[] {
   );
 }
 
-/** Rows as a batch of packed tokens, but for what policies say of them. */
+/** Lays rows out as a batch of packed tokens, without the columns that come from policies. */
 function layOut(rows: readonly Row[]): Batch {
   const cuSeqlens = [0];
   for (const { tokens } of rows) cuSeqlens.push(cuSeqlens.at(-1)! + tokens.length);
@@ -146,7 +146,7 @@ function layOut(rows: readonly Row[]): Batch {
   };
 }
 
-/** Adam (arXiv 1412.6980). Its steps do not depend on a loss's scale: one learning rate does for all algorithms. */
+/** Adam (arXiv 1412.6980). Its steps do not depend on the loss's scale, so all algorithms share one learning rate. */
 class Adam {
   readonly #mean: Float64Array;
   readonly #square: Float64Array;
@@ -173,7 +173,7 @@ class Adam {
   }
 }
 
-/** Numbers from 0 up to 1, the same for the same seed: mulberry32. */
+/** Returns a generator of numbers in [0, 1) with the algorithm mulberry32. */
 function generator(seed: number): () => number {
   let state = seed;
   return () => {

@@ -1,4 +1,4 @@
-/** Every form in which a batch may come means the same batch: the results are equal to the last bit. */
+/** Tests that every form in which a batch can be given leads to results that are equal to the last bit. */
 import assert from 'node:assert/strict';
 import { type Batch, POLICY_LOSS_FN } from '../lib/index.js';
 import type { Args, ReferenceBatch } from './reference/index.js';
@@ -29,7 +29,7 @@ const drawnPacked = makeBatch({
   packed: true,
 });
 
-// Between them these read every column there is.
+// Together these functions read every column.
 const SUBJECTS: [Family, string, Args][] = [
   ['policy', 'ppo', { clip_range_low: 0.2, clip_range_high: 0.28, loss_agg_mode: 'seq-mean-token-mean' }],
   ['policy', 'dpo', {}],
@@ -51,7 +51,7 @@ function withFloats(batch: Columns, change: (column: Float32Array, name: FloatCo
 const nested = (column: ArrayLike<number>): number[][] =>
   Array.from({ length: ROWS }, (_, b) => Array.from(column).slice(b * COLUMNS, (b + 1) * COLUMNS));
 
-/** The same elements somewhere inside a larger buffer. */
+/** Copies the elements into a view that starts inside a larger buffer. */
 function inside<T extends Float32Array | Uint8Array | Uint16Array>(column: T, offset: number): T {
   const Type = column.constructor as new (buffer: ArrayBuffer, offset: number, length: number) => T;
   const view = new Type(new ArrayBuffer(column.byteLength + 64), offset, column.length);
@@ -69,7 +69,7 @@ function shared<T extends Float32Array | Uint8Array>(column: T): T {
 const mask = (batch: Columns) => batch.actionMask as Uint8Array;
 const expert = (batch: Columns) => batch.expertMask as Uint8Array;
 
-/** What each form makes of a batch; `paddedOnly` where it speaks of rows and columns. */
+/** Converts a batch to each form. A form with `paddedOnly` exists for padded batches only. */
 const FORMS: Record<string, { paddedOnly?: true; form: (batch: Columns) => Columns }> = {
   'Float64Array columns': { form: (batch) => withFloats(batch, (column) => Float64Array.from(column)) },
   'number[] columns': { form: (batch) => withFloats(batch, (column) => Array.from(column)) },
@@ -88,7 +88,7 @@ const FORMS: Record<string, { paddedOnly?: true; form: (batch: Columns) => Colum
       expertMask: Array.from(expert(batch)),
     }),
   },
-  'keys as Trinity names them': {
+  "Trinity's key names": {
     form: (batch) =>
       Object.fromEntries(
         Object.entries(batch).map(([key, value]) => [key === 'cuSeqlens' ? key : snakeCase(key), value]),
@@ -110,7 +110,7 @@ const FORMS: Record<string, { paddedOnly?: true; form: (batch: Columns) => Colum
       expertMask: shared(expert(batch)),
     }),
   },
-  'keys that nobody knows': {
+  'unknown keys': {
     form: (batch) => ({
       ...batch,
       prompt: ['a', 'b'],
@@ -157,10 +157,10 @@ describe('forms of a batch', () => {
         });
       }
 
-      it('columns of different types side by side', () => {
+      it('columns of different types together', () => {
         const on = subject(family, name, args);
         const exact: ReferenceBatch = { ...drawn };
-        // Values that every type holds exactly, so that the columns' types are all that differs.
+        // Every type can hold these values exactly, so only the columns' types differ.
         for (const column of FLOAT_COLUMNS)
           exact[column] = Array.from(drawn[column]!, (x) => Math.round(x * 4) / 4);
         const batch = paddedBatch(exact);
@@ -183,11 +183,11 @@ describe('forms of a batch', () => {
         );
       });
 
-      it('a gradient array of the caller', async () => {
+      it('a gradient array that the caller passes', async () => {
         const on = subject(family, name, args);
         for (const batch of [paddedBatch(drawn), packedBatch(drawnPacked)]) {
           const usual = on.sync(batch);
-          // What stood there before does not matter.
+          // Earlier contents must not matter.
           for (const own of [new Float32Array(usual.grad.length), inside(usual.grad, 8).fill(Number.NaN)]) {
             const computed = on.sync(batch, own);
             assert.equal(computed.grad, own);
@@ -200,7 +200,7 @@ describe('forms of a batch', () => {
         }
       });
 
-      it('leaves its inputs as they were', async () => {
+      it('does not change its inputs', async () => {
         const on = subject(family, name, args);
         const batch = paddedBatch(drawn);
         on.sync(batch);
@@ -211,7 +211,7 @@ describe('forms of a batch', () => {
   }
 
   for (const name of ['ppo', 'gspo', 'rec', 'mix', 'opmd']) {
-    it(`${name}: one advantage a row`, () => {
+    it(`${name}: one advantage per row`, () => {
       const on = subject('policy', name, {});
       for (const [batch, lay] of [
         [drawn, paddedBatch],
@@ -228,7 +228,7 @@ describe('forms of a batch', () => {
     });
   }
 
-  it('other columns that are constant in a row may have length B too', () => {
+  it('other columns may also have one value per row', () => {
     const on = subject('policy', 'ppo', {});
     const perRow = Float32Array.from({ length: ROWS }, (_, b) => -0.5 - b / 8);
     const everywhere = Float32Array.from(drawn.oldLogprob!, (_, i) => perRow[Math.floor(i / COLUMNS)]!);
@@ -236,8 +236,7 @@ describe('forms of a batch', () => {
     assertSameBits(on.sync({ ...paddedBatch(drawn), oldLogprob: perRow } as Batch), usual);
   });
 
-  /** Trinity's verl backend names, in and out of a batch in which the plain names are absent. */
-  it("keys in the backend's naming", () => {
+  it("keys by the verl backend's names", () => {
     const names: Record<string, string> = {
       logprob: 'log_prob',
       oldLogprob: 'old_log_probs',
@@ -255,7 +254,7 @@ describe('forms of a batch', () => {
     }
   });
 
-  it('no gradient where none is asked for', async () => {
+  it('no gradient unless it is requested', async () => {
     const fn = POLICY_LOSS_FN.create('ppo', {});
     assert.equal(fn.computeSync(paddedBatch(drawn)).grad, undefined);
     assert.equal((await fn.compute(paddedBatch(drawn), { grad: false })).grad, undefined);
@@ -265,8 +264,8 @@ describe('forms of a batch', () => {
   });
 });
 
-describe('half precision, as these tests make it', () => {
-  it('gives every number back that it holds', () => {
+describe('half-precision conversion in these tests', () => {
+  it('returns every number that a type can hold', () => {
     for (const dtype of ['float16', 'bfloat16'] satisfies Half[]) {
       for (let half = 0; half < 0x10000; half++) {
         const x = fromHalf(half, dtype);

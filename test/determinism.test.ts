@@ -1,4 +1,4 @@
-/** The same input gives the same bits: again, on any number of threads, through compute and computeSync, at once. */
+/** Tests that the same input gives the same bits: repeatedly, on any number of threads, by compute and computeSync. */
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { setThreads } from '../lib/index.js';
@@ -6,7 +6,7 @@ import { type BatchSpec, everyFunction, fitting, makeBatch } from './support/dra
 import { packedBatch, paddedBatch, type Subject, subject } from './support/subject.js';
 import { assertSameBits } from './support/tolerance.js';
 
-// Large enough that there is work to divide in any sensible tiling, rows that are long and rows that are short.
+// Large enough to be divided among threads, with long and short rows.
 const PADDED: BatchSpec = { seed: 3, rows: 8, columns: 5000, values: 'wide', mask: 'random', packed: false };
 const PACKED: BatchSpec = {
   ...PADDED,
@@ -20,7 +20,7 @@ describe('determinism', () => {
   after(() => setThreads(cpus().length));
 
   const functions = everyFunction(1);
-  // One aggregation each is enough: weights are decided before tokens are divided among threads.
+  // One aggregation each is enough, since weights are computed before tokens are divided among threads.
   const oneEach = functions.filter(
     (each, i) =>
       functions.findIndex((other) => other.family === each.family && other.name === each.name) === i,
@@ -45,7 +45,7 @@ describe('determinism', () => {
     });
   }
 
-  it('many computations at once do not meet', async () => {
+  it('many computations at once do not disturb each other', async () => {
     setThreads(2);
     const jobs = oneEach.map(({ family, name, args }, i) => {
       const on: Subject = subject(family, name, args);

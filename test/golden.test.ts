@@ -1,6 +1,6 @@
 /**
- * The library against Trinity-RFT's own results, case by case, within the bounds of the cases' README. No golden token
- * stands on a clip bound (asserted below), so the README's allowance for such tokens is not made use of.
+ * Compares the library with Trinity-RFT's own results, within the bounds that test/golden/README.md states. The README
+ * allows larger errors for tokens on a clip bound. These tests do not, as they assert that there are no such tokens.
  */
 import assert from 'node:assert/strict';
 import { KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
@@ -51,7 +51,7 @@ describe('golden KL losses', () => {
       await holds(subject('kl', fn, args), inputs, { ...expected, grad: expected.grad_logprob.data });
       const kl = KL_FN.create(fn, { kl_coef: args.kl_coef });
       const values = kl.calculateKlSync(goldenBatch(inputs));
-      // Trinity's calculate_kl knows no mask: values under it are values too.
+      // Like Trinity's calculate_kl, it reads no mask and computes values for masked tokens as well.
       assertArray(values, expected.kl.data, 'kl');
       assert.deepEqual(await kl.calculateKl(goldenBatch(inputs)), values);
     });

@@ -1,6 +1,6 @@
 /**
- * Nothing under the mask matters: not a bit of the loss, of a metric or of the gradient, which is exactly 0 there.
- * For every function under every aggregation, padded and packed.
+ * Tests that masked tokens change no bit of the loss, the metrics and the gradient, and that their gradient is exactly 0.
+ * Covers every function with every aggregation, padded and packed.
  */
 import assert from 'node:assert/strict';
 import type { Batch } from '../lib/index.js';
@@ -12,8 +12,8 @@ import { assertComputed, assertSameBits } from './support/tolerance.js';
 const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];
 
 /**
- * ppo's metric seq_mask/masked_tokens is the one exception, by specification: as in Trinity it counts tokens with A < 0
- * over all columns, masked or not. So where it is reported, advantages under the mask keep their sign.
+ * Replaces the values of masked tokens. ppo's metric seq_mask/masked_tokens is the one exception to the rule: as in
+ * Trinity, it counts masked tokens with A < 0 as well. With `keepSigns` masked advantages keep their signs.
  */
 function poison(batch: ReferenceBatch, value: number, keepSigns: boolean): ReferenceBatch {
   const poisoned = { ...batch };
@@ -44,7 +44,7 @@ describe('masking', () => {
         packed,
       });
 
-      it(`${title}: ${layout}, nothing under the mask is seen`, () => {
+      it(`${title}: ${layout}, masked tokens have no effect`, () => {
         const batch = makeBatch(spec);
         const fn = on();
         const computed = fn.sync(lay(batch));
@@ -57,7 +57,7 @@ describe('masking', () => {
         });
       });
 
-      it(`${title}: ${layout}, rows and batches with nothing unmasked`, () => {
+      it(`${title}: ${layout}, rows and batches without an unmasked token`, () => {
         for (const mask of ['emptyrows', 'zero'] as const) {
           const batch = makeBatch({ ...spec, mask });
           const fn = on();

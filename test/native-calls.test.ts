@@ -1,4 +1,4 @@
-/** The native module called without lib/: what would have it read where there is nothing is refused. */
+/** Calls the native module without lib/, and tests that it refuses batches that would make it read out of bounds. */
 import assert from 'node:assert/strict';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -33,21 +33,21 @@ const call = (tokens: number) => ({
 
 describe('native calls', () => {
   const cases: Record<string, NativeBatch> = {
-    'a dtype that there is not': batch(6, {
+    'an unknown dtype': batch(6, {
       data: [new Float32Array(6), undefined, undefined, new Uint16Array(2), undefined],
       dtypes: [0, 0, 0, 7, 0],
     }),
-    'more tokens than a number counts': batch(0, { rows: 2 ** 40, columns: 2 ** 40 }),
-    'more rows than a number counts': batch(0, { rows: 2 ** 63, offsets: new Int32Array(1) }),
-    'offsets that go far back': batch(0, { columns: 2 ** 31, offsets: new Int32Array([0, 5, -(2 ** 31)]) }),
+    'more tokens than 64 bits can count': batch(0, { rows: 2 ** 40, columns: 2 ** 40 }),
+    'more rows than 64 bits can count': batch(0, { rows: 2 ** 63, offsets: new Int32Array(1) }),
+    'offsets that decrease far': batch(0, { columns: 2 ** 31, offsets: new Int32Array([0, 5, -(2 ** 31)]) }),
   };
   for (const [what, bad] of Object.entries(cases))
-    it(`${what}: refused`, () => {
+    it(`refuses ${what}`, () => {
       const tokens = bad.mask!.length;
       assert.throws(() => native.evaluateSync(fn, bad, call(tokens)), TypeError);
     });
 
-  it('a getter that makes calls of its own in the midst of one: both give their numbers', async () => {
+  it('computes a call whose getter makes another call, and that other call', async () => {
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as () => void;
     const tokens = 4096;
@@ -60,10 +60,10 @@ describe('native calls', () => {
         let made: unknown;
         const outer = {
           ...call(tokens),
-          get gradStays() {
+          get abort() {
             made = inner();
             collect();
-            return false;
+            return undefined;
           },
         };
         const input = batch(tokens, {});

@@ -1,6 +1,6 @@
 /**
- * The reference itself, before anything is held against it: it must reproduce Trinity-RFT's own float64 results far
- * closer than any float32 engine could, and its gradients must be the slopes of its losses.
+ * Tests the reference itself. It must reproduce Trinity-RFT's float64 results much more closely than a float32 engine
+ * could, and its gradients must be the slopes of its losses.
  */
 import assert from 'node:assert/strict';
 import {
@@ -66,7 +66,6 @@ describe('reference', () => {
     }
   });
 
-  /** Where every gradient is the slope of the loss, over all cases of a function, but for the kinks between. */
   describe('gradients are slopes', () => {
     const cases = [
       ...policyLossCases.map((c) => ({
@@ -93,8 +92,8 @@ describe('reference', () => {
               const slope = centralDifference(formulas[family][name]!, c.args, batch, wrt, element);
               if (slope === undefined) continue;
               compared++;
-              // h² of curvature (third derivatives here are about as large as first ones, or as A), and the
-              // rounding of the loss divided by h.
+              // The error of a difference is h² times the third derivative, which is about as large as the first
+              // one or as A, plus the rounding error of the loss divided by h.
               const scale = Math.max(Math.abs(grad[element]!), 1e-3) + 1e-4 * Math.abs(loss);
               close(slope, grad[element]!, `${c.id} at ${element}`, 1e3 * scale);
             }
@@ -105,7 +104,7 @@ describe('reference', () => {
     }
   });
 
-  /** Golden has no case where sequence masking drops a token: these numbers are worked out by hand. */
+  // No golden case drops a token by sequence masking, so these numbers were computed by hand.
   it('ppo drops tokens with A < 0 in rows far from the policy that sampled', () => {
     const batch: ReferenceBatch = {
       rows: 2,
@@ -126,7 +125,7 @@ describe('reference', () => {
     allClose(grad, [0, (-2 * Math.exp(-1)) / (4 + 1e-8), 0, 1 / (4 + 1e-8), -1 / (4 + 1e-8), 0], 'grad');
   });
 
-  it('looks at nothing under the mask', () => {
+  it('ignores masked tokens', () => {
     const { args, inputs } = policyLossCases[0]!;
     const batch = referenceBatch(inputs);
     const poisoned = (column: ArrayLike<number>) =>
@@ -142,7 +141,7 @@ describe('reference', () => {
   });
 });
 
-/** A handful of elements a case: a difference evaluates the whole loss again, twice. */
+/** Selects a few elements of a case, as each difference evaluates the whole loss twice. */
 function someTokens(batch: ReferenceBatch): number[] {
   const unmasked = Array.from({ length: batch.rows * batch.columns }, (_, i) => i).filter(
     (i) => batch.actionMask[i],

@@ -1,4 +1,4 @@
-/** The native module where only worker threads load it and where they are terminated in the midst of calls. */
+/** Tests a process in which only worker threads load the native module, and are terminated during calls. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -10,13 +10,13 @@ const NATIVE =
   fileURLToPath(new URL('../build/Release/policy_loss.node', import.meta.url));
 
 describe('worker threads', () => {
-  it('end in the midst of calls, and the process goes on', async function () {
-    // Elsewhere there is no file that lists what is loaded.
+  it('can be terminated during calls without an effect on the process', async function () {
+    // Only Linux lists the loaded modules in a file.
     if (process.platform !== 'linux') this.skip();
     const { stdout } = await promisify(execFile)(process.execPath, [PROCESS, '30'], {
       env: { ...process.env, POLICY_LOSS_NATIVE: NATIVE },
     });
-    // The pool's threads are still there, and so must be what they run.
+    // The threads of the pool still run the module's code.
     assert.equal(stdout.trim(), 'loaded');
   });
 });

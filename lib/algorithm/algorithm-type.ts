@@ -8,7 +8,7 @@ import {
   type ObjectiveConfig,
   TRAINER_KEYS,
 } from './config.js';
-import { Objective } from './objective.js';
+import { Objective, type ObjectiveFunctions } from './objective.js';
 
 /** The kind of experiences that an algorithm trains on. */
 export type Schema = 'sft' | 'experience' | 'dpo';
@@ -78,7 +78,7 @@ export abstract class AlgorithmType {
         ...TRAINER_KEYS,
       ]);
       const checked = this.checkConfig({ ...objectiveKeys(this.defaults), ...given });
-      return new Objective(this.algorithmName, checked as CheckedConfig & { policy_loss_fn: string });
+      return new Objective(this.algorithmName, checked as ObjectiveFunctions);
     }, 'ERR_INVALID_OPTION');
   }
 }

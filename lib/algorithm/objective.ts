@@ -33,9 +33,12 @@ import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
 import { KL_FN } from '../functions/kl/index.js';
 import type { KLFn } from '../functions/kl/kl-fn.js';
 import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
-import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import type { PolicyLossDeclaration, PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
+
+/** @internal A checked configuration that is complete: it names a policy loss. */
+export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 
 /** Options of Objective.computeSync(). */
 export interface ObjectiveComputeSyncOptions extends ComputeSyncOptions {
@@ -94,7 +97,7 @@ export class Objective {
    * @internal
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown function, `ERR_INVALID_OPTION` for a wrong argument.
    */
-  constructor(algorithm: string, config: CheckedConfig & { policy_loss_fn: string }) {
+  constructor(algorithm: string, config: ObjectiveFunctions) {
     const backend = config.backend ?? 'verl';
     const options = { backend };
     this.algorithm = algorithm;
@@ -203,9 +206,9 @@ export class Objective {
     return this.#computeWith(batch, options, computed && { computed });
   }
 
-  #checkCombination(config: CheckedConfig): void {
+  #checkCombination(config: ObjectiveFunctions): void {
     const at = `objective of ${this.algorithm}`;
-    const { advantage_fn, kl_penalty_fn } = config;
+    const { policy_loss_fn, advantage_fn, kl_penalty_fn } = config;
     if (!this.#klPenalty.isNone && !this.advantageFn?.definition.inputs.includes('token_level_rewards')) {
       const reason = advantage_fn
         ? `${advantage_fn} reads no token_level_rewards`
@@ -217,11 +220,11 @@ export class Objective {
         received: describeValue(kl_penalty_fn),
       });
     }
-    if (config.policy_loss_fn === 'dpo' && this.advantageFn?.definition.drops)
+    if (readsPairs(policy_loss_fn) && this.advantageFn?.definition.drops)
       throw new LossError('ERR_INVALID_OPTION', {
         at,
         option: 'advantage_fn',
-        expected: 'a function that keeps all rows, as the rows of dpo are pairs',
+        expected: `a function that keeps all rows, as the rows of ${policy_loss_fn} are pairs`,
         received: `${describeValue(advantage_fn)}, which drops rows`,
       });
   }
@@ -413,9 +416,14 @@ function addZeros(result: ObjectiveResult, tokens: number): void {
 }
 
 // Passes loss_agg_mode on to a policy loss that has this option, unless its own arguments set it.
-function policyLossArgs(config: CheckedConfig & { policy_loss_fn: string }): FunctionArgs {
+function policyLossArgs(config: ObjectiveFunctions): FunctionArgs {
   const args = config.policy_loss_fn_args ?? {};
   const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(config.policy_loss_fn).defaultArgs();
   if (config.loss_agg_mode === undefined || !aggregates || names(args, 'loss_agg_mode')) return args;
   return { ...args, loss_agg_mode: config.loss_agg_mode };
+}
+
+function readsPairs(policyLoss: string): boolean {
+  const declaration: PolicyLossDeclaration | undefined = POLICY_LOSS_FN.get(policyLoss).declaration;
+  return declaration?.pairs === true;
 }

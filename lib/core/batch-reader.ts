@@ -1,5 +1,6 @@
 // Reads batches for native calls: finds each input under one of its names, checks it and converts it if necessary.
 import type { NativeAdvantageBatch, NativeBatch, NativeResident } from '../../binding.js';
+import { isResizable } from './arrays.js';
 import { type Batch, find } from './batch.js';
 import {
   type NativeColumn,
@@ -74,8 +75,10 @@ export interface Input {
   device: number | undefined;
 }
 
+type Converted = NativeColumn | Uint8Array | Float64Array | Int32Array;
+
 /** Inputs of one batch that are already converted: readers that share it convert each input once. */
-export type Conversions = Map<InputName, NativeColumn | Uint8Array | Float64Array | Int32Array>;
+export type Conversions = Map<InputName, Converted>;
 
 interface ReaderEntry {
   name: InputName;
@@ -153,7 +156,7 @@ export class BatchReader {
     for (const entry of this.#entries) {
       const found = find(batch, entry.keys);
       if (found) {
-        read(native, entry, found.key, found.value, layout, conversions);
+        put(native, entry, found.key, found.value, layout, conversions);
         continue;
       }
       if (entry.optional) continue;
@@ -188,47 +191,66 @@ function emptyAdvantageBatch(layout: Layout): NativeAdvantageBatch {
   };
 }
 
-function read(
+// Puts one input into the native batch, converted if necessary.
+function put(
   native: NativeBatch,
-  { name, slot, mayBePerRow }: ReaderEntry,
+  entry: ReaderEntry,
   key: string,
   value: unknown,
   layout: Layout,
   conversions: Conversions | undefined,
 ): void {
-  const convert = <T extends NativeColumn | Uint8Array | Float64Array | Int32Array>(make: () => T): T => {
-    if (conversions === undefined) return make();
-    const known = conversions.get(name) as T | undefined;
-    if (known !== undefined) return known;
-    const made = make();
-    conversions.set(name, made);
-    return made;
-  };
-  const advantages = native as NativeAdvantageBatch;
+  // The common case, without the objects and calls of the general one: small batches take microseconds.
+  if (value instanceof Float32Array && entry.slot >= 0 && isReadyFor(value, layout.tokens)) {
+    native.data[entry.slot] = value;
+    return;
+  }
+  if (value instanceof Uint8Array && entry.name === 'action_mask' && isReadyFor(value, layout.tokens)) {
+    native.mask = value;
+    return;
+  }
+  let converted = conversions?.get(entry.name);
+  if (converted === undefined) {
+    converted = convert(entry, key, value, layout);
+    conversions?.set(entry.name, converted);
+  }
+  if (entry.slot >= 0) {
+    const { data, dtype } = converted as NativeColumn;
+    native.data[entry.slot] = data;
+    native.dtypes[entry.slot] = dtype;
+  } else {
+    (native as unknown as Record<string, unknown>)[MEMBERS[entry.name]!] = converted;
+  }
+}
+
+function isReadyFor(array: Float32Array | Uint8Array, length: number): boolean {
+  return array.length === length && length > 0 && !isResizable(array);
+}
+
+// The members of a native batch that hold the inputs without a column slot.
+const MEMBERS: Partial<Record<InputName, keyof NativeAdvantageBatch>> = {
+  action_mask: 'mask',
+  expert_mask: 'expert',
+  rewards: 'rewards',
+  reward_baselines: 'baselines',
+  group_ids: 'groups',
+  run_ids: 'runs',
+};
+
+function convert({ name, mayBePerRow }: ReaderEntry, key: string, value: unknown, layout: Layout): Converted {
   switch (name) {
     case 'action_mask':
-      native.mask = convert(() => readMask(key, value, layout, 'token'));
-      break;
+      return readMask(key, value, layout, 'token');
     case 'expert_mask':
-      native.expert = convert(() => readMask(key, value, layout, 'row'));
-      break;
+      return readMask(key, value, layout, 'row');
     case 'rewards':
-      advantages.rewards = convert(() => readRowNumbers(key, value, layout.rows));
-      break;
     case 'reward_baselines':
-      advantages.baselines = convert(() => readRowNumbers(key, value, layout.rows));
-      break;
+      return readRowNumbers(key, value, layout.rows);
     case 'group_ids':
-      advantages.groups = convert(() => readRowIds(key, value, layout.rows));
-      break;
     case 'run_ids':
-      advantages.runs = convert(() => readRowIds(key, value, layout.rows));
-      break;
-    default: {
-      const { data, dtype } = convert(() => readFloats(key, value, layout, mayBePerRow));
-      native.data[slot] = data;
-      native.dtypes[slot] = dtype;
-    }
+      return readRowIds(key, value, layout.rows);
+    default:
+      return readFloats(key, value, layout, mayBePerRow);
   }
 }
 

@@ -119,8 +119,9 @@ describe('policy-loss in a terminal', () => {
 
   it('aligns and colours its tables', () => {
     for (const words of [
-      ['evaluate', EXAMPLE, '--loss', 'ppo'],
-      ['compare', EXAMPLE, '--loss', 'ppo', '--loss', 'gspo'],
+      // Quiet, because a slow machine would show a progress bar.
+      ['evaluate', EXAMPLE, '--loss', 'ppo', '--quiet'],
+      ['compare', EXAMPLE, '--loss', 'ppo', '--loss', 'gspo', '--quiet'],
       ['list', 'gspo'],
     ]) {
       const coloured = inTerminal(words);

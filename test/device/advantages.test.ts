@@ -1,7 +1,7 @@
 /**
- * Advantage functions and objectives on a CUDA device, real or emulated: the golden cases at the CPU's tolerances, drawn
- * batches against the CPU, from the host and where they lie; objectives that make their advantages on the device; parts
- * of batches there; and what is refused. Run by `npm run test:emulated` and `npm run test:gpu`.
+ * Tests advantage functions and objectives on a CUDA device, real or emulated. They must meet the CPU's tolerances on the
+ * golden cases and agree with the CPU on random batches, both from host memory and from resident batches. Run by
+ * `npm run test:emulated` and `npm run test:gpu`.
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
@@ -24,7 +24,7 @@ import { assertArray, assertComputed, assertNumber, GROUP_RELATIVE } from '../su
 const DEVICE = 'cuda:0';
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
-/** From the host and from a resident batch, at once and later: all the same. */
+/** Computes from the host and from a resident batch, by compute and computeSync, and asserts equal bits. */
 async function onDevice(name: string, args: Args, batch: Batch): Promise<AdvantageResult> {
   const fn = ADVANTAGE_FN.create(name, args);
   const fromHost = await fn.compute(batch, { device: DEVICE });
@@ -56,7 +56,7 @@ describe(`golden advantages on ${DEVICE}`, () => {
     });
 });
 
-describe(`advantages on ${DEVICE} like the CPU's`, () => {
+describe(`advantages on ${DEVICE} agree with the CPU's`, () => {
   const further: [string, fc.Arbitrary<Args>][] = [
     ['rec', fc.constant({ drop: 'balance', seed: 3 })],
     ['grpo', fc.constant({ std_threshold: 0.5, duplicate_experiences: true, seed: 5 })],
@@ -125,7 +125,7 @@ describe(`objectives on ${DEVICE}`, () => {
       }
     });
 
-  // What an objective makes of rewards, in three ways: on the CPU, from the host on the device, and on the device alone.
+  // Computes an objective from rewards on the CPU, on the device from the host's batch, and from a resident batch.
   async function threeWays(config: ObjectiveConfig, batch: Batch): Promise<void> {
     const objective = ALGORITHM_TYPE.get('grpo').objective(config);
     const options = { grad: true, seed: 7 };
@@ -221,7 +221,7 @@ describe(`parts of a batch on ${DEVICE}`, () => {
   });
 });
 
-describe(`what advantages on ${DEVICE} refuse`, () => {
+describe(`advantages on ${DEVICE} refuse`, () => {
   const batch = {
     shape: [2, 2] as const,
     logprob: new Float32Array(4),
@@ -244,7 +244,7 @@ describe(`what advantages on ${DEVICE} refuse`, () => {
     assert.throws(() => objective.countSync(resident), { code });
   });
 
-  it('inputs that were not uploaded, a batch that was disposed of, a KL penalty', async () => {
+  it('inputs that were not uploaded, a disposed batch, a KL penalty', async () => {
     const { groupIds: _, ...without } = batch;
     const resident = await upload(without, DEVICE);
     const fn = ADVANTAGE_FN.create('grpo');

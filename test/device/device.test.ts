@@ -1,6 +1,6 @@
 /**
- * The golden cases and drawn batches on a CUDA device, real or emulated, at the CPU's tolerances; batches that lie on
- * it; and what can go wrong with a device. Run by `npm run test:emulated` and `npm run test:gpu`.
+ * Tests losses on a CUDA device, real or emulated: the golden cases and random batches at the CPU's tolerances, resident
+ * batches, and errors. Run by `npm run test:emulated` and `npm run test:gpu`.
  */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -40,7 +40,7 @@ import { assertArray, assertComputed, assertSameBits, type Expected } from '../s
 
 const DEVICE = 'cuda:0';
 
-// The same from a resident batch as from the host's, twice, and synchronously.
+// Computes from the host's batch and from a resident one, asynchronously and synchronously, and asserts equal bits.
 async function onDevice(on: Subject, batch: Batch): Promise<Computed> {
   const fromHost = await on.async(batch, { device: DEVICE });
   using resident = await upload(batch, DEVICE);
@@ -142,7 +142,7 @@ describe(`batches on ${DEVICE}`, () => {
   const ppo = POLICY_LOSS_FN.create('ppo');
   const onCpu = () => ppo.computeSync(batch, { grad: true }) as unknown as Computed;
 
-  it('read 16-bit columns, rows of one advantage and no mask but the one there is', async () => {
+  it('read 16-bit columns, one advantage per row, and a mask', async () => {
     const bits = (x: number) => new Uint32Array(Float32Array.of(x).buffer)[0]! >>> 16;
     const half = (values: Float32Array) => ({
       data: Uint16Array.from(values, bits),
@@ -159,7 +159,7 @@ describe(`batches on ${DEVICE}`, () => {
     assertComputed((await ppo.compute(resident, { grad: true })) as unknown as Computed, expected);
   });
 
-  it('write the gradient into an array of the caller', async () => {
+  it('write the gradient into an array that the caller passes', async () => {
     const grad = new Float32Array(tokens);
     const result = await ppo.compute(batch, { grad, device: 'cuda' });
     assert.equal(result.grad, grad);
@@ -176,7 +176,7 @@ describe(`batches on ${DEVICE}`, () => {
     assert.ok(Math.abs(actual.metrics.kl! - expected.metrics.kl!) < 1e-6);
   });
 
-  it('are refused after dispose, on another device, and where a column was not uploaded', async () => {
+  it('are refused after dispose, on another device, and if a column was not uploaded', async () => {
     const resident = await upload(batch, DEVICE);
     assert.deepEqual([resident.device, resident.shape, resident.disposed], [DEVICE, [6, 100], false]);
     await rejects(
@@ -193,7 +193,7 @@ describe(`batches on ${DEVICE}`, () => {
     await rejects(() => ppo.compute(resident), 'ERR_INVALID_INPUT', /disposed/);
   });
 
-  it('are refused where there is no such device', async () => {
+  it('are refused on an unknown device', async () => {
     for (const device of ['cuda:7', 'tpu'])
       await rejects(
         () => upload(batch, device),
@@ -204,7 +204,7 @@ describe(`batches on ${DEVICE}`, () => {
     await rejects(() => ppo.compute(batch, { device: 'cuda:7' }), 'ERR_DEVICE_UNAVAILABLE', /'cuda:7'/);
   });
 
-  it('end where they are aborted', async () => {
+  it('can be aborted', async () => {
     await rejects(() => upload(batch, DEVICE, { signal: AbortSignal.abort() }), 'ERR_ABORTED', /aborted/);
     const controller = new AbortController();
     const calls = Array.from({ length: 8 }, () =>
@@ -233,10 +233,10 @@ describe(`batches on ${DEVICE}`, () => {
     for (const one of batches) one.dispose();
   });
 
-  // The emulated devices are two and small, which real ones seldom are.
+  // There are two small emulated devices. Real machines seldom have these.
   const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
   if (gpus.length > 1)
-    it('on two devices do not disturb each other, and are not moved between them', async () => {
+    it('on two devices do not disturb each other, and stay on their device', async () => {
       using first = await upload(batch, 'cuda:0');
       using second = await upload({ ...batch, advantages: column((i) => (i % 3) - 1) }, 'cuda:1');
       const alone = [await ppo.compute(first, { grad: true }), await ppo.compute(second, { grad: true })];
@@ -253,7 +253,7 @@ describe(`batches on ${DEVICE}`, () => {
       );
     });
   if (gpus[0] && gpus[0].memory <= 2 ** 30)
-    it('that do not fit are an error, and the process goes on', async () => {
+    it('that are too large are an error, and the process goes on', async () => {
       const count = gpus[0]!.memory / 4 + 1024;
       const huge: Batch = {
         shape: [1, count],
@@ -270,7 +270,7 @@ describe(`batches on ${DEVICE}`, () => {
     });
 
   it('of two worker threads do not disturb each other', async () => {
-    // Workers do not inherit the loader that TypeScript tests run under.
+    // Workers do not inherit tsx, so they register it.
     const load = import.meta.url.endsWith('.ts')
       ? `import('tsx/esm/api').then(({ register }) => { register(); return import(${JSON.stringify(new URL('./worker.ts', import.meta.url).href)}); })`
       : `import(${JSON.stringify(new URL('./worker.js', import.meta.url).href)})`;
@@ -282,7 +282,7 @@ describe(`batches on ${DEVICE}`, () => {
       }),
     );
     for (const { expected, losses, apart } of answers) {
-      assert.equal(new Set(losses).size, 1, 'every call gave the same bits');
+      assert.equal(new Set(losses).size, 1, 'every call gives the same bits');
       assert.ok(Math.abs(losses[0]! - expected) < 1e-6);
       assert.ok(apart < 1e-8);
     }
@@ -321,7 +321,7 @@ describe(`batches on ${DEVICE}`, () => {
   });
 });
 
-// Two float32 computations of one gradient. A token that stands on a bound to the last bit may fall on either side.
+// Compares two float32 gradients. A token within a rounding error of a bound may be on either side of it.
 function assertClose(actual: Float32Array, expected: Float32Array, what: string): void {
   const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
   let apart = 0;

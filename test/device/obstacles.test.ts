@@ -1,6 +1,6 @@
 /**
- * Why a machine has no CUDA device, as the emulation can play it: drivers of other versions, devices of lesser compute
- * capability, none at all. On a real machine there is one answer, and it cannot be chosen: skipped there.
+ * Tests the reasons for which a CUDA device may be unavailable. The emulation can imitate other drivers, older devices and
+ * a machine without any. A real machine cannot, so these tests are skipped there.
  */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -39,7 +39,7 @@ function seen(env: Record<string, string>): Seen {
   return JSON.parse(stdout) as Seen;
 }
 
-/** That there is no device, and that a call which wants one fails for the same reason. */
+/** Returns why there is no device, after asserting that a call for one fails for the same reason. */
 function obstacle(env: Record<string, string>): CudaObstacle {
   const { devices, error } = seen(env);
   const other = devices.filter((device) => device.name !== 'cpu');
@@ -52,13 +52,13 @@ function obstacle(env: Record<string, string>): CudaObstacle {
   return device.reason;
 }
 
-describe('where there is no CUDA device, the reason is', () => {
+describe('the reason for a missing CUDA device', () => {
   before(function () {
     const [, first] = devices();
     if (!first?.available || first.description !== 'emulated') this.skip();
   });
 
-  it('that there is no driver', () => {
+  it('is a missing driver', () => {
     assert.deepEqual(obstacle({ POLICY_LOSS_EMULATION_DRIVER: '0' }), {
       code: 'no-driver',
       message: 'this machine has no CUDA driver',
@@ -66,7 +66,7 @@ describe('where there is no CUDA device, the reason is', () => {
     });
   });
 
-  it('that the driver is too old, and by how much', () => {
+  it('is an old driver, with the required version', () => {
     const { code, message, driverVersion, requiredVersion } = obstacle({
       POLICY_LOSS_EMULATION_DRIVER: '12040',
     });
@@ -74,19 +74,19 @@ describe('where there is no CUDA device, the reason is', () => {
     assert.match(message, /12\.4.*13\.0/);
   });
 
-  it('that the driver knows of none', () => {
+  it('is a driver without a device', () => {
     const { code, driverVersion } = obstacle({ POLICY_LOSS_EMULATION_DEVICES: '0' });
     assert.deepEqual([code, driverVersion], ['no-device', '13.0']);
   });
 
-  it('that its compute capability is too low', () => {
+  it('is a device with a low compute capability', () => {
     const env = { POLICY_LOSS_EMULATION_CAPABILITY: '75', POLICY_LOSS_EMULATION_DEVICES: '1' };
     const { code, computeCapability, requiredCapability, message } = obstacle(env);
     assert.deepEqual([code, computeCapability, requiredCapability], ['old-device', '7.5', '8.0']);
     assert.match(message, /emulated has compute capability 7\.5.*8\.0/);
   });
 
-  it('none, where a newer driver than the build finds one', () => {
+  it('is absent with a driver that is newer than the build', () => {
     const { devices, error } = seen({ POLICY_LOSS_EMULATION_DRIVER: '13020' });
     assert.equal(error, undefined);
     assert.ok(devices.slice(1).every((device) => device.available));

@@ -1,4 +1,4 @@
-/** What the device suite runs in worker threads: the same loss over and over, on a batch of its own. */
+/** A worker thread of the device suite: computes the same loss repeatedly, with its own batch. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { POLICY_LOSS_FN, upload } from '../../lib/index.js';
 

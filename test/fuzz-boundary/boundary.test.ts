@@ -1,14 +1,14 @@
 /**
- * Whatever stands in an argument's place, a public function gives a result or a LossError: never another exception, a
- * crash or a hang. Here are the cases that were found to do otherwise, each by itself, and a short run of the fuzzer
- * with a fixed seed; `npm run fuzz` runs long, with another seed each time.
+ * Tests that every public function returns a result or throws a LossError, whatever its arguments are. It must never throw
+ * another exception, crash or hang. These are the cases that once failed, and a short run of the fuzzer with a fixed
+ * seed. `npm run fuzz` runs longer, each time with another seed.
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import * as api from '../../lib/index.js';
 import { anyCase, run } from './cases.js';
+import { type Anything, Hostile } from './odd-values.js';
 import { EXEMPT, targets } from './targets.js';
-import { type Anything, Hostile } from './values.js';
 import { fuzz } from './watch.js';
 
 const SEED = 2025;
@@ -29,7 +29,7 @@ const batch = (): Anything => ({
   actionMask: new Uint8Array(TOKENS).fill(1),
 });
 const raise = (): never => {
-  throw new Hostile('of the caller');
+  throw new Hostile('thrown by the caller');
 };
 const throwing = (key: string): Anything => Object.defineProperty({}, key, { get: raise, enumerable: true });
 const ppo = () => api.POLICY_LOSS_FN.create('ppo') as api.PPOPolicyLossFn;
@@ -39,7 +39,7 @@ const revoked = (): Anything => {
   return proxy;
 };
 
-/** A call that is refused with a LossError of that code, at once or later. */
+/** Asserts that a call throws a LossError of that code, or rejects with one. */
 async function refuses(code: api.LossErrorCode, call: () => unknown, cause?: unknown): Promise<void> {
   await assert.rejects(
     async () => call(),
@@ -53,16 +53,19 @@ async function refuses(code: api.LossErrorCode, call: () => unknown, cause?: unk
 }
 
 describe('the boundary', () => {
-  it('is walked to its end: every export is visited, or says why it is not', () => {
+  it('covers every export, or states why not', () => {
     const visited = targets.map(({ name }) => name.replace(/^new /, '').split(/[.#]/)[0]!);
     for (const name of Object.keys(api))
-      assert.ok(visited.includes(name) || `${name} constructor` in EXEMPT, `${name} is not visited`);
+      assert.ok(
+        visited.includes(name) || `${name} constructor` in EXEMPT,
+        `${name}: expected a target or an entry in EXEMPT`,
+      );
     for (const what of Object.keys(EXEMPT))
-      assert.ok(what.replace(' constructor', '') in api, `${what} is exempt, and is not there`);
+      assert.ok(what.replace(' constructor', '') in api, `${what}: exempt, but not an export`);
     assert.ok(targets.length > 400);
   });
 
-  it('takes the arguments that the fuzzer spoils, before they are spoilt', async () => {
+  it('accepts the valid arguments of every target', async () => {
     for (const target of targets) {
       if (target.name === 'upload' || target.name === 'AlgorithmType.objective') continue;
       await target.call(target.valid());
@@ -70,78 +73,86 @@ describe('the boundary', () => {
     }
   });
 
-  it(`holds in ${RUNS} drawn cases`, async () => {
+  it(`holds in ${RUNS} random cases`, async () => {
     await fc.assert(fc.asyncProperty(anyCase, run), { seed: SEED, numRuns: RUNS });
   });
 
-  it('holds in a process that is watched', async () => {
+  it('holds in a process of its own', async () => {
     const { executions, fault } = await fuzz(1, SEED);
     assert.equal(fault, undefined);
     assert.ok(executions > 0);
   });
 
-  describe("exceptions of the caller's own are a LossError's cause", () => {
+  describe("exceptions of the caller's code become the cause of a LossError", () => {
     const cases: [string, api.LossErrorCode, () => unknown][] = [
-      ['a getter of a batch', 'ERR_INVALID_INPUT', () => ppo().compute(throwing('logprob'))],
+      ['from a getter of a batch', 'ERR_INVALID_INPUT', () => ppo().compute(throwing('logprob'))],
       [
-        'of its shape',
+        'from its shape',
         'ERR_INVALID_INPUT',
         () => ppo().computeSync({ ...batch(), ...{}, shape: proxyOf([2, 3]) }),
       ],
-      ['of a call’s options', 'ERR_INVALID_INPUT', () => ppo().compute(batch(), throwing('grad'))],
+      ['from the options of a call', 'ERR_INVALID_INPUT', () => ppo().compute(batch(), throwing('grad'))],
       [
-        'of a KL call’s',
+        'from the options of a KL call',
         'ERR_INVALID_OPTION',
         () => new api.K2Fn().calculateKlLossSync(batch(), throwing('lossAggMode')),
       ],
-      ['of a device', 'ERR_INVALID_INPUT', () => new api.K2Fn().calculateKl(batch(), throwing('device'))],
+      ['from a device', 'ERR_INVALID_INPUT', () => new api.K2Fn().calculateKl(batch(), throwing('device'))],
       [
-        'of an entropy call’s',
+        'from the options of an entropy call',
         'ERR_INVALID_OPTION',
         () => new api.DefaultEntropyLossFn().compute(batch(), throwing('lossAggMode')),
       ],
       [
-        'of an advantage call’s',
+        'from the options of an advantage call',
         'ERR_INVALID_INPUT',
         () => new api.GRPOGroupedAdvantage().compute(batch(), throwing('seed')),
       ],
       [
-        'of an objective’s',
+        'from the options of an objective',
         'ERR_INVALID_INPUT',
         () => api.GRPOAlgorithm.objective().computeSync(batch(), throwing('grad')),
       ],
-      ['of a constructor’s', 'ERR_INVALID_OPTION', () => new api.PPOPolicyLossFn(throwing('clipRange'))],
-      ['of a backend', 'ERR_INVALID_OPTION', () => new api.RLOOAdvantageFn(throwing('backend'))],
       [
-        'of a registry’s arguments',
+        'from the options of a constructor',
+        'ERR_INVALID_OPTION',
+        () => new api.PPOPolicyLossFn(throwing('clipRange')),
+      ],
+      ['from a backend', 'ERR_INVALID_OPTION', () => new api.RLOOAdvantageFn(throwing('backend'))],
+      [
+        'from the arguments of a registry',
         'ERR_INVALID_OPTION',
         () => api.POLICY_LOSS_FN.create('ppo', throwing('clip_range')),
       ],
-      ['of a configuration', 'ERR_INVALID_OPTION', () => api.GRPOAlgorithm.objective(throwing('kl_loss_fn'))],
-      ['of a whole configuration', 'ERR_INVALID_INPUT', () => api.fromTrinityConfig(throwing('algorithm'))],
       [
-        'of a checked configuration',
+        'from a configuration',
+        'ERR_INVALID_OPTION',
+        () => api.GRPOAlgorithm.objective(throwing('kl_loss_fn')),
+      ],
+      ['from a whole configuration', 'ERR_INVALID_INPUT', () => api.fromTrinityConfig(throwing('algorithm'))],
+      [
+        'from a checked configuration',
         'ERR_INVALID_OPTION',
         () => api.DPOAlgorithm.checkConfig(throwing('mode')),
       ],
       [
-        'an iterator of counts',
+        'from an iterator of counts',
         'ERR_INVALID_INPUT',
         () => api.sumCounts({ [Symbol.iterator]: raise } as Anything),
       ],
-      ['names of columns', 'ERR_INVALID_INPUT', () => new api.KeyMapper(throwing('a'))],
+      ['from names of columns', 'ERR_INVALID_INPUT', () => new api.KeyMapper(throwing('a'))],
     ];
     for (const [what, code, call] of cases) it(what, () => refuses(code, call, Hostile));
   });
 
-  describe('what is not what it seems', () => {
+  describe('values that are not what they seem', () => {
     it('a revoked proxy, as a batch, as options and as a value in a message', async () => {
       await refuses('ERR_INVALID_INPUT', () => ppo().compute(revoked()));
       await refuses('ERR_INVALID_INPUT', () => ppo().computeSync(batch(), revoked()));
       await refuses('ERR_INVALID_INPUT', () => ppo().computeSync({ ...batch(), logprob: revoked() }));
       await refuses('ERR_UNKNOWN_NAME', () => api.POLICY_LOSS_FN.get(revoked()));
     });
-    it('an object that has only the prototype of an array, of a signal, of a device’s batch', async () => {
+    it('an object with only the prototype of an array, a signal or a device batch', async () => {
       const logprob = Object.create(Float32Array.prototype);
       await refuses('ERR_INVALID_INPUT', () => ppo().compute({ ...batch(), logprob }));
       await refuses('ERR_INVALID_INPUT', () =>
@@ -149,11 +160,11 @@ describe('the boundary', () => {
       );
       await refuses('ERR_INVALID_INPUT', () => ppo().compute(Object.create(api.DeviceBatch.prototype)));
     });
-    it('an array that says it is longer than it is', () => {
+    it('an array that claims to be longer than it is', () => {
       const logprob = Object.defineProperty(new Float32Array(2), 'length', { value: TOKENS });
       return refuses('ERR_INVALID_INPUT', () => ppo().computeSync({ ...batch(), logprob }));
     });
-    it('an array that is transferred while options are read', () => {
+    it('an array that is transferred while the options are read', () => {
       const given = batch();
       const options = {
         get grad() {
@@ -163,7 +174,7 @@ describe('the boundary', () => {
       };
       return refuses('ERR_INVALID_INPUT', () => ppo().compute(given, options));
     });
-    it('counts, ratios, steps and coefficients that are no numbers', async () => {
+    it('counts, ratios, steps and coefficients that are not numbers', async () => {
       await refuses('ERR_INVALID_INPUT', () =>
         api.sumCounts([{ tokens: 1n, rows: 1, columns: 1 } as Anything]),
       );
@@ -177,7 +188,7 @@ describe('the boundary', () => {
       const kl = new api.K2Fn({ adaptive: true, targetKl: 1, horizon: 1 });
       await refuses('ERR_INVALID_INPUT', () => kl.updateKlCoef(1n as Anything, 2));
     });
-    it('a mapper that is none, and a class that makes nothing', async () => {
+    it('a mapper that is not a KeyMapper, and the base class AlgorithmType', async () => {
       await refuses('ERR_INVALID_INPUT', () => api.KeyMapper.register('none', {} as Anything));
       assert.ok(!api.KeyMapper.names().includes('none'));
       await refuses('ERR_INVALID_INPUT', () => new api.KeyMapper({ a: 5 } as Anything));
@@ -190,7 +201,7 @@ describe('the boundary', () => {
       const { shape: _, ...packed } = batch();
       return refuses('ERR_INVALID_INPUT', () => ppo().computeSync({ ...packed, cuSeqlens }));
     });
-    it('YAML that stands for more than it is, or for nothing', async () => {
+    it('YAML that expands without bounds, or does not parse', async () => {
       const laughs = Array.from({ length: 9 }, (_, i) => {
         const [name, before] = [String.fromCharCode(98 + i), String.fromCharCode(97 + i)];
         return `${name}: &${name} [${Array(9).fill(`*${before}`).join(', ')}]`;
@@ -200,14 +211,14 @@ describe('the boundary', () => {
     });
   });
 
-  describe('what would take for ever, or all memory', () => {
-    it('rows without tokens and without a bound', async () => {
+  describe('values that would take all time or memory', () => {
+    it('any number of rows without tokens', async () => {
       for (const rows of [2 ** 31, 2 ** 53 - 1]) {
         const empty = { shape: [rows, 0], actionMask: new Uint8Array(0), logprob: new Float32Array(0) };
         await refuses('ERR_INVALID_INPUT', () => api.POLICY_LOSS_FN.create('sft').compute(empty as Anything));
       }
     });
-    it('arrays of nothing, as long as arrays can be', async () => {
+    it('empty arrays of the greatest length', async () => {
       const endless = new Array(2 ** 32 - 1);
       const { shape: _, ...packed } = batch();
       await refuses('ERR_INVALID_INPUT', () => ppo().compute({ ...packed, cuSeqlens: endless }));
@@ -222,7 +233,7 @@ describe('the boundary', () => {
       await refuses('ERR_OUT_OF_MEMORY', () => sapo.softGateFunction({ length: 2 ** 53 - 1 }, [1]));
       await refuses('ERR_INVALID_INPUT', () => sapo.softGateFunction({ length: 1e9 }, [1]));
     });
-    it('a name of a hundred million letters', () =>
+    it('a name with a hundred million letters', () =>
       refuses('ERR_UNKNOWN_NAME', () => api.POLICY_LOSS_FN.get('x'.repeat(1e8))));
   });
 });

@@ -1,33 +1,24 @@
 /**
- * A case: one public function, its arguments spoilt in some places; and what must come of it, a result or a LossError.
+ * The cases of the boundary fuzzer. A case calls one public function whose valid arguments are spoilt in some places. It
+ * passes if the call returns a result or throws a LossError.
  */
 import { types } from 'node:util';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
+import { type Anything, Hostile } from './odd-values.js';
+import { access, proxyMode, recipe } from './recipes.js';
 import { KEYS, type Target, targets } from './targets.js';
-import {
-  type Access,
-  type Anything,
-  access,
-  behindProxy,
-  build,
-  Hostile,
-  type ProxyMode,
-  place,
-  proxyMode,
-  type Recipe,
-  recipe,
-} from './values.js';
+import { type Access, behindProxy, build, type ProxyMode, place, type Recipe } from './values.js';
 
 export type Spoil =
-  /** The argument itself is another. */
+  /** Replaces an argument. */
   | { what: 'argument'; index: number; value: Recipe }
-  /** Something that it holds is another, or is come by otherwise. */
+  /** Replaces a property of an argument, or the way in which it is read. */
   | { what: 'key'; index: number; key: string; value: Recipe; access: Access }
   | { what: 'proxy'; index: number; mode: ProxyMode; after: number }
-  /** Every object seems to have it, for the length of the call. */
+  /** Adds a property to Object.prototype during the call, so that every object seems to have it. */
   | { what: 'pollution'; key: string; value: Recipe }
-  /** The caller goes on writing into its arrays, or resizing them, while they are read. */
+  /** Overwrites or resizes the arrays during the call. */
   | { what: 'meanwhile'; does: 'write' | 'shrink' | 'grow' };
 
 export interface Case {
@@ -37,7 +28,7 @@ export interface Case {
 
 const byName = new Map(targets.map((target) => [target.name, target]));
 const keyOf = (target: Target) => {
-  // The target's own keys more often than those of others.
+  // The target's own keys are drawn more often than the keys of other targets.
   const own = target
     .valid()
     .flatMap((given) => (given && typeof given === 'object' ? Object.keys(given) : []));
@@ -76,7 +67,7 @@ function spoilOf(target: Target): fc.Arbitrary<Spoil> {
   );
 }
 
-/** Cases of all functions. */
+/** Draws a case of any function. */
 export const anyCase: fc.Arbitrary<Case> = fc
   .constantFrom(...targets)
   .chain((target) =>
@@ -96,8 +87,8 @@ const CODES: readonly string[] = [
   'ERR_ABORTED',
 ];
 
-// What the engine says of values that are not what they seem. Any other TypeError behind a LossError is a fault of the
-// package's own that was mistaken for one of the caller's.
+// Messages that V8 and Node throw about hostile values. A LossError whose cause has another message hides a fault of the
+// package itself.
 const ENGINE_WORDS = [
   /revoked/,
   /proxy|'(get|has|ownKeys|getPrototypeOf|getOwnPropertyDescriptor)' on/i,
@@ -106,7 +97,7 @@ const ENGINE_WORDS = [
   /Cannot (read|access) private|private (member|field|method)/,
   /must be an instance of|Value of "this"/,
   /detached|out of bounds|out-of-bounds/,
-  /is not the array it should be|is missing|offsets/, // native code's, of arrays that changed after they were looked at
+  /is not the array it should be|is missing|offsets/, // thrown by native code if an array changed after it was checked
   /is not (iterable|a function|an object|a constructor)|object is not iterable|Iterator result/,
   /Invalid (typed array|array) length|Array buffer allocation failed|Invalid string length/,
   /Maximum call stack|alias|YAML|Excessive/i,
@@ -114,44 +105,49 @@ const ENGINE_WORDS = [
   /CreateListFromArrayLike|requires that the property of the first argument/,
 ];
 
-/** Whether a LossError's cause is the caller's own doing. */
+/** Returns whether the caller's values can have led to the cause of a LossError. */
 function isOfCaller(cause: unknown): boolean {
   if (cause === undefined || cause instanceof Hostile) return true;
   if (cause instanceof LossError) return isOfCaller(cause.cause);
   if (cause instanceof Error && cause.name === 'YAMLParseError') return true;
   if (cause instanceof Error) return ENGINE_WORDS.some((words) => words.test(cause.message));
-  return typeof cause === 'object'; // an obstacle, of devices
+  return typeof cause === 'object'; // the reason why a device is unavailable
 }
 
 function judge(error: unknown, { spoils }: Case): void {
   if (!(error instanceof LossError))
-    throw new Error(`no LossError: ${error instanceof Error ? error.stack : String(error)}`, {
+    throw new Error(`expected a LossError, got ${error instanceof Error ? error.stack : String(error)}`, {
       cause: error,
     });
-  if (!CODES.includes(error.code)) throw new Error(`a LossError of code ${error.code}`, { cause: error });
-  // Where every object has what nobody gave it, anything may have been read.
+  if (!CODES.includes(error.code))
+    throw new Error(`expected a documented code, got ${error.code}`, { cause: error });
+  // With a polluted prototype, any value may have been read.
   const polluted = spoils.some(({ what }) => what === 'pollution');
   if (error.code !== 'ERR_ABORTED' && !polluted && !isOfCaller(error.cause))
-    throw new Error(`a fault inside: ${(error.cause as Error)?.stack ?? String(error.cause)}`, {
-      cause: error,
-    });
+    throw new Error(
+      `expected a cause in the caller's values, got ${(error.cause as Error)?.stack ?? String(error.cause)}`,
+      {
+        cause: error,
+      },
+    );
 }
 
 function checkResult(result: Anything): void {
   if (result === null || typeof result !== 'object' || !Object.hasOwn(result, 'metrics')) return;
   for (const [name, value] of Object.entries(result.metrics))
-    if (typeof value !== 'number') throw new Error(`metric ${name} is a ${typeof value}`);
+    if (typeof value !== 'number')
+      throw new Error(`metric ${name}: expected a number, got a ${typeof value}`);
   if (Object.hasOwn(result, 'loss') && typeof result.loss !== 'number')
-    throw new Error(`loss is a ${typeof result.loss}`);
+    throw new Error(`loss: expected a number, got a ${typeof result.loss}`);
 }
 
 /**
  * Runs a case.
- * @throws Error where it gives neither a result nor a LossError.
+ * @throws Error if the call gives neither a result nor a LossError
  */
 export async function run(one: Case): Promise<void> {
   const target = byName.get(one.target);
-  if (!target) throw new Error(`there is no function ${one.target}`);
+  if (!target) throw new Error(`target: expected a public function, got ${one.target}`);
   const given = target.valid();
   const pollution: [key: string, value: unknown][] = [];
   let meanwhile: ((array: Anything) => void) | undefined;
@@ -176,7 +172,7 @@ export async function run(one: Case): Promise<void> {
   try {
     const outcome = whilePolluted(pollution, () => target.call(given));
     if (meanwhile) forEachArray(given, meanwhile);
-    // What came in and goes out again, as a configuration that has been checked, is the caller's.
+    // A function may return its argument, such as a checked configuration, which is not a result.
     if (!given.includes(outcome)) checkResult(types.isPromise(outcome) ? await outcome : outcome);
   } catch (error) {
     judge(error, one);
@@ -191,7 +187,7 @@ function spoilKey(object: Anything, { key, value, access }: Spoil & { what: 'key
   try {
     place(object, key, built, access);
   } catch {
-    // Frozen, or behind a proxy: what can be spoilt no more has been spoilt enough.
+    // The object is frozen or behind a proxy, so it is hostile already.
   }
 }
 

@@ -1,17 +1,17 @@
-// The process that the boundary fuzzer's cases run in: see fuzz.ts. It says in a file which case it is at, so that a crash
-// and a hang can be told by another process, and ends with a line of JSON on its standard output.
+// The process in which the boundary fuzzer's cases run; watch.ts starts it. It writes the current case to a file, so that
+// the case is known after a crash or a hang. At the end it prints a report as one line of JSON.
 import assert from 'node:assert/strict';
 import { openSync, writeSync } from 'node:fs';
 import fc from 'fast-check';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { anyCase, type Case, run } from './cases.js';
 
-/** What the child says at its end. */
+/** The report that the process prints at its end. */
 export interface Report {
   executions: number;
-  /** How many functions were called. */
+  /** The number of functions that were called. */
   functions: number;
-  /** The case that failed, as small as it could be made, and how. */
+  /** The failing case, shrunk as far as possible, and its message. */
   failure?: { seed: number; case: Case; message: string };
 }
 
@@ -25,13 +25,13 @@ let failure: Report['failure'];
 async function execute(one: Case): Promise<void> {
   executions++;
   called.add(one.target);
-  // The length comes first, as what was written before may have been longer.
+  // The length comes first, since the previous case may have been longer.
   const text = JSON.stringify({ executions, ...one });
   writeSync(place, `${String(Buffer.byteLength(text)).padStart(12)}${text}`, 0);
   await run(one);
 }
 
-// What it gave before is what it must give after any number of hostile calls.
+// A healthy call must give the same result before and after any number of hostile calls.
 const sample = {
   shape: [2, 3] as const,
   logprob: Float32Array.of(-1, -2, -0.5, -0.25, -3, -1.5),

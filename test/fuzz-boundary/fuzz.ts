@@ -1,10 +1,10 @@
-// The fuzzer of the JavaScript boundary: any value at any argument position of any public function gives a result or a
-// LossError, never another exception, a crash or a hang. Prints what it did as a test suite does, and one line more with
-// the executions and the seed.
+// Fuzzes the JavaScript boundary: calls every public function with hostile arguments. Each call must give a result or a
+// LossError, and never another exception, a crash or a hang. Prints the number of calls and the seed, and counts of
+// passing and failing functions like a test suite.
 //
-//   npx tsx test/fuzz-boundary/fuzz.ts [SECONDS]       or POLICY_LOSS_FUZZ_SECONDS; 60 by default
-//   POLICY_LOSS_FUZZ_SEED=1 npx tsx …                  a run again; else the seed is of the time
-//   npx tsx test/fuzz-boundary/fuzz.ts --case JSON     one case, as a fault prints it
+//   npx tsx test/fuzz-boundary/fuzz.ts [SECONDS]       default: POLICY_LOSS_FUZZ_SECONDS, or 60
+//   POLICY_LOSS_FUZZ_SEED=1 npx tsx …                  repeats a run; by default the time is the seed
+//   npx tsx test/fuzz-boundary/fuzz.ts --case JSON     runs one case in the form in which failures print it
 import { parseArgs } from 'node:util';
 import { fuzz } from './watch.js';
 
@@ -16,7 +16,7 @@ const { values: flags, positionals } = parseArgs({
 if (flags.case !== undefined) {
   const { run } = await import('./cases.js');
   await run(JSON.parse(flags.case));
-  console.log('a result, or a LossError');
+  console.log('passed: a result or a LossError');
 } else {
   const seconds = Number(positionals[0] ?? process.env.POLICY_LOSS_FUZZ_SECONDS ?? 60);
   const seed = Number(process.env.POLICY_LOSS_FUZZ_SEED ?? Date.now() % 2 ** 31);

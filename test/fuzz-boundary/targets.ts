@@ -1,20 +1,20 @@
 /**
- * Every public function of the package, found by walking what it exports: constructors, static methods, methods of
- * objects and registries, and plain functions. Each comes with arguments that it takes, for the fuzzer to spoil. What
- * the walk finds and has no arguments for is an error, so that nothing new can be forgotten.
+ * The targets of the boundary fuzzer: every public function of the package with valid arguments, which the fuzzer spoils.
+ * The functions are found by walking the exports: constructors, static methods, methods of objects and registries, and
+ * plain functions. A function without arguments here is an error, so that no new function can be forgotten.
  */
-
+import { readdirSync, readFileSync } from 'node:fs';
 import { fromTrinityArgs } from '../../lib/core/options.js';
 import * as api from '../../lib/index.js';
-import type { Anything } from './values.js';
+import type { Anything } from './odd-values.js';
 
 export interface Target {
-  /** Such as `PPOPolicyLossFn#compute`. */
+  /** For example `PPOPolicyLossFn#compute`. */
   name: string;
-  /** Arguments that it takes, new ones each time. */
+  /** Makes new valid arguments. */
   valid(): Anything[];
   call(given: readonly Anything[]): unknown;
-  /** What is put back after a call that may have changed it. */
+  /** Undoes what a call may have changed globally. */
   restore?(): void;
 }
 
@@ -23,7 +23,7 @@ const COLUMNS = 3;
 const TOKENS = ROWS * COLUMNS;
 const column = (value: number) => new Float32Array(TOKENS).fill(value);
 
-/** A batch with all that any function reads but advantages, which algorithms then make. */
+/** Makes a batch with all columns but advantages, which objectives compute. */
 const rewarded = () => ({
   shape: [ROWS, COLUMNS],
   logprob: column(-1),
@@ -59,7 +59,7 @@ const config = () => ({
   backend: 'verl',
 });
 
-// Arguments by a method's name, whatever class it is of. Without any: [].
+// Arguments of methods by their names, in any class.
 const METHODS: Record<string, () => Anything[]> = {
   compute: () => [whole(), options()],
   computeSync: () => [whole(), { grad: true, seed: 1 }],
@@ -106,44 +106,47 @@ const FUNCTIONS: Record<string, () => Anything[]> = {
   },
 };
 
-// Constructors whose arguments are not the class's own default ones.
+// Arguments of constructors that do not take the class's default arguments.
 const CONSTRUCTORS: Record<string, () => Anything[]> = {
   KeyMapper: () => [{ log_prob: 'logprob' }],
 };
 
-/** Exports that the walk visits only in part, and why. */
+/** Exports of which the walk leaves a part out, with the reason. */
 export const EXEMPT: Readonly<Record<string, string>> = {
-  'AdvantageFn constructor': 'internal: of the subclasses, which are visited',
-  'AlgorithmRegistry constructor': 'internal: its one object is exported',
-  'AlgorithmType constructor': 'no objects are made of algorithms',
-  'DeviceBatch constructor': 'internal: made by upload()',
-  'EntropyLossFn constructor': 'internal: of the subclasses, which are visited',
-  'LossError constructor': 'what is thrown, and takes what the constructor of Error takes',
-  'KLFn constructor': 'internal: of the subclasses, which are visited',
-  'Objective constructor': 'internal: made by objective()',
-  'PolicyLossFn constructor': 'internal: of the subclasses, which are visited',
-  'Registry constructor': 'internal: its objects are exported',
+  'AdvantageFn constructor': 'internal: called by the subclasses, which are targets',
+  'AlgorithmRegistry constructor': 'internal: its only instance is exported',
+  'AlgorithmType constructor': 'algorithms have no instances',
+  'DeviceBatch constructor': 'internal: called by upload()',
+  'EntropyLossFn constructor': 'internal: called by the subclasses, which are targets',
+  'LossError constructor': 'thrown by the package, not called by users',
+  'KLFn constructor': 'internal: called by the subclasses, which are targets',
+  'Objective constructor': 'internal: called by objective()',
+  'PolicyLossFn constructor': 'internal: called by the subclasses, which are targets',
+  'Registry constructor': 'internal: its instances are exported',
 };
 
-/** Methods that are marked `@internal`: they are called with what has been checked. */
-const INTERNAL = new Set([
-  'coefficients',
-  'term',
-  'computeFor',
-  'computeForSync',
-  'onTheWay',
-  'advantagesOf',
-  'penalised',
-  'computeWith',
-]);
+/** The methods that are marked `@internal` in lib/. They are called with checked arguments only. */
+const INTERNAL = new Set(internalMethods());
+
+function internalMethods(): string[] {
+  const lib = new URL('../../lib/', import.meta.url);
+  return readdirSync(lib, { recursive: true, encoding: 'utf8' })
+    .filter((file) => file.endsWith('.ts'))
+    .flatMap((file) => [
+      ...readFileSync(new URL(file, lib), 'utf8').matchAll(
+        /@internal(?:(?!\*\/)[\s\S])*\*\/\s*(?:(?:static|override|abstract|async|get)\s+)*(\w+)[(<:]/g,
+      ),
+    ])
+    .map(([, name]) => name!);
+}
 
 const isClass = (value: unknown) =>
   typeof value === 'function' && /^class\b/.test(Function.prototype.toString.call(value));
 
-// What every object and class has of the language.
+// Prototypes of the language, whose members are not targets.
 const LANGUAGE: readonly object[] = [Object.prototype, Function.prototype, Error, Error.prototype];
 
-/** The names of an object's functions and accessors, its prototypes' included. */
+/** Yields the names of an object's functions and accessors, including those of its prototypes. */
 function* membersOf(object: object): Generator<[name: string, isFunction: boolean]> {
   const seen = new Set<string>(['constructor']);
   for (let at = object; !LANGUAGE.includes(at); at = Object.getPrototypeOf(at)) {
@@ -157,11 +160,11 @@ function* membersOf(object: object): Generator<[name: string, isFunction: boolea
 
 function argumentsOf(name: string, among: Record<string, () => Anything[]>): () => Anything[] {
   const found = among[name];
-  if (!found) throw new Error(`the fuzzer has no arguments for ${name}: say in targets.ts what it takes`);
+  if (!found) throw new Error(`${name}: expected its arguments in targets.ts, got none`);
   return found;
 }
 
-/** The functions of an object, and nothing for those marked internal. */
+/** Yields the public functions of an object. */
 function* methods(
   owner: string,
   object: Anything,
@@ -186,7 +189,7 @@ type Registered = {
 };
 const REGISTRIES = [api.POLICY_LOSS_FN, api.KL_FN, api.ENTROPY_LOSS_FN, api.ADVANTAGE_FN];
 
-/** An object of a class, as its users come by one; undefined where they cannot. */
+/** Makes an instance of a class in the way that its users do; undefined if they cannot. */
 function objectOf(cls: Anything): Anything {
   for (const registry of REGISTRIES)
     for (const name of registry.names()) if (registry.get(name) === cls) return registry.create(name);
@@ -229,7 +232,7 @@ function* ofRegistry(name: string, registry: Registered): Generator<Target> {
   });
 }
 
-/** Objectives beside grpo's, whose functions read other columns. */
+/** Yields the objectives of all algorithms, whose functions read different columns. */
 function* ofAlgorithms(): Generator<Target> {
   for (const name of api.ALGORITHM_TYPE.names()) {
     const objective = api.ALGORITHM_TYPE.get(name).objective();
@@ -246,7 +249,7 @@ function* ofAlgorithms(): Generator<Target> {
   }
 }
 
-/** Every public function of the package. */
+/** All targets. */
 export const targets: readonly Target[] = [...walk()];
 
 function* walk(): Generator<Target> {
@@ -261,12 +264,12 @@ function* walk(): Generator<Target> {
         ...(name === 'setThreads' && { restore: () => api.setThreads(threads) }),
       };
     else if (typeof value === 'object' && 'names' in value) yield* ofRegistry(name, value as Registered);
-    else throw new Error(`the fuzzer does not know what ${name} is`);
+    else throw new Error(`${name}: expected a class, a function or a registry`);
   }
   yield* ofAlgorithms();
 }
 
-/** Keys under which arguments hold something that a function reads. */
+/** The keys of arguments that any function reads. */
 export const KEYS: readonly string[] = [
   ...new Set([
     ...Object.keys(whole()),

@@ -1,6 +1,6 @@
 /**
- * Runs the boundary fuzzer in a process of its own and watches it: what ends it, and what it hangs on, is a fault of the
- * case that it was at.
+ * Runs the boundary fuzzer in a process of its own and watches it. If the process crashes or hangs, its current case has
+ * failed.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -10,14 +10,14 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Report } from './child.js';
 
-/** No call on a few tokens takes so long, however slow the machine and whoever else is at work there. */
+/** Longer than a call with a few tokens can take on a slow and busy machine. */
 const HANG_MS = 60_000;
 const LOOK_MS = 500;
 
 export interface Outcome {
   executions: number;
   functions: number;
-  /** What went wrong, with the case as JSON. */
+  /** The failure, with the case as JSON. */
   fault?: string;
 }
 
@@ -80,7 +80,7 @@ async function watch(seconds: number, seed: number, file: string): Promise<Outco
   return { executions, functions: 0, fault: `${how}\ncase: ${last}\n${complaint}` };
 }
 
-// A case that is being written just then is looked at again later.
+// Returns the current case, or '' while it is being written.
 function caseAt(file: string): string {
   try {
     const text = readFileSync(file, 'utf8');

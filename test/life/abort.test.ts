@@ -1,6 +1,6 @@
 /**
- * AbortSignals at every stage: before the call, while it waits, while it computes, when it is done. A call ends with
- * ERR_ABORTED or with its result, never with both or neither, and no listener stays behind.
+ * Tests AbortSignals at every stage of a call: before it, while it waits, while it computes, after it. A call must end
+ * either with ERR_ABORTED or with its result, and must leave no listener on the signal.
  */
 import assert from 'node:assert/strict';
 import { getEventListeners } from 'node:events';
@@ -41,7 +41,7 @@ const isAbort = (error: unknown) => {
   return true;
 };
 
-/** Calls that are served before any that comes after, for a good while: a large array takes long to make, too. */
+/** Keeps all threads busy for a while, so that calls that are made now have to wait. */
 async function occupy(): Promise<void> {
   const fn = POLICY_LOSS_FN.create('ppo');
   const grad = new Float32Array(640_000);
@@ -57,7 +57,7 @@ describe('abort', () => {
         assert.equal(getEventListeners(signal, 'abort').length, 0);
       });
 
-      it('while it waits for others', async () => {
+      it('while it waits for other calls', async () => {
         const busy = occupy();
         const controller = new AbortController();
         const promise = call(controller.signal);
@@ -75,7 +75,7 @@ describe('abort', () => {
           const promise = call(controller.signal).then(
             (result) => {
               ends.done++;
-              // Where it was too late, nothing is missing.
+              // A call that was aborted too late has its whole result.
               assert.deepEqual(withoutArrays(result), withoutArrays(whole));
             },
             (error) => {
@@ -92,7 +92,7 @@ describe('abort', () => {
         assert.ok(ends.aborted > 0);
       });
 
-      it('when it is done', async () => {
+      it('after it is done', async () => {
         const controller = new AbortController();
         const result = await call(controller.signal);
         controller.abort(reason);
@@ -100,7 +100,7 @@ describe('abort', () => {
         assert.equal(getEventListeners(controller.signal, 'abort').length, 0);
       });
 
-      it('of one signal for many calls, over and over', async () => {
+      it('by one signal for many calls, repeatedly', async () => {
         const controller = new AbortController();
         const warnings: string[] = [];
         const warned = ({ name }: Error) => warnings.push(name);
@@ -121,7 +121,7 @@ describe('abort', () => {
         await busy;
       });
 
-      it('of calls that are refused leaves no listener behind', async () => {
+      it('leaves no listener behind if the call is refused', async () => {
         const controller = new AbortController();
         const refused = POLICY_LOSS_FN.create('ppo').compute(
           { ...batch, logprob: new Float32Array(1) },

@@ -1,7 +1,7 @@
 /**
- * Life in a Node process: worker threads that come and go, processes that end while they compute, thousands of calls at
- * once, arrays that are changed or taken away meanwhile, and memory that runs out. Each runs in a process of its own,
- * as what would go wrong would end it.
+ * Tests what can happen in a Node process during calls: worker threads start and end, the process exits, thousands of
+ * calls run at once, arrays are changed or transferred, memory runs out. Each scenario runs in its own process, since a
+ * failure could crash it.
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { play, playsWell } from './support.js';
 
 const GIB = 2 ** 30;
 
-/** What the machine could still give, in bytes; 0 where it does not say. */
+/** Returns the machine's available memory in bytes, or 0 if the system does not tell. */
 function availableMemory(): number {
   try {
     return 1024 * Number(/^MemAvailable:\s*(\d+)/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1] ?? 0);
@@ -21,14 +21,14 @@ function availableMemory(): number {
 describe('life', function () {
   this.timeout(400_000);
 
-  describe('worker threads of one addon, half of them terminated in the midst of calls', () => {
+  describe('worker threads that share the module, half of them terminated during calls', () => {
     for (const kind of ['async', 'sync'])
       for (const where of ['main', 'workers'])
-        it(`${kind} calls, ${where === 'main' ? 'the main thread having it too' : 'workers alone having it'}`, () =>
+        it(`${kind} calls, ${where === 'main' ? 'with the module in the main thread too' : 'with the module in workers only'}`, () =>
           playsWell('workers', ['6', kind, ...(where === 'main' ? ['main'] : [])]));
   });
 
-  describe('a process that ends with work in flight', () => {
+  describe('a process that ends during calls', () => {
     const endings: [how: string, code: number | null, signal: string | null][] = [
       ['exit', 7, null],
       ['throw', 1, null],
@@ -50,34 +50,34 @@ describe('life', function () {
       });
   });
 
-  it('thousands of calls at once take bounded memory, and no threads of their own', async () => {
+  it('thousands of calls at once need little memory and no threads of their own', async () => {
     await playsWell('crowd');
   });
 
-  describe('arrays that meanwhile are', () => {
-    it('changed', () => playsWell('memory', ['changed']));
-    it('masked otherwise', () => playsWell('memory', ['masked']));
-    it('given other offsets, which do not count any more', () => playsWell('memory', ['offsets']));
-    it('given other groups, which do not count any more', () => playsWell('memory', ['groups']));
-    it('shrunk, as resizable ones can be', () => playsWell('memory', ['shrunk']));
-    describe('given away', () => {
+  describe('arrays that are changed during a call', () => {
+    it('in their values', () => playsWell('memory', ['changed']));
+    it('in the mask', () => playsWell('memory', ['masked']));
+    it('in the offsets, without an effect', () => playsWell('memory', ['offsets']));
+    it('in the group ids, without an effect', () => playsWell('memory', ['groups']));
+    it('in their length, if they are resizable', () => playsWell('memory', ['shrunk']));
+    describe('by a transfer', () => {
       before(function () {
-        // The memory is not kept there: SECURITY.md.
+        // Windows does not keep the memory; see SECURITY.md.
         if (process.platform === 'win32') this.skip();
       });
-      it('and forgotten', () => playsWell('memory', ['transferred']));
-      it('to a worker that ends', () => playsWell('memory', ['sent away']));
+      it('and garbage collection', () => playsWell('memory', ['transferred']));
+      it('to a worker that then ends', () => playsWell('memory', ['sent away']));
     });
   });
 
-  it('memory that runs out is ERR_OUT_OF_MEMORY, and the process goes on', async function () {
-    // Elsewhere nothing can be taken from a process that runs.
+  it('a lack of memory is ERR_OUT_OF_MEMORY, and the process goes on', async function () {
+    // Only Linux can limit the memory of a running process.
     if (process.platform !== 'linux') this.skip();
     if (availableMemory() < 4 * GIB) this.skip();
     assert.match(await playsWell('poverty'), /went on/);
   });
 
-  it('more than 2³¹ tokens are computed, where the machine has the memory (10 GiB)', async function () {
+  it('more than 2³¹ tokens are computed (needs 10 GiB of memory)', async function () {
     if (availableMemory() < 10 * GIB) this.skip();
     assert.match(await playsWell('huge'), /2149580800 tokens/);
   });

@@ -1,7 +1,7 @@
 /**
- * The command line reads files only: no command opens a port, a connection or any other socket, nor asks a name server;
- * and what is installed asks for nothing that it does not use. Node's own ways to a socket throw here, and a process that
- * has one at its end by another way is found out by its file descriptors.
+ * Tests that no command of the command line opens a socket or asks a name server, and that the package has no dependency
+ * that it does not use. Node's functions that open sockets throw in these tests. Sockets that were opened in another way
+ * are found among the process's file descriptors when it ends.
  */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -32,7 +32,7 @@ describe('offline', function () {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  /** Runs a file of Node's without a network. Pipes would be sockets of their own, so what it says goes to a file. */
+  /** Runs a program without a network. Its output goes to a file, as Node's pipes are sockets too. */
   async function runOffline(words: readonly string[]): Promise<Seen> {
     const [said, report] = [join(folder, 'said'), join(folder, 'seen')];
     rmSync(report, { force: true });
@@ -66,7 +66,7 @@ describe('offline', function () {
     help: () => ['--help'],
   };
 
-  it('is asked of every command', async () => {
+  it('is tested with every command', async () => {
     const { output } = await runOffline([PROGRAM, '--help']);
     const commands = [...output.matchAll(/^ {2}(\w+)(?= )/gm)].map(([, name]) => name!);
     assert.ok(commands.length >= 7, output);
@@ -85,7 +85,7 @@ describe('offline', function () {
       assert.notEqual(output, '');
     });
 
-  it('is something that is noticed where it is not so', async () => {
+  it('is tested in a way that finds sockets', async () => {
     const ways: Record<string, string> = {
       'net.Server.listen': "require('node:net').createServer().listen(0)",
       'net.Socket.connect': "require('node:net').connect(1)",
@@ -103,7 +103,7 @@ describe('offline', function () {
     }
   });
 
-  it('is so for imports too: what the package imports of Node knows no network', () => {
+  it('is also true of imports: the package imports no network module of Node', () => {
     const files = readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' }).filter((file) =>
       /\.c?ts$/.test(file),
     );
@@ -123,7 +123,7 @@ describe('dependencies', () => {
   const manifest = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const lock = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8'));
 
-  it('are all imported, and all that is imported is one', () => {
+  it('are exactly the packages that are imported', () => {
     const imported = new Set<string>();
     for (const file of readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' })) {
       if (!/\.c?ts$/.test(file)) continue;
@@ -137,7 +137,7 @@ describe('dependencies', () => {
     assert.deepEqual([...imported].sort(), needed.sort());
   });
 
-  it('are locked, each with its digest', () => {
+  it('are locked, each with a digest', () => {
     assert.equal(lock.lockfileVersion, 3);
     assert.deepEqual(lock.packages[''].dependencies, manifest.dependencies);
     assert.deepEqual(lock.packages[''].devDependencies, manifest.devDependencies);
@@ -145,10 +145,10 @@ describe('dependencies', () => {
       if (name !== '') assert.match(entry.integrity ?? '', /^sha512-/, name);
   });
 
-  it('run no script where the package is installed', () => {
+  it('run no script during installation', () => {
     for (const script of ['preinstall', 'install', 'postinstall', 'prepare'])
       assert.equal(manifest.scripts[script], undefined, script);
-    // npm builds what has a binding.gyp, unasked.
+    // npm builds every package that has a binding.gyp.
     assert.ok(!readdirSync(ROOT).includes('binding.gyp'));
     for (const [name, entry] of Object.entries(lock.packages) as [
       string,

@@ -1,4 +1,4 @@
-/** What the life tests share: programs of their own to crash or hang in, batches whose loss is known, worker threads. */
+/** Helpers of the life tests: scenarios in processes of their own, batches with a known loss, worker threads. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import type { Batch } from '../../lib/index.js';
 
-/** How a program ended. */
+/** The end of a program: its exit code or signal, and its output. */
 export interface Ended {
   code: number | null;
   signal: string | null;
@@ -17,7 +17,7 @@ export interface Ended {
 
 const MINUTE = 60_000;
 
-/** Runs a scenario, a program in `scenarios/`, to its end. One that hangs is killed, and its signal says so. */
+/** Runs a program of `scenarios/` until it ends. Kills a program that hangs, which its signal then shows. */
 export async function play(
   scenario: string,
   words: readonly string[] = [],
@@ -48,14 +48,14 @@ export async function play(
   return { ...ended, code, signal };
 }
 
-/** A scenario that ends well, and what it said. */
+/** Runs a scenario, asserts that it ends with code 0, and returns its output. */
 export async function playsWell(...given: Parameters<typeof play>): Promise<string> {
   const { code, signal, stdout, stderr } = await play(...given);
   assert.deepEqual({ code, signal }, { code: 0, signal: null }, `${given[0]} ${given[1] ?? ''}: ${stderr}`);
   return stdout;
 }
 
-/** A batch whose SFT loss is 1: every token's log-probability is −1. */
+/** Returns a batch in which every log-probability is `value`; the SFT loss is −`value`. */
 export function flatBatch(
   rows: number,
   columns: number,
@@ -70,7 +70,7 @@ export function flatBatch(
   };
 }
 
-/** A number of /proc/self/status: Threads, or VmRSS and its like in KiB; undefined on systems that have none. */
+/** Returns a number of /proc/self/status, such as Threads, or VmRSS in KiB; undefined on systems without it. */
 export function processStatus(key: string): number | undefined {
   try {
     const line = new RegExp(`^${key}:\\s*(\\d+)`, 'm').exec(readFileSync('/proc/self/status', 'utf8'));
@@ -80,7 +80,7 @@ export function processStatus(key: string): number | undefined {
   }
 }
 
-/** A worker thread that runs a scenario. Workers do not inherit the loader that TypeScript runs under. */
+/** Starts a worker thread that runs a scenario. It registers tsx, which workers do not inherit. */
 export function startWorker(scenario: string, workerData: unknown): Worker {
   const { href } = new URL(`./scenarios/${scenario}.ts`, import.meta.url);
   const load = `import('tsx/esm/api').then(({ register }) => { register(); return import(${JSON.stringify(href)}); })`;

@@ -1,11 +1,11 @@
 /**
- * Every advantage function of losses.md in plain float64, to hold the library against; no code is shared with it.
- * What a function chooses at random (rows left out, groups counted again) is given to the reference, which says what
- * follows from the choice; that the choice itself is an allowed one is for the tests to say.
+ * Computes every advantage function in plain float64, without code of the library. Tests compare the library with it.
+ * Some functions choose rows or groups at random. The reference is given that choice and computes its consequences; the
+ * tests check separately that the choice was allowed.
  */
 import { type Args, option, type ReferenceBatch, rowPositions } from './batch.js';
 
-/** A batch with what advantages are made of. Columns per token are B×T, as those of the losses are. */
+/** A batch with rewards. Columns per token are B×T. */
 export interface RewardedBatch extends ReferenceBatch {
   rewards?: ArrayLike<number>;
   groupIds?: ArrayLike<number | string>;
@@ -17,17 +17,17 @@ export interface RewardedBatch extends ReferenceBatch {
 }
 
 export interface ReferenceAdvantages {
-  /** B×T, 0 where a row has no token. */
+  /** B×T, with 0 beyond a row's end. */
   advantages: Float64Array;
   returns: Float64Array;
-  /** Per row; false: dropped. */
+  /** Per row: false if the row was dropped. */
   kept: boolean[];
   metrics: Record<string, number>;
-  /** Of metrics that are sums of terms that may cancel: Σ|terms|, as in ReferenceResult. */
+  /** Σ|terms| of metrics whose terms may cancel, as in ReferenceResult. */
   magnitude: Record<string, number>;
 }
 
-/** `leftOut`: rows that chance has left out of their groups (rec with drop='balance'). */
+/** An advantage function. `leftOut` are the rows that it dropped at random (rec with drop='balance'). */
 export type Advantage = (
   args: Args,
   batch: RewardedBatch,
@@ -37,7 +37,7 @@ export type Advantage = (
 const rowsOf = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
 const zeros = (batch: RewardedBatch) => new Float64Array(batch.rows * batch.columns);
 const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
-/** Taken from the first of them, so that equal numbers have exactly themselves for a mean. */
+/** Sums differences from the first value, so that the mean of equal numbers is exactly that number. */
 const mean = (values: readonly number[]) => {
   const origin = values[0]!;
   return origin + sum(values.map((x) => x - origin)) / values.length;
@@ -50,10 +50,10 @@ const sampleStd = (values: readonly number[]) => Math.sqrt(squares(values) / (va
 const populationStd = (values: readonly number[]) => Math.sqrt(squares(values) / values.length);
 
 export function unmaskedPositions(batch: RewardedBatch, b: number): number[] {
-  return Array.from(rowPositions(batch, b)).filter((at) => batch.actionMask[at]);
+  return rowPositions(batch, b).filter((at) => batch.actionMask[at]);
 }
 
-/** token_level_rewards, or each row's reward on its last unmasked token. */
+/** Returns token_level_rewards, or else each row's reward at its last unmasked token. */
 export function tokenRewards(batch: RewardedBatch): Float64Array {
   if (batch.tokenLevelRewards) return Float64Array.from(batch.tokenLevelRewards);
   const rewards = zeros(batch);
@@ -64,7 +64,7 @@ export function tokenRewards(batch: RewardedBatch): Float64Array {
   return rewards;
 }
 
-/** Keys with the items that have each, in order of first appearance. */
+/** Groups items by their keys, in the order in which the keys first appear. */
 function gather<K, T>(items: readonly T[], key: (item: T) => K): Map<K, T[]> {
   const groups = new Map<K, T[]>();
   for (const item of items) {
@@ -75,12 +75,12 @@ function gather<K, T>(items: readonly T[], key: (item: T) => K): Map<K, T[]> {
   return groups;
 }
 
-/** The rows of each group. */
+/** Returns the rows of each group. */
 export const groupsOf = (batch: RewardedBatch): number[][] => [
   ...gather(rowsOf(batch), (b) => batch.groupIds![b]!).values(),
 ];
 
-/** The runs of each group, and the rows of each run. A run is one of its group: ids may repeat in others. */
+/** Returns the rows of each run of each group. Run ids are unique only within a group. */
 export const runsOf = (batch: RewardedBatch): number[][][] =>
   groupsOf(batch).map((rows) => [...gather(rows, (b) => batch.runIds![b]!).values()]);
 
@@ -95,7 +95,7 @@ function overGroups(name: string, values: readonly number[]): Record<string, num
   };
 }
 
-// Functions over the rest of a row: every column counts, unless said otherwise.
+// Functions that sum over the rest of a row. They read masked tokens too, unless noted.
 
 function whitened(batch: RewardedBatch, x: Float64Array): Float64Array {
   const counted = rowsOf(batch).flatMap((b) => unmaskedPositions(batch, b).map((at) => x[at]!));
@@ -127,7 +127,7 @@ const ppo: Advantage = (args, batch) => {
   for (const b of rowsOf(batch)) {
     let next = 0;
     let nextValue = 0;
-    for (const at of Array.from(rowPositions(batch, b)).reverse()) {
+    for (const at of rowPositions(batch, b).reverse()) {
       next = rewards[at]! + gamma * nextValue - values[at]! + gamma * lambda * next;
       nextValue = values[at]!;
       advantages[at] = next;
@@ -137,12 +137,12 @@ const ppo: Advantage = (args, batch) => {
   return recurrence(batch, whitened(batch, advantages), returns);
 };
 
-/** Σ over the rest of the row, each later reward discounted once more. */
+/** Sums each token's reward and the later ones of its row, discounted by their distance. */
 function rewardToGo(batch: RewardedBatch, rewards: Float64Array, gamma: number): Float64Array {
   const out = zeros(batch);
   for (const b of rowsOf(batch)) {
     let next = 0;
-    for (const at of Array.from(rowPositions(batch, b)).reverse()) {
+    for (const at of rowPositions(batch, b).reverse()) {
       next = rewards[at]! + gamma * next;
       out[at] = next;
     }
@@ -166,7 +166,7 @@ const remax: Advantage = (_args, batch) => {
   return recurrence(batch, advantages, returns);
 };
 
-// Functions over groups: a score per row.
+// Functions that compute one score per row from the rewards of its group.
 
 function scored(
   batch: RewardedBatch,
@@ -183,7 +183,7 @@ function scored(
 
 const rloo: Advantage = (_args, batch) => {
   const rewards = tokenRewards(batch);
-  const perRow = rowsOf(batch).map((b) => sum(Array.from(rowPositions(batch, b), (at) => rewards[at]!)));
+  const perRow = rowsOf(batch).map((b) => sum(rowPositions(batch, b).map((at) => rewards[at]!)));
   const scores: number[] = [];
   for (const rows of groupsOf(batch)) {
     for (const b of rows) {
@@ -194,15 +194,15 @@ const rloo: Advantage = (_args, batch) => {
   return scored(batch, scores, {});
 };
 
-/** Of std_cal_level batch, the deviation of the rewards of all units; undefined for that of the group. */
+/** Returns the deviation of all rewards if std_cal_level is `batch`; undefined if each group has its own. */
 function batchStd(args: Args, all: readonly number[]): number | undefined {
   if (option<string>(args, 'std_cal_level', 'group') !== 'batch') return undefined;
   return all.length > 1 ? sampleStd(all) : 1;
 }
 
 /**
- * What grpo and step_wise_grpo make of a group: where its units' scores lie, and whether it is kept. `shaped`: the
- * rewards that mean and deviation are of.
+ * Returns the scores of a group's units for grpo and step_wise_grpo, and whether the group is kept. Mean and deviation
+ * are those of `shaped`.
  */
 function normalised(args: Args, shaped: readonly number[], ofBatch: number | undefined) {
   const alone = shaped.length === 1;
@@ -297,7 +297,7 @@ const reinforce: Advantage = (_args, batch) => {
   return scored(batch, rewards, overGroups('reward_mean', means));
 };
 
-/** `baselineOf` a group of more than one; a group of one has baseline 0. */
+/** Subtracts `baselineOf` a group from its rewards. The baseline of a group of one is 0. */
 function overBaseline(batch: RewardedBatch, baselineOf: (rewards: number[]) => number) {
   const scores: number[] = [];
   const groups = groupsOf(batch).map((rows) => {
@@ -337,7 +337,7 @@ const asymre: Advantage = (args, batch) => {
       'group_baseline',
       groups.map((group) => group.baseline),
     ),
-    // As the source has it: of a group of one, whose baseline has no shift in it, this is not its mean.
+    // The metric follows Trinity-RFT. It is not the mean score of a group of one, whose baseline has no shift.
     ...overGroups(
       'reward_mean',
       groups.map((group) => group.baseline - shift),
@@ -370,7 +370,7 @@ const rec: Advantage = (args, batch, leftOut = new Set()) => {
   });
 };
 
-// Functions of two policies: a value per token.
+// Functions that compare two policies at each token.
 
 function distilled(
   batch: RewardedBatch,
@@ -427,7 +427,7 @@ const jsd: Advantage = (args, batch) => {
   });
 };
 
-/** By registry name. */
+/** The advantage functions by registry name. */
 export const referenceAdvantages: Record<string, Advantage> = {
   ppo,
   reinforceplusplus,

@@ -1,11 +1,11 @@
 /**
- * Reverse-mode differentiation over float64 arrays: what PyTorch's autograd is to the source, small enough to be
- * read in one sitting. The reference writes each loss as its formula alone; gradients follow from here, so no second
- * derivation can be wrong in the same way as the engine's.
+ * Differentiates formulas over float64 arrays in reverse mode, like a small PyTorch autograd. The reference states each
+ * loss only as a formula, and its gradient is derived here. So a mistake in the engine's derivatives, which were derived
+ * by hand, cannot be in the reference as well.
  *
- * Two things beyond a usual tape: values under `detach()` are recorded, so that a finite difference can move an input
- * while they stand still (see difference.ts), and every choice a formula makes (inside a clip, the larger of two, a
- * condition) is noted, so that a difference taken across a kink is recognised as such.
+ * The tape records two more things for finite differences (`centralDifference` in index.ts). Values under `detach()` can
+ * be replayed, so that they do not change when an input moves. Each choice of a formula (inside or outside a clip, the
+ * larger of two values, a condition) is a branch, so that a difference across a kink can be recognised.
  */
 
 export class Tape {
@@ -14,13 +14,13 @@ export class Tape {
   readonly #replayed: Float64Array[] | undefined;
   readonly #steps: (() => void)[] = [];
 
-  /** `replayed`: the detached values of an earlier run over the same formula, used in place of this run's own. */
+  /** `replayed` are the detached values of an earlier run of the same formula, which replace those of this run. */
   constructor(replayed?: Float64Array[]) {
     this.#replayed = replayed;
   }
 
   leaf(value: ArrayLike<number>): Variable {
-    return new Variable(this, Float64Array.from(value));
+    return new Variable(this, new Float64Array(value));
   }
 
   step(backward: () => void): void {
@@ -33,7 +33,7 @@ export class Tape {
     return kept;
   }
 
-  /** Fills `grad` of everything `output` (one number) depends on. */
+  /** Computes `grad` of all variables that `output`, a single number, depends on. */
   backward(output: Variable): void {
     output.grad[0] = 1;
     for (const step of this.#steps.toReversed()) step();
@@ -45,17 +45,22 @@ export type Operand = Variable | number;
 export class Variable {
   readonly tape: Tape;
   readonly value: Float64Array;
-  readonly grad: Float64Array;
+  #grad: Float64Array | undefined;
   /**
-   * Of sums and what is made of them: Σ|terms|, carried on to first order. It says what float32 terms can be held to,
-   * as terms that cancel leave their rounding behind however small the sum.
+   * Σ|terms| of a sum, propagated to first order through what is computed from it. It bounds the rounding error of
+   * float32 terms, which remains where the terms cancel.
    */
   magnitude: Float64Array | undefined;
 
   constructor(tape: Tape, value: Float64Array) {
     this.tape = tape;
     this.value = value;
-    this.grad = new Float64Array(value.length);
+  }
+
+  /** The derivative of the output by each element; 0 until `Tape.backward` has run. */
+  get grad(): Float64Array {
+    this.#grad ??= new Float64Array(this.value.length);
+    return this.#grad;
   }
 
   get magnitudes(): Float64Array {
@@ -66,7 +71,7 @@ export class Variable {
     return this.value.length;
   }
 
-  /** The number itself, of a variable that holds only one. */
+  /** The value of a variable with one element. */
   get item(): number {
     return this.value[0]!;
   }
@@ -92,12 +97,12 @@ export class Variable {
       (x) => sigmoid(-x),
     );
   }
-  /** Derivative 0 at 0. */
+  /** The derivative at 0 is 0. */
   abs(): Variable {
     for (const x of this.value) this.tape.branches.push(Math.sign(x));
     return this.#map(Math.abs, Math.sign);
   }
-  /** Derivative 1 inside and on the bounds, 0 outside. */
+  /** The derivative is 1 inside and on the bounds, and 0 outside. */
   clip(low: number, high: number): Variable {
     for (const x of this.value) this.tape.branches.push(x < low ? -1 : x > high ? 1 : 0);
     return this.#map(
@@ -138,7 +143,7 @@ export class Variable {
       (x, y) => -x / (y * y),
     );
   }
-  /** A tie gives each side half of the gradient, as torch.maximum does. */
+  /** At a tie each side gets half of the gradient, as in torch.maximum. */
   max(other: Operand): Variable {
     this.#note(other);
     return this.#zip(
@@ -158,19 +163,19 @@ export class Variable {
     );
   }
 
-  /** The same value with no gradient. */
+  /** Returns the value without a gradient. */
   detach(): Variable {
     return new Variable(this.tape, this.tape.record(this.value));
   }
 
-  /** 1 where the test holds and 0 elsewhere; no gradient. */
+  /** Returns 1 where the test holds and 0 elsewhere, without a gradient. */
   test(holds: (x: number, i: number) => boolean): Variable {
-    const flags = Float64Array.from(this.value, (x, i) => (holds(x, i) ? 1 : 0));
+    const flags = this.value.map((x, i) => (holds(x, i) ? 1 : 0));
     for (const flag of flags) this.tape.branches.push(flag);
     return new Variable(this.tape, flags);
   }
 
-  /** Of these flags: `then` where the flag is 1, `otherwise` where it is 0; what is not chosen is not looked at. */
+  /** Returns `then` where this is 1 and `otherwise` where it is 0. NaN on the other side has no effect. */
   choose(then: Operand, otherwise: Operand): Variable {
     const everywhere = (x: Operand) => (typeof x === 'number' ? this.tape.leaf(this.value.map(() => x)) : x);
     return everywhere(then).#zip(
@@ -185,7 +190,7 @@ export class Variable {
     return this.sumBy(new Int32Array(this.length), 1);
   }
 
-  /** Sums the elements of each of `groups` groups; element i is of group `groupOf[i]`. */
+  /** Sums the elements of each group. Element i belongs to group `groupOf[i]`. */
   sumBy(groupOf: ArrayLike<number>, groups: number): Variable {
     const out = new Variable(this.tape, new Float64Array(groups));
     out.magnitude = new Float64Array(groups);
@@ -195,19 +200,19 @@ export class Variable {
       out.magnitude[groupOf[i]!]! += magnitudes[i]!;
     }
     this.tape.step(() => {
-      for (let i = 0; i < this.length; i++) this.grad[i]! += out.grad[groupOf[i]!]!;
+      const [grad, above] = [this.grad, out.grad];
+      for (let i = 0; i < grad.length; i++) grad[i]! += above[groupOf[i]!]!;
     });
     return out;
   }
 
-  /** Element index[i] of this at i. */
+  /** Returns a variable whose element i is element index[i] of this one. */
   gather(index: ArrayLike<number>): Variable {
-    const out = new Variable(
-      this.tape,
-      Float64Array.from(index, (from) => this.value[from]!),
-    );
+    const out = new Variable(this.tape, new Float64Array(index.length));
+    for (let i = 0; i < index.length; i++) out.value[i] = this.value[index[i]!]!;
     this.tape.step(() => {
-      for (let i = 0; i < out.length; i++) this.grad[index[i]!]! += out.grad[i]!;
+      const [grad, above] = [this.grad, out.grad];
+      for (let i = 0; i < above.length; i++) grad[index[i]!]! += above[i]!;
     });
     return out;
   }
@@ -223,14 +228,13 @@ export class Variable {
       );
     }
     this.tape.step(() => {
-      for (let i = 0; i < out.length; i++) {
-        if (out.grad[i]) this.grad[i]! += out.grad[i]! * df(this.value[i]!, out.value[i]!);
-      }
+      const [grad, above, x, y] = [this.grad, out.grad, this.value, out.value];
+      for (let i = 0; i < above.length; i++) if (above[i]) grad[i]! += above[i]! * df(x[i]!, y[i]!);
     });
     return out;
   }
 
-  /** An operand of one element goes with every element of the other. */
+  /** Combines two operands element by element. An operand with one element is repeated. */
   #zip(
     other: Operand,
     f: (x: number, y: number, i: number) => number,
@@ -240,25 +244,29 @@ export class Variable {
     const that = typeof other === 'number' ? this.tape.leaf([other]) : other;
     const length = this.length === 1 ? that.length : this.length;
     if (that.length !== length && that.length !== 1)
-      throw new Error(`${this.length} against ${that.length} elements`);
-    const at = (of: Variable, i: number) => (of.length === 1 ? 0 : i);
+      throw new Error(`operand: expected ${length} or 1 elements, got ${that.length}`);
+    // A step of 0 repeats an operand with one element.
+    const [stepX, stepY] = [this.length === 1 ? 0 : 1, that.length === 1 ? 0 : 1];
+    const [xs, ys] = [this.value, that.value];
     const out = new Variable(this.tape, new Float64Array(length));
-    for (let i = 0; i < length; i++) out.value[i] = f(this.value[at(this, i)]!, that.value[at(that, i)]!, i);
+    for (let i = 0; i < length; i++) out.value[i] = f(xs[i * stepX]!, ys[i * stepY]!, i);
     if (this.magnitude || that.magnitude) {
       const [mine, theirs] = [this.magnitudes, that.magnitudes];
       out.magnitude = out.value.map((_, i) => {
-        const [x, y] = [this.value[at(this, i)]!, that.value[at(that, i)]!];
-        return Math.abs(dx(x, y, i)) * mine[at(this, i)]! + Math.abs(dy(x, y, i)) * theirs[at(that, i)]!;
+        const [x, y] = [xs[i * stepX]!, ys[i * stepY]!];
+        return Math.abs(dx(x, y, i)) * mine[i * stepX]! + Math.abs(dy(x, y, i)) * theirs[i * stepY]!;
       });
     }
     this.tape.step(() => {
+      const [above, gradX, gradY] = [out.grad, this.grad, that.grad];
       for (let i = 0; i < length; i++) {
-        const g = out.grad[i]!;
-        if (g === 0) continue; // A branch not taken stays out even where its derivative is infinite.
-        const [x, y] = [this.value[at(this, i)]!, that.value[at(that, i)]!];
-        const [gx, gy] = [dx(x, y, i), dy(x, y, i)];
-        if (gx) this.grad[at(this, i)]! += g * gx;
-        if (gy) that.grad[at(that, i)]! += g * gy;
+        const g = above[i]!;
+        if (g === 0) continue; // A branch that was not taken may have an infinite derivative.
+        const x = xs[i * stepX]!;
+        const y = ys[i * stepY]!;
+        const [byX, byY] = [dx(x, y, i), dy(x, y, i)];
+        if (byX) gradX[i * stepX]! += g * byX;
+        if (byY) gradY[i * stepY]! += g * byY;
       }
     });
     return out;

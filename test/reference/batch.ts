@@ -1,13 +1,13 @@
 /**
- * A batch as the formulas see it: the unmasked tokens of some rows, one after another, and the sums and means over
- * them. A masked token is left behind here, before any formula runs, so nothing under the mask can matter.
+ * The batch as the reference formulas see it: only the unmasked tokens, in order, with sums and means over them. Masked
+ * tokens are removed before any formula runs, so they cannot affect a result.
  */
 import type { Tape, Variable } from './autograd.js';
 
 export interface ReferenceBatch {
   rows: number;
   columns: number;
-  /** A packed row's own tokens; the columns beyond do not exist. Default: `columns` each. */
+  /** The lengths of a packed batch's rows. Values beyond a row's end do not exist. Default: `columns` each. */
   rowLengths?: number[];
   logprob?: ArrayLike<number>;
   oldLogprob?: ArrayLike<number>;
@@ -22,22 +22,22 @@ export interface ReferenceBatch {
 export interface ReferenceResult {
   loss: number;
   metrics: Record<string, number>;
-  /** With respect to logprob; of an entropy loss, with respect to entropy. */
+  /** The gradient by logprob, or by entropy for an entropy loss. */
   grad: Float64Array;
-  /** Σ|terms| of the loss and of each metric: see Variable.magnitude. */
+  /** Σ|terms| of the loss and of each metric; see `Variable.magnitude`. */
   magnitude: { loss: number; metrics: Record<string, number> };
 }
 
 export type Column = 'logprob' | 'oldLogprob' | 'refLogprob' | 'advantages' | 'entropy';
 export type Args = Record<string, unknown>;
-/** A loss as its formula gives it. A metric that is a number is one already. */
+/** What a formula returns. A metric that does not depend on the batch is a plain number. */
 export interface Outcome {
   loss: Variable;
   metrics: Record<string, Variable | number>;
 }
 export type Formula = (x: Tokens, args: Args) => Outcome;
 
-/** An argument, or Trinity's constructor default where it is not given. */
+/** Returns an argument, or the default that Trinity's constructor has for it. */
 export function option<T>(args: Args, name: string, fallback: T): T {
   return (args[name] ?? fallback) as T;
 }
@@ -45,9 +45,9 @@ export function option<T>(args: Args, name: string, fallback: T): T {
 export class Tokens {
   readonly tape: Tape;
   readonly batch: ReferenceBatch;
-  /** The rows looked at, by their place in the batch. */
+  /** The selected rows, as indices into the batch. */
   readonly rows: number[];
-  /** Of each unmasked token: its place in a B×T column, and its row among `rows`. */
+  /** The position of each unmasked token in a B×T column, and the index of its row in `rows`. */
   readonly index: number[] = [];
   readonly rowOf: number[] = [];
   readonly #leaves: Map<Column, Variable>;
@@ -66,17 +66,17 @@ export class Tokens {
     });
   }
 
-  /** The same batch with an eye to some of its rows alone. */
+  /** Returns the tokens of some rows of the batch. */
   of(rows: number[]): Tokens {
     return new Tokens(this.tape, this.batch, rows, this.#leaves);
   }
 
-  /** A whole column, masked tokens included: what gradients are taken with respect to. */
+  /** Returns a whole column with its masked tokens. Gradients are taken with respect to it. */
   leaf(name: Column): Variable {
     const known = this.#leaves.get(name);
     if (known) return known;
     const data = this.batch[name];
-    if (!data) throw new Error(`the reference needs ${name}`);
+    if (!data) throw new Error(`reference batch: expected ${name}, got none`);
     const leaf = this.tape.leaf(data);
     this.#leaves.set(name, leaf);
     return leaf;
@@ -98,29 +98,29 @@ export class Tokens {
     return this.column('advantages');
   }
 
-  /** B values, one a row, from values a token. */
+  /** Sums the tokens of each row. */
   rowSum(x: Variable): Variable {
     return x.sumBy(this.rowOf, this.rows.length);
   }
   rowMean(x: Variable, epsilon = 1e-8): Variable {
     return this.rowSum(x).div(this.tape.leaf(this.counts.map((n) => n + epsilon)));
   }
-  /** One value a row, at each of the row's tokens. */
+  /** Repeats each row's value at each of its tokens. */
   spread(perRow: Variable): Variable {
     return perRow.gather(this.rowOf);
   }
-  /** Unmasked tokens a row. */
+  /** The number of unmasked tokens of each row. */
   get counts(): number[] {
     const counts = this.rows.map(() => 0);
     for (const row of this.rowOf) counts[row]!++;
     return counts;
   }
-  /** mm(x) of losses.md. */
+  /** The masked mean, with Trinity's epsilon in the divisor. */
   mean(x: Variable): Variable {
     return x.sum().div(this.index.length + 1e-8);
   }
   meanOverRows(perRow: Variable): Variable {
-    return perRow.sum().div(this.rows.length || 1); // No rows, as of a kind that is absent: 0.
+    return perRow.sum().div(this.rows.length || 1); // A mixed loss may have no row of one kind.
   }
 
   aggregate(x: Variable, mode: string): Variable {
@@ -134,20 +134,22 @@ export class Tokens {
       case 'seq-mean-token-sum-norm':
         return x.sum().div(this.batch.columns + 1e-8);
       default:
-        throw new Error(`no aggregation named ${mode}`);
+        throw new Error(`loss_agg_mode: expected a known mode, got ${mode}`);
     }
   }
 }
 
-/** Places of the tokens that row b has, masked or not. */
-export function* rowPositions(batch: ReferenceBatch, b: number): Generator<number> {
+/** Returns the positions of row b's tokens in a B×T column, masked tokens included. */
+export function rowPositions(batch: ReferenceBatch, b: number): number[] {
   const length = batch.rowLengths?.[b] ?? batch.columns;
-  for (let t = 0; t < length; t++) yield b * batch.columns + t;
+  const positions = new Array<number>(length);
+  for (let t = 0; t < length; t++) positions[t] = b * batch.columns + t;
+  return positions;
 }
 
-/** Rows of the batch that are an expert's, or that are not. */
+/** Returns the rows that an expert wrote, or those that the policy wrote. */
 export function rowsOfKind(batch: ReferenceBatch, expert: boolean): number[] {
   const { expertMask } = batch;
-  if (!expertMask) throw new Error('the reference needs expertMask');
+  if (!expertMask) throw new Error('reference batch: expected expertMask, got none');
   return Array.from({ length: batch.rows }, (_, b) => b).filter((b) => Boolean(expertMask[b]) === expert);
 }

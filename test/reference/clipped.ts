@@ -1,15 +1,16 @@
 /**
- * Losses on the ratio of the policy now to the policy that sampled, and what bounds it: ppo, gspo, cispo, topr, sapo,
- * sppo, rec, importance_sampling. Each is losses.md again, line by line.
+ * Losses of the ratio between the current policy and the one that sampled, most of which bound that ratio: ppo, gspo,
+ * cispo, topr, sapo, sppo, rec, importance_sampling.
  */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, option, rowPositions, type Tokens } from './batch.js';
 
-/** 1 − low and 1 + high. */
+/** Returns the bounds of the ratio, 1 − low and 1 + high. */
 function clipBounds(args: Args): [number, number] {
   const low = option(args, 'clip_range_low', args.clip_range);
   const high = option(args, 'clip_range_high', args.clip_range);
-  if (typeof low !== 'number' || typeof high !== 'number') throw new Error('no clip range');
+  if (typeof low !== 'number' || typeof high !== 'number')
+    throw new Error('clip range: expected two numbers');
   return [1 - low, 1 + high];
 }
 
@@ -47,7 +48,7 @@ export const ppo: Formula = (x, args) => {
   return { loss: pgLoss, metrics: { ...metrics, pg_loss: pgLoss } };
 };
 
-/** Tokens with A < 0 in the rows flagged, over all columns a row has: Trinity counts them masked or not. */
+/** Counts the tokens with A < 0 in the flagged rows. Masked tokens count as well, as in Trinity. */
 function negativeTokens(x: Tokens, flagged: Variable): number {
   let count = 0;
   x.rows.forEach((b, row) => {

@@ -1,4 +1,4 @@
-/** Entropy losses; `mix` looks at the policy's own rows alone. */
+/** Entropy losses. `mix` reads only the policy's own rows, not an expert's. */
 import { type Formula, option, rowsOfKind } from './batch.js';
 
 const ofAllRows: Formula = (x, args) => {

@@ -1,6 +1,6 @@
 /**
- * Every loss of losses.md in plain float64, to hold the engine against. It shares no code with native/ or lib/, and
- * derives no gradient by hand: see autograd.ts.
+ * Computes every loss in plain float64. Tests compare the library with it. It shares no code with native/ or lib/, and
+ * autograd.ts derives its gradients.
  */
 import { Tape, type Variable } from './autograd.js';
 import { type Args, type Formula, type ReferenceBatch, type ReferenceResult, Tokens } from './batch.js';
@@ -16,7 +16,7 @@ export { muSchedule } from './mixed.js';
 export type Evaluate = (args: Args, batch: ReferenceBatch) => ReferenceResult;
 type Wrt = 'logprob' | 'entropy';
 
-/** By family and registry name, the bare formulas. */
+/** The formulas by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
   policy: {
     ppo: clipped.ppo,
@@ -63,7 +63,7 @@ const evaluators = (family: Record<string, Formula>, wrt: Wrt): Record<string, E
 export const referencePolicyLosses = evaluators(formulas.policy, 'logprob');
 export const referenceEntropyLosses = evaluators(formulas.entropy, 'entropy');
 
-/** `values`: per token, B×T, under the mask too: calculate_kl knows no mask. */
+/** The KL functions. `values` has B×T values, masked tokens included, since calculate_kl reads no mask. */
 export const referenceKl: Record<string, { values(batch: ReferenceBatch): Float64Array; loss: Evaluate }> =
   Object.fromEntries(
     Object.entries(formulas.kl).map(([name, formula]) => [
@@ -83,8 +83,8 @@ export const referenceKl: Record<string, { values(batch: ReferenceBatch): Float6
   );
 
 /**
- * The slope of the loss in one element of logprob (or entropy) by a central difference, everything under a
- * stop-gradient standing still. Undefined where the two sides lie on different branches: a kink is between them.
+ * Returns the slope of the loss in one element of logprob or entropy, by a central difference. Detached values do not
+ * change. Returns undefined if there is a kink between the two sides.
  */
 export function centralDifference(
   formula: Formula,
@@ -108,24 +108,24 @@ export function centralDifference(
 }
 
 /**
- * Whether rounding the inputs' differences in float32 could carry a token over one of the formula's thresholds. It
- * takes each difference lp − old (lp − ref) that is not exactly 0 a little more and a little less, by several times
- * what float32 rounds, and looks whether any choice the formula makes comes out otherwise.
+ * Returns whether float32 rounding could move a token across one of the formula's thresholds. It changes each difference
+ * lp − old (or lp − ref) that is not 0 by several float32 rounding errors, and looks for a different branch.
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
   const { logprob, oldLogprob, refLogprob } = batch;
   if (!logprob) return false;
   const branches = (sign: (i: number) => number) => {
-    const moved = Float64Array.from(logprob, (lp, i) => {
-      const d = lp - ((oldLogprob ?? refLogprob)?.[i] ?? 0);
-      return d === 0 ? lp : lp + sign(i) * 1e-6 * (1 + Math.abs(d));
-    });
+    const moved = new Float64Array(logprob);
+    for (let i = 0; i < moved.length; i++) {
+      const d = moved[i]! - ((oldLogprob ?? refLogprob)?.[i] ?? 0);
+      if (d !== 0) moved[i]! += sign(i) * 1e-6 * (1 + Math.abs(d));
+    }
     const x = new Tokens(new Tape(), { ...batch, logprob: moved });
     formula(x, args);
     return x.tape.branches;
   };
   const here = branches(() => 0);
-  // Up, down, and rows against each other, which is how dpo compares them.
+  // dpo compares even rows with odd ones, so the third move takes them in opposite directions.
   const moves = [() => 1, () => -1, (i: number) => (Math.floor(i / batch.columns) % 2 ? 1 : -1)];
   return moves.some((sign) => branches(sign).some((branch, i) => branch !== here[i]));
 }

@@ -1,4 +1,4 @@
-/** The KL estimators per token, and the loss made of each. δ = ref − logprob, as in losses.md. */
+/** The KL estimators of one token, with δ = ref − logprob, and their losses. */
 import type { Variable } from './autograd.js';
 import { type Formula, option, type Tokens } from './batch.js';
 

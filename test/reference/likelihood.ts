@@ -1,4 +1,4 @@
-/** Losses on the log-probability itself, with no ratio to an older policy: opmd, sft, sft_is, sft_phi; and dpo. */
+/** Losses of the log-probability itself, without a ratio to an older policy: opmd, sft, sft_is, sft_phi and dpo. */
 import { type Formula, option } from './batch.js';
 
 export const opmd: Formula = (x, args) => {
@@ -45,7 +45,7 @@ export const dpo: Formula = (x, args) => {
   const rows = x.rows.map((_, row) => row);
   const even = perRow.gather(rows.filter((row) => row % 2 === 0));
   const odd = perRow.gather(rows.filter((row) => row % 2 === 1));
-  // As Trinity does it the whole batch is one pair; as the paper does it, rows 2i and 2i + 1 are.
+  // In the paper rows 2i and 2i + 1 are a pair. In Trinity the whole batch is one pair.
   const pairwise = option(args, 'pairwise', true);
   const chosen = pairwise ? even : even.sum();
   const rejected = pairwise ? odd : odd.sum();

@@ -1,4 +1,4 @@
-/** Losses over two kinds of row, the policy's own and an expert's: mix and mix_chord. */
+/** Losses over two kinds of rows, the policy's own and an expert's: mix and mix_chord. */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, type Outcome, option, rowsOfKind, type Tokens } from './batch.js';
 import { ppo } from './clipped.js';
@@ -17,7 +17,7 @@ function mixture(x: Tokens, args: Args, mu: number, expertLoss: Formula): Outcom
       prefix: 'usual',
       rows: rowsOfKind(x.batch, false),
       share: 1 - mu,
-      expected: Math.floor(option(args, 'train_batch_size_usual', 1) / gpus),
+      expected: Math.floor(option(args, 'train_batch_size_usual', gpus) / gpus),
       formula: ppo,
       mode: option(args, 'grpo_loss_agg_mode', mode),
     },
@@ -25,7 +25,7 @@ function mixture(x: Tokens, args: Args, mu: number, expertLoss: Formula): Outcom
       prefix: 'expert',
       rows: rowsOfKind(x.batch, true),
       share: mu,
-      expected: Math.floor(option(args, 'train_batch_size_expert', 1) / gpus),
+      expected: Math.floor(option(args, 'train_batch_size_expert', gpus) / gpus),
       formula: expertLoss,
       mode: option(args, 'sft_loss_agg_mode', mode),
     },
@@ -66,7 +66,7 @@ export const mixChord: Formula = (x, args) => {
     option(args, 'mu_peak', 0.1),
     option(args, 'mu_valley', 0.1),
   );
-  // The expert's loss is made with its own defaults: cutoff_prob is no argument of mix_chord.
+  // mix_chord does not take cutoff_prob, so the expert's loss uses its default.
   const expert = option(args, 'enable_phi_function', true) ? sftPhi : sft;
   const { loss, metrics } = mixture(x, args, mu, expert);
   return { loss, metrics: { ...metrics, mu } };

@@ -1,7 +1,7 @@
 /**
- * An algorithm's objective, policy − entropy + KL, out of the references of its parts: losses, metrics and gradients are
- * sums. What rows count is said in the plainest way there is: a row that was dropped is not in the batch, and one that
- * counts twice is in it twice; its gradient is then the sum over its places.
+ * Computes an algorithm's objective, policy − entropy + KL, from the references of its parts. Dropped and repeated rows
+ * are handled literally: a dropped row is removed from the batch, and a row that counts twice appears twice. Its gradient
+ * is the sum over its appearances.
  */
 import type { RewardedBatch } from './advantage.js';
 import type { Args, ReferenceResult } from './batch.js';
@@ -13,7 +13,7 @@ import {
   standsOnEdge,
 } from './index.js';
 
-/** Each part by registry name with its arguments, loss_agg_mode among them; `none` is left out. */
+/** The parts of an objective by registry name, with their arguments and loss_agg_mode. `none` adds nothing. */
 export interface Parts {
   policy: { name: string; args: Args };
   kl: { name: string; args: Args };
@@ -22,7 +22,7 @@ export interface Parts {
 
 export interface ReferenceObjective extends ReferenceResult {
   gradEntropy: Float64Array;
-  /** The largest Σ|terms| of an element of grad: the policy loss's and the KL's may cancel. */
+  /** The largest Σ|terms| of an element of grad. The terms of the policy loss and of the KL may cancel. */
   gradMagnitude: number;
 }
 
@@ -47,7 +47,7 @@ const PER_ROW = [
   'rewardBaselines',
 ] as const;
 
-/** The batch of these rows alone, in this order; a row may be named more than once. T stays what it was. */
+/** Returns a batch of these rows, in this order. A row may appear more than once. T does not change. */
 export function takeRows(batch: RewardedBatch, rows: readonly number[]): RewardedBatch {
   const taken: Record<string, unknown> = { ...batch, rows: rows.length };
   const places = rows.flatMap((b) => Array.from({ length: batch.columns }, (_, t) => b * batch.columns + t));
@@ -62,7 +62,7 @@ export function takeRows(batch: RewardedBatch, rows: readonly number[]): Rewarde
   return taken as unknown as RewardedBatch;
 }
 
-/** `times`: how often each row counts; once where absent. */
+/** Computes an objective. `times` is how often each row counts; without it each row counts once. */
 export function referenceObjective(
   { policy, kl, entropy }: Parts,
   batch: RewardedBatch,
@@ -72,7 +72,7 @@ export function referenceObjective(
     new Array<number>(times?.[b] ?? 1).fill(b),
   ).flat();
   const counted = takeRows(batch, rows);
-  // The trainer's step is what it is with no row left to say it.
+  // The step is needed even if no row is left to hold it.
   if (batch.step) counted.step = batch.step;
   const whole: ReferenceObjective = {
     loss: 0,
@@ -104,7 +104,7 @@ export function referenceObjective(
   return whole;
 }
 
-/** Whether float32 could carry a token over a threshold of the policy loss or of the KL estimator. */
+/** Returns whether float32 rounding could move a token across a threshold of the policy loss or KL estimator. */
 export function objectiveStandsOnEdge({ policy, kl }: Parts, batch: RewardedBatch): boolean {
   return (
     standsOnEdge(formulas.policy[policy.name]!, policy.args, batch) ||
@@ -113,8 +113,8 @@ export function objectiveStandsOnEdge({ policy, kl }: Parts, batch: RewardedBatc
 }
 
 /**
- * Scores per token with a KL penalty of the policy that sampled from the reference: scores − coef·m·kl(old, ref). kl is
- * the mean over rows of each row's mean. There is no policy older than that one, so corrected_k3 is k3.
+ * Subtracts a KL penalty from the scores: scores − coef·m·kl(old, ref), where old is the policy that sampled. The result's
+ * `kl` is the mean of the rows' means. corrected_k3 is k3 here, since there is no older policy to correct by.
  */
 export function penalisedRewards(
   estimator: string,

@@ -72,7 +72,7 @@ describe('reading every format', () => {
   it('npz, deflated', () => same(fixture('deflated.npz'), fixture('padded.jsonl')));
   it('npz, packed, of other types', () => same(fixture('packed.npz')));
 
-  it("SQLite by Python's sqlite3, or the requirements to read it", async () => {
+  it("SQLite by Python's sqlite3, or names what is needed to read it", async () => {
     try {
       await same(`${fixture('rollouts.sqlite')}#rollouts`);
       await same(`${made('copy.db')}#rollouts`);

@@ -189,10 +189,20 @@ export function inHalf(
 /** Returns the first batch, counting seeds up, in which no token is on a threshold of the subject's formula. */
 export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): ReferenceBatch {
   for (let seed = spec.seed; seed < spec.seed + 1000; seed++) {
-    const batch = makeBatch({ ...spec, seed });
+    const batch = cachedBatch({ ...spec, seed });
     if (!standsOnEdge(subject.formula, subject.args, batch)) return batch;
   }
   throw new Error('every seed leaves a token on a threshold');
+}
+
+// Long batches take longer to draw than to compute, and most functions are tested on the same ones.
+const batches = new Map<string, ReferenceBatch>();
+
+function cachedBatch(spec: BatchSpec): ReferenceBatch {
+  const key = JSON.stringify(spec);
+  const batch = batches.get(key) ?? makeBatch(spec);
+  batches.set(key, batch);
+  return batch;
 }
 
 // In steps, because fc.double prefers numbers like 5e-324, by which no float32 gradient can be scaled.

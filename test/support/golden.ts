@@ -1,4 +1,4 @@
-/** The golden cases: inputs, and what Trinity-RFT computed from them in float64 (test/golden/, see its README). */
+/** Reads the golden cases: inputs with Trinity-RFT's float64 results for them (test/golden/, see its README). */
 import { readFileSync } from 'node:fs';
 import type { Batch } from '../../lib/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
@@ -61,7 +61,7 @@ const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) 
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
   const [rows, columns] = inputs.action_mask!.shape as [number, number];
-  // float32 inputs are written with the digits that name them among float32 numbers, not among float64 ones.
+  // float32 inputs have only the digits that tell them from other float32 numbers, so they are rounded here.
   const columnsByName = Object.entries(inputs).map(([key, { dtype, data }]) => [
     camelCase(key),
     dtype === 'float32' ? data.map(Math.fround) : data,
@@ -69,7 +69,7 @@ export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
   return { rows, columns, ...(Object.fromEntries(columnsByName) as { actionMask: number[] }) };
 }
 
-/** The case's own keys, as typed arrays of the shapes it gives. */
+/** Returns a case's inputs as a batch for the library, under the case's own keys. */
 export function goldenBatch(inputs: Record<string, Tensor>): Batch {
   const columns = Object.entries(inputs).map(([key, { dtype, data }]) => {
     if (dtype === 'bool') return [key, Uint8Array.from(data)];
@@ -78,7 +78,7 @@ export function goldenBatch(inputs: Record<string, Tensor>): Batch {
   return { shape: inputs.action_mask!.shape, ...Object.fromEntries(columns) } as Batch;
 }
 
-/** Rows cut to lengths of their own where the mask allows; the longest keeps all columns, as T is the longest row. */
+/** Shortens rows by masked tokens at their ends, to random lengths. Row 0 keeps its length, which is T. */
 export function cutRows(batch: ReferenceBatch): ReferenceBatch {
   const { integer } = generator(batch.rows * 1000 + batch.columns);
   const rowLengths = Array.from({ length: batch.rows }, (_, b) => {

@@ -1,4 +1,4 @@
-/** float16 and bfloat16, bit by bit: what a batch in half precision holds, and the number that each stands for. */
+/** Converts numbers to the bits of float16 and bfloat16 and back. */
 
 export type Half = 'float16' | 'bfloat16';
 
@@ -12,16 +12,16 @@ function bits(x: number): number {
 export function toHalf(x: number, dtype: Half): number {
   if (dtype === 'bfloat16') {
     const all = bits(x);
-    // Round to nearest, ties to even: the upper half of a float32.
+    // bfloat16 is the upper half of a float32, rounded to nearest with ties to even.
     return ((all + 0x7fff + ((all >>> 16) & 1)) >>> 16) & 0xffff;
   }
   const sign = x < 0 || Object.is(x, -0) ? 0x8000 : 0;
   const size = Math.abs(x);
   if (size >= 65520) return sign | 0x7c00;
-  // The exponent of the last place: subnormals share that of the smallest normal number.
+  // Subnormals have the exponent of the smallest normal number.
   const exponent = Math.max(size === 0 ? -14 : Math.floor(Math.log2(size)), -14);
   const steps = roundTiesToEven(size / 2 ** (exponent - 10));
-  // A carry into the next exponent comes out right by the addition.
+  // Rounding may carry into the exponent, which the addition handles.
   return sign | (steps < 1024 ? steps : ((exponent + 15) << 10) + (steps - 1024));
 }
 

@@ -1,6 +1,6 @@
 /**
- * A function of any of the three families under one face, so that a test can say what holds of all of them: the
- * library's object on one side, the reference's formula on the other, and the batch each of them takes.
+ * Gives policy losses, KL functions and entropy losses one interface, so that one test can cover all of them. It has the
+ * library's function, the reference's formula, and the batch that each of them takes.
  */
 import { type Batch, type DeviceBatch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import type { Formula } from '../reference/batch.js';
@@ -78,25 +78,23 @@ export function subject(family: Family, name: string, args: Args): Subject {
 
 export const FLOAT_COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
 
-/** The columns a batch has, flat, as typed arrays that the library takes without a copy. */
+/** Lays a batch out padded, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
   return { shape: [batch.rows, batch.columns], ...typedColumns(batch, (column) => column) };
 }
 
-/** The same rows end to end, each with its own tokens alone. */
+/** Lays a batch out packed: rows end to end, without padding. */
 export function packedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
   const cuSeqlens = new Int32Array(batch.rows + 1);
   for (let b = 0; b < batch.rows; b++) cuSeqlens[b + 1] = cuSeqlens[b]! + rowLength(batch, b);
   return { cuSeqlens, ...typedColumns(batch, (column) => pack(batch, column)) };
 }
 
-function typedColumns(batch: ReferenceBatch, layout: (column: number[]) => number[]) {
-  const columns: Record<string, unknown> = {
-    actionMask: Uint8Array.from(layout(Array.from(batch.actionMask))),
-  };
+function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>) => ArrayLike<number>) {
+  const columns: Record<string, unknown> = { actionMask: new Uint8Array(layout(batch.actionMask)) };
   for (const name of FLOAT_COLUMNS) {
     const column = batch[name];
-    if (column) columns[name] = Float32Array.from(layout(Array.from(column)));
+    if (column) columns[name] = new Float32Array(layout(column));
   }
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
   if (batch.step) columns.step = Array.from(batch.step);
@@ -105,11 +103,16 @@ function typedColumns(batch: ReferenceBatch, layout: (column: number[]) => numbe
 
 const rowLength = (batch: ReferenceBatch, b: number) => batch.rowLengths?.[b] ?? batch.columns;
 
-function pack(batch: ReferenceBatch, column: number[]): number[] {
-  return column.filter((_, i) => i % batch.columns < rowLength(batch, Math.floor(i / batch.columns)));
+function pack(batch: ReferenceBatch, column: ArrayLike<number>): number[] {
+  const packed: number[] = [];
+  for (let b = 0; b < batch.rows; b++) {
+    const first = b * batch.columns;
+    for (let t = 0; t < rowLength(batch, b); t++) packed.push(column[first + t]!);
+  }
+  return packed;
 }
 
-/** A packed result laid out as B×T again, 0 where a row has no token. */
+/** Lays a packed result out as B×T, with 0 beyond each row's end. */
 export function unpack(batch: ReferenceBatch, packed: ArrayLike<number>): Float32Array {
   const out = new Float32Array(batch.rows * batch.columns);
   let at = 0;

@@ -1,25 +1,27 @@
-/** How close float32 arithmetic has to come to float64: the bounds of the golden cases' README. */
+/** Compares float32 results with float64 ones, within the bounds that test/golden/README.md states. */
 import assert from 'node:assert/strict';
 import type { Computed } from './subject.js';
 
 const RELATIVE = 2e-5;
-/** Of golden group advantages, which the source computed in float32. */
+/** The bound for golden group advantages, which Trinity-RFT computed in float32. */
 export const GROUP_RELATIVE = 2e-4;
 
 export interface Expected {
   loss: number;
   metrics: Record<string, number>;
   grad: ArrayLike<number>;
-  /** Σ|terms|, where known. Golden cases are held without it. */
+  /** Σ|terms| of the loss and the metrics. Golden cases do not have it. */
   magnitude?: { loss: number; metrics: Record<string, number> };
-  /** Where a gradient is a sum: the largest Σ|terms| of an element. */
+  /** The largest Σ|terms| of any gradient element, where elements are sums. */
   gradMagnitude?: number;
 }
 
 /**
- * `magnitude`: Σ|terms| of a sum. Its terms are float32, each off by a few units in its last place (6e-8 of it), which
- * no summation can take back. So a sum whose terms cancel is held to a twentieth of RELATIVE, 1e-6, of what was summed:
- * drawn values (e^±25 with random signs) do cancel, which the golden ones were chosen not to.
+ * Fails if a number is too far from the expected one.
+ *
+ * `magnitude` is Σ|terms| of a sum. Each term is a float32 number with an error of about 6e-8 of it, which the sum keeps
+ * even where its terms cancel. So a sum may be off by a twentieth of RELATIVE, 1e-6, of its magnitude. Drawn values
+ * (e^±25 with random signs) cancel often; golden values were chosen so that they do not.
  */
 export function assertNumber(
   actual: number | undefined,
@@ -35,7 +37,10 @@ export function assertNumber(
   );
 }
 
-/** `magnitude`: of an array whose elements are sums, the largest Σ|terms|, which counts as the array's largest. */
+/**
+ * Fails if an element is too far from the expected one. `magnitude` is the largest Σ|terms| of an array of sums; it
+ * counts as a value of the array when the bound for small elements is computed.
+ */
 export function assertArray(
   actual: ArrayLike<number>,
   expected: ArrayLike<number>,
@@ -65,7 +70,7 @@ export function assertComputed(actual: Computed, expected: Expected): void {
   assertArray(actual.grad, expected.grad, 'grad', RELATIVE, expected.gradMagnitude);
 }
 
-/** Equal to the last bit, the sign of a zero aside from nothing: Object.is, element by element. */
+/** Fails unless two results are equal to the last bit, including the signs of zeros. */
 export function assertSameBits(actual: Computed, expected: Computed): void {
   assert.deepStrictEqual(
     { loss: actual.loss, metrics: actual.metrics },

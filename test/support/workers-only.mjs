@@ -1,5 +1,5 @@
-// A process whose worker threads alone load the native module, which POLICY_LOSS_NATIVE names: each of them calls it
-// without an end until it is terminated. Prints whether the module is still in memory when no worker is left.
+// A process in which only worker threads load the native module that POLICY_LOSS_NATIVE names. Each of them calls it in a
+// loop until it is terminated. At the end, prints whether the module is still in memory.
 //
 //   POLICY_LOSS_NATIVE=… node workers-only.mjs WORKERS
 import { once } from 'node:events';
@@ -15,7 +15,7 @@ async function employ(workers) {
   for (let i = 0; i < workers; i++) {
     const worker = new Worker(fileURLToPath(import.meta.url));
     await once(worker, 'online');
-    // Some are terminated while they load the module, most in the midst of calls.
+    // Some are terminated while they load the module, most of them during calls.
     await sleep((i * 7) % 40);
     await worker.terminate();
   }
@@ -41,5 +41,5 @@ async function work() {
     await Promise.all([native.evaluate(fn, batch, call()), native.evaluateSync(fn, batch, call())]);
 }
 
-// Without waiting: V8 ends the process where a thread is terminated as it begins a module that waits at its top.
+// Without `await`: V8 ends the process if a thread is terminated when it starts a module with a top-level await.
 (isMainThread ? employ(Number(process.argv[2])) : work());

@@ -1,4 +1,4 @@
-// Thousands of calls at once, of one batch: bounded in memory, and in threads.
+// Makes thousands of calls at once with one batch, and asserts bounds of their memory and threads.
 import assert from 'node:assert/strict';
 import { availableParallelism } from 'node:os';
 import { POLICY_LOSS_FN } from '../../../lib/index.js';
@@ -18,10 +18,10 @@ const results = await Promise.all(Array.from({ length: CALLS }, () => fn.compute
 clearInterval(watch);
 assert.equal(results.length, CALLS);
 for (const result of results) assert.equal(result.loss, loss);
-// Each call of a quarter of a million bytes' batch is a few thousand bytes of its own.
+// A call needs a few KiB of its own, which is much less than the batch's 850 KiB.
 const MOST_KIB_A_CALL = 24;
 if (threadsBefore !== undefined) {
-  assert.ok(mostThreads > 0, 'looked at least once');
+  assert.ok(mostThreads > 0, 'the threads were counted at least once');
   assert.ok(
     mostThreads <= threadsBefore + availableParallelism() + 1,
     `${threadsBefore} threads became ${mostThreads}`,

@@ -1,4 +1,4 @@
-// A process that ends while it computes. The words: how it ends, and how many milliseconds it waits before.
+// Ends its process during calls. Arguments: the way to end, and the milliseconds to wait before.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { ADVANTAGE_FN, KL_FN, POLICY_LOSS_FN } from '../../../lib/index.js';
@@ -22,7 +22,7 @@ switch (how) {
     process.exit(7);
     break;
   case 'throw':
-    throw new Error('of the program');
+    throw new Error('thrown by the scenario');
   case 'kill':
     process.kill(process.pid, 'SIGTERM');
     break;
@@ -30,7 +30,7 @@ switch (how) {
     new Worker('process.exit(3)', { eval: true }).on('exit', () => process.exit(7));
     break;
   case 'end':
-    // Nobody waits for the work, and it is done all the same before the process ends.
+    // Node finishes the calls before the process ends, although nothing awaits them.
     process.exitCode = 7;
     Promise.all(work).then((results) => console.log(`${results.length} done`));
 }

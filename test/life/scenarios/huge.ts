@@ -1,5 +1,4 @@
-// More tokens than 2³¹: what is counted and indexed in 32 bits somewhere comes out wrong here. The word: `padded`, or
-// `per row` where advantages are one a row as well.
+// Computes more than 2³¹ tokens, which gives a wrong result if a count or an index has only 32 bits.
 import assert from 'node:assert/strict';
 import { POLICY_LOSS_FN } from '../../../lib/index.js';
 
@@ -7,7 +6,7 @@ const ROWS = 1025;
 const COLUMNS = 2 ** 21;
 const tokens = ROWS * COLUMNS;
 assert.ok(tokens > 2 ** 31);
-// −1 everywhere but in the last row, which is −3: its tokens lie beyond 2³¹.
+// −1 in all rows but the last, whose tokens lie beyond 2³¹ and are −3.
 const data = new Uint16Array(tokens).fill(0xbf80);
 data.fill(0xc040, tokens - COLUMNS);
 const mask = new Uint8Array(tokens).fill(1);
@@ -26,10 +25,10 @@ const inLast = COLUMNS - 1;
 
 const sft = await POLICY_LOSS_FN.create('sft').compute(batch);
 close(sft.loss, (counted - inLast + 3 * inLast) / counted);
-// The ratio is 1 everywhere.
+// All ratios are 1.
 const ppo = await POLICY_LOSS_FN.create('ppo').compute(batch);
 close(ppo.loss, -(counted - inLast + 2 * inLast) / counted);
-// The last row alone, by the mask.
+// Only the last row is unmasked now.
 mask.fill(0, 0, tokens - COLUMNS);
 const last = POLICY_LOSS_FN.create('sft').computeSync(batch);
 close(last.loss, 3);

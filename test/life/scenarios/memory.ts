@@ -1,4 +1,4 @@
-// Calls whose arrays are written to, resized or transferred while they are computed. The word says which.
+// Writes to, resizes or transfers arrays during the calls that read them. The argument selects which.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
@@ -19,7 +19,7 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute(batch, { grad: true });
       batch.logprob.fill(-2);
       const { loss, grad } = await promise;
-      // Each token was read before or after.
+      // Each token was read before or after the change.
       assert.ok(loss >= 1 - 1e-6 && loss <= 2 + 1e-6, `loss is ${loss}`);
       assert.ok(grad!.every((slope) => Math.abs(slope * ROWS * COLUMNS + 1) < 1e-4));
       break;
@@ -28,7 +28,7 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute(batch, { grad: true });
       (batch.actionMask as Uint8Array).fill(0);
       const { loss } = await promise;
-      // Tokens are counted in one pass and summed in another.
+      // Tokens are counted in one pass and summed in another, so the loss can be any mean of some of them.
       assert.ok(loss >= 0 && Number.isFinite(loss), `loss is ${loss}`);
       break;
     }
@@ -45,7 +45,7 @@ for (let time = 0; time < TIMES; time++) {
       const groupIds = new Int32Array(rows);
       const given = { ...flatBatch(rows, 1), rewards: new Float64Array(rows), groupIds };
       const promise = ADVANTAGE_FN.create('grpo').compute(given);
-      // At some time between two looks at them.
+      // Waits, so that the ids change after they were checked and before they are used.
       const until = performance.now() + 3 * time;
       while (performance.now() < until);
       groupIds.fill(2 ** 31 - 1);
@@ -60,7 +60,7 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute({ ...batch, logprob }, { grad: true });
       buffer.resize(0);
       const { loss } = await promise;
-      // The state at the time of the call.
+      // The call uses the values that the array had when it was made.
       assert.ok(Math.abs(loss - 1) < 1e-6, `loss is ${loss}`);
       await assert.rejects(
         fn.compute(batch, {
@@ -77,7 +77,7 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute(batch, { grad });
       for (const { buffer } of [batch.logprob, batch.actionMask as Uint8Array<ArrayBuffer>, grad])
         structuredClone(buffer, { transfer: [buffer] });
-      // Nobody has the memory any more but the call.
+      // Only the call refers to the memory now.
       collect();
       collect();
       const { loss } = await promise;
@@ -88,7 +88,7 @@ for (let time = 0; time < TIMES; time++) {
       const forget = 'require("worker_threads").parentPort.once("message", () => process.exit())';
       const worker = new Worker(forget, { eval: true });
       await once(worker, 'online');
-      // Calls that are served first, so that this one is still waiting when the worker has ended.
+      // These calls run first, so that the next one still waits when the worker has ended.
       const busy = Array.from({ length: 60 }, () => fn.compute(other));
       const promise = fn.compute(batch, { grad: true });
       worker.postMessage(batch.logprob, [batch.logprob.buffer]);
@@ -99,7 +99,7 @@ for (let time = 0; time < TIMES; time++) {
       break;
     }
     default:
-      throw new Error(`no scenario ${what}`);
+      throw new Error(`scenario: expected a known one, got ${what}`);
   }
 }
 

@@ -1,5 +1,5 @@
-// Loaded before the command line: whatever would open a port, a connection or any other socket throws, and at the end the
-// process looks whether it has one after all, by whatever way it came.
+// Is loaded before the command line. Makes Node's functions throw that open a socket or ask a name server. When the
+// process ends, reports the calls of these functions and all sockets that are open.
 import { readdirSync, readlinkSync, writeFileSync } from 'node:fs';
 import { createRequire, syncBuiltinESMExports } from 'node:module';
 
@@ -35,11 +35,11 @@ process.on('exit', () => {
         const to = readlinkSync(`/proc/self/fd/${fd}`);
         return to.startsWith('socket:') ? [to] : [];
       } catch {
-        return []; // that of the folder itself
+        return []; // the descriptor of the listed folder, which is closed by now
       }
     });
   } catch {
-    // Systems without /proc.
+    // This system has no /proc.
   }
   writeFileSync(process.env.POLICY_LOSS_SEEN, JSON.stringify({ seen, sockets }));
 });

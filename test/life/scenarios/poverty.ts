@@ -1,5 +1,5 @@
-// A process that may have no more memory than it has, and a little: what does not fit is an error with its code, wherever
-// it was asked for, and what fits goes on as before.
+// Limits its memory to a little more than it has. Calls that do not fit must fail with ERR_OUT_OF_MEMORY, whichever
+// thread runs out of it, and calls that fit must go on as before.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { ADVANTAGE_FN, KL_FN, LossError, POLICY_LOSS_FN } from '../../../lib/index.js';
@@ -9,12 +9,12 @@ const MIB = 2 ** 20;
 const HEADROOM = 200 * MIB;
 const outOfMemory = (error: unknown) => error instanceof LossError && error.code === 'ERR_OUT_OF_MEMORY';
 const small = flatBatch(2, 3);
-// Enough for all threads of the pool to be there already.
+// A large call starts all threads of the pool before memory is limited.
 await POLICY_LOSS_FN.create('sft').compute(flatBatch(64, 20_000));
 const fn = POLICY_LOSS_FN.create('sft');
 const before = fn.computeSync(small, { grad: true });
 
-// Rows of one token: their facts, of 8 bytes and more, take more than their tokens do.
+// With one token per row, the row statistics (8 bytes or more) take more memory than the tokens.
 const ROWS = 96 * MIB;
 const large = {
   shape: [ROWS, 1] as const,
@@ -23,7 +23,7 @@ const large = {
   refLogprob: { data: new Uint16Array(ROWS), dtype: 'bfloat16' as const },
   actionMask: new Uint8Array(ROWS).fill(1),
 };
-// Of these the results fit, and what groups are found in does not: a thread of the pool runs out of memory.
+// The results of these rows fit, but the table of their groups does not, so a thread of the pool runs out of memory.
 const GROUPED = 8 * MIB;
 const grouped = {
   ...flatBatch(GROUPED, 1),
@@ -39,15 +39,15 @@ assert.equal(limited.status, 0, String(limited.stderr));
 let refused = 0;
 const calls: [what: string, call: () => unknown][] = [
   ['a gradient', () => fn.computeSync(large, { grad: true })],
-  ['a gradient, later', () => fn.compute(large, { grad: true })],
-  ['facts of rows', () => fn.computeSync(large, { grad })],
-  ['facts of rows, later', () => fn.compute(large, { grad })],
+  ['a gradient, asynchronously', () => fn.compute(large, { grad: true })],
+  ['row statistics', () => fn.computeSync(large, { grad })],
+  ['row statistics, asynchronously', () => fn.compute(large, { grad })],
   ['values', () => KL_FN.create('k2').calculateKl(large)],
   ['advantages', () => ADVANTAGE_FN.create('grpo').compute(grouped)],
 ];
 for (const [what, call] of calls)
   await (async () => call())().then(
-    () => assert.fail(`${what}: there is memory for it`),
+    () => assert.fail(`${what}: expected ERR_OUT_OF_MEMORY, got a result`),
     (error: unknown) => {
       assert.ok(outOfMemory(error), `${what}: ${(error as Error)?.stack}`);
       refused++;

@@ -1,4 +1,4 @@
-// A worker thread that computes the same loss over and over, and tells of any that is not what the first one was.
+// Computes the same loss repeatedly in a worker thread, and reports the number of wrong results.
 import { parentPort, workerData } from 'node:worker_threads';
 import { POLICY_LOSS_FN } from '../../../lib/index.js';
 import { flatBatch } from '../support.js';
@@ -22,7 +22,7 @@ for (let i = 0; i < calls; i++) {
     if (Math.abs(loss - scale) > 1e-4 * scale) wrong++;
     if (grad && Math.abs(grad[0]! * rows * columns + 1) > 1e-4) wrong++;
   }
-  // Lets messages in, that of the end among them.
+  // Lets the thread receive messages and its termination.
   if (sync) await new Promise(setImmediate);
 }
 parentPort!.postMessage({ wrong });

@@ -1,5 +1,5 @@
-// Worker threads that share one addon, of which half are terminated in the midst of calls, again and again. The words:
-// how many times, `sync` or `async`, and `main` where this thread loads the addon too.
+// Starts worker threads that share the native module, and terminates half of them during calls, repeatedly. Arguments:
+// the number of rounds, `sync` or `async`, and `main` if the main thread loads the module too.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -14,7 +14,8 @@ for (let time = 0; time < Number(times); time++) {
   const sync = kind === 'sync';
   const workers = Array.from({ length: AT_ONCE }, (_, i) => {
     const victim = i % 2 === 1;
-    // Small batches, so that a worker is met between native code and JavaScript; large ones, in native code.
+    // With small batches a worker is often terminated between native code and JavaScript, with large ones in native
+    // code.
     const columns = time % 2 === 0 ? 3 : 20_000;
     const calls = victim ? Number.MAX_SAFE_INTEGER : 40;
     const worker = startWorker('worker', { rows: 4, columns, scale: i + 1, calls, sync });
@@ -30,11 +31,11 @@ for (let time = 0; time < Number(times); time++) {
   );
   if (time === 1) threads = await settledThreads();
 }
-// The pool's threads are as many after any number of workers.
+// The pool must not grow with the number of workers.
 const left = await settledThreads();
 if (threads !== undefined) assert.ok(left! <= threads + 2, `${threads} threads became ${left}`);
 
-/** How many threads there are once those of workers that have ended are gone, which takes them a moment. */
+/** Returns the number of threads after those of ended workers are gone, which takes a moment. */
 async function settledThreads(): Promise<number | undefined> {
   let least = processStatus('Threads');
   for (let look = 0; look < 40 && least !== undefined; look++) {

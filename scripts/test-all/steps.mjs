@@ -1,0 +1,76 @@
+// The steps of `npm run test:all`, and the choice of the steps that a change needs.
+
+/**
+ * A step runs one npm script.
+ *
+ * - `script`, `args`: the script and its arguments.
+ * - `covers`: path prefixes. A change under one of them needs the step.
+ * - `prebuilds`: the prebuilt binaries that the step reads. They are built first.
+ * - `packages`: Debian packages by a program or file that each of them brings.
+ * - `program`: a program without which the step cannot run, and is left out.
+ */
+export const STEPS = [
+  { script: 'test', covers: [''], packages: { chromium: ['chromium'] } },
+  { script: 'prebuild', covers: ['scripts/prebuild/'], packages: { 'llvm-readobj': ['llvm'] } },
+  { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
+  { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
+  { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },
+  { script: 'fuzz', args: ['60', 'engine'], covers: ['test/fuzz/'], packages: clang() },
+  { script: 'fuzz', args: ['60', 'boundary'], covers: ['lib/', 'test/fuzz-boundary/'] },
+  { script: 'test:life', covers: ['lib/', 'test/life/', 'test/fuzz-boundary/'] },
+  {
+    script: 'test:isa',
+    covers: ['test/every-isa.mjs', 'test/golden/', 'test/native/', 'test/reference/', 'test/support/'],
+  },
+  {
+    script: 'test:arm64',
+    covers: ['scripts/arm64/', 'scripts/prebuild/', 'test/golden/', 'test/reference/', 'test/support/'],
+    prebuilds: ['linux-arm64-glibc'],
+    packages: {
+      'qemu-aarch64': ['qemu-user'],
+      '/usr/aarch64-linux-gnu/lib/libc.so.6': ['libc6-arm64-cross'],
+      '/usr/aarch64-linux-gnu/lib/libstdc++.so.6': ['libstdc++6-arm64-cross'],
+    },
+  },
+  {
+    script: 'test:install',
+    covers: ['lib/', 'scripts/prebuild/', 'test/install/'],
+    prebuilds: ['linux-x64-glibc'],
+  },
+  { script: 'docs', covers: ['lib/', 'scripts/docs/'] },
+];
+
+/** A change under one of these can change every binary, the package's contents or the choice itself. */
+export const NEED_EVERYTHING = [
+  'native/',
+  'CMakeLists.txt',
+  'binding.d.ts',
+  'package.json',
+  'package-lock.json',
+  'tsconfig.json',
+  'tsconfig.build.json',
+  'scripts/test-all/',
+  '.ci/',
+];
+
+function clang() {
+  return { 'clang++-19': ['clang-19', 'libclang-rt-19-dev'] };
+}
+
+/**
+ * Returns the steps that a change needs, in the order of STEPS, with the prebuilt binaries that they read as
+ * arguments of `prebuild`.
+ *
+ * @param {readonly string[] | undefined} changed paths from the repository's root; undefined needs every step
+ */
+export function stepsFor(changed) {
+  const touches = (prefixes) => changed.some((path) => prefixes.some((prefix) => path.startsWith(prefix)));
+  if (changed === undefined || touches(NEED_EVERYTHING)) return STEPS;
+  const needed = STEPS.filter(({ script, covers }) => script === 'test' || touches(covers));
+  const prebuild = STEPS.find(({ script }) => script === 'prebuild');
+  const prebuilds = [...new Set(needed.flatMap((step) => step.prebuilds ?? []))];
+  if (needed.includes(prebuild) || prebuilds.length === 0) return needed;
+  return STEPS.flatMap((step) =>
+    step === prebuild ? [{ ...prebuild, args: prebuilds }] : needed.includes(step) ? [step] : [],
+  );
+}

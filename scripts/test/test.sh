@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs the suites of `npm test` on the builds that are there:
+#
+#   test.sh             all suites, on the CPU and on the emulated GPU
+#   test.sh emulated    only the tests of the kernels, on the emulated GPU
+#
+# The C++ test of the kernels keeps one core busy for most of the time, so it runs next to the suites in JavaScript.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+emulated=$PWD/build/emulated
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failed=0
+
+test_kernels() {
+  "$emulated/no_threads_test" || return
+  if "$emulated/emulation_test"; then echo "  1 passing: emulation_test"; else echo "  1 failing: emulation_test"; return 1; fi
+}
+test_kernels >"$log" 2>&1 &
+kernels=$!
+
+if [ "${1:-}" != emulated ]; then
+  # The longest files first, so that the last ones to end are short.
+  npx mocha --parallel 'test/{cli,report,rollouts}/*.test.ts' 'test/*.test.ts' || failed=1
+fi
+POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \
+  POLICY_LOSS_NATIVE=$emulated/policy_loss_emulated.node npx mocha --parallel 'test/device/*.test.ts' || failed=1
+wait "$kernels" || failed=1
+cat "$log"
+exit "$failed"

@@ -1,0 +1,202 @@
+/** Hostile values that are each unique, by name: odd objects, numbers, arrays, signals, YAML texts. */
+import { DeviceBatch } from '../../lib/index.js';
+
+// biome-ignore lint/suspicious/noExplicitAny: hostile values have any type
+export type Anything = any;
+
+/** The exception that hostile values throw. */
+export class Hostile extends Error {}
+
+const MANY = Array.from({ length: 1e5 }, () => 1);
+
+/** Throws a Hostile, as the code of a caller might. */
+export function raise(): never {
+  throw new Hostile('thrown by the caller');
+}
+
+/** Throws undefined. */
+function raiseNothing(): never {
+  throw undefined;
+}
+
+class Own {
+  readonly #secret = 1;
+  get secret(): number {
+    return this.#secret;
+  }
+}
+
+/** Makes each value by its name. Recipes in bug reports contain these names, so they must not change. */
+export const ODD: Record<string, () => Anything> = {
+  undefined: () => undefined,
+  NaN: () => Number.NaN,
+  Infinity: () => Number.POSITIVE_INFINITY,
+  '-Infinity': () => Number.NEGATIVE_INFINITY,
+  '-0': () => -0,
+  '0n': () => 0n,
+  '2n**64n': () => 2n ** 64n,
+  symbol: () => Symbol('name'),
+  'Symbol.iterator': () => Symbol.iterator,
+  'arrow function': () => () => 1,
+  'throwing function': () => raise,
+  class: () => class Given {},
+  'throwing class': () =>
+    class Throwing {
+      constructor() {
+        raise();
+      }
+      static defaultArgs(): Record<string, unknown> {
+        return {
+          get clip_range() {
+            return raise();
+          },
+        };
+      }
+    },
+  'empty object': () => ({}),
+  'null-prototype object': () => Object.create(null),
+  'object of a nameless class': () => Object.create({ constructor: { name: Symbol('none') } }),
+  'object with a throwing constructor': () =>
+    Object.defineProperty({}, 'constructor', { get: raise, enumerable: true }),
+  'object with a throwing toString': () => ({ toString: raise, valueOf: raise, toJSON: raise }),
+  'object with a throwing toPrimitive': () => ({ [Symbol.toPrimitive]: raise }),
+  'object that throws undefined': () => ({
+    get shape() {
+      return raiseNothing();
+    },
+  }),
+  'object of private fields': () => new Own(),
+  'proxy of private fields': () => new Proxy(new Own(), {}),
+  'throwing iterator': () => ({ [Symbol.iterator]: raise }),
+  'iterator that throws later': () => ({
+    *[Symbol.iterator]() {
+      yield { tokens: 1, rows: 1, columns: 1 };
+      raise();
+    },
+  }),
+  'iterator of nothing': () => ({ [Symbol.iterator]: () => ({ next: () => 5 }) }),
+  'iterator that is no function': () => ({ [Symbol.iterator]: 5 }),
+  thenable: () =>
+    Object.defineProperty({}, 'then', { value: (resolve: (value: unknown) => void) => resolve(1) }),
+  'throwing thenable': () => Object.defineProperty({}, 'then', { get: raise }),
+  Date: () => new Date(Number.NaN),
+  RegExp: () => /x/g,
+  Map: () => new Map([['shape', [2, 3]]]),
+  Set: () => new Set([1]),
+  WeakMap: () => new WeakMap(),
+  Promise: () => Promise.resolve(1),
+  'rejected promise': () => {
+    const promise = Promise.reject(new Hostile());
+    promise.catch(() => {});
+    return promise;
+  },
+  Error: () => new Hostile(),
+  DataView: () => new DataView(new ArrayBuffer(24)),
+  ArrayBuffer: () => new ArrayBuffer(24),
+  SharedArrayBuffer: () => new SharedArrayBuffer(24),
+  'detached ArrayBuffer': () => {
+    const buffer = new ArrayBuffer(24);
+    structuredClone(buffer, { transfer: [buffer] });
+    return buffer;
+  },
+  'WebAssembly.Memory': () => new Float32Array(new WebAssembly.Memory({ initial: 1 }).buffer, 0, 6),
+  'WebAssembly.Memory, grown': () => {
+    const memory = new WebAssembly.Memory({ initial: 1, maximum: 4 });
+    const view = new Float32Array(memory.buffer, 0, 6);
+    memory.grow(1);
+    return view;
+  },
+  Buffer: () => Buffer.from([1, 1, 1, 1, 1, 1]),
+  'array of length 2**32 - 1': () => new Array(2 ** 32 - 1),
+  'array of length 1e5': () => MANY.slice(),
+  'nested arrays': () => [
+    [1, 2, 3],
+    [4, 5, 6],
+  ],
+  'ragged arrays': () => [[1, 2, 3], [4]],
+  'deep arrays': () => {
+    let deep: unknown[] = [];
+    for (let i = 0; i < 50_000; i++) deep = [deep];
+    return deep;
+  },
+  'array-like of length 2**53': () => ({ length: 2 ** 53 - 1 }),
+  'array-like of length 1e12': () => ({ length: 1e12, 0: 1 }),
+  'array-like of length 6': () => ({ length: 6, 0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1 }),
+  'array-like with a throwing length': () => ({
+    get length() {
+      return raise();
+    },
+  }),
+  'array-like of a negative length': () => ({ length: -1 }),
+  'array-like of length NaN': () => ({ length: Number.NaN }),
+  'arguments object': () =>
+    (function given(..._given: unknown[]) {
+      // biome-ignore lint/complexity/noArguments: a real one
+      return arguments;
+    })(1, 1),
+  'symbols in an array': () => [Symbol('a'), Symbol('b')],
+  'bigints in an array': () => [2n, 3n],
+  'shape of 2**53': () => [2 ** 53 - 1, 2 ** 53 - 1],
+  'shape of 2**53 empty rows': () => [2 ** 53 - 1, 0],
+  'shape of 2**31 empty rows': () => [2 ** 31, 0],
+  'shape of no rows of 2**53': () => [0, 2 ** 53 - 1],
+  'shape of 2**40 rows': () => [2 ** 40, 2 ** 40],
+  'shape [3, 2]': () => [3, 2],
+  'shape with holes': () => new Array(2),
+  'shape of fractions': () => [2.5, 3],
+  'offsets [0, 3, 6]': () => Int32Array.of(0, 3, 6),
+  'offsets up to 2**31 - 1': () => Int32Array.of(0, 2 ** 31 - 1, 2 ** 31 - 1),
+  'offsets that fall': () => Int32Array.of(0, 2 ** 31 - 1, -(2 ** 31)),
+  'offsets with a hole': () => {
+    const offsets: number[] = [0];
+    offsets[2] = 6;
+    return offsets;
+  },
+  'offsets of nothing': () => new Int32Array(0),
+  AbortSignal: () => new AbortController().signal,
+  'aborted AbortSignal': () => AbortSignal.abort(new Hostile()),
+  'AbortSignal aborted with undefined': () => AbortSignal.abort(undefined),
+  'AbortSignal in name': () => Object.create(AbortSignal.prototype),
+  'AbortSignal with throwing methods': () =>
+    Object.defineProperties(new AbortController().signal, {
+      addEventListener: { value: raise },
+      removeEventListener: { value: raise },
+    }),
+  'AbortSignal behind a proxy': () => new Proxy(new AbortController().signal, {}),
+  'DeviceBatch in name': () => Object.create(DeviceBatch.prototype),
+  'DeviceBatch behind a proxy': () => new Proxy(Object.create(DeviceBatch.prototype), {}),
+  counts: () => ({ tokens: 6, rows: 2 }),
+  'counts of everything': () => ({
+    tokens: 1e308,
+    rows: 1e308,
+    columns: 1e308,
+    expert: { tokens: 0, rows: 0 },
+  }),
+  'counts of nothing': () => ({ tokens: 0, rows: 0, columns: 0, expert: { tokens: 0, rows: 0 } }),
+  'counts of bigints': () => ({ tokens: 6n, rows: 2n, columns: 3n }),
+  'list of counts': () => [{ tokens: 6, rows: 2, columns: 3 }],
+  'list of bigint counts': () => [{ tokens: 6n, rows: 2n, columns: 3n }],
+  'string of a million': () => 'x'.repeat(1e6),
+  'lone surrogate': () => '\ud800',
+  'YAML alias without an anchor': () => '*a',
+  'YAML of many laughs': () =>
+    `a: &a [x, x, x, x, x, x, x, x, x]\n${Array.from({ length: 9 }, (_, i) => {
+      const [name, before] = [String.fromCharCode(98 + i), String.fromCharCode(97 + i)];
+      return `${name}: &${name} [${Array(9).fill(`*${before}`).join(', ')}]`;
+    }).join('\n')}`,
+  'YAML a thousand brackets deep': () => '['.repeat(20_000),
+  'YAML of an odd tag': () => 'algorithm: !!js/function "() => 1"',
+  'YAML that merges': () => 'algorithm:\n  <<: 5\n  algorithm_type: ppo',
+  'YAML of several documents': () => 'a: 1\n---\nb: 2',
+  'deep object': () => {
+    let deep = {};
+    for (let i = 0; i < 50_000; i++) deep = { algorithm: deep };
+    return deep;
+  },
+  'cyclic object': () => {
+    const cyclic: Record<string, unknown> = {};
+    cyclic.algorithm = cyclic;
+    cyclic.policy_loss_fn_args = cyclic;
+    return cyclic;
+  },
+};
