@@ -71,7 +71,7 @@ describe('policy-loss', () => {
     }
   });
 
-  it('runs in a process of its own as in the process of these tests, with the same exit codes', async () => {
+  it('prints the same and exits with the same code in a process of its own', async () => {
     for (const words of [
       ['evaluate', EXAMPLE, '--algorithm', 'grpo', '--json'],
       ['evaluate', 'nowhere.jsonl', '--loss', 'ppo'],
