@@ -51,6 +51,7 @@ describe('the steps of test:all', () => {
       'fuzz 60 boundary',
       'test:life',
       'test:install',
+      'test:walk-through',
       'docs',
     ]);
   });

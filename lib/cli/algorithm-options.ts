@@ -13,8 +13,8 @@ export interface AlgorithmArguments {
 }
 
 /**
- * Returns the flags of an algorithm: those for its functions and coefficients, and the options of its policy loss and of
- * its advantage function.
+ * Returns the flags of an algorithm: the names of its functions, their coefficients, and the options of its policy loss
+ * and advantage function.
  * @param words the words that may replace these two functions.
  * @param taken flags of the command.
  * @throws LossError `ERR_UNKNOWN_NAME` for the algorithm or one of the two functions.

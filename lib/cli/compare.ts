@@ -92,8 +92,9 @@ export function addCompare(program: Command, words: readonly string[]): readonly
 }
 
 const HELP = `\
-An option belongs to the loss or algorithm before it; options before the first loss or algorithm belong to all of them.
-The same loss may appear twice with different options. 'policy-loss evaluate --loss NAME --help' lists a loss's options.`;
+An option belongs to the loss or algorithm before it; options before the first loss or algorithm belong to all of
+them. The same loss may appear twice with different options. To list the options of a loss, use
+'policy-loss evaluate --loss NAME --help'.`;
 
 const EXAMPLES = [
   'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',

@@ -73,8 +73,8 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
 }
 
 const HELP = `\
-Options of a loss are written in kebab case: clip_range_low is --clip-range-low. Every switch --NAME can be turned off by
---no-NAME. An algorithm has the options of its policy loss, those of its advantage function with the prefix 'advantage-'
+Options of a loss are written in kebab case: clip_range_low is --clip-range-low. --no-NAME turns a switch --NAME off.
+An algorithm has the options of its policy loss, those of its advantage function with the prefix 'advantage-'
 (--advantage-std-threshold), the names of its functions (--kl-loss-fn) and their coefficients. With --config, all of
 these come from the file. To list the options with their defaults, add --help to --loss NAME or --algorithm NAME.`;
 

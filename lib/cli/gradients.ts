@@ -40,8 +40,8 @@ export function addGradients(program: Command, words: readonly string[]): readon
     name: 'gradients',
     summary: "write every token's gradient, with the ids of its row",
     description:
-      'Computes ∂loss/∂logprob of every token, and ∂loss/∂entropy if there is an entropy loss. Writes them to a file, ' +
-      'row by row, with the ids of the rows.',
+      'Computes ∂loss/∂logprob of every token, and ∂loss/∂entropy if there is an entropy loss. Writes them to a ' +
+      'file, row by row, with the ids of the rows.',
     options: [
       new Option(
         '-o, --out <file>',

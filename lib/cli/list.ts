@@ -75,7 +75,7 @@ function entriesOf(what: string | undefined): CatalogueEntry[] {
 }
 
 function overview(entries: readonly CatalogueEntry[]): string {
-  // The width that is left beside the columns of names and sources.
+  // The terminal's width without the columns of names and sources.
   const width = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
   const sections = KINDS.flatMap((kind) => {
     const lines = entries.filter((entry) => entry.kind === kind);

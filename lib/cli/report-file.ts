@@ -4,6 +4,7 @@ import { dirname } from 'node:path';
 import { Option } from 'commander';
 import { type Batch, LossError } from '../index.js';
 import type { PartWatcher, SubjectEvaluation } from '../parts/index.js';
+import { describeFailure } from '../rollouts/source.js';
 import { version } from './about.js';
 import type { ReportBuilder } from './report/index.js';
 import type { WantedColumns } from './rollouts-command.js';
@@ -72,11 +73,7 @@ async function writable(file: string, writing: Promise<void>): Promise<void> {
   } catch (error) {
     throw new LossError(
       'ERR_INVALID_OPTION',
-      {
-        at: `--report ${file}`,
-        expected: 'a file that can be written',
-        received: error instanceof Error ? error.message : String(error),
-      },
+      { at: `--report ${file}`, expected: 'a file that can be written', received: describeFailure(error) },
       { cause: error },
     );
   }

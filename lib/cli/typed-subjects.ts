@@ -5,6 +5,7 @@ import { unknownName } from '../core/errors.js';
 import { toSnakeCase } from '../core/options.js';
 import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
 import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
+import { describeFailure, errorAt } from '../rollouts/source.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
 import { flagsIn } from './flags.js';
 import { lossOptions } from './function-options.js';
@@ -165,12 +166,8 @@ async function configured(file: string) {
   try {
     text = await readFile(file, 'utf8');
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new LossError(
-      'ERR_INVALID_INPUT',
-      { at: file, expected: 'a configuration', received: `a file that cannot be read: ${reason}` },
-      { cause: error },
-    );
+    const details = { expected: 'a readable configuration', received: describeFailure(error) };
+    throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
   try {
     return fromTrinityConfig(text);

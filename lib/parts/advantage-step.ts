@@ -1,5 +1,5 @@
-// The advantage step of a subject: how it computes advantages for rows that have none. Together with subject.ts, this is
-// the only file above lib/algorithm that uses the package-internal calls of losses, advantages and objectives.
+// The advantage step of a subject: how it computes advantages for rows that have none. Above lib/algorithm, only this
+// file and subject.ts use the package-internal members of losses, advantage functions and objectives.
 import type { MadeAdvantages } from '../algorithm/objective.js';
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { ADVANTAGE_FN, type AdvantageFn, type Batch, type Metrics, type Objective } from '../index.js';

@@ -1,6 +1,6 @@
-// Evaluates losses and algorithms on the rows of files. Rows that fit into one part are computed as one batch. More rows
-// take two passes over the files: the first counts all rows and prepares their advantages, the second computes part by
-// part, with the counts of all rows as normalizer, and adds up the results.
+// Evaluates losses and algorithms on the rows of files. Rows that fit into one part are computed as one batch. More
+// rows take two passes over the files. The first pass counts all rows and prepares their advantages. The second pass
+// computes part by part, with the counts of all rows as normalizer, and adds up the results.
 import { LossError } from '../index.js';
 import { type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 import { PartComputer, type PartWatcher } from './part-computer.js';
@@ -45,8 +45,8 @@ export interface FilesEvaluation<S extends Subject = Subject> {
 /**
  * Evaluates subjects on the rows of files. Every subject is computed on a part before the next part is read.
  * @param watch sees every part with its gradients; absent: the gradients of a part are discarded.
- * @throws LossError about the files or the subjects, and `ERR_INVALID_OPTION` (option batchTokens) if a subject needs all
- * rows at once and they do not fit into one part.
+ * @throws LossError about the files or the subjects, and `ERR_INVALID_OPTION` (option batchTokens) if a subject needs
+ * all rows at once and they do not fit into one part.
  */
 export async function evaluateFiles<S extends Subject>(
   files: readonly string[],

@@ -4,8 +4,8 @@ import { columnOfKey, describePlace, type RolloutColumn, type RolloutPart } from
 import type { Subject } from './subject.js';
 
 /**
- * Returns an error of a subject's computation in terms of the files that the part was read from. Errors that name
- * neither a missing key nor an element of the batch are returned as they are.
+ * Returns an error of a subject's computation in terms of the files that the part was read from. Errors that do not
+ * concern the batch are returned unchanged.
  */
 export function inTermsOfFiles(
   error: unknown,
@@ -21,12 +21,16 @@ export function inTermsOfFiles(
     const column = key === 'tokenLevelScores' ? 'reward' : columnOfKey(key);
     return isGiven || column === undefined ? error : missingColumn(error, column, subject, files);
   }
+  if (LAYOUT.has(key)) return error.with({ at: nameOf(files), key: undefined });
   const column = columnOfKey(key);
   if (column === undefined || !isGiven || index === undefined) return error;
   const { row, token } = PER_ROW.has(key) ? { row: index, token: undefined } : tokenAt(part, index);
   const place = part.places[row];
   return place ? error.with({ at: describePlace(place), key: column, index: token }) : error;
 }
+
+/** Batch keys that lay out the rows. They have no column: a file's rows are the batch's. */
+const LAYOUT: ReadonlySet<string> = new Set(['shape', 'cuSeqlens']);
 
 /** Batch keys with one number per row. */
 const PER_ROW: ReadonlySet<string> = new Set(['rewards', 'rewardBaselines']);
@@ -49,8 +53,12 @@ function missingColumn(
       at: subject.name,
       key: column,
       expected: ['this column in every row', ...substitutes].join(', or '),
-      received: `${substitutes.length === 0 ? 'no such column' : 'none of them'} in ${files.length === 1 ? files[0] : 'the files'}`,
+      received: `${substitutes.length === 0 ? 'no such column' : 'none of them'} in ${nameOf(files)}`,
     },
     { cause: error },
   );
+}
+
+function nameOf(files: readonly string[]): string {
+  return files.length === 1 ? files[0]! : 'the files';
 }

@@ -1,5 +1,5 @@
-// Subjects: the policy losses and algorithms that evaluateFiles() computes. A subject computes advantages and its loss in
-// two steps, because rows that come in parts get their advantages from all rows before any part's loss is computed.
+// Subjects: the policy losses and algorithms that evaluateFiles() computes. A subject computes its advantages and its
+// loss in two steps, because the advantages of a part may depend on the rows of all parts.
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { toCamelCase } from '../core/options.js';
 import {

@@ -1,5 +1,5 @@
-// The first pass over rows that come in several parts. It counts the rows and collects what advantages over groups need,
-// so that the second pass can compute each part as a part of the whole.
+// The first pass over rows that come in several parts. It counts the rows and collects the inputs of advantages over
+// groups. With these, the second pass can compute each part as a part of the whole.
 import { readStep } from '../core/batch-reader.js';
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';

@@ -2,8 +2,9 @@
 // one reward and one group name per row, so these are kept for all rows; the function then computes all rows as a batch
 // of one token each. A function that looks at each row alone computes a part when the second pass reaches it.
 import type { ComputedAdvantages } from '../core/evaluator.js';
-import { type Batch, LossError, type Metrics } from '../index.js';
-import { describePlace, type RolloutPart } from '../rollouts/index.js';
+import type { Batch, Metrics } from '../index.js';
+import type { RolloutPart } from '../rollouts/index.js';
+import { errorAt } from '../rollouts/source.js';
 import type { AdvantageStep } from './advantage-step.js';
 import { Growing } from './growing.js';
 import { RowMetrics } from './row-metrics.js';
@@ -95,8 +96,7 @@ class GroupAdvantages implements WholeAdvantages {
   #addRewards({ places }: RolloutPart, rewards: Float64Array): void {
     rewards.forEach((reward, row) => {
       if (!Number.isFinite(reward))
-        throw new LossError('ERR_INVALID_INPUT', {
-          at: describePlace(places[row]!),
+        throw errorAt(places[row]!, 'ERR_INVALID_INPUT', {
           key: 'reward',
           expected: 'a finite number',
           received: String(reward),
@@ -110,8 +110,7 @@ class GroupAdvantages implements WholeAdvantages {
       let sum = 0;
       for (let t = batch.cuSeqlens[row]!; t < batch.cuSeqlens[row + 1]!; t++) sum += rewards[t]!;
       if (!Number.isFinite(sum))
-        throw new LossError('ERR_INVALID_INPUT', {
-          at: describePlace(places[row]!),
+        throw errorAt(places[row]!, 'ERR_INVALID_INPUT', {
           key: 'token_level_rewards',
           expected: 'finite numbers',
           received: `numbers whose sum is ${sum}`,

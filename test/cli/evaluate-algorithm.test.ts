@@ -241,7 +241,11 @@ describe('policy-loss evaluate', () => {
         /range\.yaml: .*clip_ratio_c: expected a number above 1/,
       ));
     it('reports a missing file and invalid YAML', async () => {
-      await fails(1, [EXAMPLE, '--config', 'nowhere.yaml'], /nowhere\.yaml: .*cannot be read: ENOENT/);
+      await fails(
+        1,
+        [EXAMPLE, '--config', 'nowhere.yaml'],
+        /nowhere\.yaml: expected a readable configuration, .*ENOENT/,
+      );
       await fails(1, [EXAMPLE, '--config', fileOf('broken.yaml', ['a: [1'])], /broken\.yaml: .*YAML/);
     });
   });

@@ -113,7 +113,11 @@ describe('policy-loss evaluate', () => {
       ));
     it('a missing file', () => fails(1, ['nowhere.jsonl', '--loss', 'ppo'], /nowhere\.jsonl.*ENOENT/));
     it('an empty file', () =>
-      fails(1, [fileOf('empty.jsonl', []), '--loss', 'ppo'], /empty\.jsonl.*an empty file/));
+      fails(
+        1,
+        [fileOf('empty.jsonl', []), '--loss', 'ppo'],
+        /empty\.jsonl: expected rollouts, got an empty file/,
+      ));
     it('no column expert for mix', () =>
       fails(
         1,
@@ -187,7 +191,11 @@ describe('policy-loss evaluate', () => {
         /ppo: advantages: .*reward and task_id/,
       ));
     it('an odd number of rows for dpo', () =>
-      fails(1, [fileOf('odd.jsonl', ROWS.slice(0, 3)), '--loss', 'dpo'], /even number of rows/));
+      fails(
+        1,
+        [fileOf('odd.jsonl', ROWS.slice(0, 3)), '--loss', 'dpo'],
+        /odd\.jsonl: expected an even number of rows .*, got 3/,
+      ));
     it('different steps for mix_chord', () =>
       fails(
         1,
