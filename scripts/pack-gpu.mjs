@@ -1,7 +1,8 @@
-// Writes build/pack-gpu: all that testing and timing the package on a GPU takes, for a Linux x64 machine that has a GPU
-// and Python with PyTorch, but no Node, no npm and no network. Copy the folder there and call its run.sh.
+// Packs everything that tests and times this package on a GPU into the folder build/pack-gpu. It is for a Linux x64
+// machine that has a GPU and Python with PyTorch, but no Node, no npm and no network. Copy the folder there and call its
+// run.sh.
 //
-//   npm run build && npm run pack:gpu
+//   npm run pack:gpu
 import { execFileSync } from 'node:child_process';
 import {
   chmodSync,
@@ -19,12 +20,12 @@ import { isBuiltin } from 'node:module';
 import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { constants, gzipSync } from 'node:zlib';
+import { ADDON, COPIED } from './gpu/packed.mjs';
 
 const NODE_VERSION = '20.20.2';
 const LIMIT = 60e6; // bytes, all files together
 
 process.chdir(fileURLToPath(new URL('..', import.meta.url)));
-const ADDON = 'build/Release/policy_loss.node';
 const OUT = 'build/pack-gpu';
 const CACHE = 'build/node-runtime';
 
@@ -41,7 +42,7 @@ function filesUnder(folder) {
     .map((entry) => join(entry.parentPath, entry.name));
 }
 
-/** The packages that compiled files import (their statements; import() of anything is not followed), and mocha. */
+/** Returns the packages that the compiled files import by a statement or require(), and mocha. */
 function importedPackages() {
   const names = new Set(['mocha']);
   for (const file of filesUnder(OUT).filter((name) => name.endsWith('.js')))
@@ -54,11 +55,11 @@ function importedPackages() {
   return names;
 }
 
-/** Folders under node_modules of these packages and of all that they depend on, as the lock file has them. */
+/** Returns the folders of these packages and of their dependencies, from the lock file. */
 function foldersOf(names) {
   const { packages } = JSON.parse(readFileSync('package-lock.json', 'utf8'));
   const found = new Set();
-  // Node's own rule: the nearest node_modules upwards from the package that asks.
+  // As in Node, the nearest node_modules above the importing package wins.
   const resolve = (from, name) => {
     for (let at = from; ; at = at.slice(0, Math.max(at.lastIndexOf('/node_modules/'), 0))) {
       const folder = `${at}${at && '/'}node_modules/${name}`;
@@ -70,7 +71,7 @@ function foldersOf(names) {
     const folder = resolve(from, name);
     if (!folder || !existsSync(folder)) {
       if (optional) return;
-      fail(`${name} is not installed; run npm ci`);
+      fail(`${name}: not installed. Run npm ci.`);
     }
     if (found.has(folder)) return;
     found.add(folder);
@@ -87,13 +88,13 @@ function copyPackages(folders) {
     cpSync(folder, join(OUT, folder), {
       recursive: true,
       filter: (from) =>
-        // What is nested comes by itself where it is needed.
+        // Nested packages have entries of their own in `folders`.
         (from === folder || !from.slice(folder.length).includes('/node_modules')) &&
         !/\.(map|d\.[cm]?ts)$/.test(from),
     });
 }
 
-/** The runtime, stripped and compressed: fetched and packed once, then kept in build/. */
+/** Downloads the Node runtime, strips and compresses it, and keeps the result in build/. Returns its path. */
 function packedNode() {
   for (const type of ['xz', 'gz']) {
     const kept = join(CACHE, `node-${NODE_VERSION}.${type}`);
@@ -107,14 +108,14 @@ function packedNode() {
   try {
     run('strip', binary);
   } catch {
-    console.log('There is no strip here; the runtime keeps its symbols.');
+    console.log('strip was not found, so the runtime keeps its symbols.');
   }
   try {
     run('xz', '-9', '--keep', '--force', binary);
     packed = join(CACHE, `node-${NODE_VERSION}.xz`);
     renameSync(`${binary}.xz`, packed);
   } catch {
-    console.log('There is no xz here; the runtime is packed with gzip.');
+    console.log('xz was not found, so the runtime is packed with gzip.');
     packed = join(CACHE, `node-${NODE_VERSION}.gz`);
     writeFileSync(packed, gzipSync(readFileSync(binary), { level: constants.Z_BEST_COMPRESSION }));
   }
@@ -124,8 +125,8 @@ function packedNode() {
 }
 
 if (process.platform !== 'linux' || process.arch !== 'x64')
-  fail(`the addon here is for ${process.platform} ${process.arch}; the folder is for Linux x64`);
-if (!existsSync(ADDON)) fail(`there is no ${ADDON}; run npm run build first`);
+  fail(`platform: expected Linux x64, got ${process.platform} ${process.arch}`);
+if (!existsSync(ADDON)) fail(`${ADDON}: not found. Run npm run build:native.`);
 rmSync(OUT, { recursive: true, force: true });
 run('npx', 'tsc', '-p', 'tsconfig.pack.json');
 
@@ -134,17 +135,13 @@ writeFileSync(
   join(OUT, 'package.json'),
   `${JSON.stringify({ name, version, license, type, private: true }, null, 2)}\n`,
 );
-cpSync(ADDON, join(OUT, ADDON));
-cpSync('LICENSE', join(OUT, 'LICENSE'));
-cpSync('test/golden', join(OUT, 'test/golden'), { recursive: true });
-for (const file of readdirSync('bench/peers').filter((peer) => peer.endsWith('.py')))
-  cpSync(join('bench/peers', file), join(OUT, 'bench/peers', file));
+for (const path of [ADDON, ...COPIED]) cpSync(path, join(OUT, path), { recursive: true });
 copyPackages(foldersOf(importedPackages()));
 const node = packedNode();
 cpSync(node, join(OUT, `node${extname(node)}`));
-cpSync('scripts/gpu/run.sh', join(OUT, 'run.sh'));
+renameSync(join(OUT, 'scripts/gpu/run.sh'), join(OUT, 'run.sh'));
 chmodSync(join(OUT, 'run.sh'), 0o755);
 
 const bytes = filesUnder(OUT).reduce((sum, file) => sum + statSync(file).size, 0);
 console.log(`${OUT}: ${(bytes / 1e6).toFixed(1)} MB`);
-if (bytes > LIMIT) fail(`that is above ${LIMIT / 1e6} MB`);
+if (bytes > LIMIT) fail(`${OUT}: expected at most ${LIMIT / 1e6} MB`);

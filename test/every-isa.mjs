@@ -1,9 +1,9 @@
-// Runs the golden, cross-validation and masking suites on every instruction set of this machine but the best one, which
-// `npm test` runs on, and the test of the exponentials over all float32 numbers on each of them. Every instruction set
-// gets a process of its own, since the module chooses when it loads.
+// Runs the golden, cross-validation and masking suites on every instruction set of this machine except the best one, which
+// `npm test` uses. Also runs the test of the exponentials, over all float32 numbers, on every instruction set. Each one
+// gets its own process, since the native module chooses the instruction set when it loads.
 import { spawnSync } from 'node:child_process';
 
-const suites = ['test/golden.test.ts', 'test/cross-validation.test.ts', 'test/masking.test.ts'];
+const suites = ['golden', 'cross-validation', 'advantage', 'masking'].map((name) => `test/${name}.test.ts`);
 
 /** Returns the instruction set on which a process with this environment computes. */
 function isaOf(env) {

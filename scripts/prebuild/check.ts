@@ -1,11 +1,11 @@
-// What must be true of a prebuilt binary, read from the file itself by LLVM's tools, which know all formats: that it
-// is for its platform, needs nothing but the system's own libraries (and of glibc nothing newer than promised), takes
-// the Node-API and no C++ library from outside, and carries no symbols that nobody reads.
+// Checks a prebuilt binary with LLVM's tools, which read the formats of all platforms. It must be built for its platform,
+// need only libraries of the system and no newer glibc than promised, import the Node-API and no C++ library, and have no
+// symbol table.
 import { execFileSync } from 'node:child_process';
 import { LEAST_GLIBC, PREBUILDS, type Prebuild, type PrebuildName } from '../../lib/core/prebuilds.js';
 
 interface Format {
-  /** As llvm-readobj names it. */
+  /** The name that llvm-readobj prints. */
   name: string;
   /** The libraries that it may need. */
   libraries: RegExp;
@@ -31,31 +31,31 @@ const FORMATS: Record<string, Format> = {
 };
 const MUSL = /^libc\.so$/;
 
-/** @returns what is wrong with a binary; nothing where all is well. */
+/** Returns what is wrong with a binary, or an empty list. */
 export function faultsOf(file: string, name: PrebuildName): string[] {
   const { os, arch, libc }: Prebuild = PREBUILDS[name];
   const format = FORMATS[`${os}-${arch}`]!;
   const found = /^Format: (.*)$/m.exec(llvm('readobj', '--file-headers', file))?.[1];
-  if (found !== format.name) return [`${name}: expected a file of format ${format.name}, not ${found}`];
+  if (found !== format.name) return [`${name}: expected a file of format ${format.name}, got ${found}`];
 
   const faults: string[] = [];
   const libraries = librariesOf(file, os);
   const allowed = libc === 'musl' ? MUSL : format.libraries;
   for (const library of libraries.filter((needed) => !allowed.test(needed)))
-    faults.push(`it needs ${library}, which is not of the system`);
+    faults.push(`it needs ${library}, which is not a library of the system`);
 
   const imports = importsOf(file, os);
-  if (!imports.some((symbol) => symbol.startsWith('napi_'))) faults.push('it takes nothing of the Node-API');
-  for (const symbol of imports.filter(isOfCppLibrary))
-    faults.push(`it takes ${symbol} from a C++ library that is not there`);
+  if (!imports.some((symbol) => symbol.startsWith('napi_')))
+    faults.push('it imports no function of the Node-API');
+  for (const symbol of imports.filter(isOfCppLibrary)) faults.push(`it imports ${symbol} from a C++ library`);
   if (libc === 'glibc')
     for (const [, version] of imports.join('\n').matchAll(/@GLIBC_([\d.]+)/g))
       if (compareVersions(version!, LEAST_GLIBC) > 0)
-        faults.push(`it needs glibc ${version}, not only ${LEAST_GLIBC}`);
+        faults.push(`it needs glibc ${version}, expected at most ${LEAST_GLIBC}`);
   if (os === 'linux' && /Name: \.symtab\b/.test(llvm('readobj', '--sections', file)))
     faults.push('it is not stripped');
   if (os === 'darwin' && !llvm('objdump', '--macho', '--private-headers', file).includes('LC_CODE_SIGNATURE'))
-    faults.push('it is not signed, and arm64 runs no code that is not');
+    faults.push('it is not signed, which arm64 requires');
   return [...new Set(faults)].map((fault) => `${name}: ${fault}`);
 }
 
@@ -71,7 +71,7 @@ function librariesOf(file: string, os: Prebuild['os']): string[] {
     .filter(Boolean);
 }
 
-// With their versions, where they have any.
+// Returns the imported symbols, with their versions on Linux.
 function importsOf(file: string, os: Prebuild['os']): string[] {
   switch (os) {
     case 'win32':
@@ -89,7 +89,7 @@ function symbolsOf(listing: string): string[] {
   return listing.split('\n').flatMap((line) => /(\S+)$/.exec(line)?.[1] ?? []);
 }
 
-// Of the C++ library and its runtime; what libc has a part of, to end threads and processes well, is C's.
+// Returns whether a symbol belongs to the C++ library. The excluded __cxa_ functions are part of the C library.
 function isOfCppLibrary(symbol: string): boolean {
   return /^(_Z|\?|__cxa_(?!finalize|atexit|thread_atexit)|__gxx_|__once_proxy)/.test(symbol);
 }
@@ -104,6 +104,6 @@ function llvm(tool: string, ...args: string[]): string {
     return execFileSync(`llvm-${tool}`, args, { encoding: 'utf8', maxBuffer: 2 ** 28 });
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
-    throw new Error(`llvm-${tool} is not there; Debian's package llvm has it`);
+    throw new Error(`llvm-${tool}: not found. It is in Debian's package llvm.`);
   }
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env node
-// What prebuildify calls in the place of node-gyp: builds with cmake-js, for the toolchain and from the sources that
-// the environment names, into build/ of the folder where it is called.
+// Is called by prebuildify instead of node-gyp. Builds with cmake-js into build/ of the current folder, from the sources
+// and with the toolchain that the environment names.
 //
-// Of prebuildify's arguments (rebuild --target=20.20.2 --devdir=… --arch=x64 --release) cmake-js knows none by these
-// names; of the headers' folder it has no need, as the Node-API's come from a package.
+// prebuildify's arguments (rebuild --target=20.20.2 --devdir=… --arch=x64 --release) have other names in cmake-js. The
+// folder of headers is ignored, since the headers of the Node-API come from a package.
 import { execFileSync } from 'node:child_process';
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -19,7 +19,7 @@ const { values, positionals } = parseArgs({
 });
 const { POLICY_LOSS_SOURCES: sources, POLICY_LOSS_TOOLCHAIN: toolchain } = process.env;
 if (positionals.join() !== 'rebuild' || !sources || !toolchain) {
-  console.error('node-gyp.mjs: to be called by prebuildify, as scripts/prebuild/prebuild.ts has it called');
+  console.error('node-gyp.mjs: expected to be called by prebuildify, as in scripts/prebuild/prebuild.ts');
   process.exit(2);
 }
 const cmakeJs = [
@@ -28,5 +28,5 @@ const cmakeJs = [
   ...(process.env.POLICY_LOSS_CMAKE_OPTIONS ?? '').split(' ').filter(Boolean),
   `--CDCMAKE_TOOLCHAIN_FILE=${toolchain}`,
 ];
-// Called where package.json says that the addon is one of the Node-API.
+// cmake-js reads in the sources' package.json that the module uses the Node-API.
 execFileSync('cmake-js', cmakeJs, { cwd: sources, stdio: 'inherit' });

@@ -1,10 +1,10 @@
-// Builds the prebuilt binaries into prebuilds/: of all platforms, or of those that are named.
+// Builds the prebuilt binaries of all platforms, or of those that are named, into prebuilds/.
 //
 //   npm run prebuild [-- linux-x64-glibc darwin-arm64 …]
-//   npm run prebuild -- --check        looks at those that are there, and builds none
+//   npm run prebuild -- --check        checks the existing binaries without building any
 //
-// prebuildify sees to their names and places, cmake-js to the build, and Zig, which is installed here on first use,
-// compiles for all of them. Each is checked; see check.ts.
+// prebuildify names the files, cmake-js runs the build, and Zig compiles for every platform. Zig is installed into this
+// folder on first use. check.ts checks each binary.
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -15,7 +15,7 @@ import { faultsOf } from './check.js';
 
 const HERE = fileURLToPath(new URL('.', import.meta.url));
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-// Of the headers that prebuildify asks for; the addon runs on any Node that has its version of the Node-API.
+// The version for prebuildify's headers. The binary runs on every Node that has its version of the Node-API.
 const NODE = '20.20.2';
 
 function fileOf(name: PrebuildName): string {
@@ -25,7 +25,7 @@ function fileOf(name: PrebuildName): string {
 
 function build(name: PrebuildName): void {
   const { os, arch, libc, cuda }: Prebuild = PREBUILDS[name];
-  // A folder for each, as prebuildify takes what lies in build/Release, where a developer's own build is.
+  // Each platform has its own folder, since prebuildify takes build/Release and that may be a developer's build.
   const folder = join(ROOT, 'build', 'prebuild', name);
   rmSync(fileOf(name), { force: true });
   mkdirSync(folder, { recursive: true });
@@ -35,7 +35,7 @@ function build(name: PrebuildName): void {
     [
       ...['--napi', '--name', 'policy-loss', '--target', `node@${NODE}`, '--arch', arch, '--platform', os],
       ...['--cwd', folder, '--out', ROOT, '--node-gyp', join(HERE, 'node-gyp.mjs')],
-      // prebuildify's own strip knows the format of the machine that builds alone; the linker has left out symbols.
+      // No --strip, since that works for this machine's format only. The linker leaves symbols out.
       ...(libc ? ['--tag-libc', libc] : []),
     ],
     {
@@ -45,7 +45,7 @@ function build(name: PrebuildName): void {
         PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
         POLICY_LOSS_SOURCES: ROOT,
         POLICY_LOSS_TOOLCHAIN: join(HERE, 'toolchains', `${name}.cmake`),
-        POLICY_LOSS_CMAKE_OPTIONS: `--CDPOLICY_LOSS_CUDA=${cuda ? 'ON' : 'OFF'}`,
+        POLICY_LOSS_CMAKE_OPTIONS: `--CDPOLICY_LOSS_CUDA=${cuda ? 'ON' : 'OFF'} --CDPOLICY_LOSS_CUDA_ARCHITECTURES=all`,
       },
     },
   );
@@ -62,12 +62,12 @@ const { values, positionals } = parseArgs({
 });
 const all = Object.keys(PREBUILDS) as PrebuildName[];
 for (const name of positionals)
-  if (!(name in PREBUILDS)) fail(`there is no platform ${name}: expected some of ${all.join(', ')}`);
+  if (!(name in PREBUILDS)) fail(`platform: expected ${all.join(', ')}, got ${name}`);
 const wanted = positionals.length > 0 ? (positionals as PrebuildName[]) : all;
 
 if (!values.check) {
-  // Not by a lock file, which would have to hold the compiler for all other machines too, and not every registry has
-  // each of them; versions are exact.
+  // Without a lock file, which would need Zig's packages for all systems, and not every registry has them all. The
+  // versions in package.json are exact.
   if (!existsSync(join(HERE, 'node_modules')))
     execFileSync('npm', ['install', '--no-package-lock'], { cwd: HERE, stdio: 'inherit' });
   for (const name of wanted) build(name);
@@ -78,7 +78,7 @@ const faults: string[] = [];
 for (const name of wanted) {
   const file = fileOf(name);
   if (!existsSync(file)) {
-    faults.push(`${name}: ${file} is not there`);
+    faults.push(`${name}: ${file} does not exist`);
     continue;
   }
   console.log(`${name}: ${(statSync(file).size / 1e6).toFixed(2)} MB`);

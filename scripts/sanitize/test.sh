@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds the addon and the native tests with Clang's sanitizers and runs tests under them:
+# Builds the native module and the native tests with Clang's sanitizers and runs tests with them:
 #
-#   test.sh asan    addresses, undefined behaviour, leaks: the kernels' emulation, the suites of numbers and of bad
-#                   input, mixed calls from several threads
-#   test.sh tsan    data races: the pool's own test, overlapping and aborted calls, mixed calls from several threads
+#   test.sh asan    finds bad addresses, undefined behaviour and leaks. Runs the emulated kernels, the suites that check
+#                   numbers and bad input, and mixed calls from several threads.
+#   test.sh tsan    finds data races. Runs the test of the thread pool, overlapping and aborted calls, and mixed calls
+#                   from several threads.
 #
-# A report of a sanitizer ends the process that it is about, and so fails its suite. POLICY_LOSS_ISA chooses the
-# instruction set as ever, the widest one by default; CLANG names another clang++, by its full name.
+# A finding ends the process, so its suite fails. POLICY_LOSS_ISA selects the instruction set, the widest one by default.
+# CLANG is the full name of another clang++.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -31,7 +32,7 @@ case $kind in
     exit 2
     ;;
 esac
-command -v "$clang" >/dev/null || { echo "test.sh: no $clang; Debian has clang-19 and libclang-rt-19-dev" >&2; exit 1; }
+command -v "$clang" >/dev/null || { echo "test.sh: $clang: not found. It is in Debian's clang-19, with libclang-rt-19-dev." >&2; exit 1; }
 
 out=build/$kind
 CXX=$clang npx cmake-js configure --runtime node -O "$out" --CDPOLICY_LOSS_CUDA=OFF \
@@ -39,20 +40,19 @@ CXX=$clang npx cmake-js configure --runtime node -O "$out" --CDPOLICY_LOSS_CUDA=
 cmake --build "$out" --parallel "$(nproc)" --target policy_loss $native
 
 export UBSAN_OPTIONS=print_stacktrace=1
-# Only what the addon does, and what others do on its behalf, is looked at: Node is not built with ThreadSanitizer,
-# which does not see how V8 orders its threads.
+# ThreadSanitizer checks only the native module. Node is built without it, so it does not see how V8 orders threads.
 export TSAN_OPTIONS=ignore_noninstrumented_modules=1
 export LSAN_OPTIONS=suppressions=$PWD/scripts/sanitize/lsan.supp:print_suppressions=0
 
-# Node has no sanitizer's run-time library of its own. malloc_context_size: of an allocation its caller is kept and no
-# more, which is what lsan.supp goes by.
+# The sanitizer's run-time library is preloaded, as Node is not linked with it. malloc_context_size=2 keeps only the
+# caller of each allocation, by which lsan.supp selects leaks.
 runtime=$("$clang" --print-file-name="libclang_rt.$kind-$(uname -m).so")
 in_node() {
   LD_PRELOAD=$runtime ASAN_OPTIONS=malloc_context_size=2 POLICY_LOSS_NATIVE=$PWD/$out/Release/policy_loss.node \
     node "$@"
 }
 
-# Runs a suite that does not count by itself, quietly unless it fails.
+# Runs a program as one test, and prints its output only if it fails.
 failed=0
 passes() {
   local log=$out/$1.log
@@ -65,7 +65,7 @@ passes() {
   fi
 }
 
-# One core's work and several minutes, beside the others.
+# The native test keeps one core busy for minutes, so it runs next to the suites.
 passes $native "$out/$native_path" &
 native_run=$!
 in_node node_modules/mocha/bin/mocha.js --timeout 600000 --reporter dot "${suites[@]}" || failed=1

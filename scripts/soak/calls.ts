@@ -1,5 +1,5 @@
-// What the soak calls: any function of the registries on a batch of any shape, dtype and layout, at once or later, with
-// or without an AbortSignal. All of it is drawn from a seed, so that a run can be made again.
+// The random calls of the soak test: any function of the registries, with any shape, dtype and layout, synchronous or not,
+// with or without an AbortSignal. A seed determines all of them, so that a run can be repeated.
 import assert from 'node:assert/strict';
 import {
   ADVANTAGE_FN,
@@ -12,7 +12,7 @@ import {
 } from '../../lib/index.js';
 import { generator as numbers } from '../../test/support/random.js';
 
-/** Numbers and choices at random from a seed. */
+/** Returns a seeded generator of random numbers and choices. */
 export function generator(seed: number) {
   const { uniform, integer } = numbers(seed);
   const pick = <T>(from: readonly T[]): T => from[integer(0, from.length - 1)]!;
@@ -21,10 +21,10 @@ export function generator(seed: number) {
 
 export type Random = ReturnType<typeof generator>;
 
-/** The most tokens of a batch. */
+/** The largest number of tokens in a batch. */
 const MOST = 100_000;
 
-// Columns are cut out of these, so that making a batch costs a copy and no more.
+// Columns are slices of these arrays, so that making a batch costs only a copy.
 const POOL = 1 << 19;
 const pool = Float32Array.from({ length: POOL }, (_, i) => -3 * ((i * 0.618033988) % 1));
 const masks = Uint8Array.from({ length: POOL }, (_, i) => ((i * 0.414213562) % 1 < 0.9 ? 1 : 0));
@@ -52,9 +52,9 @@ function column(random: Random, tokens: number): unknown {
   }
 }
 
-/** A batch that every function can read. */
+/** Draws a batch that every function can read. */
 export function drawBatch(random: Random): Batch {
-  // Small batches most of the time, as a leak shows by the number of calls.
+  // Most batches are small, since a leak shows after many calls.
   const most = random.uniform() < 0.9 ? 512 : MOST;
   const rows = 2 * random.integer(1, 8);
   const columns = random.integer(1, Math.max(1, Math.floor(most / rows)));
@@ -84,7 +84,7 @@ export function drawBatch(random: Random): Batch {
   };
 }
 
-/** One call of a public function, and a promise of its end. A LossError by an AbortSignal is a good end. */
+/** Makes one random call and waits for its end. ERR_ABORTED is expected if the call has an AbortSignal. */
 export async function drawCall(random: Random): Promise<void> {
   const batch = drawBatch(random);
   const sync = random.uniform() < 0.3;
@@ -102,7 +102,7 @@ export async function drawCall(random: Random): Promise<void> {
     switch (random.integer(0, 7)) {
       case 0:
       case 1: {
-        // A new object each time: native functions must go when JavaScript forgets them.
+        // Makes a new object each time, since its native function must be freed with it.
         const fn = POLICY_LOSS_FN.create(random.pick(POLICY_LOSS_FN.names()));
         const { loss } = sync ? fn.computeSync(batch, { grad }) : await fn.compute(batch, options);
         assert.equal(typeof loss, 'number');
@@ -144,7 +144,7 @@ export async function drawCall(random: Random): Promise<void> {
         const fn = POLICY_LOSS_FN.create('ppo');
         const normalizer = sync ? fn.countSync(batch) : await fn.count(batch);
         await fn.compute(batch, { ...options, normalizer });
-        // What is refused must leave nothing behind either.
+        // A refused call must not leak either.
         const wrong = { ...batch, advantages: new Float32Array(MOST + 1) };
         await assert.rejects(fn.compute(wrong), LossError);
       }

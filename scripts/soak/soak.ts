@@ -1,13 +1,14 @@
-// Mixed calls for an hour, or as long as is asked for, with an eye on memory: any function, shape, dtype and layout, at
-// once and later, aborted calls, workers that end and workers that are terminated in the midst of a call. It prints
-// memory over time and fails where resident memory keeps growing after the warm-up, or where a call fails.
+// The soak test: makes random calls for an hour and watches memory. It covers any function, shape, dtype and layout,
+// synchronous and aborted calls, and workers that end or are terminated during a call. It prints memory over time, and
+// fails if a call fails or if resident memory keeps growing after the warm-up.
 //
 //   npm run soak [-- --minutes 60 --seed 1 --slope 0.5 --duty 1 --every 15]
 //
-// --slope: what resident memory may grow by, in MiB a minute. It is measured as the median of the slopes between all
-// pairs of samples after the warm-up (the first fifth of the run), which single peaks do not move; a run shorter than
-// ten minutes is too short to be measured so, and says so. --duty: the share of the time that is worked, for a machine
-// that has other things to do. --every: seconds between samples.
+// --slope   the allowed growth of resident memory in MiB per minute. The growth is the median slope between all pairs of
+//           samples after the first fifth of the run, since single peaks do not change it. Runs of less than ten
+//           minutes are too short to judge it.
+// --duty    the share of time spent on calls, for a machine with other work
+// --every   seconds between samples
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
@@ -34,12 +35,12 @@ const [minutes, seed, limit, duty, every] = [
 ].map(Number) as [number, number, number, number, number];
 const LEAST_MINUTES = 10;
 const AT_ONCE = 6;
-// Workers do not inherit the loader that TypeScript runs under.
+// Workers do not inherit tsx, so they register it.
 const WORKER = `import('tsx/esm/api').then(({ register }) => { register(); return import(${JSON.stringify(
   new URL('./worker.ts', import.meta.url).href,
 )}); })`;
 
-// What is garbage is to be gone when memory is looked at.
+// Garbage is collected before each sample.
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
 
@@ -89,7 +90,7 @@ async function employ(): Promise<void> {
   const exited = once(worker, 'exit');
   if (!ends) {
     await once(worker, 'online');
-    // Some are still loading the package then, and most are in the midst of a call.
+    // By then some workers still load the package, and most are in a call.
     await sleep(random.integer(0, 3000));
     terminated++;
     await worker.terminate();
@@ -97,7 +98,7 @@ async function employ(): Promise<void> {
   await exited;
 }
 
-/** The median of the slopes between all pairs of samples, in MiB a minute. */
+/** Returns the median slope between all pairs of samples, in MiB per minute. */
 function slopeOf(of: readonly Sample[]): number {
   const slopes: number[] = [];
   for (const [i, a] of of.entries())
@@ -106,7 +107,7 @@ function slopeOf(of: readonly Sample[]): number {
   return slopes[slopes.length >> 1] ?? 0;
 }
 
-console.log(`soak: ${minutes} minutes, seed ${seed}, at most ${limit} MiB a minute`);
+console.log(`soak: ${minutes} minutes, seed ${seed}, at most ${limit} MiB per minute`);
 let nextSample = 0;
 let nextWorker = 0;
 while (elapsed() < minutes) {
@@ -129,11 +130,13 @@ const slope = slopeOf(settled);
 const residents = settled.map(({ resident }) => resident);
 console.log(
   `${calls} calls here, ${workers} workers (${terminated} terminated); after the warm-up resident memory ` +
-    `moved between ${Math.min(...residents).toFixed(1)} and ${Math.max(...residents).toFixed(1)} MiB, by ${slope.toFixed(3)} MiB a minute`,
+    `moved between ${Math.min(...residents).toFixed(1)} and ${Math.max(...residents).toFixed(1)} MiB, by ${slope.toFixed(3)} MiB per minute`,
 );
 if (minutes < LEAST_MINUTES) {
-  console.log(`no verdict: a run of at least ${LEAST_MINUTES} minutes has one`);
+  console.log(`growth not judged: expected at least ${LEAST_MINUTES} minutes, got ${minutes}`);
 } else if (slope > limit) {
-  console.error(`resident memory grows by more than ${limit} MiB a minute`);
+  console.error(
+    `resident memory: expected to grow by at most ${limit} MiB per minute, got ${slope.toFixed(3)}`,
+  );
   process.exitCode = 1;
 }

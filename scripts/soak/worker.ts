@@ -1,4 +1,4 @@
-// A worker thread of the soak: calls without an end, until it is terminated in the midst of one, or ends of its own.
+// A worker thread of the soak test: makes random calls until it is terminated or has made enough of them.
 import { workerData } from 'node:worker_threads';
 import { drawCall, generator } from './calls.js';
 

@@ -1,9 +1,9 @@
-// The package as its users get it: packed, and installed into an empty folder by npm, pnpm and yarn, with nothing on the
-// PATH but Node, the package manager and a shell, no network, and no install script allowed. What is installed there
-// is then imported, required, type-checked, called from the command line and from worker threads.
+// Tests the package as its users get it. It is packed, and installed into an empty folder by npm, pnpm and yarn, without a
+// network and without install scripts. The PATH has only Node, the package manager and a shell. The installed package is
+// then imported, required, type-checked, and used from the command line and from worker threads.
 //
-// Needs the prebuilt binary of this platform (npm run prebuild). The package managers themselves, and what their caches
-// must hold for an installation without a network, are fetched beforehand.
+// Needs the prebuilt binary of this platform (npm run prebuild). The package managers are downloaded first, and a first
+// installation with a network fills their caches.
 import assert from 'node:assert/strict';
 import { execFileSync, type SpawnSyncReturns, spawnSync } from 'node:child_process';
 import {
@@ -29,7 +29,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MOST_BYTES = 25e6;
 const MANAGERS = { npm: '11', pnpm: '9', yarn: '1' } as const;
 type Manager = keyof typeof MANAGERS;
-// Beside the one that runs this.
+// Tested in addition to the version that runs this file.
 const NODES = ['22', '24', '26'];
 
 describe('the package, installed', () => {
@@ -38,7 +38,7 @@ describe('the package, installed', () => {
   const home = join(place, 'home');
   let tarball: string;
 
-  before('pack it, fetch the package managers, fill their caches', () => {
+  before('pack it, download the package managers, fill their caches', () => {
     tarball = pack(place);
     const tools = join(place, 'tools');
     mkdirSync(home);
@@ -49,7 +49,7 @@ describe('the package, installed', () => {
     symlinkSync(process.execPath, join(bin, 'node'));
     symlinkSync('/bin/sh', join(bin, 'sh'));
     for (const name of Object.keys(MANAGERS)) {
-      // Their own files begin with '#!/usr/bin/env node', and there is no env on that PATH.
+      // Their files start with '#!/usr/bin/env node', and that PATH has no env.
       const main = join(tools, 'node_modules/.bin', name);
       writeFileSync(join(bin, name), `#!${join(bin, 'sh')}\nexec ${join(bin, 'node')} ${main} "$@"\n`);
       chmodSync(join(bin, name), 0o755);
@@ -61,10 +61,10 @@ describe('the package, installed', () => {
   it('is small', () => {
     const bytes = statSync(tarball).size;
     console.log(`      packed: ${(bytes / 1e6).toFixed(2)} MB`);
-    assert.ok(bytes < MOST_BYTES, `${bytes} bytes are more than ${MOST_BYTES}`);
+    assert.ok(bytes < MOST_BYTES, `package: expected less than ${MOST_BYTES} bytes, got ${bytes}`);
   });
 
-  it('has all that it names, in the form that resolvers expect', () => {
+  it('has every file that it names, in the form that module resolution expects', () => {
     for (const [tool, ...args] of [
       ['publint', 'run', tarball, '--strict'],
       ['attw', tarball],
@@ -76,7 +76,7 @@ describe('the package, installed', () => {
     }
   });
 
-  it('runs no script when it is installed', () => {
+  it('runs no script during installation', () => {
     const { scripts } = JSON.parse(
       readFileSync(join(place, 'warm-npm/node_modules/policy-loss/package.json'), 'utf8'),
     ) as { scripts: Record<string, string> };
@@ -103,7 +103,7 @@ describe('the package, installed', () => {
         assert.equal(run.stderr, '');
       });
 
-      it('type-checks under strict, as either kind of module', () => {
+      it('type-checks in strict mode, as an ES module and as CommonJS', () => {
         const program = `${TYPED_PROGRAM}\n`;
         write(folder, 'typed.mts', program);
         write(folder, 'typed.cts', program);
@@ -145,7 +145,7 @@ describe('the package, installed', () => {
         const command = join('node_modules', '.bin', 'policy-loss');
         const isScript = !readFileSync(join(folder, command), 'utf8').startsWith('#!/usr/bin/env node');
         const { env, ...others } = options(folder);
-        // pnpm's is a shell script of its own, which calls programs of the system.
+        // pnpm makes a shell script, which calls programs of the system.
         const run = spawnSync(
           join(bin, isScript ? 'sh' : 'node'),
           [command, 'evaluate', 'rollouts.jsonl', '--loss', 'ppo', '--json'],
@@ -169,7 +169,7 @@ describe('the package, installed', () => {
       before(function () {
         if (process.platform !== 'linux' || process.arch !== 'x64') return this.skip();
         const prefix = join(place, `node-${version}`);
-        // By force, as these packages name the platform that they are for in a way of their own.
+        // --force, because these packages declare their platform in a way that npm refuses.
         execFileSync('npm', [
           'install',
           '--silent',
@@ -188,7 +188,7 @@ describe('the package, installed', () => {
           assert.equal(succeeds(spawnSync(other, [program], options(folder))), EXPECTED);
       });
 
-      it("reads SQLite by Node's own", () => {
+      it('reads SQLite with the module that Node has', () => {
         const evaluate = (file: string) => {
           const main = 'node_modules/policy-loss/dist/cli/main.js';
           const words = [
@@ -215,7 +215,7 @@ describe('the package, installed', () => {
     });
     after(() => renameSync(`${native}.away`, native));
 
-    it('says what was tried, what there is, and what to do', () => {
+    it('explains what was tried, which binaries exist, and what to do', () => {
       write(
         folder,
         'caught.mjs',
@@ -228,13 +228,13 @@ describe('the package, installed', () => {
         string[],
       ];
       assert.deepEqual([name, code], ['LossError', 'ERR_NATIVE_LOAD']);
-      assert.ok(causes.some((cause) => cause.includes(native) && cause.includes('no such file')));
+      assert.ok(causes.some((cause) => cause.includes(native) && cause.includes('does not exist')));
       for (const part of [native, 'Tried:', 'glibc ≥ 2.28', 'darwin-arm64', 'npx policy-loss build'])
         assert.ok(message.includes(part), `${part} in: ${message}`);
       assert.doesNotMatch(message, /node-gyp|binding\.gyp/);
     });
 
-    it('shows no stack but its own, nor one at all on the command line', () => {
+    it('shows no stack of a dependency, and none on the command line', () => {
       const { stderr } = node(folder, 'program.mjs');
       assert.doesNotMatch(stderr, /node-gyp|bindings/);
       const run = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
@@ -243,7 +243,7 @@ describe('the package, installed', () => {
       assert.doesNotMatch(run.stderr, /^ +at /m);
     });
 
-    it('names a file that is there and does not load, with the reason', () => {
+    it('names a file that does not load, with the reason', () => {
       writeFileSync(native, 'no library');
       try {
         const { stderr } = node(folder, 'node_modules/policy-loss/dist/cli/main.js', 'devices');
@@ -253,7 +253,7 @@ describe('the package, installed', () => {
       }
     });
 
-    it('is not taken in by a build of another version', () => {
+    it('refuses a build of another version', () => {
       const stale = join(folder, 'node_modules/policy-loss/build/Release/policy_loss.node');
       mkdirSync(dirname(stale), { recursive: true });
       const manifest = join(folder, 'node_modules/policy-loss/package.json');
@@ -269,7 +269,7 @@ describe('the package, installed', () => {
       }
     });
 
-    it('builds from the sources that it carries', function () {
+    it('builds from the sources in the package', function () {
       if (spawnSync('cmake', ['--version']).status !== 0) return this.skip();
       const run = spawnSync(
         process.execPath,
@@ -277,7 +277,7 @@ describe('the package, installed', () => {
         { cwd: folder, encoding: 'utf8', maxBuffer: 2 ** 28 },
       );
       try {
-        assert.match(succeeds(run), /Built, and it loads: /);
+        assert.match(succeeds(run), /Built and loaded: /);
         assert.equal(succeeds(node(folder, 'program.mjs')), EXPECTED);
       } finally {
         rmSync(join(folder, 'node_modules/policy-loss/build'), { recursive: true, force: true });
@@ -293,7 +293,7 @@ describe('the package, installed', () => {
       'package.json',
       JSON.stringify({ name: 'user', version: '1.0.0', private: true, license: 'MIT' }),
     );
-    // yarn keeps a copy of a tarball by the path it had.
+    // yarn finds a tarball in its cache by the tarball's path.
     const args: Record<Manager, string[]> = {
       npm: ['install', '--ignore-scripts', '--no-audit', '--no-fund', tarball],
       pnpm: ['add', '--ignore-scripts', `file:${tarball}`],
@@ -301,7 +301,7 @@ describe('the package, installed', () => {
     };
     const words = [...args[manager], ...(offline ? ['--offline'] : [])];
     const command = join(bin, manager);
-    // A network of its own, with nothing in it, where this user may have one.
+    // An empty network namespace, if this user may create one.
     const alone = offline && spawnSync('unshare', ['--net', 'true']).status === 0;
     const run = alone
       ? spawnSync('/usr/bin/unshare', ['--net', command, ...words], options(folder))
@@ -310,7 +310,7 @@ describe('the package, installed', () => {
     assert.deepEqual(
       readdirSync(join(folder, 'node_modules/policy-loss')).includes('prebuilds'),
       true,
-      `${manager} installed no prebuilds`,
+      `${manager}: expected prebuilds in the installed package`,
     );
   }
 
@@ -353,8 +353,8 @@ function succeeds({ status, stdout, stderr, error }: SpawnSyncReturns<string>): 
   return stdout.trim();
 }
 
-// max(−A·r, −A·clip(r)) of ratios 1.5, 0.5 and 1 with advantages 1, −1 and 0.75: −1.2, 0.8 and −0.75. The first two are
-// clipped, and the gradient by the third is −A·r / 3.
+// max(−A·r, −A·clip(r)) with ratios 1.5, 0.5 and 1 and advantages 1, −1 and 0.75 is −1.2, 0.8 and −0.75. The first two
+// are clipped, and the gradient of the third is −A·r / 3.
 const PROGRAM = `
 const fn = new PPOPolicyLossFn({ clipRange: 0.2 });
 const batch = {

@@ -1,5 +1,5 @@
-// The prebuilt binaries that are there, and that their check finds what is wrong with one: an ordinary build for the
-// machine at hand, which needs that machine's C++ library, is not one for others.
+// Tests all prebuilt binaries with scripts/prebuild/check.ts. Also tests that the check refuses an ordinary build, which
+// needs this machine's C++ library.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -11,20 +11,20 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 describe('a prebuilt binary', () => {
   for (const name of Object.keys(PREBUILDS) as PrebuildName[]) {
     const { os, arch, libc }: Prebuild = PREBUILDS[name];
-    it(`for ${name} needs nothing but its system and the Node-API`, () => {
+    it(`for ${name} needs only its system and the Node-API`, () => {
       assert.deepEqual(faultsOf(ROOT + prebuildPath(os, arch, libc), name), []);
     });
   }
 
-  it('is not what an ordinary build gives', function () {
+  it('differs from an ordinary build', function () {
     const built = `${ROOT}build/Release/policy_loss.node`;
     if (process.platform !== 'linux' || process.arch !== 'x64' || !existsSync(built)) return this.skip();
     const faults = faultsOf(built, 'linux-x64-glibc').join('\n');
     assert.match(faults, /needs libstdc\+\+\.so/);
-    assert.match(faults, /takes _Z\S+ from a C\+\+ library/);
+    assert.match(faults, /imports _Z\S+ from a C\+\+ library/);
     assert.match(faults, /is not stripped/);
     assert.deepEqual(faultsOf(built, 'linux-arm64-glibc'), [
-      'linux-arm64-glibc: expected a file of format elf64-littleaarch64, not elf64-x86-64',
+      'linux-arm64-glibc: expected a file of format elf64-littleaarch64, got elf64-x86-64',
     ]);
   });
 });

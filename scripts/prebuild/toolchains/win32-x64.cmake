@@ -1,11 +1,11 @@
-# Windows on x64.
+# Toolchain of Windows on x64.
 set(CMAKE_SYSTEM_NAME Windows)
 set(CMAKE_SYSTEM_PROCESSOR AMD64)
 set(zig_target x86_64-windows-gnu)
 include(${CMAKE_CURRENT_LIST_DIR}/zig.cmake)
 
-# The Node-API's import library, from the list of its functions. They are node.exe's: under another name, as in
-# Electron, the addon does not find them.
+# Makes the import library of the Node-API from the list of its functions. It names node.exe, so the module does not load
+# in a program with another name, such as Electron.
 set(node_api ${CMAKE_CURRENT_LIST_DIR}/../../../build/prebuild/node_api.lib)
 if(NOT EXISTS ${node_api})
   execute_process(COMMAND node -p "require('node-api-headers').def_paths.node_api_def"

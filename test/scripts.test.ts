@@ -1,0 +1,49 @@
+/** Tests that scripts and documents name only npm scripts and files that exist. */
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+// @ts-expect-error: pack-gpu.mjs, which reads this list, is plain JavaScript.
+import { COPIED } from '../scripts/gpu/packed.mjs';
+
+const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const text = (path: string) => readFileSync(join(ROOT, path), 'utf8');
+const { scripts } = JSON.parse(text('package.json')) as { scripts: Record<string, string> };
+
+/** The files that may name npm scripts. */
+function files(): string[] {
+  const under = (folder: string) =>
+    readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
+      .filter((file) => !file.includes('node_modules') && /(\.(md|mjs|sh|ts|yml)|run)$/.test(file))
+      .map((file) => join(folder, file));
+  const documents = readdirSync(ROOT).filter((file) => file.endsWith('.md'));
+  return [
+    ...documents,
+    ...['.ci', '.github', 'bench', 'docs', 'examples', 'lib', 'scripts', 'test'].flatMap(under),
+  ];
+}
+
+describe('scripts', () => {
+  it('that are called or documented exist in package.json', () => {
+    const named = files().flatMap((file) =>
+      [...text(file).matchAll(/npm run ([a-z][\w:-]*)/g)].map(([, name]) => ({ file, name: name! })),
+    );
+    assert.ok(named.length > 20);
+    for (const { file, name } of named) assert.ok(name in scripts, `${file}: npm run ${name}`);
+  });
+
+  it('call files that exist', () => {
+    const paths = Object.values(scripts).flatMap((line) =>
+      [...line.matchAll(/\b(?:scripts|test|bench)\/[\w./-]+\.(?:sh|ts|mjs)\b/g)].map(([path]) => path),
+    );
+    assert.ok(paths.length > 10);
+    for (const path of paths) assert.ok(existsSync(join(ROOT, path)), path);
+  });
+
+  it('of pack:gpu pack files that exist', () => {
+    const { include } = JSON.parse(text('tsconfig.pack.json')) as { include: string[] };
+    for (const path of [...(COPIED as string[]), ...include]) assert.ok(existsSync(join(ROOT, path)), path);
+    const python = readdirSync(join(ROOT, 'bench/peers')).filter((file) => file.endsWith('.py'));
+    for (const file of python) assert.ok(COPIED.includes(`bench/peers/${file}`), file);
+  });
+});
