@@ -72,11 +72,15 @@ const NAME_KEYS: readonly string[] = ['backend', 'algorithm_type'];
 /** A configuration under Trinity's names, without null values. */
 export type CheckedConfig = {
   [K in (typeof FUNCTION_KEYS)[number]]?: string;
-} & { [K in (typeof ARGS_KEYS)[number]]?: FunctionArgs } & { loss_agg_mode?: string; backend?: string };
+} & { [K in (typeof ARGS_KEYS)[number]]?: FunctionArgs } & {
+  loss_agg_mode?: string;
+  backend?: string;
+  algorithm_type?: string;
+};
 
 /**
  * Checks a configuration's keys and the types of its values.
- * @param owner what the configuration is of, for messages.
+ * @param owner names the configuration in messages, such as 'objective of grpo'.
  * @param further keys that are accepted in addition to an objective's.
  * @throws LossError `ERR_INVALID_OPTION` naming every unknown key, or the first value of a wrong type.
  */

@@ -28,6 +28,7 @@ export class KlPenalty {
     return this.#fn.term('token-mean', false) === undefined;
   }
 
+  /** Returns the batch with the penalty subtracted from its token-level rewards. */
   async apply(batch: Batch): Promise<PenalisedBatch> {
     if (this.isNone) return { batch, metrics: {} };
     return penalised(batch, await this.#fn.applyKlPenaltyToReward(this.#withScores(batch)));

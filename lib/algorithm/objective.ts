@@ -395,7 +395,8 @@ function toResult(
   { tokens }: Layout,
   found: CallAdvantages | undefined,
 ): ObjectiveResult {
-  const result: ObjectiveResult = { loss, metrics: { ...metrics, ...found?.metrics?.() } };
+  if (found?.metrics) Object.assign(metrics, found.metrics());
+  const result: ObjectiveResult = { loss, metrics };
   if (grad) result.grad = grad;
   if (gradEntropy) result.gradEntropy = gradEntropy;
   else if (grad) addZeros(result, tokens);

@@ -35,7 +35,7 @@ function read(config: unknown, options: { backend?: string } | undefined): Objec
   const { algorithm_type, ...given } = checkConfigKeys('section algorithm of the configuration', section, [
     'algorithm_type',
     ...TRAINER_KEYS,
-  ]) as ReturnType<typeof checkConfigKeys> & { algorithm_type?: string };
+  ]);
   const algorithm = ALGORITHM_TYPE.get(algorithm_type ?? 'ppo');
   const backend = options?.backend;
   return algorithm.objective(backend === undefined ? given : { ...given, backend });
