@@ -33,7 +33,7 @@ export interface LossErrorDetails {
   key?: string | undefined;
   /** Position of the bad element in the key's value. */
   index?: number | undefined;
-  /** The option's name in camelCase. */
+  /** The option's name: in camelCase, or Trinity's for a key of a configuration. */
   option?: string | undefined;
   /** What would have been right. */
   expected?: Wording | undefined;
@@ -53,7 +53,7 @@ export class LossError extends Error {
   readonly key: string | undefined;
   /** Position of the bad element in the key's value. */
   readonly index: number | undefined;
-  /** The option at fault, in camelCase. */
+  /** The option at fault: in camelCase, or Trinity's name for a key of a configuration. */
   readonly option: string | undefined;
   /** What would have been right. */
   readonly expected: string | undefined;

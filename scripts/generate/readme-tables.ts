@@ -26,14 +26,17 @@ function functionsOf(title: string, registry: Describable): string {
 
 /** Returns the generated part of the README with its markers. */
 export function readmeTables(): string {
-  const algorithms = ALGORITHM_TYPE.names().map((name) => `\`${name}\``);
+  const algorithms = ALGORITHM_TYPE.names().map((name) => {
+    const cls = ALGORITHM_TYPE.get(name);
+    return [`\`${name}\``, `\`${cls.name}\``, cls.summary, cls.source.join(', ')];
+  });
   return [
     BEGIN,
     functionsOf('policy loss', POLICY_LOSS_FN),
     functionsOf('KL function', KL_FN),
     functionsOf('advantage function', ADVANTAGE_FN),
     functionsOf('entropy loss', ENTROPY_LOSS_FN),
-    `Algorithms: ${algorithms.join(', ')}.`,
+    table(['algorithm', 'class', 'what it does', 'source'], algorithms),
     END,
   ].join('\n\n');
 }
