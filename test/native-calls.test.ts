@@ -60,7 +60,7 @@ describe('native calls', () => {
         let made: unknown;
         const outer = {
           ...call(tokens),
-          get abort() {
+          get copies() {
             made = inner();
             collect();
             return undefined;
