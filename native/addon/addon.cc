@@ -41,7 +41,7 @@ double result_of(Napi::Env, const cpu::KlEvaluation& task) {
 double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
   if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
   if (task.aborted()) return -1.0;
-  return static_cast<double>(task.not_finite().array);
+  return static_cast<double>(task.not_finite().input);
 }
 
 // Runs a task at once, on this thread and the pool's.
@@ -84,7 +84,7 @@ Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Repo
 
 Napi::Value create_function(const Napi::CallbackInfo& info) {
   Function function = read_function(info[0].As<Napi::Object>());
-  return owned<FunctionHandle>(info.Env(), std::make_shared<cpu::PreparedFunction>(std::move(function)));
+  return owned<FunctionHandle>(info.Env(), std::make_shared<PreparedFunction>(std::move(function)));
 }
 
 const FunctionHandle& function_of(const Napi::Value& value) {

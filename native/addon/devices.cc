@@ -80,7 +80,7 @@ AdvantagePresence presence_of(const cuda::ResidentInfo& info) {
 struct AdvantageWork {
   AdvantageFunction function;
   cuda::AdvantageIngredients ingredients;
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
 
   // groups: how many the batch has.
   cuda::AdvantageCall on_device(const AdvantageCall& call, int64_t rows, int64_t groups) {
@@ -89,14 +89,14 @@ struct AdvantageWork {
     result.advantages = call.outputs.advantages;
     result.returns = call.outputs.returns;
     result.scores = call.outputs.scores;
-    result.copies = call.outputs.copies;
+    result.repeats = call.outputs.repeats;
     ingredients.ask(function, rows, groups, &result);
     return result;
   }
 
   // Whether all numbers were finite; writes the values, or the row of one that was not.
   bool finish(const AdvantageCall& call) const {
-    const bool finite = not_finite.array == Culprit::kNone;
+    const bool finite = not_finite.input == NonFiniteInput::kNone;
     if (finite)
       ingredients.finish(function, call.outputs.values);
     else
@@ -167,13 +167,13 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   work->device = device_of(place);
   work->caller_abort = call.abort;
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
-    const cuda::Request request = cuda::request_of(function->function(), call.coefficients, call.normalizer);
+    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer);
     cuda::Call on_device;
     on_device.result = result.get();
     on_device.grad = call.outputs.grad;
     on_device.grad_entropy = call.outputs.grad_entropy;
     on_device.grad_stays = call.grad_stays;
-    on_device.copies = call.copies;
+    on_device.repeats = call.repeats;
     on_device.passes_ms = call.timing ? &milliseconds->all : nullptr;
     on_device.token_pass_ms = call.timing ? &milliseconds->token_pass : nullptr;
     on_device.abort = abort;
@@ -190,15 +190,14 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   };
   work->value = [=](Napi::Env env) {
     if (call.advantage && !advantage->finish(call.advantage_call))
-      return Napi::Number::New(env, -1 - static_cast<int>(advantage->not_finite.array));
+      return Napi::Number::New(env, -1 - static_cast<int>(advantage->not_finite.input));
     if (call.timing) {
       call.timing[0] = milliseconds->all;
       call.timing[1] = milliseconds->token_pass;
     }
     if (call.outputs.counts) write_counts(result->counts, call.outputs.counts);
-    const cuda::Request request = cuda::request_of(function->function(), call.coefficients, call.normalizer);
-    return Napi::Number::New(
-        env, cuda::finish_result(function->function(), request, *result, call.outputs.values));
+    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer);
+    return Napi::Number::New(env, cuda::finish_result(*function, request, *result, call.outputs.values));
   };
   return perform(info, work, later);
 }
@@ -247,7 +246,7 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
   };
   work->value = [=](Napi::Env env) {
     advantage->finish(call);
-    return Napi::Number::New(env, static_cast<int>(advantage->not_finite.array));
+    return Napi::Number::New(env, static_cast<int>(advantage->not_finite.input));
   };
   return perform(info, work, later);
 }

@@ -14,7 +14,7 @@
 
 namespace policy_loss::addon {
 
-using FunctionHandle = std::shared_ptr<const cpu::PreparedFunction>;
+using FunctionHandle = std::shared_ptr<const PreparedFunction>;
 
 [[noreturn]] void refuse(Napi::Env env, const std::string& what);
 
@@ -63,7 +63,7 @@ struct Call {
   Coefficients coefficients;
   Normalizer normalizer;
   Outputs outputs;
-  const uint32_t* copies = nullptr;  // of a resident batch, BatchView's
+  const uint32_t* repeats = nullptr;  // BatchView::repeats of a resident batch
   const int32_t* abort = nullptr;
   bool grad_stays = false;   // on the device; for measurements
   double* timing = nullptr;  // two: milliseconds on the device of all passes and of the token pass

@@ -16,21 +16,6 @@ namespace policy_loss::cpu {
 // The instruction set in use, or null where POLICY_LOSS_ISA names one that cannot run here.
 const Target* target();
 
-// A Function made ready for the CPU: its loss constructed once, for all calls.
-class PreparedFunction {
- public:
-  explicit PreparedFunction(Function function);
-  const Function& function() const { return function_; }
-  const void* loss() const { return loss_; }
-  // How many values a call gives: value_names() of them.
-  int64_t values() const { return values_; }
-
- private:
-  Function function_;
-  int64_t values_;
-  alignas(16) unsigned char loss_[kLossBytes];
-};
-
 // The chunks of a layout, in its order; rows are cut into parts where they are long, unless whole_rows.
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows = false);
 void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* chunks);
@@ -46,7 +31,7 @@ void run_here(Task& task) {
 // What an evaluation keeps while it runs, in memory that the next one may use again.
 struct Workspace {
   std::vector<Chunk> chunks;
-  std::vector<RowSums> parts;  // the row pass of each chunk that is a part of a row
+  std::vector<RowPart> parts;  // the row pass of each chunk that is a part of a row
   std::vector<Sums> sums;      // the token pass of each chunk
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
@@ -140,7 +125,7 @@ class KlEvaluation : public Task {
   BatchView batch_;
   int phase_ = 0;
   std::vector<Chunk> chunks_;
-  std::vector<RowSums> parts_;
+  std::vector<RowPart> parts_;
   std::vector<double> row_means_;
   double mean_kl_ = 0;
 };

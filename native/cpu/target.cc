@@ -12,16 +12,8 @@
 namespace policy_loss::cpu {
 
 extern const Target PL_JOIN(target_, POLICY_LOSS_TARGET);
-const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET),
-                                                     make_loss_at,
-                                                     row_pass,
-                                                     token_pass,
-                                                     traffic_pass,
-                                                     kl_pass,
-                                                     row_facts,
-                                                     broadcast,
-                                                     measure,
-                                                     recur,
-                                                     distill};
+const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {
+    PL_TEXT(POLICY_LOSS_TARGET), row_pass,  token_pass, traffic_pass, kl_pass,
+    find_row_statistics,         broadcast, measure,    recur,        distill};
 
 }  // namespace policy_loss::cpu

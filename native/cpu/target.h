@@ -19,9 +19,9 @@ struct Chunk {
 
 // Everything that the token pass needs, beside the chunk.
 struct TokenPass {
-  const Function* function;
+  const Terms* terms;
   const BatchView* batch;
-  const void* loss;  // made by Target::make_loss
+  const void* loss;  // the loss object of a PreparedFunction
   BatchCounts counts;
   KindScales scales;
   Coefficients coefficients;
@@ -33,7 +33,7 @@ struct TokenPass {
 };
 
 // What the row pass finds in a chunk.
-struct RowSums {
+struct RowPart {
   int64_t tokens = 0;
   double sum = 0;
   double negatives = 0;
@@ -56,34 +56,31 @@ struct AdvantagePass {
   const double* options;
   AdvantageOutputs outputs;
   // Of a row: the sum of its token rewards (kTokenRewards), or the mean of its unmasked log-probabilities.
-  AdvantageColumn facts_of;
-  double* facts;
+  AdvantageColumn statistic_of;
+  double* row_statistics;
   const float* scores;  // per row, of group functions
   double* row_sums;     // two a row, of distillation: divergence and advantage
   // Whitens a recurrence's advantages: (a − shift)·scale.
   double shift, scale;
 };
 
-constexpr int kLossBytes = 128;
-
 struct Target {
   const char* name;
-  void (*make_loss)(int index, const double* options, void* storage);
   // The row pass over tokens [first, last) of a row; the loss's sum only where asked for.
-  RowSums (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
+  RowPart (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
                       int64_t first, int64_t last);
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, Sums* sums);
   // Reads the columns and writes the gradients of a token pass and computes nothing: what memory alone takes,
   // for measurements. Gives bits that depend on all that was read.
   uint32_t (*traffic_pass)(const TokenPass& pass, const Chunk& chunk);
   // part gets the sum and count of a chunk that is a part of a row.
-  void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowSums* part);
-  // The passes of advantage functions; see cpu/advantages.inc. Chunks of row_facts, measure and recur are
-  // whole rows; distill leaves the two sums of a part of a row in `part`.
-  void (*row_facts)(const AdvantagePass& pass, const Chunk& chunk, NotFinite* bad);
+  void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);
+  // The passes of advantage functions; see cpu/advantages.inc. Chunks of find_row_statistics, measure and
+  // recur are whole rows; distill leaves the two sums of a part of a row in `part`.
+  void (*find_row_statistics)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
-  void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NotFinite* bad);
-  void (*recur)(const AdvantagePass& pass, const Chunk& chunk, NotFinite* bad);
+  void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NonFiniteValue* bad);
+  void (*recur)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
 };
 

@@ -2,9 +2,8 @@
 // computes.
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <random>
-#include <set>
+#include <string>
+#include <vector>
 
 #include "cpu/advantages.h"
 #include "cpu/engine.h"
@@ -31,7 +30,7 @@ double option_value(const std::string& name, const char* const* choices, int var
 
 AdvantageFunction make_advantage(const AdvantageInfo& info, int variant) {
   AdvantageFunction function{info.shape, info.index, {}};
-  for (const LossInfo::Option& option : info.options)
+  for (const OptionInfo& option : info.options)
     function.options.push_back(option_value(option.name, option.choices, variant));
   return function;
 }
@@ -75,7 +74,7 @@ void test_function(const AdvantageInfo& info, const AdvantageFunction& function,
   const Advantages expected = advantages_on_cpu(function, inputs);
   inputs.batch.runs = inputs.runs.data();
   const Advantages found = advantages_on_device(function, inputs, nullptr, what);
-  expect(found.not_finite.array == Culprit::kNone, what + ": finite");
+  expect(found.not_finite.input == NonFiniteInput::kNone, what + ": finite");
   expect(found.repeats == expected.repeats, what + ": repeats");
   expect(all_close(found.advantages, expected.advantages), what + ": advantages");
   expect(all_close(found.returns, expected.returns), what + ": returns");
@@ -105,37 +104,37 @@ void test_advantages(const Shape& shape, DType dtype, int turn) {
 }
 
 // The first number that is not finite is reported, and nothing is written.
-void test_not_finite(const std::string& name, Culprit culprit) {
+void test_not_finite(const std::string& name, NonFiniteInput input) {
   Inputs inputs = draw_inputs(shape_named("packed"), DType::kFloat32, 5);
   const AdvantageFunction function = make_advantage(advantage_named(name), 0);
-  if (culprit == Culprit::kRewards) inputs.batch.tokens.column[kTokenRewards] = {};
+  if (input == NonFiniteInput::kRewards) inputs.batch.tokens.column[kTokenRewards] = {};
   // In two rows of several tokens, on masked tokens and on others.
   for (const int64_t row : {int64_t{6}, int64_t{3}}) {
-    inputs.rewards[row] = culprit == Culprit::kRewards ? INFINITY : 0;
-    inputs.baselines[row] = culprit == Culprit::kBaselines ? NAN : 0;
+    inputs.rewards[row] = input == NonFiniteInput::kRewards ? INFINITY : 0;
+    inputs.baselines[row] = input == NonFiniteInput::kBaselines ? NAN : 0;
     const int64_t begin = inputs.data->view.layout.begin(row);
     for (const int64_t i : {begin + 5, begin + 6}) {
-      if (culprit == Culprit::kTokenRewards) inputs.data->column[kTokenRewards][i] = -INFINITY;
-      if (culprit == Culprit::kValues) inputs.data->column[kValues][i] = NAN;
+      if (input == NonFiniteInput::kTokenRewards) inputs.data->column[kTokenRewards][i] = -INFINITY;
+      if (input == NonFiniteInput::kValues) inputs.data->column[kValues][i] = NAN;
     }
   }
   inputs.batch.runs = nullptr;
-  const std::string what = "not finite, " + name + ", " + std::to_string(static_cast<int>(culprit));
+  const std::string what = "not finite, " + name + ", " + std::to_string(static_cast<int>(input));
   const Advantages expected = advantages_on_cpu(function, inputs);
   const Advantages found = advantages_on_device(function, inputs, nullptr, what);
   expect(
-      found.not_finite.array == expected.not_finite.array && found.not_finite.row == expected.not_finite.row,
-      what + ": found " + std::to_string(static_cast<int>(found.not_finite.array)) + " in row " +
+      found.not_finite.input == expected.not_finite.input && found.not_finite.row == expected.not_finite.row,
+      what + ": found " + std::to_string(static_cast<int>(found.not_finite.input)) + " in row " +
           std::to_string(found.not_finite.row));
-  if (found.not_finite.array != Culprit::kNone)
+  if (found.not_finite.input != NonFiniteInput::kNone)
     expect(found.same_bits(Advantages(function, inputs)), what + ": nothing is written");
 }
 
 void test_all_not_finite() {
   for (const char* name : {"ppo", "reinforceplusplus", "remax", "rloo", "grpo"})
-    for (const Culprit culprit :
-         {Culprit::kRewards, Culprit::kTokenRewards, Culprit::kValues, Culprit::kBaselines})
-      test_not_finite(name, culprit);
+    for (const NonFiniteInput input : {NonFiniteInput::kRewards, NonFiniteInput::kTokenRewards,
+                                       NonFiniteInput::kValues, NonFiniteInput::kBaselines})
+      test_not_finite(name, input);
 }
 
 // Puts advantages into the batch, and for a group function how often each row counts.
@@ -144,7 +143,7 @@ void take_advantages(const Advantages& advantages, bool by_group, Batch* batch) 
   batch->view.column[kAdvantages] = {batch->column[kAdvantages].data(), DType::kFloat32, false};
   if (!by_group) return;
   batch->repeats = advantages.repeats;
-  batch->view.copies = batch->repeats.data();
+  batch->view.repeats = batch->repeats.data();
   const Layout& layout = batch->view.layout;
   for (int64_t row = 0; row < layout.rows; ++row)
     for (int64_t i = layout.begin(row);
@@ -171,11 +170,12 @@ void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int 
 
   Outcome found = empty_outcome(function, *batch);
   std::vector<double> values(first.values.size());
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
   cuda::Result result;
   cuda::Call call;
   cuda::AdvantageIngredients ingredients;
-  const cuda::Request request = cuda::request_of(function, coefficients, {});
+  const PreparedFunction prepared(function);
+  const cuda::Request request = cuda::request_of(prepared, coefficients, {});
   const cuda::AdvantageRequest advantage_request = cuda::request_of(advantage, kSeed);
   call.result = &result;
   call.grad = found.grad.data();
@@ -187,7 +187,7 @@ void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int 
   const cuda::Status status =
       shuffled(turn, [&] { return cuda::evaluate(resident, request, call, &problem); });
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  found.present = cuda::finish_result(function, request, result, found.values.data());
+  found.present = cuda::finish_result(prepared, request, result, found.values.data());
   write_counts(result.counts, found.counts.data());
   ingredients.finish(advantage, values.data());
   compare(expected, found, *batch, what);
@@ -198,7 +198,7 @@ void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int 
 void test_losses_on_advantages(const Shape& shape, int turn) {
   for (const AdvantageInfo& info : advantages())
     for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss)
-      if ((losses()[loss].columns & reads(kAdvantages)) != 0)
+      if ((losses()[loss].traits.all_columns() & reads(kAdvantages)) != 0)
         test_loss_on_advantages(shape, info, loss, ++turn);
 }
 
@@ -222,7 +222,7 @@ std::vector<Piece> advantage_pieces() {
     pieces.push_back({std::string("losses on advantages, ") + name,
                       [name, turn = turn += 1000] { test_losses_on_advantages(shape_named(name), turn); }});
   for (const Shape& shape : advantage_shapes())
-    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+    for (const DType dtype : dtypes_of(shape))
       pieces.push_back({std::string("advantages, ") + shape.name + ", " + name_of(dtype),
                         [&shape, dtype, turn = turn += 1000] { test_advantages(shape, dtype, turn); }});
   pieces.push_back({"advantages, not finite", test_all_not_finite});

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "cpu/advantages.h"
+#include "cpu/engine.h"
 #include "test/native/kernels/test.h"
 
 namespace kernels_test {
@@ -66,7 +67,7 @@ Advantages advantages_on_cpu(const AdvantageFunction& function, const Inputs& in
   outputs.advantages = result.advantages.data();
   outputs.returns = result.returns.data();
   outputs.scores = result.scores.data();
-  outputs.copies = result.repeats.data();
+  outputs.repeats = result.repeats.data();
   outputs.values = result.values.data();
   cpu::AdvantageEvaluation evaluation(function, inputs.batch, outputs, kSeed, &row);
   cpu::run_here(evaluation);
@@ -85,13 +86,13 @@ Advantages advantages_on_device(const AdvantageFunction& function, const Inputs&
   call.advantages = result.advantages.data();
   call.returns = result.returns.data();
   call.scores = result.scores.data();
-  call.copies = result.repeats.data();
+  call.repeats = result.repeats.data();
   ingredients.ask(function, inputs.batch.tokens.layout.rows, found.inputs().groups.size, &call);
   cuda::Problem problem;
   const cuda::Status status = resident ? cuda::advantages(resident, request, call, &problem)
                                        : cuda::advantages_host(0, found.inputs(), request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  if (result.not_finite.array == Culprit::kNone) ingredients.finish(function, result.values.data());
+  if (result.not_finite.input == NonFiniteInput::kNone) ingredients.finish(function, result.values.data());
   return result;
 }
 

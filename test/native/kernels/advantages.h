@@ -25,7 +25,7 @@ struct Advantages {
   std::vector<float> advantages, returns, scores;
   std::vector<uint32_t> repeats;
   std::vector<double> values;
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
 
   // Filled with numbers that a call has to overwrite.
   Advantages(const AdvantageFunction& function, const Inputs& inputs);

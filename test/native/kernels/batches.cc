@@ -59,13 +59,18 @@ const Shape& shape_named(const std::string& name) {
                        [&](const Shape& shape) { return shape.name == name; });
 }
 
+std::vector<DType> dtypes_of(const Shape& shape) {
+  if (shape.rows * shape.row_length == 0) return {DType::kFloat32};
+  return {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+}
+
 std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_advantages, unsigned seed) {
   auto batch = std::make_unique<Batch>();
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   Layout& layout = batch->view.layout;
   layout.rows = shape.rows;
-  layout.columns = shape.length;
+  layout.row_length = shape.row_length;
   if (!shape.lengths.empty()) {
     batch->offsets.push_back(0);
     for (const int32_t length : shape.lengths) batch->offsets.push_back(batch->offsets.back() + length);
@@ -101,7 +106,7 @@ void draw_repeats(Batch* batch, unsigned most, bool pairs, unsigned seed) {
   std::mt19937 random(seed);
   const Layout& layout = batch->view.layout;
   for (int64_t row = 0; row < layout.rows; ++row) batch->repeats.push_back(random() % (most + 1));
-  batch->view.copies = batch->repeats.data();
+  batch->view.repeats = batch->repeats.data();
   for (int64_t row = 0; row < layout.rows; ++row) {
     if (batch->repeats[row] != 0) continue;
     for (int64_t i = layout.begin(row); i < layout.begin(row) + layout.length(row); ++i) {

@@ -26,11 +26,13 @@ struct Batch {
 
 struct Shape {
   const char* name;
-  int64_t rows, length;
+  int64_t rows, row_length;
   std::vector<int32_t> lengths;  // of packed rows
 };
 const std::vector<Shape>& shapes();
 const Shape& shape_named(const std::string& name);
+// Returns the dtypes to test a shape with. A batch without tokens is the same in all of them.
+std::vector<DType> dtypes_of(const Shape& shape);
 
 std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_advantages, unsigned seed);
 

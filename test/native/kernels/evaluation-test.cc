@@ -1,5 +1,6 @@
 // The kernels of losses against the CPU engine: every loss with every aggregation, KL estimator and dtype,
 // over all shapes. Results must keep their bits in any order of blocks and threads.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -57,7 +58,7 @@ void test_repeats_and_normalizers(const Shape& shape, int turn) {
     for (int aggregation = 0; aggregation < 4; ++aggregation) {
       ++turn;
       const auto batch = draw_batch(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
-      const bool pairs = loss != kNone && losses()[loss].pairs;
+      const bool pairs = loss != kNone && losses()[loss].traits.by_pairs;
       // Two of three have repeats, and some of those no row that counts; two of three have a normalizer.
       if (turn % 3 != 0) draw_repeats(batch.get(), turn % 7 == 0 ? 0 : 3, pairs, static_cast<unsigned>(turn));
       Normalizer normalizer;
@@ -94,7 +95,7 @@ void test_a_million_tokens(int first_loss, int last_loss) {
 void test_masked_tails() {
   const auto batch = draw_batch({"masked tails", 8, 4096, {}}, DType::kFloat32, false, 8);
   for (int loss = 0; loss < loss_count(); ++loss) {
-    if (losses()[loss].row_facts) continue;
+    if (losses()[loss].traits.row_sums != RowSums::kNever) continue;
     const Function function = make_function(loss, 0, Aggregation::kTokenMean, kNone, false);
     int64_t bytes[2];
     for (const bool tails : {false, true}) {
@@ -151,7 +152,7 @@ std::vector<Piece> evaluation_pieces() {
                       [=] { test_a_million_tokens(loss, std::min(loss + kLossesOfAPiece, loss_count())); }});
   int turn = 0;
   for (const Shape& shape : shapes()) {
-    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+    for (const DType dtype : dtypes_of(shape))
       pieces.push_back({std::string("functions, ") + shape.name + ", " + name_of(dtype),
                         [&shape, dtype, turn = turn += 1000] { test_functions(shape, dtype, turn); }});
     pieces.push_back({std::string("repeats, ") + shape.name,

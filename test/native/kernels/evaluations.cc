@@ -37,7 +37,7 @@ double sum_of_weights(const Batch& batch) {
   const Layout& layout = batch.view.layout;
   if (batch.tokens == 0) return 1.0;
   return std::fmax(
-      1.0, static_cast<double>(batch.tokens) / static_cast<double>(std::min(layout.rows, layout.columns)));
+      1.0, static_cast<double>(batch.tokens) / static_cast<double>(std::min(layout.rows, layout.row_length)));
 }
 
 void compare_gradients(const std::vector<float>& expected, const std::vector<float>& found,
@@ -75,7 +75,7 @@ Function make_function(int loss, int variant, Aggregation aggregation, int kl, b
   Function function;
   function.loss = loss;
   if (loss != kNone)
-    for (const LossInfo::Option& option : losses()[loss].options)
+    for (const OptionInfo& option : losses()[loss].options)
       function.options.push_back(option_value(option.name, option.choices, variant));
   function.loss_aggregation[0] = aggregation;
   function.loss_aggregation[1] = shifted(variant);
@@ -95,7 +95,7 @@ Outcome on_cpu(const Function& function, const Batch& batch, const Coefficients&
   outputs.grad_entropy = outcome.grad_entropy.data();
   outputs.values = outcome.values.data();
   outputs.counts = outcome.counts.data();
-  cpu::Evaluation evaluation(std::make_shared<cpu::PreparedFunction>(function), batch.view, coefficients,
+  cpu::Evaluation evaluation(std::make_shared<PreparedFunction>(function), batch.view, coefficients,
                              normalizer, outputs);
   cpu::run_here(evaluation);
   outcome.present = evaluation.outputs().present;
@@ -110,13 +110,14 @@ Outcome on_device(const Function& function, const Batch& batch, const Coefficien
   call.result = &result;
   call.grad = outcome.grad.data();
   call.grad_entropy = outcome.grad_entropy.data();
-  if (resident) call.copies = batch.view.copies;
+  if (resident) call.repeats = batch.view.repeats;
   cuda::Problem problem;
-  const cuda::Request request = cuda::request_of(function, coefficients, normalizer);
+  const PreparedFunction prepared(function);
+  const cuda::Request request = cuda::request_of(prepared, coefficients, normalizer);
   const cuda::Status status = resident ? cuda::evaluate(resident, request, call, &problem)
                                        : cuda::evaluate_host(0, batch.view, request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  outcome.present = cuda::finish_result(function, request, result, outcome.values.data());
+  outcome.present = cuda::finish_result(prepared, request, result, outcome.values.data());
   write_counts(result.counts, outcome.counts.data());
   return outcome;
 }

@@ -37,7 +37,8 @@ void test_evaluation_errors() {
   cuda::Call call;
   call.result = &result;
   cuda::Problem problem;
-  const cuda::Request request = cuda::request_of(function, {}, {});
+  const PreparedFunction prepared(function);
+  const cuda::Request request = cuda::request_of(prepared, {}, {});
   const auto status_on = [&](int device) {
     return cuda::evaluate_host(device, batch->view, request, call, &problem);
   };
@@ -63,7 +64,7 @@ void test_advantage_errors() {
   const auto gae = std::find_if(advantages().begin(), advantages().end(),
                                 [](const AdvantageInfo& info) { return info.name == "ppo"; });
   const AdvantageFunction function{gae->shape, gae->index, {1.0, 0.95}};
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
   cuda::AdvantageCall call;
   call.not_finite = &not_finite;
   cuda::Problem problem;
@@ -124,6 +125,7 @@ void test_staging() {
   cuda::share_work_by(share_among_threads);
   const auto batch = draw_batch({"four million tokens", 4, 1000003, {}}, DType::kFloat32, false, 6);
   const Function function = ppo(true);
+  const PreparedFunction prepared(function);
   const Outcome expected = on_cpu(function, *batch, {});
   // Aborts on the way to the device and on the way back.
   for (const int64_t pieces : {10, 50, 75}) {
@@ -136,7 +138,7 @@ void test_staging() {
     call.grad = outcome.grad.data();
     call.abort = &abort_flag;
     cuda::Problem problem;
-    expect(cuda::evaluate_host(0, batch->view, cuda::request_of(function, {}, {}), call, &problem) ==
+    expect(cuda::evaluate_host(0, batch->view, cuda::request_of(prepared, {}, {}), call, &problem) ==
                cuda::Status::kAborted,
            "an abort after " + std::to_string(pieces) + " pieces");
   }
