@@ -21,7 +21,7 @@ done
 awk -v own=8704 '
   /Compiling entry function/ {
     name = $0; sub(/^.*4cuda[0-9]+/, "", name); sub(/\x27 for \x27/, " ", name); sub(/\x27.*/, "", name)
-    counts = name ~ /^(token|row|kl|fact|distill)_kernel/
+    counts = name ~ /^(token|row|kl|value_sums|distill)_kernel/
   }
   /bytes stack frame/ { local = $1 + $5 + $9 }
   /Used [0-9]+ registers/ && counts {
