@@ -45,7 +45,7 @@ function build(name: PrebuildName): void {
         PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
         POLICY_LOSS_SOURCES: ROOT,
         POLICY_LOSS_TOOLCHAIN: join(HERE, 'toolchains', `${name}.cmake`),
-        POLICY_LOSS_CMAKE_OPTIONS: `--CDPOLICY_LOSS_CUDA=${cuda ? 'ON' : 'OFF'}`,
+        POLICY_LOSS_CMAKE_OPTIONS: `--CDPOLICY_LOSS_CUDA=${cuda ? 'ON' : 'OFF'} --CDPOLICY_LOSS_CUDA_ARCHITECTURES=all`,
       },
     },
   );
