@@ -13,7 +13,7 @@
 namespace kernels_test {
 namespace {
 
-double option_value(const std::string& name, const char* const* choices, int variant) {
+double advantage_option(const std::string& name, const char* const* choices, int variant) {
   if (choices) return variant % 2;
   if (name == "gamma") return variant % 2 == 0 ? 1.0 : 0.97;
   if (name == "lam") return variant % 3 == 0 ? 1.0 : 0.9;
@@ -31,7 +31,7 @@ double option_value(const std::string& name, const char* const* choices, int var
 AdvantageFunction make_advantage(const AdvantageInfo& info, int variant) {
   AdvantageFunction function{info.shape, info.index, {}};
   for (const OptionInfo& option : info.options)
-    function.options.push_back(option_value(option.name, option.choices, variant));
+    function.options.push_back(advantage_option(option.name, option.choices, variant));
   return function;
 }
 

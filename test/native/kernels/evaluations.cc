@@ -9,7 +9,7 @@
 namespace kernels_test {
 namespace {
 
-double option_value(const std::string& name, const char* const* choices, int variant) {
+double loss_option(const std::string& name, const char* const* choices, int variant) {
   if (choices) {
     int n = 0;
     while (choices[n]) ++n;
@@ -76,7 +76,7 @@ Function make_function(int loss, int variant, Aggregation aggregation, int kl, b
   function.loss = loss;
   if (loss != kNone)
     for (const OptionInfo& option : losses()[loss].options)
-      function.options.push_back(option_value(option.name, option.choices, variant));
+      function.options.push_back(loss_option(option.name, option.choices, variant));
   function.loss_aggregation[0] = aggregation;
   function.loss_aggregation[1] = shifted(variant);
   function.kl = kl;
