@@ -33,7 +33,7 @@ class AdvantageRun {
   AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request, bool per_token,
                bool returns);
 
-  // The advantages for a loss: per token if there are such, else per row.
+  // Returns the advantages as a column for a loss: per token if they were computed per token, else per row.
   ColumnView column() const;
   // How often each row counts; null unless it is a group function.
   const uint32_t* repeats() const { return pass_.repeats; }

@@ -17,12 +17,12 @@ namespace policy_loss::cuda {
 
 enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed };
 
-// The message of a call that failed, as CUDA words it.
+// CUDA's message about a call that failed.
 struct Problem {
   char message[256] = {};
 };
 
-// The reason why there is no device.
+// The reason for having no device.
 enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevice, kFailed };
 
 // The devices that the driver knows, even those that this build has no code for. Versions are those of CUDA
@@ -172,8 +172,8 @@ struct KlCall {
   const float* base = nullptr;
   double scale = 0;
   float* out = nullptr;
-  double* mean_kl =
-      nullptr;  // the mean over rows of a row's mean of m·kl; 0 without a base; null: not wanted
+  // The mean over rows of each row's mean of m·kl; 0 without a base. Null: not wanted.
+  double* mean_kl = nullptr;
   const int32_t* abort = nullptr;
 };
 Status kl(const Resident* resident, const KlCall& call, Problem* problem);

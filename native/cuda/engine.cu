@@ -1,4 +1,4 @@
-// The functions of cuda.h: the passes of a call in their order, and what is around them.
+// Implements cuda.h: devices, resident batches, and the order of a call's passes.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -28,7 +28,7 @@ Status guarded(Problem* problem, Body body) {
   }
 }
 
-// More than any machine has.
+// More devices than any machine has.
 constexpr int kMostDevices = 256;
 
 // Returns a device's context, and makes it at the first call. Contexts are never destroyed, because CUDA may

@@ -28,7 +28,7 @@ class Lock {
   Mutex& mutex_;
 };
 
-// Returns the nanoseconds of a monotonic clock.
+// Returns the time of a monotonic clock in nanoseconds.
 inline long long now() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);

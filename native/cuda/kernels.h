@@ -1,4 +1,4 @@
-// Launches of the kernels of the three passes. A loss is known by its index in Losses; -1 is no loss. The
+// Launches the kernels of the three passes. A loss is given by its index in Losses, or kNone. The
 // kernels are spread over several files, so that these compile in parallel.
 #pragma once
 
@@ -37,9 +37,9 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
 // Returns the dynamic shared memory of the token kernel and of the KL kernel, in bytes.
 int token_memory(int loss, unsigned columns);
 int kl_memory(unsigned columns);
-// Whether a loss is over pairs of rows. Its weights pass must then be one block.
+// Whether a loss is over pairs of rows. The weights pass of such a loss must be one block.
 bool is_over_pairs(int loss);
-// Whether a loss reads the advantages of masked tokens. These must then be stored, as zeros.
+// Whether a loss reads the advantages of masked tokens. They must then be in memory, as zeros.
 bool looks_under_mask(int loss);
 // Returns the size of the largest RowState.
 int64_t row_state_bytes();

@@ -1,4 +1,4 @@
-// The arguments of the kernels of a call, and the data that its kernels hand to each other.
+// The arguments of the kernels, and the data that one kernel of a call leaves for the next.
 //
 // A batch is cut into spans: stretches of flat tokens, whatever rows lie in them, each of which is one warp's
 // work. So all warps are equally busy with long and short rows, padded and packed ones, and every span begins
@@ -36,7 +36,7 @@ constexpr int kFedBlocksPerMultiprocessor = 4;
 // The most blocks of other kernels.
 constexpr int kBlocksPerMultiprocessor = 8;
 
-// The policy loss of a function that has none, and of a pass that need not know it.
+// Takes the place of the policy loss in a function without one, and in kernels that all losses share.
 struct NoLoss {
   using Row = NoRow;
   static constexpr LossTraits traits{};
@@ -71,22 +71,22 @@ struct DistillPart {
 template <class Part>
 struct Parts {
   Part* rows;   // [rows], of rows that lie within one span
-  Part* heads;  // [spans], of a span's first row if that began before the span
-  Part* tails;  // [spans], of a span's last row if that goes on after the span
+  Part* heads;  // [spans], of the span's first row, if that row begins before the span
+  Part* tails;  // [spans], of the span's last row, if that row ends after the span
 };
 
-// What the token pass needs to know of a row. A weight is that of the reported sums, a gradient weight that
-// of the gradient.
+// The weights and statistics of a row for the token pass. A weight is that of the reported sums, a gradient
+// weight that of the gradient.
 template <class Row>
 struct RowState {
   double loss_weight, kl_weight, entropy_weight;
   float grad_weight, kl_grad_weight, entropy_grad_weight;
   int kind;
-  unsigned repeats;  // if this is 0, so is everything else
+  unsigned repeats;  // how often the row counts; if 0, all other members are 0
   Row row;
 };
 
-// What the token pass needs to know of a span.
+// The row pass's findings about a span, for the token pass.
 struct SpanState {
   int64_t first_row;    // the row of its first token
   unsigned live_steps;  // a bit for each step that has an unmasked token
@@ -116,7 +116,7 @@ struct SpannedBatch {
 
 // The arguments of the row pass, the weights pass and the token pass.
 struct Pass : SpannedBatch {
-  unsigned columns;  // those that the function reads
+  unsigned columns;  // the columns that the function reads
   Terms terms;
   Coefficients coefficients;
   Normalizer normalizer;
@@ -133,7 +133,7 @@ struct Pass : SpannedBatch {
   float* grad_entropy;  // per token; null: not wanted
 };
 
-// What the kernels of an advantage function tell each other besides arrays. All 0 when the call begins.
+// The numbers that the kernels of an advantage function leave for each other. All are 0 when the call begins.
 struct AdvantageState {
   // ~(8·row + NonFiniteInput) of the first value that is not finite, so that a maximum finds it; 0: none.
   unsigned long long non_finite;

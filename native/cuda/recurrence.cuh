@@ -1,8 +1,8 @@
 // The kernels of recurrences, x_t = term_t + decay·x_{t+1}, as scans from each row's end. All in float64.
 //
-// The x of a stretch is what the stretch gives by itself, plus a power of decay times the x after it. Such
-// pieces are combined in a fixed tree, so results have the same bits on every run. A team of warps takes a
-// row, however long, and works on 128 tokens per warp at a time.
+// The x at the start of a stretch is the stretch's own sum, plus a power of decay times the x after the
+// stretch. Such pieces are combined in a fixed tree, so results have the same bits on every run. A team of
+// warps takes a row, however long, and works on 128 tokens per warp at a time.
 #pragma once
 
 #include "cuda/finite.cuh"
@@ -85,8 +85,8 @@ __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const 
 // A lane's four tokens of one row.
 struct RecurrenceQuad {
   int64_t first = 0;   // the first of them
-  unsigned which = 0;  // those that are in the row
-  unsigned live = 0;   // those that are also unmasked
+  unsigned which = 0;  // the bits of the tokens that are in the row
+  unsigned live = 0;   // the bits of the tokens that are also unmasked
   Quad rewards{}, values{};
   float next = 0;     // the value of the token after them
   int rewarded = -1;  // the one that has the row's reward, or none

@@ -28,7 +28,7 @@ inline AdvantageRequest request_of(const AdvantageFunction& function, uint64_t s
   return {function.shape, function.index, function.options.data(), seed};
 }
 
-// Finds the groups of a batch. That is work per row, and done on the host.
+// Finds the groups of a batch on the host. They live as long as this object.
 class FoundInputs {
  public:
   explicit FoundInputs(const AdvantageBatch& batch) {
@@ -64,7 +64,7 @@ class FoundInputs {
   AdvantageInputs inputs_;
 };
 
-// Buffers for what the metrics of an advantage function are made of, and the metrics.
+// Buffers for the numbers from which an advantage function's metrics are computed.
 class AdvantageIngredients {
  public:
   // Makes a call fill these buffers.

@@ -10,8 +10,8 @@
 
 namespace policy_loss::cuda {
 
-// Counts unmasked tokens by kind of row, a row's as often as it counts. Two members instead of an array,
-// because an index that is known only at run time would put an array into local memory.
+// Counts of unmasked tokens by kind of row. A row's tokens count as often as the row does. Two members
+// instead of an array, because an index that is known only at run time would put an array into local memory.
 struct TokensOfKind {
   unsigned long long usual = 0, expert = 0;
 
@@ -21,8 +21,8 @@ struct TokensOfKind {
   }
 };
 
-// Adds the tokens that a thread has counted to the batch's totals. With count_rows it also counts the rows,
-// each as often as it counts.
+// Adds the tokens that a thread has counted to the batch's totals. With count_rows it also adds
+// the rows' repeats.
 __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind& tokens, bool count_rows) {
   unsigned long long usual_rows = 0, expert_rows = 0;
   if (count_rows) {

@@ -1,5 +1,5 @@
-// Rows and spans: how a warp goes through the rows of its span, and how the parts that several spans leave of
-// one row are put together. pass.h says what a span is.
+// Rows and spans: visiting the rows of a warp's span, and adding up the parts of a row that lies in several
+// spans. pass.h explains spans.
 #pragma once
 
 #include "cuda/feed.cuh"

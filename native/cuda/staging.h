@@ -31,7 +31,7 @@ struct Transfer {
   int64_t bytes = 0;
 
   int64_t pieces() const { return (bytes + kStageBytes - 1) / kStageBytes; }
-  // The place and the size of a piece.
+  // A piece's offset in the array, and its size.
   int64_t offset(int64_t piece) const { return piece * kStageBytes; }
   size_t size(int64_t piece) const {
     return static_cast<size_t>(std::min(kStageBytes, bytes - offset(piece)));
