@@ -60,10 +60,10 @@ describe('native calls', () => {
         let made: unknown;
         const outer = {
           ...call(tokens),
-          get gradStays() {
+          get copies() {
             made = inner();
             collect();
-            return false;
+            return undefined;
           },
         };
         const input = batch(tokens, {});

@@ -5,10 +5,10 @@
 namespace policy_loss::addon {
 namespace {
 
-// JavaScript's integers end here, and no array has so many elements.
+// The limit of JavaScript's integers. No array has so many elements.
 constexpr int64_t kMostTokens = int64_t{1} << 53;
 
-// A loss, estimator or aggregation by its name.
+// Returns the index of a loss, an estimator or an aggregation with this name.
 template <class Names, class NameOf>
 int index_of(Napi::Env env, const Names& names, const std::string& wanted, const char* what, NameOf name_of) {
   int index = 0;
@@ -38,7 +38,7 @@ double read_option(const OptionInfo& option, const Napi::Value& value) {
   return value.As<Napi::Number>().DoubleValue();
 }
 
-// What every call of an advantage function has.
+// Reads the members that all calls of an advantage function have.
 AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Napi::Object& object) {
   AdvantageCall call;
   const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
@@ -123,7 +123,7 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
     refuse(env, std::string(what) + " is not the array it should be");
   ReadForLater* const later = ReadForLater::current();
   if (later && length > 0) later->read(buffer);
-  // An empty array may have no memory, and is there all the same.
+  // An empty array may have no memory, but it must not look like a missing one.
   static double nothing = 0;
   return length > 0 ? data : &nothing;
 }
@@ -236,10 +236,6 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   if (!copies.IsUndefined())
     call.repeats = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
   call.abort = flag_if_any(object.Get("abort"));
-  call.grad_stays = object.Get("gradStays").ToBoolean();
-  const Napi::Value timing = object.Get("timing");
-  if (!timing.IsUndefined())
-    call.timing = static_cast<double*>(elements(timing, napi_float64_array, 2, "timing"));
   const Napi::Value advantage = object.Get("advantage");
   if (advantage.IsObject()) {
     const Napi::Object first = advantage.As<Napi::Object>();

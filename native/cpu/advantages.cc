@@ -11,6 +11,7 @@
 namespace policy_loss::cpu {
 namespace {
 
+// The number of groups that one piece of work scores.
 constexpr int64_t kGroupsOfPiece = 512;
 
 }  // namespace
@@ -69,12 +70,12 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
 }
 
 bool AdvantageEvaluation::check_abort() {
-  // The flag is written by JavaScript in shared memory.
+  // JavaScript writes the flag in shared memory.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
   return aborted();
 }
 
-bool AdvantageEvaluation::blame() {
+bool AdvantageEvaluation::collect_not_finite() {
   for (const NonFiniteValue& bad : bad_)
     if (not_finite_.input == NonFiniteInput::kNone) not_finite_ = bad;
   if (not_finite_.input == NonFiniteInput::kNone) return false;
@@ -87,8 +88,7 @@ void AdvantageEvaluation::run_out_of_memory() {
   abort();
 }
 
-// Groups are found and scored in memory of their own, on threads where nobody else would catch that there is
-// none.
+// Finding and scoring groups allocates memory. Nothing else on the pool's threads would catch a failure.
 int64_t AdvantageEvaluation::next_phase() {
   try {
     return open_phase();
@@ -108,7 +108,7 @@ void AdvantageEvaluation::run(int64_t piece) {
 
 int64_t AdvantageEvaluation::open_phase() {
   ++phase_;
-  // The task lies where it stays only now.
+  // These pointers are set here because the task may be moved before its first phase.
   pass_.batch = &batch_;
   pass_.options = function_.options.data();
   pass_.outputs = outputs_;
@@ -154,7 +154,7 @@ void AdvantageEvaluation::work(int64_t piece) {
 
 int64_t AdvantageEvaluation::next_group_phase() {
   if (phase_ == 1) return 1 + (needs_statistics_ ? chunks() : 0);
-  if (blame()) return 0;
+  if (collect_not_finite()) return 0;
   if (phase_ == 2) {
     rules_.resize(groups_.size());
     group_rows_.resize(groups_.size());
@@ -168,7 +168,7 @@ int64_t AdvantageEvaluation::next_group_phase() {
   return 0;
 }
 
-// Row-sized, and so the work of one piece, beside those that read tokens.
+// Finds the groups. This is work per row and therefore one piece; the other pieces of the phase read tokens.
 void AdvantageEvaluation::find_units() {
   const int64_t rows = batch_.tokens.layout.rows;
   for (int64_t row = 0; batch_.rewards && row < rows; ++row) {
@@ -213,7 +213,7 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
 
   if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0 && size > 1) {
-      // The likelier an answer was, the more of its reward is taken.
+      // A likelier answer loses more of its reward.
       std::vector<int64_t> order(size);
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
@@ -254,14 +254,14 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
       if (f.step_norm) score /= static_cast<double>(groups_.unit_rows[unit]);
     }
     const bool counts = rule.kept && (left_out.empty() || !left_out[i]);
-    // Of a run, its last row holds the score until all rows get it.
+    // The last row of a run holds the score until all its rows get it.
     outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
     outputs_.repeats[groups_.last_row[unit]] = rule.kept ? 1 : 0;
   }
   group_rows_[group] = rows;
 }
 
-// What follows from all groups together: the metrics, and how often each row counts.
+// Computes the metrics, and how often each row counts, from all groups together.
 void AdvantageEvaluation::count_repeats() {
   GroupTotals totals;
   for (int64_t group = 0; group < groups_.size(); ++group) totals.add(rules_[group], group_rows_[group]);
@@ -293,7 +293,7 @@ void AdvantageEvaluation::count_repeats() {
 
 int64_t AdvantageEvaluation::next_recurrence_phase() {
   if (phase_ == 1) return chunks();
-  if (blame() || !whitened_ || phase_ > 2) return 0;
+  if (collect_not_finite() || !whitened_ || phase_ > 2) return 0;
   Spread all;
   for (const Spread& part : spreads_) all.add(part);
   pass_.shift = all.mean;

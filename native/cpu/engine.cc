@@ -5,8 +5,8 @@
 
 namespace policy_loss::cpu {
 
-// A chunk's columns and gradient fit a core's L2 cache, so that a row's facts and its tokens are read from
-// memory once; and it is long enough that handing it to a thread costs nothing beside it.
+// The size of a chunk. Its columns and gradients fit a core's L2 cache, so that row sums and tokens read
+// memory only once. It is large enough to make the cost of starting it on a thread negligible.
 constexpr int64_t kChunkTokens = 16384;
 
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
@@ -89,7 +89,7 @@ int64_t Evaluation::next_phase() {
 }
 
 bool Evaluation::check_abort() {
-  // The flag is written by JavaScript in shared memory.
+  // JavaScript writes the flag in shared memory.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0)
     aborted_.store(true, std::memory_order_relaxed);
   return aborted();
@@ -112,8 +112,8 @@ void Evaluation::rows(int64_t piece) {
                                             chunk.first_token, chunk.last_token);
     return;
   }
-  // The token pass finds the facts of whole rows by itself, while they are in the cache; but pairs come
-  // first.
+  // The token pass computes the row sums of whole rows itself, while they are in the cache. Only a loss over
+  // pairs needs them earlier.
   const bool pairs = sum && function_->info()->traits.by_pairs;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const RowPart found =
@@ -163,19 +163,6 @@ void Evaluation::fold() {
   for (const Sums& sums : work_.sums) total.add(sums);
   outputs_.present =
       finish(*function_, pass_.counts, coefficients_, total, pair_loss_, pair_metric_, outputs_.values);
-}
-
-Traffic::Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-                 const Outputs& outputs)
-    : function_(std::move(function)), batch_(batch), chunks_(plan_chunks(batch.layout)) {
-  pass_.terms = &function_->function();
-  pass_.batch = &batch_;
-  pass_.grad = outputs.grad;
-  pass_.grad_entropy = outputs.grad_entropy;
-}
-
-void Traffic::run(int64_t piece) {
-  seen_.fetch_or(target()->traffic_pass(pass_, chunks_[piece]), std::memory_order_relaxed);
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)

@@ -1,5 +1,5 @@
-// The facts about advantage functions and their results that do not depend on a device. A device's engine
-// takes an AdvantageFunction and an AdvantageBatch and fills AdvantageOutputs.
+// Advantage functions, as far as they do not depend on a device. A device's engine takes an AdvantageFunction
+// and an AdvantageBatch and fills AdvantageOutputs.
 #pragma once
 
 #include <cstdint>

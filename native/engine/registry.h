@@ -34,6 +34,14 @@ using Losses =
              Rec, Opmd, Sft, SftIs, SftPhi, ImportanceSampling, Dpo, MixSft, MixChordSft, MixChordPhi>;
 using KlEstimators = TypeList<K1, K2, K3, LowVarKl, Abs, CorrectedK3>;
 
+// Returns the index of L in a list that contains it.
+template <class L, class... T>
+constexpr int index_of(TypeList<T...>) {
+  int index = 0;
+  const bool found = ((std::is_same_v<L, T> || (++index, false)) || ...);
+  return found ? index : throw "not in the list";
+}
+
 template <class L>
 constexpr bool has_row_sums = L::traits.row_sums != RowSums::kNever;
 
