@@ -1,4 +1,4 @@
-// CUDA's face in a build without CUDA: there is no device, and every call says why.
+// The functions of cuda.h in a build without CUDA. All calls fail and report that.
 #include <cstdio>
 
 #include "cuda/cuda.h"

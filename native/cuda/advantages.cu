@@ -1,23 +1,25 @@
-// The host's side of advantage functions on a device.
+// Launches the kernels of advantage functions and fetches their results.
 #include "cuda/advantages.h"
 
 #include <cmath>
 
-#include "cuda/advantages.cuh"
+#include "cuda/distill.cuh"
+#include "cuda/group.cuh"
+#include "cuda/recurrence.cuh"
 
 namespace policy_loss::cuda {
 namespace {
 
-// Rows longer than this are worth a whole block.
+// A row that is longer than this is worth a whole block.
 constexpr int64_t kLongRow = 4 * kStretch;
 
-NonFiniteValue first_not_finite(NonFiniteInput array, const double* numbers, int64_t n) {
+NonFiniteValue first_non_finite(NonFiniteInput input, const double* numbers, int64_t n) {
   for (int64_t i = 0; numbers && i < n; ++i)
-    if (!std::isfinite(numbers[i])) return {array, i};
+    if (!std::isfinite(numbers[i])) return {input, i};
   return {};
 }
 
-// The earlier of the two that is there.
+// Returns the one with the earlier row, or the only one that was found.
 NonFiniteValue earlier(const NonFiniteValue& a, const NonFiniteValue& b) {
   if (a.input == NonFiniteInput::kNone || b.input == NonFiniteInput::kNone)
     return a.input == NonFiniteInput::kNone ? b : a;
@@ -56,8 +58,8 @@ DeviceInputs send_inputs(Context& context, const AdvantageInputs& host) {
   inputs.runs = send_groups(context, host.runs, rows);
   inputs.view.groups = inputs.groups.view;
   inputs.view.runs = inputs.runs.view;
-  inputs.bad_rewards = first_not_finite(NonFiniteInput::kRewards, host.rewards, rows);
-  inputs.bad_baselines = first_not_finite(NonFiniteInput::kBaselines, host.baselines, rows);
+  inputs.bad_rewards = first_non_finite(NonFiniteInput::kRewards, host.rewards, rows);
+  inputs.bad_baselines = first_non_finite(NonFiniteInput::kBaselines, host.baselines, rows);
   context.order_kernels_after_copies();
   return inputs;
 }
@@ -69,9 +71,9 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
       with_function(
           request.index, request.options,
           [&]<class F>(const F& f) {
-            if constexpr (F::traits.sums_token_rewards) columns = 1u << kTokenRewards;
+            if constexpr (F::traits.sums_token_rewards) columns = reads(kTokenRewards);
             if constexpr (F::traits.has_rank_penalty)
-              columns = f.rank_penalty != 0 ? 1u << kSampledLogprob : 0;
+              columns = f.rank_penalty != 0 ? reads(kSampledLogprob) : 0;
           },
           GroupAdvantages{});
       break;
@@ -79,12 +81,12 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
       with_function(
           request.index, request.options,
           [&]<class F>(const F&) {
-            columns = 1u << kTokenRewards | (F::traits.reads_values ? 1u << kValues : 0u);
+            columns = reads(kTokenRewards) | (F::traits.reads_values ? reads(kValues) : 0u);
           },
           RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
-      columns = 1u << kSampledLogprob | 1u << kTeacherLogprob;
+      columns = reads(kSampledLogprob) | reads(kTeacherLogprob);
       break;
   }
   return columns;
@@ -109,7 +111,7 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   pass_.batch = view.tokens;
   pass_.tokens = inputs.tokens;
   context.cut(shape_ == AdvantageShape::kDistill ? Feed<kDistillColumns>::bytes(kDistillColumns)
-                                                 : Feed<0>::bytes(kColumnsOfFacts),
+                                                 : Feed<0>::bytes(kRowValueColumns),
               &pass_);
   pass_.rewards = view.rewards;
   pass_.baselines = view.baselines;
@@ -138,29 +140,33 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   }
 }
 
+// Launches the kernels that find row_values, if the function needs them.
+template <class F>
+void AdvantageRun::launch_row_values(const F& f) {
+  bool needed = F::traits.sums_token_rewards;
+  pass_.row_value_column = kTokenRewards;
+  if constexpr (F::traits.has_rank_penalty) {
+    if (f.rank_penalty != 0) {
+      needed = true;
+      pass_.row_value_column = kSampledLogprob;
+    }
+  }
+  if (!needed) return;
+  pass_.parts = parts<RowPart>();
+  pass_.row_values = room<double>(rows_);
+  Grid fed = context_.grid_of_spans(pass_, pass_.spans);
+  fed.memory = Feed<0>::bytes(row_value_columns(pass_));
+  launch(value_sums_kernel, fed, pass_);
+  launch(row_value_kernel, context_.grid_of_rows(pass_), pass_);
+}
+
 template <class F>
 void AdvantageRun::launch_group(const F& f, bool per_token) {
   pass_.groups = F::traits.by_runs ? inputs_.view.runs : inputs_.view.groups;
   const int64_t units = pass_.groups.units;
   const int64_t groups = pass_.groups.size;
-  const Grid per_row = context_.grid_of_threads(rows_);
-  bool needs_facts = F::traits.sums_token_rewards;
-  pass_.facts_of = kTokenRewards;
-  if constexpr (F::traits.has_rank_penalty) {
-    if (f.rank_penalty != 0) {
-      needs_facts = true;
-      pass_.facts_of = kSampledLogprob;
-    }
-  }
   if (!F::traits.sums_token_rewards || !pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
-  if (needs_facts) {
-    pass_.parts = parts<RowPart>();
-    pass_.facts = room<double>(rows_);
-    Grid fed = context_.grid_of_spans(pass_, pass_.spans);
-    fed.memory = Feed<0>::bytes(fact_columns_of(pass_));
-    launch(fact_kernel, fed, pass_);
-    launch(row_fact_kernel, context_.grid_of_rows(pass_), pass_);
-  }
+  launch_row_values(f);
   if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0) {
       pass_.penalised = room<double>(units);
@@ -168,7 +174,7 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
     }
   }
   if constexpr (F::traits.has_balance) {
-    pass_.drawn = room<int64_t>(units);
+    pass_.negatives = room<int64_t>(units);
     pass_.left_out = room<uint8_t>(units);
   }
   pass_.scores = room<float>(rows_);
@@ -177,13 +183,13 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   pass_.unit_repeats = F::traits.by_runs ? room<uint32_t>(units) : pass_.repeats;
   pass_.outcomes = room<GroupOutcome>(groups);
   launch(group_kernel<F>, context_.grid_of_warps(groups), pass_, f);
-  if constexpr (F::traits.by_runs) launch(run_kernel, per_row, pass_);
+  if constexpr (F::traits.by_runs) launch(run_kernel, context_.grid_of_threads(rows_), pass_);
   if constexpr (F::traits.has_duplicates) {
     if (f.duplicates) {
       pass_.kept = room<int64_t>(groups);
-      pass_.again = room<uint32_t>(groups);
+      pass_.drawn = room<uint32_t>(groups);
       launch(draw_kernel, context_.grid_of_warps(1), pass_);
-      launch(count_again_kernel, context_.grid_of_warps(groups), pass_);
+      launch(repeat_drawn_kernel, context_.grid_of_warps(groups), pass_);
     }
   }
   if (per_token) launch(broadcast_kernel, context_.grid_of_warps(pass_.spans), pass_);
@@ -230,8 +236,8 @@ bool AdvantageRun::fetch(const AdvantageCall& call, const int32_t* abort) {
   AdvantageState state;
   context_.receive(&state, pass_.state, sizeof state, abort);
   NonFiniteValue found;
-  if (state.bad != 0) {
-    const unsigned long long key = ~state.bad;
+  if (state.non_finite != 0) {
+    const unsigned long long key = ~state.non_finite;
     found = {static_cast<NonFiniteInput>(key % 8), static_cast<int64_t>(key / 8)};
   }
   *call.not_finite = earlier(bad_, found);

@@ -1,4 +1,4 @@
-// One advantage function on a device: its inputs there, its kernels in their order, its results.
+// One call of an advantage function on a device: its inputs there, its kernels in their order, its results.
 #pragma once
 
 #include "cuda/context.h"
@@ -11,44 +11,49 @@ struct DeviceGroups {
   Buffer offsets, members, last_row, unit_rows, unit_of_row;
 };
 
-// What advantage functions read, on a device: beside columns and mask, which others hold, the arrays per row.
+// The inputs of advantage functions on a device. `view` points into the buffers and into a DeviceBatch, which
+// holds the columns and the mask.
 struct DeviceInputs {
   AdvantageInputs view;
   int64_t tokens = 0;
   Buffer rewards, baselines;
   DeviceGroups groups, runs;
-  // The first number that is not finite; it is row-sized work, and found as they are sent.
+  // The first values per row that are not finite. The host finds them while it sends the arrays.
   NonFiniteValue bad_rewards, bad_baselines;
 };
-// Sends what is per row. The view of tokens, and their number, are for the caller to fill in.
+// Sends the arrays per row and the groups. The caller fills in view.tokens and tokens.
 DeviceInputs send_inputs(Context& context, const AdvantageInputs& host);
 
-// The AdvantageColumns that a function reads where they are there.
+// Returns the AdvantageColumns that a function reads if the batch has them.
 unsigned columns_of_advantage(const AdvantageRequest& request);
 
 class AdvantageRun {
  public:
-  // Launches all kernels. Of a group function the advantages are per row; with per_token per token as well.
+  // Launches all kernels. A group function computes advantages per row, and with per_token also per token.
   AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request, bool per_token,
                bool returns);
 
-  // What a loss reads: advantages per token where they were asked for, else per row; and how often rows
-  // count.
+  // Returns the advantages as a column for a loss: per token if they were computed per token, else per row.
   ColumnView column() const;
+  // How often each row counts; null unless it is a group function.
   const uint32_t* repeats() const { return pass_.repeats; }
 
-  // Waits for the results and copies them out. False where a number was not finite, and nothing else is told.
+  // Waits for the results and copies them to the host. Returns false if a value was not finite; then it has
+  // copied nothing but call.not_finite.
   bool fetch(const AdvantageCall& call, const int32_t* abort);
 
  private:
   template <class F>
   void launch_group(const F& f, bool per_token);
   template <class F>
+  void launch_row_values(const F& f);
+  template <class F>
   void launch_recurrence(const F& f);
   template <bool measured, class F>
   void launch_rows_of(const F& f);
   template <class F>
   void launch_distill(const F& f);
+  // Allocates an array that lives as long as the run.
   template <class T>
   T* room(int64_t n);
   template <class Part>
@@ -59,8 +64,8 @@ class AdvantageRun {
   AdvantageShape shape_;
   int64_t rows_;
   AdvantagePass pass_{};
-  NonFiniteValue bad_;  // as found when the inputs were sent
-  // As many as the function takes that needs most.
+  NonFiniteValue bad_;  // found by send_inputs(), if the function reads that array
+  // Enough for every function.
   static constexpr int kMostRooms = 16;
   Buffer rooms_[kMostRooms];
   int rooms_in_use_ = 0;

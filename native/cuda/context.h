@@ -1,9 +1,9 @@
-// CUDA's host side below the passes: a device's memory, transfers and streams.
+// A device as the host uses it: its memory, its streams, and how work is cut into spans and grids.
 //
 // A device has one context for the whole process: a stream for kernels, one for copies, a memory pool that
-// keeps what is freed, scratch memory that only grows, and pinned staging. So a call like the one before it
-// allocates nothing anew. A batch of the host's goes through the staging in chunks: while one chunk is copied
-// to the device, the next is copied into the staging and the last one's rows are summed.
+// keeps freed memory, scratch memory that only grows, and pinned staging. So a call like the one before it
+// allocates nothing from the driver. A batch in host memory is sent in chunks: while the device copies one
+// chunk, the next one is copied into the staging, and the rows of the previous one are summed.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@
 
 namespace policy_loss::cuda {
 
-// What is sent before the kernels that look at it are launched: so much that threads can share it, so little
-// that hardly anything is left for the kernels to do when the last has come.
+// The tokens of a chunk. Enough that threads can share the copying, few enough that little is left for the
+// kernels to do after the last chunk has arrived.
 constexpr int64_t kTokensAtOnce = 1 << 20;
 
-// Memory of a device, given back in the order of its stream.
+// Memory of a device. It is freed in the order of the stream, after the work that uses it.
 class Buffer {
  public:
   Buffer() = default;
@@ -51,7 +51,7 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// Kernels read 16 bytes at once, at a batch's end too.
+// Rounds up to whole granules, because kernels read 16 bytes at once even at the end of a batch.
 inline int64_t whole_granules(int64_t tokens) {
   return (tokens + kGranule - 1) / kGranule * kGranule;
 }
@@ -92,7 +92,7 @@ class Context {
     check(cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_));
   }
 
-  // Runs body as the only one on this device. What it throws leaves the device ready for the next call.
+  // Runs body alone on this device. An exception leaves the device ready for the next call.
   template <class Body>
   void run(Body body) {
     const Lock lock(mutex_);
@@ -100,7 +100,7 @@ class Context {
     try {
       body();
     } catch (...) {
-      // No count may be left behind.
+      // The next call expects all totals to be 0.
       cudaStreamSynchronize(copy_);
       cudaStreamSynchronize(compute_);
       cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_);
@@ -111,7 +111,8 @@ class Context {
 
   Buffer allocate(int64_t bytes) { return Buffer(bytes, pool_, compute_); }
 
-  // Copies follow the allocation of their memory; kernels, and the giving back of memory, follow the copies.
+  // Copies must follow the allocation of their memory. Kernels and the freeing of memory must follow the
+  // copies.
   void order_copies_after_kernels() {
     check(cudaEventRecord(computed_, compute_));
     check(cudaStreamWaitEvent(copy_, computed_, 0));
@@ -121,19 +122,19 @@ class Context {
     check(cudaStreamWaitEvent(compute_, copied_, 0));
   }
 
-  // From the host's memory to the device's, on the copy stream. The source may go when this returns.
+  // Copies to the device, on the copy stream. The source may be freed when this returns.
   void send(void* to, const void* from, int64_t bytes) {
     const Transfer transfer = transfer_to(to, from, bytes);
     staging_.send(&transfer, 1);
   }
 
-  // From the device's memory to the host's. Returns when all of it is there.
+  // Copies from the device. Returns when the copy is complete.
   void receive(void* to, const void* from, int64_t bytes, const int32_t* abort) {
     staging_.receive(transfer_to(const_cast<void*>(from), to, bytes), abort);
   }
 
-  // Room for the columns that are wanted, and those sent that are per row. What is per token follows in
-  // chunks. Of the layout the device has only the numbers.
+  // Allocates the wanted columns and sends those that are per row. send_tokens() sends the others. The layout
+  // gets its numbers, but not its offsets.
   DeviceBatch allocate_columns(const BatchView& host, unsigned columns) {
     DeviceBatch batch;
     batch.tokens = host.layout.tokens();
@@ -150,12 +151,12 @@ class Context {
     for (int c = 0; c < kColumns; ++c)
       if (host.column[c].per_row && batch.column[c].bytes() > 0)
         send(batch.column[c].as<void>(), host.column[c].data, batch.column[c].bytes());
-    // Should a later step fail, these copies must still come before the memory is given back.
+    // If a later step fails, these copies must still come before the memory is freed.
     order_kernels_after_copies();
     return batch;
   }
 
-  // The same with masks and offsets: a whole batch.
+  // Allocates a whole batch: the wanted columns, the mask, the expert's rows and the offsets.
   DeviceBatch allocate_batch(const BatchView& host, unsigned columns) {
     DeviceBatch batch = allocate_columns(host, columns);
     if (host.mask) batch.mask = allocate(whole_granules(batch.tokens));
@@ -171,7 +172,7 @@ class Context {
     return batch;
   }
 
-  // The tokens [first, last) of a batch that allocate_batch() has made room for.
+  // Sends the tokens [first, last) of a batch that allocate_batch() or allocate_columns() has allocated.
   void send_tokens(const BatchView& host, const DeviceBatch& batch, int64_t first, int64_t last) {
     Transfer transfers[kColumns + 1];
     int count = 0;
@@ -189,10 +190,9 @@ class Context {
     staging_.send(transfers, count);
   }
 
-  // How tokens are cut into spans for a kernel that is fed with so much memory: all warps that run at once
-  // get the same number of them, of nearly the same length.
-  template <class AnyPass>
-  void cut(int memory, AnyPass* pass) const {
+  // Cuts the tokens into spans for a fed kernel with so much dynamic shared memory. All warps that run at
+  // once get the same number of spans, of nearly the same length.
+  void cut(int memory, SpannedBatch* pass) const {
     const int64_t blocks = shared_bytes_ / (memory + kOwnSharedBytes + reserved_shared_bytes_);
     pass->fed_blocks = multiprocessors_ * std::clamp<int64_t>(blocks, 1, kFedBlocksPerMultiprocessor);
     const int64_t warps = pass->fed_blocks * kWarps;
@@ -202,7 +202,7 @@ class Context {
     pass->spans = (pass->tokens + pass->span - 1) / pass->span;
   }
 
-  // The parts of a pass that do not depend on the function, with scratch memory for it.
+  // Returns a pass whose members that do not depend on the function are set, with scratch memory.
   Pass prepare(const DeviceBatch& batch, unsigned columns, int memory, bool pairs) {
     Pass pass{};
     pass.batch = batch.view;
@@ -222,35 +222,33 @@ class Context {
     return pass;
   }
 
-  // How many blocks a grid has at most.
+  // Returns the most blocks that a grid has.
   int64_t most_blocks() const { return multiprocessors_ * kBlocksPerMultiprocessor; }
-  // Grids for so much work of a block, a warp or a thread each.
+  // Return a grid for so many blocks, warps or threads.
   Grid grid(int64_t blocks) const {
     return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute_};
   }
-  // Of kernels that are fed, for so many spans of a pass: no more blocks than run at once.
-  template <class AnyPass>
-  Grid grid_of_spans(const AnyPass& pass, int64_t spans) const {
+  // Returns the grid of a fed kernel for so many spans, with no more blocks than run at once.
+  Grid grid_of_spans(const SpannedBatch& pass, int64_t spans) const {
     return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, pass.fed_blocks)),
             compute_};
   }
-  // Of kernels that look at whole rows.
-  template <class AnyPass>
-  Grid grid_of_rows(const AnyPass& pass) const {
+  // Returns the grid of a kernel that calls for_whole_rows().
+  Grid grid_of_rows(const SpannedBatch& pass) const {
     const int64_t rows = pass.batch.layout.rows;
     return is_row_for_warp(pass) ? grid_of_warps(rows) : grid_of_threads(rows);
   }
   Grid grid_of_warps(int64_t warps) const { return grid((warps + kWarps - 1) / kWarps); }
   Grid grid_of_threads(int64_t threads) const { return grid((threads + kThreads - 1) / kThreads); }
 
-  // Asks for the result of all that has been launched, and lets copies follow it.
+  // Starts the copy of the result, after the kernels that have been launched.
   void copy_result() {
     check(cudaGetLastError());
     check(cudaMemcpyAsync(result_, device_result_.as<void>(), sizeof(Result), cudaMemcpyDeviceToHost,
                           compute_));
     order_copies_after_kernels();
   }
-  // Waits for it, unless a later copy has been waited for already.
+  // Waits until the result has arrived, and returns it.
   Result result() const {
     check(wait_for(computed_));
     return *result_;
@@ -291,7 +289,8 @@ class Context {
 
   const int device_;
   int64_t multiprocessors_ = 0;
-  int64_t shared_bytes_ = 0, reserved_shared_bytes_ = 0;  // of a multiprocessor, and of each block there
+  int64_t shared_bytes_ = 0;           // shared memory of a multiprocessor
+  int64_t reserved_shared_bytes_ = 0;  // shared memory that the driver takes for each block
   Mutex mutex_;
   cudaStream_t compute_ = nullptr, copy_ = nullptr;
   cudaMemPool_t pool_ = nullptr;

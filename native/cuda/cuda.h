@@ -1,9 +1,10 @@
-// CUDA's face: devices, batches that lie on them, and the evaluation of a function there. Plain functions and
-// plain structs, nothing of the C++ library, because nvcc's host compiler may be another than the addon's and
-// bring another library.
+// The interface of the CUDA engine: devices, resident batches, and calls on them.
 //
-// Every call may be made from any thread, blocks until it is done, and is meant for a worker thread. Calls on
-// one device run one after another.
+// It consists of plain functions and plain structs without types of the C++ library, because nvcc's host
+// compiler may use another library than the addon.
+//
+// Every function may be called from any thread. It blocks until it is done, so it is meant for worker
+// threads. Calls on one device run one after another.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,17 @@ namespace policy_loss::cuda {
 
 enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed };
 
-// Why a call did not succeed, in CUDA's words.
+// CUDA's message about a call that failed.
 struct Problem {
   char message[256] = {};
 };
 
-// Why there is no device.
+// The reason for having no device.
 enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevice, kFailed };
 
-// The devices that the driver knows, whether they can be used or not. Versions are of CUDA, as 1000·major +
-// 10·minor, and 0 where there is none: the newest that the driver knows, and that of this build, which a
-// driver must know at least.
+// The devices that the driver knows, even those that this build has no code for. Versions are those of CUDA
+// as 1000·major + 10·minor, or 0 if there is none. The driver's is the newest version that it supports, and
+// it must not be older than the build's.
 struct DeviceCount {
   int count = 0;
   Obstacle obstacle = Obstacle::kNone;
@@ -39,39 +40,39 @@ struct DeviceInfo {
   char name[256] = {};
   int64_t memory = 0;  // bytes
   int capability = 0;
-  int least_capability = 0;  // that this build has code for
+  int least_capability = 0;  // the least that this build has code for
 };
 Status device_info(int device, DeviceInfo* info, Problem* problem);
 
-// Does work in pieces, piece(what, 0) and so on, and returns when all are done. They may be done by any
-// threads and side by side, but are begun in their order.
+// Shares work among threads: calls piece(what, 0) to piece(what, pieces - 1) and returns when all are done.
+// Any thread may do a piece, and several at once, but pieces must begin in order.
 using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t index), void* what);
-// By what the copying of the host's memory is shared out from now on; unless told, the calling thread does
+// Sets the function that shares the copying of host memory from now on. By default the calling thread does it
 // all.
 void share_work_by(ShareWork share);
 
-// engine/groups.h's Groups in plain words, and the sample deviation of all their units' rewards.
+// A view of Groups (engine/groups.h).
 struct GroupsView {
   int64_t size = 0, units = 0;
-  const int64_t* offsets = nullptr;  // null: there are none
+  const int64_t* offsets = nullptr;  // null: the batch has no groups
   const int64_t* members = nullptr;
   const int64_t* last_row = nullptr;
   const int64_t* unit_rows = nullptr;
-  const int64_t* unit_of_row = nullptr;  // null: rows are units
-  double batch_std = 1;
+  const int64_t* unit_of_row = nullptr;  // null: every row is a unit
+  double batch_std = 1;                  // the sample deviation of all units' rewards
 };
 
-// AdvantageBatch with its rows' groups found.
+// An AdvantageBatch whose groups have been found.
 struct AdvantageInputs {
-  BatchView tokens;                   // columns are AdvantageColumns
+  BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
   const double* baselines = nullptr;  // per row
-  GroupsView groups;                  // of rows
-  GroupsView runs;                    // of runs of rows
+  GroupsView groups;                  // whose units are rows
+  GroupsView runs;                    // whose units are runs of rows
 };
 
-// A batch on a device, whole and unchanging until release(). Of the inputs of advantage functions it also has
-// what is given: their columns other than old_logprob, which is the batch's own, and what is per row.
+// A resident batch: one that stays on a device, unchanged, until release(). It also has the inputs of
+// advantage functions that upload() was given. These share the batch's old_logprob.
 struct Resident;
 Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
               Resident** resident, Problem* problem);
@@ -82,7 +83,7 @@ struct ResidentInfo {
   int64_t rows, columns, tokens;
   unsigned present;  // bit c: the batch has column c
   bool mask, expert;
-  unsigned advantage_present;  // bit c: it has AdvantageColumn c
+  unsigned advantage_present;  // bit c: the batch has AdvantageColumn c
   bool rewards, baselines, groups, runs;
   int64_t group_count;
 };
@@ -104,7 +105,7 @@ struct Result {
   double pair_metric[3] = {};
 };
 
-// engine/advantages.h's AdvantageFunction in plain words.
+// An AdvantageFunction (engine/advantages.h) and its seed.
 struct AdvantageRequest {
   AdvantageShape shape = AdvantageShape::kGroup;
   int index = 0;
@@ -112,45 +113,45 @@ struct AdvantageRequest {
   uint64_t seed = 0;
 };
 
-// What the metrics of a group function are made of: a GroupRule's part in them.
+// One group's contribution to the metrics of a group function.
 struct GroupOutcome {
   double metric[3] = {};
   double rows = 0;
   bool kept = true;
 };
 
-// Where an advantage function's results go, all in host memory; null: not asked for.
+// The destination of an advantage function's results, in host memory. Null pointers are not wanted.
 struct AdvantageCall {
-  // Where it names an array, nothing else has been written.
+  // If it names an input, nothing else has been written.
   NonFiniteValue* not_finite = nullptr;
   float* advantages = nullptr;        // per token
-  float* returns = nullptr;           // per token, of recurrences
-  float* scores = nullptr;            // per row, of group functions
-  uint32_t* repeats = nullptr;        // per row, of group functions
-  GroupOutcome* groups = nullptr;     // per group, of group functions
-  double* row_divergences = nullptr;  // per row, of distillation
-  double* row_advantages = nullptr;   // likewise
+  float* returns = nullptr;           // per token; recurrences only
+  float* scores = nullptr;            // per row; group functions only
+  uint32_t* repeats = nullptr;        // per row; group functions only
+  GroupOutcome* groups = nullptr;     // per group; group functions only
+  double* row_divergences = nullptr;  // per row; distillation only
+  double* row_advantages = nullptr;   // per row; distillation only
   const int32_t* abort = nullptr;
 };
 
-// Where a call's results go, and what may end it early.
+// The destination of an evaluation's results in host memory, and its circumstances.
 struct Call {
   Result* result = nullptr;
-  float* grad = nullptr;          // in host memory; null: not asked for
-  float* grad_entropy = nullptr;  // likewise
-  // Computes the gradient as if grad were given, and leaves it behind on the device.
+  float* grad = nullptr;          // per token; null: not wanted
+  float* grad_entropy = nullptr;  // per token; null: not wanted
+  // Computes the gradient as if grad were given, but leaves it on the device. For benchmarks.
   bool grad_stays = false;
   // BatchView::repeats of a resident batch, in host memory. A host batch has its own.
   const uint32_t* repeats = nullptr;
-  // Of a resident batch: computes these advantages first, and evaluates with them and, of a group function,
-  // with how often they let rows count. Where a number was not finite, that is the only result. Its abort is
-  // this call's.
+  // With a resident batch: computes these advantages first and evaluates with them, and with the repeats of a
+  // group function. If an input is not finite, advantage_call.not_finite is the only result.
+  // advantage_call.abort is not used.
   const AdvantageRequest* advantage = nullptr;
   AdvantageCall advantage_call;
-  // Where *abort becomes non-zero, what is left is skipped.
+  // The call ends early when *abort becomes non-zero.
   const int32_t* abort = nullptr;
-  // Milliseconds on the device of all passes but the advantages' and of the token pass alone; null: not
-  // measured.
+  // The time on the device of all passes without the advantages', and of the token pass alone. Null pointers
+  // are not measured.
   float* passes_ms = nullptr;
   float* token_pass_ms = nullptr;
 };
@@ -164,22 +165,22 @@ Status advantages(const Resident* resident, const AdvantageRequest& request, con
 Status advantages_host(int device, const AdvantageInputs& host, const AdvantageRequest& request,
                        const AdvantageCall& call, Problem* problem);
 
-// KL values per token, or base − scale·m·kl and the mean over rows of the mean of m·kl in each; out and base
-// are in host memory.
+// A computation of KL values per token, or with a base of base − scale·m·kl. The arrays are in host memory.
 struct KlCall {
   int estimator = -1;
-  unsigned columns = 0;  // those that the estimator reads
+  unsigned columns = 0;  // the columns that the estimator reads
   const float* base = nullptr;
   double scale = 0;
   float* out = nullptr;
-  double* mean_kl = nullptr;  // null: not asked for, as without a base
+  // The mean over rows of each row's mean of m·kl; 0 without a base. Null: not wanted.
+  double* mean_kl = nullptr;
   const int32_t* abort = nullptr;
 };
 Status kl(const Resident* resident, const KlCall& call, Problem* problem);
 Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* problem);
 
-// Bytes per second that the device copies within its own memory, each byte counted as read and as written:
-// what the token pass is measured against.
+// Measures how many bytes per second the device copies within its own memory. A byte counts twice, as read
+// and as written. Benchmarks compare the token pass with it.
 Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Problem* problem);
 
 }  // namespace policy_loss::cuda

@@ -1,4 +1,4 @@
-// CUDA's host side: the passes of a call in their order, behind the face of cuda.h.
+// Implements cuda.h: devices, resident batches, and the order of a call's passes.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -8,29 +8,31 @@
 namespace policy_loss::cuda {
 namespace {
 
-void say(Problem* problem, const char* message) {
+void report(Problem* problem, const char* message) {
   std::snprintf(problem->message, sizeof problem->message, "%s", message);
 }
 
+// Runs body and returns its exception as a status.
 template <class Body>
 Status guarded(Problem* problem, Body body) {
   try {
     body();
     return Status::kOk;
   } catch (const Failure& failure) {
-    say(problem, failure.message);
+    report(problem, failure.message);
     return failure.status;
   } catch (...) {
-    // All else that is ever thrown here is operator new's.
-    say(problem, "out of memory");
+    // The only other exception is that of operator new.
+    report(problem, "out of memory");
     return Status::kOutOfMemory;
   }
 }
 
-// More than any machine has.
+// More devices than any machine has.
 constexpr int kMostDevices = 256;
 
-// A context is never destroyed: CUDA may be gone before the process's static objects are.
+// Returns a device's context, and makes it at the first call. Contexts are never destroyed, because CUDA may
+// be gone before the process's static objects are.
 Context& context_of(int device) {
   static Mutex mutex;
   static Context* contexts[kMostDevices];
@@ -45,15 +47,16 @@ Context& context_of(int device) {
   return *contexts[device];
 }
 
-// One evaluation: prepared, then the row pass over all spans or as they come, then the rest. Advantages that
-// are computed first are launched before it.
+// One evaluation. The constructor prepares it. sum_rows() launches the row pass, all at once or chunk by
+// chunk, launch() launches the other passes, and fetch() copies the results. If the call also computes
+// advantages, their AdvantageRun comes before it.
 class Evaluation {
  public:
-  // repeats: BatchView's, in host memory.
+  // repeats: as in BatchView, but in host memory.
   Evaluation(Context& context, const DeviceBatch& batch, const Request& request, const uint32_t* repeats,
              const Call& call)
       : context_(context), batch_(batch), loss_(request.terms.loss), object_(request.loss), call_(call) {
-    // Of a loss over pairs rows have seen the columns when tokens come, and each has one gradient.
+    // A loss over pairs reads its columns in the row pass alone, since all tokens of a row have one gradient.
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns =
         pairs && !request.terms.has_kl() ? request.columns & reads(kEntropy) : request.columns;
@@ -77,7 +80,7 @@ class Evaluation {
 
   int64_t span() const { return pass_.span; }
 
-  // Takes advantages, and how often rows count, from a run on the same device.
+  // Takes the advantages from a run on the same device, and from a group function also the repeats.
   void use(const AdvantageRun& run) {
     pass_.batch.column[kAdvantages] = run.column();
     if (run.repeats()) pass_.batch.repeats = run.repeats();
@@ -89,15 +92,14 @@ class Evaluation {
     launch_rows(loss_, object_, pass_, first, last, context_.grid_of_spans(pass_, last - first));
   }
 
-  // What follows the row pass.
+  // Launches the weights pass and the token pass.
   void launch() {
     check_abort(call_.abort);
     launch_weights(loss_, object_, pass_,
                    is_over_pairs(loss_) ? context_.grid(1) : context_.grid_of_rows(pass_));
-    // A loss over pairs has seen its columns, and gives each row one gradient.
     if (is_over_pairs(loss_) && !pass_.terms.has_kl()) pass_.columns &= reads(kEntropy);
     if (is_timed()) context_.mark_tokens_begin();
-    // What has no term is called for its counts, which are there by now.
+    // A call without a term wants the counts alone, which the weights pass has stored.
     if (!pass_.terms.counts_only() || pass_.grad || pass_.grad_entropy)
       launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
     if (is_timed()) context_.mark_passes_end();
@@ -141,7 +143,7 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
   if (call.base) {
     pass.batch.column[kAdvantages] = {base.as<float>()};
   } else {
-    pass.batch.mask = nullptr;  // All tokens have a value.
+    pass.batch.mask = nullptr;  // without a base, masked tokens have a value too
   }
   launch_kl(pass, {call.base != nullptr, static_cast<float>(call.scale), out.as<float>()},
             context.grid_of_spans(pass, pass.spans));
@@ -153,7 +155,8 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
     *call.mean_kl = call.base ? result.sums.row_metric[0] / static_cast<double>(batch.view.layout.rows) : 0.0;
 }
 
-// Sends a batch in chunks of whole spans; after(first, last) is told of the tokens that are on their way.
+// Sends a batch in chunks of whole spans. Calls after(first, last) when the copy of these tokens has been
+// started.
 template <class After>
 void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& batch, int64_t span,
                     const int32_t* abort, After after) {
@@ -192,10 +195,10 @@ DeviceCount count_devices(Problem* problem) {
   cudaGetLastError();
   if (error == cudaSuccess && found.count > 0) return found;
   found.count = 0;
-  // The runtime calls a driver that is not there one too old.
+  // The runtime reports a missing driver as one that is too old.
   if (found.driver_version == 0) {
     found.obstacle = Obstacle::kNoDriver;
-    say(problem, "this machine has no CUDA driver");
+    report(problem, "this machine has no CUDA driver");
     return found;
   }
   if (error == cudaErrorInsufficientDriver)
@@ -204,7 +207,7 @@ DeviceCount count_devices(Problem* problem) {
     found.obstacle = Obstacle::kNoDevice;
   else
     found.obstacle = Obstacle::kFailed;
-  say(problem, cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
+  report(problem, cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
   return found;
 }
 
@@ -229,7 +232,7 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       constexpr unsigned all = (1u << kColumns) - 1;
       result.batch = context.allocate_batch(host, all);
       send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
-      // Log-probabilities of the policy that sampled are the batch's own.
+      // The log-probabilities of the sampling policy are a column of the batch already.
       result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~(1u << kSampledLogprob));
       send_in_chunks(context, inputs.tokens, result.advantage_columns, kSpanStep, abort,
                      [](int64_t, int64_t) {});

@@ -1,4 +1,4 @@
-// How CUDA's errors leave a call.
+// Errors of CUDA as exceptions, which end where the functions of cuda.h begin.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,6 @@
 
 namespace policy_loss::cuda {
 
-// Caught where the face begins.
 struct Failure {
   Status status;
   const char* message;
@@ -28,11 +27,11 @@ inline Status status_of(cudaError_t error) {
 
 inline void check(cudaError_t error) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // which would otherwise be the next call's
+  cudaGetLastError();  // resets the error, which the next call would report otherwise
   throw Failure{status_of(error), cudaGetErrorString(error)};
 }
 
-// Whether the flag is set, which another thread may do at any time.
+// Whether the flag is set. Another thread may set it at any time.
 inline bool is_aborted(const int32_t* abort) {
   return abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
 }

@@ -1,10 +1,11 @@
-// How tokens come from device memory to a warp: a span in steps of 256, of which the next one is on its way
-// into shared memory while the warp works on one. So memory is kept busy by what is in flight and not by how
-// many warps there are, and it makes no difference to it how wide a column's numbers are and how much
-// arithmetic a loss has for them.
+// The feed of a kernel: it brings tokens from device memory to a warp through shared memory.
 //
-// Every copy is 16 bytes a lane, whatever the type. A lane works on four tokens side by side, and on the four
-// that are 128 tokens further; another lane may have copied them.
+// A warp takes a span in steps of 256 tokens. While it works on one step, the next one is copied
+// asynchronously. So the copies in flight keep memory busy, however few warps run, however narrow the dtype
+// is and however much arithmetic a loss has. A kernel with a feed is called fed.
+//
+// Every lane copies 16 bytes at a time, whatever the dtype. It works on four neighbouring tokens, and on four
+// more that are 128 tokens further. Another lane may have copied them.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -15,16 +16,16 @@
 
 namespace policy_loss::cuda {
 
-// Steps that have room in shared memory.
+// The number of steps that shared memory has room for.
 constexpr int kFeedStages = 2;
-// What a lane copies at once, and what a warp does.
+// Bytes that a lane copies at once, and a warp.
 constexpr int kCopyBytes = sizeof(uint4);
 constexpr int kWarpBytes = kWarp * kCopyBytes;
-// Of a step: its mask, and a column of the widest numbers.
+// Bytes of a step: its mask, and one column of the widest dtype.
 constexpr int kMaskBytes = kSpanStep;
 constexpr int kColumnBytes = kSpanStep * 4;
 
-// The shared memory that a launch asks for.
+// Returns the dynamic shared memory of the block.
 __device__ __forceinline__ char* launch_memory() {
 #if defined(__CUDACC__)
   extern __shared__ uint4 memory[];
@@ -34,8 +35,8 @@ __device__ __forceinline__ char* launch_memory() {
 #endif
 }
 
-// A place in shared memory that copies go to. Its address is found once: for every copy anew takes as long as
-// all else that a copy takes.
+// A place in shared memory that copies go to. It keeps the converted address, because converting it for every
+// copy would double the copy's cost.
 class Destination {
  public:
   __device__ __forceinline__ explicit Destination(void* place) {
@@ -47,7 +48,7 @@ class Destination {
 #endif
   }
 
-  // Has kCopyBytes copied to `offset` bytes beyond the place.
+  // Starts an asynchronous copy of kCopyBytes to `offset` bytes beyond the place.
   __device__ __forceinline__ void copy(int offset, const void* from) const {
 #if defined(__CUDA_ARCH__)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address_ + offset), "l"(from) : "memory");
@@ -64,18 +65,18 @@ class Destination {
 #endif
 };
 
-// The columns that a loss's token() reads. Over pairs, rows have seen theirs already.
+// The columns that a loss's token() reads. A loss over pairs reads its columns in the row pass alone.
 template <class L>
 constexpr unsigned columns_of = std::is_same_v<L, NoLoss> || L::traits.by_pairs
                                     ? 0u
                                     : reads(kLogprob) | L::traits.columns;
 
-// The columns of a row that have one value for all of it.
+// The values of the columns that have one value per row.
 struct RowColumns {
   float value[kColumns] = {};
 };
 
-// Four tokens of one row, of which a column is loaded where it is asked for.
+// Four tokens of one row. A column is loaded when it is asked for.
 template <class Here>
 struct Quads {
   const Here& here;
@@ -87,14 +88,14 @@ struct Quads {
   }
 };
 
-// always: columns that are always among those wanted, which saves asking.
+// always: the columns that every launch wants. The compiler then leaves out checks for them.
 template <unsigned always>
 class Feed {
  public:
-  // The shared memory that a block needs for these columns.
+  // Returns how much shared memory a block needs for these columns.
   static constexpr int bytes(unsigned columns) { return kWarps * kFeedStages * stage_bytes(columns); }
 
-  // Of these columns of a batch, and of its mask if it has one. The batch is to be a kernel's parameter.
+  // Feeds these columns of a batch, and its mask if it has one. The batch must be a kernel's parameter.
   __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns)
       : batch_(batch),
         lane_(threadIdx.x % kWarp),
@@ -113,17 +114,17 @@ class Feed {
     }
   }
 
-  // Four tokens that have come.
+  // Four tokens that have arrived in shared memory.
   class Here {
    public:
-    // Which of them are unmasked.
+    // Returns the bits of those that are unmasked.
     __device__ __forceinline__ unsigned unmasked() const {
       return feed_.batch_.mask
                  ? mask_bits(reinterpret_cast<const uint32_t*>(stage_)[half_ * kWarp + feed_.lane_])
                  : 0;
     }
 
-    // A column of theirs, 0 where it is not among those wanted; row: of_row() of the row that they are in.
+    // Returns their values of a column, or 0 if the column is not wanted. row: of_row() of their row.
     template <int c>
     __device__ __forceinline__ Quad column(const RowColumns& row) const {
       if ((feed_.per_row_ >> c & 1) != 0) {
@@ -145,7 +146,7 @@ class Feed {
       return quad;
     }
 
-    // The same of a column that is always wanted; of others 0 without asking.
+    // Returns column() if every launch wants the column, else 0 without a check.
     template <int c>
     __device__ __forceinline__ Quad column_of_always(const RowColumns& row) const {
       if constexpr ((always >> c & 1) != 0)
@@ -164,9 +165,10 @@ class Feed {
     const int half_;
   };
 
-  // The tokens [first, last), first a multiple of a step: visit(at, here) gets this lane's four of the 128
-  // tokens that begin at first + at; beyond `last` they are whatever there is. Of a step whose bit is not in
-  // `wanted` nothing is read, and skip(at) is called instead. All lanes come to every call.
+  // Goes through the tokens [first, last); first is a multiple of a step. Calls visit(at, here) with this
+  // lane's four of the 128 tokens from first + at; beyond `last` their values are undefined. Steps whose bits
+  // are not in `wanted` are not read, and skip(at) is called for them instead. All lanes take part in every
+  // call.
   template <class Visit, class Skip>
   __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
                                                 Skip skip) const {
@@ -178,7 +180,7 @@ class Feed {
     for (int step = 0; step < length; step += kSpanStep) {
       const bool is_wanted = (wanted & 1) != 0;
       __pipeline_wait_prior(kFeedStages - 1);
-      __syncwarp();  // Now what the other lanes have copied is there too.
+      __syncwarp();  // so that the other lanes' copies have arrived too
 #pragma unroll 1
       for (int half = 0; half < kSpanStep / kStretch; ++half) {
         const int at = step + half * kStretch;
@@ -188,13 +190,14 @@ class Feed {
         else
           skip(at);
       }
-      __syncwarp();  // Now all have seen theirs.
+      __syncwarp();  // so that no lane still reads the stage that is filled next
       fetch(first, step + kFeedStages * kSpanStep, length, stage, (wanted >> kFeedStages & 1) != 0);
       stage = (stage + 1) % kFeedStages;
       wanted >>= 1;
     }
   }
 
+  // Loads the columns that have one value per row.
   __device__ __forceinline__ RowColumns of_row(int64_t row) const {
     RowColumns columns;
     if (per_row_ == 0) return columns;
@@ -210,8 +213,8 @@ class Feed {
     for (; columns != 0; columns &= columns - 1) ++n;
     return n;
   }
-  // Where a column lies in a stage: those that are always there first, so that launches which want no others
-  // need no room for them.
+  // The place of a column in a stage. The columns that every launch wants come first, so that launches
+  // without others need no room for the others.
   __host__ __device__ static constexpr int slot_of(int c) {
     const unsigned before = (1u << c) - 1u;
     return (always >> c & 1) != 0 ? count(always & before) : count(always) + count(~always & before);
@@ -221,7 +224,7 @@ class Feed {
     constexpr int slot = slot_of(c);
     return kMaskBytes + slot * kColumnBytes;
   }
-  // As far as the last column that is wanted.
+  // Returns the bytes of a stage up to the last column that is wanted.
   __host__ __device__ static constexpr int stage_bytes(unsigned columns) {
     int slots = count(always);
     for (int c = 0; c < kColumns; ++c)
@@ -229,8 +232,8 @@ class Feed {
     return kMaskBytes + slots * kColumnBytes;
   }
 
-  // Sends for a step of [first, first + length). Every lane asks for something at every step, be it nothing,
-  // so that all count alike.
+  // Starts the copies of one step of [first, first + length). Every lane commits one group per step, even an
+  // empty one, so that waiting for a number of groups works.
   __device__ __forceinline__ void fetch(int64_t first, int step, int length, int stage,
                                         bool is_wanted) const {
     const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
@@ -248,7 +251,7 @@ class Feed {
     __pipeline_commit();
   }
 
-  // Calls copy(c, place) for those of a set of columns that come token by token.
+  // Calls copy(c, place) for those columns of a set that have one value per token.
   template <unsigned set, int c = 0, class Copy>
   __device__ __forceinline__ void fetch_columns(Copy copy) const {
     if constexpr (c < kColumns) {
@@ -257,13 +260,14 @@ class Feed {
     }
   }
 
-  // A whole step of float32.
+  // Copies a whole step of a float32 column.
   __device__ __forceinline__ void copy_step(int c, int64_t token, int to) const {
     const char* const from = static_cast<const char*>(batch_.column[c].data) + token * 4 + lane_ * kCopyBytes;
 #pragma unroll
     for (int at = 0; at < kColumnBytes; at += kWarpBytes) destination_.copy(to + at, from + at);
   }
 
+  // Copies some tokens of a step, of any dtype.
   __device__ __forceinline__ void copy_part(int c, int64_t token, int tokens, int to) const {
     const int shift = (narrow_ >> c & 1) != 0 ? 1 : 2;
     const char* const from = static_cast<const char*>(batch_.column[c].data) + (token << shift);
@@ -279,7 +283,7 @@ class Feed {
   const int stage_bytes_;
   char* const room_;
   const Destination destination_;
-  unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // columns, a bit each
+  unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // sets of columns; narrow: of 16 bits
 };
 
 }  // namespace policy_loss::cuda

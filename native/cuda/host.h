@@ -1,6 +1,7 @@
-// The little of a standard library that CUDA's host side takes. Its objects are compiled by nvcc's host
-// compiler and may be linked by another one into an addon with another C++ library, so they use neither a
-// type nor a symbol of one that holds anything: locks and clocks are the system's.
+// A mutex and a clock for CUDA's host code, made from the system's C functions.
+//
+// nvcc's host compiler may use another C++ library than the addon that its objects are linked into. So the
+// host code uses no type or symbol of the C++ library that has state.
 #pragma once
 
 #include <pthread.h>
@@ -27,14 +28,14 @@ class Lock {
   Mutex& mutex_;
 };
 
-// Nanoseconds of a clock that only goes forward.
+// Returns the time of a monotonic clock in nanoseconds.
 inline long long now() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-// Less than a second.
+// nanoseconds: less than a second.
 inline void sleep_for(long long nanoseconds) {
   const timespec time{0, static_cast<long>(nanoseconds)};
   nanosleep(&time, nullptr);

@@ -1,5 +1,5 @@
-// The launches of all kernels, for losses known by their index. The kernels are spread over several files, so
-// that they compile side by side.
+// Launches the kernels of the three passes. A loss is given by its index in Losses, or kNone. The
+// kernels are spread over several files, so that these compile in parallel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,19 +11,20 @@
 
 namespace policy_loss::cuda {
 
-// Where and how widely a kernel runs, and with how much shared memory beside its own, in bytes.
+// The number of blocks of a launch, its stream, and its dynamic shared memory in bytes.
 struct Grid {
   unsigned blocks;
   cudaStream_t stream;
   int memory = 0;
 };
 
-// A block's shared memory that needs no permission.
+// The shared memory that a block may have without asking for more.
 constexpr int kPlainSharedBytes = 48 * 1024;
-// At most what a kernel that is fed has of its own.
+// The most shared memory that a fed kernel declares itself, besides the dynamic one. check-spills.sh tests
+// it.
 constexpr int kOwnSharedBytes = (kTokenSums * kThreads + kTokenSums * kWarps) * 8 + 256;
 
-// The one way by which kernels are launched. An error shows in cudaGetLastError().
+// Launches a kernel. cudaGetLastError() returns the error if there was one.
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
@@ -33,14 +34,16 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
                    grid.stream);
 }
 
-// Bytes of shared memory that the token pass has its columns in.
+// Returns the dynamic shared memory of the token kernel and of the KL kernel, in bytes.
 int token_memory(int loss, unsigned columns);
 int kl_memory(unsigned columns);
-// Whether the weights pass of a loss must be one block.
+// Whether a loss is over pairs of rows. The weights pass of such a loss must be one block.
 bool is_over_pairs(int loss);
-// Whether a loss reads advantages of masked tokens, which then have to be the 0 that they are.
+// Whether a loss reads the advantages of masked tokens. They must then be in memory, as zeros.
 bool looks_under_mask(int loss);
+// Returns the size of the largest RowState.
 int64_t row_state_bytes();
+// `object` is the loss object, of the type in Losses at `loss`.
 void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
                  const Grid& grid);
 void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid);
@@ -48,7 +51,7 @@ void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid);
 void launch_row_means(const Pass& pass, const Grid& grid);
 void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& grid);
 
-// The token kernels come in groups: of each one file.
+// The token kernels are divided into groups. Each group is compiled in a file of its own, tokens_<group>.cu.
 constexpr int kTokenGroups = 4;
 template <int group>
 void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid);

@@ -15,7 +15,7 @@ inline Request request_of(const PreparedFunction& function, const Coefficients& 
   return {terms, function.loss(), columns_of(terms), coefficients, normalizer};
 }
 
-// finish() of a device's result.
+// Calls finish() with a device's result.
 inline uint32_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
                               double* values) {
   const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
@@ -28,7 +28,7 @@ inline AdvantageRequest request_of(const AdvantageFunction& function, uint64_t s
   return {function.shape, function.index, function.options.data(), seed};
 }
 
-// A batch for advantage functions with its groups found, which is row-sized work.
+// Finds the groups of a batch on the host. They live as long as this object.
 class FoundInputs {
  public:
   explicit FoundInputs(const AdvantageBatch& batch) {
@@ -64,10 +64,10 @@ class FoundInputs {
   AdvantageInputs inputs_;
 };
 
-// What a device gives for the metrics of an advantage function, and the metrics.
+// Buffers for the numbers from which an advantage function's metrics are computed.
 class AdvantageIngredients {
  public:
-  // Has a call fill this in.
+  // Makes a call fill these buffers.
   void ask(const AdvantageFunction& function, int64_t rows, int64_t groups, AdvantageCall* call) {
     if (function.shape == AdvantageShape::kGroup) groups_.resize(groups);
     if (function.shape == AdvantageShape::kDistill) divergences_.resize(rows);
@@ -77,7 +77,7 @@ class AdvantageIngredients {
     call->row_advantages = advantages_.data();
   }
 
-  // The values of a call, in the order of advantage_value_names().
+  // Writes the values of the call in the order of advantage_value_names().
   void finish(const AdvantageFunction& function, double* values) const {
     if (function.shape == AdvantageShape::kGroup) {
       GroupTotals totals;

@@ -1,6 +1,6 @@
-// The kernels of the row pass, the weights pass and the KL values, and the table of losses that launches
-// them. A loss without row facts needs no kernel of its own here: its rows are counted, and weighted, as any
-// other's.
+// The kernels of the row pass, the weights pass and the KL values, and the table that launches them for each
+// loss. All losses without row sums share one kernel of the row pass, and most of them one of the weights
+// pass.
 #include "cuda/rows.cuh"
 
 #include "cuda/kernels.h"
@@ -10,7 +10,7 @@ namespace policy_loss::cuda {
 namespace {
 
 template <class L>
-constexpr bool has_weights_of_its_own = has_row_sums<L> || L::traits.two_kinds;
+constexpr bool has_own_weights_kernel = has_row_sums<L> || L::traits.two_kinds;
 
 template <class L>
 void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last_span, const Grid& grid) {
@@ -27,7 +27,7 @@ void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last
 
 template <class L>
 void weights(const void* object, const Pass& pass, const Grid& grid) {
-  if constexpr (has_weights_of_its_own<L>)
+  if constexpr (has_own_weights_kernel<L>)
     launch(weights_kernel<L>, grid, pass, *static_cast<const L*>(object));
   else
     launch(weights_kernel<NoLoss>, grid, pass, NoLoss{});

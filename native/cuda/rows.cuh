@@ -1,17 +1,17 @@
-// The row pass: n_b of each row from the mask, and of losses with row facts the sum of row_term() in float64.
-// Reads the mask, and the columns that facts are made of where the loss has any.
+// The row pass: counts the unmasked tokens of each row, and sums row_term() in float64 if the loss has row
+// sums. It reads the mask, and the columns from which the row sums are made.
 //
-// A warp takes a span and goes through the rows in it one by one; all lanes sweep a row's share together, and
-// what they have found is added up over the warp. What is not a whole row becomes the span's head or tail,
-// which the weights pass puts together in the order of the spans.
+// A warp takes a span and goes through its rows one by one. All lanes work on a row's share together, and
+// their sums are added up over the warp. The share of a row that is not whole becomes the span's head or
+// tail. The weights pass adds up the shares in the order of the spans.
 #pragma once
 
 #include "cuda/spans.cuh"
 
 namespace policy_loss::cuda {
 
-// Unmasked tokens by kind of row, a row's as often as it counts. Two members and no array: an index known
-// only at run time would put it in local memory.
+// Counts of unmasked tokens by kind of row. A row's tokens count as often as the row does. Two members
+// instead of an array, because an index that is known only at run time would put an array into local memory.
 struct TokensOfKind {
   unsigned long long usual = 0, expert = 0;
 
@@ -21,8 +21,8 @@ struct TokensOfKind {
   }
 };
 
-// Adds what a thread has counted to the batch's totals, and the rows, each as often as it counts, where
-// count_rows is set.
+// Adds the tokens that a thread has counted to the batch's totals. With count_rows it also adds
+// the rows' repeats.
 __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind& tokens, bool count_rows) {
   unsigned long long usual_rows = 0, expert_rows = 0;
   if (count_rows) {
@@ -44,27 +44,29 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   if (expert_rows != 0) atomicAdd(&pass.totals->rows[1], expert_rows);
 }
 
-// Which steps of a span have an unmasked token: of the others the token pass reads nothing.
+// The steps of a span that have an unmasked token. The token pass does not read the others.
 class LiveSteps {
  public:
-  // Of a lane's tokens, the first of them at `at` in the span.
+  // Adds a lane's unmasked tokens; the first of its tokens is at `at` in the span.
   __device__ __forceinline__ void add(int at, unsigned live) {
     if (live != 0) mine_ |= 1u << at / kSpanStep;
   }
+  // Returns the steps of all lanes.
   __device__ __forceinline__ unsigned all() const { return __reduce_or_sync(kAllLanes, mine_); }
 
  private:
   unsigned mine_ = 0;
 };
 
+// Stores a span's state.
 __device__ __forceinline__ void leave_span(const Pass& pass, int64_t span, int64_t first_row,
                                            const LiveSteps& steps) {
   const unsigned live_steps = steps.all();
   if (threadIdx.x % kWarp == 0) pass.span_states[span] = {first_row, live_steps};
 }
 
-// Counts the unmasked tokens of the rows of a span. The mask is read a window at a time, whatever rows lie in
-// it, so that a lane has four loads under way at once; leave(row, part) is told of a row's share by one lane.
+// Counts the unmasked tokens of the rows of a span. It reads the mask in windows, whatever rows lie in them,
+// so that a lane has four loads in flight at once. One lane calls leave(row, part) with each row's share.
 template <class Leave>
 __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave leave) {
   constexpr int of_warp = kWarp * kGranule;
@@ -111,7 +113,8 @@ __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave
   leave_span(pass, span, first_row, steps);
 }
 
-// Over the spans [first_span, last_span): a batch that arrives in chunks is summed as it comes.
+// Works on the spans [first_span, last_span), because a batch from the host is summed chunk by chunk as it
+// arrives.
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
@@ -152,7 +155,6 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   add_totals(pass, tokens, first_span == 0);
 }
 
-// The KL estimator's value per token, or base − scale·m·kl, and each row's sum of m·kl for its mean.
 template <class K>
 __device__ __forceinline__ void kl_quad(const Quad& logprob, const Quad& ref_logprob, const Quad& old_logprob,
                                         float (&value)[kQuad]) {
@@ -160,6 +162,7 @@ __device__ __forceinline__ void kl_quad(const Quad& logprob, const Quad& ref_log
   for (int j = 0; j < kQuad; ++j) value[j] = K::token(logprob[j], ref_logprob[j], old_logprob[j]).value;
 }
 
+// Computes four values of the estimator with this index.
 template <class... K>
 __device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, const Quad& ref_logprob,
                                            const Quad& old_logprob, float (&value)[kQuad], TypeList<K...>) {
@@ -169,6 +172,7 @@ __device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, c
 
 constexpr unsigned kColumnsOfEveryKl = reads(kLogprob) | reads(kRefLogprob);
 
+// Writes KL values per token, or base − scale·m·kl, and sums m·kl over each row for its mean.
 template <class Estimators>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     kl_kernel(const Pass pass, const KlOutput output) {

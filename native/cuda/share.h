@@ -1,11 +1,11 @@
-// By what the copying of the host's memory is shared out: share_work_by() in cuda.h.
+// The function that shares work among threads: see share_work_by() in cuda.h.
 #pragma once
 
 #include "cuda/cuda.h"
 
 namespace policy_loss::cuda {
 
-// Unless told, the calling thread does all.
+// By default the calling thread does all of it.
 inline ShareWork sharing = [](int64_t pieces, void (*piece)(void*, int64_t), void* what) {
   for (int64_t i = 0; i < pieces; ++i) piece(what, i);
 };

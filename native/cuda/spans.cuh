@@ -1,12 +1,12 @@
-// Rows over spans: how a warp goes through the rows that lie in its span, and how what several spans have
-// found of one row becomes a whole again. Of any pass that has a batch, cut into spans as pass.h says.
+// Rows and spans: visiting the rows of a warp's span, and adding up the parts of a row that lies in several
+// spans. pass.h explains spans.
 #pragma once
 
 #include "cuda/feed.cuh"
 
 namespace policy_loss::cuda {
 
-// Of counts within a span, which are small.
+// Sums counts within a span, which fit into 32 bits.
 __device__ __forceinline__ int64_t warp_count(unsigned n) {
   return __reduce_add_sync(kAllLanes, n);
 }
@@ -17,7 +17,7 @@ __device__ __forceinline__ RowPart warp_sum(const RowPart& part) {
 __device__ __forceinline__ DistillPart warp_sum(const DistillPart& part) {
   return {warp_sum(part.divergence), warp_sum(part.advantage)};
 }
-// Of a row, however long.
+// Sums over a whole row, whose counts may need 64 bits.
 __device__ __forceinline__ RowPart warp_sum_of_whole(const RowPart& part) {
   return {warp_sum(part.sum), warp_sum(part.tokens), warp_sum(part.negatives)};
 }
@@ -25,9 +25,9 @@ __device__ __forceinline__ DistillPart warp_sum_of_whole(const DistillPart& part
   return warp_sum(part);
 }
 
-// Where what was found of a row's share of a span is left.
-template <class Pass, class Part>
-__device__ __forceinline__ Part* place_of(const Pass& pass, const Parts<Part>& parts, int64_t span,
+// Returns where a span stores the part of one of its rows.
+template <class Part>
+__device__ __forceinline__ Part* place_of(const SpannedBatch& pass, const Parts<Part>& parts, int64_t span,
                                           int64_t row) {
   const int64_t begin = pass.batch.layout.begin(row);
   const int64_t end = begin + pass.batch.layout.length(row);
@@ -36,13 +36,10 @@ __device__ __forceinline__ Part* place_of(const Pass& pass, const Parts<Part>& p
   return end > min(first + pass.span, pass.tokens) ? parts.tails + span : parts.rows + row;
 }
 
-// Goes through the rows of a span, by one stretch of its tokens after the other: visit(row, begins, from, to)
-// gets those tokens of a row that lie in the stretch, counted from the span's first; end(row) is called where
-// its share of the span is at its end.
+// The rows of a span, visited one stretch of tokens after the other.
 class SpanRows {
  public:
-  template <class Pass>
-  __device__ __forceinline__ SpanRows(const Pass& pass, int64_t span)
+  __device__ __forceinline__ SpanRows(const SpannedBatch& pass, int64_t span)
       : layout_(pass.batch.layout),
         first_(span * pass.span),
         length_(static_cast<int>(min(pass.span, pass.tokens - first_))),
@@ -52,6 +49,9 @@ class SpanRows {
   __device__ __forceinline__ int length() const { return length_; }
   __device__ __forceinline__ int64_t row() const { return row_; }
 
+  // Visits the stretch [from, last), counted from the span's first token. Calls visit(row, begins, from, to)
+  // for the tokens [from, to) of each row in it; `begins` is true at the row's first visit. Calls end(row) at
+  // the end of the row's share of the span.
   template <class Visit, class End>
   __device__ __forceinline__ void stretch(int from, int last, Visit visit, End end) {
     while (from < last) {
@@ -72,14 +72,14 @@ class SpanRows {
   const int64_t first_;
   const int length_;
   int64_t row_;
-  int end_ = 0;  // of the row, or of the span where that comes first
+  int end_ = 0;  // the end of the row or of the span, whichever comes first
 };
 
-// The sums over each row's share of a span. visit(row, i, which, unmasked, quads, part) adds the tokens
-// `which` of the four at i; leave(row, part) is told of the share's sums, by one lane. Gives the span's first
-// row.
-template <unsigned always, class Pass, class Part, class Visit, class Leave>
-__device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const Pass& pass,
+// Sums over each row's share of a span and stores the parts. Returns the span's first row.
+// visit(row, i, which, unmasked, quads, part) adds those of the four tokens from i to the part whose bits are
+// in `which`. One lane calls leave(row, part) with the sums of a share.
+template <unsigned always, class Part, class Visit, class Leave>
+__device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const SpannedBatch& pass,
                                             const Parts<Part>& parts, int64_t span, Visit visit,
                                             Leave leave) {
   using Here = typename Feed<always>::Here;
@@ -109,10 +109,10 @@ __device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const Pass
   return first_row;
 }
 
-// A row's sums over all spans that it lies in, found by a thread or by all of a warp. Either way by itself
-// gives the same bits every time.
-template <bool by_warp, class Pass, class Part>
-__device__ __forceinline__ Part whole_row(const Pass& pass, const Parts<Part>& parts, int64_t row) {
+// Adds up the parts of a row, by one thread or by all lanes of a warp. Each way gives the same bits every
+// time, but the two may differ in the last digits.
+template <bool by_warp, class Part>
+__device__ __forceinline__ Part whole_row(const SpannedBatch& pass, const Parts<Part>& parts, int64_t row) {
   const int64_t begin = pass.batch.layout.begin(row);
   const int64_t end = begin + pass.batch.layout.length(row);
   if (begin == end) return {};
@@ -128,10 +128,11 @@ __device__ __forceinline__ Part whole_row(const Pass& pass, const Parts<Part>& p
   return by_warp ? warp_sum_of_whole(whole) : whole;
 }
 
-// Calls visit(row, part) with each row's sums, by one thread. Of few long rows each is a warp's work, else a
-// thread's.
-template <class Pass, class Part, class Visit>
-__device__ __forceinline__ void for_whole_rows(const Pass& pass, const Parts<Part>& parts, Visit visit) {
+// Calls visit(row, part) with the sums of each whole row, by one thread. A warp adds up a row's parts if rows
+// are few and long, else a thread.
+template <class Part, class Visit>
+__device__ __forceinline__ void for_whole_rows(const SpannedBatch& pass, const Parts<Part>& parts,
+                                               Visit visit) {
   const int64_t rows = pass.batch.layout.rows;
   if (is_row_for_warp(pass)) {
     for (int64_t row = first_warp(); row < rows; row += all_warps()) {

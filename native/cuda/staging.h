@@ -1,9 +1,9 @@
-// Pinned memory on the way between the host's memory and a device's, in a ring of stages: while some are
-// copied by the device, others are filled, or emptied, by whatever threads there are. One thread copies
-// memory at a fifth or less of what a device's link takes.
+// Copies between host and device through pinned memory, a ring of stages. While the device copies some
+// stages, several threads fill or empty the others. One thread alone would reach a fifth of the link's speed
+// or less.
 //
-// Copies are cut into pieces of a stage, and each piece has a ticket: it takes its turn at its stage after
-// the piece that had the stage before it.
+// A copy is cut into pieces as large as a stage. Pieces have consecutive tickets, and a piece waits for its
+// stage until the piece that had the stage before it is done.
 #pragma once
 
 #include <sched.h>
@@ -17,28 +17,29 @@
 
 namespace policy_loss::cuda {
 
-// So large that what a copy costs to begin is lost in it, so small that a chunk of a batch is work for many
-// threads; and so many that the link has something to do while threads come and go.
+// Large enough to hide the cost of starting a copy, and small enough that a chunk of a batch keeps many
+// threads busy. There are enough stages to keep the link busy while threads come and go.
 constexpr int64_t kStageBytes = 1 << 20;
 constexpr int kStages = 12;
-// Fewer pieces are done before another thread has woken up.
+// Fewer pieces are done before another thread has woken up, so the calling thread copies them.
 constexpr int64_t kFewPieces = 4;
 
-// One array's way.
+// One array to copy, in either direction.
 struct Transfer {
   char* device = nullptr;
   char* host = nullptr;
   int64_t bytes = 0;
 
   int64_t pieces() const { return (bytes + kStageBytes - 1) / kStageBytes; }
-  // Of a piece.
+  // A piece's offset in the array, and its size.
   int64_t offset(int64_t piece) const { return piece * kStageBytes; }
   size_t size(int64_t piece) const {
     return static_cast<size_t>(std::min(kStageBytes, bytes - offset(piece)));
   }
 };
 
-// Nanoseconds. Most waits are shorter than it takes to put a thread to sleep; the others should cost no core.
+// How long a thread spins before it sleeps, in nanoseconds. Most waits are shorter than falling asleep takes,
+// and longer ones should not occupy a core.
 constexpr long long kPatience = 50'000;
 
 inline cudaError_t wait_for(cudaEvent_t event) {
@@ -51,25 +52,25 @@ inline cudaError_t wait_for(cudaEvent_t event) {
 
 class Staging {
  public:
-  // Before anything else: between the host and this device, copies on this stream.
+  // Sets the device and the stream of the copies. Must be called first.
   void open(int device, cudaStream_t stream) {
     device_ = device;
     stream_ = stream;
     for (int k = 0; k < kStages; ++k) stages_[k].turn = k;
   }
 
-  // To the device, on the stream. The sources may go when this returns.
+  // Copies to the device. The sources may be freed when this returns; the stream has to be waited for.
   void send(const Transfer* transfers, int count) {
     Run run = begin(transfers, count, nullptr);
     if (run.pieces > 0) finish(run, send_piece);
   }
 
-  // From the device, after what is on the stream. Returns when all of it is there.
+  // Copies from the device, after the work that is on the stream. Returns when the copy is complete.
   void receive(const Transfer& transfer, const int32_t* abort) {
     Run run = begin(&transfer, 1, abort);
     if (run.pieces == 0) return;
     for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
-    // However long the kernels before it take, that is no time of the threads that share the work.
+    // Waits for the kernels before the copy here, so that no other thread has to wait for them.
     run.note(wait_for(run.stage(0).copied));
     finish(run, receive_piece);
   }
@@ -78,25 +79,27 @@ class Staging {
   struct Stage {
     void* data = nullptr;
     cudaEvent_t copied = nullptr;
-    int64_t turn = 0;  // the ticket whose turn it is
+    int64_t turn = 0;  // the ticket that may use the stage
   };
 
+  // One call of send() or receive().
   struct Run {
     Staging* staging;
     const Transfer* transfers;
     int64_t pieces;
-    int64_t first;  // ticket
+    int64_t first;  // the first piece's ticket
     const int32_t* abort;
-    cudaError_t error = cudaSuccess;  // the first that there was
+    cudaError_t error = cudaSuccess;  // the first error
     bool aborted = false;
 
     Stage& stage(int64_t piece) { return staging->stages_[(first + piece) % kStages]; }
+    // Returns false after an abort or an error.
     bool goes_on() {
       if (is_aborted(abort)) __atomic_store_n(&aborted, true, __ATOMIC_RELAXED);
       return !__atomic_load_n(&aborted, __ATOMIC_RELAXED) &&
              __atomic_load_n(&error, __ATOMIC_RELAXED) == cudaSuccess;
     }
-    // Whether it went well.
+    // Records an error. Returns whether `found` is none.
     bool note(cudaError_t found) {
       if (found == cudaSuccess) return true;
       cudaError_t none = cudaSuccess;
@@ -117,13 +120,13 @@ class Staging {
       for (int64_t at = 0; at < run.pieces; ++at) piece(&run, at);
     else
       share_work()(run.pieces, piece, &run);
-    next_ticket_ += run.pieces;  // Where sharing failed, no piece has been begun.
+    next_ticket_ += run.pieces;  // not reached if sharing threw, which it does before any piece has begun
     check(run.error);
     if (run.aborted) end_aborted_call();
   }
 
-  // A piece of a run, on any thread. Pieces are begun in their order, so the one before this one at its stage
-  // is under way. Whatever happens, the next one gets its turn.
+  // These do one piece of a run, on any thread. Pieces begin in order, so the piece that has the stage before
+  // this one has begun already. In every case, also after an error, the next piece gets its turn.
   static void send_piece(void* what, int64_t piece) {
     Run& run = *static_cast<Run*>(what);
     Stage& stage = run.stage(piece);
@@ -152,7 +155,7 @@ class Staging {
     end_turn(run, stage, piece);
   }
 
-  // Has the device copy a piece into its stage.
+  // Makes the device copy a piece into its stage.
   static void ask_for(Run& run, int64_t piece) {
     Stage& stage = run.stage(piece);
     const Transfer& transfer = *run.transfers;

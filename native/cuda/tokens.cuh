@@ -1,11 +1,13 @@
 // The token pass: policy loss, KL estimator and entropy loss of every unmasked token, their sums, their
-// metrics and their gradient, in one kernel that reads each column once and writes the gradient once.
+// metrics and their gradient. One kernel does all of it, so it reads each column once and writes the gradient
+// once.
 //
-// It is bound by memory: columns are on their way while a lane does all arithmetic on its four tokens of each
-// (feed.cuh), nothing is read where the row pass has found no unmasked token, and what a row has for all of
-// its tokens is loaded where the row begins. Only the policy loss is a template parameter; the rest (dtypes,
-// KL estimator, which terms there are) is uniform over the grid, so a branch on it costs next to nothing, and
-// there is one kernel a loss instead of hundreds.
+// The pass is bound by memory. Columns arrive in shared memory while a lane does the arithmetic on its tokens
+// (feed.cuh). Steps in which the row pass has found no unmasked token are not read. Values that all tokens of
+// a row share are loaded once per row.
+//
+// Only the policy loss is a template parameter. The rest (dtypes, KL estimator, which terms there are) is the
+// same for the whole grid, so branches on it cost next to nothing, and one kernel per loss is enough.
 #pragma once
 
 #include "cuda/feed.cuh"
@@ -22,7 +24,7 @@ __device__ __forceinline__ TokenTerm token_of(const L& loss, int kind, const typ
     return loss.token(row, token);
 }
 
-// A lane's sums over tokens of one row, in float32.
+// A lane's sums over tokens of one row.
 struct LaneSums {
   float loss, metric0, metric1, metric2, metric3, kl, entropy;
 };
@@ -48,116 +50,161 @@ __device__ __forceinline__ void add_kl_of(int estimator, const Quad& logprob, co
    ...);
 }
 
+// A lane's way through the tokens of its warp's spans.
+template <class L>
+class TokenWalk {
+  using Row = typename L::Row;
+  static constexpr int metrics = L::traits.token_metrics;
+
+ public:
+  // totals: this thread's sums are totals[k][threadIdx.x], in the order of kTokenSums.
+  __device__ __forceinline__ TokenWalk(const Pass& pass, const L& loss, const Feed<columns_of<L>>& feed,
+                                       double (*totals)[kThreads])
+      : pass_(pass), loss_(loss), feed_(feed), totals_(totals) {}
+
+  __device__ __forceinline__ void take_span(int64_t span) {
+    base_ = span * pass_.span;
+    length_ = static_cast<int>(min(pass_.span, pass_.tokens - base_));
+    const SpanState state = pass_.span_states[span];
+    sums_ = {};
+    row_ = state.first_row;
+    end_ = 0;
+    feed_.for_stretches(
+        base_, base_ + length_, state.live_steps, [&](int at, const auto& here) { add_stretch(at, here); },
+        [&](int at) { skip_stretch(at); });
+    end_row();
+  }
+
+ private:
+  __device__ __forceinline__ void add(int k, double x) { totals_[k][threadIdx.x] += x; }
+
+  __device__ __forceinline__ const RowState<Row>& state_of(int64_t row) const {
+    return static_cast<const RowState<Row>*>(pass_.states)[row];
+  }
+
+  __device__ __forceinline__ void begin_row(int from) {
+    end_row();
+    const Layout& layout = pass_.batch.layout;
+    row_ = row_of(layout, base_ + from, row_);
+    end_ = row_end(layout, row_, base_, length_);
+    const RowState<Row>& state = state_of(row_);
+    statistics_ = state.row;
+    live_of_row_ = state.repeats > 0 ? 0xf : 0;
+    kind_ = state.kind;
+    weight_ = state.grad_weight;
+    kl_weight_ = state.kl_grad_weight;
+    entropy_weight_ = state.entropy_grad_weight;
+    of_row_ = feed_.of_row(row_);
+  }
+
+  // Adds the sums over a row's tokens to the totals.
+  __device__ __forceinline__ void end_row() {
+    if (end_ == 0) return;
+    const RowState<Row>& state = state_of(row_);
+    add(L::traits.two_kinds ? kind_ : 0, sums_.loss * state.loss_weight);
+    const double repeats = state.repeats;
+    if constexpr (metrics > 0) add(2, repeats * sums_.metric0);
+    if constexpr (metrics > 1) add(3, repeats * sums_.metric1);
+    if constexpr (metrics > 2) add(4, repeats * sums_.metric2);
+    if constexpr (metrics > 3) add(5, repeats * sums_.metric3);
+    if (pass_.terms.has_kl()) add(2 + kMaxTokenMetrics, sums_.kl * state.kl_weight);
+    if (pass_.terms.entropy) add(3 + kMaxTokenMetrics, sums_.entropy * state.entropy_weight);
+    sums_ = {};
+  }
+
+  template <class Here>
+  __device__ __forceinline__ void add_stretch(int at, const Here& here) {
+    const int i = at + (threadIdx.x % kWarp) * kQuad;
+    const unsigned unmasked = here.unmasked();
+    // One turn for each row of the four tokens. Most often that is a single row.
+    for (int from = i; from < min(i + kQuad, length_);) {
+      if (from >= end_) begin_row(from);
+      const unsigned which = bits_within(i, from, end_);
+      add_quad(i, which, unmasked & which & live_of_row_, here);
+      from = end_;
+    }
+  }
+
+  // Adds those of the four tokens from i whose bits are in `live`, and stores the gradient of those in
+  // `which`.
+  template <class Here>
+  __device__ __forceinline__ void add_quad(int i, unsigned which, unsigned live, const Here& here) {
+    float grad[kQuad] = {};
+    const Quad logprob = here.template column<kLogprob>(of_row_);
+    const Quad old_logprob = here.template column_of_always<kOldLogprob>(of_row_);
+    const Quad ref_logprob = here.template column_of_always<kRefLogprob>(of_row_);
+    const Quad advantages = here.template column_of_always<kAdvantages>(of_row_);
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      const TokenTerm term =
+          token_of(loss_, kind_, statistics_, {logprob[j], old_logprob[j], ref_logprob[j], advantages[j]});
+      const bool counts = (live >> j & 1) != 0;
+      sums_.loss += counts ? term.value : 0.0f;
+      grad[j] = counts ? term.derivative * weight_ : 0.0f;
+      if constexpr (metrics > 0) sums_.metric0 += counts ? term.metric0 : 0.0f;
+      if constexpr (metrics > 1) sums_.metric1 += counts ? term.metric1 : 0.0f;
+      if constexpr (metrics > 2) sums_.metric2 += counts ? term.metric2 : 0.0f;
+      if constexpr (metrics > 3) sums_.metric3 += counts ? term.metric3 : 0.0f;
+    }
+    if (pass_.terms.has_kl())
+      add_kl_of(pass_.terms.kl, logprob, here.template column<kRefLogprob>(of_row_),
+                here.template column<kOldLogprob>(of_row_), live, kl_weight_, &sums_.kl, grad,
+                KlEstimators{});
+    if (pass_.grad) store_quad(pass_.grad, base_ + i, which, grad);
+    if (pass_.terms.entropy || pass_.grad_entropy) add_entropy(i, which, live, here);
+  }
+
+  template <class Here>
+  __device__ __forceinline__ void add_entropy(int i, unsigned which, unsigned live, const Here& here) {
+    const bool counted = pass_.terms.has_entropy(kind_);
+    const Quad entropy = here.template column<kEntropy>(of_row_);
+    float grad[kQuad];
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      const bool counts = counted && (live >> j & 1) != 0;
+      sums_.entropy += counts ? entropy[j] : 0.0f;
+      grad[j] = counts ? entropy_weight_ : 0.0f;
+    }
+    if (pass_.grad_entropy) store_quad(pass_.grad_entropy, base_ + i, which, grad);
+  }
+
+  // Stores the gradient of tokens that are all masked.
+  __device__ __forceinline__ void skip_stretch(int at) const {
+    const int i = at + (threadIdx.x % kWarp) * kQuad;
+    const unsigned which = bits_within(i, 0, length_);
+    const float zeros[kQuad] = {};
+    if (pass_.grad) store_quad(pass_.grad, base_ + i, which, zeros);
+    if (pass_.grad_entropy) store_quad(pass_.grad_entropy, base_ + i, which, zeros);
+  }
+
+  const Pass& pass_;
+  const L& loss_;
+  const Feed<columns_of<L>>& feed_;
+  double (*const totals_)[kThreads];
+
+  // The span. Within it, 32 bits are enough to count tokens.
+  int64_t base_ = 0;
+  int length_ = 0;
+  // The row.
+  int64_t row_ = 0;
+  int end_ = 0;  // the end of the row or of the span, whichever comes first; 0 before the span's first row
+  Row statistics_{};
+  RowColumns of_row_;
+  unsigned live_of_row_ = 0;  // all bits of a quad if the row counts, else 0
+  int kind_ = 0;
+  float weight_ = 0, kl_weight_ = 0, entropy_weight_ = 0;
+  LaneSums sums_{};
+};
+
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     token_kernel(const Pass pass, const L loss) {
-  using Row = typename L::Row;
-  constexpr int metrics = L::traits.token_metrics;
-  const RowState<Row>* const states = static_cast<const RowState<Row>*>(pass.states);
-  const Layout& layout = pass.batch.layout;
-  const int lane = threadIdx.x % kWarp;
   const Feed<columns_of<L>> feed(pass.batch, pass.columns);
-  // Each thread's own sums, in the order of the result: the loss by kind, its metrics, KL, entropy. In shared
-  // memory, since they are touched once a row.
+  // In shared memory, since they change only once per row.
   __shared__ double totals[kTokenSums][kThreads];
   for (int k = 0; k < kTokenSums; ++k) totals[k][threadIdx.x] = 0;
-  const auto add = [&](int k, double x) { totals[k][threadIdx.x] += x; };
-
-  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
-    // Within a span 32 bits are enough to count.
-    const int64_t base = span * pass.span;
-    const int length = static_cast<int>(min(pass.span, pass.tokens - base));
-    LaneSums sums{};
-    const SpanState span_state = pass.span_states[span];
-    int64_t row = span_state.first_row;
-    int end = 0;  // of the row, or of the span where that comes first
-    // What the row's tokens have in common.
-    Row facts{};
-    RowColumns of_row;
-    unsigned live_of_row = 0;
-    int kind = 0;
-    float weight = 0, kl_weight = 0, entropy_weight = 0;
-    const auto flush = [&] {
-      if (end == 0) return;
-      const RowState<Row>& state = states[row];
-      add(L::traits.two_kinds ? kind : 0, sums.loss * state.loss_weight);
-      const double repeats = state.repeats;
-      if constexpr (metrics > 0) add(2, repeats * sums.metric0);
-      if constexpr (metrics > 1) add(3, repeats * sums.metric1);
-      if constexpr (metrics > 2) add(4, repeats * sums.metric2);
-      if constexpr (metrics > 3) add(5, repeats * sums.metric3);
-      if (pass.terms.has_kl()) add(2 + kMaxTokenMetrics, sums.kl * state.kl_weight);
-      if (pass.terms.entropy) add(3 + kMaxTokenMetrics, sums.entropy * state.entropy_weight);
-      sums = {};
-    };
-    const auto begin_row = [&](int from) {
-      flush();
-      row = row_of(layout, base + from, row);
-      end = row_end(layout, row, base, length);
-      const RowState<Row>& state = states[row];
-      facts = state.row;
-      live_of_row = state.repeats > 0 ? 0xf : 0;
-      kind = state.kind;
-      weight = state.grad_weight;
-      kl_weight = state.kl_grad_weight;
-      entropy_weight = state.entropy_grad_weight;
-      of_row = feed.of_row(row);
-    };
-
-    const auto add_stretch = [&](int at, const auto& here) {
-      const int i = at + lane * kQuad;
-      const unsigned unmasked = here.unmasked();
-      // Once for each row that the four tokens lie in, which but at a row's end is one.
-      for (int from = i; from < min(i + kQuad, length);) {
-        if (from >= end) begin_row(from);
-        const unsigned which = bits_within(i, from, end);
-        const unsigned live = unmasked & which & live_of_row;
-        float grad[kQuad] = {};
-        const Quad logprob = here.template column<kLogprob>(of_row);
-        const Quad old_logprob = here.template column_of_always<kOldLogprob>(of_row);
-        const Quad ref_logprob = here.template column_of_always<kRefLogprob>(of_row);
-        const Quad advantages = here.template column_of_always<kAdvantages>(of_row);
-#pragma unroll
-        for (int j = 0; j < kQuad; ++j) {
-          const TokenTerm term =
-              token_of(loss, kind, facts, {logprob[j], old_logprob[j], ref_logprob[j], advantages[j]});
-          const bool counts = (live >> j & 1) != 0;
-          sums.loss += counts ? term.value : 0.0f;
-          grad[j] = counts ? term.derivative * weight : 0.0f;
-          if constexpr (metrics > 0) sums.metric0 += counts ? term.metric0 : 0.0f;
-          if constexpr (metrics > 1) sums.metric1 += counts ? term.metric1 : 0.0f;
-          if constexpr (metrics > 2) sums.metric2 += counts ? term.metric2 : 0.0f;
-          if constexpr (metrics > 3) sums.metric3 += counts ? term.metric3 : 0.0f;
-        }
-        if (pass.terms.has_kl())
-          add_kl_of(pass.terms.kl, logprob, here.template column<kRefLogprob>(of_row),
-                    here.template column<kOldLogprob>(of_row), live, kl_weight, &sums.kl, grad,
-                    KlEstimators{});
-        if (pass.grad) store_quad(pass.grad, base + i, which, grad);
-        if (pass.terms.entropy || pass.grad_entropy) {
-          const bool counted = pass.terms.has_entropy(kind);
-          const Quad entropy = here.template column<kEntropy>(of_row);
-#pragma unroll
-          for (int j = 0; j < kQuad; ++j) {
-            const bool counts = counted && (live >> j & 1) != 0;
-            sums.entropy += counts ? entropy[j] : 0.0f;
-            grad[j] = counts ? entropy_weight : 0.0f;
-          }
-          if (pass.grad_entropy) store_quad(pass.grad_entropy, base + i, which, grad);
-        }
-        from = end;
-      }
-    };
-    const auto skip_stretch = [&](int at) {
-      const int i = at + lane * kQuad;
-      const unsigned which = bits_within(i, 0, length);
-      const float zeros[kQuad] = {};
-      if (pass.grad) store_quad(pass.grad, base + i, which, zeros);
-      if (pass.grad_entropy) store_quad(pass.grad_entropy, base + i, which, zeros);
-    };
-    feed.for_stretches(base, base + length, span_state.live_steps, add_stretch, skip_stretch);
-    flush();
-  }
+  TokenWalk<L> walk(pass, loss, feed, totals);
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) walk.take_span(span);
 
   double total[kTokenSums];
   for (int k = 0; k < kTokenSums; ++k) total[k] = totals[k][threadIdx.x];
@@ -177,7 +224,7 @@ void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
   launch(token_kernel<L>, grid, pass, loss);
 }
 
-// The losses whose index, counted round, is the group's; that of no loss is among the first.
+// Launches the kernel of loss L if that is the loss with this index and L is in the group.
 template <int group, class L>
 void launch_if(int index, int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group >= 0) {
@@ -193,6 +240,7 @@ void launch_among(int loss, const void* object, const Pass& pass, const Grid& gr
   (launch_if < index % kTokenGroups == group ? group : -1, L > (index, loss, object, pass, grid), ...);
 }
 
+// Group g has every fourth loss, beginning with loss g. Group 0 also has the kernel without a loss.
 template <int group>
 void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group == 0) {

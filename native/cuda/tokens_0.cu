@@ -1,4 +1,4 @@
-// Group 0 of the token kernels.
+// The token kernels of group 0: see kernels.h.
 #include "cuda/tokens.cuh"
 
 namespace policy_loss::cuda {

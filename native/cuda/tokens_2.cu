@@ -1,4 +1,4 @@
-// Group 2 of the token kernels.
+// The token kernels of group 2: see kernels.h.
 #include "cuda/tokens.cuh"
 
 namespace policy_loss::cuda {

@@ -1,5 +1,5 @@
-// What the kernels are made of: four tokens of a column at a time, rows found from flat indices, and sums in
-// a fixed order over a warp, a block and a grid.
+// The building blocks of the kernels: loads and stores of four tokens, finding the row of a flat token, and
+// sums over a warp, a block and a grid in a fixed order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,8 @@ namespace policy_loss::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Warps and threads of a grid.
+// A warp's or thread's index in the grid, and how many the grid has. Loops over work start at the index and
+// advance by the number.
 __device__ __forceinline__ int64_t first_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
@@ -26,7 +27,7 @@ __device__ __forceinline__ int64_t all_threads() {
   return static_cast<int64_t>(gridDim.x) * kThreads;
 }
 
-// Whether the data is wanted again by a later pass of the same call.
+// Whether a later pass of the same call reads the data again.
 enum class Reuse { kLater, kNever };
 
 template <Reuse reuse, class T>
@@ -37,7 +38,7 @@ __device__ __forceinline__ T load(const T* from) {
     return __ldcg(from);
 }
 
-// Four tokens of a column, first as they lie in memory, then as floats.
+// Four tokens of a column: as they lie in memory, and after widen() as floats.
 struct Quad {
   uint32_t bits[kQuad];
 
@@ -47,8 +48,8 @@ struct Quad {
   __device__ __forceinline__ void set(int j, float x) { bits[j] = static_cast<uint32_t>(float_bits(x)); }
 };
 
-// Those from token i, a multiple of four. They are aligned, as every column on a device is an allocation of
-// its own, and all four are there to be read, as it is one of whole granules.
+// Loads the four tokens from i, a multiple of four. They are aligned, since every column on a device is an
+// allocation of its own. All four can be read, since the allocation consists of whole granules.
 template <Reuse reuse>
 __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
   if (view.dtype == DType::kFloat32) {
@@ -59,11 +60,11 @@ __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
   return {bits.x, bits.y, 0, 0};
 }
 
+// Converts four tokens of any dtype to float32.
 __device__ __forceinline__ void widen(DType dtype, Quad* quad) {
   if (dtype == DType::kFloat32) return;
   const uint32_t pairs[] = {quad->bits[0], quad->bits[1]};
   const auto half = [&](int j) { return static_cast<uint16_t>(pairs[j / 2] >> (16 * (j & 1))); };
-  // One question for all four.
   if (dtype == DType::kBFloat16) {
 #pragma unroll
     for (int j = 0; j < kQuad; ++j) quad->set(j, float_of_bfloat16(half(j)));
@@ -83,20 +84,20 @@ __device__ __forceinline__ float load_one(const ColumnView& view, int64_t i) {
   return value[0];
 }
 
-// Of four bytes of a mask, bit j: the token of byte j is unmasked.
+// Returns four bits from four bytes of a mask: bit j is set if byte j is not 0.
 __device__ __forceinline__ unsigned mask_bits(uint32_t bytes) {
-  // A byte's highest bit: whether any of its bits is set. A multiplication then brings the four together.
+  // Sets a byte's highest bit if any of its bits is set. The multiplication brings the four bits together.
   const uint32_t any = (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
   return (any >> 7) * 0x10204080u >> 28;
 }
 
-// Bit j: token i + j is unmasked.
+// Loads the mask of four tokens: bit j is set if token i + j is unmasked.
 template <Reuse reuse>
 __device__ __forceinline__ unsigned load_mask(const uint8_t* mask, int64_t i) {
   return mask_bits(load<reuse>(reinterpret_cast<const uint32_t*>(mask + i)));
 }
 
-// Those bits of n tokens, the first of them at i, that lie in [from, to).
+// Returns the bits of those of the n tokens from i that lie in [from, to).
 template <int n = kQuad, class Index>
 __device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
   const int first = static_cast<int>(min(max(from - i, Index{0}), Index{n}));
@@ -104,6 +105,7 @@ __device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
   return ((1u << last) - 1u) & ~((1u << first) - 1u);
 }
 
+// Stores those of the four tokens from i whose bits are in `which`.
 __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
                                            const float (&value)[kQuad]) {
   float* const at = to + i;
@@ -116,7 +118,7 @@ __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
     if (which >> j & 1) __stcs(at + j, value[j]);
 }
 
-// The first of the rows [low, high] that ends beyond token i.
+// Returns the first of the rows [low, high] that ends beyond token i.
 __device__ __forceinline__ int64_t bisect_rows(const Layout& layout, int64_t i, int64_t low, int64_t high) {
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -128,13 +130,13 @@ __device__ __forceinline__ int64_t bisect_rows(const Layout& layout, int64_t i, 
   return low;
 }
 
-// The row that token i is in.
+// Returns the row of token i.
 __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i) {
   return layout.offsets ? bisect_rows(layout, i, 0, layout.rows - 1) : i / layout.row_length;
 }
 
-// The same, where it is no row before `after` and most often near it: the search goes in strides that double
-// before it halves what they have found.
+// Returns the row of token i if that is not before row `after`. The row is most often near it, so the search
+// first advances in strides that double, and then bisects the last stride.
 __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
   if (!layout.offsets) return i / layout.row_length;
   int64_t low = after;
@@ -146,12 +148,13 @@ __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64
   return bisect_rows(layout, i, low, min(low + stride, layout.rows) - 1);
 }
 
-// Where a row ends, counted from token `first`, but not beyond `most`.
+// Returns the end of a row, counted from token `first`, but at most `most`.
 __device__ __forceinline__ int row_end(const Layout& layout, int64_t row, int64_t first, int most) {
   const int64_t end = layout.begin(row) + layout.length(row) - first;
   return static_cast<int>(min(end, static_cast<int64_t>(most)));
 }
 
+// Sums over a warp. Lane 0 gets the sum.
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
@@ -159,7 +162,7 @@ __device__ __forceinline__ T warp_sum(T x) {
   return x;
 }
 
-// Sums over a block, found by the threads below N: thread k gets the sum of x[k].
+// Sums N values over a block. Thread k gets the sum of x[k].
 template <int N>
 __device__ __forceinline__ double block_sum(const double (&x)[N]) {
   static_assert(N <= kThreads);
@@ -177,7 +180,7 @@ __device__ __forceinline__ double block_sum(const double (&x)[N]) {
   return sum;
 }
 
-// True in the block that comes here last, which then sees what every block has written before it came.
+// Returns true in the block that calls this last. That block sees what the others wrote before their calls.
 __device__ __forceinline__ bool is_last_block(unsigned* ticket) {
   __shared__ bool is_last;
   __threadfence();
@@ -190,8 +193,9 @@ __device__ __forceinline__ bool is_last_block(unsigned* ticket) {
   return true;
 }
 
-// Sums over a grid, in one launch: each block leaves its own in partials, and the last block to finish adds
-// them up in the blocks' order. True in that block, where thread k then has the sum of x[k] in *total.
+// Sums N values over a grid, in one launch. Each block stores its sums in `partials`, and the last block to
+// finish adds them up in the blocks' order. Returns true in that block, where thread k gets the sum of x[k]
+// in *total.
 template <int N>
 __device__ __forceinline__ bool grid_sum(const double (&x)[N], double* partials, unsigned* ticket,
                                          double* total) {

@@ -1,5 +1,5 @@
-// The weights pass: puts the parts of rows together, and makes of the batch's counts and a row's facts what
-// the token pass must know of the row, once a row instead of once a token.
+// The weights pass: adds up the parts of each row, and computes the row's weights and statistics from them
+// and from the batch's counts. The token pass then finds them ready, once per row instead of once per token.
 #pragma once
 
 #include "cuda/spans.cuh"
@@ -7,7 +7,7 @@
 
 namespace policy_loss::cuda {
 
-// The batch's own.
+// Returns the batch's own counts.
 __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   BatchCounts counts;
   for (int kind = 0; kind < 2; ++kind) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   return counts;
 }
 
-// A row's state without the policy loss's own statistics.
+// Returns a row's state without the statistics of the policy loss.
 template <class Row>
 __device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int kind, unsigned repeats) {
   RowState<Row> state{};
@@ -33,9 +33,10 @@ __device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int
   return state;
 }
 
-// The loss over pairs of rows, a mean over `pairs` of them. Such a mean is the sum of what each pair gives by
-// itself; a loss that sees the whole batch as one pair gets the batch's two sums. Fills the states'
-// grad_weight from the rows' sums in `sums`, by one block.
+// Computes a loss over pairs of rows, as a mean over `pairs` pairs, and sets the rows' gradient weights. One
+// block does it. If the loss is pairwise, the mean is the sum of what each pair gives by itself. Otherwise
+// the whole batch is one pair, made of the sums over its even rows and over its odd rows. `sums` has the row
+// sums.
 template <class L>
 __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, double pairs, double* sums,
                                              RowState<typename L::Row>* states) {
@@ -69,7 +70,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
   if (threadIdx.x >= 1 && threadIdx.x < 4) pass.result->pair_metric[threadIdx.x - 1] = sum;
 }
 
-// Of a loss over pairs, one block; of others as many as there are rows for.
+// A loss over pairs launches one block, the others as many as the rows keep busy.
 template <class L>
 __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, const L loss) {
   using Row = typename L::Row;
@@ -115,7 +116,8 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   }
 }
 
-// The place of a policy loss in the weights pass of KL values: its row metric is the mean of m·kl in a row.
+// Takes the place of the policy loss in the weights pass of KL values. Its row metric is the mean of m·kl in
+// a row.
 struct RowMean {
   struct Row {
     double mean;

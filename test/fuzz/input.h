@@ -1,4 +1,4 @@
-// From a fuzzer's bytes to numbers, and from those to arrays that the engine's faults show up in.
+// Reads numbers from a fuzzer's input, and holds arrays in which out-of-bounds accesses are detected.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fuzz {
 
-// The bytes of an input, one after another; zeros when they are used up, so that every input means something.
+// The bytes of an input, one after another. After the last one it returns zeros, so every input is valid.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
@@ -20,7 +20,7 @@ class Bytes {
     return x;
   }
   bool flag() { return (byte() & 1) != 0; }
-  // From 0 to limit − 1.
+  // Returns a number from 0 to limit − 1.
   int below(int limit) { return (limit > 256 ? static_cast<int>(word() >> 1) : byte()) % limit; }
   double between(double low, double high) { return low + (high - low) * (byte() / 255.0); }
 
@@ -29,7 +29,7 @@ class Bytes {
   const uint8_t* end_;
 };
 
-// Fills what an input has not the bytes for, from a seed in it (splitmix64).
+// Random numbers from a seed in the input (splitmix64), for what is too large to be read from the input.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -49,8 +49,8 @@ class Random {
   uint64_t state_;
 };
 
-// An array in an allocation of its own, which ends where it does. It begins at any address that its type may
-// lie at, as a view into an ArrayBuffer does; an empty one has an address too.
+// An array in an allocation of its own that ends with it. `shift` moves its beginning to any address that is
+// aligned for its type, like a view into an ArrayBuffer. An empty array has an address too.
 template <class T>
 class Array {
  public:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the fuzzers: that of the CPU engine (libFuzzer, engine.cc), then that of the JavaScript boundary
+# Runs the two fuzzers: that of the CPU engine (libFuzzer, engine.cc), then that of the JavaScript boundary
 # (test/fuzz-boundary).
 #
-#   run.sh [SECONDS [engine|boundary]]    each of them for so long, an hour by default; or one of them
+#   run.sh [SECONDS [engine|boundary]]    runs each of them, or the named one, for an hour or for SECONDS
 #
-# The engine's fuzzer starts from test/fuzz/corpus and from the inputs that failed once, in test/fuzz/regressions. What it
-# finds on the way stays in build/fuzz/corpus, and an input that fails in build/fuzz/faults: see README.md. CLANG names
-# another clang++, by its full name.
+# The engine's fuzzer starts from the inputs in test/fuzz/corpus and test/fuzz/regressions. It puts new inputs into
+# build/fuzz/corpus, and inputs that fail into build/fuzz/faults: see README.md. The variable CLANG may hold the full
+# name of another clang++.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,7 +18,7 @@ failed=0
 
 fuzz_engine() {
   command -v "$clang" >/dev/null || { echo "run.sh: no $clang; Debian has clang-19 and libclang-rt-19-dev" >&2; return 1; }
-  # Comparisons within loops over tokens tell the fuzzer nothing, and cost it a fifth of its time.
+  # Tracing the comparisons in loops over tokens takes a fifth of the time and does not help the fuzzer.
   CXX=$clang cmake -S . -B $out -DPOLICY_LOSS_CUDA=OFF -DPOLICY_LOSS_SANITIZE=address,undefined,fuzzer-no-link \
     -DCMAKE_CXX_FLAGS=-fno-sanitize-coverage=trace-cmp >/dev/null || return
   cmake --build $out --parallel "$(nproc)" --target fuzz_engine || return

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the kernels that are fed (native/cuda/feed.cuh) for every architecture that is shipped, and fails if one of
-# them keeps anything in local memory: a spilled register is a trip to memory in a kernel that memory is to bound. Or if
-# one has more shared memory of its own than the host reckons with, which decides how many blocks it launches. Needs
-# nvcc; prints each kernel's registers.
+# Compiles the fed kernels (native/cuda/feed.cuh) for every shipped architecture, and prints each kernel's registers. Needs
+# nvcc. Fails
+#
+# - if a fed kernel uses local memory, because a spilled register costs memory bandwidth, which bounds these kernels;
+# - or if it declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,23 +18,23 @@ for architecture in 80 86 89 90 100 120; do
   done
 done
 
-# Of each kernel three lines: its name, its local memory, its registers and shared memory. own: kOwnSharedBytes.
-awk -v own=8704 '
+# ptxas prints three lines per kernel: its name, its local memory, and its registers and shared memory.
+awk -v own_shared_bytes=8704 '
   /Compiling entry function/ {
     name = $0; sub(/^.*4cuda[0-9]+/, "", name); sub(/\x27 for \x27/, " ", name); sub(/\x27.*/, "", name)
-    counts = name ~ /^(token|row|kl|fact|distill)_kernel/
+    fed = name ~ /^(token|row|kl|value_sums|distill)_kernel/
   }
   /bytes stack frame/ { local = $1 + $5 + $9 }
-  /Used [0-9]+ registers/ && counts {
+  /Used [0-9]+ registers/ && fed {
     match($0, /Used [0-9]+/)
     registers = substr($0, RSTART + 5, RLENGTH - 5)
     shared = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART) + 0 : 0
     ++kernels
     printf "%s: %s registers, %d bytes of local memory, %d of shared\n", name, registers, local, shared
-    if (local > 0 || shared > own) ++bad
+    if (local > 0 || shared > own_shared_bytes) ++bad
   }
   END {
-    printf "%d kernels that are fed, %d with local memory or too much shared\n", kernels, bad
+    printf "%d fed kernels, %d with local memory or too much shared memory\n", kernels, bad
     exit kernels == 0 || bad > 0
   }
 ' "$report"

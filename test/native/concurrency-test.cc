@@ -1,6 +1,6 @@
-// The CPU engine's pool under many threads at once, for ThreadSanitizer to watch: every function of the
-// registry, run with the caller's help and submitted without, while the number of threads changes and calls
-// are called off. Results are those of one thread alone, to the bit.
+// Tests the CPU engine's pool with many threads at once, under ThreadSanitizer. Several callers compute every
+// function, in all three ways to run a task, while the number of threads changes and some calls are aborted.
+// Results must have the same bits as those of one thread alone.
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -27,7 +27,7 @@ std::atomic<int> checks{0};
 
 void expect(bool holds, const std::string& what) {
   ++checks;
-  if (!holds && ++failures <= 20) std::printf("not so: %s\n", what.c_str());
+  if (!holds && ++failures <= 20) std::printf("does not hold: %s\n", what.c_str());
 }
 
 template <class T>
@@ -35,7 +35,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-// A task that tells when it is done, as the addon's do.
+// A task that reports when it is done, like the addon's.
 template <class Task>
 class Reporting : public Task {
  public:
@@ -58,7 +58,7 @@ void perform(How how, const std::shared_ptr<Reporting<Task>>& task) {
   finished.wait();
 }
 
-// Rows of several chunks each, a row in parts and short rows; every caller reads the same arrays.
+// A batch with rows of several chunks, a row in parts and short rows. All callers read the same arrays.
 struct Batch {
   std::vector<int32_t> offsets{0};
   std::vector<float> column[kColumns];
@@ -104,7 +104,7 @@ std::vector<double> options_of(const Info& info) {
   return options;
 }
 
-// A call by one of the three ways; gives all that it has written.
+// A call of one function. compute() returns all numbers that it has written, or nothing if it was aborted.
 struct Call {
   std::string name;
   std::function<std::vector<float>(How, const int32_t* abort)> compute;
@@ -187,11 +187,11 @@ int main() {
 
   cpu::Pool::shared().set_threads(1);
   std::atomic<bool> ended{false};
-  int32_t called_off = 0;
+  int32_t aborting = 0;
   std::thread meddler([&] {
     for (int turn = 0; !ended; ++turn) {
       cpu::Pool::shared().set_threads(1 + turn % 5);
-      __atomic_store_n(&called_off, turn % 2, __ATOMIC_RELAXED);
+      __atomic_store_n(&aborting, turn % 2, __ATOMIC_RELAXED);
       std::this_thread::yield();
     }
   });
@@ -202,9 +202,9 @@ int main() {
         for (size_t i = 0; i < calls.size(); ++i) {
           const Call& call = calls[(i * 7 + static_cast<size_t>(caller)) % calls.size()];
           const How how = (i + static_cast<size_t>(caller + round)) % 2 == 0 ? How::kRun : How::kSubmit;
-          const bool may_be_called_off = (i + static_cast<size_t>(round)) % 3 == 0;
-          const std::vector<float> found = call.compute(how, may_be_called_off ? &called_off : nullptr);
-          expect((may_be_called_off && found.empty()) || same_bits(found, call.expected), call.name);
+          const bool may_abort = (i + static_cast<size_t>(round)) % 3 == 0;
+          const std::vector<float> found = call.compute(how, may_abort ? &aborting : nullptr);
+          expect((may_abort && found.empty()) || same_bits(found, call.expected), call.name);
           const int threads = cpu::Pool::shared().threads();
           expect(threads >= 1 && threads <= 5, "the number of threads");
         }

@@ -1,5 +1,5 @@
-// The exponentials of native/math/scalar.h over every float32 there is, against the C library's in float64.
-// Built and run once for each instruction set, with the options that the engine's loops have there, and
+// Compares the exponentials of native/math/scalar.h with the C library's float64 ones, for every float32
+// number. The test is built for each instruction set, with the options of the engine's loops, so it is
 // vectorised like them.
 #include <algorithm>
 #include <cmath>
@@ -18,14 +18,14 @@ using policy_loss::bits_float;
 constexpr int kBlock = 4096;
 constexpr double kMostUlp = 2.0;
 constexpr double kMostUlpOfResidual = 3.0;
-// What exp_flushed() says of itself.
+// Below this number exp_flushed() may return 0, as its comment says.
 constexpr double kFlushed = 1.7e-38;
 
 struct Worst {
   const char* name;
   double ulp = 0;
   float at = 0;
-  int64_t wrong = 0;  // a NaN or an Infinity that should not be, or is missing
+  int64_t wrong = 0;  // how many values are wrong beyond rounding, such as an unexpected NaN
   float wrong_at = 0;
 
   void error(double found, float x) {
@@ -46,7 +46,7 @@ struct Worst {
   }
 };
 
-// The distance of neighbouring float32 numbers around x.
+// Returns the distance of neighbouring float32 numbers around x.
 double ulp_at(double x) {
   const int exponent = std::max(std::ilogb(x), -126);
   return std::ldexp(1.0, exponent - 23);
@@ -64,7 +64,7 @@ struct Results {
   }
 };
 
-// An exponential against its truth, where that is a number that float32 has, and past it.
+// Compares an exponential with its true value, which may be beyond float32's range.
 void compare(Worst& worst, float found, double truth, float x) {
   if (truth > std::numeric_limits<float>::max())
     worst.check(std::isinf(found) || ulp_at(truth) * kMostUlp > truth - found, x);
@@ -80,7 +80,7 @@ void look(const float* x, const float* exp, const float* flushed, const float* b
         worst->check(std::isnan(exp[i]) && std::isnan(flushed[i]) && std::isnan(residual[i]), x[i]);
       continue;
     }
-    // Far out all is known, and near 0 too, where e^x is 1 to the last digit.
+    // For large |x| and near 0 the result is known exactly.
     if (x[i] > 100 || x[i] < -120) {
       const float end = x[i] > 0 ? std::numeric_limits<float>::infinity() : 0.0f;
       results.exp.check(exp[i] == end, x[i]);
@@ -102,8 +102,8 @@ void look(const float* x, const float* exp, const float* flushed, const float* b
       results.flushed.check(flushed[i] >= 0 && flushed[i] <= 1.01 * kFlushed, x[i]);
     if (std::fabs(x[i]) > 87) continue;
     compare(results.bounded, bounded[i], truth, x[i]);
-    // A series where float64 would cancel itself. Past the reduction's first step it is a difference, whose
-    // error is that of its largest part.
+    // The true value is a series where the difference would cancel in float64. Beyond the first step of the
+    // reduction, the engine computes a difference too, whose error is relative to its largest part.
     const double y = x[i];
     const double rest =
         std::fabs(y) < 1e-3 ? y * y * (0.5 + y * (1.0 / 6 + y * (1.0 / 24 + y / 120))) : truth - 1 - y;
@@ -133,7 +133,7 @@ void run(uint64_t first, uint64_t last, Results& results) {
 int main() {
   const int threads = std::max(1u, std::thread::hardware_concurrency());
   constexpr uint64_t kAll = 1ull << 32;
-  // Pieces of every part of the range to each thread, as some parts take longer.
+  // Every thread gets pieces from all parts of the range, because some parts take longer.
   constexpr uint64_t kPieces = 256;
   std::vector<Results> found(threads);
   std::vector<std::thread> workers;

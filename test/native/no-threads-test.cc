@@ -1,7 +1,8 @@
-// The pool of the CPU engine in a process that the system gives no threads: whoever brings work does it,
-// nothing hangs, and when there are threads again they are used. The system's part is played by a
-// pthread_create() that refuses; so this is a program of its own, and none for sanitizers, which bring
-// theirs.
+// Tests the CPU engine's pool in a process that gets no threads from the system. The thread that brings a
+// task must do it, and new threads must be used as soon as the system gives some.
+//
+// The test replaces pthread_create(), so it is a program of its own. It cannot run under sanitizers, which
+// replace that function too.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -39,7 +40,7 @@ int failures = 0;
 void expect(bool holds, const char* what) {
   if (holds) return;
   ++failures;
-  std::printf("not so: %s\n", what);
+  std::printf("does not hold: %s\n", what);
 }
 
 }  // namespace
@@ -63,18 +64,18 @@ int main() {
   const auto submitted = std::make_shared<Count>(10);
   pool.submit(submitted);
   expect(refused > 0, "threads are refused");
-  expect(submitted->ran == 10 && submitted->is_done, "a task is done by the thread that submits it");
+  expect(submitted->ran == 10 && submitted->is_done, "the thread that submits a task does it");
 
   const auto run = std::make_shared<Count>(10);
   pool.run(run);
-  expect(run->ran == 10 && run->is_done, "a task is done by the thread that runs it");
+  expect(run->ran == 10 && run->is_done, "the thread that runs a task does it");
 
   refusing = false;
   const auto later = std::make_shared<Count>(1000);
   pool.submit(later);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!later->is_done && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-  expect(later->ran == 1000 && later->is_done, "when there are threads again, they do it");
+  expect(later->ran == 1000 && later->is_done, "new threads do a task");
 
   std::printf("  %d passing: no_threads_test\n", failures == 0 ? 1 : 0);
   if (failures > 0) std::printf("  1 failing: no_threads_test\n");

@@ -1,5 +1,5 @@
-// Of the emulation: copies from device memory to shared memory that a thread does not wait for when it asks
-// for them, but by the group.
+// CUDA's header of the same name, emulated: copies from device memory to shared memory. A thread goes on
+// without them and waits for them later, group by group.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,17 +1,22 @@
-// An emulation of the CUDA runtime, so far as native/cuda uses it: the kernels' sources, unchanged, are
-// compiled by an ordinary C++ compiler against this header instead of CUDA's own, and run without a GPU.
+// CUDA's header of the same name, emulated. An ordinary C++ compiler compiles the unchanged sources of
+// native/cuda against this header, and the kernels run without a GPU.
 //
-// A block's threads are fibers of one thread of the machine. One runs until it comes to a barrier or a warp
-// collective, and goes on when all that must be there are; so what needs a barrier and has none, or has one
-// that some threads never reach, shows. Streams are lazy: work waits until someone waits for it, and then
-// runs as late as events allow; so an order that is not asked for by an event is not kept. Memory is filled
-// with NaN and lies between guard zones. Copies into shared memory that a thread goes on without are made
-// when it waits for them, and no sooner. A fault is an error of the next call, as on a GPU, and its message
-// says what it was.
+// The emulation is stricter than a GPU, so that mistakes show:
+// - A block's threads are fibers of one host thread. A thread runs until it reaches a barrier or a warp
+//   collective, and goes on when all other threads are there. A missing barrier leaves stale values, and a
+//   barrier that some threads never reach is a fault.
+// - Streams are lazy: work runs as late as events allow, so an order that no event asks for is not kept.
+// - Memory begins as NaN and lies between guard zones.
+// - Asynchronous copies into shared memory are made when a thread waits for them, and not before.
+// A fault is an error of the next runtime call, as on a GPU, and the error's message describes it.
 //
-// Environment: POLICY_LOSS_EMULATION_SHUFFLE (a seed: blocks, threads and streams run in another order, and
-// streams and copies may also be early), POLICY_LOSS_EMULATION_MEMORY (bytes of a device),
-// POLICY_LOSS_EMULATION_DEVICES (how many).
+// Environment variables:
+//   POLICY_LOSS_EMULATION_SHUFFLE     a seed: blocks, threads and streams run in another order; streams and
+//                                     copies may also be early
+//   POLICY_LOSS_EMULATION_MEMORY      bytes of memory of each device
+//   POLICY_LOSS_EMULATION_DEVICES     the number of devices
+//   POLICY_LOSS_EMULATION_DRIVER      the CUDA version of the driver
+//   POLICY_LOSS_EMULATION_CAPABILITY  the devices' compute capability
 #pragma once
 
 #include <cmath>
@@ -27,7 +32,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// A block's own: blocks run one after another, in whatever order.
+// Belongs to the block that runs: blocks run one after another.
 #define __shared__ static
 
 struct dim3 {
@@ -77,7 +82,7 @@ namespace emulation {
 class Stream;
 class Event;
 
-// Where in the source a thread waits.
+// The place in the source where a thread waits.
 struct Site {
   const char* file = nullptr;
   int line = 0;
@@ -87,31 +92,39 @@ struct Site {
 struct Indices {
   dim3 thread, block, block_size, grid_size;
 };
-// Of the thread that runs.
+// Those of the running thread.
 extern Indices indices;
 
 void wait_at_barrier(Site site);
-// Hands in a value of at most 8 bytes; gives those of all lanes when all in the mask have handed in theirs.
+// Hands in a lane's value. Waits until all lanes in the mask have handed in theirs, and returns the values of
+// all lanes.
 const uint64_t* exchange(unsigned mask, uint64_t value, Site site);
-int lane();
+inline int lane() {
+  return static_cast<int>(indices.thread.x % 32);
+}
+// Ends the running kernel with an error.
 [[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
-// Faults unless these bytes are of one allocation of the device, and aligned as a load of so many must be.
+// Faults unless the bytes lie within one allocation and are aligned to their size.
 void check_access(const void* address, size_t bytes);
 
-// The shared memory that the block's launch asked for.
+// Returns the dynamic shared memory of the running block.
 char* launch_memory();
 
-// Copies of a thread of a kernel, put off: see cuda_pipeline_primitives.h.
+// The asynchronous copies of cuda_pipeline_primitives.h, for the running thread.
 void copy_later(void* to, const void* from, size_t bytes);
+// Makes one group of the copies that are in none yet.
 void end_group();
+// Makes the copies of all groups but the last ones.
 void finish_groups_but(size_t last);
 
-// What a kernel's launches may ask for: what has been permitted, or what leaves room in 48 KB for memory of
-// the kernel's own, of which nothing is known but how much it may be.
+// Sets how much dynamic shared memory a kernel's launches may ask for. Without permission it is 48 KB less
+// the most that a kernel declares for itself.
 void permit_shared(void* kernel, size_t bytes);
 void check_shared(void* kernel, size_t bytes);
 
+// Appends work to a stream.
 void enqueue(Stream* stream, std::function<void()> work);
+// Runs a kernel's blocks one after another.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
 
 }  // namespace emulation
@@ -139,7 +152,7 @@ T __shfl_down_sync(unsigned mask, T x, unsigned distance, const char* file = __b
   const unsigned from = static_cast<unsigned>(emulation::lane()) + distance;
   if (from >= 32) return x;
   if ((mask >> from & 1) == 0)
-    emulation::fault("%s:%d: a shuffle from lane %u, which is not in it", file, line, from);
+    emulation::fault("%s:%d: a shuffle from lane %u, which is not in the mask", file, line, from);
   std::memcpy(&x, of_lane + from, sizeof x);
   return x;
 }
@@ -152,7 +165,7 @@ T __shfl_sync(unsigned mask, T x, int from, const char* file = __builtin_FILE(),
   std::memcpy(&bits, &x, sizeof x);
   const uint64_t* const of_lane = emulation::exchange(mask, bits, {file, line});
   if ((mask >> from & 1) == 0)
-    emulation::fault("%s:%d: a shuffle from lane %d, which is not in it", file, line, from);
+    emulation::fault("%s:%d: a shuffle from lane %d, which is not in the mask", file, line, from);
   std::memcpy(&x, of_lane + from, sizeof x);
   return x;
 }
@@ -168,6 +181,7 @@ inline unsigned __ballot_sync(unsigned mask, bool holds, const char* file = __bu
 
 namespace emulation {
 
+// Combines the values of all lanes in the mask.
 template <class Combine>
 unsigned reduce(unsigned mask, unsigned x, Site site, Combine combine) {
   const uint64_t* const of_lane = exchange(mask, x, site);

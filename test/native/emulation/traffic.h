@@ -1,11 +1,11 @@
-// What the emulation has counted, for tests that see to how much a kernel reads.
+// What the emulation has counted, for tests of how much a kernel reads.
 #pragma once
 
 #include <cstdint>
 
 namespace emulation {
 
-// Bytes that kernels have had copied into shared memory.
+// Returns how many bytes kernels have copied into shared memory asynchronously.
 int64_t bytes_copied();
 
 }  // namespace emulation

@@ -1,4 +1,4 @@
-#include "test/native/broken-kernels.h"
+#include "test/native/kernels/broken-kernels.h"
 
 #include <cuda_pipeline_primitives.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kValues = 100;
 
-// Of all kernels here, so that they differ only in what is wrong with them.
+// The only argument of all kernels here, so that they differ only in what is wrong with them.
 struct Column {
   float* data;
 };
@@ -75,9 +75,9 @@ __global__ void expects_mark(Column column) {
   if (threadIdx.x == 0 && !(__ldcs(column.data) == 1.0f)) __stcs(column.data - 1, 0.0f);
 }
 
-// Every lane asks for the column's first numbers, one each, and looks at what its neighbour has asked for.
+// Every lane copies one of the column's first numbers, and looks at the number that its neighbour has copied.
 template <bool waits, bool with_others>
-__global__ void takes_what_was_asked_for(Column column) {
+__global__ void reads_a_neighbours_copy(Column column) {
   __shared__ float room[kThreads];
   __stcs(column.data + threadIdx.x % kWarp, 1.0f);
   room[threadIdx.x] = 0.0f;
@@ -146,19 +146,19 @@ const std::vector<BrokenKernel>& broken_kernels() {
       {"a sound kernel", "", run<sound>},
       {"a barrier that some threads do not reach", "divergence", run<barrier_for_some>},
       {"two barriers, half of the threads at each", "divergence", run<two_barriers>},
-      {"a shuffle that a lane has left", "divergence", run<shuffle_after_some_have_left>},
+      {"a shuffle after a lane has ended", "divergence", run<shuffle_after_some_have_left>},
       {"a shuffle while a lane is at a barrier", "divergence", run<barrier_against_shuffle>},
       {"a shuffle whose mask leaves a lane out", "mask", run<shuffle_without_oneself>},
       {"a load past a column", "out of bounds", run<reads_past_the_column>},
       {"a store before a column", "out of bounds", run<writes_before_the_column>},
       {"an unchecked store past a column", "out of bounds", run<writes_past_the_column_unchecked>},
       {"a misaligned load", "misaligned", run<misaligned>},
-      {"copies that are waited for", "", run<takes_what_was_asked_for<true, true>>},
-      {"a copy that is not waited for", "out of bounds", run<takes_what_was_asked_for<false, true>>},
-      {"a copy that another lane has not waited for", "out of bounds",
-       run<takes_what_was_asked_for<true, false>>},
-      {"a stream that does not wait for another", "out of bounds", run_on_two_streams<false>},
-      {"a stream that waits for another", "", run_on_two_streams<true>},
+      {"copies that every lane waits for", "", run<reads_a_neighbours_copy<true, true>>},
+      {"a copy that nobody waits for", "out of bounds", run<reads_a_neighbours_copy<false, true>>},
+      {"a copy that a lane reads before the other has waited", "out of bounds",
+       run<reads_a_neighbours_copy<true, false>>},
+      {"a stream that does not wait for the other", "out of bounds", run_on_two_streams<false>},
+      {"a stream that waits for the other", "", run_on_two_streams<true>},
   };
   return all;
 }

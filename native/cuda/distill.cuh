@@ -1,0 +1,43 @@
+// The kernels of distillation functions: advantages per token, and two sums per row for the metrics.
+#pragma once
+
+#include "cuda/spans.cuh"
+#include "engine/advantage_registry.h"
+
+namespace policy_loss::cuda {
+
+constexpr unsigned kDistillColumns = reads(kSampledLogprob) | reads(kTeacherLogprob);
+
+template <class F>
+__global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    distill_kernel(const AdvantagePass pass, const F f) {
+  const Feed<kDistillColumns> feed(pass.batch, kDistillColumns);
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+    sum_rows(
+        feed, pass, pass.distill_parts, span,
+        [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, DistillPart* part) {
+          const Quad old = quads.template column<kSampledLogprob>();
+          const Quad teacher = quads.template column<kTeacherLogprob>();
+          float value[kQuad];
+#pragma unroll
+          for (int j = 0; j < kQuad; ++j) {
+            const DistillTerm term = f.token(old[j], teacher[j]);
+            const bool counts = (unmasked & which) >> j & 1;
+            value[j] = counts ? term.advantage : 0.0f;
+            part->divergence += counts ? term.divergence : 0.0f;
+            part->advantage += counts ? term.advantage : 0.0f;
+          }
+          store_quad(pass.advantages, i, which, value);
+        },
+        [](int64_t, const DistillPart&) {});
+}
+
+// Puts the parts of rows together.
+static __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
+  for_whole_rows(pass, pass.distill_parts, [&](int64_t row, const DistillPart& part) {
+    pass.row_divergences[row] = part.divergence;
+    pass.row_advantages[row] = part.advantage;
+  });
+}
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,27 @@
+// Finding inputs of advantage functions that are NaN or infinite.
+#pragma once
+
+#include "cuda/warp.cuh"
+
+namespace policy_loss::cuda {
+
+__device__ __forceinline__ bool is_finite(float x) {
+  return x - x == 0.0f;
+}
+
+// Returns the bits of those values of a quad that are not finite.
+__device__ __forceinline__ unsigned non_finite_bits(const Quad& quad) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) bits |= is_finite(quad[j]) ? 0u : 1u << j;
+  return bits;
+}
+
+// Reports a value that is not finite. The host learns of the first one only.
+__device__ __forceinline__ void report_non_finite(const AdvantagePass& pass, NonFiniteInput input,
+                                                  int64_t row) {
+  const unsigned long long key = 8ull * static_cast<unsigned long long>(row) + static_cast<unsigned>(input);
+  atomicMax(&pass.state->non_finite, ~key);
+}
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,277 @@
+// The kernels of group functions.
+//
+// A warp takes a group. Its lanes load rewards side by side, but each lane adds the same numbers in the
+// members' order. So a mean has the same bits as on the CPU, and so has every comparison that decides about a
+// row. One lane makes the random choices, with the same random numbers as the CPU.
+#pragma once
+
+#include "advantage/draw.h"
+#include "cuda/finite.cuh"
+#include "cuda/spans.cuh"
+#include "engine/advantage_registry.h"
+
+namespace policy_loss::cuda {
+
+// The columns that value_sums_kernel() may read.
+constexpr unsigned kRowValueColumns = reads(kTokenRewards) | reads(kSampledLogprob);
+
+// Returns the columns that value_sums_kernel() does read: none if the batch has no token rewards.
+PL_FN unsigned row_value_columns(const AdvantagePass& pass) {
+  return pass.batch.column[pass.row_value_column].data ? reads(pass.row_value_column) : 0u;
+}
+
+// Sums a column over rows: all token rewards, masked or not, or the unmasked log-probabilities. Counts the
+// unmasked tokens.
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    value_sums_kernel(const AdvantagePass pass) {
+  const bool rewards = pass.row_value_column == kTokenRewards;
+  const Feed<0> feed(pass.batch, row_value_columns(pass));
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
+    sum_rows(
+        feed, pass, pass.parts, span,
+        [&](int64_t row, int64_t, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
+          const unsigned live = unmasked & which;
+          part->tokens += __popc(live);
+          const Quad x =
+              rewards ? quads.template column<kTokenRewards>() : quads.template column<kSampledLogprob>();
+          if (rewards && (non_finite_bits(x) & which) != 0)
+            report_non_finite(pass, NonFiniteInput::kTokenRewards, row);
+          const unsigned summed = rewards ? which : live;
+#pragma unroll
+          for (int j = 0; j < kQuad; ++j) part->sum += summed >> j & 1 ? x[j] : 0.0f;
+        },
+        [](int64_t, const RowPart&) {});
+}
+
+// Makes a row's value from the row's sums.
+static __global__ void __launch_bounds__(kThreads) row_value_kernel(const AdvantagePass pass) {
+  for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
+    if (pass.row_value_column != kTokenRewards)
+      pass.row_values[row] = mean_logprob(part.sum, part.tokens);
+    else if (pass.batch.column[kTokenRewards].data)
+      pass.row_values[row] = part.sum;
+    else  // the row's reward belongs to its last unmasked token
+      pass.row_values[row] = part.tokens > 0 ? pass.rewards[row] : 0.0;
+  });
+}
+
+// Returns the group of the member at this place in groups.members.
+__device__ __forceinline__ int64_t group_of(const GroupsView& groups, int64_t at) {
+  int64_t low = 0, high = groups.size - 1;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (groups.offsets[middle + 1] > at)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+// Applies the rank penalty to the rewards. One thread finds one member's rank in its group: how many members
+// have a smaller value, or an equal one and an earlier place.
+template <class F>
+__global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass, const F f) {
+  const GroupsView& groups = pass.groups;
+  for (int64_t at = first_thread(); at < groups.units; at += all_threads()) {
+    const int64_t group = group_of(groups, at);
+    const int64_t first = groups.offsets[group], last = groups.offsets[group + 1];
+    const double value = pass.row_values[groups.members[at]];
+    int64_t rank = 0;
+    for (int64_t other = first; other < last; ++other) {
+      const double theirs = pass.row_values[groups.members[other]];
+      rank += theirs < value || (theirs == value && other < at) ? 1 : 0;
+    }
+    const double reward = pass.rewards[groups.last_row[groups.members[at]]];
+    pass.penalised[at] = last - first > 1 ? f.penalised(reward, rank, last - first) : reward;
+  }
+}
+
+// Numbers that a warp reads together, the same one in all lanes at a time. Every lane loads one of 32.
+template <class Load>
+class InTurn {
+ public:
+  __device__ __forceinline__ InTurn(int64_t n, Load load) : load_(load), n_(n) {}
+
+  __device__ __forceinline__ double operator()(int64_t i) {
+    if (i / kWarp != chunk_) {
+      chunk_ = i / kWarp;
+      const int64_t mine = chunk_ * kWarp + threadIdx.x % kWarp;
+      x_ = mine < n_ ? load_(mine) : 0.0;
+    }
+    return __shfl_sync(kAllLanes, x_, static_cast<int>(i % kWarp));
+  }
+
+ private:
+  Load load_;
+  int64_t n_;
+  int64_t chunk_ = -1;
+  double x_ = 0;
+};
+
+// If a group has more rewards below the mean than others, draws the surplus of them at random and marks it as
+// left out.
+template <class Reward>
+__device__ __forceinline__ void leave_out_surplus(const AdvantagePass& pass, int64_t group, int64_t size,
+                                                  double mean, Reward reward) {
+  const int lane = threadIdx.x % kWarp;
+  int64_t* const negatives = pass.negatives + pass.groups.offsets[group];
+  uint8_t* const left_out = pass.left_out + pass.groups.offsets[group];
+  int64_t n = 0;
+  for (int64_t first = 0; first < size; first += kWarp) {
+    const int64_t i = first + lane;
+    const bool negative = i < size && reward(i) < mean;
+    const unsigned found = __ballot_sync(kAllLanes, negative);
+    if (negative) negatives[n + __popc(found & ((1u << lane) - 1u))] = i;
+    if (i < size) left_out[i] = 0;
+    n += __popc(found);
+  }
+  __syncwarp();
+  const int64_t surplus = 2 * n - size;
+  if (lane == 0 && surplus > 0) {
+    draw_surplus(pass.seed, group, surplus, n, negatives);
+    for (int64_t i = 0; i < surplus; ++i) left_out[negatives[i]] = 1;
+  }
+  __syncwarp();
+}
+
+// One group's rewards, as a warp sees them.
+template <class F>
+struct GroupRewards {
+  const AdvantagePass& pass;
+  int64_t first;  // the group's first place in groups.members
+
+  // A member's own reward.
+  __device__ __forceinline__ double operator()(int64_t i) const {
+    const int64_t member = pass.groups.members[first + i];
+    if constexpr (F::traits.sums_token_rewards)
+      return pass.row_values[member];
+    else
+      return pass.rewards[pass.groups.last_row[member]];
+  }
+  // The reward from which the moments are made.
+  __device__ __forceinline__ double penalised(int64_t i) const {
+    return pass.penalised ? pass.penalised[first + i] : (*this)(i);
+  }
+};
+
+// Returns the moments of a group's rewards. May leave members out, and then sets *some_left_out.
+template <class F>
+__device__ __forceinline__ GroupMoments moments_of_group(const AdvantagePass& pass, const F& f,
+                                                         const GroupRewards<F>& reward, int64_t group,
+                                                         int64_t size, bool* some_left_out) {
+  const auto seen = [&](int64_t i) { return reward.penalised(i); };
+  *some_left_out = false;
+  GroupMoments moments;
+  if constexpr (F::traits.has_balance) {
+    *some_left_out = f.balance && size > 1;
+    if (*some_left_out) {
+      const double mean = moments_of(size, InTurn(size, seen)).mean;
+      leave_out_surplus(pass, group, size, mean, reward);
+      const auto counts = [&](int64_t i) { return pass.left_out[reward.first + i] != 0 ? 0.0 : 1.0; };
+      InTurn counts_in_turn(size, counts);
+      moments =
+          moments_of(size, InTurn(size, seen), [=](int64_t i) mutable { return counts_in_turn(i) != 0; });
+    }
+  }
+  if (!*some_left_out) moments = moments_of(size, InTurn(size, seen));
+  moments.batch_std = pass.groups.batch_std;
+  if constexpr (F::traits.has_soft_baseline) {
+    if (f.soft) moments.log_mean_exp = log_mean_exp(size, InTurn(size, seen), f.tau);
+  }
+  return moments;
+}
+
+// Computes the scores and repeats of all units. One warp takes one group.
+template <class F>
+__global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pass, const F f) {
+  const GroupsView& groups = pass.groups;
+  const int lane = threadIdx.x % kWarp;
+  for (int64_t group = first_warp(); group < groups.size; group += all_warps()) {
+    const int64_t first = groups.offsets[group];
+    const int64_t size = groups.offsets[group + 1] - first;
+    const GroupRewards<F> reward{pass, first};
+    bool some_left_out;
+    const GroupRule rule = f.rule(moments_of_group(pass, f, reward, group, size, &some_left_out));
+    int64_t rows = 0;
+    for (int64_t i = lane; i < size; i += kWarp) {
+      const int64_t unit = groups.members[first + i];
+      rows += groups.unit_rows[unit];
+      double score = rule.score(reward(i));
+      if constexpr (F::traits.by_runs) {
+        if (f.step_norm) score /= static_cast<double>(groups.unit_rows[unit]);
+      }
+      const bool counts = rule.kept && !(some_left_out && pass.left_out[first + i] != 0);
+      pass.unit_scores[unit] = counts ? static_cast<float>(score) : 0.0f;
+      pass.unit_repeats[unit] = rule.kept ? 1 : 0;
+    }
+    rows = warp_sum(rows);
+    if (lane == 0) {
+      GroupOutcome outcome;
+      for (int k = 0; k < kGroupMetrics; ++k) outcome.metric[k] = rule.metric[k];
+      outcome.rows = static_cast<double>(rows);
+      outcome.kept = rule.kept;
+      pass.outcomes[group] = outcome;
+    }
+  }
+}
+
+// Copies the score and the repeats of a run to its rows.
+static __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePass pass) {
+  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
+    const int64_t unit = pass.groups.unit_of_row[row];
+    pass.scores[row] = pass.unit_scores[unit];
+    pass.repeats[row] = pass.unit_repeats[unit];
+  }
+}
+
+// Draws the groups that are repeated in place of dropped ones. One warp is enough, as this is rare.
+static __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePass pass) {
+  if (threadIdx.x >= kWarp) return;
+  const int lane = threadIdx.x;
+  const int64_t groups = pass.groups.size;
+  int64_t n = 0;
+  for (int64_t first = 0; first < groups; first += kWarp) {
+    const int64_t group = first + lane;
+    const bool kept = group < groups && pass.outcomes[group].kept;
+    const unsigned found = __ballot_sync(kAllLanes, kept);
+    if (kept) pass.kept[n + __popc(found & ((1u << lane) - 1u))] = group;
+    if (group < groups) pass.drawn[group] = 0;
+    n += __popc(found);
+  }
+  __syncwarp();
+  if (lane == 0)
+    draw_duplicates(pass.seed, groups, n, pass.kept, [&](int64_t group) { ++pass.drawn[group]; });
+}
+
+// Adds to each row's repeats how often its group was drawn.
+static __global__ void __launch_bounds__(kThreads) repeat_drawn_kernel(const AdvantagePass pass) {
+  for (int64_t group = first_warp(); group < pass.groups.size; group += all_warps())
+    for (int64_t at = pass.groups.offsets[group] + threadIdx.x % kWarp; at < pass.groups.offsets[group + 1];
+         at += kWarp)
+      pass.repeats[pass.groups.members[at]] += pass.drawn[group];
+}
+
+// Copies a row's score to each of its unmasked tokens.
+static __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
+  const int lane = threadIdx.x % kWarp;
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
+    SpanRows rows(pass, span);
+    rows.stretch(
+        0, rows.length(),
+        [&](int64_t row, bool, int from, int to) {
+          const float score = pass.scores[row];
+          for (int at = from / kQuad * kQuad + lane * kQuad; at < to; at += kStretch) {
+            const int64_t i = rows.first() + at;
+            const unsigned live = load_mask<Reuse::kNever>(pass.batch.mask, i);
+            float value[kQuad];
+#pragma unroll
+            for (int j = 0; j < kQuad; ++j) value[j] = live >> j & 1 ? score : 0.0f;
+            store_quad(pass.advantages, i, bits_within(at, from, to), value);
+          }
+        },
+        [](int64_t) {});
+  }
+}
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,181 @@
+// Advantage functions.
+#include "cpu/advantages.h"
+#include "engine/advantages.h"
+#include "test/fuzz/options.h"
+#include "test/fuzz/targets.h"
+#include "test/fuzz/tasks.h"
+
+namespace fuzz {
+namespace {
+
+// The results that a call wants. shift: where their memory begins.
+struct Wanted {
+  bool advantages, returns, scores, repeats;
+  uint64_t seed;
+  int shift;
+};
+
+// A call as the input describes it. `inputs` points into the arrays.
+struct Call {
+  AdvantageFunction function;
+  Batch batch;
+  Array<double> rewards, baselines;
+  Array<int32_t> groups, runs;
+  AdvantageBatch inputs;
+  Wanted wanted{};
+};
+
+struct Outcome {
+  Array<float> advantages, returns, scores;
+  Array<uint32_t> repeats;
+  Array<double> values;
+  NonFiniteValue not_finite;
+
+  bool is_finite() const { return not_finite.input == NonFiniteInput::kNone; }
+  bool same_bits(const Outcome& other) const {
+    if (not_finite.input != other.not_finite.input || not_finite.row != other.not_finite.row) return false;
+    return !is_finite() || (advantages.same_bits(other.advantages) && returns.same_bits(other.returns) &&
+                            scores.same_bits(other.scores) && repeats.same_bits(other.repeats) &&
+                            values.same_bits(other.values));
+  }
+};
+
+Outcome compute(const Call& call, Where where, const int32_t* abort) {
+  Outcome result;
+  AdvantageOutputs outputs;
+  const Wanted& wanted = call.wanted;
+  const int64_t rows = call.batch.view.layout.rows;
+  const auto want = [&]<class T>(bool is_wanted, int64_t size, Array<T>* array, T** out) {
+    if (!is_wanted) return;
+    *array = to_be_written<T>(size, where, wanted.shift);
+    *out = array->data();
+  };
+  want(wanted.advantages, call.batch.tokens, &result.advantages, &outputs.advantages);
+  want(wanted.returns, call.batch.tokens, &result.returns, &outputs.returns);
+  want(wanted.scores, rows, &result.scores, &outputs.scores);
+  want(wanted.repeats, rows, &result.repeats, &outputs.repeats);
+  want(true, static_cast<int64_t>(advantage_value_names(call.function).size()), &result.values,
+       &outputs.values);
+  double row = -1;
+  const auto task =
+      std::make_shared<cpu::AdvantageEvaluation>(call.function, call.inputs, outputs, wanted.seed, &row);
+  task->set_abort_flag(abort);
+  perform(where, task);
+  require(task->aborted() == (abort != nullptr), "an aborted call reports it");
+  require(!task->out_of_memory(), "there is memory");
+  result.not_finite = task->not_finite();
+  if (!result.is_finite())
+    require(row == static_cast<double>(result.not_finite.row) && row >= 0 && row < static_cast<double>(rows),
+            "the row of a value that is not finite");
+  return result;
+}
+
+// Reads the columns. token_rewards: whether rewards come per token.
+void read_columns(Bytes& in, Random& random, Values values, bool token_rewards, Batch* batch) {
+  const ColumnForm numbers{-kMostAdvantage, kMostAdvantage};
+  const ColumnForm logprobs{kLeastLogprob, 0};
+  if (token_rewards) read_column(in, random, values, kTokenRewards, numbers, batch);
+  read_column(in, random, values, kSampledLogprob, logprobs, batch);
+  ColumnForm teacher = logprobs;
+  teacher.near = in.flag() ? batch : nullptr;
+  teacher.near_column = kSampledLogprob;
+  read_column(in, random, values, kTeacherLogprob, teacher, batch);
+  read_column(in, random, values, kValues, numbers, batch);
+}
+
+// Reads the arrays per row: numbers of which some are equal, and groups and runs.
+void read_rows(Bytes& in, Random& random, Values values, Call* call) {
+  const int64_t rows = call->batch.view.layout.rows;
+  const int shift = in.byte();
+  call->rewards = Array<double>(rows, shift);
+  call->baselines = Array<double>(rows, shift);
+  call->groups = Array<int32_t>(rows, shift);
+  call->runs = Array<int32_t>(rows, shift);
+  const int64_t different = 1 + in.below(5);
+  const bool close_together = in.flag();
+  const int64_t group_count = 1 + rows / (1 + in.below(16));
+  const int64_t oddities = 1 + in.byte();
+  for (int64_t row = 0; row < rows; ++row) {
+    for (Array<double>* numbers : {&call->rewards, &call->baselines}) {
+      const uint64_t bits = random.next();
+      double x = static_cast<double>(random.below(different)) / 10;
+      if (random.below(8) == 0) x = random.between(-kMostAdvantage, kMostAdvantage);
+      if (values == kAny && random.below(oddities) == 0) std::memcpy(&x, &bits, sizeof x);
+      (*numbers)[row] = x;
+    }
+    const int64_t group = random.below(group_count);
+    call->groups[row] =
+        close_together ? static_cast<int32_t>(group - 3) : static_cast<int32_t>(group * 0x9e3779b1);
+    call->runs[row] =
+        close_together ? static_cast<int32_t>(random.below(3)) : static_cast<int32_t>(random.next());
+  }
+}
+
+void read_wanted(Bytes& in, Random& random, const AdvantageInfo& info, Wanted* wanted) {
+  const int bits = in.byte();
+  const bool in_groups = info.shape == AdvantageShape::kGroup;
+  wanted->scores = in_groups && (bits & 1) != 0;
+  wanted->repeats = in_groups && (bits & 2) != 0;
+  wanted->advantages = !wanted->scores || (bits & 4) != 0;
+  wanted->returns = info.shape == AdvantageShape::kRecurrence && (bits & 8) != 0;
+  wanted->shift = bits >> 4;
+  wanted->seed = random.next();
+}
+
+void check(const Call& call, const AdvantageInfo& info, Values values, const Outcome& outcome) {
+  if (values == kOrdinary) {
+    require(outcome.is_finite(), "ordinary numbers are finite");
+    require(all_finite(outcome.advantages) && all_finite(outcome.returns) && all_finite(outcome.scores) &&
+                all_finite(outcome.values),
+            "finite advantages");
+  }
+  const bool zeroes_masked = info.shape != AdvantageShape::kRecurrence || info.name == "reinforceplusplus";
+  if (!zeroes_masked || !call.wanted.advantages || !outcome.is_finite()) return;
+  for (int64_t i = 0; i < call.batch.tokens; ++i)
+    require(call.batch.mask[i] != 0 || float32_bits(outcome.advantages[i]) == 0,
+            "no advantage under the mask");
+}
+
+}  // namespace
+
+void fuzz_advantages(Bytes& in) {
+  const AdvantageInfo& info = advantages()[in.below(static_cast<int>(advantages().size()))];
+  const bool in_groups = info.shape == AdvantageShape::kGroup;
+  subject = "advantages of " + info.name;
+  Call call;
+  Batch& batch = call.batch;
+  read_layout(in, false, &batch);
+  Random random(in.word());
+  read_mask(in, random, &batch);
+  const Values values = in.below(3) == 2 ? kAny : kOrdinary;
+  call.function = {info.shape, info.index, read_options(in, values, info.options)};
+  const bool token_rewards = in.flag();
+  read_columns(in, random, values, token_rewards, &batch);
+  read_rows(in, random, values, &call);
+  call.inputs.tokens = batch.view;
+  // Functions that can take rewards per token need none per row then.
+  const bool by_row = info.shape != AdvantageShape::kDistill && (!token_rewards || in.flag() || in_groups);
+  call.inputs.rewards = by_row ? call.rewards.data() : nullptr;
+  call.inputs.baselines = call.baselines.data();
+  call.inputs.groups = call.groups.data();
+  call.inputs.runs = info.name == "step_wise_grpo" ? call.runs.data() : nullptr;
+  read_wanted(in, random, info, &call.wanted);
+
+  const auto at = [&](Where where, const int32_t* abort = nullptr) { return compute(call, where, abort); };
+  const Outcome expected = at(kHere);
+  for (const Where where : {kOneThread, kTwoThreads})
+    require(at(where).same_bits(expected), "the same bits on the pool's threads");
+  check(call, info, values, expected);
+
+  // By specification, sums of rewards and recurrences run over all tokens of a row, masked or not. ReMax
+  // alone skips masked rewards.
+  unsigned unseen = reads(kSampledLogprob) | reads(kTeacherLogprob);
+  if (info.name == "remax") unseen |= reads(kTokenRewards);
+  disturb(random, unseen, false, false, &batch);
+  require(at(kTwoThreads).same_bits(expected), "values under the mask do not matter");
+
+  const int32_t flag = 1;
+  at(in.flag() ? kHere : kTwoThreads, &flag);
+}
+
+}  // namespace fuzz

@@ -1,0 +1,225 @@
+// Evaluations of a policy loss, a KL loss and an entropy loss.
+#include "engine/function.h"
+#include "test/fuzz/options.h"
+#include "test/fuzz/targets.h"
+#include "test/fuzz/tasks.h"
+
+namespace fuzz {
+namespace {
+
+// The results that a call wants. shift: where their memory begins, and the size of used memory.
+struct Wanted {
+  bool grad, grad_entropy, counts;
+  int shift;
+};
+
+// A call as the input describes it.
+struct Call {
+  Function function;
+  Batch batch;
+  Values values = kOrdinary;
+  Coefficients coefficients;
+  Normalizer normalizer;
+  Wanted wanted{};
+
+  bool has_pairs() const { return function.has_loss() && losses()[function.loss].traits.by_pairs; }
+};
+
+struct Outcome {
+  Array<float> grad, grad_entropy;
+  Array<double> values, counts;
+  uint32_t present = 0;
+
+  bool same_bits(const Outcome& other) const {
+    return present == other.present && values.same_bits(other.values) && counts.same_bits(other.counts) &&
+           grad.same_bits(other.grad) && grad_entropy.same_bits(other.grad_entropy);
+  }
+};
+
+// Returns the memory of an earlier evaluation with so many rows and chunks. Its contents must not matter.
+cpu::Workspace used_memory(size_t rows, size_t chunks) {
+  cpu::Workspace workspace;
+  workspace.chunks.assign(chunks, {7, 9, 3, 5});
+  workspace.parts.assign(chunks, {11, 13.0, 17.0});
+  Sums sums;
+  sums.loss[0] = sums.metric[0] = sums.row_metric[0] = sums.kl = sums.entropy = 19;
+  workspace.sums.assign(chunks, sums);
+  workspace.row_tokens.assign(rows, 23);
+  workspace.row_sums.assign(rows, 29.0);
+  workspace.row_negatives.assign(rows, 31.0);
+  return workspace;
+}
+
+Outcome evaluate(const Call& call, const std::shared_ptr<const PreparedFunction>& function, Where where,
+                 const int32_t* abort) {
+  Outcome outcome;
+  Outputs outputs;
+  const int shift = call.wanted.shift;
+  outcome.values = to_be_written<double>(function->values(), where, shift);
+  outputs.values = outcome.values.data();
+  if (call.wanted.grad) {
+    outcome.grad = to_be_written<float>(call.batch.tokens, where, shift);
+    outputs.grad = outcome.grad.data();
+  }
+  if (call.wanted.grad_entropy) {
+    outcome.grad_entropy = to_be_written<float>(call.batch.tokens, where, shift);
+    outputs.grad_entropy = outcome.grad_entropy.data();
+  }
+  if (call.wanted.counts) {
+    outcome.counts = to_be_written<double>(kCounts, where, shift);
+    outputs.counts = outcome.counts.data();
+  }
+  const size_t used = static_cast<size_t>(shift);
+  const auto task = std::make_shared<cpu::Evaluation>(
+      function, call.batch.view, call.coefficients, call.normalizer, outputs,
+      where == kReused ? used_memory(used, used / 2) : cpu::Workspace{});
+  task->set_abort_flag(abort);
+  perform(where, task);
+  require(task->aborted() == (abort != nullptr), "an aborted call reports it");
+  outcome.present = task->outputs().present;
+  return outcome;
+}
+
+// Counts a batch as the engine should.
+BatchCounts count(const Batch& batch) {
+  BatchCounts counts;
+  const Layout& layout = batch.view.layout;
+  counts.row_length = static_cast<double>(layout.row_length);
+  for (int64_t row = 0; row < layout.rows; ++row) {
+    const int kind = batch.view.kind(row);
+    const double repeats = batch.view.repeats_of(row);
+    counts.rows[kind] += repeats;
+    for (int64_t i = layout.begin(row); i < layout.begin(row) + layout.length(row); ++i)
+      counts.tokens[kind] += batch.mask[i] != 0 ? repeats : 0;
+  }
+  return counts;
+}
+
+Aggregation read_aggregation(Bytes& in) {
+  return static_cast<Aggregation>(in.below(4));
+}
+
+// Reads everything of the function but its loss.
+void read_function(Bytes& in, Call* call) {
+  Function& function = call->function;
+  const int estimators = static_cast<int>(kl_estimators().size());
+  if (function.has_loss()) function.options = read_options(in, call->values, losses()[function.loss].options);
+  function.loss_aggregation[0] = read_aggregation(in);
+  function.loss_aggregation[1] = read_aggregation(in);
+  function.kl = in.below(2 * estimators) - estimators;
+  if (function.kl < 0) function.kl = kNone;
+  function.kl_aggregation = read_aggregation(in);
+  function.entropy = in.flag();
+  function.entropy_of_usual_rows_only = in.flag();
+  function.entropy_aggregation = read_aggregation(in);
+}
+
+// Reads the arrays per row.
+void read_rows(Bytes& in, Random& random, Batch* batch) {
+  const int64_t rows = batch->view.layout.rows;
+  if (in.flag()) {
+    batch->expert = Array<uint8_t>(rows, in.byte());
+    for (uint8_t& x : batch->expert) x = static_cast<uint8_t>(random.below(2) * (1 + random.below(255)));
+    batch->view.expert = batch->expert.data();
+  }
+  if (in.below(3) == 0) {
+    const int most = in.byte();
+    batch->repeats = Array<uint32_t>(rows, in.byte());
+    for (uint32_t& x : batch->repeats)
+      x = most == 255 ? static_cast<uint32_t>(random.next())
+                      : static_cast<uint32_t>(random.below(most % 4 + 1));
+    batch->view.repeats = batch->repeats.data();
+  }
+}
+
+void read_columns(Bytes& in, Random& random, Call* call) {
+  const unsigned columns = columns_of(call->function);
+  const auto column = [&](Column c, double low, double high, bool near_logprob) {
+    if ((columns & reads(c)) != 0)
+      read_column(in, random, call->values, c,
+                  {low, high, near_logprob ? &call->batch : nullptr, kLogprob, true}, &call->batch);
+  };
+  column(kLogprob, kLeastLogprob, 0, false);
+  column(kOldLogprob, kLeastLogprob, 0, in.flag());
+  column(kRefLogprob, kLeastLogprob, 0, in.flag());
+  column(kAdvantages, -kMostAdvantage, kMostAdvantage, false);
+  column(kEntropy, 0, 20, false);
+}
+
+// Reads the counts of a whole batch, of which this one is a part.
+void read_normalizer(Bytes& in, Call* call) {
+  Normalizer& normalizer = call->normalizer;
+  normalizer.given = in.below(3) == 0;
+  if (!normalizer.given) return;
+  normalizer.counts = count(call->batch);
+  for (int kind = 0; kind < 2; ++kind) {
+    normalizer.counts.tokens[kind] += in.below(1000);
+    normalizer.counts.rows[kind] += in.below(100);
+  }
+  normalizer.counts.row_length += in.byte();
+}
+
+void check(const Call& call, const Outcome& outcome) {
+  const Batch& batch = call.batch;
+  if (call.wanted.counts) {
+    double numbers[kCounts];
+    write_counts(count(batch), numbers);
+    require(std::memcmp(numbers, outcome.counts.data(), sizeof numbers) == 0, "the batch's own counts");
+  }
+  const Layout& layout = batch.view.layout;
+  for (int64_t row = 0; row < layout.rows; ++row)
+    for (int64_t i = layout.begin(row); i < layout.begin(row) + layout.length(row); ++i) {
+      if (batch.mask[i] != 0 && batch.counts(row)) continue;
+      require(!call.wanted.grad || float32_bits(outcome.grad[i]) == 0, "no gradient under the mask");
+      require(!call.wanted.grad_entropy || float32_bits(outcome.grad_entropy[i]) == 0,
+              "no gradient of entropy under the mask");
+    }
+  if (call.values != kOrdinary) return;
+  require(all_finite(outcome.grad) && all_finite(outcome.grad_entropy), "a finite gradient");
+  for (int64_t i = 0; i < outcome.values.size(); ++i)
+    require((outcome.present >> i & 1) == 0 || std::isfinite(outcome.values[i]), "finite values");
+}
+
+}  // namespace
+
+void fuzz_evaluation(Bytes& in) {
+  Call call;
+  Function& function = call.function;
+  function.loss = in.below(static_cast<int>(losses().size()) + 1) - 1;
+  read_layout(in, call.has_pairs(), &call.batch);
+  Random random(in.word());
+  read_mask(in, random, &call.batch);
+  call.values = in.below(3) == 2 ? kAny : kOrdinary;
+  read_function(in, &call);
+  subject = (function.has_loss() ? losses()[function.loss].name : "no loss") + ", KL estimator " +
+            (function.has_kl() ? kl_estimators()[function.kl].name : "none");
+  read_rows(in, random, &call.batch);
+  read_columns(in, random, &call);
+  call.coefficients.mu = in.between(0, 1);
+  call.coefficients.kl = in.between(-1, 1);
+  call.coefficients.entropy = in.between(-1, 1);
+  read_normalizer(in, &call);
+  const int wanted = in.byte();
+  call.wanted = {(wanted & 1) == 0, (wanted & 2) != 0, (wanted & 4) != 0, wanted >> 3};
+
+  const auto prepared = std::make_shared<const PreparedFunction>(function);
+  const auto at = [&](Where where, const int32_t* abort = nullptr) {
+    return evaluate(call, prepared, where, abort);
+  };
+  const Outcome expected = at(kHere);
+  require(at(kReused).same_bits(expected), "the same bits in used memory");
+  for (const Where where : {kOneThread, kTwoThreads})
+    require(at(where).same_bits(expected), "the same bits on the pool's threads");
+  check(call, expected);
+
+  // A loss over pairs reads rows that do not count. One metric counts negative advantages under the mask too.
+  const bool keep_signs =
+      function.has_loss() && losses()[function.loss].name.starts_with("ppo_sequence_masking");
+  disturb(random, ~0u, !call.has_pairs(), keep_signs, &call.batch);
+  require(at(kTwoThreads).same_bits(expected), "values under the mask do not matter");
+
+  const int32_t flag = 1;
+  at(in.flag() ? kHere : kTwoThreads, &flag);
+}
+
+}  // namespace fuzz

@@ -1,0 +1,307 @@
+// Blocks of threads: who runs next, where threads wait for each other, and the copies that a thread has not
+// waited for yet.
+//
+// A thread runs until it waits at a barrier or a warp collective, and then hands over to the next thread.
+// Warps take turns: each runs until all of its threads wait at a barrier. When shuffled, half of the launches
+// let the warps take turns at every collective instead, and the order of blocks, warps and lanes is random.
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "fibers.h"
+#include "machine.h"
+#include "traffic.h"
+
+namespace emulation {
+
+Indices indices;
+
+namespace {
+
+struct LateCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
+struct Thread {
+  enum State { kReady, kAtBarrier, kAtExchange, kDone };
+  State state = kReady;
+  Site site;
+  unsigned mask = 0;
+  std::vector<LateCopy> copies;  // not made yet, in the order in which they were asked for
+  std::vector<size_t> groups;    // how many copies each group has that was not waited for
+  size_t ungrouped = 0;          // how many of the last copies are in no group yet
+};
+
+struct Warp {
+  uint64_t given[kWarp];   // what lanes have handed in
+  uint64_t result[kWarp];  // the values of the last exchange
+};
+
+// The block that runs. A thread's index is that of its fiber.
+std::vector<Thread> threads;
+std::vector<Warp> warps;
+size_t running = 0;
+const std::function<void()>* kernel_of_block = nullptr;
+bool in_kernel = false;
+
+// The threads whose turn comes next: order[next_turn] up to order[last_turn].
+std::vector<size_t> order;
+size_t next_turn = 0, last_turn = 0;
+
+uint64_t seed_of_launch = 0;  // 0: everything keeps its order
+std::mt19937_64 late_or_early(2);
+int64_t copied = 0;
+
+constexpr size_t kNobody = ~size_t{0};
+
+// Makes the next thread that is ready the running one.
+size_t take_turn() {
+  while (next_turn < last_turn) {
+    const size_t thread = order[next_turn++];
+    if (threads[thread].state != Thread::kReady) continue;
+    running = thread;
+    indices.thread.x = static_cast<unsigned>(thread);
+    return thread;
+  }
+  return kNobody;
+}
+
+// Runs those of order[first] up to order[last] that are ready. Returns whether there were any.
+bool run_ready(size_t first, size_t last) {
+  next_turn = first;
+  last_turn = last;
+  const size_t thread = take_turn();
+  if (thread == kNobody) return false;
+  in_kernel = true;
+  run_fiber(thread);
+  in_kernel = false;
+  return true;
+}
+
+// Lets the next thread run until this one may go on.
+void wait(Thread::State state, Site site) {
+  const size_t self = running;
+  threads[self].state = state;
+  threads[self].site = site;
+  const size_t next = take_turn();
+  if (next == kNobody)
+    leave_fibers(self);
+  else
+    switch_fiber(self, next);
+}
+
+void run_thread() {
+  (*kernel_of_block)();
+  wait(Thread::kDone, {});
+}
+
+// Lets all threads go on if they wait at the same barrier.
+bool release_barrier() {
+  for (const Thread& thread : threads)
+    if (thread.state != Thread::kAtBarrier || !(thread.site == threads[0].site)) return false;
+  for (Thread& thread : threads) thread.state = Thread::kReady;
+  return true;
+}
+
+// Whether all lanes in a leader's mask wait at the leader's collective.
+bool is_complete(size_t first, const Thread& leader) {
+  for (size_t lane = 0; lane < kWarp; ++lane) {
+    if ((leader.mask >> lane & 1) == 0) continue;
+    if (first + lane >= threads.size()) return false;
+    const Thread& other = threads[first + lane];
+    if (other.state != Thread::kAtExchange || other.mask != leader.mask || !(other.site == leader.site))
+      return false;
+  }
+  return true;
+}
+
+// Lets those lanes of a warp go on whose collective is complete. Returns whether there were any.
+bool release_exchanges(size_t warp) {
+  bool any = false;
+  const size_t first = warp * kWarp;
+  for (size_t i = first; i < first + kWarp && i < threads.size(); ++i) {
+    if (threads[i].state != Thread::kAtExchange || !is_complete(first, threads[i])) continue;
+    const unsigned mask = threads[i].mask;
+    for (size_t lane = 0; lane < kWarp; ++lane) {
+      if ((mask >> lane & 1) == 0) continue;
+      warps[warp].result[lane] = warps[warp].given[lane];
+      threads[first + lane].state = Thread::kReady;
+    }
+    any = true;
+  }
+  return any;
+}
+
+std::string describe(size_t index) {
+  const Thread& thread = threads[index];
+  const std::string who = "thread " + std::to_string(index);
+  if (thread.state == Thread::kDone) return who + " has ended";
+  return who + (thread.state == Thread::kAtBarrier ? " is at the barrier " : " is at the shuffle ") +
+         thread.site.file + ":" + std::to_string(thread.site.line);
+}
+
+// Records a divergence if some threads wait for ever.
+void check_all_done() {
+  size_t waiting = 0;
+  while (waiting < threads.size() && threads[waiting].state == Thread::kDone) ++waiting;
+  if (waiting == threads.size()) return;
+  const auto waits_alike = [&](const Thread& thread) {
+    return thread.state == threads[waiting].state && thread.site == threads[waiting].site &&
+           thread.mask == threads[waiting].mask;
+  };
+  size_t other = 0;
+  while (other < threads.size() && waits_alike(threads[other])) ++other;
+  record_fault("divergence in block " + std::to_string(indices.block.x) + ": " + describe(waiting) + ", " +
+               (other < threads.size() ? describe(other) : "a lane of its mask is missing"));
+}
+
+// Runs a warp until all of its threads wait at a barrier. `turn`: the warp's place in the order.
+bool run_warp(size_t turn) {
+  bool progress = false;
+  const size_t first = turn * kWarp, last = std::min(first + kWarp, order.size());
+  const size_t warp = order[first] / kWarp;
+  while (!has_fault() && (run_ready(first, last) || release_exchanges(warp))) progress = true;
+  return progress;
+}
+
+// Runs every warp up to its next collective.
+bool run_interleaved() {
+  bool progress = run_ready(0, order.size());
+  for (size_t warp = 0; warp < warps.size(); ++warp) progress |= release_exchanges(warp);
+  return progress;
+}
+
+void run_block(bool interleaved) {
+  for (Thread& thread : threads) {
+    thread.state = Thread::kReady;
+    thread.mask = 0;
+    thread.copies.clear();
+    thread.groups.clear();
+    thread.ungrouped = 0;
+  }
+  for (;;) {
+    bool progress = false;
+    if (interleaved)
+      progress = run_interleaved();
+    else
+      for (size_t turn = 0; turn < warps.size() && !has_fault(); ++turn) progress |= run_warp(turn);
+    if (has_fault()) return;
+    progress |= release_barrier();
+    if (!progress) return check_all_done();
+  }
+}
+
+// Numbers from 0 to n − 1, in random order when shuffled.
+std::vector<size_t> numbers_in_order(size_t n, std::mt19937_64& random) {
+  std::vector<size_t> numbers(n);
+  for (size_t i = 0; i < n; ++i) numbers[i] = i;
+  for (size_t i = n; seed_of_launch != 0 && i > 1; --i) std::swap(numbers[i - 1], numbers[random() % i]);
+  return numbers;
+}
+
+// The order of a block's threads, either any or warp by warp.
+std::vector<size_t> order_of_threads(size_t n, bool interleaved, std::mt19937_64& random) {
+  if (interleaved) return numbers_in_order(n, random);
+  std::vector<size_t> all;
+  for (const size_t warp : numbers_in_order((n + kWarp - 1) / kWarp, random))
+    for (const size_t lane : numbers_in_order(std::min(kWarp, n - warp * kWarp), random))
+      all.push_back(warp * kWarp + lane);
+  return all;
+}
+
+}  // namespace
+
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
+  // After a fault nothing runs until it has been reported.
+  if (has_fault()) return;
+  static uint64_t launches = 0;
+  ++launches;
+  seed_of_launch = shuffle_seed();
+  std::mt19937_64 random(seed_of_launch * 1000003 + launches);
+  const bool interleaved = seed_of_launch != 0 && random() % 2 == 0;
+  threads.resize(block.x);
+  warps.resize((block.x + kWarp - 1) / kWarp);
+  make_fibers(block.x, run_thread);
+  kernel_of_block = &kernel;
+  indices.block_size = block;
+  indices.grid_size = grid;
+  order = order_of_threads(block.x, interleaved, random);
+  for (const size_t index : numbers_in_order(grid.x, random)) {
+    indices.block = dim3(static_cast<unsigned>(index));
+    if (seed_of_launch != 0) order = order_of_threads(block.x, interleaved, random);
+    fill_shared(shared_bytes);
+    run_block(interleaved);
+    check_shared_guards(shared_bytes);
+    if (has_fault()) break;
+  }
+  // After a fault, fibers are in the middle of things.
+  if (has_fault()) drop_fibers();
+  check_guards();
+}
+
+void wait_at_barrier(Site site) {
+  wait(Thread::kAtBarrier, site);
+}
+
+const uint64_t* exchange(unsigned mask, uint64_t value, Site site) {
+  const size_t self = running;
+  if ((mask >> self % kWarp & 1) == 0)
+    fault("%s:%d: lane %d is not in the mask of its own shuffle", site.file, site.line, lane());
+  threads[self].mask = mask;
+  warps[self / kWarp].given[self % kWarp] = value;
+  wait(Thread::kAtExchange, site);
+  return warps[running / kWarp].result;
+}
+
+void fault(const char* format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  record_fault(text);
+  if (!in_kernel) std::abort();
+  abandon_fiber();
+}
+
+int64_t bytes_copied() {
+  const Lock lock(mutex);
+  return copied;
+}
+
+// When shuffled, some copies are made early.
+void copy_later(void* to, const void* from, size_t bytes) {
+  copied += static_cast<int64_t>(bytes);
+  if (seed_of_launch != 0 && late_or_early() % 4 == 0) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  threads[running].copies.push_back({to, from, bytes});
+  ++threads[running].ungrouped;
+}
+
+void end_group() {
+  Thread& thread = threads[running];
+  thread.groups.push_back(std::exchange(thread.ungrouped, 0));
+}
+
+void finish_groups_but(size_t last) {
+  Thread& thread = threads[running];
+  if (thread.groups.size() <= last) return;
+  const auto first_kept = thread.groups.end() - static_cast<ptrdiff_t>(last);
+  ptrdiff_t copies = 0;
+  for (auto group = thread.groups.begin(); group != first_kept; ++group)
+    copies += static_cast<ptrdiff_t>(*group);
+  for (ptrdiff_t i = 0; i < copies; ++i) {
+    const LateCopy& copy = thread.copies[static_cast<size_t>(i)];
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+  thread.copies.erase(thread.copies.begin(), thread.copies.begin() + copies);
+  thread.groups.erase(thread.groups.begin(), first_kept);
+}
+
+}  // namespace emulation

@@ -1,0 +1,77 @@
+// The parts of the emulated machine as they see each other. Kernels and tests include cuda_runtime.h instead.
+//
+// Every function here expects its caller to hold the lock, unless it says otherwise.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+
+namespace emulation {
+
+constexpr size_t kWarp = 32;
+
+// ---- faults.cc: the lock, faults and the environment ----
+
+// Held by every entry point, so one host thread at a time is inside the emulation.
+extern std::recursive_mutex mutex;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+// Records a fault, unless an earlier one has not been reported yet.
+void record_fault(const std::string& message);
+bool has_fault();
+// Returns the error that a runtime call reports now, and keeps it.
+cudaError_t last_error();
+// Returns the same error and forgets it; its message is then that of reported_fault().
+cudaError_t take_error();
+const char* reported_fault();
+
+uint64_t number_from_environment(const char* name, uint64_t otherwise);
+// Returns POLICY_LOSS_EMULATION_SHUFFLE, or 0, which keeps everything in its order.
+uint64_t shuffle_seed();
+
+// ---- memory.cc: device memory and shared memory, between guard zones ----
+
+size_t device_memory();
+// Whether so many more bytes fit into a device.
+bool has_room(int device, size_t bytes);
+// Returns null if the host has no memory.
+void* allocate(int device, size_t bytes);
+void give_back(void* memory);
+// Records a fault if a guard zone of any allocation was written to.
+void check_guards();
+// Fills a block's shared memory with NaN.
+void fill_shared(size_t bytes);
+void check_shared_guards(size_t bytes);
+
+// ---- streams.cc: queues of work that run when someone waits for them ----
+
+class Stream {
+ public:
+  void push(std::function<void()> work);
+  // How many pieces of work have been pushed so far.
+  uint64_t pushed() const { return pushed_; }
+  // Runs the work up to this number.
+  void run_until(uint64_t count);
+
+ private:
+  std::deque<std::function<void()>> queue_;
+  uint64_t pushed_ = 0, done_ = 0;
+};
+
+class Event {
+ public:
+  Stream* stream = nullptr;
+  uint64_t count = 0;  // how much of the stream's work comes before the event
+};
+
+Stream* make_stream();
+Event* make_event();
+void run_all_streams();
+
+}  // namespace emulation

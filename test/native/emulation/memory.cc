@@ -1,0 +1,133 @@
+// The emulated device's memory: allocations that begin as NaN and lie between guard zones, and the shared
+// memory of the block that runs.
+//
+// What is kept here is never destroyed: a thread may still be in the emulation when the process ends.
+#include <cstdlib>
+#include <map>
+#include <vector>
+
+#include "machine.h"
+
+namespace emulation {
+namespace {
+
+constexpr size_t kGuardBytes = 256;
+constexpr unsigned char kGuard = 0xdb;
+constexpr unsigned char kFresh = 0xff;  // NaN in every dtype
+
+struct Allocation {
+  size_t bytes;
+  int device;
+};
+using Allocations = std::map<uintptr_t, Allocation>;  // by address
+auto& allocations = *new Allocations;
+auto& used_bytes = *new std::map<int, size_t>;  // by device
+// The allocation that was found last. Most accesses are to the same one as the access before.
+Allocations::const_iterator recent = allocations.end();
+
+bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t bytes) {
+  return allocation != allocations.end() && address >= allocation->first &&
+         address + bytes <= allocation->first + allocation->second.bytes;
+}
+
+// Shared memory grows in chunks that are aligned like its largest loads.
+struct alignas(16) Chunk {
+  unsigned char bytes[16];
+};
+auto& shared_memory = *new std::vector<Chunk>;
+// 48 KB less the most that a kernel declares for itself.
+constexpr size_t kPlainShared = 48 * 1024 - 9 * 1024;
+auto& permitted_shared = *new std::map<void*, size_t>;  // by kernel
+
+}  // namespace
+
+size_t device_memory() {
+  return number_from_environment("POLICY_LOSS_EMULATION_MEMORY", size_t{1} << 32);
+}
+
+bool has_room(int device, size_t bytes) {
+  return used_bytes[device] + bytes <= device_memory();
+}
+
+void* allocate(int device, size_t bytes) {
+  const size_t whole = (bytes + 2 * kGuardBytes + 255) / 256 * 256;
+  unsigned char* const block = static_cast<unsigned char*>(std::aligned_alloc(256, whole));
+  if (!block) return nullptr;
+  std::memset(block, kGuard, whole);
+  std::memset(block + kGuardBytes, kFresh, bytes);
+  allocations[reinterpret_cast<uintptr_t>(block + kGuardBytes)] = {bytes, device};
+  used_bytes[device] += bytes;
+  return block + kGuardBytes;
+}
+
+void give_back(void* memory) {
+  const auto found = allocations.find(reinterpret_cast<uintptr_t>(memory));
+  if (found == allocations.end()) {
+    record_fault("memory is given back that was not allocated");
+    return;
+  }
+  used_bytes[found->second.device] -= found->second.bytes;
+  recent = allocations.end();
+  allocations.erase(found);
+  std::free(static_cast<unsigned char*>(memory) - kGuardBytes);
+}
+
+void check_access(const void* pointer, size_t bytes) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  if (address % bytes != 0)
+    fault("misaligned: %zu bytes at %p in thread %u", bytes, pointer, indices.thread.x);
+  if (contains(recent, address, bytes)) return;
+  const auto next = allocations.upper_bound(address);
+  recent = next == allocations.begin() ? allocations.end() : std::prev(next);
+  if (!contains(recent, address, bytes))
+    fault("out of bounds: %zu bytes at %p, in no allocation, by thread %u of block %u", bytes, pointer,
+          indices.thread.x, indices.block.x);
+}
+
+void check_guards() {
+  for (const auto& [address, allocation] : allocations) {
+    const unsigned char* const begin = reinterpret_cast<const unsigned char*>(address);
+    for (size_t i = 1; i <= kGuardBytes; ++i) {
+      const bool below = begin[-static_cast<ptrdiff_t>(i)] != kGuard;
+      const bool above = begin[allocation.bytes + i - 1] != kGuard;
+      if (!below && !above) continue;
+      record_fault("out of bounds: a kernel wrote " + std::string(below ? "before" : "past") +
+                   " an allocation of " + std::to_string(allocation.bytes) + " bytes");
+      return;
+    }
+  }
+}
+
+void fill_shared(size_t bytes) {
+  const size_t whole = (bytes + 15) / 16 * 16;
+  shared_memory.resize((whole + 2 * kGuardBytes) / sizeof(Chunk));
+  unsigned char* const begin = shared_memory[0].bytes;
+  std::memset(begin, kGuard, whole + 2 * kGuardBytes);
+  std::memset(begin + kGuardBytes, kFresh, bytes);
+}
+
+void check_shared_guards(size_t bytes) {
+  const unsigned char* const begin = shared_memory[0].bytes + kGuardBytes;
+  for (size_t i = 1; i <= kGuardBytes; ++i)
+    if (begin[-static_cast<ptrdiff_t>(i)] != kGuard || begin[bytes + i - 1] != kGuard)
+      record_fault("out of bounds: a kernel wrote beyond the " + std::to_string(bytes) +
+                   " bytes of shared memory that its launch asked for");
+}
+
+char* launch_memory() {
+  return reinterpret_cast<char*>(shared_memory.data() + kGuardBytes / sizeof(Chunk));
+}
+
+void permit_shared(void* kernel, size_t bytes) {
+  const Lock lock(mutex);
+  permitted_shared[kernel] = bytes;
+}
+
+void check_shared(void* kernel, size_t bytes) {
+  const Lock lock(mutex);
+  const auto permitted = permitted_shared.find(kernel);
+  if (bytes > (permitted == permitted_shared.end() ? kPlainShared : permitted->second))
+    record_fault("a launch asks for " + std::to_string(bytes) + " bytes of shared memory");
+}
+
+}  // namespace emulation

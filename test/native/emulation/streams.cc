@@ -1,0 +1,55 @@
+// Streams and events. A stream's work waits until somebody waits for it, and then runs as late as events
+// allow: an order that no event asks for is not kept. When shuffled, a stream may also run ahead of the
+// others.
+//
+// Streams and events are never destroyed: queues may hold work that nobody has waited for when the process
+// ends.
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "machine.h"
+
+namespace emulation {
+namespace {
+
+auto& streams = *new std::vector<std::unique_ptr<Stream>>;
+auto& events = *new std::vector<std::unique_ptr<Event>>;
+
+}  // namespace
+
+void Stream::push(std::function<void()> work) {
+  queue_.push_back(std::move(work));
+  ++pushed_;
+}
+
+void Stream::run_until(uint64_t count) {
+  while (done_ < count) {
+    const std::function<void()> work = std::move(queue_.front());
+    queue_.pop_front();
+    ++done_;
+    work();
+  }
+}
+
+Stream* make_stream() {
+  return streams.emplace_back(std::make_unique<Stream>()).get();
+}
+
+Event* make_event() {
+  return events.emplace_back(std::make_unique<Event>()).get();
+}
+
+void run_all_streams() {
+  for (const auto& stream : streams) stream->run_until(stream->pushed());
+}
+
+void enqueue(Stream* stream, std::function<void()> work) {
+  const Lock lock(mutex);
+  stream->push(std::move(work));
+  static std::mt19937_64 random(1);
+  if (shuffle_seed() != 0 && random() % 4 == 0) stream->run_until(stream->pushed());
+}
+
+}  // namespace emulation

@@ -1,0 +1,48 @@
+// Batches in host memory for the kernels' test, with layouts that are awkward for spans, steps and quads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/batch.h"
+
+namespace kernels_test {
+
+using namespace policy_loss;
+
+// A batch with NaN and Infinity under its mask. `view` points into the arrays.
+struct Batch {
+  std::vector<float> column[kColumns];
+  std::vector<uint16_t> half[kColumns];  // the same numbers in float16 or bfloat16
+  std::vector<uint8_t> mask, expert;
+  std::vector<uint8_t> live;  // per token: unmasked, and in a row that counts
+  std::vector<uint32_t> repeats;
+  std::vector<int32_t> offsets;
+  BatchView view;
+  int64_t tokens = 0;
+};
+
+struct Shape {
+  const char* name;
+  int64_t rows, row_length;
+  std::vector<int32_t> lengths;  // of packed rows
+};
+const std::vector<Shape>& shapes();
+const Shape& shape_named(const std::string& name);
+// Returns the dtypes to test a shape with. A batch without tokens is the same in all of them.
+std::vector<DType> dtypes_of(const Shape& shape);
+
+std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_advantages, unsigned seed);
+
+// Lets rows count up to `most` times, or not at all. The tokens of rows that do not count become NaN, unless
+// the loss is over pairs of rows, which reads them all.
+void draw_repeats(Batch* batch, unsigned most, bool pairs, unsigned seed);
+
+// Returns a number in a 16-bit dtype, rounded towards zero.
+uint16_t half_bits(float x, DType dtype);
+
+std::string name_of(DType dtype);
+
+}  // namespace kernels_test

@@ -1,0 +1,13 @@
+// Kernels that are broken on purpose, each in a way that the emulation has to find.
+#pragma once
+
+#include <string>
+#include <vector>
+
+struct BrokenKernel {
+  const char* name;
+  const char* expected;  // a part of the emulation's message; empty if the kernel is sound
+  std::string (*run)();  // returns the emulation's message
+};
+
+const std::vector<BrokenKernel>& broken_kernels();

@@ -1,0 +1,172 @@
+// The kernels of losses against the CPU engine: every loss with every aggregation, KL estimator and dtype,
+// over all shapes. Results must keep their bits in any order of blocks and threads.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "cpu/engine.h"
+#include "test/native/emulation/traffic.h"
+#include "test/native/kernels/evaluations.h"
+#include "test/native/kernels/test.h"
+
+namespace kernels_test {
+namespace {
+
+const Coefficients kCoefficients{0.3, 0.05, -0.02};
+
+int loss_count() {
+  return static_cast<int>(losses().size());
+}
+int estimator_count() {
+  return static_cast<int>(kl_estimators().size());
+}
+std::string loss_name(int loss) {
+  return loss == kNone ? "no loss" : losses()[loss].name;
+}
+
+// From a resident batch in order and from the host in another order, compared with the CPU.
+void test_functions(const Shape& shape, DType dtype, int turn) {
+  const auto batch = draw_batch(shape, dtype, dtype == DType::kFloat16, 7);
+  cuda::Resident* const resident = upload(batch->view);
+  for (int loss = kNone; loss < loss_count(); ++loss)
+    for (int aggregation = 0; aggregation < 4; ++aggregation) {
+      // A function without a loss takes all estimators, the others take them in turn.
+      const int variants = loss == kNone ? estimator_count() + 1 : 2;
+      for (int variant = 0; variant < variants; ++variant) {
+        ++turn;
+        const int kl = loss == kNone ? variant - 1 : turn % (estimator_count() + 1) - 1;
+        const Function function =
+            make_function(loss, variant + aggregation * 2, static_cast<Aggregation>(aggregation), kl,
+                          turn % 3 != 0 || (loss == kNone && kl == kNone));
+        const std::string what = std::string(shape.name) + ", " + name_of(dtype) + ", " + loss_name(loss) +
+                                 ", aggregation " + std::to_string(aggregation) + ", kl " +
+                                 std::to_string(kl);
+        const Outcome found = on_device(function, *batch, kCoefficients, resident, what);
+        compare(on_cpu(function, *batch, kCoefficients), found, *batch, what);
+        const Outcome again =
+            shuffled(turn, [&] { return on_device(function, *batch, kCoefficients, nullptr, what); });
+        expect(found.same_bits(again), what + ": the same bits from the host, in another order");
+      }
+    }
+  cuda::release(resident);
+}
+
+// Rows that count several times or not at all, batches that are parts of others, and functions without a
+// term.
+void test_repeats_and_normalizers(const Shape& shape, int turn) {
+  for (int loss = kNone; loss < loss_count(); ++loss)
+    for (int aggregation = 0; aggregation < 4; ++aggregation) {
+      ++turn;
+      const auto batch = draw_batch(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
+      const bool pairs = loss != kNone && losses()[loss].traits.by_pairs;
+      // Two of three have repeats, and some of those no row that counts; two of three have a normalizer.
+      if (turn % 3 != 0) draw_repeats(batch.get(), turn % 7 == 0 ? 0 : 3, pairs, static_cast<unsigned>(turn));
+      Normalizer normalizer;
+      normalizer.given = turn % 3 != 1;
+      normalizer.counts = {{11.0 * turn, 7000}, {20, 9}, 40};
+      const bool terms = loss != kNone || aggregation != 0;
+      const int kl = terms ? turn % (estimator_count() + 1) - 1 : kNone;
+      const Function function =
+          make_function(loss, turn, static_cast<Aggregation>(aggregation), kl, terms && turn % 2 == 0);
+      const std::string what = std::string("repeats or normalizer, ") + shape.name + ", " + loss_name(loss) +
+                               ", aggregation " + std::to_string(aggregation) + ", kl " + std::to_string(kl);
+      const Outcome found = on_device(function, *batch, kCoefficients, nullptr, what, normalizer);
+      compare(on_cpu(function, *batch, kCoefficients, normalizer), found, *batch, what);
+      cuda::Resident* const resident = upload(batch->view);
+      const Outcome again = shuffled(
+          turn, [&] { return on_device(function, *batch, kCoefficients, resident, what, normalizer); });
+      expect(found.same_bits(again), what + ": the same bits from a resident batch");
+      cuda::release(resident);
+    }
+}
+
+void test_a_million_tokens(int first_loss, int last_loss) {
+  const auto batch = draw_batch({"a million tokens", 250, 4001, {}}, DType::kFloat32, false, 5);
+  for (int loss = first_loss; loss < last_loss; ++loss) {
+    const Function function =
+        make_function(loss, loss, static_cast<Aggregation>(loss % 4), loss % estimator_count(), true);
+    const std::string what = "a million tokens, " + loss_name(loss);
+    compare(on_cpu(function, *batch, kCoefficients),
+            on_device(function, *batch, kCoefficients, nullptr, what), *batch, what);
+  }
+}
+
+// The columns of a row's masked tail are not read. Losses with row sums read them together with the mask.
+void test_masked_tails() {
+  const auto batch = draw_batch({"masked tails", 8, 4096, {}}, DType::kFloat32, false, 8);
+  for (int loss = 0; loss < loss_count(); ++loss) {
+    if (losses()[loss].traits.row_sums != RowSums::kNever) continue;
+    const Function function = make_function(loss, 0, Aggregation::kTokenMean, kNone, false);
+    int64_t bytes[2];
+    for (const bool tails : {false, true}) {
+      const int64_t until = tails ? 1024 : 4096;
+      for (int64_t i = 0; i < batch->tokens; ++i) batch->mask[i] = batch->live[i] = i % 4096 < until ? 1 : 0;
+      for (std::vector<float>& column : batch->column)
+        for (float& x : column)
+          if (!std::isfinite(x)) x = -1.0f;
+      const std::string what = "masked tails, " + loss_name(loss);
+      cuda::Resident* const resident = upload(batch->view);
+      const int64_t before = emulation::bytes_copied();
+      compare(on_cpu(function, *batch, {}), on_device(function, *batch, {}, resident, what), *batch, what);
+      bytes[tails] = emulation::bytes_copied() - before;
+      cuda::release(resident);
+    }
+    expect(bytes[0] > 0 && bytes[1] * 4 == bytes[0], loss_name(loss) + " does not read masked tails");
+  }
+}
+
+// KL values per token, with and without a base that they are subtracted from.
+void test_kl_values(const Shape& shape) {
+  for (int estimator = 0; estimator < estimator_count(); ++estimator)
+    for (const bool with_base : {false, true}) {
+      const auto batch = draw_batch(shape, DType::kFloat32, false, 11);
+      std::vector<float> base(batch->tokens, 0.5f), expected(batch->tokens), found(batch->tokens, 42.0f);
+      cpu::KlEvaluation evaluation(estimator, batch->view, with_base ? base.data() : nullptr, 0.3,
+                                   expected.data());
+      cpu::run_here(evaluation);
+      double mean = -1;
+      cuda::KlCall call;
+      call.estimator = estimator;
+      call.columns = reads(kLogprob) | reads(kRefLogprob) | reads(kOldLogprob);
+      call.base = with_base ? base.data() : nullptr;
+      call.scale = 0.3;
+      call.out = found.data();
+      call.mean_kl = &mean;
+      cuda::Problem problem;
+      const std::string what = "values of " + kl_estimators()[estimator].name + ", " + shape.name;
+      const cuda::Status status = shuffled(1, [&] { return cuda::kl_host(0, batch->view, call, &problem); });
+      expect(status == cuda::Status::kOk, what + ": " + problem.message);
+      for (int64_t i = 0; i < batch->tokens; ++i)
+        expect(close(found[i], expected[i], 1.0), what + " at " + std::to_string(i));
+      if (with_base) expect(close(mean, evaluation.mean_kl(), 1.0), what + ": mean");
+    }
+}
+
+}  // namespace
+
+std::vector<Piece> evaluation_pieces() {
+  std::vector<Piece> pieces;
+  constexpr int kLossesOfAPiece = 5;
+  for (int loss = 0; loss < loss_count(); loss += kLossesOfAPiece)
+    pieces.push_back({"a million tokens",
+                      [=] { test_a_million_tokens(loss, std::min(loss + kLossesOfAPiece, loss_count())); }});
+  int turn = 0;
+  for (const Shape& shape : shapes()) {
+    for (const DType dtype : dtypes_of(shape))
+      pieces.push_back({std::string("functions, ") + shape.name + ", " + name_of(dtype),
+                        [&shape, dtype, turn = turn += 1000] { test_functions(shape, dtype, turn); }});
+    pieces.push_back({std::string("repeats, ") + shape.name,
+                      [&shape, turn = turn += 1000] { test_repeats_and_normalizers(shape, turn); }});
+  }
+  pieces.push_back({"masked tails", test_masked_tails});
+  return pieces;
+}
+
+std::vector<Piece> kl_value_pieces() {
+  std::vector<Piece> pieces;
+  for (const Shape& shape : shapes())
+    pieces.push_back({std::string("kl values, ") + shape.name, [&shape] { test_kl_values(shape); }});
+  return pieces;
+}
+
+}  // namespace kernels_test

@@ -1,0 +1,168 @@
+// What goes wrong: errors and aborts of calls, several calls at once, and kernels that are broken on purpose,
+// which the emulation has to find.
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpu/advantages.h"
+#include "test/native/kernels/advantages.h"
+#include "test/native/kernels/broken-kernels.h"
+#include "test/native/kernels/test.h"
+
+namespace kernels_test {
+namespace {
+
+const Shape& long_rows() {
+  return shape_named("rows longer than a span");
+}
+
+Function ppo(bool entropy) {
+  return make_function(0, 0, Aggregation::kTokenMean, kNone, entropy);
+}
+
+// Runs body on devices that have so much memory.
+template <class Body>
+void with_memory(const char* bytes, Body body) {
+  setenv("POLICY_LOSS_EMULATION_MEMORY", bytes, 1);
+  body();
+  unsetenv("POLICY_LOSS_EMULATION_MEMORY");
+}
+
+void test_evaluation_errors() {
+  const auto batch = draw_batch(long_rows(), DType::kFloat32, false, 3);
+  const Function function = ppo(false);
+  cuda::Result result;
+  cuda::Call call;
+  call.result = &result;
+  cuda::Problem problem;
+  const PreparedFunction prepared(function);
+  const cuda::Request request = cuda::request_of(prepared, {}, {});
+  const auto status_on = [&](int device) {
+    return cuda::evaluate_host(device, batch->view, request, call, &problem);
+  };
+  expect(cuda::count_devices(&problem).count == 1, "one emulated device");
+  for (const int device : {-1, 1})
+    expect(status_on(device) == cuda::Status::kNoDevice, "a device that does not exist");
+  with_memory("100000", [&] {
+    expect(status_on(0) == cuda::Status::kOutOfMemory, "an evaluation runs out of memory");
+    cuda::Resident* resident = nullptr;
+    expect(cuda::upload(0, batch->view, {}, nullptr, &resident, &problem) == cuda::Status::kOutOfMemory,
+           "an upload runs out of memory");
+  });
+  const int32_t aborted = 1;
+  call.abort = &aborted;
+  expect(status_on(0) == cuda::Status::kAborted, "an abort");
+  compare(on_cpu(function, *batch, {}), on_device(function, *batch, {}, nullptr, "after errors"), *batch,
+          "after errors");
+}
+
+void test_advantage_errors() {
+  const Inputs inputs = draw_inputs(long_rows(), DType::kFloat32, 3);
+  const cuda::FoundInputs found(inputs.batch);
+  const auto gae = std::find_if(advantages().begin(), advantages().end(),
+                                [](const AdvantageInfo& info) { return info.name == "ppo"; });
+  const AdvantageFunction function{gae->shape, gae->index, {1.0, 0.95}};
+  NonFiniteValue not_finite;
+  cuda::AdvantageCall call;
+  call.not_finite = &not_finite;
+  cuda::Problem problem;
+  const auto status = [&] {
+    return cuda::advantages_host(0, found.inputs(), cuda::request_of(function, 0), call, &problem);
+  };
+  with_memory("200000",
+              [&] { expect(status() == cuda::Status::kOutOfMemory, "advantages run out of memory"); });
+  const int32_t aborted = 1;
+  call.abort = &aborted;
+  expect(status() == cuda::Status::kAborted, "an abort of advantages");
+  const std::vector<float> expected = advantages_on_cpu(function, inputs).advantages;
+  const std::vector<float> after =
+      advantages_on_device(function, inputs, nullptr, "advantages after errors").advantages;
+  bool all = true;
+  for (size_t i = 0; i < expected.size(); ++i) all = all && close(after[i], expected[i], 0.3);
+  expect(all, "advantages after errors");
+}
+
+void test_calls_at_once() {
+  const auto batch = draw_batch(long_rows(), DType::kFloat32, false, 3);
+  const Function function = ppo(false);
+  std::vector<std::thread> threads;
+  std::vector<Outcome> outcomes(4);
+  for (Outcome& outcome : outcomes)
+    threads.emplace_back([&] { outcome = on_device(function, *batch, {}, nullptr, "at once"); });
+  for (std::thread& thread : threads) thread.join();
+  const Outcome expected = on_cpu(function, *batch, {});
+  for (const Outcome& outcome : outcomes) {
+    compare(expected, outcome, *batch, "at once");
+    expect(outcome.same_bits(outcomes[0]), "calls at once do not disturb each other");
+  }
+}
+
+// Set by a piece of work on the host, as a caller's abort may come at any time.
+int32_t abort_flag = 0;
+std::atomic<int64_t> pieces_until_abort = 0;
+
+void share_among_threads(int64_t pieces, void (*piece)(void*, int64_t), void* what) {
+  std::atomic<int64_t> next = 0;
+  std::vector<std::thread> threads;
+  for (int k = 0; k < 3; ++k)
+    threads.emplace_back([&] {
+      for (int64_t i; (i = next++) < pieces;) {
+        piece(what, i);
+        if (--pieces_until_abort == 0) __atomic_store_n(&abort_flag, 1, __ATOMIC_RELAXED);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+void do_alone(int64_t pieces, void (*piece)(void*, int64_t), void* what) {
+  for (int64_t i = 0; i < pieces; ++i) piece(what, i);
+}
+
+// More pieces than the staging has room for, in both directions, copied by several threads.
+void test_staging() {
+  cuda::share_work_by(share_among_threads);
+  const auto batch = draw_batch({"four million tokens", 4, 1000003, {}}, DType::kFloat32, false, 6);
+  const Function function = ppo(true);
+  const PreparedFunction prepared(function);
+  const Outcome expected = on_cpu(function, *batch, {});
+  // Aborts on the way to the device and on the way back.
+  for (const int64_t pieces : {10, 50, 75}) {
+    pieces_until_abort = pieces;
+    abort_flag = 0;
+    cuda::Result result;
+    cuda::Call call;
+    Outcome outcome = empty_outcome(function, *batch);
+    call.result = &result;
+    call.grad = outcome.grad.data();
+    call.abort = &abort_flag;
+    cuda::Problem problem;
+    expect(cuda::evaluate_host(0, batch->view, cuda::request_of(prepared, {}, {}), call, &problem) ==
+               cuda::Status::kAborted,
+           "an abort after " + std::to_string(pieces) + " pieces");
+  }
+  const std::string what = "four million tokens from the host and back, after aborts";
+  compare(expected, on_device(function, *batch, {}, nullptr, what), *batch, what);
+  cuda::share_work_by(do_alone);
+}
+
+void test_broken_kernels() {
+  for (const BrokenKernel& kernel : broken_kernels()) {
+    const std::string found = kernel.run();
+    expect(kernel.expected[0] == '\0' ? found.empty() : found.find(kernel.expected) != std::string::npos,
+           std::string(kernel.name) + ": the emulation reports " + (found.empty() ? "nothing" : found));
+  }
+}
+
+}  // namespace
+
+std::vector<Piece> fault_pieces() {
+  return {{"staging", test_staging},
+          {"errors of evaluations", test_evaluation_errors},
+          {"errors of advantages", test_advantage_errors},
+          {"calls at once", test_calls_at_once},
+          {"broken kernels", test_broken_kernels}};
+}
+
+}  // namespace kernels_test

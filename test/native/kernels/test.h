@@ -1,0 +1,33 @@
+// The pieces of the kernels' test, and what they expect.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace kernels_test {
+
+// Counts a check, and prints the first ones that fail.
+void expect(bool holds, const std::string& what);
+
+// A part of the test that depends on no other part. Pieces run in several processes at once.
+struct Piece {
+  std::string name;
+  std::function<void()> run;
+};
+
+std::vector<Piece> evaluation_pieces();
+std::vector<Piece> kl_value_pieces();
+std::vector<Piece> advantage_pieces();
+std::vector<Piece> fault_pieces();
+
+// Runs body while the emulation shuffles blocks, threads and streams.
+template <class Body>
+auto shuffled(int seed, Body body) {
+  setenv("POLICY_LOSS_EMULATION_SHUFFLE", std::to_string(seed).c_str(), 1);
+  auto result = body();
+  unsetenv("POLICY_LOSS_EMULATION_SHUFFLE");
+  return result;
+}
+
+}  // namespace kernels_test
