@@ -179,8 +179,9 @@ struct KlCall {
 Status kl(const Resident* resident, const KlCall& call, Problem* problem);
 Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* problem);
 
-// Measures how many bytes per second the device copies within its own memory. A byte counts twice, as read
-// and as written. Benchmarks compare the token pass with it.
+// Measures how many bytes per second the device copies within its own memory, as the yardstick of the token
+// pass. A byte counts twice, as read and as written. Only the bench build (POLICY_LOSS_BENCH) has this
+// function.
 Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Problem* problem);
 
 }  // namespace policy_loss::cuda

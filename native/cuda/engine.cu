@@ -359,6 +359,7 @@ Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* p
   });
 }
 
+#if defined(POLICY_LOSS_BENCH)
 Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Problem* problem) {
   return guarded(problem, [&] {
     constexpr int kCopies = 20;
@@ -378,5 +379,6 @@ Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Probl
     });
   });
 }
+#endif
 
 }  // namespace policy_loss::cuda
