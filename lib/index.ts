@@ -44,6 +44,7 @@ export type {
   MetricSchema,
   MetricsOf,
   NumericsDeclaration,
+  TokenValues,
 } from './core/declaration.js';
 export {
   type CpuDevice,

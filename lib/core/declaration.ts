@@ -18,6 +18,20 @@ export type MetricsOf<M> = {
   -readonly [K in keyof M as M[K] extends { when: string } ? never : K]: number;
 } & { -readonly [K in keyof M as M[K] extends { when: string } ? K : never]?: number };
 
+/** The inputs of one token; log-probabilities in nats. */
+export interface TokenValues {
+  /** Under the current policy. */
+  readonly logprob: number;
+  /** Under the policy that sampled. */
+  readonly oldLogprob: number;
+  /** Under the reference policy. */
+  readonly refLogprob: number;
+  /** Under the teacher. */
+  readonly teacherLogprob: number;
+  /** The advantage. */
+  readonly advantage: number;
+}
+
 /** The inputs that a function is made for, and its behaviour outside of them; `docs/numerics.md` states both. */
 export interface NumericsDeclaration {
   /** Inputs for which the error bounds hold. */
@@ -26,6 +40,11 @@ export interface NumericsDeclaration {
   readonly outside: string;
   /** When a ratio of e^100 (for KL: a difference of 100 nats) makes the loss infinite; absent: never. */
   readonly overflows?: 'for A < 0' | 'always';
+  /**
+   * The size of the largest terms that cancel in a token's value and gradient, with default arguments; absent: none do.
+   * Errors are bounded in units of these terms, or of the result if it is larger.
+   */
+  readonly cancels?: (token: TokenValues) => { readonly value?: number; readonly gradient?: number };
   /** Arguments that select other arithmetic: errors are measured for each in addition to the defaults. */
   readonly variants?: readonly Readonly<Record<string, number | boolean | string>>[];
 }

@@ -3,7 +3,14 @@
 // that they stay within the bounds.
 import type { AdvantageDeclaration } from '../../lib/functions/advantage/advantage-fn.js';
 import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
-import { ADVANTAGE_FN, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
+import {
+  ADVANTAGE_FN,
+  type Batch,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  POLICY_LOSS_FN,
+  type TokenValues,
+} from '../../lib/index.js';
 import { referenceAdvantages } from '../../test/reference/advantage.js';
 import { standsOnEdge } from '../../test/reference/index.js';
 import { layOut, makeRewarded } from '../../test/support/draw.js';
@@ -75,6 +82,16 @@ interface Token {
   entropy: number;
 }
 
+const NO_TOKEN: TokenValues = {
+  logprob: 0,
+  oldLogprob: 0,
+  refLogprob: 0,
+  teacherLogprob: 0,
+  advantage: 0,
+};
+
+const valuesOf = (token: Token): TokenValues => ({ ...NO_TOKEN, ...token, advantage: token.advantages });
+
 function drawToken(range: Range, { uniform, normal }: ReturnType<typeof generator>): Token {
   const logprob = range === 'near' ? -4 * uniform() : -25 * uniform();
   const other = () => (range === 'near' ? Math.min(0, logprob + 2 * uniform() - 1) : -25 * uniform());
@@ -108,21 +125,6 @@ function batchOf(tokens: readonly Token[], columns = 1) {
   };
 }
 
-// The largest terms that cancel in a function's result. Its error is measured in their units; the error of every other
-// function is measured in units of the result itself.
-const TERMS: Record<string, (token: Token) => { value?: number; grad?: number }> = {
-  'policy sft_phi': ({ logprob }) => {
-    const p = Math.exp(logprob);
-    return { value: Math.abs(logprob) * p, grad: p };
-  },
-  // The gate's slope may be as small as e^−87, while the gradient at a ratio of 1 is the advantage.
-  'policy sapo': ({ advantages }) => ({ grad: Math.abs(advantages) }),
-  'policy rec': ({ logprob, advantages }) => ({
-    value: Math.abs(advantages * logprob),
-    grad: Math.abs(advantages),
-  }),
-};
-
 function measureLoss(
   family: Family,
   name: string,
@@ -134,6 +136,7 @@ function measureLoss(
   const on = subject(family, name, args);
   const [value, grad, sum] = [new Tally(), new Tally(), new Tally()];
   const declaration: Partial<PolicyLossDeclaration> | undefined = FAMILIES[family].get(name).declaration;
+  const cancels = declaration?.numerics?.cancels;
   // Losses on pairs of rows, or on two kinds of rows, need one row of each.
   const together = declaration?.pairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
   for (let run = 0; run < runs; run++) {
@@ -143,10 +146,10 @@ function measureLoss(
     if (standsOnEdge(on.formula, on.args, batch)) continue;
     const expected = on.reference(batch);
     const { loss, grad: gradient } = on.sync(layOut(batch) as Batch);
-    const terms = tokens.map((token) => TERMS[`${family} ${name}`]?.(token) ?? {});
-    const most = (key: 'value' | 'grad') => Math.max(...terms.map((term) => term[key] ?? 0));
-    value.add(loss, expected.loss, Math.max(expected.magnitude.loss, most('value')));
-    for (const [i, slope] of gradient.entries()) grad.add(slope, expected.grad[i]!, terms[i]?.grad ?? 0);
+    const terms = tokens.map((token) => cancels?.(valuesOf(token)) ?? {});
+    const largest = Math.max(...terms.map((term) => term.value ?? 0));
+    value.add(loss, expected.loss, Math.max(expected.magnitude.loss, largest));
+    for (const [i, slope] of gradient.entries()) grad.add(slope, expected.grad[i]!, terms[i]?.gradient ?? 0);
   }
   for (let run = 0; run < runs / 400; run++) {
     const batch = batchOf(
@@ -167,7 +170,9 @@ function measureLoss(
 
 function measureAdvantage(name: string, args: Record<string, unknown>, range: Range, runs: number) {
   const fn = ADVANTAGE_FN.create(name, args);
-  const whitens = (ADVANTAGE_FN.get(name).declaration as AdvantageDeclaration | undefined)?.whitens === true;
+  const declaration = ADVANTAGE_FN.get(name).declaration as AdvantageDeclaration | undefined;
+  const whitens = declaration?.whitens === true;
+  const cancels = declaration?.numerics.cancels;
   const value = new Tally();
   for (let run = 0; run < runs / 40; run++) {
     const batch = makeRewarded({
@@ -187,7 +192,8 @@ function measureAdvantage(name: string, args: Record<string, unknown>, range: Ra
     const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
     const termOf = (i: number) => {
       if (whitens) return largest;
-      return name === 'jsd' ? Math.abs(batch.oldLogprob![i]! - batch.teacherLogprob![i]!) : 0;
+      const [oldLogprob, teacherLogprob] = [batch.oldLogprob![i]!, batch.teacherLogprob![i]!];
+      return cancels?.({ ...NO_TOKEN, oldLogprob, teacherLogprob }).value ?? 0;
     };
     for (const [i, advantage] of advantages.entries())
       if (batch.actionMask[i]) value.add(advantage, expected[i]!, termOf(i));

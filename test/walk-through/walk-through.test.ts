@@ -1,6 +1,6 @@
 // The contributing guide's walk-through works: its steps are applied to a copy of the tree, which is then built and tested.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -53,13 +53,15 @@ function applySteps(tree: string): string[] {
 
 describe('the walk-through', () => {
   let tree: string;
-  const run = (command: string, ...args: string[]) =>
-    execFileSync(command, args, {
+  const run = (command: string, ...args: string[]) => {
+    const { status, stdout, stderr } = spawnSync(command, args, {
       cwd: tree,
       encoding: 'utf8',
-      stdio: ['ignore', 'pipe', 'pipe'],
       env: environment,
     });
+    assert.equal(status, 0, `${command} ${args.join(' ')}:\n${`${stdout}\n${stderr}`.slice(-8000)}`);
+    return stdout;
+  };
   // The copy must load its own native module.
   const { POLICY_LOSS_NATIVE, ...environment } = process.env;
   let touched: string[];
@@ -84,6 +86,7 @@ describe('the walk-through', () => {
 
   it('passes the type check', function () {
     this.timeout(120_000);
+    run('npm', 'run', 'build:ts');
     run('npx', 'tsc', '-p', '.');
   });
 

@@ -52,6 +52,7 @@ export class JSDAdvantage extends advantageClass(
       range: 'any finite logprobs',
       outside:
         'NaN and Infinity pass through; the mixture is computed relative to the larger one, so it never overflows',
+      cancels: ({ oldLogprob, teacherLogprob }) => ({ value: Math.abs(oldLogprob - teacherLogprob) }),
     },
   },
   ({ lambdaCoef, klCoef, temperature }) => ({
