@@ -9,7 +9,7 @@ double kl_loop(const TileColumns& in, int n, float weight, float* grad) {
   const Values logprob = in.get<Values>(kLogprob);
   const Values ref = in.get<Values>(kRefLogprob);
   const Values old = in.get<Values>(kOldLogprob);
-  const int16_t* lanes = in.lanes;
+  const Lane* lanes = in.lanes;
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < n; ++i) {
@@ -51,7 +51,7 @@ void kl_values(const TileColumns& in, int n, float* out) {
 template <bool masked, class Values>
 double entropy_loop(const TileColumns& in, int n, float weight, float* grad) {
   const Values entropy = in.get<Values>(kEntropy);
-  const int16_t* lanes = in.lanes;
+  const Lane* lanes = in.lanes;
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < n; ++i) sum += kept(entropy[i], masked ? lanes[i] : -1);

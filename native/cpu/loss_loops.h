@@ -37,7 +37,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   const Values old_logprob = in.get<Values>(kOldLogprob);
   const Values ref_logprob = in.get<Values>(kRefLogprob);
   const Values advantages = in.get<Values>(kAdvantages);
-  const int16_t* lanes = in.lanes;
+  const Lane* lanes = in.lanes;
   float value = 0, m0 = 0, m1 = 0, m2 = 0, m3 = 0;
 #pragma omp simd reduction(+ : value, m0, m1, m2, m3)
   for (int i = 0; i < n; ++i) {

@@ -35,15 +35,23 @@ struct Float16s {
   PL_FN float operator[](int i) const { return float_of_half(bits[i]); }
 };
 
+// A masked token as a bit pattern: all ones if unmasked, 0 if masked. GCC computes as many tokens side by
+// side as the narrowest type of a loop has lanes in a vector. Short vectors need four chains of arithmetic to
+// hide its latency; with long ones two are enough, and the code is half as large.
+#if defined(__AVX512F__)
+using Lane = int16_t;
+#else
+using Lane = int8_t;
+#endif
+
 // The columns of one tile.
 struct TileColumns {
   const float* column[kColumns];
   const uint16_t* narrow[kColumns];  // used instead of `column` unless dtype is kFloat32
   DType dtype;
   const uint8_t* mask;
-  // The mask as a bit pattern per token, for kept(): all ones if unmasked, 0 if masked. Undefined if
-  // all_unmasked is set, or if the reader was asked for bytes only.
-  const int16_t* lanes;
+  // The mask for kept(). Undefined if all_unmasked is set, or if the reader was asked for bytes only.
+  const Lane* lanes;
   bool all_unmasked;
 
   template <class Values>
@@ -251,7 +259,7 @@ class TileReader {
   // The padding keeps the same token of two arrays from having addresses that differ by a multiple of 4096.
   // The processor would take a store to one for a store to the other.
   alignas(64) float buffer_[kColumns][kTile + 48];
-  alignas(64) int16_t lanes_[kTile + 64];
+  alignas(64) Lane lanes_[kTile + 64];
   alignas(64) float remainder_[kColumns][kBlock] = {};
   alignas(64) uint8_t remainder_mask_[kBlock];
 };
