@@ -80,7 +80,7 @@ export interface NativeBatch {
   /** [B] not 0 if the row is an expert's. */
   expert: Uint8Array | undefined;
   /** [B] how often a row counts, 0 to leave it out. Undefined: each row counts once. */
-  copies?: Uint32Array | undefined;
+  repeats?: Uint32Array | undefined;
 }
 
 export interface NativeAdvantageSpec {
@@ -119,7 +119,7 @@ export interface NativeAdvantageCall {
   /** [B] for functions over groups: the advantage of every unmasked token. */
   scores: Float32Array | undefined;
   /** [B] for functions over groups: how often a row counts, 0 if it was dropped. */
-  copies: Uint32Array | undefined;
+  repeats: Uint32Array | undefined;
   /** Receives the metrics, in the order of advantageValueNames(). */
   values: Float64Array;
   /** Receives the row of a value that is not finite. */
@@ -131,7 +131,7 @@ export interface NativeAdvantageCall {
 }
 
 /** An advantage function whose advantages only a loss reads. The members are those of NativeAdvantageCall. */
-export interface NativeAdvantageOnTheWay {
+export interface NativeFusedAdvantage {
   fn: NativeAdvantage;
   seed: number;
   values: Float64Array;
@@ -162,14 +162,14 @@ export interface NativeCall {
   normalizer?: Float64Array | undefined;
   /** Receives this batch's own counts, in the order of NativeCounts. */
   counts?: Float64Array | undefined;
-  /** NativeBatch.copies of a resident batch. */
-  copies?: Uint32Array | undefined;
+  /** NativeBatch.repeats of a resident batch. */
+  repeats?: Uint32Array | undefined;
   /**
    * For a resident batch: computes these advantages on the device first. The loss reads them, and how often their
    * function lets a row count, instead of the batch's own. If a value is not finite, evaluate() writes nothing and
    * returns -1 - k, where k is the result of advantages().
    */
-  advantage?: NativeAdvantageOnTheWay | undefined;
+  advantage?: NativeFusedAdvantage | undefined;
   /** One element. If it becomes non-zero, evaluate() stops and resolves to -1. */
   abort: Int32Array | undefined;
 }

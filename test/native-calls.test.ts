@@ -60,7 +60,7 @@ describe('native calls', () => {
         let made: unknown;
         const outer = {
           ...call(tokens),
-          get copies() {
+          get repeats() {
             made = inner();
             collect();
             return undefined;

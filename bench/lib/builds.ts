@@ -79,7 +79,7 @@ export function advantageCall(
     advantages,
     returns: undefined,
     scores: undefined,
-    copies: undefined,
+    repeats: undefined,
     values: new Float64Array(build.advantageValueNames(fn).length),
     notFiniteRow: new Float64Array(1),
     seed: 0,

@@ -13,10 +13,10 @@ import {
   countBatch,
   countBatchSync,
   Evaluator,
+  type FusedAdvantage,
   type Gradients,
   gradArray,
   type Metrics,
-  type OnTheWay,
   type Result,
 } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';
@@ -157,7 +157,7 @@ export class Objective {
       gradients,
       options.normalizer,
       coefficients(input.layout, options),
-      found?.onTheWay,
+      found?.fused,
     );
     return toResult(result, gradients, input.layout, found);
   }
@@ -168,16 +168,16 @@ export class Objective {
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
     return guardedAsync(async () => {
-      const { computed, onTheWay } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
-      return countBatch(this.#counter, batch, { copies: computed?.copies, onTheWay });
+      const { computed, fused } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
+      return countBatch(this.#counter, batch, { repeats: computed?.repeats, fused });
     });
   }
 
   /** Synchronous version of count(). */
   countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
     return guarded(() => {
-      const { computed, onTheWay } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
-      return countBatchSync(this.#counter, batch, { copies: computed?.copies, onTheWay });
+      const { computed, fused } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
+      return countBatchSync(this.#counter, batch, { repeats: computed?.repeats, fused });
     });
   }
 
@@ -258,7 +258,7 @@ export class Objective {
       options.normalizer,
       coefficients(input.layout, options),
       options.signal,
-      found?.onTheWay,
+      found?.fused,
     );
     return toResult(result, gradients, input.layout, found);
   }
@@ -268,7 +268,7 @@ export class Objective {
     options: AdvantageComputeOptions,
     conversions?: Conversions,
   ): Promise<CallAdvantages> {
-    if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
+    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
     const { computed, metrics } = await this.#advantagesOnHost(batch, options, conversions);
     return { computed, metrics: () => metrics };
   }
@@ -293,7 +293,7 @@ export class Objective {
     options: AdvantageComputeSyncOptions,
     conversions?: Conversions,
   ): CallAdvantages {
-    if (batch instanceof DeviceBatch) return this.#onTheWay(batch, options);
+    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
     const penalised = this.#klPenalty.applySync(batch);
     const made = this.advantageFn!.computeForSync(
       penalised.batch,
@@ -304,15 +304,15 @@ export class Objective {
     return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
   }
 
-  #onTheWay(batch: DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
+  #fuse(batch: DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
     if (!this.#klPenalty.isNone)
       throw new LossError('ERR_INVALID_INPUT', {
         at: `objective of ${this.algorithm}`,
         expected: 'a host batch, because the KL penalty is subtracted from rewards on the host',
         received: `a batch on ${batch.device}`,
       });
-    const { advantage, metrics, notFinite } = this.advantageFn!.onTheWay(batch, options);
-    return { onTheWay: { advantage, notFinite }, metrics };
+    const { advantage, metrics, notFinite } = this.advantageFn!.fuse(batch, options);
+    return { fused: { advantage, notFinite }, metrics };
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {
@@ -375,7 +375,7 @@ export class Objective {
 /** Advantages for one call: computed already, or to be computed on the batch's device during the loss's pass. */
 interface CallAdvantages {
   computed?: ComputedAdvantages;
-  onTheWay?: OnTheWay;
+  fused?: FusedAdvantage;
   metrics?: () => Metrics;
 }
 

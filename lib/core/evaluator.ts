@@ -1,10 +1,10 @@
 // Runs one native function on batches. compute() and computeSync() of every class are built on it.
 import type {
-  NativeAdvantageOnTheWay,
   NativeBatch,
   NativeCall,
   NativeFunction,
   NativeFunctionSpec,
+  NativeFusedAdvantage,
 } from '../../binding.js';
 import { abortable, fromNative } from './abortable.js';
 import { checkAttached, isResizable } from './arrays.js';
@@ -68,27 +68,27 @@ export interface ComputedAdvantages {
   column: Float32Array;
   perRow: boolean;
   /** [B] how often each row counts; undefined: once. */
-  copies: Uint32Array | undefined;
+  repeats: Uint32Array | undefined;
 }
 
 /** Advantages that a device computes as part of a loss's call; see NativeCall.advantage. */
-export interface OnTheWay {
-  advantage: NativeAdvantageOnTheWay;
+export interface FusedAdvantage {
+  advantage: NativeFusedAdvantage;
   /** Makes the error for a non-finite input from native code's number for that input. */
   notFinite: (input: number) => LossError;
 }
 
 // Native code returns -1 - input instead of the values if an input of the advantages is not finite.
-function checkFinite(present: number, onTheWay: OnTheWay | undefined): void {
-  if (onTheWay && present < -1) throw onTheWay.notFinite(-1 - present);
+function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
+  if (fused && present < -1) throw fused.notFinite(-1 - present);
 }
 
 // A batch for evaluateHost(): on the host, with a mask, and every row counts once.
 type PlainHostBatch = NativeBatch & { mask: Uint8Array };
 
 function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
-  const { mask, copies } = batch as NativeBatch;
-  return mask !== undefined && copies === undefined;
+  const { mask, repeats } = batch as NativeBatch;
+  return mask !== undefined && repeats === undefined;
 }
 
 /** Runs one native function on batches. */
@@ -155,7 +155,7 @@ export class Evaluator {
       const index = COLUMNS.indexOf('advantages');
       view.data[index] = computed.column;
       view.dtypes[index] = computed.perRow ? PER_ROW : 0;
-      view.copies = computed.copies;
+      view.repeats = computed.repeats;
     }
     return input;
   }
@@ -165,7 +165,7 @@ export class Evaluator {
     gradients: Gradients,
     normalizer: Normalizer | undefined,
     coefficients: Coefficients,
-    onTheWay?: OnTheWay,
+    fused?: FusedAdvantage,
   ): Result<M> {
     let present: number;
     try {
@@ -173,13 +173,13 @@ export class Evaluator {
         present = this.#evaluateHost(input.native, gradients, coefficients);
       } else {
         const call = this.#call(input, gradients, normalizer, coefficients, this.#values);
-        call.advantage = onTheWay?.advantage;
+        call.advantage = fused?.advantage;
         present = native.evaluateSync(this.#fn, input.native, call);
       }
     } catch (error) {
       throw fromNative(error);
     }
-    checkFinite(present, onTheWay);
+    checkFinite(present, fused);
     return this.#result(this.#values, gradients, present);
   }
 
@@ -189,16 +189,16 @@ export class Evaluator {
     normalizer: Normalizer | undefined,
     coefficients: Coefficients,
     signal: AbortSignal | undefined,
-    onTheWay?: OnTheWay,
+    fused?: FusedAdvantage,
   ): Promise<Result<M>> {
     const values = new Float64Array(this.#names.length);
     const call = this.#call(input, gradients, normalizer, coefficients, values);
-    call.advantage = onTheWay?.advantage;
+    call.advantage = fused?.advantage;
     const present = await abortable(signal, (flag) => {
       call.abort = flag;
       return native.evaluate(this.#fn, input.native, call, input.device);
     });
-    checkFinite(present, onTheWay);
+    checkFinite(present, fused);
     return this.#result(values, gradients, present);
   }
 
@@ -272,9 +272,9 @@ const counter: NativeFunction = native.createFunction({});
 /** How often the rows of a batch count. */
 export interface RowsThatCount {
   /** [B] for a host batch; undefined: once. */
-  copies?: Uint32Array | undefined;
+  repeats?: Uint32Array | undefined;
   /** For a batch on a device: the advantage function that may drop rows. */
-  onTheWay?: OnTheWay | undefined;
+  fused?: FusedAdvantage | undefined;
 }
 
 /** Counts a batch's tokens and rows; compute() accepts their sum over micro-batches as `normalizer`. */
@@ -290,7 +290,7 @@ export async function countBatch(
   } catch (error) {
     throw fromNative(error);
   }
-  checkFinite(present, rows.onTheWay);
+  checkFinite(present, rows.fused);
   return fromNativeCounts(call.counts, reader.separatesExperts);
 }
 
@@ -307,13 +307,13 @@ export function countBatchSync(
   } catch (error) {
     throw fromNative(error);
   }
-  checkFinite(present, rows.onTheWay);
+  checkFinite(present, rows.fused);
   return fromNativeCounts(call.counts, reader.separatesExperts);
 }
 
-function counting(reader: BatchReader, batch: Batch | DeviceBatch, { copies, onTheWay }: RowsThatCount) {
+function counting(reader: BatchReader, batch: Batch | DeviceBatch, { repeats, fused }: RowsThatCount) {
   const input = reader.read(batch);
-  if (copies) (input.native as NativeBatch).copies = copies;
+  if (repeats) (input.native as NativeBatch).repeats = repeats;
   const call = {
     values: new Float64Array(1),
     grad: undefined,
@@ -322,7 +322,7 @@ function counting(reader: BatchReader, batch: Batch | DeviceBatch, { copies, onT
     klCoef: undefined,
     entropyCoef: undefined,
     counts: new Float64Array(5),
-    advantage: onTheWay?.advantage,
+    advantage: fused?.advantage,
     abort: undefined,
   } satisfies NativeCall;
   return { input, call };

@@ -77,7 +77,7 @@ class GroupAdvantages implements WholeAdvantages {
     if (this.#meanOldLogprobs.length > 0) batch.oldLogprob = ranks(this.#meanOldLogprobs.values);
     const { computed, metrics } = await this.#step.computeRows(batch);
     this.#scores = computed.column as Float32Array<ArrayBuffer>;
-    this.repeats = computed.copies;
+    this.repeats = computed.repeats;
     this.#metrics = { ...metrics, ...this.#penalty.whole };
   }
 
@@ -85,7 +85,7 @@ class GroupAdvantages implements WholeAdvantages {
     return {
       column: this.#scores.subarray(first, first + rows),
       perRow: true,
-      copies: this.repeats?.subarray(first, first + rows),
+      repeats: this.repeats?.subarray(first, first + rows),
     };
   }
 

@@ -189,9 +189,9 @@ BatchView read_batch(const Napi::Object& object) {
   const Napi::Value expert = object.Get("expert");
   if (!expert.IsUndefined())
     batch.expert = static_cast<const uint8_t*>(elements(expert, napi_uint8_array, layout.rows, "expert"));
-  const Napi::Value copies = object.Get("copies");
-  if (!copies.IsUndefined())
-    batch.repeats = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, layout.rows, "copies"));
+  const Napi::Value repeats = object.Get("repeats");
+  if (!repeats.IsUndefined())
+    batch.repeats = static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, layout.rows, "repeats"));
   return batch;
 }
 
@@ -232,9 +232,9 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   const Napi::Value counts = object.Get("counts");
   if (!counts.IsUndefined())
     call.outputs.counts = static_cast<double*>(elements(counts, napi_float64_array, kCounts, "counts"));
-  const Napi::Value copies = object.Get("copies");
-  if (!copies.IsUndefined())
-    call.repeats = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
+  const Napi::Value repeats = object.Get("repeats");
+  if (!repeats.IsUndefined())
+    call.repeats = static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));
   call.abort = flag_if_any(object.Get("abort"));
   const Napi::Value advantage = object.Get("advantage");
   if (advantage.IsObject()) {
@@ -254,9 +254,9 @@ AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t row
   outputs.scores = floats_if_any(object.Get("scores"), rows, "scores");
   if (!outputs.advantages && (function.shape != AdvantageShape::kGroup || !outputs.scores))
     refuse(object.Env(), "nothing is asked for");
-  const Napi::Value copies = object.Get("copies");
-  if (!copies.IsUndefined())
-    outputs.repeats = static_cast<uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
+  const Napi::Value repeats = object.Get("repeats");
+  if (!repeats.IsUndefined())
+    outputs.repeats = static_cast<uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));
   call.abort = flag_if_any(object.Get("abort"));
   return call;
 }

@@ -278,7 +278,7 @@ export const KEYS: readonly string[] = [
     'old_log_probs',
     'response_mask',
     'token_level_scores',
-    'copies',
+    'repeats',
     'counts',
     'advantage',
     ...Object.keys(options()),

@@ -3,8 +3,8 @@ import type {
   NativeAdvantage,
   NativeAdvantageBatch,
   NativeAdvantageCall,
-  NativeAdvantageOnTheWay,
   NativeAdvantageSpec,
+  NativeFusedAdvantage,
 } from '../../../binding.js';
 import { abortable, fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
@@ -211,11 +211,11 @@ export abstract class AdvantageFn {
   }
 
   /** @internal Prepares the function for a loss on a device, which computes the advantages there in the same call. */
-  onTheWay(
+  fuse(
     batch: DeviceBatch,
     options: AdvantageComputeSyncOptions,
   ): {
-    advantage: NativeAdvantageOnTheWay;
+    advantage: NativeFusedAdvantage;
     metrics: () => Metrics;
     notFinite: (input: number) => LossError;
   } {
@@ -287,7 +287,7 @@ export abstract class AdvantageFn {
         advantages: scoresOnly ? undefined : new Float32Array(tokens),
         returns: returns && wanted === 'all' ? new Float32Array(tokens) : undefined,
         scores: scoresOnly ? new Float32Array(rows) : undefined,
-        copies: drops ? new Uint32Array(rows) : undefined,
+        repeats: drops ? new Uint32Array(rows) : undefined,
         values: new Float64Array(this.#names.length),
         notFiniteRow: new Float64Array(1),
         seed,
@@ -307,20 +307,20 @@ export abstract class AdvantageFn {
   }
 
   #result({ rows }: Layout, call: NativeAdvantageCall): AdvantageResult {
-    const { copies } = call;
+    const { repeats } = call;
     const advantages = call.advantages!;
     return {
       advantages,
       returns: call.returns ?? advantages,
-      keptRows: copies ? Uint8Array.from(copies, (n) => (n > 0 ? 1 : 0)) : new Uint8Array(rows).fill(1),
-      ...(copies && this.definition.duplicates && { copies }),
+      keptRows: repeats ? Uint8Array.from(repeats, (n) => (n > 0 ? 1 : 0)) : new Uint8Array(rows).fill(1),
+      ...(repeats && this.definition.duplicates && { copies: repeats }),
       metrics: this.#metrics(call),
     };
   }
 
   #computed(call: NativeAdvantageCall): { computed: ComputedAdvantages; metrics: Metrics } {
-    const { scores, advantages, copies } = call;
-    const computed = { column: (scores ?? advantages)!, perRow: scores !== undefined, copies };
+    const { scores, advantages, repeats } = call;
+    const computed = { column: (scores ?? advantages)!, perRow: scores !== undefined, repeats };
     return { computed, metrics: this.#metrics(call) };
   }
 
