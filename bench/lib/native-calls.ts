@@ -1,8 +1,9 @@
 // Native calls of one work, without the package's classes around them.
-import type { NativeCall } from '../../binding.js';
+import type { NativeBinding, NativeCall } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 import type { Batch } from '../../lib/index.js';
 import { nativeBatch } from './batch.js';
+import { benchNative } from './native.js';
 import { type Contender, contender, syncContender } from './race.js';
 import type { Gradients, Work } from './works.js';
 
@@ -22,7 +23,7 @@ export function callFor(gradients: Gradients, values: number): NativeCall {
 
 /** A contender that evaluates a work by one native call. */
 export function nativeContender(name: string, work: Work, batch: Batch, gradients: Gradients): Contender {
-  const { fn, input, call } = prepare(work, batch, gradients);
+  const { fn, input, call } = prepare(native, work, batch, gradients);
   return syncContender(name, () => native.evaluateSync(fn, input, call));
 }
 
@@ -32,12 +33,12 @@ export function nativeContender(name: string, work: Work, batch: Batch, gradient
  * faster while the arrays do not fit in the caches.
  */
 export function floor(work: Work, batch: Batch, gradients: Gradients): Contender {
-  const { fn, input, call } = prepare(work, batch, gradients);
-  return contender('floor', () => native.traffic(fn, input, call));
+  const { fn, input, call } = prepare(benchNative, work, batch, gradients);
+  return contender('floor', () => benchNative.traffic(fn, input, call));
 }
 
-function prepare(work: Work, batch: Batch, gradients: Gradients) {
-  const fn = native.createFunction(work.spec);
+function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
+  const fn = build.createFunction(work.spec);
   const input = nativeBatch(batch, work.columns, work.expertMask);
-  return { fn, input, call: callFor(gradients, native.valueNames(fn).length) };
+  return { fn, input, call: callFor(gradients, build.valueNames(fn).length) };
 }
