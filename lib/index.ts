@@ -55,7 +55,7 @@ export {
   setThreads,
 } from './core/device.js';
 export { DeviceBatch } from './core/device-batch.js';
-export { LossError, type LossErrorCode, type LossErrorDetails } from './core/errors.js';
+export { LossError, type LossErrorCode, type LossErrorDetails, type Wording } from './core/errors.js';
 export type { ComputeOptions, ComputeSyncOptions, Metrics, Result } from './core/evaluator.js';
 export { KeyMapper } from './core/key-mapper.js';
 export type {

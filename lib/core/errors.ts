@@ -22,10 +22,10 @@ export type LossErrorCode =
   /** The native module is missing or does not load; thrown when the package is imported. */
   | 'ERR_NATIVE_LOAD';
 
-/**
- * What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent.
- * `expected` and `hint` may name an option as `{clipRange}`; see {@link LossError.withOptionNames}.
- */
+/** A text, or a function that makes it with each option's name spelled by `spell`. */
+export type Wording = string | ((spell: (option: string) => string) => string);
+
+/** What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent. */
 export interface LossErrorDetails {
   /** The place: a class, a call, or a file and its line. */
   at?: string | undefined;
@@ -36,11 +36,11 @@ export interface LossErrorDetails {
   /** The option's name in camelCase. */
   option?: string | undefined;
   /** What would have been right. */
-  expected?: string | undefined;
+  expected?: Wording | undefined;
   /** What was given instead. */
   received?: string | undefined;
   /** A likely fix, as a sentence without its full stop. */
-  hint?: string | undefined;
+  hint?: Wording | undefined;
 }
 
 /** Every error that this package throws on purpose. */
@@ -73,7 +73,7 @@ export class LossError extends Error {
     this.key = key;
     this.index = index;
     this.option = option;
-    this.expected = expected === undefined ? undefined : nameOptions(expected);
+    this.expected = expected === undefined ? undefined : worded(expected, asIs);
     this.received = received;
     this.#details = details;
   }
@@ -101,6 +101,10 @@ export class LossError extends Error {
 
 const asIs = (option: string) => option;
 
+function worded(wording: Wording, spell: (option: string) => string): string {
+  return typeof wording === 'string' ? wording : wording(spell);
+}
+
 function messageOf(details: LossErrorDetails | string, spell = asIs): string {
   if (typeof details === 'string') return details;
   const { at, key, index, option, expected, received, hint } = details;
@@ -109,15 +113,11 @@ function messageOf(details: LossErrorDetails | string, spell = asIs): string {
     (part) => part !== undefined,
   );
   const what = [
-    expected === undefined ? undefined : `expected ${nameOptions(expected, spell)}`,
+    expected === undefined ? undefined : `expected ${worded(expected, spell)}`,
     received === undefined ? undefined : `got ${received}`,
   ].filter((part) => part !== undefined);
   const message = [...where, what.join(', ')].join(': ');
-  return hint === undefined ? message : `${message}. ${nameOptions(hint, spell)}`;
-}
-
-function nameOptions(text: string, spell = asIs): string {
-  return text.replace(/\{(\w+)\}/g, (_, option: string) => spell(option));
+  return hint === undefined ? message : `${message}. ${worded(hint, spell)}`;
 }
 
 /**
@@ -134,7 +134,7 @@ export function unknownName(
     at: `unknown ${what}`,
     expected: `one of ${known.join(', ')}`,
     received: describeValue(name),
-    hint: didYouMean(name, known, (nearest) => `'${nearest}'`),
+    hint: didYouMean(name, known)?.(asIs),
   });
 }
 
@@ -143,22 +143,20 @@ export function unknownOption(owner: string, name: string, known: readonly strin
   return new LossError('ERR_INVALID_OPTION', {
     at: `${owner}: unknown option`,
     option: name,
-    expected: known.length > 0 ? `one of ${known.map((option) => `{${option}}`).join(', ')}` : 'no options',
-    hint: didYouMean(name, known, (nearest) => `{${nearest}}`),
+    expected: (spell) => (known.length > 0 ? `one of ${known.map(spell).join(', ')}` : 'no options'),
+    hint: didYouMean(name, known),
   });
 }
 
 function didYouMean(
   name: unknown,
   known: readonly string[],
-  show: (nearest: string) => string,
-): string | undefined {
+): ((spell: (option: string) => string) => string) | undefined {
   // Measuring the distance to a very long string takes long, and nothing would be near.
   if (typeof name !== 'string' || known.length === 0 || name.length > 200) return undefined;
   const nearest = closest(name, known as string[]);
-  return distance(name, nearest) <= Math.max(2, nearest.length / 2)
-    ? `Did you mean ${show(nearest)}?`
-    : undefined;
+  if (distance(name, nearest) > Math.max(2, nearest.length / 2)) return undefined;
+  return (spell) => `Did you mean '${spell(nearest)}'?`;
 }
 
 /**

@@ -214,24 +214,21 @@ function checkRelations(
   const value = checked[key];
   if (value === undefined) {
     if (option.required)
-      throw invalidOption(
-        owner,
-        key,
-        option,
-        undefined,
-        option.defaultFrom && `, or {${option.defaultFrom}}`,
+      throw invalidOption(owner, key, option, undefined, (spell) =>
+        option.defaultFrom === undefined ? '' : `, or ${spell(option.defaultFrom)}`,
       );
     if (option.requiredWith !== undefined && checked[option.requiredWith] === true)
-      throw invalidOption(owner, key, option, undefined, ` with {${option.requiredWith}}`);
+      throw invalidOption(owner, key, option, undefined, (spell) => ` with ${spell(option.requiredWith!)}`);
     return;
   }
   if ('atLeastOption' in option && option.atLeastOption !== undefined) {
-    const bound = checked[option.atLeastOption] as number;
+    const other = option.atLeastOption;
+    const bound = checked[other] as number;
     if ((value as number) < bound)
       throw new LossError('ERR_INVALID_OPTION', {
         at: owner,
         option: key,
-        expected: `at least {${option.atLeastOption}} (${bound})`,
+        expected: (spell) => `at least ${spell(other)} (${bound})`,
         received: String(value),
       });
   }
@@ -241,7 +238,7 @@ function checkRelations(
       throw new LossError('ERR_INVALID_OPTION', {
         at: owner,
         option: key,
-        expected: `{${other}} to be ${needed} for ${value}`,
+        expected: (spell) => `${spell(other)} to be ${needed} for ${value}`,
         received: describeValue(checked[other]),
       });
 }
@@ -251,12 +248,12 @@ function invalidOption(
   key: string,
   option: OptionDeclaration,
   value: unknown,
-  addition = '',
+  addition: (spell: (option: string) => string) => string = () => '',
 ): LossError {
   return new LossError('ERR_INVALID_OPTION', {
     at: owner,
     option: key,
-    expected: validValues(option) + addition,
+    expected: (spell) => validValues(option) + addition(spell),
     received: value === undefined ? 'nothing' : describeValue(value),
   });
 }

@@ -91,7 +91,7 @@ export async function evaluateFiles<S extends Subject>(
       at: files.join(', '),
       expected: 'the same rows on a second reading',
       received: 'other rows',
-      hint: 'A file that cannot be read twice must fit into {batchTokens}',
+      hint: (spell) => `A file that cannot be read twice must fit into ${spell('batchTokens')}`,
     });
   return { subjects: totals.map((total) => total.finish()), rows, tokens, parts };
 }

@@ -1,7 +1,6 @@
 // Translates errors about batches, which name keys and positions, into errors about files, which name columns and rows.
 import { LossError } from '../index.js';
-import { columnOfKey, type RolloutColumn, type RolloutPart } from '../rollouts/index.js';
-import { describePlace } from '../rollouts/source.js';
+import { columnOfKey, describePlace, type RolloutColumn, type RolloutPart } from '../rollouts/index.js';
 import type { Subject } from './subject.js';
 
 /**

@@ -3,8 +3,7 @@
 // of one token each. A function that looks at each row alone computes a part when the second pass reaches it.
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { type Batch, LossError, type Metrics } from '../index.js';
-import type { RolloutPart } from '../rollouts/index.js';
-import { describePlace } from '../rollouts/source.js';
+import { describePlace, type RolloutPart } from '../rollouts/index.js';
 import type { AdvantageStep } from './advantage-step.js';
 import { Growing } from './growing.js';
 import { RowMetrics } from './row-metrics.js';

@@ -37,6 +37,17 @@ export const STEPS = [
     covers: ['lib/', 'scripts/prebuild/', 'test/install/'],
     prebuilds: ['linux-x64-glibc'],
   },
+  {
+    script: 'test:walk-through',
+    covers: [
+      'CONTRIBUTING.md',
+      'lib/core/',
+      'lib/functions/',
+      'test/reference/',
+      'test/support/',
+      'test/walk-through/',
+    ],
+  },
   { script: 'docs', covers: ['lib/', 'scripts/docs/'] },
 ];
 

@@ -39,7 +39,11 @@ describe('policy-loss', () => {
         const { code, stderr } = await runIn(files.directory, words);
         if (words.includes('cuda') && code === 2) assert.match(stderr, /^error: .*'cuda'/);
         else if (code !== 0) {
-          assert.match(stderr, /expected a readable file|cannot be read|expected at least one matching file/, example);
+          assert.match(
+            stderr,
+            /expected a readable file|cannot be read|expected at least one matching file/,
+            example,
+          );
           assert.equal(code, 1, example);
         }
       }

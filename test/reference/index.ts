@@ -11,30 +11,23 @@ import * as likelihood from './likelihood.js';
 import * as mixed from './mixed.js';
 
 export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
-export { muSchedule } from './mixed.js';
 
 export type Evaluate = (args: Args, batch: ReferenceBatch) => ReferenceResult;
 type Wrt = 'logprob' | 'entropy';
 
+/** Returns a file's formulas by their registry names: `sftIs` is `sft_is`. */
+function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string, Formula> {
+  return Object.fromEntries(
+    Object.entries(exported).map(([name, formula]) => [
+      name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+      formula,
+    ]),
+  );
+}
+
 /** The formulas by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
-  policy: {
-    ppo: clipped.ppo,
-    gspo: clipped.gspo,
-    cispo: clipped.cispo,
-    topr: clipped.topr,
-    sapo: clipped.sapo,
-    sppo: clipped.sppo,
-    rec: clipped.rec,
-    importance_sampling: clipped.importanceSampling,
-    opmd: likelihood.opmd,
-    sft: likelihood.sft,
-    sft_is: likelihood.sftIs,
-    sft_phi: likelihood.sftPhi,
-    dpo: likelihood.dpo,
-    mix: mixed.mix,
-    mix_chord: mixed.mixChord,
-  },
+  policy: { ...formulasOf(clipped), ...formulasOf(likelihood), ...formulasOf(mixed) },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
   entropy: entropyFormulas,
 };

@@ -46,13 +46,7 @@ function mixture(x: Tokens, args: Args, mu: number, expertLoss: Formula): Outcom
 
 export const mix: Formula = (x, args) => mixture(x, args, option(args, 'mu', 0.1), sft);
 
-export function muSchedule(
-  step: number,
-  warmup: number,
-  decay: number,
-  peak: number,
-  valley: number,
-): number {
+function muSchedule(step: number, warmup: number, decay: number, peak: number, valley: number): number {
   if (step < warmup) return (step / warmup) * peak;
   if (step >= warmup + decay) return valley;
   return (peak - valley) * 0.5 * (1 + Math.cos((Math.PI * (step - warmup)) / decay)) + valley;

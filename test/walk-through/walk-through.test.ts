@@ -24,7 +24,9 @@ function applyDiff(text: string, diff: string): string {
 function applySteps(tree: string): string[] {
   const guide = readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8');
   const section = guide.split('\n## Adding a loss\n')[1]!.split('\n## ')[0]!;
-  const steps = [...section.matchAll(/^\*\*\d+\. (Create|In) `([^`]+)`\*\*([\s\S]*?)(?=^\*\*\d+\. |(?![\s\S]))/gm)];
+  const steps = [
+    ...section.matchAll(/^\*\*\d+\. (Create|In) `([^`]+)`\*\*([\s\S]*?)(?=^\*\*\d+\. |(?![\s\S]))/gm),
+  ];
   for (const [, action, file, body] of steps) {
     const path = join(tree, file!);
     const blocks = [...body!.matchAll(/^```(\w+)\n([\s\S]*?)^```$/gm)].map(([, language, code]) => ({
@@ -52,7 +54,12 @@ function applySteps(tree: string): string[] {
 describe('the walk-through', () => {
   let tree: string;
   const run = (command: string, ...args: string[]) =>
-    execFileSync(command, args, { cwd: tree, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], env: environment });
+    execFileSync(command, args, {
+      cwd: tree,
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'pipe'],
+      env: environment,
+    });
   // The copy must load its own native module.
   const { POLICY_LOSS_NATIVE, ...environment } = process.env;
   let touched: string[];
@@ -60,7 +67,10 @@ describe('the walk-through', () => {
   before(function () {
     this.timeout(600_000);
     tree = mkdtempSync(join(tmpdir(), 'policy-loss-walk-through-'));
-    const files = execFileSync('git', ['ls-files', '-co', '--exclude-standard', '-z'], { cwd: ROOT, encoding: 'utf8' });
+    const files = execFileSync('git', ['ls-files', '-co', '--exclude-standard', '-z'], {
+      cwd: ROOT,
+      encoding: 'utf8',
+    });
     for (const file of files.split('\0').filter(Boolean)) cpSync(join(ROOT, file), join(tree, file));
     symlinkSync(join(ROOT, 'node_modules'), join(tree, 'node_modules'));
     touched = applySteps(tree);
@@ -79,7 +89,15 @@ describe('the walk-through', () => {
 
   it('passes the suites that walk the registries', function () {
     this.timeout(900_000);
-    const suites = ['golden', 'registry', 'generated', 'reference', 'cross-validation', 'masking', 'numerics'];
+    const suites = [
+      'golden',
+      'registry',
+      'generated',
+      'reference',
+      'cross-validation',
+      'masking',
+      'numerics',
+    ];
     const report = run('npx', 'mocha', ...suites.map((suite) => `test/${suite}.test.ts`));
     assert.match(report, /ratio_penalty/);
   });

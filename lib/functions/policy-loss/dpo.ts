@@ -60,8 +60,8 @@ export class DPOLossFn extends policyLossClass({
     if (!pairwise && normalizer !== undefined)
       throw new LossError('ERR_INVALID_OPTION', {
         option: 'normalizer',
-        expected:
-          'no normalizer with {pairwise} false, as one margin of the whole batch does not add up from parts',
+        expected: (spell) =>
+          `no normalizer with ${spell('pairwise')} false, as one margin of the whole batch does not add up from parts`,
         received: 'one',
       });
     if (pairwise && layout.rows % 2 !== 0)
