@@ -1,60 +1,61 @@
-// The native module's typed face: all that lib/ knows of native/. Arrays are borrowed for the length of a call;
-// lib/ has checked their types and lengths and worded the errors, native/ checks them again for memory's sake
-// and throws a TypeError.
+// The types of the native module. lib/ knows nothing else about native/.
+//
+// Arrays are borrowed for the duration of a call. lib/ checks their types and lengths and words the errors. native/
+// checks them again to protect memory, and throws a TypeError.
 
-/** A policy loss, KL estimator and entropy loss made ready to be evaluated together. */
+/** A policy loss, a KL estimator and an entropy loss, prepared for evaluation together. */
 export interface NativeFunction {
   readonly __native: unique symbol;
 }
 
-/** An advantage function made ready. */
+/** A prepared advantage function. */
 export interface NativeAdvantage {
   readonly __advantage: unique symbol;
 }
 
 /**
- * The CUDA devices of the machine. Compute capabilities are 10·major + minor; versions are of CUDA, 1000·major +
- * 10·minor, and 0 where there is none.
+ * The CUDA devices of the machine. A compute capability is 10·major + minor. A CUDA version is 1000·major + 10·minor,
+ * or 0 if there is none.
  */
 export interface NativeCudaDevices {
   devices: {
     index: number;
     description: string;
-    /** In bytes. */
+    /** Bytes of device memory. */
     memory: number;
     capability: number;
-    /** What this build has code for. */
+    /** The lowest compute capability that this build supports. */
     leastCapability: number;
   }[];
-  /** The newest that the driver knows. */
+  /** The newest CUDA version that the driver supports. */
   driverVersion: number;
-  /** That of this build, which a driver must know at least. */
+  /** The CUDA version of this build. A driver must support at least this one. */
   buildVersion: number;
-  /** Of no device: why. */
+  /** The reason why there is no device. */
   obstacle?: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'failed';
-  /** The same in words. */
+  /** The reason in words. */
   message?: string;
 }
 
-/** A batch that lies on a CUDA device. */
+/** A batch in the memory of a CUDA device. */
 export interface NativeResident {
   readonly __resident: unique symbol;
 }
 
 export interface NativeFunctionSpec {
-  /** `name` is one of native/engine/registry.h; options and choices by the names of its fields. */
+  /** `name` is a loss of native/engine/registry.h. Options and choices have the names of its fields. */
   policyLoss?: {
     name: string;
     options: Record<string, number | boolean | string>;
     aggregation: string;
-    /** Of the experts' rows, where the loss tells them apart; like the others' if absent. */
+    /** The aggregation of the expert's rows, if the loss has any. Default: `aggregation`. */
     expertAggregation?: string;
   };
   kl?: { name: string; aggregation: string };
   entropy?: { usualRowsOnly: boolean; aggregation: string };
 }
 
-/** Order of the columns in `NativeBatch.data`. */
+/** The order of the columns in `NativeBatch.data`. */
 export type NativeColumns = [
   logprob: number,
   oldLogprob: number,
@@ -66,29 +67,29 @@ export type NativeColumns = [
 export interface NativeBatch {
   /** B */
   rows: number;
-  /** T; of packed rows the longest one's length. */
+  /** T, or the length of the longest packed row. */
   columns: number;
-  /** cuSeqlens of packed rows: B + 1 of them. */
+  /** [B + 1] cuSeqlens, if the rows are packed. */
   offsets: Int32Array | undefined;
   /** Columns in the order of NativeColumns: Float32Array, or Uint16Array for 16-bit dtypes. */
   data: (Float32Array | Uint16Array | undefined)[];
-  /** For each column 0 float32, 1 float16, 2 bfloat16; plus 4 where it has one value per row. */
+  /** Per column: 0 for float32, 1 for float16, 2 for bfloat16, plus 4 if the column has one value per row. */
   dtypes: number[];
-  /** Per token; 0: masked. */
+  /** [B, T] 0 if masked. */
   mask: Uint8Array | undefined;
-  /** Per row; not 0: an expert's. */
+  /** [B] not 0 if the row is an expert's. */
   expert: Uint8Array | undefined;
-  /** Per row, how often it counts (0: as if it were not there); undefined: each once. */
+  /** [B] how often a row counts, 0 to leave it out. Undefined: each row counts once. */
   copies?: Uint32Array | undefined;
 }
 
 export interface NativeAdvantageSpec {
-  /** `name` is one of native/engine/advantages.h; options and choices by the names of its fields. */
+  /** `name` is a function of native/engine/advantage_registry.h. Options and choices have the names of its fields. */
   name: string;
   options: Record<string, number | boolean | string>;
 }
 
-/** Order of the columns in `NativeAdvantageBatch.data`; all are per token. */
+/** The order of the columns in `NativeAdvantageBatch.data`. All are per token. */
 export type NativeAdvantageColumns = [
   tokenLevelRewards: number,
   oldLogprob: number,
@@ -97,39 +98,39 @@ export type NativeAdvantageColumns = [
   unused: number,
 ];
 
-/** A batch as advantage functions read it. */
+/** The batch of an advantage function. */
 export interface NativeAdvantageBatch extends NativeBatch {
-  /** [B]; in the place of token-level rewards they stand on the last unmasked token. */
+  /** [B] rewards of the last unmasked tokens. They replace token-level rewards. */
   rewards: Float64Array | undefined;
   /** [B] */
   baselines: Float64Array | undefined;
-  /** [B] any numbers, the same in a group. */
+  /** [B] rows with equal numbers form a group. */
   groups: Int32Array | undefined;
-  /** [B] likewise, the same in a run of a group. */
+  /** [B] rows of a group with equal numbers form a run. */
   runs: Int32Array | undefined;
 }
 
-/** What may be asked of an advantage function: per token, or per row where it is over groups. */
+/** The results that an advantage function is asked for. Undefined arrays are not wanted. */
 export interface NativeAdvantageCall {
   /** [B, T] */
   advantages: Float32Array | undefined;
-  /** [B, T], of functions over the rest of a row. */
+  /** [B, T] for functions over the rest of a row. */
   returns: Float32Array | undefined;
-  /** [B], of functions over groups: every unmasked token's advantage. */
+  /** [B] for functions over groups: the advantage of every unmasked token. */
   scores: Float32Array | undefined;
-  /** [B], of functions over groups: how often each row counts, 0 where it was dropped. */
+  /** [B] for functions over groups: how often a row counts, 0 if it was dropped. */
   copies: Uint32Array | undefined;
   /** Receives the metrics, in the order of advantageValueNames(). */
   values: Float64Array;
-  /** Receives the row of a number that is not finite. */
+  /** Receives the row of a value that is not finite. */
   notFiniteRow: Float64Array;
-  /** Of random choices; a whole number. */
+  /** The seed of random choices, an integer. */
   seed: number;
-  /** One element; where it becomes non-zero, advantages() stops and its promise gives -1. */
+  /** One element. If it becomes non-zero, advantages() stops and resolves to -1. */
   abort: Int32Array | undefined;
 }
 
-/** An advantage function whose advantages go no further than a loss; members as in NativeAdvantageCall. */
+/** An advantage function whose advantages only a loss reads. The members are those of NativeAdvantageCall. */
 export interface NativeAdvantageOnTheWay {
   fn: NativeAdvantage;
   seed: number;
@@ -137,7 +138,7 @@ export interface NativeAdvantageOnTheWay {
   notFiniteRow: Float64Array;
 }
 
-/** Counts of a batch: unmasked tokens and rows by kind of row, and T. */
+/** The counts of a batch: unmasked tokens and rows by kind of row, and T. */
 export type NativeCounts = [
   usualTokens: number,
   expertTokens: number,
@@ -155,36 +156,32 @@ export interface NativeCall {
   gradEntropy: Float32Array | undefined;
   mu: number | undefined;
   klCoef: number | undefined;
-  /** Negative where entropy is a bonus. */
+  /** Negative if entropy is a bonus. */
   entropyCoef: number | undefined;
-  /** Counts of the whole batch that this one is a part of, in the order of NativeCounts. */
+  /** The counts of the whole batch if this batch is a part of it, in the order of NativeCounts. */
   normalizer?: Float64Array | undefined;
   /** Receives this batch's own counts, in the order of NativeCounts. */
   counts?: Float64Array | undefined;
-  /** What NativeBatch.copies says, for a resident batch. */
+  /** NativeBatch.copies of a resident batch. */
   copies?: Uint32Array | undefined;
   /**
-   * Of a resident batch: computes these advantages on the device first, and evaluates with them and with how often
-   * they let rows count, in the place of a column of advantages. Where a number is not finite, evaluate() gives
-   * -1 - k, k being what advantages() gives then, and nothing else is written.
+   * For a resident batch: computes these advantages on the device first. The loss reads them, and how often their
+   * function lets a row count, instead of the batch's own. If a value is not finite, evaluate() writes nothing and
+   * returns -1 - k, where k is the result of advantages().
    */
   advantage?: NativeAdvantageOnTheWay | undefined;
-  /** One element; where it becomes non-zero, evaluate() stops and its promise gives -1. */
+  /** One element. If it becomes non-zero, evaluate() stops and resolves to -1. */
   abort: Int32Array | undefined;
-  /** On a CUDA device: compute the gradient and leave it there, as measurements of the device alone want it. */
-  gradStays?: boolean;
-  /** On a CUDA device: receives the milliseconds there of all passes and of the token pass alone. */
-  timing?: Float64Array;
 }
 
 export interface NativeBinding {
-  /** The package's, of which the module was built. */
+  /** The version of the package that the module was built from. */
   readonly version: string;
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
-   * Gives a bit mask of the values that exist. On the CPU it runs on this thread and the pool's; a resident batch is
-   * computed where it lies, and a host batch on the CUDA device of that index, where one is given.
+   * Returns a bit mask of the values that exist. A resident batch is computed on its device. A host batch is computed
+   * on the CUDA device with index `device`, or without one on the CPU, by this thread and the pool's.
    */
   evaluateSync(
     fn: NativeFunction,
@@ -193,8 +190,8 @@ export interface NativeBinding {
     device?: number,
   ): number;
   /**
-   * evaluateSync() of a host batch with a mask, of whose call no more is asked: its arguments come one by one, as to look
-   * properties up by name takes longer than a small batch. `dtypes` has the codes of NativeBatch.dtypes in 3 bits each.
+   * A form of evaluateSync() for host batches with a mask, on the CPU. Its arguments come one by one because looking up
+   * properties by name takes longer than computing a small batch. `dtypes` packs NativeBatch.dtypes, 3 bits each.
    */
   evaluateHost(
     fn: NativeFunction,
@@ -216,7 +213,7 @@ export interface NativeBinding {
     klCoef: number | undefined,
     entropyCoef: number | undefined,
   ): number;
-  /** The same on other threads; -1 if aborted. */
+  /** Runs evaluateSync() on other threads. Resolves to -1 if aborted. */
   evaluate(
     fn: NativeFunction,
     batch: NativeBatch | NativeResident,
@@ -224,13 +221,8 @@ export interface NativeBinding {
     device?: number,
   ): Promise<number>;
   /**
-   * Reads what evaluate() would read of a host batch and writes its gradients' arrays, by the same threads in the same
-   * tiles, and computes nothing: the time that memory alone takes, for measurements. Gives bits that mean nothing.
-   */
-  traffic(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
-  /**
-   * Without a base: out = the estimator's value per token. With one: out = base − scale·m·kl per token.
-   * Gives the mean over rows of the mean of m·kl in each (0 without a base).
+   * Computes out = kl per token, or with a base out = base − scale·m·kl. Returns the mean over rows of each row's mean
+   * of m·kl, or 0 without a base.
    */
   klSync(
     estimator: string,
@@ -251,9 +243,10 @@ export interface NativeBinding {
   createAdvantage(spec: NativeAdvantageSpec): NativeAdvantage;
   advantageValueNames(fn: NativeAdvantage): string[];
   /**
-   * Where a batch is computed is as for evaluateSync(). A resident one reads what was uploaded for advantage functions.
-   * Gives 0; 1 where a reward is not finite, 2 a token-level reward, 3 a value, 4 a baseline. Results then mean
-   * nothing, and notFiniteRow has the row.
+   * Computes advantages where evaluateSync() would compute. A resident batch uses the inputs that upload() got.
+   *
+   * Returns 0, or the input in which a value is not finite: 1 rewards, 2 token-level rewards, 3 values, 4 baselines. The
+   * results are then meaningless, and notFiniteRow receives the row.
    */
   advantagesSync(
     fn: NativeAdvantage,
@@ -261,14 +254,14 @@ export interface NativeBinding {
     call: NativeAdvantageCall,
     device?: number,
   ): number;
-  /** The same on other threads; -1 if aborted. */
+  /** Runs advantagesSync() on other threads. Resolves to -1 if aborted. */
   advantages(
     fn: NativeAdvantage,
     batch: NativeAdvantageBatch | NativeResident,
     call: NativeAdvantageCall,
     device?: number,
   ): Promise<number>;
-  /** SAPO's gate of each ratio and advantage, into out. */
+  /** Writes SAPO's gate of each ratio and advantage to `out`. */
   softGate(
     tauPos: number,
     tauNeg: number,
@@ -276,16 +269,13 @@ export interface NativeBinding {
     advantages: Float32Array,
     out: Float32Array,
   ): void;
-  /** At most this many threads compute at once, or copy to devices and back. */
+  /** Limits the threads that compute, or copy to devices and back, at the same time. */
   setThreads(threads: number): void;
   cpu(): { cores: number; threads: number; isa: string };
-  /** The CUDA devices. */
   cudaDevices(): NativeCudaDevices;
-  /** Bytes per second that a device copies within its memory, each byte counted as read and as written. */
-  copyBandwidth(device: number, bytes: number): number;
   /**
-   * Copies a batch to a CUDA device; -1 if aborted. `inputs`, of the same shape, has what advantage functions read
-   * beside mask and old log-probabilities, which are the batch's.
+   * Copies a batch to a CUDA device. Resolves to -1 if aborted. `inputs` has the same shape and holds the inputs of
+   * advantage functions, except for the mask and the old log-probabilities, which are those of the batch.
    */
   upload(
     device: number,
@@ -293,6 +283,6 @@ export interface NativeBinding {
     abort: Int32Array | undefined,
     inputs?: NativeAdvantageBatch,
   ): Promise<NativeResident | -1>;
-  /** Frees a resident batch, once no call uses it any more. */
+  /** Frees a resident batch as soon as no call uses it. */
   release(resident: NativeResident): void;
 }

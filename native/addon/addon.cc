@@ -1,61 +1,22 @@
-// The N-API face of the engines; binding.d.ts at the top of the repository is its contract. No arithmetic.
+// The functions of the native module. binding.d.ts, at the top of the repository, is their contract. This
+// folder does no arithmetic.
 #include <napi.h>
 
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "addon/async.h"
+#include "addon/bench.h"
 #include "addon/devices.h"
 #include "addon/keep.h"
-#include "addon/read.h"
-#include "cpu/advantages.h"
-#include "cpu/engine.h"
+#include "addon/tasks.h"
 #include "loss/sapo.h"
 
 namespace policy_loss::addon {
 namespace {
 
-// A task of the CPU's pool that reports back to the thread that asked for it.
-template <class Task>
-class Reporting : public Task {
- public:
-  using Task::Task;
-  Instance::Job* job = nullptr;
-  void done() override {
-    Task::done();
-    job->finished();
-  }
-};
-
-double result_of(Napi::Env, const cpu::Evaluation& task) {
-  return task.aborted() ? -1.0 : task.outputs().present;
-}
-double result_of(Napi::Env, const cpu::Traffic& task) {
-  return task.seen();
-}
-double result_of(Napi::Env, const cpu::KlEvaluation& task) {
-  return task.mean_kl();
-}
-
-double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
-  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
-  if (task.aborted()) return -1.0;
-  return static_cast<double>(task.not_finite().array);
-}
-
-// Runs a task at once, on this thread and the pool's.
-template <class Task>
-Napi::Value run_now(Napi::Env env, const std::shared_ptr<Task>& task) {
-  if (task->is_small())
-    cpu::run_here(*task);
-  else
-    cpu::Pool::shared().run(task);
-  return Napi::Number::New(env, result_of(env, *task));
-}
-
-// An evaluation at once: of a small batch without another thread, and without memory that was not there
-// before.
+// Evaluates a host batch and returns the result. A small batch is computed on this thread, in memory that
+// earlier calls have left.
 Napi::Value evaluate_now(Napi::Env env, const FunctionHandle& function, const BatchView& batch,
                          const Call& call) {
   if (!cpu::is_small(batch.layout))
@@ -69,26 +30,9 @@ Napi::Value evaluate_now(Napi::Env env, const FunctionHandle& function, const Ba
   return Napi::Number::New(env, result_of(env, evaluation));
 }
 
-// Starts a task on the pool's threads; gives a promise.
-template <class Task>
-Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Reporting<Task>>& task) {
-  auto job = std::make_unique<Instance::Job>();
-  task->job = job.get();
-  job->work = task;
-  job->result = [raw = task.get()](Napi::Env env) { return Napi::Number::New(env, result_of(env, *raw)); };
-  job->abort = [raw = task.get()] { raw->abort(); };
-  return Instance::of(info.Env()).start(info.Env(), std::move(job), hold(info), [task](Instance::Job*) {
-    cpu::Pool::shared().submit(task);
-  });
-}
-
 Napi::Value create_function(const Napi::CallbackInfo& info) {
   Function function = read_function(info[0].As<Napi::Object>());
-  return owned<FunctionHandle>(info.Env(), std::make_shared<cpu::PreparedFunction>(std::move(function)));
-}
-
-const FunctionHandle& function_of(const Napi::Value& value) {
-  return *value.As<Napi::External<FunctionHandle>>().Data();
+  return owned<FunctionHandle>(info.Env(), std::make_shared<PreparedFunction>(std::move(function)));
 }
 
 Napi::Value function_value_names(const Napi::CallbackInfo& info) {
@@ -143,20 +87,6 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
     call.outputs.grad_entropy = floats_if_any(info[14], tokens, "gradEntropy");
     call.coefficients = {number_or_zero(info[15]), number_or_zero(info[16]), number_or_zero(info[17])};
     return evaluate_now(info.Env(), function, batch, call);
-  });
-}
-
-// traffic(function, batch, call)
-Napi::Value traffic(const Napi::CallbackInfo& info) {
-  const ReadForLater reading(info.Env());
-  return guarded(info, [&]() -> Napi::Value {
-    const FunctionHandle& function = function_of(info[0]);
-    const BatchView batch = read_batch(info[1].As<Napi::Object>());
-    const unsigned columns = columns_of(function->function());
-    check_columns(info.Env(), columns, present_columns(batch), false, batch.mask != nullptr);
-    const Call call =
-        read_call(function->function(), batch.layout.rows, batch.layout.tokens(), info[2].As<Napi::Object>());
-    return run_later(info, std::make_shared<Reporting<cpu::Traffic>>(function, batch, call.outputs));
   });
 }
 
@@ -236,7 +166,7 @@ Napi::Value cpu_device(const Napi::CallbackInfo& info) {
   return device;
 }
 
-// The form of a call that gives a promise.
+// The form of a call that returns a promise.
 template <Napi::Value (*call)(const Napi::CallbackInfo&, bool)>
 Napi::Value later(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());
@@ -261,7 +191,6 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("kl", later<kl>);
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
   add("evaluateHost", evaluate_host);
-  add("traffic", traffic);
   add("createAdvantage", create_advantage);
   add("advantageValueNames", advantage_names);
   add("advantages", later<compute_advantages>);
@@ -270,9 +199,11 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("setThreads", set_threads);
   add("cpu", cpu_device);
   add("cudaDevices", cuda_devices);
-  add("copyBandwidth", copy_bandwidth);
   add("upload", upload);
   add("release", release);
+#if defined(POLICY_LOSS_BENCH)
+  add_bench_functions(env, exports);
+#endif
   return exports;
 }
 

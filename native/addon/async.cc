@@ -16,7 +16,7 @@ Instance::Instance(Napi::Env env) {
   napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, deliver,
                                   &deliver_);
   napi_unref_threadsafe_function(env, deliver_);
-  // After the function's own hook, hence run before it.
+  // Hooks run in reverse order, so this one runs before that of the function above.
   napi_add_env_cleanup_hook(env, close, this);
 }
 
@@ -43,7 +43,7 @@ void Instance::Job::finished() {
     std::lock_guard lock(owner.mutex_);
     owner.abortable_.erase(this);
   }
-  // The job may be gone after this. It still counts as working, so the function that delivers cannot be.
+  // The job may be deleted after this call. It still counts as working, so deliver_ stays valid.
   napi_call_threadsafe_function(owner.deliver_, this, napi_tsfn_nonblocking);
   std::lock_guard lock(owner.mutex_);
   if (--owner.working_ == 0) owner.idle_.notify_all();

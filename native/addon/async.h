@@ -1,5 +1,4 @@
-// Work that goes on while JavaScript does: promises, and what keeps their arrays alive until nothing reads
-// them.
+// Work that runs while JavaScript continues: its promises, and the references that keep its arrays alive.
 #pragma once
 
 #include <napi.h>
@@ -14,44 +13,44 @@
 
 namespace policy_loss::addon {
 
-// What is under way for one JavaScript thread. A thread can end (a worker is terminated) while others still
-// read its arrays; it then waits here until nothing does.
+// The calls in progress of one JavaScript thread. If the thread ends while other threads read its arrays,
+// because a worker is terminated, it waits here until they are done.
 class Instance {
  public:
   explicit Instance(Napi::Env env);
   static Instance& of(Napi::Env env) { return *env.GetInstanceData<Instance>(); }
 
-  // Of evaluations that this thread makes at once, by itself.
+  // The memory of evaluations that this thread computes itself.
   cpu::Workspace workspace;
 
   struct Job {
     Instance* instance = nullptr;
     std::shared_ptr<void> work;  // kept until the promise has settled
     std::function<void()> abort;
-    // Settles the promise, on the thread that asked: gives its value, or throws the error that it rejects
-    // with.
+    // Returns the value that resolves the promise, or throws the error that rejects it. Runs on the thread
+    // that made the call.
     std::function<Napi::Value(Napi::Env)> result;
     napi_deferred deferred = nullptr;
     napi_ref keep_alive = nullptr;
 
-    // To be called once, from any thread, when the work is done and touches no array any more.
+    // Must be called once, from any thread, when the work no longer touches any array.
     void finished();
   };
 
-  // Registers a job and gives its promise; then begin is to be called. keep_alive is what holds the job's
-  // arrays.
+  // Registers a job, calls begin() and returns the job's promise. keep_alive holds the job's arrays.
   Napi::Value start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                     const std::function<void(Job*)>& begin);
 
-  // A second buffer on the memory of this one, one for all calls under way: see keep.h. Undefined where there
-  // can be none.
+  // Returns a second buffer on the memory of this one, which all calls in progress share; see keep.h. Returns
+  // undefined if that is impossible.
   Napi::Value second_buffer_of(napi_value buffer);
 
  private:
   static void deliver(napi_env env, napi_value, void* context, void* data);
   static void close(void* instance);
 
-  // A WeakMap of JavaScript's from each buffer to a WeakRef of its second one, which only calls hold.
+  // A JavaScript WeakMap from each buffer to a WeakRef of its second buffer. Only calls hold the second
+  // buffer.
   Napi::ObjectReference second_buffers_;
   Napi::FunctionReference get_second_, set_second_, weak_reference_, dereference_;
 
@@ -64,8 +63,8 @@ class Instance {
   int working_ = 0;  // jobs whose finished() has not returned
 };
 
-// The arguments of a call in one value, which keeps them alive, and the memory of their arrays even where
-// that is transferred away.
+// Returns one value that keeps the arguments of a call alive. It also keeps the memory of their arrays, even
+// if their buffers are transferred.
 Napi::Value hold(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

@@ -3,22 +3,22 @@
 #include <utility>
 
 #include "addon/async.h"
+#include "addon/call_queue.h"
 #include "addon/keep.h"
-#include "addon/lane.h"
 #include "cpu/pool.h"
 #include "cuda/request.h"
 
 namespace policy_loss::addon {
 namespace {
 
-// A call on a device: what it does there, on whichever thread, and what comes of it.
+// A call on a device, which any thread can run, and its result.
 struct Work {
   cuda::Status status = cuda::Status::kOk;
   cuda::Problem problem;
   std::function<cuda::Status(const int32_t* abort, cuda::Problem*)> run;
   std::function<Napi::Value(Napi::Env)> value;
   const int32_t* caller_abort = nullptr;
-  int32_t closing = 0;  // set where the calling thread ends
+  int32_t closing = 0;  // set when the calling thread ends
   int device = 0;
 };
 
@@ -46,8 +46,8 @@ Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, 
   job->abort = [work] { __atomic_store_n(&work->closing, 1, __ATOMIC_RELAXED); };
   job->result = [work](Napi::Env at) { return settle(at, *work); };
   return Instance::of(env).start(env, std::move(job), hold(info), [work](Instance::Job* started) {
-    Lane::of(work->device).post([work, started] {
-      // Who waited for its turn may have been called off meanwhile.
+    CallQueue::of(work->device).post([work, started] {
+      // The call may have been cancelled while it waited for its turn.
       const bool ended = __atomic_load_n(&work->closing, __ATOMIC_RELAXED) != 0;
       work->status =
           ended ? cuda::Status::kAborted
@@ -76,27 +76,27 @@ AdvantagePresence presence_of(const cuda::ResidentInfo& info) {
   return {info.advantage_present, info.mask, info.rewards, info.baselines, info.groups, info.runs};
 }
 
-// An advantage function's share of a call: what it is asked for, and what its metrics are made of.
+// The part of a call that an advantage function computes.
 struct AdvantageWork {
   AdvantageFunction function;
   cuda::AdvantageIngredients ingredients;
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
 
-  // groups: how many the batch has.
+  // groups: the number of groups of the batch.
   cuda::AdvantageCall on_device(const AdvantageCall& call, int64_t rows, int64_t groups) {
     cuda::AdvantageCall result;
     result.not_finite = &not_finite;
     result.advantages = call.outputs.advantages;
     result.returns = call.outputs.returns;
     result.scores = call.outputs.scores;
-    result.copies = call.outputs.copies;
+    result.repeats = call.outputs.repeats;
     ingredients.ask(function, rows, groups, &result);
     return result;
   }
 
-  // Whether all numbers were finite; writes the values, or the row of one that was not.
+  // Writes the metrics and returns true, or writes the row of a value that is not finite and returns false.
   bool finish(const AdvantageCall& call) const {
-    const bool finite = not_finite.array == Culprit::kNone;
+    const bool finite = not_finite.input == NonFiniteInput::kNone;
     if (finite)
       ingredients.finish(function, call.outputs.values);
     else
@@ -105,7 +105,7 @@ struct AdvantageWork {
   }
 };
 
-// A device's work on the host, in pieces that the CPU engine's threads share.
+// The work of a device on the host, in pieces for the CPU engine's threads.
 class Pieces : public cpu::Task {
  public:
   Pieces(int64_t count, void (*piece)(void*, int64_t), void* what)
@@ -167,13 +167,13 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   work->device = device_of(place);
   work->caller_abort = call.abort;
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
-    const cuda::Request request = cuda::request_of(function->function(), call.coefficients, call.normalizer);
+    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer);
     cuda::Call on_device;
     on_device.result = result.get();
     on_device.grad = call.outputs.grad;
     on_device.grad_entropy = call.outputs.grad_entropy;
     on_device.grad_stays = call.grad_stays;
-    on_device.copies = call.copies;
+    on_device.repeats = call.repeats;
     on_device.passes_ms = call.timing ? &milliseconds->all : nullptr;
     on_device.token_pass_ms = call.timing ? &milliseconds->token_pass : nullptr;
     on_device.abort = abort;
@@ -190,15 +190,14 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   };
   work->value = [=](Napi::Env env) {
     if (call.advantage && !advantage->finish(call.advantage_call))
-      return Napi::Number::New(env, -1 - static_cast<int>(advantage->not_finite.array));
+      return Napi::Number::New(env, -1 - static_cast<int>(advantage->not_finite.input));
     if (call.timing) {
       call.timing[0] = milliseconds->all;
       call.timing[1] = milliseconds->token_pass;
     }
     if (call.outputs.counts) write_counts(result->counts, call.outputs.counts);
-    const cuda::Request request = cuda::request_of(function->function(), call.coefficients, call.normalizer);
-    return Napi::Number::New(
-        env, cuda::finish_result(function->function(), request, *result, call.outputs.values));
+    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer);
+    return Napi::Number::New(env, cuda::finish_result(*function, request, *result, call.outputs.values));
   };
   return perform(info, work, later);
 }
@@ -247,7 +246,7 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
   };
   work->value = [=](Napi::Env env) {
     advantage->finish(call);
-    return Napi::Number::New(env, static_cast<int>(advantage->not_finite.array));
+    return Napi::Number::New(env, static_cast<int>(advantage->not_finite.input));
   };
   return perform(info, work, later);
 }
@@ -308,23 +307,10 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
   });
 }
 
-// Lets go of a resident batch; calls that are under way keep it until they are done.
+// Drops a resident batch. Calls in progress keep it until they are done.
 Napi::Value release(const Napi::CallbackInfo& info) {
   info[0].As<Napi::External<ResidentHandle>>().Data()->reset();
   return info.Env().Undefined();
-}
-
-// copyBandwidth(device, bytes): see binding.d.ts.
-Napi::Value copy_bandwidth(const Napi::CallbackInfo& info) {
-  auto work = std::make_shared<Work>();
-  auto bandwidth = std::make_shared<double>(0.0);
-  const int device = info[0].ToNumber().Int32Value();
-  const int64_t bytes = info[1].ToNumber().Int64Value();
-  work->run = [=](const int32_t*, cuda::Problem* problem) {
-    return cuda::copy_bandwidth(device, bytes, bandwidth.get(), problem);
-  };
-  work->value = [=](Napi::Env env) { return Napi::Number::New(env, *bandwidth); };
-  return perform(info, work, false);
 }
 
 // cudaDevices(): see binding.d.ts.

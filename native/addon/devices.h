@@ -1,4 +1,4 @@
-// CUDA devices behind the same calls as the CPU's: upload, evaluate and KL values.
+// The calls of the native module on CUDA devices.
 #pragma once
 
 #include <napi.h>
@@ -10,11 +10,11 @@
 
 namespace policy_loss::addon {
 
-// A batch on a device; released by whoever lets go of it last.
+// A shared reference to a batch on a device. The last owner releases it.
 using ResidentHandle = std::shared_ptr<const cuda::Resident>;
 
-// Where a call is to be computed: on the CPU (device < 0), from the host's arrays on a device, or where the
-// batch lies (resident).
+// The place where a call is computed: on the CPU (device < 0), on a device from host arrays, or on the device
+// of a resident batch.
 struct Place {
   int device = -1;
   ResidentHandle resident;
@@ -24,11 +24,11 @@ struct Place {
   int64_t rows() const;
   int64_t tokens() const;
 };
-// From the batch argument and the index of the device, undefined for the CPU.
-// columns: those that the batch must have.
+// Reads the batch argument and the index of the device, which is undefined for the CPU. Throws unless the
+// batch has the columns, and the mask if it is needed.
 Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned columns, bool mask_needed);
 
-// The same of a batch for an advantage function, whose inputs are all there.
+// The place where an advantage function is computed.
 struct AdvantagePlace {
   int device = -1;
   ResidentHandle resident;
@@ -41,7 +41,7 @@ struct AdvantagePlace {
 AdvantagePlace read_advantage_place(const AdvantageFunction& function, const Napi::Value& batch,
                                     const Napi::Value& device);
 
-// The calls of binding.d.ts on a device. They block where not `later`, else give a promise.
+// The calls of binding.d.ts on a device. They return a promise if `later` is set, and block otherwise.
 Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandle& function,
                              const Place& place, const Call& call, bool later);
 Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFunction& function,
@@ -49,12 +49,11 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
 Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
                        double scale, float* out, bool later);
 
-// Has devices share out their work on the host among the CPU engine's threads.
+// Makes devices use the CPU engine's threads for their work on the host.
 void share_devices_work();
 
 Napi::Value upload(const Napi::CallbackInfo& info);
 Napi::Value release(const Napi::CallbackInfo& info);
 Napi::Value cuda_devices(const Napi::CallbackInfo& info);
-Napi::Value copy_bandwidth(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

@@ -27,14 +27,14 @@ ReadForLater* ReadForLater::current() {
 
 void ReadForLater::read(napi_value buffer) {
   const Napi::Env env = kept_.Env();
-  bool may_be_transferred = false;  // what is shared cannot
+  bool may_be_transferred = false;  // a SharedArrayBuffer cannot
   napi_is_arraybuffer(env, buffer, &may_be_transferred);
   if (may_be_transferred) kept_.Set(kept_.Length(), Instance::of(env).second_buffer_of(buffer));
 }
 
 #if defined(_WIN32)
 
-// Windows hands over the results of member functions in an order of its own, which nobody has tried here.
+// Windows passes the results of member functions in another way, for which this is not implemented.
 napi_value second_buffer(napi_value) {
   return nullptr;
 }
@@ -48,8 +48,8 @@ void stay_loaded() {
 #else
 namespace {
 
-// What a std::shared_ptr is to whoever hands it on: two words that are no plain value. V8 fills it and V8
-// empties it, so nothing here has to know how the C++ library that V8 was built with counts.
+// A std::shared_ptr as callers pass it on: two words that are not trivially copyable. V8 fills and empties
+// it, so this code need not know how V8's C++ library counts references.
 struct StorePointer {
   void* object = nullptr;
   void* count = nullptr;
@@ -73,8 +73,9 @@ constexpr const char* kMake = "_ZN2v811ArrayBuffer3NewEPNS_7IsolateESt10shared_p
 
 }  // namespace
 
-// A v8::Local is what a napi_value is, a pointer to a handle; and a member function takes `this` as its first
-// argument. A V8 in which one of these is otherwise has another name for it, which is not found.
+// This relies on two facts: a napi_value is a v8::Local, a pointer to a handle, and a member function takes
+// `this` as its first argument. A V8 that differs also mangles the names differently, and they are then not
+// found.
 napi_value second_buffer(napi_value buffer) {
   static const auto store_of = find<StorePointer(napi_value)>("_ZN2v811ArrayBuffer15GetBackingStoreEv");
   static const auto make = find<napi_value(void*, StorePointer)>(kMake);

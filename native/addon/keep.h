@@ -1,29 +1,29 @@
-// What Node-API lets go of too early: memory that a transferred ArrayBuffer gives away while a call still
-// reads it, and the addon's own code when the last thread of JavaScript that has loaded it ends.
+// Keeps what Node-API would release too early: the memory of an ArrayBuffer that is transferred while a call
+// reads it, and the addon's code after the last JavaScript thread that loaded it has ended.
 #pragma once
 
 #include <napi.h>
 
 namespace policy_loss::addon {
 
-// An ArrayBuffer of its own on the memory of this one: whoever holds it keeps the memory, even where the
-// first is transferred (structuredClone, postMessage) and its new owner forgets it. Null where the process
-// has not the functions of V8 that this needs.
+// Returns another ArrayBuffer on the same memory. It keeps the memory even if the first buffer is transferred
+// (structuredClone, postMessage) and its new owner drops it. Returns null if the process lacks V8's
+// functions.
 napi_value second_buffer(napi_value buffer);
 
-// While one lives, the arrays that this thread reads are for work that goes on later, and their memory is
-// kept. A getter of the caller's may make calls of its own in the midst of it, for later or not.
+// While an object of this class exists, the memory of all arrays that this thread reads is kept for later
+// work. Objects nest because a getter of the caller's may make calls of its own.
 class ReadForLater {
  public:
   explicit ReadForLater(Napi::Env env);
   ~ReadForLater();
   ReadForLater(const ReadForLater&) = delete;
 
-  // The innermost of this thread, null where there is none.
+  // Returns the innermost object of this thread, or null.
   static ReadForLater* current();
 
   void read(napi_value buffer);
-  // Second buffers of those that were read.
+  // The second buffers of all buffers that were read.
   Napi::Array kept() const { return kept_; }
 
  private:
@@ -31,7 +31,7 @@ class ReadForLater {
   Napi::Array kept_;
 };
 
-// Leaves the addon in the process to its end: its own threads go on.
+// Keeps the addon loaded until the process ends, because its threads continue to run.
 void stay_loaded();
 
 }  // namespace policy_loss::addon

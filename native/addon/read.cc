@@ -5,10 +5,10 @@
 namespace policy_loss::addon {
 namespace {
 
-// JavaScript's integers end here, and no array has so many elements.
+// The limit of JavaScript's integers. No array has so many elements.
 constexpr int64_t kMostTokens = int64_t{1} << 53;
 
-// A loss, estimator or aggregation by its name.
+// Returns the index of a loss, an estimator or an aggregation with this name.
 template <class Names, class NameOf>
 int index_of(Napi::Env env, const Names& names, const std::string& wanted, const char* what, NameOf name_of) {
   int index = 0;
@@ -25,7 +25,7 @@ Aggregation read_aggregation(const Napi::Value& value) {
                                            [](const char* name) { return std::string(name); }));
 }
 
-double read_option(const LossInfo::Option& option, const Napi::Value& value) {
+double read_option(const OptionInfo& option, const Napi::Value& value) {
   const Napi::Env env = value.Env();
   if (option.choices) {
     const std::string word = value.ToString().Utf8Value();
@@ -38,7 +38,7 @@ double read_option(const LossInfo::Option& option, const Napi::Value& value) {
   return value.As<Napi::Number>().DoubleValue();
 }
 
-// What every call of an advantage function has.
+// Reads the members that all calls of an advantage function have.
 AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Napi::Object& object) {
   AdvantageCall call;
   const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
@@ -71,7 +71,7 @@ Function read_function(const Napi::Object& spec) {
     function.loss = index_of(env, losses(), object.Get("name").ToString().Utf8Value(), "loss",
                              [](const LossInfo& info) { return info.name; });
     const Napi::Object options = object.Get("options").As<Napi::Object>();
-    for (const LossInfo::Option& option : losses()[function.loss].options)
+    for (const OptionInfo& option : losses()[function.loss].options)
       function.options.push_back(read_option(option, options.Get(option.name)));
     function.loss_aggregation[0] = read_aggregation(object.Get("aggregation"));
     const Napi::Value expert = object.Get("expertAggregation");
@@ -102,7 +102,7 @@ AdvantageFunction read_advantage_function(const Napi::Object& spec) {
                             [](const AdvantageInfo& entry) { return entry.name; })];
   AdvantageFunction function{info.shape, info.index, {}};
   const Napi::Object options = spec.Get("options").As<Napi::Object>();
-  for (const LossInfo::Option& option : info.options)
+  for (const OptionInfo& option : info.options)
     function.options.push_back(read_option(option, options.Get(option.name)));
   return function;
 }
@@ -123,7 +123,7 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
     refuse(env, std::string(what) + " is not the array it should be");
   ReadForLater* const later = ReadForLater::current();
   if (later && length > 0) later->read(buffer);
-  // An empty array may have no memory, and is there all the same.
+  // An empty array may have no memory, but it must not look like a missing one.
   static double nothing = 0;
   return length > 0 ? data : &nothing;
 }
@@ -145,17 +145,17 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Na
   const Napi::Env env = rows.Env();
   Layout layout;
   layout.rows = rows.ToNumber().Int64Value();
-  layout.columns = columns.ToNumber().Int64Value();
-  if (layout.rows < 0 || layout.columns < 0) refuse(env, "a shape cannot be negative");
-  if (layout.rows > kMostTokens || layout.columns > kMostTokens ||
-      (offsets.IsUndefined() && layout.rows > 0 && layout.columns > kMostTokens / layout.rows))
+  layout.row_length = columns.ToNumber().Int64Value();
+  if (layout.rows < 0 || layout.row_length < 0) refuse(env, "a shape cannot be negative");
+  if (layout.rows > kMostTokens || layout.row_length > kMostTokens ||
+      (offsets.IsUndefined() && layout.rows > 0 && layout.row_length > kMostTokens / layout.rows))
     refuse(env, "a shape of more tokens than there are numbers");
   if (offsets.IsUndefined()) return layout;
   layout.offsets =
       static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
   if (layout.offsets[0] != 0) refuse(env, "offsets begin with 0");
   for (int64_t row = 0; row < layout.rows; ++row)
-    if (layout.length(row) < 0 || layout.length(row) > layout.columns) refuse(env, "offsets decrease");
+    if (layout.length(row) < 0 || layout.length(row) > layout.row_length) refuse(env, "offsets decrease");
   return layout;
 }
 
@@ -191,7 +191,7 @@ BatchView read_batch(const Napi::Object& object) {
     batch.expert = static_cast<const uint8_t*>(elements(expert, napi_uint8_array, layout.rows, "expert"));
   const Napi::Value copies = object.Get("copies");
   if (!copies.IsUndefined())
-    batch.copies = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, layout.rows, "copies"));
+    batch.repeats = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, layout.rows, "copies"));
   return batch;
 }
 
@@ -234,12 +234,8 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
     call.outputs.counts = static_cast<double*>(elements(counts, napi_float64_array, kCounts, "counts"));
   const Napi::Value copies = object.Get("copies");
   if (!copies.IsUndefined())
-    call.copies = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
+    call.repeats = static_cast<const uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
   call.abort = flag_if_any(object.Get("abort"));
-  call.grad_stays = object.Get("gradStays").ToBoolean();
-  const Napi::Value timing = object.Get("timing");
-  if (!timing.IsUndefined())
-    call.timing = static_cast<double*>(elements(timing, napi_float64_array, 2, "timing"));
   const Napi::Value advantage = object.Get("advantage");
   if (advantage.IsObject()) {
     const Napi::Object first = advantage.As<Napi::Object>();
@@ -260,7 +256,7 @@ AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t row
     refuse(object.Env(), "nothing is asked for");
   const Napi::Value copies = object.Get("copies");
   if (!copies.IsUndefined())
-    outputs.copies = static_cast<uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
+    outputs.repeats = static_cast<uint32_t*>(elements(copies, napi_uint32_array, rows, "copies"));
   call.abort = flag_if_any(object.Get("abort"));
   return call;
 }
@@ -282,34 +278,33 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
   const auto column = [&](AdvantageColumn c) { return (there.columns >> c & 1) != 0; };
   const bool rewarded = there.rewards || column(kTokenRewards);
   bool complete = there.mask;
-  const auto visit = [&](auto shape) {
-    with_advantage(
-        function.index, function.options.data(),
-        [&]<class F>(const F& f) {
-          if constexpr (requires { F::divergence; }) {
-            complete = complete && column(kSampledLogprob) && column(kTeacherLogprob);
-          } else if constexpr (requires { F::whitened; }) {
-            complete = complete && rewarded;
-            if constexpr (F::columns != 0) complete = complete && column(kValues);
-            if constexpr (has_baseline_column<F>) complete = complete && there.baselines;
-          } else {
-            complete = complete && there.groups && (is_of_token_rewards<F> ? rewarded : there.rewards);
-            if constexpr (is_by_runs<F>) complete = complete && there.runs;
-            if constexpr (has_rank_penalty<F>)
-              complete = complete && (f.rank_penalty == 0 || column(kSampledLogprob));
-          }
-        },
-        shape);
-  };
+  const int index = function.index;
+  const double* const options = function.options.data();
   switch (function.shape) {
     case AdvantageShape::kGroup:
-      visit(GroupAdvantages{});
+      with_function(
+          index, options,
+          [&]<class F>(const F& f) {
+            constexpr GroupTraits traits = F::traits;
+            complete = complete && there.groups && (traits.sums_token_rewards ? rewarded : there.rewards);
+            if (traits.by_runs) complete = complete && there.runs;
+            if constexpr (traits.has_rank_penalty)
+              complete = complete && (f.rank_penalty == 0 || column(kSampledLogprob));
+          },
+          GroupAdvantages{});
       break;
     case AdvantageShape::kRecurrence:
-      visit(RecurrentAdvantages{});
+      with_function(
+          index, options,
+          [&]<class F>(const F&) {
+            constexpr RecurrenceTraits traits = F::traits;
+            complete = complete && rewarded && (!traits.reads_values || column(kValues)) &&
+                       (!traits.reads_baseline || there.baselines);
+          },
+          RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
-      visit(DistillAdvantages{});
+      complete = complete && column(kSampledLogprob) && column(kTeacherLogprob);
       break;
   }
   if (!complete) refuse(env, "an input of the advantage function is missing");

@@ -1,19 +1,21 @@
-// What an advantage function is, in the words that every header of this folder uses. There are three shapes:
+// The contract of an advantage function. An advantage function has one of three shapes:
 //
-// - group.h: a score for each row from the rewards of the rows that answer the same prompt;
-// - recurrence.h: a sum over the rest of the row for each token, from rewards and values of tokens;
-// - distill.h: a value for each token from two policies' log-probabilities of it.
+// - group.h: computes one score per row from the rewards of the rows that answer the same prompt;
+// - recurrence.h: computes one sum per token over the rest of its row, from token rewards and values;
+// - distill.h: computes one value per token from two policies' log-probabilities.
 //
-// Each function is a small trivially copyable struct, made from its Options as a loss is (loss/loss.h).
+// Each function is a small, trivially copyable struct that is constructed from its Options, as a loss is
+// (loss/loss.h). Its `traits` name the properties that differ from the defaults of its shape.
 #pragma once
 
-#include "loss/loss.h"
+#include "columns.h"
+#include "math/scalar.h"
 
-namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace policy_loss {
 
-// The columns that advantage functions read, in the slots of BatchView::column. A batch that is viewed for
-// them has no others.
+// The columns that advantage functions read. They use the slots of BatchView::column, so a batch of an
+// advantage function has no columns of a loss.
 enum AdvantageColumn : unsigned { kTokenRewards, kSampledLogprob, kTeacherLogprob, kValues };
 static_assert(kValues < kColumns);
 
-}  // namespace policy_loss::inline POLICY_LOSS_TARGET
+}  // namespace policy_loss

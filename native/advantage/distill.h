@@ -1,14 +1,23 @@
-// Advantage functions of distillation: how much likelier a teacher holds each sampled token than the policy
-// that sampled it. d = teacher_logprob − old_logprob.
+// Advantage functions for distillation. They compare a teacher's log-probability of each sampled token with
+// that of the sampling policy: d = teacher_logprob − old_logprob.
 //
 // Source: Trinity-RFT; on-policy distillation: arXiv 2306.13649.
 #pragma once
 
 #include "advantage/advantage.h"
 
+namespace policy_loss {
+
+// The properties of a distillation function.
+struct DistillTraits {
+  const char* divergence;  // the name of its divergence in the metrics
+};
+
+}  // namespace policy_loss
+
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// A token's divergence, which the metrics add up along the row, and its advantage.
+// The result for one token. The metrics sum the divergence over the row.
 struct DistillTerm {
   float divergence, advantage;
 };
@@ -19,7 +28,7 @@ struct OnPolicyDistill {
     double kl_coef;
   };
   static constexpr Field<Options> fields[] = {{"kl_coef", &Options::kl_coef}};
-  static constexpr const char* divergence = "kl";
+  static constexpr DistillTraits traits{.divergence = "kl"};
 
   float kl_coef;
 
@@ -31,9 +40,11 @@ struct OnPolicyDistill {
   }
 };
 
-// The generalised Jensen-Shannon divergence of one token, β·(t − M) + (1 − β)·(s − M) with M the mixture's
-// log-probability. In terms of d = t − s it is β·d − ln(1 − β + β·e^d), which does not change where 1 − β and
-// −d take the places of β and d. So β is at most ½ here, and what is left cancels nowhere.
+// The generalised Jensen-Shannon divergence of one token: β·(t − M) + (1 − β)·(s − M), where t and s are the
+// log-probabilities of teacher and student and M is that of their mixture.
+//
+// With d = t − s this is β·d − ln(1 − β + β·e^d). Replacing β by 1 − β and d by −d gives the same value.
+// Therefore β is at most ½ here, and the formula below cancels nowhere.
 struct Jsd {
   static constexpr const char* name = "jsd";
   struct Options {
@@ -44,7 +55,7 @@ struct Jsd {
       {"kl_coef", &Options::kl_coef},
       {"temperature", &Options::temperature},
   };
-  static constexpr const char* divergence = "jsd";
+  static constexpr DistillTraits traits{.divergence = "jsd"};
 
   float beta, rest, kl_coef, slope;
   float in_middle;
@@ -58,13 +69,13 @@ struct Jsd {
 
   PL_FN DistillTerm token(float old_logprob, float teacher_logprob) const {
     const float d = (teacher_logprob - old_logprob) * slope;
-    // With z = β·(e^d − 1), the logarithm is ln(1 + z), and β·d is z less β·(e^d − 1 − d).
+    // With z = β·(e^d − 1) the logarithm is ln(1 + z), and β·d is z − β·(e^d − 1 − d).
     const float residual = exp_residual(d);
     const float z = beta * (d + residual);
     const float near = log1p_residual(z) - beta * residual;
     const float far = -rest * d - log_positive(beta + rest * exp(-d));
     const float middle = z < 8.0f ? near : far;
-    // The ends are no limits of the middle: t − s turns its sign with β's place, and is there −d.
+    // At β = 0 and β = 1 the result is defined as −d, which is not the limit of the formula above.
     const float divergence = in_middle != 0.0f ? middle : -d;
     return {divergence, -kl_coef * divergence};
   }

@@ -1,4 +1,5 @@
-// The random choices of advantage functions, the same on every device: they follow from a seed and the batch.
+// The random choices of advantage functions. They depend only on a seed and the batch, and are therefore the
+// same on every device.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Numbers 0, 1, 2, … that a seed and a stream determine, and nothing else does.
-// SplitMix64 (Steele, Lea, Flood, 2014), from a state that mixes both.
+// A pseudo-random generator: SplitMix64 (Steele, Lea, Flood, 2014), whose state mixes a seed and a stream
+// number.
 class Random {
  public:
   PL_FN Random(uint64_t seed, uint64_t stream) : state_(seed) {
@@ -16,9 +17,9 @@ class Random {
     state_ = next();
   }
 
-  // One of the numbers below `limit`, each as likely as any other.
+  // Returns a number from 0 to limit − 1. All are equally likely.
   PL_FN int64_t below(int64_t limit) {
-    // What does not fill a whole number of limits is drawn again.
+    // Values beyond the last whole multiple of the limit are drawn again, as they would favour small results.
     const uint64_t whole = ~uint64_t{0} - ~uint64_t{0} % static_cast<uint64_t>(limit);
     while (true) {
       const uint64_t x = next();
@@ -38,7 +39,7 @@ class Random {
   uint64_t state_;
 };
 
-// A group's surplus of negatives: `surplus` of the `n` numbers in `from`, brought to its front.
+// Draws `surplus` of the `n` numbers in `from`, without repetition, and moves them to its front.
 PL_FN void draw_surplus(uint64_t seed, int64_t group, int64_t surplus, int64_t n, int64_t* from) {
   Random random(seed, static_cast<uint64_t>(group));
   for (int64_t i = 0; i < surplus; ++i) {
@@ -49,7 +50,7 @@ PL_FN void draw_surplus(uint64_t seed, int64_t group, int64_t surplus, int64_t n
   }
 }
 
-// The groups that stand in for dropped ones: visit(group) for as many of the kept ones as were dropped.
+// Draws replacements for the dropped groups from the kept ones, and calls visit(group) for each.
 template <class Visit>
 PL_FN void draw_duplicates(uint64_t seed, int64_t groups, int64_t n_kept, const int64_t* kept, Visit visit) {
   if (n_kept == 0) return;

@@ -1,7 +1,7 @@
-// Advantage functions over groups: a group's rows answer the same prompt, and a row's score is its reward,
-// shifted and scaled by what the group's rewards are. Every unmasked token of a row has the row's score.
+// Advantage functions over groups. The rows of a group answer the same prompt. A row's score is its reward,
+// shifted and scaled by statistics of the group's rewards. Every unmasked token gets its row's score.
 //
-// Formulas and metrics are Trinity-RFT's; GRPO: arXiv 2402.03300, RLOO: arXiv 2402.14740, OPMD: arXiv
+// Formulas and metrics follow Trinity-RFT. GRPO: arXiv 2402.03300, RLOO: arXiv 2402.14740, OPMD: arXiv
 // 2505.17826, AsymRE: arXiv 2506.20520, REC: arXiv 2509.24203.
 #pragma once
 
@@ -9,23 +9,48 @@
 
 #include "advantage/advantage.h"
 
+namespace policy_loss {
+
+constexpr int kGroupMetrics = 3;
+
+// The properties of a group function. Those in the second half name a member that switches them on.
+struct GroupTraits {
+  const char* metrics[kGroupMetrics] = {};  // the names of GroupRule::metric
+  bool by_runs = false;                     // scores runs of rows (see engine/groups.h) instead of rows
+  bool sums_token_rewards = false;          // a row's reward is the sum of its token rewards
+
+  bool has_rank_penalty = false;   // rank_penalty, penalised(): lowers the rewards of likely answers
+  bool has_balance = false;        // balance: leaves out surplus rewards that are below the mean
+  bool has_soft_baseline = false;  // soft, tau: needs GroupMoments::log_mean_exp
+  bool has_duplicates = false;     // duplicates: kept groups replace dropped ones
+
+  PL_FN constexpr int metric_count() const {
+    int count = 0;
+    while (count < kGroupMetrics && metrics[count]) ++count;
+    return count;
+  }
+};
+
+}  // namespace policy_loss
+
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// What a function is told of a group's rewards, in float64.
+// Statistics of a group's rewards.
 struct GroupMoments {
-  double size = 0;          // rows of the group
-  double count = 0;         // of which so many count
-  double mean = 0;          // of those
-  double squares = 0;       // Σ (R − mean)² over those
-  double log_mean_exp = 0;  // ln of the mean of e^(R/tau), times tau; where the function asks for it
-  double batch_std = 1;     // sample deviation of all rewards of the batch; 1 where there is only one
+  double size = 0;          // the number of rewards
+  double count = 0;         // the number of rewards that are not left out; those below are of these
+  double mean = 0;          // the mean
+  double squares = 0;       // Σ (R − mean)²
+  double log_mean_exp = 0;  // tau·ln(mean of e^(R/tau)), if the function asks for it
+  double batch_std = 1;     // the sample deviation of all rewards of the batch; 1 if there is only one
 
   PL_FN double sample_std() const { return count > 1 ? ::sqrt(squares / (count - 1)) : 1.0; }
 };
 
-// The moments of n numbers, value(i), or of those of them for which counts(i) holds. In their order, which
-// decides the last bit of a mean that rewards are then compared with: on every device the same. Summed as
-// distances from the first, so that equal numbers are their mean to the last bit.
+// Returns the moments of those of the n numbers value(i) for which counts(i) is true.
+//
+// The numbers are summed in order, so that every device gets the same mean, with which rewards are compared.
+// Their distances from the first one are summed, so that the mean of equal numbers is exact.
 template <class Value, class Counts>
 PL_FN GroupMoments moments_of(int64_t n, Value value, Counts counts) {
   GroupMoments moments;
@@ -52,7 +77,7 @@ PL_FN GroupMoments moments_of(int64_t n, Value value) {
   return moments_of(n, value, [](int64_t) { return true; });
 }
 
-// tau times the logarithm of the mean of e^(x/tau) over n numbers, at least one.
+// Returns tau·ln(mean of e^(x/tau)) of n numbers; n is at least 1.
 template <class Value>
 PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   double top = value(0);
@@ -65,15 +90,14 @@ PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   return top + tau * ::log(sum / static_cast<double>(n));
 }
 
-// A row's mean log-probability, exactly, as rows are ranked by it and equal ones stay as they stand; 0 of a
-// row without an unmasked token.
+// Returns a row's mean log-probability, or 0 for a row without an unmasked token. The division has no
+// epsilon: rows are ranked by the result, and equal rows must stay equal.
 PL_FN double mean_logprob(double sum, int64_t count) {
   return count > 0 ? sum / static_cast<double>(count) : 0.0;
 }
 
-constexpr int kGroupMetrics = 3;
-
-// A row's score is (R − shift)·scale. A group that is not kept scores 0, and its rows are dropped.
+// The rule of one group: a row's score is (R − shift)·scale. The rows of a group that is not kept are dropped
+// and score 0.
 struct GroupRule {
   double shift = 0, scale = 1;
   bool kept = true;
@@ -86,7 +110,7 @@ constexpr const char* kStdLevels[] = {"group", "batch", nullptr};
 constexpr const char* kBaselines[] = {"mean", "logavgexp", nullptr};
 constexpr const char* kDrops[] = {"none", "balance", nullptr};
 
-// What GRPO and its step-wise form share. A threshold that is not given is NaN.
+// The rule that GRPO and its step-wise form share. std_threshold is NaN if there is no threshold.
 struct Normalisation {
   double epsilon, std_threshold;
   bool of_batch;
@@ -117,18 +141,19 @@ struct Grpo {
       {"rank_penalty", &Options::rank_penalty},
       {"std_cal_level", &Options::std_cal_level, kStdLevels},
   };
-  static constexpr const char* metrics[] = {"reward_mean", "reward_std"};
+  static constexpr GroupTraits traits{
+      .metrics = {"reward_mean", "reward_std"}, .has_rank_penalty = true, .has_duplicates = true};
 
   Normalisation normalisation;
-  bool duplicates;      // kept groups stand in for dropped ones
-  double rank_penalty;  // takes that share of a group's rewards, more of the likelier answers; 0: none
+  bool duplicates;
+  double rank_penalty;  // the share of its reward that the likeliest answer would lose; 0: none
 
   explicit Grpo(const Options& o)
       : normalisation{o.epsilon, o.std_threshold, o.std_cal_level == 1},
         duplicates(o.duplicate_experiences != 0 && o.std_threshold == o.std_threshold),
         rank_penalty(o.rank_penalty) {}
 
-  // A reward as the group's moments see it, of the answer that so many of the group's are less likely than.
+  // Returns the reward after the penalty. `rank` is the number of less likely answers in the group.
   PL_FN double penalised(double reward, int64_t rank, int64_t size) const {
     return reward * (1.0 - static_cast<double>(rank) / static_cast<double>(size) * rank_penalty);
   }
@@ -136,7 +161,7 @@ struct Grpo {
   PL_FN GroupRule rule(const GroupMoments& m) const { return normalisation.rule(m); }
 };
 
-// GRPO over the last rewards of runs of several rows each, whose rows all get the run's score.
+// GRPO over runs of rows. A run's reward is that of its last row, and all its rows get the run's score.
 struct StepWiseGrpo {
   static constexpr const char* name = "step_wise_grpo";
   struct Options {
@@ -148,11 +173,10 @@ struct StepWiseGrpo {
       {"std_threshold", &Options::std_threshold},
       {"std_cal_level", &Options::std_cal_level, kStdLevels},
   };
-  static constexpr const char* metrics[] = {"reward_mean", "reward_std"};
-  static constexpr bool by_runs = true;
+  static constexpr GroupTraits traits{.metrics = {"reward_mean", "reward_std"}, .by_runs = true};
 
   Normalisation normalisation;
-  bool step_norm;  // divide by the run's number of rows
+  bool step_norm;  // divides a score by the number of rows in the run
 
   explicit StepWiseGrpo(const Options& o)
       : normalisation{o.epsilon, o.std_threshold, o.std_cal_level == 1}, step_norm(o.enable_step_norm != 0) {}
@@ -160,13 +184,11 @@ struct StepWiseGrpo {
   PL_FN GroupRule rule(const GroupMoments& m) const { return normalisation.rule(m); }
 };
 
-struct NoOptions {};
-
-// The reward less the mean of the group's other rewards.
+// R − the mean of the group's other rewards.
 struct Rloo {
   static constexpr const char* name = "rloo";
   using Options = NoOptions;
-  static constexpr bool sums_token_rewards = true;
+  static constexpr GroupTraits traits{.sums_token_rewards = true};
 
   explicit Rloo(const Options&) {}
 
@@ -184,7 +206,7 @@ struct Rloo {
 struct Reinforce {
   static constexpr const char* name = "reinforce";
   using Options = NoOptions;
-  static constexpr const char* metrics[] = {"reward_mean"};
+  static constexpr GroupTraits traits{.metrics = {"reward_mean"}};
 
   explicit Reinforce(const Options&) {}
 
@@ -195,7 +217,7 @@ struct Reinforce {
   }
 };
 
-// R − mean, or R less the soft maximum tau·ln mean e^(R/tau).
+// R − mean, or R − tau·ln(mean of e^(R/tau)), the soft maximum.
 struct OpmdAdvantage {
   static constexpr const char* name = "opmd";
   struct Options {
@@ -205,7 +227,8 @@ struct OpmdAdvantage {
       {"opmd_baseline", &Options::opmd_baseline, kBaselines},
       {"tau", &Options::tau},
   };
-  static constexpr const char* metrics[] = {"group_baseline", "reward_mean"};
+  static constexpr GroupTraits traits{.metrics = {"group_baseline", "reward_mean"},
+                                      .has_soft_baseline = true};
 
   bool soft;
   double tau;
@@ -221,14 +244,14 @@ struct OpmdAdvantage {
   }
 };
 
-// R − (mean + shift): with a negative shift more rewards count as good.
+// R − (mean + shift). A negative shift makes more advantages positive.
 struct Asymre {
   static constexpr const char* name = "asymre";
   struct Options {
     double baseline_shift;
   };
   static constexpr Field<Options> fields[] = {{"baseline_shift", &Options::baseline_shift}};
-  static constexpr const char* metrics[] = {"group_baseline", "reward_mean"};
+  static constexpr GroupTraits traits{.metrics = {"group_baseline", "reward_mean"}};
 
   double baseline_shift;
 
@@ -238,12 +261,12 @@ struct Asymre {
     GroupRule rule;
     if (m.count > 1) rule.shift = m.mean + baseline_shift;
     rule.metric[0] = rule.shift;
-    rule.metric[1] = rule.shift - baseline_shift;  // as the source reports it, of a group of one too
+    rule.metric[1] = rule.shift - baseline_shift;  // as in the source, also for a group of one
     return rule;
   }
 };
 
-// R − mean, over the population's deviation if wanted; surplus negatives may be left out.
+// R − mean, optionally divided by the population deviation. Surplus negatives can be left out.
 struct RecAdvantage {
   static constexpr const char* name = "rec";
   struct Options {
@@ -254,7 +277,8 @@ struct RecAdvantage {
       {"std_normalize", &Options::std_normalize},
       {"drop", &Options::drop, kDrops},
   };
-  static constexpr const char* metrics[] = {"drop_balance", "reward_mean", "reward_std"};
+  static constexpr GroupTraits traits{.metrics = {"drop_balance", "reward_mean", "reward_std"},
+                                      .has_balance = true};
 
   double epsilon;
   bool normalise, balance;

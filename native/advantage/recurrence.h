@@ -1,8 +1,9 @@
-// Advantage functions over the rest of a row: x_t = term_t + decay·x_{t+1}, from the row's end to its
-// beginning, and from x_t the token's return and advantage. In float64, as errors would run along the row.
+// Advantage functions over the rest of a row. They compute x_t = term_t + decay·x_{t+1} from the row's end to
+// its beginning; a token's return and advantage follow from x_t. They use float64 because errors accumulate
+// along the row.
 //
-// GAE: arXiv 1506.02438; REINFORCE++: arXiv 2501.03262; ReMax: arXiv 2310.10505. As in the sources (and in
-// Trinity-RFT), GAE and REINFORCE++ run over every column of a row, masked or not.
+// GAE: arXiv 1506.02438; REINFORCE++: arXiv 2501.03262; ReMax: arXiv 2310.10505. As in the sources and in
+// Trinity-RFT, GAE and REINFORCE++ run over every token of a row, masked or not.
 #pragma once
 
 #include <cmath>
@@ -11,8 +12,8 @@
 
 namespace policy_loss {
 
-// How far numbers lie from their mean: of the unmasked advantages of a batch, or of a part of one. One type
-// for all builds, which pass it to each other.
+// The count, the mean and the squared deviations of the unmasked advantages of a batch, or of a part of one.
+// It is one type for all builds because they pass it to each other.
 struct Spread {
   double count = 0, mean = 0, squares = 0;
 
@@ -25,18 +26,27 @@ struct Spread {
     count = total;
   }
 
-  // What whitening multiplies by; 0 where there is nothing to be whitened.
+  // Returns the factor that whitens an advantage, or 0 if there are no advantages.
   PL_FN double whitening() const {
     const double variance = count > 1 ? squares / (count - 1) : 0.0;
     return count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
   }
 };
 
+// The properties of a recurrence.
+struct RecurrenceTraits {
+  bool reads_values = false;    // reads the column of values
+  bool reads_baseline = false;  // reads the row's baseline
+  bool reads_masked = false;    // token rewards under the mask count and must be finite
+  bool whitened = false;        // advantages are whitened over the unmasked tokens of the batch
+  bool zeroes_masked = false;   // advantages are 0 under the mask
+};
+
 }  // namespace policy_loss
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// One token of a recurrence; next_value is 0 at the row's end.
+// One token of a recurrence. next_value is 0 at the row's end.
 struct RecurrenceToken {
   double reward, value, next_value;
   bool unmasked;
@@ -49,10 +59,7 @@ struct Gae {
     double gamma, lam;
   };
   static constexpr Field<Options> fields[] = {{"gamma", &Options::gamma}, {"lam", &Options::lam}};
-  static constexpr unsigned columns = reads(static_cast<Column>(kValues));
-  static constexpr bool whitened = true;
-  static constexpr bool masked = false;  // whether advantages are 0 under the mask
-  static constexpr bool reads_masked = true;
+  static constexpr RecurrenceTraits traits{.reads_values = true, .reads_masked = true, .whitened = true};
 
   double gamma, decay;
 
@@ -63,17 +70,14 @@ struct Gae {
   PL_FN double returns(double x, const RecurrenceToken& t) const { return x + t.value; }
 };
 
-// REINFORCE++: x is the discounted reward to go.
+// REINFORCE++: x is the discounted sum of the rewards from here on.
 struct ReinforcePlusPlus {
   static constexpr const char* name = "reinforceplusplus";
   struct Options {
     double gamma;
   };
   static constexpr Field<Options> fields[] = {{"gamma", &Options::gamma}};
-  static constexpr unsigned columns = 0;
-  static constexpr bool whitened = true;
-  static constexpr bool masked = true;
-  static constexpr bool reads_masked = true;
+  static constexpr RecurrenceTraits traits{.reads_masked = true, .whitened = true, .zeroes_masked = true};
 
   double decay;
 
@@ -84,15 +88,11 @@ struct ReinforcePlusPlus {
   PL_FN double returns(double x, const RecurrenceToken&) const { return x; }
 };
 
-// ReMax: the reward to go less the reward of the greedy answer, the row's baseline.
+// ReMax: the sum of the rewards from here on − the row's baseline, the reward of the greedy answer.
 struct Remax {
   static constexpr const char* name = "remax";
-  struct Options {};
-  static constexpr unsigned columns = 0;
-  static constexpr bool whitened = false;
-  static constexpr bool masked = false;
-  static constexpr bool reads_masked = false;
-  static constexpr bool reads_baseline = true;
+  using Options = NoOptions;
+  static constexpr RecurrenceTraits traits{.reads_baseline = true};
 
   static constexpr double decay = 1.0;
 

@@ -11,6 +11,7 @@
 namespace policy_loss::cpu {
 namespace {
 
+// The number of groups that one piece of work scores.
 constexpr int64_t kGroupsOfPiece = 512;
 
 }  // namespace
@@ -28,27 +29,27 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   bool whole_rows = false;
   switch (function_.shape) {
     case AdvantageShape::kGroup:
-      with_advantage(
+      with_function(
           function_.index, options,
           [&]<class F>(const F& f) {
-            if constexpr (is_of_token_rewards<F>) {
-              needs_facts_ = true;
-              pass_.facts_of = kTokenRewards;
+            if constexpr (F::traits.sums_token_rewards) {
+              needs_statistics_ = true;
+              pass_.statistic_of = kTokenRewards;
             }
-            if constexpr (has_rank_penalty<F>) {
-              needs_facts_ = f.rank_penalty != 0;
-              pass_.facts_of = kSampledLogprob;
+            if constexpr (F::traits.has_rank_penalty) {
+              needs_statistics_ = f.rank_penalty != 0;
+              pass_.statistic_of = kSampledLogprob;
             }
           },
           GroupAdvantages{});
-      whole_rows = needs_facts_;
+      whole_rows = needs_statistics_;
       if (!outputs_.scores) scores_.resize(rows);
-      if (!outputs_.copies) copies_.resize(rows);
+      if (!outputs_.repeats) repeats_.resize(rows);
       break;
     case AdvantageShape::kRecurrence:
       whole_rows = true;
-      with_advantage(
-          function_.index, options, [&]<class F>(const F&) { whitened_ = F::whitened; },
+      with_function(
+          function_.index, options, [&]<class F>(const F&) { whitened_ = F::traits.whitened; },
           RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
@@ -57,27 +58,27 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   }
   chunks_ = plan_chunks(batch.tokens.layout, whole_rows);
   bad_.resize(chunks_.size());
-  if (needs_facts_) facts_.resize(rows);
+  if (needs_statistics_) row_statistics_.resize(rows);
   if (whitened_) spreads_.resize(chunks_.size());
   if (function_.shape == AdvantageShape::kDistill) parts_.resize(2 * chunks_.size());
   if (!outputs_.scores) outputs_.scores = scores_.data();
-  if (!outputs_.copies) outputs_.copies = copies_.data();
+  if (!outputs_.repeats) outputs_.repeats = repeats_.data();
   pass_.index = function_.index;
   pass_.scale = 1;
-  pass_.facts = facts_.data();
+  pass_.row_statistics = row_statistics_.data();
   pass_.row_sums = row_sums_.data();
 }
 
 bool AdvantageEvaluation::check_abort() {
-  // The flag is written by JavaScript in shared memory.
+  // JavaScript writes the flag in shared memory.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
   return aborted();
 }
 
-bool AdvantageEvaluation::blame() {
-  for (const NotFinite& bad : bad_)
-    if (not_finite_.array == Culprit::kNone) not_finite_ = bad;
-  if (not_finite_.array == Culprit::kNone) return false;
+bool AdvantageEvaluation::collect_not_finite() {
+  for (const NonFiniteValue& bad : bad_)
+    if (not_finite_.input == NonFiniteInput::kNone) not_finite_ = bad;
+  if (not_finite_.input == NonFiniteInput::kNone) return false;
   *not_finite_row_ = static_cast<double>(not_finite_.row);
   return true;
 }
@@ -87,8 +88,7 @@ void AdvantageEvaluation::run_out_of_memory() {
   abort();
 }
 
-// Groups are found and scored in memory of their own, on threads where nobody else would catch that there is
-// none.
+// Finding and scoring groups allocates memory. Nothing else on the pool's threads would catch a failure.
 int64_t AdvantageEvaluation::next_phase() {
   try {
     return open_phase();
@@ -108,7 +108,7 @@ void AdvantageEvaluation::run(int64_t piece) {
 
 int64_t AdvantageEvaluation::open_phase() {
   ++phase_;
-  // The task lies where it stays only now.
+  // These pointers are set here because the task may be moved before its first phase.
   pass_.batch = &batch_;
   pass_.options = function_.options.data();
   pass_.outputs = outputs_;
@@ -134,7 +134,7 @@ void AdvantageEvaluation::work(int64_t piece) {
       if (phase_ == 1 && piece == 0)
         find_units();
       else if (phase_ == 1)
-        target()->row_facts(pass_, chunks_[piece - 1], &bad_[piece - 1]);
+        target()->find_row_statistics(pass_, chunks_[piece - 1], &bad_[piece - 1]);
       else if (phase_ == 2)
         score_groups(piece);
       else
@@ -153,8 +153,8 @@ void AdvantageEvaluation::work(int64_t piece) {
 }
 
 int64_t AdvantageEvaluation::next_group_phase() {
-  if (phase_ == 1) return 1 + (needs_facts_ ? chunks() : 0);
-  if (blame()) return 0;
+  if (phase_ == 1) return 1 + (needs_statistics_ ? chunks() : 0);
+  if (collect_not_finite()) return 0;
   if (phase_ == 2) {
     rules_.resize(groups_.size());
     group_rows_.resize(groups_.size());
@@ -162,18 +162,18 @@ int64_t AdvantageEvaluation::next_group_phase() {
     phase_ = 3;
   }
   if (phase_ == 3) {
-    count_copies();
+    count_repeats();
     return outputs_.advantages ? chunks() : 0;
   }
   return 0;
 }
 
-// Row-sized, and so the work of one piece, beside those that read tokens.
+// Finds the groups. This is work per row and therefore one piece; the other pieces of the phase read tokens.
 void AdvantageEvaluation::find_units() {
   const int64_t rows = batch_.tokens.layout.rows;
   for (int64_t row = 0; batch_.rewards && row < rows; ++row) {
     if (std::isfinite(batch_.rewards[row])) continue;
-    not_finite_ = {Culprit::kRewards, row};
+    not_finite_ = {NonFiniteInput::kRewards, row};
     return;
   }
   groups_ = find_groups(rows, batch_.groups, batch_.runs);
@@ -186,7 +186,7 @@ void AdvantageEvaluation::find_units() {
 
 void AdvantageEvaluation::score_groups(int64_t piece) {
   std::vector<double> values;
-  with_advantage(
+  with_function(
       function_.index, function_.options.data(),
       [&](const auto& f) {
         const int64_t first = piece * kGroupsOfPiece;
@@ -201,8 +201,8 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
   const int64_t* const members = groups_.members.data() + groups_.offsets[group];
   const int64_t size = groups_.offsets[group + 1] - groups_.offsets[group];
   const auto reward = [&](int64_t i) {
-    if constexpr (is_of_token_rewards<F>)
-      return facts_[members[i]];
+    if constexpr (F::traits.sums_token_rewards)
+      return row_statistics_[members[i]];
     else
       return unit_rewards_[members[i]];
   };
@@ -211,18 +211,19 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
   const auto value = [&](int64_t i) { return (*values)[i]; };
   std::vector<bool> left_out;
 
-  if constexpr (has_rank_penalty<F>) {
+  if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0 && size > 1) {
-      // The likelier an answer was, the more of its reward is taken.
+      // A likelier answer loses more of its reward.
       std::vector<int64_t> order(size);
       std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(),
-                       [&](int64_t a, int64_t b) { return facts_[members[a]] < facts_[members[b]]; });
+      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return row_statistics_[members[a]] < row_statistics_[members[b]];
+      });
       for (int64_t rank = 0; rank < size; ++rank)
         (*values)[order[rank]] = f.penalised((*values)[order[rank]], rank, size);
     }
   }
-  if constexpr (has_balance<F>) {
+  if constexpr (F::traits.has_balance) {
     if (f.balance && size > 1) {
       const double mean = moments_of(size, value).mean;
       std::vector<int64_t> negatives;
@@ -239,7 +240,7 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
 
   GroupMoments moments = moments_of(size, value, [&](int64_t i) { return left_out.empty() || !left_out[i]; });
   moments.batch_std = batch_std_;
-  if constexpr (has_soft_baseline<F>) {
+  if constexpr (F::traits.has_soft_baseline) {
     if (f.soft) moments.log_mean_exp = log_mean_exp(size, value, f.tau);
   }
   const GroupRule rule = f.rule(moments);
@@ -249,19 +250,19 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
     const int64_t unit = members[i];
     rows += static_cast<double>(groups_.unit_rows[unit]);
     double score = rule.score(reward(i));
-    if constexpr (is_by_runs<F>) {
+    if constexpr (F::traits.by_runs) {
       if (f.step_norm) score /= static_cast<double>(groups_.unit_rows[unit]);
     }
     const bool counts = rule.kept && (left_out.empty() || !left_out[i]);
-    // Of a run, its last row holds the score until all rows get it.
+    // The last row of a run holds the score until all its rows get it.
     outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
-    outputs_.copies[groups_.last_row[unit]] = rule.kept ? 1 : 0;
+    outputs_.repeats[groups_.last_row[unit]] = rule.kept ? 1 : 0;
   }
   group_rows_[group] = rows;
 }
 
-// What follows from all groups together: the metrics, and how often each row counts.
-void AdvantageEvaluation::count_copies() {
+// Computes the metrics, and how often each row counts, from all groups together.
+void AdvantageEvaluation::count_repeats() {
   GroupTotals totals;
   for (int64_t group = 0; group < groups_.size(); ++group) totals.add(rules_[group], group_rows_[group]);
   finish_group_metrics(function_, totals, outputs_.values);
@@ -269,20 +270,20 @@ void AdvantageEvaluation::count_copies() {
     for (int64_t row = 0; row < batch_.tokens.layout.rows; ++row) {
       const int64_t last = groups_.last_row[groups_.unit_of_row[row]];
       outputs_.scores[row] = outputs_.scores[last];
-      outputs_.copies[row] = outputs_.copies[last];
+      outputs_.repeats[row] = outputs_.repeats[last];
     }
   }
-  with_advantage(
+  with_function(
       function_.index, function_.options.data(),
       [&]<class F>(const F& f) {
-        if constexpr (has_duplicates<F>) {
+        if constexpr (F::traits.has_duplicates) {
           if (!f.duplicates) return;
           std::vector<int64_t> kept;
           for (int64_t group = 0; group < groups_.size(); ++group)
             if (rules_[group].kept) kept.push_back(group);
           const auto count_again = [&](int64_t group) {
             for (int64_t at = groups_.offsets[group]; at < groups_.offsets[group + 1]; ++at)
-              ++outputs_.copies[groups_.members[at]];
+              ++outputs_.repeats[groups_.members[at]];
           };
           draw_duplicates(seed_, groups_.size(), static_cast<int64_t>(kept.size()), kept.data(), count_again);
         }
@@ -292,7 +293,7 @@ void AdvantageEvaluation::count_copies() {
 
 int64_t AdvantageEvaluation::next_recurrence_phase() {
   if (phase_ == 1) return chunks();
-  if (blame() || !whitened_ || phase_ > 2) return 0;
+  if (collect_not_finite() || !whitened_ || phase_ > 2) return 0;
   Spread all;
   for (const Spread& part : spreads_) all.add(part);
   pass_.shift = all.mean;

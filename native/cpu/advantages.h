@@ -1,4 +1,4 @@
-// Advantage functions on cores, as a task of the pool.
+// Computes an advantage function on the CPU, as a task of the pool.
 #pragma once
 
 #include <atomic>
@@ -20,11 +20,11 @@ class AdvantageEvaluation : public Task {
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
-  // Where a number is not finite, what the call has written means nothing, but for the number's row in
-  // *not_finite_row.
-  const NotFinite& not_finite() const { return not_finite_; }
+  // The first input value that is not finite. The results are then meaningless, and *not_finite_row has the
+  // value's row.
+  const NonFiniteValue& not_finite() const { return not_finite_; }
 
-  // Whether memory ran out, which ends the task; results then mean nothing.
+  // Whether memory ran out. The results are then meaningless.
   bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
 
   bool is_small() const { return chunks_.size() <= 1; }
@@ -37,18 +37,18 @@ class AdvantageEvaluation : public Task {
   void run_out_of_memory();
   int64_t open_phase();
   void work(int64_t piece);
-  bool blame();  // gathers what the chunks have found; whether they have found any
+  bool collect_not_finite();  // returns whether a chunk has found a value that is not finite
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
 
-  // Of group functions: the groups, then each group's scores, then the tokens.
+  // The phases of group functions: find the groups, score each group, write the tokens.
   int64_t next_group_phase();
   void find_units();
   void score_groups(int64_t piece);
   template <class F>
   void score_group(const F& f, int64_t group, std::vector<double>* values);
-  void count_copies();
+  void count_repeats();
 
-  // Of recurrences that are whitened, what is to be known for that; then the rows.
+  // The phases of recurrences: measure the advantages if they are whitened, then write the rows.
   int64_t next_recurrence_phase();
 
   void finish_distillation();
@@ -61,18 +61,18 @@ class AdvantageEvaluation : public Task {
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> out_of_memory_{false};
-  NotFinite not_finite_;
+  NonFiniteValue not_finite_;
 
   int phase_ = 0;
   AdvantagePass pass_{};
   bool whitened_ = false;
-  bool needs_facts_ = false;
+  bool needs_statistics_ = false;
   std::vector<Chunk> chunks_;
-  std::vector<NotFinite> bad_;    // of each chunk
-  std::vector<Spread> spreads_;   // of each chunk, of recurrences
-  std::vector<double> parts_;     // two a chunk, of distillation
-  std::vector<double> row_sums_;  // two a row, likewise
-  std::vector<double> facts_;     // per row
+  std::vector<NonFiniteValue> bad_;     // of each chunk
+  std::vector<Spread> spreads_;         // of each chunk, of recurrences
+  std::vector<double> parts_;           // two a chunk, of distillation
+  std::vector<double> row_sums_;        // two a row, likewise
+  std::vector<double> row_statistics_;  // per row
 
   Groups groups_;
   std::vector<double> unit_rewards_;
@@ -80,7 +80,7 @@ class AdvantageEvaluation : public Task {
   std::vector<GroupRule> rules_;
   std::vector<double> group_rows_;
   std::vector<float> scores_;
-  std::vector<uint32_t> copies_;
+  std::vector<uint32_t> repeats_;
 };
 
 }  // namespace policy_loss::cpu

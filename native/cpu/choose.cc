@@ -1,5 +1,5 @@
-// Which of the builds of the inner loops runs here: the widest that processor and operating system have, or
-// the one that POLICY_LOSS_ISA names.
+// Chooses the build of the inner loops: the widest instruction set that processor and operating system
+// support, or the one that POLICY_LOSS_ISA names.
 #include <cstdlib>
 #include <cstring>
 
@@ -11,7 +11,7 @@
 
 namespace policy_loss::cpu {
 
-// Those that CMake builds for this architecture.
+// The builds that CMake makes for this architecture.
 #if defined(__x86_64__)
 extern const Target target_avx512;
 extern const Target target_avx2;
@@ -28,16 +28,16 @@ struct Candidate {
 };
 
 #if defined(__x86_64__)
-// What a build may use, by the bits of cpuid's answers; each list is whole for its level (x86-64-v3,
-// x86-64-v4).
+// The bits of cpuid's results that a level needs (x86-64-v3 and x86-64-v4).
 constexpr unsigned kLevel3Leaf1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
 constexpr unsigned kLevel3Leaf7 = bit_BMI | bit_AVX2 | bit_BMI2;
 constexpr unsigned kLevel4Leaf7 = bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;
 constexpr unsigned kLevel3Extended = 1u << 5;  // LZCNT
-// Registers that the operating system keeps for a thread: those of SSE and AVX, and all of AVX-512.
+// The register states that the operating system must save: those of SSE and AVX, and all of AVX-512.
 constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6;
 
-// 2 to 4; processors made since 2009 have 2. The compilers' own ways to ask are not there with each of them.
+// Returns the x86-64 level, 2 to 4. Processors made since 2009 have level 2. Not every compiler has a
+// built-in function for this.
 int x86_level() {
   unsigned eax, ebx, ecx, edx;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & kLevel3Leaf1) != kLevel3Leaf1) return 2;

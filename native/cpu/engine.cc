@@ -5,8 +5,8 @@
 
 namespace policy_loss::cpu {
 
-// A chunk's columns and gradient fit a core's L2 cache, so that a row's facts and its tokens are read from
-// memory once; and it is long enough that handing it to a thread costs nothing beside it.
+// The size of a chunk. Its columns and gradients fit a core's L2 cache, so that row sums and tokens read
+// memory only once. It is large enough to make the cost of starting it on a thread negligible.
 constexpr int64_t kChunkTokens = 16384;
 
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
@@ -50,11 +50,6 @@ const Target* target() {
   return chosen;
 }
 
-PreparedFunction::PreparedFunction(Function function)
-    : function_(std::move(function)), values_(static_cast<int64_t>(value_names(function_).size())) {
-  if (function_.loss != kNone) target()->make_loss(function_.loss, function_.options.data(), loss_);
-}
-
 Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
                        const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
                        Workspace workspace)
@@ -65,16 +60,16 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
       outputs_(outputs),
       work_(std::move(workspace)) {
   plan_chunks(batch.layout, false, &work_.chunks);
-  const Function& f = function_->function();
-  const bool pairs = f.loss != kNone && losses()[f.loss].pairs;
+  const LossInfo* const loss = function_->info();
+  const bool pairs = loss && loss->traits.by_pairs;
   const std::vector<Chunk>& chunks = work_.chunks;
   const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
-  const bool facts = f.loss != kNone && losses()[f.loss].row_facts && (pairs || parts);
+  const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || parts);
   work_.row_tokens.assign(batch.layout.rows, 0);
   work_.sums.assign(chunks.size(), {});
   work_.parts.assign(parts ? chunks.size() : 0, {});
-  work_.row_sums.assign(facts ? batch.layout.rows : 0, 0.0);
-  work_.row_negatives.assign(facts ? batch.layout.rows : 0, 0.0);
+  work_.row_sums.assign(sums_rows ? batch.layout.rows : 0, 0.0);
+  work_.row_negatives.assign(sums_rows ? batch.layout.rows : 0, 0.0);
 }
 
 int64_t Evaluation::next_phase() {
@@ -94,7 +89,7 @@ int64_t Evaluation::next_phase() {
 }
 
 bool Evaluation::check_abort() {
-  // The flag is written by JavaScript in shared memory.
+  // JavaScript writes the flag in shared memory.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0)
     aborted_.store(true, std::memory_order_relaxed);
   return aborted();
@@ -117,11 +112,11 @@ void Evaluation::rows(int64_t piece) {
                                             chunk.first_token, chunk.last_token);
     return;
   }
-  // The token pass finds the facts of whole rows by itself, while they are in the cache; but pairs come
-  // first.
-  const bool pairs = sum && losses()[f.loss].pairs;
+  // The token pass computes the row sums of whole rows itself, while they are in the cache. Only a loss over
+  // pairs needs them earlier.
+  const bool pairs = sum && function_->info()->traits.by_pairs;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
-    const RowSums found =
+    const RowPart found =
         target()->row_pass(batch_, f.loss, function_->loss(), pairs, row, 0, batch_.layout.length(row));
     work_.row_tokens[row] = found.tokens;
     if (pairs) work_.row_sums[row] = found.sum;
@@ -137,25 +132,24 @@ void Evaluation::weights() {
     work_.row_sums[row] += work_.parts[i].sum;
     work_.row_negatives[row] += work_.parts[i].negatives;
   }
-  const Function& f = function_->function();
   BatchCounts& counts = pass_.counts;
-  counts.columns = static_cast<double>(batch_.layout.columns);
+  counts.row_length = static_cast<double>(batch_.layout.row_length);
   for (int64_t row = 0; row < batch_.layout.rows; ++row) {
     const int kind = batch_.kind(row);
-    const double copies = batch_.copies_of(row);
-    counts.tokens[kind] += copies * static_cast<double>(work_.row_tokens[row]);
-    counts.rows[kind] += copies;
+    const double repeats = batch_.repeats_of(row);
+    counts.tokens[kind] += repeats * static_cast<double>(work_.row_tokens[row]);
+    counts.rows[kind] += repeats;
   }
   if (outputs_.counts) write_counts(counts, outputs_.counts);
   if (normalizer_.given) counts = normalizer_.counts;
-  if (f.loss != kNone && losses()[f.loss].pairs)
-    pair_loss_ = pair_loss(f, batch_.layout.rows, std::floor(counts.all().rows / 2), work_.row_sums.data(),
-                           pair_metric_);
+  if (function_->info() && function_->info()->traits.by_pairs)
+    pair_loss_ = pair_loss(*function_, batch_.layout.rows, std::floor(counts.all().rows / 2),
+                           work_.row_sums.data(), pair_metric_);
 
-  pass_.function = &f;
+  pass_.terms = &function_->function();
   pass_.batch = &batch_;
   pass_.loss = function_->loss();
-  pass_.scales = kind_scales(f, counts, coefficients_);
+  pass_.scales = kind_scales(*function_, counts, coefficients_);
   pass_.coefficients = coefficients_;
   pass_.row_tokens = work_.row_tokens.data();
   pass_.row_sums = work_.row_sums.data();
@@ -167,21 +161,8 @@ void Evaluation::weights() {
 void Evaluation::fold() {
   Sums total;
   for (const Sums& sums : work_.sums) total.add(sums);
-  outputs_.present = finish(function_->function(), pass_.counts, coefficients_, total, pair_loss_,
-                            pair_metric_, outputs_.values);
-}
-
-Traffic::Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
-                 const Outputs& outputs)
-    : function_(std::move(function)), batch_(batch), chunks_(plan_chunks(batch.layout)) {
-  pass_.function = &function_->function();
-  pass_.batch = &batch_;
-  pass_.grad = outputs.grad;
-  pass_.grad_entropy = outputs.grad_entropy;
-}
-
-void Traffic::run(int64_t piece) {
-  seen_.fetch_or(target()->traffic_pass(pass_, chunks_[piece]), std::memory_order_relaxed);
+  outputs_.present =
+      finish(*function_, pass_.counts, coefficients_, total, pair_loss_, pair_metric_, outputs_.values);
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)
@@ -204,7 +185,7 @@ void KlEvaluation::run(int64_t piece) {
 
 void KlEvaluation::done() {
   if (row_means_.empty()) return;
-  RowSums row;
+  RowPart row;
   for (size_t i = 0; i < chunks_.size(); ++i) {
     if (!chunks_[i].is_part()) continue;
     if (chunks_[i].first_token == 0) row = {};

@@ -1,4 +1,4 @@
-// The three passes on cores: rows, weights, tokens, for one Function over one batch in the machine's memory.
+// Evaluates functions on the CPU: the passes over rows, weights and tokens of a batch in host memory.
 #pragma once
 
 #include <atomic>
@@ -13,29 +13,14 @@
 
 namespace policy_loss::cpu {
 
-// The instruction set in use, or null where POLICY_LOSS_ISA names one that cannot run here.
+// Returns the instruction set in use, or null if POLICY_LOSS_ISA names one that cannot run here.
 const Target* target();
 
-// A Function made ready for the CPU: its loss constructed once, for all calls.
-class PreparedFunction {
- public:
-  explicit PreparedFunction(Function function);
-  const Function& function() const { return function_; }
-  const void* loss() const { return loss_; }
-  // How many values a call gives: value_names() of them.
-  int64_t values() const { return values_; }
-
- private:
-  Function function_;
-  int64_t values_;
-  alignas(16) unsigned char loss_[kLossBytes];
-};
-
-// The chunks of a layout, in its order; rows are cut into parts where they are long, unless whole_rows.
+// Returns the chunks of a layout, in order. Long rows are cut into parts unless whole_rows is set.
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows = false);
 void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* chunks);
 
-// A batch that is one chunk is best computed by the calling thread alone: all phases, one after another.
+// Runs all phases of a task on the calling thread. This is fastest for a batch of one chunk.
 template <class Task>
 void run_here(Task& task) {
   while (const int64_t pieces = task.next_phase())
@@ -43,29 +28,30 @@ void run_here(Task& task) {
   task.done();
 }
 
-// What an evaluation keeps while it runs, in memory that the next one may use again.
+// The memory of an evaluation, which a later evaluation can use again.
 struct Workspace {
   std::vector<Chunk> chunks;
-  std::vector<RowSums> parts;  // the row pass of each chunk that is a part of a row
+  std::vector<RowPart> parts;  // the row pass of each chunk that is a part of a row
   std::vector<Sums> sums;      // the token pass of each chunk
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
 };
 
-// Whether a batch is too small to be worth handing to other threads.
+// Returns whether a batch is so small that other threads would not help.
 bool is_small(const Layout& layout);
 
-// One evaluation, as a task of the pool: a phase over the rows, the weights, a phase over the tokens.
+// One evaluation, as a task of the pool. It has a phase for the rows and a phase for the tokens; the weights
+// are computed between them.
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
              const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
              Workspace workspace = {});
-  // Its memory, when it is done.
+  // Takes the memory when the task is done.
   Workspace take_workspace() { return std::move(work_); }
 
-  // Where *flag becomes non-zero, what is left is skipped.
+  // The rest of the work is skipped once *flag is non-zero.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
@@ -75,7 +61,6 @@ class Evaluation : public Task {
   void run(int64_t piece) override;
   void done() override {}
 
-  // Whether the batch is too small to be worth handing to other threads.
   bool is_small() const { return cpu::is_small(batch_.layout); }
 
  private:
@@ -99,33 +84,11 @@ class Evaluation : public Task {
   TokenPass pass_{};
 };
 
-// The traffic of an Evaluation alone, by the same threads in the same chunks and tiles: the least time that
-// memory leaves it.
-class Traffic : public Task {
- public:
-  Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch, const Outputs& outputs);
-  void abort() {}
-  uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
-
-  int64_t next_phase() override { return phase_++ == 0 ? static_cast<int64_t>(chunks_.size()) : 0; }
-  void run(int64_t piece) override;
-  void done() override {}
-  bool is_small() const { return chunks_.size() <= 1; }
-
- private:
-  std::shared_ptr<const PreparedFunction> function_;
-  BatchView batch_;
-  int phase_ = 0;
-  std::vector<Chunk> chunks_;
-  TokenPass pass_{};
-  std::atomic<uint32_t> seen_{0};
-};
-
-// KL values per token, or scores with a KL penalty, as a task of the pool.
+// Computes KL values per token, or rewards less a KL penalty, as a task of the pool.
 class KlEvaluation : public Task {
  public:
   KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out);
-  // The mean over rows of the mean of m·kl in each; what a base was given for.
+  // The mean over rows of each row's mean of m·kl; 0 without a base.
   double mean_kl() const { return mean_kl_; }
 
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
@@ -140,7 +103,7 @@ class KlEvaluation : public Task {
   BatchView batch_;
   int phase_ = 0;
   std::vector<Chunk> chunks_;
-  std::vector<RowSums> parts_;
+  std::vector<RowPart> parts_;
   std::vector<double> row_means_;
   double mean_kl_ = 0;
 };

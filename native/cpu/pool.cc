@@ -11,16 +11,16 @@
 namespace policy_loss::cpu {
 namespace {
 
-// There are as many workers as cores, so the thread that JavaScript runs on has to take a core from one of
-// them whenever it has something to do. A little less priority makes them give it up at once, and costs
-// nothing while nobody else wants it.
+// Lowers the priority of a worker thread. There are as many workers as cores, so JavaScript's thread must
+// take a core from one of them. A slightly lower priority makes the worker yield at once, and is free
+// otherwise.
 void yield_to_event_loop() {
 #if defined(__linux__)
   setpriority(PRIO_PROCESS, 0, 5);  // 0 is the calling thread here, not the process
 #endif
 }
 
-// Tells the processor that this thread is only waiting.
+// Tells the processor that this thread is spinning.
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -38,7 +38,7 @@ bool Task::has_pieces_left() const {
 }
 
 bool Task::soon_has_pieces() const {
-  // The other threads' last pieces and the weights take microseconds; to fall asleep and be woken takes more.
+  // The last pieces of other threads and the weights take microseconds. Sleeping and waking takes longer.
   constexpr auto kPatience = std::chrono::microseconds(50);
   const auto start = std::chrono::steady_clock::now();
   while (!has_pieces_left()) {
@@ -68,7 +68,7 @@ int Pool::threads() {
 }
 
 void Pool::submit(std::shared_ptr<Task> task) {
-  if (!advance(task)) work(task);  // The system has no thread for anybody else to do it.
+  if (!advance(task)) work(task);  // The pool has no thread, so the caller does the work.
 }
 
 void Pool::run(std::shared_ptr<Task> task) {
@@ -112,7 +112,7 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
   std::lock_guard lock(mutex_);
   start_workers(pieces);
   tasks_.push_back(task);
-  // Nothing fails from here on: who takes a piece must find the task's caller waiting for it.
+  // Nothing may fail from here on, because a thread that takes a piece relies on the caller to wait for it.
   task->next_.store(phase << Task::kPhaseShift);
   const int64_t helpers = std::min<int64_t>(pieces, limit_);
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
@@ -120,8 +120,8 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
   return !workers_.empty();
 }
 
-// Threads are started when they are first needed, and then stay. Where the system has no more of them, those
-// that there are do all the work.
+// Starts threads when they are first needed. If the system refuses a thread, the existing ones do all the
+// work.
 void Pool::start_workers(int64_t pieces) {
   while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < pieces) try {
       workers_.emplace_back([this] { worker(); });

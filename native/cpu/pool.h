@@ -1,6 +1,5 @@
-// The CPU engine's threads: as many as there are cores, started once, asleep when there is nothing to do, and
-// shared by all calls, so that a thousand calls at once do not become a thousand threads. What is copied to
-// devices and back is copied by them too.
+// The threads of the CPU engine. There is one per core; all calls share them, so that a thousand calls do not
+// start a thousand threads. They also copy data to devices and back.
 #pragma once
 
 #include <atomic>
@@ -14,11 +13,11 @@
 
 namespace policy_loss::cpu {
 
-// Work in phases of independent pieces. A phase starts when the one before it is done.
+// Work in phases, each of which consists of independent pieces. A phase starts when the previous one is done.
 class Task {
  public:
   virtual ~Task() = default;
-  // The number of pieces of the next phase, 0 when there is none. Called by one thread at a time.
+  // Returns the number of pieces of the next phase, or 0 if there is none. One thread at a time calls it.
   virtual int64_t next_phase() = 0;
   virtual void run(int64_t piece) = 0;
   // Called once, by the thread that finished the last piece.
@@ -29,49 +28,48 @@ class Task {
   static constexpr int kMaxPhases = 4;
   static constexpr int kPhaseShift = 48;
 
-  // The phase in the high bits and the next piece in the low ones, so that a thread which takes a piece knows
-  // of which phase it is, whatever others do meanwhile.
+  // The phase in the high bits and the next piece in the low ones. A thread that takes a piece thus gets its
+  // phase atomically.
   std::atomic<uint64_t> next_{0};
   std::atomic<int64_t> unfinished_{0};
-  int64_t pieces_[kMaxPhases + 1] = {};  // of each phase, written before the phase begins
+  int64_t pieces_[kMaxPhases + 1] = {};  // per phase; written before the phase begins
   std::atomic<bool> finished_{false};    // written under the pool's mutex
 
   bool has_pieces_left() const;
-  // Waits a moment for the next phase, awake; whether it has begun.
+  // Spins for a moment and returns whether the next phase has begun.
   bool soon_has_pieces() const;
 };
 
 class Pool {
  public:
-  // The process's own pool. It is never destroyed: its threads end with the process.
+  // Returns the pool of the process. It is never destroyed; its threads end with the process.
   static Pool& shared();
 
-  // Starts a task; returns at once.
+  // Starts a task and returns without waiting for it.
   void submit(std::shared_ptr<Task> task);
 
-  // Runs a task with the calling thread's help; returns when it is done.
+  // Runs a task with the help of the calling thread and returns when it is done.
   void run(std::shared_ptr<Task> task);
 
-  // At most this many threads work at once, the caller of run() included.
+  // Limits the threads that work at the same time, including the callers of run().
   void set_threads(int threads);
   int threads();
 
  private:
   Pool();
   void worker();
-  // Takes pieces of the task until none is left to take.
+  // Runs pieces of the task until none is left to take.
   void work(const std::shared_ptr<Task>& task);
   void start_workers(int64_t pieces);
-  // Opens the next phase that has pieces, or ends the task. False where that leaves pieces to a pool without
-  // a thread.
+  // Opens the next phase, or ends the task. Returns false if the phase has pieces but the pool has no thread.
   bool advance(const std::shared_ptr<Task>& task);
-  // Forgets the task where it waits with no piece left.
+  // Removes the task from the queue if no piece of it is left.
   void drop_exhausted(const std::shared_ptr<Task>& task);
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable progress_;         // for the callers of run()
-  std::deque<std::shared_ptr<Task>> tasks_;  // those with pieces left to take
+  std::deque<std::shared_ptr<Task>> tasks_;  // with pieces left to take
   std::vector<std::thread> workers_;
   int limit_ = 1;
   int working_ = 0;  // threads at work on a piece, callers of run() included

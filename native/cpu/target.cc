@@ -1,8 +1,41 @@
-// One instruction set's build of the inner loops: CMake compiles this file once for each, with
-// POLICY_LOSS_TARGET naming the build and the flags that the instruction set needs.
-#include "cpu/target.inc"
+// One instruction set's build of the passes, as a table of functions.
+//
+// CMake compiles this file, the files with inner loops and advantage_passes.cc once for each instruction set.
+// POLICY_LOSS_TARGET then names the build, and the compiler gets the flags of the instruction set.
+#include "cpu/target.h"
 
-#include "cpu/advantages.inc"
+#include "cpu/advantage_passes.h"
+#include "cpu/kl_pass.h"
+#include "cpu/loops.h"
+#include "cpu/row_sums.h"
+#include "cpu/token_pass.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+const LossLoops& loss_loops(int index) {
+  static_assert(kLossSlices == 2);
+  return *(index % kLossSlices == 0 ? loss_loops_of_slice<0>(index) : loss_loops_of_slice<1>(index));
+}
+
+namespace {
+
+cpu::RowPart row_pass(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
+                      int64_t first, int64_t last) {
+  cpu::RowPart result;
+  const int64_t begin = batch.layout.begin(row);
+  result.tokens = count_mask(batch.mask + begin + first, last - first);
+  if (sum) {
+    const LossLoops& loops = loss_loops(loss_index);
+    TileReader reader(batch, loops.traits.all_columns());
+    reader.start_row(row);
+    result.sum = sum_row(loops, loss, reader, first, last);
+    if (loops.traits.counts_negatives) result.negatives = count_negative_advantages(reader, first, last);
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET
 
 #define PL_JOIN_(a, b) a##b
 #define PL_JOIN(a, b) PL_JOIN_(a, b)
@@ -13,12 +46,10 @@ namespace policy_loss::cpu {
 
 extern const Target PL_JOIN(target_, POLICY_LOSS_TARGET);
 const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET),
-                                                     make_loss_at,
                                                      row_pass,
                                                      token_pass,
-                                                     traffic_pass,
                                                      kl_pass,
-                                                     row_facts,
+                                                     find_row_statistics,
                                                      broadcast,
                                                      measure,
                                                      recur,

@@ -11,15 +11,16 @@ namespace {
 // Rows longer than this are worth a whole block.
 constexpr int64_t kLongRow = 4 * kStretch;
 
-NotFinite first_not_finite(Culprit array, const double* numbers, int64_t n) {
+NonFiniteValue first_not_finite(NonFiniteInput array, const double* numbers, int64_t n) {
   for (int64_t i = 0; numbers && i < n; ++i)
     if (!std::isfinite(numbers[i])) return {array, i};
   return {};
 }
 
 // The earlier of the two that is there.
-NotFinite earlier(const NotFinite& a, const NotFinite& b) {
-  if (a.array == Culprit::kNone || b.array == Culprit::kNone) return a.array == Culprit::kNone ? b : a;
+NonFiniteValue earlier(const NonFiniteValue& a, const NonFiniteValue& b) {
+  if (a.input == NonFiniteInput::kNone || b.input == NonFiniteInput::kNone)
+    return a.input == NonFiniteInput::kNone ? b : a;
   return b.row < a.row ? b : a;
 }
 
@@ -55,8 +56,8 @@ DeviceInputs send_inputs(Context& context, const AdvantageInputs& host) {
   inputs.runs = send_groups(context, host.runs, rows);
   inputs.view.groups = inputs.groups.view;
   inputs.view.runs = inputs.runs.view;
-  inputs.bad_rewards = first_not_finite(Culprit::kRewards, host.rewards, rows);
-  inputs.bad_baselines = first_not_finite(Culprit::kBaselines, host.baselines, rows);
+  inputs.bad_rewards = first_not_finite(NonFiniteInput::kRewards, host.rewards, rows);
+  inputs.bad_baselines = first_not_finite(NonFiniteInput::kBaselines, host.baselines, rows);
   context.order_kernels_after_copies();
   return inputs;
 }
@@ -65,18 +66,22 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
   unsigned columns = 0;
   switch (request.shape) {
     case AdvantageShape::kGroup:
-      with_advantage(
+      with_function(
           request.index, request.options,
           [&]<class F>(const F& f) {
-            if constexpr (is_of_token_rewards<F>) columns = 1u << kTokenRewards;
-            if constexpr (has_rank_penalty<F>) columns = f.rank_penalty != 0 ? 1u << kSampledLogprob : 0;
+            if constexpr (F::traits.sums_token_rewards) columns = 1u << kTokenRewards;
+            if constexpr (F::traits.has_rank_penalty)
+              columns = f.rank_penalty != 0 ? 1u << kSampledLogprob : 0;
           },
           GroupAdvantages{});
       break;
     case AdvantageShape::kRecurrence:
-      with_advantage(
+      with_function(
           request.index, request.options,
-          [&]<class F>(const F&) { columns = 1u << kTokenRewards | F::columns; }, RecurrentAdvantages{});
+          [&]<class F>(const F&) {
+            columns = 1u << kTokenRewards | (F::traits.reads_values ? 1u << kValues : 0u);
+          },
+          RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
       columns = 1u << kSampledLogprob | 1u << kTeacherLogprob;
@@ -117,17 +122,17 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
     pass_.returns = room<float>(whole_granules(pass_.tokens));
   switch (shape_) {
     case AdvantageShape::kGroup:
-      with_advantage(
+      with_function(
           request.index, request.options, [&](const auto& f) { launch_group(f, per_token); },
           GroupAdvantages{});
       break;
     case AdvantageShape::kRecurrence:
-      with_advantage(
+      with_function(
           request.index, request.options, [&](const auto& f) { launch_recurrence(f); },
           RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
-      with_advantage(
+      with_function(
           request.index, request.options, [&](const auto& f) { launch_distill(f); }, DistillAdvantages{});
       break;
   }
@@ -135,19 +140,19 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
 
 template <class F>
 void AdvantageRun::launch_group(const F& f, bool per_token) {
-  pass_.groups = is_by_runs<F> ? inputs_.view.runs : inputs_.view.groups;
+  pass_.groups = F::traits.by_runs ? inputs_.view.runs : inputs_.view.groups;
   const int64_t units = pass_.groups.units;
   const int64_t groups = pass_.groups.size;
   const Grid per_row = context_.grid_of_threads(rows_);
-  bool needs_facts = is_of_token_rewards<F>;
+  bool needs_facts = F::traits.sums_token_rewards;
   pass_.facts_of = kTokenRewards;
-  if constexpr (has_rank_penalty<F>) {
+  if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0) {
       needs_facts = true;
       pass_.facts_of = kSampledLogprob;
     }
   }
-  if (!is_of_token_rewards<F> || !pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
+  if (!F::traits.sums_token_rewards || !pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
   if (needs_facts) {
     pass_.parts = parts<RowPart>();
     pass_.facts = room<double>(rows_);
@@ -156,24 +161,24 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
     launch(fact_kernel, fed, pass_);
     launch(row_fact_kernel, context_.grid_of_rows(pass_), pass_);
   }
-  if constexpr (has_rank_penalty<F>) {
+  if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0) {
       pass_.penalised = room<double>(units);
       launch(rank_kernel<F>, context_.grid_of_threads(units), pass_, f);
     }
   }
-  if constexpr (has_balance<F>) {
+  if constexpr (F::traits.has_balance) {
     pass_.drawn = room<int64_t>(units);
     pass_.left_out = room<uint8_t>(units);
   }
   pass_.scores = room<float>(rows_);
-  pass_.copies = room<uint32_t>(rows_);
-  pass_.unit_scores = is_by_runs<F> ? room<float>(units) : pass_.scores;
-  pass_.unit_copies = is_by_runs<F> ? room<uint32_t>(units) : pass_.copies;
+  pass_.repeats = room<uint32_t>(rows_);
+  pass_.unit_scores = F::traits.by_runs ? room<float>(units) : pass_.scores;
+  pass_.unit_repeats = F::traits.by_runs ? room<uint32_t>(units) : pass_.repeats;
   pass_.outcomes = room<GroupOutcome>(groups);
   launch(group_kernel<F>, context_.grid_of_warps(groups), pass_, f);
-  if constexpr (is_by_runs<F>) launch(run_kernel, per_row, pass_);
-  if constexpr (has_duplicates<F>) {
+  if constexpr (F::traits.by_runs) launch(run_kernel, per_row, pass_);
+  if constexpr (F::traits.has_duplicates) {
     if (f.duplicates) {
       pass_.kept = room<int64_t>(groups);
       pass_.again = room<uint32_t>(groups);
@@ -187,8 +192,8 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
 template <class F>
 void AdvantageRun::launch_recurrence(const F& f) {
   if (!pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
-  if constexpr (has_baseline_column<F>) bad_ = earlier(inputs_.bad_baselines, bad_);
-  if constexpr (F::whitened) {
+  if constexpr (F::traits.reads_baseline) bad_ = earlier(inputs_.bad_baselines, bad_);
+  if constexpr (F::traits.whitened) {
     pass_.spreads = room<Spread>(context_.most_blocks());
     launch_rows_of<true>(f);
   }
@@ -197,7 +202,7 @@ void AdvantageRun::launch_recurrence(const F& f) {
 
 template <bool measured, class F>
 void AdvantageRun::launch_rows_of(const F& f) {
-  if (pass_.batch.layout.columns > kLongRow)
+  if (pass_.batch.layout.row_length > kLongRow)
     launch(recurrence_kernel<F, kWarps, measured>, context_.grid(rows_), pass_, f);
   else
     launch(recurrence_kernel<F, 1, measured>, context_.grid_of_warps(rows_), pass_, f);
@@ -224,20 +229,20 @@ bool AdvantageRun::fetch(const AdvantageCall& call, const int32_t* abort) {
   context_.order_copies_after_kernels();
   AdvantageState state;
   context_.receive(&state, pass_.state, sizeof state, abort);
-  NotFinite found;
+  NonFiniteValue found;
   if (state.bad != 0) {
     const unsigned long long key = ~state.bad;
-    found = {static_cast<Culprit>(key % 8), static_cast<int64_t>(key / 8)};
+    found = {static_cast<NonFiniteInput>(key % 8), static_cast<int64_t>(key / 8)};
   }
   *call.not_finite = earlier(bad_, found);
-  if (call.not_finite->array != Culprit::kNone) return false;
+  if (call.not_finite->input != NonFiniteInput::kNone) return false;
   const auto copy = [&](auto* to, const auto* from, int64_t n) {
     if (to && from) context_.receive(to, from, n * sizeof(*to), abort);
   };
   copy(call.advantages, pass_.advantages, pass_.tokens);
   copy(call.returns, pass_.returns, pass_.tokens);
   copy(call.scores, pass_.scores, rows_);
-  copy(call.copies, pass_.copies, rows_);
+  copy(call.repeats, pass_.repeats, rows_);
   copy(call.groups, pass_.outcomes, pass_.groups.size);
   copy(call.row_divergences, pass_.row_divergences, rows_);
   copy(call.row_advantages, pass_.row_advantages, rows_);

@@ -21,7 +21,7 @@ __device__ __forceinline__ bool is_finite(float x) {
   return x - x == 0.0f;
 }
 
-__device__ __forceinline__ void blame(const AdvantagePass& pass, Culprit array, int64_t row) {
+__device__ __forceinline__ void blame(const AdvantagePass& pass, NonFiniteInput array, int64_t row) {
   const unsigned long long key = 8ull * static_cast<unsigned long long>(row) + static_cast<unsigned>(array);
   atomicMax(&pass.state->bad, ~key);
 }
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
           part->tokens += __popc(live);
           const Quad x =
               rewards ? quads.template column<kTokenRewards>() : quads.template column<kSampledLogprob>();
-          if (rewards && (not_finite(x) & which) != 0) blame(pass, Culprit::kTokenRewards, row);
+          if (rewards && (not_finite(x) & which) != 0) blame(pass, NonFiniteInput::kTokenRewards, row);
           const unsigned summed = rewards ? which : live;
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) part->sum += summed >> j & 1 ? x[j] : 0.0f;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
     const int64_t size = groups.offsets[group + 1] - first;
     const int64_t* const members = groups.members + first;
     const auto reward = [&](int64_t i) {
-      if constexpr (is_of_token_rewards<F>)
+      if constexpr (F::traits.sums_token_rewards)
         return pass.facts[members[i]];
       else
         return pass.rewards[groups.last_row[members[i]]];
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
     const auto seen = [&](int64_t i) { return pass.penalised ? pass.penalised[first + i] : reward(i); };
     bool choosy = false;
     GroupMoments moments;
-    if constexpr (has_balance<F>) {
+    if constexpr (F::traits.has_balance) {
       choosy = f.balance && size > 1;
       if (choosy) {
         const double mean = moments_of(size, InTurn(size, seen)).mean;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
     }
     if (!choosy) moments = moments_of(size, InTurn(size, seen));
     moments.batch_std = groups.batch_std;
-    if constexpr (has_soft_baseline<F>) {
+    if constexpr (F::traits.has_soft_baseline) {
       if (f.soft) moments.log_mean_exp = log_mean_exp(size, InTurn(size, seen), f.tau);
     }
     const GroupRule rule = f.rule(moments);
@@ -194,12 +194,12 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
       const int64_t unit = members[i];
       rows += groups.unit_rows[unit];
       double score = rule.score(reward(i));
-      if constexpr (is_by_runs<F>) {
+      if constexpr (F::traits.by_runs) {
         if (f.step_norm) score /= static_cast<double>(groups.unit_rows[unit]);
       }
       const bool counts = rule.kept && !(choosy && pass.left_out[first + i] != 0);
       pass.unit_scores[unit] = counts ? static_cast<float>(score) : 0.0f;
-      pass.unit_copies[unit] = rule.kept ? 1 : 0;
+      pass.unit_repeats[unit] = rule.kept ? 1 : 0;
     }
     rows = warp_sum(rows);
     if (lane == 0) {
@@ -217,7 +217,7 @@ static __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePas
   for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
     const int64_t unit = pass.groups.unit_of_row[row];
     pass.scores[row] = pass.unit_scores[unit];
-    pass.copies[row] = pass.unit_copies[unit];
+    pass.repeats[row] = pass.unit_repeats[unit];
   }
 }
 
@@ -244,7 +244,7 @@ static __global__ void __launch_bounds__(kThreads) count_again_kernel(const Adva
   for (int64_t group = first_warp(); group < pass.groups.size; group += all_warps())
     for (int64_t at = pass.groups.offsets[group] + threadIdx.x % kWarp; at < pass.groups.offsets[group + 1];
          at += kWarp)
-      pass.copies[pass.groups.members[at]] += pass.again[group];
+      pass.repeats[pass.groups.members[at]] += pass.again[group];
 }
 
 // A row's score on each of its unmasked tokens.
@@ -347,7 +347,7 @@ __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const 
 // `warps` warps takes a row from its end, a stretch of 128 tokens a warp at a time.
 template <class F, int warps, bool measured>
 __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePass pass, const F f) {
-  constexpr bool reads_values = (F::columns & 1u << kValues) != 0;
+  constexpr bool reads_values = F::traits.reads_values;
   constexpr int64_t stretch = static_cast<int64_t>(warps) * kStretch;
   const Layout& layout = pass.batch.layout;
   const ColumnView& reward_view = pass.batch.column[kTokenRewards];
@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
   int turn = 0;
   Measure measure;
   double shift = 0, scale = 1;
-  if constexpr (F::whitened && !measured) {
+  if constexpr (F::traits.whitened && !measured) {
     shift = pass.state->shift;
     scale = pass.state->scale;
   }
@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
     const int64_t end = begin + layout.length(row);
     const int64_t aligned = begin / kQuad * kQuad;
     double baseline = 0;
-    if constexpr (has_baseline_column<F>) baseline = pass.baselines[row];
+    if constexpr (F::traits.reads_baseline) baseline = pass.baselines[row];
     // Without token rewards the row's reward stands on its last unmasked token, which is yet to be come to.
     bool reward_waits = !reward_view.data;
     double carried = 0;  // x of the token after the stretch
@@ -389,12 +389,12 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
         live = load_mask<Reuse::kLater>(pass.batch.mask, i) & which;
         if (reward_view.data) {
           rewards = load_floats<Reuse::kNever>(reward_view, i);
-          if ((not_finite(rewards) & (F::reads_masked ? which : live)) != 0)
-            blame(pass, Culprit::kTokenRewards, row);
+          if ((not_finite(rewards) & (F::traits.reads_masked ? which : live)) != 0)
+            blame(pass, NonFiniteInput::kTokenRewards, row);
         }
         if constexpr (reads_values) {
           values = load_floats<Reuse::kNever>(value_view, i);
-          if ((not_finite(values) & which) != 0) blame(pass, Culprit::kValues, row);
+          if ((not_finite(values) & which) != 0) blame(pass, NonFiniteInput::kValues, row);
           if (i + kQuad < end) next = load_one(value_view, i + kQuad);
         }
       }
@@ -463,7 +463,8 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
         if constexpr (measured) {
           if (t.unmasked) measure.add(a);
         } else {
-          advantages[j] = F::masked && !t.unmasked ? 0.0f : static_cast<float>((a - shift) * scale);
+          advantages[j] =
+              F::traits.zeroes_masked && !t.unmasked ? 0.0f : static_cast<float>((a - shift) * scale);
           returns[j] = static_cast<float>(f.returns(x, t));
         }
       }

@@ -18,7 +18,7 @@ struct DeviceInputs {
   Buffer rewards, baselines;
   DeviceGroups groups, runs;
   // The first number that is not finite; it is row-sized work, and found as they are sent.
-  NotFinite bad_rewards, bad_baselines;
+  NonFiniteValue bad_rewards, bad_baselines;
 };
 // Sends what is per row. The view of tokens, and their number, are for the caller to fill in.
 DeviceInputs send_inputs(Context& context, const AdvantageInputs& host);
@@ -35,7 +35,7 @@ class AdvantageRun {
   // What a loss reads: advantages per token where they were asked for, else per row; and how often rows
   // count.
   ColumnView column() const;
-  const uint32_t* copies() const { return pass_.copies; }
+  const uint32_t* repeats() const { return pass_.repeats; }
 
   // Waits for the results and copies them out. False where a number was not finite, and nothing else is told.
   bool fetch(const AdvantageCall& call, const int32_t* abort);
@@ -59,7 +59,7 @@ class AdvantageRun {
   AdvantageShape shape_;
   int64_t rows_;
   AdvantagePass pass_{};
-  NotFinite bad_;  // as found when the inputs were sent
+  NonFiniteValue bad_;  // as found when the inputs were sent
   // As many as the function takes that needs most.
   static constexpr int kMostRooms = 16;
   Buffer rooms_[kMostRooms];

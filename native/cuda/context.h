@@ -138,7 +138,7 @@ class Context {
     DeviceBatch batch;
     batch.tokens = host.layout.tokens();
     batch.view.layout.rows = host.layout.rows;
-    batch.view.layout.columns = host.layout.columns;
+    batch.view.layout.row_length = host.layout.row_length;
     for (int c = 0; c < kColumns; ++c) {
       const ColumnView& from = host.column[c];
       if ((columns & (1u << c)) == 0 || !from.data) continue;
@@ -208,7 +208,6 @@ class Context {
     pass.batch = batch.view;
     pass.tokens = batch.tokens;
     pass.columns = columns;
-    pass.kl = -1;
     cut(memory, &pass);
     const int64_t rows = batch.view.layout.rows;
     pass.totals = totals_.as<Totals>();

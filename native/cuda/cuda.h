@@ -10,6 +10,7 @@
 
 #include "engine/advantage_batch.h"
 #include "engine/sums.h"
+#include "engine/terms.h"
 
 namespace policy_loss::cuda {
 
@@ -87,17 +88,11 @@ struct ResidentInfo {
 };
 ResidentInfo resident_info(const Resident* resident);
 
-// engine/function.h's Function with its coefficients, in plain words.
+// A prepared function with the numbers of one call.
 struct Request {
-  int loss = -1;
-  const double* options = nullptr;
-  Aggregation loss_aggregation[2] = {};
-  int kl = -1;
-  Aggregation kl_aggregation = {};
-  bool entropy = false;
-  bool entropy_of_usual_rows_only = false;
-  Aggregation entropy_aggregation = {};
-  unsigned columns = 0;  // columns_of(function)
+  Terms terms;
+  const void* loss = nullptr;  // the loss object, of the type in Losses at terms.loss
+  unsigned columns = 0;        // columns_of(terms)
   Coefficients coefficients;
   Normalizer normalizer;
 };
@@ -127,11 +122,11 @@ struct GroupOutcome {
 // Where an advantage function's results go, all in host memory; null: not asked for.
 struct AdvantageCall {
   // Where it names an array, nothing else has been written.
-  NotFinite* not_finite = nullptr;
+  NonFiniteValue* not_finite = nullptr;
   float* advantages = nullptr;        // per token
   float* returns = nullptr;           // per token, of recurrences
   float* scores = nullptr;            // per row, of group functions
-  uint32_t* copies = nullptr;         // per row, of group functions
+  uint32_t* repeats = nullptr;        // per row, of group functions
   GroupOutcome* groups = nullptr;     // per group, of group functions
   double* row_divergences = nullptr;  // per row, of distillation
   double* row_advantages = nullptr;   // likewise
@@ -145,8 +140,8 @@ struct Call {
   float* grad_entropy = nullptr;  // likewise
   // Computes the gradient as if grad were given, and leaves it behind on the device.
   bool grad_stays = false;
-  // BatchView::copies for a resident batch, in host memory; a host batch has its own.
-  const uint32_t* copies = nullptr;
+  // BatchView::repeats of a resident batch, in host memory. A host batch has its own.
+  const uint32_t* repeats = nullptr;
   // Of a resident batch: computes these advantages first, and evaluates with them and, of a group function,
   // with how often they let rows count. Where a number was not finite, that is the only result. Its abort is
   // this call's.

@@ -45,38 +45,28 @@ Context& context_of(int device) {
   return *contexts[device];
 }
 
-void describe_function(const Request& request, Pass* pass) {
-  pass->has_loss = request.loss >= 0;
-  pass->kl = request.kl;
-  pass->entropy = request.entropy;
-  pass->entropy_of_usual_rows_only = request.entropy_of_usual_rows_only;
-  for (int kind = 0; kind < 2; ++kind) pass->loss_aggregation[kind] = request.loss_aggregation[kind];
-  pass->kl_aggregation = request.kl_aggregation;
-  pass->entropy_aggregation = request.entropy_aggregation;
-  pass->coefficients = request.coefficients;
-  pass->normalizer = request.normalizer;
-}
-
 // One evaluation: prepared, then the row pass over all spans or as they come, then the rest. Advantages that
 // are computed first are launched before it.
 class Evaluation {
  public:
-  // copies: BatchView's, in host memory.
-  Evaluation(Context& context, const DeviceBatch& batch, const Request& request, const uint32_t* copies,
+  // repeats: BatchView's, in host memory.
+  Evaluation(Context& context, const DeviceBatch& batch, const Request& request, const uint32_t* repeats,
              const Call& call)
-      : context_(context), batch_(batch), loss_(request.loss), call_(call) {
-    construct_loss(loss_, request.options, object_);
+      : context_(context), batch_(batch), loss_(request.terms.loss), object_(request.loss), call_(call) {
     // Of a loss over pairs rows have seen the columns when tokens come, and each has one gradient.
     const bool pairs = is_over_pairs(loss_);
-    const unsigned columns = pairs && request.kl < 0 ? request.columns & reads(kEntropy) : request.columns;
+    const unsigned columns =
+        pairs && !request.terms.has_kl() ? request.columns & reads(kEntropy) : request.columns;
     pass_ = context.prepare(batch, columns, token_memory(loss_, columns), pairs);
-    describe_function(request, &pass_);
-    if (copies) {
-      copies_ = context.allocate(batch.view.layout.rows * sizeof(uint32_t));
+    pass_.terms = request.terms;
+    pass_.coefficients = request.coefficients;
+    pass_.normalizer = request.normalizer;
+    if (repeats) {
+      repeats_ = context.allocate(batch.view.layout.rows * sizeof(uint32_t));
       context.order_copies_after_kernels();
-      context.send(copies_.as<void>(), copies, copies_.bytes());
+      context.send(repeats_.as<void>(), repeats, repeats_.bytes());
       context.order_kernels_after_copies();
-      pass_.batch.copies = copies_.as<uint32_t>();
+      pass_.batch.repeats = repeats_.as<uint32_t>();
     }
     if (call.grad || call.grad_stays) grad_ = context.allocate(batch.tokens * sizeof(float));
     if (call.grad_entropy) grad_entropy_ = context.allocate(batch.tokens * sizeof(float));
@@ -90,7 +80,7 @@ class Evaluation {
   // Takes advantages, and how often rows count, from a run on the same device.
   void use(const AdvantageRun& run) {
     pass_.batch.column[kAdvantages] = run.column();
-    if (run.copies()) pass_.batch.copies = run.copies();
+    if (run.repeats()) pass_.batch.repeats = run.repeats();
   }
 
   void sum_rows(int64_t first_token, int64_t last_token) {
@@ -105,10 +95,10 @@ class Evaluation {
     launch_weights(loss_, object_, pass_,
                    is_over_pairs(loss_) ? context_.grid(1) : context_.grid_of_rows(pass_));
     // A loss over pairs has seen its columns, and gives each row one gradient.
-    if (is_over_pairs(loss_) && pass_.kl < 0) pass_.columns &= reads(kEntropy);
+    if (is_over_pairs(loss_) && !pass_.terms.has_kl()) pass_.columns &= reads(kEntropy);
     if (is_timed()) context_.mark_tokens_begin();
     // What has no term is called for its counts, which are there by now.
-    if (has_terms() || pass_.grad || pass_.grad_entropy)
+    if (!pass_.terms.counts_only() || pass_.grad || pass_.grad_entropy)
       launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
     if (is_timed()) context_.mark_passes_end();
     context_.copy_result();
@@ -125,15 +115,14 @@ class Evaluation {
 
  private:
   bool is_timed() const { return call_.passes_ms || call_.token_pass_ms; }
-  bool has_terms() const { return pass_.has_loss || pass_.kl >= 0 || pass_.entropy; }
 
   Context& context_;
   const DeviceBatch& batch_;
   const int loss_;
+  const void* const object_;
   const Call& call_;
   Pass pass_;
-  alignas(16) unsigned char object_[kLossBytes];
-  Buffer grad_, grad_entropy_, copies_;
+  Buffer grad_, grad_entropy_, repeats_;
 };
 
 void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) {
@@ -148,7 +137,7 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
     context.send(base.as<void>(), call.base, bytes);
     context.order_kernels_after_copies();
   }
-  pass.kl = call.estimator;
+  pass.terms.kl = call.estimator;
   if (call.base) {
     pass.batch.column[kAdvantages] = {base.as<float>()};
   } else {
@@ -268,7 +257,7 @@ ResidentInfo resident_info(const Resident* resident) {
   ResidentInfo info{};
   info.device = resident->device;
   info.rows = layout.rows;
-  info.columns = layout.columns;
+  info.columns = layout.row_length;
   info.tokens = batch.tokens;
   for (int c = 0; c < kColumns; ++c) {
     if (batch.view.column[c].data) info.present |= 1u << c;
@@ -290,7 +279,7 @@ Status evaluate(const Resident* resident, const Request& request, const Call& ca
     context.run([&] {
       check_abort(call.abort);
       const auto evaluate_with = [&](AdvantageRun* run) {
-        Evaluation evaluation(context, resident->batch, request, call.copies, call);
+        Evaluation evaluation(context, resident->batch, request, call.repeats, call);
         if (run) evaluation.use(*run);
         evaluation.sum_rows(0, resident->batch.tokens);
         evaluation.launch();
@@ -299,7 +288,7 @@ Status evaluate(const Resident* resident, const Request& request, const Call& ca
       if (!call.advantage) return evaluate_with(nullptr);
       const AdvantageCall& wanted = call.advantage_call;
       AdvantageRun run(context, resident->inputs, *call.advantage,
-                       wanted.advantages || looks_under_mask(request.loss), wanted.returns != nullptr);
+                       wanted.advantages || looks_under_mask(request.terms.loss), wanted.returns != nullptr);
       evaluate_with(&run);
     });
   });
@@ -311,7 +300,7 @@ Status evaluate_host(int device, const BatchView& host, const Request& request, 
     Context& context = context_of(device);
     context.run([&] {
       const DeviceBatch batch = context.allocate_batch(host, request.columns);
-      Evaluation evaluation(context, batch, request, host.copies, call);
+      Evaluation evaluation(context, batch, request, host.repeats, call);
       send_in_chunks(context, host, batch, evaluation.span(), call.abort,
                      [&](int64_t first, int64_t last) { evaluation.sum_rows(first, last); });
       evaluation.launch();

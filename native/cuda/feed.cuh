@@ -66,8 +66,9 @@ class Destination {
 
 // The columns that a loss's token() reads. Over pairs, rows have seen theirs already.
 template <class L>
-constexpr unsigned columns_of = std::is_same_v<L, NoLoss> || is_by_pairs<L> ? 0u
-                                                                            : reads(kLogprob) | L::columns;
+constexpr unsigned columns_of = std::is_same_v<L, NoLoss> || L::traits.by_pairs
+                                    ? 0u
+                                    : reads(kLogprob) | L::traits.columns;
 
 // The columns of a row that have one value for all of it.
 struct RowColumns {

@@ -7,12 +7,9 @@
 #include <type_traits>
 
 #include "cuda/pass.h"
-#include "engine/options.h"
+#include "engine/construct.h"
 
 namespace policy_loss::cuda {
-
-// Large enough for any loss object.
-constexpr int kLossBytes = 128;
 
 // Where and how widely a kernel runs, and with how much shared memory beside its own, in bytes.
 struct Grid {
@@ -39,7 +36,6 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
 // Bytes of shared memory that the token pass has its columns in.
 int token_memory(int loss, unsigned columns);
 int kl_memory(unsigned columns);
-void construct_loss(int loss, const double* options, void* storage);
 // Whether the weights pass of a loss must be one block.
 bool is_over_pairs(int loss);
 // Whether a loss reads advantages of masked tokens, which then have to be the 0 that they are.

@@ -40,8 +40,7 @@ constexpr int kBlocksPerMultiprocessor = 8;
 // The place of the policy loss where a function has none, or where a pass need not know it.
 struct NoLoss {
   using Row = NoRow;
-  static constexpr unsigned columns = 0;
-  static constexpr int token_metrics = 0;
+  static constexpr LossTraits traits{};
 
   PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 0.0f}; }
 };
@@ -84,7 +83,7 @@ struct RowState {
   double loss_weight, kl_weight, entropy_weight;
   float grad_weight, kl_grad_weight, entropy_grad_weight;
   int kind;
-  unsigned copies;  // of a row with 0 nothing else is set
+  unsigned repeats;  // of a row with 0 nothing else is set
   Row row;
 };
 
@@ -113,10 +112,7 @@ struct Pass {
   int64_t fed_blocks;   // that run at once, of kernels that are fed
   unsigned columns;     // those that the function reads
 
-  bool has_loss;
-  int kl;
-  bool entropy, entropy_of_usual_rows_only;
-  Aggregation loss_aggregation[2], kl_aggregation, entropy_aggregation;
+  Terms terms;
   Coefficients coefficients;
   Normalizer normalizer;
 
@@ -134,7 +130,8 @@ struct Pass {
 
 // What the kernels of an advantage function find beside their results. All zero when the call begins.
 struct AdvantageState {
-  // ~(8·row + Culprit) of the first number that is not finite, so that a maximum finds it; 0: there is none.
+  // ~(8·row + NonFiniteInput) of the first number that is not finite, so that a maximum finds it; 0: there is
+  // none.
   unsigned long long bad;
   unsigned ticket;
   // How advantages are whitened.
@@ -156,17 +153,17 @@ struct AdvantagePass {
   GroupsView groups;
   int facts_of;  // an AdvantageColumn: what `facts` are made of
   Parts<RowPart> parts;
-  double* facts;          // per row: the sum of its token rewards, or the mean of its log-probabilities
-  double* penalised;      // rewards in the order of groups.members, less what their rank takes; null: nothing
-  int64_t* drawn;         // room to draw from, in the same order
-  uint8_t* left_out;      // in the same order
-  float* unit_scores;     // where units are runs, scores and copies of these
-  uint32_t* unit_copies;  // likewise
-  int64_t* kept;          // the groups that are, for duplicates to be drawn from
-  uint32_t* again;        // per group, how often it was drawn
+  double* facts;       // per row: the sum of its token rewards, or the mean of its log-probabilities
+  double* penalised;   // rewards in the order of groups.members, less what their rank takes; null: nothing
+  int64_t* drawn;      // room to draw from, in the same order
+  uint8_t* left_out;   // in the same order
+  float* unit_scores;  // where units are runs, scores and repeats of these
+  uint32_t* unit_repeats;  // likewise
+  int64_t* kept;           // the groups that are, for duplicates to be drawn from
+  uint32_t* again;         // per group, how often it was drawn
   GroupOutcome* outcomes;  // per group
   float* scores;           // per row
-  uint32_t* copies;        // per row
+  uint32_t* repeats;       // per row
 
   // Of recurrences.
   Spread* spreads;  // of each block, of the unmasked advantages that it has measured

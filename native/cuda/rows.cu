@@ -10,22 +10,15 @@ namespace policy_loss::cuda {
 namespace {
 
 template <class L>
-constexpr bool has_weights_of_its_own = has_row_facts<L> || has_kinds<L>;
-
-template <class L>
-void construct(const double* options, void* storage) {
-  static_assert(sizeof(L) <= kLossBytes && std::is_trivially_copyable_v<L>);
-  const L loss = make_function<L>(options);
-  memcpy(storage, &loss, sizeof loss);
-}
+constexpr bool has_weights_of_its_own = has_row_sums<L> || L::traits.two_kinds;
 
 template <class L>
 void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last_span, const Grid& grid) {
-  if constexpr (has_row_facts<L>) {
+  if constexpr (has_row_sums<L>) {
     const L& loss = *static_cast<const L*>(object);
-    if (wants_facts(loss)) {
+    if (needs_row_sums(loss)) {
       Grid fed = grid;
-      fed.memory = Feed<fact_columns<L>>::bytes(fact_columns<L>);
+      fed.memory = Feed<row_sum_columns<L>>::bytes(row_sum_columns<L>);
       return launch(row_kernel<L>, fed, pass, loss, first_span, last_span);
     }
   }
@@ -41,7 +34,6 @@ void weights(const void* object, const Pass& pass, const Grid& grid) {
 }
 
 struct LossLaunches {
-  void (*construct)(const double*, void*);
   void (*rows)(const void*, const Pass&, int64_t, int64_t, const Grid&);
   void (*weights)(const void*, const Pass&, const Grid&);
   int (*token_memory)(unsigned columns);
@@ -53,8 +45,8 @@ template <class List>
 struct Table;
 template <class... L>
 struct Table<TypeList<L...>> {
-  static constexpr LossLaunches launches[] = {{construct<L>, rows<L>, weights<L>, Feed<columns_of<L>>::bytes,
-                                               is_by_pairs<L>, counts_negatives<L>}...};
+  static constexpr LossLaunches launches[] = {
+      {rows<L>, weights<L>, Feed<columns_of<L>>::bytes, L::traits.by_pairs, L::traits.counts_negatives}...};
   static constexpr int64_t state_bytes() {
     int64_t most = sizeof(RowState<RowMean::Row>);
     for (const int64_t bytes : {static_cast<int64_t>(sizeof(RowState<typename L::Row>))...})
@@ -63,18 +55,14 @@ struct Table<TypeList<L...>> {
   }
 };
 
-constexpr LossLaunches kNoLossLaunches = {
-    nullptr, rows<NoLoss>, weights<NoLoss>, Feed<columns_of<NoLoss>>::bytes, false, false};
+constexpr LossLaunches kNoLossLaunches = {rows<NoLoss>, weights<NoLoss>, Feed<columns_of<NoLoss>>::bytes,
+                                          false, false};
 
 const LossLaunches& launches_of(int loss) {
   return loss < 0 ? kNoLossLaunches : Table<Losses>::launches[loss];
 }
 
 }  // namespace
-
-void construct_loss(int loss, const double* options, void* storage) {
-  if (loss >= 0) launches_of(loss).construct(options, storage);
-}
 
 bool is_over_pairs(int loss) {
   return launches_of(loss).pairs;

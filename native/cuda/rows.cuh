@@ -27,10 +27,10 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   unsigned long long usual_rows = 0, expert_rows = 0;
   if (count_rows) {
     for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
-      const unsigned copies = pass.batch.copies_of(row);
+      const unsigned repeats = pass.batch.repeats_of(row);
       const bool expert = pass.batch.kind(row) == 1;
-      usual_rows += expert ? 0 : copies;
-      expert_rows += expert ? copies : 0;
+      usual_rows += expert ? 0 : repeats;
+      expert_rows += expert ? repeats : 0;
     }
   }
   const unsigned long long usual_tokens = warp_sum(tokens.usual);
@@ -117,10 +117,10 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
   TokensOfKind tokens;
   const auto count = [&](int64_t row, const RowPart& part) {
-    tokens.add(pass.batch.kind(row), part.tokens * pass.batch.copies_of(row));
+    tokens.add(pass.batch.kind(row), part.tokens * pass.batch.repeats_of(row));
   };
-  if constexpr (has_row_facts<L>) {
-    const Feed<fact_columns<L>> feed(pass.batch, fact_columns<L>);
+  if constexpr (has_row_sums<L>) {
+    const Feed<row_sum_columns<L>> feed(pass.batch, row_sum_columns<L>);
     for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
       const int64_t base = span * pass.span;
       LiveSteps steps;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
             for (int j = 0; j < kQuad; ++j) {
               const double term = loss.row_term({logprob[j], old_logprob[j], ref_logprob[j], 0.0f});
               part->sum += live >> j & 1 ? term : 0.0;
-              if constexpr (counts_negatives<L>)
+              if constexpr (L::traits.counts_negatives)
                 part->negatives += (which >> j & 1) != 0 && advantages[j] < 0.0f ? 1 : 0;
             }
           },
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
           const unsigned live = unmasked & which;
           float value[kQuad] = {};
-          kl_quad_of(pass.kl, quads.template column<kLogprob>(), quads.template column<kRefLogprob>(),
+          kl_quad_of(pass.terms.kl, quads.template column<kLogprob>(), quads.template column<kRefLogprob>(),
                      quads.template column<kOldLogprob>(), value, Estimators{});
           const Quad base = quads.template column<kAdvantages>();
           part->tokens += __popc(live);

@@ -16,7 +16,7 @@ namespace policy_loss::cuda {
 template <class L>
 __device__ __forceinline__ TokenTerm token_of(const L& loss, int kind, const typename L::Row& row,
                                               const Token& token) {
-  if constexpr (has_kinds<L>)
+  if constexpr (L::traits.two_kinds)
     return kind == 0 ? loss.usual.token(row, token) : loss.expert.token(row, token);
   else
     return loss.token(row, token);
@@ -52,7 +52,7 @@ template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     token_kernel(const Pass pass, const L loss) {
   using Row = typename L::Row;
-  constexpr int metrics = L::token_metrics;
+  constexpr int metrics = L::traits.token_metrics;
   const RowState<Row>* const states = static_cast<const RowState<Row>*>(pass.states);
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
@@ -80,14 +80,14 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     const auto flush = [&] {
       if (end == 0) return;
       const RowState<Row>& state = states[row];
-      add(has_kinds<L> ? kind : 0, sums.loss * state.loss_weight);
-      const double copies = state.copies;
-      if constexpr (metrics > 0) add(2, copies * sums.metric0);
-      if constexpr (metrics > 1) add(3, copies * sums.metric1);
-      if constexpr (metrics > 2) add(4, copies * sums.metric2);
-      if constexpr (metrics > 3) add(5, copies * sums.metric3);
-      if (pass.kl >= 0) add(2 + kMaxTokenMetrics, sums.kl * state.kl_weight);
-      if (pass.entropy) add(3 + kMaxTokenMetrics, sums.entropy * state.entropy_weight);
+      add(L::traits.two_kinds ? kind : 0, sums.loss * state.loss_weight);
+      const double repeats = state.repeats;
+      if constexpr (metrics > 0) add(2, repeats * sums.metric0);
+      if constexpr (metrics > 1) add(3, repeats * sums.metric1);
+      if constexpr (metrics > 2) add(4, repeats * sums.metric2);
+      if constexpr (metrics > 3) add(5, repeats * sums.metric3);
+      if (pass.terms.has_kl()) add(2 + kMaxTokenMetrics, sums.kl * state.kl_weight);
+      if (pass.terms.entropy) add(3 + kMaxTokenMetrics, sums.entropy * state.entropy_weight);
       sums = {};
     };
     const auto begin_row = [&](int from) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       end = row_end(layout, row, base, length);
       const RowState<Row>& state = states[row];
       facts = state.row;
-      live_of_row = state.copies > 0 ? 0xf : 0;
+      live_of_row = state.repeats > 0 ? 0xf : 0;
       kind = state.kind;
       weight = state.grad_weight;
       kl_weight = state.kl_grad_weight;
@@ -129,13 +129,13 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
           if constexpr (metrics > 2) sums.metric2 += counts ? term.metric2 : 0.0f;
           if constexpr (metrics > 3) sums.metric3 += counts ? term.metric3 : 0.0f;
         }
-        if (pass.kl >= 0)
-          add_kl_of(pass.kl, logprob, here.template column<kRefLogprob>(of_row),
+        if (pass.terms.has_kl())
+          add_kl_of(pass.terms.kl, logprob, here.template column<kRefLogprob>(of_row),
                     here.template column<kOldLogprob>(of_row), live, kl_weight, &sums.kl, grad,
                     KlEstimators{});
         if (pass.grad) store_quad(pass.grad, base + i, which, grad);
-        if (pass.entropy || pass.grad_entropy) {
-          const bool counted = pass.entropy && !(pass.entropy_of_usual_rows_only && kind == 1);
+        if (pass.terms.entropy || pass.grad_entropy) {
+          const bool counted = pass.terms.has_entropy(kind);
           const Quad entropy = here.template column<kEntropy>(of_row);
 #pragma unroll
           for (int j = 0; j < kQuad; ++j) {
@@ -182,7 +182,7 @@ template <int group, class L>
 void launch_if(int index, int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group >= 0) {
     if (index != loss) return;
-    in_cheapest_form(*static_cast<const L*>(object),
+    in_simplest_form(*static_cast<const L*>(object),
                      [&](const auto& form) { launch_token_kernel(form, pass, grid); });
   }
 }

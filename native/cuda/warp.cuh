@@ -130,13 +130,13 @@ __device__ __forceinline__ int64_t bisect_rows(const Layout& layout, int64_t i, 
 
 // The row that token i is in.
 __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i) {
-  return layout.offsets ? bisect_rows(layout, i, 0, layout.rows - 1) : i / layout.columns;
+  return layout.offsets ? bisect_rows(layout, i, 0, layout.rows - 1) : i / layout.row_length;
 }
 
 // The same, where it is no row before `after` and most often near it: the search goes in strides that double
 // before it halves what they have found.
 __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
-  if (!layout.offsets) return i / layout.columns;
+  if (!layout.offsets) return i / layout.row_length;
   int64_t low = after;
   int64_t stride = 1;
   while (low + stride < layout.rows && layout.offsets[low + stride] <= i) {

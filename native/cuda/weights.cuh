@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/spans.cuh"
+#include "engine/row_weights.h"
 
 namespace policy_loss::cuda {
 
@@ -13,27 +14,22 @@ __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
     counts.tokens[kind] = static_cast<double>(__ldcg(&pass.totals->tokens[kind]));
     counts.rows[kind] = static_cast<double>(__ldcg(&pass.totals->rows[kind]));
   }
-  counts.columns = static_cast<double>(pass.batch.layout.columns);
+  counts.row_length = static_cast<double>(pass.batch.layout.row_length);
   return counts;
 }
 
-// Everything of a row's state but the policy loss's own weight and facts.
+// A row's state without the policy loss's own statistics.
 template <class Row>
-__device__ __forceinline__ RowState<Row> shared_state(const Pass& pass, const BatchCounts& counts, int kind,
-                                                      unsigned copies, double tokens) {
+__device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int kind, unsigned repeats) {
   RowState<Row> state{};
+  state.loss_weight = weights.loss;
+  state.kl_weight = weights.kl;
+  state.entropy_weight = weights.entropy;
+  state.grad_weight = static_cast<float>(weights.loss_grad);
+  state.kl_grad_weight = static_cast<float>(weights.kl_grad);
+  state.entropy_grad_weight = static_cast<float>(weights.entropy_grad);
   state.kind = kind;
-  state.copies = copies;
-  if (pass.kl >= 0) {
-    state.kl_weight = copies * row_weight(pass.kl_aggregation, counts.all(), tokens);
-    state.kl_grad_weight = static_cast<float>(state.kl_weight * pass.coefficients.kl);
-  }
-  if (pass.entropy && !(pass.entropy_of_usual_rows_only && kind == 1)) {
-    state.entropy_weight =
-        copies * row_weight(pass.entropy_aggregation,
-                            pass.entropy_of_usual_rows_only ? counts.of_kind(0) : counts.all(), tokens);
-    state.entropy_grad_weight = static_cast<float>(state.entropy_weight * pass.coefficients.entropy);
-  }
+  state.repeats = repeats;
   return state;
 }
 
@@ -84,25 +80,28 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   double row_sums[kMaxRowMetrics] = {};
   for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
     const int kind = pass.batch.kind(row);
-    const unsigned copies = pass.batch.copies_of(row);
+    const unsigned repeats = pass.batch.repeats_of(row);
     const double tokens = static_cast<double>(part.tokens);
-    RowState<Row> state = shared_state<Row>(pass, counts, kind, copies, tokens);
-    if constexpr (has_row_facts<L>) {
+    const WeightedRow weighted{kind, static_cast<double>(repeats), tokens};
+    RowWeights weights;
+    weigh_kl_and_entropy(pass.terms, counts, pass.coefficients, weighted, &weights);
+    if constexpr (!L::traits.by_pairs)
+      if (pass.terms.has_loss())
+        weigh_loss(pass.terms, L::traits.two_kinds, counts, scales, weighted, &weights);
+    RowState<Row> state = state_of<Row>(weights, kind, repeats);
+    if constexpr (has_row_sums<L>) {
       state.row = loss.row(part.sum, tokens);
-      double metric[kMaxRowMetrics] = {};
-      loss.row_metric(state.row, tokens, static_cast<double>(part.negatives), metric);
-      for (int k = 0; k < row_metric_count<L>; ++k) row_sums[k] += copies > 0 ? copies * metric[k] : 0.0;
+      if constexpr (L::traits.row_metrics > 0) {
+        double metric[kMaxRowMetrics] = {};
+        loss.row_metric(state.row, tokens, static_cast<double>(part.negatives), metric);
+        for (int k = 0; k < L::traits.row_metrics; ++k)
+          row_sums[k] += repeats > 0 ? repeats * metric[k] : 0.0;
+      }
     }
-    if constexpr (is_by_pairs<L>) {
-      pass.pair_sums[row] = part.sum;
-    } else if (pass.has_loss) {
-      state.loss_weight = copies * row_weight(pass.loss_aggregation[kind],
-                                              has_kinds<L> ? counts.of_kind(kind) : counts.all(), tokens);
-      state.grad_weight = static_cast<float>(state.loss_weight * scales.loss[kind]);
-    }
-    states[row] = copies > 0 ? state : RowState<Row>{};
+    if constexpr (L::traits.by_pairs) pass.pair_sums[row] = part.sum;
+    states[row] = repeats > 0 ? state : RowState<Row>{};
   });
-  if constexpr (is_by_pairs<L>) {
+  if constexpr (L::traits.by_pairs) {
     __syncthreads();
     pair_weights(pass, loss, floor(counts.all().rows / 2), pass.pair_sums, states);
   }
@@ -116,12 +115,12 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   }
 }
 
-// What has row facts but is no policy loss: the mean of m·kl in each row.
+// The place of a policy loss in the weights pass of KL values: its row metric is the mean of m·kl in a row.
 struct RowMean {
   struct Row {
     double mean;
   };
-  static constexpr int row_metrics = 1;
+  static constexpr LossTraits traits{.row_metrics = 1, .row_sums = RowSums::kAlways};
 
   PL_FN Row row(double sum, double count) const { return {sum / (count + 1e-8)}; }
   PL_FN void row_metric(const Row& row, double, double, double* out) const { out[0] = row.mean; }

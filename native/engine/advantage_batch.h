@@ -1,4 +1,4 @@
-// A batch as advantage functions see it, and what is wrong with one. Plain structs, as in engine/sums.h.
+// The inputs of an advantage function. Plain structs without types of the C++ library, as in engine/sums.h.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,22 @@ namespace policy_loss {
 
 enum class AdvantageShape : int { kGroup, kRecurrence, kDistill };
 
-// Arrays are borrowed.
+// The arrays are borrowed.
 struct AdvantageBatch {
-  BatchView tokens;                   // columns are AdvantageColumns
+  BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
   const double* baselines = nullptr;  // per row
-  const int32_t* groups = nullptr;    // per row, any numbers
-  const int32_t* runs = nullptr;      // per row, likewise, told apart within a group
+  const int32_t* groups = nullptr;    // per row; rows with equal numbers form a group
+  const int32_t* runs = nullptr;      // per row; rows of a group with equal numbers form a run
 };
 
-// A number that should be finite and is not: which array it is in, and of which row.
-enum class Culprit : int { kNone, kRewards, kTokenRewards, kValues, kBaselines };
-struct NotFinite {
-  Culprit array = Culprit::kNone;
+// The inputs of advantage functions in which a NaN or an Infinity is an error. binding.d.ts gives the
+// numbers.
+enum class NonFiniteInput : int { kNone, kRewards, kTokenRewards, kValues, kBaselines };
+
+// The first value found that is not finite: its array and its row.
+struct NonFiniteValue {
+  NonFiniteInput input = NonFiniteInput::kNone;
   int64_t row = 0;
 };
 

@@ -11,7 +11,7 @@ void describe(std::vector<AdvantageInfo>* all, AdvantageShape shape, TypeList<F.
   int index = 0;
   const auto add = [&]<class One>(const One*) {
     AdvantageInfo info{One::name, shape, index++, {}};
-    if constexpr (field_count < One >> 0)
+    if constexpr (field_count<One>() > 0)
       for (const auto& field : One::fields) info.options.push_back({field.name, field.choices});
     all->push_back(std::move(info));
   };
@@ -39,23 +39,23 @@ std::vector<std::string> advantage_value_names(const AdvantageFunction& function
   std::vector<std::string> names;
   const double* options = function.options.data();
   if (function.shape == AdvantageShape::kGroup)
-    with_advantage(
+    with_function(
         function.index, options,
         [&]<class F>(const F&) {
-          if constexpr (group_metric_count < F >> 0)
-            for (const char* metric : F::metrics)
-              for (const char* of_groups : {"mean", "max", "min"})
-                names.push_back(std::string("group_advantages/") + metric + "/" + of_groups);
-          if constexpr (is_by_runs<F>) names.push_back("experience_count");
-          if constexpr (is_by_runs<F> || has_duplicates<F>) names.push_back("filtered_count");
-          if constexpr (is_by_runs<F>) names.push_back("skipped_group_ratio");
+          constexpr GroupTraits traits = F::traits;
+          for (int i = 0; i < traits.metric_count(); ++i)
+            for (const char* of_groups : {"mean", "max", "min"})
+              names.push_back(std::string("group_advantages/") + traits.metrics[i] + "/" + of_groups);
+          if (traits.by_runs) names.push_back("experience_count");
+          if (traits.by_runs || traits.has_duplicates) names.push_back("filtered_count");
+          if (traits.by_runs) names.push_back("skipped_group_ratio");
         },
         GroupAdvantages{});
   if (function.shape == AdvantageShape::kDistill)
-    with_advantage(
+    with_function(
         function.index, options,
         [&]<class F>(const F&) {
-          const std::string divergence = F::divergence;
+          const std::string divergence = F::traits.divergence;
           names = {divergence + "/mean", divergence + "/std", "advantages/mean"};
         },
         DistillAdvantages{});
@@ -77,17 +77,18 @@ void GroupTotals::add(const GroupRule& rule, double rows_of_group) {
 }
 
 void finish_group_metrics(const AdvantageFunction& function, const GroupTotals& totals, double* values) {
-  with_advantage(
+  with_function(
       function.index, function.options.data(),
       [&]<class F>(const F&) {
-        for (int i = 0; i < group_metric_count<F>; ++i) {
+        constexpr GroupTraits traits = F::traits;
+        for (int i = 0; i < traits.metric_count(); ++i) {
           *values++ = ratio(totals.sum[i], totals.groups);
           *values++ = totals.most[i];
           *values++ = totals.least[i];
         }
-        if constexpr (is_by_runs<F>) *values++ = totals.rows - totals.dropped_rows;
-        if constexpr (is_by_runs<F> || has_duplicates<F>) *values++ = totals.dropped_rows;
-        if constexpr (is_by_runs<F>) *values++ = ratio(totals.dropped_groups, totals.groups);
+        if (traits.by_runs) *values++ = totals.rows - totals.dropped_rows;
+        if (traits.by_runs || traits.has_duplicates) *values++ = totals.dropped_rows;
+        if (traits.by_runs) *values++ = ratio(totals.dropped_groups, totals.groups);
       },
       GroupAdvantages{});
 }

@@ -1,5 +1,5 @@
-// What there is to know of advantage functions and their batches, for those who do not know their types. A
-// device's engine takes an AdvantageFunction and an AdvantageBatch; what is the same for all devices is here.
+// Advantage functions, as far as they do not depend on a device. A device's engine takes an AdvantageFunction
+// and an AdvantageBatch and fills AdvantageOutputs.
 #pragma once
 
 #include <cstdint>
@@ -12,45 +12,45 @@
 
 namespace policy_loss {
 
-// One of the lists' functions, by its shape and its index there, with its options in the order of its fields.
 struct AdvantageFunction {
   AdvantageShape shape = AdvantageShape::kGroup;
-  int index = 0;
-  std::vector<double> options;
+  int index = 0;                // in the list of its shape
+  std::vector<double> options;  // in the order of its fields
 };
 
+// An advantage function without its type.
 struct AdvantageInfo {
   std::string name;
   AdvantageShape shape;
   int index;
-  std::vector<LossInfo::Option> options;
+  std::vector<OptionInfo> options;
 };
 const std::vector<AdvantageInfo>& advantages();
 
-// Where results go; what is null is not asked for.
+// The destination of the results. Null pointers are not wanted.
 struct AdvantageOutputs {
   float* advantages = nullptr;  // per token
-  float* returns = nullptr;     // per token, of recurrences
-  float* scores = nullptr;      // per row, of group functions
-  uint32_t* copies = nullptr;   // per row, of group functions: how often it counts, 0 where dropped
-  double* values = nullptr;     // advantage_value_names() of them
+  float* returns = nullptr;     // per token; recurrences only
+  float* scores = nullptr;      // per row; group functions only
+  uint32_t* repeats = nullptr;  // per row, how often it counts, 0 if dropped; group functions only
+  double* values = nullptr;     // the metrics, in the order of advantage_value_names()
 };
 
-// The values of a call by name: the metrics.
+// Returns the names of a call's metrics.
 std::vector<std::string> advantage_value_names(const AdvantageFunction& function);
 
-// What the metrics of group functions are made of.
+// Sums for the metrics of group functions.
 struct GroupTotals {
   double groups = 0, dropped_groups = 0;
   double rows = 0, dropped_rows = 0;
   double sum[kGroupMetrics] = {}, most[kGroupMetrics] = {}, least[kGroupMetrics] = {};
 
-  // Groups are to be added in their order.
+  // Groups must be added in order, as the sums depend on it.
   void add(const GroupRule& rule, double rows_of_group);
 };
 void finish_group_metrics(const AdvantageFunction& function, const GroupTotals& totals, double* values);
 
-// Likewise those of distillation: from each row's sums of divergences and of advantages.
+// Writes the metrics of a distillation function. It takes each row's sum of divergences and of advantages.
 void finish_distill_metrics(int64_t rows, const double* divergences, const double* advantages,
                             double* values);
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "engine/options.h"
 #include "engine/registry.h"
 
 namespace policy_loss {
@@ -10,13 +9,11 @@ namespace {
 
 template <class L>
 LossInfo describe() {
+  static_assert(L::traits.token_metrics <= kMaxTokenMetrics && L::traits.row_metrics <= kMaxRowMetrics);
   LossInfo info;
   info.name = L::name;
-  info.columns = L::columns | reads(kLogprob);
-  info.kinds = has_kinds<L>;
-  info.row_facts = has_row_facts<L>;
-  info.pairs = is_by_pairs<L>;
-  if constexpr (field_count < L >> 0)
+  info.traits = L::traits;
+  if constexpr (field_count<L>() > 0)
     for (const auto& field : L::fields) info.options.push_back({field.name, field.choices});
   for (const Metric& metric : L::metrics) info.metrics.push_back(metric);
   return info;
@@ -32,15 +29,73 @@ std::vector<KlInfo> describe_estimators(TypeList<K...>) {
   return {{K::name, K::reads_old_logprob}...};
 }
 
-// Calls visit with the loss itself, of whichever type it is.
+// Calls visit with the function's loss object, if it has one.
 template <class Visit, class... L>
-void with_loss(const Function& function, Visit visit, TypeList<L...>) {
+void with_loss(const PreparedFunction& function, Visit visit, TypeList<L...>) {
   int index = 0;
-  ((index++ == function.loss ? visit(make_function<L>(function.options.data())) : void()), ...);
+  ((index++ == function.function().loss ? visit(*static_cast<const L*>(function.loss())) : void()), ...);
+}
+
+template <class... L>
+void construct_loss(int index, const double* options, LossStorage* storage, TypeList<L...>) {
+  int at = 0;
+  ((at++ == index ? construct<L>(options, storage) : void()), ...);
 }
 
 double ratio(double sum, double count) {
   return count > 0 ? sum / count : 0.0;
+}
+
+// Writes values one after another, and notes which of them exist.
+class ValueWriter {
+ public:
+  explicit ValueWriter(double* values) : values_(values) {}
+  void put(double value, bool exists = true) {
+    values_[next_] = exists ? value : NAN;
+    if (exists) present_ |= 1u << next_;
+    ++next_;
+  }
+  uint32_t present() const { return present_; }
+
+ private:
+  double* const values_;
+  int next_ = 0;
+  uint32_t present_ = 0;
+};
+
+// What the metrics of a policy loss are made from.
+struct LossResults {
+  const LossInfo& info;
+  const BatchCounts& counts;
+  const Sums& sums;
+  const KindScales& scales;
+  double total;  // the loss
+  double mu;
+  const double* pair_metric;
+};
+
+void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out) {
+  const bool kinds = from.info.traits.two_kinds;
+  const int kind = metric.kind;
+  const Counts counts = kinds ? from.counts.of_kind(kind) : from.counts.all();
+  const bool exists = !kinds || counts.rows > 0;
+  switch (metric.source) {
+    case Metric::kTokenMean:
+      return out->put(from.sums.metric[metric.index] / (counts.tokens + 1e-8) * from.scales.metric[kind],
+                      exists);
+    case Metric::kRowMean:
+      return out->put(ratio(from.sums.row_metric[metric.index], counts.rows));
+    case Metric::kRowPerToken:
+      return out->put(from.sums.row_metric[metric.index] / (counts.tokens + 1e-10));
+    case Metric::kLoss:
+      return out->put(kinds ? from.sums.loss[kind] * from.scales.metric[kind] : from.total, exists);
+    case Metric::kPair:
+      return out->put(from.pair_metric[metric.index]);
+    case Metric::kTotal:
+      return out->put(from.total);
+    case Metric::kMu:
+      return out->put(from.mu);
+  }
 }
 
 }  // namespace
@@ -63,18 +118,23 @@ const std::vector<KlInfo>& kl_estimators() {
   return all;
 }
 
-unsigned columns_of(const Function& function) {
+unsigned columns_of(const Terms& terms) {
   unsigned columns = 0;
-  if (function.loss != kNone) columns |= losses()[function.loss].columns;
-  if (function.kl != kNone) {
+  if (terms.has_loss()) columns |= losses()[terms.loss].traits.all_columns();
+  if (terms.has_kl()) {
     columns |= reads(kLogprob) | reads(kRefLogprob);
-    if (kl_estimators()[function.kl].reads_old_logprob) columns |= reads(kOldLogprob);
+    if (kl_estimators()[terms.kl].reads_old_logprob) columns |= reads(kOldLogprob);
   }
-  if (function.entropy) columns |= reads(kEntropy);
+  if (terms.entropy) columns |= reads(kEntropy);
   return columns;
 }
 
-KindScales kind_scales(const Function& function, const BatchCounts& counts,
+PreparedFunction::PreparedFunction(Function function)
+    : function_(std::move(function)), values_(static_cast<int64_t>(value_names(function_).size())) {
+  construct_loss(function_.loss, function_.options.data(), &loss_, Losses{});
+}
+
+KindScales kind_scales(const PreparedFunction& function, const BatchCounts& counts,
                        const Coefficients& coefficients) {
   KindScales scales;
   with_loss(
@@ -82,14 +142,13 @@ KindScales kind_scales(const Function& function, const BatchCounts& counts,
   return scales;
 }
 
-double pair_loss(const Function& function, int64_t rows, double pairs, double* row_sums,
+double pair_loss(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
                  double* pair_metric) {
   double result = 0;
   with_loss(
       function,
-      [&](const auto& loss) {
-        if constexpr (is_by_pairs<std::decay_t<decltype(loss)>>)
-          result = loss.pair_loss(rows, pairs, row_sums, pair_metric);
+      [&]<class L>(const L& loss) {
+        if constexpr (L::traits.by_pairs) result = loss.pair_loss(rows, pairs, row_sums, pair_metric);
       },
       Losses{});
   return result;
@@ -97,74 +156,41 @@ double pair_loss(const Function& function, int64_t rows, double pairs, double* r
 
 std::vector<std::string> value_names(const Function& function) {
   std::vector<std::string> names{"loss"};
-  if (function.loss != kNone)
+  if (function.has_loss())
     for (const Metric& metric : losses()[function.loss].metrics) names.push_back(metric.name);
   if (function.entropy) names.push_back("entropy_loss");
-  if (function.kl != kNone) {
+  if (function.has_kl()) {
     names.push_back("kl_loss");
     names.push_back("kl_coef");
   }
   return names;
 }
 
-uint32_t finish(const Function& function, const BatchCounts& counts, const Coefficients& coefficients,
+uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
                 const Sums& sums, double pair_loss, const double* pair_metric, double* values) {
-  uint32_t present = 1;
-  int next = 1;
-  const auto put = [&](double value, bool exists = true) {
-    values[next] = exists ? value : NAN;
-    if (exists) present |= 1u << next;
-    ++next;
-  };
-
+  const Function& f = function.function();
+  ValueWriter out(values);
+  out.put(0);  // the total loss, which is known last
   double total = 0;
-  if (function.loss != kNone) {
-    const LossInfo& info = losses()[function.loss];
+  if (const LossInfo* info = function.info()) {
     const KindScales scales = kind_scales(function, counts, coefficients);
     const double policy =
-        info.pairs ? pair_loss : sums.loss[0] * scales.loss[0] + sums.loss[1] * scales.loss[1];
+        info->traits.by_pairs ? pair_loss : sums.loss[0] * scales.loss[0] + sums.loss[1] * scales.loss[1];
     total += policy;
-    for (const Metric& metric : info.metrics) {
-      const int kind = metric.kind;
-      const double tokens = info.kinds ? counts.tokens[kind] : counts.all().tokens;
-      const double rows = info.kinds ? counts.rows[kind] : counts.all().rows;
-      const bool exists = !info.kinds || rows > 0;
-      switch (metric.source) {
-        case Metric::kTokenMean:
-          put(sums.metric[metric.index] / (tokens + 1e-8) * scales.metric[kind], exists);
-          break;
-        case Metric::kRowMean:
-          put(ratio(sums.row_metric[metric.index], rows));
-          break;
-        case Metric::kRowPerToken:
-          put(sums.row_metric[metric.index] / (tokens + 1e-10));
-          break;
-        case Metric::kLoss:
-          put(info.kinds ? sums.loss[kind] * scales.metric[kind] : policy, exists);
-          break;
-        case Metric::kPair:
-          put(pair_metric[metric.index]);
-          break;
-        case Metric::kTotal:
-          put(policy);
-          break;
-        case Metric::kMu:
-          put(coefficients.mu);
-          break;
-      }
-    }
+    const LossResults results{*info, counts, sums, scales, policy, coefficients.mu, pair_metric};
+    for (const Metric& metric : info->metrics) put_metric(metric, results, &out);
   }
-  if (function.entropy) {
+  if (f.entropy) {
     total += sums.entropy * coefficients.entropy;
-    put(sums.entropy);
+    out.put(sums.entropy);
   }
-  if (function.kl != kNone) {
+  if (f.has_kl()) {
     total += sums.kl * coefficients.kl;
-    put(sums.kl);
-    put(coefficients.kl);
+    out.put(sums.kl);
+    out.put(coefficients.kl);
   }
   values[0] = total;
-  return present;
+  return out.present();
 }
 
 }  // namespace policy_loss

@@ -1,6 +1,7 @@
-// What is to be computed: up to three terms over one batch, policy loss − entropy loss + KL loss, and the
-// sums and values that come of it. A device's engine takes a Function and a BatchView and fills Sums; the
-// rest is here, once for all devices.
+// The function that a call evaluates: up to three terms over one batch, policy loss − entropy loss + KL loss.
+//
+// A device's engine takes a PreparedFunction and a BatchView and fills Sums. Everything else is here, once
+// for all devices.
 #pragma once
 
 #include <cstdint>
@@ -8,43 +9,28 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/construct.h"
 #include "engine/sums.h"
-#include "engine/weights.h"
+#include "engine/terms.h"
 
 namespace policy_loss {
 
-constexpr int kNone = -1;
-
-struct Function {
-  // Index in Losses, with its options in the order of its fields, and how each kind of row is aggregated.
-  int loss = kNone;
-  std::vector<double> options;
-  Aggregation loss_aggregation[2] = {};
-
-  int kl = kNone;  // index in KlEstimators
-  Aggregation kl_aggregation = {};
-
-  bool entropy = false;
-  bool entropy_of_usual_rows_only = false;
-  Aggregation entropy_aggregation = {};
-
-  // Whether there is nothing to compute but the batch's counts.
-  bool counts_only() const { return loss == kNone && kl == kNone && !entropy; }
+struct Function : Terms {
+  std::vector<double> options;  // of the policy loss, in the order of its fields
 };
 
-// What a loss is called and what it takes, for those who do not know its type.
+// Options of a loss or an advantage function, without its type.
+struct OptionInfo {
+  const char* name;
+  const char* const* choices;  // the words that it accepts, ended by null; null if it takes a number
+};
+
+// A policy loss without its type.
 struct LossInfo {
-  struct Option {
-    const char* name;
-    const char* const* choices;  // null, or the words it may be, null-terminated
-  };
   std::string name;
-  std::vector<Option> options;
+  std::vector<OptionInfo> options;
   std::vector<Metric> metrics;
-  unsigned columns;
-  bool kinds;      // tells the experts' rows from the others
-  bool row_facts;  // needs a row's sum before its tokens
-  bool pairs;      // weights come from pairs of rows
+  LossTraits traits;
 };
 const std::vector<LossInfo>& losses();
 
@@ -54,28 +40,50 @@ struct KlInfo {
 };
 const std::vector<KlInfo>& kl_estimators();
 
-// The columns that a function reads.
-unsigned columns_of(const Function& function);
+// Returns the columns that a function reads.
+unsigned columns_of(const Terms& terms);
 
-KindScales kind_scales(const Function& function, const BatchCounts& counts, const Coefficients& coefficients);
+// A function whose loss object is constructed once for all calls and all devices.
+class PreparedFunction {
+ public:
+  explicit PreparedFunction(Function function);
+  const Function& function() const { return function_; }
+  // The loss object, of the type in Losses at function().loss. Undefined without a loss.
+  const void* loss() const { return loss_.bytes; }
+  // Null without a policy loss.
+  const LossInfo* info() const { return function_.has_loss() ? &losses()[function_.loss] : nullptr; }
+  // The number of values of a call: the length of value_names().
+  int64_t values() const { return values_; }
 
-// For a loss over pairs of rows, a mean over so many pairs: replaces the rows' sums by their weights; gives
-// the loss and fills pair_metric.
-double pair_loss(const Function& function, int64_t rows, double pairs, double* row_sums, double* pair_metric);
+ private:
+  Function function_;
+  int64_t values_;
+  LossStorage loss_;
+};
 
-// The values of a call, in the order of value_names(): the total loss and every metric. A metric of a kind of
-// which the batch has no row is absent, and NaN here with its bit missing in `present`.
+KindScales kind_scales(const PreparedFunction& function, const BatchCounts& counts,
+                       const Coefficients& coefficients);
+
+// Computes a loss over pairs of rows, as a mean over `pairs` pairs. Replaces the row sums by the rows'
+// gradient weights, fills pair_metric and returns the loss.
+double pair_loss(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
+                 double* pair_metric);
+
+// The names of a call's values: the total loss, then every metric.
 std::vector<std::string> value_names(const Function& function);
-uint32_t finish(const Function& function, const BatchCounts& counts, const Coefficients& coefficients,
+
+// Writes a call's values in the order of value_names(). Returns a set of bits: bit i is set if values[i]
+// exists. A metric does not exist, and is NaN, if the batch has no row of the metric's kind.
+uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
                 const Sums& sums, double pair_loss, const double* pair_metric, double* values);
 
-// Where a call's results go.
+// The destination of a call's results. Null pointers are not wanted.
 struct Outputs {
   float* grad = nullptr;          // per token, ∂loss/∂logprob
   float* grad_entropy = nullptr;  // per token, ∂loss/∂entropy
-  double* values = nullptr;       // value_names(function) of them
+  double* values = nullptr;       // [values()]
   uint32_t present = 0;           // bit i: values[i] exists
-  double* counts = nullptr;       // the batch's own, whatever the normalizer: kCounts of them
+  double* counts = nullptr;       // [kCounts], of the batch itself even if there is a normalizer
 };
 
 }  // namespace policy_loss

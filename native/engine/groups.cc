@@ -6,8 +6,8 @@
 namespace policy_loss {
 namespace {
 
-// Numbers keys by the order in which they first come up; gives how many there are. A table where the keys lie
-// close together, as they mostly do; a hash map else.
+// Numbers n keys in the order of their first appearance and returns how many distinct keys it found. Keys
+// usually lie close together, and then a table is faster than a hash map.
 template <class Key>
 int64_t number_by_appearance(int64_t n, Key key, std::vector<int64_t>* numbers) {
   numbers->resize(n);

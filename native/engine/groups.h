@@ -1,5 +1,6 @@
-// Which rows of a batch belong together: the groups of rows that answer the same prompt, and within them the
-// units that are compared, a row or a run of several rows each. Row-sized work, done once for all devices.
+// The groups of a batch. A group consists of the rows that answer the same prompt. Its units are what an
+// advantage function compares: single rows, or runs of several rows. Finding groups is work per row and is
+// done on the host for all devices.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,12 @@
 namespace policy_loss {
 
 struct Groups {
-  // Without runs every row is a unit by itself, and unit_of_row is empty.
-  std::vector<int64_t> unit_of_row;
-  std::vector<int64_t> last_row;   // of each unit
-  std::vector<int64_t> unit_rows;  // how many rows each unit has
-  // Units by group, in the order of the rows they begin with; groups likewise.
-  std::vector<int64_t> offsets{0};  // groups + 1 of them
+  std::vector<int64_t> unit_of_row;  // empty if every row is a unit
+  std::vector<int64_t> last_row;     // of each unit
+  std::vector<int64_t> unit_rows;    // the number of rows of each unit
+  // The units of group g are members[offsets[g]] to members[offsets[g + 1] - 1]. Groups and units are in the
+  // order of their first rows.
+  std::vector<int64_t> offsets{0};
   std::vector<int64_t> members;
 
   int64_t units() const { return static_cast<int64_t>(last_row.size()); }
@@ -21,7 +22,7 @@ struct Groups {
   int64_t unit(int64_t row) const { return unit_of_row.empty() ? row : unit_of_row[row]; }
 };
 
-// runs may be null. Linear in the number of rows.
+// runs may be null. Takes time linear in the number of rows.
 Groups find_groups(int64_t rows, const int32_t* groups, const int32_t* runs);
 
 }  // namespace policy_loss

@@ -1,9 +1,8 @@
-// The lists of all losses and KL estimators. A new one is its header, included here and named in its list;
-// everything that walks over losses (the CPU's tables, the CUDA launchers, the binding) walks these.
+// The lists of all losses and KL estimators. To add one, include its header here and name it in its list. The
+// CPU's tables, the CUDA launchers and the binding all follow from these lists.
 #pragma once
 
-#include <variant>
-
+#include "engine/construct.h"
 #include "kl/abs.h"
 #include "kl/corrected_k3.h"
 #include "kl/k1.h"
@@ -35,48 +34,46 @@ using Losses =
              Rec, Opmd, Sft, SftIs, SftPhi, ImportanceSampling, Dpo, MixSft, MixChordSft, MixChordPhi>;
 using KlEstimators = TypeList<K1, K2, K3, LowVarKl, Abs, CorrectedK3>;
 
-// What a loss is found to have.
-template <class L>
-constexpr bool has_row_facts = requires(const L& l) {
-  l.row(0.0, 0.0);
-};
-template <class L>
-constexpr bool has_kinds = requires {
-  typename L::Expert;
-};
-template <class L>
-constexpr bool is_by_pairs = requires {
-  L::by_pairs;
-};
-template <class L>
-constexpr bool counts_negatives = requires {
-  L::counts_negative_advantages;
-};
-// The columns that row_term() reads, and where negative advantages are counted these.
-template <class L>
-constexpr unsigned fact_columns = ((reads(kLogprob) | L::columns) & ~reads(kAdvantages)) |
-                                  (counts_negatives<L> ? reads(kAdvantages) : 0u);
-template <class L>
-constexpr int row_metric_count = 0;
-template <class L>
-requires(has_row_facts<L>) constexpr int row_metric_count<L> = L::row_metrics;
-
-// Whether a loss makes anything of row facts, under its options.
-template <class L>
-bool wants_facts(const L& loss) {
-  if constexpr (requires { loss.wants_facts(); })
-    return loss.wants_facts();
-  else
-    return has_row_facts<L>;
+// Returns the index of L in a list that contains it.
+template <class L, class... T>
+constexpr int index_of(TypeList<T...>) {
+  int index = 0;
+  const bool found = ((std::is_same_v<L, T> || (++index, false)) || ...);
+  return found ? index : throw "not in the list";
 }
 
-// Calls use() with the loss, or with the cheaper form of it that gives the same under its options.
+template <class L>
+constexpr bool has_row_sums = L::traits.row_sums != RowSums::kNever;
+
+// The columns that the row sums are made from: those of row_term(), and the advantages if negative ones are
+// counted.
+template <class L>
+constexpr unsigned row_sum_columns = (L::traits.all_columns() & ~reads(kAdvantages)) |
+                                     (L::traits.counts_negatives ? reads(kAdvantages) : 0u);
+
+// Returns whether a loss needs row sums, which may depend on its options.
+template <class L>
+bool needs_row_sums(const L& loss) {
+  if constexpr (L::traits.row_sums == RowSums::kByOptions)
+    return loss.needs_row_sums();
+  else
+    return has_row_sums<L>;
+}
+
+// Calls use() with the loss, or with its simpler form if that gives the same result.
 template <class L, class Use>
-void in_cheapest_form(const L& loss, Use use) {
-  if constexpr (requires { typename L::Simpler; }) {
+void in_simplest_form(const L& loss, Use use) {
+  if constexpr (L::traits.has_simpler_form) {
     if (loss.is_simpler) return use(typename L::Simpler(loss));
   }
   use(loss);
+}
+
+// Calls visit with an object of the list's type at `index`, constructed from its options.
+template <class Visit, class... F>
+void with_function(int index, const double* options, Visit visit, TypeList<F...>) {
+  int at = 0;
+  ((at++ == index ? visit(make_function<F>(options)) : void()), ...);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,24 +1,28 @@
-// The numbers that a call passes between its device and the host: coefficients in, counts and sums out. Plain
-// structs without the C++ library's types, as CUDA's host compiler may have another library than ours.
+// The numbers that a call passes between host and device: coefficients in, counts and sums out.
+//
+// These are plain structs without types of the C++ library, because CUDA's host compiler may use another
+// library than ours.
 #pragma once
 
 #include <cstdint>
 
 #include "engine/batch.h"
 #include "engine/weights.h"
+#include "loss/loss.h"
 
 namespace policy_loss {
 
-// What may change from one call to the next.
+// The factors that may change from call to call.
 struct Coefficients {
-  double mu = 0;       // the share of the experts' rows in mix
-  double kl = 0;       // of the KL loss
-  double entropy = 0;  // of the entropy loss; negative where entropy is a bonus, as in an objective
+  double mu = 0;       // the weight of the expert's rows in mix
+  double kl = 0;       // the factor of the KL loss
+  double entropy = 0;  // the factor of the entropy loss; negative for an entropy bonus
 };
 
-// Weighted sums of losses, before mu and coefficients, and plain sums of metric terms.
+// The sums of the token pass: weighted sums of the losses, without mu and coefficients, and plain sums of the
+// metric terms.
 struct Sums {
-  double loss[2] = {};
+  double loss[2] = {};  // by kind of row
   double metric[kMaxTokenMetrics] = {};
   double row_metric[kMaxRowMetrics] = {};
   double kl = 0;
@@ -27,49 +31,48 @@ struct Sums {
   void add(const Sums& other);
 };
 
-// Counts of unmasked tokens and of rows, by kind of row.
+// The number of unmasked tokens and of rows of a batch, by kind of row.
 struct BatchCounts {
   double tokens[2] = {};
   double rows[2] = {};
-  double columns = 0;
+  double row_length = 0;
 
-  PL_FN Counts of_kind(int kind) const { return {tokens[kind], rows[kind], columns}; }
-  PL_FN Counts all() const { return {tokens[0] + tokens[1], rows[0] + rows[1], columns}; }
+  PL_FN Counts of_kind(int kind) const { return {tokens[kind], rows[kind], row_length}; }
+  PL_FN Counts all() const { return {tokens[0] + tokens[1], rows[0] + rows[1], row_length}; }
 };
 
-// BatchCounts as plain numbers, in the order of its members.
+// Converts BatchCounts to plain numbers, in the order of its members, and back.
 constexpr int kCounts = 5;
 PL_FN void write_counts(const BatchCounts& counts, double* out) {
   for (int kind = 0; kind < 2; ++kind) {
     out[kind] = counts.tokens[kind];
     out[2 + kind] = counts.rows[kind];
   }
-  out[4] = counts.columns;
+  out[4] = counts.row_length;
 }
 PL_FN BatchCounts read_counts(const double* numbers) {
   return {{numbers[0], numbers[1]}, {numbers[2], numbers[3]}, numbers[4]};
 }
 
-// The counts of a whole batch of which the one at hand is a part, so that the parts' results add up to the
-// whole's.
+// The counts of the whole batch if the call's batch is only a part of it. The parts' results then add up to
+// the whole batch's.
 struct Normalizer {
   bool given = false;
   BatchCounts counts;
 };
 
-// The weights of the policy loss's two kinds of rows: an unmasked token's contribution to Sums.loss is
-// row_weight(aggregation[kind], counts[kind], n_b)·ℓ, and that times scale[kind] goes into loss and gradient.
+// The factors of the policy loss's two kinds of rows, with which Sums.loss enters the metrics and the loss.
 struct KindScales {
   double metric[2] = {1, 1};
-  double loss[2] = {1, 1};
+  double loss[2] = {1, 1};  // of the loss and of its gradient
 };
+
 inline namespace POLICY_LOSS_TARGET {
 
-// kind_scales() of a loss whose type is known.
 template <class L>
 PL_FN KindScales kind_scales_of(const L& loss, const BatchCounts& counts, double mu) {
   KindScales scales;
-  if constexpr (requires { typename L::Expert; }) {
+  if constexpr (L::traits.two_kinds) {
     const double rows = counts.rows[0] + counts.rows[1];
     for (int kind = 0; kind < 2; ++kind) {
       scales.metric[kind] = loss.kind_scale(kind, counts.rows[kind], rows);

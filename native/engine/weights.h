@@ -1,5 +1,5 @@
-// The weights pass: from the counts of a batch to one weight per row. Nothing else knows what an aggregation
-// is.
+// The weights pass: from the counts of a batch to the weights of each row. No other code depends on the
+// aggregation mode.
 #pragma once
 
 #include "math/target.h"
@@ -10,16 +10,16 @@ enum class Aggregation : int { kTokenMean, kSeqMeanTokenSum, kSeqMeanTokenMean, 
 constexpr const char* kAggregationNames[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
                                              "seq-mean-token-sum-norm"};
 
-// What the weights depend on, of the rows concerned.
+// The counts that a weight depends on, of all rows or of one kind of rows.
 struct Counts {
-  double tokens = 0;   // N, unmasked
-  double rows = 0;     // B
-  double columns = 0;  // T
+  double tokens = 0;      // N, the unmasked tokens
+  double rows = 0;        // B
+  double row_length = 0;  // T
 };
 
 inline namespace POLICY_LOSS_TARGET {
 
-// The weight of each unmasked token of a row that has row_tokens of them.
+// Returns the weight of each unmasked token of a row that has row_tokens of them.
 PL_FN double row_weight(Aggregation aggregation, const Counts& counts, double row_tokens) {
   switch (aggregation) {
     case Aggregation::kTokenMean:
@@ -29,7 +29,7 @@ PL_FN double row_weight(Aggregation aggregation, const Counts& counts, double ro
     case Aggregation::kSeqMeanTokenMean:
       return 1.0 / (counts.rows * (row_tokens + 1e-8));
     case Aggregation::kSeqMeanTokenSumNorm:
-      return 1.0 / (counts.columns + 1e-8);
+      return 1.0 / (counts.row_length + 1e-8);
   }
   return 0.0;
 }

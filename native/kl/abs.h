@@ -1,4 +1,4 @@
-// abs: |δ|, with derivative 0 at δ = 0.
+// abs: |δ|. Its derivative at δ = 0 is 0.
 #pragma once
 
 #include "kl/kl.h"

@@ -1,5 +1,5 @@
-// corrected_k3: k3 times the importance ratio to the policy that sampled, clipped to [0, 2]; the gradient
-// flows through both factors (Trinity-RFT's CorrectedK3Fn).
+// corrected_k3: k3 times the importance ratio to the sampling policy, clipped to [0, 2]. The gradient flows
+// through both factors (Trinity-RFT's CorrectedK3Fn).
 #pragma once
 
 #include "kl/k3.h"
@@ -14,8 +14,8 @@ struct CorrectedK3 {
     const KlTerm k3 = K3::token(logprob, ref_logprob, 0.0f);
     const float ratio = exp_flushed(logprob - old_logprob);
     const float bounded = clip(ratio, 0.0f, 2.0f);
-    // Below the clip, r·(k3 + k3') is −r·δ: k3 and its derivative cancel but for that. A clipped ratio is
-    // constant.
+    // Below the clip the derivative is r·(k3 + k3') = −r·δ. Computing it as −r·δ avoids the cancellation.
+    // Above the clip the ratio is constant.
     return {bounded * k3.value, ratio > 2.0f ? bounded * k3.derivative : ratio * (logprob - ref_logprob)};
   }
 };

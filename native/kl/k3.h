@@ -1,4 +1,4 @@
-// k3: e^δ − 1 − δ, unbiased and never negative (Schulman, 2020).
+// k3: e^δ − 1 − δ, which is unbiased and never negative (Schulman, 2020).
 #pragma once
 
 #include "kl/kl.h"

@@ -1,7 +1,9 @@
-// What a KL estimator is: per token, an estimate in nats of the divergence of the policy from the reference,
-// and its derivative with respect to logprob. δ = ref_logprob − logprob throughout.
+// The contract of a KL estimator. For each token it estimates, in nats, how far the policy diverges from the
+// reference, and returns the estimate with its derivative by logprob. In this folder δ = ref_logprob −
+// logprob.
 #pragma once
 
+#include "columns.h"
 #include "math/scalar.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {

@@ -1,4 +1,4 @@
-// low_var_kl: k3 with δ clipped to ±20 and the result to ±10, as verl and Trinity-RFT do.
+// low_var_kl: k3 with δ clipped to ±20 and the result clipped to ±10, as in verl and Trinity-RFT.
 #pragma once
 
 #include "kl/kl.h"

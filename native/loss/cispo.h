@@ -1,5 +1,5 @@
-// CISPO: the policy gradient weighted by a clipped, detached importance ratio, so that no token loses its
-// gradient by clipping (arXiv 2506.13585), with the optional mask of the same paper.
+// CISPO: the policy gradient weighted by a clipped, detached importance ratio (arXiv 2506.13585). Clipping
+// therefore never removes a token's gradient. The paper's optional mask drops tokens instead.
 #pragma once
 
 #include <limits>
@@ -20,15 +20,14 @@ struct Cispo {
       {"mask_clip_range_low", &Options::mask_clip_range_low},
       {"mask_clip_range_high", &Options::mask_clip_range_high},
   };
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 2;
+  static constexpr LossTraits traits{.columns = reads(kOldLogprob) | reads(kAdvantages), .token_metrics = 2};
   static constexpr Metric metrics[] = {{"cispo_loss", Metric::kLoss},
                                        {"ppo_kl", Metric::kTokenMean, 0},
                                        {"unmasked_frac", Metric::kTokenMean, 1}};
   using Row = NoRow;
 
   float low, high;
-  float mask_low, mask_high;  // infinitely far without the mask
+  float mask_low, mask_high;  // infinite when the mask is off
 
   explicit Cispo(const Options& o)
       : low(static_cast<float>(1.0 - o.clip_range_low)),
@@ -41,7 +40,7 @@ struct Cispo {
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
     const float ratio = exp_flushed(d);
-    // Beyond the mask's range in the direction of its advantage, a token is dropped.
+    // The mask drops a token whose ratio left the range in the direction of the advantage's sign.
     const float kept = t.advantage > 0.0f ? indicator(ratio <= mask_high)
                                           : indicator((ratio >= mask_low) | (t.advantage == 0.0f));
     const float derivative = kept != 0.0f ? -t.advantage * clip(ratio, low, high) : 0.0f;

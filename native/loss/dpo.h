@@ -1,8 +1,8 @@
 // DPO: the logistic loss of the margin between a chosen and a rejected response (arXiv 2305.18290), with
-// label smoothing. Even rows are chosen, odd rows rejected.
+// label smoothing. Even rows hold chosen responses, odd rows rejected ones.
 //
-// A row's sum of logprob − ref_logprob is all that the loss sees of it, so the whole loss is computed from
-// row facts, and every unmasked token of a row has one and the same gradient: the row's weight.
+// The loss depends on a row only through its sum of logprob − ref_logprob. Therefore it is computed from row
+// sums, and every unmasked token of a row has the same gradient: the row's weight.
 #pragma once
 
 #include <cmath>
@@ -22,11 +22,8 @@ struct Dpo {
       {"label_smoothing", &Options::label_smoothing},
       {"pairwise", &Options::pairwise},
   };
-  static constexpr unsigned columns = reads(kRefLogprob);
-  static constexpr int token_metrics = 0;
-  static constexpr int row_metrics = 0;
-  // The weights pass asks pair_loss() for the loss, the metrics and the rows' weights.
-  static constexpr bool by_pairs = true;
+  static constexpr LossTraits traits{
+      .columns = reads(kRefLogprob), .row_sums = RowSums::kAlways, .by_pairs = true};
   static constexpr Metric metrics[] = {{"chosen_reward", Metric::kPair, 0},
                                        {"rejected_reward", Metric::kPair, 1},
                                        {"accuracy_mean", Metric::kPair, 2},
@@ -41,11 +38,10 @@ struct Dpo {
 
   PL_FN double row_term(const Token& t) const { return static_cast<double>(t.logprob) - t.ref_logprob; }
   PL_FN NoRow row(double, double) const { return {}; }
-  PL_FN void row_metric(const NoRow&, double, double, double*) const {}
 
   PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 1.0f}; }
 
-  // One pair's loss and its derivative with respect to the margin, in float64.
+  // The loss of one pair and its derivative by the margin.
   struct Margin {
     double value, derivative;
   };
@@ -61,12 +57,12 @@ struct Dpo {
             beta * (label_smoothing * right - (1.0 - label_smoothing) * wrong)};
   }
 
-  // The rows' sums in; out: the loss and the three metrics, means over `pairs` pairs, and in place of the
-  // sums the rows' weights. Where all rows are one pair there is nothing to take a mean of.
+  // Replaces the row sums by the row weights. Writes the three metrics and returns the loss. They are means
+  // over `pairs` pairs when the loss is pairwise. Otherwise all rows form one pair.
   PL_FN double pair_loss(int64_t rows, double pairs, double* sums, double* metric) const {
     double loss = 0, chosen = 0, rejected = 0, right = 0;
     if (pairwise) {
-      if (pairs < 1) pairs = 1;  // of no pair the means are 0
+      if (pairs < 1) pairs = 1;  // without a pair the means are 0
       for (int64_t row = 0; row + 1 < rows; row += 2) {
         chosen += sums[row];
         rejected += sums[row + 1];

@@ -1,5 +1,6 @@
 // GSPO: PPO's clipped surrogate on one ratio per sequence, the geometric mean of its tokens' ratios
-// (arXiv 2507.18071, the token-level form: the value is the sequence's, the gradient flows to each token).
+// (arXiv 2507.18071). This is the token-level form: each token has the sequence's value and a gradient of its
+// own.
 #pragma once
 
 #include "loss/loss.h"
@@ -15,9 +16,10 @@ struct Gspo {
       {"clip_range_low", &Options::clip_range_low},
       {"clip_range_high", &Options::clip_range_high},
   };
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 2;
-  static constexpr int row_metrics = 1;
+  static constexpr LossTraits traits{.columns = reads(kOldLogprob) | reads(kAdvantages),
+                                     .token_metrics = 2,
+                                     .row_metrics = 1,
+                                     .row_sums = RowSums::kAlways};
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0},
                                        {"ppo_kl", Metric::kTokenMean, 1},
                                        {"ppo_kl_seq", Metric::kRowMean, 0},

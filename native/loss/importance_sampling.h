@@ -1,4 +1,4 @@
-// The plain importance-weighted policy gradient: no clipping but that of the log ratio to ±20.
+// The importance-weighted policy gradient. Only the log ratio is clipped, to ±20.
 // Source: Trinity-RFT's importance_sampling_policy_loss (after the Tinker library).
 #pragma once
 
@@ -8,9 +8,8 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 struct ImportanceSampling {
   static constexpr const char* name = "importance_sampling";
-  struct Options {};
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 2;
+  using Options = NoOptions;
+  static constexpr LossTraits traits{.columns = reads(kOldLogprob) | reads(kAdvantages), .token_metrics = 2};
   static constexpr Metric metrics[] = {{"pg_loss", Metric::kLoss},
                                        {"ratio/mean", Metric::kTokenMean, 0},
                                        {"approx_kl", Metric::kTokenMean, 1}};

@@ -1,84 +1,98 @@
-// What a loss is, in the words that every header of this folder uses.
+// The contract that every loss in this folder fulfils.
 //
-// A loss is a small trivially copyable struct: it is constructed from its Options, reads one token at a time
-// and says what that token contributes. It knows nothing of masks, rows' weights, aggregation or threads.
+// A loss is a small, trivially copyable struct. It is constructed from its Options, reads one token at a time
+// and returns what that token contributes. It knows nothing of masks, row weights, aggregation or threads.
 //
 //   struct Example {
-//     static constexpr const char* name;            // Trinity-RFT's registry name
-//     struct Options { double … };                  // as the caller gave them
-//     static constexpr Field<Options> fields[];     // their names
-//     static constexpr unsigned columns;            // which columns it reads beside the mask
-//     static constexpr int token_metrics;           // how many values token() adds up for the metrics
-//     static constexpr Metric metrics[];            // what is made of the sums
+//     static constexpr const char* name = "example";  // Trinity-RFT's registry name
+//     struct Options { double … };                    // the numbers that the caller gave
+//     static constexpr Field<Options> fields[];       // the options' names; one per member of Options
+//     static constexpr LossTraits traits{.columns = reads(kAdvantages)};
+//     static constexpr Metric metrics[];              // how each metric follows from the sums
+//     using Row = NoRow;
 //     explicit Example(const Options&);
 //     TokenTerm token(const Row&, const Token&) const;
 //   };
 //
-// A loss that must know something of the whole row first also has
-//     static constexpr int row_metrics;
-//     double row_term(const Token&) const;          // summed over the row's unmasked tokens, in float64; it
-//                                                   // does not read the advantage
-//     Row row(double sum, double count) const;      // what token() then gets
-//     void row_metric(const Row&, double count, double negatives, double* out) const;
+// A loss whose token() needs to know the whole row sets `.row_sums` and adds
 //
-// One with a cheaper form for some of its options derives struct Simpler from itself, and sets is_simpler
-// where that form gives the same.
+//     struct Row { … };                             // what token() gets to know of the row
+//     double row_term(const Token&) const;          // is summed over the row's unmasked tokens in float64;
+//                                                   // it must not read the advantage
+//     Row row(double sum, double count) const;      // count: the row's unmasked tokens
+//     void row_metric(const Row&, double count, double negatives, double* out) const;
 #pragma once
 
-#include <cstddef>
-
+#include "columns.h"
 #include "math/scalar.h"
 
-namespace policy_loss::inline POLICY_LOSS_TARGET {
-
-// Columns of a batch, each float32 (or float16, bfloat16) per token.
-enum Column : unsigned { kLogprob, kOldLogprob, kRefLogprob, kAdvantages, kEntropy };
-constexpr int kColumns = 5;
-constexpr unsigned reads(Column column) {
-  return 1u << column;
-}
-
-// One token's values; a column that the loss does not read holds 0.
-struct Token {
-  float logprob, old_logprob, ref_logprob, advantage;
-};
-
-// Row facts of a loss that needs none.
-struct NoRow {};
+namespace policy_loss {
 
 constexpr int kMaxTokenMetrics = 4;
 constexpr int kMaxRowMetrics = 2;
 
-// What one token contributes: its loss, the derivative of that with respect to logprob, and the terms of the
-// loss's metrics. Four members and no array: compilers keep an array in memory, and then vectorise nothing.
-struct TokenTerm {
-  float value, derivative;
-  float metric0 = 0, metric1 = 0, metric2 = 0, metric3 = 0;
+// When a loss needs the sum of row_term() over a row before it sees the row's tokens.
+enum class RowSums {
+  kNever,
+  kAlways,
+  kByOptions,  // when its needs_row_sums() returns true
 };
 
-// A named option: a member of Options, and the words it may be if it is a choice (the value is their index).
-template <class Options>
-struct Field {
-  const char* name;
-  double Options::*member;
-  const char* const* choices = nullptr;
+// The properties of a loss that the passes depend on. A loss names those that differ from the defaults:
+//   static constexpr LossTraits traits{.columns = reads(kAdvantages), .token_metrics = 2};
+struct LossTraits {
+  unsigned columns = 0;   // the columns that it reads in addition to logprob
+  int token_metrics = 0;  // the number of metric terms that token() returns
+  int row_metrics = 0;    // the number of values that row_metric() writes
+  RowSums row_sums = RowSums::kNever;
+  bool by_pairs = false;          // pair_loss() makes the loss and the row weights from the row sums
+  bool two_kinds = false;         // has a loss for the usual rows and another for the expert's rows
+  bool has_simpler_form = false;  // type Simpler gives the same result faster when is_simpler is true
+  bool counts_negatives = false;  // row_metric() gets the row's number of tokens, masked or not, that
+                                  // have a negative advantage
+
+  PL_FN constexpr unsigned all_columns() const { return columns | reads(kLogprob); }
+  PL_FN constexpr LossTraits without(unsigned excluded) const {
+    LossTraits traits = *this;
+    traits.columns &= ~excluded;
+    return traits;
+  }
 };
 
-// How a metric comes from the sums.
+// A metric's name, and how it follows from the sums.
 struct Metric {
   enum Source {
     kTokenMean,    // a token sum / (N + 1e-8)
     kRowMean,      // a row sum / B
     kRowPerToken,  // a row sum / (N + 1e-10)
-    kLoss,         // the aggregated loss itself
-    kPair,         // a value that the weights pass computed
-    kTotal,        // the loss of all kinds of rows together
-    kMu,           // the share of the experts' rows, as the caller gave it
+    kLoss,         // the aggregated loss
+    kPair,         // a value that pair_loss() computed
+    kTotal,        // the loss of both kinds of rows together
+    kMu,           // the weight of the expert's rows that the caller gave
   };
   const char* name;
   Source source;
   int index = 0;
-  int kind = 0;  // of which kind of rows (1: the experts' rows of mix)
+  int kind = 0;  // the kind of rows that it describes: 0 for the usual rows, 1 for the expert's
+};
+
+}  // namespace policy_loss
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// The values of one token. A column that the loss does not read holds 0.
+struct Token {
+  float logprob, old_logprob, ref_logprob, advantage;
+};
+
+// The Row of a loss that needs to know nothing of its rows.
+struct NoRow {};
+
+// The contribution of one token: its loss, the derivative of that by logprob, and the terms of the metrics.
+// The metric terms are four members because compilers keep an array in memory and then do not vectorise.
+struct TokenTerm {
+  float value, derivative;
+  float metric0 = 0, metric1 = 0, metric2 = 0, metric3 = 0;
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,6 +1,6 @@
-// MIX and MIX-CHORD: PPO on the rows that the policy sampled, supervised fine-tuning on an expert's rows
-// (arXiv 2505.17826, 2508.11408). A row is of one kind or the other; each kind is aggregated over its own
-// rows and then weighted by mu and by the share of a training batch that its rows make up.
+// MIX and MIX-CHORD: PPO on the rows that the policy sampled (usual rows), and supervised fine-tuning on the
+// rows of an expert (arXiv 2505.17826, 2508.11408). Each kind is aggregated over its own rows. It is then
+// weighted by 1 − mu or mu, and by the share of a training batch that its rows make up.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,6 @@ struct MixOptions : PpoOptions {
 
 template <class ExpertLoss>
 struct Mix {
-  static_assert(Ppo::token_metrics > 0 && ExpertLoss::token_metrics == 0);
   using Usual = Ppo;
   using Expert = ExpertLoss;
   using Row = NoRow;
@@ -35,13 +34,14 @@ struct Mix {
       {"train_batch_size_expert", &Options::train_batch_size_expert},
       {"cutoff_prob", &Options::cutoff_prob},
   };
-  static constexpr unsigned columns = Usual::columns | Expert::columns;
-  static constexpr int token_metrics = Usual::token_metrics;
+  static constexpr LossTraits traits{.columns = Usual::traits.columns | Expert::traits.columns,
+                                     .token_metrics = Usual::traits.token_metrics,
+                                     .two_kinds = true};
 
   Usual usual;
   Expert expert;
   bool dynamic;
-  double weight[2];  // of a row of each kind, before the division by B of a dynamic batch size
+  double weight[2];  // one row's weight by kind; a dynamic batch size divides it by B
 
   explicit Mix(const Options& o) : usual(o), expert(expert_options(o)), dynamic(o.use_dynamic_bsz != 0) {
     const double per_gpu = std::floor(o.ppo_mini_batch_size / o.ngpus_trainer);
@@ -51,7 +51,7 @@ struct Mix {
     weight[1] = rows / std::floor(o.train_batch_size_expert / o.ngpus_trainer);
   }
 
-  // What the metrics of a kind, and its loss before mu, are multiplied by.
+  // Returns the factor of a kind's metrics, and of its loss before mu.
   PL_FN double kind_scale(int kind, double rows_of_kind, double rows) const {
     if (rows_of_kind == 0) return 0.0;
     return rows_of_kind * weight[kind] / (dynamic ? rows : 1.0);

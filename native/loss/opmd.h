@@ -1,4 +1,4 @@
-// OPMD: online policy mirror descent in its pairwise form: the advantage times logprob over 1 + tau.
+// OPMD: online policy mirror descent in its pairwise form. The loss is −A·logprob / (1 + tau).
 // Source: Trinity-RFT's opmd_policy_loss (and arXiv 2505.17826, appendix).
 #pragma once
 
@@ -12,8 +12,7 @@ struct Opmd {
     double tau;
   };
   static constexpr Field<Options> fields[] = {{"tau", &Options::tau}};
-  static constexpr unsigned columns = reads(kAdvantages);
-  static constexpr int token_metrics = 0;
+  static constexpr LossTraits traits{.columns = reads(kAdvantages)};
   static constexpr Metric metrics[] = {{"opmd_loss", Metric::kLoss}};
   using Row = NoRow;
 

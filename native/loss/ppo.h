@@ -1,6 +1,7 @@
-// PPO's clipped surrogate with a dual clip for negative advantages (arXiv 1707.06347, 1912.09729), and its
-// form with sequence masking, where tokens with a negative advantage are dropped from rows that have drifted
-// too far from the policy that sampled them.
+// PPO's clipped surrogate with a dual clip for negative advantages (arXiv 1707.06347, 1912.09729).
+//
+// PPO with sequence masking drops tokens with a negative advantage from rows whose policy has drifted too far
+// from the policy that sampled them.
 #pragma once
 
 #include "loss/loss.h"
@@ -19,8 +20,7 @@ struct Ppo {
       {"clip_range_high", &Options::clip_range_high},
       {"clip_ratio_c", &Options::clip_ratio_c},
   };
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 3;
+  static constexpr LossTraits traits{.columns = reads(kOldLogprob) | reads(kAdvantages), .token_metrics = 3};
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0},
                                        {"pg_clipfrac_lower", Metric::kTokenMean, 1},
                                        {"ppo_kl", Metric::kTokenMean, 2},
@@ -60,11 +60,12 @@ struct PpoSequenceMasking {
       {"clip_ratio_c", &Options::clip_ratio_c},
       {"delta_sequence_masking", &Options::delta_sequence_masking},
   };
-  static constexpr unsigned columns = Ppo::columns;
-  static constexpr int token_metrics = Ppo::token_metrics;
-  static constexpr int row_metrics = 2;
-  // The source counts tokens with a negative advantage over all columns of a masked row, padding included.
-  static constexpr bool counts_negative_advantages = true;
+  // Like the source, `masked_tokens` counts negative advantages over the whole row, padding included.
+  static constexpr LossTraits traits{.columns = Ppo::traits.columns,
+                                     .token_metrics = Ppo::traits.token_metrics,
+                                     .row_metrics = 2,
+                                     .row_sums = RowSums::kAlways,
+                                     .counts_negatives = true};
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0},
                                        {"pg_clipfrac_lower", Metric::kTokenMean, 1},
                                        {"ppo_kl", Metric::kTokenMean, 2},
@@ -102,11 +103,11 @@ struct PpoSequenceMasking {
   }
 };
 
-// Without an old policy: the current one stands in for it, so the ratio is 1 and its gradient the policy
-// gradient's.
+// The loss without an old policy: the current policy replaces it. The ratio is then 1, and its gradient is
+// the policy gradient.
 template <class Base>
 struct OnPolicy : Base {
-  static constexpr unsigned columns = Base::columns & ~reads(kOldLogprob);
+  static constexpr LossTraits traits = Base::traits.without(reads(kOldLogprob));
   using Base::Base;
 
   PL_FN double row_term(const Token& t) const {

@@ -34,22 +34,22 @@ struct Rec {
       {"regularizer_coef", &Options::regularizer_coef},
       {"temp", &Options::temp},
   };
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 1;
-  static constexpr int row_metrics = 0;
+  static constexpr LossTraits traits{.columns = reads(kOldLogprob) | reads(kAdvantages),
+                                     .token_metrics = 1,
+                                     .row_sums = RowSums::kByOptions,
+                                     .has_simpler_form = true};
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0}, {"pg_loss", Metric::kLoss}};
   struct Row {
     float log_ratio;
   };
 
-  // A token is kept while its ratio (the row's own in gspo-one-side) stands within the range of its
-  // advantage's sign, or beyond the ring's outer bound. Every clip mode is a choice of these six numbers,
-  // which are logarithms, as the ratio is then not needed.
+  // A token is kept if its log ratio is within the range for the advantage's sign, or beyond the ring's outer
+  // bound. These six numbers express every clip mode. They bound the log ratio, which saves an exponential.
   float positive_low, positive_high, positive_ring, negative_low, negative_high, negative_ring;
-  float by_row;  // 1 in gspo-one-side, else 0
+  float by_row;  // 1 if the mode is gspo-one-side, which clips by the row's mean log ratio; else 0
   // The importance weight is e^(token_factor·d + row_factor·mean d + advantage_factor·A).
   float token_factor, row_factor, advantage_factor;
-  bool is_simpler;  // all three are 0
+  bool is_simpler;  // all three factors are 0
   float k2_coef, forward_kl_coef;
 
   explicit Rec(const Options& o) {
@@ -79,7 +79,7 @@ struct Rec {
     forward_kl_coef = regularizer == kForwardKl ? coef : 0.0f;
   }
 
-  // The logarithm of a bound of the ratio, which may be below 0, where every ratio is above it.
+  // Returns the logarithm of a bound of the ratio, −Infinity if the bound is not positive.
   static float log_bound(double bound) {
     return bound > 0 ? static_cast<float>(std::log(bound)) : -std::numeric_limits<float>::infinity();
   }
@@ -88,9 +88,7 @@ struct Rec {
 
   PL_FN Row row(double sum, double count) const { return {static_cast<float>(sum / (count + 1e-8))}; }
 
-  bool wants_facts() const { return by_row != 0.0f || row_factor != 0.0f; }
-
-  PL_FN void row_metric(const Row&, double, double, double*) const {}
+  bool needs_row_sums() const { return by_row != 0.0f || row_factor != 0.0f; }
 
   PL_FN float weight(const Row& row, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
@@ -100,7 +98,7 @@ struct Rec {
 
   PL_FN TokenTerm token(const Row& row, const Token& t) const { return term(row, t, weight(row, t)); }
 
-  // The same without an importance weight, whose exponential is most of the work.
+  // The form without an importance weight. Computing the weight's exponential is most of the work.
   struct Simpler;
 
   PL_FN TokenTerm term(const Row& row, const Token& t, float weight) const {

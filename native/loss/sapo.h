@@ -1,6 +1,6 @@
-// SAPO: a sigmoid gate on the ratio in place of a hard clip, with a temperature for each sign of the
-// advantage (arXiv 2511.20347). Trinity-RFT detaches the gate and multiplies by logprob; the paper
-// differentiates it.
+// SAPO: a sigmoid gate on the ratio instead of a hard clip, with one temperature for each sign of the
+// advantage (arXiv 2511.20347). Trinity-RFT detaches the gate and multiplies it by logprob. The paper
+// differentiates the gate.
 #pragma once
 
 #include "loss/loss.h"
@@ -17,8 +17,8 @@ struct Sapo {
       {"tau_neg", &Options::tau_neg},
       {"differentiate_gate", &Options::differentiate_gate},
   };
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 4;
+  static constexpr LossTraits traits{
+      .columns = reads(kOldLogprob) | reads(kAdvantages), .token_metrics = 4, .has_simpler_form = true};
   static constexpr Metric metrics[] = {{"sapo_loss", Metric::kLoss},
                                        {"ppo_kl", Metric::kTokenMean, 0},
                                        {"avg_soft_gate", Metric::kTokenMean, 1},
@@ -38,21 +38,21 @@ struct Sapo {
         differentiates(o.differentiate_gate != 0 ? 1.0f : 0.0f),
         is_simpler(o.differentiate_gate == 0) {}
 
-  // The gate at a ratio, σ(τ(r − 1))·4/τ, and how fast it opens with the ratio, 4·σ(1 − σ).
+  // The gate at a ratio r, σ(τ(r − 1))·4/τ, and its derivative by the ratio, 4·σ(1 − σ).
   struct Gate {
     float value, slope;
   };
   PL_FN Gate gate(float ratio, bool positive) const {
-    // Beyond these bounds the gate is open or closed to the last digit.
+    // Beyond these bounds the gate is fully open or fully closed in float32.
     const float e = exp_bounded(clip((positive ? tau_pos : tau_neg) * (1.0f - ratio), -87.0f, 80.0f));
     const float open = 1.0f / (1.0f + e);
-    const float closing = e * open;  // 1 − σ, and nothing cancels
+    const float closing = e * open;  // 1 − σ, without cancellation
     return {open * (positive ? scale_pos : scale_neg), 4.0f * open * closing};
   }
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<true>(t); }
 
-  // The gate held constant, whose slope is not needed.
+  // The form with a detached gate, which does not need the slope.
   struct Simpler;
 
   template <bool may_differentiate>
@@ -62,7 +62,8 @@ struct Sapo {
     const bool positive = t.advantage > 0.0f;
     const Gate g = gate(ratio, positive);
     const float weight = -t.advantage * g.value;
-    // A ratio of 2^64 and more has opened the gate for good; Infinity must not meet a slope of nearly 0.
+    // The bound keeps an infinite ratio from multiplying a slope that has underflowed to 0. The gate is fully
+    // open long before a ratio of 2^64.
     const float through_gate = -t.advantage * (g.slope * at_most(ratio, 1.8e19f));
     const bool held = !may_differentiate | (differentiates == 0.0f);
     return {held ? weight * t.logprob : weight,

@@ -1,6 +1,6 @@
-// Supervised fine-tuning: the negative log-likelihood, as it is, weighted by the token's own probability
-// (importance sampling), or weighted by φ = p(1 − p) with an upper bound on the probability (CHORD,
-// arXiv 2508.11408). The weights carry no gradient.
+// Supervised fine-tuning: the negative log-likelihood in three forms. Sft has no weight. SftIs weights a
+// token by its probability p (importance sampling). SftPhi weights it by φ = p(1 − p), with an upper bound on
+// p (CHORD, arXiv 2508.11408). The weights carry no gradient.
 #pragma once
 
 #include <cmath>
@@ -12,9 +12,8 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 struct Sft {
   static constexpr const char* name = "sft";
-  struct Options {};
-  static constexpr unsigned columns = 0;
-  static constexpr int token_metrics = 0;
+  using Options = NoOptions;
+  static constexpr LossTraits traits{};
   static constexpr Metric metrics[] = {{"sft_loss", Metric::kLoss}};
   using Row = NoRow;
 
@@ -25,9 +24,8 @@ struct Sft {
 
 struct SftIs {
   static constexpr const char* name = "sft_is";
-  struct Options {};
-  static constexpr unsigned columns = 0;
-  static constexpr int token_metrics = 0;
+  using Options = NoOptions;
+  static constexpr LossTraits traits{};
   static constexpr Metric metrics[] = {{"sft_is_loss", Metric::kLoss}};
   using Row = NoRow;
 
@@ -45,12 +43,11 @@ struct SftPhi {
     double cutoff_prob;
   };
   static constexpr Field<Options> fields[] = {{"cutoff_prob", &Options::cutoff_prob}};
-  static constexpr unsigned columns = 0;
-  static constexpr int token_metrics = 0;
+  static constexpr LossTraits traits{};
   static constexpr Metric metrics[] = {{"sft_phi_loss", Metric::kLoss}};
   using Row = NoRow;
 
-  float cutoff;  // ln cutoff_prob; Infinity when there is none
+  float cutoff;  // ln cutoff_prob; Infinity without a cutoff
 
   explicit SftPhi(const Options& o)
       : cutoff(o.cutoff_prob < 1.0 ? static_cast<float>(std::log(o.cutoff_prob))
@@ -58,7 +55,7 @@ struct SftPhi {
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const Exponential p = exp_and_residual(t.logprob);
-    // p·(1 − p), without the cancellation near p = 1.
+    // p·(1 − p), without cancellation near p = 1.
     const float phi = p.value * -(p.residual + t.logprob);
     const bool cut = t.logprob > cutoff;
     return {-phi * (cut ? cutoff : t.logprob), cut ? 0.0f : -phi};

@@ -1,4 +1,4 @@
-// sPPO: the advantage times the log ratio, for tokens whose ratio is within a symmetric range (in log space).
+// sPPO: −A times the log ratio, for tokens whose log ratio lies within a symmetric range.
 // Source: Trinity-RFT's sppo_policy_loss.
 #pragma once
 
@@ -14,12 +14,11 @@ struct Sppo {
     double epsilon;
   };
   static constexpr Field<Options> fields[] = {{"epsilon", &Options::epsilon}};
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 1;
+  static constexpr LossTraits traits{.columns = reads(kOldLogprob) | reads(kAdvantages), .token_metrics = 1};
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0}, {"pg_loss", Metric::kLoss}};
   using Row = NoRow;
 
-  float range;  // of the log ratio, to both sides
+  float range;  // the largest log ratio, in both directions
 
   explicit Sppo(const Options& o) : range(static_cast<float>(std::log1p(o.epsilon))) {}
 

@@ -1,5 +1,5 @@
-// TOPR: a tapered off-policy REINFORCE. Trajectories that did well are reinforced as they are; the others are
-// weighted by the importance ratio, truncated to [0, 1] (arXiv 2503.14286).
+// TOPR: tapered off-policy REINFORCE (arXiv 2503.14286). Tokens whose advantage exceeds a threshold are
+// reinforced with weight 1. The others are weighted by the importance ratio, clipped to [0, 1].
 #pragma once
 
 #include "loss/loss.h"
@@ -12,8 +12,7 @@ struct Topr {
     double advantage_threshold;
   };
   static constexpr Field<Options> fields[] = {{"advantage_threshold", &Options::advantage_threshold}};
-  static constexpr unsigned columns = reads(kOldLogprob) | reads(kAdvantages);
-  static constexpr int token_metrics = 2;
+  static constexpr LossTraits traits{.columns = reads(kOldLogprob) | reads(kAdvantages), .token_metrics = 2};
   static constexpr Metric metrics[] = {{"topr_loss", Metric::kLoss},
                                        {"avg_alpha", Metric::kTokenMean, 0},
                                        {"avg_ratio", Metric::kTokenMean, 1}};

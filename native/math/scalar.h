@@ -1,5 +1,5 @@
-// Scalar functions of float32 that losses and estimators are written in. Branch-free, so that a loop over
-// tokens vectorises; every one passes NaN on.
+// Scalar float32 functions for losses and estimators. They have no branches, so that loops over tokens
+// vectorise. All of them propagate NaN.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ PL_FN float bits_float(int32_t bits) {
 #endif
 }
 
-// min and max that keep a NaN in x.
+// Minimum and maximum that return NaN if x is NaN.
 PL_FN float at_least(float x, float low) {
   return x < low ? low : x;
 }
@@ -41,34 +41,34 @@ PL_FN float clip(float x, float low, float high) {
   return at_most(at_least(x, low), high);
 }
 
-// d clip(x) / dx: 1 inside and on the bounds, 0 outside. To be multiplied by: as a condition among others it
-// keeps GCC from vectorising PPO. 0 for NaN, which the factors beside it pass on.
+// Returns d clip(x) / dx: 1 within the bounds and on them, otherwise 0. It returns 0 for NaN; the other
+// factors of the product propagate the NaN. It is a factor because a condition would keep GCC from
+// vectorising PPO.
 PL_FN float clip_derivative(float x, float low, float high) {
   return clip(x, low, high) == x ? 1.0f : 0.0f;
 }
 
-// What adds nothing to a sum: −0 leaves every number as it is, even −0, so that compilers can leave the
-// addition out.
+// The neutral element of addition. Adding −0 changes no number, not even −0, so compilers can omit it.
 constexpr float kNothing = -0.0f;
 
-// What a token adds to the count of those that it holds for.
+// Returns what a token adds to the number of tokens for which the condition is true.
 PL_FN float indicator(bool condition) {
   return condition ? 1.0f : kNothing;
 }
 
-// x = n·ln 2 + r with |r| <= ln2/2, for |x| up to 104.
+// The parts of x = n·ln 2 + r with |r| <= ln2/2, for |x| up to 104.
 struct Reduced {
   float r;
-  int32_t exponent;  // n + bias in its low 9 bits, something else above
+  int32_t exponent;  // n + bias in the low 9 bits; the other bits are arbitrary
   float n;
 };
 
-// bias is a constant.
+// bias must be a constant.
 PL_FN Reduced reduce(float x, int bias) {
   const float log2_e = 1.44269504f;
-  // 1.5·2^23: adding it leaves the rounded integer in the low bits, and the bias with it.
+  // Adding 1.5·2^23 + bias leaves the rounded integer plus bias in the low bits.
   const float round_to_integer = 12582912.0f + static_cast<float>(bias);
-  // ln 2 in two parts; the first has 9 trailing zero bits, hence n·ln2_high is exact.
+  // ln 2 in two parts. The first has 9 trailing zero bits, so that n·ln2_high is exact.
   const float ln2_high = 0.693145752f;
   const float ln2_low = 1.42860677e-6f;
   const float shifted = x * log2_e + round_to_integer;
@@ -76,7 +76,7 @@ PL_FN Reduced reduce(float x, int bias) {
   return {(x - n * ln2_high) - n * ln2_low, float_bits(shifted), n};
 }
 
-// scale·e^r for a reduced r; scale is a constant and a power of two. The polynomial's own error is 5e-9.
+// Returns scale·e^r for a reduced r. scale is a constant power of two. The polynomial's error is 5e-9.
 PL_FN float exp_of_reduced(float r, float scale) {
   float p = scale * 0.00139505381f;
   p = p * r + scale * 0.00836891774f;
@@ -87,27 +87,27 @@ PL_FN float exp_of_reduced(float r, float scale) {
   return p * r + scale;
 }
 
-// The power of two with this exponent as float32 has it: 127 for 1; 0 for 0. Unsigned, as the bits of a NaN
-// may be any, and their sum more than int32_t holds.
+// Returns the power of two with a biased exponent: 127 gives 1, and 0 gives 0. The sum is unsigned because
+// the bits of a NaN would overflow int32_t.
 PL_FN float power_of_two(int32_t exponent, uint32_t more = 0) {
   return bits_float(static_cast<int32_t>((static_cast<uint32_t>(exponent) << 23) + (more << 23)));
 }
 
-// e^x below 2 ulp, for |x| <= 87. The cheapest of the three.
+// Returns e^x within 2 ulp for |x| <= 87. It is the fastest of the three exponentials.
 PL_FN float exp_bounded(float x) {
   const Reduced a = reduce(x, 127);
   return exp_of_reduced(a.r, 1.0f) * power_of_two(a.exponent);
 }
 
-// e^x below 2 ulp, but 0 where it is below 1.7e-38: what losses use, where nothing that small is ever seen.
-// The factor of 2 lets one multiplication reach up to the largest number, and Infinity beyond.
+// Returns e^x within 2 ulp, but 0 for results below 1.7e-38. Losses use it because such results do not matter
+// to them. The factor 2 lets one multiplication reach the largest number, and Infinity beyond it.
 PL_FN float exp_flushed(float x) {
   const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
   return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
-// e^x below 2 ulp over all float32: where 2^(n − 1) would be no normal number it comes in two factors, so
-// that results down to the smallest subnormal come out by themselves.
+// Returns e^x within 2 ulp for every float32. If 2^(n − 1) is not a normal number, it is split into two
+// factors, which gives subnormal results correctly.
 PL_FN float exp(float x) {
   const float bounded = clip(x, -104.0f, 89.0f);
   const Reduced a = reduce(bounded, 126);
@@ -116,8 +116,8 @@ PL_FN float exp(float x) {
          (low ? 5.42101086e-20f : 1.0f);
 }
 
-// e^x as exp_flushed() has it, and e^x − 1 − x without the cancellation near 0, where KL estimators live:
-// there it is a series of its own, right to its last digits.
+// e^x as in exp_flushed(), and e^x − 1 − x without cancellation near 0, where KL estimators need it. Near 0
+// the residual is a series of its own.
 struct Exponential {
   float value, residual;
 };
@@ -137,22 +137,22 @@ PL_FN float exp_residual(float x) {
   return exp_and_residual(x).residual;
 }
 
-// ln x of a positive, normal x, below 2 ulp but near 1, where the error is 2 ulp of 1.
+// Returns ln x of a positive, normal x within 2 ulp. Near x = 1 the error is 2 ulp of 1.
 PL_FN float log_positive(float x) {
   const int32_t sqrt_half = 0x3f3504f3;
-  // Unsigned, as of a negative x, whose logarithm nobody takes, the difference is less than int32_t holds.
+  // Unsigned because the difference would overflow int32_t for a negative x.
   const int32_t bits =
       static_cast<int32_t>(static_cast<uint32_t>(float_bits(x)) - static_cast<uint32_t>(sqrt_half));
   const float n = static_cast<float>(bits >> 23);
   const float f = bits_float((bits & 0x7fffff) + sqrt_half) - 1.0f;  // x = 2^n·(1 + f)
-  // ln(1 + f) = 2·artanh(s), an odd series in s, |s| <= 0.172.
+  // ln(1 + f) = 2·artanh(s) is an odd series in s, with |s| <= 0.172.
   const float s = f / (2.0f + f);
   const float t = s * s;
   const float series = t * (0.333333333f + t * (0.2f + t * (0.142857143f + t * 0.111111111f)));
   return n * 0.693147181f + 2.0f * (s + s * series);
 }
 
-// z − ln(1 + z) for z > −1/2, without the cancellation near 0.
+// Returns z − ln(1 + z) for z > −1/2, without cancellation near 0.
 PL_FN float log1p_residual(float z) {
   const float s = z / (2.0f + z);
   const float t = s * s;

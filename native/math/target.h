@@ -1,9 +1,9 @@
-// What lets one piece of scalar code serve several machines.
+// Macros that let the same scalar code serve several processors.
 //
-// The same header is compiled once for each CPU instruction set, once by nvcc for the GPU and once for the
-// GPU's emulation. POLICY_LOSS_TARGET names the build: every function below native/ that is compiled more
-// than once lives in that inline namespace, so that the linker can never hand the AVX-512 copy of a function
-// to the baseline build, and all of them are inlined for the same reason.
+// A header is compiled once for each CPU instruction set, once by nvcc for the GPU, and once for the GPU's
+// emulation. POLICY_LOSS_TARGET names the build. Every function that is compiled more than once is in the
+// inline namespace of that name, so that the linker never gives the AVX-512 copy of a function to the
+// baseline build. PL_FN inlines functions for the same reason.
 #pragma once
 
 #ifndef POLICY_LOSS_TARGET

@@ -58,7 +58,7 @@ struct Data {
   Array<uint32_t> copies;
   int64_t tokens = 0;
 
-  bool counts(int64_t row) const { return view.copies_of(row) != 0; }
+  bool counts(int64_t row) const { return view.repeats_of(row) != 0; }
 
   // The bits of any value that the dtype has.
   void set_bits(int column, int64_t i, uint32_t bits) {
@@ -105,13 +105,13 @@ void read_layout(Bytes& in, bool even, Data* data) {
   const int form = in.below(8);
   if (form < 2) {  // padded and small
     layout.rows = in.below(9);
-    layout.columns = in.below(80);
+    layout.row_length = in.below(80);
   } else if (form == 2) {  // padded, about the ends of things
     layout.rows = in.below(3);
-    layout.columns = kLengths[in.below(kLengthCount)];
+    layout.row_length = kLengths[in.below(kLengthCount)];
   } else if (form == 3) {  // padded, chunks of many rows
     layout.rows = in.below(4000);
-    layout.columns = in.below(13);
+    layout.row_length = in.below(13);
   } else {
     // Packed; of the last form a row in the middle may be long.
     layout.rows = in.below(form < 6 ? 12 : 5);
@@ -128,7 +128,7 @@ void read_layout(Bytes& in, bool even, Data* data) {
     data->offsets[0] = 0;
     for (int64_t row = 0; row < layout.rows; ++row) {
       data->offsets[row + 1] = data->offsets[row] + lengths[row];
-      layout.columns = std::max<int64_t>(layout.columns, lengths[row]);
+      layout.row_length = std::max<int64_t>(layout.row_length, lengths[row]);
     }
     layout.offsets = data->offsets.data();
   }
@@ -263,9 +263,9 @@ double ordinary_option(Bytes& in, const std::string& name) {
   return std::exp2(in.between(-6, 2));
 }
 
-std::vector<double> read_options(Bytes& in, Values values, const std::vector<LossInfo::Option>& options) {
+std::vector<double> read_options(Bytes& in, Values values, const std::vector<OptionInfo>& options) {
   std::vector<double> result;
-  for (const LossInfo::Option& option : options) {
+  for (const OptionInfo& option : options) {
     int choices = 0;
     while (option.choices && option.choices[choices]) ++choices;
     if (choices > 0) {
@@ -342,7 +342,7 @@ cpu::Workspace left_behind(size_t rows, size_t chunks) {
   return workspace;
 }
 
-Outcome evaluate(const std::shared_ptr<const cpu::PreparedFunction>& function, const Data& data,
+Outcome evaluate(const std::shared_ptr<const PreparedFunction>& function, const Data& data,
                  const Coefficients& coefficients, const Normalizer& normalizer, const Asked& asked,
                  Where where, const int32_t* abort) {
   Outcome outcome;
@@ -376,11 +376,11 @@ Outcome evaluate(const std::shared_ptr<const cpu::PreparedFunction>& function, c
 // As the engine should count them; a batch of which this one is a part has more.
 BatchCounts count(const Data& data) {
   BatchCounts counts;
-  counts.columns = static_cast<double>(data.view.layout.columns);
+  counts.row_length = static_cast<double>(data.view.layout.row_length);
   const Layout& layout = data.view.layout;
   for (int64_t row = 0; row < layout.rows; ++row) {
     const int kind = data.view.kind(row);
-    const double copies = data.view.copies_of(row);
+    const double copies = data.view.repeats_of(row);
     counts.rows[kind] += copies;
     for (int64_t i = layout.begin(row); i < layout.begin(row) + layout.length(row); ++i)
       counts.tokens[kind] += data.mask[i] != 0 ? copies : 0;
@@ -397,7 +397,7 @@ void fuzz_evaluation(Bytes& in) {
   const int loss_count = static_cast<int>(losses().size());
   const int kl_count = static_cast<int>(kl_estimators().size());
   function.loss = in.below(loss_count + 1) - 1;
-  const bool pairs = function.loss != kNone && losses()[function.loss].pairs;
+  const bool pairs = function.loss != kNone && losses()[function.loss].traits.by_pairs;
   Data data;
   read_layout(in, pairs, &data);
   Random random(in.word());
@@ -427,7 +427,7 @@ void fuzz_evaluation(Bytes& in) {
     for (uint32_t& x : data.copies)
       x = most == 255 ? static_cast<uint32_t>(random.next())
                       : static_cast<uint32_t>(random.below(most % 4 + 1));
-    data.view.copies = data.copies.data();
+    data.view.repeats = data.copies.data();
   }
   const unsigned columns = columns_of(function);
   const auto column = [&](Column c, double low, double high, bool about_logprob) {
@@ -449,12 +449,12 @@ void fuzz_evaluation(Bytes& in) {
       normalizer.counts.tokens[kind] += in.below(1000);
       normalizer.counts.rows[kind] += in.below(100);
     }
-    normalizer.counts.columns += in.byte();
+    normalizer.counts.row_length += in.byte();
   }
   const int wanted = in.byte();
   const Asked asked{(wanted & 1) == 0, (wanted & 2) != 0, (wanted & 4) != 0, wanted >> 3};
 
-  const auto prepared = std::make_shared<const cpu::PreparedFunction>(function);
+  const auto prepared = std::make_shared<const PreparedFunction>(function);
   const auto at = [&](Where where, const int32_t* abort = nullptr) {
     return evaluate(prepared, data, coefficients, normalizer, asked, where, abort);
   };
@@ -546,11 +546,11 @@ struct Advantages {
   Array<float> advantages, returns, scores;
   Array<uint32_t> copies;
   Array<double> values;
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
 
   bool same_bits(const Advantages& other) const {
-    if (not_finite.array != other.not_finite.array || not_finite.row != other.not_finite.row) return false;
-    return not_finite.array != Culprit::kNone ||
+    if (not_finite.input != other.not_finite.input || not_finite.row != other.not_finite.row) return false;
+    return not_finite.input != NonFiniteInput::kNone ||
            (advantages.same_bits(other.advantages) && returns.same_bits(other.returns) &&
             scores.same_bits(other.scores) && copies.same_bits(other.copies) &&
             values.same_bits(other.values));
@@ -576,7 +576,7 @@ Advantages advantages_at(const AdvantageFunction& function, const AdvantageBatch
   wanted(asked.advantages, tokens, &result.advantages, &outputs.advantages);
   wanted(asked.returns, tokens, &result.returns, &outputs.returns);
   wanted(asked.scores, rows, &result.scores, &outputs.scores);
-  wanted(asked.copies, rows, &result.copies, &outputs.copies);
+  wanted(asked.copies, rows, &result.copies, &outputs.repeats);
   wanted(true, static_cast<int64_t>(advantage_value_names(function).size()), &result.values, &outputs.values);
   double row = -1;
   const auto task = std::make_shared<cpu::AdvantageEvaluation>(function, batch, outputs, asked.seed, &row);
@@ -585,7 +585,7 @@ Advantages advantages_at(const AdvantageFunction& function, const AdvantageBatch
   require(task->aborted() == (abort != nullptr), "a call that is called off says so");
   require(!task->out_of_memory(), "there is memory");
   result.not_finite = task->not_finite();
-  if (result.not_finite.array != Culprit::kNone)
+  if (result.not_finite.input != NonFiniteInput::kNone)
     require(row == static_cast<double>(result.not_finite.row) && row >= 0 && row < static_cast<double>(rows),
             "the row of what is not finite");
   return result;
@@ -654,14 +654,15 @@ void fuzz_advantages(Bytes& in) {
   for (const Where where : {kOneThread, kTwoThreads})
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   if (values == kOrdinary) {
-    require(expected.not_finite.array == Culprit::kNone, "ordinary numbers are finite");
+    require(expected.not_finite.input == NonFiniteInput::kNone, "ordinary numbers are finite");
     require(all_finite(expected.advantages) && all_finite(expected.returns) && all_finite(expected.scores) &&
                 all_finite(expected.values),
             "finite advantages");
   }
   const bool masks = in_groups || info.shape == AdvantageShape::kDistill || info.name == "reinforceplusplus";
   for (int64_t i = 0;
-       masks && asked.advantages && expected.not_finite.array == Culprit::kNone && i < data.tokens; ++i)
+       masks && asked.advantages && expected.not_finite.input == NonFiniteInput::kNone && i < data.tokens;
+       ++i)
     require(data.mask[i] != 0 || float32_bits(expected.advantages[i]) == 0, "no advantage under the mask");
 
   // By specification, sums of rewards and recurrences run over all columns; but remax's is of unmasked

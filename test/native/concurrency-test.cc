@@ -90,7 +90,7 @@ struct Batch {
   }
 };
 
-double option(const LossInfo::Option& option, const std::string& of) {
+double option(const OptionInfo& option, const std::string& of) {
   if (option.choices) return 1;
   const std::string name = option.name;
   if (name == "cutoff_prob" || name == "lambda_coef") return 0.5;
@@ -100,7 +100,7 @@ double option(const LossInfo::Option& option, const std::string& of) {
 template <class Info>
 std::vector<double> options_of(const Info& info) {
   std::vector<double> options;
-  for (const LossInfo::Option& one : info.options) options.push_back(option(one, info.name));
+  for (const OptionInfo& one : info.options) options.push_back(option(one, info.name));
   return options;
 }
 
@@ -117,7 +117,7 @@ Call loss_call(const Batch& batch, int loss) {
   function.options = options_of(losses()[loss]);
   function.kl = loss % static_cast<int>(kl_estimators().size());
   function.entropy = true;
-  const auto prepared = std::make_shared<const cpu::PreparedFunction>(function);
+  const auto prepared = std::make_shared<const PreparedFunction>(function);
   const size_t values = value_names(function).size();
   return {losses()[loss].name,
           [&batch, prepared, values](How how, const int32_t* abort) {

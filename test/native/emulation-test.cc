@@ -76,7 +76,7 @@ std::unique_ptr<Data> draw(const Shape& shape, DType dtype, bool per_row_advanta
   std::normal_distribution<float> normal;
   Layout& layout = data->view.layout;
   layout.rows = shape.rows;
-  layout.columns = shape.columns;
+  layout.row_length = shape.columns;
   if (!shape.lengths.empty()) {
     data->offsets.push_back(0);
     for (const int32_t length : shape.lengths) data->offsets.push_back(data->offsets.back() + length);
@@ -164,7 +164,7 @@ Outcome on_cpu(const Function& function, const Data& data, const Coefficients& c
   outputs.grad_entropy = outcome.grad_entropy.data();
   outputs.values = outcome.values.data();
   outputs.counts = outcome.counts.data();
-  cpu::Evaluation evaluation(std::make_shared<cpu::PreparedFunction>(function), data.view, coefficients,
+  cpu::Evaluation evaluation(std::make_shared<PreparedFunction>(function), data.view, coefficients,
                              normalizer, outputs);
   cpu::run_here(evaluation);
   outcome.present = evaluation.outputs().present;
@@ -181,13 +181,14 @@ Outcome on_device(const Function& function, const Data& data, const Coefficients
   call.result = &result;
   call.grad = outcome.grad.data();
   call.grad_entropy = outcome.grad_entropy.data();
-  if (resident) call.copies = data.view.copies;
+  if (resident) call.repeats = data.view.repeats;
   cuda::Problem problem;
-  const cuda::Request request = cuda::request_of(function, coefficients, normalizer);
+  const PreparedFunction prepared(function);
+  const cuda::Request request = cuda::request_of(prepared, coefficients, normalizer);
   const cuda::Status status = resident ? cuda::evaluate(resident, request, call, &problem)
                                        : cuda::evaluate_host(0, data.view, request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  outcome.present = cuda::finish_result(function, request, result, outcome.values.data());
+  outcome.present = cuda::finish_result(prepared, request, result, outcome.values.data());
   write_counts(result.counts, outcome.counts.data());
   return outcome;
 }
@@ -201,7 +202,7 @@ bool close(double a, double b, double scale) {
 double sum_of_weights(const Data& data) {
   const Layout& layout = data.view.layout;
   return std::fmax(
-      1.0, static_cast<double>(data.tokens) / static_cast<double>(std::min(layout.rows, layout.columns)));
+      1.0, static_cast<double>(data.tokens) / static_cast<double>(std::min(layout.rows, layout.row_length)));
 }
 
 void compare(const Outcome& expected, const Outcome& found, const Data& data, const std::string& what) {
@@ -244,7 +245,7 @@ Function make_function(int loss, int variant, Aggregation aggregation, int kl, b
   Function function;
   function.loss = loss;
   if (loss != kNone)
-    for (const LossInfo::Option& option : losses()[loss].options)
+    for (const OptionInfo& option : losses()[loss].options)
       function.options.push_back(option_value(option.name, option.choices, variant));
   function.loss_aggregation[0] = aggregation;
   function.loss_aggregation[1] = static_cast<Aggregation>((static_cast<int>(aggregation) + variant) % 4);
@@ -299,7 +300,7 @@ void draw_copies(Data* data, unsigned most, bool pairs, unsigned seed) {
   std::mt19937 random(seed);
   const Layout& layout = data->view.layout;
   for (int64_t row = 0; row < layout.rows; ++row) data->copies.push_back(random() % (most + 1));
-  data->view.copies = data->copies.data();
+  data->view.repeats = data->copies.data();
   for (int64_t row = 0; row < layout.rows; ++row) {
     if (data->copies[row] != 0) continue;
     for (int64_t i = layout.begin(row); i < layout.begin(row) + layout.length(row); ++i) {
@@ -320,7 +321,7 @@ void test_copies_and_normalizers() {
       for (int aggregation = 0; aggregation < 4; ++aggregation) {
         ++turn;
         const auto data = draw(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
-        const bool pairs = loss != kNone && losses()[loss].pairs;
+        const bool pairs = loss != kNone && losses()[loss].traits.by_pairs;
         // Some with copies, of which some have no row left; some with a normalizer.
         if (turn % 3 != 0) draw_copies(data.get(), turn % 7 == 0 ? 0 : 3, pairs, static_cast<unsigned>(turn));
         Normalizer normalizer;
@@ -381,6 +382,7 @@ void test_staging() {
   });
   const auto data = draw({"four million tokens", 4, 1000003, {}}, DType::kFloat32, false, 6);
   const Function function = make_function(0, 0, Aggregation::kTokenMean, kNone, true);
+  const PreparedFunction prepared(function);
   const Outcome expected = on_cpu(function, *data, {});
 
   // On the way there, and on the way back.
@@ -394,7 +396,7 @@ void test_staging() {
     call.grad = room_for_it.grad.data();
     call.abort = &abort_flag;
     cuda::Problem problem;
-    expect(cuda::evaluate_host(0, data->view, cuda::request_of(function, {}, {}), call, &problem) ==
+    expect(cuda::evaluate_host(0, data->view, cuda::request_of(prepared, {}, {}), call, &problem) ==
                cuda::Status::kAborted,
            "an abort after " + std::to_string(pieces) + " pieces");
   }
@@ -406,7 +408,7 @@ void test_staging() {
 void test_masked_tails() {
   const auto data = draw({"masked tails", 8, 4096, {}}, DType::kFloat32, false, 8);
   for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
-    if (losses()[loss].row_facts) continue;
+    if (losses()[loss].traits.row_sums != RowSums::kNever) continue;
     const Function function = make_function(loss, 0, Aggregation::kTokenMean, kNone, false);
     int64_t bytes[2];
     for (const bool tails : {false, true}) {
@@ -524,7 +526,7 @@ double advantage_option(const std::string& name, const char* const* choices, int
 
 AdvantageFunction make_advantage(const AdvantageInfo& info, int variant) {
   AdvantageFunction function{info.shape, info.index, {}};
-  for (const LossInfo::Option& option : info.options)
+  for (const OptionInfo& option : info.options)
     function.options.push_back(advantage_option(option.name, option.choices, variant));
   return function;
 }
@@ -533,7 +535,7 @@ struct Advantages {
   std::vector<float> advantages, returns, scores;
   std::vector<uint32_t> copies;
   std::vector<double> values;
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
 
   Advantages(const AdvantageFunction& function, const Inputs& inputs)
       : advantages(inputs.data->tokens, 42.0f),
@@ -561,7 +563,7 @@ Advantages advantages_on_cpu(const AdvantageFunction& function, const Inputs& in
   outputs.advantages = result.advantages.data();
   outputs.returns = result.returns.data();
   outputs.scores = result.scores.data();
-  outputs.copies = result.copies.data();
+  outputs.repeats = result.copies.data();
   outputs.values = result.values.data();
   cpu::AdvantageEvaluation evaluation(function, inputs.batch, outputs, kSeed, &row);
   cpu::run_here(evaluation);
@@ -580,13 +582,13 @@ Advantages advantages_on_device(const AdvantageFunction& function, const Inputs&
   call.advantages = result.advantages.data();
   call.returns = result.returns.data();
   call.scores = result.scores.data();
-  call.copies = result.copies.data();
+  call.repeats = result.copies.data();
   ingredients.ask(function, inputs.batch.tokens.layout.rows, found.inputs().groups.size, &call);
   cuda::Problem problem;
   const cuda::Status status = resident ? cuda::advantages(resident, request, call, &problem)
                                        : cuda::advantages_host(0, found.inputs(), request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  if (result.not_finite.array == Culprit::kNone) ingredients.finish(function, result.values.data());
+  if (result.not_finite.input == NonFiniteInput::kNone) ingredients.finish(function, result.values.data());
   return result;
 }
 
@@ -639,7 +641,7 @@ void test_advantages() {
             const Advantages expected = advantages_on_cpu(function, inputs);
             batch.runs = inputs.runs.data();
             const Advantages found = advantages_on_device(function, inputs, nullptr, what);
-            expect(found.not_finite.array == Culprit::kNone, what + ": finite");
+            expect(found.not_finite.input == NonFiniteInput::kNone, what + ": finite");
             expect(found.copies == expected.copies, what + ": copies");
             expect(all_close(found.advantages, expected.advantages), what + ": advantages");
             expect(all_close(found.returns, expected.returns), what + ": returns");
@@ -657,21 +659,21 @@ void test_advantages() {
 
 void test_advantages_not_finite() {
   for (const char* name : {"ppo", "reinforceplusplus", "remax", "rloo", "grpo"})
-    for (const Culprit culprit :
-         {Culprit::kRewards, Culprit::kTokenRewards, Culprit::kValues, Culprit::kBaselines}) {
+    for (const NonFiniteInput culprit : {NonFiniteInput::kRewards, NonFiniteInput::kTokenRewards,
+                                         NonFiniteInput::kValues, NonFiniteInput::kBaselines}) {
       Inputs inputs = draw_inputs(shapes()[4], DType::kFloat32, 5);
       const auto info = std::find_if(advantages().begin(), advantages().end(),
                                      [&](const AdvantageInfo& one) { return one.name == name; });
       const AdvantageFunction function = make_advantage(*info, 0);
       // In the third row of several tokens, and in a later one, masked and unmasked.
-      if (culprit == Culprit::kRewards) inputs.take_token_rewards_away();
+      if (culprit == NonFiniteInput::kRewards) inputs.take_token_rewards_away();
       for (const int64_t row : {int64_t{6}, int64_t{3}}) {
-        inputs.rewards[row] = culprit == Culprit::kRewards ? INFINITY : 0;
-        inputs.baselines[row] = culprit == Culprit::kBaselines ? NAN : 0;
+        inputs.rewards[row] = culprit == NonFiniteInput::kRewards ? INFINITY : 0;
+        inputs.baselines[row] = culprit == NonFiniteInput::kBaselines ? NAN : 0;
         const int64_t begin = inputs.data->view.layout.begin(row);
         for (const int64_t i : {begin + 5, begin + 6}) {
-          if (culprit == Culprit::kTokenRewards) inputs.data->column[kTokenRewards][i] = -INFINITY;
-          if (culprit == Culprit::kValues) inputs.data->column[kValues][i] = NAN;
+          if (culprit == NonFiniteInput::kTokenRewards) inputs.data->column[kTokenRewards][i] = -INFINITY;
+          if (culprit == NonFiniteInput::kValues) inputs.data->column[kValues][i] = NAN;
         }
       }
       inputs.batch.runs = nullptr;
@@ -679,11 +681,11 @@ void test_advantages_not_finite() {
           std::string("not finite, ") + name + ", " + std::to_string(static_cast<int>(culprit));
       const Advantages expected = advantages_on_cpu(function, inputs);
       const Advantages found = advantages_on_device(function, inputs, nullptr, what);
-      expect(found.not_finite.array == expected.not_finite.array &&
+      expect(found.not_finite.input == expected.not_finite.input &&
                  found.not_finite.row == expected.not_finite.row,
-             what + ": found " + std::to_string(static_cast<int>(found.not_finite.array)) + " in row " +
+             what + ": found " + std::to_string(static_cast<int>(found.not_finite.input)) + " in row " +
                  std::to_string(found.not_finite.row));
-      if (found.not_finite.array != Culprit::kNone)
+      if (found.not_finite.input != NonFiniteInput::kNone)
         expect(found.same_bits(Advantages(function, inputs)), what + ": nothing is written");
     }
 }
@@ -695,7 +697,7 @@ void test_evaluation_with_advantages() {
   for (const Shape& shape : {shapes()[0], shapes()[4]})
     for (const AdvantageInfo& info : advantages())
       for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
-        if ((losses()[loss].columns & reads(kAdvantages)) == 0) continue;
+        if ((losses()[loss].traits.all_columns() & reads(kAdvantages)) == 0) continue;
         ++turn;
         const auto data = draw(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
         Inputs inputs = draw_inputs(shape, DType::kFloat32, static_cast<unsigned>(turn));
@@ -713,7 +715,7 @@ void test_evaluation_with_advantages() {
         data->view.column[kAdvantages] = {data->column[kAdvantages].data(), DType::kFloat32, false};
         if (info.shape == AdvantageShape::kGroup) {
           data->copies = first.copies;
-          data->view.copies = data->copies.data();
+          data->view.repeats = data->copies.data();
           for (int64_t row = 0; row < shape.rows; ++row)
             for (int64_t i = data->view.layout.begin(row);
                  data->copies[row] == 0 && i < data->view.layout.begin(row) + data->view.layout.length(row);
@@ -724,11 +726,12 @@ void test_evaluation_with_advantages() {
 
         Outcome found = room(function, *data);
         std::vector<double> values(first.values.size());
-        NotFinite not_finite;
+        NonFiniteValue not_finite;
         cuda::Result result;
         cuda::Call call;
         cuda::AdvantageIngredients ingredients;
-        const cuda::Request request = cuda::request_of(function, coefficients, {});
+        const PreparedFunction prepared(function);
+        const cuda::Request request = cuda::request_of(prepared, coefficients, {});
         const cuda::AdvantageRequest advantage_request = cuda::request_of(advantage, kSeed);
         call.result = &result;
         call.grad = found.grad.data();
@@ -742,7 +745,7 @@ void test_evaluation_with_advantages() {
         expect(cuda::evaluate(resident, request, call, &problem) == cuda::Status::kOk,
                what + ": " + problem.message);
         unsetenv("POLICY_LOSS_EMULATION_SHUFFLE");
-        found.present = cuda::finish_result(function, request, result, found.values.data());
+        found.present = cuda::finish_result(prepared, request, result, found.values.data());
         write_counts(result.counts, found.counts.data());
         ingredients.finish(advantage, values.data());
         compare(expected, found, *data, what);
@@ -759,7 +762,8 @@ void test_errors() {
   cuda::Call call;
   call.result = &result;
   cuda::Problem problem;
-  const cuda::Request request = cuda::request_of(function, {}, {});
+  const PreparedFunction prepared(function);
+  const cuda::Request request = cuda::request_of(prepared, {}, {});
   expect(cuda::count_devices(&problem).count == 1, "one emulated device");
   for (const int device : {-1, 1})
     expect(cuda::evaluate_host(device, data->view, request, call, &problem) == cuda::Status::kNoDevice,
@@ -784,7 +788,7 @@ void test_errors() {
       make_advantage(*std::find_if(advantages().begin(), advantages().end(),
                                    [](const AdvantageInfo& info) { return info.name == "ppo"; }),
                      0);
-  NotFinite not_finite;
+  NonFiniteValue not_finite;
   cuda::AdvantageCall advantage_call;
   advantage_call.not_finite = &not_finite;
   setenv("POLICY_LOSS_EMULATION_MEMORY", "200000", 1);

@@ -1,5 +1,5 @@
-// A thread that does one thing after another: what waits for a device, so that neither the event loop nor the
-// threads that Node reads files with have to.
+// A thread that runs the calls of one device, one after another. Neither the event loop nor Node's file
+// threads then wait for the device.
 #pragma once
 
 #include <condition_variable>
@@ -9,14 +9,14 @@
 
 namespace policy_loss::addon {
 
-class Lane {
+class CallQueue {
  public:
-  // The lane of a device. Lanes are never destroyed: their threads end with the process.
-  static Lane& of(int device);
+  // Returns the queue of a device. Queues are never destroyed; their threads end with the process.
+  static CallQueue& of(int device);
   void post(std::function<void()> work);
 
  private:
-  Lane();
+  CallQueue();
   void loop();
 
   std::mutex mutex_;

@@ -1,24 +1,24 @@
-#include "addon/lane.h"
+#include "addon/call_queue.h"
 
 #include <map>
 #include <thread>
 
 namespace policy_loss::addon {
 
-Lane& Lane::of(int device) {
+CallQueue& CallQueue::of(int device) {
   static std::mutex mutex;
-  static std::map<int, Lane*>* const lanes = new std::map<int, Lane*>;
+  static std::map<int, CallQueue*>* const queues = new std::map<int, CallQueue*>;
   std::lock_guard lock(mutex);
-  Lane*& lane = (*lanes)[device];
-  if (!lane) lane = new Lane;
-  return *lane;
+  CallQueue*& queue = (*queues)[device];
+  if (!queue) queue = new CallQueue;
+  return *queue;
 }
 
-Lane::Lane() {
+CallQueue::CallQueue() {
   std::thread([this] { loop(); }).detach();
 }
 
-void Lane::post(std::function<void()> work) {
+void CallQueue::post(std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(work));
@@ -26,7 +26,7 @@ void Lane::post(std::function<void()> work) {
   wake_.notify_one();
 }
 
-void Lane::loop() {
+void CallQueue::loop() {
   while (true) {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return !waiting_.empty(); });

@@ -1,0 +1,74 @@
+// Runs tasks of the CPU's pool for JavaScript: either at once, or later with a promise for the result.
+#pragma once
+
+#include <napi.h>
+
+#include <memory>
+
+#include "addon/async.h"
+#include "addon/read.h"
+#include "cpu/advantages.h"
+#include "cpu/engine.h"
+
+namespace policy_loss::addon {
+
+inline const FunctionHandle& function_of(const Napi::Value& value) {
+  return *value.As<Napi::External<FunctionHandle>>().Data();
+}
+
+// A task that reports back to the JavaScript thread that started it.
+template <class Task>
+class Reporting : public Task {
+ public:
+  using Task::Task;
+  Instance::Job* job = nullptr;
+  void done() override {
+    Task::done();
+    job->finished();
+  }
+};
+
+// Returns a finished task's result as a number for JavaScript, or throws.
+inline double result_of(Napi::Env, const cpu::Evaluation& task) {
+  return task.aborted() ? -1.0 : task.outputs().present;
+}
+inline double result_of(Napi::Env, const cpu::KlEvaluation& task) {
+  return task.mean_kl();
+}
+inline double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
+  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
+  if (task.aborted()) return -1.0;
+  return static_cast<double>(task.not_finite().input);
+}
+
+// Runs a task on this thread and the pool's, and returns its result.
+template <class Task>
+Napi::Value run_now(Napi::Env env, const std::shared_ptr<Task>& task) {
+  if (task->is_small())
+    cpu::run_here(*task);
+  else
+    cpu::Pool::shared().run(task);
+  return Napi::Number::New(env, result_of(env, *task));
+}
+
+// Starts a task on the pool's threads and returns a promise for result(env, task).
+template <class Task, class Result>
+Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Reporting<Task>>& task,
+                      Result result) {
+  auto job = std::make_unique<Instance::Job>();
+  task->job = job.get();
+  job->work = task;
+  job->result = [raw = task.get(), result](Napi::Env env) {
+    return Napi::Number::New(env, result(env, *raw));
+  };
+  job->abort = [raw = task.get()] { raw->abort(); };
+  return Instance::of(info.Env()).start(info.Env(), std::move(job), hold(info), [task](Instance::Job*) {
+    cpu::Pool::shared().submit(task);
+  });
+}
+template <class Task>
+Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Reporting<Task>>& task) {
+  return run_later(info, task, [](Napi::Env env, const Task& finished) { return result_of(env, finished); });
+}
+
+}  // namespace policy_loss::addon

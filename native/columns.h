@@ -1,0 +1,38 @@
+// The vocabulary in which losses, KL estimators and advantage functions are declared: the columns of a batch,
+// their number formats, and named options.
+#pragma once
+
+#include <cstdint>
+
+#include "math/target.h"
+
+namespace policy_loss {
+
+// The columns of a batch. Each holds one number per token, or one per row.
+enum Column : unsigned { kLogprob, kOldLogprob, kRefLogprob, kAdvantages, kEntropy };
+constexpr int kColumns = 5;
+
+// A set of columns is an unsigned number with one bit per column. Returns the set that holds one column.
+PL_FN constexpr unsigned reads(unsigned column) {
+  return 1u << column;
+}
+
+enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16 };
+
+PL_FN constexpr int64_t size_of(DType dtype) {
+  return dtype == DType::kFloat32 ? 4 : 2;
+}
+
+// A named option of a function: a member of its Options. An option with choices is given as a word; its value
+// is the word's index in `choices`, which a null pointer ends.
+template <class Options>
+struct Field {
+  const char* name;
+  double Options::*member;
+  const char* const* choices = nullptr;
+};
+
+// The options of a function that has none.
+struct NoOptions {};
+
+}  // namespace policy_loss

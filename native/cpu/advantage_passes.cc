@@ -1,0 +1,145 @@
+// The passes of advantage functions on one chunk, compiled once for each instruction set.
+#include "cpu/advantage_passes.h"
+
+#include "cpu/advantage_tiles.h"
+#include "cpu/recurrence_rows.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace {
+
+// Returns the sum of a row's token rewards over all its tokens, masked or not, as the sources do.
+double sum_rewards(const BatchView& view, int64_t row, float* buffer, NonFiniteValue* bad) {
+  const int64_t begin = view.layout.begin(row);
+  const int64_t length = view.layout.length(row);
+  double sum = 0;
+  for (int64_t at = 0; at < length; at += kTile) {
+    const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
+    const float* x = load_tile(view.column[kTokenRewards], begin + at, n, buffer);
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < n; ++i) sum += x[i];
+    if (bad->input == NonFiniteInput::kNone && any_not_finite(x, nullptr, n))
+      report(bad, NonFiniteInput::kTokenRewards, row);
+  }
+  return sum;
+}
+
+double mean_logprob_of(const BatchView& view, int64_t row, float* buffer) {
+  const int64_t begin = view.layout.begin(row);
+  const int64_t length = view.layout.length(row);
+  const uint8_t* mask = view.mask + begin;
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t at = 0; at < length; at += kTile) {
+    const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
+    const float* x = load_tile(view.column[kSampledLogprob], begin + at, n, buffer);
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < n; ++i) sum += mask[at + i] != 0 ? x[i] : 0.0f;
+    count += count_mask(mask + at, n);
+  }
+  return mean_logprob(sum, count);
+}
+
+// The sums of one row, or of a part of one, that distillation gives.
+struct DistillSums {
+  double divergence = 0, advantage = 0;
+};
+
+template <class F>
+DistillSums distill_row(const F& shared, const cpu::AdvantagePass& pass, int64_t begin, int64_t first,
+                        int64_t last) {
+  const F f = shared;
+  const BatchView& view = pass.batch->tokens;
+  alignas(64) float old_buffer[kTile];
+  alignas(64) float teacher_buffer[kTile];
+  double divergence = 0, advantage = 0;
+  for (int64_t at = first; at < last; at += kTile) {
+    const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
+    const float* old = load_tile(view.column[kSampledLogprob], begin + at, n, old_buffer);
+    const float* teacher = load_tile(view.column[kTeacherLogprob], begin + at, n, teacher_buffer);
+    const uint8_t* mask = view.mask + begin + at;
+    float* out = pass.outputs.advantages + begin + at;
+#pragma omp simd reduction(+ : divergence, advantage)
+    for (int i = 0; i < n; ++i) {
+      const DistillTerm term = f.token(old[i], teacher[i]);
+      const bool unmasked = mask[i] != 0;
+      out[i] = unmasked ? term.advantage : 0.0f;
+      divergence += unmasked ? term.divergence : 0.0f;
+      advantage += unmasked ? term.advantage : 0.0f;
+    }
+  }
+  return {divergence, advantage};
+}
+
+}  // namespace
+
+void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad) {
+  const AdvantageBatch& batch = *pass.batch;
+  const BatchView& view = batch.tokens;
+  alignas(64) float buffer[kTile];
+  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+    double* const out = pass.row_statistics + row;
+    if (pass.statistic_of != kTokenRewards) {
+      *out = mean_logprob_of(view, row, buffer);
+    } else if (view.column[kTokenRewards].data) {
+      *out = sum_rewards(view, row, buffer, bad);
+    } else {
+      // The row's reward is that of its last unmasked token.
+      const uint8_t* mask = view.mask + view.layout.begin(row);
+      *out = last_unmasked(mask, view.layout.length(row)) >= 0 ? batch.rewards[row] : 0.0;
+      if (!is_finite(batch.rewards[row])) report(bad, NonFiniteInput::kRewards, row);
+    }
+  }
+}
+
+void broadcast(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk) {
+  const BatchView& view = pass.batch->tokens;
+  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+    const int64_t begin = view.layout.begin(row);
+    const int64_t first = begin + chunk.first_token_of_row();
+    const int64_t last = begin + chunk.last_token_of_row(view.layout, row);
+    const float score = pass.scores[row];
+    float* out = pass.outputs.advantages;
+    const uint8_t* mask = view.mask;
+#pragma omp simd
+    for (int64_t i = first; i < last; ++i) out[i] = mask[i] != 0 ? score : 0.0f;
+  }
+}
+
+void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spread, NonFiniteValue* bad) {
+  with_function(
+      pass.index, pass.options,
+      [&]<class F>(const F& f) {
+        if constexpr (F::traits.whitened)
+          for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
+            RecurrenceOfRow<F, true>(f, pass, row, spread, bad).run();
+      },
+      RecurrentAdvantages{});
+}
+
+void recur(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad) {
+  with_function(
+      pass.index, pass.options,
+      [&]<class F>(const F& f) {
+        for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
+          RecurrenceOfRow<F, false>(f, pass, row, nullptr, bad).run();
+      },
+      RecurrentAdvantages{});
+}
+
+void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* part) {
+  const Layout& layout = pass.batch->tokens.layout;
+  with_function(
+      pass.index, pass.options,
+      [&](const auto& f) {
+        for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+          const DistillSums sums = distill_row(f, pass, layout.begin(row), chunk.first_token_of_row(),
+                                               chunk.last_token_of_row(layout, row));
+          double* const out = chunk.is_part() ? part : pass.row_sums + 2 * row;
+          out[0] = sums.divergence;
+          out[1] = sums.advantage;
+        }
+      },
+      DistillAdvantages{});
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

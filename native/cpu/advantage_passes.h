@@ -1,0 +1,14 @@
+// The passes of advantage functions on one chunk; see Target for their contracts.
+#pragma once
+
+#include "cpu/target.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad);
+void broadcast(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk);
+void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spread, NonFiniteValue* bad);
+void recur(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad);
+void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* part);
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

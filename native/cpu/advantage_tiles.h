@@ -1,0 +1,43 @@
+// Helpers with which the passes of advantage functions read tiles.
+#pragma once
+
+#include "cpu/target.h"
+#include "cpu/tile.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// Returns n values of a column as float32, n at most kTile. They are in `buffer` unless the column itself is
+// float32.
+inline const float* load_tile(const ColumnView& view, int64_t first, int n, float* buffer) {
+  if (view.dtype == DType::kFloat32) return static_cast<const float*>(view.data) + first;
+  widen(view, first, n, buffer);
+  return buffer;
+}
+
+// Returns whether any value is NaN or infinite. With a mask it looks at the unmasked values only.
+inline bool any_not_finite(const float* x, const uint8_t* mask, int n) {
+  int bad = 0;
+#pragma omp simd reduction(| : bad)
+  for (int i = 0; i < n; ++i) {
+    const int exponent = float_bits(x[i]) & 0x7f800000;
+    bad |= exponent == 0x7f800000 && (!mask || mask[i] != 0) ? 1 : 0;
+  }
+  return bad != 0;
+}
+
+PL_FN bool is_finite(double x) {
+  return x - x == 0.0;
+}
+
+// Returns the index of a row's last unmasked token, or −1 if it has none.
+inline int64_t last_unmasked(const uint8_t* mask, int64_t length) {
+  while (length > 0 && mask[length - 1] == 0) --length;
+  return length - 1;
+}
+
+// Records a value that is not finite, unless one was found before.
+PL_FN void report(NonFiniteValue* bad, NonFiniteInput input, int64_t row) {
+  if (bad->input == NonFiniteInput::kNone) *bad = {input, row};
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

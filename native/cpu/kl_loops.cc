@@ -1,0 +1,87 @@
+// The inner loops of the KL estimators and of the entropy loss.
+#include "cpu/loops.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace {
+
+template <class K, bool with_grad, bool add, bool masked, class Values>
+double kl_loop(const TileColumns& in, int n, float weight, float* grad) {
+  const Values logprob = in.get<Values>(kLogprob);
+  const Values ref = in.get<Values>(kRefLogprob);
+  const Values old = in.get<Values>(kOldLogprob);
+  const int16_t* lanes = in.lanes;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < n; ++i) {
+    const KlTerm term = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f);
+    const int32_t lane = masked ? lanes[i] : -1;
+    if constexpr (with_grad) {
+      const float derivative = kept(term.derivative * weight, lane);
+      grad[i] = add ? grad[i] + derivative : derivative;
+    }
+    sum += kept(term.value, lane);
+  }
+  return sum;
+}
+
+template <class K>
+double kl_tile(const TileColumns& in, int n, float weight, float* grad, bool add) {
+  return in.with_type([&]<class Values>() {
+    if (!grad) return kl_loop<K, false, false, true, Values>(in, n, weight, grad);
+    if (in.all_unmasked)
+      return add ? kl_loop<K, true, true, false, Values>(in, n, weight, grad)
+                 : kl_loop<K, true, false, false, Values>(in, n, weight, grad);
+    return add ? kl_loop<K, true, true, true, Values>(in, n, weight, grad)
+               : kl_loop<K, true, false, true, Values>(in, n, weight, grad);
+  });
+}
+
+template <class K>
+void kl_values(const TileColumns& in, int n, float* out) {
+  in.with_type([&]<class Values>() {
+    const Values logprob = in.get<Values>(kLogprob);
+    const Values ref = in.get<Values>(kRefLogprob);
+    const Values old = in.get<Values>(kOldLogprob);
+#pragma omp simd
+    for (int i = 0; i < n; ++i)
+      out[i] = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f).value;
+  });
+}
+
+template <bool masked, class Values>
+double entropy_loop(const TileColumns& in, int n, float weight, float* grad) {
+  const Values entropy = in.get<Values>(kEntropy);
+  const int16_t* lanes = in.lanes;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < n; ++i) sum += kept(entropy[i], masked ? lanes[i] : -1);
+  if (grad) {
+#pragma omp simd
+    for (int i = 0; i < n; ++i) grad[i] = kept(weight, masked ? lanes[i] : -1);
+  }
+  return sum;
+}
+
+template <class List>
+struct KlTable;
+template <class... K>
+struct KlTable<TypeList<K...>> {
+  static constexpr KlLoops loops[] = {
+      {kl_tile<K>, kl_values<K>,
+       reads(kLogprob) | reads(kRefLogprob) | (K::reads_old_logprob ? reads(kOldLogprob) : 0u)}...};
+};
+
+}  // namespace
+
+const KlLoops& kl_loops(int index) {
+  return KlTable<KlEstimators>::loops[index];
+}
+
+double entropy_tile(const TileColumns& in, int n, float weight, float* grad) {
+  return in.with_type([&]<class Values>() {
+    return in.all_unmasked ? entropy_loop<false, Values>(in, n, weight, grad)
+                           : entropy_loop<true, Values>(in, n, weight, grad);
+  });
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

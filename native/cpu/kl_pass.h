@@ -1,0 +1,56 @@
+// The KL values of one chunk, or its rewards less a KL penalty.
+#pragma once
+
+#include "cpu/loops.h"
+#include "cpu/target.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// Writes out = base − scale·m·kl for one piece of a tile and returns the sum of m·kl.
+inline double penalise(const uint8_t* mask, const float* values, const float* base, float scale, int n,
+                       float* out) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < n; ++i) {
+    const bool unmasked = mask[i] != 0;
+    sum += unmasked ? values[i] : 0.0f;
+    out[i] = unmasked ? base[i] - scale * values[i] : base[i];
+  }
+  return sum;
+}
+
+inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPart* part) {
+  const BatchView& batch = *pass.batch;
+  const KlLoops& kl = kl_loops(pass.estimator);
+  TileReader reader(batch, kl.columns);
+  alignas(64) float values[kTile];
+  const float scale = static_cast<float>(pass.scale);
+  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+    const int64_t begin = batch.layout.begin(row);
+    const int64_t last = chunk.last_token_of_row(batch.layout, row);
+    reader.start_row(row);
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t at = chunk.first_token_of_row(); at < last; at += kTile) {
+      const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
+      reader.tiles(at, n, MaskUse::kBytes,
+                   [&](const TileColumns& in, int padded, int64_t position, int real) {
+                     float* out = pass.out + begin + position;
+                     kl.values(in, padded, values);
+                     if (pass.base) {
+                       sum += penalise(in.mask, values, pass.base + begin + position, scale, real, out);
+                       count += count_mask(in.mask, real);
+                     } else {
+                       memcpy(out, values, real * sizeof(float));
+                     }
+                   });
+    }
+    if (!pass.row_means) continue;
+    if (chunk.is_part())
+      *part = {count, sum, 0.0};
+    else
+      pass.row_means[row] = sum / (static_cast<double>(count) + 1e-8);
+  }
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,154 @@
+// The inner loops of policy losses. Included by the files that compile a slice of the losses each.
+#pragma once
+
+#include <utility>
+
+#include "cpu/loops.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// Makes a Token from the columns that a loop has as variables of these names. This is a macro because GCC
+// does not vectorise a loop that gets its Token from a function.
+#define PL_TOKEN(L, i)                                                         \
+  Token {                                                                      \
+    logprob[i], (L::traits.columns & reads(kOldLogprob)) ? old_logprob[i] : 0, \
+        (L::traits.columns & reads(kRefLogprob)) ? ref_logprob[i] : 0,         \
+        (L::traits.columns & reads(kAdvantages)) ? advantages[i] : 0           \
+  }
+
+template <class L>
+PL_FN auto row_of(const L& loss, const RowStatistics& row) {
+  if constexpr (has_row_sums<L>)
+    return loss.row(row.sum, row.count);
+  else
+    return NoRow{};
+}
+
+// The loop for tiles without a masked token exists only with gradients, which most calls ask for. It is
+// faster, but each loop costs compile time.
+template <class L, bool with_grad, bool masked, class Values>
+void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const TileColumns& in, int n,
+               float weight, float* grad, TileSums* sums) {
+  // The compiler knows that writing the gradient does not change these copies.
+  const L loss = shared_loss;
+  const typename L::Row row = shared_row;
+  constexpr int metrics = L::traits.token_metrics;
+  const Values logprob = in.get<Values>(kLogprob);
+  const Values old_logprob = in.get<Values>(kOldLogprob);
+  const Values ref_logprob = in.get<Values>(kRefLogprob);
+  const Values advantages = in.get<Values>(kAdvantages);
+  const int16_t* lanes = in.lanes;
+  float value = 0, m0 = 0, m1 = 0, m2 = 0, m3 = 0;
+#pragma omp simd reduction(+ : value, m0, m1, m2, m3)
+  for (int i = 0; i < n; ++i) {
+    const TokenTerm term = loss.token(row, PL_TOKEN(L, i));
+    const int32_t lane = masked ? lanes[i] : -1;
+    if constexpr (with_grad) grad[i] = kept(term.derivative * weight, lane);
+    value += kept(term.value, lane);
+    if constexpr (metrics > 0) m0 += kept(term.metric0, lane);
+    if constexpr (metrics > 1) m1 += kept(term.metric1, lane);
+    if constexpr (metrics > 2) m2 += kept(term.metric2, lane);
+    if constexpr (metrics > 3) m3 += kept(term.metric3, lane);
+  }
+  sums->loss += value;
+  sums->metric[0] += m0;
+  sums->metric[1] += m1;
+  sums->metric[2] += m2;
+  sums->metric[3] += m3;
+}
+
+// Runs the loops of another loss in Losses, which may be compiled in another file.
+template <class L>
+void tile_of(const L& loss, const RowStatistics& row, const TileColumns& in, int n, float weight, float* grad,
+             TileSums* sums) {
+  loss_loops(index_of<L>(Losses{})).loss_tile(&loss, row, in, n, weight, grad, sums);
+}
+
+template <class L>
+void loss_tile(const void* object, const RowStatistics& row, const TileColumns& in, int n, float weight,
+               float* grad, TileSums* sums) {
+  const L& loss = *static_cast<const L*>(object);
+  if constexpr (L::traits.two_kinds) {
+    if (row.kind == 0)
+      tile_of(loss.usual, row, in, n, weight, grad, sums);
+    else
+      tile_of(loss.expert, row, in, n, weight, grad, sums);
+  } else {
+    in_simplest_form(loss, [&]<class Form>(const Form& form) {
+      const auto row_values = row_of(form, row);
+      in.with_type([&]<class Values>() {
+        if (!grad)
+          loss_loop<Form, false, true, Values>(form, row_values, in, n, weight, grad, sums);
+        else if (in.all_unmasked)
+          loss_loop<Form, true, false, Values>(form, row_values, in, n, weight, grad, sums);
+        else
+          loss_loop<Form, true, true, Values>(form, row_values, in, n, weight, grad, sums);
+      });
+    });
+  }
+}
+
+template <class L, class Values>
+double row_sum_loop(const L& loss, const TileColumns& in, int n) {
+  const Values logprob = in.get<Values>(kLogprob);
+  const Values old_logprob = in.get<Values>(kOldLogprob);
+  const Values ref_logprob = in.get<Values>(kRefLogprob);
+  const Values advantages = in.get<Values>(kAdvantages);
+  const uint8_t* mask = in.mask;
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < n; ++i) {
+    const double term = loss.row_term(PL_TOKEN(L, i));
+    sum += mask[i] != 0 ? term : 0.0;
+  }
+  return sum;
+}
+
+template <class L>
+double row_sum_tile(const void* object, const TileColumns& in, int n) {
+  if constexpr (has_row_sums<L>)
+    return in.with_type(
+        [&]<class Values>() { return row_sum_loop<L, Values>(*static_cast<const L*>(object), in, n); });
+  return 0;
+}
+
+template <class L>
+void row_metric(const void* object, const RowStatistics& row, double negatives, double repeats, double* out) {
+  if constexpr (L::traits.row_metrics > 0) {
+    const L& loss = *static_cast<const L*>(object);
+    double metric[kMaxRowMetrics] = {};
+    loss.row_metric(loss.row(row.sum, row.count), row.count, negatives, metric);
+    for (int i = 0; i < L::traits.row_metrics; ++i) out[i] += repeats * metric[i];
+  }
+}
+
+template <class L>
+bool needs_row_sums_of(const void* object) {
+  return needs_row_sums(*static_cast<const L*>(object));
+}
+
+template <class L>
+constexpr LossLoops kLoopsOf = {row_sum_tile<L>, row_metric<L>, loss_tile<L>, needs_row_sums_of<L>,
+                                L::traits};
+
+// Returns the loops of a loss if it belongs to the slice. Otherwise it does not instantiate them.
+template <class L, bool in_slice>
+constexpr const LossLoops* loops_if() {
+  if constexpr (in_slice)
+    return &kLoopsOf<L>;
+  else
+    return nullptr;
+}
+
+template <int slice, class... L, int... index>
+const LossLoops* find_in_slice(int wanted, TypeList<L...>, std::integer_sequence<int, index...>) {
+  static constexpr const LossLoops* loops[] = {loops_if<L, index % kLossSlices == slice>()...};
+  return loops[wanted];
+}
+
+template <int slice>
+const LossLoops* loss_loops_of_slice(int index) {
+  return find_in_slice<slice>(index, Losses{}, std::make_integer_sequence<int, Losses::size>{});
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,6 @@
+// The inner loops of every second policy loss, from the first.
+#include "cpu/loss_loops.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+template const LossLoops* loss_loops_of_slice<0>(int);
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,178 @@
+// Recurrences along the rows of a chunk, from a row's end to its beginning, in float64.
+//
+// Everything is vectorised except for one dependent addition per kStride tokens.
+#pragma once
+
+#include "cpu/advantage_tiles.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// The number of tokens that one step of a recurrence spans.
+constexpr int kStride = 8;
+
+// The state that a tile of a recurrence passes to the tile before it: the first kStride terms and results.
+struct TileCarry {
+  double terms[kStride] = {};
+  double x[kStride] = {};
+};
+
+// Replaces the n terms in x by x_i = term_i + decay·x_{i+1}. x has room for kStride values more.
+//
+// It first sums kStride neighbouring terms by doubling. A step of the recurrence then spans kStride tokens,
+// so the chain of dependent additions is shorter by that factor.
+inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
+  double terms[kStride];
+  for (int k = 0; k < kStride; ++k) {
+    x[n + k] = carry->terms[k];
+    terms[k] = k < n ? x[k] : carry->terms[k - n];
+  }
+  double power = decay;
+  // The sums of the last terms behind the tile become wrong, but the following doublings do not read them.
+  for (int span = 1; span < kStride; span *= 2) {
+#pragma omp simd
+    for (int i = 0; i < n + kStride - span; ++i) x[i] += power * x[i + span];
+    power *= power;
+  }
+  for (int k = 0; k < kStride; ++k) x[n + k] = carry->x[k];
+  int i = n;
+  for (; i >= kStride; i -= kStride) {
+#pragma omp simd
+    for (int k = 0; k < kStride; ++k) x[i - kStride + k] += power * x[i + k];
+  }
+  for (int k = i - 1; k >= 0; --k) x[k] += power * x[k + kStride];
+  for (int k = 0; k < kStride; ++k) {
+    carry->terms[k] = terms[k];
+    carry->x[k] = x[k];
+  }
+}
+
+// One row of a recurrence. It writes advantages and returns, or, if `measured` is set, only measures the
+// unmasked advantages. They are computed again for whitening because storing them as float32 would lose
+// digits.
+template <class F, bool measured>
+class RecurrenceOfRow {
+ public:
+  RecurrenceOfRow(const F& f, const cpu::AdvantagePass& pass, int64_t row, Spread* spread,
+                  NonFiniteValue* bad)
+      : f_(f),
+        pass_(pass),
+        batch_(*pass.batch),
+        row_(row),
+        begin_(batch_.tokens.layout.begin(row)),
+        mask_(batch_.tokens.mask + begin_),
+        spread_(spread),
+        bad_(bad) {}
+
+  void run() {
+    const int64_t length = batch_.tokens.layout.length(row_);
+    const bool per_token = batch_.tokens.column[kTokenRewards].data != nullptr;
+    const int64_t rewarded = per_token ? -1 : last_unmasked(mask_, length);
+    if constexpr (F::traits.reads_baseline) {
+      baseline_ = batch_.baselines[row_];
+      if (!is_finite(baseline_)) report(bad_, NonFiniteInput::kBaselines, row_);
+    }
+    if (!per_token && !is_finite(batch_.rewards[row_])) report(bad_, NonFiniteInput::kRewards, row_);
+    for (int64_t end = length; end > 0;) {
+      const int64_t first = end > kTile ? end - kTile : 0;
+      const int n = static_cast<int>(end - first);
+      const Tile tile = load(first, n, per_token);
+      find_terms(tile, n);
+      if (rewarded >= first && rewarded < end) x_[rewarded - first] += batch_.rewards[row_];
+      recur_tile(f_.decay, x_, n, &carry_);
+      if constexpr (measured)
+        measure(tile, n);
+      else
+        write(tile, first, n);
+      if constexpr (reads_values) next_value_ = tile.values[0];
+      end = first;
+    }
+  }
+
+ private:
+  static constexpr bool reads_values = F::traits.reads_values;
+
+  struct Tile {
+    const uint8_t* mask;
+    const float* rewards;
+    const float* values;
+
+    PL_FN RecurrenceToken token(int i, double next_value) const {
+      return {rewards[i], reads_values ? values[i] : 0.0, next_value, mask[i] != 0};
+    }
+  };
+
+  Tile load(int64_t first, int n, bool per_token) {
+    Tile tile{mask_ + first, reward_buffer_, nullptr};
+    if (per_token) {
+      tile.rewards = load_tile(batch_.tokens.column[kTokenRewards], begin_ + first, n, reward_buffer_);
+      if (any_not_finite(tile.rewards, F::traits.reads_masked ? nullptr : tile.mask, n))
+        report(bad_, NonFiniteInput::kTokenRewards, row_);
+    }
+    if constexpr (reads_values) {
+      tile.values = load_tile(batch_.tokens.column[kValues], begin_ + first, n, value_buffer_);
+      if (any_not_finite(tile.values, nullptr, n)) report(bad_, NonFiniteInput::kValues, row_);
+    }
+    return tile;
+  }
+
+  void find_terms(const Tile& tile, int n) {
+    const F f = f_;
+    double* const x = x_;
+#pragma omp simd
+    for (int i = 0; i < n - 1; ++i) x[i] = f.term(tile.token(i, reads_values ? tile.values[i + 1] : 0.0));
+    x[n - 1] = f.term(tile.token(n - 1, next_value_));
+  }
+
+  void measure(const Tile& tile, int n) {
+    const F f = f_;
+    const double* const x = x_;
+    const double baseline = baseline_;
+    const double count = static_cast<double>(count_mask(tile.mask, n));
+    double sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < n; ++i)
+      sum += tile.mask[i] != 0 ? f.advantage(x[i], tile.token(i, 0.0), baseline) : 0.0;
+    const double mean = count > 0 ? sum / count : 0.0;
+#pragma omp simd reduction(+ : squares)
+    for (int i = 0; i < n; ++i) {
+      const double d = f.advantage(x[i], tile.token(i, 0.0), baseline) - mean;
+      squares += tile.mask[i] != 0 ? d * d : 0.0;
+    }
+    spread_->add({count, mean, squares});
+  }
+
+  void write(const Tile& tile, int64_t first, int n) {
+    const F f = f_;
+    const double* const x = x_;
+    const double baseline = baseline_, shift = pass_.shift, scale = pass_.scale;
+    float* const out = pass_.outputs.advantages + begin_ + first;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+      const double advantage = f.advantage(x[i], tile.token(i, 0.0), baseline);
+      const float a = static_cast<float>((advantage - shift) * scale);
+      out[i] = F::traits.zeroes_masked && tile.mask[i] == 0 ? 0.0f : a;
+    }
+    if (!pass_.outputs.returns) return;
+    float* const returns = pass_.outputs.returns + begin_ + first;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) returns[i] = static_cast<float>(f.returns(x[i], tile.token(i, 0.0)));
+  }
+
+  const F f_;
+  const cpu::AdvantagePass& pass_;
+  const AdvantageBatch& batch_;
+  const int64_t row_;
+  const int64_t begin_;
+  const uint8_t* const mask_;
+  Spread* const spread_;
+  NonFiniteValue* const bad_;
+
+  double baseline_ = 0;
+  double next_value_ = 0;
+  TileCarry carry_;
+  alignas(64) float reward_buffer_[kTile] = {};
+  alignas(64) float value_buffer_[kTile];
+  alignas(64) double x_[kTile + kStride] = {};
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

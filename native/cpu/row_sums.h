@@ -1,0 +1,53 @@
+// Sums over the tokens of one row, which a loss may need before it sees the row's tokens.
+#pragma once
+
+#include "cpu/loops.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// Prefetches columns of a tile that a later loop will read.
+inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
+  for (int c = 0; c < kColumns; ++c) {
+    if ((columns & (1u << c)) == 0) continue;
+    const bool wide = in.dtype == DType::kFloat32;
+    const char* const data =
+        wide ? reinterpret_cast<const char*>(in.column[c]) : reinterpret_cast<const char*>(in.narrow[c]);
+    const int bytes = n * static_cast<int>(size_of(in.dtype));
+    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(data + at, 0, 2);
+  }
+}
+
+// Returns the sum of row_term() over the unmasked tokens in [first, last) of the reader's row.
+inline double sum_row(const LossLoops& loops, const void* loss, TileReader& reader, int64_t first,
+                      int64_t last) {
+  double sum = 0;
+  for (int64_t at = first; at < last; at += kTile) {
+    const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
+    const int length = unmasked_length(reader.mask(at), n);
+    reader.tiles(at, length, MaskUse::kBytes, [&](const TileColumns& in, int padded, int64_t, int) {
+      fetch_ahead(in, loops.traits.columns & reads(kAdvantages), padded);
+      sum += loops.row_sum_tile(loss, in, padded);
+    });
+  }
+  return sum;
+}
+
+// Returns the number of tokens in [first, last) with a negative advantage, masked or not.
+inline double count_negative_advantages(TileReader& reader, int64_t first, int64_t last) {
+  double total = 0;
+  for (int64_t at = first; at < last; at += kTile) {
+    const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
+    reader.tiles(at, n, MaskUse::kBytes, [&](const TileColumns& in, int, int64_t, int real) {
+      total += in.with_type([&]<class Values>() {
+        const Values advantages = in.get<Values>(kAdvantages);
+        int count = 0;
+#pragma omp simd reduction(+ : count)
+        for (int i = 0; i < real; ++i) count += advantages[i] < 0.0f ? 1 : 0;
+        return count;
+      });
+    });
+  }
+  return total;
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

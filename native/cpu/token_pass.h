@@ -1,0 +1,141 @@
+// The token pass on one chunk: policy loss, KL loss and entropy loss of every unmasked token, their sums,
+// their metrics and their gradients.
+#pragma once
+
+#include "cpu/row_sums.h"
+#include "cpu/target.h"
+#include "engine/row_weights.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+class TokenPassOfChunk {
+ public:
+  TokenPassOfChunk(const cpu::TokenPass& pass, const cpu::Chunk& chunk, Sums* sums)
+      : pass_(pass),
+        chunk_(chunk),
+        batch_(*pass.batch),
+        terms_(*pass.terms),
+        loss_(terms_.has_loss() ? &loss_loops(terms_.loss) : nullptr),
+        kl_(terms_.has_kl() ? &kl_loops(terms_.kl) : nullptr),
+        tile_size_((loss_ != nullptr) + (kl_ != nullptr) + terms_.entropy > 1 ? kSharedTile : kTile),
+        mask_use_(pass.grad ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
+        reader_(batch_, columns_of_loops(terms_)),
+        sums_(sums) {}
+
+  void run() {
+    for (int64_t row = chunk_.first_row; row < chunk_.last_row; ++row) {
+      begin_ = batch_.layout.begin(row);
+      const int64_t first = chunk_.first_token_of_row();
+      const int64_t last = chunk_.last_token_of_row(batch_.layout, row);
+      if (batch_.repeats_of(row) == 0 || terms_.counts_only()) {
+        clear(pass_.grad, first, last);
+        clear(pass_.grad_entropy, first, last);
+        continue;
+      }
+      start_row(row, first, last);
+      for (int64_t at = first; at < last; at += tile_size_)
+        compute_tile(at, static_cast<int>(last - at < tile_size_ ? last - at : tile_size_));
+    }
+  }
+
+  // The columns that the loops of a call's terms read.
+  static unsigned columns_of_loops(const Terms& terms) {
+    return (terms.has_loss() ? loss_loops(terms.loss).traits.all_columns() : 0u) |
+           (terms.has_kl() ? kl_loops(terms.kl).columns : 0u) | (terms.entropy ? reads(kEntropy) : 0u);
+  }
+
+ private:
+  void clear(float* grad, int64_t first, int64_t last) const {
+    if (grad) memset(grad + begin_ + first, 0, (last - first) * sizeof(float));
+  }
+
+  // Finds the weights and statistics of a row.
+  void start_row(int64_t row, int64_t first, int64_t last) {
+    const double tokens = static_cast<double>(pass_.row_tokens[row]);
+    reader_.start_row(row);
+    row_ = {0.0, tokens, batch_.kind(row)};
+    repeats_ = batch_.repeats_of(row);
+    weights_ = {};
+    const WeightedRow weighted{row_.kind, repeats_, tokens};
+    weigh_kl_and_entropy(terms_, pass_.counts, pass_.coefficients, weighted, &weights_);
+    if (!loss_) return;
+    const LossTraits& traits = loss_->traits;
+    if (traits.by_pairs) {
+      weights_.loss_grad = pass_.row_sums[row];
+      return;
+    }
+    weigh_loss(terms_, traits.two_kinds, pass_.counts, pass_.scales, weighted, &weights_);
+    if (!loss_->needs_row_sums(pass_.loss)) return;
+    double negatives = 0;
+    if (chunk_.is_part()) {
+      row_.sum = pass_.row_sums[row];
+      negatives = pass_.row_negatives[row];
+    } else {
+      row_.sum = sum_row(*loss_, pass_.loss, reader_, first, last);
+      if (traits.counts_negatives) negatives = count_negative_advantages(reader_, first, last);
+    }
+    if (first == 0) loss_->row_metric(pass_.loss, row_, negatives, repeats_, sums_->row_metric);
+  }
+
+  void compute_tile(int64_t at, int n) {
+    const int length = unmasked_length(reader_.mask(at), n);
+    reader_.tiles(at, length, mask_use_, [&](const TileColumns& in, int padded, int64_t position, int real) {
+      compute_piece(in, padded, position, real);
+    });
+    clear(pass_.grad, at + length, at + n);
+    clear(pass_.grad_entropy, at + length, at + n);
+  }
+
+  // Computes a piece of a tile. A piece with fewer real tokens than its length writes its gradients to
+  // buffers first.
+  void compute_piece(const TileColumns& in, int padded, int64_t position, int real) {
+    const bool direct = real == padded;
+    float* const grad = pass_.grad ? pass_.grad + begin_ + position : nullptr;
+    float* const grad_entropy = pass_.grad_entropy ? pass_.grad_entropy + begin_ + position : nullptr;
+    float* const g = grad && !direct ? grad_buffer_ : grad;
+    float* const h = grad_entropy && !direct ? entropy_buffer_ : grad_entropy;
+    if (loss_) {
+      TileSums tile;
+      loss_->loss_tile(pass_.loss, row_, in, padded, static_cast<float>(weights_.loss_grad), g, &tile);
+      sums_->loss[row_.kind] += tile.loss * weights_.loss;
+      for (int i = 0; i < kMaxTokenMetrics; ++i) sums_->metric[i] += repeats_ * tile.metric[i];
+    }
+    if (kl_)
+      sums_->kl +=
+          weights_.kl * kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, loss_ != nullptr);
+    if (g && !loss_ && !kl_) memset(g, 0, padded * sizeof(float));
+    if (terms_.has_entropy(row_.kind))
+      sums_->entropy +=
+          weights_.entropy * entropy_tile(in, padded, static_cast<float>(weights_.entropy_grad), h);
+    else if (h)
+      memset(h, 0, padded * sizeof(float));
+    if (g && !direct) memcpy(grad, g, real * sizeof(float));
+    if (h && !direct) memcpy(grad_entropy, h, real * sizeof(float));
+  }
+
+  const cpu::TokenPass& pass_;
+  const cpu::Chunk& chunk_;
+  const BatchView& batch_;
+  const Terms& terms_;
+  const LossLoops* const loss_;
+  const KlLoops* const kl_;
+  const int tile_size_;
+  const MaskUse mask_use_;
+  TileReader reader_;
+  Sums* const sums_;
+
+  // The row at hand.
+  int64_t begin_ = 0;
+  RowStatistics row_{};
+  double repeats_ = 0;
+  RowWeights weights_;
+
+  alignas(64) float grad_buffer_[kBlock];
+  alignas(64) float entropy_buffer_[kBlock];
+};
+
+inline void token_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk, Sums* sums) {
+  TokenPassOfChunk(pass, chunk, sums).run();
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

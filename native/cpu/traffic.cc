@@ -1,0 +1,71 @@
+#include "cpu/traffic.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/tile.h"
+
+namespace policy_loss::cpu {
+namespace {
+
+// One copy per instruction set; the loader selects the one that runs here.
+#if defined(__x86_64__) && defined(__linux__)
+#define PL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define PL_CLONES
+#endif
+
+// Reads n bytes, a multiple of 4, and returns their bits combined.
+PL_CLONES uint32_t touch(const char* bytes, int64_t n) {
+  uint32_t seen = 0;
+#pragma omp simd reduction(| : seen)
+  for (int64_t i = 0; i < n / 4; ++i) {
+    uint32_t word;
+    std::memcpy(&word, bytes + 4 * i, 4);
+    seen |= word;
+  }
+  return seen;
+}
+
+PL_CLONES void fill(float* out, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] = 1.0f;
+}
+
+}  // namespace
+
+Traffic::Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
+                 const Outputs& outputs)
+    : function_(std::move(function)),
+      batch_(batch),
+      columns_(columns_of(function_->function())),
+      gradients_{outputs.grad, outputs.grad_entropy},
+      chunks_(plan_chunks(batch.layout)) {}
+
+void Traffic::run(int64_t piece) {
+  const Chunk& chunk = chunks_[piece];
+  uint32_t seen = 0;
+  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+    const int64_t begin = batch_.layout.begin(row);
+    const int64_t last = chunk.last_token_of_row(batch_.layout, row);
+    for (int64_t at = chunk.first_token_of_row(); at < last; at += kTile)
+      seen |= run_tile(begin + at, std::min<int64_t>(last - at, kTile));
+  }
+  seen_.fetch_or(seen, std::memory_order_relaxed);
+}
+
+uint32_t Traffic::run_tile(int64_t first, int64_t n) const {
+  uint32_t seen = 0;
+  for (int c = 0; c < kColumns; ++c) {
+    const ColumnView& view = batch_.column[c];
+    if ((columns_ & (1u << c)) == 0 || view.per_row) continue;
+    const int64_t size = size_of(view.dtype);
+    seen |= touch(static_cast<const char*>(view.data) + first * size, n * size);
+  }
+  if (batch_.mask) seen |= touch(reinterpret_cast<const char*>(batch_.mask + first), n);
+  for (float* grad : gradients_)
+    if (grad) fill(grad + first, n);
+  return seen;
+}
+
+}  // namespace policy_loss::cpu

@@ -1,0 +1,39 @@
+// Measures the time that memory alone takes. Only the bench build has it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cpu/engine.h"
+
+namespace policy_loss::cpu {
+
+// Reads the columns and writes the gradients of an Evaluation and computes nothing. It uses the same threads,
+// chunks and tiles.
+class Traffic : public Task {
+ public:
+  Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch, const Outputs& outputs);
+  void abort() {}
+  // Returns bits that depend on everything that was read, so that the compiler cannot omit the reading.
+  uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
+
+  int64_t next_phase() override { return phase_++ == 0 ? static_cast<int64_t>(chunks_.size()) : 0; }
+  void run(int64_t piece) override;
+  void done() override {}
+  bool is_small() const { return chunks_.size() <= 1; }
+
+ private:
+  uint32_t run_tile(int64_t first, int64_t n) const;
+
+  std::shared_ptr<const PreparedFunction> function_;
+  BatchView batch_;
+  unsigned columns_;
+  float* gradients_[2];
+  int phase_ = 0;
+  std::vector<Chunk> chunks_;
+  std::atomic<uint32_t> seen_{0};
+};
+
+}  // namespace policy_loss::cpu

@@ -1,0 +1,51 @@
+// The weights of one row in all terms of a call. CPU and CUDA share them.
+#pragma once
+
+#include "engine/sums.h"
+#include "engine/terms.h"
+
+namespace policy_loss {
+
+// The factors of each unmasked token of a row. A weight is that of the token's value in the reported sums. A
+// gradient weight is that of its derivative in the call's gradient.
+struct RowWeights {
+  double loss = 0, loss_grad = 0;
+  double kl = 0, kl_grad = 0;
+  double entropy = 0, entropy_grad = 0;
+};
+
+// One row, as far as its weights depend on it.
+struct WeightedRow {
+  int kind;
+  double repeats;  // how often it counts
+  double tokens;   // its unmasked tokens
+};
+
+inline namespace POLICY_LOSS_TARGET {
+
+// Sets the weights of the policy loss. A loss over pairs of rows gets its weights from pair_loss() instead.
+// two_kinds: whether the loss tells kinds of rows apart.
+PL_FN void weigh_loss(const Terms& terms, bool two_kinds, const BatchCounts& counts, const KindScales& scales,
+                      const WeightedRow& row, RowWeights* weights) {
+  const Counts relevant = two_kinds ? counts.of_kind(row.kind) : counts.all();
+  weights->loss = row.repeats * row_weight(terms.loss_aggregation[row.kind], relevant, row.tokens);
+  weights->loss_grad = weights->loss * scales.loss[row.kind];
+}
+
+// Sets the weights of the KL loss and of the entropy loss, as far as the call has them.
+PL_FN void weigh_kl_and_entropy(const Terms& terms, const BatchCounts& counts,
+                                const Coefficients& coefficients, const WeightedRow& row,
+                                RowWeights* weights) {
+  if (terms.has_kl()) {
+    weights->kl = row.repeats * row_weight(terms.kl_aggregation, counts.all(), row.tokens);
+    weights->kl_grad = weights->kl * coefficients.kl;
+  }
+  if (terms.has_entropy(row.kind)) {
+    const Counts relevant = terms.entropy_of_usual_rows_only ? counts.of_kind(0) : counts.all();
+    weights->entropy = row.repeats * row_weight(terms.entropy_aggregation, relevant, row.tokens);
+    weights->entropy_grad = weights->entropy * coefficients.entropy;
+  }
+}
+
+}  // namespace POLICY_LOSS_TARGET
+}  // namespace policy_loss

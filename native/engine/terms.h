@@ -1,0 +1,28 @@
+// The terms of a call: policy loss − entropy loss + KL loss. A plain struct, which every device takes as is.
+#pragma once
+
+#include "engine/weights.h"
+
+namespace policy_loss {
+
+constexpr int kNone = -1;
+
+struct Terms {
+  int loss = kNone;                      // index in Losses
+  Aggregation loss_aggregation[2] = {};  // by kind of row
+
+  int kl = kNone;  // index in KlEstimators
+  Aggregation kl_aggregation = {};
+
+  bool entropy = false;
+  bool entropy_of_usual_rows_only = false;
+  Aggregation entropy_aggregation = {};
+
+  PL_FN bool has_loss() const { return loss != kNone; }
+  PL_FN bool has_kl() const { return kl != kNone; }
+  PL_FN bool has_entropy(int kind) const { return entropy && !(entropy_of_usual_rows_only && kind == 1); }
+  // Without a term a call only counts the batch's tokens and rows.
+  PL_FN bool counts_only() const { return !has_loss() && !has_kl() && !entropy; }
+};
+
+}  // namespace policy_loss
