@@ -3,8 +3,7 @@ import type { NativeBinding, NativeCall } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 import type { Batch } from '../../lib/index.js';
 import { nativeBatch } from './batch.js';
-import { benchNative } from './native.js';
-import { type Contender, contender, syncContender } from './race.js';
+import { type Contender, syncContender } from './race.js';
 import type { Gradients, Work } from './works.js';
 
 // Times do not depend on their values. They are not 0, so that no part of the work can be left out.
@@ -27,17 +26,8 @@ export function nativeContender(name: string, work: Work, batch: Batch, gradient
   return syncContender(name, () => native.evaluateSync(fn, input, call));
 }
 
-/**
- * The traffic floor of a work on a batch: the time that this package's own threads need to read the columns and to
- * write the gradients in the same chunks and tiles, without any arithmetic. No implementation on these threads can be
- * faster while the arrays do not fit in the caches.
- */
-export function floor(work: Work, batch: Batch, gradients: Gradients): Contender {
-  const { fn, input, call } = prepare(benchNative, work, batch, gradients);
-  return contender('floor', () => benchNative.traffic(fn, input, call));
-}
-
-function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
+/** Prepares the arguments of native calls of one build. */
+export function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
   const fn = build.createFunction(work.spec);
   const input = nativeBatch(batch, work.columns, work.expertMask);
   return { fn, input, call: callFor(gradients, build.valueNames(fn).length) };
