@@ -7,7 +7,6 @@
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { native } from '../lib/core/native.js';
 import {
   checkDevice,
   copyContender,
@@ -23,6 +22,7 @@ import { startTorch } from './gpu/torch.js';
 import { type Inputs, makeInputs, type Shape } from './lib/batch.js';
 import { checkPeers } from './lib/functions.js';
 import { describeMachine, slug } from './lib/machine.js';
+import { benchNative } from './lib/native.js';
 import { race } from './lib/race.js';
 import { save } from './lib/report.js';
 import { printer, type TableContent } from './lib/tables.js';
@@ -106,7 +106,7 @@ async function timeFunctions(inputs: Inputs): Promise<void> {
     for (const [form, problem] of Object.entries(functions[work.id]!.problems))
       console.log(`${work.id}: ${form} is not measured: ${problem}`);
   }
-  native.release(resident);
+  benchNative.release(resident);
   print(tokenPassTable(functions, shape, effort));
   if (torch) print(torchTable(functions, torch));
 }

@@ -1,7 +1,6 @@
 // The CUDA device under test, and calls whose times come from the device's own clock.
 import { execFileSync } from 'node:child_process';
 import type { NativeResident } from '../../binding.js';
-import { native } from '../../lib/core/native.js';
 import { type CudaDevice, devices, upload } from '../../lib/index.js';
 import { checkAgreement } from '../lib/agreement.js';
 import {
@@ -12,6 +11,7 @@ import {
   type Shape,
   withCorners,
 } from '../lib/batch.js';
+import { benchNative } from '../lib/native.js';
 import { callFor } from '../lib/native-calls.js';
 import type { Contender } from '../lib/race.js';
 import { gradientsOf, type Work, works } from '../lib/works.js';
@@ -57,9 +57,9 @@ export function bytesPerToken({ columns }: Work): number {
   return 4 * columns.length + 1 + 4;
 }
 
-/** Uploads all columns that losses read. The caller releases the batch. */
+/** Uploads all columns that losses read, for calls of the bench build. The caller releases the batch. */
 export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
-  const resident = await native.upload(
+  const resident = await benchNative.upload(
     DEVICE,
     nativeBatch(inputs, Object.values(FLOAT_COLUMNS), true),
     undefined,
@@ -86,15 +86,15 @@ export function deviceContender(
   work: Work,
   resident: NativeResident,
 ): Contender {
-  const fn = native.createFunction(work.spec);
+  const fn = benchNative.createFunction(work.spec);
   const timing = new Float64Array(2);
-  const call = { ...callFor({}, native.valueNames(fn).length), gradStays: true, timing };
+  const call = callFor({}, benchNative.valueNames(fn).length);
   const index = part === 'all passes' ? 0 : 1;
   return {
     name,
     time: (calls) =>
       Array.from({ length: calls }, () => {
-        native.evaluateSync(fn, resident, call);
+        benchNative.evaluateOnDevice(fn, resident, call, timing);
         return timing[index]!;
       }),
   };
@@ -105,7 +105,7 @@ const COPIES_PER_CALL = 20;
 
 /** Copies within the device's memory; each time is that of one copy. */
 export function copyContender(name: string, bytes: number): Contender {
-  const milliseconds = () => (2 * bytes * 1e3) / native.copyBandwidth(DEVICE, bytes);
+  const milliseconds = () => (2 * bytes * 1e3) / benchNative.copyBandwidth(DEVICE, bytes);
   return {
     name,
     time: (calls) =>

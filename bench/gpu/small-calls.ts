@@ -1,7 +1,7 @@
 // Times small calls on a batch that is on the device, from the call until the result is on the host.
-import { native } from '../../lib/core/native.js';
 import { upload } from '../../lib/index.js';
 import { makeInputs, type Shape } from '../lib/batch.js';
+import { benchNative } from '../lib/native.js';
 import { callFor } from '../lib/native-calls.js';
 import { type Contender, contender, race, renamed, syncContender } from '../lib/race.js';
 import type { Times } from '../lib/report.js';
@@ -21,10 +21,12 @@ export async function timeSmallCalls(
   const resident = await uploadInputs(inputs);
   using batch = await upload(inputs, `cuda:${DEVICE}`);
   const grad = new Float32Array(shape[0] * shape[1]);
-  const fn = native.createFunction(work.spec);
-  const call = { ...callFor({}, native.valueNames(fn).length), gradStays: true };
+  const fn = benchNative.createFunction(work.spec);
+  const call = callFor({}, benchNative.valueNames(fn).length);
   const ours: Contender[] = [
-    syncContender('native call, gradient stays on the device', () => native.evaluateSync(fn, resident, call)),
+    syncContender('native call, gradient stays on the device', () =>
+      benchNative.evaluateOnDevice(fn, resident, call, undefined),
+    ),
     syncContender('computeSync(), no gradient', () => work.computeSync(batch)),
     syncContender('computeSync(), gradient to the host', () => work.computeSync(batch, { grad })),
     contender('compute(), no gradient', () => work.compute(batch)),
@@ -40,6 +42,6 @@ export async function timeSmallCalls(
     return await race([...ours, ...theirs], rounds, mostCalls);
   } finally {
     for (const peer of prepared) await peer.release();
-    native.release(resident);
+    benchNative.release(resident);
   }
 }

@@ -23,7 +23,7 @@ export async function startTorch(
     until: 'device',
   });
   if (!session) {
-    console.log('PyTorch: absent: there is no python3 with a torch that sees the device');
+    console.log('PyTorch: absent: no python3 with a torch that sees the device was found');
     return undefined;
   }
   const peers = [session.peer('eager')];

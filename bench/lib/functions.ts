@@ -2,7 +2,7 @@
 import type { Peer, Prepared } from '../peers/peer.js';
 import { checkAgreement } from './agreement.js';
 import { type Inputs, makeInputs, type Shape, withCorners } from './batch.js';
-import { floor } from './native-calls.js';
+import { floor } from './floor.js';
 import { type Contender, contender, race, syncContender } from './race.js';
 import { type FunctionTimes, OURS } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';

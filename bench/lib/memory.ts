@@ -1,5 +1,5 @@
-// Measures how much memory compute() takes beyond its inputs and outputs. A process of its own (memory-child.ts)
-// computes every function once on existing arrays, and Linux says how much the process grew meanwhile.
+// Measures how much memory compute() takes beyond its inputs and outputs. A separate process (memory-child.ts) computes
+// every function once on existing arrays, and Linux says how much the process grew meanwhile.
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';

@@ -1,9 +1,9 @@
 // Native calls of one work, without the package's classes around them.
-import type { NativeCall } from '../../binding.js';
+import type { NativeBinding, NativeCall } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 import type { Batch } from '../../lib/index.js';
 import { nativeBatch } from './batch.js';
-import { type Contender, contender, syncContender } from './race.js';
+import { type Contender, syncContender } from './race.js';
 import type { Gradients, Work } from './works.js';
 
 // Times do not depend on their values. They are not 0, so that no part of the work can be left out.
@@ -22,22 +22,13 @@ export function callFor(gradients: Gradients, values: number): NativeCall {
 
 /** A contender that evaluates a work by one native call. */
 export function nativeContender(name: string, work: Work, batch: Batch, gradients: Gradients): Contender {
-  const { fn, input, call } = prepare(work, batch, gradients);
+  const { fn, input, call } = prepare(native, work, batch, gradients);
   return syncContender(name, () => native.evaluateSync(fn, input, call));
 }
 
-/**
- * The traffic floor of a work on a batch: the time that this package's own threads need to read the columns and to
- * write the gradients in the same chunks and tiles, without any arithmetic. No implementation on these threads can be
- * faster while the arrays do not fit in the caches.
- */
-export function floor(work: Work, batch: Batch, gradients: Gradients): Contender {
-  const { fn, input, call } = prepare(work, batch, gradients);
-  return contender('floor', () => native.traffic(fn, input, call));
-}
-
-function prepare(work: Work, batch: Batch, gradients: Gradients) {
-  const fn = native.createFunction(work.spec);
+/** Prepares the arguments of native calls of one build. */
+export function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
+  const fn = build.createFunction(work.spec);
   const input = nativeBatch(batch, work.columns, work.expertMask);
-  return { fn, input, call: callFor(gradients, native.valueNames(fn).length) };
+  return { fn, input, call: callFor(gradients, build.valueNames(fn).length) };
 }

@@ -1,5 +1,8 @@
-// The bench build of the native module, which has functions that only measurements use. Make it with
-// `npm run build:bench`, and have POLICY_LOSS_NATIVE name build/bench/Release/policy_loss.node.
+// The bench build of the native module. It is the shipped addon with a few functions that only measurements use:
+// npm run build:bench.
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { fileURLToPath } from 'node:url';
 import type {
   NativeBatch,
   NativeBinding,
@@ -7,7 +10,7 @@ import type {
   NativeFunction,
   NativeResident,
 } from '../../binding.js';
-import { native as loaded } from '../../lib/core/native.js';
+import { native } from '../../lib/core/native.js';
 
 /** The native module of the bench build. */
 export interface NativeBenchBinding extends NativeBinding {
@@ -31,15 +34,20 @@ export interface NativeBenchBinding extends NativeBinding {
   copyBandwidth(device: number, bytes: number): number;
 }
 
+const BUILT = fileURLToPath(new URL('../../build/bench/Release/policy_loss.node', import.meta.url));
+
 function isBenchBuild(binding: NativeBinding): binding is NativeBenchBinding {
   return 'traffic' in binding;
 }
 
-function benchBuild(): NativeBenchBinding {
-  if (isBenchBuild(loaded)) return loaded;
-  throw new Error(
-    'native module: expected the bench build, got the shipped one. Run npm run build:bench and set POLICY_LOSS_NATIVE',
-  );
+function loadBenchBuild(): NativeBenchBinding {
+  if (!existsSync(BUILT))
+    throw new Error(`${BUILT}: expected the bench build, got no file. Run npm run build:bench`);
+  return createRequire(import.meta.url)(BUILT);
 }
 
-export const native = benchBuild();
+/**
+ * The bench build: the package's own module if it is one, as in the npm scripts, otherwise the one in build/bench.
+ * Functions and batches of one module cannot be passed to another.
+ */
+export const benchNative: NativeBenchBinding = isBenchBuild(native) ? native : loadBenchBuild();

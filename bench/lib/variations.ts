@@ -3,7 +3,8 @@
 import { native } from '../../lib/core/native.js';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, setThreads } from '../../lib/index.js';
 import { inHalf, makeInputs, packed, type Shape, withPrefixMasks } from './batch.js';
-import { floor, nativeContender } from './native-calls.js';
+import { floor } from './floor.js';
+import { nativeContender } from './native-calls.js';
 import { type Contender, contender, race, renamed, syncContender } from './race.js';
 import type { Times } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';

@@ -1,5 +1,5 @@
-// PyTorch as a peer, eager and through torch.compile. It runs in a Python process of its own (torch_peer.py), which
-// also takes the times, so that they do not include the way there and back.
+// PyTorch as a peer, eager and through torch.compile. It runs in a Python process (torch_peer.py). That process also
+// takes the times, so that they do not include the exchange of messages.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -30,10 +30,10 @@ export interface AboutTorch {
   functions: Record<string, string[]>;
 }
 
-/** Eager PyTorch on the CPU, if there is a python3 with torch. */
+/** Eager PyTorch on the CPU, if a python3 with torch is installed. */
 export async function torch(threads: number): Promise<Found> {
   const session = await TorchSession.start({ device: 'cpu', threads });
-  return session?.peer('eager') ?? { name: NAMES.eager, absent: 'there is no python3 with torch' };
+  return session?.peer('eager') ?? { name: NAMES.eager, absent: 'no python3 with torch was found' };
 }
 
 /** A prepared loss that can also be timed until its results are on the host. */
