@@ -20,7 +20,7 @@ import { isBuiltin } from 'node:module';
 import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { constants, gzipSync } from 'node:zlib';
-import { ADDON, COPIED } from './gpu/packed.mjs';
+import { ADDONS, COPIED } from './gpu/packed.mjs';
 
 const NODE_VERSION = '20.20.2';
 const LIMIT = 60e6; // bytes, all files together
@@ -126,7 +126,7 @@ function packedNode() {
 
 if (process.platform !== 'linux' || process.arch !== 'x64')
   fail(`platform: expected Linux x64, got ${process.platform} ${process.arch}`);
-if (!existsSync(ADDON)) fail(`${ADDON}: not found. Run npm run build:native.`);
+for (const addon of ADDONS) if (!existsSync(addon)) fail(`${addon}: not found. Run npm run pack:gpu.`);
 rmSync(OUT, { recursive: true, force: true });
 run('npx', 'tsc', '-p', 'tsconfig.pack.json');
 
@@ -135,7 +135,7 @@ writeFileSync(
   join(OUT, 'package.json'),
   `${JSON.stringify({ name, version, license, type, private: true }, null, 2)}\n`,
 );
-for (const path of [ADDON, ...COPIED]) cpSync(path, join(OUT, path), { recursive: true });
+for (const path of [...ADDONS, ...COPIED]) cpSync(path, join(OUT, path), { recursive: true });
 copyPackages(foldersOf(importedPackages()));
 const node = packedNode();
 cpSync(node, join(OUT, `node${extname(node)}`));

@@ -2,6 +2,7 @@
 import { type Batch, find } from '../core/batch.js';
 import { findInput, missingInput } from '../core/batch-reader.js';
 import { readMask, readRowNumbers } from '../core/columns.js';
+import { allocate } from '../core/errors.js';
 import type { Metrics } from '../core/evaluator.js';
 import type { KeyMapper } from '../core/key-mapper.js';
 import { type Layout, readLayout } from '../core/layout.js';
@@ -61,7 +62,7 @@ function penalised(batch: Batch, { tokenLevelRewards, metrics }: KlPenaltyResult
 }
 
 function onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Float32Array {
-  const scores = new Float32Array(layout.tokens);
+  const scores = allocate(`scores of ${layout.tokens} tokens`, () => new Float32Array(layout.tokens));
   for (let row = 0; row < layout.rows; row++) {
     const begin = layout.offsets ? layout.offsets[row]! : row * layout.columns;
     let last = (layout.offsets ? layout.offsets[row + 1]! : begin + layout.columns) - 1;

@@ -1,7 +1,7 @@
 // The layout of a batch: how many rows, how long, and where each begins.
 import { checkAttached } from './arrays.js';
 import { type Batch, find } from './batch.js';
-import { describeValue, LossError } from './errors.js';
+import { allocate, describeValue, LossError } from './errors.js';
 
 /** Rows of a batch, padded or packed. */
 export interface Layout {
@@ -96,9 +96,9 @@ function packedLayout(value: unknown): Layout {
 function copyOffsets(value: unknown): Int32Array {
   if (value instanceof Int32Array) {
     checkAttached('cuSeqlens', value);
-    return new Int32Array(value);
+    return allocate('cuSeqlens', () => new Int32Array(value));
   }
-  if (Array.isArray(value) && isOffsets(value)) return Int32Array.from(value);
+  if (Array.isArray(value) && isOffsets(value)) return allocate('cuSeqlens', () => Int32Array.from(value));
   throw new LossError('ERR_INVALID_INPUT', {
     key: 'cuSeqlens',
     expected: 'an Int32Array or whole numbers',

@@ -74,7 +74,8 @@ run_tests() {
 }
 
 run_bench() {
-  "$here/node" "$here/bench/gpu.js" --out "${OUT:-$here/results}" "$@"
+  POLICY_LOSS_NATIVE=$here/build/bench/Release/policy_loss.node \
+    "$here/node" "$here/bench/gpu.js" --out "${OUT:-$here/results}" "$@"
 }
 
 command=${1:-}

@@ -7,7 +7,7 @@ import type { Counts } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import { cudaIndex } from '../../core/device.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
-import { describeValue, guarded, LossError } from '../../core/errors.js';
+import { allocate, describeValue, guarded, LossError } from '../../core/errors.js';
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
@@ -274,7 +274,8 @@ export abstract class KLFn {
     const { rows } = layout;
     const [, oldLogprob, refLogprob] = old.data;
     const estimator = this.#penaltyEstimator;
-    if (!refLogprob || !estimator) return { rows, pass: undefined, rewards: scores.slice() };
+    if (!refLogprob || !estimator)
+      return { rows, pass: undefined, rewards: allocate('the rewards', () => scores.slice()) };
     const rewards = gradArray(layout, true)!;
     const native = {
       ...old,

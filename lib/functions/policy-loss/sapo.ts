@@ -1,6 +1,6 @@
 // SAPO: a sigmoid gate instead of a clip.
 import type { MetricsOf } from '../../core/declaration.js';
-import { describeValue, guarded, LossError } from '../../core/errors.js';
+import { allocate, describeValue, guarded, LossError } from '../../core/errors.js';
 import { native } from '../../core/native.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
@@ -72,7 +72,7 @@ export class SAPOPolicyLossFn extends policyLossClass({
           expected: `${ratios.length} values, one for each ratio`,
           received: String(signs.length),
         });
-      const out = new Float32Array(ratios.length);
+      const out = allocate('the gates', () => new Float32Array(ratios.length));
       const { tau_pos, tau_neg } = this.policyLoss.options;
       native.softGate(tau_pos as number, tau_neg as number, ratios, signs, out);
       return out;
@@ -89,7 +89,7 @@ function toFloats(key: string, values: ArrayLike<number>): Float32Array {
   const length: unknown = values?.length;
   if (!Number.isSafeInteger(length) || (length as number) < 0)
     throw new LossError('ERR_INVALID_INPUT', { key, expected: 'numbers', received: describeValue(values) });
-  const floats = new Float32Array(length as number);
+  const floats = allocate(`${length} values of ${key}`, () => new Float32Array(length as number));
   for (let index = 0; index < floats.length; index++) {
     const x: unknown = values[index];
     if (typeof x !== 'number')
