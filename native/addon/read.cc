@@ -191,7 +191,8 @@ BatchView read_batch(const Napi::Object& object) {
     batch.expert = static_cast<const uint8_t*>(elements(expert, napi_uint8_array, layout.rows, "expert"));
   const Napi::Value repeats = object.Get("repeats");
   if (!repeats.IsUndefined())
-    batch.repeats = static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, layout.rows, "repeats"));
+    batch.repeats =
+        static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, layout.rows, "repeats"));
   return batch;
 }
 
