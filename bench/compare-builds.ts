@@ -2,17 +2,18 @@
 // the second build divided by the first one's. It ends with 1 if a function of the second build is slower beyond noise.
 //
 //   npx tsx bench/compare-builds.ts BEFORE.node AFTER.node [--only REGEX] [--shape 1024x4096] [--threads 1]
-//       [--copies 3] [--rounds 200] [--tolerance 0.03] [--markdown]
+//       [--copies 3] [--placements 5] [--rounds 60] [--tolerance 0.03] [--markdown]
 //
-// Each build is loaded several times (--copies), since where a copy lies in memory can change a short call's time by
-// several percent. Every comparison lasts until its error is below a third of the tolerance, or for --rounds rounds.
-// One thread is the default: it shows the cost of the code, and other work on the machine disturbs it least.
-// 1024x4096 does not fit in the caches, so memory hides part of a slower loop; --shape 256x1024 shows the arithmetic,
-// and --shape 8x512 the cost of a call.
+// Where code and arrays lie in memory changes the time of a call by several percent, in favour of either build. Each
+// build is therefore loaded several times (--copies), and every comparison is repeated with the arrays in other places
+// (--placements). The error is that of the mean over the placements. Each repetition lasts until its own error is below
+// half of the tolerance, or for --rounds rounds. One thread is the default: it shows the cost of the code, and other
+// work on the machine disturbs it least. 1024x4096 does not fit in the caches, so memory hides part of a slower loop;
+// --shape 256x1024 shows the arithmetic, and --shape 8x512 the cost of a call.
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { NativeBinding } from '../binding.js';
-import { type Comparison, comparePaired } from './lib/paired.js';
+import { comparePaired } from './lib/paired.js';
 import { printer, type TableContent } from './lib/tables.js';
 
 const { values: flags, positionals } = parseArgs({
@@ -21,7 +22,8 @@ const { values: flags, positionals } = parseArgs({
     shape: { type: 'string', default: '1024x4096' },
     threads: { type: 'string', default: '1' },
     copies: { type: 'string', default: '3' },
-    rounds: { type: 'string', default: '200' },
+    placements: { type: 'string', default: '5' },
+    rounds: { type: 'string', default: '60' },
     tolerance: { type: 'string', default: '0.03' },
     markdown: { type: 'boolean', default: false },
   },
@@ -33,15 +35,17 @@ if (!before || !after || positionals.length > 2)
 const tolerance = Number(flags.tolerance);
 if (!(tolerance > 0)) throw new Error(`--tolerance: expected a fraction above 0, got ${flags.tolerance}`);
 const most = wholeNumber('--rounds', flags.rounds);
-const precision = { rounds: { least: Math.min(40, most), most }, error: tolerance / 3 };
+const precision = { rounds: { least: Math.min(10, most), most }, error: tolerance / 2 };
 const copies = wholeNumber('--copies', flags.copies);
+const placements = wholeNumber('--placements', flags.placements);
+if (placements < 2) throw new Error(`--placements: expected at least 2, got ${placements}`);
 const threads = wholeNumber('--threads', flags.threads);
 const shape = readShape(flags.shape);
 const only = flags.only === undefined ? undefined : new RegExp(flags.only);
 
 // The package needs a native module too, to say which functions exist. It must be set before lib/ is loaded.
 process.env.POLICY_LOSS_NATIVE ??= resolve(after);
-const { advantageCall, advantageSpec, loadCopy, lossCall } = await import('./lib/builds.js');
+const { advantageCall, advantageSpec, loadCopy, lossCall, relocated } = await import('./lib/builds.js');
 const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch } = await import('./lib/batch.js');
 const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
@@ -50,7 +54,8 @@ const { ADVANTAGE_FN } = await import('../lib/index.js');
 interface Case {
   readonly name: string;
   readonly form: string;
-  prepare(build: NativeBinding): () => unknown;
+  /** Puts the arrays into new places in memory, and returns a function that prepares the call of a build on them. */
+  place(): (build: NativeBinding) => () => unknown;
 }
 
 function wholeNumber(flag: string, text: string): number {
@@ -68,70 +73,89 @@ function readShape(text: string): [rows: number, columns: number] {
 function lossCases(): Case[] {
   const inputs = makeInputs(shape);
   const half = inHalf(inputs, 'bfloat16');
-  const tokens = shape[0] * shape[1];
   return works(only)
     .filter(({ computes }) => computes)
-    .flatMap((work) => {
-      const { id, spec, columns, expertMask } = work;
-      const batch = nativeBatch(inputs, columns, expertMask);
-      const halfBatch = nativeBatch(half, columns, expertMask);
-      const gradients = gradientsOf(work, tokens);
-      return [
-        { name: id, form: 'gradient', prepare: (build) => lossCall(build, spec, batch, gradients) },
-        { name: id, form: 'forward', prepare: (build) => lossCall(build, spec, batch, {}) },
-        { name: id, form: 'bfloat16', prepare: (build) => lossCall(build, spec, halfBatch, gradients) },
-      ] satisfies Case[];
-    });
+    .flatMap((work) =>
+      [
+        { form: 'gradient', batch: inputs, withGradients: true },
+        { form: 'forward', batch: inputs, withGradients: false },
+        { form: 'bfloat16', batch: half, withGradients: true },
+      ].map(({ form, batch, withGradients }) => ({
+        name: work.id,
+        form,
+        place() {
+          const placed = relocated(nativeBatch(batch, work.columns, work.expertMask));
+          const gradients = withGradients ? gradientsOf(work, shape[0] * shape[1]) : {};
+          return (build) => lossCall(build, work.spec, placed, gradients);
+        },
+      })),
+    );
 }
 
 function advantageCases(): Case[] {
   const inputs = makeInputs(shape);
-  const advantages = new Float32Array(shape[0] * shape[1]);
   return ADVANTAGE_FN.names()
     .map((name) => ({ name, id: `advantages ${name}` }))
     .filter(({ id }) => !only || only.test(id))
-    .map(({ name, id }) => {
-      const spec = advantageSpec(name);
-      const batch = nativeAdvantageBatch(inputs, ADVANTAGE_FN.create(name).definition.inputs);
-      return { name: id, form: 'forward', prepare: (build) => advantageCall(build, spec, batch, advantages) };
-    });
-}
-
-/** By how much the second build is certainly slower than the first, as a fraction; negative: not slower. */
-function excess({ ratio, error, withinGroup }: Comparison): number {
-  return ratio - 1 - error - withinGroup - tolerance;
+    .map(({ name, id }) => ({
+      name: id,
+      form: 'forward',
+      place() {
+        const { inputs: reads } = ADVANTAGE_FN.create(name).definition;
+        const placed = relocated(nativeAdvantageBatch(inputs, reads));
+        const advantages = new Float32Array(shape[0] * shape[1]).fill(1);
+        const spec = advantageSpec(name);
+        return (build) => advantageCall(build, spec, placed, advantages);
+      },
+    }));
 }
 
 interface Result {
   item: Case;
-  comparison: Comparison;
+  milliseconds: number;
+  ratio: number;
+  /** Half the width of the 95 % interval of the ratio, from its spread over the placements. */
+  error: number;
 }
 
+async function compare(item: Case, first: readonly NativeBinding[], second: readonly NativeBinding[]) {
+  const ratios: number[] = [];
+  const times: number[] = [];
+  for (let i = 0; i < placements; i++) {
+    const prepare = item.place();
+    const comparison = await comparePaired(first.map(prepare), second.map(prepare), precision);
+    ratios.push(comparison.ratio);
+    times.push(comparison.milliseconds);
+  }
+  const ratio = meanOf(ratios);
+  const variance = ratios.reduce((sum, x) => sum + (x - ratio) ** 2, 0) / (placements - 1);
+  const error = studentT(placements - 1) * Math.sqrt(variance / placements);
+  return { item, milliseconds: meanOf(times), ratio, error };
+}
+
+const meanOf = (values: readonly number[]) => values.reduce((sum, x) => sum + x, 0) / values.length;
+
+/** Returns the two-sided 95 % quantile of Student's t distribution. */
+function studentT(degreesOfFreedom: number): number {
+  return [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262][degreesOfFreedom - 1] ?? 2.228;
+}
+
+/** Whether the second build is slower than the first by more than the noise and the tolerance. */
+const isSlower = ({ ratio, error }: Result) => ratio - 1 - error > tolerance;
+
 function table(results: readonly Result[]): TableContent {
-  const percent = (x: number) => (100 * x).toFixed(1);
   return {
     title:
       `Time of ${after} / time of ${before}, ${flags.shape}, ${threads} thread${threads > 1 ? 's' : ''}, ` +
-      `${copies} copies of each; above 1 is slower`,
-    head: [
-      'function',
-      'form',
-      'before, ms',
-      'after / before',
-      '±, %',
-      'between copies, %',
-      'rounds',
-      'slower',
-    ],
-    rows: results.map(({ item, comparison }) => [
-      item.name,
-      item.form,
-      comparison.milliseconds.toPrecision(3),
-      comparison.ratio.toFixed(3),
-      percent(comparison.error),
-      percent(comparison.withinGroup),
-      String(comparison.rounds),
-      excess(comparison) > 0 ? 'yes' : '',
+      `${copies} copies of each, ${placements} placements; above 1 is slower`,
+    head: ['function', 'form', 'before, ms', 'after / before', '±, %', 'slower'],
+    rows: results.map((result) => [
+      result.item.name,
+      result.item.form,
+      result.milliseconds.toPrecision(3),
+      result.ratio.toFixed(3),
+      (100 * result.error).toFixed(1),
+      isSlower(result) ? 'yes' : '',
     ]),
   };
 }
@@ -145,15 +169,12 @@ const load = (path: string) =>
 const [old, fresh] = [load(before), load(after)];
 
 const results: Result[] = [];
-for (const item of [...lossCases(), ...advantageCases()]) {
-  const prepared = (builds: readonly NativeBinding[]) => builds.map((build) => item.prepare(build));
-  results.push({ item, comparison: await comparePaired(prepared(old), prepared(fresh), precision) });
-}
+for (const item of [...lossCases(), ...advantageCases()]) results.push(await compare(item, old, fresh));
 if (results.length === 0) throw new Error(`--only: no function's name matches ${flags.only}`);
 printer(flags.markdown)(table(results));
 
-const ratios = results.map(({ comparison }) => comparison.ratio).toSorted((a, b) => a - b);
-const slower = results.filter(({ comparison }) => excess(comparison) > 0);
+const ratios = results.map(({ ratio }) => ratio).toSorted((a, b) => a - b);
+const slower = results.filter(isSlower);
 console.log(
   `\n${results.length} comparisons: after / before from ${ratios[0]!.toFixed(3)} to ${ratios.at(-1)!.toFixed(3)}, ` +
     `median ${ratios[Math.floor(ratios.length / 2)]!.toFixed(3)}; slower beyond noise and ${100 * tolerance} %: ` +

@@ -36,6 +36,11 @@ export function loadCopy(path: string): NativeBinding {
   }
 }
 
+/** Copies the arrays of a batch to other places in memory. */
+export function relocated<B extends NativeBatch>(batch: B): B {
+  return { ...batch, data: batch.data.map((column) => column?.slice()), mask: batch.mask?.slice() };
+}
+
 /** Prepares the evaluation of a loss; without gradients it is the forward pass alone. */
 export function lossCall(
   build: NativeBinding,

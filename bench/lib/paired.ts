@@ -12,8 +12,6 @@ export interface Comparison {
   ratio: number;
   /** Half the width of the ratio's 95 % interval, estimated from the spread of the rounds. */
   error: number;
-  /** How far calls of the same group lie from their mean at most. More rounds do not make it smaller. */
-  withinGroup: number;
   rounds: number;
 }
 
@@ -30,7 +28,7 @@ const TURN = 1;
 /** Uncounted rounds, which fill caches and branch predictors. */
 const WARM_UP = 2;
 /** The error is estimated once in so many rounds. */
-const CHECK_EVERY = 20;
+const CHECK_EVERY = 10;
 
 /** Compares the second group of calls with the first, which is as large. */
 export async function comparePaired(
@@ -97,7 +95,6 @@ function evaluate(times: readonly number[][], groupSize: number): Comparison {
     milliseconds: median(times.flatMap((round) => round.slice(0, groupSize))),
     ratio: second.mean / first.mean,
     error: Math.hypot(first.error, second.error),
-    withinGroup: Math.max(first.spread, second.spread),
     rounds: times.length,
   };
 }
@@ -119,7 +116,6 @@ function centerOf(values: readonly number[]): Center {
 interface Group {
   mean: number;
   error: number;
-  spread: number;
 }
 
 function describeGroup(calls: readonly Center[]): Group {
@@ -128,7 +124,6 @@ function describeGroup(calls: readonly Center[]): Group {
   return {
     mean,
     error: Math.hypot(...calls.map((call) => call.error)) / calls.length / mean,
-    spread: Math.max(...medians.map((x) => Math.abs(x - mean))) / mean,
   };
 }
 
