@@ -56,7 +56,7 @@ export {
   setThreads,
 } from './core/device.js';
 export { DeviceBatch } from './core/device-batch.js';
-export { LossError, type LossErrorCode, type LossErrorDetails, type Wording } from './core/errors.js';
+export { LossError, type LossErrorCode, type LossErrorDetails, type MessageText } from './core/errors.js';
 export type { ComputeOptions, ComputeSyncOptions, Metrics, Result } from './core/evaluator.js';
 export { KeyMapper } from './core/key-mapper.js';
 export type {

@@ -14,6 +14,7 @@ import {
   POLICY_LOSS_FN,
   PPOPolicyLossFn,
   RECPolicyLossFn,
+  SAPOPolicyLossFn,
 } from '../lib/index.js';
 import { makeBatch } from './support/draw.js';
 import { packedBatch, paddedBatch } from './support/subject.js';
@@ -208,6 +209,19 @@ describe('errors', () => {
         );
       }
     });
+    it('a detached column after many calls, when optimised code may read its old length', () => {
+      const fn = POLICY_LOSS_FN.create('ppo', {});
+      const resizable = new Float32Array(
+        new ArrayBuffer(4 * ROWS * COLUMNS, { maxByteLength: 8 * ROWS * COLUMNS }),
+      );
+      const says = isLossError('ERR_INVALID_INPUT', /old_?log_?prob/i, /detach/i);
+      for (let call = 0; call < 20_000; call++) {
+        const batch = { ...padded };
+        if (call % 10 === 0) batch.logprob = resizable;
+        if (call % 10 !== 1) fn.computeSync(batch);
+        else assert.throws(() => fn.computeSync({ ...batch, oldLogprob: detached(batch.oldLogprob) }), says);
+      }
+    }).timeout(20_000);
     it('a detached column in half precision', () => {
       const data = detached(new Uint16Array(ROWS * COLUMNS));
       const logprob = { data, dtype: 'bfloat16' };
@@ -343,6 +357,7 @@ describe('errors', () => {
     it('tau_neg below tau_pos', () => {
       refusesOption(create('sapo', { tau_pos: 1.2, tau_neg: 1 }), /tau_?neg/i, /tau_?pos/i, /1\.2/);
       assert.doesNotThrow(create('sapo', { tau_pos: 1, tau_neg: 1 }));
+      assert.doesNotThrow(() => new SAPOPolicyLossFn({ tauPos: 2 }));
     });
     it('cutoff_prob outside [0, 1]', () => {
       for (const c of [-0.1, 1.1, Number.NaN]) {

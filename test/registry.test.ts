@@ -44,6 +44,20 @@ describe('registries', () => {
     assert.deepEqual(created.computeSync(batch), new GSPOLossFn({ clipRange: 0.5 }).computeSync(batch));
   });
 
+  it("let a given clip range replace the default ends of a user's class too", () => {
+    class Own {
+      readonly options: object;
+      constructor(options: object) {
+        this.options = options;
+      }
+      static defaultArgs() {
+        return { clip_range_low: 0.1, clip_range_high: 0.2 };
+      }
+    }
+    const registry = new Registry<Own>('loss', { own: Own });
+    assert.deepEqual(registry.create('own', { clip_range: 0.3 }).options, { clipRange: 0.3 });
+  });
+
   it('take classes of the user', () => {
     class Negated extends SFTLossFn {}
     const registry = new Registry('loss', {});

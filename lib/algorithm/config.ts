@@ -1,5 +1,5 @@
 // An algorithm's configuration: Trinity-RFT's keys, and their checks.
-import { describeValue, LossError, type LossErrorDetails, unknownName } from '../core/errors.js';
+import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../core/errors.js';
 import { toCamelCase, toSnakeCase } from '../core/options.js';
 
 /** Arguments of one function of an algorithm, with names in snake_case or camelCase. */
@@ -99,8 +99,7 @@ export function checkConfigKeys(owner: string, config: unknown, further: readonl
     if (name === undefined) unknown.push(key);
     else if (value !== null && value !== undefined) checked[name] = checkValue(owner, name, value);
   }
-  if (unknown.length === 1)
-    throw unknownName('ERR_INVALID_OPTION', `${owner}: unknown key`, unknown[0], known);
+  if (unknown.length === 1) throw unknownOption(owner, unknown[0]!, known);
   if (unknown.length > 1)
     throw invalid({
       at: `${owner}: unknown keys`,

@@ -347,7 +347,8 @@ export class Objective {
     const columns = new Set<ColumnName>(this.policyLossFn.reads.columns);
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
-    if (kl && this.klLossFn.usesOldLogprob && kl.name !== 'k3') columns.add('old_logprob');
+    const corrected = this.klLossFn.usesOldLogprob && this.klLossFn.term(this.lossAggMode, true)?.name;
+    if (kl && kl.name === corrected) columns.add('old_logprob');
     if (entropy) columns.add('entropy');
     const reader = new BatchReader(this.#mapper, {
       inputs: [...columns, ...this.#masks(entropy !== undefined)],

@@ -77,7 +77,10 @@ export interface Input {
 
 type Converted = NativeColumn | Uint8Array | Float64Array | Int32Array;
 
-/** Inputs of one batch that are already converted: readers that share it convert each input once. */
+/**
+ * Inputs of one batch that are already converted: readers that share it convert each input once. They must use the same
+ * backend, and an advantage reader must read before a loss reader, because only the latter accepts values per row.
+ */
 export type Conversions = Map<InputName, Converted>;
 
 interface ReaderEntry {
@@ -104,7 +107,9 @@ export class BatchReader {
     this.#mapper = mapper;
     this.#forAdvantage = order === 'advantage';
     this.#needed = inputs;
-    this.#entries = [...inputs, ...optional].map((name) => ({
+    const masks = order === 'loss' ? inputs.filter((name) => name.endsWith('_mask')) : [];
+    const others = inputs.filter((name) => !masks.includes(name));
+    this.#entries = [...others, ...optional, ...masks].map((name) => ({
       name,
       keys: mapper.keys(name),
       optional: optional.includes(name),
@@ -223,8 +228,9 @@ function put(
   }
 }
 
+// Checks byteLength first: optimised code may read the old `length` of a detached array, but not its old byteLength.
 function isReadyFor(array: Float32Array | Uint8Array, length: number): boolean {
-  return array.length === length && length > 0 && !isResizable(array);
+  return array.byteLength > 0 && array.length === length && !isResizable(array);
 }
 
 // The members of a native batch that hold the inputs without a column slot.
@@ -263,7 +269,7 @@ export function missingInput(
   const [key, ...others] = mapper.keys(name);
   return new LossError('ERR_MISSING_INPUT', {
     key,
-    expected: others.length > 0 ? `${expected} (${others.join(' and ')} would do too)` : expected,
+    expected: others.length > 0 ? `${expected} (or the key ${others.join(' or ')})` : expected,
     received: 'a batch without it',
   });
 }

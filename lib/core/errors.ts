@@ -23,7 +23,7 @@ export type LossErrorCode =
   | 'ERR_NATIVE_LOAD';
 
 /** A text, or a function that makes it with each option's name spelled by `spell`. */
-export type Wording = string | ((spell: (option: string) => string) => string);
+export type MessageText = string | ((spell: (option: string) => string) => string);
 
 /** What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent. */
 export interface LossErrorDetails {
@@ -36,11 +36,11 @@ export interface LossErrorDetails {
   /** The option's name: in camelCase, or Trinity's for a key of a configuration. */
   option?: string | undefined;
   /** What would have been right. */
-  expected?: Wording | undefined;
+  expected?: MessageText | undefined;
   /** What was given instead. */
   received?: string | undefined;
   /** A likely fix, as a sentence without its full stop. */
-  hint?: Wording | undefined;
+  hint?: MessageText | undefined;
 }
 
 /** Every error that this package throws on purpose. */
@@ -83,8 +83,8 @@ export class LossError extends Error {
    * becomes its cause.
    */
   with(details: LossErrorDetails): LossError {
-    const own = typeof this.#details === 'string' ? { expected: this.#details } : this.#details;
-    return new LossError(this.code, { ...own, ...details }, { cause: this });
+    if (typeof this.#details === 'string') return this;
+    return new LossError(this.code, { ...this.#details, ...details }, { cause: this });
   }
 
   /**
@@ -101,7 +101,7 @@ export class LossError extends Error {
 
 const asIs = (option: string) => option;
 
-function worded(wording: Wording, spell: (option: string) => string): string {
+function worded(wording: MessageText, spell: (option: string) => string): string {
   return typeof wording === 'string' ? wording : wording(spell);
 }
 
@@ -141,9 +141,11 @@ export function unknownName(
 /** Returns the error for an option that its owner does not have. */
 export function unknownOption(owner: string, name: string, known: readonly string[]): LossError {
   return new LossError('ERR_INVALID_OPTION', {
-    at: `${owner}: unknown option`,
+    at: owner,
     option: name,
-    expected: (spell) => (known.length > 0 ? `one of ${known.map(spell).join(', ')}` : 'no options'),
+    expected: (spell) =>
+      known.length > 0 ? `one of the options ${known.map(spell).join(', ')}` : 'no options',
+    received: 'an unknown name',
     hint: didYouMean(name, known),
   });
 }

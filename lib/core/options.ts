@@ -174,7 +174,8 @@ export function readOptions<S extends OptionSchema>(
       if (value !== undefined && !isValid(option, value)) throw invalidOption(owner, key, option, value);
       checked[key] = value ?? option.default ?? (option.defaultFrom && checked[option.defaultFrom]);
     }
-    for (const [key, option] of Object.entries(schema)) checkRelations(owner, key, option, checked);
+    for (const [key, option] of Object.entries(schema))
+      checkRelations(owner, key, option, checked, (source[key] ?? undefined) !== undefined);
     for (const key of Object.keys(source))
       if (key !== 'backend' && !Object.hasOwn(schema, key))
         throw unknownOption(owner, key, Object.keys(schema));
@@ -210,18 +211,26 @@ function checkRelations(
   key: string,
   option: OptionDeclaration,
   checked: Readonly<Record<string, unknown>>,
+  isGiven: boolean,
 ): void {
   const value = checked[key];
   if (value === undefined) {
     if (option.required)
       throw invalidOption(owner, key, option, undefined, (spell) =>
-        option.defaultFrom === undefined ? '' : `, or ${spell(option.defaultFrom)}`,
+        option.defaultFrom === undefined ? '' : `, directly or from ${spell(option.defaultFrom)}`,
       );
     if (option.requiredWith !== undefined && checked[option.requiredWith] === true)
-      throw invalidOption(owner, key, option, undefined, (spell) => ` with ${spell(option.requiredWith!)}`);
+      throw invalidOption(
+        owner,
+        key,
+        option,
+        undefined,
+        (spell) => `, because ${spell(option.requiredWith!)} is true`,
+      );
     return;
   }
-  if ('atLeastOption' in option && option.atLeastOption !== undefined) {
+  // A default is valid next to any other option.
+  if (isGiven && 'atLeastOption' in option && option.atLeastOption !== undefined) {
     const other = option.atLeastOption;
     const bound = checked[other] as number;
     if ((value as number) < bound)
@@ -289,4 +298,17 @@ function rangeOf({ atLeast, above, atMost }: NumberOption): string {
 export function checkLossAggMode(owner: string, mode: unknown): LossAggMode {
   return readOptions(owner, { lossAggMode: aggregationOption('token-mean') }, { lossAggMode: mode })
     .lossAggMode;
+}
+
+/** Returns checked options as native code takes them: by their snake_case names, without aggregation modes. */
+export function nativeOptions(
+  schema: OptionSchema,
+  options: Readonly<Record<string, unknown>>,
+): Record<string, number | boolean | string> {
+  return Object.fromEntries(
+    Object.entries(schema).flatMap(([key, { type }]) => {
+      const value = options[key] as number | boolean | string | undefined;
+      return type === 'aggregation' || value === undefined ? [] : [[toSnakeCase(key), value]];
+    }),
+  );
 }

@@ -54,6 +54,12 @@ export class ClassRegistry<C> {
   }
 }
 
+// Options of a user's class, which has no declaration, that follow Trinity's convention for clip ranges.
+const CLIP_ENDS: Readonly<Record<string, { defaultFrom?: string }>> = {
+  clipRangeLow: { defaultFrom: 'clipRange' },
+  clipRangeHigh: { defaultFrom: 'clipRange' },
+};
+
 /** Functions of one kind by name. */
 export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
   /**
@@ -68,7 +74,7 @@ export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
       const defaults = fromTrinityArgs(cls.defaultArgs());
       const given = fromTrinityArgs(args ?? {});
       // A given clipRange must win over Trinity's defaults for its two ends.
-      for (const [key, { defaultFrom }] of Object.entries(cls.declaration?.options ?? {}))
+      for (const [key, { defaultFrom }] of Object.entries(cls.declaration?.options ?? CLIP_ENDS))
         if (defaultFrom !== undefined && (given[defaultFrom] ?? undefined) !== undefined)
           delete defaults[key];
       return new cls({ ...defaults, ...given, ...options });

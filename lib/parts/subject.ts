@@ -6,8 +6,6 @@ import {
   ADVANTAGE_FN,
   type AdvantageFn,
   type Batch,
-  CorrectedK3Fn,
-  DPOLossFn,
   DummyKLFn,
   ENTROPY_LOSS_FN,
   KeyMapper,
@@ -16,6 +14,7 @@ import {
   type Normalizer,
   type Objective,
   POLICY_LOSS_FN,
+  type PolicyLossDeclaration,
   type PolicyLossFn,
   type Registry,
   type Result,
@@ -155,11 +154,11 @@ function subjectOf(
     readsRatio: columns.includes('old_logprob') && columns.includes('advantages'),
     readsAdvantages: columns.includes('advantages'),
     readsExperts,
-    pairs: policyLossFn instanceof DPOLossFn,
+    pairs: readsPairs(policyLossFn),
     ...(step && { advantages: step }),
     obstacle(batch: Batch) {
       const { policyLoss } = policyLossFn;
-      if (policyLoss.name === 'dpo' && policyLoss.options.pairwise === false)
+      if (readsPairs(policyLossFn) && policyLoss.options.pairwise === false)
         return `${name} computes one margin over all rows`;
       if (!step?.appliesTo(batch)) return undefined;
       if (step.scope === 'all')
@@ -167,6 +166,12 @@ function subjectOf(
       return step.adaptsPenalty ? `${name} adapts the coefficient of its KL penalty to all rows` : undefined;
     },
   } satisfies Partial<Subject>;
+}
+
+// Returns whether a loss is over pairs of rows; only the package's own losses declare it.
+function readsPairs(policyLossFn: object): boolean {
+  const { declaration } = policyLossFn.constructor as { declaration?: PolicyLossDeclaration };
+  return declaration?.pairs === true;
 }
 
 function functionsOf(objective: Objective): AlgorithmFunctions {
@@ -193,7 +198,7 @@ function keysOf(objective: Objective, readsExperts: boolean): string[] {
   if (keys.includes('token_level_rewards')) keys.push('rewards');
   if (!(klPenaltyFn instanceof DummyKLFn)) keys.push('old_logprob', 'ref_logprob');
   if (!(klLossFn instanceof DummyKLFn)) keys.push('ref_logprob');
-  if (klLossFn instanceof CorrectedK3Fn) keys.push('old_logprob');
+  if (klLossFn.usesOldLogprob) keys.push('old_logprob');
   if (entropyLossFn.rows !== 'none') keys.push('entropy');
   if (readsExperts) keys.push('expert_mask');
   return keys;

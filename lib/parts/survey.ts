@@ -104,7 +104,7 @@ export class Survey implements Whole {
       });
     if (this.#subjects.some(({ pairs }) => pairs) && this.rows % 2 !== 0)
       throw new LossError('ERR_SHAPE_MISMATCH', {
-        expected: 'an even number of rows (chosen, rejected, chosen, …) for pairwise DPO',
+        expected: 'an even number of rows (chosen, rejected, chosen, …) for a loss over pairs',
         received: String(this.rows),
       });
     if (this.#steps.length > 0) readStep({ step: this.#steps.values }, KeyMapper.get('verl'), this.rows);

@@ -1,5 +1,5 @@
 // Measures the rounding errors of every function: the engine's float32 results against the float64 reference in
-// test/reference, on the same drawn inputs. scripts/numerics/numerics.ts writes them down, and test/numerics.test.ts checks
+// test/reference, on the same drawn inputs. scripts/generate/numerics-page.ts writes them down, and test/numerics.test.ts checks
 // that they stay within the bounds.
 import type { AdvantageDeclaration } from '../../lib/functions/advantage/advantage-fn.js';
 import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';

@@ -9,7 +9,7 @@ import type {
 import { abortable, fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { type AdvantageInput, BatchReader, type Conversions, type Input } from '../../core/batch-reader.js';
-import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
+import type { FunctionDeclaration } from '../../core/declaration.js';
 import { DeviceBatch } from '../../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
 import type { ComputedAdvantages, Metrics } from '../../core/evaluator.js';
@@ -20,10 +20,10 @@ import {
   backendOf,
   type CheckedOptions,
   defaultArgsOf,
+  nativeOptions,
   type OptionsOf,
   readOptions,
   type TrinityArgs,
-  toSnakeCase,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import { nonFiniteError } from './non-finite.js';
@@ -137,7 +137,10 @@ export abstract class AdvantageFn {
     this.backend = backend;
     const { perRow, returns, readsMasked, whitens } = declaration;
     const { options: variantOptions, ...applied } = variant;
-    const spec = { name: declaration.name, options: variantOptions ?? nativeOptions(options) };
+    const spec = {
+      name: declaration.name,
+      options: variantOptions ?? nativeOptions(declaration.options, options),
+    };
     this.definition = { perRow, returns, readsMasked, whitens, ...applied, native: spec, inputs };
     this.#fn = guarded(() => native.createAdvantage(spec), 'ERR_INVALID_OPTION');
     this.#names = native.advantageValueNames(this.#fn);
@@ -329,19 +332,21 @@ export abstract class AdvantageFn {
   }
 }
 
-function nativeOptions(options: Readonly<Record<string, unknown>>): NativeAdvantageSpec['options'] {
-  return Object.fromEntries(
-    Object.entries(options).map(([key, value]) => [toSnakeCase(key), value as number | boolean | string]),
-  );
-}
+type GroupMetrics<N extends string> = Record<
+  `group_advantages/${N}/${'mean' | 'max' | 'min'}`,
+  { unit: string }
+>;
 
-/** Declares the metrics that group functions report as mean, max and min over the groups. */
-export function groupMetrics(...names: readonly string[]): MetricSchema {
+/** Declares metrics that group functions report as mean, maximum and minimum over the groups. */
+export function groupMetrics<const N extends string>(unit: string, ...names: readonly N[]): GroupMetrics<N> {
   return Object.fromEntries(
     names.flatMap((name) =>
-      ['mean', 'max', 'min'].map((of) => [`group_advantages/${name}/${of}`, { unit: 'reward, over groups' }]),
+      Object.entries({ mean: 'mean', max: 'maximum', min: 'minimum' }).map(([key, word]) => [
+        `group_advantages/${name}/${key}`,
+        { unit: `${unit}, ${word} over groups` },
+      ]),
     ),
-  );
+  ) as GroupMetrics<N>;
 }
 
 /** The class of a declared advantage function. */

@@ -20,7 +20,7 @@ export class ASYMREGroupAdvantage extends advantageClass({
       help: "added to the group's mean reward; below 0, more answers count as good than as bad",
     },
   },
-  metrics: groupMetrics('group_baseline', 'reward_mean'),
+  metrics: groupMetrics('reward', 'group_baseline', 'reward_mean'),
   numerics: { range: 'finite rewards', outside: 'not finite: ERR_INVALID_INPUT' },
 }) {
   static {

@@ -28,7 +28,7 @@ export class GRPOGroupedAdvantage extends advantageClass(
       },
       seed: { type: 'integer', default: 0, listed: false, atLeast: 0, help: 'seed of the random draws' },
     },
-    metrics: { ...groupMetrics('reward_mean', 'reward_std'), filtered_count: { unit: 'rows' } },
+    metrics: { ...groupMetrics('reward', 'reward_mean', 'reward_std'), filtered_count: { unit: 'rows' } },
     numerics: {
       range: 'finite rewards',
       outside: 'not finite: ERR_INVALID_INPUT; a group of equal rewards has advantages 0',

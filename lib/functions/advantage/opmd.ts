@@ -24,7 +24,7 @@ export class OPMDGroupAdvantage extends advantageClass({
       help: 'temperature of logavgexp, in units of reward',
     },
   },
-  metrics: groupMetrics('group_baseline', 'reward_mean'),
+  metrics: groupMetrics('reward', 'group_baseline', 'reward_mean'),
   numerics: {
     range:
       'finite rewards; the soft maximum is computed in float64 relative to the largest, so it never overflows',

@@ -32,10 +32,8 @@ export class RECGroupedAdvantage extends advantageClass(
       seed: { type: 'integer', default: 0, listed: false, atLeast: 0, help: 'seed of the random draws' },
     },
     metrics: {
-      'group_advantages/drop_balance/mean': { unit: 'fraction of rows, over groups' },
-      'group_advantages/drop_balance/max': { unit: 'fraction of rows, over groups' },
-      'group_advantages/drop_balance/min': { unit: 'fraction of rows, over groups' },
-      ...groupMetrics('reward_mean', 'reward_std'),
+      ...groupMetrics('fraction of rows', 'drop_balance'),
+      ...groupMetrics('reward', 'reward_mean', 'reward_std'),
     },
     numerics: {
       range: 'finite rewards',

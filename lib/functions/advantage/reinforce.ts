@@ -9,7 +9,7 @@ export class REINFORCEGroupAdvantage extends advantageClass({
   reads: ['rewards', 'group_ids', 'action_mask'],
   perRow: true,
   options: {},
-  metrics: groupMetrics('reward_mean'),
+  metrics: groupMetrics('reward', 'reward_mean'),
   numerics: { range: 'finite rewards', outside: 'not finite: ERR_INVALID_INPUT' },
 }) {
   static {

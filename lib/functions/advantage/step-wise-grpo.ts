@@ -23,7 +23,7 @@ export class StepWiseGRPOAdvantageFn extends advantageClass(
       },
     },
     metrics: {
-      ...groupMetrics('reward_mean', 'reward_std'),
+      ...groupMetrics('reward', 'reward_mean', 'reward_std'),
       experience_count: { unit: 'rows' },
       filtered_count: { unit: 'rows' },
       skipped_group_ratio: { unit: 'fraction of groups' },

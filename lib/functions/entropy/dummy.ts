@@ -6,9 +6,9 @@ export class DummyEntropyLossFn extends entropyLossClass({
   name: 'none',
   summary: 'no entropy: loss and gradient are 0',
   source: ['Trinity-RFT'],
-  reads: [],
+  reads: ['entropy', 'action_mask'],
   rows: 'none',
-  numerics: { range: 'anything', outside: 'nothing is read' },
+  numerics: { range: 'anything', outside: 'the values do not matter' },
 }) {
   static {
     ENTROPY_LOSS_FN.register('none', DummyEntropyLossFn);

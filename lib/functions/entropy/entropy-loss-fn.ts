@@ -158,6 +158,8 @@ export interface EntropyLossClass<D extends EntropyLossDeclaration> {
 
 const METRICS = { entropy_loss: { unit: 'nats, before the coefficient' } } as const satisfies MetricSchema;
 
+type EntropyMetricsOf<D> = D extends { readonly rows: 'none' } ? Record<never, never> : typeof METRICS;
+
 /** Makes the class of a declared entropy loss. */
 export function entropyLossClass<const D extends Omit<EntropyLossDeclaration, 'options' | 'metrics'>>(
   own: D,
@@ -165,16 +167,17 @@ export function entropyLossClass<const D extends Omit<EntropyLossDeclaration, 'o
   const declaration = {
     ...own,
     options: OPTIONS,
-    metrics: (own.rows === 'none' ? {} : METRICS) as MetricSchema,
+    metrics: (own.rows === 'none' ? {} : METRICS) as EntropyMetricsOf<D>,
   };
-  const made: EntropyLossClass<D & Pick<EntropyLossDeclaration, 'options' | 'metrics'>> =
-    class extends EntropyLossFn {
-      static readonly declaration = declaration;
+  const made: EntropyLossClass<
+    D & { readonly options: typeof OPTIONS; readonly metrics: EntropyMetricsOf<D> }
+  > = class extends EntropyLossFn {
+    static readonly declaration = declaration;
 
-      constructor(options: EntropyLossOptions = {}) {
-        super(new.target.name, declaration.rows, options);
-      }
-    };
+    constructor(options: EntropyLossOptions = {}) {
+      super(new.target.name, declaration.rows, options);
+    }
+  };
   return made;
 }
 

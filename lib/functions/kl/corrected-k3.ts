@@ -9,6 +9,7 @@ export class CorrectedK3Fn extends klClass({
   source: ['Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask', 'old_logprob'],
   estimator: 'corrected_k3',
+  estimatorWithoutOld: 'k3',
   numerics: {
     range: "as k3's; the ratio to old_logprob is clipped to [0, 2]",
     outside: "as k3's: Infinity, or NaN where the ratio is 0",

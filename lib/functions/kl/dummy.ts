@@ -7,10 +7,10 @@ export class DummyKLFn extends klClass({
   summary: 'no estimate',
   details: ['The values, the loss and its gradient are 0, and rewards are the scores.'],
   source: ['Trinity-RFT'],
-  reads: [],
+  reads: ['action_mask'],
   numerics: {
     range: 'anything',
-    outside: 'nothing is read',
+    outside: 'the values do not matter',
   },
 }) {
   static {

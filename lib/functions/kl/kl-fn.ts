@@ -61,6 +61,8 @@ export type KLOptions = OptionsOf<typeof OPTIONS> & {
 export interface KLDeclaration extends FunctionDeclaration {
   /** The native estimator; absent: no estimate. */
   readonly estimator?: string;
+  /** The native estimator for batches without old_logprob; by default the same one. */
+  readonly estimatorWithoutOld?: string;
 }
 
 /** Options of calculateKlLossSync. */
@@ -106,6 +108,7 @@ export abstract class KLFn {
   readonly usesOldLogprob: boolean;
   #klCoef: number;
   readonly #estimator: string | undefined;
+  readonly #estimatorWithoutOld: string | undefined;
   readonly #mapper: KeyMapper;
   readonly #reader: BatchReader;
   readonly #valueReader: BatchReader;
@@ -120,7 +123,11 @@ export abstract class KLFn {
    */
   constructor(
     owner: string,
-    { estimator, reads }: Pick<KLDeclaration, 'estimator' | 'reads'>,
+    {
+      estimator,
+      estimatorWithoutOld = estimator,
+      reads,
+    }: Pick<KLDeclaration, 'estimator' | 'estimatorWithoutOld' | 'reads'>,
     options: KLOptions,
   ) {
     const { adaptive, klCoef, targetKl, horizon } = readOptions(owner, OPTIONS, options);
@@ -133,6 +140,7 @@ export abstract class KLFn {
     const mapper = KeyMapper.get(this.backend);
     this.#mapper = mapper;
     this.#estimator = estimator;
+    this.#estimatorWithoutOld = estimatorWithoutOld;
     const inputs: InputName[] = estimator === undefined ? [] : ['logprob', 'ref_logprob'];
     const optional: InputName[] = this.usesOldLogprob ? ['old_logprob'] : [];
     this.#reader = new BatchReader(mapper, { inputs: [...inputs, 'action_mask'], optional });
@@ -203,7 +211,7 @@ export abstract class KLFn {
    * @param hasOld whether the batch has old_logprob.
    */
   term(aggregation: LossAggMode, hasOld: boolean): NativeFunctionSpec['kl'] {
-    const name = this.usesOldLogprob && !hasOld ? 'k3' : this.#estimator;
+    const name = hasOld ? this.#estimator : this.#estimatorWithoutOld;
     return name === undefined ? undefined : { name, aggregation };
   }
 
@@ -245,7 +253,7 @@ export abstract class KLFn {
 
   // The penalty treats the old policy as the current one, so the ratio between them is 1.
   get #penaltyEstimator(): string | undefined {
-    return this.usesOldLogprob ? 'k3' : this.#estimator;
+    return this.#estimatorWithoutOld;
   }
 
   #evaluator(batch: Batch | DeviceBatch, options: KlLossSyncOptions | undefined): Evaluator {
@@ -342,20 +350,23 @@ const METRICS = {
   kl_coef: { unit: 'coefficient' },
 } as const satisfies MetricSchema;
 
+type KLMetricsOf<D> = D extends { readonly estimator: string } ? typeof METRICS : Record<never, never>;
+
 /** Makes the class of a declared KL function. */
 export function klClass<const D extends Omit<KLDeclaration, 'options' | 'metrics'>>(own: D) {
   const declaration = {
     ...own,
     options: OPTIONS,
-    metrics: (own.estimator === undefined ? {} : METRICS) as MetricSchema,
+    metrics: (own.estimator === undefined ? {} : METRICS) as KLMetricsOf<D>,
   };
-  const made: KLClass<D & Pick<KLDeclaration, 'options' | 'metrics'>> = class extends KLFn {
-    static readonly declaration = declaration;
+  const made: KLClass<D & { readonly options: typeof OPTIONS; readonly metrics: KLMetricsOf<D> }> =
+    class extends KLFn {
+      static readonly declaration = declaration;
 
-    constructor(options: KLOptions = {}) {
-      super(new.target.name, declaration, options);
-    }
-  };
+      constructor(options: KLOptions = {}) {
+        super(new.target.name, declaration, options);
+      }
+    };
   return made;
 }
 

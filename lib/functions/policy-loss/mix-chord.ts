@@ -7,8 +7,9 @@ import { describeValue, LossError } from '../../core/errors.js';
 import type { Coefficients } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import type { Layout } from '../../core/layout.js';
+import { nativeOptions } from '../../core/options.js';
 import { MIX_KEYS, MIXED_OPTIONS, mixedVariant, USUAL_METRICS } from './mixed.js';
-import { nativeOptions, POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
+import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
 const SCHEDULE = {
   muWarmupSteps: {

@@ -1,8 +1,8 @@
 // What MIX and MIX-CHORD share: options, keys, metrics and the native loss.
 import type { NativeFunctionSpec } from '../../../binding.js';
-import { aggregationOption, type CheckedOptions, type OptionsOf } from '../../core/options.js';
+import { aggregationOption, type CheckedOptions, nativeOptions, type OptionsOf } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
-import { type AggregatedLossOptions, nativeOptions, type PolicyLossVariant } from './policy-loss-fn.js';
+import type { AggregatedLossOptions, PolicyLossVariant } from './policy-loss-fn.js';
 import type { PPOMetrics } from './ppo.js';
 
 /** The options that MIX and MIX-CHORD share. */

@@ -22,11 +22,10 @@ import {
   type CheckedOptions,
   defaultArgsOf,
   type LossAggMode,
-  type OptionSchema,
+  nativeOptions,
   type OptionsOf,
   readOptions,
   type TrinityArgs,
-  toSnakeCase,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 
@@ -166,19 +165,6 @@ export abstract class PolicyLossFn<M = Metrics> {
 }
 
 const NO_COEFFICIENTS: Coefficients = Object.freeze({});
-
-/** Returns checked options as native code takes them: by their snake_case names, without aggregation modes. */
-export function nativeOptions(
-  schema: OptionSchema,
-  options: Readonly<Record<string, unknown>>,
-): NativePolicyLoss['options'] {
-  return Object.fromEntries(
-    Object.entries(schema).flatMap(([key, { type }]) => {
-      const value = options[key] as number | boolean | string | undefined;
-      return type === 'aggregation' || value === undefined ? [] : [[toSnakeCase(key), value]];
-    }),
-  );
-}
 
 /** The class of a declared policy loss. */
 export interface PolicyLossClass<D extends PolicyLossDeclaration> {
