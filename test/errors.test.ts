@@ -211,9 +211,12 @@ describe('errors', () => {
     });
     it('a detached column after many calls, when optimised code may read its old length', () => {
       const fn = POLICY_LOSS_FN.create('ppo', {});
-      const resizable = new Float32Array(
-        new ArrayBuffer(4 * ROWS * COLUMNS, { maxByteLength: 8 * ROWS * COLUMNS }),
-      );
+      const bytes = 4 * ROWS * COLUMNS;
+      const Resizable = ArrayBuffer as new (
+        length: number,
+        options: { maxByteLength: number },
+      ) => ArrayBuffer;
+      const resizable = new Float32Array(new Resizable(bytes, { maxByteLength: 2 * bytes }));
       const says = isLossError('ERR_INVALID_INPUT', /old_?log_?prob/i, /detach/i);
       for (let call = 0; call < 20_000; call++) {
         const batch = { ...padded };

@@ -1,78 +1,91 @@
-// Adds doc comments to the declaration files in dist/functions: editors then show each option's help, range and default, and
-// each class's formula, inputs, metrics and sources. The texts come from the declarations, so no source file repeats them.
+// Adds doc comments to the declaration files in dist/functions: editors then show each option's help, valid values and
+// default, and each class's formula, inputs, metrics and sources. The texts come from the declarations, so no source file
+// repeats them. Runs after tsc, on fresh files.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+// The declarations need no native module, and it may not be built yet.
+process.env.POLICY_LOSS_NATIVE = fileURLToPath(new URL('no-native.cjs', import.meta.url));
+const { default: _, ...exported } = await import('../../dist/index.js');
+const { validValues } = await import('../../dist/core/options.js');
+
+const LEGEND = [
+  [/ℓ/, 'ℓ is the loss of a token'],
+  [/\bA\b/, 'A its advantage'],
+  [/\br\b/, 'r = exp(logprob − old_logprob)'],
+  [/δ/, 'δ = ref_logprob − logprob'],
+  [/\bp\b/, 'p = exp(logprob)'],
+  [/\bR\b/, 'R is the reward of the row'],
+];
+
+const classes = Object.entries(exported).filter(([, value]) => value?.declaration !== undefined);
+const options = new Map(
+  classes.flatMap(([, { declaration }]) =>
+    Object.entries(declaration.options).map(([name, option]) => [`${name}: ${option.help}`, option]),
+  ),
+);
+
+/** Matches an option: its indentation, its name, and its properties as far as `help`. */
+const OPTION =
+  /^( +)readonly (\w+): \{\n +readonly type: (?:(?!^\1\};)[\s\S])*?readonly help: (["'])(.*?)\3;/gm;
 
 const root = new URL('../../dist/functions/', import.meta.url);
-
-/** Matches an option: its indentation, its name, and its properties as far as the end of `help`. */
-const OPTION =
-  /^( +)readonly (\w+): \{\n(\s+readonly type: (?:(?!^\1\};)[\s\S])*?readonly help: (["'])(.*?)\4;)/gm;
-
-/** Matches a declared class with its one-line comment. */
-const CLASS = /\/\*\* (.*) \*\/\nexport declare class (\w+) extends \2_base/g;
-
 for (const file of readdirSync(root, { recursive: true, encoding: 'utf8' })) {
   if (!file.endsWith('.d.ts')) continue;
   const url = new URL(file, root);
-  const text = readFileSync(url, 'utf8');
-  const documented = text.replace(
-    OPTION,
-    (option, indent, _name, properties, _quote, help) =>
-      `${indent}/** ${describe(help, properties)} */\n${option}`,
-  );
-  const described = documented.replace(CLASS, (declared, comment, name) => {
-    const start = text.indexOf(`declare const ${name}_base: `);
-    return start < 0
-      ? declared
-      : declared.replace(`/** ${comment} */`, classComment(comment, text.slice(start)));
+  let text = readFileSync(url, 'utf8').replace(OPTION, (found, indent, name, _quote, help) => {
+    const option = options.get(`${name}: ${help}`);
+    return option === undefined ? found : `${indent}/** ${optionComment(option)} */\n${found}`;
   });
-  if (described !== text) writeFileSync(url, described);
+  for (const [name, { declaration }] of classes) {
+    const declared = new RegExp(`/\\*\\* (.*) \\*/\\n(?=export declare class ${name} )`);
+    text = text.replace(declared, (_comment, own) => classComment(own, declaration));
+  }
+  writeFileSync(url, text);
 }
 
-function describe(help, properties) {
-  const value = (name) =>
-    new RegExp(`readonly ${name}: (?:["'](.*?)["']|(.*?));`).exec(properties)?.slice(1).find(Boolean);
-  const [least, above, most] = [value('atLeast'), value('above'), value('atMost')];
-  const range = [
-    least === undefined ? undefined : `at least ${least}`,
-    above === undefined ? undefined : `above ${above}`,
-    most === undefined ? undefined : `at most ${most}`,
-  ].filter(Boolean);
-  const fallback = value('default') ?? (value('defaultFrom') && `that of ${value('defaultFrom')}`);
+function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}.`;
+}
+
+function optionComment(option) {
+  const { help, defaultFrom, atLeastOption, requiredWith, needs = {} } = option;
+  const fallback = option.default ?? (defaultFrom && `that of ${defaultFrom}`);
   return [
-    `${help[0].toUpperCase()}${help.slice(1)}.`,
-    range.length > 0 ? `Range: ${range.join(', ')}.` : undefined,
-    fallback === undefined ? undefined : `Default: ${fallback}.`,
+    sentence(help),
+    sentence(`${validValues(option)}${atLeastOption === undefined ? '' : `, and at least ${atLeastOption}`}`),
+    requiredWith && `Required with ${requiredWith}.`,
+    ...Object.entries(needs).map(
+      ([choice, others]) =>
+        `${choice} needs ${Object.entries(others)
+          .map(([other, value]) => `${other} ${value}`)
+          .join(', ')}.`,
+    ),
+    fallback !== undefined && `Default: ${fallback}.`,
   ]
     .filter(Boolean)
     .join(' ');
 }
 
-/** Returns a class's comment: its own line, then what its declaration says. */
-function classComment(own, declaration) {
-  const words = (name) => {
-    const list = new RegExp(`readonly ${name}: readonly \\[(.*?)\\];`).exec(declaration)?.[1] ?? '';
-    return [...list.matchAll(/"(.*?)"|'(.*?)'/g)].map(([, double, single]) => double ?? single);
-  };
-  const summary = /readonly summary: (?:"(.*?)"|'(.*?)');/.exec(declaration);
-  const metrics = /readonly metrics: \{([\s\S]*?)\n {4}\};/.exec(declaration)?.[1] ?? '';
-  const units = [...metrics.matchAll(/readonly '?([\w/]+)'?: \{\s+readonly unit: ["'](.*)["'];/g)];
+function classComment(own, { summary, details = [], reads, metrics, source }) {
+  const units = Object.entries(metrics).map(
+    ([name, { unit, when }]) => `${name} (${unit}${when === undefined ? '' : `; ${when}`})`,
+  );
+  const symbols = LEGEND.filter(([symbol]) => symbol.test(summary)).map(([, meaning]) => meaning);
   const lines = [
     own,
     '',
-    summary === null ? undefined : `${summary[1] ?? summary[2]}.`,
-    ...words('details'),
+    sentence(summary),
+    symbols.length > 0 && sentence(symbols.join(', ')),
+    ...details,
     '',
-    `Reads ${words('reads').join(', ') || 'nothing'}.`,
-    units.length > 0
-      ? `Metrics: ${units.map(([, name, unit]) => `${name} (${unit})`).join(', ')}.`
-      : undefined,
+    `Reads ${reads.join(', ')}.`,
+    units.length > 0 ? `Metrics: ${units.join(', ')}.` : 'It has no metrics.',
     '',
-    `Source: ${words('source').join(', ')}.`,
+    `Source: ${source.join(', ')}.`,
   ];
-  return [
-    '/**',
-    ...lines.filter((line) => line !== undefined).map((line) => ` * ${line}`.trimEnd()),
-    ' */',
-  ].join('\n');
+  return `/**\n${lines
+    .filter((line) => line !== false)
+    .map((line) => ` * ${line}`.trimEnd())
+    .join('\n')}\n */\n`;
 }
