@@ -96,8 +96,20 @@ function floatsOf(
   // Checked before that much memory is allocated.
   checkLength(key, flat.length, layout, mayBePerRow);
   const data = newArray(key, flat.length, () => new Float32Array(flat.length));
-  for (let index = 0; index < flat.length; index++) {
-    const x: unknown = flat[index];
+  return copyNumbers(key, flat, data);
+}
+
+/**
+ * Copies numbers into a typed array of the same length.
+ * @throws LossError `ERR_INVALID_INPUT` for an element that is not a number.
+ */
+export function copyNumbers<T extends Float32Array | Float64Array>(
+  key: string,
+  values: ArrayLike<unknown>,
+  out: T,
+): T {
+  for (let index = 0; index < out.length; index++) {
+    const x = values[index];
     if (typeof x !== 'number')
       throw new LossError('ERR_INVALID_INPUT', {
         key,
@@ -105,9 +117,9 @@ function floatsOf(
         expected: 'a number',
         received: describeValue(x),
       });
-    data[index] = x;
+    out[index] = x;
   }
-  return data;
+  return out;
 }
 
 /**
@@ -169,18 +181,7 @@ export function readRowNumbers(key: string, value: unknown, rows: number): Float
     });
   checkRows(key, value.length, rows);
   const numbers = newArray(key, rows, () => new Float64Array(rows));
-  for (let index = 0; index < rows; index++) {
-    const x: unknown = value[index];
-    if (typeof x !== 'number')
-      throw new LossError('ERR_INVALID_INPUT', {
-        key,
-        index,
-        expected: 'a number',
-        received: describeValue(x),
-      });
-    numbers[index] = x;
-  }
-  return numbers;
+  return copyNumbers(key, value, numbers);
 }
 
 /**

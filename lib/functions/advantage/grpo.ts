@@ -1,6 +1,7 @@
 // GRPO: rewards normalised within groups.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 import { NORMALISATION, nativeNormalisation } from './normalisation.js';
+import { SEED } from './options.js';
 
 /** Rewards normalised by the mean and standard deviation of their group. */
 export class GRPOGroupedAdvantage extends advantageClass(
@@ -26,7 +27,7 @@ export class GRPOGroupedAdvantage extends advantageClass(
         typical: [0, 0.9],
         help: "take up to this share of a group's rewards, more from likelier answers; reads old_logprob",
       },
-      seed: { type: 'integer', default: 0, listed: false, atLeast: 0, help: 'seed of the random draws' },
+      seed: SEED,
     },
     metrics: { ...groupMetrics('reward', 'reward_mean', 'reward_std'), filtered_count: { unit: 'rows' } },
     numerics: {

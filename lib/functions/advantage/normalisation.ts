@@ -1,15 +1,10 @@
 // Options of GRPO's normalisation, which step-wise GRPO shares.
 import { type CheckedOptions, type OptionsOf, toSnakeCase } from '../../core/options.js';
+import { EPSILON } from './options.js';
 
 /** The options, with Trinity's defaults. */
 export const NORMALISATION = {
-  epsilon: {
-    type: 'number',
-    default: 1e-6,
-    atLeast: 0,
-    typical: [1e-6, 0.1],
-    help: 'added to the standard deviation',
-  },
+  epsilon: EPSILON,
   stdThreshold: {
     type: 'number',
     trinity: null,

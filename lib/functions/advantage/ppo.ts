@@ -1,5 +1,6 @@
 // Generalised advantage estimation, PPO's.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
+import { GAMMA } from './options.js';
 
 /** Generalised advantage estimation. */
 export class PPOAdvantageFn extends advantageClass({
@@ -17,14 +18,7 @@ export class PPOAdvantageFn extends advantageClass({
   readsMasked: true,
   whitens: true,
   options: {
-    gamma: {
-      type: 'number',
-      default: 1,
-      atLeast: 0,
-      atMost: 1,
-      typical: [0.9, 1],
-      help: 'discount of rewards',
-    },
+    gamma: GAMMA,
     lam: {
       type: 'number',
       default: 1,

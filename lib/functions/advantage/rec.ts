@@ -1,5 +1,6 @@
 // REC's advantages.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
+import { EPSILON, SEED } from './options.js';
 
 /** The reward less the group's mean, normalised and balanced if asked for. */
 export class RECGroupedAdvantage extends advantageClass(
@@ -10,13 +11,7 @@ export class RECGroupedAdvantage extends advantageClass(
     reads: ['rewards', 'group_ids', 'action_mask'],
     perRow: true,
     options: {
-      epsilon: {
-        type: 'number',
-        default: 1e-6,
-        atLeast: 0,
-        typical: [1e-6, 0.1],
-        help: 'added to the standard deviation',
-      },
+      epsilon: EPSILON,
       stdNormalize: {
         type: 'boolean',
         default: false,
@@ -29,7 +24,7 @@ export class RECGroupedAdvantage extends advantageClass(
         random: true,
         help: 'balance: if most answers are worse than the mean, give the surplus, drawn at random, advantage 0',
       },
-      seed: { type: 'integer', default: 0, listed: false, atLeast: 0, help: 'seed of the random draws' },
+      seed: SEED,
     },
     metrics: {
       ...groupMetrics('fraction of rows', 'drop_balance'),

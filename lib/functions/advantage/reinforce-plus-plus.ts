@@ -1,5 +1,6 @@
 // REINFORCE++: whitened rewards to go.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
+import { GAMMA } from './options.js';
 
 /** Discounted rewards to go, whitened. */
 export class REINFORCEPLUSPLUSAdvantageFn extends advantageClass({
@@ -17,14 +18,7 @@ export class REINFORCEPLUSPLUSAdvantageFn extends advantageClass({
   readsMasked: true,
   whitens: true,
   options: {
-    gamma: {
-      type: 'number',
-      default: 1,
-      atLeast: 0,
-      atMost: 1,
-      typical: [0.9, 1],
-      help: 'discount of rewards',
-    },
+    gamma: GAMMA,
   },
   metrics: {},
   numerics: {

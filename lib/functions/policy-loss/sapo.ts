@@ -1,4 +1,5 @@
 // SAPO: a sigmoid gate instead of a clip.
+import { copyNumbers } from '../../core/columns.js';
 import type { MetricsOf } from '../../core/declaration.js';
 import { allocate, describeValue, guarded, LossError } from '../../core/errors.js';
 import { native } from '../../core/native.js';
@@ -90,16 +91,5 @@ function toFloats(key: string, values: ArrayLike<number>): Float32Array {
   if (!Number.isSafeInteger(length) || (length as number) < 0)
     throw new LossError('ERR_INVALID_INPUT', { key, expected: 'numbers', received: describeValue(values) });
   const floats = allocate(`${length} values of ${key}`, () => new Float32Array(length as number));
-  for (let index = 0; index < floats.length; index++) {
-    const x: unknown = values[index];
-    if (typeof x !== 'number')
-      throw new LossError('ERR_INVALID_INPUT', {
-        key,
-        index,
-        expected: 'a number',
-        received: describeValue(x),
-      });
-    floats[index] = x;
-  }
-  return floats;
+  return copyNumbers(key, values, floats);
 }

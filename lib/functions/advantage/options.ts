@@ -1,0 +1,29 @@
+// Options that several advantage functions have.
+
+/** Discount of later rewards. */
+export const GAMMA = {
+  type: 'number',
+  default: 1,
+  atLeast: 0,
+  atMost: 1,
+  typical: [0.9, 1],
+  help: 'discount of rewards',
+} as const;
+
+/** Keeps a division by the standard deviation finite. */
+export const EPSILON = {
+  type: 'number',
+  default: 1e-6,
+  atLeast: 0,
+  typical: [1e-6, 0.1],
+  help: 'added to the standard deviation',
+} as const;
+
+/** Makes random draws repeatable. */
+export const SEED = {
+  type: 'integer',
+  default: 0,
+  listed: false,
+  atLeast: 0,
+  help: 'seed of the random draws',
+} as const;
