@@ -24,7 +24,7 @@ export type ColumnName = (typeof COLUMNS)[number];
 /** The float columns that advantage functions read, in the order of NativeAdvantageColumns. */
 export const ADVANTAGE_COLUMNS = ['token_level_rewards', 'old_logprob', 'teacher_logprob', 'values'] as const;
 
-// What each input holds, for the error that misses it.
+// What each input holds, for the error that reports it missing.
 const EXPECTED = {
   logprob: 'a log-probability per token',
   old_logprob: 'a log-probability per token',
@@ -55,13 +55,13 @@ export type AdvantageInput =
   | 'group_ids'
   | 'run_ids';
 
-/** What a function reads of a batch, under Trinity's names. */
+/** The inputs that a function reads, under Trinity's names. */
 export interface Reads {
-  /** Inputs that must be present, in the order of the checks. The first may give the layout by its nested arrays. */
+  /** Required inputs, in the order of the checks. If the first is an array of rows, it can stand for shape or cuSeqlens. */
   inputs: readonly InputName[];
   /** Inputs that are read if present. */
   optional?: readonly InputName[];
-  /** Columns that need all B×T values, as gradients are taken with respect to them; logprob by default. */
+  /** Columns that must have B×T values, because gradients are taken with respect to them; logprob by default. */
   perToken?: readonly InputName[];
   /** The order of the native columns: COLUMNS, or ADVANTAGE_COLUMNS; 'loss' by default. */
   order?: 'loss' | 'advantage';
@@ -71,13 +71,13 @@ export interface Reads {
 export interface Input {
   native: NativeBatch | NativeResident;
   layout: Layout;
-  /** The CUDA device that a host batch is to be computed on; undefined: the CPU, or the device that holds the batch. */
+  /** The CUDA device to compute a host batch on; undefined for the CPU, and for a batch that is on a device. */
   device: number | undefined;
 }
 
 type Converted = NativeColumn | Uint8Array | Float64Array | Int32Array;
 
-/** Inputs of one batch that are already converted: readers that share it convert each input once. */
+/** Inputs of one batch that are already converted. Readers that share this map convert each input only once. */
 export type Conversions = Map<InputName, Converted>;
 
 interface ReaderEntry {
@@ -113,7 +113,7 @@ export class BatchReader {
     }));
   }
 
-  /** Returns whether a batch has an input, whether or not this reader reads it. */
+  /** Returns whether a batch has an input, even one that this reader does not read. */
   has(batch: Batch | DeviceBatch, name: InputName): boolean {
     if (batch instanceof DeviceBatch) return batch.has(name);
     return batch !== null && typeof batch === 'object' && find(batch, this.#mapper.keys(name)) !== undefined;
@@ -122,7 +122,7 @@ export class BatchReader {
   /**
    * Reads a batch.
    * @param device the `device` option of the call.
-   * @param conversions what other readers of the same batch have converted.
+   * @param conversions the inputs of this batch that other readers have already converted.
    * @throws LossError naming the key, the expected value and the given one.
    */
   read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Input {
@@ -140,7 +140,7 @@ export class BatchReader {
   }
 
   /**
-   * Reads a batch of the host.
+   * Reads a host batch.
    * @throws LossError
    */
   readHost(batch: Batch, conversions?: Conversions): { native: NativeBatch; layout: Layout } {
@@ -200,7 +200,7 @@ function put(
   layout: Layout,
   conversions: Conversions | undefined,
 ): void {
-  // The common case, without the objects and calls of the general one: small batches take microseconds.
+  // A fast path for the common case: a small batch takes only microseconds, so the general path would be noticeable.
   if (value instanceof Float32Array && entry.slot >= 0 && isReadyFor(value, layout.tokens)) {
     native.data[entry.slot] = value;
     return;
@@ -254,7 +254,7 @@ function convert({ name, mayBePerRow }: ReaderEntry, key: string, value: unknown
   }
 }
 
-/** Returns the error for an input that a batch lacks, with all keys that it could have. */
+/** Returns the error for a missing input, with all keys under which a batch may have it. */
 export function missingInput(
   mapper: KeyMapper,
   name: InputName,
@@ -297,7 +297,7 @@ export function readTokenFloats(
 }
 
 /**
- * Reads the trainer's step, which all rows share.
+ * Reads the trainer's step number, which must be the same for all rows.
  * @throws LossError `ERR_INVALID_INPUT` if rows differ.
  */
 export function readStep(batch: object, mapper: KeyMapper, rows: number): number {

@@ -14,7 +14,7 @@ export class DeviceBatch implements Disposable {
   readonly device: string;
   /** [B, T]; T is the length of the longest row if rows are packed. */
   readonly shape: readonly [number, number];
-  /** The trainer's step of the host batch. */
+  /** The host batch's `step`: the trainer's step number. */
   readonly step: unknown;
   readonly #index: number;
   readonly #layout: Layout;

@@ -11,7 +11,7 @@ export interface CpuDevice {
   available: true;
   /** The machine's cores. */
   cores: number;
-  /** Threads that compute at once, over all calls. */
+  /** The most threads that compute at once, over all calls together. */
   threads: number;
   /** The instruction set in use: avx512, avx2, sse4 or neon. The environment variable `POLICY_LOSS_ISA` selects another at load. */
   isa: string;
@@ -27,7 +27,7 @@ export interface CudaDevice {
   description: string;
   /** Its memory in bytes. */
   memory: number;
-  /** Such as '9.0'. */
+  /** The compute capability, such as '9.0'. */
   computeCapability: string;
 }
 

@@ -7,7 +7,7 @@ export class PPOAdvantageFn extends advantageClass({
   summary: 'generalised advantage estimate, whitened',
   details: [
     'a_t = δ_t + γ·λ·a_{t+1} with δ_t = R_t + γ·V_{t+1} − V_t, whitened over the unmasked tokens of the batch.',
-    "As in the source, a row's masked columns take part: their rewards and values count for the columns before them, and they get advantages too.",
+    'As in the source, masked tokens take part: their rewards and values count for the tokens before them, and they get advantages too.',
     'Returns are a + V.',
   ],
   source: ['arXiv 1506.02438', 'Trinity-RFT'],
@@ -23,7 +23,7 @@ export class PPOAdvantageFn extends advantageClass({
       atLeast: 0,
       atMost: 1,
       typical: [0.9, 1],
-      help: 'discount of rewards',
+      help: 'γ, the discount of a reward per token',
     },
     lam: {
       type: 'number',
@@ -31,7 +31,7 @@ export class PPOAdvantageFn extends advantageClass({
       atLeast: 0,
       atMost: 1,
       typical: [0, 1],
-      help: 'discount of differences of values',
+      help: 'λ, the discount of later differences δ',
     },
   },
   metrics: {},

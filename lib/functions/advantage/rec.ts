@@ -1,7 +1,7 @@
 // REC's advantages.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 
-/** The reward less the group's mean, normalised and balanced if asked for. */
+/** The reward minus the group's mean; optionally normalised, and balanced by dropping surplus bad answers. */
 export class RECGroupedAdvantage extends advantageClass(
   {
     name: 'rec',
@@ -27,14 +27,14 @@ export class RECGroupedAdvantage extends advantageClass(
         choices: ['balance'],
         trinity: null,
         random: true,
-        help: 'balance: if most answers are worse than the mean, give the surplus, drawn at random, advantage 0',
+        help: 'balance: if most answers are below the mean, draw the surplus at random and give it advantage 0',
       },
       seed: { type: 'integer', default: 0, listed: false, atLeast: 0, help: 'seed of the random draws' },
     },
     metrics: {
-      'group_advantages/drop_balance/mean': { unit: 'fraction of rows, over groups' },
-      'group_advantages/drop_balance/max': { unit: 'fraction of rows, over groups' },
-      'group_advantages/drop_balance/min': { unit: 'fraction of rows, over groups' },
+      'group_advantages/drop_balance/mean': { unit: 'fraction of rows, mean over groups' },
+      'group_advantages/drop_balance/max': { unit: 'fraction of rows, max over groups' },
+      'group_advantages/drop_balance/min': { unit: 'fraction of rows, min over groups' },
       ...groupMetrics('reward_mean', 'reward_std'),
     },
     numerics: {
