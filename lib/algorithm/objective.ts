@@ -42,7 +42,7 @@ export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 
 /** Options of Objective.computeSync(). */
 export interface ObjectiveComputeSyncOptions extends ComputeSyncOptions {
-  /** The array for ∂loss/∂entropy (B×T values). If only `grad` is given, a new array is made. */
+  /** An array of B×T values that receives ∂loss/∂entropy. If only `grad` is given, a new array receives it. */
   gradEntropy?: Float32Array;
   /** The seed of the advantage function's random choices. It replaces the function's own. */
   seed?: number;
@@ -80,7 +80,7 @@ export class Objective {
   readonly klLossFn: KLFn;
   /** The entropy loss that is subtracted; `none` subtracts nothing. */
   readonly entropyLossFn: EntropyLossFn;
-  /** The advantage function; undefined if the algorithm needs no advantages, or only reads those of the batch. */
+  /** The advantage function; undefined if the algorithm reads no advantages, or expects them in the batch. */
   readonly advantageFn: AdvantageFn | undefined;
   /** The estimator of the KL penalty in the rewards; `none` leaves rewards as they are. */
   readonly klPenaltyFn: KLFn;
@@ -88,7 +88,7 @@ export class Objective {
   readonly lossAggMode: LossAggMode;
   readonly #mapper: KeyMapper;
   readonly #klPenalty: KlPenalty;
-  // By the terms that a batch's columns allow.
+  // One evaluator for each set of terms; a batch's columns decide which terms are computed.
   readonly #evaluators = new Map<string, Evaluator>();
   readonly #finder: BatchReader;
   readonly #counter: BatchReader;
@@ -372,7 +372,7 @@ export class Objective {
   }
 }
 
-/** Advantages for one call: computed already, or to be computed on the batch's device during the loss's pass. */
+/** Advantages for one call: already computed, or computed on the batch's device as part of the loss's call. */
 interface CallAdvantages {
   computed?: ComputedAdvantages;
   fused?: FusedAdvantage;

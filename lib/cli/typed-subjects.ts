@@ -1,4 +1,4 @@
-// Subjects as a command line names them, with the options of each.
+// The subjects of a command line: the losses and algorithms that it names, each with its options.
 import { readFile } from 'node:fs/promises';
 import type { Command, Option } from 'commander';
 import { unknownName } from '../core/errors.js';

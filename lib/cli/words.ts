@@ -48,14 +48,14 @@ export function divide(words: readonly string[]): DividedWords {
 export interface TypedOption {
   option: Option;
   flag: string;
-  /** Absent: the option has no value. */
+  /** Absent if the option was typed without a value. */
   value?: string;
 }
 
 /**
  * Separates some options from the other words.
  * @param options the options to take.
- * @param others options that stay in `rest`, each with its value.
+ * @param others options that stay in `rest` together with their values.
  */
 export function takeOptions(
   words: readonly string[],

@@ -10,7 +10,7 @@ const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 export class ColumnNames {
   /** The columns to read; logprobs and action_mask come first. */
   readonly columns: readonly RolloutColumn[];
-  /** Other columns to keep, by their names in the files. */
+  /** Further columns to copy into each part's `kept`, by their names in the files. */
   readonly keep: readonly string[];
   readonly #renamed = new Map<RolloutColumn, string>();
   readonly #mapper: KeyMapper | undefined;

@@ -56,8 +56,8 @@ export interface Slot {
 export interface ColumnBuilder {
   set(value: unknown, slot: Slot, makeError: MakeError): void;
   /**
-   * Returns the batch's value for the rows before `from`. The rows from there to `end` become the first of the next
-   * part.
+   * Returns the batch's value for the rows before `from`. The rows from there to `end` become the first rows of the
+   * next part.
    */
   take(from: Slot, end: Slot): unknown;
 }
@@ -285,7 +285,7 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   step: number('step'),
 };
 
-/** Returns the column that becomes a batch key (camelCase), if there is one. */
+/** Returns the column that becomes a batch key (camelCase); undefined if none does. */
 export function columnOfKey(key: string): RolloutColumn | undefined {
   return (Object.keys(COLUMNS) as RolloutColumn[]).find((column) => COLUMNS[column].key === key);
 }

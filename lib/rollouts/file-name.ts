@@ -6,7 +6,7 @@ export interface Format {
   endings: readonly string[];
 }
 
-/** Returns the format that a file's name ends with, if it is one of these. */
+/** Returns the format whose ending the file's name has; undefined if none matches. */
 export function formatOf<F extends Format>(formats: readonly F[], file: string): F | undefined {
   const name = file.toLowerCase();
   return formats.find(({ endings }) => endings.some((ending) => name.endsWith(ending)));

@@ -136,7 +136,7 @@ const MAX_TRANSPOSED = 1 << 26;
 
 const KINDS: Readonly<Record<string, string>> = { f: 'F', i: 'I', u: 'U', b: 'BOOL' };
 
-/** Returns the element type, and the number of bytes to reverse in each element; 1 means none. */
+/** Returns the element type and `swapped`: the element's size if its bytes must be reversed (big-endian), else 1. */
 function readDescr(file: string, name: string, descr: string): { dtype: Dtype; swapped: number } {
   const [, order, kind, count] = /^([<>|=])([a-zA-Z])(\d+)$/.exec(descr) ?? [];
   const size = Number(count);
