@@ -266,8 +266,9 @@ export class AsymREAlgorithm extends algorithm('asymre') {}
 /**
  * DPO: preferences between pairs of answers.
  *
- * checkConfig() sets repeat_times to 2, and replaces the KL loss none with k2. In a whole configuration, it also rejects the
- * modes both and explore, requires an experience buffer in mode train, and changes synchronization to checkpoints.
+ * checkConfig() sets repeat_times to 2, and replaces the KL loss none with k2. In a whole configuration, it also
+ * rejects the modes both and explore, requires an experience buffer in mode train, and changes synchronization to
+ * checkpoints.
  *
  * Source: arXiv 2305.18290; Trinity-RFT's DPOAlgorithm.
  */

@@ -58,8 +58,9 @@ export interface ObjectiveResult extends Result {
 }
 
 /**
- * An algorithm's objective: policy loss − entropy loss + KL loss, with the gradients of that sum with respect to logprob
- * and to entropy. It reads a batch once for all three. AlgorithmType.objective() and fromTrinityConfig() make it.
+ * An algorithm's objective: policy loss − entropy loss + KL loss, with the gradients of that sum with respect to
+ * logprob and to entropy. It reads a batch once for all three. AlgorithmType.objective() and fromTrinityConfig() make
+ * it.
  *
  * If the algorithm has an advantage function and the batch has no advantages, it first computes them from rewards. Rows
  * that the function drops count neither as rows nor as tokens.

@@ -57,7 +57,9 @@ export type AdvantageInput =
 
 /** The inputs that a function reads, under Trinity's names. */
 export interface Reads {
-  /** Required inputs, in the order of the checks. If the first is an array of rows, it can stand for shape or cuSeqlens. */
+  /**
+   * Required inputs, in the order of the checks. If the first is an array of rows, it can stand for shape or cuSeqlens.
+   */
   inputs: readonly InputName[];
   /** Inputs that are read if present. */
   optional?: readonly InputName[];

@@ -1,5 +1,5 @@
-// Conversion of one column of a host batch to the array that native code reads. float32 columns and byte masks are passed
-// on without a copy.
+// Conversion of one column of a host batch to the array that native code reads. float32 columns and byte masks are
+// passed on without a copy.
 import { checkAttached, fixedLength } from './arrays.js';
 import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';

@@ -1,5 +1,5 @@
-// The declaration of a function, as data. Its class, command-line flags, documentation, property tests and benchmarks are
-// all derived from it.
+// The declaration of a function, as data. Its class, command-line flags, documentation, property tests and benchmarks
+// are all derived from it.
 import type { OptionSchema } from './options.js';
 
 /** One metric of a function. */

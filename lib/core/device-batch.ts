@@ -6,8 +6,9 @@ import type { Layout } from './layout.js';
 import { native } from './native.js';
 
 /**
- * A batch whose columns reside on a CUDA device until it is disposed of (`using`, or dispose()). Every compute() accepts
- * it instead of a host batch and runs on its device; gradients come back as host arrays. {@link upload} creates it.
+ * A batch whose columns reside on a CUDA device until it is disposed of (`using`, or dispose()). Every compute()
+ * accepts it instead of a host batch and runs on its device; gradients come back as host arrays. {@link upload} creates
+ * it.
  */
 export class DeviceBatch implements Disposable {
   /** 'cuda:0', … */

@@ -13,7 +13,10 @@ export interface CpuDevice {
   cores: number;
   /** The most threads that compute at once, over all calls together. */
   threads: number;
-  /** The instruction set in use: avx512, avx2, sse4 or neon. The environment variable `POLICY_LOSS_ISA` selects another at load. */
+  /**
+   * The instruction set in use: avx512, avx2, sse4 or neon. The environment variable `POLICY_LOSS_ISA` selects another
+   * at load.
+   */
   isa: string;
 }
 
@@ -116,8 +119,8 @@ function versionOf(number: number): string {
 }
 
 /**
- * Limits the number of threads that compute, or copy to and from devices, at once over all calls of the process. Results
- * do not depend on it.
+ * Limits the number of threads that compute, or copy to and from devices, at once over all calls of the process.
+ * Results do not depend on it.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function setThreads(threads: number): void {

@@ -25,7 +25,9 @@ export type LossErrorCode =
 /** A text, or a function that makes it and writes option names with `spell`: the CLI spells them as flags. */
 export type Wording = string | ((spell: (option: string) => string) => string);
 
-/** What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent. */
+/**
+ * What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent.
+ */
 export interface LossErrorDetails {
   /** The place: a class, a call, or a file and its line. */
   at?: string | undefined;
@@ -88,8 +90,8 @@ export class LossError extends Error {
   }
 
   /**
-   * Returns a copy whose message writes option names with `spell`, such as `clipRange` as `--clip-range`. Its fields keep
-   * the camelCase names.
+   * Returns a copy whose message writes option names with `spell`, such as `clipRange` as `--clip-range`. Its fields
+   * keep the camelCase names.
    */
   withOptionNames(spell: (option: string) => string): LossError {
     if (typeof this.#details === 'string') return this;

@@ -22,15 +22,17 @@ export interface ComputeSyncOptions {
   /** true returns ∂loss/∂logprob in a new array. An array of B×T values receives it instead. */
   grad?: boolean | Float32Array;
   /**
-   * The counts of the whole batch if this one is a part of it (micro-batches). Losses, gradients and metrics of the parts
-   * then add up to the whole's, except kl_coef and mu, which are not sums.
+   * The counts of the whole batch if this one is a part of it (micro-batches). Losses, gradients and metrics of the
+   * parts then add up to the whole's, except kl_coef and mu, which are not sums.
    */
   normalizer?: Normalizer;
 }
 
 /** Options of a call. */
 export interface ComputeOptions extends ComputeSyncOptions {
-  /** Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device. */
+  /**
+   * Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device.
+   */
   device?: string;
   /** Ends the call early: it rejects with `ERR_ABORTED`, and the array for grad may be half written. */
   signal?: AbortSignal;

@@ -150,7 +150,8 @@ export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
 }
 
 /**
- * Checks a caller's options against a schema and completes them with defaults. null means absent, as Python's None does.
+ * Checks a caller's options against a schema and completes them with defaults. null means absent, as Python's None
+ * does.
  * @param owner the class that messages name.
  * @param given the caller's object; `backend` is accepted in addition to the schema's options.
  * @throws LossError `ERR_INVALID_OPTION` naming the option, the valid values and the given one.

@@ -17,7 +17,8 @@ export function inTermsOfFiles(
   const { key, index } = error;
   const isGiven = part.batch[key] !== undefined;
   if (error.code === 'ERR_MISSING_INPUT') {
-    // The KL penalty makes tokenLevelScores from the file's one reward per row, so the error must name the column `reward`.
+    // The KL penalty makes tokenLevelScores from the file's one reward per row, so the error must name the column
+    // `reward`.
     const column = key === 'tokenLevelScores' ? 'reward' : columnOfKey(key);
     return isGiven || column === undefined ? error : missingColumn(error, column, subject, files);
   }

@@ -25,7 +25,9 @@ export interface Rollouts {
 export interface RolloutPart extends Rollouts {
   /** Index of the part's first row among all rows that were read. */
   first: number;
-  /** For each row, the values of the columns in `StreamOptions.keep`, as they are in the file. Absent ones are left out. */
+  /**
+   * For each row, the values of the columns in `StreamOptions.keep`, as they are in the file. Absent ones are left out.
+   */
   kept: Record<string, unknown>[];
   /** Each row's place in its file. */
   places: Place[];

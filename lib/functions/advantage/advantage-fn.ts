@@ -42,7 +42,9 @@ export interface AdvantageComputeSyncOptions {
 
 /** Options of a call. */
 export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions {
-  /** Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device. */
+  /**
+   * Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device.
+   */
   device?: string;
   /** Ends the call early: it rejects with `ERR_ABORTED`. */
   signal?: AbortSignal;
@@ -104,8 +106,8 @@ interface AdvantageSource extends Input {
 }
 
 /**
- * An advantage function: computes from rewards how much better each token was than expected. Abstract; each function is a
- * subclass named as in Trinity-RFT.
+ * An advantage function: computes from rewards how much better each token was than expected. Abstract; each function is
+ * a subclass named as in Trinity-RFT.
  *
  * Source: Trinity-RFT, trinity.algorithm.advantage_fn.
  */
@@ -160,7 +162,8 @@ export abstract class AdvantageFn {
    * Computes the advantages on the pool's threads, without blocking the event loop.
    *
    * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT` (also
-   * for a reward that is not finite), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
+   * for a reward that is not finite), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
+   * `ERR_ABORTED`.
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
     return guardedAsync(async () => {
@@ -273,7 +276,8 @@ export abstract class AdvantageFn {
     );
   }
 
-  // `wanted`: 'all' for every result, 'tokens' for one advantage per token, 'rows' for one per row if the function allows.
+  // `wanted`: 'all' for every result, 'tokens' for one advantage per token, 'rows' for one per row if the function
+  // allows.
   #call(
     { rows, tokens }: Layout,
     options: AdvantageComputeSyncOptions | undefined,

@@ -62,8 +62,8 @@ export interface EntropyComputeOptions extends ComputeOptions {
 export type EntropyMetrics = Partial<Record<'entropy_loss', number>>;
 
 /**
- * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions. An algorithm subtracts it from
- * its loss. Abstract; the subclasses select the rows that count.
+ * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions. An algorithm subtracts it
+ * from its loss. Abstract; the subclasses select the rows that count.
  *
  * Reads entropy [B, T] in nats and action_mask. The gradient is taken with respect to entropy.
  *

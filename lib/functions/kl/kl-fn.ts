@@ -91,8 +91,8 @@ export interface KlPenaltyResult {
 }
 
 /**
- * A KL function: an estimate for each token of the policy's divergence from the reference, as a value, a loss or a penalty
- * in the reward. Abstract; each estimator is a subclass named as in Trinity-RFT.
+ * A KL function: an estimate for each token of the policy's divergence from the reference, as a value, a loss or a
+ * penalty in the reward. Abstract; each estimator is a subclass named as in Trinity-RFT.
  *
  * Reads logprob, ref_logprob and action_mask, and old_logprob if the estimator uses it; all in nats.
  *

@@ -133,8 +133,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
-   * Synchronous version of {@link compute}, for small batches and scripts. It blocks this thread; large batches also use
-   * the pool. The results have the same bits.
+   * Synchronous version of {@link compute}, for small batches and scripts. It blocks this thread; large batches also
+   * use the pool. The results have the same bits.
    */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
     return this.#evaluator.computeSync(batch, options, (layout) =>

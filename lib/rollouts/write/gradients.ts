@@ -45,8 +45,8 @@ const RESERVED = ['grad', 'grad_entropy', 'cu_seqlens', 'lengths'];
  * in that file), its ids, `grad` and, if there is one, `grad_entropy`.
  * - JSON lines have as many digits as identify a float32, and null for a number that is not finite.
  * - safetensors have float32 tensors, and `cu_seqlens` in the packed layout or `lengths` in the padded one. Numeric ids
- *   become tensors. Other ids become indices (-1 for none) into a JSON list, which the metadata holds under the column's
- *   name.
+ * become tensors. Other ids become indices (-1 for none) into a JSON list, which the metadata holds under the column's
+ * name.
  * @throws LossError `ERR_INVALID_OPTION`. The writer's methods reject with `ERR_INVALID_INPUT` if the file cannot be
  * written.
  */
