@@ -188,7 +188,7 @@ const ALGORITHMS = {
     },
   },
   jsd: {
-    summary: 'on-policy distillation by the Jensen-Shannon divergence',
+    summary: 'on-policy distillation with the Jensen-Shannon divergence',
     source: ['arXiv 2306.13649', TRINITY],
     useReference: false,
     computeAdvantageInTrainer: true,
@@ -352,7 +352,7 @@ export class MultiStepGRPOAlgorithm extends algorithm('multi_step_grpo') {}
 export class OnPolicyDistillAlgorithm extends algorithm('on_policy_distill') {}
 
 /**
- * JSD: on-policy distillation by the generalised Jensen-Shannon divergence.
+ * JSD: on-policy distillation with the generalised Jensen-Shannon divergence.
  *
  * Source: arXiv 2306.13649; Trinity-RFT.
  */

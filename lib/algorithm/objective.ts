@@ -66,7 +66,7 @@ export interface ObjectiveResult extends Result {
  * that the function drops count neither as rows nor as tokens.
  *
  * It reads the columns of its functions. A term with coefficient 0 is left out if the batch lacks its column: with
- * entropyCoef 0, a batch needs no entropy. The metrics are those of its functions.
+ * entropyCoef 0, a batch needs no entropy. The result has the metrics of all its functions.
  *
  * Source: Trinity-RFT, trinity.algorithm.
  */
@@ -197,7 +197,7 @@ export class Objective {
 
   /**
    * @internal Computes a host batch with advantages from advantagesOf(), or from a larger batch that contains it. The
-   * metrics do not include those of the advantages.
+   * metrics do not include the metrics of the advantages.
    */
   computeWith(
     batch: Batch,

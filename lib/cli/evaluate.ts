@@ -79,9 +79,10 @@ const HELP = `\
 Give exactly one of --loss, --algorithm and --config.
 
 Options of a loss are written in kebab case: clip_range_low is --clip-range-low. --no-NAME turns a switch --NAME off.
-An algorithm has the options of its policy loss, those of its advantage function with the prefix 'advantage-'
-(--advantage-std-threshold), the names of its functions (--kl-loss-fn) and their coefficients. With --config, all of
-these come from the file. To list the options with their defaults, add --help to --loss NAME or --algorithm NAME.`;
+An algorithm has the options of its policy loss, the options of its advantage function with the prefix 'advantage-'
+(--advantage-std-threshold), and options for the names of its functions (--kl-loss-fn) and their coefficients
+(--kl-coef). With --config, the file sets all of these. To list the options with their defaults, add --help to
+--loss NAME or --algorithm NAME.`;
 
 const EXAMPLES = [
   'evaluate rollouts.jsonl --loss ppo',

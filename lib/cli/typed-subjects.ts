@@ -50,7 +50,7 @@ export interface TypedSubjects {
  * Separates the subjects from a command's words.
  * @param words the words after the command's name.
  * @param several whether the command accepts more than one subject.
- * @param oneOf returns one of the values that a word lists, for commands whose options list several.
+ * @param oneOf returns one value of a word that lists several, for commands that accept such lists.
  * @throws LossError for unknown names and options, and if the words name no subject, or too many.
  */
 export function typedSubjects(

@@ -89,7 +89,7 @@ export function wordsOf(typed: readonly TypedOption[]): string[] {
 
 /**
  * Parses words that contain only options. Returns the values of the options that are present, by commander's names.
- * @param command the command whose error settings apply.
+ * @param command the command whose settings for errors apply.
  * @throws CommanderError, and LossError `ERR_INVALID_OPTION` for a switch with a value.
  */
 export function valuesOf(

@@ -13,7 +13,7 @@ export interface MetricDeclaration {
 /** A function's metrics by Trinity-RFT's names. */
 export type MetricSchema = Readonly<Record<string, MetricDeclaration>>;
 
-/** The metrics of a result: those with a condition are optional. */
+/** The type of a result's metrics. Metrics with a condition (`when`) are optional. */
 export type MetricsOf<M> = {
   -readonly [K in keyof M as M[K] extends { when: string } ? never : K]: number;
 } & { -readonly [K in keyof M as M[K] extends { when: string } ? K : never]?: number };

@@ -271,7 +271,7 @@ export class Evaluator {
 // A function without a loss: it only counts a batch's tokens and rows.
 const counter: NativeFunction = native.createFunction({});
 
-/** What decides how often each row of a batch counts. */
+/** The number of times that each row of a batch counts. */
 export interface RowsThatCount {
   /** [B] for a host batch: how often each row counts; undefined if every row counts once. */
   repeats?: Uint32Array | undefined;

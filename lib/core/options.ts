@@ -33,7 +33,7 @@ export interface AnyOption {
   readonly trinity?: TrinityValue;
   /** false if defaultArgs() leaves the option out, as Trinity does, although it has a default. */
   readonly listed?: false;
-  /** Another option whose value is the default. */
+  /** The name of another option, whose value is this option's default. */
   readonly defaultFrom?: string;
   /** The option must have a value: its own, or the value of the option `defaultFrom`. */
   readonly required?: true;
@@ -55,7 +55,7 @@ export interface NumberOption extends AnyOption {
   readonly above?: number;
   /** Inclusive upper bound. */
   readonly atMost?: number;
-  /** Another option whose value is an inclusive lower bound. */
+  /** The name of another option, whose value is an inclusive lower bound. */
   readonly atLeastOption?: string;
   /** The values that training uses: property tests draw from this range. */
   readonly typical?: readonly [number, number];

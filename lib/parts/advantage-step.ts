@@ -29,7 +29,7 @@ export interface AdvantageStep {
   computeRows(batch: Batch): Promise<MadeAdvantages>;
 }
 
-/** Returns the step that computes GRPO's advantages from rewards and groups, for a policy loss on its own. */
+/** Returns the step that computes GRPO's advantages from rewards and groups, for a policy loss without an algorithm. */
 export function grpoStep(): AdvantageStep {
   const fn = ADVANTAGE_FN.create('grpo');
   return {

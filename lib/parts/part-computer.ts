@@ -55,7 +55,7 @@ export class PartComputer {
         const computed = await whole.advantagesOf(subject, part);
         return { computed, result: await subject.compute(batch, computed, options) };
       });
-      // A policy loss on its own reports only its own metrics.
+      // A policy loss that is not part of an algorithm reports only its own metrics.
       total.add(result, computed !== undefined, subject.functions ? whole.advantageMetrics(subject) : {});
       onShare((i + 1) / this.#totals.length);
       if (!this.#watch) continue;

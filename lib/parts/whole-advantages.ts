@@ -131,7 +131,7 @@ class GroupAdvantages implements WholeAdvantages {
   }
 }
 
-/** Advantages of each row on its own. */
+/** Advantages that depend on one row only. */
 class RowAdvantages implements WholeAdvantages {
   readonly repeats = undefined;
   readonly #step: AdvantageStep;

@@ -62,7 +62,7 @@ export class ColumnNames {
     return [...new Set([...names, toSnakeCase(key), key])];
   }
 
-  /** Returns the column to read under a name in a file, if there is one. */
+  /** Returns the column that a name in a file stands for; undefined if the file's column is not read. */
   columnOf(name: string): RolloutColumn | undefined {
     return this.columns.find((column) => this.of(column).includes(name));
   }

@@ -35,7 +35,7 @@ export type RolloutColumn =
   | 'reward_baseline'
   /** A number or a string that identifies the row's group. */
   | 'task_id'
-  /** A number or a string that identifies the run whose step the row is. */
+  /** A number or a string that identifies the row's run. The rows of a run are its steps. */
   | 'run_id'
   /** true or false (or 1, 0): whether an expert wrote the row. */
   | 'expert'

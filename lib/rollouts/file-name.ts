@@ -1,4 +1,4 @@
-// Reads file names: the format by the ending, and the table of a database after '#'.
+// Parses file names: the ending gives the format, and the part after '#' names a database's table.
 import { LossError, type LossErrorCode } from '../core/errors.js';
 
 /** A file format and the endings of its files' names, in lower case. */

@@ -14,8 +14,8 @@ export interface ReadOptions {
   /** The columns to read in addition to logprobs and action_mask; all by default. Other columns are ignored. */
   columns?: readonly RolloutColumn[];
   /**
-   * The files' own names of columns: { logprobs: 'log_prob' }. A batch key (logprob, old_logprob) may stand for a
-   * column.
+   * The names of columns in the files: { logprobs: 'log_prob' } reads logprobs from log_prob. A batch key (logprob,
+   * old_logprob) may stand for a column.
    */
   rename?: Readonly<Record<string, string>>;
   /** A training framework whose column names are accepted too, such as 'verl' for old_log_probs. */

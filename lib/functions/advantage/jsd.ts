@@ -1,4 +1,4 @@
-// Distillation by the generalised Jensen-Shannon divergence.
+// Distillation with the generalised Jensen-Shannon divergence.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
 /** The negative Jensen-Shannon divergence from the teacher. */
@@ -7,7 +7,7 @@ export class JSDAdvantage extends advantageClass(
     name: 'jsd',
     summary: '− generalised Jensen-Shannon divergence from the teacher',
     details: [
-      'Each unmasked token has −klCoef·(β·(t − M) + (1 − β)·(s − M)), with s and t the log-probabilities of policy and teacher and M that of their mixture; s − t at β = 0 and t − s at β = 1.',
+      'Each unmasked token has −klCoef·(β·(t − M) + (1 − β)·(s − M)), with s and t the log-probabilities of policy and teacher, and M the log-probability of their mixture; s − t at β = 0 and t − s at β = 1.',
       "As in the source, tokens that the policy sampled stand for the teacher's too, so with β > 0 a token that the teacher finds unlikely may be rewarded for it.",
     ],
     source: ['arXiv 2306.13649', 'Trinity-RFT'],

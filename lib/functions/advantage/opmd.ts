@@ -4,7 +4,7 @@ import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 /** The reward minus the group's baseline. */
 export class OPMDGroupAdvantage extends advantageClass({
   name: 'opmd',
-  summary: 'R − mean or soft maximum of the group',
+  summary: "R − the group's mean or soft maximum",
   details: ['A group of one row has baseline 0.', 'The soft maximum is tau·ln(mean e^(R/tau)).'],
   source: ['arXiv 2505.17826', 'Trinity-RFT'],
   reads: ['rewards', 'group_ids', 'action_mask'],

@@ -11,7 +11,7 @@ export class K1Fn extends klClass({
   estimator: 'k1',
   numerics: {
     range: 'any finite logprobs',
-    outside: 'nothing is lost',
+    outside: 'NaN and Infinity pass through',
   },
 }) {
   static {

@@ -29,7 +29,7 @@ export async function openNpz(file: string): Promise<TensorFile> {
   }
 }
 
-// A batch has far fewer arrays.
+// Limits the memory for a hostile archive's entries; a batch has far fewer arrays.
 const MAX_ENTRIES = 10_000;
 
 async function entriesOf(file: string, archive: yauzl.ZipFile): Promise<Map<string, yauzl.Entry>> {
