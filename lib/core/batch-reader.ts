@@ -32,7 +32,7 @@ const EXPECTED = {
   teacher_logprob: 'a log-probability per token',
   advantages: 'an advantage per token, or per row',
   entropy: 'an entropy per token',
-  token_level_rewards: 'a reward per token, or rewards with one per row',
+  token_level_rewards: 'a reward per token, or the key rewards with one per row',
   token_level_scores: 'a score per token',
   values: "a critic's value per token",
   action_mask: 'a mask per token',
@@ -265,7 +265,7 @@ export function missingInput(
   const [key, ...others] = mapper.keys(name);
   return new LossError('ERR_MISSING_INPUT', {
     key,
-    expected: others.length > 0 ? `${expected} (${others.join(' and ')} would do too)` : expected,
+    expected: others.length > 0 ? `${expected} (also accepted as ${others.join(' or ')})` : expected,
     received: 'a batch without it',
   });
 }

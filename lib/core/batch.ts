@@ -26,7 +26,7 @@ export type FloatColumn =
   | readonly number[]
   | readonly (readonly number[])[];
 
-/** A mask. A token (or row) with 0 or false does not count. Uint8Array is read in place. */
+/** One flag per token, or per row for expertMask: 0 or false, else any number or true. Uint8Array is read in place. */
 export type MaskColumn =
   | Uint8Array
   | readonly boolean[]

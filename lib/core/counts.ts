@@ -3,7 +3,7 @@ import type { NativeCounts } from '../../binding.js';
 import { describeValue, guarded, LossError } from './errors.js';
 import type { Layout } from './layout.js';
 
-/** The counts of some rows. */
+/** The numbers of tokens and rows. */
 export interface RowCounts {
   /** Unmasked tokens. */
   tokens: number;

@@ -15,7 +15,7 @@ export interface Layout {
   offsets: Int32Array | undefined;
 }
 
-// Rows without tokens have no arrays whose length would limit their number, so this does.
+// The most rows without tokens. They need no arrays, so no array's length limits their number.
 const MAX_EMPTY_ROWS = 2 ** 24;
 
 /**

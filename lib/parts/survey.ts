@@ -19,7 +19,7 @@ export interface Whole {
   normalizer(subject: Subject): Counts | undefined;
 }
 
-/** Returns them for rows that are all in one part. Subjects with the same advantage step share its result. */
+/** Returns the advantages and counts of rows that are all in one part. Subjects with equal steps share advantages. */
 export function wholeOf({ batch }: RolloutPart): Whole {
   const made = new Map<string, { computed: ComputedAdvantages; metrics: Metrics }>();
   return {

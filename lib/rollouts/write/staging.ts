@@ -76,7 +76,7 @@ export class Staging {
     if (this.hasEntropy !== (gradEntropy !== undefined))
       throw new LossError('ERR_INVALID_INPUT', {
         key: 'gradEntropy',
-        expected: 'it with every part or with none',
+        expected: 'an array with every part or with none',
         received: this.hasEntropy ? 'a part without it' : 'a part with it',
       });
     let lines = '';
