@@ -1,8 +1,8 @@
-// The task and the policy of train-policy.ts. This file does not use the package.
+// The task and the policy that train-policy.ts trains. This file does not use the policy-loss package.
 //
-// The task is to count with letters. A prompt gives the first letter, the step and the number of letters. A response is a
-// sequence of letters that ends with a stop token. Its reward is the fraction of the right answer before its first mistake.
-// The policy is a table of logits.
+// The task is to count with letters. A prompt gives the first letter, the step and the number of letters. A response is
+// a sequence of letters that ends with a stop token. Its reward is the fraction of the right answer before its first
+// mistake. The policy is a table of logits.
 
 const LETTERS = 7;
 /** The token that ends a response. */

@@ -2,9 +2,9 @@
 //
 //   npx tsx examples/train-policy.ts [algorithm…]
 //
-// All gradients come from this package. Every algorithm has the same loop: sample responses, lay the rows out as a batch,
-// and take a few steps against the gradient of the algorithm's objective. Algorithms differ in the rows that they learn
-// from; most of that is stated by their classes.
+// All gradients come from this package. Every algorithm has the same loop: sample responses, lay the rows out as a
+// batch, and take a few steps against the gradient of the algorithm's objective. Algorithms differ in the rows that
+// they learn from; the constants of their classes mostly decide which.
 import { fileURLToPath } from 'node:url';
 import { ALGORITHM_TYPE, type Batch, type ObjectiveConfig } from 'policy-loss';
 import { answerTo, Policy, PROMPTS, type Response, rewardOf } from './counting.js';
@@ -13,7 +13,7 @@ import { answerTo, Policy, PROMPTS, type Response, rewardOf } from './counting.j
 export const ALGORITHMS = ALGORITHM_TYPE.names().filter((name) => !ALGORITHM_TYPE.get(name).useCritic);
 
 const BATCHES = 60;
-/** Steps on each batch. From the second step on, the policy differs from the one that sampled, and ratios from 1. */
+/** Steps on each batch. From the second on, the policy is no longer the one that sampled, so ratios differ from 1. */
 const UPDATES = 3;
 const RESPONSES_PER_PROMPT = 16;
 const LEARNING_RATE = 0.05;
@@ -76,8 +76,9 @@ function configOf(algorithm: string): ObjectiveConfig {
   if (algorithm === 'mix') config.policy_loss_fn_args = sizes;
   if (algorithm === 'mix_chord')
     config.policy_loss_fn_args = { ...sizes, mu_warmup_steps: 5, mu_decay_steps: 30, mu_peak: 0.5 };
-  // With 0 the divergence is KL(policy ‖ teacher), a mean over the policy's samples. Any other value adds a mean over the
-  // teacher's samples, which this example lacks; on the policy's samples it would lead away from the teacher.
+  // With 0 the divergence is KL(policy ‖ teacher), a mean over the policy's samples. Any other value adds a mean over
+  // the teacher's samples, which this example lacks. Computed on the policy's samples, it would lead away from the
+  // teacher.
   if (algorithm === 'jsd') config.advantage_fn_args = { lambda_coef: 0 };
   return config;
 }

@@ -1,3 +1,3 @@
-// What require('policy-loss') gives: the very module that import gives.
+// The entry of require('policy-loss'). It returns the same module as import.
 import all = require('./index.js');
 export = all;

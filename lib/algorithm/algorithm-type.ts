@@ -52,10 +52,10 @@ export abstract class AlgorithmType {
   }
 
   /**
-   * Checks a configuration, and returns it as the algorithm needs it. A correction emits a warning. The given object is
+   * Checks a configuration and returns it, corrected if necessary. Some corrections emit a warning. The given object is
    * not changed.
    * @param config a whole configuration, or its `algorithm` section.
-   * @throws LossError `ERR_INVALID_OPTION` for what the algorithm cannot do.
+   * @throws LossError `ERR_INVALID_OPTION` for values that the algorithm does not support.
    */
   static checkConfig(config: TrinityConfig): TrinityConfig {
     return config;

@@ -3,7 +3,7 @@ import { type AlgorithmClass, AlgorithmType, type Schema } from './algorithm-typ
 import type { AlgorithmConfig } from './config.js';
 import { checkDpoConfig, checkSftConfig } from './offline.js';
 
-/** One algorithm. A constant that a row leaves out has its value in USUAL. */
+/** One algorithm. USUAL has the values of the constants that a row leaves out. */
 interface AlgorithmRow {
   summary: string;
   source: readonly string[];
@@ -26,7 +26,7 @@ const USUAL = {
   schema: 'experience',
 } as const;
 
-// The functions besides the policy loss and the advantages, and how a trainer samples.
+// Default KL and entropy functions, and how a trainer samples.
 const WITH_KL_AND_ENTROPY = {
   kl_penalty_fn: 'none',
   kl_loss_fn: 'k2',
@@ -48,7 +48,7 @@ const ROLLOUTS_AND_EXPERTS = {
 
 const TRINITY = 'Trinity-RFT';
 
-/** The table, by Trinity-RFT's names. */
+/** The algorithms, by their names in Trinity-RFT. */
 const ALGORITHMS = {
   sft: {
     summary: 'supervised fine-tuning on given answers',
@@ -112,7 +112,7 @@ const ALGORITHMS = {
     checkConfig: checkDpoConfig,
   },
   topr: {
-    summary: 'raw rewards as advantages, with truncated ratios where they are negative',
+    summary: 'raw rewards as advantages; ratios are truncated where the advantage is not positive',
     source: ['arXiv 2503.14286', TRINITY],
     config: { policy_loss_fn: 'topr', advantage_fn: 'reinforce', ...WITH_KL_AND_ENTROPY },
   },
@@ -188,7 +188,7 @@ const ALGORITHMS = {
     },
   },
   jsd: {
-    summary: 'on-policy distillation by the Jensen-Shannon divergence',
+    summary: 'on-policy distillation with the Jensen-Shannon divergence',
     source: ['arXiv 2306.13649', TRINITY],
     useReference: false,
     computeAdvantageInTrainer: true,
@@ -206,7 +206,7 @@ type ClassOf<N extends Name> = typeof AlgorithmType & { readonly algorithmName: 
   > &
   Omit<typeof USUAL, keyof Row<N>>;
 
-/** Types an algorithm's base class. The end of this module assigns the constants. */
+/** Returns AlgorithmType, typed as the base class of one algorithm. The end of this module assigns its constants. */
 function algorithm<N extends Name>(_name: N): ClassOf<N> {
   return AlgorithmType as ClassOf<N>;
 }
@@ -266,15 +266,16 @@ export class AsymREAlgorithm extends algorithm('asymre') {}
 /**
  * DPO: preferences between pairs of answers.
  *
- * checkConfig() sets repeat_times to 2, and replaces the KL loss none by k2. In a whole configuration, it also rejects the
- * modes both and explore, requires an experience buffer in mode train, and changes synchronization to checkpoints.
+ * checkConfig() sets repeat_times to 2, and replaces the KL loss none with k2. In a whole configuration, it also
+ * rejects the modes both and explore, requires an experience buffer in mode train, and changes synchronization to
+ * checkpoints.
  *
  * Source: arXiv 2305.18290; Trinity-RFT's DPOAlgorithm.
  */
 export class DPOAlgorithm extends algorithm('dpo') {}
 
 /**
- * TOPR: raw rewards as advantages, with truncated ratios where they are negative.
+ * TOPR: raw rewards as advantages. Ratios are truncated where the advantage is not positive.
  *
  * Source: arXiv 2503.14286; Trinity-RFT's TOPRAlgorithm.
  */
@@ -351,7 +352,7 @@ export class MultiStepGRPOAlgorithm extends algorithm('multi_step_grpo') {}
 export class OnPolicyDistillAlgorithm extends algorithm('on_policy_distill') {}
 
 /**
- * JSD: on-policy distillation by the generalised Jensen-Shannon divergence.
+ * JSD: on-policy distillation with the generalised Jensen-Shannon divergence.
  *
  * Source: arXiv 2306.13649; Trinity-RFT.
  */

@@ -66,7 +66,7 @@ const ARGS_KEYS = FUNCTION_KEYS.map((key) => `${key}_args` as const);
 /** The trainer's keys in the same section. They are accepted and do not affect the objective. */
 export const TRAINER_KEYS = ['repeat_times', 'optimizer', 'sample_strategy', 'sample_strategy_args'] as const;
 const OBJECTIVE_KEYS: readonly string[] = [...FUNCTION_KEYS, ...ARGS_KEYS, 'loss_agg_mode'];
-// Further keys whose values are names.
+// Keys whose values are names, in addition to the keys of functions.
 const NAME_KEYS: readonly string[] = ['backend', 'algorithm_type'];
 
 /** A configuration under Trinity's names, without null values. */

@@ -1,4 +1,4 @@
-// The KL penalty that an objective takes from rewards before it computes advantages.
+// The KL penalty that an objective subtracts from rewards before it computes advantages.
 import { type Batch, find } from '../core/batch.js';
 import { findInput, missingInput } from '../core/batch-reader.js';
 import { readMask, readRowNumbers } from '../core/columns.js';

@@ -42,7 +42,7 @@ export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 
 /** Options of Objective.computeSync(). */
 export interface ObjectiveComputeSyncOptions extends ComputeSyncOptions {
-  /** The array for ∂loss/∂entropy (B×T values). If only `grad` is given, a new array is made. */
+  /** An array of B×T values that receives ∂loss/∂entropy. If only `grad` is given, a new array receives it. */
   gradEntropy?: Float32Array;
   /** The seed of the advantage function's random choices. It replaces the function's own. */
   seed?: number;
@@ -58,14 +58,15 @@ export interface ObjectiveResult extends Result {
 }
 
 /**
- * An algorithm's objective: policy loss − entropy loss + KL loss, with the gradients of that sum with respect to logprob
- * and to entropy. It reads a batch once for all three. AlgorithmType.objective() and fromTrinityConfig() make it.
+ * An algorithm's objective: policy loss − entropy loss + KL loss, with the gradients of that sum with respect to
+ * logprob and to entropy. It reads a batch once for all three. AlgorithmType.objective() and fromTrinityConfig() make
+ * it.
  *
  * If the algorithm has an advantage function and the batch has no advantages, it first computes them from rewards. Rows
  * that the function drops count neither as rows nor as tokens.
  *
  * It reads the columns of its functions. A term with coefficient 0 is left out if the batch lacks its column: with
- * entropyCoef 0, a batch needs no entropy. The metrics are those of its functions.
+ * entropyCoef 0, a batch needs no entropy. The result has the metrics of all its functions.
  *
  * Source: Trinity-RFT, trinity.algorithm.
  */
@@ -80,7 +81,7 @@ export class Objective {
   readonly klLossFn: KLFn;
   /** The entropy loss that is subtracted; `none` subtracts nothing. */
   readonly entropyLossFn: EntropyLossFn;
-  /** The advantage function; undefined if the algorithm needs no advantages, or only reads those of the batch. */
+  /** The advantage function; undefined if the algorithm reads no advantages, or expects them in the batch. */
   readonly advantageFn: AdvantageFn | undefined;
   /** The estimator of the KL penalty in the rewards; `none` leaves rewards as they are. */
   readonly klPenaltyFn: KLFn;
@@ -88,7 +89,7 @@ export class Objective {
   readonly lossAggMode: LossAggMode;
   readonly #mapper: KeyMapper;
   readonly #klPenalty: KlPenalty;
-  // By the terms that a batch's columns allow.
+  // One evaluator for each set of terms; a batch's columns decide which terms are computed.
   readonly #evaluators = new Map<string, Evaluator>();
   readonly #finder: BatchReader;
   readonly #counter: BatchReader;
@@ -196,7 +197,7 @@ export class Objective {
 
   /**
    * @internal Computes a host batch with advantages from advantagesOf(), or from a larger batch that contains it. The
-   * metrics do not include those of the advantages.
+   * metrics do not include the metrics of the advantages.
    */
   computeWith(
     batch: Batch,
@@ -373,7 +374,7 @@ export class Objective {
   }
 }
 
-/** Advantages for one call: computed already, or to be computed on the batch's device during the loss's pass. */
+/** Advantages for one call: already computed, or computed on the batch's device as part of the loss's call. */
 interface CallAdvantages {
   computed?: ComputedAdvantages;
   fused?: FusedAdvantage;

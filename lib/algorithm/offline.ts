@@ -26,8 +26,8 @@ function checkDpoSection(section: TrinityConfig): TrinityConfig {
 }
 
 /**
- * Checks where a whole configuration's experiences come from, and returns a corrected copy. An `algorithm` section alone
- * has none of these keys and passes.
+ * Checks where a whole configuration's experiences come from, and returns a corrected copy. An `algorithm` section
+ * alone has none of these keys and passes.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 function checkExperiences(algorithm: string, config: TrinityConfig): TrinityConfig {

@@ -8,15 +8,15 @@ import { advantageOptions, lossOptions, numberOption, takeAdvantageArgs } from '
 /** The values of an algorithm's flags. */
 export interface AlgorithmArguments {
   config: ObjectiveConfig;
-  /** Decides random draws. */
+  /** The seed of random draws. */
   seed?: number;
 }
 
 /**
  * Returns the flags of an algorithm: the names of its functions, their coefficients, and the options of its policy loss
  * and advantage function.
- * @param words the words that may replace these two functions.
- * @param taken flags of the command.
+ * @param words the words of the command line, which may choose other functions than the algorithm's own.
+ * @param taken flags of the command itself, which the algorithm cannot have too.
  * @throws LossError `ERR_UNKNOWN_NAME` for the algorithm or one of the two functions.
  */
 export function algorithmOptions(
@@ -99,7 +99,7 @@ function ownOptions(algorithm: string): Option[] {
       'the coefficient of the entropy loss',
       ENTROPY_LOSS_FN.get(entropy).defaultArgs().entropy_coef,
     ),
-    new Option('--loss-agg-mode <value>', 'how the tokens of each of its losses become one number'),
+    new Option('--loss-agg-mode <value>', 'how the token values of each loss are combined into one number'),
     numberOption('--seed <number>', 'the seed of random draws').default(0),
   ].map((option) => option.helpGroup(`Options of ${algorithm}:`));
 }

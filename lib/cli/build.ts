@@ -1,5 +1,5 @@
-// `policy-loss build`: compiles the native module from the sources in the package. Systems without a prebuilt binary need
-// it, and CUDA where the prebuilt binary lacks it. This file must load without the native module.
+// `policy-loss build`: compiles the native module from the sources in the package. Systems without a prebuilt binary
+// need it, and CUDA where the prebuilt binary lacks it. This file must load without the native module.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';

@@ -25,7 +25,7 @@ export interface CatalogueEntry {
   about: string;
   /** Papers and projects, separated by commas. */
   source: string;
-  /** A function's options in snake_case with their defaults (null: none), or the functions of an algorithm. */
+  /** A function's options in snake_case with their defaults (null if there is none), or an algorithm's functions. */
   options: Record<string, TrinityValue>;
   /** What each option of a function does. Absent for an algorithm, like the fields below. */
   help?: Record<string, string>;

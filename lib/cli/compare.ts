@@ -27,9 +27,9 @@ export interface Comparison {
   rows: number;
   /** Unmasked tokens. */
   tokens: number;
-  /** The number of parts that the rows were computed in. Absent: one. */
+  /** The number of parts that the rows were computed in; absent if it is one. */
   batches?: number;
-  /** The number of skipped rows. Absent: without --skip-bad-rows. */
+  /** The number of skipped rows; absent without --skip-bad-rows. */
   skipped?: number;
 }
 
@@ -40,7 +40,7 @@ export interface ComparedSubject {
   options: Readonly<Record<string, unknown>>;
   loss: number;
   gradNorm: number;
-  /** The fraction of clipped tokens in the policy's own rows. Absent: the loss has no such metric. */
+  /** The fraction of clipped tokens in the policy's own rows; absent if the loss has no such metric. */
   clipFraction?: number;
   metrics: Partial<Metrics>;
   /** The origin of the advantages; see Evaluation. */

@@ -28,21 +28,24 @@ export interface Evaluation {
   tokens: number;
   /** The norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
-  /** The norm of ∂loss/∂entropy over all tokens. Absent: there is no entropy loss, or the files have no entropy. */
+  /** The norm of ∂loss/∂entropy over all tokens. Absent without an entropy loss, or if the files have no entropy. */
   gradEntropyNorm?: number;
-  /** 'given' if the files have advantages, else the advantage function that computed them. Absent: none are read. */
+  /**
+   * 'given' if the files have advantages, else the name of the advantage function that computed them. Absent if the
+   * loss reads none.
+   */
   advantages?: string;
   /** An algorithm's functions. */
   algorithm?: AlgorithmFunctions;
-  /** The number of parts that the rows were computed in. Absent: one. */
+  /** The number of parts that the rows were computed in; absent if it is one. */
   batches?: number;
-  /** The number of skipped rows. Absent: without --skip-bad-rows. */
+  /** The number of skipped rows; absent without --skip-bad-rows. */
   skipped?: number;
 }
 
 /**
  * Adds the command to a program.
- * @param words the words of the command line, which name the loss or algorithm whose options the command then has.
+ * @param words the words of the command line. They name the loss or algorithm, whose options the command gets.
  * @returns the words that remain for commander.
  * @throws LossError if the words name an unknown loss, algorithm or option, or not exactly one loss or algorithm.
  */
@@ -73,10 +76,13 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
 }
 
 const HELP = `\
+Give exactly one of --loss, --algorithm and --config.
+
 Options of a loss are written in kebab case: clip_range_low is --clip-range-low. --no-NAME turns a switch --NAME off.
-An algorithm has the options of its policy loss, those of its advantage function with the prefix 'advantage-'
-(--advantage-std-threshold), the names of its functions (--kl-loss-fn) and their coefficients. With --config, all of
-these come from the file. To list the options with their defaults, add --help to --loss NAME or --algorithm NAME.`;
+An algorithm has the options of its policy loss, the options of its advantage function with the prefix 'advantage-'
+(--advantage-std-threshold), and options for the names of its functions (--kl-loss-fn) and their coefficients
+(--kl-coef). With --config, the file sets all of these. To list the options with their defaults, add --help to
+--loss NAME or --algorithm NAME.`;
 
 const EXAMPLES = [
   'evaluate rollouts.jsonl --loss ppo',

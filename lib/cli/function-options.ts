@@ -10,7 +10,7 @@ const ADVANTAGE_PREFIX = 'advantage-';
 
 /**
  * Returns the flags of a policy loss.
- * @param taken flags of the command, which the loss cannot have too.
+ * @param taken flags of the command itself, which the loss cannot have too.
  * @throws LossError `ERR_UNKNOWN_NAME` for the loss.
  */
 export function lossOptions(loss: string, taken: ReadonlySet<string>): Option[] {
@@ -40,7 +40,7 @@ export function takeAdvantageArgs(name: string, values: Record<string, unknown>)
     if (attribute in values) args[key] = values[attribute];
     delete values[attribute];
   }
-  // An error of the algorithm would not say that the option is the advantage function's.
+  // Checks the arguments here, because the algorithm's own error would name the option without its --advantage- prefix.
   try {
     ADVANTAGE_FN.create(name, args);
   } catch (error) {
@@ -71,7 +71,9 @@ export function helpOf(
   return [
     option.help,
     range === 'a number' ? undefined : range,
-    option.defaultFrom === undefined || hasDefault ? undefined : `${spell(option.defaultFrom)} by default`,
+    option.defaultFrom === undefined || hasDefault
+      ? undefined
+      : `if not given, the value of ${spell(option.defaultFrom)}`,
   ]
     .filter((part) => part !== undefined)
     .join('; ');

@@ -19,7 +19,7 @@ export interface WrittenGradients {
   tokens: number;
   /** The file's size. */
   bytes: number;
-  /** The number of skipped rows. Absent: without --skip-bad-rows. */
+  /** The number of skipped rows; absent without --skip-bad-rows. */
   skipped?: number;
 }
 

@@ -33,7 +33,7 @@ const SPELLING =
 export function addList(program: Command): void {
   const command = program
     .command('list')
-    .summary('list losses, advantages, KL and entropy functions, algorithms')
+    .summary('list the functions and algorithms, or describe one')
     .description(
       'Lists the functions and algorithms with their summaries, sources, options, defaults, inputs and metrics.',
     )
@@ -118,7 +118,7 @@ function describe(entry: CatalogueEntry): string {
   const title = styled('bold', `${name} — ${KIND_WORDS[kind]}`);
   const optionLines = Object.entries(options).map(([option, value]) => [
     option,
-    value === null ? '' : String(value),
+    value === null ? 'none' : String(value),
     ...(help ? [wrapped(help[option]!)] : []),
   ]);
   const metricLines = Object.entries(metrics);

@@ -15,7 +15,7 @@ export type Cell = string | number | undefined;
 /** The colours and weights of a piece of text on a terminal. */
 export type Style = Parameters<typeof styleText>[0];
 
-/** Returns text in a style, each of its lines on its own, if stdout is a terminal with colours. */
+/** Returns text with each line styled, if stdout is a terminal with colours; otherwise the text itself. */
 export function styled(style: Style, text: string): string {
   // hasColors() respects NO_COLOR and TERM.
   if (!process.stdout.isTTY || !process.stdout.hasColors()) return text;

@@ -28,8 +28,8 @@ export interface Report {
 }
 
 /**
- * Starts a report on subjects.
- * @param file the page to write; undefined: no report.
+ * Starts a report on losses and algorithms.
+ * @param file the page to write; undefined for no report.
  * @throws LossError `ERR_INVALID_OPTION` if the file's folder is not writable.
  */
 export async function reportOn(

@@ -8,7 +8,7 @@ import { expandFiles } from '../rollouts/index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 
-/** The differences between one command and another. */
+/** The properties in which commands over rollout files differ. */
 export interface RolloutsCommandAbout {
   name: string;
   /** One line, for the list of commands. */
@@ -39,7 +39,7 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
 }
 
 const COLUMNS_HELP = `\
-A loss or algorithm reads the columns that it needs of these: logprobs, old_logprobs, ref_logprobs, teacher_logprobs,
+Columns (a loss or algorithm reads only those that it needs): logprobs, old_logprobs, ref_logprobs, teacher_logprobs,
 advantages, action_mask, entropy, reward, token_level_rewards, values, reward_baseline, task_id, run_id, expert, step.
 If the files have no advantages, an algorithm computes its own; a loss uses GRPO's, computed from reward and task_id.
 If columns have other names, use --column for one column or --backend for a framework's names.`;
@@ -49,7 +49,7 @@ const SUBJECT_OPTIONS = () => [
   new Option('--algorithm <name>', `an algorithm: ${ALGORITHM_TYPE.names().join(', ')}`),
   new Option(
     '--config <file>',
-    "the algorithm of a Trinity-RFT configuration (the file's section `algorithm`)",
+    "take the algorithm and its options from a Trinity-RFT configuration's `algorithm` section",
   ),
 ];
 
@@ -59,16 +59,16 @@ const BATCH_TOKENS = 2 ** 19;
 const FILE_OPTIONS = () => [
   new Option(
     '--column <ours=theirs>',
-    "the files' name of a column, such as 'logprobs=lp'; repeatable",
+    "read a column under another name: logprobs=lp reads logprobs from the files' column lp; repeatable",
   ).argParser(parseColumn),
   new Option(
     '--backend <name>',
-    `a framework whose column names are also recognised: ${KeyMapper.names().join(', ')}`,
+    `also recognise the column names of a framework: ${KeyMapper.names().join(', ')}`,
   ).default('verl'),
   new Option('--skip-bad-rows', 'skip invalid rows, and count them'),
   new Option(
     '--batch-tokens <number>',
-    'the most tokens in memory at once; larger files are computed in parts that add up',
+    'the most tokens in memory at once; larger files are computed in parts, with the same total',
   )
     .default(BATCH_TOKENS)
     .argParser(parseCount),
@@ -110,11 +110,11 @@ export interface RolloutsOptions extends OutputOptions {
 export interface RolloutsRun {
   files: readonly string[];
   settings: EvaluationSettings;
-  /** The number of skipped rows; undefined without --skip-bad-rows. */
+  /** The number of skipped rows so far; undefined without --skip-bad-rows. */
   readonly skipped: number | undefined;
 }
 
-/** Columns that a command needs in addition to the subjects': batch columns, and others to keep unchanged. */
+/** Columns that a command needs in addition to its losses': batch columns, and columns to keep unchanged. */
 export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>;
 
 /**

@@ -30,9 +30,9 @@ export interface Sweep {
   rows: number;
   /** Unmasked tokens. */
   tokens: number;
-  /** The number of parts that the rows were computed in. Absent: one. */
+  /** The number of parts that the rows were computed in; absent if it is one. */
   batches?: number;
-  /** The number of skipped rows. Absent: without --skip-bad-rows. */
+  /** The number of skipped rows; absent without --skip-bad-rows. */
   skipped?: number;
 }
 
@@ -45,7 +45,7 @@ export interface SweepPoint {
   metrics: Partial<Metrics>;
 }
 
-/** A larger grid is probably a typing error. */
+/** The largest number of combinations. A larger grid is probably a typing error. */
 const MOST_POINTS = 10_000;
 
 /**

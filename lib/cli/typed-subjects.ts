@@ -1,4 +1,4 @@
-// Subjects as a command line names them, with the options of each.
+// The subjects of a command line: the losses and algorithms that it names, each with its options.
 import { readFile } from 'node:fs/promises';
 import type { Command, Option } from 'commander';
 import { unknownName } from '../core/errors.js';
@@ -50,7 +50,7 @@ export interface TypedSubjects {
  * Separates the subjects from a command's words.
  * @param words the words after the command's name.
  * @param several whether the command accepts more than one subject.
- * @param oneOf returns one of the values that a word lists, for commands whose options list several.
+ * @param oneOf returns one value of a word that lists several, for commands that accept such lists.
  * @throws LossError for unknown names and options, and if the words name no subject, or too many.
  */
 export function typedSubjects(

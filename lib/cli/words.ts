@@ -48,14 +48,14 @@ export function divide(words: readonly string[]): DividedWords {
 export interface TypedOption {
   option: Option;
   flag: string;
-  /** Absent: the option has no value. */
+  /** Absent if the option was typed without a value. */
   value?: string;
 }
 
 /**
  * Separates some options from the other words.
  * @param options the options to take.
- * @param others options that stay in `rest`, each with its value.
+ * @param others options that stay in `rest` together with their values.
  */
 export function takeOptions(
   words: readonly string[],
@@ -89,7 +89,7 @@ export function wordsOf(typed: readonly TypedOption[]): string[] {
 
 /**
  * Parses words that contain only options. Returns the values of the options that are present, by commander's names.
- * @param command the command whose error settings apply.
+ * @param command the command whose settings for errors apply.
  * @throws CommanderError, and LossError `ERR_INVALID_OPTION` for a switch with a value.
  */
 export function valuesOf(

@@ -3,7 +3,7 @@ import { describeValue, LossError, type LossErrorCode } from './errors.js';
 
 /**
  * Starts native work that an AbortSignal can end.
- * @param start gets a flag that native code watches, and resolves to -1 if the work was ended.
+ * @param start starts the work and resolves to -1 if the signal ended it. Native code polls the flag that it receives.
  */
 export async function abortable<T>(
   signal: AbortSignal | undefined,
@@ -30,7 +30,7 @@ export async function abortable<T>(
   }
 }
 
-// The calls that one signal can end. They share a listener, because Node reports more than ten on one signal as a leak.
+// The running calls of one signal. They share a listener, because Node warns of a leak at more than ten.
 class Watch {
   static readonly #watches = new WeakMap<AbortSignal, Watch>();
   readonly #signal: AbortSignal;
@@ -71,9 +71,9 @@ const NATIVE_CODES: readonly unknown[] = [
   'ERR_DEVICE_UNAVAILABLE',
 ] satisfies LossErrorCode[];
 
-/** Converts an error of the native module to a LossError if the caller caused it; returns other errors unchanged. */
+/** Converts the native module's errors that a caller must expect to LossErrors. Returns other errors unchanged. */
 export function fromNative(error: unknown): unknown {
-  // Native code checks every array again and finds those that have changed since lib/ checked them.
+  // Native code checks every array again, because it may have changed after the check in lib/.
   if (error instanceof TypeError)
     return new LossError('ERR_INVALID_INPUT', `an array changed while it was being read: ${error.message}`, {
       cause: error,

@@ -24,7 +24,7 @@ export type ColumnName = (typeof COLUMNS)[number];
 /** The float columns that advantage functions read, in the order of NativeAdvantageColumns. */
 export const ADVANTAGE_COLUMNS = ['token_level_rewards', 'old_logprob', 'teacher_logprob', 'values'] as const;
 
-// What each input holds, for the error that misses it.
+// What each input holds, for the error that reports it missing.
 const EXPECTED = {
   logprob: 'a log-probability per token',
   old_logprob: 'a log-probability per token',
@@ -32,7 +32,7 @@ const EXPECTED = {
   teacher_logprob: 'a log-probability per token',
   advantages: 'an advantage per token, or per row',
   entropy: 'an entropy per token',
-  token_level_rewards: 'a reward per token, or rewards with one per row',
+  token_level_rewards: 'a reward per token, or the key rewards with one per row',
   token_level_scores: 'a score per token',
   values: "a critic's value per token",
   action_mask: 'a mask per token',
@@ -55,13 +55,15 @@ export type AdvantageInput =
   | 'group_ids'
   | 'run_ids';
 
-/** What a function reads of a batch, under Trinity's names. */
+/** The inputs that a function reads, under Trinity's names. */
 export interface Reads {
-  /** Inputs that must be present, in the order of the checks. The first may give the layout by its nested arrays. */
+  /**
+   * Required inputs, in the order of the checks. If the first is an array of rows, it can stand for shape or cuSeqlens.
+   */
   inputs: readonly InputName[];
   /** Inputs that are read if present. */
   optional?: readonly InputName[];
-  /** Columns that need all B×T values, as gradients are taken with respect to them; logprob by default. */
+  /** Columns that must have B×T values, because gradients are taken with respect to them; logprob by default. */
   perToken?: readonly InputName[];
   /** The order of the native columns: COLUMNS, or ADVANTAGE_COLUMNS; 'loss' by default. */
   order?: 'loss' | 'advantage';
@@ -71,7 +73,7 @@ export interface Reads {
 export interface Input {
   native: NativeBatch | NativeResident;
   layout: Layout;
-  /** The CUDA device that a host batch is to be computed on; undefined: the CPU, or the device that holds the batch. */
+  /** The CUDA device to compute a host batch on; undefined for the CPU, and for a batch that is on a device. */
   device: number | undefined;
 }
 
@@ -118,7 +120,7 @@ export class BatchReader {
     }));
   }
 
-  /** Returns whether a batch has an input, whether or not this reader reads it. */
+  /** Returns whether a batch has an input, even one that this reader does not read. */
   has(batch: Batch | DeviceBatch, name: InputName): boolean {
     if (batch instanceof DeviceBatch) return batch.has(name);
     return batch !== null && typeof batch === 'object' && find(batch, this.#mapper.keys(name)) !== undefined;
@@ -127,7 +129,7 @@ export class BatchReader {
   /**
    * Reads a batch.
    * @param device the `device` option of the call.
-   * @param conversions what other readers of the same batch have converted.
+   * @param conversions the inputs of this batch that other readers have already converted.
    * @throws LossError naming the key, the expected value and the given one.
    */
   read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Input {
@@ -145,7 +147,7 @@ export class BatchReader {
   }
 
   /**
-   * Reads a batch of the host.
+   * Reads a host batch.
    * @throws LossError
    */
   readHost(batch: Batch, conversions?: Conversions): { native: NativeBatch; layout: Layout } {
@@ -205,7 +207,7 @@ function put(
   layout: Layout,
   conversions: Conversions | undefined,
 ): void {
-  // The common case, without the objects and calls of the general one: small batches take microseconds.
+  // A fast path for the common case: a small batch takes only microseconds, so the general path would be noticeable.
   if (value instanceof Float32Array && entry.slot >= 0 && isReadyFor(value, layout.tokens)) {
     native.data[entry.slot] = value;
     return;
@@ -260,7 +262,7 @@ function convert({ name, mayBePerRow }: ReaderEntry, key: string, value: unknown
   }
 }
 
-/** Returns the error for an input that a batch lacks, with all keys that it could have. */
+/** Returns the error for a missing input, with all keys under which a batch may have it. */
 export function missingInput(
   mapper: KeyMapper,
   name: InputName,
@@ -269,7 +271,7 @@ export function missingInput(
   const [key, ...others] = mapper.keys(name);
   return new LossError('ERR_MISSING_INPUT', {
     key,
-    expected: others.length > 0 ? `${expected} (or the key ${others.join(' or ')})` : expected,
+    expected: others.length > 0 ? `${expected} (also accepted as ${others.join(' or ')})` : expected,
     received: 'a batch without it',
   });
 }
@@ -303,7 +305,7 @@ export function readTokenFloats(
 }
 
 /**
- * Reads the trainer's step, which all rows share.
+ * Reads the trainer's step number, which must be the same for all rows.
  * @throws LossError `ERR_INVALID_INPUT` if rows differ.
  */
 export function readStep(batch: object, mapper: KeyMapper, rows: number): number {

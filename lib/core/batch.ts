@@ -26,7 +26,7 @@ export type FloatColumn =
   | readonly number[]
   | readonly (readonly number[])[];
 
-/** A token counts where the mask is not 0 (or is true). Uint8Array is read in place. */
+/** One flag per token, or per row for expertMask: 0 or false, else any number or true. Uint8Array is read in place. */
 export type MaskColumn =
   | Uint8Array
   | readonly boolean[]
@@ -58,13 +58,16 @@ export interface Batch {
   refLogprob?: FloatColumn;
   /** [B, T] or [B] advantages. */
   advantages?: FloatColumn;
-  /** [B, T]; a token with 0 is masked: it never counts, whatever its values. */
+  /**
+   * [B, T]; a token with 0 is masked: it does not affect the loss or gradient, whatever its values. Some advantage
+   * functions read its reward, as their details say.
+   */
   actionMask?: MaskColumn;
   /** [B, T] entropy of the policy's distribution at each token. */
   entropy?: FloatColumn;
-  /** [B]; true for an expert's row (MIX). */
+  /** [B]; true for a row that an expert wrote (MIX). */
   expertMask?: MaskColumn;
-  /** The trainer's step, the same for all rows (MIX-CHORD). */
+  /** The trainer's step number: one number, or [B] equal numbers (MIX-CHORD). */
   step?: number | ArrayLike<number>;
   /** [B] reward of each row; advantages are computed from it. */
   rewards?: RowNumbers;

@@ -1,5 +1,5 @@
-// Conversion of one column of a host batch to the array that native code reads. float32 columns and byte masks are passed
-// on without a copy.
+// Conversion of one column of a host batch to the array that native code reads. float32 columns and byte masks are
+// passed on without a copy.
 import { checkAttached, fixedLength } from './arrays.js';
 import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
@@ -31,7 +31,7 @@ export function readFloats(key: string, value: unknown, layout: Layout, mayBePer
 }
 
 /**
- * Reads a column of one float32 per token; 16-bit columns are refused.
+ * Reads a column of one float32 per token. Rejects 16-bit columns.
  * @throws LossError
  */
 export function readFloat32(key: string, value: unknown, layout: Layout): Float32Array {
@@ -93,7 +93,7 @@ function floatsOf(
   mayBePerRow: boolean,
 ): Float32Array {
   const flat = flatten(key, value, layout);
-  // Checked before that much memory is allocated.
+  // Check the length before allocating that much memory.
   checkLength(key, flat.length, layout, mayBePerRow);
   const data = newArray(key, flat.length, () => new Float32Array(flat.length));
   return copyNumbers(key, flat, data);
@@ -185,7 +185,7 @@ export function readRowNumbers(key: string, value: unknown, rows: number): Float
 }
 
 /**
- * Reads one id per row, as numbers that are equal where the ids are.
+ * Reads one id per row and returns one integer per row. Equal ids get equal integers.
  * @throws LossError
  */
 export function readRowIds(key: string, value: unknown, rows: number): Int32Array {

@@ -3,7 +3,7 @@ import type { NativeCounts } from '../../binding.js';
 import { describeValue, guarded, LossError } from './errors.js';
 import type { Layout } from './layout.js';
 
-/** Counts of one kind of rows. */
+/** The numbers of tokens and rows. */
 export interface RowCounts {
   /** Unmasked tokens. */
   tokens: number;
@@ -15,7 +15,7 @@ export interface RowCounts {
 export interface Counts extends RowCounts {
   /** T; the length of the longest row if rows are packed. */
   columns: number;
-  /** The experts' share of rows and tokens, if the function separates them (MIX). */
+  /** The counts of experts' rows, if the function separates them from the others (MIX). */
   expert?: RowCounts;
 }
 

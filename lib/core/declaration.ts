@@ -1,19 +1,19 @@
-// What a function declares about itself. Its class, its command-line flags, its documentation, its property tests and its
-// benchmarks are all derived from this data.
+// The declaration of a function, as data. Its class, command-line flags, documentation, property tests and benchmarks
+// are all derived from it.
 import type { OptionSchema } from './options.js';
 
 /** One metric of a function. */
 export interface MetricDeclaration {
   /** Its unit, such as 'nats per token' or 'fraction of tokens'. */
   readonly unit: string;
-  /** When the metric is present, such as 'with sequence masking'; absent: always. */
+  /** When the metric is present, such as 'with sequence masking'. Without this field it always is. */
   readonly when?: string;
 }
 
 /** A function's metrics by Trinity-RFT's names. */
 export type MetricSchema = Readonly<Record<string, MetricDeclaration>>;
 
-/** The metrics of a result: those with a condition are optional. */
+/** The type of a result's metrics. Metrics with a condition (`when`) are optional. */
 export type MetricsOf<M> = {
   -readonly [K in keyof M as M[K] extends { when: string } ? never : K]: number;
 } & { -readonly [K in keyof M as M[K] extends { when: string } ? K : never]?: number };
@@ -32,26 +32,27 @@ export interface TokenValues {
   readonly advantage: number;
 }
 
-/** The inputs that a function is made for, and its behaviour outside of them; `docs/numerics.md` states both. */
+/** The range of inputs that a function is made for, and its behaviour outside; `docs/numerics.md` lists both. */
 export interface NumericsDeclaration {
   /** Inputs for which the error bounds hold. */
   readonly range: string;
   /** What happens outside of the range. */
   readonly outside: string;
-  /** When a ratio of e^100 (for KL: a difference of 100 nats) makes the loss infinite; absent: never. */
+  /** When a ratio of e^100 (for KL: a difference of 100 nats) makes the loss infinite; absent if never. */
   readonly overflows?: 'for A < 0' | 'always';
   /**
-   * The size of the largest terms that cancel in a token's value and gradient, with default arguments; absent: none do.
+   * The size of the largest terms that cancel in a token's value and gradient, with default arguments; absent if
+   * nothing cancels.
    * Errors are bounded in units of these terms, or of the result if it is larger.
    */
   readonly cancels?: (token: TokenValues) => { readonly value?: number; readonly gradient?: number };
-  /** Arguments that select other arithmetic: errors are measured for each in addition to the defaults. */
+  /** Sets of arguments that select other arithmetic. Errors are measured with the defaults and with each set. */
   readonly variants?: readonly Readonly<Record<string, number | boolean | string>>[];
 }
 
 /** A function as data: a policy loss, a KL function, an entropy loss or an advantage function. */
 export interface FunctionDeclaration {
-  /** Its registry name, Trinity-RFT's. */
+  /** Its name in the registry and in Trinity-RFT. */
   readonly name: string;
   /** One line, without a full stop. */
   readonly summary: string;

@@ -6,15 +6,16 @@ import type { Layout } from './layout.js';
 import { native } from './native.js';
 
 /**
- * A batch whose columns reside on a CUDA device until it is disposed of (`using`, or dispose()). Every compute() accepts
- * it instead of a host batch and runs on its device; gradients come back as host arrays. {@link upload} creates it.
+ * A batch whose columns reside on a CUDA device until it is disposed of (`using`, or dispose()). Every compute()
+ * accepts it instead of a host batch and runs on its device; gradients come back as host arrays. {@link upload} creates
+ * it.
  */
 export class DeviceBatch implements Disposable {
   /** 'cuda:0', … */
   readonly device: string;
   /** [B, T]; T is the length of the longest row if rows are packed. */
   readonly shape: readonly [number, number];
-  /** The trainer's step of the host batch. */
+  /** The host batch's `step`: the trainer's step number. */
   readonly step: unknown;
   readonly #index: number;
   readonly #layout: Layout;

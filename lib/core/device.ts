@@ -11,9 +11,12 @@ export interface CpuDevice {
   available: true;
   /** The machine's cores. */
   cores: number;
-  /** Threads that compute at once, over all calls. */
+  /** The most threads that compute at once, over all calls together. */
   threads: number;
-  /** The instruction set in use: avx512, avx2, sse4 or neon. The environment variable `POLICY_LOSS_ISA` selects another at load. */
+  /**
+   * The instruction set in use: avx512, avx2, sse4 or neon. The environment variable `POLICY_LOSS_ISA` selects another
+   * at load.
+   */
   isa: string;
 }
 
@@ -27,7 +30,7 @@ export interface CudaDevice {
   description: string;
   /** Its memory in bytes. */
   memory: number;
-  /** Such as '9.0'. */
+  /** The compute capability, such as '9.0'. */
   computeCapability: string;
 }
 
@@ -116,8 +119,8 @@ function versionOf(number: number): string {
 }
 
 /**
- * Limits the number of threads that compute, or copy to and from devices, at once over all calls of the process. Results
- * do not depend on it.
+ * Limits the number of threads that compute, or copy to and from devices, at once over all calls of the process.
+ * Results do not depend on it.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function setThreads(threads: number): void {

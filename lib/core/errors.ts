@@ -22,10 +22,12 @@ export type LossErrorCode =
   /** The native module is missing or does not load; thrown when the package is imported. */
   | 'ERR_NATIVE_LOAD';
 
-/** A text, or a function that makes it with each option's name spelled by `spell`. */
+/** A text, or a function that makes it and writes option names with `spell`: the CLI spells them as flags. */
 export type MessageText = string | ((spell: (option: string) => string) => string);
 
-/** What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent. */
+/**
+ * What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent.
+ */
 export interface LossErrorDetails {
   /** The place: a class, a call, or a file and its line. */
   at?: string | undefined;
@@ -88,8 +90,8 @@ export class LossError extends Error {
   }
 
   /**
-   * Returns a copy whose message spells every option by `spell`, such as `clipRange` as `--clip-range`. Its fields keep
-   * the camelCase names.
+   * Returns a copy whose message writes option names with `spell`, such as `clipRange` as `--clip-range`. Its fields
+   * keep the camelCase names.
    */
   withOptionNames(spell: (option: string) => string): LossError {
     if (typeof this.#details === 'string') return this;
@@ -154,7 +156,7 @@ function didYouMean(
   name: unknown,
   known: readonly string[],
 ): ((spell: (option: string) => string) => string) | undefined {
-  // Measuring the distance to a very long string takes long, and nothing would be near.
+  // Comparing a very long string takes long, and no known name would be near it.
   if (typeof name !== 'string' || known.length === 0 || name.length > 200) return undefined;
   const nearest = closest(name, known as string[]);
   if (distance(name, nearest) > Math.max(2, nearest.length / 2)) return undefined;

@@ -19,18 +19,20 @@ import { native } from './native.js';
 
 /** Options of a synchronous call. */
 export interface ComputeSyncOptions {
-  /** true: the result has ∂loss/∂logprob in a new array. An array of B×T values: it is written there. */
+  /** true returns ∂loss/∂logprob in a new array. An array of B×T values receives it instead. */
   grad?: boolean | Float32Array;
   /**
-   * The counts of the whole batch if this one is a part of it (micro-batches). Losses, gradients and metrics of the parts
-   * then add up to the whole's, except kl_coef and mu, which are not sums.
+   * The counts of the whole batch if this one is a part of it (micro-batches). Losses, gradients and metrics of the
+   * parts then add up to the whole's, except kl_coef and mu, which are not sums.
    */
   normalizer?: Normalizer;
 }
 
 /** Options of a call. */
 export interface ComputeOptions extends ComputeSyncOptions {
-  /** Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device. */
+  /**
+   * Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device.
+   */
   device?: string;
   /** Ends the call early: it rejects with `ERR_ABORTED`, and the array for grad may be half written. */
   signal?: AbortSignal;
@@ -67,7 +69,7 @@ export interface ComputedAdvantages {
   /** One per token, or one per row. */
   column: Float32Array;
   perRow: boolean;
-  /** [B] how often each row counts; undefined: once. */
+  /** [B] how often each row counts; undefined if every row counts once. */
   repeats: Uint32Array | undefined;
 }
 
@@ -78,7 +80,7 @@ export interface FusedAdvantage {
   notFinite: (input: number) => LossError;
 }
 
-// Native code returns -1 - input instead of the values if an input of the advantages is not finite.
+// If an input of the advantages is not finite, native code returns −1 − (its number) instead of the bit mask of values.
 function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
   if (fused && present < -1) throw fused.notFinite(-1 - present);
 }
@@ -141,7 +143,7 @@ export class Evaluator {
 
   /**
    * Reads a host or device batch.
-   * @param computed takes the place of the column `advantages`, which the reader must not ask for.
+   * @param computed replaces the column `advantages`; the reader must not read that column itself.
    */
   read(
     batch: Batch | DeviceBatch,
@@ -269,11 +271,11 @@ export class Evaluator {
 // A function without a loss: it only counts a batch's tokens and rows.
 const counter: NativeFunction = native.createFunction({});
 
-/** How often the rows of a batch count. */
+/** The number of times that each row of a batch counts. */
 export interface RowsThatCount {
-  /** [B] for a host batch; undefined: once. */
+  /** [B] for a host batch: how often each row counts; undefined if every row counts once. */
   repeats?: Uint32Array | undefined;
-  /** For a batch on a device: the advantage function that may drop rows. */
+  /** For a batch on a device: the call of the advantage function that may drop rows. */
   fused?: FusedAdvantage | undefined;
 }
 

@@ -1,11 +1,11 @@
-// The layout of a batch: how many rows, how long, and where each begins.
+// The layout of a batch: the number of rows, their lengths, and where each begins.
 import { checkAttached } from './arrays.js';
 import { type Batch, find } from './batch.js';
 import { allocate, describeValue, LossError } from './errors.js';
 
 /** Rows of a batch, padded or packed. */
 export interface Layout {
-  /** B */
+  /** B, the number of rows. */
   rows: number;
   /** T; the length of the longest row if rows are packed. */
   columns: number;
@@ -15,7 +15,7 @@ export interface Layout {
   offsets: Int32Array | undefined;
 }
 
-// Rows without tokens need no arrays, so only this bounds the time and memory that they take.
+// The most rows without tokens. They need no arrays, so no array's length limits their number.
 const MAX_EMPTY_ROWS = 2 ** 24;
 
 /**
@@ -63,7 +63,7 @@ function paddedLayout(shape: unknown): Layout {
   return { rows, columns, tokens: rows * columns, offsets: undefined };
 }
 
-// Writes a short list out, so that the wrong element can be seen.
+// Shows a short list in full, so that the wrong element is visible.
 function describeList(value: unknown): string {
   if (!Array.isArray(value) || value.length > 8) return describeValue(value);
   return `[${Array.from(value, (n: unknown) => (typeof n === 'number' ? n : describeValue(n))).join(', ')}]`;
@@ -92,7 +92,7 @@ function packedLayout(value: unknown): Layout {
   return { rows: offsets.length - 1, columns: longest, tokens: offsets.at(-1)!, offsets };
 }
 
-// Copies, because native code addresses memory by these numbers: they must stay as they were checked.
+// Copies the offsets, because native code addresses memory with them: they must not change after the check.
 function copyOffsets(value: unknown): Int32Array {
   if (value instanceof Int32Array) {
     checkAttached('cuSeqlens', value);

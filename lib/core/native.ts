@@ -1,6 +1,6 @@
-// Loads the native module once. POLICY_LOSS_NATIVE names a module to use exclusively, such as the build with an emulated
-// GPU. Otherwise the candidates are, in this order: a build from source, the prebuilt binary of this platform, and the
-// other places of node-gyp-build, such as the folder of a packaged program's executable.
+// Loads the native module once. POLICY_LOSS_NATIVE names a module to use exclusively, such as the build with an
+// emulated GPU. Otherwise the candidates are, in this order: a build from source, the prebuilt binary of this platform,
+// and the other places where node-gyp-build looks, such as the folder of a packaged program's executable.
 //
 // node-gyp-build alone is not enough. It takes the first .node file, even one built from an older version; it detects
 // musl by a file that only one distribution has; and it hides the loader's error behind its own.

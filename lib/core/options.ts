@@ -25,17 +25,17 @@ export const LOSS_AGG_MODES = [
   'seq-mean-token-sum-norm',
 ] as const satisfies readonly LossAggMode[];
 
-/** What every option declares. */
+/** The properties that any option may declare. */
 export interface AnyOption {
   /** One line for help texts and documentation, without a full stop. */
   readonly help: string;
-  /** The value in defaultArgs() where Trinity's differs from the constructor's default; null: listed without a value. */
+  /** The value in defaultArgs(), if it is not the constructor's default. null lists the option without a value. */
   readonly trinity?: TrinityValue;
-  /** false: Trinity's defaultArgs() does not list the option although it has a default. */
+  /** false if defaultArgs() leaves the option out, as Trinity does, although it has a default. */
   readonly listed?: false;
-  /** Another option whose value is the default. */
+  /** The name of another option, whose value is this option's default. */
   readonly defaultFrom?: string;
-  /** The option must have a value, its own or that of `defaultFrom`. */
+  /** The option must have a value: its own, or the value of the option `defaultFrom`. */
   readonly required?: true;
   /** A boolean option that makes this one required when it is true. */
   readonly requiredWith?: string;
@@ -55,7 +55,7 @@ export interface NumberOption extends AnyOption {
   readonly above?: number;
   /** Inclusive upper bound. */
   readonly atMost?: number;
-  /** Another option whose value is an inclusive lower bound. */
+  /** The name of another option, whose value is an inclusive lower bound. */
   readonly atLeastOption?: string;
   /** The values that training uses: property tests draw from this range. */
   readonly typical?: readonly [number, number];
@@ -115,26 +115,26 @@ export type CheckedOptions<S> = {
     : ValueOf<S[K]> | undefined;
 };
 
-/** The option `lossAggMode` of a loss that aggregates its tokens. */
+/** Returns the declaration of the option `lossAggMode`, for a loss that aggregates its tokens. */
 export function aggregationOption<const M extends LossAggMode>(mode: M) {
   return {
     type: 'aggregation',
     default: mode,
-    help: 'how the loss of all tokens becomes one number',
+    help: 'how the losses of the tokens are combined into one number',
   } as const;
 }
 
-/** `clip_range_low` → `clipRangeLow`. */
+/** Converts a name such as `clip_range_low` to `clipRangeLow`. */
 export function toCamelCase(key: string): string {
   return key.replace(/_+([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 }
 
-/** `clipRangeLow` → `clip_range_low`. */
+/** Converts a name such as `clipRangeLow` to `clip_range_low`. */
 export function toSnakeCase(key: string): string {
   return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** Returns the same arguments under camelCase keys; keys may come in either spelling. */
+/** Returns the arguments with camelCase keys. Accepts snake_case and camelCase. */
 export function fromTrinityArgs(args: Readonly<Record<string, unknown>>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(args).map(([key, value]) => [toCamelCase(key), value]));
 }
@@ -150,7 +150,8 @@ export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
 }
 
 /**
- * Checks a caller's options against a schema and completes them with defaults. null means absent, as Python's None does.
+ * Checks a caller's options against a schema and completes them with defaults. null means absent, as Python's None
+ * does.
  * @param owner the class that messages name.
  * @param given the caller's object; `backend` is accepted in addition to the schema's options.
  * @throws LossError `ERR_INVALID_OPTION` naming the option, the valid values and the given one.
@@ -292,7 +293,7 @@ function rangeOf({ atLeast, above, atMost }: NumberOption): string {
 }
 
 /**
- * Checks an aggregation mode that a caller passes on its own; undefined means 'token-mean'.
+ * Checks an aggregation mode that is an argument of a call; undefined means 'token-mean'.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function checkLossAggMode(owner: string, mode: unknown): LossAggMode {

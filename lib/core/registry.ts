@@ -1,4 +1,4 @@
-// Functions by Trinity-RFT's names.
+// Registries: functions and algorithms by their names in Trinity-RFT.
 import type { FunctionDeclaration } from './declaration.js';
 import { describeValue, guarded, LossError, unknownName } from './errors.js';
 import { fromTrinityArgs, type TrinityArgs } from './options.js';
@@ -9,7 +9,7 @@ export interface RegisteredClass<T> {
   new (options: any): T;
   /** Trinity-RFT's default arguments, snake_case. */
   defaultArgs(): TrinityArgs;
-  /** The function as data; the package's own classes have it. */
+  /** The function's declaration; the package's own classes have one. */
   readonly declaration?: FunctionDeclaration;
 }
 
@@ -40,7 +40,7 @@ export class ClassRegistry<C> {
   }
 
   /**
-   * Registers a class under a name, or replaces the one that has it.
+   * Registers a class under a name. It replaces an earlier class of that name.
    * @throws LossError `ERR_INVALID_INPUT`
    */
   register(name: string, cls: C): void {
@@ -73,7 +73,7 @@ export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
     return guarded(() => {
       const defaults = fromTrinityArgs(cls.defaultArgs());
       const given = fromTrinityArgs(args ?? {});
-      // A given clipRange must win over Trinity's defaults for its two ends.
+      // A given clipRange overrides Trinity's defaults for clipRangeLow and clipRangeHigh.
       for (const [key, { defaultFrom }] of Object.entries(cls.declaration?.options ?? CLIP_ENDS))
         if (defaultFrom !== undefined && (given[defaultFrom] ?? undefined) !== undefined)
           delete defaults[key];

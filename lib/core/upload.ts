@@ -24,7 +24,7 @@ export interface UploadOptions {
 }
 
 const MASKS = ['action_mask', 'expert_mask'] as const;
-// What advantage functions read and losses do not.
+// The inputs that only advantage functions read.
 const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
   'token_level_rewards',
   'rewards',
@@ -36,8 +36,8 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
 ];
 
 /**
- * Copies a batch to a CUDA device: every column of it that some function reads, and the rewards and ids that advantage
- * functions read.
+ * Copies a batch to a CUDA device: every column that losses read and, if the batch has a mask, the inputs of advantage
+ * functions.
  *
  * @param batch a host batch.
  * @param device 'cuda', 'cuda:0', …

@@ -11,10 +11,10 @@ export type AdvantageScope = 'row' | 'group' | 'all';
 export interface AdvantageStep {
   /** The advantage function's registry name. */
   readonly name: string;
-  /** Equal for subjects whose steps give the same advantages for the same rows. */
+  /** An identifier. Two steps with equal keys compute the same advantages for the same rows. */
   readonly key: string;
   readonly scope: AdvantageScope;
-  /** Whether the function rewards tokens rather than rows, where the batch has rewards per token. */
+  /** Whether the function reads a reward per token, if the batch has them. */
   readonly readsTokenRewards: boolean;
   readonly readsOldLogprob: boolean;
   /** Whether the KL penalty in the rewards adapts its coefficient from batch to batch. */
@@ -29,7 +29,7 @@ export interface AdvantageStep {
   computeRows(batch: Batch): Promise<MadeAdvantages>;
 }
 
-/** Returns the step that computes GRPO's advantages from rewards and groups, for a policy loss on its own. */
+/** Returns the step that computes GRPO's advantages from rewards and groups, for a policy loss without an algorithm. */
 export function grpoStep(): AdvantageStep {
   const fn = ADVANTAGE_FN.create('grpo');
   return {
@@ -46,8 +46,8 @@ export function grpoStep(): AdvantageStep {
 /**
  * Returns the step of an objective with an advantage function.
  * @param name the advantage function's registry name.
- * @param penalty the KL penalty's registry name; undefined: the rewards have no penalty.
- * @param seed decides random draws; undefined: the function's own seed does.
+ * @param penalty the KL penalty's registry name; undefined if the rewards have no penalty.
+ * @param seed the seed of random draws; by default the function's own.
  */
 export function objectiveStep(
   objective: Objective & { advantageFn: AdvantageFn },

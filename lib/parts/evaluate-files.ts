@@ -44,7 +44,7 @@ export interface FilesEvaluation<S extends Subject = Subject> {
 
 /**
  * Evaluates subjects on the rows of files. Every subject is computed on a part before the next part is read.
- * @param watch sees every part with its gradients; absent: the gradients of a part are discarded.
+ * @param watch receives every part with its gradients. Without it, gradients are discarded after each part.
  * @throws LossError about the files or the subjects, and `ERR_INVALID_OPTION` (option batchTokens) if a subject needs
  * all rows at once and they do not fit into one part.
  */

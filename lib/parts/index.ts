@@ -1,4 +1,4 @@
-// Work on more rows than one batch may hold: losses and algorithms on files of any size, part by part.
+// Evaluates losses and algorithms on files of any size, part by part.
 export {
   type EvaluationProgress,
   type EvaluationSettings,

@@ -11,20 +11,20 @@ import type { SubjectTotal } from './total.js';
 export interface PartResult {
   grad: Float32Array;
   gradEntropy?: Float32Array;
-  /** One value per token; absent: the subject reads no advantages. */
+  /** One value per token; absent if the subject reads no advantages. */
   advantages?: Float32Array;
 }
 
-/** Sees every part with the results of all subjects, in their order. */
+/** Receives every part with the results of all subjects, in the order of the subjects. */
 export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) => void | Promise<void>;
 
-/** Computes the subjects of some totals, part by part. */
+/** Computes subjects part by part, and adds the results to their totals. */
 export class PartComputer {
   readonly #files: readonly string[];
   readonly #totals: readonly SubjectTotal[];
   readonly #device: { device?: string };
   readonly #watch: PartWatcher | undefined;
-  // Gradients by subject, where a watcher sees all of them; otherwise all subjects share one array.
+  // The gradient of each subject if there is a watcher, which receives all of them; otherwise one array for all.
   readonly #arrays: Float32Array[] = [];
 
   constructor(
@@ -55,7 +55,7 @@ export class PartComputer {
         const computed = await whole.advantagesOf(subject, part);
         return { computed, result: await subject.compute(batch, computed, options) };
       });
-      // A policy loss on its own reports only its own metrics.
+      // A policy loss that is not part of an algorithm reports only its own metrics.
       total.add(result, computed !== undefined, subject.functions ? whole.advantageMetrics(subject) : {});
       onShare((i + 1) / this.#totals.length);
       if (!this.#watch) continue;
@@ -72,7 +72,7 @@ export class PartComputer {
   }
 
   /**
-   * Computes every subject on none of a part's rows, which reports missing columns before the remaining rows are read.
+   * Computes every subject on an empty batch with the part's columns, to report missing columns before more is read.
    */
   async check(part: RolloutPart): Promise<void> {
     const batch = withoutRows(part.batch);

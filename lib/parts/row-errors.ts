@@ -17,7 +17,8 @@ export function inTermsOfFiles(
   const { key, index } = error;
   const isGiven = part.batch[key] !== undefined;
   if (error.code === 'ERR_MISSING_INPUT') {
-    // Files have one reward per row; a KL penalty is subtracted from scores that are made of these.
+    // The KL penalty makes tokenLevelScores from the file's one reward per row, so the error must name the column
+    // `reward`.
     const column = key === 'tokenLevelScores' ? 'reward' : columnOfKey(key);
     return isGiven || column === undefined ? error : missingColumn(error, column, subject, files);
   }
@@ -29,7 +30,7 @@ export function inTermsOfFiles(
   return place ? error.with({ at: describePlace(place), key: column, index: token }) : error;
 }
 
-/** Batch keys that lay out the rows. They have no column: a file's rows are the batch's. */
+/** Batch keys that give the lengths of the rows. No column of a file holds them. */
 const LAYOUT: ReadonlySet<string> = new Set(['shape', 'cuSeqlens']);
 
 /** Batch keys with one number per row. */

@@ -1,11 +1,11 @@
-// Metrics over the rows of all parts, from the metrics of each part.
+// Combines the metrics of parts into metrics over all rows.
 import type { Metrics } from '../index.js';
 
-/** Merges means over rows, sample deviations (`…/std`, each with its `…/mean`) and coefficients. */
+/** Merges means over rows, standard deviations (`…/std`, each with its `…/mean`) and coefficients. */
 export class RowMetrics {
   #rows = 0;
   #means: Metrics = {};
-  // The sum of squared distances from the mean, for each deviation.
+  // The sum of squared distances from the mean, for each standard deviation.
   readonly #squares: Metrics = {};
 
   /** Adds the metrics of a part with that many rows. */

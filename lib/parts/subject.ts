@@ -38,15 +38,15 @@ export interface Subject {
   readonly readsExperts: boolean;
   /** Whether rows come in pairs, which must stay in the same part. */
   readonly pairs: boolean;
-  /** How it computes advantages for rows that have none; undefined: it cannot. */
+  /** Computes advantages for rows that have none; undefined if the subject cannot. */
   readonly advantages?: AdvantageStep;
   /** Returns why rows like those of the batch cannot be computed in parts; undefined if they can. */
   obstacle(batch: Batch): string | undefined;
   /** Returns the columns that can replace a missing one, for error messages. */
   substitutes(column: RolloutColumn): readonly string[];
   /**
-   * Computes a batch, or with a normalizer a part of one.
-   * @param advantages those of the batch's rows; undefined: the batch has its own, or the subject reads none.
+   * Computes a batch, or one part of a batch if `options` has a normalizer.
+   * @param advantages computed for the batch's rows; undefined if the batch has its own or the subject reads none.
    */
   compute(
     batch: Batch,
@@ -61,7 +61,7 @@ export interface SubjectOptions {
   grad: Float32Array;
   /** Where to compute; 'cpu' by default. */
   device?: string;
-  /** The counts of all parts. */
+  /** The counts of all parts together. */
   normalizer?: Normalizer;
 }
 
@@ -74,7 +74,7 @@ export interface AlgorithmFunctions {
   advantageFn?: string;
   klLossFn: string;
   klCoef: number;
-  /** Absent: the rewards have no KL penalty. */
+  /** Absent if the rewards have no KL penalty. */
   klPenaltyFn?: string;
   entropyLossFn: string;
   entropyCoef: number;
@@ -102,7 +102,7 @@ export function lossSubject(name: string, args: Readonly<Record<string, unknown>
 
 /**
  * Returns an algorithm's objective as a subject. It computes its advantages if the rows have none.
- * @param seed decides random draws; undefined: the advantage function's own seed does.
+ * @param seed the seed of random draws; by default the advantage function's own.
  */
 export function objectiveSubject(objective: Objective, seed?: number): Subject {
   const { algorithm, policyLossFn, entropyLossFn } = objective;

@@ -9,7 +9,7 @@ import { Growing } from './growing.js';
 import type { Subject } from './subject.js';
 import { type WholeAdvantages, wholeAdvantages } from './whole-advantages.js';
 
-/** What the computation of a part needs from all rows. */
+/** The advantages and counts over all rows, which the computation of each part needs. */
 export interface Whole {
   /** Returns the advantages of a part's rows; undefined if the subject reads none or the rows have their own. */
   advantagesOf(subject: Subject, part: RolloutPart): Promise<ComputedAdvantages | undefined>;
@@ -19,7 +19,7 @@ export interface Whole {
   normalizer(subject: Subject): Counts | undefined;
 }
 
-/** Returns the whole that consists of a single part. Subjects with the same advantage step share its result. */
+/** Returns the advantages and counts of rows that are all in one part. Subjects with equal steps share advantages. */
 export function wholeOf({ batch }: RolloutPart): Whole {
   const made = new Map<string, { computed: ComputedAdvantages; metrics: Metrics }>();
   return {
@@ -52,12 +52,12 @@ export class Survey implements Whole {
   // Why the rows cannot be computed in parts.
   readonly #obstacle: string | undefined;
   readonly #counts = new Map<string, Counts>();
-  // The part in work, and its advantages by the keys of their steps.
+  // The current part, and its advantages by the keys of their steps.
   #part: RolloutPart | undefined;
   readonly #ofPart = new Map<string, ComputedAdvantages>();
 
   /**
-   * @param batch the first part's; the others have the same columns.
+   * @param batch the batch of the first part; all parts have the same columns.
    * @param batchTokens the most tokens that a part may hold.
    */
   constructor(subjects: readonly Subject[], batch: Batch, batchTokens: number) {

@@ -9,9 +9,12 @@ export interface SubjectEvaluation<S extends Subject = Subject> {
   metrics: Partial<Metrics>;
   /** The norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
-  /** The norm of ∂loss/∂entropy over all tokens. Absent: there is no entropy loss, or the rows have no entropy. */
+  /** The norm of ∂loss/∂entropy over all tokens. Absent without an entropy loss, or if the rows have no entropy. */
   gradEntropyNorm?: number;
-  /** 'given' if the files have advantages, else the function that computed them. Absent: the subject reads none. */
+  /**
+   * 'given' if the files have advantages, else the name of the advantage function that computed them. Absent if the
+   * subject reads none.
+   */
   advantages?: string;
 }
 
@@ -65,7 +68,7 @@ export class SubjectTotal<S extends Subject = Subject> {
   }
 }
 
-/** Metrics that are equal in every part instead of adding up. */
+/** Metrics that are equal in every part, so they must not be added up. */
 const COEFFICIENTS: ReadonlySet<string> = new Set(['kl_coef', 'mu']);
 
 function addSquares(sum: number, values: Float32Array): number {

@@ -15,7 +15,7 @@ export interface WholeAdvantages {
   survey(part: RolloutPart): Promise<void>;
   /** Ends the first pass, after the last part. */
   settle(): Promise<void>;
-  /** How often each row counts, after settle(); undefined: once. */
+  /** How often each row counts, after settle(); undefined if every row counts once. */
   readonly repeats: Uint32Array | undefined;
   /** Returns the advantages of a part, after settle(). Call it once for each part. */
   of(part: RolloutPart): Promise<ComputedAdvantages>;
@@ -131,7 +131,7 @@ class GroupAdvantages implements WholeAdvantages {
   }
 }
 
-/** Advantages of each row on its own. */
+/** Advantages that depend on one row only. */
 class RowAdvantages implements WholeAdvantages {
   readonly repeats = undefined;
   readonly #step: AdvantageStep;

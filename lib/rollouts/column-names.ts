@@ -10,7 +10,7 @@ const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 export class ColumnNames {
   /** The columns to read; logprobs and action_mask come first. */
   readonly columns: readonly RolloutColumn[];
-  /** Other columns to keep, by their names in the files. */
+  /** Further columns to copy into each part's `kept`, by their names in the files. */
   readonly keep: readonly string[];
   readonly #renamed = new Map<RolloutColumn, string>();
   readonly #mapper: KeyMapper | undefined;
@@ -62,7 +62,7 @@ export class ColumnNames {
     return [...new Set([...names, toSnakeCase(key), key])];
   }
 
-  /** Returns the column to read under a name in a file, if there is one. */
+  /** Returns the column that a name in a file stands for; undefined if the file's column is not read. */
   columnOf(name: string): RolloutColumn | undefined {
     return this.columns.find((column) => this.of(column).includes(name));
   }

@@ -35,7 +35,7 @@ export type RolloutColumn =
   | 'reward_baseline'
   /** A number or a string that identifies the row's group. */
   | 'task_id'
-  /** A number or a string that identifies the run whose step the row is. */
+  /** A number or a string that identifies the row's run. The rows of a run are its steps. */
   | 'run_id'
   /** true or false (or 1, 0): whether an expert wrote the row. */
   | 'expert'
@@ -56,8 +56,8 @@ export interface Slot {
 export interface ColumnBuilder {
   set(value: unknown, slot: Slot, makeError: MakeError): void;
   /**
-   * Returns the batch's value for the rows before `from`. The rows from there to `end` become the first of the next
-   * part.
+   * Returns the batch's value for the rows before `from`. The rows from there to `end` become the first rows of the
+   * next part.
    */
   take(from: Slot, end: Slot): unknown;
 }
@@ -285,7 +285,7 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   step: number('step'),
 };
 
-/** Returns the column that becomes a batch key (camelCase), if there is one. */
+/** Returns the column that becomes a batch key (camelCase); undefined if none does. */
 export function columnOfKey(key: string): RolloutColumn | undefined {
   return (Object.keys(COLUMNS) as RolloutColumn[]).find((column) => COLUMNS[column].key === key);
 }

@@ -1,4 +1,4 @@
-// Reads CSV (RFC 4180) with a header. Commas, semicolons or tabs separate the cells. Quotes enclose a cell that
+// Reads CSV (RFC 4180) with a header line. Commas, semicolons or tabs separate the cells. Quotes enclose a cell that
 // contains a separator, a quote or a line end. A list is JSON text in a cell.
 //
 // DuckDB's CSV reader is not used, for three reasons: it cannot report the line of a malformed row that it skips,

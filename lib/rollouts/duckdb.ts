@@ -18,7 +18,7 @@ export interface Database {
  * Starts a DuckDB instance.
  * @param purpose what needs DuckDB, such as a file's name, for the message.
  * @param file where the instance keeps its tables; in memory by default.
- * @throws LossError `ERR_INVALID_INPUT` if DuckDB is not installed, with a hint how to install it.
+ * @throws LossError `ERR_INVALID_INPUT` if DuckDB is not installed, with a hint on how to install it.
  */
 export async function connectDuckDB(purpose: string, file = ':memory:'): Promise<Database> {
   const duckdb = await load(purpose);
@@ -58,7 +58,7 @@ async function load(purpose: string): Promise<typeof DuckDB> {
 export const sql = {
   name: (text: string) => `"${text.replaceAll('"', '""')}"`,
   text: (text: string) => `'${text.replaceAll("'", "''")}'`,
-  /** Quotes the name of a single file, which DuckDB must not take for a pattern. */
+  /** Quotes a file name so that DuckDB does not read it as a glob pattern. */
   file: (text: string) => sql.text(text.replace(/[*?[]/g, '[$&]')),
 };
 
@@ -95,7 +95,7 @@ export async function* queryRows(
     read += chunk.rowCount;
   }
   if (read === rows) return;
-  // An error ends a stream silently. A query that is not streamed reports it.
+  // An error ends a stream silently. Running a query over the same rows without streaming reports the error.
   await connection.run(`SELECT max(hash(${list})) FROM ${from}`);
   throw new Error(`DuckDB returned ${read} of ${rows} rows`);
 }

@@ -1,4 +1,4 @@
-// Reads file names: the format by the ending, and the table of a database after '#'.
+// Parses file names: the ending gives the format, and the part after '#' names a database's table.
 import { LossError, type LossErrorCode } from '../core/errors.js';
 
 /** A file format and the endings of its files' names, in lower case. */
@@ -6,7 +6,7 @@ export interface Format {
   endings: readonly string[];
 }
 
-/** Returns the format that a file's name ends with, if it is one of these. */
+/** Returns the format whose ending the file's name has; undefined if none matches. */
 export function formatOf<F extends Format>(formats: readonly F[], file: string): F | undefined {
   const name = file.toLowerCase();
   return formats.find(({ endings }) => endings.some((ending) => name.endsWith(ending)));

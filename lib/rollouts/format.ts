@@ -1,4 +1,4 @@
-// Chooses the reader of a file by the ending of its name.
+// Chooses a file's reader by the ending of the file's name.
 import { readCsv } from './csv.js';
 import { type Format, formatOf, splitTable, unknownFormat } from './file-name.js';
 import { readJsonLines } from './json-lines.js';

@@ -1,5 +1,5 @@
-// Collects rows into parts: packed batches of bounded size. It also keeps what holds for all parts: which columns the
-// rows have, the numbering of groups and runs, and the number of rows.
+// Collects rows into parts: packed batches of bounded size. It also keeps the state that all parts share: which columns
+// the rows have, the numbering of groups and runs, and the number of rows.
 import type { Batch } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
@@ -25,7 +25,9 @@ export interface Rollouts {
 export interface RolloutPart extends Rollouts {
   /** Index of the part's first row among all rows that were read. */
   first: number;
-  /** For each row, the other columns that were asked for, as they are in the file. Absent values are left out. */
+  /**
+   * For each row, the values of the columns in `StreamOptions.keep`, as they are in the file. Absent ones are left out.
+   */
   kept: Record<string, unknown>[];
   /** Each row's place in its file. */
   places: Place[];
@@ -40,7 +42,7 @@ interface Column {
   present: boolean;
 }
 
-/** Builds parts from rows. */
+/** Builds parts from rows. The rows come in units: a unit is one row, or a pair of rows that must stay in one part. */
 export class PartBuilder {
   /** The number of rows in all parts, including the current one. */
   rows = 0;
@@ -54,8 +56,8 @@ export class PartBuilder {
   readonly #columns: Column[];
   #firstPlace: Place | undefined;
 
-  // The current part: its first row's index, where each row begins, where the next one will, and what is kept of each
-  // row.
+  // The current part: its first row's index, where each row begins, where the next one will begin, and the kept columns
+  // and the place of each row.
   #first = 0;
   #starts: number[] = [];
   #end = 0;
@@ -66,7 +68,7 @@ export class PartBuilder {
   #openCost = 0;
   #unitStart = 0;
 
-  /** @param maxTokens capacity of a part. A unit of rows that exceeds it becomes a part of its own. */
+  /** @param maxTokens capacity of a part. A unit that exceeds it becomes a part of its own. */
   constructor(names: ColumnNames, maxTokens: number) {
     this.#names = names;
     this.#maxTokens = maxTokens;
@@ -128,7 +130,7 @@ export class PartBuilder {
   }
 
   /**
-   * Ends a unit of rows that must stay in one part. Returns the rows before it as a part if both do not fit into one.
+   * Ends the open unit. If it does not fit into the current part, returns the rows before it as a complete part.
    */
   endUnit(): RolloutPart | undefined {
     const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#maxTokens;

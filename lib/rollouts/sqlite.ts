@@ -85,7 +85,7 @@ const ROWS_PER_BLOCK = 64;
 
 /** Opens a database with Node's SQLite. Returns undefined if this Node has none that is new enough. */
 async function openWithNode(file: string): Promise<Source | undefined> {
-  // The type `string` hides the module from the compiler, whose types are those of the oldest supported Node.
+  // The type `string` hides the module from the compiler, because the types of the oldest supported Node lack it.
   const module: string = 'node:sqlite';
   const sqlite = (await import(module).catch(() => undefined)) as NodeSqlite | undefined;
   if (!sqlite) return undefined;

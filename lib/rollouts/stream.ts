@@ -14,8 +14,8 @@ export interface ReadOptions {
   /** The columns to read in addition to logprobs and action_mask; all by default. Other columns are ignored. */
   columns?: readonly RolloutColumn[];
   /**
-   * The files' own names of columns: { logprobs: 'log_prob' }. A batch key (logprob, old_logprob) may stand for a
-   * column.
+   * The names of columns in the files: { logprobs: 'log_prob' } reads logprobs from log_prob. A batch key (logprob,
+   * old_logprob) may stand for a column.
    */
   rename?: Readonly<Record<string, string>>;
   /** A training framework whose column names are accepted too, such as 'verl' for old_log_probs. */
@@ -40,7 +40,7 @@ export interface ReadProgress {
 
 /** Options of {@link streamRollouts}. */
 export interface StreamOptions extends ReadOptions {
-  /** Other columns for each part's `kept`, by their names in the files. */
+  /** Further columns to copy into each part's `kept`, by their names in the files. */
   keep?: readonly string[];
   /**
    * Capacity of a part in tokens, masked ones included; unlimited by default. A row (or pair) that exceeds it becomes a
@@ -55,7 +55,7 @@ export interface StreamOptions extends ReadOptions {
  * Reads the rollouts of one or more files, part by part. It yields at least one part; a part without rows comes only if
  * there are no files. The ending of a file's name determines its format:
  * - `.jsonl`, `.ndjson`, `.json`: one object per line; blank lines are skipped.
- * - `.csv`, `.tsv`: with a header. Lists are JSON text in a cell, and an empty cell counts as absent.
+ * - `.csv`, `.tsv`: with a header line. Lists are JSON text in a cell, and an empty cell counts as absent.
  * - `.parquet`, and `.sqlite`, `.sqlite3` or `.db` (FILE#table, or the only table). SQLite holds lists as JSON text.
  * - `.safetensors`, `.npz`: tensors named after columns or batch keys. They are either [B, T], with an action_mask (or
  *   attention_mask) of 0 on padding, or packed with cu_seqlens.

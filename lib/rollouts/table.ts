@@ -1,10 +1,10 @@
-// What tables of all formats share: the choice of columns to read, and rows made from the columns' values.
+// The common part of all table formats: choosing the columns to read, and making rows from the columns' values.
 import type { ColumnNames } from './column-names.js';
 import { parseJson } from './json-lines.js';
 import { describeColumns, errorAt, type FileRow, type Place } from './source.js';
 
 /**
- * Returns the columns of a table that are to be read.
+ * Returns those columns of a table that must be read.
  * @throws LossError `ERR_MISSING_INPUT` if the table has no logprobs.
  */
 export function columnsToRead(file: string, columns: readonly string[], names: ColumnNames): string[] {

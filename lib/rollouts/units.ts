@@ -1,4 +1,4 @@
-// Groups rows into units, single rows or pairs, on their way into parts, and skips units with bad rows if asked to.
+// Groups rows into units (single rows or pairs) and adds them to parts. On request, skips units with bad rows.
 import { LossError } from '../core/errors.js';
 import type { PartBuilder, RolloutPart } from './part-builder.js';
 import { describePlace, errorAt, type FileRow, type Place } from './source.js';

@@ -87,7 +87,10 @@ describe('policy-loss evaluate', () => {
       );
     const ppo = await helpOf('--loss', 'ppo');
     assert.match(ppo, / --clip-ratio-c <value> [^(]+; a number above 1 \(default: 3\) /);
-    assert.match(ppo, / --clip-range-low <value> [^(]+; a number of at least 0; --clip-range by default /);
+    assert.match(
+      ppo,
+      / --clip-range-low <value> [^(]+; a number of at least 0; if not given, the value of --clip-range /,
+    );
     assert.match(ppo, / --loss-agg-mode <value> [^(]+ \(choices: "token-mean", .*default: "token-mean"\) /);
     assert.match(ppo, / --enable-sequence-masking [^(]+ \(default: false\) /);
   });

@@ -237,7 +237,7 @@ print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(d
     for await (const part of streamRollouts([LINES])) {
       await writer.add(part, part.batch.logprob);
       await assert.rejects(writer.add(part, part.batch.logprob, part.batch.logprob), {
-        message: 'gradEntropy: expected it with every part or with none, got a part with it',
+        message: 'gradEntropy: expected an array with every part or with none, got a part with it',
       });
     }
     await writer.abort();

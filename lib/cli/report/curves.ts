@@ -34,7 +34,7 @@ export function curveAt(curve: Curve, ratios: readonly number[]): CurveValues[] 
 const STEPS = 160;
 // Halving a step 10 times locates kinks and jumps to about a thousandth of a step.
 const HALVINGS = 10;
-// A midpoint this close to the chord counts as straight, as a share of the curve's height.
+// A step counts as straight if its midpoint is this close to the chord, as a fraction of the curve's height.
 const STRAIGHT_TOLERANCE = 0.002;
 
 /**

@@ -1,5 +1,5 @@
-// Collects the rows with the most extreme tokens. Only what the page shows of a row is kept: a window around its
-// extreme token, and the beginning of its texts.
+// Collects the rows with the most extreme tokens. To save memory, it keeps only the parts of a row that the page shows:
+// a window around the extreme token, and the beginning of the texts.
 import type { Place, RolloutPart } from '../../rollouts/index.js';
 
 /** The beginning of a text. */
@@ -33,7 +33,7 @@ export interface TokenWindow {
   first: number;
   mask: Uint8Array;
   logRatios: Float32Array | undefined;
-  /** One entry for each subject that the row is kept for, in their order. */
+  /** One entry for each subject that the row is kept for, in the order of the subjects. */
   gradients: { subject: number; grad: Float32Array; advantages: Float32Array | undefined }[];
   /** The tokens' texts, if the row has one for each token. */
   texts: readonly string[] | undefined;

@@ -12,7 +12,7 @@ export type { ReportInfo, ReportResult, ReportSubject } from './statistics.js';
 export interface ReportPartResult {
   /** ∂loss/∂logprob of each token. */
   grad: Float32Array;
-  /** One per token or one per row; absent if the subject reads none. */
+  /** One per token or one per row; absent if the subject reads no advantages. */
   advantages?: Float32Array;
 }
 

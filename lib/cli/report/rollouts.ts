@@ -94,7 +94,7 @@ class Painter {
   readonly #data: PageData;
 
   constructor(subjects: readonly ReportSubject[], statistics: DataStatistics, data: PageData) {
-    // Characters serve only rows whose tokens have no texts of their own.
+    // Characters are only needed for rows whose tokens have no texts of their own.
     const all = [statistics.extremes, ...statistics.subjects.map(({ extremes }) => extremes)];
     this.characterwise =
       statistics.characterwise && all.some(({ rows }) => rows.some(({ tokens }) => !tokens.texts));

@@ -16,7 +16,7 @@ export interface Histogram {
 export class Sketch {
   /** Number of finite values. */
   count = 0;
-  /** Number of NaN and ±Infinity, which enter no other statistic. */
+  /** Number of NaN and ±Infinity, which no other statistic includes. */
   nonFinite = 0;
   min = Number.POSITIVE_INFINITY;
   max = Number.NEGATIVE_INFINITY;

@@ -37,7 +37,7 @@ export interface SubjectStatistics {
   extremes: Extremes;
 }
 
-/** Statistics of the rollouts. Only unmasked tokens enter them, except for the count of masked ones. */
+/** Statistics of the rollouts' unmasked tokens, and the number of masked tokens. */
 export interface DataStatistics {
   rows: number;
   /** The number of unmasked tokens. */

@@ -42,7 +42,9 @@ export interface AdvantageComputeSyncOptions {
 
 /** Options of a call. */
 export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions {
-  /** Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device. */
+  /**
+   * Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device.
+   */
   device?: string;
   /** Ends the call early: it rejects with `ERR_ABORTED`. */
   signal?: AbortSignal;
@@ -54,15 +56,15 @@ export interface AdvantageResult {
   advantages: Float32Array;
   /** [B, T]; the same array as advantages if the function does not distinguish them. */
   returns: Float32Array;
-  /** [B] 1: kept; 0: dropped, with advantages 0. */
+  /** [B] 1 for a kept row, 0 for a dropped one. A dropped row has advantages 0. */
   keptRows: Uint8Array;
-  /** [B] how often each row counts; 0: dropped. Present if kept rows may replace dropped ones (grpo). */
+  /** [B] how often each row counts; 0 if it is dropped. Present if kept rows may replace dropped ones (grpo). */
   copies?: Uint32Array;
   /** Under Trinity-RFT's names. */
   metrics: Metrics;
 }
 
-/** An advantage function as data. */
+/** The declaration of an advantage function. */
 export interface AdvantageDeclaration extends FunctionDeclaration {
   /** Whether all unmasked tokens of a row have the same advantage. */
   readonly perRow: boolean;
@@ -70,13 +72,13 @@ export interface AdvantageDeclaration extends FunctionDeclaration {
   readonly returns?: true;
   /** Whether rewards and values of masked tokens are read, as in the source. */
   readonly readsMasked?: true;
-  /** Whether advantages are whitened over all tokens of the batch, so that a part of it cannot be computed alone. */
+  /** Whether advantages are whitened over all tokens of the batch, so that parts cannot be computed separately. */
   readonly whitens?: true;
 }
 
-/** How checked options change the function, where the declaration alone does not say it. */
+/** The properties of an advantage function that depend on its options, and so cannot be declared. */
 export interface AdvantageVariant {
-  /** Native options; by default all options by their snake_case names. */
+  /** Native options; by default all options, under their snake_case names. */
   readonly options?: NativeAdvantageSpec['options'];
   /** Inputs in addition to the mask; by default the declaration's. */
   readonly inputs?: readonly AdvantageInput[];
@@ -104,8 +106,8 @@ interface AdvantageSource extends Input {
 }
 
 /**
- * An advantage function: computes from rewards how much better each token was than expected. Abstract; each function is a
- * subclass named as in Trinity-RFT.
+ * An advantage function: computes from rewards how much better each token was than expected. Abstract; each function is
+ * a subclass named as in Trinity-RFT.
  *
  * Source: Trinity-RFT, trinity.algorithm.advantage_fn.
  */
@@ -163,7 +165,8 @@ export abstract class AdvantageFn {
    * Computes the advantages on the pool's threads, without blocking the event loop.
    *
    * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT` (also
-   * for a reward that is not finite), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
+   * for a reward that is not finite), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
+   * `ERR_ABORTED`.
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
     return guardedAsync(async () => {
@@ -263,7 +266,7 @@ export abstract class AdvantageFn {
     return { ...input, host: batch instanceof DeviceBatch ? undefined : batch };
   }
 
-  // Throws if native code found an input that is not finite; 0 means that all are.
+  // Throws if native code found an input that is not finite. `input` is its number, or 0 if all inputs are finite.
   #check({ native, layout, host }: AdvantageSource, call: NativeAdvantageCall, input: number): void {
     if (input === 0) return;
     const source = host && { batch: host, native: native as NativeAdvantageBatch, layout };
@@ -276,7 +279,8 @@ export abstract class AdvantageFn {
     );
   }
 
-  // `wanted`: all results, or for a loss one number per token, or one per row if all its tokens share it.
+  // `wanted`: 'all' for every result, 'tokens' for one advantage per token, 'rows' for one per row if the function
+  // allows.
   #call(
     { rows, tokens }: Layout,
     options: AdvantageComputeSyncOptions | undefined,
@@ -353,7 +357,7 @@ export function groupMetrics<const N extends string>(unit: string, ...names: rea
 export interface AdvantageClass<D extends AdvantageDeclaration> {
   /** @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (options?: OptionsOf<D['options']> & AdvantageOptions): AdvantageFn;
-  /** The function as data. */
+  /** The function's declaration. */
   readonly declaration: D;
   /** Returns Trinity-RFT's default arguments (snake_case). */
   defaultArgs(): TrinityArgs;
@@ -361,7 +365,7 @@ export interface AdvantageClass<D extends AdvantageDeclaration> {
 
 /**
  * Makes the class of a declared advantage function.
- * @param variant applies the checked options.
+ * @param variant returns the properties that depend on the checked options.
  */
 export function advantageClass<const D extends AdvantageDeclaration>(
   declaration: D,

@@ -1,13 +1,13 @@
 // AsymRE: a baseline that is shifted down.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 
-/** The reward less the group's shifted mean. */
+/** The reward minus the group's shifted mean. */
 export class ASYMREGroupAdvantage extends advantageClass({
   name: 'asymre',
   summary: 'R − (mean + shift) of the group',
   details: [
-    'A group of one has no baseline.',
-    'The metric reward_mean is the baseline less the shift, as in the source, in a group of one too.',
+    'A group of one row has baseline 0.',
+    'As in the source, the metric reward_mean is the baseline minus the shift, even for a group of one row.',
   ],
   source: ['arXiv 2506.20520', 'Trinity-RFT'],
   reads: ['rewards', 'group_ids', 'action_mask'],

@@ -8,7 +8,10 @@ export class GRPOGroupedAdvantage extends advantageClass(
   {
     name: 'grpo',
     summary: '(R − mean) / (std + ε) within the group',
-    details: ['In a group of one it is R / (1 + ε).'],
+    details: [
+      'A group of one row counts as mean 0 and standard deviation 1, so the advantage is R / (1 + ε).',
+      "With the batch's standard deviation, it is R / (std + ε).",
+    ],
     source: ['arXiv 2402.03300', 'arXiv 2508.08221', 'arXiv 2506.02355', 'Trinity-RFT'],
     reads: ['rewards', 'group_ids', 'action_mask'],
     perRow: true,
@@ -18,14 +21,16 @@ export class GRPOGroupedAdvantage extends advantageClass(
         type: 'boolean',
         default: false,
         random: true,
-        help: 'with a threshold: count kept groups, drawn at random, once more for each dropped group',
+        help: 'for each group that the threshold drops, count one randomly drawn kept group once more',
       },
       rankPenalty: {
         type: 'number',
         trinity: null,
         atLeast: 0,
         typical: [0, 0.9],
-        help: "take up to this share of a group's rewards, more from likelier answers; reads old_logprob",
+        help:
+          "for the group's mean and standard deviation, reduce each reward by up to this fraction, the more the " +
+          'likelier the answer is within its group; reads old_logprob',
       },
       seed: SEED,
     },

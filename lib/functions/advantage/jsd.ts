@@ -1,4 +1,4 @@
-// Distillation by the generalised Jensen-Shannon divergence.
+// Distillation with the generalised Jensen-Shannon divergence.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
 /** The negative Jensen-Shannon divergence from the teacher. */
@@ -7,7 +7,7 @@ export class JSDAdvantage extends advantageClass(
     name: 'jsd',
     summary: '− generalised Jensen-Shannon divergence from the teacher',
     details: [
-      'Each unmasked token has −klCoef·(β·(t − M) + (1 − β)·(s − M)), with s and t the log-probabilities of policy and teacher and M that of their mixture; s − t at β = 0 and t − s at β = 1.',
+      'Each unmasked token has −klCoef·(β·(t − M) + (1 − β)·(s − M)), with s and t the log-probabilities of policy and teacher, and M the log-probability of their mixture; s − t at β = 0 and t − s at β = 1.',
       "As in the source, tokens that the policy sampled stand for the teacher's too, so with β > 0 a token that the teacher finds unlikely may be rewarded for it.",
     ],
     source: ['arXiv 2306.13649', 'Trinity-RFT'],
@@ -26,27 +26,27 @@ export class JSDAdvantage extends advantageClass(
         type: 'number',
         default: 1,
         typical: [0.01, 2],
-        help: 'what the divergence is multiplied by',
+        help: 'the divergence is multiplied by this',
       },
       temperature: {
         type: 'number',
         default: 1,
         above: 0,
         typical: [0.3, 3],
-        help: 'what log-probabilities are divided by',
+        help: 'log-probabilities are divided by this',
       },
       chunkSize: {
         type: 'integer',
         trinity: null,
         atLeast: 1,
         typical: [1, 512],
-        help: 'accepted for compatibility, without effect: how many tokens the source handles at once',
+        help: 'no effect; accepted because the source computes this many tokens at once',
       },
     },
     metrics: {
-      'jsd/mean': { unit: 'nats per row, over rows' },
-      'jsd/std': { unit: 'nats per row, over rows' },
-      'advantages/mean': { unit: 'nats per row, over rows' },
+      'jsd/mean': { unit: 'nats per row, mean over rows' },
+      'jsd/std': { unit: 'nats per row, standard deviation over rows' },
+      'advantages/mean': { unit: 'nats per row, mean over rows' },
     },
     numerics: {
       range: 'any finite logprobs',

@@ -6,14 +6,14 @@ import { LossError } from '../../core/errors.js';
 import type { KeyMapper } from '../../core/key-mapper.js';
 import type { Layout } from '../../core/layout.js';
 
-/** A host batch and what was read of it. */
+/** A host batch, and the native batch and layout that were read from it. */
 export interface HostSource {
   batch: object;
   native: NativeAdvantageBatch;
   layout: Layout;
 }
 
-// Inputs by native code's number for them; see NativeBinding.advantagesSync.
+// The inputs in the order of native code's numbers for them; see NativeBinding.advantagesSync.
 const INPUTS: readonly (InputName | undefined)[] = [
   undefined,
   'rewards',
@@ -40,7 +40,7 @@ export function nonFiniteError(
     return new LossError('ERR_INVALID_INPUT', {
       key: name,
       expected: 'finite numbers',
-      received: `others in row ${row}`,
+      received: `a number that is not finite in row ${row}`,
     });
   const { batch, native } = source;
   const key = find(batch, mapper.keys(name))?.key ?? name;
@@ -59,7 +59,7 @@ export function nonFiniteError(
     : new LossError('ERR_INVALID_INPUT', {
         key,
         expected: 'finite numbers',
-        received: `others in row ${row}`,
+        received: `a number that is not finite in row ${row}`,
       });
 }
 
@@ -75,7 +75,7 @@ function firstNonFinite({ native, layout }: HostSource, slot: number, row: numbe
   return undefined;
 }
 
-// Returns NaN or an infinity as a 16-bit float's bits say, and 0 for any finite number.
+// Returns a 16-bit float's value if it is NaN or an infinity, and 0 for any finite number.
 function nonFiniteHalf(bits: number, dtype: number): number {
   const [exponent, mantissa] = dtype === 1 ? [0x7c00, 0x3ff] : [0x7f80, 0x7f];
   if ((bits & exponent) !== exponent) return 0;

@@ -1,4 +1,4 @@
-// Options of GRPO's normalisation, which step-wise GRPO shares.
+// The options of reward normalisation, which GRPO and step-wise GRPO share.
 import { type CheckedOptions, type OptionsOf, toSnakeCase } from '../../core/options.js';
 import { EPSILON } from './options.js';
 
@@ -10,13 +10,13 @@ export const NORMALISATION = {
     trinity: null,
     atLeast: 0,
     typical: [0, 1.2],
-    help: "drop groups whose rewards' standard deviation is not above this, and groups of one",
+    help: 'drop groups with one reward, and groups whose rewards have a standard deviation of at most this',
   },
   stdCalLevel: {
     type: 'choice',
     choices: ['group', 'batch'],
     default: 'group',
-    help: "whose rewards the standard deviation is taken over: the group's or the batch's",
+    help: "compute the standard deviation over the group's rewards, or over the batch's",
   },
 } as const;
 

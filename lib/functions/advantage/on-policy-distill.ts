@@ -1,7 +1,7 @@
 // On-policy distillation.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** The teacher's log-probability less the policy's own. */
+/** The teacher's log-probability minus the policy's own. */
 export class OnPolicyDistillAdvantage extends advantageClass({
   name: 'on_policy_distill',
   summary: "klCoef·(the teacher's log-probability − the policy's own)",
@@ -9,12 +9,12 @@ export class OnPolicyDistillAdvantage extends advantageClass({
   reads: ['old_logprob', 'teacher_logprob', 'action_mask'],
   perRow: false,
   options: {
-    klCoef: { type: 'number', default: 1, typical: [0.01, 2], help: 'what the difference is multiplied by' },
+    klCoef: { type: 'number', default: 1, typical: [0.01, 2], help: 'the difference is multiplied by this' },
   },
   metrics: {
-    'kl/mean': { unit: 'nats per row, over rows' },
-    'kl/std': { unit: 'nats per row, over rows' },
-    'advantages/mean': { unit: 'nats per row, over rows' },
+    'kl/mean': { unit: 'nats per row, mean over rows' },
+    'kl/std': { unit: 'nats per row, standard deviation over rows' },
+    'advantages/mean': { unit: 'nats per row, mean over rows' },
   },
   numerics: { range: 'any finite logprobs', outside: 'NaN and Infinity pass through' },
 }) {

@@ -1,11 +1,11 @@
-// OPMD's advantages: rewards against a baseline of the group.
+// OPMD's advantages: rewards minus a baseline of the group.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 
-/** The reward less the group's baseline. */
+/** The reward minus the group's baseline. */
 export class OPMDGroupAdvantage extends advantageClass({
   name: 'opmd',
-  summary: 'R − mean or soft maximum of the group',
-  details: ['A group of one has baseline 0.', 'The soft maximum is tau·ln(mean e^(R/tau)).'],
+  summary: "R − the group's mean or soft maximum",
+  details: ['A group of one row has baseline 0.', 'The soft maximum is tau·ln(mean e^(R/tau)).'],
   source: ['arXiv 2505.17826', 'Trinity-RFT'],
   reads: ['rewards', 'group_ids', 'action_mask'],
   perRow: true,

@@ -7,7 +7,7 @@ export const GAMMA = {
   atLeast: 0,
   atMost: 1,
   typical: [0.9, 1],
-  help: 'discount of rewards',
+  help: 'γ, the discount of a reward per token',
 } as const;
 
 /** Keeps a division by the standard deviation finite. */

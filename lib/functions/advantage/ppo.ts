@@ -8,7 +8,7 @@ export class PPOAdvantageFn extends advantageClass({
   summary: 'generalised advantage estimate, whitened',
   details: [
     'a_t = δ_t + γ·λ·a_{t+1} with δ_t = R_t + γ·V_{t+1} − V_t, whitened over the unmasked tokens of the batch.',
-    "As in the source, a row's masked columns take part: their rewards and values count for the columns before them, and they get advantages too.",
+    'As in the source, masked tokens take part: their rewards and values count for the tokens before them, and they get advantages too.',
     'Returns are a + V.',
   ],
   source: ['arXiv 1506.02438', 'Trinity-RFT'],
@@ -25,7 +25,7 @@ export class PPOAdvantageFn extends advantageClass({
       atLeast: 0,
       atMost: 1,
       typical: [0, 1],
-      help: 'discount of differences of values',
+      help: 'λ, the discount of later differences δ',
     },
   },
   metrics: {},

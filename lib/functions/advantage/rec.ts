@@ -2,7 +2,7 @@
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 import { EPSILON, SEED } from './options.js';
 
-/** The reward less the group's mean, normalised and balanced if asked for. */
+/** The reward minus the group's mean; optionally normalised, and balanced by dropping surplus bad answers. */
 export class RECGroupedAdvantage extends advantageClass(
   {
     name: 'rec',
@@ -22,7 +22,7 @@ export class RECGroupedAdvantage extends advantageClass(
         choices: ['balance'],
         trinity: null,
         random: true,
-        help: 'balance: if most answers are worse than the mean, give the surplus, drawn at random, advantage 0',
+        help: 'balance: if most answers are below the mean, draw the surplus at random and give it advantage 0',
       },
       seed: SEED,
     },

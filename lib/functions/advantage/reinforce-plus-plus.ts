@@ -7,8 +7,8 @@ export class REINFORCEPLUSPLUSAdvantageFn extends advantageClass({
   name: 'reinforceplusplus',
   summary: 'discounted reward to go, whitened',
   details: [
-    'Whitened over the unmasked tokens of the batch.',
-    'As in the source, rewards of masked columns count for the columns before them.',
+    'The advantages are whitened over the unmasked tokens of the batch.',
+    'As in the source, rewards of masked tokens count for the tokens before them.',
     'Returns are the rewards to go.',
   ],
   source: ['arXiv 2501.03262', 'Trinity-RFT'],

@@ -1,7 +1,7 @@
-// ReMax: rewards to go against a greedy answer.
+// ReMax: rewards to go minus the reward of a greedy answer.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** Rewards to go less the reward of the greedy answer. */
+/** Rewards to go minus the reward of the greedy answer. */
 export class REMAXAdvantageFn extends advantageClass({
   name: 'remax',
   summary: "reward to go − the greedy answer's reward",

@@ -1,11 +1,11 @@
-// RLOO: leave one out.
+// RLOO: REINFORCE with the group's other rows as the baseline (leave one out).
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** The reward less the mean reward of the group's other rows. */
+/** The reward minus the mean reward of the group's other rows. */
 export class RLOOAdvantageFn extends advantageClass({
   name: 'rloo',
   summary: "R − mean of the group's other rows",
-  details: ['R is the sum of the rewards of all tokens of the row, masked ones included.'],
+  details: ['R is the sum of the rewards of all tokens of the row, including masked ones.'],
   source: ['arXiv 2402.14740', 'Trinity-RFT'],
   reads: ['token_level_rewards', 'group_ids', 'action_mask'],
   perRow: true,

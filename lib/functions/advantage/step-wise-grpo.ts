@@ -9,7 +9,7 @@ export class StepWiseGRPOAdvantageFn extends advantageClass(
     summary: "GRPO's advantage of a run's last reward, for all of its steps",
     details: [
       'A run is several rows (steps).',
-      'Its reward is that of its last row, normalised among the runs of its group.',
+      "Its reward is its last row's reward, normalised over the runs of its group.",
     ],
     source: ['Trinity-RFT'],
     reads: ['rewards', 'group_ids', 'run_ids', 'action_mask'],

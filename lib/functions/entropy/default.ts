@@ -8,7 +8,7 @@ export class DefaultEntropyLossFn extends entropyLossClass({
   source: ['Trinity-RFT'],
   reads: ['entropy', 'action_mask'],
   rows: 'all',
-  numerics: { range: 'any finite entropies', outside: 'nothing is lost' },
+  numerics: { range: 'any finite entropies', outside: 'NaN and Infinity pass through' },
 }) {
   static {
     ENTROPY_LOSS_FN.register('default', DefaultEntropyLossFn);

@@ -31,7 +31,7 @@ const OPTIONS = {
     type: 'number',
     default: 0,
     typical: [0, 1],
-    help: 'what the aggregated entropy is multiplied by',
+    help: 'the aggregated entropy is multiplied by this',
   },
 } as const;
 
@@ -41,7 +41,7 @@ export type EntropyLossOptions = OptionsOf<typeof OPTIONS> & {
   backend?: string | undefined;
 };
 
-/** An entropy loss as data; all have the same options and metrics. */
+/** The declaration of an entropy loss. All have the same options and metrics. */
 export interface EntropyLossDeclaration extends FunctionDeclaration {
   /** The rows that count: all, the policy's own ('usual'), or none. */
   readonly rows: 'all' | 'usual' | 'none';
@@ -62,8 +62,8 @@ export interface EntropyComputeOptions extends ComputeOptions {
 export type EntropyMetrics = Partial<Record<'entropy_loss', number>>;
 
 /**
- * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions. An algorithm subtracts it from
- * its loss. Abstract; the subclasses select the rows that count.
+ * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions. An algorithm subtracts it
+ * from its loss. Abstract; the subclasses select the rows that count.
  *
  * Reads entropy [B, T] in nats and action_mask. The gradient is taken with respect to entropy.
  *
@@ -128,7 +128,7 @@ export abstract class EntropyLossFn {
     return countBatchSync(this.#counter, batch);
   }
 
-  /** @internal Returns its part of a native function; undefined: no entropy. */
+  /** @internal Returns this loss as a term of a native function; undefined for `none`. */
   term(aggregation: LossAggMode): NativeFunctionSpec['entropy'] {
     return this.rows === 'none' ? undefined : { usualRowsOnly: this.rows === 'usual', aggregation };
   }
@@ -150,7 +150,7 @@ export abstract class EntropyLossFn {
 export interface EntropyLossClass<D extends EntropyLossDeclaration> {
   /** @throws LossError `ERR_INVALID_OPTION` */
   new (options?: EntropyLossOptions): EntropyLossFn;
-  /** The entropy loss as data. */
+  /** The entropy loss's declaration. */
   readonly declaration: D;
   /** Returns Trinity-RFT's default arguments (snake_case). */
   defaultArgs(): TrinityArgs;

@@ -1,4 +1,4 @@
-// The entropy losses. Each file declares one and registers it; the order of these lines is that of the registry.
+// The entropy losses. Each file declares one and registers it; the order of these lines is the registry's order.
 // biome-ignore-all assist/source/organizeImports: see above
 export * from './default.js';
 export * from './mix.js';

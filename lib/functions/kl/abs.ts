@@ -11,7 +11,7 @@ export class AbsFn extends klClass({
   estimator: 'abs',
   numerics: {
     range: 'any finite logprobs',
-    outside: 'nothing is lost',
+    outside: 'NaN and Infinity pass through',
   },
 }) {
   static {

@@ -4,7 +4,7 @@ import { KL_FN, klClass } from './kl-fn.js';
 /** The k3 estimator, corrected for sampling from an older policy. */
 export class CorrectedK3Fn extends klClass({
   name: 'corrected_k3',
-  summary: 'k3 times the ratio to the old policy, clipped to [0, 2]',
+  summary: 'k3 times clip(r, 0, 2), with r the ratio to the old policy',
   details: ['The gradient flows through both factors.', 'Without old_logprob in the batch it is k3.'],
   source: ['Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask', 'old_logprob'],

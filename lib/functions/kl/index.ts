@@ -1,4 +1,4 @@
-// The KL functions. Each file declares one and registers it; the order of these lines is that of the registry.
+// The KL functions. Each file declares one and registers it; the order of these lines is the registry's order.
 // biome-ignore-all assist/source/organizeImports: see above
 export * from './dummy.js';
 export * from './k1.js';

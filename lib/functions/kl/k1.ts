@@ -5,13 +5,13 @@ import { KL_FN, klClass } from './kl-fn.js';
 export class K1Fn extends klClass({
   name: 'k1',
   summary: '−δ',
-  details: ['Unbiased, of high variance, and negative for many tokens.'],
+  details: ['Unbiased, but with high variance, and negative for many tokens.'],
   source: ['Schulman 2020'],
   reads: ['ref_logprob', 'action_mask'],
   estimator: 'k1',
   numerics: {
     range: 'any finite logprobs',
-    outside: 'nothing is lost',
+    outside: 'NaN and Infinity pass through',
   },
 }) {
   static {

@@ -5,7 +5,7 @@ import { KL_FN, klClass } from './kl-fn.js';
 export class K2Fn extends klClass({
   name: 'k2',
   summary: 'δ² / 2',
-  details: ['Never negative.', 'On policy, its gradient is that of the true divergence.'],
+  details: ['Never negative.', 'On policy, its expected gradient is the gradient of the true divergence.'],
   source: ['Schulman 2020'],
   reads: ['ref_logprob', 'action_mask'],
   estimator: 'k2',

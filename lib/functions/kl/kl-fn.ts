@@ -40,14 +40,19 @@ const OPTIONS = {
     type: 'number',
     default: 0.001,
     typical: [0.001, 2],
-    help: 'what the KL loss and the penalty are multiplied by',
+    help: 'the KL loss and the penalty are multiplied by this',
   },
-  targetKl: { type: 'number', above: 0, requiredWith: 'adaptive', help: 'the divergence to keep, in nats' },
+  targetKl: {
+    type: 'number',
+    above: 0,
+    requiredWith: 'adaptive',
+    help: 'the divergence that an adaptive coefficient aims at, in nats',
+  },
   horizon: {
     type: 'number',
     above: 0,
     requiredWith: 'adaptive',
-    help: 'the rows over which an adaptive coefficient moves',
+    help: 'the number of rows after which an adaptive coefficient has changed by about 20% at most',
   },
 } as const;
 
@@ -57,9 +62,9 @@ export type KLOptions = OptionsOf<typeof OPTIONS> & {
   backend?: string | undefined;
 };
 
-/** A KL function as data; all have the same options and metrics. */
+/** The declaration of a KL function. All have the same options and metrics. */
 export interface KLDeclaration extends FunctionDeclaration {
-  /** The native estimator; absent: no estimate. */
+  /** The native estimator; absent for `none`. */
   readonly estimator?: string;
   /** The native estimator for batches without old_logprob; by default the same one. */
   readonly estimatorWithoutOld?: string;
@@ -81,15 +86,15 @@ export type KLMetrics = Partial<Record<'kl_loss' | 'kl_coef', number>>;
 
 /** The result of applyKlPenaltyToReward(). */
 export interface KlPenaltyResult {
-  /** [B, T] token_level_scores, less klCoef·KL(old ‖ ref) at unmasked tokens. */
+  /** [B, T] token_level_scores, minus klCoef·KL(old ‖ ref) at unmasked tokens. */
   tokenLevelRewards: Float32Array;
   /** kl in nats per token, averaged over rows, and the kl_coef that was used. `none` has no metrics. */
   metrics: Partial<Record<'kl' | 'kl_coef', number>>;
 }
 
 /**
- * A KL function: an estimate for each token of the policy's divergence from the reference, as a value, a loss or a penalty
- * in the reward. Abstract; each estimator is a subclass named as in Trinity-RFT.
+ * A KL function: an estimate for each token of the policy's divergence from the reference, as a value, a loss or a
+ * penalty in the reward. Abstract; each estimator is a subclass named as in Trinity-RFT.
  *
  * Reads logprob, ref_logprob and action_mask, and old_logprob if the estimator uses it; all in nats.
  *
@@ -100,9 +105,9 @@ export abstract class KLFn {
   readonly backend: string;
   /** Whether the coefficient adapts to the divergence. */
   readonly adaptive: boolean;
-  /** The divergence that an adaptive coefficient keeps, in nats. */
+  /** The divergence that an adaptive coefficient aims at, in nats. */
   readonly targetKl: number | undefined;
-  /** The rows over which an adaptive coefficient moves. */
+  /** The number of rows after which an adaptive coefficient has changed by about 20% at most. */
   readonly horizon: number | undefined;
   /** @internal Whether the estimator uses the ratio to the policy that sampled. */
   readonly usesOldLogprob: boolean;
@@ -207,7 +212,7 @@ export abstract class KLFn {
   }
 
   /**
-   * @internal Returns its part of a native function; undefined: no estimate.
+   * @internal Returns the KL loss as a term of a native function; undefined for `none`.
    * @param hasOld whether the batch has old_logprob.
    */
   term(aggregation: LossAggMode, hasOld: boolean): NativeFunctionSpec['kl'] {
@@ -216,7 +221,7 @@ export abstract class KLFn {
   }
 
   /**
-   * Takes a KL penalty from the rewards: token_level_scores − klCoef·KL of the old policy from the reference. Then adapts
+   * Returns rewards with a KL penalty: token_level_scores − klCoef·KL of the old policy from the reference. Then adapts
    * the coefficient. Reads token_level_scores [B, T], old_logprob, ref_logprob and action_mask. Without ref_logprob the
    * rewards are the scores.
    * @param options.device where to compute; 'cpu' by default.
@@ -233,7 +238,7 @@ export abstract class KLFn {
   }
 
   /**
-   * If adaptive: multiplies the coefficient by 1 + clip(currentKl / targetKl − 1, ±0.2)·batchSize / horizon.
+   * Multiplies an adaptive coefficient by 1 + clip(currentKl / targetKl − 1, ±0.2)·batchSize / horizon.
    * @param currentKl in nats.
    * @param batchSize in rows.
    * @throws LossError `ERR_INVALID_INPUT` if an argument is not a number.
@@ -339,7 +344,7 @@ function runSync({ estimator, input, out, base, scale }: KlPass): number {
 export interface KLClass<D extends KLDeclaration> {
   /** @throws LossError `ERR_INVALID_OPTION`: an unknown option, or adaptive without targetKl and horizon. */
   new (options?: KLOptions): KLFn;
-  /** The KL function as data. */
+  /** The KL function's declaration. */
   readonly declaration: D;
   /** Returns Trinity-RFT's default arguments (snake_case). */
   defaultArgs(): TrinityArgs;

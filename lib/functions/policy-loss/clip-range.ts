@@ -1,9 +1,13 @@
-// PPO's clip options; GSPO, MIX and MIX-CHORD have them too.
+// The clip options that PPO, GSPO, MIX and MIX-CHORD share.
 import type { OptionsOf } from '../../core/options.js';
 
 /** The range [1 − low, 1 + high] to which a ratio is clipped. */
 export const CLIP_RANGE = {
-  clipRange: { type: 'number', atLeast: 0, help: 'both ends of the clip range, unless given on their own' },
+  clipRange: {
+    type: 'number',
+    atLeast: 0,
+    help: 'the value of both ends of the clip range; an end with its own value keeps that',
+  },
   clipRangeLow: {
     type: 'number',
     atLeast: 0,

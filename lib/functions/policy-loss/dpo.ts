@@ -13,14 +13,14 @@ export class DPOLossFn extends policyLossClass({
   name: 'dpo',
   summary: '−ln σ(β·margin), averaged over pairs of rows',
   details: [
-    "The margin is the chosen row's sum of logprob − ref_logprob less the rejected row's.",
+    "The margin is the chosen row's sum of logprob − ref_logprob minus the rejected row's sum.",
     'Even rows are chosen, and each odd row is the rejected answer to the row before it.',
   ],
   source: ['arXiv 2305.18290', 'Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask'],
   pairs: true,
   options: {
-    beta: { type: 'number', default: 0.1, typical: [0.02, 0.5], help: 'what the margin is multiplied by' },
+    beta: { type: 'number', default: 0.1, typical: [0.02, 0.5], help: 'the margin is multiplied by this' },
     labelSmoothing: {
       type: 'number',
       default: 0,
@@ -62,7 +62,7 @@ export class DPOLossFn extends policyLossClass({
         option: 'normalizer',
         expected: (spell) =>
           `no normalizer with ${spell('pairwise')} false, as one margin of the whole batch does not add up from parts`,
-        received: 'one',
+        received: 'a normalizer',
       });
     if (pairwise && layout.rows % 2 !== 0)
       throw new LossError('ERR_SHAPE_MISMATCH', {

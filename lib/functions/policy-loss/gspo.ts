@@ -1,4 +1,4 @@
-// GSPO: PPO's clip on the ratio of the whole sequence.
+// GSPO: PPO's clip on one ratio per sequence.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
@@ -6,7 +6,7 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
 
 let warned = false;
 
-// Warns once a process, as programs that choose another aggregation on purpose create many of these objects.
+// Warns once per process, because a program that chooses another aggregation on purpose may create many objects.
 function warnOfAggregation(mode: string): void {
   if (warned || mode === 'seq-mean-token-mean') return;
   warned = true;
@@ -15,11 +15,11 @@ function warnOfAggregation(mode: string): void {
   });
 }
 
-/** PPO's clipped surrogate on the sequence's mean ratio. */
+/** PPO's clipped surrogate on the geometric mean of the sequence's ratios. */
 export class GSPOLossFn extends policyLossClass(
   {
     name: 'gspo',
-    summary: "PPO's clip on the sequence's mean ratio",
+    summary: "PPO's clip on the geometric mean of the sequence's ratios",
     details: [
       'The ratio is exp(mean of logprob − old_logprob over the unmasked tokens of the row), and the gradient flows to each of them.',
       'An aggregation other than the published one is allowed, with a warning.',

@@ -1,4 +1,4 @@
-// The policy losses. Each file declares one and registers it; the order of these lines is that of the registry.
+// The policy losses. Each file declares one and registers it; the order of these lines is the registry's order.
 // biome-ignore-all assist/source/organizeImports: see above
 export * from './ppo.js';
 export * from './gspo.js';

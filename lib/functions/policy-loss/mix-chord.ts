@@ -116,5 +116,5 @@ export class MIXCHORDPolicyLossFn extends policyLossClass(
 
 /** Options of {@link MIXCHORDPolicyLossFn}. A clip range is required. */
 export type MIXCHORDPolicyLossOptions = NonNullable<ConstructorParameters<typeof MIXCHORDPolicyLossFn>[0]>;
-/** Metrics of {@link MIXCHORDPolicyLossFn}; those of a kind of rows that the batch lacks are absent. */
+/** Metrics of {@link MIXCHORDPolicyLossFn}; metrics of a kind of rows that the batch lacks are absent. */
 export type MIXCHORDMetrics = MetricsOf<(typeof MIXCHORDPolicyLossFn)['declaration']['metrics']>;

@@ -50,5 +50,5 @@ export class MIXPolicyLossFn extends policyLossClass(
 
 /** Options of {@link MIXPolicyLossFn}. A clip range is required. */
 export type MIXPolicyLossOptions = NonNullable<ConstructorParameters<typeof MIXPolicyLossFn>[0]>;
-/** Metrics of {@link MIXPolicyLossFn}; those of a kind of rows that the batch lacks are absent. */
+/** Metrics of {@link MIXPolicyLossFn}; metrics of a kind of rows that the batch lacks are absent. */
 export type MIXMetrics = MetricsOf<(typeof MIXPolicyLossFn)['declaration']['metrics']>;

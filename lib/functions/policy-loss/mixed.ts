@@ -1,4 +1,4 @@
-// What MIX and MIX-CHORD share: options, keys, metrics and the native loss.
+// The common part of MIX and MIX-CHORD: options, keys, metrics and the native loss.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import { aggregationOption, type CheckedOptions, nativeOptions, type OptionsOf } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
@@ -13,7 +13,7 @@ export const MIXED_OPTIONS = {
     type: 'boolean',
     default: false,
     listed: false,
-    help: 'weight rows by the batch at hand, not by the micro-batches of a training batch',
+    help: 'compute the weights of rows from the number of rows in this batch, not from the micro-batch size',
   },
   ppoMiniBatchSize: {
     type: 'integer',

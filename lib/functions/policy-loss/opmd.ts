@@ -3,14 +3,14 @@ import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** The log-probability, weighted by the advantage and tempered. */
+/** The negative log-probability times the advantage, divided by 1 + τ. */
 export class OPMDPolicyLossFn extends policyLossClass({
   name: 'opmd',
   summary: 'ℓ = −A·logprob / (1 + τ)',
   source: ['arXiv 2505.17826', 'Trinity-RFT'],
   reads: ['action_mask', 'advantages'],
   options: {
-    tau: { type: 'number', default: 1, atLeast: 0, typical: [0, 3], help: 'temperature' },
+    tau: { type: 'number', default: 1, atLeast: 0, typical: [0, 3], help: 'the loss is divided by 1 + this' },
     lossAggMode: aggregationOption('token-mean'),
   },
   metrics: { opmd_loss: { unit: 'loss' } },

@@ -43,13 +43,13 @@ export interface AggregatedLossOptions extends PolicyLossOptions {
 
 type NativePolicyLoss = NonNullable<NativeFunctionSpec['policyLoss']>;
 
-/** A policy loss as data. */
+/** The declaration of a policy loss. */
 export interface PolicyLossDeclaration extends FunctionDeclaration {
   /** Whether even rows hold chosen answers and odd rows the rejected ones. */
   readonly pairs?: true;
 }
 
-/** How checked options choose the native loss, where the declaration alone does not. */
+/** The properties of a policy loss that depend on its options, and so cannot be declared. */
 export interface PolicyLossVariant extends Partial<NativePolicyLoss> {
   /** Keys in `reads` that are not read with these options. */
   readonly unread?: readonly string[];
@@ -132,8 +132,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
-   * Synchronous version of {@link compute}, for small batches and scripts. It blocks this thread; large batches also use
-   * the pool. The results have the same bits.
+   * Synchronous version of {@link compute}, for small batches and scripts. It blocks this thread; large batches also
+   * use the pool. The results have the same bits.
    */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
     return this.#evaluator.computeSync(batch, options, (layout) =>
@@ -170,7 +170,7 @@ const NO_COEFFICIENTS: Coefficients = Object.freeze({});
 export interface PolicyLossClass<D extends PolicyLossDeclaration> {
   /** @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (options?: OptionsOf<D['options']> & PolicyLossOptions): PolicyLossFn<MetricsOf<D['metrics']>>;
-  /** The loss as data. */
+  /** The loss's declaration. */
   readonly declaration: D;
   /** Returns Trinity-RFT's default arguments (snake_case). */
   defaultArgs(): TrinityArgs;
@@ -178,8 +178,8 @@ export interface PolicyLossClass<D extends PolicyLossDeclaration> {
 
 /**
  * Makes the class of a declared policy loss.
- * @param variant chooses the native loss by the checked options; by default it is the one with the declared name, with
- * all options and with the aggregation of `lossAggMode`.
+ * @param variant chooses the native loss for the checked options. By default it is the native loss with the declared
+ * name, all options, and the aggregation `lossAggMode`.
  */
 export function policyLossClass<const D extends PolicyLossDeclaration>(
   declaration: D,
@@ -199,7 +199,7 @@ export function policyLossClass<const D extends PolicyLossDeclaration>(
   };
 }
 
-/** The keys that losses of ratios and advantages read. */
+/** The keys that a loss reads if it depends on ratios and advantages. */
 export const RATIO_KEYS = ['old_logprob', 'action_mask', 'advantages'] as const;
 
 /** The policy losses by name. */

@@ -10,7 +10,7 @@ export class PPOPolicyLossFn extends policyLossClass(
     name: 'ppo',
     summary: 'ℓ = max(−A·r, −A·clip(r)), with a dual clip where A < 0',
     details: [
-      'seq_mask/masked_tokens counts, as in the source, every column of a masked row whose advantage is negative, padding included.',
+      'As in the source, seq_mask/masked_tokens counts every position of a masked row with a negative advantage, including padding.',
     ],
     source: ['arXiv 1707.06347', 'arXiv 1912.09729', 'Trinity-RFT'],
     reads: RATIO_KEYS,
@@ -22,7 +22,7 @@ export class PPOPolicyLossFn extends policyLossClass(
         default: 3,
         above: 1,
         typical: [1.1, 5],
-        help: 'dual clip: a token with A < 0 loses at most −A times this',
+        help: 'dual clip: the loss of a token with A < 0 is at most −A times this',
       },
       lossAggMode: aggregationOption('token-mean'),
       enableSequenceMasking: {

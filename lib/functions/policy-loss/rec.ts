@@ -70,7 +70,7 @@ export class RECPolicyLossFn extends policyLossClass(
         default: 0,
         atLeast: 0,
         typical: [0, 0.5],
-        help: 'what the regularizer is multiplied by',
+        help: 'the regularizer is multiplied by this',
       },
       temp: {
         type: 'number',
@@ -86,7 +86,7 @@ export class RECPolicyLossFn extends policyLossClass(
         'any finite logprobs and advantages; with importance weights, logprob − old_logprob up to 88.7; weighted by ' +
         'advantage, advantages / temp up to 88.7',
       outside: 'the weight overflows: loss and gradient are ±Infinity',
-      // The regularizer cancels the policy gradient where they are opposed.
+      // The regularizer's gradient cancels the policy gradient where their signs differ.
       cancels: ({ logprob, advantage }) => ({
         value: Math.abs(advantage * logprob),
         gradient: Math.abs(advantage),

@@ -12,7 +12,7 @@ export class SAPOPolicyLossFn extends policyLossClass({
   summary: 'ℓ = −A·gate(r)·logprob, with a sigmoid gate instead of a clip',
   details: [
     'The gate is f(r) = σ(τ(r − 1))·4/τ.',
-    'Trinity holds it constant; with differentiateGate the loss is −A·f(r) with its gradient, as in the paper.',
+    'Trinity holds the gate constant. The paper differentiates it too: its loss is −A·f(r).',
   ],
   source: ['arXiv 2511.20347', 'Trinity-RFT'],
   reads: RATIO_KEYS,
@@ -30,7 +30,7 @@ export class SAPOPolicyLossFn extends policyLossClass({
       above: 0,
       atLeastOption: 'tauPos',
       typical: [1.5, 3],
-      help: "the gate's temperature elsewhere",
+      help: "the gate's temperature where A ≤ 0",
     },
     lossAggMode: aggregationOption('token-mean'),
     differentiateGate: {

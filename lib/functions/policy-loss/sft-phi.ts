@@ -3,11 +3,11 @@ import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** Supervised fine-tuning in which tokens that are almost certain or hopeless count little. */
+/** Supervised fine-tuning in which tokens of a probability near 0 or 1 count little. */
 export class SFTPhiLossFn extends policyLossClass({
   name: 'sft_phi',
   summary: 'ℓ = −p(1 − p)·logprob, with p(1 − p) held constant',
-  details: ['The log-probability is cut at ln cutoffProb.'],
+  details: ['A log-probability above the logarithm of the cutoff is lowered to it, with gradient 0.'],
   source: ['arXiv 2508.11408', 'Trinity-RFT'],
   reads: ['action_mask'],
   options: {
@@ -18,7 +18,7 @@ export class SFTPhiLossFn extends policyLossClass({
       atLeast: 0,
       atMost: 1,
       typical: [0.2, 0.9],
-      help: 'log-probabilities above the logarithm of this count as that; 1 cuts nothing',
+      help: 'the cutoff: log-probabilities above the logarithm of this are lowered to it; 1 has no effect',
     },
   },
   metrics: { sft_phi_loss: { unit: 'nats' } },

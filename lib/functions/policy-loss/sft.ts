@@ -11,7 +11,7 @@ export class SFTLossFn extends policyLossClass({
   reads: ['action_mask'],
   options: { lossAggMode: aggregationOption('token-mean') },
   metrics: { sft_loss: { unit: 'nats' } },
-  numerics: { range: 'any finite logprob', outside: 'nothing is lost' },
+  numerics: { range: 'any finite logprob', outside: 'NaN and Infinity pass through' },
 }) {
   static {
     POLICY_LOSS_FN.register('sft', SFTLossFn);

@@ -1,9 +1,9 @@
-// TOPR: ratios truncated where answers are bad.
+// TOPR: REINFORCE with truncated ratios for tokens whose advantage is not positive.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** The log-probability, weighted by the advantage and, for bad answers, by the truncated ratio. */
+/** The log-probability times the advantage and, where that is not positive, times the truncated ratio. */
 export class TOPRPolicyLossFn extends policyLossClass({
   name: 'topr',
   summary: 'ℓ = −α·A·logprob, with α = clip(r, 0, 1) where A ≤ 0 and 1 elsewhere',

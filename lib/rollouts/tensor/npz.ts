@@ -29,7 +29,7 @@ export async function openNpz(file: string): Promise<TensorFile> {
   }
 }
 
-// A batch has far fewer arrays.
+// Limits the memory for a hostile archive's entries; a batch has far fewer arrays.
 const MAX_ENTRIES = 10_000;
 
 async function entriesOf(file: string, archive: yauzl.ZipFile): Promise<Map<string, yauzl.Entry>> {
@@ -136,7 +136,7 @@ const MAX_TRANSPOSED = 1 << 26;
 
 const KINDS: Readonly<Record<string, string>> = { f: 'F', i: 'I', u: 'U', b: 'BOOL' };
 
-/** Returns the element type, and the number of bytes to reverse in each element; 1 means none. */
+/** Returns the element type and `swapped`: the element's size if its bytes must be reversed (big-endian), else 1. */
 function readDescr(file: string, name: string, descr: string): { dtype: Dtype; swapped: number } {
   const [, order, kind, count] = /^([<>|=])([a-zA-Z])(\d+)$/.exec(descr) ?? [];
   const size = Number(count);

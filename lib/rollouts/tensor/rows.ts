@@ -1,5 +1,5 @@
 // Turns tensor files into rows. The tensors hold padded rows, [B, T] with an action_mask of 0 on padding, or packed
-// rows with cu_seqlens. All tensors are read sequentially and in step, a few rows at a time.
+// rows with cu_seqlens. All tensors are read sequentially and together, a few rows at a time.
 import { stat } from 'node:fs/promises';
 import type { LossError, LossErrorCode } from '../../core/errors.js';
 import type { ColumnNames } from '../column-names.js';
@@ -105,7 +105,7 @@ interface Layout {
   rows: number;
   /** The shape of tensors with one element per token. */
   shape: readonly number[];
-  /** That shape and where it comes from, for messages. */
+  /** The shape and the name of the tensor that it comes from, for messages. */
   described: string;
   /** Yields the lengths of all rows, a few at a time. */
   lengths(): AsyncGenerator<readonly number[]>;
@@ -233,7 +233,7 @@ interface ColumnSource {
   /** The column's name in the rows. */
   name: string;
   tensor: Tensor;
-  /** One element per token, one per file (for all rows), or this many per row. */
+  /** 'token' for one element per token, 'file' for one element for all rows, or the number of elements per row. */
   per: 'token' | 'file' | number;
 }
 
@@ -273,7 +273,7 @@ async function find(tensors: TensorFile, names: readonly string[]): Promise<Tens
   return name === undefined ? undefined : tensors.tensor(name);
 }
 
-/** Returns the attention mask to use as action_mask: without the latter, every token that is not padding counts. */
+/** Returns the attention mask, which replaces a missing action_mask: every token except padding counts. */
 async function attentionMask(tensors: TensorFile, column: RolloutColumn, layout: Layout) {
   if (column !== 'action_mask') return undefined;
   const tensor = await find(tensors, ['attention_mask']);

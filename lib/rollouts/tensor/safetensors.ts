@@ -1,4 +1,4 @@
-// Reads .safetensors: eight bytes hold the length of a JSON header, which tells where each tensor's bytes are.
+// Reads .safetensors: eight bytes hold the length of a JSON header, which has the position of each tensor's bytes.
 import { type FileHandle, open } from 'node:fs/promises';
 import { describeValue } from '../../core/errors.js';
 import { badFile, describeFailure, errorAt } from '../source.js';

@@ -11,7 +11,7 @@ import { type Layout, Staging, type WriteStaged, writing } from './staging.js';
 
 /** Options of {@link writeGradients}. */
 export interface GradientOptions {
-  /** The columns to write as ids next to each row's gradient. The parts must keep them. */
+  /** Columns to write as ids next to each row's gradient. Each part's `kept` must contain them. */
   ids?: readonly string[];
   /** For tensors: packed rows with cu_seqlens (the default), or [B, T] with short rows padded with 0. */
   layout?: Layout;
@@ -22,7 +22,7 @@ export interface GradientWriter {
   /**
    * Adds the gradients of a part.
    * @param grad ∂loss/∂logprob per token of the part.
-   * @param gradEntropy ∂loss/∂entropy per token; for every part or for none.
+   * @param gradEntropy ∂loss/∂entropy per token. Pass it with every part or with none.
    */
   add(part: RolloutPart, grad: Float32Array, gradEntropy?: Float32Array): Promise<void>;
   /** Completes the file and returns its number of rows, tokens and bytes. */
@@ -37,7 +37,7 @@ const FORMATS: readonly (Format & { write: WriteStaged })[] = [
   { endings: ['.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz'], write: writeJsonLines },
 ];
 
-// Columns that the file has in addition to the ids.
+// The columns that the writer itself adds, so that ids cannot have these names.
 const RESERVED = ['grad', 'grad_entropy', 'cu_seqlens', 'lengths'];
 
 /**
@@ -45,8 +45,8 @@ const RESERVED = ['grad', 'grad_entropy', 'cu_seqlens', 'lengths'];
  * in that file), its ids, `grad` and, if there is one, `grad_entropy`.
  * - JSON lines have as many digits as identify a float32, and null for a number that is not finite.
  * - safetensors have float32 tensors, and `cu_seqlens` in the packed layout or `lengths` in the padded one. Numeric ids
- *   become tensors. Other ids become indices (-1 for none) into a JSON list, which the metadata holds under the column's
- *   name.
+ * become tensors. Other ids become indices (-1 for none) into a JSON list, which the metadata holds under the column's
+ * name.
  * @throws LossError `ERR_INVALID_OPTION`. The writer's methods reject with `ERR_INVALID_INPUT` if the file cannot be
  * written.
  */

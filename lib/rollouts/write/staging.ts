@@ -1,5 +1,5 @@
-// Collects gradients in temporary files, because the final file begins with information that is known only at the
-// end: a tensor file begins with all lengths, a table with the types of its columns.
+// Collects gradients in temporary files, because the beginning of the final file is known only at the end: a tensor
+// file begins with all lengths, a table with the types of its columns.
 import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LossError } from '../../core/errors.js';
@@ -76,7 +76,7 @@ export class Staging {
     if (this.hasEntropy !== (gradEntropy !== undefined))
       throw new LossError('ERR_INVALID_INPUT', {
         key: 'gradEntropy',
-        expected: 'it with every part or with none',
+        expected: 'an array with every part or with none',
         received: this.hasEntropy ? 'a part without it' : 'a part with it',
       });
     let lines = '';
