@@ -17,8 +17,8 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 constexpr int kTile = 1024;
-// The tile length if several loops read each tile. With longer tiles, the processor's prefetching forgets the
-// columns that the other loops read.
+// The tile length if several loops read each tile. The processor keeps prefetching the columns of all loops
+// only if it switches between the loops often.
 constexpr int kSharedTile = 512;
 // The lengths that loops get are multiples of this, so that vectorised loops need no code for a remainder. A
 // row's remaining tokens are copied to buffers of this size, and the tokens beyond them are masked.

@@ -15,7 +15,7 @@ namespace {
 #define PL_CLONES
 #endif
 
-// Reads n bytes in words of 4 and returns all words combined by OR.
+// Reads n bytes, rounded down to whole 4-byte words, and returns the words combined by OR.
 PL_CLONES uint32_t touch(const char* bytes, int64_t n) {
   uint32_t seen = 0;
 #pragma omp simd reduction(| : seen)
