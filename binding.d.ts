@@ -1,7 +1,7 @@
 // The types of the native module. lib/ knows nothing else about native/.
 //
-// A call borrows its arrays until it ends. lib/ checks their types and lengths and reports errors to users. native/ checks
-// them again to protect memory, and throws a TypeError.
+// A call borrows its arrays until it ends. lib/ checks their types and lengths and reports errors to users. native/
+// checks them again to protect memory, and throws a TypeError.
 
 /** A policy loss, a KL estimator and an entropy loss, prepared for evaluation together. */
 export interface NativeFunction {
@@ -130,7 +130,7 @@ export interface NativeAdvantageCall {
   abort: Int32Array | undefined;
 }
 
-/** An advantage function for a loss in the same call. `seed`, `values` and `notFiniteRow` are as in NativeAdvantageCall. */
+/** An advantage function for a loss in the same call. The other members are those of NativeAdvantageCall. */
 export interface NativeFusedAdvantage {
   fn: NativeAdvantage;
   seed: number;
@@ -181,8 +181,8 @@ export interface NativeBinding {
   valueNames(fn: NativeFunction): string[];
   /**
    * Evaluates a batch. Returns a bit mask of the values that exist. A resident batch is computed on its device. A host
-   * batch is computed on the CUDA device with index `device`. Without `device`, this thread and the pool's threads compute
-   * it on the CPU.
+   * batch is computed on the CUDA device with index `device`. Without `device`, this thread and the pool's threads
+   * compute it on the CPU.
    */
   evaluateSync(
     fn: NativeFunction,
@@ -191,9 +191,9 @@ export interface NativeBinding {
     device?: number,
   ): number;
   /**
-   * A version of evaluateSync() for host batches with a mask, on the CPU. It takes separate arguments because looking up
-   * properties by name takes longer than computing a small batch. `dtypes` packs NativeBatch.dtypes, 3 bits each, with
-   * the first column in the lowest bits.
+   * A version of evaluateSync() for host batches with a mask, on the CPU. It takes separate arguments because looking
+   * up properties by name takes longer than computing a small batch. `dtypes` packs NativeBatch.dtypes, 3 bits each,
+   * with the first column in the lowest bits.
    */
   evaluateHost(
     fn: NativeFunction,

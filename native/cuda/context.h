@@ -228,8 +228,7 @@ class Context {
 
   // Returns the most blocks that a grid may have.
   int64_t most_blocks() const { return multiprocessors_ * kBlocksPerMultiprocessor; }
-  // Returns a grid with this number of blocks, but at most most_blocks(). Likewise grid_of_warps() and
-  // grid_of_threads() below.
+  // Returns a grid with this number of blocks, but at least one and at most most_blocks().
   Grid grid(int64_t blocks) const {
     return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute_};
   }
