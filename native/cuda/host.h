@@ -35,7 +35,7 @@ inline long long now() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-// Sleeps for less than a second.
+// Sleeps for the given time, which must be less than a second.
 inline void sleep_for(long long nanoseconds) {
   const timespec time{0, static_cast<long>(nanoseconds)};
   nanosleep(&time, nullptr);

@@ -127,7 +127,7 @@ struct Pass : SpannedBatch {
   Parts<RowPart> parts;
   SpanState* span_states;  // [spans]
   void* states;            // [rows] of RowState<Row>, with the loss's Row
-  double* pair_sums;       // [rows] row sums, then gradient weights; for a loss over pairs
+  double* pair_sums;       // [rows] the row sums of a loss over pairs
   double* row_partials;    // [blocks of the weights pass][kMaxRowMetrics]
   double* token_partials;  // [blocks of the token pass][kTokenSums]
   Result* result;
