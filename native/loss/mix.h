@@ -1,7 +1,7 @@
 // MIX and MIX-CHORD: PPO on the rows that the policy sampled (usual rows), and supervised fine-tuning on the
 // rows of an expert (arXiv 2505.17826, 2508.11408). Each kind of rows is aggregated separately. Its loss is
-// then multiplied by 1 − mu (usual) or mu (expert), and by a factor for the share of the training batch's
-// rows of this kind that the batch holds.
+// then multiplied by 1 − mu (usual) or mu (expert), and by the share of a training batch that the rows of
+// this kind make up.
 #pragma once
 
 #include <cmath>
