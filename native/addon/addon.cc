@@ -176,8 +176,7 @@ Napi::Value later(const Napi::CallbackInfo& info) {
 
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   if (!cpu::target())
-    throw Napi::Error::New(env,
-                           "POLICY_LOSS_ISA names an instruction set that this machine or build lacks");
+    throw Napi::Error::New(env, "POLICY_LOSS_ISA names an instruction set that this machine or build lacks");
   stay_loaded();
   env.SetInstanceData(new Instance(env));
   share_devices_work();

@@ -155,7 +155,8 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Na
       static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
   if (layout.offsets[0] != 0) refuse(env, "offsets must begin with 0");
   for (int64_t row = 0; row < layout.rows; ++row)
-    if (layout.length(row) < 0 || layout.length(row) > layout.row_length) refuse(env, "offsets must not decrease, and no row may be longer than columns");
+    if (layout.length(row) < 0 || layout.length(row) > layout.row_length)
+      refuse(env, "offsets must not decrease, and no row may be longer than columns");
   return layout;
 }
 
@@ -191,7 +192,8 @@ BatchView read_batch(const Napi::Object& object) {
     batch.expert = static_cast<const uint8_t*>(elements(expert, napi_uint8_array, layout.rows, "expert"));
   const Napi::Value repeats = object.Get("repeats");
   if (!repeats.IsUndefined())
-    batch.repeats = static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, layout.rows, "repeats"));
+    batch.repeats =
+        static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, layout.rows, "repeats"));
   return batch;
 }
 

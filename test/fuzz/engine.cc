@@ -6,7 +6,8 @@
 // - results have the same bits on the calling thread in new memory, in reused memory, and on a pool with one
 //   thread and with two;
 // - every element of a wanted array is written;
-// - values of masked tokens and of rows that count 0 times change no bit of a result, and their gradient is 0;
+// - values of masked tokens and of rows that count 0 times change no bit of a result, and their gradient is
+// 0;
 // - ordinary inputs (see kOrdinary) give finite results;
 // - an aborted call reports that it was aborted.
 #include <cstdio>
