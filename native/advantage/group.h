@@ -39,9 +39,9 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 // Statistics of a group's rewards.
 struct GroupMoments {
   double size = 0;          // the number of rewards
-  double count = 0;         // the number of rewards that are not left out; the members below cover only these
-  double mean = 0;          // their mean
-  double squares = 0;       // Σ (R − mean)²
+  double count = 0;         // the number of rewards that are not left out
+  double mean = 0;          // the mean of the rewards that are not left out
+  double squares = 0;       // Σ (R − mean)² over the rewards that are not left out
   double log_mean_exp = 0;  // tau·ln(mean of e^(R/tau)), if the function has a soft baseline
   double batch_std = 1;     // the sample deviation of all rewards of the batch; 1 for a single reward
 
@@ -111,8 +111,8 @@ constexpr const char* kStdLevels[] = {"group", "batch", nullptr};
 constexpr const char* kBaselines[] = {"mean", "logavgexp", nullptr};
 constexpr const char* kDrops[] = {"none", "balance", nullptr};
 
-// The rule that GRPO and step-wise GRPO share. Drops groups whose deviation is at most std_threshold; NaN
-// drops none.
+// The rule that GRPO and step-wise GRPO share. Unless std_threshold is NaN, it drops groups of one reward and
+// groups whose deviation is at most std_threshold.
 struct Normalisation {
   double epsilon, std_threshold;
   bool of_batch;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the fed kernels (native/cuda/feed.cuh) for every shipped architecture, and prints how many registers each uses.
-# Needs nvcc. Fails
+# Compiles the fed kernels (native/cuda/feed.cuh) for every shipped architecture, and prints how many registers each
+# uses. Needs nvcc. Fails
 #
 # - if a fed kernel uses local memory, because memory bandwidth bounds these kernels and spilled registers use it;
 # - if a fed kernel declares more shared memory than kOwnSharedBytes, with which the host computes the number of blocks.

@@ -219,7 +219,7 @@ const std::vector<Shape>& advantage_shapes() {
 std::vector<Piece> advantage_pieces() {
   std::vector<Piece> pieces;
   int turn = 0;
-  for (const char* name : {"packed", "rows that are no multiple of 4"})
+  for (const char* name : {"packed", "rows of a length not divisible by 4"})
     pieces.push_back({std::string("losses on advantages, ") + name,
                       [name, turn = turn += 1000] { test_losses_on_advantages(shape_named(name), turn); }});
   for (const Shape& shape : advantage_shapes())

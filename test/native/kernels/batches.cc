@@ -46,7 +46,7 @@ const std::vector<Shape>& shapes() {
       {"packed rows of very many spans", 2, 6001, {6001, 4002}},
       {"packed", 8, 3001, {0, 5, 1, 700, 0, 33, 3001, 2}},
       {"rows of whole spans", 4, 512, {}},
-      {"rows that are no multiple of 4", 6, 37, {}},
+      {"rows of a length not divisible by 4", 6, 37, {}},
       {"tiny rows", 30, 3, {}},
       {"one token", 2, 1, {}},
       {"rows without tokens", 4, 0, {}},
