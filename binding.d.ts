@@ -1,6 +1,6 @@
 // The types of the native module. lib/ knows nothing else about native/.
 //
-// Arrays are borrowed for the duration of a call. lib/ checks their types and lengths and words the errors. native/
+// A call borrows its arrays until it ends. lib/ checks their types and lengths and reports errors to users. native/
 // checks them again to protect memory, and throws a TypeError.
 
 /** A policy loss, a KL estimator and an entropy loss, prepared for evaluation together. */
@@ -14,8 +14,8 @@ export interface NativeAdvantage {
 }
 
 /**
- * The CUDA devices of the machine. A compute capability is 10·major + minor. A CUDA version is 1000·major + 10·minor,
- * or 0 if there is none.
+ * The CUDA devices of the machine. A compute capability is given as 10·major + minor. A CUDA version is given as
+ * 1000·major + 10·minor, or 0 if there is no driver or no CUDA build.
  */
 export interface NativeCudaDevices {
   devices: {
@@ -29,26 +29,26 @@ export interface NativeCudaDevices {
   }[];
   /** The newest CUDA version that the driver supports. */
   driverVersion: number;
-  /** The CUDA version of this build. A driver must support at least this one. */
+  /** The CUDA version of this build. The driver must support at least this version. */
   buildVersion: number;
-  /** The reason why there is no device. */
+  /** Why there is no device. */
   obstacle?: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'failed';
   /** The reason in words. */
   message?: string;
 }
 
-/** A batch in the memory of a CUDA device. */
+/** A resident batch: one that was copied to a CUDA device and stays there. */
 export interface NativeResident {
   readonly __resident: unique symbol;
 }
 
 export interface NativeFunctionSpec {
-  /** `name` is a loss of native/engine/registry.h. Options and choices have the names of its fields. */
+  /** `name` is a loss in native/engine/registry.h. Options and choices have the names in its `fields`. */
   policyLoss?: {
     name: string;
     options: Record<string, number | boolean | string>;
     aggregation: string;
-    /** The aggregation of the expert's rows, if the loss has any. Default: `aggregation`. */
+    /** How the expert's rows are aggregated, if the loss tells them apart. Default: `aggregation`. */
     expertAggregation?: string;
   };
   kl?: { name: string; aggregation: string };
@@ -65,7 +65,7 @@ export type NativeColumns = [
 ];
 
 export interface NativeBatch {
-  /** B */
+  /** B, the number of rows. */
   rows: number;
   /** T, or the length of the longest packed row. */
   columns: number;
@@ -75,16 +75,16 @@ export interface NativeBatch {
   data: (Float32Array | Uint16Array | undefined)[];
   /** Per column: 0 for float32, 1 for float16, 2 for bfloat16, plus 4 if the column has one value per row. */
   dtypes: number[];
-  /** [B, T] 0 if masked. */
+  /** [B, T] 0 for masked tokens. */
   mask: Uint8Array | undefined;
-  /** [B] not 0 if the row is an expert's. */
+  /** [B] not 0 for the expert's rows. */
   expert: Uint8Array | undefined;
-  /** [B] how often a row counts, 0 to leave it out. Undefined: each row counts once. */
+  /** [B] how often each row counts; 0 leaves a row out. Undefined: each row counts once. */
   repeats?: Uint32Array | undefined;
 }
 
 export interface NativeAdvantageSpec {
-  /** `name` is a function of native/engine/advantage_registry.h. Options and choices have the names of its fields. */
+  /** `name` is a function in native/engine/advantage_registry.h. Options and choices have the names in its `fields`. */
   name: string;
   options: Record<string, number | boolean | string>;
 }
@@ -100,29 +100,29 @@ export type NativeAdvantageColumns = [
 
 /** The batch of an advantage function. */
 export interface NativeAdvantageBatch extends NativeBatch {
-  /** [B] rewards of the last unmasked tokens. They replace token-level rewards. */
+  /** [B] one reward per row, for its last unmasked token. Used instead of token-level rewards. */
   rewards: Float64Array | undefined;
-  /** [B] */
+  /** [B] one baseline per row. */
   baselines: Float64Array | undefined;
-  /** [B] rows with equal numbers form a group. */
+  /** [B] group numbers. Rows with equal numbers form a group. */
   groups: Int32Array | undefined;
-  /** [B] rows of a group with equal numbers form a run. */
+  /** [B] run numbers. Rows of one group with equal numbers form a run. */
   runs: Int32Array | undefined;
 }
 
-/** The results that an advantage function is asked for. Undefined arrays are not wanted. */
+/** The arrays that receive an advantage function's results. Undefined means that a result is not wanted. */
 export interface NativeAdvantageCall {
   /** [B, T] */
   advantages: Float32Array | undefined;
-  /** [B, T] for functions over the rest of a row. */
+  /** [B, T] for functions over the rest of a row: the returns. */
   returns: Float32Array | undefined;
   /** [B] for functions over groups: the advantage of every unmasked token. */
   scores: Float32Array | undefined;
-  /** [B] for functions over groups: how often a row counts, 0 if it was dropped. */
+  /** [B] for functions over groups: how often each row counts; 0 for dropped rows. */
   repeats: Uint32Array | undefined;
   /** Receives the metrics, in the order of advantageValueNames(). */
   values: Float64Array;
-  /** Receives the row of a value that is not finite. */
+  /** One element. Receives the row of an input value that is not finite. */
   notFiniteRow: Float64Array;
   /** The seed of random choices, an integer. */
   seed: number;
@@ -130,7 +130,7 @@ export interface NativeAdvantageCall {
   abort: Int32Array | undefined;
 }
 
-/** An advantage function whose advantages only a loss reads. The members are those of NativeAdvantageCall. */
+/** An advantage function for a loss in the same call. The other members are those of NativeAdvantageCall. */
 export interface NativeFusedAdvantage {
   fn: NativeAdvantage;
   seed: number;
@@ -138,7 +138,7 @@ export interface NativeFusedAdvantage {
   notFiniteRow: Float64Array;
 }
 
-/** The counts of a batch: unmasked tokens and rows by kind of row, and T. */
+/** The counts of a batch: unmasked tokens and rows, each by kind of row (usual or an expert's), and T. */
 export type NativeCounts = [
   usualTokens: number,
   expertTokens: number,
@@ -165,9 +165,9 @@ export interface NativeCall {
   /** NativeBatch.repeats of a resident batch. */
   repeats?: Uint32Array | undefined;
   /**
-   * For a resident batch: computes these advantages on the device first. The loss reads them, and how often their
-   * function lets a row count, instead of the batch's own. If a value is not finite, evaluate() writes nothing and
-   * returns -1 - k, where k is the result of advantages().
+   * For a resident batch: first computes these advantages on the device. The loss reads them instead of the batch's
+   * advantages, and uses the repeats of a function over groups. If an input value is not finite, evaluate() writes
+   * only notFiniteRow and returns -1 - k, where k is what advantages() would return.
    */
   advantage?: NativeFusedAdvantage | undefined;
   /** One element. If it becomes non-zero, evaluate() stops and resolves to -1. */
@@ -180,8 +180,9 @@ export interface NativeBinding {
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
-   * Returns a bit mask of the values that exist. A resident batch is computed on its device. A host batch is computed
-   * on the CUDA device with index `device`, or without one on the CPU, by this thread and the pool's.
+   * Evaluates a batch. Returns a bit mask of the values that exist. A resident batch is computed on its device. A host
+   * batch is computed on the CUDA device with index `device`. Without `device`, this thread and the pool's threads
+   * compute it on the CPU.
    */
   evaluateSync(
     fn: NativeFunction,
@@ -190,8 +191,9 @@ export interface NativeBinding {
     device?: number,
   ): number;
   /**
-   * A form of evaluateSync() for host batches with a mask, on the CPU. Its arguments come one by one because looking up
-   * properties by name takes longer than computing a small batch. `dtypes` packs NativeBatch.dtypes, 3 bits each.
+   * A version of evaluateSync() for host batches with a mask, on the CPU. It takes separate arguments because looking
+   * up properties by name takes longer than computing a small batch. `dtypes` packs NativeBatch.dtypes, 3 bits each,
+   * with the first column in the lowest bits.
    */
   evaluateHost(
     fn: NativeFunction,
@@ -221,8 +223,8 @@ export interface NativeBinding {
     device?: number,
   ): Promise<number>;
   /**
-   * Computes out = kl per token, or with a base out = base − scale·m·kl. Returns the mean over rows of each row's mean
-   * of m·kl, or 0 without a base.
+   * Computes out = kl per token. With a base, computes out = base − scale·m·kl, where m is the mask, and returns the
+   * average over rows of each row's mean m·kl. Returns 0 without a base.
    */
   klSync(
     estimator: string,
@@ -243,10 +245,11 @@ export interface NativeBinding {
   createAdvantage(spec: NativeAdvantageSpec): NativeAdvantage;
   advantageValueNames(fn: NativeAdvantage): string[];
   /**
-   * Computes advantages where evaluateSync() would compute. A resident batch uses the inputs that upload() got.
+   * Computes advantages, on the same device as evaluateSync() would use. For a resident batch, the inputs are those
+   * that were passed to upload().
    *
-   * Returns 0, or the input in which a value is not finite: 1 rewards, 2 token-level rewards, 3 values, 4 baselines. The
-   * results are then meaningless, and notFiniteRow receives the row.
+   * Returns 0 on success. If an input value is not finite, returns a number for the input: 1 rewards, 2 token-level
+   * rewards, 3 values, 4 baselines. The results are then meaningless, and notFiniteRow receives the row.
    */
   advantagesSync(
     fn: NativeAdvantage,
@@ -261,7 +264,7 @@ export interface NativeBinding {
     call: NativeAdvantageCall,
     device?: number,
   ): Promise<number>;
-  /** Writes SAPO's gate of each ratio and advantage to `out`. */
+  /** Writes SAPO's gate for each pair of ratio and advantage to `out`. */
   softGate(
     tauPos: number,
     tauNeg: number,
@@ -269,13 +272,13 @@ export interface NativeBinding {
     advantages: Float32Array,
     out: Float32Array,
   ): void;
-  /** Limits the threads that compute, or copy to devices and back, at the same time. */
+  /** Limits how many threads compute, or copy to and from devices, at the same time. */
   setThreads(threads: number): void;
   cpu(): { cores: number; threads: number; isa: string };
   cudaDevices(): NativeCudaDevices;
   /**
-   * Copies a batch to a CUDA device. Resolves to -1 if aborted. `inputs` has the same shape and holds the inputs of
-   * advantage functions, except for the mask and the old log-probabilities, which are those of the batch.
+   * Copies a batch to a CUDA device. Resolves to -1 if aborted. `inputs` holds the inputs of advantage functions and
+   * must have the same shape. Its mask and old log-probabilities are not copied; those of the batch are used.
    */
   upload(
     device: number,

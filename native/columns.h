@@ -1,5 +1,5 @@
-// The vocabulary in which losses, KL estimators and advantage functions are declared: the columns of a batch,
-// their number formats, and named options.
+// What losses, KL estimators and advantage functions are declared with: the columns of a batch, their number
+// formats (dtypes), and named options.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace policy_loss {
 enum Column : unsigned { kLogprob, kOldLogprob, kRefLogprob, kAdvantages, kEntropy };
 constexpr int kColumns = 5;
 
-// A set of columns is an unsigned number with one bit per column. Returns the set that holds one column.
+// Returns the set that holds only this column. A set of columns is an unsigned number with one bit per
+// column.
 PL_FN constexpr unsigned reads(unsigned column) {
   return 1u << column;
 }
@@ -23,8 +24,8 @@ PL_FN constexpr int64_t size_of(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
-// A named option of a function: a member of its Options. An option with choices is given as a word; its value
-// is the word's index in `choices`, which a null pointer ends.
+// A named option of a function: a member of its Options. The caller gives an option with choices as a word,
+// and its value is the word's index in `choices`. A null pointer ends `choices`.
 template <class Options>
 struct Field {
   const char* name;

@@ -1,5 +1,5 @@
-// The functions of the native module. binding.d.ts, at the top of the repository, is their contract. This
-// folder does no arithmetic.
+// The functions that the native module exports to JavaScript. Their contract is binding.d.ts at the top of
+// the repository. This folder only converts arguments and starts calls; the engines do the arithmetic.
 #include <napi.h>
 
 #include <memory>
@@ -15,8 +15,8 @@
 namespace policy_loss::addon {
 namespace {
 
-// Evaluates a host batch and returns the result. A small batch is computed on this thread, in memory that
-// earlier calls have left.
+// Evaluates a host batch and returns the result. A small batch is computed on this thread and reuses the
+// memory of earlier calls.
 Napi::Value evaluate_now(Napi::Env env, const FunctionHandle& function, const BatchView& batch,
                          const Call& call) {
   if (!cpu::is_small(batch.layout))
@@ -42,7 +42,7 @@ Napi::Value function_value_names(const Napi::CallbackInfo& info) {
   return names;
 }
 
-// evaluate and evaluateSync: (function, batch, call, device).
+// Implements evaluate and evaluateSync: (function, batch, call, device). `later`: returns a promise.
 Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
@@ -52,7 +52,7 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     const Place place = read_place(info[1], info[3], columns, true);
     const Call call = read_call(function->function(), place.rows(), place.tokens(), object);
     if (call.advantage && !place.resident)
-      refuse(info.Env(), "advantages of a host batch are computed by themselves");
+      refuse(info.Env(), "advantage: only a resident batch can compute advantages and a loss in one call");
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
     if (!later) return evaluate_now(info.Env(), function, place.batch, call);
     auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, place.batch, call.coefficients,
@@ -90,7 +90,7 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
   });
 }
 
-// kl and klSync: (estimator, batch, out, base, scale, device).
+// Implements kl and klSync: (estimator, batch, out, base, scale, device).
 Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     Function function;
@@ -123,7 +123,7 @@ Napi::Value advantage_names(const Napi::CallbackInfo& info) {
   return names;
 }
 
-// advantages and advantagesSync: (function, batch, call, device).
+// Implements advantages and advantagesSync: (function, batch, call, device).
 Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const AdvantageFunction& function = advantage_of(info[0]);
@@ -166,7 +166,8 @@ Napi::Value cpu_device(const Napi::CallbackInfo& info) {
   return device;
 }
 
-// The form of a call that returns a promise.
+// Makes the asynchronous version of a call, which returns a promise. Keeps the memory of the call's arrays
+// alive.
 template <Napi::Value (*call)(const Napi::CallbackInfo&, bool)>
 Napi::Value later(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());
@@ -175,8 +176,7 @@ Napi::Value later(const Napi::CallbackInfo& info) {
 
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   if (!cpu::target())
-    throw Napi::Error::New(env,
-                           "POLICY_LOSS_ISA names an instruction set that this machine or build has not");
+    throw Napi::Error::New(env, "POLICY_LOSS_ISA names an instruction set that this machine or build lacks");
   stay_loaded();
   env.SetInstanceData(new Instance(env));
   share_devices_work();

@@ -16,7 +16,8 @@ Instance::Instance(Napi::Env env) {
   napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, deliver,
                                   &deliver_);
   napi_unref_threadsafe_function(env, deliver_);
-  // Hooks run in reverse order, so this one runs before that of the function above.
+  // Node runs cleanup hooks in reverse order. So close() runs before Node destroys the threadsafe function
+  // above.
   napi_add_env_cleanup_hook(env, close, this);
 }
 

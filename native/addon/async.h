@@ -1,4 +1,5 @@
-// Work that runs while JavaScript continues: its promises, and the references that keep its arrays alive.
+// Calls that run on other threads while JavaScript continues: their promises, and the references that keep
+// their arrays alive.
 #pragma once
 
 #include <napi.h>
@@ -13,19 +14,19 @@
 
 namespace policy_loss::addon {
 
-// The calls in progress of one JavaScript thread. If the thread ends while other threads read its arrays,
-// because a worker is terminated, it waits here until they are done.
+// The calls in progress of one JavaScript thread. If a worker is terminated while other threads read its
+// arrays, close() makes the worker wait for them.
 class Instance {
  public:
   explicit Instance(Napi::Env env);
   static Instance& of(Napi::Env env) { return *env.GetInstanceData<Instance>(); }
 
-  // The memory of evaluations that this thread computes itself.
+  // The memory that this thread reuses for the evaluations it computes itself.
   cpu::Workspace workspace;
 
   struct Job {
     Instance* instance = nullptr;
-    std::shared_ptr<void> work;  // kept until the promise has settled
+    std::shared_ptr<void> work;  // owns the call's data until the promise has settled
     std::function<void()> abort;
     // Returns the value that resolves the promise, or throws the error that rejects it. Runs on the thread
     // that made the call.
@@ -33,29 +34,30 @@ class Instance {
     napi_deferred deferred = nullptr;
     napi_ref keep_alive = nullptr;
 
-    // Must be called once, from any thread, when the work no longer touches any array.
+    // Must be called once, from any thread, when the job no longer reads or writes any array.
     void finished();
   };
 
-  // Registers a job, calls begin() and returns the job's promise. keep_alive holds the job's arrays.
+  // Registers a job, calls begin() to start it, and returns its promise. keep_alive refers to the job's
+  // arrays.
   Napi::Value start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                     const std::function<void(Job*)>& begin);
 
-  // Returns a second buffer on the memory of this one, which all calls in progress share; see keep.h. Returns
-  // undefined if that is impossible.
+  // Returns a second buffer on the same memory (see keep.h), or undefined if that is impossible. All calls in
+  // progress share one second buffer per buffer.
   Napi::Value second_buffer_of(napi_value buffer);
 
  private:
   static void deliver(napi_env env, napi_value, void* context, void* data);
   static void close(void* instance);
 
-  // A JavaScript WeakMap from each buffer to a WeakRef of its second buffer. Only calls hold the second
-  // buffer.
+  // A JavaScript WeakMap from each buffer to a WeakRef of its second buffer. Only calls in progress keep a
+  // second buffer alive.
   Napi::ObjectReference second_buffers_;
   Napi::FunctionReference get_second_, set_second_, weak_reference_, dereference_;
 
   napi_threadsafe_function deliver_ = nullptr;
-  int undelivered_ = 0;  // of this thread only
+  int undelivered_ = 0;  // jobs whose promise has not settled; used by this thread only
 
   std::mutex mutex_;
   std::condition_variable idle_;
@@ -63,8 +65,8 @@ class Instance {
   int working_ = 0;  // jobs whose finished() has not returned
 };
 
-// Returns one value that keeps the arguments of a call alive. It also keeps the memory of their arrays, even
-// if their buffers are transferred.
+// Returns a value that keeps a call's arguments alive. It also keeps the memory of their arrays, even if the
+// caller transfers the buffers.
 Napi::Value hold(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

@@ -1,5 +1,5 @@
-// Functions for measurements. Only the bench build has them (POLICY_LOSS_BENCH); bench/native.d.ts is their
-// contract.
+// Functions for measurements, which only the bench build (POLICY_LOSS_BENCH) has. Their contract is
+// bench/native.d.ts.
 #pragma once
 
 #include <napi.h>

@@ -1,5 +1,5 @@
-// A thread that runs the calls of one device, one after another. Neither the event loop nor Node's file
-// threads then wait for the device.
+// A thread for each device, which runs the device's calls one after another. It waits for the device, so that
+// the event loop and Node's own worker threads need not.
 #pragma once
 
 #include <condition_variable>

@@ -11,7 +11,7 @@
 namespace policy_loss::addon {
 namespace {
 
-// A call on a device, which any thread can run, and its result.
+// A call on a device and its result. Any thread can run it.
 struct Work {
   cuda::Status status = cuda::Status::kOk;
   cuda::Problem problem;
@@ -47,7 +47,7 @@ Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, 
   job->result = [work](Napi::Env at) { return settle(at, *work); };
   return Instance::of(env).start(env, std::move(job), hold(info), [work](Instance::Job* started) {
     CallQueue::of(work->device).post([work, started] {
-      // The call may have been cancelled while it waited for its turn.
+      // The calling thread may have ended while the call waited in the queue.
       const bool ended = __atomic_load_n(&work->closing, __ATOMIC_RELAXED) != 0;
       work->status =
           ended ? cuda::Status::kAborted
@@ -76,7 +76,7 @@ AdvantagePresence presence_of(const cuda::ResidentInfo& info) {
   return {info.advantage_present, info.mask, info.rewards, info.baselines, info.groups, info.runs};
 }
 
-// The part of a call that an advantage function computes.
+// The advantages that a call computes on a device, and their results.
 struct AdvantageWork {
   AdvantageFunction function;
   cuda::AdvantageIngredients ingredients;
@@ -94,7 +94,7 @@ struct AdvantageWork {
     return result;
   }
 
-  // Writes the metrics and returns true, or writes the row of a value that is not finite and returns false.
+  // Writes the metrics and returns true. If an input is not finite, writes its row instead and returns false.
   bool finish(const AdvantageCall& call) const {
     const bool finite = not_finite.input == NonFiniteInput::kNone;
     if (finite)
@@ -105,7 +105,7 @@ struct AdvantageWork {
   }
 };
 
-// The work of a device on the host, in pieces for the CPU engine's threads.
+// A device's copying on the host, as a task for the CPU engine's threads.
 class Pieces : public cpu::Task {
  public:
   Pieces(int64_t count, void (*piece)(void*, int64_t), void* what)
@@ -289,7 +289,7 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
       inputs.tokens.layout = batch.layout;
     if (inputs.tokens.layout.rows != batch.layout.rows ||
         inputs.tokens.layout.tokens() != batch.layout.tokens())
-      refuse(info.Env(), "the inputs of advantage functions are of another shape");
+      refuse(info.Env(), "the inputs of advantage functions must have the batch's shape");
     work->device = info[0].ToNumber().Int32Value();
     work->caller_abort = flag_if_any(info[2]);
     work->run = [device = work->device, batch, inputs, resident](const int32_t* abort,
@@ -307,7 +307,7 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
   });
 }
 
-// Drops a resident batch. Calls in progress keep it until they are done.
+// Drops JavaScript's reference to a resident batch. Calls in progress keep the batch until they are done.
 Napi::Value release(const Napi::CallbackInfo& info) {
   info[0].As<Napi::External<ResidentHandle>>().Data()->reset();
   return info.Env().Undefined();

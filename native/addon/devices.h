@@ -13,8 +13,8 @@ namespace policy_loss::addon {
 // A shared reference to a batch on a device. The last owner releases it.
 using ResidentHandle = std::shared_ptr<const cuda::Resident>;
 
-// The place where a call is computed: on the CPU (device < 0), on a device from host arrays, or on the device
-// of a resident batch.
+// The batch of a call and the place where it is computed: a resident batch on its own device, a host batch on
+// the CPU (device < 0) or on the CUDA device with index `device`.
 struct Place {
   int device = -1;
   ResidentHandle resident;
@@ -24,11 +24,11 @@ struct Place {
   int64_t rows() const;
   int64_t tokens() const;
 };
-// Reads the batch argument and the index of the device, which is undefined for the CPU. Throws unless the
-// batch has the columns, and the mask if it is needed.
+// Reads the batch argument and the device's index, which is undefined for the CPU. Throws if the batch lacks
+// one of the columns, or the mask if it is needed.
 Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned columns, bool mask_needed);
 
-// The place where an advantage function is computed.
+// The batch of an advantage function's call and the place where it is computed, as in Place.
 struct AdvantagePlace {
   int device = -1;
   ResidentHandle resident;
@@ -41,7 +41,7 @@ struct AdvantagePlace {
 AdvantagePlace read_advantage_place(const AdvantageFunction& function, const Napi::Value& batch,
                                     const Napi::Value& device);
 
-// The calls of binding.d.ts on a device. They return a promise if `later` is set, and block otherwise.
+// Run a call of binding.d.ts on a device. They return a promise if `later` is set, and block otherwise.
 Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandle& function,
                              const Place& place, const Call& call, bool later);
 Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFunction& function,
@@ -49,7 +49,7 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
 Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
                        double scale, float* out, bool later);
 
-// Makes devices use the CPU engine's threads for their work on the host.
+// Makes devices use the CPU engine's threads to copy host memory.
 void share_devices_work();
 
 Napi::Value upload(const Napi::CallbackInfo& info);

@@ -27,14 +27,14 @@ ReadForLater* ReadForLater::current() {
 
 void ReadForLater::read(napi_value buffer) {
   const Napi::Env env = kept_.Env();
-  bool may_be_transferred = false;  // a SharedArrayBuffer cannot
+  bool may_be_transferred = false;  // false for a SharedArrayBuffer
   napi_is_arraybuffer(env, buffer, &may_be_transferred);
   if (may_be_transferred) kept_.Set(kept_.Length(), Instance::of(env).second_buffer_of(buffer));
 }
 
 #if defined(_WIN32)
 
-// Windows passes the results of member functions in another way, for which this is not implemented.
+// Not implemented on Windows, where member functions return their results differently.
 napi_value second_buffer(napi_value) {
   return nullptr;
 }
@@ -48,7 +48,7 @@ void stay_loaded() {
 #else
 namespace {
 
-// A std::shared_ptr as callers pass it on: two words that are not trivially copyable. V8 fills and empties
+// Stands for V8's std::shared_ptr in calls: two words that are not trivially copyable. V8 fills and empties
 // it, so this code need not know how V8's C++ library counts references.
 struct StorePointer {
   void* object = nullptr;
@@ -74,8 +74,8 @@ constexpr const char* kMake = "_ZN2v811ArrayBuffer3NewEPNS_7IsolateESt10shared_p
 }  // namespace
 
 // This relies on two facts: a napi_value is a v8::Local, a pointer to a handle, and a member function takes
-// `this` as its first argument. A V8 that differs also mangles the names differently, and they are then not
-// found.
+// `this` as its first argument. A V8 for which they do not hold also mangles these names differently. The
+// look-up then fails and the function returns null.
 napi_value second_buffer(napi_value buffer) {
   static const auto store_of = find<StorePointer(napi_value)>("_ZN2v811ArrayBuffer15GetBackingStoreEv");
   static const auto make = find<napi_value(void*, StorePointer)>(kMake);

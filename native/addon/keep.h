@@ -6,13 +6,14 @@
 
 namespace policy_loss::addon {
 
-// Returns another ArrayBuffer on the same memory. It keeps the memory even if the first buffer is transferred
-// (structuredClone, postMessage) and its new owner drops it. Returns null if the process lacks V8's
+// Returns another ArrayBuffer on the same memory. The memory lives on even if the first buffer is transferred
+// (structuredClone, postMessage) and its new owner drops it. Returns null if the process does not export V8's
 // functions.
 napi_value second_buffer(napi_value buffer);
 
-// While an object of this class exists, the memory of all arrays that this thread reads is kept for later
-// work. Objects nest because a getter of the caller's may make calls of its own.
+// Keeps the memory of all arrays that this thread reads while the object exists, so that other threads can
+// use it later. Objects can nest, because reading a caller's property may run a getter that makes another
+// call.
 class ReadForLater {
  public:
   explicit ReadForLater(Napi::Env env);
@@ -23,7 +24,7 @@ class ReadForLater {
   static ReadForLater* current();
 
   void read(napi_value buffer);
-  // The second buffers of all buffers that were read.
+  // Returns the second buffers of all buffers that were read. Whoever holds them keeps the memory.
   Napi::Array kept() const { return kept_; }
 
  private:

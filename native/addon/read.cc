@@ -5,10 +5,10 @@
 namespace policy_loss::addon {
 namespace {
 
-// The limit of JavaScript's integers. No array has so many elements.
+// The largest exact integer of JavaScript. No array has that many elements.
 constexpr int64_t kMostTokens = int64_t{1} << 53;
 
-// Returns the index of a loss, an estimator or an aggregation with this name.
+// Returns the index of the entry with the wanted name. `what` names the kind of entry in the error.
 template <class Names, class NameOf>
 int index_of(Napi::Env env, const Names& names, const std::string& wanted, const char* what, NameOf name_of) {
   int index = 0;
@@ -38,7 +38,7 @@ double read_option(const OptionInfo& option, const Napi::Value& value) {
   return value.As<Napi::Number>().DoubleValue();
 }
 
-// Reads the members that all calls of an advantage function have.
+// Reads the members that every call of an advantage function has.
 AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Napi::Object& object) {
   AdvantageCall call;
   const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
@@ -123,7 +123,7 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
     refuse(env, std::string(what) + " is not the array it should be");
   ReadForLater* const later = ReadForLater::current();
   if (later && length > 0) later->read(buffer);
-  // An empty array may have no memory, but it must not look like a missing one.
+  // An empty array may have a null pointer, which callers would take for a missing array.
   static double nothing = 0;
   return length > 0 ? data : &nothing;
 }
@@ -146,22 +146,23 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Na
   Layout layout;
   layout.rows = rows.ToNumber().Int64Value();
   layout.row_length = columns.ToNumber().Int64Value();
-  if (layout.rows < 0 || layout.row_length < 0) refuse(env, "a shape cannot be negative");
+  if (layout.rows < 0 || layout.row_length < 0) refuse(env, "rows and columns must not be negative");
   if (layout.rows > kMostTokens || layout.row_length > kMostTokens ||
       (offsets.IsUndefined() && layout.rows > 0 && layout.row_length > kMostTokens / layout.rows))
-    refuse(env, "a shape of more tokens than there are numbers");
+    refuse(env, "rows times columns is too large");
   if (offsets.IsUndefined()) return layout;
   layout.offsets =
       static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
-  if (layout.offsets[0] != 0) refuse(env, "offsets begin with 0");
+  if (layout.offsets[0] != 0) refuse(env, "offsets must begin with 0");
   for (int64_t row = 0; row < layout.rows; ++row)
-    if (layout.length(row) < 0 || layout.length(row) > layout.row_length) refuse(env, "offsets decrease");
+    if (layout.length(row) < 0 || layout.length(row) > layout.row_length)
+      refuse(env, "offsets must not decrease, and no row may be longer than columns");
   return layout;
 }
 
 ColumnView read_column(const Napi::Value& value, int code, const Layout& layout) {
   if (code < 0 || code > 7 || (code & 3) > static_cast<int>(DType::kBFloat16))
-    refuse(value.Env(), "no dtype's code");
+    refuse(value.Env(), "unknown dtype code");
   ColumnView view;
   view.dtype = static_cast<DType>(code & 3);
   view.per_row = (code & 4) != 0;
@@ -254,7 +255,7 @@ AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t row
   outputs.returns = floats_if_any(object.Get("returns"), tokens, "returns");
   outputs.scores = floats_if_any(object.Get("scores"), rows, "scores");
   if (!outputs.advantages && (function.shape != AdvantageShape::kGroup || !outputs.scores))
-    refuse(object.Env(), "nothing is asked for");
+    refuse(object.Env(), "advantages is missing, and so are scores");
   const Napi::Value repeats = object.Get("repeats");
   if (!repeats.IsUndefined())
     outputs.repeats = static_cast<uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));

@@ -1,6 +1,6 @@
 // Converts JavaScript values to the engines' views.
 //
-// lib/ checks its arguments and words the errors for users. The checks here only keep memory safe.
+// lib/ validates arguments and reports errors to users. The checks here only protect memory.
 #pragma once
 
 #include <napi.h>
@@ -20,8 +20,8 @@ using FunctionHandle = std::shared_ptr<const PreparedFunction>;
 // Returns an error with one of the codes of lib/core/errors.ts.
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
 
-// Returns a JavaScript value that owns the thing. Creating it fails if the thread is being terminated; the
-// thing is then deleted.
+// Returns a JavaScript value that owns the thing. If the thread is being terminated, creating the value
+// throws and the thing is deleted.
 template <class T>
 Napi::Value owned(Napi::Env env, T thing) {
   auto kept = std::make_unique<T>(std::move(thing));
@@ -40,14 +40,14 @@ ColumnView read_column(const Napi::Value& value, int code, const Layout& layout)
 AdvantageBatch read_advantage_batch(const Napi::Object& object);
 double number_or_zero(const Napi::Value& value);
 
-// Returns the elements of a typed array after checking their type and number.
+// Returns the elements of a typed array. Throws unless the array has this type and length.
 void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t length, const char* what);
 float* floats(const Napi::Value& value, int64_t length, const char* what);
 // Returns null if the value is undefined.
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
 const int32_t* flag_if_any(const Napi::Value& value);
 
-// The third argument of advantages and advantagesSync.
+// The `call` argument of advantages and advantagesSync.
 struct AdvantageCall {
   AdvantageOutputs outputs;
   uint64_t seed = 0;
@@ -57,7 +57,7 @@ struct AdvantageCall {
 AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t rows, int64_t tokens,
                                   const Napi::Object& object);
 
-// The third argument of evaluate and evaluateSync.
+// The `call` argument of evaluate and evaluateSync.
 struct Call {
   Coefficients coefficients;
   Normalizer normalizer;
@@ -66,26 +66,27 @@ struct Call {
   const int32_t* abort = nullptr;
   bool grad_stays = false;   // leaves the gradient on the device; for measurements
   double* timing = nullptr;  // [2] milliseconds of all passes and of the token pass; for measurements
-  // The advantages that are computed first for a resident batch; null: the batch's own column is used.
+  // For a resident batch: the function that computes the advantages first. Null if the batch's own column is
+  // used.
   const AdvantageFunction* advantage = nullptr;
   AdvantageCall advantage_call;
 };
 Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object);
 
-// The inputs of advantage functions that a batch has.
+// Which inputs of advantage functions a batch has.
 struct AdvantagePresence {
   unsigned columns = 0;  // bit c: AdvantageColumn c, one value per token
   bool mask = false, rewards = false, baselines = false, groups = false, runs = false;
 };
 AdvantagePresence presence_of(const AdvantageBatch& batch);
-// Throws unless a batch has all inputs of an advantage function.
+// Throws if a batch lacks an input of the advantage function.
 void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, const AdvantagePresence& there);
 
-// Throws unless all needed columns are present, and the mask if it is needed.
+// Throws if a needed column is missing, or the mask if it is needed.
 void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask);
 unsigned present_columns(const BatchView& batch);
 
-// Runs the body of a JavaScript call. Running out of memory becomes an error with a code.
+// Runs the body of a JavaScript call. If memory runs out, throws an error with the code ERR_OUT_OF_MEMORY.
 template <class Body>
 Napi::Value guarded(const Napi::CallbackInfo& info, Body body) {
   try {

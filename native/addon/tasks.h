@@ -1,4 +1,5 @@
-// Runs tasks of the CPU's pool for JavaScript: either at once, or later with a promise for the result.
+// Runs the CPU engine's tasks for JavaScript, either at once, or on the pool's threads with a promise for the
+// result.
 #pragma once
 
 #include <napi.h>
@@ -16,7 +17,7 @@ inline const FunctionHandle& function_of(const Napi::Value& value) {
   return *value.As<Napi::External<FunctionHandle>>().Data();
 }
 
-// A task that reports back to the JavaScript thread that started it.
+// A task that tells its job when it is done, so that the job's promise settles.
 template <class Task>
 class Reporting : public Task {
  public:

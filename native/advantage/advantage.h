@@ -4,8 +4,8 @@
 // - recurrence.h: computes one sum per token over the rest of its row, from token rewards and values;
 // - distill.h: computes one value per token from two policies' log-probabilities.
 //
-// Each function is a small, trivially copyable struct that is constructed from its Options, as a loss is
-// (loss/loss.h). Its `traits` name the properties that differ from the defaults of its shape.
+// Like a loss (loss/loss.h), each function is a small, trivially copyable struct that is constructed from its
+// Options. Its `traits` name the properties that differ from the defaults of its shape.
 #pragma once
 
 #include "columns.h"
@@ -13,8 +13,8 @@
 
 namespace policy_loss {
 
-// The columns that advantage functions read. They use the slots of BatchView::column, so a batch of an
-// advantage function has no columns of a loss.
+// The columns that advantage functions read. They take the slots of a loss's columns in BatchView::column, so
+// one batch cannot hold both.
 enum AdvantageColumn : unsigned { kTokenRewards, kSampledLogprob, kTeacherLogprob, kValues };
 static_assert(kValues < kColumns);
 

@@ -1,5 +1,5 @@
-// Advantage functions for distillation. They compare a teacher's log-probability of each sampled token with
-// that of the sampling policy: d = teacher_logprob − old_logprob.
+// Advantage functions for distillation. They compare the log-probabilities that the teacher and the sampling
+// policy give each sampled token: d = teacher_logprob − old_logprob.
 //
 // Source: Trinity-RFT; on-policy distillation: arXiv 2306.13649.
 #pragma once
@@ -40,11 +40,11 @@ struct OnPolicyDistill {
   }
 };
 
-// The generalised Jensen-Shannon divergence of one token: β·(t − M) + (1 − β)·(s − M), where t and s are the
-// log-probabilities of teacher and student and M is that of their mixture.
+// The generalised Jensen-Shannon divergence of one token: β·(t − M) + (1 − β)·(s − M), where t, s and M are
+// the log-probabilities under the teacher, the student and their mixture.
 //
-// With d = t − s this is β·d − ln(1 − β + β·e^d). Replacing β by 1 − β and d by −d gives the same value.
-// Therefore β is at most ½ here, and the formula below cancels nowhere.
+// With d = t − s this is β·d − ln(1 − β + β·e^d). Replacing β by 1 − β and d by −d gives the same value. The
+// constructor uses this to make β at most ½. The formula below then has no cancellation.
 struct Jsd {
   static constexpr const char* name = "jsd";
   struct Options {
@@ -75,7 +75,7 @@ struct Jsd {
     const float near = log1p_residual(z) - beta * residual;
     const float far = -rest * d - log_positive(beta + rest * exp(-d));
     const float middle = z < 8.0f ? near : far;
-    // At β = 0 and β = 1 the result is defined as −d, which is not the limit of the formula above.
+    // At β = 0 and β = 1 Trinity-RFT defines the result as −d, although the formula above has another limit.
     const float divergence = in_middle != 0.0f ? middle : -d;
     return {divergence, -kl_coef * divergence};
   }

@@ -19,7 +19,8 @@ class Random {
 
   // Returns a number from 0 to limit − 1. All are equally likely.
   PL_FN int64_t below(int64_t limit) {
-    // Values beyond the last whole multiple of the limit are drawn again, as they would favour small results.
+    // Draws again beyond the last whole multiple of the limit, because such values would favour small
+    // results.
     const uint64_t whole = ~uint64_t{0} - ~uint64_t{0} % static_cast<uint64_t>(limit);
     while (true) {
       const uint64_t x = next();
@@ -39,7 +40,7 @@ class Random {
   uint64_t state_;
 };
 
-// Draws `surplus` of the `n` numbers in `from`, without repetition, and moves them to its front.
+// Draws `surplus` of the `n` numbers in `from`, each at most once, and moves them to the front of `from`.
 PL_FN void draw_surplus(uint64_t seed, int64_t group, int64_t surplus, int64_t n, int64_t* from) {
   Random random(seed, static_cast<uint64_t>(group));
   for (int64_t i = 0; i < surplus; ++i) {
@@ -50,7 +51,7 @@ PL_FN void draw_surplus(uint64_t seed, int64_t group, int64_t surplus, int64_t n
   }
 }
 
-// Draws replacements for the dropped groups from the kept ones, and calls visit(group) for each.
+// Draws a kept group for each dropped one, and calls visit(group) with it.
 template <class Visit>
 PL_FN void draw_duplicates(uint64_t seed, int64_t groups, int64_t n_kept, const int64_t* kept, Visit visit) {
   if (n_kept == 0) return;

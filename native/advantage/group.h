@@ -13,7 +13,8 @@ namespace policy_loss {
 
 constexpr int kGroupMetrics = 3;
 
-// The properties of a group function. Those in the second half name a member that switches them on.
+// The properties of a group function. A function with a has_… property also has the members that the comment
+// names. The first of them switches the property on at run time.
 struct GroupTraits {
   const char* metrics[kGroupMetrics] = {};  // the names of GroupRule::metric
   bool by_runs = false;                     // scores runs of rows (see engine/groups.h) instead of rows
@@ -38,19 +39,19 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 // Statistics of a group's rewards.
 struct GroupMoments {
   double size = 0;          // the number of rewards
-  double count = 0;         // the number of rewards that are not left out; those below are of these
-  double mean = 0;          // the mean
-  double squares = 0;       // Σ (R − mean)²
-  double log_mean_exp = 0;  // tau·ln(mean of e^(R/tau)), if the function asks for it
-  double batch_std = 1;     // the sample deviation of all rewards of the batch; 1 if there is only one
+  double count = 0;         // the number of rewards that are not left out
+  double mean = 0;          // the mean of the rewards that are not left out
+  double squares = 0;       // Σ (R − mean)² over the rewards that are not left out
+  double log_mean_exp = 0;  // tau·ln(mean of e^(R/tau)), if the function has a soft baseline
+  double batch_std = 1;     // the sample deviation of all rewards of the batch; 1 for a single reward
 
   PL_FN double sample_std() const { return count > 1 ? ::sqrt(squares / (count - 1)) : 1.0; }
 };
 
-// Returns the moments of those of the n numbers value(i) for which counts(i) is true.
+// Returns the moments of the numbers value(i), i < n, for which counts(i) is true.
 //
-// The numbers are summed in order, so that every device gets the same mean, with which rewards are compared.
-// Their distances from the first one are summed, so that the mean of equal numbers is exact.
+// The numbers are summed in order: rewards are compared with the mean, so every device must get the same
+// bits. The sum is over distances from the first number, so that the mean of equal numbers is exact.
 template <class Value, class Counts>
 PL_FN GroupMoments moments_of(int64_t n, Value value, Counts counts) {
   GroupMoments moments;
@@ -77,7 +78,7 @@ PL_FN GroupMoments moments_of(int64_t n, Value value) {
   return moments_of(n, value, [](int64_t) { return true; });
 }
 
-// Returns tau·ln(mean of e^(x/tau)) of n numbers; n is at least 1.
+// Returns tau·ln(mean of e^(x/tau)) over n numbers x. n must be at least 1.
 template <class Value>
 PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   double top = value(0);
@@ -96,8 +97,8 @@ PL_FN double mean_logprob(double sum, int64_t count) {
   return count > 0 ? sum / static_cast<double>(count) : 0.0;
 }
 
-// The rule of one group: a row's score is (R − shift)·scale. The rows of a group that is not kept are dropped
-// and score 0.
+// The rule of one group: a row with reward R scores (R − shift)·scale. If the group is not kept, its rows are
+// dropped and score 0.
 struct GroupRule {
   double shift = 0, scale = 1;
   bool kept = true;
@@ -110,7 +111,8 @@ constexpr const char* kStdLevels[] = {"group", "batch", nullptr};
 constexpr const char* kBaselines[] = {"mean", "logavgexp", nullptr};
 constexpr const char* kDrops[] = {"none", "balance", nullptr};
 
-// The rule that GRPO and its step-wise form share. std_threshold is NaN if there is no threshold.
+// The rule that GRPO and step-wise GRPO share. Unless std_threshold is NaN, it drops groups of one reward and
+// groups whose deviation is at most std_threshold.
 struct Normalisation {
   double epsilon, std_threshold;
   bool of_batch;
@@ -128,7 +130,7 @@ struct Normalisation {
   }
 };
 
-// (R − mean) / (std + ε).
+// GRPO: (R − mean) / (std + ε).
 struct Grpo {
   static constexpr const char* name = "grpo";
   struct Options {
@@ -146,7 +148,7 @@ struct Grpo {
 
   Normalisation normalisation;
   bool duplicates;
-  double rank_penalty;  // the share of its reward that the likeliest answer would lose; 0: none
+  double rank_penalty;  // 0: no penalty; see penalised()
 
   explicit Grpo(const Options& o)
       : normalisation{o.epsilon, o.std_threshold, o.std_cal_level == 1},
@@ -161,7 +163,8 @@ struct Grpo {
   PL_FN GroupRule rule(const GroupMoments& m) const { return normalisation.rule(m); }
 };
 
-// GRPO over runs of rows. A run's reward is that of its last row, and all its rows get the run's score.
+// GRPO over runs of rows. The reward of a run's last row is the run's reward, and all rows of a run get the
+// run's score.
 struct StepWiseGrpo {
   static constexpr const char* name = "step_wise_grpo";
   struct Options {
@@ -184,7 +187,7 @@ struct StepWiseGrpo {
   PL_FN GroupRule rule(const GroupMoments& m) const { return normalisation.rule(m); }
 };
 
-// R − the mean of the group's other rewards.
+// RLOO: R − the mean of the group's other rewards.
 struct Rloo {
   static constexpr const char* name = "rloo";
   using Options = NoOptions;
@@ -202,7 +205,7 @@ struct Rloo {
   }
 };
 
-// The reward itself.
+// REINFORCE: the reward itself.
 struct Reinforce {
   static constexpr const char* name = "reinforce";
   using Options = NoOptions;
@@ -217,7 +220,7 @@ struct Reinforce {
   }
 };
 
-// R − mean, or R − tau·ln(mean of e^(R/tau)), the soft maximum.
+// OPMD: R − mean, or R − tau·ln(mean of e^(R/tau)), a soft maximum.
 struct OpmdAdvantage {
   static constexpr const char* name = "opmd";
   struct Options {
@@ -244,7 +247,7 @@ struct OpmdAdvantage {
   }
 };
 
-// R − (mean + shift). A negative shift makes more advantages positive.
+// AsymRE: R − (mean + shift). A negative shift makes more advantages positive.
 struct Asymre {
   static constexpr const char* name = "asymre";
   struct Options {
@@ -261,12 +264,13 @@ struct Asymre {
     GroupRule rule;
     if (m.count > 1) rule.shift = m.mean + baseline_shift;
     rule.metric[0] = rule.shift;
-    rule.metric[1] = rule.shift - baseline_shift;  // as in the source, also for a group of one
+    rule.metric[1] = rule.shift - baseline_shift;  // as in the source; −baseline_shift for a group of one
     return rule;
   }
 };
 
-// R − mean, optionally divided by the population deviation. Surplus negatives can be left out.
+// REC: R − mean, optionally divided by the population deviation. Can leave out surplus rewards below the
+// mean.
 struct RecAdvantage {
   static constexpr const char* name = "rec";
   struct Options {

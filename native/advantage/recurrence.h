@@ -1,6 +1,6 @@
-// Advantage functions over the rest of a row. They compute x_t = term_t + decay·x_{t+1} from the row's end to
-// its beginning; a token's return and advantage follow from x_t. They use float64 because errors accumulate
-// along the row.
+// Advantage functions over the rest of a row. From the row's end to its beginning they compute x_t = term_t +
+// decay·x_{t+1}. A token's return and advantage follow from x_t. They compute in float64 because errors
+// accumulate along the row.
 //
 // GAE: arXiv 1506.02438; REINFORCE++: arXiv 2501.03262; ReMax: arXiv 2310.10505. As in the sources and in
 // Trinity-RFT, GAE and REINFORCE++ run over every token of a row, masked or not.
@@ -12,8 +12,8 @@
 
 namespace policy_loss {
 
-// The count, the mean and the squared deviations of the unmasked advantages of a batch, or of a part of one.
-// It is one type for all builds because they pass it to each other.
+// Statistics of the unmasked advantages of a batch or of a part of it: their count, mean and sum of squared
+// deviations. It lies outside POLICY_LOSS_TARGET because code of different builds exchanges it.
 struct Spread {
   double count = 0, mean = 0, squares = 0;
 
@@ -26,7 +26,8 @@ struct Spread {
     count = total;
   }
 
-  // Returns the factor that whitens an advantage, or 0 if there are no advantages.
+  // Returns the factor for whitening, 1 / deviation, or 0 without advantages. Whitening first subtracts the
+  // mean.
   PL_FN double whitening() const {
     const double variance = count > 1 ? squares / (count - 1) : 0.0;
     return count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
@@ -37,7 +38,7 @@ struct Spread {
 struct RecurrenceTraits {
   bool reads_values = false;    // reads the column of values
   bool reads_baseline = false;  // reads the row's baseline
-  bool reads_masked = false;    // token rewards under the mask count and must be finite
+  bool reads_masked = false;    // also uses the rewards of masked tokens, which must then be finite
   bool whitened = false;        // advantages are whitened over the unmasked tokens of the batch
   bool zeroes_masked = false;   // advantages are 0 under the mask
 };
@@ -88,7 +89,8 @@ struct ReinforcePlusPlus {
   PL_FN double returns(double x, const RecurrenceToken&) const { return x; }
 };
 
-// ReMax: the sum of the rewards from here on − the row's baseline, the reward of the greedy answer.
+// ReMax: the sum of the rewards from here on, minus the row's baseline. The baseline is the reward of the
+// greedy answer.
 struct Remax {
   static constexpr const char* name = "remax";
   using Options = NoOptions;

@@ -1,4 +1,5 @@
-// Helpers with which the passes of advantage functions read tiles.
+// Helpers for the passes of advantage functions: they read tiles (tile.h) and find values that are not
+// finite.
 #pragma once
 
 #include "cpu/target.h"
@@ -6,15 +7,15 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Returns n values of a column as float32, n at most kTile. They are in `buffer` unless the column itself is
-// float32.
+// Returns n values of a column as float32; n is at most kTile. Converts them into `buffer` unless the column
+// is float32.
 inline const float* load_tile(const ColumnView& view, int64_t first, int n, float* buffer) {
   if (view.dtype == DType::kFloat32) return static_cast<const float*>(view.data) + first;
   widen(view, first, n, buffer);
   return buffer;
 }
 
-// Returns whether any value is NaN or infinite. With a mask it looks at the unmasked values only.
+// Returns whether any value is NaN or infinite. If there is a mask, looks at unmasked values only.
 inline bool any_not_finite(const float* x, const uint8_t* mask, int n) {
   int bad = 0;
 #pragma omp simd reduction(| : bad)

@@ -11,7 +11,7 @@
 namespace policy_loss::cpu {
 namespace {
 
-// The number of groups that one piece of work scores.
+// The number of groups that one piece (pool.h) scores.
 constexpr int64_t kGroupsOfPiece = 512;
 
 }  // namespace
@@ -70,7 +70,7 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
 }
 
 bool AdvantageEvaluation::check_abort() {
-  // JavaScript writes the flag in shared memory.
+  // JavaScript may set the flag at any time, since it lies in shared memory.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
   return aborted();
 }
@@ -88,7 +88,8 @@ void AdvantageEvaluation::run_out_of_memory() {
   abort();
 }
 
-// Finding and scoring groups allocates memory. Nothing else on the pool's threads would catch a failure.
+// next_phase() and run() catch bad_alloc, because finding and scoring groups allocates memory and the pool's
+// threads would not catch it.
 int64_t AdvantageEvaluation::next_phase() {
   try {
     return open_phase();
@@ -168,7 +169,8 @@ int64_t AdvantageEvaluation::next_group_phase() {
   return 0;
 }
 
-// Finds the groups. This is work per row and therefore one piece; the other pieces of the phase read tokens.
+// Finds the groups and the rewards of their units. It only visits rows, so it is a single piece. The other
+// pieces of the phase read tokens.
 void AdvantageEvaluation::find_units() {
   const int64_t rows = batch_.tokens.layout.rows;
   for (int64_t row = 0; batch_.rewards && row < rows; ++row) {
@@ -254,14 +256,14 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
       if (f.step_norm) score /= static_cast<double>(groups_.unit_rows[unit]);
     }
     const bool counts = rule.kept && (left_out.empty() || !left_out[i]);
-    // The last row of a run holds the score until all its rows get it.
+    // A run's score is stored at its last row. count_repeats() copies it to the other rows.
     outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
     outputs_.repeats[groups_.last_row[unit]] = rule.kept ? 1 : 0;
   }
   group_rows_[group] = rows;
 }
 
-// Computes the metrics, and how often each row counts, from all groups together.
+// Computes what depends on all groups together: the metrics, and how often each row counts.
 void AdvantageEvaluation::count_repeats() {
   GroupTotals totals;
   for (int64_t group = 0; group < groups_.size(); ++group) totals.add(rules_[group], group_rows_[group]);

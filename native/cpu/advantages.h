@@ -20,11 +20,11 @@ class AdvantageEvaluation : public Task {
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
-  // The first input value that is not finite. The results are then meaningless, and *not_finite_row has the
-  // value's row.
+  // Returns the first input value that is not finite. If there is one, the results are meaningless and
+  // *not_finite_row holds its row.
   const NonFiniteValue& not_finite() const { return not_finite_; }
 
-  // Whether memory ran out. The results are then meaningless.
+  // Returns whether memory ran out. The results are then meaningless.
   bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
 
   bool is_small() const { return chunks_.size() <= 1; }
@@ -40,7 +40,7 @@ class AdvantageEvaluation : public Task {
   bool collect_not_finite();  // returns whether a chunk has found a value that is not finite
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
 
-  // The phases of group functions: find the groups, score each group, write the tokens.
+  // The phases of group functions: find the groups, score each group, write the advantages of tokens.
   int64_t next_group_phase();
   void find_units();
   void score_groups(int64_t piece);
@@ -48,7 +48,7 @@ class AdvantageEvaluation : public Task {
   void score_group(const F& f, int64_t group, std::vector<double>* values);
   void count_repeats();
 
-  // The phases of recurrences: measure the advantages if they are whitened, then write the rows.
+  // The phases of recurrences: measure the advantages if they will be whitened, then write them.
   int64_t next_recurrence_phase();
 
   void finish_distillation();
@@ -68,10 +68,10 @@ class AdvantageEvaluation : public Task {
   bool whitened_ = false;
   bool needs_statistics_ = false;
   std::vector<Chunk> chunks_;
-  std::vector<NonFiniteValue> bad_;     // of each chunk
-  std::vector<Spread> spreads_;         // of each chunk, of recurrences
-  std::vector<double> parts_;           // two a chunk, of distillation
-  std::vector<double> row_sums_;        // two a row, likewise
+  std::vector<NonFiniteValue> bad_;     // per chunk
+  std::vector<Spread> spreads_;         // per chunk; recurrences only
+  std::vector<double> parts_;           // two per chunk; distillation only
+  std::vector<double> row_sums_;        // two per row; distillation only
   std::vector<double> row_statistics_;  // per row
 
   Groups groups_;

@@ -1,5 +1,5 @@
-// Chooses the build of the inner loops: the widest instruction set that processor and operating system
-// support, or the one that POLICY_LOSS_ISA names.
+// Chooses which build of the inner loops to use: the widest instruction set that the processor and the
+// operating system support, or the one that the environment variable POLICY_LOSS_ISA names.
 #include <cstdlib>
 #include <cstring>
 
@@ -28,16 +28,16 @@ struct Candidate {
 };
 
 #if defined(__x86_64__)
-// The bits of cpuid's results that a level needs (x86-64-v3 and x86-64-v4).
+// The bits that x86-64-v3 and x86-64-v4 need in the results of cpuid.
 constexpr unsigned kLevel3Leaf1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
 constexpr unsigned kLevel3Leaf7 = bit_BMI | bit_AVX2 | bit_BMI2;
 constexpr unsigned kLevel4Leaf7 = bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;
 constexpr unsigned kLevel3Extended = 1u << 5;  // LZCNT
-// The register states that the operating system must save: those of SSE and AVX, and all of AVX-512.
+// The registers that the operating system must save: those of SSE and AVX, or also those of AVX-512.
 constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6;
 
-// Returns the x86-64 level, 2 to 4. Processors made since 2009 have level 2. Not every compiler has a
-// built-in function for this.
+// Returns the x86-64 level, 2 to 4. All processors since 2009 have level 2. It reads cpuid itself, because
+// not every compiler has a built-in function for levels.
 int x86_level() {
   unsigned eax, ebx, ecx, edx;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & kLevel3Leaf1) != kLevel3Leaf1) return 2;

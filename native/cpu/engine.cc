@@ -5,8 +5,9 @@
 
 namespace policy_loss::cpu {
 
-// The size of a chunk. Its columns and gradients fit a core's L2 cache, so that row sums and tokens read
-// memory only once. It is large enough to make the cost of starting it on a thread negligible.
+// The tokens of a chunk. Few enough that its columns and gradients fit a core's L2 cache, so that computing
+// row sums and then tokens reads memory only once. Many enough that starting a chunk on a thread costs little
+// in comparison.
 constexpr int64_t kChunkTokens = 16384;
 
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
@@ -89,7 +90,7 @@ int64_t Evaluation::next_phase() {
 }
 
 bool Evaluation::check_abort() {
-  // JavaScript writes the flag in shared memory.
+  // JavaScript may set the flag at any time, since it lies in shared memory.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0)
     aborted_.store(true, std::memory_order_relaxed);
   return aborted();
@@ -112,8 +113,8 @@ void Evaluation::rows(int64_t piece) {
                                             chunk.first_token, chunk.last_token);
     return;
   }
-  // The token pass computes the row sums of whole rows itself, while they are in the cache. Only a loss over
-  // pairs needs them earlier.
+  // For whole rows, the token pass computes the row sums itself, while the row is in the cache. Only a loss
+  // over pairs needs them now.
   const bool pairs = sum && function_->info()->traits.by_pairs;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const RowPart found =

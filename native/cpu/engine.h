@@ -1,4 +1,5 @@
-// Evaluates functions on the CPU: the passes over rows, weights and tokens of a batch in host memory.
+// Evaluates functions on the CPU. A row pass counts unmasked tokens, then the rows' weights are computed,
+// then a token pass computes losses, metrics and gradients.
 #pragma once
 
 #include <atomic>
@@ -16,11 +17,11 @@ namespace policy_loss::cpu {
 // Returns the instruction set in use, or null if POLICY_LOSS_ISA names one that cannot run here.
 const Target* target();
 
-// Returns the chunks of a layout, in order. Long rows are cut into parts unless whole_rows is set.
+// Returns the chunks of a layout, in order. Cuts long rows into parts unless whole_rows is set.
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows = false);
 void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* chunks);
 
-// Runs all phases of a task on the calling thread. This is fastest for a batch of one chunk.
+// Runs all phases of a task on the calling thread. For a batch of one chunk this is fastest.
 template <class Task>
 void run_here(Task& task) {
   while (const int64_t pieces = task.next_phase())
@@ -28,17 +29,17 @@ void run_here(Task& task) {
   task.done();
 }
 
-// The memory of an evaluation, which a later evaluation can use again.
+// The memory of an evaluation, which a later evaluation can reuse.
 struct Workspace {
   std::vector<Chunk> chunks;
-  std::vector<RowPart> parts;  // the row pass of each chunk that is a part of a row
-  std::vector<Sums> sums;      // the token pass of each chunk
+  std::vector<RowPart> parts;  // the row-pass result of each chunk that is part of a row
+  std::vector<Sums> sums;      // the token-pass sums of each chunk
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
 };
 
-// Returns whether a batch is so small that other threads would not help.
+// Returns whether a batch is so small that the calling thread alone computes it fastest.
 bool is_small(const Layout& layout);
 
 // One evaluation, as a task of the pool. It has a phase for the rows and a phase for the tokens; the weights
@@ -48,10 +49,10 @@ class Evaluation : public Task {
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
              const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
              Workspace workspace = {});
-  // Takes the memory when the task is done.
+  // Returns the task's memory for reuse. Must be called after the task is done.
   Workspace take_workspace() { return std::move(work_); }
 
-  // The rest of the work is skipped once *flag is non-zero.
+  // Sets a flag. The evaluation stops soon after *flag becomes non-zero.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
@@ -88,7 +89,7 @@ class Evaluation : public Task {
 class KlEvaluation : public Task {
  public:
   KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out);
-  // The mean over rows of each row's mean of m·kl; 0 without a base.
+  // Returns the average over rows of each row's mean m·kl, or 0 without a base.
   double mean_kl() const { return mean_kl_; }
 
   void abort() { aborted_.store(true, std::memory_order_relaxed); }

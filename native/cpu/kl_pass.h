@@ -1,4 +1,4 @@
-// The KL values of one chunk, or its rewards less a KL penalty.
+// The KL pass on one chunk: writes KL values, or rewards minus a KL penalty.
 #pragma once
 
 #include "cpu/loops.h"
@@ -6,7 +6,7 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Writes out = base − scale·m·kl for one piece of a tile and returns the sum of m·kl.
+// Writes out = base − scale·m·kl for one piece of a tile, where m is the mask. Returns the sum of m·kl.
 inline double penalise(const uint8_t* mask, const float* values, const float* base, float scale, int n,
                        float* out) {
   float sum = 0;

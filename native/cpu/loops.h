@@ -1,8 +1,8 @@
 // The inner loops over one tile, as tables of functions: one entry per policy loss and per KL estimator.
 //
-// Each loop is one flat pass over a function's token() that the compiler vectorises. Losses and metrics are
-// summed in float32 within a tile and in float64 above it. Row sums use float64 throughout, because an error
-// in one moves a whole row.
+// Each loop calls a function's token() for every token of a tile, and the compiler vectorises it. Losses and
+// metrics are summed in float32 within a tile, and in float64 over tiles. Row sums use float64 throughout,
+// because an error in a row sum affects all tokens of the row.
 #pragma once
 
 #include "cpu/tile.h"
@@ -10,7 +10,8 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// What a loss gets to know of a row.
+// The row statistics that a loss receives: the sum of row_term(), the count of unmasked tokens, and the kind
+// of row (0: usual, 1: an expert's).
 struct RowStatistics {
   double sum, count;
   int kind;
@@ -21,8 +22,8 @@ struct TileSums {
   double metric[kMaxTokenMetrics] = {};
 };
 
-// The loops of one policy loss. A loss object comes as a pointer to the type in Losses. Tile lengths are
-// multiples of kBlock. No gradient is written if the pointer to it is null.
+// The loops of one policy loss. `loss` points to a loss object of the type at this index in Losses. Tile
+// lengths n are multiples of kBlock. A null `grad` means that no gradient is wanted.
 struct LossLoops {
   // Sums row_term() over a tile. Reads the mask's bytes.
   double (*row_sum_tile)(const void* loss, const TileColumns& in, int n);
@@ -38,7 +39,8 @@ const LossLoops& loss_loops(int index);
 
 // The loops of one KL estimator.
 struct KlLoops {
-  // Returns the sum of the unmasked tokens' values. Writes the gradient, or adds it if `add` is set.
+  // Returns the sum of the unmasked tokens' values. Writes the gradient, or adds it to `grad` if `add` is
+  // set.
   double (*tile)(const TileColumns& in, int n, float weight, float* grad, bool add);
   void (*values)(const TileColumns& in, int n, float* out);
   unsigned columns;
@@ -48,7 +50,8 @@ const KlLoops& kl_loops(int index);
 // Returns the sum of the unmasked tokens' entropies.
 double entropy_tile(const TileColumns& in, int n, float weight, float* grad);
 
-// The losses are compiled in so many files, side by side.
+// The number of files, loss_loops_<slice>.cc, over which the losses are spread so that they compile in
+// parallel.
 constexpr int kLossSlices = 2;
 template <int slice>
 const LossLoops* loss_loops_of_slice(int index);

@@ -1,4 +1,5 @@
-// The inner loops of policy losses. Included by the files that compile a slice of the losses each.
+// The inner loops of policy losses. Each file loss_loops_<slice>.cc includes this header and compiles one
+// slice of the losses.
 #pragma once
 
 #include <utility>
@@ -7,8 +8,8 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Makes a Token from the columns that a loop has as variables of these names. This is a macro because GCC
-// does not vectorise a loop that gets its Token from a function.
+// Makes the Token of loss L at index i from the loop's variables logprob, old_logprob, ref_logprob and
+// advantages. It is a macro because GCC does not vectorise a loop that gets its Token from a function.
 #define PL_TOKEN(L, i)                                                         \
   Token {                                                                      \
     logprob[i], (L::traits.columns & reads(kOldLogprob)) ? old_logprob[i] : 0, \
@@ -24,12 +25,12 @@ PL_FN auto row_of(const L& loss, const RowStatistics& row) {
     return NoRow{};
 }
 
-// The loop for tiles without a masked token exists only with gradients, which most calls ask for. It is
-// faster, but each loop costs compile time.
+// Computes one tile. For tiles without a masked token there is a faster version (masked = false). It is
+// compiled only with gradients, which most calls want, because each version costs compile time.
 template <class L, bool with_grad, bool masked, class Values>
 void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const TileColumns& in, int n,
                float weight, float* grad, TileSums* sums) {
-  // The compiler knows that writing the gradient does not change these copies.
+  // Local copies, so that the compiler knows that writing the gradient does not change them.
   const L loss = shared_loss;
   const typename L::Row row = shared_row;
   constexpr int metrics = L::traits.token_metrics;
@@ -57,7 +58,8 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   sums->metric[3] += m3;
 }
 
-// Runs the loops of another loss in Losses, which may be compiled in another file.
+// Runs the loops of a loss of one kind of rows. It uses the table because another file may have compiled
+// them.
 template <class L>
 void tile_of(const L& loss, const RowStatistics& row, const TileColumns& in, int n, float weight, float* grad,
              TileSums* sums) {
@@ -131,7 +133,8 @@ template <class L>
 constexpr LossLoops kLoopsOf = {row_sum_tile<L>, row_metric<L>, loss_tile<L>, needs_row_sums_of<L>,
                                 L::traits};
 
-// Returns the loops of a loss if it belongs to the slice. Otherwise it does not instantiate them.
+// Returns the loops of a loss if the loss belongs to the slice. Otherwise returns null and does not compile
+// them.
 template <class L, bool in_slice>
 constexpr const LossLoops* loops_if() {
   if constexpr (in_slice)

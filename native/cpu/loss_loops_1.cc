@@ -1,4 +1,4 @@
-// The inner loops of every second policy loss, from the second.
+// Compiles the inner loops of the policy losses with an odd index in Losses.
 #include "cpu/loss_loops.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {

@@ -12,7 +12,7 @@ namespace policy_loss::cpu {
 namespace {
 
 // Lowers the priority of a worker thread. There are as many workers as cores, so JavaScript's thread must
-// take a core from one of them. A slightly lower priority makes the worker yield at once, and is free
+// take a core from one of them. A slightly lower priority makes the worker yield at once, and costs nothing
 // otherwise.
 void yield_to_event_loop() {
 #if defined(__linux__)
@@ -38,7 +38,8 @@ bool Task::has_pieces_left() const {
 }
 
 bool Task::soon_has_pieces() const {
-  // The last pieces of other threads and the weights take microseconds. Sleeping and waking takes longer.
+  // Spins instead of sleeping: other threads finish their last pieces and the weights within microseconds,
+  // sooner than a thread could sleep and wake.
   constexpr auto kPatience = std::chrono::microseconds(50);
   const auto start = std::chrono::steady_clock::now();
   while (!has_pieces_left()) {
@@ -68,7 +69,7 @@ int Pool::threads() {
 }
 
 void Pool::submit(std::shared_ptr<Task> task) {
-  if (!advance(task)) work(task);  // The pool has no thread, so the caller does the work.
+  if (!advance(task)) work(task);  // no worker thread exists, so the caller does the work
 }
 
 void Pool::run(std::shared_ptr<Task> task) {
@@ -112,7 +113,7 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
   std::lock_guard lock(mutex_);
   start_workers(pieces);
   tasks_.push_back(task);
-  // Nothing may fail from here on, because a thread that takes a piece relies on the caller to wait for it.
+  // Nothing may fail from here on: other threads now take pieces, and the caller must stay to wait for them.
   task->next_.store(phase << Task::kPhaseShift);
   const int64_t helpers = std::min<int64_t>(pieces, limit_);
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
@@ -120,7 +121,7 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
   return !workers_.empty();
 }
 
-// Starts threads when they are first needed. If the system refuses a thread, the existing ones do all the
+// Starts threads when they are first needed. If the system refuses a thread, the existing threads do all the
 // work.
 void Pool::start_workers(int64_t pieces) {
   while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < pieces) try {

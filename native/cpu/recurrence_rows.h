@@ -1,25 +1,27 @@
-// Recurrences along the rows of a chunk, from a row's end to its beginning, in float64.
+// Computes recurrences (advantage/recurrence.h) along the rows of a chunk, from a row's end to its beginning,
+// in float64.
 //
-// Everything is vectorised except for one dependent addition per kStride tokens.
+// Everything is vectorised. Only one addition per kStride tokens has to wait for the one before it.
 #pragma once
 
 #include "cpu/advantage_tiles.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// The number of tokens that one step of a recurrence spans.
+// The number of tokens by which the vectorised recurrence advances at once.
 constexpr int kStride = 8;
 
-// The state that a tile of a recurrence passes to the tile before it: the first kStride terms and results.
+// What a tile of a recurrence passes on to the preceding tile: its first kStride terms and results.
 struct TileCarry {
   double terms[kStride] = {};
   double x[kStride] = {};
 };
 
-// Replaces the n terms in x by x_i = term_i + decay·x_{i+1}. x has room for kStride values more.
+// Replaces the n terms in x by the results x_i = term_i + decay·x_{i+1}. x must have room for kStride more
+// values.
 //
-// It first sums kStride neighbouring terms by doubling. A step of the recurrence then spans kStride tokens,
-// so the chain of dependent additions is shorter by that factor.
+// It first sums kStride neighbouring terms by doubling. The recurrence then advances kStride tokens at once,
+// so its chain of dependent additions is kStride times shorter.
 inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
   double terms[kStride];
   for (int k = 0; k < kStride; ++k) {
@@ -27,7 +29,7 @@ inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
     terms[k] = k < n ? x[k] : carry->terms[k - n];
   }
   double power = decay;
-  // The sums of the last terms behind the tile become wrong, but the following doublings do not read them.
+  // The last sums behind the tile become wrong, but later doublings do not read them.
   for (int span = 1; span < kStride; span *= 2) {
 #pragma omp simd
     for (int i = 0; i < n + kStride - span; ++i) x[i] += power * x[i + span];
@@ -46,9 +48,9 @@ inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
   }
 }
 
-// One row of a recurrence. It writes advantages and returns, or, if `measured` is set, only measures the
-// unmasked advantages. They are computed again for whitening because storing them as float32 would lose
-// digits.
+// Computes one row of a recurrence. Writes advantages and returns. If `measured` is set, only adds the
+// unmasked advantages to a Spread. Whitening then computes them a second time, because storing them as
+// float32 would lose digits.
 template <class F, bool measured>
 class RecurrenceOfRow {
  public:

@@ -1,11 +1,11 @@
-// Sums over the tokens of one row, which a loss may need before it sees the row's tokens.
+// Sums over one row's tokens, for losses that need them before the token pass.
 #pragma once
 
 #include "cpu/loops.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Prefetches columns of a tile that a later loop will read.
+// Prefetches the given columns of a tile, because a later loop will read them.
 inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
   for (int c = 0; c < kColumns; ++c) {
     if ((columns & (1u << c)) == 0) continue;

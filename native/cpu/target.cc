@@ -1,7 +1,7 @@
-// One instruction set's build of the passes, as a table of functions.
+// Builds the table of passes (target.h) for one instruction set.
 //
-// CMake compiles this file, the files with inner loops and advantage_passes.cc once for each instruction set.
-// POLICY_LOSS_TARGET then names the build, and the compiler gets the flags of the instruction set.
+// CMake compiles this file, the inner loops and advantage_passes.cc once for each instruction set, with that
+// set's compiler flags. POLICY_LOSS_TARGET names the build.
 #include "cpu/target.h"
 
 #include "cpu/advantage_passes.h"

@@ -1,5 +1,5 @@
-// The passes of the CPU engine on one chunk of a batch, as a table of functions. There is one table for each
-// instruction set. choose_target() selects the one that runs here.
+// The passes of the CPU engine, as a table of functions that each compute one chunk of a batch. Each
+// instruction set has a table. choose_target() selects one that this machine can run.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace policy_loss::cpu {
 
-// The unit of work: several whole rows, or a part of one long row. The batch's layout alone determines the
-// chunks, so that sums do not depend on the threads that compute them.
+// What one thread computes at a time: several whole rows, or a part of one long row. Only the batch's layout
+// determines the chunks, so that sums do not depend on the number of threads.
 struct Chunk {
   int64_t first_row, last_row;      // last_row is one past the end
   int64_t first_token, last_token;  // the part of the row, or 0 and -1 for whole rows
@@ -30,11 +30,10 @@ struct TokenPass {
   BatchCounts counts;
   KindScales scales;
   Coefficients coefficients;
-  const int64_t* row_tokens;  // n_b
-  // Row sums that the row pass found: of rows in several chunks, and of losses over pairs. A loss over pairs
-  // has the rows' gradient weights here instead.
+  const int64_t* row_tokens;  // unmasked tokens per row
+  // The row sums of rows that several chunks share. For a loss over pairs: the rows' gradient weights.
   const double* row_sums;
-  const double* row_negatives;  // of rows in several chunks
+  const double* row_negatives;  // tokens with a negative advantage, of rows that several chunks share
   float* grad;                  // null: not wanted
   float* grad_entropy;          // null: not wanted
 };
@@ -46,43 +45,43 @@ struct RowPart {
   double negatives = 0;
 };
 
-// The inputs and outputs of the KL pass. It computes out = base − scale·m·kl per token, or out = kl if there
-// is no base.
+// The inputs and outputs of the KL pass. It computes out = base − scale·m·kl per token, where m is the mask.
+// Without a base it computes out = kl.
 struct KlPass {
   int estimator;
   const BatchView* batch;
   const float* base;
   double scale;
   float* out;
-  double* row_means;  // the mean of m·kl in each row; null: not wanted
+  double* row_means;  // receives each row's mean m·kl; null if not wanted
 };
 
 // The inputs and outputs of an advantage function's passes.
 struct AdvantagePass {
   const AdvantageBatch* batch;
-  int index;  // in the list of its shape
+  int index;  // of the function in the list of its shape
   const double* options;
   AdvantageOutputs outputs;
-  // The column that the row statistics are made from: the sum of kTokenRewards, or the mean of the unmasked
-  // values of kSampledLogprob.
+  // The column from which row_statistics are computed: kTokenRewards is summed, and kSampledLogprob is
+  // averaged over unmasked tokens.
   AdvantageColumn statistic_of;
   double* row_statistics;
   const float* scores;  // per row; group functions only
   double* row_sums;     // divergence and advantage of each row; distillation only
-  // Whitens the advantages of a recurrence: (a − shift)·scale.
+  // A recurrence writes (a − shift)·scale, which whitens an advantage a.
   double shift, scale;
 };
 
 struct Target {
   const char* name;
-  // Counts the unmasked tokens in [first, last) of a row. Computes the loss's row sums only if `sum` is set.
+  // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the loss's row sum.
   RowPart (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
                       int64_t first, int64_t last);
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, Sums* sums);
-  // Writes the sum and the count of a chunk that is a part of a row to `part`.
+  // If the chunk is a part of a row, writes its sum and count to `part`.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);
-  // The passes of advantage functions. The first, the third and the fourth need chunks of whole rows.
-  // `distill` writes the two sums of a part of a row to `part`.
+  // The passes of advantage functions. find_row_statistics, measure and recur need chunks of whole rows. If
+  // the chunk is a part of a row, distill writes its two sums to `part`.
   void (*find_row_statistics)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
   void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NonFiniteValue* bad);
@@ -90,8 +89,8 @@ struct Target {
   void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
 };
 
-// Returns the table for the best instruction set that processor and operating system support, or for the one
-// that the environment variable POLICY_LOSS_ISA names. Returns null if that one cannot run here.
+// Returns the table for the widest instruction set that the processor and the operating system support. If
+// the environment variable POLICY_LOSS_ISA names one, returns its table, or null if it cannot run here.
 const Target* choose_target();
 
 }  // namespace policy_loss::cpu

@@ -1,11 +1,11 @@
-// Tiles: how the CPU engine's inner loops read the columns and the mask of a batch.
+// Reads the columns and the mask of a batch in tiles, for the CPU engine's inner loops.
 //
-// A tile is at most kTile tokens of one row. Its columns stay in the L1 cache while the row sums, the policy
+// A tile is up to kTile tokens of one row. Its columns stay in the L1 cache while the loops of the policy
 // loss, the KL estimator and the entropy loss read them one after another.
 //
-// Code that is compiled once per instruction set must not call a function of the C++ library that the
-// compiler could leave out of line. The linker keeps one copy of such a function for all builds, and the
-// machine may be unable to run that copy.
+// Code that is compiled once per instruction set must not call functions of the C++ library that the compiler
+// might not inline. The linker keeps a single copy of such a function for all builds, and the machine may
+// lack that copy's instructions.
 #pragma once
 
 #include <cstring>
@@ -17,15 +17,15 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 constexpr int kTile = 1024;
-// The tile length if several loops read a tile. The processor prefetches all columns only if each loop's turn
-// is short.
+// The tile length if several loops read each tile. The processor keeps prefetching the columns of all loops
+// only if it switches between the loops often.
 constexpr int kSharedTile = 512;
-// Tiles are multiples of this, so that vectorised loops need no remainder. The remaining tokens of a row are
-// copied to zeroed buffers of this size.
+// The lengths that loops get are multiples of this, so that vectorised loops need no code for a remainder. A
+// row's remaining tokens are copied to buffers of this size, and the tokens beyond them are masked.
 constexpr int kBlock = 64;
 
-// A column of 16-bit numbers. A loop that reads it widens each token in a register, which is faster than
-// widening a tile beforehand: memory is then read while the loop computes.
+// Columns of 16-bit numbers. A loop converts each number in a register. This is faster than converting the
+// tile beforehand, because memory is read while the loop computes.
 struct BFloat16s {
   const uint16_t* bits;
   PL_FN float operator[](int i) const { return float_of_bfloat16(bits[i]); }
@@ -35,9 +35,10 @@ struct Float16s {
   PL_FN float operator[](int i) const { return float_of_half(bits[i]); }
 };
 
-// A masked token as a bit pattern: all ones if unmasked, 0 if masked. GCC computes as many tokens side by
-// side as the narrowest type of a loop has lanes in a vector. Short vectors need four chains of arithmetic to
-// hide its latency; with long ones two are enough, and the code is half as large.
+// The mask of one token as bits: all ones if unmasked, 0 if masked. The narrowest type of a loop determines
+// how many tokens GCC computes side by side, since it fills a vector with them. Short vectors need an 8-bit
+// Lane: four float vectors at once hide the latency of arithmetic. For AVX-512 two are enough, and the code
+// is half as large.
 #if defined(__AVX512F__)
 using Lane = int16_t;
 #else
@@ -50,7 +51,7 @@ struct TileColumns {
   const uint16_t* narrow[kColumns];  // used instead of `column` unless dtype is kFloat32
   DType dtype;
   const uint8_t* mask;
-  // The mask for kept(). Undefined if all_unmasked is set, or if the reader was asked for bytes only.
+  // The mask for kept(). Not valid if all_unmasked is set, or if the reader was asked for bytes only.
   const Lane* lanes;
   bool all_unmasked;
 
@@ -62,7 +63,7 @@ struct TileColumns {
       return {narrow[c]};
   }
 
-  // Calls loop with the type that get() must return.
+  // Calls loop.operator()<Values>() with the type that get<Values>() must return for this dtype.
   template <class Loop>
   PL_FN auto with_type(const Loop& loop) const {
     if (dtype == DType::kBFloat16) return loop.template operator()<BFloat16s>();
@@ -71,8 +72,8 @@ struct TileColumns {
   }
 };
 
-// Returns x, or 0 if the token is masked. Works on bits, as a comparison with a byte of the mask would make
-// compilers unroll and permute. NaN and Infinity become 0 too.
+// Returns x, or 0 if the token is masked, even for NaN and Infinity. It combines bits because compilers
+// generate slow code for a comparison with the mask's bytes.
 PL_FN float kept(float x, int32_t lane) {
   return bits_float(float_bits(x) & lane);
 }
@@ -111,7 +112,8 @@ inline int unmasked_length(const uint8_t* mask, int n) {
 }
 
 inline int64_t count_mask(const uint8_t* mask, int64_t n) {
-  // Counts in bytes, so that a vector holds as many counters as masks. They are summed before they overflow.
+  // Counts in bytes, so that a vector holds one counter per mask byte. Sums the counters before they
+  // overflow.
   constexpr int kLanes = 64;
   constexpr int kMost = 255;
   int64_t total = 0;
@@ -132,13 +134,13 @@ inline int64_t count_mask(const uint8_t* mask, int64_t n) {
 
 // How the visitor of TileReader::tiles() reads the mask.
 enum class MaskUse {
-  kBytes,          // TileColumns::mask only
-  kLanes,          // TileColumns::lanes, always
-  kLanesIfMasked,  // TileColumns::lanes unless TileColumns::all_unmasked is set
+  kBytes,          // reads TileColumns::mask only
+  kLanes,          // always reads TileColumns::lanes
+  kLanesIfMasked,  // reads TileColumns::lanes unless TileColumns::all_unmasked is set
 };
 
-// Reads tiles of one row after another. If all columns are per token and have the same dtype, loops read them
-// in place. Otherwise columns that are not float32 per token are converted to buffers.
+// Reads the tiles of one row after another. If all columns are per token and have the same dtype, loops read
+// them in place. Otherwise, columns that are per row or not float32 are first converted into buffers.
 class TileReader {
  public:
   TileReader(const BatchView& batch, unsigned columns)
@@ -156,9 +158,9 @@ class TileReader {
     }
   }
 
-  // Visits the tokens [first, first + n) of the row; n is at most kTile. They come in one or two pieces,
-  // whose lengths are multiples of kBlock: visit(columns, length, position, real). Only the first `real`
-  // tokens of a piece exist; the others are masked.
+  // Visits the tokens [first, first + n) of the row; n is at most kTile. Calls visit(columns, length,
+  // position, real) for one or two pieces of them; each length is a multiple of kBlock. Only the first `real`
+  // tokens of a piece exist. The others are masked.
   template <class Visit>
   PL_FN void tiles(int64_t first, int n, MaskUse use, Visit visit) {
     const int whole = n / kBlock * kBlock;
@@ -171,7 +173,7 @@ class TileReader {
  private:
   bool is_read(int c) const { return (columns_ & (1u << c)) != 0; }
 
-  // Returns the 16-bit dtype that all columns have, or else kFloat32.
+  // Returns the dtype of the columns if it is one 16-bit dtype for all of them, otherwise kFloat32.
   DType narrow_type() const {
     const ColumnView* first = nullptr;
     for (int c = 0; c < kColumns; ++c) {
@@ -215,7 +217,8 @@ class TileReader {
     return in;
   }
 
-  // Most tiles have no masked token. For them the lanes of an earlier such tile serve again.
+  // Sets the lanes of a tile. Most tiles have no masked token, so it reuses the lanes of an earlier such
+  // tile.
   void read_lanes(int n, MaskUse use, TileColumns* in) {
     in->lanes = lanes_;
     const bool all = all_unmasked(in->mask, n);
@@ -256,8 +259,8 @@ class TileReader {
   DType narrow_;
   int64_t begin_ = 0;
   int ones_ = 0;  // the number of leading lanes that are known to be all ones
-  // The padding keeps the same token of two arrays from having addresses that differ by a multiple of 4096.
-  // The processor would take a store to one for a store to the other.
+  // The padding prevents that a token's addresses in two arrays differ by a multiple of 4096. The processor
+  // compares the low 12 bits first, so a load from one array would wait for a store to the other.
   alignas(64) float buffer_[kColumns][kTile + 48];
   alignas(64) Lane lanes_[kTile + 64];
   alignas(64) float remainder_[kColumns][kBlock] = {};

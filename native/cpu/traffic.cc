@@ -8,14 +8,14 @@
 namespace policy_loss::cpu {
 namespace {
 
-// One copy per instruction set; the loader selects the one that runs here.
+// Compiles a function once per instruction set. The loader selects the copy that runs here.
 #if defined(__x86_64__) && defined(__linux__)
 #define PL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define PL_CLONES
 #endif
 
-// Reads n bytes, a multiple of 4, and returns their bits combined.
+// Reads n bytes, rounded down to whole 4-byte words, and returns the words combined by OR.
 PL_CLONES uint32_t touch(const char* bytes, int64_t n) {
   uint32_t seen = 0;
 #pragma omp simd reduction(| : seen)

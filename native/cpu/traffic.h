@@ -1,4 +1,5 @@
-// Measures the time that memory alone takes. Only the bench build has it.
+// Reads and writes the memory of an evaluation without computing, to measure how much of its time memory
+// takes. Only the bench build has it.
 #pragma once
 
 #include <atomic>
@@ -10,8 +11,8 @@
 
 namespace policy_loss::cpu {
 
-// Reads the columns and writes the gradients of an Evaluation and computes nothing. It uses the same threads,
-// chunks and tiles.
+// A task that reads the columns and writes the gradients of an Evaluation, but computes nothing. It uses the
+// same threads, chunks and tiles as the Evaluation.
 class Traffic : public Task {
  public:
   Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch, const Outputs& outputs);

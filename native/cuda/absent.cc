@@ -1,4 +1,4 @@
-// The functions of cuda.h in a build without CUDA. All calls fail and report that.
+// Implements cuda.h in a build without CUDA: every call fails and reports that CUDA is missing.
 #include <cstdio>
 
 #include "cuda/cuda.h"

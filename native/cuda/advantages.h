@@ -1,4 +1,5 @@
-// One call of an advantage function on a device: its inputs there, its kernels in their order, its results.
+// Runs one call of an advantage function on a device: sends the inputs, launches the kernels and fetches the
+// results.
 #pragma once
 
 #include "cuda/context.h"
@@ -18,28 +19,31 @@ struct DeviceInputs {
   int64_t tokens = 0;
   Buffer rewards, baselines;
   DeviceGroups groups, runs;
-  // The first values per row that are not finite. The host finds them while it sends the arrays.
+  // The first reward and the first baseline that are not finite. The host looks for them when it sends the
+  // arrays.
   NonFiniteValue bad_rewards, bad_baselines;
 };
-// Sends the arrays per row and the groups. The caller fills in view.tokens and tokens.
+// Sends the per-row arrays and the groups. The caller fills in view.tokens and tokens.
 DeviceInputs send_inputs(Context& context, const AdvantageInputs& host);
 
-// Returns the AdvantageColumns that a function reads if the batch has them.
+// Returns the set of AdvantageColumns that a function reads if the batch has them.
 unsigned columns_of_advantage(const AdvantageRequest& request);
 
 class AdvantageRun {
  public:
-  // Launches all kernels. A group function computes advantages per row, and with per_token also per token.
+  // Launches all kernels. A group function computes scores per row. If per_token is set, it also computes
+  // advantages per token.
   AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request, bool per_token,
                bool returns);
 
-  // Returns the advantages as a column for a loss: per token if they were computed per token, else per row.
+  // Returns the advantages as a column for a loss: per token if they were computed per token, otherwise per
+  // row.
   ColumnView column() const;
-  // How often each row counts; null unless it is a group function.
+  // Returns how often each row counts, or null if the function is not a group function.
   const uint32_t* repeats() const { return pass_.repeats; }
 
-  // Waits for the results and copies them to the host. Returns false if a value was not finite; then it has
-  // copied nothing but call.not_finite.
+  // Waits for the results and copies them to the host. If an input value was not finite, sets only
+  // *call.not_finite and returns false.
   bool fetch(const AdvantageCall& call, const int32_t* abort);
 
  private:
@@ -64,8 +68,8 @@ class AdvantageRun {
   AdvantageShape shape_;
   int64_t rows_;
   AdvantagePass pass_{};
-  NonFiniteValue bad_;  // found by send_inputs(), if the function reads that array
-  // Enough for every function.
+  NonFiniteValue bad_;  // what send_inputs() found in the arrays that the function reads
+  // The most arrays of a run; enough for every function.
   static constexpr int kMostRooms = 16;
   Buffer rooms_[kMostRooms];
   int rooms_in_use_ = 0;

@@ -1,9 +1,11 @@
-// A device as the host uses it: its memory, its streams, and how work is cut into spans and grids.
+// Manages a device for the host: its memory, its streams, and the division of a batch into spans (pass.h) and
+// grids.
 //
 // A device has one context for the whole process: a stream for kernels, one for copies, a memory pool that
-// keeps freed memory, scratch memory that only grows, and pinned staging. So a call like the one before it
-// allocates nothing from the driver. A batch in host memory is sent in chunks: while the device copies one
-// chunk, the next one is copied into the staging, and the rows of the previous one are summed.
+// keeps freed memory, scratch memory that only grows, and pinned staging. A call of the same size as the
+// previous one therefore allocates nothing from the driver. A batch in host memory is sent in chunks. While
+// the device copies one chunk, the host copies the next one into the staging memory, and kernels sum the rows
+// of the previous one.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +19,11 @@
 
 namespace policy_loss::cuda {
 
-// The tokens of a chunk. Enough that threads can share the copying, few enough that little is left for the
-// kernels to do after the last chunk has arrived.
+// The number of tokens in a chunk. It is large enough for threads to share the copying. It is small enough
+// that little work remains for the kernels after the last chunk has arrived.
 constexpr int64_t kTokensAtOnce = 1 << 20;
 
-// Memory of a device. It is freed in the order of the stream, after the work that uses it.
+// Owns memory of a device. The memory is freed in stream order, after the kernels that use it.
 class Buffer {
  public:
   Buffer() = default;
@@ -51,7 +53,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// Rounds up to whole granules, because kernels read 16 bytes at once even at the end of a batch.
+// Rounds a number of tokens up to whole granules, because kernels read 16 bytes at once even at the end of a
+// batch.
 inline int64_t whole_granules(int64_t tokens) {
   return (tokens + kGranule - 1) / kGranule * kGranule;
 }
@@ -92,7 +95,8 @@ class Context {
     check(cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_));
   }
 
-  // Runs body alone on this device. An exception leaves the device ready for the next call.
+  // Runs body while no other call uses this device. If body throws, makes the device ready for the next call
+  // and rethrows.
   template <class Body>
   void run(Body body) {
     const Lock lock(mutex_);
@@ -100,7 +104,7 @@ class Context {
     try {
       body();
     } catch (...) {
-      // The next call expects all totals to be 0.
+      // Each call expects that all totals are 0.
       cudaStreamSynchronize(copy_);
       cudaStreamSynchronize(compute_);
       cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_);
@@ -111,8 +115,8 @@ class Context {
 
   Buffer allocate(int64_t bytes) { return Buffer(bytes, pool_, compute_); }
 
-  // Copies must follow the allocation of their memory. Kernels and the freeing of memory must follow the
-  // copies.
+  // Order the two streams. Copies must come after the allocation of their memory, and kernels and the freeing
+  // of memory after the copies.
   void order_copies_after_kernels() {
     check(cudaEventRecord(computed_, compute_));
     check(cudaStreamWaitEvent(copy_, computed_, 0));
@@ -122,7 +126,7 @@ class Context {
     check(cudaStreamWaitEvent(compute_, copied_, 0));
   }
 
-  // Copies to the device, on the copy stream. The source may be freed when this returns.
+  // Copies to the device, on the copy stream. The caller may free the source when this returns.
   void send(void* to, const void* from, int64_t bytes) {
     const Transfer transfer = transfer_to(to, from, bytes);
     staging_.send(&transfer, 1);
@@ -133,8 +137,8 @@ class Context {
     staging_.receive(transfer_to(const_cast<void*>(from), to, bytes), abort);
   }
 
-  // Allocates the wanted columns and sends those that are per row. send_tokens() sends the others. The layout
-  // gets its numbers, but not its offsets.
+  // Allocates the wanted columns and sends those that are per row. send_tokens() sends the others. Copies the
+  // layout's rows and row_length, but not its offsets.
   DeviceBatch allocate_columns(const BatchView& host, unsigned columns) {
     DeviceBatch batch;
     batch.tokens = host.layout.tokens();
@@ -172,7 +176,7 @@ class Context {
     return batch;
   }
 
-  // Sends the tokens [first, last) of a batch that allocate_batch() or allocate_columns() has allocated.
+  // Sends the tokens [first, last) of a batch that allocate_batch() or allocate_columns() allocated.
   void send_tokens(const BatchView& host, const DeviceBatch& batch, int64_t first, int64_t last) {
     Transfer transfers[kColumns + 1];
     int count = 0;
@@ -190,8 +194,8 @@ class Context {
     staging_.send(transfers, count);
   }
 
-  // Cuts the tokens into spans for a fed kernel with so much dynamic shared memory. All warps that run at
-  // once get the same number of spans, of nearly the same length.
+  // Cuts the tokens into spans for a fed kernel (feed.cuh) whose blocks use `memory` bytes of dynamic shared
+  // memory. All warps that run at once get the same number of spans, of nearly the same length.
   void cut(int memory, SpannedBatch* pass) const {
     const int64_t blocks = shared_bytes_ / (memory + kOwnSharedBytes + reserved_shared_bytes_);
     pass->fed_blocks = multiprocessors_ * std::clamp<int64_t>(blocks, 1, kFedBlocksPerMultiprocessor);
@@ -202,7 +206,7 @@ class Context {
     pass->spans = (pass->tokens + pass->span - 1) / pass->span;
   }
 
-  // Returns a pass whose members that do not depend on the function are set, with scratch memory.
+  // Returns a pass with its scratch memory and every member that does not depend on the function.
   Pass prepare(const DeviceBatch& batch, unsigned columns, int memory, bool pairs) {
     Pass pass{};
     pass.batch = batch.view;
@@ -222,13 +226,13 @@ class Context {
     return pass;
   }
 
-  // Returns the most blocks that a grid has.
+  // Returns the most blocks that a grid may have.
   int64_t most_blocks() const { return multiprocessors_ * kBlocksPerMultiprocessor; }
-  // Return a grid for so many blocks, warps or threads.
+  // Returns a grid with this number of blocks, but at least one and at most most_blocks().
   Grid grid(int64_t blocks) const {
     return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute_};
   }
-  // Returns the grid of a fed kernel for so many spans, with no more blocks than run at once.
+  // Returns the grid of a fed kernel for this number of spans. It has at most as many blocks as run at once.
   Grid grid_of_spans(const SpannedBatch& pass, int64_t spans) const {
     return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, pass.fed_blocks)),
             compute_};
@@ -241,7 +245,7 @@ class Context {
   Grid grid_of_warps(int64_t warps) const { return grid((warps + kWarps - 1) / kWarps); }
   Grid grid_of_threads(int64_t threads) const { return grid((threads + kThreads - 1) / kThreads); }
 
-  // Starts the copy of the result, after the kernels that have been launched.
+  // Starts to copy the result to the host, after the kernels that were launched so far.
   void copy_result() {
     check(cudaGetLastError());
     check(cudaMemcpyAsync(result_, device_result_.as<void>(), sizeof(Result), cudaMemcpyDeviceToHost,
@@ -289,14 +293,14 @@ class Context {
 
   const int device_;
   int64_t multiprocessors_ = 0;
-  int64_t shared_bytes_ = 0;           // shared memory of a multiprocessor
+  int64_t shared_bytes_ = 0;           // shared memory of one multiprocessor
   int64_t reserved_shared_bytes_ = 0;  // shared memory that the driver takes for each block
   Mutex mutex_;
   cudaStream_t compute_ = nullptr, copy_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   cudaEvent_t copied_ = nullptr, computed_ = nullptr;
   cudaEvent_t passes_begin_ = nullptr, tokens_begin_ = nullptr, passes_end_ = nullptr;
-  Result* result_ = nullptr;  // pinned
+  Result* result_ = nullptr;  // in pinned host memory
   Buffer totals_, device_result_;
   Buffer scratch_[kScratches];
   Staging staging_;

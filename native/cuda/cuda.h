@@ -1,7 +1,7 @@
 // The interface of the CUDA engine: devices, resident batches, and calls on them.
 //
-// It consists of plain functions and plain structs without types of the C++ library, because nvcc's host
-// compiler may use another library than the addon.
+// Its functions and structs use no types of the C++ library, because nvcc's host compiler may use a different
+// C++ library from the addon's.
 //
 // Every function may be called from any thread. It blocks until it is done, so it is meant for worker
 // threads. Calls on one device run one after another.
@@ -17,17 +17,17 @@ namespace policy_loss::cuda {
 
 enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed };
 
-// CUDA's message about a call that failed.
+// The error message of a call that failed.
 struct Problem {
   char message[256] = {};
 };
 
-// The reason for having no device.
+// Why there is no device.
 enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevice, kFailed };
 
-// The devices that the driver knows, even those that this build has no code for. Versions are those of CUDA
-// as 1000·major + 10·minor, or 0 if there is none. The driver's is the newest version that it supports, and
-// it must not be older than the build's.
+// The number of devices that the driver knows, including those for which this build has no code. Versions are
+// CUDA versions as 1000·major + 10·minor, or 0 if there is none. driver_version is the newest version that
+// the driver supports. It must not be older than build_version.
 struct DeviceCount {
   int count = 0;
   Obstacle obstacle = Obstacle::kNone;
@@ -40,15 +40,16 @@ struct DeviceInfo {
   char name[256] = {};
   int64_t memory = 0;  // bytes
   int capability = 0;
-  int least_capability = 0;  // the least that this build has code for
+  int least_capability = 0;  // the lowest for which this build has code
 };
 Status device_info(int device, DeviceInfo* info, Problem* problem);
 
-// Shares work among threads: calls piece(what, 0) to piece(what, pieces - 1) and returns when all are done.
-// Any thread may do a piece, and several at once, but pieces must begin in order.
+// A function that shares work among threads. It calls piece(what, 0) to piece(what, pieces - 1) and returns
+// when all calls are done. It may make the calls on any threads and several at once, but they must begin in
+// order.
 using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t index), void* what);
-// Sets the function that shares the copying of host memory from now on. By default the calling thread does it
-// all.
+// Sets the function that shares the copying of host memory among threads. By default, the calling thread
+// copies everything.
 void share_work_by(ShareWork share);
 
 // A view of Groups (engine/groups.h).
@@ -62,17 +63,18 @@ struct GroupsView {
   double batch_std = 1;                  // the sample deviation of all units' rewards
 };
 
-// An AdvantageBatch whose groups have been found.
+// An AdvantageBatch with the groups that find_groups() made from its numbers.
 struct AdvantageInputs {
   BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
   const double* baselines = nullptr;  // per row
-  GroupsView groups;                  // whose units are rows
-  GroupsView runs;                    // whose units are runs of rows
+  GroupsView groups;                  // groups whose units are rows
+  GroupsView runs;                    // groups whose units are runs of rows
 };
 
-// A resident batch: one that stays on a device, unchanged, until release(). It also has the inputs of
-// advantage functions that upload() was given. These share the batch's old_logprob.
+// A resident batch: one that stays on a device, unchanged, until release(). It also holds the inputs of
+// advantage functions that upload() received. Their sampled log-probabilities are the batch's old_logprob
+// column.
 struct Resident;
 Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
               Resident** resident, Problem* problem);
@@ -89,17 +91,17 @@ struct ResidentInfo {
 };
 ResidentInfo resident_info(const Resident* resident);
 
-// A prepared function with the numbers of one call.
+// A PreparedFunction (engine/function.h) as plain data, with the coefficients of one call.
 struct Request {
   Terms terms;
-  const void* loss = nullptr;  // the loss object, of the type in Losses at terms.loss
+  const void* loss = nullptr;  // the loss object; its type is entry terms.loss of Losses
   unsigned columns = 0;        // columns_of(terms)
   Coefficients coefficients;
   Normalizer normalizer;
 };
 
 struct Result {
-  BatchCounts counts;  // the batch's own, whatever the normalizer
+  BatchCounts counts;  // of the batch itself, even if the request has a normalizer
   Sums sums;
   double pair_loss = 0;
   double pair_metric[3] = {};
@@ -113,16 +115,17 @@ struct AdvantageRequest {
   uint64_t seed = 0;
 };
 
-// One group's contribution to the metrics of a group function.
+// What one group contributes to the metrics of a group function.
 struct GroupOutcome {
   double metric[3] = {};
   double rows = 0;
   bool kept = true;
 };
 
-// The destination of an advantage function's results, in host memory. Null pointers are not wanted.
+// The arrays in host memory that receive an advantage function's results. A null pointer means that the
+// result is not wanted.
 struct AdvantageCall {
-  // If it names an input, nothing else has been written.
+  // Receives the first input value that is not finite. If there is one, nothing else is written.
   NonFiniteValue* not_finite = nullptr;
   float* advantages = nullptr;        // per token
   float* returns = nullptr;           // per token; recurrences only
@@ -134,24 +137,25 @@ struct AdvantageCall {
   const int32_t* abort = nullptr;
 };
 
-// The destination of an evaluation's results in host memory, and its circumstances.
+// The arrays in host memory that receive an evaluation's results, and the options of the call.
 struct Call {
   Result* result = nullptr;
-  float* grad = nullptr;          // per token; null: not wanted
-  float* grad_entropy = nullptr;  // per token; null: not wanted
-  // Computes the gradient as if grad were given, but leaves it on the device. For benchmarks.
+  float* grad = nullptr;          // per token; null if not wanted
+  float* grad_entropy = nullptr;  // per token; null if not wanted
+  // Computes the gradient even if grad is null, and leaves it on the device. For benchmarks.
   bool grad_stays = false;
-  // BatchView::repeats of a resident batch, in host memory. A host batch has its own.
+  // How often each row of a resident batch counts, as in BatchView::repeats. A host batch uses its own
+  // BatchView::repeats.
   const uint32_t* repeats = nullptr;
-  // With a resident batch: computes these advantages first and evaluates with them, and with the repeats of a
-  // group function. If an input is not finite, advantage_call.not_finite is the only result.
+  // For a resident batch: first computes these advantages, and evaluates the loss with them. A group function
+  // also sets the repeats. If an input value is not finite, only *advantage_call.not_finite is written.
   // advantage_call.abort is not used.
   const AdvantageRequest* advantage = nullptr;
   AdvantageCall advantage_call;
-  // The call ends early when *abort becomes non-zero.
+  // The call ends early if *abort becomes non-zero.
   const int32_t* abort = nullptr;
-  // The time on the device of all passes without the advantages', and of the token pass alone. Null pointers
-  // are not measured.
+  // Receive the device's time for all passes except those for advantages, and for the token pass alone. Null
+  // if not wanted.
   float* passes_ms = nullptr;
   float* token_pass_ms = nullptr;
 };
@@ -165,23 +169,24 @@ Status advantages(const Resident* resident, const AdvantageRequest& request, con
 Status advantages_host(int device, const AdvantageInputs& host, const AdvantageRequest& request,
                        const AdvantageCall& call, Problem* problem);
 
-// A computation of KL values per token, or with a base of base − scale·m·kl. The arrays are in host memory.
+// A computation of KL values per token. With a base, it computes base − scale·m·kl instead, where m is the
+// mask. The arrays are in host memory.
 struct KlCall {
   int estimator = -1;
   unsigned columns = 0;  // the columns that the estimator reads
   const float* base = nullptr;
   double scale = 0;
   float* out = nullptr;
-  // The mean over rows of each row's mean of m·kl; 0 without a base. Null: not wanted.
+  // Receives the average over rows of each row's mean m·kl, or 0 without a base. Null if not wanted.
   double* mean_kl = nullptr;
   const int32_t* abort = nullptr;
 };
 Status kl(const Resident* resident, const KlCall& call, Problem* problem);
 Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* problem);
 
-// Measures how many bytes per second the device copies within its own memory, as the yardstick of the token
-// pass. A byte counts twice, as read and as written. Only the bench build (POLICY_LOSS_BENCH) has this
-// function.
+// Measures how many bytes per second the device copies within its own memory. Benchmarks compare the token
+// pass with it. A byte counts twice, since it is read and written. Only the bench build (POLICY_LOSS_BENCH)
+// has this function.
 Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Problem* problem);
 
 }  // namespace policy_loss::cuda

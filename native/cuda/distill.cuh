@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         [](int64_t, const DistillPart&) {});
 }
 
-// Puts the parts of rows together.
+// Adds up the parts of each row.
 static __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
   for_whole_rows(pass, pass.distill_parts, [&](int64_t row, const DistillPart& part) {
     pass.row_divergences[row] = part.divergence;

@@ -1,4 +1,4 @@
-// Implements cuda.h: devices, resident batches, and the order of a call's passes.
+// Implements cuda.h: finds devices, keeps resident batches, and runs the passes of a call in order.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -12,7 +12,7 @@ void report(Problem* problem, const char* message) {
   std::snprintf(problem->message, sizeof problem->message, "%s", message);
 }
 
-// Runs body and returns its exception as a status.
+// Runs body. Returns kOk, or the status that belongs to the exception that body threw.
 template <class Body>
 Status guarded(Problem* problem, Body body) {
   try {
@@ -22,17 +22,17 @@ Status guarded(Problem* problem, Body body) {
     report(problem, failure.message);
     return failure.status;
   } catch (...) {
-    // The only other exception is that of operator new.
+    // The only other exception is std::bad_alloc.
     report(problem, "out of memory");
     return Status::kOutOfMemory;
   }
 }
 
-// More devices than any machine has.
+// An upper limit on devices, more than any machine has.
 constexpr int kMostDevices = 256;
 
-// Returns a device's context, and makes it at the first call. Contexts are never destroyed, because CUDA may
-// be gone before the process's static objects are.
+// Returns a device's context, which the first call creates. Contexts are never destroyed, because at the end
+// of the process CUDA may shut down before static objects are destroyed.
 Context& context_of(int device) {
   static Mutex mutex;
   static Context* contexts[kMostDevices];
@@ -48,15 +48,16 @@ Context& context_of(int device) {
 }
 
 // One evaluation. The constructor prepares it. sum_rows() launches the row pass, all at once or chunk by
-// chunk, launch() launches the other passes, and fetch() copies the results. If the call also computes
-// advantages, their AdvantageRun comes before it.
+// chunk. launch() launches the other passes. fetch() copies the results. If the call also computes
+// advantages, their AdvantageRun is made first.
 class Evaluation {
  public:
   // repeats: as in BatchView, but in host memory.
   Evaluation(Context& context, const DeviceBatch& batch, const Request& request, const uint32_t* repeats,
              const Call& call)
       : context_(context), batch_(batch), loss_(request.terms.loss), object_(request.loss), call_(call) {
-    // A loss over pairs reads its columns in the row pass alone, since all tokens of a row have one gradient.
+    // A loss over pairs reads its columns only in the row pass, since all tokens of a row have the same
+    // gradient.
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns =
         pairs && !request.terms.has_kl() ? request.columns & reads(kEntropy) : request.columns;
@@ -80,7 +81,8 @@ class Evaluation {
 
   int64_t span() const { return pass_.span; }
 
-  // Takes the advantages from a run on the same device, and from a group function also the repeats.
+  // Uses the advantages of a run on the same device. If the run's function is a group function, also uses its
+  // repeats.
   void use(const AdvantageRun& run) {
     pass_.batch.column[kAdvantages] = run.column();
     if (run.repeats()) pass_.batch.repeats = run.repeats();
@@ -99,7 +101,7 @@ class Evaluation {
                    is_over_pairs(loss_) ? context_.grid(1) : context_.grid_of_rows(pass_));
     if (is_over_pairs(loss_) && !pass_.terms.has_kl()) pass_.columns &= reads(kEntropy);
     if (is_timed()) context_.mark_tokens_begin();
-    // A call without a term wants the counts alone, which the weights pass has stored.
+    // A call without a term only wants the counts, which the weights pass has stored.
     if (!pass_.terms.counts_only() || pass_.grad || pass_.grad_entropy)
       launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
     if (is_timed()) context_.mark_passes_end();
@@ -155,8 +157,8 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
     *call.mean_kl = call.base ? result.sums.row_metric[0] / static_cast<double>(batch.view.layout.rows) : 0.0;
 }
 
-// Sends a batch in chunks of whole spans. Calls after(first, last) when the copy of these tokens has been
-// started.
+// Sends a batch in chunks of whole spans. Calls after(first, last) for each chunk of tokens, once its copy
+// has been started.
 template <class After>
 void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& batch, int64_t span,
                     const int32_t* abort, After after) {
@@ -195,7 +197,7 @@ DeviceCount count_devices(Problem* problem) {
   cudaGetLastError();
   if (error == cudaSuccess && found.count > 0) return found;
   found.count = 0;
-  // The runtime reports a missing driver as one that is too old.
+  // Without a driver, the runtime reports that the driver is too old.
   if (found.driver_version == 0) {
     found.obstacle = Obstacle::kNoDriver;
     report(problem, "this machine has no CUDA driver");
@@ -232,7 +234,7 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       constexpr unsigned all = (1u << kColumns) - 1;
       result.batch = context.allocate_batch(host, all);
       send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
-      // The log-probabilities of the sampling policy are a column of the batch already.
+      // The batch already has the log-probabilities of the sampling policy, as old_logprob.
       result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~(1u << kSampledLogprob));
       send_in_chunks(context, inputs.tokens, result.advantage_columns, kSpanStep, abort,
                      [](int64_t, int64_t) {});

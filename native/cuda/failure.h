@@ -1,4 +1,4 @@
-// Errors of CUDA as exceptions, which end where the functions of cuda.h begin.
+// Turns CUDA errors into exceptions. The functions of cuda.h catch them and return a status.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,11 +27,11 @@ inline Status status_of(cudaError_t error) {
 
 inline void check(cudaError_t error) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // resets the error, which the next call would report otherwise
+  cudaGetLastError();  // clears the error, which the next call would otherwise report again
   throw Failure{status_of(error), cudaGetErrorString(error)};
 }
 
-// Whether the flag is set. Another thread may set it at any time.
+// Returns whether the flag is set. Another thread may set it at any time.
 inline bool is_aborted(const int32_t* abort) {
   return abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
 }

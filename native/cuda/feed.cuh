@@ -1,11 +1,11 @@
-// The feed of a kernel: it brings tokens from device memory to a warp through shared memory.
+// The feed of a kernel: it copies tokens from device memory to shared memory, where a warp reads them.
 //
-// A warp takes a span in steps of 256 tokens. While it works on one step, the next one is copied
-// asynchronously. So the copies in flight keep memory busy, however few warps run, however narrow the dtype
-// is and however much arithmetic a loss has. A kernel with a feed is called fed.
+// A warp goes through a span (pass.h) in steps of 256 tokens. While it computes one step, the next one is
+// copied asynchronously. So memory stays busy even with few warps, narrow dtypes or much arithmetic. A kernel
+// that uses a feed is called a fed kernel.
 //
-// Every lane copies 16 bytes at a time, whatever the dtype. It works on four neighbouring tokens, and on four
-// more that are 128 tokens further. Another lane may have copied them.
+// Each lane copies 16 bytes at a time, whatever the dtype. In each step it computes four neighbouring tokens,
+// and then the four that come 128 tokens later. Another lane may have copied them.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -16,9 +16,9 @@
 
 namespace policy_loss::cuda {
 
-// The number of steps that shared memory has room for.
+// The number of steps for which a warp has room in shared memory. The room for one step is called a stage.
 constexpr int kFeedStages = 2;
-// Bytes that a lane copies at once, and a warp.
+// Bytes that a lane copies at once, and bytes that a warp copies at once.
 constexpr int kCopyBytes = sizeof(uint4);
 constexpr int kWarpBytes = kWarp * kCopyBytes;
 // Bytes of a step: its mask, and one column of the widest dtype.
@@ -35,8 +35,8 @@ __device__ __forceinline__ char* launch_memory() {
 #endif
 }
 
-// A place in shared memory that copies go to. It keeps the converted address, because converting it for every
-// copy would double the copy's cost.
+// A place in shared memory that receives copies. It stores the converted address, because converting it for
+// every copy would double the copy's cost.
 class Destination {
  public:
   __device__ __forceinline__ explicit Destination(void* place) {
@@ -65,7 +65,7 @@ class Destination {
 #endif
 };
 
-// The columns that a loss's token() reads. A loss over pairs reads its columns in the row pass alone.
+// The columns that a loss's token() reads. A loss over pairs reads its columns only in the row pass.
 template <class L>
 constexpr unsigned columns_of = std::is_same_v<L, NoLoss> || L::traits.by_pairs
                                     ? 0u
@@ -88,14 +88,16 @@ struct Quads {
   }
 };
 
-// always: the columns that every launch wants. The compiler then leaves out checks for them.
+// Feeds columns of a batch to the warps of a block. `always`: a set of columns that every launch of the
+// kernel wants, so that the compiler can leave out checks for them.
 template <unsigned always>
 class Feed {
  public:
-  // Returns how much shared memory a block needs for these columns.
+  // Returns how many bytes of shared memory a block needs for these columns.
   static constexpr int bytes(unsigned columns) { return kWarps * kFeedStages * stage_bytes(columns); }
 
-  // Feeds these columns of a batch, and its mask if it has one. The batch must be a kernel's parameter.
+  // Makes a feed of these columns of a batch, and of its mask if it has one. `batch` must be a parameter of
+  // the kernel, since the feed refers to it.
   __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns)
       : batch_(batch),
         lane_(threadIdx.x % kWarp),
@@ -114,17 +116,18 @@ class Feed {
     }
   }
 
-  // Four tokens that have arrived in shared memory.
+  // Four tokens of this lane that have arrived in shared memory.
   class Here {
    public:
-    // Returns the bits of those that are unmasked.
+    // Returns four bits: bit j is set if token j is unmasked.
     __device__ __forceinline__ unsigned unmasked() const {
       return feed_.batch_.mask
                  ? mask_bits(reinterpret_cast<const uint32_t*>(stage_)[half_ * kWarp + feed_.lane_])
                  : 0;
     }
 
-    // Returns their values of a column, or 0 if the column is not wanted. row: of_row() of their row.
+    // Returns the four values of a column, or 0 if the column is not wanted. row: what of_row() returned for
+    // the tokens' row.
     template <int c>
     __device__ __forceinline__ Quad column(const RowColumns& row) const {
       if ((feed_.per_row_ >> c & 1) != 0) {
@@ -146,7 +149,7 @@ class Feed {
       return quad;
     }
 
-    // Returns column() if every launch wants the column, else 0 without a check.
+    // Returns column() if the column is in `always`, otherwise 0. Both are decided at compile time.
     template <int c>
     __device__ __forceinline__ Quad column_of_always(const RowColumns& row) const {
       if constexpr ((always >> c & 1) != 0)
@@ -165,10 +168,10 @@ class Feed {
     const int half_;
   };
 
-  // Goes through the tokens [first, last); first is a multiple of a step. Calls visit(at, here) with this
-  // lane's four of the 128 tokens from first + at; beyond `last` their values are undefined. Steps whose bits
-  // are not in `wanted` are not read, and skip(at) is called for them instead. All lanes take part in every
-  // call.
+  // Goes through the tokens [first, last) in stretches of 128; first must be a multiple of kSpanStep. For the
+  // stretch that begins at first + at, calls visit(at, here), where `here` are this lane's four tokens. Their
+  // values at and beyond `last` are undefined. Does not read a step whose bit is missing in `wanted`, and
+  // calls skip(at) for its stretches instead. All lanes of the warp must call this together.
   template <class Visit, class Skip>
   __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
                                                 Skip skip) const {
@@ -180,7 +183,7 @@ class Feed {
     for (int step = 0; step < length; step += kSpanStep) {
       const bool is_wanted = (wanted & 1) != 0;
       __pipeline_wait_prior(kFeedStages - 1);
-      __syncwarp();  // so that the other lanes' copies have arrived too
+      __syncwarp();  // makes the other lanes' copies visible too
 #pragma unroll 1
       for (int half = 0; half < kSpanStep / kStretch; ++half) {
         const int at = step + half * kStretch;
@@ -190,14 +193,14 @@ class Feed {
         else
           skip(at);
       }
-      __syncwarp();  // so that no lane still reads the stage that is filled next
+      __syncwarp();  // no lane may still read the stage that is filled next
       fetch(first, step + kFeedStages * kSpanStep, length, stage, (wanted >> kFeedStages & 1) != 0);
       stage = (stage + 1) % kFeedStages;
       wanted >>= 1;
     }
   }
 
-  // Loads the columns that have one value per row.
+  // Loads a row's values of the columns that have one value per row.
   __device__ __forceinline__ RowColumns of_row(int64_t row) const {
     RowColumns columns;
     if (per_row_ == 0) return columns;
@@ -213,8 +216,8 @@ class Feed {
     for (; columns != 0; columns &= columns - 1) ++n;
     return n;
   }
-  // The place of a column in a stage. The columns that every launch wants come first, so that launches
-  // without others need no room for the others.
+  // Returns the position of a column in a stage. The columns of `always` come first, so that a launch that
+  // wants no other column needs no room for others.
   __host__ __device__ static constexpr int slot_of(int c) {
     const unsigned before = (1u << c) - 1u;
     return (always >> c & 1) != 0 ? count(always & before) : count(always) + count(~always & before);
@@ -224,7 +227,7 @@ class Feed {
     constexpr int slot = slot_of(c);
     return kMaskBytes + slot * kColumnBytes;
   }
-  // Returns the bytes of a stage up to the last column that is wanted.
+  // Returns the size of a stage in bytes, up to the last wanted column.
   __host__ __device__ static constexpr int stage_bytes(unsigned columns) {
     int slots = count(always);
     for (int c = 0; c < kColumns; ++c)
@@ -233,7 +236,7 @@ class Feed {
   }
 
   // Starts the copies of one step of [first, first + length). Every lane commits one group per step, even an
-  // empty one, so that waiting for a number of groups works.
+  // empty one, because for_stretches() waits by counting groups.
   __device__ __forceinline__ void fetch(int64_t first, int step, int length, int stage,
                                         bool is_wanted) const {
     const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
@@ -251,7 +254,7 @@ class Feed {
     __pipeline_commit();
   }
 
-  // Calls copy(c, place) for those columns of a set that have one value per token.
+  // Calls copy(c, place) for each column in `set` that has one value per token.
   template <unsigned set, int c = 0, class Copy>
   __device__ __forceinline__ void fetch_columns(Copy copy) const {
     if constexpr (c < kColumns) {
@@ -267,7 +270,7 @@ class Feed {
     for (int at = 0; at < kColumnBytes; at += kWarpBytes) destination_.copy(to + at, from + at);
   }
 
-  // Copies some tokens of a step, of any dtype.
+  // Copies the first tokens of a step, of any dtype.
   __device__ __forceinline__ void copy_part(int c, int64_t token, int tokens, int to) const {
     const int shift = (narrow_ >> c & 1) != 0 ? 1 : 2;
     const char* const from = static_cast<const char*>(batch_.column[c].data) + (token << shift);
@@ -283,7 +286,7 @@ class Feed {
   const int stage_bytes_;
   char* const room_;
   const Destination destination_;
-  unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // sets of columns; narrow: of 16 bits
+  unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // sets of columns; narrow_: those of 16 bits
 };
 
 }  // namespace policy_loss::cuda

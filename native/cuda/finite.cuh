@@ -1,4 +1,4 @@
-// Finding inputs of advantage functions that are NaN or infinite.
+// Finds and reports inputs of advantage functions that are NaN or infinite.
 #pragma once
 
 #include "cuda/warp.cuh"
@@ -9,7 +9,7 @@ __device__ __forceinline__ bool is_finite(float x) {
   return x - x == 0.0f;
 }
 
-// Returns the bits of those values of a quad that are not finite.
+// Returns four bits: bit j is set if value j of the quad is not finite.
 __device__ __forceinline__ unsigned non_finite_bits(const Quad& quad) {
   unsigned bits = 0;
 #pragma unroll
@@ -17,7 +17,7 @@ __device__ __forceinline__ unsigned non_finite_bits(const Quad& quad) {
   return bits;
 }
 
-// Reports a value that is not finite. The host learns of the first one only.
+// Reports a value that is not finite. If several are reported, the host gets the one in the first row.
 __device__ __forceinline__ void report_non_finite(const AdvantagePass& pass, NonFiniteInput input,
                                                   int64_t row) {
   const unsigned long long key = 8ull * static_cast<unsigned long long>(row) + static_cast<unsigned>(input);

@@ -1,8 +1,8 @@
 // The kernels of group functions.
 //
-// A warp takes a group. Its lanes load rewards side by side, but each lane adds the same numbers in the
-// members' order. So a mean has the same bits as on the CPU, and so has every comparison that decides about a
-// row. One lane makes the random choices, with the same random numbers as the CPU.
+// One warp computes one group. Its lanes share the loading of rewards, but each lane adds all rewards in the
+// members' order. So a mean has the same bits as on the CPU, and comparisons with it decide the same. One
+// lane makes the random choices, with the same random numbers as the CPU.
 #pragma once
 
 #include "advantage/draw.h"
@@ -15,13 +15,14 @@ namespace policy_loss::cuda {
 // The columns that value_sums_kernel() may read.
 constexpr unsigned kRowValueColumns = reads(kTokenRewards) | reads(kSampledLogprob);
 
-// Returns the columns that value_sums_kernel() does read: none if the batch has no token rewards.
+// Returns the column that value_sums_kernel() actually reads: none if it is the token rewards and the batch
+// has none.
 PL_FN unsigned row_value_columns(const AdvantagePass& pass) {
   return pass.batch.column[pass.row_value_column].data ? reads(pass.row_value_column) : 0u;
 }
 
-// Sums a column over rows: all token rewards, masked or not, or the unmasked log-probabilities. Counts the
-// unmasked tokens.
+// Sums a column over each row: the token rewards, masked or not, or the unmasked log-probabilities. Also
+// counts the unmasked tokens.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     value_sums_kernel(const AdvantagePass pass) {
   const bool rewards = pass.row_value_column == kTokenRewards;
@@ -43,7 +44,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         [](int64_t, const RowPart&) {});
 }
 
-// Makes a row's value from the row's sums.
+// Computes each row's value from the sums of value_sums_kernel().
 static __global__ void __launch_bounds__(kThreads) row_value_kernel(const AdvantagePass pass) {
   for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
     if (pass.row_value_column != kTokenRewards)
@@ -55,7 +56,7 @@ static __global__ void __launch_bounds__(kThreads) row_value_kernel(const Advant
   });
 }
 
-// Returns the group of the member at this place in groups.members.
+// Returns the group that contains groups.members[at].
 __device__ __forceinline__ int64_t group_of(const GroupsView& groups, int64_t at) {
   int64_t low = 0, high = groups.size - 1;
   while (low < high) {
@@ -68,8 +69,8 @@ __device__ __forceinline__ int64_t group_of(const GroupsView& groups, int64_t at
   return low;
 }
 
-// Applies the rank penalty to the rewards. One thread finds one member's rank in its group: how many members
-// have a smaller value, or an equal one and an earlier place.
+// Applies the rank penalty to the rewards. One thread computes the rank of one member: the number of members
+// of its group that have a smaller value, or an equal value and an earlier place.
 template <class F>
 __global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass, const F f) {
   const GroupsView& groups = pass.groups;
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass
   }
 }
 
-// Numbers that a warp reads together, the same one in all lanes at a time. Every lane loads one of 32.
+// Returns number i to all lanes of a warp, which must ask for the same i. The lanes load 32 numbers at once,
+// one each, and then read them from each other.
 template <class Load>
 class InTurn {
  public:
@@ -109,8 +111,8 @@ class InTurn {
   double x_ = 0;
 };
 
-// If a group has more rewards below the mean than others, draws the surplus of them at random and marks it as
-// left out.
+// If more than half of a group's rewards are below the mean, draws the surplus of them at random and marks it
+// as left out.
 template <class Reward>
 __device__ __forceinline__ void leave_out_surplus(const AdvantagePass& pass, int64_t group, int64_t size,
                                                   double mean, Reward reward) {
@@ -135,13 +137,13 @@ __device__ __forceinline__ void leave_out_surplus(const AdvantagePass& pass, int
   __syncwarp();
 }
 
-// One group's rewards, as a warp sees them.
+// The rewards of one group's members.
 template <class F>
 struct GroupRewards {
   const AdvantagePass& pass;
   int64_t first;  // the group's first place in groups.members
 
-  // A member's own reward.
+  // Returns the reward of member i.
   __device__ __forceinline__ double operator()(int64_t i) const {
     const int64_t member = pass.groups.members[first + i];
     if constexpr (F::traits.sums_token_rewards)
@@ -149,13 +151,14 @@ struct GroupRewards {
     else
       return pass.rewards[pass.groups.last_row[member]];
   }
-  // The reward from which the moments are made.
+  // Returns the reward of member i after the rank penalty, if there is one. The moments are computed from it.
   __device__ __forceinline__ double penalised(int64_t i) const {
     return pass.penalised ? pass.penalised[first + i] : (*this)(i);
   }
 };
 
-// Returns the moments of a group's rewards. May leave members out, and then sets *some_left_out.
+// Returns the moments of a group's rewards. Sets *some_left_out if the function may leave members out;
+// pass.left_out then says which.
 template <class F>
 __device__ __forceinline__ GroupMoments moments_of_group(const AdvantagePass& pass, const F& f,
                                                          const GroupRewards<F>& reward, int64_t group,
@@ -182,7 +185,7 @@ __device__ __forceinline__ GroupMoments moments_of_group(const AdvantagePass& pa
   return moments;
 }
 
-// Computes the scores and repeats of all units. One warp takes one group.
+// Computes the scores and repeats of all units. One warp computes one group.
 template <class F>
 __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pass, const F f) {
   const GroupsView& groups = pass.groups;
@@ -225,7 +228,7 @@ static __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePas
   }
 }
 
-// Draws the groups that are repeated in place of dropped ones. One warp is enough, as this is rare.
+// Draws the groups that replace dropped ones. One warp is enough, because this is rare.
 static __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePass pass) {
   if (threadIdx.x >= kWarp) return;
   const int lane = threadIdx.x;
@@ -244,7 +247,7 @@ static __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePa
     draw_duplicates(pass.seed, groups, n, pass.kept, [&](int64_t group) { ++pass.drawn[group]; });
 }
 
-// Adds to each row's repeats how often its group was drawn.
+// Increases each row's repeats by the number of times that its group was drawn.
 static __global__ void __launch_bounds__(kThreads) repeat_drawn_kernel(const AdvantagePass pass) {
   for (int64_t group = first_warp(); group < pass.groups.size; group += all_warps())
     for (int64_t at = pass.groups.offsets[group] + threadIdx.x % kWarp; at < pass.groups.offsets[group + 1];
@@ -252,7 +255,7 @@ static __global__ void __launch_bounds__(kThreads) repeat_drawn_kernel(const Adv
       pass.repeats[pass.groups.members[at]] += pass.drawn[group];
 }
 
-// Copies a row's score to each of its unmasked tokens.
+// Writes each row's score to its unmasked tokens, and 0 to the masked ones.
 static __global__ void __launch_bounds__(kThreads) broadcast_kernel(const AdvantagePass pass) {
   const int lane = threadIdx.x % kWarp;
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {

@@ -1,7 +1,7 @@
 // A mutex and a clock for CUDA's host code, made from the system's C functions.
 //
-// nvcc's host compiler may use another C++ library than the addon that its objects are linked into. So the
-// host code uses no type or symbol of the C++ library that has state.
+// nvcc's host compiler may use a different C++ library from that of the addon, into which its objects are
+// linked. So CUDA's host code uses nothing of the C++ library that has state.
 #pragma once
 
 #include <pthread.h>
@@ -35,7 +35,7 @@ inline long long now() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-// nanoseconds: less than a second.
+// Sleeps for the given time, which must be less than a second.
 inline void sleep_for(long long nanoseconds) {
   const timespec time{0, static_cast<long>(nanoseconds)};
   nanosleep(&time, nullptr);

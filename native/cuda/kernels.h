@@ -1,5 +1,6 @@
-// Launches the kernels of the three passes. A loss is given by its index in Losses, or kNone. The
-// kernels are spread over several files, so that these compile in parallel.
+// Launches the kernels of the row pass, the weights pass, the token pass and the KL pass. `loss` is the
+// loss's index in Losses, or kNone. The kernels are spread over several files, so that the files compile in
+// parallel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,13 +19,13 @@ struct Grid {
   int memory = 0;
 };
 
-// The shared memory that a block may have without asking for more.
+// The shared memory that a block may use unless cudaFuncSetAttribute() allows more.
 constexpr int kPlainSharedBytes = 48 * 1024;
-// The most shared memory that a fed kernel declares itself, besides the dynamic one. check-spills.sh tests
-// it.
+// The most static shared memory that a fed kernel (feed.cuh) declares, in addition to dynamic shared memory.
+// test/native/check-spills.sh checks it.
 constexpr int kOwnSharedBytes = (kTokenSums * kThreads + kTokenSums * kWarps) * 8 + 256;
 
-// Launches a kernel. cudaGetLastError() returns the error if there was one.
+// Launches a kernel. If that fails, cudaGetLastError() returns the error.
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
@@ -34,16 +35,16 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
                    grid.stream);
 }
 
-// Returns the dynamic shared memory of the token kernel and of the KL kernel, in bytes.
+// Return the dynamic shared memory of the token kernel and of the KL kernel, in bytes per block.
 int token_memory(int loss, unsigned columns);
 int kl_memory(unsigned columns);
-// Whether a loss is over pairs of rows. The weights pass of such a loss must be one block.
+// Returns whether a loss is over pairs of rows. Its weights pass must be launched with one block.
 bool is_over_pairs(int loss);
-// Whether a loss reads the advantages of masked tokens. They must then be in memory, as zeros.
+// Returns whether a loss reads the advantages of masked tokens. These must then be stored, as zeros.
 bool looks_under_mask(int loss);
 // Returns the size of the largest RowState.
 int64_t row_state_bytes();
-// `object` is the loss object, of the type in Losses at `loss`.
+// Launch a pass. `object` is the loss object; its type is entry `loss` of Losses.
 void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
                  const Grid& grid);
 void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid);

@@ -1,8 +1,9 @@
-// The arguments of the kernels, and the data that one kernel of a call leaves for the next.
+// The arguments of the kernels, and the data that one kernel of a call stores for the next.
 //
-// A batch is cut into spans: stretches of flat tokens, whatever rows lie in them, each of which is one warp's
-// work. So all warps are equally busy with long and short rows, padded and packed ones, and every span begins
-// at an address that is aligned for 16-byte loads. A row that several spans share leaves a part in each.
+// A batch is cut into spans: ranges of tokens of nearly equal length, which ignore where rows begin and end.
+// A warp computes one span at a time. So all warps have equally much to do, whether rows are long or short,
+// padded or packed. Every span begins at an address that is aligned for 16-byte loads. If several spans share
+// a row, each span stores its part of the row's sums.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +14,31 @@
 
 namespace policy_loss::cuda {
 
-// Small blocks, so that the shared memory of a fed kernel's block (feed.cuh) fits a multiprocessor many
-// times.
+// Blocks are small, so that a multiprocessor's shared memory has room for several blocks of a fed kernel
+// (feed.cuh).
 constexpr int kThreads = 128;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
-// A quad is the four tokens of a lane: 16 bytes of a float32 column.
+// A quad is the four neighbouring tokens that a lane computes together: 16 bytes of a float32 column.
 constexpr int kQuad = 4;
-// A stretch is the tokens that a warp works on side by side.
+// A stretch is the tokens that a warp computes together: one quad per lane.
 constexpr int kStretch = kWarp * kQuad;
-// A step is the tokens that a warp fetches at once. Spans begin at multiples of it.
+// A step is the tokens that a warp fetches at once. The length of a span is a multiple of it.
 constexpr int kSpanStep = 2 * kStretch;
-// Long enough that the work per span costs nothing, short enough that a lane's float32 sums stay exact.
+// The longest span. It is long enough to make the fixed cost of a span negligible, and short enough for a
+// lane's float32 sums to stay accurate.
 constexpr int kMaxSpan = 8192;
 static_assert(kMaxSpan / kSpanStep <= 32, "a span's steps are bits of a 32-bit number");
-// A device's arrays of tokens have a multiple of this size, so that 16 bytes of the narrowest type can be
-// read at once even at the end of a batch.
+// The number of tokens in a device's array is rounded up to a multiple of this. So kernels can read 16 bytes
+// of the narrowest type at once even at the end of a batch.
 constexpr int kGranule = 16;
-// The most blocks of a fed kernel that a multiprocessor holds at once. Each then has enough registers for the
-// arithmetic. Large blocks of shared memory allow fewer.
+// The most blocks of a fed kernel that run on a multiprocessor at once. With this many, each block still has
+// enough registers. If a block needs much shared memory, fewer fit.
 constexpr int kFedBlocksPerMultiprocessor = 4;
-// The most blocks of other kernels.
+// The most blocks per multiprocessor in a grid of other kernels.
 constexpr int kBlocksPerMultiprocessor = 8;
 
-// Takes the place of the policy loss in a function without one, and in kernels that all losses share.
+// Replaces the policy loss in a function without one, and in kernels that all losses share.
 struct NoLoss {
   using Row = NoRow;
   static constexpr LossTraits traits{};
@@ -44,10 +46,10 @@ struct NoLoss {
   PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 0.0f}; }
 };
 
-// The sums that the row pass makes of a row, or of a span's share of it.
+// The sums of the row pass over a row, or over the part of a row that lies in a span.
 struct RowPart {
-  double sum = 0;         // of the loss's row_term()
-  int64_t tokens = 0;     // unmasked ones
+  double sum = 0;         // Σ row_term() of the loss
+  int64_t tokens = 0;     // unmasked tokens
   int64_t negatives = 0;  // tokens with a negative advantage
 
   PL_FN void add(const RowPart& other) {
@@ -57,7 +59,7 @@ struct RowPart {
   }
 };
 
-// The sums that a distillation function makes of a row, or of a span's share of it.
+// The sums of a distillation function over a row, or over the part of a row that lies in a span.
 struct DistillPart {
   double divergence = 0, advantage = 0;
 
@@ -67,16 +69,16 @@ struct DistillPart {
   }
 };
 
-// The arrays that hold such sums.
+// The arrays for the sums over rows and over parts of rows.
 template <class Part>
 struct Parts {
-  Part* rows;   // [rows], of rows that lie within one span
-  Part* heads;  // [spans], of the span's first row, if that row begins before the span
-  Part* tails;  // [spans], of the span's last row, if that row ends after the span
+  Part* rows;   // [rows] the sums of rows that lie within one span
+  Part* heads;  // [spans] the part of the span's first row, if that row begins before the span
+  Part* tails;  // [spans] the part of the span's last row, if that row ends after the span
 };
 
-// The weights and statistics of a row for the token pass. A weight is that of the reported sums, a gradient
-// weight that of the gradient.
+// The weights and statistics of a row for the token pass. A weight multiplies a token's value in the reported
+// sums. A gradient weight multiplies the token's derivative in the gradient.
 template <class Row>
 struct RowState {
   double loss_weight, kl_weight, entropy_weight;
@@ -86,15 +88,15 @@ struct RowState {
   Row row;
 };
 
-// The row pass's findings about a span, for the token pass.
+// What the row pass found in a span. The token pass reads it.
 struct SpanState {
-  int64_t first_row;    // the row of its first token
-  unsigned live_steps;  // a bit for each step that has an unmasked token
+  int64_t first_row;    // the row of the span's first token
+  unsigned live_steps;  // bit k: step k has an unmasked token
 };
 
-// Counts of the batch, and how many blocks have finished a pass. Integers, because atomic additions of
-// integers give the same sums in any order. All are 0 between calls: the last block of the pass that reads
-// them resets them.
+// Counts of the batch, and how many blocks have finished a pass. They are integers, because atomic additions
+// of integers give the same sum in any order. All are 0 between calls, because the last block of the pass
+// that reads them resets them.
 struct Totals {
   unsigned long long tokens[2];
   unsigned long long rows[2];
@@ -109,9 +111,9 @@ constexpr int kTokenSums = 2 + kMaxTokenMetrics + 2;
 struct SpannedBatch {
   BatchView batch;  // pointers to device memory
   int64_t tokens;
-  int64_t span;        // the length of each span but the last
-  int64_t spans;       // their number
-  int64_t fed_blocks;  // the number of a fed kernel's blocks that run at once
+  int64_t span;        // the length of every span except the last
+  int64_t spans;       // the number of spans
+  int64_t fed_blocks;  // the most blocks of a fed kernel (feed.cuh) that the GPU runs at once
 };
 
 // The arguments of the row pass, the weights pass and the token pass.
@@ -124,18 +126,19 @@ struct Pass : SpannedBatch {
   Totals* totals;
   Parts<RowPart> parts;
   SpanState* span_states;  // [spans]
-  void* states;            // [rows], a RowState of the loss's Row each
-  double* pair_sums;       // [rows], for a loss over pairs
+  void* states;            // [rows] of RowState<Row>, with the loss's Row
+  double* pair_sums;       // [rows] the row sums of a loss over pairs
   double* row_partials;    // [blocks of the weights pass][kMaxRowMetrics]
   double* token_partials;  // [blocks of the token pass][kTokenSums]
   Result* result;
-  float* grad;          // per token; null: not wanted
-  float* grad_entropy;  // per token; null: not wanted
+  float* grad;          // per token; null if not wanted
+  float* grad_entropy;  // per token; null if not wanted
 };
 
-// The numbers that the kernels of an advantage function leave for each other. All are 0 when the call begins.
+// The numbers that one kernel of an advantage function stores for the next. All are 0 when the call begins.
 struct AdvantageState {
-  // ~(8·row + NonFiniteInput) of the first value that is not finite, so that a maximum finds it; 0: none.
+  // ~(8·row + NonFiniteInput) of the first value that is not finite, or 0 if there is none. The complement
+  // lets atomicMax() find the first row.
   unsigned long long non_finite;
   unsigned ticket;
   double shift, scale;  // whitening: (advantage − shift)·scale
@@ -150,14 +153,14 @@ struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
 
   // Group functions.
   GroupsView groups;
-  int row_value_column;  // the AdvantageColumn that row_values are made of
+  int row_value_column;  // the AdvantageColumn from which row_values are computed
   Parts<RowPart> parts;
   double* row_values;      // per row: the sum of its token rewards, or its mean log-probability
   double* penalised;       // rewards after the rank penalty, in the order of groups.members; null: no penalty
   int64_t* negatives;      // scratch for drawing members to leave out, in the same order
   uint8_t* left_out;       // in the same order
-  float* unit_scores;      // per unit; these are `scores` and `repeats` if every row is a unit
-  uint32_t* unit_repeats;  // per unit
+  float* unit_scores;      // per unit; the same array as `scores` if every row is a unit
+  uint32_t* unit_repeats;  // per unit; the same array as `repeats` if every row is a unit
   int64_t* kept;           // the groups that are kept, from which duplicates are drawn
   uint32_t* drawn;         // per group, how often it was drawn
   GroupOutcome* outcomes;  // per group
@@ -165,7 +168,7 @@ struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
   uint32_t* repeats;       // per row
 
   // Recurrences.
-  Spread* spreads;  // [blocks], of the unmasked advantages that a block has measured
+  Spread* spreads;  // [blocks] the spread of the unmasked advantages that a block computed
 
   // Distillation.
   Parts<DistillPart> distill_parts;
@@ -173,17 +176,17 @@ struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
   double* row_advantages;
 
   float* advantages;  // per token
-  float* returns;     // per token; null: not wanted
+  float* returns;     // per token; null if not wanted
 };
 
-// Whether rows are so long that a whole warp, instead of one thread, adds up a row's parts.
+// Returns whether rows are so long that a whole warp, instead of one thread, adds up the parts of a row.
 PL_FN bool is_row_for_warp(const SpannedBatch& batch) {
   constexpr int64_t many = 8;  // spans per row
   return batch.spans > many * batch.batch.layout.rows;
 }
 
-// The output of the KL kernel: KL values, or the base less `scale` times the unmasked ones. The base is in
-// the slot of the advantages.
+// The output of the KL kernel: KL values, or base − scale·m·kl, where m is the mask. The base takes the slot
+// of the advantages in the batch.
 struct KlOutput {
   bool has_base;
   float scale;

@@ -1,8 +1,8 @@
-// The kernels of recurrences, x_t = term_t + decay·x_{t+1}, as scans from each row's end. All in float64.
+// The kernels of recurrences, x_t = term_t + decay·x_{t+1}. They scan each row from its end, in float64.
 //
-// The x at the start of a stretch is the stretch's own sum, plus a power of decay times the x after the
-// stretch. Such pieces are combined in a fixed tree, so results have the same bits on every run. A team of
-// warps takes a row, however long, and works on 128 tokens per warp at a time.
+// The x at the start of a stretch is the stretch's own discounted sum, plus a power of decay times the x
+// after the stretch. The sums are combined in a fixed order, so results have the same bits on every run. A
+// team of warps computes one row at a time, in stretches of 128 tokens per warp.
 #pragma once
 
 #include "cuda/finite.cuh"
@@ -13,9 +13,9 @@ namespace policy_loss::cuda {
 
 // The powers of decay that a warp's scan needs.
 struct DecayPowers {
-  double of_lanes[5];  // decay over 4, 8, 16, 32 and 64 tokens
-  double to_end;       // decay from the end of this lane's quad to the end of the warp's stretch
-  double of_warp;      // decay over the whole stretch
+  double of_lanes[5];  // decay^4, decay^8, decay^16, decay^32 and decay^64
+  double to_end;       // decay to the power of the tokens between this lane's quad and the stretch's end
+  double of_warp;      // decay to the power of the stretch's length
 
   __device__ __forceinline__ DecayPowers(double decay, int lane) {
     double power = decay * decay;
@@ -32,8 +32,8 @@ struct DecayPowers {
   }
 };
 
-// The spread of the numbers that a lane has seen so far. It sums their distances from the first one, so that
-// numbers that are all far from 0 lose no digits.
+// Accumulates the spread of a lane's numbers. It sums their distances from the first number, so that numbers
+// far from 0 lose no digits.
 struct Measure {
   double pivot = 0, count = 0, sum = 0, squares = 0;
 
@@ -66,7 +66,8 @@ __device__ __forceinline__ Spread block_spread(Spread mine) {
   return all;
 }
 
-// Combines the spreads of all threads of the grid in a fixed order, and stores how to whiten the advantages.
+// Combines the spreads of all threads of the grid in a fixed order. Stores the shift and the scale that
+// whiten the advantages.
 __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const Spread& mine) {
   const Spread of_block = block_spread(mine);
   if (threadIdx.x == 0) pass.spreads[blockIdx.x] = of_block;
@@ -84,12 +85,12 @@ __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const 
 
 // A lane's four tokens of one row.
 struct RecurrenceQuad {
-  int64_t first = 0;   // the first of them
+  int64_t first = 0;   // the index of the first token
   unsigned which = 0;  // the bits of the tokens that are in the row
   unsigned live = 0;   // the bits of the tokens that are also unmasked
   Quad rewards{}, values{};
-  float next = 0;     // the value of the token after them
-  int rewarded = -1;  // the one that has the row's reward, or none
+  float next = 0;     // the value of the token after the four
+  int rewarded = -1;  // which of the four has the row's reward; -1: none
 
   __device__ __forceinline__ RecurrenceToken token(int j, int64_t end, const double* row_rewards,
                                                    int64_t row) const {
@@ -109,7 +110,7 @@ __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
   return quad;
 }
 
-// Loads the four tokens that begin at i, and reports those that are not finite.
+// Loads the four tokens from i, and reports values that are not finite.
 template <class F>
 __device__ __forceinline__ RecurrenceQuad load_recurrence_quad(const AdvantagePass& pass, int64_t row,
                                                                int64_t begin, int64_t end, int64_t i) {
@@ -134,8 +135,9 @@ __device__ __forceinline__ RecurrenceQuad load_recurrence_quad(const AdvantagePa
   return quad;
 }
 
-// Returns which of a lane's four tokens is the team's last unmasked one, or -1 if none of them is. Clears
-// *waits if the team has such a token. any_unmasked: shared by the team's warps.
+// Finds the last unmasked token of the team's stretch. Returns its index if it is one of this lane's four
+// tokens, otherwise -1. Sets *waits to whether the stretch has no unmasked token. any_unmasked: scratch in
+// shared memory, for the team's warps.
 template <int warps>
 __device__ __forceinline__ int last_unmasked(unsigned live, int lane, int warp, int (&any_unmasked)[kWarps],
                                              bool* waits) {
@@ -155,13 +157,13 @@ __device__ __forceinline__ int last_unmasked(unsigned live, int lane, int warp, 
   return mine ? kWarp - 1 - __clz(live) : -1;
 }
 
-// Returns the x of the token after a lane's four tokens. suffix: the lane's x if nothing came after its
-// tokens. carried: the x of the token after the team's stretch, and then that of the stretch's first token.
-// of_warps: shared by the team's warps.
+// Scans a stretch backwards. Returns x at the token that follows this lane's four tokens. suffix: x at the
+// lane's first token, computed as if no token followed the lane's. carried: on entry x at the token after the
+// stretch, on return x at its first token. of_warps: scratch in shared memory, for the team's warps.
 template <int warps>
 __device__ __forceinline__ double scan_back(double suffix, const DecayPowers& powers, int lane, int warp,
                                             double (&of_warps)[kWarps], double* carried) {
-  // suffix becomes the x of the tokens from this lane's first to the end of the warp's stretch.
+  // Afterwards suffix is x at this lane's first token, as if no token followed the warp's stretch.
 #pragma unroll
   for (int k = 0; k < 5; ++k) {
     const double after = __shfl_down_sync(kAllLanes, suffix, 1u << k);
@@ -183,9 +185,9 @@ __device__ __forceinline__ double scan_back(double suffix, const DecayPowers& po
   return (lane + 1 < kWarp ? after_lane : 0.0) + powers.to_end * after_warp;
 }
 
-// Writes advantages and returns. With `measured` it only finds how to whiten the advantages. Computing them
-// twice is worth it: keeping them in between would cost memory, or their last digits.
-// A team of `warps` warps takes a row and goes through it from its end.
+// Writes advantages and returns. If `measured` is set, only computes how to whiten the advantages. Whitened
+// advantages are computed twice, because storing them in between would cost memory in float64 and digits in
+// float32. A team of `warps` warps goes through a row from its end.
 template <class F, int warps, bool measured>
 __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePass pass, const F f) {
   constexpr int64_t stretch = static_cast<int64_t>(warps) * kStretch;
@@ -193,7 +195,8 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp % warps;
   const DecayPowers powers(f.decay, lane);
-  // Two sets that take turns, so that no value is overwritten before all of the team's warps have read it.
+  // Each has two sets of values that take turns, so that no value is overwritten before all of the team's
+  // warps have read it.
   __shared__ double suffixes[2][kWarps];
   __shared__ int any_unmasked[2][kWarps];
   int turn = 0;
@@ -212,8 +215,8 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
     const int64_t aligned = begin / kQuad * kQuad;
     double baseline = 0;
     if constexpr (F::traits.reads_baseline) baseline = pass.baselines[row];
-    // Without token rewards, the row's reward belongs to its last unmasked token. This is true until the team
-    // reaches that token.
+    // Without token rewards, the row's reward belongs to its last unmasked token. reward_waits is true until
+    // the team reaches that token.
     bool reward_waits = !pass.batch.column[kTokenRewards].data;
     double carried = 0;
     for (int64_t at = end > begin ? aligned + (end - 1 - aligned) / stretch * stretch : aligned - 1;

@@ -1,4 +1,5 @@
-// Converts functions to the plain structs that CUDA's interface takes, and its results to a call's values.
+// Converts functions to the plain structs of CUDA's interface (cuda.h), and its results to the values of a
+// call.
 #pragma once
 
 #include "cuda/cuda.h"
@@ -8,14 +9,14 @@
 
 namespace policy_loss::cuda {
 
-// The function must outlive the request, which borrows its loss object.
+// Returns a request. It borrows the function's loss object, so the function must outlive it.
 inline Request request_of(const PreparedFunction& function, const Coefficients& coefficients,
                           const Normalizer& normalizer) {
   const Terms& terms = function.function();
   return {terms, function.loss(), columns_of(terms), coefficients, normalizer};
 }
 
-// Calls finish() with a device's result.
+// Writes the values of a call from a device's result, and returns which of them exist; see finish().
 inline uint32_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
                               double* values) {
   const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
@@ -23,12 +24,12 @@ inline uint32_t finish_result(const PreparedFunction& function, const Request& r
                 values);
 }
 
-// The function must outlive the request, which borrows its options.
+// Returns a request. It borrows the function's options, so the function must outlive it.
 inline AdvantageRequest request_of(const AdvantageFunction& function, uint64_t seed) {
   return {function.shape, function.index, function.options.data(), seed};
 }
 
-// Finds the groups of a batch on the host. They live as long as this object.
+// Finds the groups of a batch on the host, and owns them.
 class FoundInputs {
  public:
   explicit FoundInputs(const AdvantageBatch& batch) {
@@ -64,10 +65,10 @@ class FoundInputs {
   AdvantageInputs inputs_;
 };
 
-// Buffers for the numbers from which an advantage function's metrics are computed.
+// Receives the numbers from which an advantage function's metrics are computed, and computes the metrics.
 class AdvantageIngredients {
  public:
-  // Makes a call fill these buffers.
+  // Makes a call write these numbers into this object.
   void ask(const AdvantageFunction& function, int64_t rows, int64_t groups, AdvantageCall* call) {
     if (function.shape == AdvantageShape::kGroup) groups_.resize(groups);
     if (function.shape == AdvantageShape::kDistill) divergences_.resize(rows);
@@ -77,7 +78,7 @@ class AdvantageIngredients {
     call->row_advantages = advantages_.data();
   }
 
-  // Writes the values of the call in the order of advantage_value_names().
+  // Writes the call's metrics, in the order of advantage_value_names().
   void finish(const AdvantageFunction& function, double* values) const {
     if (function.shape == AdvantageShape::kGroup) {
       GroupTotals totals;

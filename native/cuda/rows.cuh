@@ -1,17 +1,18 @@
 // The row pass: counts the unmasked tokens of each row, and sums row_term() in float64 if the loss has row
 // sums. It reads the mask, and the columns from which the row sums are made.
 //
-// A warp takes a span and goes through its rows one by one. All lanes work on a row's share together, and
-// their sums are added up over the warp. The share of a row that is not whole becomes the span's head or
-// tail. The weights pass adds up the shares in the order of the spans.
+// A warp goes through the rows of a span (pass.h) one by one. All lanes compute a row together, and their
+// sums are added up over the warp. If only a part of a row lies in the span, its sums become the span's head
+// or tail. The weights pass adds up the parts of a row in the order of the spans.
 #pragma once
 
 #include "cuda/spans.cuh"
 
 namespace policy_loss::cuda {
 
-// Counts of unmasked tokens by kind of row. A row's tokens count as often as the row does. Two members
-// instead of an array, because an index that is known only at run time would put an array into local memory.
+// Counts of unmasked tokens by kind of row. A row's tokens count as often as the row does. They are two
+// members instead of an array, because the compiler would put an array with a run-time index into local
+// memory.
 struct TokensOfKind {
   unsigned long long usual = 0, expert = 0;
 
@@ -21,8 +22,8 @@ struct TokensOfKind {
   }
 };
 
-// Adds the tokens that a thread has counted to the batch's totals. With count_rows it also adds
-// the rows' repeats.
+// Adds the tokens that a thread has counted to the batch's totals. If count_rows is set, also adds the rows'
+// repeats.
 __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind& tokens, bool count_rows) {
   unsigned long long usual_rows = 0, expert_rows = 0;
   if (count_rows) {
@@ -47,11 +48,11 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
 // The steps of a span that have an unmasked token. The token pass does not read the others.
 class LiveSteps {
  public:
-  // Adds a lane's unmasked tokens; the first of its tokens is at `at` in the span.
+  // Notes which of a lane's tokens are unmasked. `at`: the index of the lane's first token in the span.
   __device__ __forceinline__ void add(int at, unsigned live) {
     if (live != 0) mine_ |= 1u << at / kSpanStep;
   }
-  // Returns the steps of all lanes.
+  // Returns the steps that any lane of the warp has noted, as bits.
   __device__ __forceinline__ unsigned all() const { return __reduce_or_sync(kAllLanes, mine_); }
 
  private:
@@ -65,8 +66,9 @@ __device__ __forceinline__ void leave_span(const Pass& pass, int64_t span, int64
   if (threadIdx.x % kWarp == 0) pass.span_states[span] = {first_row, live_steps};
 }
 
-// Counts the unmasked tokens of the rows of a span. It reads the mask in windows, whatever rows lie in them,
-// so that a lane has four loads in flight at once. One lane calls leave(row, part) with each row's share.
+// Counts the unmasked tokens of the rows of a span. It reads the mask in windows that ignore rows, so that
+// each lane has four loads in flight at once. For each row, one lane stores the row's part and calls
+// leave(row, part).
 template <class Leave>
 __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave leave) {
   constexpr int of_warp = kWarp * kGranule;
@@ -113,7 +115,7 @@ __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave
   leave_span(pass, span, first_row, steps);
 }
 
-// Works on the spans [first_span, last_span), because a batch from the host is summed chunk by chunk as it
+// The row pass over the spans [first_span, last_span). A batch from the host is summed chunk by chunk as it
 // arrives.
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
@@ -162,7 +164,7 @@ __device__ __forceinline__ void kl_quad(const Quad& logprob, const Quad& ref_log
   for (int j = 0; j < kQuad; ++j) value[j] = K::token(logprob[j], ref_logprob[j], old_logprob[j]).value;
 }
 
-// Computes four values of the estimator with this index.
+// Computes four KL values with the estimator at index `estimator` of the list.
 template <class... K>
 __device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, const Quad& ref_logprob,
                                            const Quad& old_logprob, float (&value)[kQuad], TypeList<K...>) {
@@ -172,7 +174,8 @@ __device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, c
 
 constexpr unsigned kColumnsOfEveryKl = reads(kLogprob) | reads(kRefLogprob);
 
-// Writes KL values per token, or base − scale·m·kl, and sums m·kl over each row for its mean.
+// Writes KL values per token, or base − scale·m·kl, where m is the mask. Sums m·kl over each row for the
+// row's mean.
 template <class Estimators>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     kl_kernel(const Pass pass, const KlOutput output) {

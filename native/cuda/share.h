@@ -1,11 +1,11 @@
-// The function that shares work among threads: see share_work_by() in cuda.h.
+// Holds the function that shares work among threads, which share_work_by() in cuda.h sets.
 #pragma once
 
 #include "cuda/cuda.h"
 
 namespace policy_loss::cuda {
 
-// By default the calling thread does all of it.
+// By default, the calling thread does all pieces.
 inline ShareWork sharing = [](int64_t pieces, void (*piece)(void*, int64_t), void* what) {
   for (int64_t i = 0; i < pieces; ++i) piece(what, i);
 };

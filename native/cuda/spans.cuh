@@ -1,12 +1,12 @@
-// Rows and spans: visiting the rows of a warp's span, and adding up the parts of a row that lies in several
-// spans. pass.h explains spans.
+// Visits the rows of a warp's span, and adds up the parts of rows that lie in several spans. pass.h explains
+// spans.
 #pragma once
 
 #include "cuda/feed.cuh"
 
 namespace policy_loss::cuda {
 
-// Sums counts within a span, which fit into 32 bits.
+// Sums a count over the warp. Counts within a span fit into 32 bits.
 __device__ __forceinline__ int64_t warp_count(unsigned n) {
   return __reduce_add_sync(kAllLanes, n);
 }
@@ -17,7 +17,7 @@ __device__ __forceinline__ RowPart warp_sum(const RowPart& part) {
 __device__ __forceinline__ DistillPart warp_sum(const DistillPart& part) {
   return {warp_sum(part.divergence), warp_sum(part.advantage)};
 }
-// Sums over a whole row, whose counts may need 64 bits.
+// Sums the parts of a whole row over the warp. Its counts may need 64 bits.
 __device__ __forceinline__ RowPart warp_sum_of_whole(const RowPart& part) {
   return {warp_sum(part.sum), warp_sum(part.tokens), warp_sum(part.negatives)};
 }
@@ -36,7 +36,7 @@ __device__ __forceinline__ Part* place_of(const SpannedBatch& pass, const Parts<
   return end > min(first + pass.span, pass.tokens) ? parts.tails + span : parts.rows + row;
 }
 
-// The rows of a span, visited one stretch of tokens after the other.
+// Visits the rows of a span, one stretch of tokens after the other.
 class SpanRows {
  public:
   __device__ __forceinline__ SpanRows(const SpannedBatch& pass, int64_t span)
@@ -50,8 +50,8 @@ class SpanRows {
   __device__ __forceinline__ int64_t row() const { return row_; }
 
   // Visits the stretch [from, last), counted from the span's first token. Calls visit(row, begins, from, to)
-  // for the tokens [from, to) of each row in it; `begins` is true at the row's first visit. Calls end(row) at
-  // the end of the row's share of the span.
+  // for the tokens [from, to) of each row in it; `begins` is true at the row's first visit. Calls end(row)
+  // after the row's last token in the span.
   template <class Visit, class End>
   __device__ __forceinline__ void stretch(int from, int last, Visit visit, End end) {
     while (from < last) {
@@ -75,9 +75,9 @@ class SpanRows {
   int end_ = 0;  // the end of the row or of the span, whichever comes first
 };
 
-// Sums over each row's share of a span and stores the parts. Returns the span's first row.
-// visit(row, i, which, unmasked, quads, part) adds those of the four tokens from i to the part whose bits are
-// in `which`. One lane calls leave(row, part) with the sums of a share.
+// Sums over the part of each row that lies in a span, and stores the sums. Returns the span's first row.
+// visit(row, i, which, unmasked, quads, part) must add tokens to *part: of the four tokens from i, those
+// whose bits are in `which`. One lane calls leave(row, part) with the sums of each part.
 template <unsigned always, class Part, class Visit, class Leave>
 __device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const SpannedBatch& pass,
                                             const Parts<Part>& parts, int64_t span, Visit visit,
@@ -109,8 +109,8 @@ __device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const Span
   return first_row;
 }
 
-// Adds up the parts of a row, by one thread or by all lanes of a warp. Each way gives the same bits every
-// time, but the two may differ in the last digits.
+// Adds up the parts of a row, by one thread or by all lanes of a warp. Each way gives the same bits on every
+// run, but the two ways may differ in the last digits.
 template <bool by_warp, class Part>
 __device__ __forceinline__ Part whole_row(const SpannedBatch& pass, const Parts<Part>& parts, int64_t row) {
   const int64_t begin = pass.batch.layout.begin(row);
@@ -128,8 +128,8 @@ __device__ __forceinline__ Part whole_row(const SpannedBatch& pass, const Parts<
   return by_warp ? warp_sum_of_whole(whole) : whole;
 }
 
-// Calls visit(row, part) with the sums of each whole row, by one thread. A warp adds up a row's parts if rows
-// are few and long, else a thread.
+// Calls visit(row, part) with the sums of each whole row, in one thread per row. If rows are few and long, a
+// warp adds up a row's parts, otherwise one thread does.
 template <class Part, class Visit>
 __device__ __forceinline__ void for_whole_rows(const SpannedBatch& pass, const Parts<Part>& parts,
                                                Visit visit) {

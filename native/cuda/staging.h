@@ -1,9 +1,9 @@
-// Copies between host and device through pinned memory, a ring of stages. While the device copies some
-// stages, several threads fill or empty the others. One thread alone would reach a fifth of the link's speed
-// or less.
+// Copies between host and device through stages, a ring of buffers in pinned memory. While the device copies
+// some stages, several host threads fill or empty the others. A single thread would reach at most a fifth of
+// the link's speed.
 //
-// A copy is cut into pieces as large as a stage. Pieces have consecutive tickets, and a piece waits for its
-// stage until the piece that had the stage before it is done.
+// A copy is cut into pieces of a stage's size. Pieces have consecutive numbers, called tickets. Each piece
+// waits until the previous piece in its stage is done.
 #pragma once
 
 #include <sched.h>
@@ -21,7 +21,8 @@ namespace policy_loss::cuda {
 // threads busy. There are enough stages to keep the link busy while threads come and go.
 constexpr int64_t kStageBytes = 1 << 20;
 constexpr int kStages = 12;
-// Fewer pieces are done before another thread has woken up, so the calling thread copies them.
+// If a copy has fewer pieces, the calling thread copies them all, because it is done before another thread
+// has woken up.
 constexpr int64_t kFewPieces = 4;
 
 // One array to copy, in either direction.
@@ -31,15 +32,15 @@ struct Transfer {
   int64_t bytes = 0;
 
   int64_t pieces() const { return (bytes + kStageBytes - 1) / kStageBytes; }
-  // A piece's offset in the array, and its size.
+  // Return a piece's offset in the array, and its size, in bytes.
   int64_t offset(int64_t piece) const { return piece * kStageBytes; }
   size_t size(int64_t piece) const {
     return static_cast<size_t>(std::min(kStageBytes, bytes - offset(piece)));
   }
 };
 
-// How long a thread spins before it sleeps, in nanoseconds. Most waits are shorter than falling asleep takes,
-// and longer ones should not occupy a core.
+// How long a thread spins before it sleeps, in nanoseconds. Most waits end before a thread could fall asleep,
+// and longer waits should not occupy a core.
 constexpr long long kPatience = 50'000;
 
 inline cudaError_t wait_for(cudaEvent_t event) {
@@ -59,18 +60,20 @@ class Staging {
     for (int k = 0; k < kStages; ++k) stages_[k].turn = k;
   }
 
-  // Copies to the device. The sources may be freed when this returns; the stream has to be waited for.
+  // Copies to the device. When this returns, the caller may free the sources, but the copies may still be in
+  // progress on the stream.
   void send(const Transfer* transfers, int count) {
     Run run = begin(transfers, count, nullptr);
     if (run.pieces > 0) finish(run, send_piece);
   }
 
-  // Copies from the device, after the work that is on the stream. Returns when the copy is complete.
+  // Copies from the device, after the work that is already on the stream. Returns when the copy is complete.
   void receive(const Transfer& transfer, const int32_t* abort) {
     Run run = begin(&transfer, 1, abort);
     if (run.pieces == 0) return;
     for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
-    // Waits for the kernels before the copy here, so that no other thread has to wait for them.
+    // Waits for the first piece here, so that only this thread waits for the kernels that come before the
+    // copy.
     run.note(wait_for(run.stage(0).copied));
     finish(run, receive_piece);
   }
@@ -79,7 +82,7 @@ class Staging {
   struct Stage {
     void* data = nullptr;
     cudaEvent_t copied = nullptr;
-    int64_t turn = 0;  // the ticket that may use the stage
+    int64_t turn = 0;  // the ticket of the piece that may use the stage
   };
 
   // One call of send() or receive().
@@ -99,7 +102,7 @@ class Staging {
       return !__atomic_load_n(&aborted, __ATOMIC_RELAXED) &&
              __atomic_load_n(&error, __ATOMIC_RELAXED) == cudaSuccess;
     }
-    // Records an error. Returns whether `found` is none.
+    // Records an error, unless there was an earlier one. Returns whether `found` is cudaSuccess.
     bool note(cudaError_t found) {
       if (found == cudaSuccess) return true;
       cudaError_t none = cudaSuccess;
@@ -120,13 +123,13 @@ class Staging {
       for (int64_t at = 0; at < run.pieces; ++at) piece(&run, at);
     else
       share_work()(run.pieces, piece, &run);
-    next_ticket_ += run.pieces;  // not reached if sharing threw, which it does before any piece has begun
+    next_ticket_ += run.pieces;  // not reached if share_work() threw; then no piece has begun
     check(run.error);
     if (run.aborted) end_aborted_call();
   }
 
-  // These do one piece of a run, on any thread. Pieces begin in order, so the piece that has the stage before
-  // this one has begun already. In every case, also after an error, the next piece gets its turn.
+  // Copy one piece of a run, on any thread. Pieces begin in order, so the previous piece in this stage has
+  // already begun and its end can be awaited. Even after an error, they let the next piece have the stage.
   static void send_piece(void* what, int64_t piece) {
     Run& run = *static_cast<Run*>(what);
     Stage& stage = run.stage(piece);

@@ -1,13 +1,13 @@
-// The token pass: policy loss, KL estimator and entropy loss of every unmasked token, their sums, their
-// metrics and their gradient. One kernel does all of it, so it reads each column once and writes the gradient
-// once.
+// The token pass. For every unmasked token it computes the policy loss, the KL loss and the entropy loss. It
+// sums them and their metrics, and writes the gradients. One kernel does everything, so it reads each column
+// once and writes each gradient once.
 //
-// The pass is bound by memory. Columns arrive in shared memory while a lane does the arithmetic on its tokens
-// (feed.cuh). Steps in which the row pass has found no unmasked token are not read. Values that all tokens of
-// a row share are loaded once per row.
+// Memory bandwidth bounds the pass. Columns arrive in shared memory while lanes compute earlier tokens
+// (feed.cuh). The pass does not read steps in which the row pass found no unmasked token. It loads the values
+// that a row's tokens share once per row.
 //
-// Only the policy loss is a template parameter. The rest (dtypes, KL estimator, which terms there are) is the
-// same for the whole grid, so branches on it cost next to nothing, and one kernel per loss is enough.
+// Only the policy loss is a template parameter. Everything else (dtypes, KL estimator, the call's terms) is
+// the same for the whole grid. Branches on it cost almost nothing, so one kernel per loss is enough.
 #pragma once
 
 #include "cuda/feed.cuh"
@@ -50,14 +50,14 @@ __device__ __forceinline__ void add_kl_of(int estimator, const Quad& logprob, co
    ...);
 }
 
-// A lane's way through the tokens of its warp's spans.
+// Computes a lane's tokens in the spans of its warp.
 template <class L>
 class TokenWalk {
   using Row = typename L::Row;
   static constexpr int metrics = L::traits.token_metrics;
 
  public:
-  // totals: this thread's sums are totals[k][threadIdx.x], in the order of kTokenSums.
+  // totals: sum k of this thread is totals[k][threadIdx.x]. kTokenSums gives the order of the sums.
   __device__ __forceinline__ TokenWalk(const Pass& pass, const L& loss, const Feed<columns_of<L>>& feed,
                                        double (*totals)[kThreads])
       : pass_(pass), loss_(loss), feed_(feed), totals_(totals) {}
@@ -116,7 +116,7 @@ class TokenWalk {
   __device__ __forceinline__ void add_stretch(int at, const Here& here) {
     const int i = at + (threadIdx.x % kWarp) * kQuad;
     const unsigned unmasked = here.unmasked();
-    // One turn for each row of the four tokens. Most often that is a single row.
+    // One iteration for each row that the four tokens belong to. This is usually a single row.
     for (int from = i; from < min(i + kQuad, length_);) {
       if (from >= end_) begin_row(from);
       const unsigned which = bits_within(i, from, end_);
@@ -125,7 +125,7 @@ class TokenWalk {
     }
   }
 
-  // Adds those of the four tokens from i whose bits are in `live`, and stores the gradient of those in
+  // Computes the four tokens from i. Adds those whose bits are in `live`, and stores the gradient of those in
   // `which`.
   template <class Here>
   __device__ __forceinline__ void add_quad(int i, unsigned which, unsigned live, const Here& here) {
@@ -168,7 +168,7 @@ class TokenWalk {
     if (pass_.grad_entropy) store_quad(pass_.grad_entropy, base_ + i, which, grad);
   }
 
-  // Stores the gradient of tokens that are all masked.
+  // Stores a gradient of 0 for a stretch whose tokens are all masked.
   __device__ __forceinline__ void skip_stretch(int at) const {
     const int i = at + (threadIdx.x % kWarp) * kQuad;
     const unsigned which = bits_within(i, 0, length_);
@@ -182,10 +182,10 @@ class TokenWalk {
   const Feed<columns_of<L>>& feed_;
   double (*const totals_)[kThreads];
 
-  // The span. Within it, 32 bits are enough to count tokens.
+  // The span: its first token and its length. Positions within it fit into 32 bits.
   int64_t base_ = 0;
   int length_ = 0;
-  // The row.
+  // The row of the current tokens.
   int64_t row_ = 0;
   int end_ = 0;  // the end of the row or of the span, whichever comes first; 0 before the span's first row
   Row statistics_{};
@@ -200,7 +200,7 @@ template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     token_kernel(const Pass pass, const L loss) {
   const Feed<columns_of<L>> feed(pass.batch, pass.columns);
-  // In shared memory, since they change only once per row.
+  // Each thread's sums. They are in shared memory to save registers, since they change only once per row.
   __shared__ double totals[kTokenSums][kThreads];
   for (int k = 0; k < kTokenSums; ++k) totals[k][threadIdx.x] = 0;
   TokenWalk<L> walk(pass, loss, feed, totals);
@@ -224,7 +224,8 @@ void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
   launch(token_kernel<L>, grid, pass, loss);
 }
 
-// Launches the kernel of loss L if that is the loss with this index and L is in the group.
+// Launches the kernel of loss L if it is the wanted loss (index == loss). group is -1 if L is not in the
+// group; then the kernel is not compiled.
 template <int group, class L>
 void launch_if(int index, int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group >= 0) {
@@ -240,7 +241,7 @@ void launch_among(int loss, const void* object, const Pass& pass, const Grid& gr
   (launch_if < index % kTokenGroups == group ? group : -1, L > (index, loss, object, pass, grid), ...);
 }
 
-// Group g has every fourth loss, beginning with loss g. Group 0 also has the kernel without a loss.
+// Group g has every fourth loss, beginning with loss g. Group 0 also has the kernel for calls without a loss.
 template <int group>
 void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group == 0) {

@@ -1,4 +1,4 @@
-// The token kernels of group 0: see kernels.h.
+// Compiles the token kernels of group 0; kernels.h explains the groups.
 #include "cuda/tokens.cuh"
 
 namespace policy_loss::cuda {

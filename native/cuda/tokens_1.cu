@@ -1,4 +1,4 @@
-// The token kernels of group 1: see kernels.h.
+// Compiles the token kernels of group 1; kernels.h explains the groups.
 #include "cuda/tokens.cuh"
 
 namespace policy_loss::cuda {

@@ -1,4 +1,4 @@
-// The token kernels of group 2: see kernels.h.
+// Compiles the token kernels of group 2; kernels.h explains the groups.
 #include "cuda/tokens.cuh"
 
 namespace policy_loss::cuda {

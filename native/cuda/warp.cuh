@@ -11,8 +11,8 @@ namespace policy_loss::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// A warp's or thread's index in the grid, and how many the grid has. Loops over work start at the index and
-// advance by the number.
+// Return the index of a warp or thread in the grid, and the number of warps or threads in the grid. Loops
+// start at the index and advance by the number.
 __device__ __forceinline__ int64_t first_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
@@ -38,7 +38,8 @@ __device__ __forceinline__ T load(const T* from) {
     return __ldcg(from);
 }
 
-// Four tokens of a column: as they lie in memory, and after widen() as floats.
+// Four tokens of a column. load_quad() fills in the bits as stored in memory, and widen() converts them to
+// floats.
 struct Quad {
   uint32_t bits[kQuad];
 
@@ -48,8 +49,9 @@ struct Quad {
   __device__ __forceinline__ void set(int j, float x) { bits[j] = static_cast<uint32_t>(float_bits(x)); }
 };
 
-// Loads the four tokens from i, a multiple of four. They are aligned, since every column on a device is an
-// allocation of its own. All four can be read, since the allocation consists of whole granules.
+// Loads the four tokens from i, which must be a multiple of four. They are aligned, because every column on a
+// device has its own allocation. All four can be read, because allocations consist of whole granules
+// (pass.h).
 template <Reuse reuse>
 __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
   if (view.dtype == DType::kFloat32) {
@@ -91,13 +93,13 @@ __device__ __forceinline__ unsigned mask_bits(uint32_t bytes) {
   return (any >> 7) * 0x10204080u >> 28;
 }
 
-// Loads the mask of four tokens: bit j is set if token i + j is unmasked.
+// Loads the mask of four tokens. Bit j of the result is set if token i + j is unmasked.
 template <Reuse reuse>
 __device__ __forceinline__ unsigned load_mask(const uint8_t* mask, int64_t i) {
   return mask_bits(load<reuse>(reinterpret_cast<const uint32_t*>(mask + i)));
 }
 
-// Returns the bits of those of the n tokens from i that lie in [from, to).
+// Returns n bits: bit j is set if token i + j lies in [from, to).
 template <int n = kQuad, class Index>
 __device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
   const int first = static_cast<int>(min(max(from - i, Index{0}), Index{n}));
@@ -105,7 +107,7 @@ __device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
   return ((1u << last) - 1u) & ~((1u << first) - 1u);
 }
 
-// Stores those of the four tokens from i whose bits are in `which`.
+// Stores the values of the tokens i + j, j < 4, whose bit j is set in `which`.
 __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
                                            const float (&value)[kQuad]) {
   float* const at = to + i;
@@ -118,7 +120,7 @@ __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
     if (which >> j & 1) __stcs(at + j, value[j]);
 }
 
-// Returns the first of the rows [low, high] that ends beyond token i.
+// Returns the first row in [low, high] that ends after token i. Rows must be packed.
 __device__ __forceinline__ int64_t bisect_rows(const Layout& layout, int64_t i, int64_t low, int64_t high) {
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -135,8 +137,8 @@ __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i) {
   return layout.offsets ? bisect_rows(layout, i, 0, layout.rows - 1) : i / layout.row_length;
 }
 
-// Returns the row of token i if that is not before row `after`. The row is most often near it, so the search
-// first advances in strides that double, and then bisects the last stride.
+// Returns the row of token i, which must not come before row `after`. The row is usually near `after`, so the
+// search first advances in doubling strides and then bisects the last stride.
 __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
   if (!layout.offsets) return i / layout.row_length;
   int64_t low = after;
@@ -148,7 +150,7 @@ __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64
   return bisect_rows(layout, i, low, min(low + stride, layout.rows) - 1);
 }
 
-// Returns the end of a row, counted from token `first`, but at most `most`.
+// Returns the end of a row as an offset from token `first`, but at most `most`.
 __device__ __forceinline__ int row_end(const Layout& layout, int64_t row, int64_t first, int most) {
   const int64_t end = layout.begin(row) + layout.length(row) - first;
   return static_cast<int>(min(end, static_cast<int64_t>(most)));
@@ -180,7 +182,8 @@ __device__ __forceinline__ double block_sum(const double (&x)[N]) {
   return sum;
 }
 
-// Returns true in the block that calls this last. That block sees what the others wrote before their calls.
+// Returns true in the last block that calls this. That block sees everything that the other blocks wrote
+// before their calls.
 __device__ __forceinline__ bool is_last_block(unsigned* ticket) {
   __shared__ bool is_last;
   __threadfence();

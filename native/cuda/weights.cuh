@@ -1,5 +1,5 @@
-// The weights pass: adds up the parts of each row, and computes the row's weights and statistics from them
-// and from the batch's counts. The token pass then finds them ready, once per row instead of once per token.
+// The weights pass. It adds up the parts of each row. From these sums and the batch's counts it computes the
+// row's weights and statistics, so that the token pass need not compute them for every token.
 #pragma once
 
 #include "cuda/spans.cuh"
@@ -7,7 +7,7 @@
 
 namespace policy_loss::cuda {
 
-// Returns the batch's own counts.
+// Returns the counts that the row pass made of this batch.
 __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   BatchCounts counts;
   for (int kind = 0; kind < 2; ++kind) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   return counts;
 }
 
-// Returns a row's state without the statistics of the policy loss.
+// Returns a row's state. The caller fills in the policy loss's statistics.
 template <class Row>
 __device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int kind, unsigned repeats) {
   RowState<Row> state{};
@@ -33,10 +33,10 @@ __device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int
   return state;
 }
 
-// Computes a loss over pairs of rows, as a mean over `pairs` pairs, and sets the rows' gradient weights. One
-// block does it. If the loss is pairwise, the mean is the sum of what each pair gives by itself. Otherwise
-// the whole batch is one pair, made of the sums over its even rows and over its odd rows. `sums` has the row
-// sums.
+// Computes a loss over pairs of rows in one block, and sets the rows' gradient weights. `sums` holds the row
+// sums. If the loss is pairwise, the loss is a mean over `pairs` pairs, and threads compute the pairs'
+// contributions independently. Otherwise the whole batch is one pair: the sum over its even rows and the sum
+// over its odd rows.
 template <class L>
 __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, double pairs, double* sums,
                                              RowState<typename L::Row>* states) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
   if (threadIdx.x >= 1 && threadIdx.x < 4) pass.result->pair_metric[threadIdx.x - 1] = sum;
 }
 
-// A loss over pairs launches one block, the others as many as the rows keep busy.
+// The weights pass. For a loss over pairs it must be launched with one block.
 template <class L>
 __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, const L loss) {
   using Row = typename L::Row;
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   }
 }
 
-// Takes the place of the policy loss in the weights pass of KL values. Its row metric is the mean of m·kl in
-// a row.
+// Replaces the policy loss when weights_kernel() computes the means of KL values. Its row metric is a row's
+// mean m·kl.
 struct RowMean {
   struct Row {
     double mean;

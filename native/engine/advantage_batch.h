@@ -1,4 +1,5 @@
-// The inputs of an advantage function. Plain structs without types of the C++ library, as in engine/sums.h.
+// The inputs of an advantage function, as plain structs without types of the C++ library (engine/sums.h says
+// why).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@ namespace policy_loss {
 
 enum class AdvantageShape : int { kGroup, kRecurrence, kDistill };
 
-// The arrays are borrowed.
+// The batch of an advantage function. It borrows its arrays.
 struct AdvantageBatch {
   BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
@@ -18,11 +19,10 @@ struct AdvantageBatch {
   const int32_t* runs = nullptr;      // per row; rows of a group with equal numbers form a run
 };
 
-// The inputs of advantage functions in which a NaN or an Infinity is an error. binding.d.ts gives the
-// numbers.
+// The inputs of advantage functions in which NaN or Infinity is an error. binding.d.ts documents the numbers.
 enum class NonFiniteInput : int { kNone, kRewards, kTokenRewards, kValues, kBaselines };
 
-// The first value found that is not finite: its array and its row.
+// The input and the row of the first value that is not finite.
 struct NonFiniteValue {
   NonFiniteInput input = NonFiniteInput::kNone;
   int64_t row = 0;

@@ -1,4 +1,5 @@
-// The lists of all advantage functions, one for each shape. All devices and the binding follow from them.
+// Lists all advantage functions, with one list for each shape. The CPU engine, the CUDA engine and the addon
+// are made from these lists.
 #pragma once
 
 #include "advantage/distill.h"

@@ -1,5 +1,5 @@
-// Advantage functions, as far as they do not depend on a device. A device's engine takes an AdvantageFunction
-// and an AdvantageBatch and fills AdvantageOutputs.
+// The part of advantage functions that does not depend on a device. The engine of a device takes an
+// AdvantageFunction and an AdvantageBatch and fills AdvantageOutputs.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace policy_loss {
 struct AdvantageFunction {
   AdvantageShape shape = AdvantageShape::kGroup;
   int index = 0;                // in the list of its shape
-  std::vector<double> options;  // in the order of its fields
+  std::vector<double> options;  // in the order of the function's `fields`
 };
 
-// An advantage function without its type.
+// Name, shape and options of an advantage function, for code that does not know its C++ type.
 struct AdvantageInfo {
   std::string name;
   AdvantageShape shape;
@@ -27,12 +27,12 @@ struct AdvantageInfo {
 };
 const std::vector<AdvantageInfo>& advantages();
 
-// The destination of the results. Null pointers are not wanted.
+// The arrays that receive the results. A null pointer means that the result is not wanted.
 struct AdvantageOutputs {
   float* advantages = nullptr;  // per token
   float* returns = nullptr;     // per token; recurrences only
   float* scores = nullptr;      // per row; group functions only
-  uint32_t* repeats = nullptr;  // per row, how often it counts, 0 if dropped; group functions only
+  uint32_t* repeats = nullptr;  // per row, how often it counts; 0: dropped; group functions only
   double* values = nullptr;     // the metrics, in the order of advantage_value_names()
 };
 
@@ -45,12 +45,12 @@ struct GroupTotals {
   double rows = 0, dropped_rows = 0;
   double sum[kGroupMetrics] = {}, most[kGroupMetrics] = {}, least[kGroupMetrics] = {};
 
-  // Groups must be added in order, as the sums depend on it.
+  // Groups must be added in order, because the bits of the sums depend on it.
   void add(const GroupRule& rule, double rows_of_group);
 };
 void finish_group_metrics(const AdvantageFunction& function, const GroupTotals& totals, double* values);
 
-// Writes the metrics of a distillation function. It takes each row's sum of divergences and of advantages.
+// Writes the metrics of a distillation function from each row's sum of divergences and sum of advantages.
 void finish_distill_metrics(int64_t rows, const double* divergences, const double* advantages,
                             double* values);
 

@@ -1,4 +1,4 @@
-// Constructs a function from the array of its options.
+// Constructs losses and advantage functions from arrays of option values.
 #pragma once
 
 #include <cstring>
@@ -8,8 +8,8 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// The number of options that a function names in `fields`. This uses sizes instead of array types because
-// Clang knows the length of a class template's member only after it has been instantiated.
+// Returns the number of options that a function names in `fields`. It divides sizes, because in a class
+// template Clang knows the length of `fields` only after instantiation.
 template <class F>
 constexpr int field_count() {
   using Options = typename F::Options;
@@ -22,7 +22,7 @@ constexpr int field_count() {
   }
 }
 
-// values: the options as numbers, in the order of `fields`.
+// Returns a function made from its option values, which are in the order of `fields`.
 template <class F>
 inline F make_function(const double* values) {
   typename F::Options options{};
@@ -34,7 +34,7 @@ inline F make_function(const double* values) {
 // Large enough for any loss object.
 constexpr int kLossBytes = 128;
 
-// Memory for one loss object of a type that is known only by its index.
+// Memory for one loss object whose type is known only at run time, by its index in Losses.
 struct LossStorage {
   alignas(16) unsigned char bytes[kLossBytes];
 };

@@ -29,7 +29,7 @@ std::vector<KlInfo> describe_estimators(TypeList<K...>) {
   return {{K::name, K::reads_old_logprob}...};
 }
 
-// Calls visit with the function's loss object, if it has one.
+// Calls visit with the function's loss object if the function has a loss.
 template <class Visit, class... L>
 void with_loss(const PreparedFunction& function, Visit visit, TypeList<L...>) {
   int index = 0;
@@ -46,7 +46,7 @@ double ratio(double sum, double count) {
   return count > 0 ? sum / count : 0.0;
 }
 
-// Writes values one after another, and notes which of them exist.
+// Writes a call's values one after another, and records which of them exist.
 class ValueWriter {
  public:
   explicit ValueWriter(double* values) : values_(values) {}
@@ -63,13 +63,13 @@ class ValueWriter {
   uint32_t present_ = 0;
 };
 
-// What the metrics of a policy loss are made from.
+// The numbers from which the metrics of a policy loss are computed.
 struct LossResults {
   const LossInfo& info;
   const BatchCounts& counts;
   const Sums& sums;
   const KindScales& scales;
-  double total;  // the loss
+  double total;  // the policy loss
   double mu;
   const double* pair_metric;
 };
@@ -170,7 +170,7 @@ uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, con
                 const Sums& sums, double pair_loss, const double* pair_metric, double* values) {
   const Function& f = function.function();
   ValueWriter out(values);
-  out.put(0);  // the total loss, which is known last
+  out.put(0);  // reserves the first value for the total loss, which is known at the end
   double total = 0;
   if (const LossInfo* info = function.info()) {
     const KindScales scales = kind_scales(function, counts, coefficients);

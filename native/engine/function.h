@@ -1,7 +1,8 @@
-// The function that a call evaluates: up to three terms over one batch, policy loss − entropy loss + KL loss.
+// The function that a call evaluates. It has up to three terms over one batch: policy loss − entropy loss +
+// KL loss.
 //
-// A device's engine takes a PreparedFunction and a BatchView and fills Sums. Everything else is here, once
-// for all devices.
+// The engine of a device takes a PreparedFunction and a BatchView and fills Sums. Everything that does not
+// depend on the device is here.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,13 @@ struct Function : Terms {
   std::vector<double> options;  // of the policy loss, in the order of its fields
 };
 
-// Options of a loss or an advantage function, without its type.
+// An option of a loss or an advantage function, for code that does not know the function's C++ type.
 struct OptionInfo {
   const char* name;
-  const char* const* choices;  // the words that it accepts, ended by null; null if it takes a number
+  const char* const* choices;  // the accepted words, with a null at the end; null if it is a number
 };
 
-// A policy loss without its type.
+// Name, options, metrics and traits of a policy loss, for code that does not know its C++ type.
 struct LossInfo {
   std::string name;
   std::vector<OptionInfo> options;
@@ -43,16 +44,17 @@ const std::vector<KlInfo>& kl_estimators();
 // Returns the columns that a function reads.
 unsigned columns_of(const Terms& terms);
 
-// A function whose loss object is constructed once for all calls and all devices.
+// A function with its loss object, which is constructed once and used by all calls on all devices.
 class PreparedFunction {
  public:
   explicit PreparedFunction(Function function);
   const Function& function() const { return function_; }
-  // The loss object, of the type in Losses at function().loss. Undefined without a loss.
+  // Returns the loss object. Its type is entry function().loss of Losses. Must not be read if the function
+  // has no loss.
   const void* loss() const { return loss_.bytes; }
-  // Null without a policy loss.
+  // Returns the description of the policy loss, or null without one.
   const LossInfo* info() const { return function_.has_loss() ? &losses()[function_.loss] : nullptr; }
-  // The number of values of a call: the length of value_names().
+  // Returns the number of values of a call, which is the length of value_names().
   int64_t values() const { return values_; }
 
  private:
@@ -64,26 +66,26 @@ class PreparedFunction {
 KindScales kind_scales(const PreparedFunction& function, const BatchCounts& counts,
                        const Coefficients& coefficients);
 
-// Computes a loss over pairs of rows, as a mean over `pairs` pairs. Replaces the row sums by the rows'
-// gradient weights, fills pair_metric and returns the loss.
+// Computes a loss over pairs of rows (see Dpo::pair_loss()). Replaces the row sums with the rows' gradient
+// weights, fills pair_metric and returns the loss.
 double pair_loss(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
                  double* pair_metric);
 
-// The names of a call's values: the total loss, then every metric.
+// Returns the names of a call's values: the total loss, then every metric.
 std::vector<std::string> value_names(const Function& function);
 
-// Writes a call's values in the order of value_names(). Returns a set of bits: bit i is set if values[i]
-// exists. A metric does not exist, and is NaN, if the batch has no row of the metric's kind.
+// Writes a call's values in the order of value_names(). Bit i of the result is set if values[i] exists. A
+// metric of one kind of rows does not exist, and is NaN, if the batch has no row of that kind.
 uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
                 const Sums& sums, double pair_loss, const double* pair_metric, double* values);
 
-// The destination of a call's results. Null pointers are not wanted.
+// The arrays that receive a call's results. A null pointer means that the result is not wanted.
 struct Outputs {
   float* grad = nullptr;          // per token, ∂loss/∂logprob
   float* grad_entropy = nullptr;  // per token, ∂loss/∂entropy
   double* values = nullptr;       // [values()]
   uint32_t present = 0;           // bit i: values[i] exists
-  double* counts = nullptr;       // [kCounts], of the batch itself even if there is a normalizer
+  double* counts = nullptr;       // [kCounts] of the batch itself, even if there is a normalizer
 };
 
 }  // namespace policy_loss

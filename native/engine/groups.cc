@@ -6,8 +6,8 @@
 namespace policy_loss {
 namespace {
 
-// Numbers n keys in the order of their first appearance and returns how many distinct keys it found. Keys
-// usually lie close together, and then a table is faster than a hash map.
+// Gives equal keys equal numbers, in the order of first appearance, and returns the number of distinct keys.
+// Keys are usually close together, and then a table is faster than a hash map.
 template <class Key>
 int64_t number_by_appearance(int64_t n, Key key, std::vector<int64_t>* numbers) {
   numbers->resize(n);

@@ -1,6 +1,6 @@
-// The groups of a batch. A group consists of the rows that answer the same prompt. Its units are what an
-// advantage function compares: single rows, or runs of several rows. Finding groups is work per row and is
-// done on the host for all devices.
+// The groups of a batch. A group consists of the rows that answer the same prompt. An advantage function
+// compares the group's units: single rows, or runs of several rows. Groups are found on the host for all
+// devices, since this only visits rows and no tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ struct Groups {
   std::vector<int64_t> unit_of_row;  // empty if every row is a unit
   std::vector<int64_t> last_row;     // of each unit
   std::vector<int64_t> unit_rows;    // the number of rows of each unit
-  // The units of group g are members[offsets[g]] to members[offsets[g + 1] - 1]. Groups and units are in the
-  // order of their first rows.
+  // The units of group g are members[offsets[g]] to members[offsets[g + 1] - 1]. Groups and units are ordered
+  // by their first rows.
   std::vector<int64_t> offsets{0};
   std::vector<int64_t> members;
 
@@ -22,7 +22,8 @@ struct Groups {
   int64_t unit(int64_t row) const { return unit_of_row.empty() ? row : unit_of_row[row]; }
 };
 
-// runs may be null. Takes time linear in the number of rows.
+// Returns the groups of rows with equal numbers in `groups`. If `runs` is null, every row is a unit. Takes
+// time linear in the number of rows.
 Groups find_groups(int64_t rows, const int32_t* groups, const int32_t* runs);
 
 }  // namespace policy_loss

@@ -1,5 +1,5 @@
-// The lists of all losses and KL estimators. To add one, include its header here and name it in its list. The
-// CPU's tables, the CUDA launchers and the binding all follow from these lists.
+// Lists all losses and KL estimators. To add one, include its header here and name it in its list. The CPU's
+// tables, the CUDA launchers and the addon are made from these lists.
 #pragma once
 
 #include "engine/construct.h"
@@ -45,13 +45,13 @@ constexpr int index_of(TypeList<T...>) {
 template <class L>
 constexpr bool has_row_sums = L::traits.row_sums != RowSums::kNever;
 
-// The columns that the row sums are made from: those of row_term(), and the advantages if negative ones are
-// counted.
+// The columns that the row pass reads: those that row_term() may read, and the advantages if negative ones
+// are counted.
 template <class L>
 constexpr unsigned row_sum_columns = (L::traits.all_columns() & ~reads(kAdvantages)) |
                                      (L::traits.counts_negatives ? reads(kAdvantages) : 0u);
 
-// Returns whether a loss needs row sums, which may depend on its options.
+// Returns whether a loss needs row sums. For some losses this depends on the options.
 template <class L>
 bool needs_row_sums(const L& loss) {
   if constexpr (L::traits.row_sums == RowSums::kByOptions)
@@ -60,7 +60,7 @@ bool needs_row_sums(const L& loss) {
     return has_row_sums<L>;
 }
 
-// Calls use() with the loss, or with its simpler form if that gives the same result.
+// Calls use() with the loss's simpler form if that gives the same result, otherwise with the loss itself.
 template <class L, class Use>
 void in_simplest_form(const L& loss, Use use) {
   if constexpr (L::traits.has_simpler_form) {
@@ -69,7 +69,7 @@ void in_simplest_form(const L& loss, Use use) {
   use(loss);
 }
 
-// Calls visit with an object of the list's type at `index`, constructed from its options.
+// Constructs an object of type number `index` in the list from its options, and calls visit with it.
 template <class Visit, class... F>
 void with_function(int index, const double* options, Visit visit, TypeList<F...>) {
   int at = 0;

@@ -1,4 +1,4 @@
-// The weights of one row in all terms of a call. CPU and CUDA share them.
+// Computes the weights of one row in all terms of a call, for the CPU and for CUDA.
 #pragma once
 
 #include "engine/sums.h"
@@ -6,15 +6,15 @@
 
 namespace policy_loss {
 
-// The factors of each unmasked token of a row. A weight is that of the token's value in the reported sums. A
-// gradient weight is that of its derivative in the call's gradient.
+// The factors of each unmasked token of a row. A weight multiplies the token's value in the reported sums. A
+// gradient weight multiplies its derivative in the gradient.
 struct RowWeights {
   double loss = 0, loss_grad = 0;
   double kl = 0, kl_grad = 0;
   double entropy = 0, entropy_grad = 0;
 };
 
-// One row, as far as its weights depend on it.
+// What the weights of a row depend on.
 struct WeightedRow {
   int kind;
   double repeats;  // how often it counts
@@ -24,7 +24,7 @@ struct WeightedRow {
 inline namespace POLICY_LOSS_TARGET {
 
 // Sets the weights of the policy loss. A loss over pairs of rows gets its weights from pair_loss() instead.
-// two_kinds: whether the loss tells kinds of rows apart.
+// two_kinds: whether the loss treats usual rows and an expert's rows differently.
 PL_FN void weigh_loss(const Terms& terms, bool two_kinds, const BatchCounts& counts, const KindScales& scales,
                       const WeightedRow& row, RowWeights* weights) {
   const Counts relevant = two_kinds ? counts.of_kind(row.kind) : counts.all();
@@ -32,7 +32,7 @@ PL_FN void weigh_loss(const Terms& terms, bool two_kinds, const BatchCounts& cou
   weights->loss_grad = weights->loss * scales.loss[row.kind];
 }
 
-// Sets the weights of the KL loss and of the entropy loss, as far as the call has them.
+// Sets the weights of the KL loss and of the entropy loss, if the call has these terms.
 PL_FN void weigh_kl_and_entropy(const Terms& terms, const BatchCounts& counts,
                                 const Coefficients& coefficients, const WeightedRow& row,
                                 RowWeights* weights) {

@@ -1,7 +1,7 @@
 // The numbers that a call passes between host and device: coefficients in, counts and sums out.
 //
-// These are plain structs without types of the C++ library, because CUDA's host compiler may use another
-// library than ours.
+// These are plain structs without types of the C++ library, because nvcc's host compiler may use a different
+// C++ library from the addon's.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace policy_loss {
 
-// The factors that may change from call to call.
+// The factors that the caller may change from call to call.
 struct Coefficients {
   double mu = 0;       // the weight of the expert's rows in mix
   double kl = 0;       // the factor of the KL loss
-  double entropy = 0;  // the factor of the entropy loss; negative for an entropy bonus
+  double entropy = 0;  // the factor of the entropy loss; negative if entropy is a bonus
 };
 
-// The sums of the token pass: weighted sums of the losses, without mu and coefficients, and plain sums of the
-// metric terms.
+// The sums of the token pass. The losses are weighted by row, but mu and the coefficients are not applied
+// yet. The metric terms are only multiplied by the rows' repeats.
 struct Sums {
   double loss[2] = {};  // by kind of row
   double metric[kMaxTokenMetrics] = {};
@@ -31,7 +31,7 @@ struct Sums {
   void add(const Sums& other);
 };
 
-// The number of unmasked tokens and of rows of a batch, by kind of row.
+// The number of unmasked tokens and of rows of a batch, by kind of row (0: usual, 1: an expert's).
 struct BatchCounts {
   double tokens[2] = {};
   double rows[2] = {};
@@ -41,7 +41,7 @@ struct BatchCounts {
   PL_FN Counts all() const { return {tokens[0] + tokens[1], rows[0] + rows[1], row_length}; }
 };
 
-// Converts BatchCounts to plain numbers, in the order of its members, and back.
+// Convert BatchCounts to an array of numbers, in the order of its members, and back.
 constexpr int kCounts = 5;
 PL_FN void write_counts(const BatchCounts& counts, double* out) {
   for (int kind = 0; kind < 2; ++kind) {
@@ -54,17 +54,18 @@ PL_FN BatchCounts read_counts(const double* numbers) {
   return {{numbers[0], numbers[1]}, {numbers[2], numbers[3]}, numbers[4]};
 }
 
-// The counts of the whole batch if the call's batch is only a part of it. The parts' results then add up to
-// the whole batch's.
+// The counts of a whole batch, given if the call's batch is only a part of it. With them, the results of the
+// parts add up to those of the whole batch.
 struct Normalizer {
   bool given = false;
   BatchCounts counts;
 };
 
-// The factors of the policy loss's two kinds of rows, with which Sums.loss enters the metrics and the loss.
+// The factors by which Sums.loss is multiplied, by kind of row: in the metrics, and in the loss and its
+// gradient.
 struct KindScales {
   double metric[2] = {1, 1};
-  double loss[2] = {1, 1};  // of the loss and of its gradient
+  double loss[2] = {1, 1};
 };
 
 inline namespace POLICY_LOSS_TARGET {

@@ -1,4 +1,5 @@
-// The terms of a call: policy loss − entropy loss + KL loss. A plain struct, which every device takes as is.
+// The terms of a call: policy loss − entropy loss + KL loss. A plain struct, so that it can be passed to
+// every device.
 #pragma once
 
 #include "engine/weights.h"
@@ -8,10 +9,10 @@ namespace policy_loss {
 constexpr int kNone = -1;
 
 struct Terms {
-  int loss = kNone;                      // index in Losses
+  int loss = kNone;                      // index in Losses, or kNone
   Aggregation loss_aggregation[2] = {};  // by kind of row
 
-  int kl = kNone;  // index in KlEstimators
+  int kl = kNone;  // index in KlEstimators, or kNone
   Aggregation kl_aggregation = {};
 
   bool entropy = false;
@@ -21,7 +22,7 @@ struct Terms {
   PL_FN bool has_loss() const { return loss != kNone; }
   PL_FN bool has_kl() const { return kl != kNone; }
   PL_FN bool has_entropy(int kind) const { return entropy && !(entropy_of_usual_rows_only && kind == 1); }
-  // Without a term a call only counts the batch's tokens and rows.
+  // Returns whether the call has no term. It then only counts the batch's tokens and rows.
   PL_FN bool counts_only() const { return !has_loss() && !has_kl() && !entropy; }
 };
 

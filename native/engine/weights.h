@@ -1,5 +1,4 @@
-// The weights pass: from the counts of a batch to the weights of each row. No other code depends on the
-// aggregation mode.
+// Computes a row's weight from the counts of the batch. No other code depends on the aggregation mode.
 #pragma once
 
 #include "math/target.h"
@@ -10,7 +9,7 @@ enum class Aggregation : int { kTokenMean, kSeqMeanTokenSum, kSeqMeanTokenMean, 
 constexpr const char* kAggregationNames[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
                                              "seq-mean-token-sum-norm"};
 
-// The counts that a weight depends on, of all rows or of one kind of rows.
+// The counts that a weight depends on. They cover all rows, or the rows of one kind.
 struct Counts {
   double tokens = 0;      // N, the unmasked tokens
   double rows = 0;        // B
@@ -19,7 +18,7 @@ struct Counts {
 
 inline namespace POLICY_LOSS_TARGET {
 
-// Returns the weight of each unmasked token of a row that has row_tokens of them.
+// Returns the weight of each unmasked token of a row that has row_tokens unmasked tokens.
 PL_FN double row_weight(Aggregation aggregation, const Counts& counts, double row_tokens) {
   switch (aggregation) {
     case Aggregation::kTokenMean:

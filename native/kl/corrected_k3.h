@@ -14,8 +14,8 @@ struct CorrectedK3 {
     const KlTerm k3 = K3::token(logprob, ref_logprob, 0.0f);
     const float ratio = exp_flushed(logprob - old_logprob);
     const float bounded = clip(ratio, 0.0f, 2.0f);
-    // Below the clip the derivative is r·(k3 + k3') = −r·δ. Computing it as −r·δ avoids the cancellation.
-    // Above the clip the ratio is constant.
+    // For a ratio r below 2 the derivative is r·(k3 + k3') = −r·δ. Computing it as −r·δ avoids the
+    // cancellation in the sum. Above 2 the clipped ratio is constant.
     return {bounded * k3.value, ratio > 2.0f ? bounded * k3.derivative : ratio * (logprob - ref_logprob)};
   }
 };

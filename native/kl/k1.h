@@ -1,4 +1,4 @@
-// k1: −δ, unbiased with a high variance (Schulman, "Approximating KL divergence", 2020).
+// k1: −δ, which is unbiased but has a high variance (Schulman, "Approximating KL divergence", 2020).
 #pragma once
 
 #include "kl/kl.h"

@@ -1,4 +1,4 @@
-// k2: δ²/2. On policy its expected gradient is that of the true divergence (Schulman, 2020).
+// k2: δ²/2. On policy, its expected gradient equals the gradient of the true divergence (Schulman, 2020).
 #pragma once
 
 #include "kl/kl.h"

@@ -1,5 +1,5 @@
-// CISPO: the policy gradient weighted by a clipped, detached importance ratio (arXiv 2506.13585). Clipping
-// therefore never removes a token's gradient. The paper's optional mask drops tokens instead.
+// CISPO: the policy gradient weighted by a clipped, detached importance ratio (arXiv 2506.13585). Since the
+// ratio is detached, clipping never removes a token's gradient. The paper's optional mask does drop tokens.
 #pragma once
 
 #include <limits>
@@ -40,7 +40,8 @@ struct Cispo {
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
     const float ratio = exp_flushed(d);
-    // The mask drops a token whose ratio left the range in the direction of the advantage's sign.
+    // With a positive advantage, the mask drops tokens whose ratio is too high; with a negative one, those
+    // whose ratio is too low.
     const float kept = t.advantage > 0.0f ? indicator(ratio <= mask_high)
                                           : indicator((ratio >= mask_low) | (t.advantage == 0.0f));
     const float derivative = kept != 0.0f ? -t.advantage * clip(ratio, low, high) : 0.0f;

@@ -1,8 +1,8 @@
 // DPO: the logistic loss of the margin between a chosen and a rejected response (arXiv 2305.18290), with
 // label smoothing. Even rows hold chosen responses, odd rows rejected ones.
 //
-// The loss depends on a row only through its sum of logprob − ref_logprob. Therefore it is computed from row
-// sums, and every unmasked token of a row has the same gradient: the row's weight.
+// The loss depends on a row only through its sum of logprob − ref_logprob. So it is computed from row sums,
+// and all unmasked tokens of a row have the same gradient, the row's gradient weight.
 #pragma once
 
 #include <cmath>
@@ -41,7 +41,7 @@ struct Dpo {
 
   PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 1.0f}; }
 
-  // The loss of one pair and its derivative by the margin.
+  // The loss of one pair, and its derivative with respect to the margin.
   struct Margin {
     double value, derivative;
   };
@@ -57,12 +57,13 @@ struct Dpo {
             beta * (label_smoothing * right - (1.0 - label_smoothing) * wrong)};
   }
 
-  // Replaces the row sums by the row weights. Writes the three metrics and returns the loss. They are means
-  // over `pairs` pairs when the loss is pairwise. Otherwise all rows form one pair.
+  // Replaces the row sums with the rows' gradient weights, writes the three metrics and returns the loss. If
+  // the loss is pairwise, loss and metrics are means over `pairs` pairs. Otherwise the even rows together are
+  // the chosen answer and the odd rows the rejected one.
   PL_FN double pair_loss(int64_t rows, double pairs, double* sums, double* metric) const {
     double loss = 0, chosen = 0, rejected = 0, right = 0;
     if (pairwise) {
-      if (pairs < 1) pairs = 1;  // without a pair the means are 0
+      if (pairs < 1) pairs = 1;  // makes the means 0 if there is no pair
       for (int64_t row = 0; row + 1 < rows; row += 2) {
         chosen += sums[row];
         rejected += sums[row + 1];

@@ -1,6 +1,5 @@
-// GSPO: PPO's clipped surrogate on one ratio per sequence, the geometric mean of its tokens' ratios
-// (arXiv 2507.18071). This is the token-level form: each token has the sequence's value and a gradient of its
-// own.
+// GSPO: PPO's clipped surrogate on one ratio per sequence, the geometric mean of its tokens' ratios (arXiv
+// 2507.18071). This is the token-level form: each token uses the sequence's ratio, but has its own gradient.
 #pragma once
 
 #include "loss/loss.h"

@@ -1,14 +1,15 @@
 // The contract that every loss in this folder fulfils.
 //
-// A loss is a small, trivially copyable struct. It is constructed from its Options, reads one token at a time
-// and returns what that token contributes. It knows nothing of masks, row weights, aggregation or threads.
+// A loss is a small, trivially copyable struct. It is constructed from its Options. It computes one token at
+// a time and returns the token's contribution. The engines handle masks, row weights, aggregation and
+// threads.
 //
 //   struct Example {
 //     static constexpr const char* name = "example";  // Trinity-RFT's registry name
-//     struct Options { double … };                    // the numbers that the caller gave
-//     static constexpr Field<Options> fields[];       // the options' names; one per member of Options
+//     struct Options { double … };                    // the options' values
+//     static constexpr Field<Options> fields[];       // an option's name for each member of Options
 //     static constexpr LossTraits traits{.columns = reads(kAdvantages)};
-//     static constexpr Metric metrics[];              // how each metric follows from the sums
+//     static constexpr Metric metrics[];              // how each metric is computed from the sums
 //     using Row = NoRow;
 //     explicit Example(const Options&);
 //     TokenTerm token(const Row&, const Token&) const;
@@ -16,8 +17,8 @@
 //
 // A loss whose token() needs to know the whole row sets `.row_sums` and adds
 //
-//     struct Row { … };                             // what token() gets to know of the row
-//     double row_term(const Token&) const;          // is summed over the row's unmasked tokens in float64;
+//     struct Row { … };                             // the row statistics that token() receives
+//     double row_term(const Token&) const;          // summed over the row's unmasked tokens in float64;
 //                                                   // it must not read the advantage
 //     Row row(double sum, double count) const;      // count: the row's unmasked tokens
 //     void row_metric(const Row&, double count, double negatives, double* out) const;
@@ -31,25 +32,25 @@ namespace policy_loss {
 constexpr int kMaxTokenMetrics = 4;
 constexpr int kMaxRowMetrics = 2;
 
-// When a loss needs the sum of row_term() over a row before it sees the row's tokens.
+// Whether a loss needs the sum of row_term() over a row before the row's tokens are computed.
 enum class RowSums {
   kNever,
   kAlways,
   kByOptions,  // when its needs_row_sums() returns true
 };
 
-// The properties of a loss that the passes depend on. A loss names those that differ from the defaults:
+// The properties of a loss on which the passes depend. A loss names only those that differ from the defaults:
 //   static constexpr LossTraits traits{.columns = reads(kAdvantages), .token_metrics = 2};
 struct LossTraits {
   unsigned columns = 0;   // the columns that it reads in addition to logprob
   int token_metrics = 0;  // the number of metric terms that token() returns
   int row_metrics = 0;    // the number of values that row_metric() writes
   RowSums row_sums = RowSums::kNever;
-  bool by_pairs = false;          // pair_loss() makes the loss and the row weights from the row sums
-  bool two_kinds = false;         // has a loss for the usual rows and another for the expert's rows
-  bool has_simpler_form = false;  // type Simpler gives the same result faster when is_simpler is true
-  bool counts_negatives = false;  // row_metric() gets the row's number of tokens, masked or not, that
-                                  // have a negative advantage
+  bool by_pairs = false;          // pair_loss() computes loss and row weights from the row sums
+  bool two_kinds = false;         // has one loss for the usual rows and another for an expert's
+  bool has_simpler_form = false;  // type Simpler gives the same result faster if is_simpler is true
+  bool counts_negatives = false;  // row_metric() receives the row's number of tokens, masked or not,
+                                  // with a negative advantage
 
   PL_FN constexpr unsigned all_columns() const { return columns | reads(kLogprob); }
   PL_FN constexpr LossTraits without(unsigned excluded) const {
@@ -59,21 +60,21 @@ struct LossTraits {
   }
 };
 
-// A metric's name, and how it follows from the sums.
+// A metric's name, and how it is computed from the sums.
 struct Metric {
   enum Source {
-    kTokenMean,    // a token sum / (N + 1e-8)
-    kRowMean,      // a row sum / B
-    kRowPerToken,  // a row sum / (N + 1e-10)
+    kTokenMean,    // a sum over tokens / (N + 1e-8)
+    kRowMean,      // a sum over rows / B
+    kRowPerToken,  // a sum over rows / (N + 1e-10)
     kLoss,         // the aggregated loss
     kPair,         // a value that pair_loss() computed
     kTotal,        // the loss of both kinds of rows together
-    kMu,           // the weight of the expert's rows that the caller gave
+    kMu,           // mu, the caller's weight of the expert's rows
   };
   const char* name;
   Source source;
   int index = 0;
-  int kind = 0;  // the kind of rows that it describes: 0 for the usual rows, 1 for the expert's
+  int kind = 0;  // the kind of rows that it covers: 0 for usual rows, 1 for an expert's
 };
 
 }  // namespace policy_loss
@@ -85,11 +86,12 @@ struct Token {
   float logprob, old_logprob, ref_logprob, advantage;
 };
 
-// The Row of a loss that needs to know nothing of its rows.
+// The Row type of a loss that needs no row statistics.
 struct NoRow {};
 
-// The contribution of one token: its loss, the derivative of that by logprob, and the terms of the metrics.
-// The metric terms are four members because compilers keep an array in memory and then do not vectorise.
+// The contribution of one token: its loss, the derivative of its loss with respect to logprob, and its terms
+// in the metrics. The metric terms are four members, because compilers would keep an array in memory and not
+// vectorise the loop.
 struct TokenTerm {
   float value, derivative;
   float metric0 = 0, metric1 = 0, metric2 = 0, metric3 = 0;

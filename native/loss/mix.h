@@ -1,6 +1,7 @@
 // MIX and MIX-CHORD: PPO on the rows that the policy sampled (usual rows), and supervised fine-tuning on the
-// rows of an expert (arXiv 2505.17826, 2508.11408). Each kind is aggregated over its own rows. It is then
-// weighted by 1 − mu or mu, and by the share of a training batch that its rows make up.
+// rows of an expert (arXiv 2505.17826, 2508.11408). Each kind of rows is aggregated separately. Its loss is
+// then multiplied by 1 − mu (usual) or mu (expert), and by the share of a training batch that the rows of
+// this kind make up.
 #pragma once
 
 #include <cmath>
@@ -41,7 +42,7 @@ struct Mix {
   Usual usual;
   Expert expert;
   bool dynamic;
-  double weight[2];  // one row's weight by kind; a dynamic batch size divides it by B
+  double weight[2];  // one row's weight, by kind; divided by B if the batch size is dynamic
 
   explicit Mix(const Options& o) : usual(o), expert(expert_options(o)), dynamic(o.use_dynamic_bsz != 0) {
     const double per_gpu = std::floor(o.ppo_mini_batch_size / o.ngpus_trainer);
@@ -51,7 +52,7 @@ struct Mix {
     weight[1] = rows / std::floor(o.train_batch_size_expert / o.ngpus_trainer);
   }
 
-  // Returns the factor of a kind's metrics, and of its loss before mu.
+  // Returns the factor by which a kind's metrics are multiplied, and its loss in addition to mu.
   PL_FN double kind_scale(int kind, double rows_of_kind, double rows) const {
     if (rows_of_kind == 0) return 0.0;
     return rows_of_kind * weight[kind] / (dynamic ? rows : 1.0);

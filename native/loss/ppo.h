@@ -60,7 +60,8 @@ struct PpoSequenceMasking {
       {"clip_ratio_c", &Options::clip_ratio_c},
       {"delta_sequence_masking", &Options::delta_sequence_masking},
   };
-  // Like the source, `masked_tokens` counts negative advantages over the whole row, padding included.
+  // As in Trinity-RFT, the metric `masked_tokens` counts negative advantages over the whole row, including
+  // padding.
   static constexpr LossTraits traits{.columns = Ppo::traits.columns,
                                      .token_metrics = Ppo::traits.token_metrics,
                                      .row_metrics = 2,
@@ -103,8 +104,8 @@ struct PpoSequenceMasking {
   }
 };
 
-// The loss without an old policy: the current policy replaces it. The ratio is then 1, and its gradient is
-// the policy gradient.
+// A version of a loss that replaces the old policy with the current one. The ratio is then 1, and the
+// gradient is the plain policy gradient.
 template <class Base>
 struct OnPolicy : Base {
   static constexpr LossTraits traits = Base::traits.without(reads(kOldLogprob));

@@ -43,8 +43,9 @@ struct Rec {
     float log_ratio;
   };
 
-  // A token is kept if its log ratio is within the range for the advantage's sign, or beyond the ring's outer
-  // bound. These six numbers express every clip mode. They bound the log ratio, which saves an exponential.
+  // A token contributes if its log ratio is within the range for the sign of its advantage, or beyond the
+  // outer bound of the ring. These six bounds express every clip mode. They bound the log ratio instead of
+  // the ratio, which saves an exponential.
   float positive_low, positive_high, positive_ring, negative_low, negative_high, negative_ring;
   float by_row;  // 1 if the mode is gspo-one-side, which clips by the row's mean log ratio; else 0
   // The importance weight is e^(token_factor·d + row_factor·mean d + advantage_factor·A).
@@ -79,7 +80,7 @@ struct Rec {
     forward_kl_coef = regularizer == kForwardKl ? coef : 0.0f;
   }
 
-  // Returns the logarithm of a bound of the ratio, −Infinity if the bound is not positive.
+  // Returns the logarithm of a bound on the ratio, or −Infinity if the bound is not positive.
   static float log_bound(double bound) {
     return bound > 0 ? static_cast<float>(std::log(bound)) : -std::numeric_limits<float>::infinity();
   }
@@ -98,7 +99,7 @@ struct Rec {
 
   PL_FN TokenTerm token(const Row& row, const Token& t) const { return term(row, t, weight(row, t)); }
 
-  // The form without an importance weight. Computing the weight's exponential is most of the work.
+  // The version without an importance weight. Computing the weight's exponential would be most of the work.
   struct Simpler;
 
   PL_FN TokenTerm term(const Row& row, const Token& t, float weight) const {

@@ -38,7 +38,7 @@ struct Sapo {
         differentiates(o.differentiate_gate != 0 ? 1.0f : 0.0f),
         is_simpler(o.differentiate_gate == 0) {}
 
-  // The gate at a ratio r, σ(τ(r − 1))·4/τ, and its derivative by the ratio, 4·σ(1 − σ).
+  // The gate at a ratio r, σ(τ(r − 1))·4/τ, and its derivative with respect to r, 4·σ(1 − σ).
   struct Gate {
     float value, slope;
   };
@@ -52,7 +52,7 @@ struct Sapo {
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<true>(t); }
 
-  // The form with a detached gate, which does not need the slope.
+  // The version with a detached gate, which does not need the slope.
   struct Simpler;
 
   template <bool may_differentiate>
@@ -62,8 +62,8 @@ struct Sapo {
     const bool positive = t.advantage > 0.0f;
     const Gate g = gate(ratio, positive);
     const float weight = -t.advantage * g.value;
-    // The bound keeps an infinite ratio from multiplying a slope that has underflowed to 0. The gate is fully
-    // open long before a ratio of 2^64.
+    // The bound keeps an infinite ratio from being multiplied by a slope of 0, which would give NaN. It
+    // changes no result, because the gate is fully open long before a ratio of 2^64.
     const float through_gate = -t.advantage * (g.slope * at_most(ratio, 1.8e19f));
     const bool held = !may_differentiate | (differentiates == 0.0f);
     return {held ? weight * t.logprob : weight,

@@ -1,6 +1,6 @@
-// Supervised fine-tuning: the negative log-likelihood in three forms. Sft has no weight. SftIs weights a
-// token by its probability p (importance sampling). SftPhi weights it by φ = p(1 − p), with an upper bound on
-// p (CHORD, arXiv 2508.11408). The weights carry no gradient.
+// Supervised fine-tuning: the negative log-likelihood in three forms. Sft is unweighted. SftIs weights each
+// token by its probability p (importance sampling). SftPhi weights it by φ = p(1 − p), and drops the gradient
+// of tokens whose p exceeds a cutoff (CHORD, arXiv 2508.11408). The weights carry no gradient.
 #pragma once
 
 #include <cmath>
@@ -47,7 +47,7 @@ struct SftPhi {
   static constexpr Metric metrics[] = {{"sft_phi_loss", Metric::kLoss}};
   using Row = NoRow;
 
-  float cutoff;  // ln cutoff_prob; Infinity without a cutoff
+  float cutoff;  // ln cutoff_prob, or Infinity without a cutoff
 
   explicit SftPhi(const Options& o)
       : cutoff(o.cutoff_prob < 1.0 ? static_cast<float>(std::log(o.cutoff_prob))

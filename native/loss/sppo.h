@@ -18,7 +18,7 @@ struct Sppo {
   static constexpr Metric metrics[] = {{"pg_clipfrac", Metric::kTokenMean, 0}, {"pg_loss", Metric::kLoss}};
   using Row = NoRow;
 
-  float range;  // the largest log ratio, in both directions
+  float range;  // the largest |log ratio| of a token that contributes
 
   explicit Sppo(const Options& o) : range(static_cast<float>(std::log1p(o.epsilon))) {}
 

@@ -41,29 +41,30 @@ PL_FN float clip(float x, float low, float high) {
   return at_most(at_least(x, low), high);
 }
 
-// Returns d clip(x) / dx: 1 within the bounds and on them, otherwise 0. It returns 0 for NaN; the other
-// factors of the product propagate the NaN. It is a factor because a condition would keep GCC from
+// Returns d clip(x) / dx: 1 within the bounds and on them, otherwise 0. Returns 0 for NaN; the other factors
+// of the caller's product propagate the NaN. Callers multiply by it, because a condition would keep GCC from
 // vectorising PPO.
 PL_FN float clip_derivative(float x, float low, float high) {
   return clip(x, low, high) == x ? 1.0f : 0.0f;
 }
 
-// The neutral element of addition. Adding −0 changes no number, not even −0, so compilers can omit it.
+// The neutral element of addition. Adding −0 changes no number, not even −0, so compilers can omit the
+// addition.
 constexpr float kNothing = -0.0f;
 
-// Returns what a token adds to the number of tokens for which the condition is true.
+// Returns what a token adds to a count of the tokens that fulfil the condition.
 PL_FN float indicator(bool condition) {
   return condition ? 1.0f : kNothing;
 }
 
-// The parts of x = n·ln 2 + r with |r| <= ln2/2, for |x| up to 104.
+// The result of reduce(): x = n·ln 2 + r with |r| <= ln2/2.
 struct Reduced {
   float r;
   int32_t exponent;  // n + bias in the low 9 bits; the other bits are arbitrary
   float n;
 };
 
-// bias must be a constant.
+// Splits x into n·ln 2 + r, for |x| up to 104. bias must be a compile-time constant.
 PL_FN Reduced reduce(float x, int bias) {
   const float log2_e = 1.44269504f;
   // Adding 1.5·2^23 + bias leaves the rounded integer plus bias in the low bits.
@@ -76,7 +77,7 @@ PL_FN Reduced reduce(float x, int bias) {
   return {(x - n * ln2_high) - n * ln2_low, float_bits(shifted), n};
 }
 
-// Returns scale·e^r for a reduced r. scale is a constant power of two. The polynomial's error is 5e-9.
+// Returns scale·e^r for a reduced r. scale must be a constant power of two. The polynomial's error is 5e-9.
 PL_FN float exp_of_reduced(float r, float scale) {
   float p = scale * 0.00139505381f;
   p = p * r + scale * 0.00836891774f;
@@ -87,8 +88,8 @@ PL_FN float exp_of_reduced(float r, float scale) {
   return p * r + scale;
 }
 
-// Returns the power of two with a biased exponent: 127 gives 1, and 0 gives 0. The sum is unsigned because
-// the bits of a NaN would overflow int32_t.
+// Returns the power of two with the biased exponent `exponent` + `more`: 127 gives 1, and 0 gives 0. It adds
+// unsigned numbers because the bits of a NaN would overflow int32_t.
 PL_FN float power_of_two(int32_t exponent, uint32_t more = 0) {
   return bits_float(static_cast<int32_t>((static_cast<uint32_t>(exponent) << 23) + (more << 23)));
 }
@@ -100,14 +101,14 @@ PL_FN float exp_bounded(float x) {
 }
 
 // Returns e^x within 2 ulp, but 0 for results below 1.7e-38. Losses use it because such results do not matter
-// to them. The factor 2 lets one multiplication reach the largest number, and Infinity beyond it.
+// to them. The scale 2 lets one multiplication reach the largest float32 number, and Infinity beyond it.
 PL_FN float exp_flushed(float x) {
   const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
   return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
-// Returns e^x within 2 ulp for every float32. If 2^(n − 1) is not a normal number, it is split into two
-// factors, which gives subnormal results correctly.
+// Returns e^x within 2 ulp for every float32. If 2^(n − 1) is not a normal number, multiplies by two factors,
+// so that subnormal results are correct.
 PL_FN float exp(float x) {
   const float bounded = clip(x, -104.0f, 89.0f);
   const Reduced a = reduce(bounded, 126);
@@ -116,8 +117,8 @@ PL_FN float exp(float x) {
          (low ? 5.42101086e-20f : 1.0f);
 }
 
-// e^x as in exp_flushed(), and e^x − 1 − x without cancellation near 0, where KL estimators need it. Near 0
-// the residual is a series of its own.
+// Returns e^x as exp_flushed() does, and the residual e^x − 1 − x, which KL estimators need. Near 0 the
+// residual is computed as a separate series, because the difference would cancel.
 struct Exponential {
   float value, residual;
 };
@@ -140,7 +141,7 @@ PL_FN float exp_residual(float x) {
 // Returns ln x of a positive, normal x within 2 ulp. Near x = 1 the error is 2 ulp of 1.
 PL_FN float log_positive(float x) {
   const int32_t sqrt_half = 0x3f3504f3;
-  // Unsigned because the difference would overflow int32_t for a negative x.
+  // Subtracts unsigned numbers because the difference would overflow int32_t for a negative x.
   const int32_t bits =
       static_cast<int32_t>(static_cast<uint32_t>(float_bits(x)) - static_cast<uint32_t>(sqrt_half));
   const float n = static_cast<float>(bits >> 23);

@@ -1,4 +1,4 @@
-// Advantage functions.
+// Fuzzes advantage functions.
 #include "cpu/advantages.h"
 #include "engine/advantages.h"
 #include "test/fuzz/options.h"
@@ -8,14 +8,14 @@
 namespace fuzz {
 namespace {
 
-// The results that a call wants. shift: where their memory begins.
+// The results that a call wants. shift: misaligns their memory, as in Array.
 struct Wanted {
   bool advantages, returns, scores, repeats;
   uint64_t seed;
   int shift;
 };
 
-// A call as the input describes it. `inputs` points into the arrays.
+// A call that the fuzzer's input describes. `inputs` points into the arrays.
 struct Call {
   AdvantageFunction function;
   Batch batch;
@@ -70,7 +70,7 @@ Outcome compute(const Call& call, Where where, const int32_t* abort) {
   return result;
 }
 
-// Reads the columns. token_rewards: whether rewards come per token.
+// Reads the columns. token_rewards: whether there is a column of rewards per token.
 void read_columns(Bytes& in, Random& random, Values values, bool token_rewards, Batch* batch) {
   const ColumnForm numbers{-kMostAdvantage, kMostAdvantage};
   const ColumnForm logprobs{kLeastLogprob, 0};
@@ -83,7 +83,7 @@ void read_columns(Bytes& in, Random& random, Values values, bool token_rewards, 
   read_column(in, random, values, kValues, numbers, batch);
 }
 
-// Reads the arrays per row: numbers of which some are equal, and groups and runs.
+// Reads the per-row arrays: rewards and baselines, some of them equal, and groups and runs.
 void read_rows(Bytes& in, Random& random, Values values, Call* call) {
   const int64_t rows = call->batch.view.layout.rows;
   const int shift = in.byte();
@@ -153,7 +153,7 @@ void fuzz_advantages(Bytes& in) {
   read_columns(in, random, values, token_rewards, &batch);
   read_rows(in, random, values, &call);
   call.inputs.tokens = batch.view;
-  // Functions that can take rewards per token need none per row then.
+  // A function that takes rewards per token needs none per row if it has the former.
   const bool by_row = info.shape != AdvantageShape::kDistill && (!token_rewards || in.flag() || in_groups);
   call.inputs.rewards = by_row ? call.rewards.data() : nullptr;
   call.inputs.baselines = call.baselines.data();
@@ -167,8 +167,8 @@ void fuzz_advantages(Bytes& in) {
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   check(call, info, values, expected);
 
-  // By specification, sums of rewards and recurrences run over all tokens of a row, masked or not. ReMax
-  // alone skips masked rewards.
+  // As in the sources, sums of rewards and recurrences include masked tokens. Only ReMax skips masked
+  // rewards. So those values are not disturbed.
   unsigned unseen = reads(kSampledLogprob) | reads(kTeacherLogprob);
   if (info.name == "remax") unseen |= reads(kTokenRewards);
   disturb(random, unseen, false, false, &batch);

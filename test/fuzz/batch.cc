@@ -7,7 +7,8 @@
 namespace fuzz {
 namespace {
 
-// Rounds a number towards zero into a dtype. Numbers below float16's normal range become 0.
+// Returns the bits of a number in a dtype, rounded towards zero. Numbers below float16's normal range become
+// 0.
 uint32_t bits_of(float x, DType dtype) {
   const uint32_t bits = float32_bits(x);
   if (dtype == DType::kFloat32) return bits;
@@ -24,7 +25,7 @@ bool is_negative(const Batch& batch, int column, int64_t i) {
   return bits > 0x80000000 && bits <= (0x80000000 | infinity);
 }
 
-// Returns one of the rare values that some losses treat in a special way.
+// Returns one of the rare values that are special cases of some losses.
 float special(Random& random, double low, double high) {
   switch (random.below(6)) {
     case 0:
@@ -42,7 +43,7 @@ float special(Random& random, double low, double high) {
   }
 }
 
-// Lengths around which blocks, tiles, chunks and parts of rows begin and end.
+// Row lengths at and next to the sizes of blocks, tiles, chunks and rows in parts.
 constexpr int32_t kLengths[] = {0,    1,    2,     63,    64,    65,    127,   1023,  1024,
                                 1025, 2049, 16383, 16384, 16385, 32767, 32768, 32769, 49153};
 constexpr int kLengthCount = sizeof kLengths / sizeof kLengths[0];

@@ -1,5 +1,4 @@
-// Batches that a fuzzer's input describes: any layout, any mask, and columns of ordinary numbers or of any
-// bits.
+// Makes batches from a fuzzer's input: any layout, any mask, and columns of ordinary numbers or of any bits.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +11,8 @@ namespace fuzz {
 
 using namespace policy_loss;
 
-// Whether values are those of a training run, or any bits at all. Ordinary log-probabilities are from −40 to
-// 0, so that e^d times an advantage is far below float32's largest number. Ordinary advantages and rewards
-// are from −1000 to 1000.
+// Whether values are ordinary, as in a training run, or any bits at all. Ordinary log-probabilities are from
+// −40 to 0, so that no loss overflows float32. Ordinary advantages and rewards are from −1000 to 1000.
 enum Values { kOrdinary, kAny };
 
 constexpr double kLeastLogprob = -40;
@@ -26,7 +24,7 @@ inline uint32_t float32_bits(float x) {
   return bits;
 }
 
-// A batch with the columns of losses, or with those of advantage functions. `view` points into the arrays.
+// A batch for losses or for advantage functions. `view` points into the arrays.
 struct Batch {
   BatchView view;
   Array<int32_t> offsets;
@@ -38,7 +36,7 @@ struct Batch {
 
   bool counts(int64_t row) const { return view.repeats_of(row) != 0; }
 
-  // Sets a value in any dtype by its bits.
+  // Sets the bits of a value, in the column's dtype.
   void set_bits(int column, int64_t i, uint32_t bits) {
     if (view.column[column].dtype == DType::kFloat32)
       wide[column][i] = bits;
@@ -47,11 +45,11 @@ struct Batch {
   }
 };
 
-// even: whether the number of rows must be even.
+// Reads the layout of a batch. even: makes the number of rows even.
 void read_layout(Bytes& in, bool even, Batch* batch);
 void read_mask(Bytes& in, Random& random, Batch* batch);
 
-// What a column's numbers are like.
+// The range and the form of a column's numbers.
 struct ColumnForm {
   double low, high;             // the range of its numbers
   const Batch* near = nullptr;  // if not null, its numbers are near those of a column of this batch
@@ -60,8 +58,9 @@ struct ColumnForm {
 };
 void read_column(Bytes& in, Random& random, Values values, int column, const ColumnForm& form, Batch* batch);
 
-// Changes values that no result may depend on: those of masked tokens, and with rows_that_do_not_count those
-// of rows that count 0 times. keep_signs: keeps which advantages are negative.
+// Changes values on which no result may depend: those of masked tokens, and with rows_that_do_not_count also
+// those of rows that count 0 times. keep_signs: negative advantages stay negative, and the others stay
+// non-negative.
 void disturb(Random& random, unsigned columns, bool rows_that_do_not_count, bool keep_signs, Batch* batch);
 
 }  // namespace fuzz

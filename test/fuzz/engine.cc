@@ -1,14 +1,13 @@
 // Fuzzes the CPU engine with libFuzzer. The bytes of an input become a function with options, a batch of any
 // layout, dtype and mask, and the results that are wanted. For every input:
 //
-// - nothing is read or written out of bounds (AddressSanitizer), and nothing is undefined
+// - nothing is read or written out of bounds (AddressSanitizer), and no behaviour is undefined
 //   (UndefinedBehaviorSanitizer);
-// - results have the same bits on the calling thread in new memory and in used memory, and on a pool with one
-// thread
-//   and with two;
+// - results have the same bits on the calling thread in new memory, in reused memory, and on a pool with one
+//   thread and with two;
 // - every element of a wanted array is written;
-// - values under the mask, and in rows that count 0 times, change no bit of a result, and the gradient there
-// is 0;
+// - values of masked tokens and of rows that count 0 times change no bit of a result, and their gradient is
+// 0;
 // - ordinary inputs (see kOrdinary) give finite results;
 // - an aborted call reports that it was aborted.
 #include <cstdio>

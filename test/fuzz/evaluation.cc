@@ -1,4 +1,4 @@
-// Evaluations of a policy loss, a KL loss and an entropy loss.
+// Fuzzes evaluations of a policy loss, a KL loss and an entropy loss.
 #include "engine/function.h"
 #include "test/fuzz/options.h"
 #include "test/fuzz/targets.h"
@@ -7,13 +7,14 @@
 namespace fuzz {
 namespace {
 
-// The results that a call wants. shift: where their memory begins, and the size of used memory.
+// The results that a call wants. shift: misaligns their memory, as in Array, and is the size of the reused
+// memory.
 struct Wanted {
   bool grad, grad_entropy, counts;
   int shift;
 };
 
-// A call as the input describes it.
+// A call that the fuzzer's input describes.
 struct Call {
   Function function;
   Batch batch;
@@ -36,7 +37,8 @@ struct Outcome {
   }
 };
 
-// Returns the memory of an earlier evaluation with so many rows and chunks. Its contents must not matter.
+// Returns memory as an earlier evaluation with this number of rows and chunks would leave it. Its contents
+// must not matter.
 cpu::Workspace used_memory(size_t rows, size_t chunks) {
   cpu::Workspace workspace;
   workspace.chunks.assign(chunks, {7, 9, 3, 5});
@@ -80,7 +82,7 @@ Outcome evaluate(const Call& call, const std::shared_ptr<const PreparedFunction>
   return outcome;
 }
 
-// Counts a batch as the engine should.
+// Returns the counts that the engine should find in a batch.
 BatchCounts count(const Batch& batch) {
   BatchCounts counts;
   const Layout& layout = batch.view.layout;
@@ -99,7 +101,7 @@ Aggregation read_aggregation(Bytes& in) {
   return static_cast<Aggregation>(in.below(4));
 }
 
-// Reads everything of the function but its loss.
+// Reads the function except for its loss.
 void read_function(Bytes& in, Call* call) {
   Function& function = call->function;
   const int estimators = static_cast<int>(kl_estimators().size());
@@ -114,7 +116,7 @@ void read_function(Bytes& in, Call* call) {
   function.entropy_aggregation = read_aggregation(in);
 }
 
-// Reads the arrays per row.
+// Reads the per-row arrays.
 void read_rows(Bytes& in, Random& random, Batch* batch) {
   const int64_t rows = batch->view.layout.rows;
   if (in.flag()) {
@@ -146,7 +148,7 @@ void read_columns(Bytes& in, Random& random, Call* call) {
   column(kEntropy, 0, 20, false);
 }
 
-// Reads the counts of a whole batch, of which this one is a part.
+// Reads the counts of a larger batch, of which this batch is a part.
 void read_normalizer(Bytes& in, Call* call) {
   Normalizer& normalizer = call->normalizer;
   normalizer.given = in.below(3) == 0;
@@ -212,7 +214,8 @@ void fuzz_evaluation(Bytes& in) {
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   check(call, expected);
 
-  // A loss over pairs reads rows that do not count. One metric counts negative advantages under the mask too.
+  // A loss over pairs also reads rows that count 0 times. One metric of ppo_sequence_masking also counts
+  // masked tokens with negative advantages.
   const bool keep_signs =
       function.has_loss() && losses()[function.loss].name.starts_with("ppo_sequence_masking");
   disturb(random, ~0u, !call.has_pairs(), keep_signs, &call.batch);

@@ -8,7 +8,8 @@
 
 namespace fuzz {
 
-// The bytes of an input, one after another. After the last one it returns zeros, so every input is valid.
+// Reads the bytes of an input one after another. After the last byte it returns zeros, so that every input is
+// valid.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
@@ -29,7 +30,8 @@ class Bytes {
   const uint8_t* end_;
 };
 
-// Random numbers from a seed in the input (splitmix64), for what is too large to be read from the input.
+// Generates random numbers from a seed in the input (SplitMix64), for arrays that are too large to be read
+// from the input.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -49,8 +51,8 @@ class Random {
   uint64_t state_;
 };
 
-// An array in an allocation of its own that ends with it. `shift` moves its beginning to any address that is
-// aligned for its type, like a view into an ArrayBuffer. An empty array has an address too.
+// An array with its own allocation, which ends where the array ends. `shift` moves the array's beginning by
+// up to 7 elements, like a view into an ArrayBuffer. An empty array also has an address.
 template <class T>
 class Array {
  public:

@@ -1,4 +1,4 @@
-// KL values per token, with and without a base that they are subtracted from.
+// Fuzzes KL values per token, with and without a base from which they are subtracted.
 #include "engine/function.h"
 #include "test/fuzz/targets.h"
 #include "test/fuzz/tasks.h"

@@ -1,4 +1,4 @@
-// Options of a function that a fuzzer's input describes.
+// Makes the options of a function from a fuzzer's input.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace fuzz {
 
-// Returns options in the order of the function's fields: ordinary ones, or with kAny also extreme numbers.
+// Returns options in the order of the function's `fields`. They are ordinary values. With kAny, some are
+// extreme numbers.
 std::vector<double> read_options(Bytes& in, Values values, const std::vector<OptionInfo>& options);
 
 }  // namespace fuzz

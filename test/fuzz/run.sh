@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the two fuzzers: that of the CPU engine (libFuzzer, engine.cc), then that of the JavaScript boundary
+# Runs the two fuzzers, first the CPU engine's (libFuzzer, engine.cc) and then the JavaScript boundary's
 # (test/fuzz-boundary).
 #
-#   run.sh [SECONDS [engine|boundary]]    runs each of them, or the named one, for an hour or for SECONDS
+#   run.sh [SECONDS [engine|boundary]]    runs both, or the named one, each for SECONDS (default: an hour)
 #
 # The engine's fuzzer starts from the inputs in test/fuzz/corpus and test/fuzz/regressions. It puts new inputs into
-# build/fuzz/corpus, and inputs that fail into build/fuzz/faults: see README.md. The variable CLANG may hold the full
-# name of another clang++.
+# build/fuzz/corpus, and inputs that fail into build/fuzz/faults: see README.md. The environment variable CLANG can name
+# another clang++.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,5 +1,5 @@
-// The tasks that the fuzzer tests. Each reads a call from the input, runs it in several ways and checks the
-// results.
+// The entry points of the fuzzer, one per kind of call. Each reads a call from the input, runs it in several
+// ways and checks the results.
 #pragma once
 
 #include "test/fuzz/input.h"

@@ -1,4 +1,4 @@
-// Running the CPU engine's tasks, and requirements on their results.
+// Runs the CPU engine's tasks and checks their results.
 #pragma once
 
 #include <cmath>
@@ -12,10 +12,11 @@ namespace fuzz {
 
 extern std::string subject;  // what is computed, for the report
 
-// Aborts with a report unless it holds.
+// Prints a report and aborts the process if `holds` is false. `what` says what should hold.
 void require(bool holds, const char* what);
 
-// kReused: on the calling thread, in memory that another evaluation has left.
+// How a task is run: on the calling thread (kHere), there in memory that another evaluation has used
+// (kReused), or on the pool with one thread or two.
 enum Where { kHere, kReused, kOneThread, kTwoThreads };
 
 template <class Task>
@@ -28,8 +29,8 @@ void perform(Where where, const std::shared_ptr<Task>& task) {
   cpu::Pool::shared().run(task);
 }
 
-// Returns an array for a result. Its numbers depend on `where`, so that results differ if a task leaves some
-// out.
+// Returns an array for a result. It is filled with a number that depends on `where`, so that results differ
+// if a task does not write some elements.
 template <class T>
 Array<T> to_be_written(int64_t size, Where where, int shift) {
   Array<T> array(size, shift);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the fed kernels (native/cuda/feed.cuh) for every shipped architecture, and prints each kernel's registers. Needs
-# nvcc. Fails
+# Compiles the fed kernels (native/cuda/feed.cuh) for every shipped architecture, and prints how many registers each
+# uses. Needs nvcc. Fails
 #
-# - if a fed kernel uses local memory, because a spilled register costs memory bandwidth, which bounds these kernels;
-# - or if it declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
+# - if a fed kernel uses local memory, because memory bandwidth bounds these kernels and spilled registers use it;
+# - if a fed kernel declares more shared memory than kOwnSharedBytes, with which the host computes the number of blocks.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,6 +1,6 @@
-// Compares the exponentials of native/math/scalar.h with the C library's float64 ones, for every float32
-// number. The test is built for each instruction set, with the options of the engine's loops, so it is
-// vectorised like them.
+// Compares the exponentials of native/math/scalar.h with the C library's float64 exponential, for every
+// float32 number. The test is built for each instruction set with the compiler options of the engine's loops,
+// so that it is vectorised like them.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -18,14 +18,14 @@ using policy_loss::bits_float;
 constexpr int kBlock = 4096;
 constexpr double kMostUlp = 2.0;
 constexpr double kMostUlpOfResidual = 3.0;
-// Below this number exp_flushed() may return 0, as its comment says.
+// exp_flushed() may return 0 for results below this number.
 constexpr double kFlushed = 1.7e-38;
 
 struct Worst {
   const char* name;
   double ulp = 0;
   float at = 0;
-  int64_t wrong = 0;  // how many values are wrong beyond rounding, such as an unexpected NaN
+  int64_t wrong = 0;  // the number of wrong values that ulp does not cover, such as an unexpected NaN
   float wrong_at = 0;
 
   void error(double found, float x) {
@@ -46,7 +46,7 @@ struct Worst {
   }
 };
 
-// Returns the distance of neighbouring float32 numbers around x.
+// Returns the distance between neighbouring float32 numbers near x.
 double ulp_at(double x) {
   const int exponent = std::max(std::ilogb(x), -126);
   return std::ldexp(1.0, exponent - 23);
@@ -64,7 +64,7 @@ struct Results {
   }
 };
 
-// Compares an exponential with its true value, which may be beyond float32's range.
+// Compares an exponential with its true value, which may exceed float32's range.
 void compare(Worst& worst, float found, double truth, float x) {
   if (truth > std::numeric_limits<float>::max())
     worst.check(std::isinf(found) || ulp_at(truth) * kMostUlp > truth - found, x);
@@ -102,8 +102,9 @@ void look(const float* x, const float* exp, const float* flushed, const float* b
       results.flushed.check(flushed[i] >= 0 && flushed[i] <= 1.01 * kFlushed, x[i]);
     if (std::fabs(x[i]) > 87) continue;
     compare(results.bounded, bounded[i], truth, x[i]);
-    // The true value is a series where the difference would cancel in float64. Beyond the first step of the
-    // reduction, the engine computes a difference too, whose error is relative to its largest part.
+    // Near 0 the true value is computed as a series, because the difference would cancel in float64. Where
+    // reduce() gives n ≠ 0, the engine computes a difference too, and its error is relative to the largest
+    // term.
     const double y = x[i];
     const double rest =
         std::fabs(y) < 1e-3 ? y * y * (0.5 + y * (1.0 / 6 + y * (1.0 / 24 + y / 120))) : truth - 1 - y;
@@ -133,7 +134,7 @@ void run(uint64_t first, uint64_t last, Results& results) {
 int main() {
   const int threads = std::max(1u, std::thread::hardware_concurrency());
   constexpr uint64_t kAll = 1ull << 32;
-  // Every thread gets pieces from all parts of the range, because some parts take longer.
+  // Each thread gets pieces from the whole range, because some parts of the range take longer.
   constexpr uint64_t kPieces = 256;
   std::vector<Results> found(threads);
   std::vector<std::thread> workers;

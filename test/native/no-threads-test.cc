@@ -1,5 +1,5 @@
-// Tests the CPU engine's pool in a process that gets no threads from the system. The thread that brings a
-// task must do it, and new threads must be used as soon as the system gives some.
+// Tests the CPU engine's pool in a process to which the system gives no threads. The calling thread must then
+// do the tasks itself. As soon as the system gives threads, the pool must use them.
 //
 // The test replaces pthread_create(), so it is a program of its own. It cannot run under sanitizers, which
 // replace that function too.

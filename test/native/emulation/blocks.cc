@@ -1,9 +1,10 @@
-// Blocks of threads: who runs next, where threads wait for each other, and the copies that a thread has not
-// waited for yet.
+// Emulates blocks of threads: chooses which thread runs next, makes threads wait for each other, and delays
+// asynchronous copies until a thread waits for them.
 //
-// A thread runs until it waits at a barrier or a warp collective, and then hands over to the next thread.
-// Warps take turns: each runs until all of its threads wait at a barrier. When shuffled, half of the launches
-// let the warps take turns at every collective instead, and the order of blocks, warps and lanes is random.
+// A thread runs until it waits at a barrier or a warp collective, and then switches to the next thread. A
+// warp runs until all its threads wait at a barrier, and then the next warp runs. With
+// POLICY_LOSS_EMULATION_SHUFFLE, blocks, warps and lanes run in random order, and in half of the launches
+// warps also take turns at every collective.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -31,17 +32,17 @@ struct Thread {
   State state = kReady;
   Site site;
   unsigned mask = 0;
-  std::vector<LateCopy> copies;  // not made yet, in the order in which they were asked for
-  std::vector<size_t> groups;    // how many copies each group has that was not waited for
-  size_t ungrouped = 0;          // how many of the last copies are in no group yet
+  std::vector<LateCopy> copies;  // copies that are not made yet, in order
+  std::vector<size_t> groups;    // the number of copies in each group that was not waited for
+  size_t ungrouped = 0;          // the number of last copies that are in no group yet
 };
 
 struct Warp {
-  uint64_t given[kWarp];   // what lanes have handed in
+  uint64_t given[kWarp];   // the values that lanes have handed in
   uint64_t result[kWarp];  // the values of the last exchange
 };
 
-// The block that runs. A thread's index is that of its fiber.
+// The running block. A thread and its fiber have the same index.
 std::vector<Thread> threads;
 std::vector<Warp> warps;
 size_t running = 0;
@@ -58,7 +59,7 @@ int64_t copied = 0;
 
 constexpr size_t kNobody = ~size_t{0};
 
-// Makes the next thread that is ready the running one.
+// Makes the next ready thread the running one and returns it, or returns kNobody.
 size_t take_turn() {
   while (next_turn < last_turn) {
     const size_t thread = order[next_turn++];
@@ -70,7 +71,7 @@ size_t take_turn() {
   return kNobody;
 }
 
-// Runs those of order[first] up to order[last] that are ready. Returns whether there were any.
+// Runs the threads order[first] up to order[last] that are ready. Returns whether there were any.
 bool run_ready(size_t first, size_t last) {
   next_turn = first;
   last_turn = last;
@@ -82,7 +83,7 @@ bool run_ready(size_t first, size_t last) {
   return true;
 }
 
-// Lets the next thread run until this one may go on.
+// Lets other threads run until this one may continue.
 void wait(Thread::State state, Site site) {
   const size_t self = running;
   threads[self].state = state;
@@ -99,7 +100,7 @@ void run_thread() {
   wait(Thread::kDone, {});
 }
 
-// Lets all threads go on if they wait at the same barrier.
+// Lets all threads continue if they all wait at the same barrier. Returns whether they did.
 bool release_barrier() {
   for (const Thread& thread : threads)
     if (thread.state != Thread::kAtBarrier || !(thread.site == threads[0].site)) return false;
@@ -107,7 +108,8 @@ bool release_barrier() {
   return true;
 }
 
-// Whether all lanes in a leader's mask wait at the leader's collective.
+// Returns whether all lanes in the leader's mask wait at the leader's collective. first: the warp's first
+// thread.
 bool is_complete(size_t first, const Thread& leader) {
   for (size_t lane = 0; lane < kWarp; ++lane) {
     if ((leader.mask >> lane & 1) == 0) continue;
@@ -119,7 +121,8 @@ bool is_complete(size_t first, const Thread& leader) {
   return true;
 }
 
-// Lets those lanes of a warp go on whose collective is complete. Returns whether there were any.
+// Lets the lanes of a warp continue whose collective all lanes in its mask have reached. Returns whether
+// there were any.
 bool release_exchanges(size_t warp) {
   bool any = false;
   const size_t first = warp * kWarp;
@@ -144,7 +147,7 @@ std::string describe(size_t index) {
          thread.site.file + ":" + std::to_string(thread.site.line);
 }
 
-// Records a divergence if some threads wait for ever.
+// Called when no thread can continue. Records a fault unless all threads have ended.
 void check_all_done() {
   size_t waiting = 0;
   while (waiting < threads.size() && threads[waiting].state == Thread::kDone) ++waiting;
@@ -159,7 +162,8 @@ void check_all_done() {
                (other < threads.size() ? describe(other) : "a lane of its mask is missing"));
 }
 
-// Runs a warp until all of its threads wait at a barrier. `turn`: the warp's place in the order.
+// Runs a warp until all its threads wait at a barrier. turn: the warp's position in the order. Returns
+// whether any thread ran.
 bool run_warp(size_t turn) {
   bool progress = false;
   const size_t first = turn * kWarp, last = std::min(first + kWarp, order.size());
@@ -168,7 +172,7 @@ bool run_warp(size_t turn) {
   return progress;
 }
 
-// Runs every warp up to its next collective.
+// Runs every warp up to its next collective. Returns whether any thread ran.
 bool run_interleaved() {
   bool progress = run_ready(0, order.size());
   for (size_t warp = 0; warp < warps.size(); ++warp) progress |= release_exchanges(warp);
@@ -195,7 +199,7 @@ void run_block(bool interleaved) {
   }
 }
 
-// Numbers from 0 to n − 1, in random order when shuffled.
+// Returns the numbers from 0 to n − 1, in random order when shuffled.
 std::vector<size_t> numbers_in_order(size_t n, std::mt19937_64& random) {
   std::vector<size_t> numbers(n);
   for (size_t i = 0; i < n; ++i) numbers[i] = i;
@@ -203,7 +207,7 @@ std::vector<size_t> numbers_in_order(size_t n, std::mt19937_64& random) {
   return numbers;
 }
 
-// The order of a block's threads, either any or warp by warp.
+// Returns the order of a block's threads. Unless interleaved, the threads of a warp follow each other.
 std::vector<size_t> order_of_threads(size_t n, bool interleaved, std::mt19937_64& random) {
   if (interleaved) return numbers_in_order(n, random);
   std::vector<size_t> all;
@@ -216,7 +220,7 @@ std::vector<size_t> order_of_threads(size_t n, bool interleaved, std::mt19937_64
 }  // namespace
 
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
-  // After a fault nothing runs until it has been reported.
+  // After a fault, nothing runs until the fault has been reported.
   if (has_fault()) return;
   static uint64_t launches = 0;
   ++launches;
@@ -238,7 +242,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     check_shared_guards(shared_bytes);
     if (has_fault()) break;
   }
-  // After a fault, fibers are in the middle of things.
+  // After a fault, fibers have stopped in the middle of a kernel and cannot be reused.
   if (has_fault()) drop_fibers();
   check_guards();
 }
@@ -273,7 +277,7 @@ int64_t bytes_copied() {
   return copied;
 }
 
-// When shuffled, some copies are made early.
+// When shuffled, some copies are made at once.
 void copy_later(void* to, const void* from, size_t bytes) {
   copied += static_cast<int64_t>(bytes);
   if (seed_of_launch != 0 && late_or_early() % 4 == 0) {

@@ -1,5 +1,5 @@
-// CUDA's header of the same name, emulated: copies from device memory to shared memory. A thread goes on
-// without them and waits for them later, group by group.
+// Emulates CUDA's header of the same name: asynchronous copies from device memory to shared memory. A thread
+// continues at once and waits for the copies later, group by group.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,18 +1,18 @@
-// CUDA's header of the same name, emulated. An ordinary C++ compiler compiles the unchanged sources of
-// native/cuda against this header, and the kernels run without a GPU.
+// Emulates CUDA's header of the same name. An ordinary C++ compiler compiles the unchanged sources of
+// native/cuda with this header, and the kernels run without a GPU.
 //
-// The emulation is stricter than a GPU, so that mistakes show:
+// The emulation is stricter than a GPU, so that it reveals mistakes:
 // - A block's threads are fibers of one host thread. A thread runs until it reaches a barrier or a warp
-//   collective, and goes on when all other threads are there. A missing barrier leaves stale values, and a
-//   barrier that some threads never reach is a fault.
-// - Streams are lazy: work runs as late as events allow, so an order that no event asks for is not kept.
-// - Memory begins as NaN and lies between guard zones.
-// - Asynchronous copies into shared memory are made when a thread waits for them, and not before.
-// A fault is an error of the next runtime call, as on a GPU, and the error's message describes it.
+//   collective, and continues when all other threads have reached it. Without a necessary barrier, threads
+//   read stale values. A barrier that some threads never reach is a fault.
+// - Streams are lazy: their work runs as late as events allow. An order that no event requires is not kept.
+// - Memory is filled with NaN at first and lies between guard zones.
+// - Asynchronous copies into shared memory are made only when a thread waits for them.
+// As on a GPU, the next runtime call reports a fault as its error. The error's message describes the fault.
 //
 // Environment variables:
-//   POLICY_LOSS_EMULATION_SHUFFLE     a seed: blocks, threads and streams run in another order; streams and
-//                                     copies may also be early
+//   POLICY_LOSS_EMULATION_SHUFFLE     a seed: blocks, threads and streams run in another order, and streams
+//                                     and copies may run early
 //   POLICY_LOSS_EMULATION_MEMORY      bytes of memory of each device
 //   POLICY_LOSS_EMULATION_DEVICES     the number of devices
 //   POLICY_LOSS_EMULATION_DRIVER      the CUDA version of the driver
@@ -32,7 +32,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// Belongs to the block that runs: blocks run one after another.
+// Static variables serve as the running block's shared memory, because blocks run one after another.
 #define __shared__ static
 
 struct dim3 {
@@ -92,11 +92,11 @@ struct Site {
 struct Indices {
   dim3 thread, block, block_size, grid_size;
 };
-// Those of the running thread.
+// The indices of the running thread.
 extern Indices indices;
 
 void wait_at_barrier(Site site);
-// Hands in a lane's value. Waits until all lanes in the mask have handed in theirs, and returns the values of
+// Hands in a lane's value, waits until all lanes in the mask have done the same, and returns the values of
 // all lanes.
 const uint64_t* exchange(unsigned mask, uint64_t value, Site site);
 inline int lane() {
@@ -112,13 +112,13 @@ char* launch_memory();
 
 // The asynchronous copies of cuda_pipeline_primitives.h, for the running thread.
 void copy_later(void* to, const void* from, size_t bytes);
-// Makes one group of the copies that are in none yet.
+// Makes a group of the copies that are in no group yet.
 void end_group();
-// Makes the copies of all groups but the last ones.
+// Makes the copies of all groups except the last `last` groups.
 void finish_groups_but(size_t last);
 
-// Sets how much dynamic shared memory a kernel's launches may ask for. Without permission it is 48 KB less
-// the most that a kernel declares for itself.
+// Sets how much dynamic shared memory launches of a kernel may use. The default is 48 KB minus the most
+// static shared memory that a kernel declares.
 void permit_shared(void* kernel, size_t bytes);
 void check_shared(void* kernel, size_t bytes);
 

@@ -1,4 +1,4 @@
-// The emulation's lock, its faults and its environment.
+// The emulation's lock, its faults and its environment variables.
 #include <cstdlib>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace emulation {
 namespace {
 
-// The first fault that has not been reported; empty if there is none.
+// The first fault that was not reported yet; empty if there is none.
 std::string first_fault;
 std::string reported;
 

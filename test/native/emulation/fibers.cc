@@ -1,5 +1,5 @@
-// Fibers on the compiler's own jumps, which save no more than where a stack is. That makes a switch cheap
-// enough to have one fiber for each thread of a block.
+// Implements fibers with the compiler's built-in jumps, which save only the position on a stack. A switch is
+// therefore cheap enough to have a fiber for each thread of a block.
 #include "fibers.h"
 
 #include <ucontext.h>
@@ -14,8 +14,8 @@
 #endif
 #endif
 
-// AddressSanitizer is told which stack runs, before each jump and after it. The functions that jump are not
-// instrumented, as it would take every jump for the end of a stack's frames.
+// Before and after each jump, AddressSanitizer is told which stack runs. The functions that jump are not
+// instrumented, because AddressSanitizer would think that a jump ends the frames of the stack.
 #if ADDRESS_SANITIZER
 #define PLAIN __attribute__((noinline, no_sanitize("address")))
 #else
@@ -25,10 +25,10 @@
 namespace emulation {
 namespace {
 
-// Not a power of two, or the tops of all stacks would share one set of the cache.
+// It is not a power of two, because then the tops of all stacks would share one set of the cache.
 constexpr size_t kStackBytes = 32 * 1024 + 192;
 
-// Where a stack goes on: the buffer of __builtin_setjmp().
+// The place where a stack continues: the buffer of __builtin_setjmp().
 using Place = void* [5];
 
 struct Stack {
@@ -66,13 +66,15 @@ void after_jump() {
 #endif
 }
 
-// A function of its own, as the compiler demands that a jump is not made by the function that it leads to.
+// A separate function, because __builtin_longjmp() must not be called by the function that called
+// __builtin_setjmp().
 [[noreturn]] PLAIN void jump(Stack& to) {
   entered = &to;
   __builtin_longjmp(to.place, 1);
 }
 
-// Fibers go on from block to block, since entering a stack takes system calls and jumping back into it none.
+// Runs a fiber for all blocks. Entering a new stack takes system calls, but jumping back to a stack takes
+// none, so fibers are kept.
 void enter_fiber() {
   after_jump();
   for (;;) body_of_fibers();

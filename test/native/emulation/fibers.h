@@ -1,24 +1,25 @@
-// Fibers: stacks of their own, between which one host thread jumps. A block's threads run on them.
+// Fibers: separate stacks between which one host thread jumps. The threads of a block run on them.
 #pragma once
 
 #include <cstddef>
 
 namespace emulation {
 
-// Makes sure that at least n fibers exist. Each of them calls body() again and again; body() has to hand over
-// to another fiber before it returns.
+// Makes sure that at least n fibers exist. Each fiber calls body() again and again. Before body() returns it
+// must switch to another fiber, or leave.
 void make_fibers(size_t n, void (*body)());
-// Drops all fibers, wherever they are.
+// Destroys all fibers, wherever they have stopped.
 void drop_fibers();
 
-// Called from outside the fibers. Goes on with a fiber and returns when one of them leaves.
+// Continues a fiber and returns when any fiber leaves. Must be called from outside the fibers.
 void run_fiber(size_t fiber);
 
-// Called on a fiber. Both return when somebody goes on with this fiber.
+// Switch from this fiber to another, or leave the fibers. Both return when this fiber is continued. Must be
+// called on fiber `from`.
 void switch_fiber(size_t from, size_t to);
 void leave_fibers(size_t from);
 
-// Called on a fiber. Leaves, never to return to it.
+// Leaves the running fiber for ever.
 [[noreturn]] void abandon_fiber();
 
 }  // namespace emulation

@@ -1,6 +1,7 @@
-// The parts of the emulated machine as they see each other. Kernels and tests include cuda_runtime.h instead.
+// The internal interface between the parts of the emulation. Kernels and tests include cuda_runtime.h
+// instead.
 //
-// Every function here expects its caller to hold the lock, unless it says otherwise.
+// The caller of a function must hold the lock, unless the function's comment says otherwise.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,32 +19,32 @@ constexpr size_t kWarp = 32;
 
 // ---- faults.cc: the lock, faults and the environment ----
 
-// Held by every entry point, so one host thread at a time is inside the emulation.
+// Every entry point holds the lock, so that only one host thread at a time is inside the emulation.
 extern std::recursive_mutex mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 // Records a fault, unless an earlier one has not been reported yet.
 void record_fault(const std::string& message);
 bool has_fault();
-// Returns the error that a runtime call reports now, and keeps it.
+// Returns the error that a runtime call must report now, without clearing it.
 cudaError_t last_error();
-// Returns the same error and forgets it; its message is then that of reported_fault().
+// Returns last_error() and clears it. reported_fault() then returns its message.
 cudaError_t take_error();
 const char* reported_fault();
 
 uint64_t number_from_environment(const char* name, uint64_t otherwise);
-// Returns POLICY_LOSS_EMULATION_SHUFFLE, or 0, which keeps everything in its order.
+// Returns POLICY_LOSS_EMULATION_SHUFFLE, or 0, which means that nothing is shuffled.
 uint64_t shuffle_seed();
 
 // ---- memory.cc: device memory and shared memory, between guard zones ----
 
 size_t device_memory();
-// Whether so many more bytes fit into a device.
+// Returns whether a device has room for another `bytes` bytes.
 bool has_room(int device, size_t bytes);
-// Returns null if the host has no memory.
+// Allocates device memory. Returns null if the host has no memory.
 void* allocate(int device, size_t bytes);
 void give_back(void* memory);
-// Records a fault if a guard zone of any allocation was written to.
+// Records a fault if a kernel wrote to the guard zone of an allocation.
 void check_guards();
 // Fills a block's shared memory with NaN.
 void fill_shared(size_t bytes);
@@ -54,9 +55,9 @@ void check_shared_guards(size_t bytes);
 class Stream {
  public:
   void push(std::function<void()> work);
-  // How many pieces of work have been pushed so far.
+  // Returns the number of pieces of work that were pushed so far.
   uint64_t pushed() const { return pushed_; }
-  // Runs the work up to this number.
+  // Runs the first `count` pieces of work, except those that have run already.
   void run_until(uint64_t count);
 
  private:
@@ -67,7 +68,7 @@ class Stream {
 class Event {
  public:
   Stream* stream = nullptr;
-  uint64_t count = 0;  // how much of the stream's work comes before the event
+  uint64_t count = 0;  // the pieces of the stream's work that come before the event
 };
 
 Stream* make_stream();

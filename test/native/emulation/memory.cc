@@ -1,7 +1,8 @@
-// The emulated device's memory: allocations that begin as NaN and lie between guard zones, and the shared
-// memory of the block that runs.
+// The emulated devices' memory, and the shared memory of the running block. Both are filled with NaN at first
+// and lie between guard zones.
 //
-// What is kept here is never destroyed: a thread may still be in the emulation when the process ends.
+// These objects are never destroyed, because a thread may still be inside the emulation when the process
+// ends.
 #include <cstdlib>
 #include <map>
 #include <vector>
@@ -22,7 +23,8 @@ struct Allocation {
 using Allocations = std::map<uintptr_t, Allocation>;  // by address
 auto& allocations = *new Allocations;
 auto& used_bytes = *new std::map<int, size_t>;  // by device
-// The allocation that was found last. Most accesses are to the same one as the access before.
+// The allocation that was found last, which is checked first. Most accesses are to the same allocation as the
+// previous one.
 Allocations::const_iterator recent = allocations.end();
 
 bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t bytes) {
@@ -30,12 +32,12 @@ bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t 
          address + bytes <= allocation->first + allocation->second.bytes;
 }
 
-// Shared memory grows in chunks that are aligned like its largest loads.
+// The unit in which emulated shared memory grows. Its alignment suits a 16-byte load, the largest.
 struct alignas(16) Chunk {
   unsigned char bytes[16];
 };
 auto& shared_memory = *new std::vector<Chunk>;
-// 48 KB less the most that a kernel declares for itself.
+// 48 KB minus the most static shared memory that a kernel declares.
 constexpr size_t kPlainShared = 48 * 1024 - 9 * 1024;
 auto& permitted_shared = *new std::map<void*, size_t>;  // by kernel
 

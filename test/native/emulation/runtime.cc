@@ -1,4 +1,4 @@
-// The functions of the CUDA runtime that native/cuda calls.
+// Emulates the functions of the CUDA runtime that native/cuda calls.
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kVersion = 13000;  // of CUDA
 
-// A pool holds the number of its device. Never destroyed, like the memory that comes from it.
+// The memory pools; each stores the index of its device. They are never destroyed, because their memory is
+// not either.
 auto& pools = *new std::vector<std::unique_ptr<int>>;
 
 }  // namespace
@@ -66,7 +67,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
-// Memory pools know their device and streams have none, so the current device does not matter.
+// Memory pools know their device and streams belong to none, so the current device does not matter.
 cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
@@ -135,7 +136,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void*) {
 
 cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
   const Lock lock(mutex);
-  // Memory whose freeing waits in a stream comes back by running the streams.
+  // Running the streams frees the memory whose release is still queued in them.
   if (!has_room(*pool, bytes)) run_all_streams();
   if (!has_room(*pool, bytes)) return cudaErrorMemoryAllocation;
   *memory = allocate(*pool, bytes);

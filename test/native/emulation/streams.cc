@@ -1,9 +1,8 @@
-// Streams and events. A stream's work waits until somebody waits for it, and then runs as late as events
-// allow: an order that no event asks for is not kept. When shuffled, a stream may also run ahead of the
-// others.
+// Emulates streams and events. A stream's work runs only when someone waits for it, and as late as events
+// allow. An order that no event requires is therefore not kept. When shuffled, a stream may also run early.
 //
-// Streams and events are never destroyed: queues may hold work that nobody has waited for when the process
-// ends.
+// Streams and events are never destroyed, because at the end of the process queues may hold work that nobody
+// has waited for.
 #include <memory>
 #include <random>
 #include <utility>

@@ -1,4 +1,4 @@
-// What the emulation has counted, for tests of how much a kernel reads.
+// Counts that tests use to check how much memory a kernel reads.
 #pragma once
 
 #include <cstdint>

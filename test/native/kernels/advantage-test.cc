@@ -1,5 +1,5 @@
-// The kernels of advantage functions against the CPU engine, and losses on advantages that the same call
-// computes.
+// Compares the kernels of advantage functions with the CPU engine. Also tests losses on advantages that the
+// same call computes.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -35,14 +35,14 @@ AdvantageFunction make_advantage(const AdvantageInfo& info, int variant) {
   return function;
 }
 
-// Returns the function's distinct variants: those of a function with few options repeat themselves.
+// Returns the function with different options. A function with few options has few distinct variants.
 std::vector<AdvantageFunction> make_variants(const AdvantageInfo& info) {
   std::vector<AdvantageFunction> functions;
   std::vector<std::vector<double>> seen;
   for (int variant = 0; variant < 12; ++variant) {
     AdvantageFunction function = make_advantage(info, variant);
     const bool is_new = std::none_of(seen.begin(), seen.end(), [&](const std::vector<double>& options) {
-      return same_bits(options, function.options);  // and not ==, as NaN is an option
+      return same_bits(options, function.options);  // not ==, because an option may be NaN
     });
     if (!is_new) continue;
     seen.push_back(function.options);
@@ -56,7 +56,8 @@ const AdvantageInfo& advantage_named(const std::string& name) {
                        [&](const AdvantageInfo& info) { return info.name == name; });
 }
 
-// Whether all numbers agree to 1e-6 of themselves, or of the largest one where terms cancel.
+// Whether each number is within 1e-6 of its own magnitude plus 3e-7 of the largest one. The second term
+// allows for cancellation.
 template <class T>
 bool all_close(const std::vector<T>& found, const std::vector<T>& expected) {
   double scale = 0;
@@ -103,12 +104,12 @@ void test_advantages(const Shape& shape, DType dtype, int turn) {
   }
 }
 
-// The first number that is not finite is reported, and nothing is written.
+// Tests that a call reports the first input value that is not finite, and writes nothing else.
 void test_not_finite(const std::string& name, NonFiniteInput input) {
   Inputs inputs = draw_inputs(shape_named("packed"), DType::kFloat32, 5);
   const AdvantageFunction function = make_advantage(advantage_named(name), 0);
   if (input == NonFiniteInput::kRewards) inputs.batch.tokens.column[kTokenRewards] = {};
-  // In two rows of several tokens, on masked tokens and on others.
+  // Puts such values into two rows, on masked and on unmasked tokens.
   for (const int64_t row : {int64_t{6}, int64_t{3}}) {
     inputs.rewards[row] = input == NonFiniteInput::kRewards ? INFINITY : 0;
     inputs.baselines[row] = input == NonFiniteInput::kBaselines ? NAN : 0;
@@ -137,7 +138,7 @@ void test_all_not_finite() {
       test_not_finite(name, input);
 }
 
-// Puts advantages into the batch, and for a group function how often each row counts.
+// Puts advantages into the batch. by_group: also puts in how often each row counts.
 void take_advantages(const Advantages& advantages, bool by_group, Batch* batch) {
   batch->column[kAdvantages] = advantages.advantages;
   batch->view.column[kAdvantages] = {batch->column[kAdvantages].data(), DType::kFloat32, false};
@@ -151,7 +152,7 @@ void take_advantages(const Advantages& advantages, bool by_group, Batch* batch) 
       batch->live[i] = 0;
 }
 
-// A loss on advantages that the same call computes, against the CPU's two calls.
+// Compares a loss on advantages that the same call computes with two separate calls on the CPU.
 void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int loss, int turn) {
   const Coefficients coefficients{0.3, 0.05, -0.02};
   const auto batch = draw_batch(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
@@ -202,7 +203,7 @@ void test_losses_on_advantages(const Shape& shape, int turn) {
         test_loss_on_advantages(shape, info, loss, ++turn);
 }
 
-// Shapes whose groups or rows are of special interest here.
+// Returns all shapes, with some more that test groups and short rows.
 const std::vector<Shape>& advantage_shapes() {
   static const std::vector<Shape> all = [] {
     std::vector<Shape> all = shapes();
@@ -218,7 +219,7 @@ const std::vector<Shape>& advantage_shapes() {
 std::vector<Piece> advantage_pieces() {
   std::vector<Piece> pieces;
   int turn = 0;
-  for (const char* name : {"packed", "rows that are no multiple of 4"})
+  for (const char* name : {"packed", "rows of a length not divisible by 4"})
     pieces.push_back({std::string("losses on advantages, ") + name,
                       [name, turn = turn += 1000] { test_losses_on_advantages(shape_named(name), turn); }});
   for (const Shape& shape : advantage_shapes())

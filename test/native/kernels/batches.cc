@@ -16,7 +16,8 @@ uint16_t bfloat16_bits(float x) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
-// Numbers below float16's normal range become 0, and those above it Infinity.
+// Returns the bits of a number in float16. Numbers below its normal range become 0, and those above it
+// Infinity.
 uint16_t float16_bits(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -45,7 +46,7 @@ const std::vector<Shape>& shapes() {
       {"packed rows of very many spans", 2, 6001, {6001, 4002}},
       {"packed", 8, 3001, {0, 5, 1, 700, 0, 33, 3001, 2}},
       {"rows of whole spans", 4, 512, {}},
-      {"rows that are no multiple of 4", 6, 37, {}},
+      {"rows of a length not divisible by 4", 6, 37, {}},
       {"tiny rows", 30, 3, {}},
       {"one token", 2, 1, {}},
       {"rows without tokens", 4, 0, {}},
@@ -78,7 +79,7 @@ std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_
   }
   const int64_t tokens = batch->tokens = layout.tokens();
   for (int64_t i = 0; i < tokens; ++i) batch->mask.push_back(random() % 4 != 0 ? 1 + random() % 255 : 0);
-  // Masks a whole row or a whole stretch.
+  // Masks many neighbouring tokens, so that whole rows or whole stretches are masked.
   for (int64_t i = tokens / 3; i < tokens / 2; ++i) batch->mask[i] = 0;
   for (int64_t row = 0; row < shape.rows; ++row) batch->expert.push_back(random() % 3 == 0 ? 1 : 0);
   for (int c = 0; c < kColumns; ++c) {

@@ -1,4 +1,5 @@
-// Batches in host memory for the kernels' test, with layouts that are awkward for spans, steps and quads.
+// Makes batches in host memory for the tests of the kernels. Their layouts are difficult for spans, steps and
+// quads (native/cuda/pass.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace kernels_test {
 
 using namespace policy_loss;
 
-// A batch with NaN and Infinity under its mask. `view` points into the arrays.
+// A batch whose masked tokens hold NaN and Infinity. `view` points into the arrays.
 struct Batch {
   std::vector<float> column[kColumns];
   std::vector<uint16_t> half[kColumns];  // the same numbers in float16 or bfloat16
@@ -27,7 +28,7 @@ struct Batch {
 struct Shape {
   const char* name;
   int64_t rows, row_length;
-  std::vector<int32_t> lengths;  // of packed rows
+  std::vector<int32_t> lengths;  // the lengths of packed rows; empty if rows are padded
 };
 const std::vector<Shape>& shapes();
 const Shape& shape_named(const std::string& name);
@@ -36,8 +37,8 @@ std::vector<DType> dtypes_of(const Shape& shape);
 
 std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_advantages, unsigned seed);
 
-// Lets rows count up to `most` times, or not at all. The tokens of rows that do not count become NaN, unless
-// the loss is over pairs of rows, which reads them all.
+// Draws how often each row counts, from 0 to `most` times. The tokens of rows that count 0 times become NaN.
+// pairs: keeps those tokens, because a loss over pairs reads all rows.
 void draw_repeats(Batch* batch, unsigned most, bool pairs, unsigned seed);
 
 // Returns a number in a 16-bit dtype, rounded towards zero.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kValues = 100;
 
-// The only argument of all kernels here, so that they differ only in what is wrong with them.
+// The only argument of all kernels here, so that the kernels differ only in their mistakes.
 struct Column {
   float* data;
 };
@@ -75,7 +75,7 @@ __global__ void expects_mark(Column column) {
   if (threadIdx.x == 0 && !(__ldcs(column.data) == 1.0f)) __stcs(column.data - 1, 0.0f);
 }
 
-// Every lane copies one of the column's first numbers, and looks at the number that its neighbour has copied.
+// Every lane copies one of the column's first numbers, and reads the number that its neighbour copied.
 template <bool waits, bool with_others>
 __global__ void reads_a_neighbours_copy(Column column) {
   __shared__ float room[kThreads];

@@ -1,4 +1,4 @@
-// Kernels that are broken on purpose, each in a way that the emulation has to find.
+// Kernels that are broken on purpose. The emulation must find what is wrong with each.
 #pragma once
 
 #include <string>

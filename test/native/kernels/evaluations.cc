@@ -32,7 +32,8 @@ double loss_option(const std::string& name, const char* const* choices, int vari
   return 1;
 }
 
-// Returns what all weights add up to. A sum is as exact as its terms are large, whatever it comes to.
+// Returns the sum of all weights, or at least 1. The rounding error of a weighted sum is proportional to it,
+// even if the terms cancel.
 double sum_of_weights(const Batch& batch) {
   const Layout& layout = batch.view.layout;
   if (batch.tokens == 0) return 1.0;

@@ -1,4 +1,4 @@
-// Evaluations of a policy loss, a KL loss and an entropy loss, on the CPU and through the emulation.
+// Evaluates functions of a policy loss, a KL loss and an entropy loss on the CPU and on the emulated device.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace kernels_test {
 
-// Everything that an evaluation returns.
+// All results of an evaluation.
 struct Outcome {
   std::vector<float> grad, grad_entropy;
   std::vector<double> values, counts;
@@ -19,7 +19,7 @@ struct Outcome {
   bool same_bits(const Outcome& other) const;
 };
 
-// Returns an outcome of the right size, filled with numbers that an evaluation has to overwrite.
+// Returns an outcome of the right size, filled with numbers that an evaluation must overwrite.
 Outcome empty_outcome(const Function& function, const Batch& batch);
 
 // Returns a function whose options, aggregations and terms depend on the variant.
@@ -39,10 +39,10 @@ bool same_bits(const auto& a, const auto& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
 }
 
-// Whether a is b up to float32's rounding, for sums whose terms are as large as `scale`.
+// Returns whether a and b agree up to float32's rounding, for sums whose terms are as large as `scale`.
 bool close(double a, double b, double scale);
 
-// Expects the outcomes to agree, and gradients to be exactly 0 under the mask.
+// Expects that the outcomes agree, and that the gradients of masked tokens are exactly 0.
 void compare(const Outcome& expected, const Outcome& found, const Batch& batch, const std::string& what);
 
 }  // namespace kernels_test

@@ -1,9 +1,9 @@
-// Runs the CUDA kernels through the emulation and compares them with the CPU engine. It also makes sure that
-// the emulation finds kernels that are broken on purpose.
+// Runs the CUDA kernels on the emulated device and compares them with the CPU engine. Also tests that the
+// emulation finds kernels that are broken on purpose.
 //
 //   emulation_test [NAME]     all pieces, or those whose names begin with NAME
 //
-// The emulation runs one thread at a time, so the pieces are shared out among processes, one for each core.
+// The emulation runs one thread at a time, so the pieces are divided among processes, one for each core.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@
 namespace kernels_test {
 namespace {
 
-// In memory that all processes share.
+// The state that all processes share, in shared memory.
 struct Shared {
   std::atomic<size_t> next_piece = 0;
   std::atomic<int> checks = 0, failures = 0;
@@ -39,7 +39,7 @@ Shared* make_shared_state() {
 
 Shared& shared = *make_shared_state();
 
-// POLICY_LOSS_TEST_TIMES prints how long each piece takes.
+// Runs pieces until none is left. If POLICY_LOSS_TEST_TIMES is set, prints how long each piece takes.
 void run_pieces(const std::vector<Piece>& pieces) {
   const bool times = std::getenv("POLICY_LOSS_TEST_TIMES") != nullptr;
   for (size_t i; (i = shared.next_piece++) < pieces.size();) {
@@ -50,14 +50,14 @@ void run_pieces(const std::vector<Piece>& pieces) {
   }
 }
 
-// Returns how many of the processes ended in an orderly way.
+// Runs the pieces in `count` processes. Returns how many of them ended with exit status 0.
 unsigned run_in_processes(unsigned count, const std::vector<Piece>& pieces) {
   std::fflush(stdout);
   for (unsigned i = 0; i < count; ++i) {
     const pid_t child = fork();
     if (child == 0) {
       run_pieces(pieces);
-      std::exit(0);  // and not _exit(), so that a sanitizer looks for leaks
+      std::exit(0);  // not _exit(), so that a sanitizer looks for leaks
     }
     if (child < 0) {
       std::perror("emulation_test: fork");
@@ -82,7 +82,7 @@ void expect(bool holds, const std::string& what) {
 int main(int argc, char** argv) {
   using namespace kernels_test;
   std::vector<Piece> pieces;
-  // Those that take longest come first, so that no process works alone at the end.
+  // The pieces that take longest come first, so that no process is still busy when the others have finished.
   for (const auto& some : {fault_pieces(), evaluation_pieces(), advantage_pieces(), kl_value_pieces()})
     for (const Piece& piece : some)
       if (argc < 2 || piece.name.starts_with(argv[1])) pieces.push_back(piece);

@@ -1,4 +1,4 @@
-// The pieces of the kernels' test, and what they expect.
+// The pieces of the kernels' tests, and the function with which they check results.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace kernels_test {
 
-// Counts a check, and prints the first ones that fail.
+// Counts a check. Prints `what` for the first checks that fail.
 void expect(bool holds, const std::string& what);
 
-// A part of the test that depends on no other part. Pieces run in several processes at once.
+// A part of the test that is independent of the others. Pieces run in several processes at once.
 struct Piece {
   std::string name;
   std::function<void()> run;
