@@ -1,12 +1,13 @@
-// Compares the speed of two builds of the native module on every function, in one process and in turns: the time of
-// the second build divided by the first one's. It ends with 1 if a function of the second build is slower beyond noise.
+// Compares the speed of two builds of the native module on every function, in one process and in turns: the time of the
+// second build divided by the time of the first. Exits with status 1 if a function is slower by more than the noise and
+// the tolerance together.
 //
 //   npx tsx bench/compare-builds.ts BEFORE.node AFTER.node [--only REGEX] [--shape 1024x4096] [--threads 1]
 //       [--copies 3] [--rounds 200] [--tolerance 0.03] [--markdown]
 //
-// Each build is loaded several times (--copies), since where a copy lies in memory can change a short call's time by
+// Each build is loaded several times (--copies), since a copy's place in memory can change the time of a short call by
 // several percent. Every comparison lasts until its error is below a third of the tolerance, or for --rounds rounds.
-// One thread is the default: it shows the cost of the code, and other work on the machine disturbs it least.
+// One thread is the default, because it shows the cost of the code and other work on the machine disturbs it least.
 // 1024x4096 does not fit in the caches, so memory hides part of a slower loop; --shape 256x1024 shows the arithmetic,
 // and --shape 8x512 the cost of a call.
 import { resolve } from 'node:path';
@@ -39,14 +40,14 @@ const threads = wholeNumber('--threads', flags.threads);
 const shape = readShape(flags.shape);
 const only = flags.only === undefined ? undefined : new RegExp(flags.only);
 
-// The package needs a native module too, to say which functions exist. It must be set before lib/ is loaded.
+// lib/ needs a native module too, to list the functions. The variable must be set before lib/ is loaded.
 process.env.POLICY_LOSS_NATIVE ??= resolve(after);
 const { advantageCall, advantageSpec, loadCopy, lossCall } = await import('./lib/builds.js');
 const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch } = await import('./lib/batch.js');
 const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
-/** One measured form of one function. */
+/** One function in one form (gradient, forward, bfloat16) that is measured. */
 interface Case {
   readonly name: string;
   readonly form: string;
@@ -97,7 +98,9 @@ function advantageCases(): Case[] {
     });
 }
 
-/** By how much the second build is certainly slower than the first, as a fraction; negative: not slower. */
+/**
+ * Returns how much slower the second build is, beyond noise and tolerance, as a fraction. Negative if it is not slower.
+ */
 function excess({ ratio, error, withinGroup }: Comparison): number {
   return ratio - 1 - error - withinGroup - tolerance;
 }
@@ -149,14 +152,16 @@ for (const item of [...lossCases(), ...advantageCases()]) {
   const prepared = (builds: readonly NativeBinding[]) => builds.map((build) => item.prepare(build));
   results.push({ item, comparison: await comparePaired(prepared(old), prepared(fresh), precision) });
 }
-if (results.length === 0) throw new Error(`--only: no function's name matches ${flags.only}`);
+if (results.length === 0)
+  throw new Error(`--only: expected a pattern that matches a function, got ${flags.only}`);
 printer(flags.markdown)(table(results));
 
 const ratios = results.map(({ comparison }) => comparison.ratio).toSorted((a, b) => a - b);
 const slower = results.filter(({ comparison }) => excess(comparison) > 0);
 console.log(
   `\n${results.length} comparisons: after / before from ${ratios[0]!.toFixed(3)} to ${ratios.at(-1)!.toFixed(3)}, ` +
-    `median ${ratios[Math.floor(ratios.length / 2)]!.toFixed(3)}; slower beyond noise and ${100 * tolerance} %: ` +
+    `median ${ratios[Math.floor(ratios.length / 2)]!.toFixed(3)}; ` +
+    `slower by more than the noise and ${100 * tolerance} %: ` +
     (slower.length === 0 ? 'none' : slower.map(({ item }) => `${item.name} (${item.form})`).join(', ')),
 );
 if (slower.length > 0) process.exitCode = 1;
