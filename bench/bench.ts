@@ -6,8 +6,8 @@
 //   npm run bench [-- --quick] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
 //
 // --quick times PPO alone in few rounds; --only times the functions whose names match. A run that leaves something out
-// writes to build/bench instead of bench/results. --markdown prints tables for bench/README.md. POLICY_LOSS_NATIVE is the
-// absolute path of another native module, such as a prebuilt one.
+// writes to build/bench instead of bench/results. --markdown prints tables for bench/README.md. POLICY_LOSS_NATIVE is
+// the absolute path of another native module, such as a prebuilt one.
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';

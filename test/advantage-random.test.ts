@@ -10,7 +10,7 @@ import { generator } from './support/random.js';
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
 describe('random choices of advantage functions', () => {
-  // The mean lies above most of the rewards. Every row has an unmasked token, which shows its advantage.
+  // Draws rewards that mostly lie below their mean. Every row has an unmasked token, so that its advantage is visible.
   function skewed(seed: number, rows: number, groups: number): RewardedBatch {
     const { uniform, normal, integer } = generator(seed);
     return {
@@ -95,7 +95,7 @@ describe('random choices of advantage functions', () => {
         for (const b of left) survived[b]!++;
         if (left[1]! - left[0]! === 6) alike++;
       }
-      // Five standard deviations of a binomial distribution with p = 1/5 are 90.
+      // 90 is five standard deviations of a binomial distribution with p = 1/5.
       for (const b of [1, 2, 3, 4, 5, 7, 8, 9, 10, 11])
         assert.ok(Math.abs(survived[b]! - 400) < 90, `${survived}`);
       assert.ok(Math.abs(alike - 400) < 90, `${alike} of ${runs} runs dropped the same rows of both groups`);
@@ -186,7 +186,7 @@ describe('random choices of advantage functions', () => {
         seen.set(each, (seen.get(each) ?? 0) + 1);
       }
       assert.deepEqual([...seen.keys()].sort(), ['1030', '2020', '3010']);
-      // Five standard deviations of binomial distributions with p = 1/4 and 1/2 are 97 and 112.
+      // 97 and 112 are five standard deviations of binomial distributions with p = 1/4 and 1/2.
       assert.ok(
         Math.abs(seen.get('1030')! - 500) < 97 && Math.abs(seen.get('2020')! - 1000) < 112,
         `${[...seen]}`,

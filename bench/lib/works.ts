@@ -44,7 +44,7 @@ export interface Work {
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
 }
 
-/** With the default of 0, entropy would not change the results, so a comparison would find no error in it. */
+/** The entropy coefficient. With the default of 0 all results would be 0, so a comparison would find no error. */
 const ENTROPY_COEF = 0.01;
 
 function policyLoss(name: string): Work {

@@ -1,10 +1,11 @@
-// Adds doc comments to the declaration files in dist/functions: editors then show each option's help, range and default, and
-// each class's formula, inputs, metrics and sources. The texts come from the declarations, so no source file repeats them.
+// Adds doc comments to the declaration files in dist/functions: editors then show each option's help, range and
+// default, and each class's formula, inputs, metrics and sources. The texts come from the declarations, so no source
+// file repeats them.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 
 const root = new URL('../../dist/functions/', import.meta.url);
 
-/** Matches an option: its indentation, its name, and its properties as far as the end of `help`. */
+/** Matches an option: its indentation, its name, and its properties up to the end of `help`. */
 const OPTION =
   /^( +)readonly (\w+): \{\n(\s+readonly type: (?:(?!^\1\};)[\s\S])*?readonly help: (["'])(.*?)\4;)/gm;
 
@@ -48,7 +49,7 @@ function describe(help, properties) {
     .join(' ');
 }
 
-/** Returns a class's comment: its own line, then what its declaration says. */
+/** Returns a class's comment: its own line, then text from its declaration. */
 function classComment(own, declaration) {
   const words = (name) => {
     const list = new RegExp(`readonly ${name}: readonly \\[(.*?)\\];`).exec(declaration)?.[1] ?? '';

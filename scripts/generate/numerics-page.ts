@@ -1,5 +1,5 @@
-// docs/numerics.md: for every function the inputs that it is made for, what happens outside of them, and its measured
-// rounding errors.
+// Writes the text of docs/numerics.md: each function's input range, its behaviour outside of that range, and its
+// measured rounding errors.
 import {
   ADVANTAGE_FN,
   ENTROPY_LOSS_FN,
@@ -29,7 +29,7 @@ const SECTIONS = [
   ['advantage', 'Advantage functions', ADVANTAGE_FN],
 ] as const;
 
-/** The cell of an error that has not been measured. */
+/** The text of a table cell whose error has not been measured. */
 export const UNMEASURED = '?';
 
 const show = (errors: Errors | undefined) =>
