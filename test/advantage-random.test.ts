@@ -105,7 +105,7 @@ describe('random choices of advantage functions', () => {
   describe('grpo with duplicate_experiences', () => {
     const args = { std_threshold: 0.9, duplicate_experiences: true };
 
-    it('repeats whole kept groups, as many as were dropped', () => {
+    it('repeats whole remaining groups, as many as were dropped', () => {
       let repeated = 0;
       fc.assert(
         fc.property(
@@ -142,14 +142,14 @@ describe('random choices of advantage functions', () => {
       assert.ok(repeated > 20, 'most random batches have no group to repeat');
     });
 
-    it('without a threshold every row counts once, and without duplicates there is no `copies`', () => {
+    it('without a threshold every row counts once, and without duplicates the result has no `copies`', () => {
       const batch = layOut(skewed(1, 30, 5));
       const { copies } = computed('grpo', { duplicate_experiences: true }, batch);
       assert.deepEqual(copies, new Uint32Array(30).fill(1));
       assert.equal(computed('grpo', { std_threshold: 0.9 }, batch).copies, undefined);
     });
 
-    it('without a kept group no row counts', () => {
+    it('counts no row if all groups are dropped', () => {
       const batch = layOut(skewed(1, 30, 5));
       const { copies, keptRows, advantages } = computed('grpo', { ...args, std_threshold: 1e9 }, batch);
       assert.deepEqual(copies, new Uint32Array(30));
@@ -169,7 +169,7 @@ describe('random choices of advantage functions', () => {
       assert.notDeepEqual(fn.computeSync(laid, { seed: 8 }).copies, once.copies);
     });
 
-    it('every kept group is equally likely to be repeated, and may be repeated twice', () => {
+    it('every remaining group is equally likely to be repeated, and may be repeated twice', () => {
       // Of four groups of two rows, two are dropped, and two draws choose among the other two.
       const batch = layOut({
         rows: 8,

@@ -139,7 +139,7 @@ describe('reading every format', () => {
     ];
     for (const file of [LINES, made('duckdb.parquet'), fixture('stored.npz'), fixture('deflated.npz')])
       assert.deepEqual(await keptOf(file), expected);
-    // A kept column has its own name even if the tensor is named after the batch key.
+    // A column that is passed through has the column's name, even if its tensor is named after the batch key.
     for await (const { kept } of streamRollouts([fixture('packed.safetensors')], {
       columns: ['reward'],
       keep: ['task_id', 'step'],
