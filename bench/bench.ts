@@ -1,12 +1,13 @@
-// Times the package on this machine's CPU in one run. Every function takes turns with its traffic floor and its peers.
-// Then the package is compared with itself: threads, layouts, masks, dtypes, small calls and advantage functions.
+// Times the package on this machine's CPU in one run. Every function takes turns with its traffic floor (a loop that
+// only moves its memory) and its peers (other libraries and plain TypeScript). Then forms of the package's calls are
+// compared with each other: threads, layouts, masks, dtypes, small calls and advantage functions.
 // Prints tables of medians, writes bench/results/<cpu>.json, draws bench/speed.svg, and checks the project's targets.
 //
 //   npm run bench [-- --quick] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
 //
-// --quick times PPO alone in few rounds, --only the functions whose names match. A run that leaves something out writes
-// to build/bench instead of bench/results. --markdown prints tables for bench/README.md. POLICY_LOSS_NATIVE is the
-// absolute path of another native module, such as a prebuilt one.
+// --quick times PPO alone in few rounds; --only times the functions whose names match. A run that leaves something out
+// writes to build/bench instead of bench/results. --markdown prints tables for bench/README.md. POLICY_LOSS_NATIVE is
+// the absolute path of another native module, such as a prebuilt one.
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -69,7 +70,7 @@ const print = printer(flags.markdown);
 const machine = describeMachine();
 const { cpu, cores, threads, isa, node, binary } = machine;
 console.log(
-  `${cpu}, ${cores} cores, ${threads} threads, ${isa}; Node ${node}; ${binary.file}, ${binary.from} by ` +
+  `${cpu}, ${cores} cores, ${threads} threads, ${isa}; Node ${node}; ${binary.file}, ${binary.from} compiled by ` +
     `${binary.compiler}; medians of ${rounds} rounds`,
 );
 
@@ -118,7 +119,7 @@ async function timeAllFunctions(): Promise<void> {
     print(contendersTable(find(report, work.id, LARGE, true)!));
 }
 
-/** Times what is around the computation: small calls, memory, the event loop. */
+/** Measures the cost of calls besides the computation: small calls, memory, the event loop. */
 async function timeCalls(): Promise<void> {
   const first = works[0]!;
   report.smallCalls = await timeSmallCalls(first, SMALL, rounds);
@@ -136,7 +137,7 @@ async function timeCalls(): Promise<void> {
   save(report, results);
 }
 
-/** Times the package in several forms: whole objective, threads, layouts, dtypes, advantage functions. */
+/** Times other forms of calls: the whole objective, threads, layouts, dtypes, advantage functions. */
 async function timeForms(): Promise<void> {
   const tokens = LARGE[0] * LARGE[1];
   const objective = await timeObjective(works, LARGE, rounds);

@@ -1,5 +1,6 @@
-// Compares the speed of two builds of the native module on every function, in one process and in turns: the time of
-// the second build divided by the first one's. It ends with 1 if a function of the second build is slower beyond noise.
+// Compares the speed of two builds of the native module on every function, in one process and in turns: the time of the
+// second build divided by the time of the first. Exits with status 1 if a function is slower by more than the noise and
+// the tolerance together.
 //
 //   npx tsx bench/compare-builds.ts BEFORE.node AFTER.node [--only REGEX] [--shape 1024x4096] [--threads 1]
 //       [--copies 3] [--placements 5] [--rounds 60] [--tolerance 0.03] [--markdown]
@@ -43,14 +44,14 @@ const threads = wholeNumber('--threads', flags.threads);
 const shape = readShape(flags.shape);
 const only = flags.only === undefined ? undefined : new RegExp(flags.only);
 
-// The package needs a native module too, to say which functions exist. It must be set before lib/ is loaded.
+// lib/ needs a native module too, to list the functions. The variable must be set before lib/ is loaded.
 process.env.POLICY_LOSS_NATIVE ??= resolve(after);
 const { advantageCall, advantageSpec, loadCopy, lossCall, relocated } = await import('./lib/builds.js');
 const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch } = await import('./lib/batch.js');
 const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
-/** One measured form of one function. */
+/** One function in one form (gradient, forward, bfloat16) that is measured. */
 interface Case {
   readonly name: string;
   readonly form: string;
@@ -177,7 +178,8 @@ const ratios = results.map(({ ratio }) => ratio).toSorted((a, b) => a - b);
 const slower = results.filter(isSlower);
 console.log(
   `\n${results.length} comparisons: after / before from ${ratios[0]!.toFixed(3)} to ${ratios.at(-1)!.toFixed(3)}, ` +
-    `median ${ratios[Math.floor(ratios.length / 2)]!.toFixed(3)}; slower beyond noise and ${100 * tolerance} %: ` +
+    `median ${ratios[Math.floor(ratios.length / 2)]!.toFixed(3)}; ` +
+    `slower by more than the noise and ${100 * tolerance} %: ` +
     (slower.length === 0 ? 'none' : slower.map(({ item }) => `${item.name} (${item.form})`).join(', ')),
 );
 if (slower.length > 0) process.exitCode = 1;

@@ -1,9 +1,9 @@
 // Times the package on a CUDA device: the passes of every function compared with a copy of memory and with PyTorch,
-// small calls, and batches that come from the host. Prints tables of medians and writes bench/results/<device>.json
-// after each part. It refuses to time an emulated device.
+// small calls, and calls on host batches. Prints tables of medians and writes bench/results/<device>.json after each
+// part. Refuses to time an emulated device.
 //
 //   npm run bench:gpu [-- --tokens 67108864 --rounds 7 --only REGEX --no-compile --out DIR --python PATH --markdown]
-//   npm run bench:gpu -- --smoke    runs every step once at a small size, on an emulated device too, and prints no times
+//   npm run bench:gpu -- --smoke    runs every step once on small batches, also on an emulated device; no times
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -48,7 +48,7 @@ const effort: Effort = smoke
   ? { rounds: 1, mostCalls: 1, copyBytes: 2 ** 12 }
   : { rounds: Number(flags.rounds), copyBytes: 2 ** 29 };
 const printTable = printer(flags.markdown);
-// A smoke run makes its tables too, but their numbers mean nothing.
+// A smoke run also makes its tables, but does not print them, because their numbers mean nothing.
 const print = (table: TableContent) => (smoke ? undefined : printTable(table));
 
 const device = findDevice(smoke);
@@ -90,7 +90,7 @@ function shapeOf(tokens: number): Shape {
   return [rows, columns];
 }
 
-/** Adds parts to the report and writes it, so that a run that is interrupted leaves what it has measured. */
+/** Adds parts to the report and writes it, so that an interrupted run leaves its results so far. */
 function record(parts: Record<string, unknown>): void {
   Object.assign(report, parts);
   if (!smoke) save(report, join(flags.out, `${slug(device.description)}.json`));

@@ -1,5 +1,5 @@
 // Writes 2 GB of rollouts into a temporary folder, runs the command line on them as a user does, and prints its speed
-// and its peak memory. The peak must not grow with the file: more than 300 MB is a failure.
+// and its peak memory. The peak must not grow with the file, so more than 300 MB is a failure.
 //
 //   npm run build:ts && npx tsx bench/large-file.ts [--gigabytes 2] [--format jsonl|jsonl.gz|csv] [-- evaluate's options]
 import { spawn } from 'node:child_process';
@@ -45,7 +45,8 @@ function makeRow(): Record<string, unknown> {
 }
 
 /**
- * Yields lines until they have this many bytes. They repeat a few rows; eight lines in a row have the same task_id.
+ * Yields lines until they have this many bytes. The lines repeat 512 rows, and each task_id appears in eight successive
+ * lines.
  */
 function* textOf(bytes: number, csv: boolean): Generator<string> {
   const rows = Array.from({ length: 512 }, makeRow);
@@ -66,7 +67,7 @@ function* textOf(bytes: number, csv: boolean): Generator<string> {
   }
 }
 
-/** Runs the command line. @returns its output, and its peak memory in bytes. */
+/** Runs the command line, and returns its output, its peak memory in bytes, and its time. */
 async function run(words: readonly string[]): Promise<{ stdout: string; memory: number; seconds: number }> {
   const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
   const tell =

@@ -1,6 +1,6 @@
 // Packs everything that tests and times this package on a GPU into the folder build/pack-gpu. It is for a Linux x64
-// machine that has a GPU and Python with PyTorch, but no Node, no npm and no network. Copy the folder there and call its
-// run.sh.
+// machine that has a GPU and Python with PyTorch, but no Node, no npm and no network. Copy the folder there and call
+// its run.sh.
 //
 //   npm run pack:gpu
 import { execFileSync } from 'node:child_process';
@@ -42,7 +42,7 @@ function filesUnder(folder) {
     .map((entry) => join(entry.parentPath, entry.name));
 }
 
-/** Returns the packages that the compiled files import by a statement or require(), and mocha. */
+/** Returns mocha and the packages that the compiled files load by an import statement or require(). */
 function importedPackages() {
   const names = new Set(['mocha']);
   for (const file of filesUnder(OUT).filter((name) => name.endsWith('.js')))
@@ -59,7 +59,7 @@ function importedPackages() {
 function foldersOf(names) {
   const { packages } = JSON.parse(readFileSync('package-lock.json', 'utf8'));
   const found = new Set();
-  // As in Node, the nearest node_modules above the importing package wins.
+  // As in Node, the nearest node_modules folder above the importing package takes precedence.
   const resolve = (from, name) => {
     for (let at = from; ; at = at.slice(0, Math.max(at.lastIndexOf('/node_modules/'), 0))) {
       const folder = `${at}${at && '/'}node_modules/${name}`;
@@ -94,7 +94,7 @@ function copyPackages(folders) {
     });
 }
 
-/** Downloads the Node runtime, strips and compresses it, and keeps the result in build/. Returns its path. */
+/** Downloads, strips and compresses the Node runtime, and caches the result in build/. Returns its path. */
 function packedNode() {
   for (const type of ['xz', 'gz']) {
     const kept = join(CACHE, `node-${NODE_VERSION}.${type}`);

@@ -19,7 +19,7 @@ import { generator } from './support/random.js';
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
 describe('advantages of many groups', () => {
-  // Enough for several of the pieces that the engine gives to its threads: 512 groups, or 16,384 rows of one token.
+  // The engine gives its threads pieces of 512 groups, or of 16,384 rows of one token. This makes several pieces.
   const GROUPS = 20_000;
 
   /** Draws groups of `sizeOf` rows each, in shuffled order. */

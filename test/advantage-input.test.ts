@@ -1,4 +1,4 @@
-/** What advantages do not depend on: the form of the input, and values under the mask. */
+/** Tests that advantages do not depend on the form of the input, nor on masked values. */
 import assert from 'node:assert/strict';
 import type { Batch } from '../lib/index.js';
 import { type RewardedBatch, tokenRewards } from './reference/advantage.js';

@@ -10,7 +10,7 @@ import { generator } from './support/random.js';
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
 describe('random choices of advantage functions', () => {
-  // The mean lies above most of the rewards. Every row has an unmasked token, which shows its advantage.
+  // Draws rewards that mostly lie below their mean. Every row has an unmasked token, so that its advantage is visible.
   function skewed(seed: number, rows: number, groups: number): RewardedBatch {
     const { uniform, normal, integer } = generator(seed);
     return {
@@ -95,7 +95,7 @@ describe('random choices of advantage functions', () => {
         for (const b of left) survived[b]!++;
         if (left[1]! - left[0]! === 6) alike++;
       }
-      // Five standard deviations of a binomial distribution with p = 1/5 are 90.
+      // 90 is five standard deviations of a binomial distribution with p = 1/5.
       for (const b of [1, 2, 3, 4, 5, 7, 8, 9, 10, 11])
         assert.ok(Math.abs(survived[b]! - 400) < 90, `${survived}`);
       assert.ok(Math.abs(alike - 400) < 90, `${alike} of ${runs} runs dropped the same rows of both groups`);
@@ -105,7 +105,7 @@ describe('random choices of advantage functions', () => {
   describe('grpo with duplicate_experiences', () => {
     const args = { std_threshold: 0.9, duplicate_experiences: true };
 
-    it('repeats whole kept groups, as many as were dropped', () => {
+    it('repeats whole remaining groups, as many as were dropped', () => {
       let repeated = 0;
       fc.assert(
         fc.property(
@@ -142,14 +142,14 @@ describe('random choices of advantage functions', () => {
       assert.ok(repeated > 20, 'most random batches have no group to repeat');
     });
 
-    it('without a threshold every row counts once, and without duplicates there is no `copies`', () => {
+    it('without a threshold every row counts once, and without duplicates the result has no `copies`', () => {
       const batch = layOut(skewed(1, 30, 5));
       const { copies } = computed('grpo', { duplicate_experiences: true }, batch);
       assert.deepEqual(copies, new Uint32Array(30).fill(1));
       assert.equal(computed('grpo', { std_threshold: 0.9 }, batch).copies, undefined);
     });
 
-    it('without a kept group no row counts', () => {
+    it('counts no row if all groups are dropped', () => {
       const batch = layOut(skewed(1, 30, 5));
       const { copies, keptRows, advantages } = computed('grpo', { ...args, std_threshold: 1e9 }, batch);
       assert.deepEqual(copies, new Uint32Array(30));
@@ -169,7 +169,7 @@ describe('random choices of advantage functions', () => {
       assert.notDeepEqual(fn.computeSync(laid, { seed: 8 }).copies, once.copies);
     });
 
-    it('every kept group is equally likely to be repeated, and may be repeated twice', () => {
+    it('every remaining group is equally likely to be repeated, and may be repeated twice', () => {
       // Of four groups of two rows, two are dropped, and two draws choose among the other two.
       const batch = layOut({
         rows: 8,
@@ -186,7 +186,7 @@ describe('random choices of advantage functions', () => {
         seen.set(each, (seen.get(each) ?? 0) + 1);
       }
       assert.deepEqual([...seen.keys()].sort(), ['1030', '2020', '3010']);
-      // Five standard deviations of binomial distributions with p = 1/4 and 1/2 are 97 and 112.
+      // 97 and 112 are five standard deviations of binomial distributions with p = 1/4 and 1/2.
       assert.ok(
         Math.abs(seen.get('1030')! - 500) < 97 && Math.abs(seen.get('2020')! - 1000) < 112,
         `${[...seen]}`,

@@ -1,4 +1,7 @@
-/** Advantage functions: their registry, and their results against Trinity-RFT's (golden cases) and the reference's. */
+/**
+ * Advantage functions: their registry, and their results compared with Trinity-RFT's (golden cases) and the
+ * reference's.
+ */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { ADVANTAGE_FN, AdvantageFn, type Batch, GRPOGroupedAdvantage } from '../lib/index.js';
@@ -43,7 +46,7 @@ describe('advantage functions', () => {
     }
   });
 
-  it('list the keys that they read, in the naming of the backend', () => {
+  it('list the keys that they read, under the names of the backend', () => {
     const keysWithout = (fn: AdvantageFn, mask: string) =>
       [...fn.selectKeys].filter((key) => key !== mask).sort();
     for (const [name, [, , keys]] of Object.entries(FUNCTIONS)) {
@@ -86,7 +89,7 @@ describe('golden advantages', () => {
     magnitude: {},
     relative: OF_ROW_REWARDS.includes(fn) ? GROUP_RELATIVE : undefined,
   });
-  /** Packs the rows. Each keeps all of its columns, as some functions read values under the mask. */
+  /** Packs the rows with their masked tokens, because some functions read masked values. */
   const packed = (inputs: Record<string, Tensor>) => {
     const { shape, ...columns } = goldenBatch(inputs);
     const [rows, length] = shape as [number, number];

@@ -32,7 +32,7 @@ async function warningsOf<T>(run: () => T): Promise<{ result: T; warnings: strin
 }
 
 describe('algorithm classes', () => {
-  it('has every algorithm under its name', () => {
+  it('are registered under the names of all algorithms', () => {
     assert.deepEqual([...ALGORITHM_TYPE.names()].sort(), Object.keys(ALGORITHMS).sort());
     assert.equal(ALGORITHM_TYPE.names().length, 20);
     for (const [name, [cls]] of Object.entries(ALGORITHMS)) {
@@ -108,7 +108,7 @@ describe('algorithm classes', () => {
       else assert.equal(objective.advantageFn, undefined);
     });
 
-  it('its class has exact types, a summary and a source', () => {
+  it('have exact types, a summary and a source', () => {
     const name: 'grpo' = GRPOAlgorithm.algorithmName;
     const schema: 'experience' = GRPOAlgorithm.schema;
     const useRollout: true = MIXAlgorithm.useRollout;
@@ -121,7 +121,7 @@ describe('algorithm classes', () => {
     }
   });
 
-  it('a subclass of an algorithm inherits its constants', () => {
+  it('pass their constants on to subclasses', () => {
     class Mine extends GRPOAlgorithm {
       static override checkConfig() {
         return { policy_loss_fn: 'sft' };
@@ -142,7 +142,7 @@ describe('checkConfig', () => {
     ...change,
   });
 
-  it('dpo: replaces the KL loss none by k2 with a warning, sets repeat_times to 2, and keeps the given object as it was', async () => {
+  it('dpo: replaces the KL loss none by k2 with a warning, sets repeat_times to 2, and does not change the given object', async () => {
     const config = { kl_loss_fn: 'none', repeat_times: 8, loss_agg_mode: 'token-mean' };
     const before = structuredClone(config);
     const { result, warnings } = await warningsOf(() => DPOAlgorithm.checkConfig(config));
@@ -154,7 +154,7 @@ describe('checkConfig', () => {
     );
   });
 
-  it('dpo: accepts a right configuration without a warning', async () => {
+  it('dpo: accepts a correct configuration without a warning', async () => {
     const { result, warnings } = await warningsOf(() =>
       DPOAlgorithm.checkConfig({ kl_loss_fn: 'k1', repeat_times: 2 }),
     );
@@ -190,7 +190,7 @@ describe('checkConfig', () => {
     ['sft', SFTAlgorithm],
   ] as const) {
     const algorithm = { algorithm_type: name, kl_loss_fn: 'k2', repeat_times: 2 };
-    it(`${name}: accepts mode train only, with a path of experiences`, async () => {
+    it(`${name}: accepts only the mode train, with a path of experiences`, async () => {
       for (const mode of ['both', 'explore'])
         assert.throws(
           () => cls.checkConfig(whole({ mode, algorithm })),

@@ -29,7 +29,7 @@ const drawnPacked = makeBatch({
   packed: true,
 });
 
-// Together these functions read every column.
+// The functions under test. Together they read every column.
 const SUBJECTS: [Family, string, Args][] = [
   ['policy', 'ppo', { clip_range_low: 0.2, clip_range_high: 0.28, loss_agg_mode: 'seq-mean-token-mean' }],
   ['policy', 'dpo', {}],
@@ -51,7 +51,7 @@ function withFloats(batch: Columns, change: (column: Float32Array, name: FloatCo
 const nested = (column: ArrayLike<number>): number[][] =>
   Array.from({ length: ROWS }, (_, b) => Array.from(column).slice(b * COLUMNS, (b + 1) * COLUMNS));
 
-/** Copies the elements into a view that starts inside a larger buffer. */
+/** Copies the elements into a view that starts at an offset in a larger buffer. */
 function inside<T extends Float32Array | Uint8Array | Uint16Array>(column: T, offset: number): T {
   const Type = column.constructor as new (buffer: ArrayBuffer, offset: number, length: number) => T;
   const view = new Type(new ArrayBuffer(column.byteLength + 64), offset, column.length);

@@ -30,7 +30,7 @@ function agrees(on: Subject, batch: ReferenceBatch): void {
   }
 }
 
-/** Adds the batch without oldLogprob for corrected_k3, which then computes another function. */
+/** Returns the batch, and for corrected_k3 also without oldLogprob, since it then computes another function. */
 function withoutOld(name: string, batch: ReferenceBatch): ReferenceBatch[] {
   if (name !== 'corrected_k3') return [batch];
   const { oldLogprob: _, ...rest } = batch;
@@ -66,7 +66,7 @@ function drawn(family: Family, name: string, args: fc.Arbitrary<Args>): void {
     fc.property(args, batchSpec, (drawnArgs, spec) => {
       const on = subject(family, name, drawnArgs);
       for (const batch of withoutOld(name, makeBatch(fitting(name, drawnArgs, spec)))) {
-        // Float32 rounding may move a token that is this close to a threshold to its other side.
+        // Skips batches with a token so close to a threshold that float32 rounding may move it to the other side.
         fc.pre(!standsOnEdge(on.formula, on.args, batch));
         agrees(on, batch);
         if (family === 'kl' && !batch.rowLengths) {

@@ -20,7 +20,7 @@ describe('determinism', () => {
   after(() => setThreads(cpus().length));
 
   const functions = everyFunction(1);
-  // One aggregation each is enough, since weights are computed before tokens are divided among threads.
+  // One aggregation per function is enough, since weights are computed before tokens are divided among threads.
   const oneEach = functions.filter(
     (each, i) =>
       functions.findIndex((other) => other.family === each.family && other.name === each.name) === i,

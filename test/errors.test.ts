@@ -1,7 +1,7 @@
 /**
- * What is wrong is said: a LossError with its code, and a message that names the key, what was expected and what came.
- * Each way there is gone through computeSync, and through compute, which rejects and does not throw.
- * ERR_OUT_OF_MEMORY alone is not brought about: nothing here may depend on how much memory a machine has.
+ * Tests that every invalid argument causes a LossError with its code, and a message that names the key, what was
+ * expected and what was received. Each case runs through computeSync, and through compute, which must reject and not
+ * throw. ERR_OUT_OF_MEMORY is tested in test/life, because these tests must not depend on the machine's memory.
  */
 import assert from 'node:assert/strict';
 import {
@@ -52,7 +52,7 @@ const packedLength = (packed.logprob as Float32Array).length;
 async function refusesBatch(name: string, batch: object, code: Code, ...says: RegExp[]): Promise<void> {
   const fn = POLICY_LOSS_FN.create(name, {});
   assert.throws(() => fn.computeSync(batch as Batch, { grad: true }), isLossError(code, ...says));
-  // Not inside an arrow function: the call itself must come back with a promise.
+  // Called outside of rejects(), because the call itself must return a promise and not throw.
   const promise = fn.compute(batch as Batch, { grad: true });
   await assert.rejects(promise, isLossError(code, ...says));
 }
@@ -75,7 +75,7 @@ describe('errors', () => {
     for (const [name, key, says] of needed) {
       it(`${name} without ${key}`, () => refusesBatch(name, without(padded, key), 'ERR_MISSING_INPUT', says));
     }
-    it('null and undefined are missing too', async () => {
+    it('null and undefined count as missing', async () => {
       await refusesBatch('ppo', { ...padded, advantages: undefined }, 'ERR_MISSING_INPUT', /advantages/);
       await refusesBatch('ppo', { ...padded, advantages: null }, 'ERR_MISSING_INPUT', /advantages/);
     });
@@ -107,7 +107,11 @@ describe('errors', () => {
     const wrong: [string, object, RegExp[]][] = [
       ['a short logprob', { logprob: new Float32Array(total - 1) }, [/log_?prob/i, /100/, /99/]],
       ['a long oldLogprob', { oldLogprob: new Float32Array(total + 1) }, [/old_?log_?prob/i, /100/, /101/]],
-      ['advantages neither B×T nor B', { advantages: new Float32Array(5) }, [/advantages/, /\b5\b/]],
+      [
+        'advantages of neither length B×T nor B',
+        { advantages: new Float32Array(5) },
+        [/advantages/, /\b5\b/],
+      ],
       ['a short mask', { actionMask: new Uint8Array(3) }, [/mask/i, /100/, /\b3\b/]],
       ['a mask of boolean[]', { actionMask: [true, false] }, [/mask/i, /100/, /\b2\b/]],
       ['an empty column', { advantages: new Float32Array(0) }, [/advantages/]],
@@ -116,7 +120,7 @@ describe('errors', () => {
         { logprob: { data: new Uint16Array(7), dtype: 'bfloat16' } },
         [/log_?prob/i, /\b7\b/],
       ],
-      ['number[][] with other rows', { advantages: [[1, 2], [3]] }, [/advantages/]],
+      ['number[][] with a wrong number of rows', { advantages: [[1, 2], [3]] }, [/advantages/]],
       [
         'number[][] with ragged rows',
         { advantages: Array.from({ length: ROWS }, (_, b) => new Array(b ? COLUMNS : COLUMNS - 1).fill(1)) },
@@ -126,7 +130,7 @@ describe('errors', () => {
     for (const [what, change, says] of wrong) {
       it(what, () => refusesBatch('ppo', { ...padded, ...change }, 'ERR_SHAPE_MISMATCH', ...says));
     }
-    it('an expert mask that is not of the rows', () =>
+    it('an expert mask whose length is not the number of rows', () =>
       refusesBatch(
         'mix',
         { ...padded, expertMask: new Uint8Array(9) },
@@ -135,7 +139,7 @@ describe('errors', () => {
         /\b4\b/,
         /\b9\b/,
       ));
-    it('steps that are not of the rows', () =>
+    it('steps whose number is not the number of rows', () =>
       refusesBatch(
         'mix_chord',
         { ...padded, step: [60, 60] },
@@ -148,7 +152,7 @@ describe('errors', () => {
       const odd = paddedBatch(makeBatch({ ...spec, rows: 3, packed: false }));
       return refusesBatch('dpo', odd, 'ERR_SHAPE_MISMATCH', /even|odd|pair/i, /\b3\b/);
     });
-    it('cuSeqlens that end elsewhere', () => {
+    it('cuSeqlens that do not end at the number of tokens', () => {
       const cuSeqlens = Int32Array.from(packed.cuSeqlens as Int32Array);
       cuSeqlens[ROWS]! += 2;
       return refusesBatch(
@@ -159,7 +163,7 @@ describe('errors', () => {
         new RegExp(`\\b${packedLength + 2}\\b`),
       );
     });
-    it('cuSeqlens that fall', () => {
+    it('cuSeqlens that decrease', () => {
       const cuSeqlens = Int32Array.from(packed.cuSeqlens as Int32Array);
       cuSeqlens[2] = cuSeqlens[1]! - 1;
       return refusesBatch(
@@ -243,7 +247,7 @@ describe('errors', () => {
       ['integers', { logprob: new Int32Array(n) }, [/log_?prob/i, /Float32Array|float32/, /Int32Array/]],
       ['a string', { logprob: 'high' }, [/log_?prob/i, /string|high/]],
       ['an object', { advantages: { data: [1, 2] } }, [/advantages/]],
-      ['a number where a column is meant', { oldLogprob: 4 }, [/old_?log_?prob/i, /number|4/]],
+      ['a number instead of a column', { oldLogprob: 4 }, [/old_?log_?prob/i, /number|4/]],
       ['strings in an array', { advantages: new Array(n).fill('1') }, [/advantages/, /'1'|string/]],
       [
         'an unknown dtype',
@@ -251,20 +255,24 @@ describe('errors', () => {
         [/log_?prob/i, /float8/],
       ],
       [
-        'a dtype over other data',
+        'a dtype that does not match the data',
         { logprob: { data: new Float32Array(n), dtype: 'float16' } },
         [/log_?prob/i, /Uint16Array/],
       ],
-      ['a mask of half words', { actionMask: new Uint16Array(n) }, [/mask/i, /Uint8Array/, /Uint16Array/]],
-      ['a shape that is none', { shape: 'wide' }, [/shape/]],
-      ['a shape of fractions', { shape: [2.5, 40] }, [/shape/, /2\.5/]],
-      ['a shape below 0', { shape: [-4, -25] }, [/shape/, /-4/]],
-      ['a shape of three', { shape: [2, 2, 25] }, [/shape/]],
+      [
+        'a mask of 16-bit numbers',
+        { actionMask: new Uint16Array(n) },
+        [/mask/i, /Uint8Array/, /Uint16Array/],
+      ],
+      ['a string as the shape', { shape: 'wide' }, [/shape/]],
+      ['a shape with a fraction', { shape: [2.5, 40] }, [/shape/, /2\.5/]],
+      ['a shape with negative numbers', { shape: [-4, -25] }, [/shape/, /-4/]],
+      ['a shape of three numbers', { shape: [2, 2, 25] }, [/shape/]],
     ];
     for (const [what, change, says] of wrong) {
       it(what, () => refusesBatch('ppo', { ...padded, ...change }, 'ERR_INVALID_INPUT', ...says));
     }
-    it('no batch at all', async () => {
+    it('something other than a batch', async () => {
       for (const batch of [undefined, null, 7]) {
         assert.throws(
           () => POLICY_LOSS_FN.create('ppo', {}).computeSync(batch as unknown as Batch),
@@ -272,7 +280,7 @@ describe('errors', () => {
         );
       }
     });
-    it('steps that differ', () =>
+    it('different steps for the rows', () =>
       refusesBatch(
         'mix_chord',
         { ...padded, step: [60, 60, 61, 60] },
@@ -291,7 +299,7 @@ describe('errors', () => {
   });
 
   describe('names', () => {
-    it('an unknown function: the known ones, and the nearest', () => {
+    it('an unknown function: the message lists the known ones and suggests the nearest', () => {
       for (const [registry, wrong, near] of [
         [POLICY_LOSS_FN, 'gsspo', 'gspo'],
         [POLICY_LOSS_FN, 'mixchord', 'mix_chord'],
@@ -305,7 +313,7 @@ describe('errors', () => {
         }
       }
     });
-    it('names that every object has are no functions', () => {
+    it('names of properties that every object has', () => {
       for (const name of ['constructor', 'toString', '__proto__', '']) {
         assert.throws(() => POLICY_LOSS_FN.get(name), isLossError('ERR_UNKNOWN_NAME'));
       }
@@ -334,21 +342,21 @@ describe('errors', () => {
         ...says,
       );
     });
-    it('no clip range', () => {
-      // Only by the classes: create() has default_args, where there is one.
+    it('a missing clip range', () => {
+      // Only the classes are tested, because create() takes a clip range from default_args if there is one.
       refusesOption(() => new PPOPolicyLossFn({}), /clip_?range/i);
       refusesOption(() => new PPOPolicyLossFn({ clipRangeLow: 0.2 }), /clip_?range/i);
       refusesOption(() => new PPOPolicyLossFn({ clipRangeHigh: 0.2 }), /clip_?range/i);
       refusesOption(() => new GSPOLossFn({}), /clip_?range/i);
       refusesOption(() => new MIXPolicyLossFn({}), /clip_?range/i);
     });
-    it('clip_ratio_c that does not exceed 1', () => {
+    it('a clip_ratio_c of at most 1', () => {
       for (const c of [1, 0.5, -3, Number.NaN]) {
         refusesOption(create('ppo', { clip_ratio_c: c }), /clip_?ratio_?c/i, new RegExp(`${c}`));
       }
       refusesOption(() => new PPOPolicyLossFn({ clipRange: 0.2, clipRatioC: 1 }), /clip_?ratio_?c/i);
     });
-    it('options of another type', () => {
+    it('options of a wrong type', () => {
       refusesOption(create('ppo', { clip_range: '0.2' }), /clip_?range/i, /number/, /'0\.2'|string/);
       refusesOption(
         create('ppo', { enable_sequence_masking: 'yes' }),
@@ -357,19 +365,19 @@ describe('errors', () => {
       );
       refusesOption(create('opmd', { tau: Number.NaN }), /tau/, /NaN/);
     });
-    it('tau_neg below tau_pos', () => {
+    it('a tau_neg below tau_pos', () => {
       refusesOption(create('sapo', { tau_pos: 1.2, tau_neg: 1 }), /tau_?neg/i, /tau_?pos/i, /1\.2/);
       assert.doesNotThrow(create('sapo', { tau_pos: 1, tau_neg: 1 }));
       assert.doesNotThrow(() => new SAPOPolicyLossFn({ tauPos: 2 }));
     });
-    it('cutoff_prob outside [0, 1]', () => {
+    it('a cutoff_prob outside of [0, 1]', () => {
       for (const c of [-0.1, 1.1, Number.NaN]) {
         refusesOption(create('sft_phi', { cutoff_prob: c }), /cutoff_?prob/i, new RegExp(`${c}`));
       }
       for (const c of [0, 1]) assert.doesNotThrow(create('sft_phi', { cutoff_prob: c }));
     });
 
-    describe("rec's ranges", () => {
+    describe('ranges of the options of rec', () => {
       const outside: [string, number[]][] = [
         ['epsilon_low', [0, -0.1, 1.5]],
         ['epsilon_low_prime', [0, -0.1, 1.2]],
@@ -388,10 +396,10 @@ describe('errors', () => {
           }
         });
       }
-      it('at their ends', () => {
+      it('accept their ends', () => {
         assert.doesNotThrow(create('rec', { epsilon_low: 1, epsilon_low_prime: 1, regularizer_coef: 0 }));
       });
-      it('modes, weights and regularizers that are none', () => {
+      it('unknown modes, weights and regularizers', () => {
         refusesOption(
           create('rec', { clip_mode: 'both-sides' }),
           /clip_?mode/i,
@@ -412,7 +420,7 @@ describe('errors', () => {
       });
     });
 
-    it('an adaptive KL without target_kl or horizon', () => {
+    it('an adaptive KL function without target_kl or horizon', () => {
       const adaptive = (args: object) => () => KL_FN.create('k2', { adaptive: true, ...args });
       refusesOption(adaptive({}), /target_?kl|horizon/i);
       refusesOption(adaptive({ target_kl: 0.1 }), /horizon/i);
@@ -422,7 +430,7 @@ describe('errors', () => {
   });
 
   describe('devices', () => {
-    it('one that is not there', async () => {
+    it('a device that does not exist', async () => {
       const fn = POLICY_LOSS_FN.create('ppo', {});
       const says = isLossError('ERR_DEVICE_UNAVAILABLE', /cuda:99/);
       await assert.rejects(fn.compute(padded, { device: 'cuda:99' }), says);
@@ -431,13 +439,13 @@ describe('errors', () => {
 
   describe('abort', () => {
     const fn = () => POLICY_LOSS_FN.create('ppo', {});
-    it('before it began', async () => {
+    it('before the call', async () => {
       await assert.rejects(
         fn().compute(padded, { signal: AbortSignal.abort() }),
         isLossError('ERR_ABORTED', /abort/i),
       );
     });
-    it('while it runs', async () => {
+    it('during the call', async () => {
       const { rows, columns } = { rows: 64, columns: 60_000 };
       const column = new Float32Array(rows * columns).fill(-1);
       const batch = {
@@ -451,10 +459,10 @@ describe('errors', () => {
       const promise = fn().compute(batch, { grad: true, signal: controller.signal });
       controller.abort();
       await assert.rejects(promise, isLossError('ERR_ABORTED', /abort/i));
-      // What was aborted holds nothing back: the same batch computes afterwards.
+      // An aborted call keeps nothing locked, so the same batch can be computed afterwards.
       assert.ok(Number.isFinite((await fn().compute(batch)).loss));
     });
-    it('after it ended changes nothing', async () => {
+    it('after the call, without an effect', async () => {
       const controller = new AbortController();
       const computed = await fn().compute(padded, { grad: true, signal: controller.signal });
       controller.abort();

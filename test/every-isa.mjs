@@ -1,11 +1,11 @@
-// Runs the golden, cross-validation and masking suites on every instruction set of this machine except the best one, which
-// `npm test` uses. Also runs the test of the exponentials, over all float32 numbers, on every instruction set. Each one
-// gets its own process, since the native module chooses the instruction set when it loads.
+// Runs the golden, cross-validation and masking suites on every instruction set of this machine except the best one,
+// which `npm test` uses. Also tests each exp() on every float32 number, on every instruction set. Each instruction set
+// gets its own process, since the native module chooses it when it loads.
 import { spawnSync } from 'node:child_process';
 
 const suites = ['golden', 'cross-validation', 'advantage', 'masking'].map((name) => `test/${name}.test.ts`);
 
-/** Returns the instruction set on which a process with this environment computes. */
+/** Returns the instruction set that a process with this environment uses. */
 function isaOf(env) {
   const print = 'import("./lib/index.ts").then(({ devices }) => console.log(devices()[0].isa))';
   const { stdout } = spawnSync(process.execPath, ['--import', 'tsx', '--eval', print], { env, encoding: 'utf8' });

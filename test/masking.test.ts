@@ -1,5 +1,6 @@
 /**
- * Tests that masked tokens change no bit of the loss, the metrics and the gradient, and that their gradient is exactly 0.
+ * Tests that masked values do not change a bit of the loss, metrics or gradient, and that the gradient of masked tokens
+ * is exactly 0.
  * Covers every function with every aggregation, padded and packed.
  */
 import assert from 'node:assert/strict';

@@ -24,7 +24,7 @@ import { generator } from './support/random.js';
 import { assertSameArray } from './support/tolerance.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
-/** The bound on the rounding of float32 terms, in any order of summation. */
+/** The bound on the relative rounding error of sums of float32 terms, in any order of summation. */
 const RELATIVE = 1e-6;
 /** The metrics that are not sums. */
 const NOT_SUMS = ['kl_coef', 'mu'];
@@ -32,8 +32,8 @@ const NOT_SUMS = ['kl_coef', 'mu'];
 const GRADIENTS = ['grad', 'gradEntropy'] as const;
 
 /**
- * Deals units of rows at random to parts, at least 1 and at most one for each unit. Rows of a unit stay together, and no
- * part is empty.
+ * Distributes units of rows at random over parts. Rows of a unit stay together. The number of parts is at least 1 and
+ * at most the number of units, and no part is empty.
  */
 function deal(units: readonly (readonly number[])[], seed: number): number[][] {
   const { integer } = generator(seed);
@@ -64,7 +64,7 @@ function place(batch: RewardedBatch, rows: readonly number[], part: Float32Array
   assert.equal(at, part.length, 'length of a part of the gradient');
 }
 
-/** A batch and its parts, each as lists of rows and as the library takes them. */
+/** A batch and its parts. Each part is given as a list of rows and as a batch for the library. */
 interface Cut {
   batch: RewardedBatch;
   parts: number[][];

@@ -1,5 +1,5 @@
-// docs/numerics.md: no measured error exceeds the bounds that it states, and functions behave outside of their range as
-// they declare.
+// Tests docs/numerics.md: no measured error exceeds the bounds that it states, and outside of their range functions
+// behave as they declare.
 import assert from 'node:assert/strict';
 import { ADVANTAGE_FN, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import { BOUNDS, everyFunction, RANGES } from '../scripts/generate/measure.js';
@@ -33,7 +33,7 @@ describe('numerics', () => {
     });
     for (const family of ['policy', 'kl', 'entropy'] as const)
       for (const name of REGISTRIES[family].names())
-        it(`${family} ${name} ends as declared`, () => {
+        it(`${family} ${name} behaves as declared`, () => {
           const overflows = REGISTRIES[family].get(name).declaration?.numerics.overflows;
           for (const advantage of [1, -1]) {
             const finite = overflows === undefined || (overflows === 'for A < 0' && advantage > 0);

@@ -1,4 +1,4 @@
-// Registries, declarations, argument spelling, key mapping, and the KL penalty in the reward.
+// Tests registries, declarations, argument spelling, key mapping, and the KL penalty in the reward.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { toSnakeCase } from '../lib/core/options.js';
@@ -26,20 +26,20 @@ const batch = {
 };
 
 describe('registries', () => {
-  it('give the class and objects of it', () => {
+  it('return classes, and create objects of them', () => {
     assert.equal(POLICY_LOSS_FN.get('ppo'), PPOPolicyLossFn);
     assert.ok(POLICY_LOSS_FN.create('ppo') instanceof PPOPolicyLossFn);
     assert.ok(POLICY_LOSS_FN.names().includes('mix_chord'));
   });
 
-  it("complete the class's default arguments by the given ones, in either spelling", () => {
+  it("replace the class's default arguments by the given ones, in either spelling", () => {
     const snake = POLICY_LOSS_FN.create('ppo', { clip_range_low: 0.1, clip_range_high: 0.28 });
     const camel = new PPOPolicyLossFn({ clipRangeLow: 0.1, clipRangeHigh: 0.28 });
     assert.deepEqual(snake.computeSync(batch), camel.computeSync(batch));
     assert.notDeepEqual(snake.computeSync(batch), POLICY_LOSS_FN.create('ppo').computeSync(batch));
   });
 
-  it('let a given clip range replace the default ends', () => {
+  it('let a given clip range replace the defaults of both ends', () => {
     const created = POLICY_LOSS_FN.create('gspo', { clip_range: 0.5 });
     assert.deepEqual(created.computeSync(batch), new GSPOLossFn({ clipRange: 0.5 }).computeSync(batch));
   });
@@ -58,7 +58,7 @@ describe('registries', () => {
     assert.deepEqual(registry.create('own', { clip_range: 0.3 }).options, { clipRange: 0.3 });
   });
 
-  it('take classes of the user', () => {
+  it('accept classes of the user', () => {
     class Negated extends SFTLossFn {}
     const registry = new Registry('loss', {});
     registry.register('negated', Negated);
@@ -136,7 +136,7 @@ describe('declarations', () => {
 });
 
 describe('key mapping', () => {
-  it('knows verl and tinker, both ways', () => {
+  it('maps names of verl and tinker in both directions', () => {
     const verl = KeyMapper.get('verl');
     assert.equal(verl.toTrinity('old_log_probs'), 'old_logprob');
     assert.equal(verl.fromTrinity('action_mask'), 'response_mask');
@@ -149,7 +149,7 @@ describe('key mapping', () => {
     ]);
   });
 
-  it('takes a backend of the user, whose names batches may then have', () => {
+  it('accepts a backend of the user, whose names batches may then use', () => {
     KeyMapper.register('mine', new KeyMapper({ behaviour: 'old_logprob', keep: 'action_mask' }));
     const fn = POLICY_LOSS_FN.create('ppo', {}, { backend: 'mine' });
     assert.deepEqual(fn.selectKeys, ['behaviour', 'keep', 'advantages']);
@@ -172,7 +172,7 @@ describe('KL penalty in the reward', () => {
   };
   const difference = [0.2, -0.5, 0, -0.5, -0.25];
 
-  it('takes the coefficient times the divergence of the old policy from each unmasked score', async () => {
+  it('subtracts the coefficient times the divergence of the old policy from each unmasked score', async () => {
     const fn = KL_FN.create('k1', { kl_coef: 0.5 });
     const { tokenLevelRewards, metrics } = await fn.applyKlPenaltyToReward(penalised);
     const expected = [...difference.map((d, i) => scores[i]! - 0.5 * d), 6];
@@ -185,7 +185,7 @@ describe('KL penalty in the reward', () => {
     assert.deepEqual(fn.applyKlPenaltyToRewardSync(penalised).tokenLevelRewards, tokenLevelRewards);
   });
 
-  it('is the scores without a reference, and for none', () => {
+  it('leaves the scores unchanged without a reference, and for none', () => {
     const { ref_logprob: _, ...without } = penalised;
     const k2 = KL_FN.create('k2').applyKlPenaltyToRewardSync(without);
     assert.deepEqual(k2, { tokenLevelRewards: scores, metrics: { kl: 0, kl_coef: 0 } });

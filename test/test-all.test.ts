@@ -1,4 +1,4 @@
-/** The choice of the steps that `npm run test:all -- --changed` runs. */
+/** Tests which steps `npm run test:all -- --changed` chooses. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 // @ts-expect-error: the scripts that run before anything is built are plain JavaScript.
 import { changedPaths } from '../scripts/test-all/changes.mjs';
-// @ts-expect-error: the same.
+// @ts-expect-error: also plain JavaScript.
 import { NEED_EVERYTHING, STEPS, stepsFor } from '../scripts/test-all/steps.mjs';
 
 interface Step {
@@ -31,7 +31,7 @@ describe('the steps of test:all', () => {
     for (const path of NEED_EVERYTHING as string[]) assert.ok(existsSync(join(ROOT, path)), path);
   });
 
-  it('are all run after a change to native code, the build or the package, and where the change is unknown', () => {
+  it('are all chosen after a change to native code, the build or the package, and if the change is unknown', () => {
     assert.ok(everything.length > 10);
     for (const path of ['native/math/exp.h', 'CMakeLists.txt', 'binding.d.ts', 'package.json', '.ci/run'])
       assert.deepEqual(titles(['README.md', path]), everything, path);
@@ -109,7 +109,7 @@ describe('the paths that changed', () => {
     assert.deepEqual(changedPaths(folder, base), ['d', 'e']);
   });
 
-  it('are unknown where nothing differs', () => {
+  it('are unknown if nothing differs', () => {
     git(['init', '-q']);
     assert.equal(changedPaths(folder, commit('a', '2026-01-01T10:00:00Z')), undefined);
   });

@@ -1,4 +1,4 @@
-/** Objectives from Trinity-RFT's configuration files. */
+/** Tests objectives made from Trinity-RFT's configuration files. */
 import assert from 'node:assert/strict';
 import { type Batch, fromTrinityConfig, type LossErrorCode, type Objective } from '../lib/index.js';
 import { ALGORITHMS } from './support/algorithms.js';
@@ -70,7 +70,7 @@ describe('fromTrinityConfig', () => {
       same(fromTrinityConfig(config), expected);
   });
 
-  it('every key has the same effect as in objective()', () => {
+  it('gives every key the same effect as objective() does', () => {
     const dense = layOut(unadvised({ ...REWARDED, perToken: true }));
     const { tokenLevelRewards, ...rest } = dense;
     const scored = { ...rest, token_level_scores: tokenLevelRewards } as Batch;
@@ -109,7 +109,7 @@ describe('fromTrinityConfig', () => {
     assert.equal(fromTrinityConfig('algorithm:\n  repeat_times: 2\n').algorithm, 'ppo');
   });
 
-  it('takes null as absent', () => {
+  it('treats null as absent', () => {
     const keys = [
       'repeat_times',
       'optimizer',

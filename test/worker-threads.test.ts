@@ -1,4 +1,6 @@
-/** Tests a process in which only worker threads load the native module, and are terminated during calls. */
+/**
+ * Tests a process in which only worker threads load the native module, and in which they are terminated during calls.
+ */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -16,7 +18,7 @@ describe('worker threads', () => {
     const { stdout } = await promisify(execFile)(process.execPath, [PROCESS, '30'], {
       env: { ...process.env, POLICY_LOSS_NATIVE: NATIVE },
     });
-    // The threads of the pool still run the module's code.
+    // The module stays loaded, because the threads of the pool still run its code.
     assert.equal(stdout.trim(), 'loaded');
   });
 });

@@ -21,7 +21,7 @@ export const DEVICE = 0;
 
 /**
  * Returns the device that is measured.
- * @param allowEmulated whether an emulated device will do; it has no clock, so its times are 0.
+ * @param allowEmulated whether to accept an emulated device. It has no clock, so its times are 0.
  * @throws Error if there is no device.
  */
 export function findDevice(allowEmulated: boolean): CudaDevice {
@@ -45,7 +45,7 @@ export function driverVersion(): string | undefined {
   }
 }
 
-/** Returns the works that are timed on a device: those with a gradient by logprob, which is the only one they write. */
+/** Returns the functions that are timed on a device: those that compute a gradient with respect to logprob. */
 export function deviceWorks(only: RegExp | undefined): Work[] {
   return works(only)
     .filter(({ computes, wrt }) => computes && wrt.includes('logprob'))
@@ -57,7 +57,7 @@ export function bytesPerToken({ columns }: Work): number {
   return 4 * columns.length + 1 + 4;
 }
 
-/** Uploads all columns that losses read, for calls of the bench build. The caller releases the batch. */
+/** Uploads all columns that losses read, for calls of the bench build. The caller must release the batch. */
 export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
   const resident = await benchNative.upload(
     DEVICE,
@@ -68,7 +68,7 @@ export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
   return resident;
 }
 
-/** Checks that the device computes what the CPU computes. */
+/** Checks that the device's results agree with the CPU's. */
 export async function checkDevice(list: readonly Work[], shape: Shape): Promise<void> {
   const inputs = withCorners(makeInputs(shape));
   using resident = await upload(inputs, `cuda:${DEVICE}`);
@@ -79,7 +79,7 @@ export async function checkDevice(list: readonly Work[], shape: Shape): Promise<
   }
 }
 
-/** A work whose gradient stays on the device, timed by the device: all passes, or the token pass alone. */
+/** Returns a contender that leaves its gradient on the device. The device times all passes, or the token pass alone. */
 export function deviceContender(
   name: string,
   part: 'all passes' | 'token pass',
@@ -100,10 +100,10 @@ export function deviceContender(
   };
 }
 
-/** A native copy call makes this many copies and returns their mean rate. */
+/** The number of copies in one native call, which returns their mean rate. */
 const COPIES_PER_CALL = 20;
 
-/** Copies within the device's memory; each time is that of one copy. */
+/** Returns a contender that copies within the device's memory. Each of its times is the time of one copy. */
 export function copyContender(name: string, bytes: number): Contender {
   const milliseconds = () => (2 * bytes * 1e3) / benchNative.copyBandwidth(DEVICE, bytes);
   return {

@@ -9,10 +9,10 @@ import type { Prepared } from '../peers/peer.js';
 import { bytesPerToken, copyContender, deviceContender } from './device.js';
 import type { Torch } from './torch.js';
 
-/** How much is measured. */
+/** How thoroughly to measure. */
 export interface Effort {
   rounds: number;
-  /** The most calls of one contender in one turn; undefined: as many as fit into the turn. */
+  /** The most calls of one contender in one turn. Without it, as many as fit into the turn. */
   mostCalls?: number;
   /** The bytes of one copy. */
   copyBytes: number;
@@ -21,9 +21,9 @@ export interface Effort {
 /** The times of one function on the device. */
 export interface DeviceTimes {
   bytesPerToken: number;
-  /** By contender: 'token pass', 'all passes', 'copy', and the forms of PyTorch. */
+  /** Times by contender: 'token pass', 'all passes', 'copy', and the forms of PyTorch. */
   times: Times;
-  /** By form of PyTorch: why it was not measured. */
+  /** Why a form of PyTorch was not measured, by form. */
   problems: Record<string, string>;
 }
 
@@ -41,7 +41,7 @@ export async function timeOnDevice(
       try {
         const theirs = await peer.prepare(work, true);
         prepared.push(theirs);
-        await theirs.time(1); // The first call may run out of memory.
+        await theirs.time(1); // May run out of memory.
       } catch (error) {
         problems[peer.name] = (error as Error).message;
       }
@@ -70,7 +70,7 @@ export function tokenPassTable(
     rows: Object.entries(results).map(([id, { bytesPerToken: bytes, times }]) => {
       const tokenPass = times['token pass']!;
       const rate = gigabytesPerSecond(bytes * rows * columns, tokenPass).median;
-      // A copy reads each byte and writes it.
+      // A copy reads each byte and writes it, so it moves each byte twice.
       const copyRate = gigabytesPerSecond(2 * copyBytes, times.copy!).median;
       return [
         id,
@@ -85,12 +85,12 @@ export function tokenPassTable(
   };
 }
 
-/** Returns the table of the comparison with PyTorch. */
+/** Returns the table that compares all passes with PyTorch. */
 export function torchTable(results: Record<string, DeviceTimes>, torch: Torch): TableContent {
   const names = torch.peers.map(({ name }) => name);
   return {
     title:
-      'All passes on the device compared with PyTorch’s forward and backward; × is PyTorch’s time / ours',
+      'All passes on the device compared with PyTorch’s forward and backward; × is PyTorch’s time divided by ours',
     head: ['function', 'policy-loss, ms', ...names.flatMap((name) => [`${name}, ms`, '×'])],
     rows: Object.entries(results).map(([id, { times }]) => {
       const ours = times['all passes']!;

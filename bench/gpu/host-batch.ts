@@ -1,4 +1,4 @@
-// Times batches that come from the host's memory: the upload, and a call that uploads as it computes.
+// Times calls on batches in the host's memory: the upload alone, and a call that uploads the batch and computes.
 import { native } from '../../lib/core/native.js';
 import { type Inputs, nativeBatch } from '../lib/batch.js';
 import { callFor } from '../lib/native-calls.js';
@@ -12,9 +12,9 @@ import type { Torch } from './torch.js';
 
 const PINNED = 'pinned memory to the device (PyTorch)';
 
-/** The times of a batch that comes from the host. */
+/** The times of calls on a batch in the host's memory. */
 export interface HostBatch {
-  /** The bytes that go to the device. */
+  /** The bytes that are copied to the device. */
   bytes: number;
   times: Times;
 }
@@ -49,7 +49,7 @@ export async function timeHostBatch(
 export function hostBatchTable({ bytes, times }: HostBatch): TableContent {
   const pinned = times[PINNED];
   return {
-    title: `From the host, ${digits(bytes / 1e6)} MB to the device; the gradient’s way back is not counted in GB/s`,
+    title: `Calls on a host batch, ${digits(bytes / 1e6)} MB to the device. GB/s leave out the gradient’s copy back`,
     head: ['call', 'ms', 'GB/s', 'min – max', '% of pinned'],
     rows: Object.entries(times).map(([name, sample]) => {
       const { median, least, most } = gigabytesPerSecond(bytes, sample);

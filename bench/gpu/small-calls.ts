@@ -1,4 +1,4 @@
-// Times small calls on a batch that is on the device, from the call until the result is on the host.
+// Times small calls on a batch that is already on the device. The times include the copy of the results to the host.
 import { upload } from '../../lib/index.js';
 import { makeInputs, type Shape } from '../lib/batch.js';
 import { benchNative } from '../lib/native.js';

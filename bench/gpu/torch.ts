@@ -1,4 +1,4 @@
-// PyTorch on the device under test, with its eager and its compiled form as peers.
+// Starts PyTorch on the device under test. Its eager and its compiled form are peers.
 import type { CudaDevice } from '../../lib/index.js';
 import type { Work } from '../lib/works.js';
 import { describePeer } from '../peers/peer.js';
@@ -23,7 +23,7 @@ export async function startTorch(
     until: 'device',
   });
   if (!session) {
-    console.log('PyTorch: absent: no python3 with a torch that sees the device was found');
+    console.log('PyTorch: absent: found no python3 with a torch that can use the device');
     return undefined;
   }
   const peers = [session.peer('eager')];

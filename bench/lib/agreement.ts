@@ -1,15 +1,15 @@
-// Checks that a contender computes what this package computes, before it is timed.
+// Checks that a contender's results agree with this package's before it is timed.
 import type { Outcome } from './works.js';
 
-/** The largest relative error of a loss, a metric or a gradient that float32 rounding can explain. */
+/** The largest accepted relative error of a loss, a metric or a gradient. Float32 rounding can explain such errors. */
 export const TOLERANCE = 1e-3;
 
-// Smaller values are differences of larger ones, so their errors are measured on this scale.
+// A smaller value is a difference of larger ones, so its error is divided by this number and not by the value.
 const SCALE = 0.02;
 
 /**
- * Returns the largest relative error of a contender's loss, metrics and gradients. A gradient's error is that of the
- * whole vector, in the Euclidean norm.
+ * Returns the largest relative error of a contender's loss, metrics and gradients. The error of a gradient is the
+ * Euclidean norm of the difference, divided by the norm of the gradient.
  * @throws Error if the error is above the tolerance, or if a value is missing.
  */
 export function checkAgreement(who: string, theirs: Outcome, ours: Outcome): number {

@@ -1,11 +1,12 @@
-// The project's performance targets, each with what this run measured. Almost all are ratios of times within the run.
+// The project's performance targets, and this run's measurement for each. Almost all are ratios of times within the
+// run.
 import { CACHED, LARGE, SMALL } from './functions.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
 import { digits, type TableContent } from './tables.js';
 
 const PYTORCH = 'eager PyTorch';
-/** From this part of the floor's speed on, memory limits a function and not its arithmetic. */
+/** If a function reaches this fraction of its floor's speed, memory limits it, and its arithmetic does not. */
 const MEMORY_BOUND = 0.8;
 
 export function bars(report: Report): Bar[] {
@@ -37,7 +38,7 @@ export function barsTable(list: readonly Bar[]): TableContent {
   };
 }
 
-/** Returns how many times as fast `sample` is as `other`. */
+/** Returns the speed-up of `sample` over `other`. */
 const speedup = (other: Sample, sample: Sample) => other.median / sample.median;
 
 function bar(name: string, wanted: string, found: { measured: string; met: boolean } | undefined): Bar {
@@ -46,7 +47,7 @@ function bar(name: string, wanted: string, found: { measured: string; met: boole
 
 function comparedWithPyTorch(report: Report): Bar {
   const samples = find(report, 'ppo', LARGE, true)?.times;
-  const name = `ppo, forward and gradient, ${LARGE.join('×')}: times as fast as eager PyTorch`;
+  const name = `ppo, forward and gradient, ${LARGE.join('×')}: speed-up over eager PyTorch`;
   if (!samples?.[PYTORCH]) return bar(name, '≥ 60', undefined);
   const measured = speedup(samples[PYTORCH], samples[OURS]!);
   return bar(name, '≥ 60', { measured: digits(measured), met: measured >= 60 });
@@ -56,13 +57,13 @@ function ppoOfFloor(report: Report): Bar {
   const samples = find(report, 'ppo', LARGE, true)?.times;
   const measured = samples?.floor && speedup(samples.floor, samples[OURS]!);
   return bar(
-    `ppo, forward and gradient, ${LARGE.join('×')}: part of the traffic floor's speed`,
+    `ppo, forward and gradient, ${LARGE.join('×')}: speed as a fraction of the traffic floor's`,
     '≥ 0.8',
     measured ? { measured: digits(measured), met: measured >= 0.8 } : undefined,
   );
 }
 
-/** Describes the smallest of some ratios, and how many are as large as wanted. */
+/** Describes the smallest of some ratios, and the number of ratios that reach the wanted one. */
 function least(ratios: readonly { id: string; value: number; note?: string }[], wanted: number) {
   const [worst] = ratios.toSorted((a, b) => a.value - b.value);
   const count = ratios.filter(({ value }) => value >= wanted).length;
@@ -78,20 +79,22 @@ function othersOfFloor(report: Report): Bar {
   const others = report.functions
     .filter(({ id, shape, gradient }) => id !== 'ppo' && gradient && shape.join() === LARGE.join())
     .map(({ id, times }) => ({ id, value: speedup(times.floor!, times[OURS]!) }));
-  return bar(`every other function: part of its floor's speed`, '≥ 0.6', least(others, 0.6));
+  return bar(`every other function: speed as a fraction of its floor's`, '≥ 0.6', least(others, 0.6));
 }
 
 function smallComparedWithPyTorch(report: Report): Bar {
   const samples = find(report, 'ppo', SMALL, true)?.times;
-  const name = `ppo, ${SMALL.join('×')} through computeSync() with gradient: times as fast as eager PyTorch`;
+  const name = `ppo, ${SMALL.join('×')} through computeSync() with gradient: speed-up over eager PyTorch`;
   if (!samples?.[PYTORCH]) return bar(name, '≥ 50', undefined);
   const measured = speedup(samples[PYTORCH], samples[OURS]!);
   return bar(name, '≥ 50', { measured: digits(measured), met: measured >= 50 });
 }
 
-// A call of one token contains everything that a call costs apart from its work, including the binding's part.
+// A call of one token takes almost no computation, so its time is the cost of any call, including the binding's part.
 function smallOverhead({ smallCalls }: Report): Bar {
-  const name = `ppo, ${SMALL.join('×')} through computeSync() with gradient: µs more than the native call`;
+  const name =
+    `ppo, ${SMALL.join('×')} through computeSync() with gradient: µs more than the native call ` +
+    '(negative: less than the noise)';
   if (!smallCalls) return bar(name, '≤ 12', undefined);
   const over = 1e3 * (smallCalls['computeSync()']!.median - smallCalls['native call']!.median);
   const withBinding = 1e3 * smallCalls['computeSync() of one token']!.median;
@@ -108,13 +111,13 @@ function threads({ threads: results, cores }: Report): Bar {
   }));
   const found = least(gains, 1.8);
   return bar(
-    `two threads: times as fast as one, ${CACHED.join('×')}, which fits in the caches`,
+    `two threads: speed-up over one, ${CACHED.join('×')}, which fits in the caches`,
     '≥ 1.8',
     found && {
       ...found,
       measured:
-        `${found.measured}; calls that share nothing gain ${digits(cores!.before)} before ` +
-        `and ${digits(cores!.after)} after`,
+        `${found.measured}; independent calls on two threads gained ${digits(cores!.before)} ` +
+        `before the run and ${digits(cores!.after)} after it`,
     },
   );
 }
@@ -141,7 +144,7 @@ function objective({ objective: samples }: Report): Bar {
   });
 }
 
-/** Returns the smallest value of a ratio over the functions. */
+/** Returns the function with the smallest ratio, and that ratio. */
 function worstOf(
   results: Report['layouts'],
   ratioOf: (samples: Record<string, Sample>) => number,
@@ -154,7 +157,7 @@ function worstOf(
 function packedLikePadded({ layouts }: Report): Bar {
   const worst = worstOf(layouts, (samples) => speedup(samples.padded!, samples.packed!));
   return bar(
-    'packed rows: part of the speed of padded rows with a full mask',
+    'packed rows: speed as a fraction of that of padded rows with a full mask',
     '≥ 0.95',
     worst && { measured: `least ${digits(worst.value)} (${worst.id})`, met: worst.value >= 0.95 },
   );
@@ -163,7 +166,7 @@ function packedLikePadded({ layouts }: Report): Bar {
 function prefixMasks({ layouts }: Report): Bar {
   const worst = worstOf(layouts, (samples) => speedup(samples.padded!, samples['prefix masks']!));
   return bar(
-    'masks that end after half a row: times as fast as full ones',
+    'masks that end after half a row on average: speed-up over full masks',
     '> 1',
     worst && { measured: `least ${digits(worst.value)} (${worst.id})`, met: worst.value > 1 },
   );
@@ -180,7 +183,7 @@ function halves({ dtypes }: Report): Bar {
     });
   const none = dtypes && { measured: 'memory limits no function', met: true };
   return bar(
-    '16-bit columns: times as fast as float32, for functions that memory limits',
+    '16-bit columns: speed-up over float32, for functions that memory limits',
     '≥ 1.3',
     least(bound, 1.3) ?? none,
   );

@@ -1,15 +1,15 @@
-// The inputs that everybody is timed on, and the form in which native calls take them. The numbers are pseudo-random
-// from a fixed seed, so that every run has the same work.
+// The inputs on which all contenders are timed, and their form for native calls. The numbers are pseudo-random with a
+// fixed seed, so every run computes the same.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import { BatchReader, type ColumnName, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
 import type { Batch, HalfColumn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
-/** B rows of T tokens. */
+/** The number of rows, and of tokens per row. */
 export type Shape = readonly [rows: number, columns: number];
 
-/** A batch with everything that losses and advantage functions read. */
+/** A batch with every input of losses and advantage functions. */
 export interface Inputs {
   [key: string]: unknown;
   shape: Shape;
@@ -30,7 +30,7 @@ export interface Inputs {
   teacherLogprob: Float32Array;
 }
 
-/** The float columns of losses: their keys in a batch and Trinity-RFT's names. */
+/** The float columns of losses: Trinity-RFT's names by their keys in a batch. */
 export const FLOAT_COLUMNS = {
   logprob: 'logprob',
   oldLogprob: 'old_logprob',
@@ -77,8 +77,8 @@ export function makeInputs(shape: Shape): Inputs {
 }
 
 /**
- * Adds cases that only a check of the results needs: one token in eight is masked, and one in sixteen has so high a
- * ratio that PPO's dual clip applies.
+ * Adds special cases, to check results on them: one token in eight is masked, and the ratio of one in sixteen is so
+ * high that PPO's dual clip applies.
  */
 export function withCorners(inputs: Inputs): Inputs {
   const random = generator(1).uniform;
@@ -89,7 +89,7 @@ export function withCorners(inputs: Inputs): Inputs {
   };
 }
 
-/** Replaces the mask by one that ends early: rows have half the length on average, from one token to all. */
+/** Replaces the mask by one that ends early in each row. It covers 1 to all tokens of a row, and half on average. */
 export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int32Array } {
   const [rows, columns] = inputs.shape;
   const random = generator(1).uniform;
@@ -101,7 +101,7 @@ export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int3
   return { inputs: { ...inputs, actionMask }, lengths };
 }
 
-/** Packs the first tokens of each row, as many as `lengths` says. */
+/** Packs the first `lengths[b]` tokens of each row b. */
 export function packed(inputs: Inputs, lengths: Int32Array): Batch {
   const [, columns] = inputs.shape;
   const cuSeqlens = new Int32Array(lengths.length + 1);

@@ -22,8 +22,8 @@ import type { Gradients } from './works.js';
 export type PreparedCall = () => unknown;
 
 /**
- * Loads a temporary copy of a native module. The system loads a file only once per process, so a copy is what allows
- * the same build to be compared with itself.
+ * Loads a temporary copy of a native module. The system loads a file only once per process, so only a copy allows a
+ * comparison of a build with itself.
  */
 export function loadCopy(path: string): NativeBinding {
   const folder = mkdtempSync(join(tmpdir(), 'policy-loss-build-'));
@@ -54,8 +54,8 @@ export function lossCall(
 }
 
 /**
- * Returns the native spec of an advantage function, which its class keeps to itself: it records what the constructor
- * passes to the native module.
+ * Returns the native spec of an advantage function. The class does not expose its spec, so this function records what
+ * the constructor passes to the native module.
  */
 export function advantageSpec(name: string): NativeAdvantageSpec {
   const { createAdvantage } = native;
@@ -72,7 +72,7 @@ export function advantageSpec(name: string): NativeAdvantageSpec {
   return recorded!;
 }
 
-/** Prepares an advantage function on a batch; it writes into `advantages`. */
+/** Prepares a call of an advantage function, which writes into `advantages`. */
 export function advantageCall(
   build: NativeBinding,
   spec: NativeAdvantageSpec,

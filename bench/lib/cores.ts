@@ -7,10 +7,10 @@ import { Worker } from 'node:worker_threads';
 import { nativePath } from './machine.js';
 import { race, syncContender } from './race.js';
 
-// They take some milliseconds, so that the time a thread needs to wake up does not matter.
+// So many calls take some milliseconds, so the time that a thread needs to wake up does not matter.
 const CALLS = 3000;
 
-// The source is text, because a worker does not load TypeScript and both threads must run the same code.
+// The code is text, because a worker cannot load TypeScript and both threads must run the same code.
 const PREPARE = `(native) => {
   const [rows, columns] = [4, 512];
   const column = Float32Array.from({ length: rows * columns }, (_, i) => -1 - (i % 7) / 7);
@@ -26,7 +26,7 @@ const PREPARE = `(native) => {
 }`;
 const [IDLE, ASKED] = [0, 1];
 
-/** Returns how much faster two cores are than one. */
+/** Returns the speed-up of two cores over one. */
 export async function timeCores(rounds: number): Promise<number> {
   const path = nativePath();
   const state = new Int32Array(new SharedArrayBuffer(4));
@@ -39,7 +39,7 @@ export async function timeCores(rounds: number): Promise<number> {
       Atomics.store(state, 0, ${IDLE});
     }`;
   const worker = new Worker(loop, { eval: true, workerData: { state, path } });
-  // Rejects if the worker fails. Later, while this thread waits in a loop, nobody could receive its error.
+  // Rejects if the worker fails here. Later this thread waits in a loop and could not receive the error.
   await once(worker, 'message');
   const prepare = new Function(`return ${PREPARE}`)() as (native: unknown) => () => void;
   const work = prepare(createRequire(import.meta.url)(path));

@@ -1,5 +1,5 @@
-// Measures how long compute() keeps the thread that calls it: until it returns its promise, and how late timers fire
-// while it computes.
+// Measures how long compute() blocks the thread that calls it: the time until it returns its promise, and how late
+// timers fire while it computes.
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { makeInputs, type Shape } from './batch.js';
 import { type Sample, summarise } from './race.js';
@@ -8,25 +8,25 @@ import type { Work } from './works.js';
 
 const CALLS_PER_ROUND = 5;
 const NANOSECONDS_PER_MILLISECOND = 1e6;
-/** The monitor's timer fires at this interval in milliseconds, and the interval is part of the delay it reports. */
+/** The interval of the monitor's timer in milliseconds. The delay that it reports includes this interval. */
 const RESOLUTION = 1;
 
-/** How long one way of calling kept the event loop. */
+/** How long calls of one kind blocked the event loop. */
 export interface Kept {
-  /** Until the promise is returned. */
+  /** The time until a call returned its promise. */
   call: Sample;
-  /** How late a timer fired. */
+  /** How late timers fired while calls computed. */
   timerLate: Sample;
 }
 
-/** Times calls that write the gradient into the caller's array, and calls that bring a new array each time. */
+/** Times calls that write the gradient into the same array of the caller, and calls that get a new array each time. */
 export async function timeEventLoop(work: Work, shape: Shape, rounds: number): Promise<Record<string, Kept>> {
   const inputs = makeInputs(shape);
   const grad = new Float32Array(shape[0] * shape[1]).fill(1);
   const fresh = () => ({ grad: new Float32Array(shape[0] * shape[1]) });
   return {
-    'into an array of the caller': await timeKept(() => work.compute(inputs, { grad }), rounds),
-    'new each call': await timeKept(() => work.compute(inputs, fresh()), rounds),
+    "into the caller's array": await timeKept(() => work.compute(inputs, { grad }), rounds),
+    'into a new array each call': await timeKept(() => work.compute(inputs, fresh()), rounds),
   };
 }
 
@@ -59,7 +59,7 @@ export function eventLoopTable(
   [rows, columns]: Shape,
 ): TableContent {
   return {
-    title: `Milliseconds that compute() of ${id} keeps the event loop, ${rows}×${columns}`,
+    title: `Milliseconds for which compute() of ${id} blocks the event loop, ${rows}×${columns}`,
     head: ['gradient', 'call, median', 'call, min – max', 'timer late, median', 'timer late, most'],
     rows: Object.entries(results).map(([name, { call, timerLate }]) => [
       name,

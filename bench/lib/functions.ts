@@ -8,13 +8,13 @@ import { type FunctionTimes, OURS } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
 import { type Gradients, gradientsOf, type Work } from './works.js';
 
-/** The small shape goes through computeSync(); the large one does not fit in the caches. */
+/** The shapes of the timed batches. SMALL goes through computeSync(); LARGE does not fit in the caches. */
 export const SMALL: Shape = [8, 512];
 export const CACHED: Shape = [256, 1024];
 export const MIDDLE: Shape = [512, 2048];
 export const LARGE: Shape = [1024, 4096];
 
-/** Checks that peers compute what this package computes, also for masks and ratios that are not timed. */
+/** Checks that the peers' results agree with this package's, also for masks and ratios that are not timed. */
 export async function checkPeers(
   works: readonly Work[],
   peers: readonly Peer[],
@@ -35,7 +35,7 @@ export async function checkPeers(
   }
 }
 
-/** Returns the largest relative error of a peer's results. @throws Error if it computes something else. */
+/** Returns the largest relative error of a peer's results. @throws Error if it is above the tolerance. */
 async function checkPrepared(
   peer: Peer,
   theirs: Prepared,
@@ -50,7 +50,7 @@ async function checkPrepared(
   return checkAgreement(who, await theirs.evaluate(), { loss, metrics, ...gradients });
 }
 
-/** Times all works on batches of one shape, without gradients and with them. */
+/** Times all functions on batches of one shape, without gradients and with them. */
 export async function timeFunctions(
   works: readonly Work[],
   peers: readonly Peer[],
@@ -90,13 +90,13 @@ async function timeFunction(
   }
 }
 
-// Small batches go through computeSync(), which hands no work to other threads. The floor exists asynchronously only.
+// Small batches go through computeSync(), and have no floor, because the floor can only be measured asynchronously.
 function ours(work: Work, inputs: Inputs, gradients: Gradients): Contender[] {
   if (inputs.shape === SMALL) return [syncContender(OURS, () => work.computeSync(inputs, gradients))];
   return [contender(OURS, () => work.compute(inputs, gradients)), floor(work, inputs, gradients)];
 }
 
-/** Returns the table of one shape. */
+/** Returns the table of all functions on one shape. */
 export function functionsTable(
   functions: readonly FunctionTimes[],
   shape: Shape,
@@ -134,7 +134,7 @@ export function functionsTable(
   };
 }
 
-/** Returns the table of all contenders' own times for one function. */
+/** Returns the table of all contenders' times for one function. */
 export function contendersTable({ id, shape, gradient, times }: FunctionTimes): TableContent {
   const [rows, columns] = shape;
   return {

@@ -1,5 +1,5 @@
-// Describes the machine and the native module that are measured. It names what matters for the numbers, and nothing
-// that identifies the machine.
+// Describes the machine and the native module that are measured: what influences the numbers, and nothing that
+// identifies the machine.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus, totalmem } from 'node:os';
@@ -7,7 +7,7 @@ import { basename } from 'node:path';
 import { native } from '../../lib/core/native.js';
 import { devices } from '../../lib/index.js';
 
-/** Where the numbers come from. */
+/** The machine and the native module that the numbers come from. */
 export interface Machine {
   cpu: string;
   cores: number;
@@ -34,7 +34,7 @@ export function describeMachine(): Machine {
   };
 }
 
-/** Makes a file name of some words. */
+/** Returns a file name made from some words. */
 export function slug(words: string): string {
   const plain = words.toLowerCase().replaceAll(/\((r|tm)\)/g, '');
   return plain.replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-|-$/g, '');
@@ -55,8 +55,8 @@ function describeBinary(): Machine['binary'] {
   };
 }
 
-// Compilers write their names into what they compile. A GCC name may come from a library that is linked in, so Clang's
-// is looked for first; the first GCC name belongs to the module's own code.
+// Compilers write their names into the binary. A GCC name may come from a linked library, so Clang's name is looked for
+// first. The first GCC name belongs to the module's own code.
 function compilerOf(binary: Buffer): string {
   const text = binary.toString('latin1');
   const clang = /clang version ([\d.]+)/.exec(text);

@@ -1,5 +1,5 @@
-// The process that memory.ts measures. It prepares everything, then computes each function once, and sends how many
-// bytes its resident memory grew by at most.
+// The process that memory.ts measures. It prepares everything, computes each function once, and sends the peak growth
+// of its resident memory in bytes.
 //
 //   memory-child.ts SHAPE PATTERN
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -30,7 +30,7 @@ const results: Record<string, number> = {};
 for (const work of all) {
   const by = (name: 'logprob' | 'entropy') => work.wrt.includes(name);
   const given = { ...(by('logprob') && { grad }), ...(by('entropy') && { gradEntropy }) };
-  // Compiled code, threads and the function's own parts are created once in a process and do not count.
+  // Creates compiled code, threads and the function's own memory first, since a process needs them only once.
   for (let i = 0; i < 20; i++) await work.compute(few);
   resident('VmRSS');
   resident('VmHWM');

@@ -1,12 +1,12 @@
 // Measures how much memory compute() takes beyond its inputs and outputs. A separate process (memory-child.ts) computes
-// every function once on existing arrays, and Linux says how much the process grew meanwhile.
+// every function once on existing arrays, and Linux reports how much the process grew meanwhile.
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import type { Shape } from './batch.js';
 import type { TableContent } from './tables.js';
 
-/** Returns bytes by function; undefined where the system does not report them. */
+/** Returns bytes by function, or undefined on systems other than Linux. */
 export async function measureMemory(
   shape: Shape,
   only: RegExp | undefined,
@@ -28,7 +28,7 @@ function failed(code: number): never {
 
 export function memoryTable(memory: Record<string, number>, [rows, columns]: Shape): TableContent {
   return {
-    title: `Memory that the process grew by while compute() ran, forward and gradient, ${rows}×${columns}`,
+    title: `Peak growth of the process’s memory during compute(), forward and gradient, ${rows}×${columns}`,
     head: ['function', 'MB'],
     rows: Object.entries(memory).map(([id, bytes]) => [id, (bytes / 1e6).toFixed(3)]),
   };

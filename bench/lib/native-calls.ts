@@ -1,4 +1,4 @@
-// Native calls of one work, without the package's classes around them.
+// Calls of a function's native code, without the package's classes around them.
 import type { NativeBinding, NativeCall } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 import type { Batch } from '../../lib/index.js';
@@ -6,10 +6,10 @@ import { nativeBatch } from './batch.js';
 import { type Contender, syncContender } from './race.js';
 import type { Gradients, Work } from './works.js';
 
-// Times do not depend on their values. They are not 0, so that no part of the work can be left out.
+// The times do not depend on these values. They are not 0, so that the native code cannot skip a term.
 const COEFFICIENTS = { mu: 0.1, klCoef: 0.001, entropyCoef: -0.01 };
 
-/** Returns the arguments of an evaluation that gives these gradients. */
+/** Returns the arguments of an evaluation that writes these gradients. */
 export function callFor(gradients: Gradients, values: number): NativeCall {
   return {
     values: new Float64Array(values),
@@ -20,13 +20,13 @@ export function callFor(gradients: Gradients, values: number): NativeCall {
   };
 }
 
-/** A contender that evaluates a work by one native call. */
+/** Returns a contender that evaluates a function by one native call. */
 export function nativeContender(name: string, work: Work, batch: Batch, gradients: Gradients): Contender {
   const { fn, input, call } = prepare(native, work, batch, gradients);
   return syncContender(name, () => native.evaluateSync(fn, input, call));
 }
 
-/** Prepares the arguments of native calls of one build. */
+/** Prepares the arguments of native calls on one build. */
 export function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
   const fn = build.createFunction(work.spec);
   const input = nativeBatch(batch, work.columns, work.expertMask);

@@ -1,5 +1,5 @@
-// The bench build of the native module. It is the shipped addon with a few functions that only measurements use:
-// npm run build:bench.
+// Loads the bench build of the native module: the shipped addon plus a few functions that only measurements use. It is
+// built by npm run build:bench.
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
@@ -15,14 +15,14 @@ import { native } from '../../lib/core/native.js';
 /** The native module of the bench build. */
 export interface NativeBenchBinding extends NativeBinding {
   /**
-   * Reads the columns that evaluate() would read of a host batch, writes to the call's gradients and computes nothing.
-   * It uses the same threads, chunks and tiles, and therefore measures the time that memory alone takes. The result is
-   * meaningless.
+   * Reads the columns of a host batch that evaluate() would read, and writes to the call's gradients, without
+   * computing. It uses the same threads, chunks and tiles, so it measures the time that memory alone takes. The result
+   * is meaningless.
    */
   traffic(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
   /**
    * Evaluates a resident batch, computes its gradient and leaves the gradient on the device. `timing` receives two
-   * durations on the device in milliseconds: of all passes, and of the token pass alone.
+   * times in milliseconds, measured on the device: of all passes, and of the token pass alone.
    */
   evaluateOnDevice(
     fn: NativeFunction,
@@ -30,7 +30,9 @@ export interface NativeBenchBinding extends NativeBinding {
     call: NativeCall,
     timing: Float64Array | undefined,
   ): number;
-  /** Returns the bytes per second that a device copies within its memory. A copied byte counts as read and as written. */
+  /**
+   * Returns a device's bytes per second for copies within its memory. Each copied byte counts twice: read and written.
+   */
   copyBandwidth(device: number, bytes: number): number;
 }
 

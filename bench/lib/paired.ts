@@ -1,10 +1,10 @@
-// Compares two groups of calls that do the same work. In each round every call has one turn, and its time is divided by
-// the round's median: what else the machine does in that moment slows the whole round and cancels in the quotient.
+// Compares the speed of two groups of calls that compute the same. In each round every call has one turn, and its time
+// is divided by the round's median. Other work on the machine slows the whole round, so it cancels in the quotient.
 import { setImmediate } from 'node:timers/promises';
 import { generator } from '../../test/support/random.js';
 import { summarise } from './race.js';
 
-/** How long the calls of one group take in comparison with those of another. */
+/** The time of one group's calls compared with another's. */
 export interface Comparison {
   /** Median time of a call of the first group. */
   milliseconds: number;
@@ -15,7 +15,7 @@ export interface Comparison {
   rounds: number;
 }
 
-/** When to stop: after the least number of rounds, as soon as the ratio's error is small enough. */
+/** When a comparison stops: after the least number of rounds, once the ratio's error is small enough. */
 export interface Precision {
   rounds: { least: number; most: number };
   error: number;
@@ -30,7 +30,7 @@ const WARM_UP = 2;
 /** The error is estimated once in so many rounds. */
 const CHECK_EVERY = 10;
 
-/** Compares the second group of calls with the first, which is as large. */
+/** Compares the second group of calls with the first. Both have the same size. */
 export async function comparePaired(
   first: readonly Call[],
   second: readonly Call[],
@@ -60,7 +60,7 @@ function repeatsFor(calls: readonly Call[]): number {
   return Math.min(Math.max(Math.round(TURN / median(times)), 1), 1000);
 }
 
-/** Milliseconds of each call in one round; the calls come in a random order. */
+/** Returns the milliseconds of each call in one round, which runs the calls in random order. */
 function takeTurns(calls: readonly Call[], repeats: number, random: () => number): number[] {
   const times = new Array<number>(calls.length);
   for (const i of shuffled(calls.length, random)) times[i] = turn(calls[i]!, repeats);
@@ -82,7 +82,7 @@ function shuffled(count: number, random: () => number): number[] {
   return order;
 }
 
-/** Compares calls 0 … groupSize − 1 with the others; `times` has one list per round. */
+/** Compares calls 0 … groupSize − 1 with the others. `times` has one list per round. */
 function evaluate(times: readonly number[][], groupSize: number): Comparison {
   const relative = times.map((round) => {
     const middle = median(round);
@@ -105,7 +105,9 @@ interface Center {
   error: number;
 }
 
-/** The median with its error, from the median absolute deviation, which outliers do not change. */
+/**
+ * Returns the median with its error. The error comes from the median absolute deviation, which outliers hardly change.
+ */
 function centerOf(values: readonly number[]): Center {
   const center = median(values);
   const deviation = median(values.map((value) => Math.abs(value - center)));

@@ -1,5 +1,6 @@
 // Draws the picture of a run: PPO's tokens per second by contender on a logarithmic scale, and every function's speed
-// as a part of the traffic floor's. The picture has its own background, light or dark by the viewer's system setting.
+// as a fraction of the traffic floor's. The picture has its own background, light or dark as the viewer's system is
+// set.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { LARGE } from './functions.js';
@@ -8,9 +9,9 @@ import { digits } from './tables.js';
 
 const WIDTH = 820;
 const MARGIN = 24;
-/** Where bars begin; names are to the left. */
+/** The x coordinate at which bars begin. Names are to the left. */
 const LEFT = 168;
-/** Where the longest bar ends; numbers are to the right. */
+/** The x coordinate at which the longest bar ends. Numbers are to the right. */
 const RIGHT = 680;
 /** The width of each of the two columns in the lower panel. */
 const COLUMN = (WIDTH - 2 * MARGIN) / 2;
@@ -40,7 +41,7 @@ const STYLE = `
       .mark { stroke: #e4e9f0; }
     }`;
 
-/** Writes the picture of a run. Without times of PPO it writes nothing. */
+/** Writes the picture of a run, or nothing if PPO was not timed. */
 export function drawSpeed(report: Report, path: string): void {
   const ppo = find(report, 'ppo', LARGE, true);
   if (!ppo) return;
@@ -48,8 +49,10 @@ export function drawSpeed(report: Report, path: string): void {
   const lower = partsOfFloor(report, upper.bottom + 46);
   const { cpu, threads, isa, binary } = report.machine;
   const height = lower.bottom + 44;
-  const foot = `${cpu}, ${threads} threads, ${isa}; module by ${binary.compiler}; medians of one run, ${report.date.slice(0, 10)}`;
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" role="img" aria-label="Tokens per second of PPO's loss and gradient by policy-loss and its peers">
+  const foot =
+    `${cpu}, ${threads} threads, ${isa}; module compiled by ${binary.compiler}; ` +
+    `medians of one run, ${report.date.slice(0, 10)}`;
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" role="img" aria-label="Tokens per second of PPO's loss and gradient by policy-loss and other implementations">
   <style>${STYLE}
   </style>
   <rect class="paper" x="0.5" y="0.5" width="${WIDTH - 1}" height="${height - 1}" rx="8"/>
@@ -109,7 +112,7 @@ function partsOfFloor(report: Report, top: number): Panel {
     .map(({ id, times }) => ({ id, part: times.floor!.median / times[OURS]!.median }))
     .sort((a, b) => b.part - a.part);
   const marks = [
-    label(MARGIN, top, 'Every function: speed as a part of the traffic floor’s', 'title'),
+    label(MARGIN, top, 'Every function: speed as a fraction of the traffic floor’s', 'title'),
     label(
       MARGIN,
       top + 18,
@@ -150,7 +153,7 @@ function label(x: number, y: number, text: string, style: string, anchor?: 'midd
 
 const n = (x: number) => Number(x.toFixed(1));
 
-// Large numbers are shown without fractions.
+// Formats a number. Numbers of at least 10 are shown without a fraction.
 const rounded = (x: number) => (x >= 10 ? String(Math.round(x)) : digits(x));
 
 const grouped = (x: number) => (x >= 10 ? Math.round(x).toLocaleString('en') : String(Number(digits(x))));

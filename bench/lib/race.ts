@@ -1,5 +1,5 @@
-// Times contenders against each other. Every contender has one turn per round, so that other work on the machine
-// disturbs all of them alike.
+// Times contenders against each other. They take turns in every round, so that other work on the machine disturbs all
+// of them alike.
 import { setTimeout } from 'node:timers/promises';
 
 /** The times of one contender, in milliseconds. */
@@ -11,32 +11,33 @@ export interface Sample {
   calls: number;
 }
 
-/** Somebody who is timed. */
+/** Something that is timed, such as a function of this package or of a peer. */
 export interface Contender {
   readonly name: string;
   /** Makes this many calls, one after another, and returns the milliseconds of each. */
   time(calls: number): number[] | Promise<number[]>;
 }
 
-/** Calls above this many milliseconds do not depend on what the caches hold before them; they are all counted. */
+/** All calls that take more than this many milliseconds are counted, since cold caches hardly change their times. */
 const LONG = 200;
-/** The first calls of a turn that are not counted, because they find the caches as another contender left them. */
+/** Calls at the start of each turn that are not counted. They run with another contender's data in the caches. */
 const UNCOUNTED = 2;
 /**
- * Milliseconds between two turns. In this time the previous contender finishes what it left behind, such as garbage
- * collection on other cores or threads that are about to sleep.
+ * Milliseconds between two turns. They let the previous contender's background work end, such as garbage collection on
+ * other cores or threads that spin before they sleep.
  */
 const PAUSE = 30;
 /** A turn has as many calls as fit into this many milliseconds, from 1 to MOST_CALLS. */
 const TURN = 15;
 const MOST_CALLS = 200;
-/** A contender gets at most this many milliseconds in one race, but always FEWEST turns. */
+/**
+ * A contender gets at most this many milliseconds in one race, but at least FEWEST turns if there are as many rounds.
+ */
 const BUDGET = 1500;
 const FEWEST = 5;
 
 /**
- * Times the contenders in turns, after some calls that are not counted. Contenders whose turns are long sit out some
- * rounds.
+ * Times the contenders in turns, after a few calls that are not counted. Contenders with long turns skip some rounds.
  * @param mostCalls the most calls in one turn.
  */
 export async function race(
@@ -47,7 +48,7 @@ export async function race(
   const entrants: Entrant[] = [];
   for (const contender of contenders) entrants.push(await warmUp(contender, rounds, mostCalls));
   for (let round = 0; round < rounds; round++) {
-    // The order changes direction, so that nobody always follows the same contender.
+    // The order is reversed each round, so that no contender always follows the same one.
     const order = round % 2 === 0 ? entrants : entrants.toReversed();
     for (const entrant of order) {
       const { contender, uncounted, calls, turns } = entrant;
@@ -80,7 +81,8 @@ async function warmUp(contender: Contender, rounds: number, mostCalls: number): 
 
 /** Returns the median and the extremes of some times. */
 export function summarise(times: readonly number[]): Sample {
-  if (times.length === 0 || !times.every((time) => time >= 0)) throw new Error('a measurement is missing');
+  if (times.length === 0 || !times.every((time) => time >= 0))
+    throw new Error('times: expected at least one number, none of them negative or NaN');
   const sorted = times.toSorted((a, b) => a - b);
   const middle = sorted.length / 2;
   // Both indices are the same if the number of times is odd.
@@ -88,7 +90,7 @@ export function summarise(times: readonly number[]): Sample {
   return { median, least: sorted[0]!, most: sorted.at(-1)!, calls: times.length };
 }
 
-/** A contender that calls a function of this process and awaits its result. */
+/** Returns a contender that calls a function of this process and awaits its result. */
 export function contender(name: string, call: () => unknown): Contender {
   return {
     name,
@@ -104,7 +106,7 @@ export function contender(name: string, call: () => unknown): Contender {
   };
 }
 
-/** A contender that calls a synchronous function. Its times contain no promise. */
+/** Returns a contender that calls a synchronous function. Its times do not include a wait for a promise. */
 export function syncContender(name: string, call: () => unknown): Contender {
   return {
     name,
@@ -120,7 +122,7 @@ export function syncContender(name: string, call: () => unknown): Contender {
   };
 }
 
-/** A contender under another name. */
+/** Returns a contender under another name. */
 export function renamed(name: string, { time }: Contender): Contender {
   return { name, time };
 }

@@ -1,4 +1,4 @@
-// The results of a run on a CPU, as bench/results keeps them. All times are in milliseconds.
+// The results of a run on a CPU, as they are stored in bench/results. All times are in milliseconds.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Shape } from './batch.js';
@@ -13,16 +13,16 @@ export interface FunctionTimes {
   id: string;
   shape: Shape;
   gradient: boolean;
-  /** By contender. */
+  /** Times by contender. */
   times: Times;
-  /** By peer: the largest relative error against this package's result. */
+  /** The largest relative error of each peer's results compared with this package's. */
   errors: Record<string, number>;
 }
 
-/** Samples by the contender's name in tables. */
+/** Samples by contender, under its name in tables. */
 export type Times = Record<string, Sample>;
 
-/** A run. Parts that were not measured are missing. */
+/** The results of a run. Parts that were not measured are missing. */
 export interface Report {
   machine: Machine;
   date: string;
@@ -33,17 +33,17 @@ export interface Report {
   objective?: Times;
   smallCalls?: Times;
   advantages?: Times;
-  /** By function. */
+  /** Times with one thread and with two, by function. */
   threads?: Record<string, Times>;
-  /** How much faster two cores were than one, before and after the threads were timed. */
+  /** The speed-up of two cores over one for independent calls, before and after the threads were timed. */
   cores?: { before: number; after: number };
-  /** By function. */
+  /** Times by function and layout. */
   layouts?: Record<string, Times>;
-  /** By function. */
+  /** Times by function and dtype. */
   dtypes?: Record<string, Times>;
-  /** By function: bytes that the process grew by at most while compute() ran. */
+  /** The peak growth of the process in bytes during compute(), by function. */
   memory?: Record<string, number>;
-  /** By where the gradient is written. */
+  /** Delays by the array that the gradient is written into. */
   eventLoop?: Record<string, { call: Sample; timerLate: Sample }>;
   bars?: Bar[];
 }
@@ -53,7 +53,7 @@ export interface Bar {
   bar: string;
   wanted: string;
   measured: string;
-  /** undefined: it was not measured. */
+  /** Undefined if it was not measured. */
   met?: boolean;
 }
 

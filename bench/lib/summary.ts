@@ -1,4 +1,5 @@
-// One table of a whole run: for every function its speed, compared with the traffic floor, the peers and itself.
+// The table that sums up a run: every function's speed compared with the traffic floor and the peers, and its speed-up
+// by threads and 16-bit columns.
 import { CACHED, LARGE, SMALL } from './functions.js';
 import { find, OURS, type Report } from './report.js';
 import { ratio, type TableContent } from './tables.js';
@@ -10,8 +11,8 @@ export function summaryTable(report: Report): TableContent {
   const peers = Object.keys(report.peers).filter((name) => large.some(({ times }) => times[name]));
   return {
     title:
-      'Every function, forward and gradient. × is the peer’s time divided by this package’s; the last three columns ' +
-      'are speeds as multiples of one thread’s and of float32’s.',
+      'Every function, forward and gradient. × is the peer’s time divided by this package’s. The last three ' +
+      'columns are speed-ups: two threads over one, then bfloat16 and float16 over float32.',
     head: [
       'function',
       `${SMALL.join('×')}, µs`,

@@ -1,5 +1,5 @@
-// Compares this package with itself: one thread and two, layouts and masks, 16-bit columns, GRPO's objective and its
-// parts, small calls, and advantage functions.
+// Compares forms of this package's calls with each other: one thread and two, layouts and masks, 16-bit columns, GRPO's
+// objective and its parts, small calls, and advantage functions.
 import { native } from '../../lib/core/native.js';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, setThreads } from '../../lib/index.js';
 import { inHalf, makeInputs, packed, type Shape, withPrefixMasks } from './batch.js';
@@ -12,7 +12,7 @@ import { gradientsOf, type Work } from './works.js';
 
 const tokensOf = ([rows, columns]: Shape) => rows * columns;
 
-/** A contender under another name that runs with this number of threads. */
+/** Returns the contender under another name. It runs with this number of threads. */
 function withThreads(name: string, { time }: Contender, threads: number): Contender {
   return {
     name,
@@ -28,7 +28,9 @@ function withThreads(name: string, { time }: Contender, threads: number): Conten
   };
 }
 
-/** Times each work with one thread and with two, on arrays that fit in the caches, so that memory delays nobody. */
+/**
+ * Times each function with one thread and with two. The arrays fit in the caches, so memory does not limit the speed.
+ */
 export async function timeThreads(works: readonly Work[], shape: Shape, rounds: number) {
   const inputs = makeInputs(shape);
   const results: Record<string, Times> = {};
@@ -54,7 +56,9 @@ export function threadsTable(results: Record<string, Times>, [rows, columns]: Sh
   };
 }
 
-/** The works of the comparison of layouts: with and without row statistics, with few columns, and with many. */
+/**
+ * Functions timed in every layout. They include some with and without row statistics, and with few and many columns.
+ */
 const LAID_OUT = ['ppo', 'gspo', 'sft', 'kl k3', 'grpo objective'];
 
 /** Times padded and packed rows, with full masks and with masks that end early. */
@@ -124,7 +128,7 @@ export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: n
 
 export function dtypesTable(results: Record<string, Times>, [rows, columns]: Shape): TableContent {
   return {
-    title: `16-bit columns, forward and gradient, ${rows}×${columns}; speed as a multiple of float32's`,
+    title: `16-bit columns, forward and gradient, ${rows}×${columns}; speed-up over float32`,
     head: ['function', 'float32, ms', 'of the floor', 'bfloat16', 'float16', 'the floor’s bfloat16'],
     rows: Object.entries(results).map(([id, times]) => [
       id,
@@ -152,7 +156,9 @@ export async function timeObjective(works: readonly Work[], shape: Shape, rounds
       contender('policy loss alone', () => loss.compute(inputs, { grad: grad! })),
       contender('objective, both gradients', () => objective.compute(inputs, gradients)),
       contender('objective, entropy coefficient 0', () => plain.compute(inputs, { grad: grad! })),
-      contender('the same from rewards', () => plain.compute(rewarded, { grad: grad! })),
+      contender('objective, entropy coefficient 0, advantages from rewards', () =>
+        plain.compute(rewarded, { grad: grad! }),
+      ),
       renamed('floor of the policy loss', floor(loss, inputs, { grad: grad! })),
       renamed('floor of the objective', floor(objective, inputs, gradients)),
     ],
@@ -160,7 +166,7 @@ export async function timeObjective(works: readonly Work[], shape: Shape, rounds
   );
 }
 
-/** Times computeSync() on a small batch, and the parts of the call that are not computation. */
+/** Times computeSync() on a small batch, and calls that show how much of its time is not computation. */
 export async function timeSmallCalls(work: Work, shape: Shape, rounds: number): Promise<Times> {
   const inputs = makeInputs(shape);
   const gradients = gradientsOf(work, tokensOf(shape));
@@ -177,7 +183,7 @@ export async function timeSmallCalls(work: Work, shape: Shape, rounds: number): 
   );
 }
 
-/** Times advantage functions, which write into new arrays. The pattern is matched against 'advantages NAME'. */
+/** Times advantage functions, which write into new arrays. `only` is matched against 'advantages NAME'. */
 export async function timeAdvantages(only: RegExp | undefined, shape: Shape, rounds: number): Promise<Times> {
   const inputs = makeInputs(shape);
   const contenders = ADVANTAGE_FN.names()
@@ -189,7 +195,7 @@ export async function timeAdvantages(only: RegExp | undefined, shape: Shape, rou
   return race(contenders, rounds);
 }
 
-/** Returns a table of times, each also divided by the first one. */
+/** Returns a table of times. Its last column divides each time by the first one. */
 export function timesTable(title: string, times: Times, tokens: number, unit: 'ms' | 'µs'): TableContent {
   const scale = unit === 'µs' ? 1e3 : 1;
   const [first, base] = Object.entries(times)[0]!;

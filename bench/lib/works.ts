@@ -1,5 +1,5 @@
-// The works that are timed: every function of the package's registries, and GRPO's whole objective. Nothing here names
-// a function, except for GRPO: a new one is timed as soon as it is registered.
+// The functions that are timed: every one in the package's registries, and GRPO's whole objective. They come from the
+// registries, so a new function is timed as soon as it is registered.
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { ColumnName } from '../../lib/core/batch-reader.js';
 import {
@@ -23,7 +23,7 @@ export interface Outcome extends Gradients {
   metrics: Partial<Record<string, number>>;
 }
 
-/** One function of the package, in the form that all benchmarks share. */
+/** A function that is timed, in the form that all benchmarks share. */
 export interface Work {
   /** Its name in tables and files: 'ppo', 'kl k3', 'entropy mix', 'grpo objective'. */
   readonly id: string;
@@ -34,9 +34,9 @@ export interface Work {
   readonly args: Record<string, number>;
   /** The columns that the loss is differentiated by. */
   readonly wrt: readonly ('logprob' | 'entropy')[];
-  /** Whether there is anything to compute; `none` only writes zeros. */
+  /** Whether the function computes anything. False for `none`, which only writes zeros. */
   readonly computes: boolean;
-  /** The float columns that it reads. */
+  /** The float columns that the function reads. */
   readonly columns: readonly ColumnName[];
   readonly expertMask: boolean;
   readonly spec: NativeFunctionSpec;
@@ -44,7 +44,7 @@ export interface Work {
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
 }
 
-/** The default, 0, would leave nothing to compare. */
+/** The entropy coefficient. With the default of 0 all results would be 0, so a comparison would find no error. */
 const ENTROPY_COEF = 0.01;
 
 function policyLoss(name: string): Work {
@@ -84,7 +84,7 @@ function kl(name: string): Work {
 function entropy(name: string): Work {
   const fn = ENTROPY_LOSS_FN.create(name, { entropy_coef: ENTROPY_COEF });
   const term = fn.term('token-mean');
-  // An entropy loss calls its gradient by entropy `grad`, in its options and in its result.
+  // An entropy loss names its gradient `grad` in options and results, where objectives name it `gradEntropy`.
   const options = ({ gradEntropy }: Gradients = {}) => (gradEntropy ? { grad: gradEntropy } : {});
   const outcome = ({ grad, ...rest }: Outcome): Outcome => ({ ...rest, ...(grad && { gradEntropy: grad }) });
   return {
@@ -127,7 +127,7 @@ function grpoObjective(): Work {
   };
 }
 
-/** Returns all works, PPO first, or those whose id matches. */
+/** Returns all functions, PPO first, or those whose id matches the pattern. */
 export function works(only: RegExp | undefined): Work[] {
   const all = [
     ...POLICY_LOSS_FN.names().map(policyLoss),
@@ -138,7 +138,7 @@ export function works(only: RegExp | undefined): Work[] {
   return only ? all.filter(({ id }) => only.test(id)) : all;
 }
 
-/** Returns arrays for the gradients of a work. They have been written once, so that their memory exists. */
+/** Returns arrays for a function's gradients. They are filled, so that the system has already given them memory. */
 export function gradientsOf(work: Work, tokens: number): Gradients {
   return {
     ...(work.wrt.includes('logprob') && { grad: new Float32Array(tokens).fill(1) }),

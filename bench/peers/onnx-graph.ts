@@ -1,5 +1,5 @@
-// Writes ONNX models. A graph is built operator by operator and encoded with protobufjs. It supports the part of ONNX
-// that elementwise formulas and sums need.
+// Writes ONNX models. A graph is built one operator at a time and encoded with protobufjs. It supports only the part of
+// ONNX that elementwise formulas and sums need.
 
 /** The parts of protobufjs that are used here. */
 export interface Protobuf {
@@ -69,7 +69,7 @@ export class Graph {
     return name as Value;
   }
 
-  /** Makes a value a result of the graph, under its own name. */
+  /** Declares a value as a result of the graph, under the value's name. */
   output(value: Value, shape: readonly number[]): void {
     this.#outputs.set(value, describe(value, 'float', shape));
   }
@@ -94,7 +94,7 @@ export class Graph {
     return this.#node('Cast', [value], [{ name: 'to', i: TYPES.float, type: INT_ATTRIBUTE }]);
   }
 
-  /** Sums all values to a scalar, or with `rows` each row to [B, 1]. */
+  /** Sums all values to a scalar. With `rows` it sums each row, to [B, 1]. */
   sum(value: Value, rows = false): Value {
     const keep = [{ name: 'keepdims', i: Number(rows), type: INT_ATTRIBUTE }];
     if (!rows) return this.#node('ReduceSum', [value], keep);

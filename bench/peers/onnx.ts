@@ -1,6 +1,6 @@
 // onnxruntime-node on its CPU provider and all cores. It has no gradient operators, so the graphs contain gradients
-// derived by hand that reuse values of the forward pass, which is less work than automatic differentiation. Input
-// tensors share the batch's arrays, and gradients go to arrays that exist before the call.
+// derived by hand that reuse values of the forward pass, which cost less than automatic differentiation. Input tensors
+// share the batch's arrays, and gradients are written into arrays that exist before the call.
 import type { Inputs, Shape } from '../lib/batch.js';
 import { contender } from '../lib/race.js';
 import { type Gradients, gradientsOf, type Outcome, type Work } from '../lib/works.js';
@@ -25,7 +25,7 @@ interface Session {
 
 const COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
 
-/** The values of a graph that are its results. */
+/** The results of a graph. */
 interface Results {
   loss: Value;
   metrics: Record<string, Value>;
@@ -55,7 +55,7 @@ class BatchGraph extends Graph {
     return this.op('Where', this.mask, value, 0);
   }
 
-  /** 1 / (N + 1e-8) */
+  /** 1 / (N + 1e-8), where N is the number of unmasked tokens. */
   get tokenWeight(): Value {
     return this.op('Div', 1, this.op('Add', this.sum(this.float(this.mask)), 1e-8));
   }
@@ -84,7 +84,7 @@ type Formula = (g: BatchGraph, gradient: boolean, args: Record<string, number>) 
 
 const KL_COEF = 0.001;
 
-// `slope` is the gradient before mask and weight are applied.
+// Builds PPO's part of a graph. `slope` is the gradient before mask and weight are applied.
 function ppoTerm(g: BatchGraph, weight: Value, gradient: boolean) {
   const advantages = g.column('advantages');
   const difference = g.op('Sub', g.column('logprob'), g.column('oldLogprob'));
@@ -184,7 +184,7 @@ const grpo: Formula = (g, gradient, { entropy_coef }) => {
 
 const FORMULAS: Record<string, Formula> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** onnxruntime-node, if it is installed in bench/. */
+/** Returns onnxruntime-node as a peer, if it is installed in bench/. */
 export async function onnx(threads: number): Promise<Found> {
   const runtime = await importIfThere<Runtime>('onnxruntime-node');
   const protobuf = await importIfThere<Protobuf>('protobufjs');

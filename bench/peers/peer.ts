@@ -1,27 +1,27 @@
-// What the benchmarks ask of a peer: another implementation that does the same work on the same inputs.
+// The interface of peers: other implementations that compute the same results from the same inputs.
 import type { Inputs } from '../lib/batch.js';
 import type { Contender } from '../lib/race.js';
 import type { Outcome, Work } from '../lib/works.js';
 
-/** Another implementation. */
+/** Another implementation of this package's functions. */
 export interface Peer {
   /** Its name in tables: 'eager PyTorch'. */
   readonly name: string;
   readonly version: string;
-  /** Whether it has its own version of a work. */
+  /** Returns whether the peer implements a function. */
   covers(work: Work): boolean;
-  /** Takes the inputs that all following works are computed on, and converts them to its own form. */
+  /** Converts the inputs of all following calls to the peer's own form. */
   load(inputs: Inputs): Promise<void>;
-  /** Prepares to compute a work on the loaded inputs: loss and metrics, and the gradients too if asked for. */
+  /** Prepares a function on the loaded inputs: loss and metrics, and with `gradient` also the gradients. */
   prepare(work: Work, gradient: boolean): Promise<Prepared>;
   end(): Promise<void>;
 }
 
-/** A work that is ready to be computed. */
+/** A function of a peer that is ready to be called. */
 export interface Prepared extends Contender {
-  /** Returns the results, to be compared with this package's. */
+  /** Computes the results, for a comparison with this package's. */
   evaluate(): Promise<Outcome>;
-  /** Frees what the work needed. */
+  /** Frees what prepare() allocated. */
   release(): Promise<void>;
 }
 
@@ -29,8 +29,8 @@ export interface Prepared extends Contender {
 export type Found = Peer | { readonly name: string; readonly absent: string };
 
 /**
- * Returns a peer's version, or why it is absent. If it covers more than half of the works, it also names those that it
- * lacks; their tables have no number of this peer.
+ * Returns a peer's version, or why it is absent. If the peer covers more than half of the functions, also names those
+ * that it lacks, which are timed without it.
  */
 export function describePeer(peer: Found, works: readonly Work[]): string {
   if ('absent' in peer) return `absent: ${peer.absent}`;
@@ -40,12 +40,13 @@ export function describePeer(peer: Found, works: readonly Work[]): string {
 }
 
 /**
- * Imports a package that only bench/package.json lists; undefined if it is not installed. The caller names the type,
- * because the package's types are not installed either.
+ * Imports a package that only bench/package.json lists. Returns undefined if it is not installed. The caller declares
+ * the type, because the package's own types may not be installed.
  */
 export async function importIfThere<T>(specifier: string): Promise<T | undefined> {
   try {
-    // Node returns the exports of a CommonJS module as default; tsx returns those compiled from ES modules by name.
+    // Node puts a CommonJS module's exports under `default`. tsx exposes them by name if the module was compiled from
+    // ES modules.
     const module = await import(specifier);
     return module.default ?? module;
   } catch (error) {

@@ -1,6 +1,6 @@
-// TensorFlow.js on its WebAssembly backend with SIMD, its fastest CPU backend without an install script. In Node it has
-// one thread. Gradients come from automatic differentiation. The inputs are in the backend's memory before anything is
-// timed; reading the results back is part of the time.
+// TensorFlow.js on its WebAssembly backend with SIMD, the fastest of its CPU backends that need no install script. In
+// Node it has one thread. Gradients come from automatic differentiation. The inputs are copied to the backend's memory
+// before the timing. The times include reading the results back.
 import type { Inputs } from '../lib/batch.js';
 import { syncContender } from '../lib/race.js';
 import type { Outcome, Work } from '../lib/works.js';
@@ -44,7 +44,7 @@ interface TensorFlow {
   ): (x: readonly Tensor[]) => { value: Tensor; grads: readonly Tensor[] };
 }
 
-/** The batch as tensors. A loss gets other tensors for the columns that it is differentiated by. */
+/** The batch as tensors. Differentiation passes a loss other tensors for the columns that it is differentiated by. */
 interface Columns {
   logprob: Tensor;
   oldLogprob: Tensor;
@@ -67,7 +67,8 @@ type Formula = (
 const KL_COEF = 0.001;
 
 function maskedMean(values: Tensor, { mask }: Columns): Tensor {
-  // Sums rows first: the backend adds float32 one by one, and four million terms in one sum would cost three digits.
+  // Sums rows first. The backend adds float32 numbers one by one, so one sum of four million terms would lose three
+  // digits.
   return values.mul(mask).sum(1).sum().div(mask.sum(1).sum().add(1e-8));
 }
 
@@ -94,7 +95,7 @@ const gspo: Formula = (x, _args, constant) => {
   const difference = constant.logprob.sub(x.oldLogprob);
   const tokens = x.mask.sum(1, true).add(1e-8);
   const means = difference.mul(x.mask).sum(1, true).div(tokens);
-  // Its value is that of the sequence; its gradient is the token's own.
+  // Equals the sequence's ratio in value, but is differentiated by each token's own logprob.
   const ratio = x.logprob.sub(constant.logprob).add(means).exp();
   const opposite = x.advantages.neg();
   const free = opposite.mul(ratio);
@@ -136,7 +137,7 @@ const grpo: Formula = (x, args, constant) => {
 
 const FORMULAS: Record<string, Formula> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** TensorFlow.js, if it is installed in bench/. */
+/** Returns TensorFlow.js as a peer, if it is installed in bench/. */
 export async function tfjs(): Promise<Found> {
   const tf = await importIfThere<TensorFlow>('@tensorflow/tfjs');
   if (!tf || !(await importIfThere('@tensorflow/tfjs-backend-wasm')))
@@ -178,7 +179,7 @@ class TensorFlowPeer implements Peer {
     const columns = this.#columns!;
     const { wrt, args } = work;
     const formula = FORMULAS[work.id]!;
-    // A second tensor on the same memory stays constant when the loss is differentiated by the first.
+    // The clone shares memory with logprob, but stays constant when the loss is differentiated by logprob.
     const constant = { ...columns, logprob: columns.logprob.clone() };
     const compute = (): Outcome => {
       let metrics: Record<string, number> = {};
@@ -199,7 +200,7 @@ class TensorFlowPeer implements Peer {
     };
     const run = (): Outcome => {
       let outcome: Outcome | undefined;
-      // tidy() would search a returned object for tensors, through all numbers of the gradient.
+      // The outcome is not returned from tidy(), which would search every number of the gradient for tensors.
       this.#tf.tidy(() => {
         outcome = compute();
       });

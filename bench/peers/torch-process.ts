@@ -1,4 +1,4 @@
-// A Python process that answers each line of JSON with one line: torch_peer.py.
+// Runs torch_peer.py, a Python process that answers each line of JSON with one line of JSON.
 import { type ChildProcessWithoutNullStreams, spawn, spawnSync } from 'node:child_process';
 import { createInterface, type Interface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -21,13 +21,13 @@ export class TorchProcess {
     this.#process.stderr.on('data', (data) => {
       this.#standardError = (this.#standardError + data).slice(-2000);
     });
-    // A write to a process that has ended fails; ask() then reports that no answer came.
+    // A write to a process that has ended fails. This error is ignored, because ask() reports the missing answer.
     this.#process.stdin.on('error', () => {});
     this.#reader = createInterface({ input: this.#process.stdout });
     this.#lines = this.#reader[Symbol.asyncIterator]();
   }
 
-  /** Sends a request and waits for its answer. @throws Error with the message of the Python side. */
+  /** Sends a request and waits for its answer. @throws Error with Python's message if the request fails. */
   async ask<T>(request: object): Promise<T> {
     this.#process.stdin.write(`${JSON.stringify(request)}\n`);
     const { value, done } = await this.#lines.next();

@@ -1,5 +1,5 @@
-// PyTorch as a peer, eager and through torch.compile. It runs in a Python process (torch_peer.py). That process also
-// takes the times, so that they do not include the exchange of messages.
+// PyTorch as a peer, eager and with torch.compile. It runs in a Python process (torch_peer.py), which also measures the
+// times, so that they do not include the exchange of messages.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,26 +11,26 @@ import { findPython, TorchProcess } from './torch-process.js';
 
 /** How PyTorch runs a loss. */
 type Form = 'eager' | 'compiled';
-/** What a time includes: reading loss and metrics back to the host, or only the work on the device. */
+/** The end of a timed call: when loss and metrics are on the host, or when the device has computed them. */
 type Until = 'host' | 'device';
 
 const NAMES: Record<Form, string> = { eager: 'eager PyTorch', compiled: 'torch.compile' };
 
-// By default OpenMP's threads keep spinning after a parallel loop, on the cores of whoever has the next turn. GCC's
-// OpenMP reads the first two variables, that of LLVM and Intel the third.
+// By default OpenMP's threads spin after a parallel loop, which slows down the next contender. GCC's OpenMP reads the
+// first two variables; the OpenMP of LLVM and Intel reads the third.
 const NO_SPINNING = { OMP_WAIT_POLICY: 'PASSIVE', GOMP_SPINCOUNT: '0', KMP_BLOCKTIME: '0' };
 
-/** What the Python side says of itself. */
+/** The versions and functions that the Python process reports. */
 export interface AboutTorch {
   version: string;
   device: string;
   /** The CUDA version that PyTorch was built for. */
   cuda: string | null;
-  /** Names of the losses by family. */
+  /** The names of its losses by family. */
   functions: Record<string, string[]>;
 }
 
-/** Eager PyTorch on the CPU, if a python3 with torch is installed. */
+/** Returns eager PyTorch on the CPU as a peer, if a python3 with torch is installed. */
 export async function torch(threads: number): Promise<Found> {
   const session = await TorchSession.start({ device: 'cpu', threads });
   return session?.peer('eager') ?? { name: NAMES.eager, absent: 'no python3 with torch was found' };
@@ -49,7 +49,7 @@ export class TorchSession {
   readonly #folder = mkdtempSync(join(tmpdir(), 'policy-loss-bench-'));
   #loaded: Inputs | undefined;
 
-  /** Starts the process; undefined if no Python with torch, and with a GPU if one is asked for, is found. */
+  /** Starts the process. Returns undefined if no Python has a torch that can use the requested device. */
   static async start(options: {
     device: 'cpu' | 'cuda:0';
     threads?: number;
@@ -70,7 +70,7 @@ export class TorchSession {
     this.about = about;
   }
 
-  /** Why torch.compile cannot be used here; undefined if it can. */
+  /** Returns why torch.compile cannot be used here, or undefined if it can. */
   async compileProblem(): Promise<string | undefined> {
     return (
       (await this.#process.ask<{ problem: string | null }>({ op: 'compile_problem' })).problem ?? undefined
@@ -81,12 +81,14 @@ export class TorchSession {
     return new TorchPeer(this, form);
   }
 
-  /** A contender that copies bytes to the device, from its own memory or from pinned memory of the host. */
+  /**
+   * Returns a contender that copies bytes to the device, from the device's own memory or from the host's pinned memory.
+   */
   copy(name: string, source: 'device' | 'pinned', bytes: number): Contender {
     return { name, time: (calls) => this.#times({ op: 'copy', source, bytes, calls }) };
   }
 
-  /** Hands inputs over through files, unless these were the last ones. */
+  /** Passes the inputs to the process in files, unless it already has these inputs. */
   async load(inputs: Inputs): Promise<void> {
     if (this.#loaded === inputs) return;
     const columns: Record<string, string> = {};
@@ -144,7 +146,7 @@ export class TorchSession {
   }
 }
 
-/** One form of PyTorch. Ending it ends its session. */
+/** One form of PyTorch as a peer. Its end() ends the session. */
 export class TorchPeer implements Peer {
   readonly name: string;
   readonly version: string;

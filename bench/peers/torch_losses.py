@@ -45,7 +45,7 @@ def row_mean(values, mask):
 
 
 def aggregate(values, mask, mode, rows=None):
-    """Aggregates per-token values. rows is the number of rows that count, if the mask leaves out whole rows."""
+    """Aggregates per-token values. Pass the number of rows that count as rows if the mask excludes whole rows."""
     if mode == "token-mean":
         return masked_mean(values, mask)
     sums = (values * mask).sum(-1)
@@ -103,7 +103,7 @@ def ppo(
 def gspo(b, clip_range_low=0.0003, clip_range_high=0.0004, loss_agg_mode="seq-mean-token-mean"):
     log_ratio = b.logprob - b.old_logprob
     mean = row_mean(log_ratio, b.mask).detach()
-    # Its value is that of the sequence; its gradient is the token's own.
+    # Equals the sequence's ratio in value, but is differentiated by each token's own logprob.
     ratio = (b.logprob - b.logprob.detach() + mean[:, None]).exp()
     unclipped = -b.advantages * ratio
     clipped = -b.advantages * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
@@ -286,7 +286,7 @@ def mix(
     grpo_loss_agg_mode=None,
     expert_loss=sft,
 ):
-    # Masks keep the shapes fixed; a selection of rows would have shapes that depend on the data.
+    # Selects rows by masks, which keep the shapes fixed. Indexing would make them depend on the data.
     usual, expert = b.under(b.mask * ~b.expert[:, None]), b.under(b.mask * b.expert[:, None])
     usual_rows, expert_rows = (~b.expert).sum(), b.expert.sum()
     per_gpu = ppo_mini_batch_size // ngpus_trainer
@@ -371,7 +371,7 @@ def kl_loss(estimator):
     return loss_of
 
 
-# Entropy losses: differentiated by the entropies.
+# Entropy losses. They are differentiated with respect to the entropies.
 
 
 def entropy(b, entropy_coef=0.0, loss_agg_mode="token-mean"):

@@ -53,7 +53,7 @@ def device_milliseconds(device, work):
 
 
 def load(device, shape, columns, step):
-    """Returns the batch of these files.
+    """Reads a batch from these files.
 
     Masks are float32 on a CPU, where a bool mask is slower because every product converts it. On a GPU they are bool,
     which is a quarter of the bytes.
@@ -73,13 +73,13 @@ def load(device, shape, columns, step):
 
 
 class Contender:
-    """One loss on one batch."""
+    """A loss on a batch, ready to be evaluated and timed."""
 
     def __init__(self, device, batch, compiled, family, name, args, gradient, wrt):
         function = FUNCTIONS[family][name]
         step = batch.step
 
-        # The parameters are spelt out for torch.compile, which must trace this function.
+        # Takes each tensor as a parameter of its own, so that torch.compile can trace this function.
         def of_tensors(logprob, old_logprob, ref_logprob, advantages, entropy, mask, expert):
             traced = Batch(logprob, old_logprob, ref_logprob, advantages, mask, expert, step, entropy)
             loss, metrics = function(traced, **args)
@@ -101,7 +101,7 @@ class Contender:
         synchronize(device)
 
     def run(self):
-        """Returns a list of the loss and the metrics, and a tuple of the gradients."""
+        """Returns the loss and metrics as a list, and the gradients as a tuple."""
         if not self.wrt:
             with torch.no_grad():
                 return list(self.forward(*self.inputs)), ()
@@ -158,7 +158,7 @@ class Session:
         return {"problem": None}
 
     def load(self, shape, columns, step):
-        # Frees the previous batch first: the device may not have room for both.
+        # Frees the previous batch first, because the device may not have room for both.
         self.batch = None
         self.contenders.clear()
         self.batch = load(self.device, shape, columns, step)
@@ -185,7 +185,7 @@ class Session:
         return {"milliseconds": [device_milliseconds(self.device, copy) for _ in range(calls)]}
 
     def buffer(self, kind, size):
-        """Returns a buffer that is kept, because pinning memory takes longer than copying it."""
+        """Returns a cached buffer. It is cached because pinning memory takes longer than copying it."""
         if (kind, size) not in self.buffers:
             cuda, pinned = self.device.type == "cuda", kind == "pinned"
             self.buffers[kind, size] = torch.full(
@@ -203,7 +203,7 @@ def first_line(error):
 
 
 def serve(session):
-    # Only answers go to standard output. What libraries print there goes to standard error.
+    # Standard output is for answers only. Output that libraries print there is sent to standard error.
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         request = json.loads(line)

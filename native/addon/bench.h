@@ -1,5 +1,5 @@
 // Functions for measurements, which only the bench build (POLICY_LOSS_BENCH) has. Their contract is
-// bench/native.d.ts.
+// bench/lib/native.ts.
 #pragma once
 
 #include <napi.h>

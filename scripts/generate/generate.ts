@@ -1,5 +1,5 @@
-// Writes the generated documentation: the README's tables and docs/numerics.md. The errors in the latter are measured on
-// this machine; the drawn inputs are the same each time, and instruction sets differ in the last digit.
+// Writes the generated documentation: the README's tables and docs/numerics.md. The errors in docs/numerics.md are
+// measured on this machine. The drawn inputs are the same each time. Instruction sets differ in the last digit.
 //
 //   npm run generate [-- --tokens 10000]
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';

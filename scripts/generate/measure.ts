@@ -1,6 +1,6 @@
 // Measures the rounding errors of every function: the engine's float32 results against the float64 reference in
-// test/reference, on the same drawn inputs. scripts/generate/numerics-page.ts writes them down, and test/numerics.test.ts checks
-// that they stay within the bounds.
+// test/reference, on the same drawn inputs. numerics-page.ts writes them into docs/numerics.md, and
+// test/numerics.test.ts checks that they stay within the bounds.
 import type { AdvantageDeclaration } from '../../lib/functions/advantage/advantage-fn.js';
 import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
 import {
@@ -25,7 +25,7 @@ export interface Errors {
   mean: number;
 }
 
-/** Errors of a token's value, of its gradient, and of sums over many tokens, by the range of the inputs. */
+/** Rounding errors for each input range: of a token's value, of its gradient, and of sums over many tokens. */
 export type Measured = Record<Range, { value: Errors; grad?: Errors; sum?: Errors }>;
 
 /** One function with one set of arguments. */
@@ -34,7 +34,7 @@ export interface Measurable {
   name: string;
   /** Arguments that differ from the defaults. */
   args: Record<string, unknown>;
-  /** Measures it on that many tokens of each range. */
+  /** Measures the function's errors on this many tokens of each range. */
   measure(tokens: number): Measured;
 }
 
@@ -44,7 +44,7 @@ export const BOUNDS: Record<Range, { value: number; grad: number; sum: number }>
   wide: { value: 12, grad: 24, sum: 4 },
 };
 
-/** near: policies at most 1 nat apart, as in training. wide: logprobs anywhere from −25 to 0. */
+/** The range of the inputs. near: policies at most 1 nat apart, as in training. wide: logprobs from −25 to 0. */
 export type Range = 'near' | 'wide';
 export const RANGES = ['near', 'wide'] as const;
 
@@ -59,7 +59,7 @@ class Tally {
   #sum = 0;
   #count = 0;
 
-  /** @param term the largest term of the result: the error is measured in its units if it exceeds the result. */
+  /** @param term the result's largest term. If it exceeds the result, the error is measured relative to this term. */
   add(actual: number, expected: number, term: number): void {
     // Infinity is exact if the expected value overflows float32.
     const exact = actual === Math.fround(expected) && !Number.isFinite(actual);
@@ -107,7 +107,7 @@ function drawToken(range: Range, { uniform, normal }: ReturnType<typeof generato
   ) as unknown as Token;
 }
 
-/** Returns a batch of the tokens. Every other row is an expert's row and a rejected answer. */
+/** Returns a batch of the tokens. Every second row is an expert's row, and the rejected answer of its pair. */
 function batchOf(tokens: readonly Token[], columns = 1) {
   const column = (key: keyof Token) => tokens.map((token) => token[key]);
   const rows = tokens.length / columns;
@@ -142,7 +142,7 @@ function measureLoss(
   for (let run = 0; run < runs; run++) {
     const tokens = Array.from({ length: together }, () => drawToken(range, random));
     const batch = batchOf(tokens);
-    // Either side of a threshold is right.
+    // On a threshold the results of both sides are correct, so the batch is skipped.
     if (standsOnEdge(on.formula, on.args, batch)) continue;
     const expected = on.reference(batch);
     const { loss, grad: gradient } = on.sync(layOut(batch) as Batch);
@@ -188,7 +188,7 @@ function measureAdvantage(name: string, args: Record<string, unknown>, range: Ra
     });
     const { advantages } = fn.computeSync(layOut(batch));
     const expected = referenceAdvantages[name]!(args, batch).advantages;
-    // Whitened advantages are what remains of sums over the batch, so their unit is that of the largest.
+    // Whitening subtracts a mean over the batch, so errors are measured relative to the largest advantage.
     const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
     const termOf = (i: number) => {
       if (whitens) return largest;
@@ -217,7 +217,7 @@ export function* everyFunction(): Generator<Measurable> {
     for (const name of registry.names())
       for (const variant of [{}, ...(registry.get(name).declaration?.numerics.variants ?? [])]) {
         const args: Record<string, unknown> = { ...registry.get(name).defaultArgs(), ...variant };
-        // Coefficients of 1, because entropy's default of 0 would leave nothing to measure.
+        // The coefficient is 1, because with the default of 0 all results would be 0.
         if (family === 'entropy') args.entropy_coef = 1;
         if (family === 'kl') args.kl_coef = 1;
         const inRange = (range: Range, tokens: number) =>

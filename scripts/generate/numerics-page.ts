@@ -1,5 +1,5 @@
-// docs/numerics.md: for every function the inputs that it is made for, what happens outside of them, and its measured
-// rounding errors.
+// Writes the text of docs/numerics.md: each function's input range, its behaviour outside of that range, and its
+// measured rounding errors.
 import {
   ADVANTAGE_FN,
   ENTROPY_LOSS_FN,
@@ -29,7 +29,7 @@ const SECTIONS = [
   ['advantage', 'Advantage functions', ADVANTAGE_FN],
 ] as const;
 
-/** The cell of an error that has not been measured. */
+/** The text of a table cell whose error has not been measured. */
 export const UNMEASURED = '?';
 
 const show = (errors: Errors | undefined) =>
@@ -76,12 +76,13 @@ export function numericsPage(measurements: Measurements): string {
   const { near, wide } = BOUNDS;
   return `# Numbers
 
-Written by \`npm run generate\`; do not edit. Tokens are computed in float32, whatever the dtype of their columns, and summed in
-float64 above the few tokens that a loop handles at once. Losses and metrics are float64, gradients are float32.
+Written by \`npm run generate\`; do not edit. Tokens are computed in float32, whatever the dtype of their columns. Sums
+run in float32 within a tile of at most 1024 tokens and in float64 beyond it. Losses and metrics are float64, gradients are float32.
 
 ## Everywhere
 
-- Masked tokens are never read: NaN or Infinity there changes nothing, and the gradient is exactly 0.
+- Masked values do not affect a loss or its gradient, even if they are NaN or Infinity. The gradient of a masked token is
+  exactly 0.
 - Unmasked NaN gives NaN. Unmasked Infinity and results beyond 3.4·10³⁸ continue as in float32 arithmetic, to ±Infinity or
   NaN. They are not errors, except in rewards, values and baselines, which must be finite.
 - 16-bit columns are widened exactly. Float64Array and numbers are rounded to float32 once; rewards are not rounded.
@@ -93,14 +94,14 @@ float64 above the few tokens that a loop handles at once. Losses and metrics are
 
 Errors are in units in the last place (ulp) of float32, a relative 6·10⁻⁸ to 1.2·10⁻⁷. The reference is a second
 implementation in float64 that shares no code with the engine and derives gradients by automatic differentiation
-(\`test/reference\`). Both get the same numbers, which float32 can hold. Each cell has the largest error of ${measurements.tokens} tokens
+(\`test/reference\`). Both get the same inputs, which float32 represents exactly. Each cell has the largest error of ${measurements.tokens} tokens
 and the mean in brackets; tokens within rounding of a threshold are left out.
 
 - **value**: the loss of a batch of one token (one pair for preference losses, one own and one expert's token for mixed
   losses), or the advantage of a token. **gradient**: with respect to that token's logprob or entropy. **sum**: the loss of
   8192 tokens.
-- The unit is that of the result or, if larger terms cancel in it, of the largest term. For a sum it is that of the sum of
-  absolute values, for p(1 − p) that of p, and for a whitened advantage that of the batch's largest.
+- The unit is the result's last place or, if larger terms cancel in the result, the last place of the largest term. For a
+  sum it is taken at the sum of absolute values, for p(1 − p) at p, and for a whitened advantage at the batch's largest.
 - **near**: logprobs from −4 to 0, at most 1 apart, as in training. **wide**: logprobs from −25 to 0, independent of each
   other. There the difference d of two logprobs is itself rounded by up to half a unit in *its* last place, and
   exponentiation turns this into up to |d|/2 units of the ratio. No formula on the rounded difference can undo it.

@@ -1,4 +1,4 @@
-// The README's tables of functions and algorithms, from their declarations.
+// Makes the README's tables of functions and algorithms from their declarations.
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,

@@ -1,4 +1,4 @@
-// A Markdown table.
+// Makes Markdown tables.
 
 /** Returns the table's lines. Cells may contain `|`. */
 export function table(heads: readonly string[], rows: readonly (readonly string[])[]): string {

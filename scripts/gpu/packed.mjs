@@ -1,6 +1,6 @@
-// The files that pack-gpu.mjs copies as they are, as paths from the repository's root.
+// The files that pack-gpu.mjs copies unchanged, as paths from the repository's root.
 
-/** The native modules: one for the tests, and one for the benchmark, which also calls functions that are not shipped. */
+/** The native modules: the shipped one for the tests, and the bench build for the benchmark. */
 export const ADDONS = ['build/Release/policy_loss.node', 'build/bench/Release/policy_loss.node'];
 
 export const COPIED = [

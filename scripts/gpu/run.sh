@@ -1,6 +1,7 @@
 #!/bin/sh
-# Tests and times policy-loss on this machine's GPU. This folder has all that it needs: the native module, the compiled
-# tests and benchmark, and a Node runtime, which is unpacked on first use. Only PyTorch must be installed.
+# Tests and times policy-loss on this machine's GPU. This folder contains the native module, the compiled tests and
+# benchmark, and a Node runtime, which is unpacked on first use. The machine needs Python with PyTorch only to compare
+# times.
 #
 #   ./run.sh test [--sanitizer memcheck|racecheck] [arguments for mocha]
 #   ./run.sh bench [arguments for the benchmark]     writes its results to $OUT, or to results/ in this folder
@@ -13,7 +14,7 @@ fail() {
   exit 2
 }
 
-# Python decompresses if xz or gzip is missing.
+# Decompresses a file. Uses Python if xz or gzip is missing.
 decompress() {
   case $1 in
     *.xz) tool=xz module=lzma ;;
@@ -30,7 +31,7 @@ unpack_node() {
   [ -x "$here/node" ] && return
   packed=$(ls "$here"/node.xz "$here"/node.gz 2>/dev/null | head -n 1)
   [ -n "$packed" ] || fail "node.xz or node.gz: not found in this folder"
-  # Renamed when complete, so that an interrupted run leaves no incomplete runtime.
+  # Renames the file once it is complete, so that an interrupted run leaves no incomplete runtime.
   decompress "$packed" >"$here/node.part" || fail "cannot unpack $packed"
   chmod +x "$here/node.part"
   mv "$here/node.part" "$here/node"

@@ -1,6 +1,6 @@
-// Checks a prebuilt binary with LLVM's tools, which read the formats of all platforms. It must be built for its platform,
-// need only libraries of the system and no newer glibc than promised, import the Node-API and no C++ library, and have no
-// symbol table.
+// Checks a prebuilt binary with LLVM's tools, which read the formats of all platforms. The binary must be built for its
+// platform. It may need only libraries of the system, and no newer glibc than promised. It must import the Node-API and
+// no C++ library, and have no symbol table.
 import { execFileSync } from 'node:child_process';
 import { LEAST_GLIBC, PREBUILDS, type Prebuild, type PrebuildName } from '../../lib/core/prebuilds.js';
 
@@ -31,7 +31,7 @@ const FORMATS: Record<string, Format> = {
 };
 const MUSL = /^libc\.so$/;
 
-/** Returns what is wrong with a binary, or an empty list. */
+/** Returns the faults of a binary, or an empty list. */
 export function faultsOf(file: string, name: PrebuildName): string[] {
   const { os, arch, libc }: Prebuild = PREBUILDS[name];
   const format = FORMATS[`${os}-${arch}`]!;

@@ -1,9 +1,9 @@
 #!/usr/bin/env node
-// Is called by prebuildify instead of node-gyp. Builds with cmake-js into build/ of the current folder, from the sources
-// and with the toolchain that the environment names.
+// prebuildify calls this program instead of node-gyp. It builds with cmake-js into build/ of the current folder. The
+// environment names the sources and the toolchain.
 //
 // prebuildify's arguments (rebuild --target=20.20.2 --devdir=… --arch=x64 --release) have other names in cmake-js. The
-// folder of headers is ignored, since the headers of the Node-API come from a package.
+// headers' folder (--devdir) is ignored, since the headers of the Node-API come from a package.
 import { execFileSync } from 'node:child_process';
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -28,5 +28,5 @@ const cmakeJs = [
   ...(process.env.POLICY_LOSS_CMAKE_OPTIONS ?? '').split(' ').filter(Boolean),
   `--CDCMAKE_TOOLCHAIN_FILE=${toolchain}`,
 ];
-// cmake-js reads in the sources' package.json that the module uses the Node-API.
+// The folder must be the sources' one: cmake-js reads in its package.json that the module uses the Node-API.
 execFileSync('cmake-js', cmakeJs, { cwd: sources, stdio: 'inherit' });

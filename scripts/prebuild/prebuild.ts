@@ -1,4 +1,4 @@
-// Builds the prebuilt binaries of all platforms, or of those that are named, into prebuilds/.
+// Builds the prebuilt binaries of all platforms, or of the named ones, into prebuilds/.
 //
 //   npm run prebuild [-- linux-x64-glibc darwin-arm64 …]
 //   npm run prebuild -- --check        checks the existing binaries without building any
@@ -15,7 +15,7 @@ import { faultsOf } from './check.js';
 
 const HERE = fileURLToPath(new URL('.', import.meta.url));
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-// The version for prebuildify's headers. The binary runs on every Node that has its version of the Node-API.
+// The Node version that prebuildify builds for. The binary runs on every Node that has its version of the Node-API.
 const NODE = '20.20.2';
 
 function fileOf(name: PrebuildName): string {
@@ -35,7 +35,7 @@ function build(name: PrebuildName): void {
     [
       ...['--napi', '--name', 'policy-loss', '--target', `node@${NODE}`, '--arch', arch, '--platform', os],
       ...['--cwd', folder, '--out', ROOT, '--node-gyp', join(HERE, 'node-gyp.mjs')],
-      // No --strip, since that works for this machine's format only. The linker leaves symbols out.
+      // Without --strip, which supports only this machine's format. The linker omits symbols instead.
       ...(libc ? ['--tag-libc', libc] : []),
     ],
     {
@@ -66,8 +66,8 @@ for (const name of positionals)
 const wanted = positionals.length > 0 ? (positionals as PrebuildName[]) : all;
 
 if (!values.check) {
-  // Without a lock file, which would need Zig's packages for all systems, and not every registry has them all. The
-  // versions in package.json are exact.
+  // There is no lock file, because it would list Zig's packages for all systems, and some registries lack some of them.
+  // The versions in package.json are exact.
   if (!existsSync(join(HERE, 'node_modules')))
     execFileSync('npm', ['install', '--no-package-lock'], { cwd: HERE, stdio: 'inherit' });
   for (const name of wanted) build(name);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds the native module and the native tests with Clang's sanitizers and runs tests with them:
 #
-#   test.sh asan    finds bad addresses, undefined behaviour and leaks. Runs the emulated kernels, the suites that check
+#   test.sh asan    finds memory errors, undefined behaviour and leaks. Runs the emulated kernels, the suites that check
 #                   numbers and bad input, and mixed calls from several threads.
 #   test.sh tsan    finds data races. Runs the test of the thread pool, overlapping and aborted calls, and mixed calls
 #                   from several threads.
 #
-# A finding ends the process, so its suite fails. POLICY_LOSS_ISA selects the instruction set, the widest one by default.
-# CLANG is the full name of another clang++.
+# A finding ends the process, so its suite fails. POLICY_LOSS_ISA selects the instruction set; the default is the widest
+# one. CLANG names another clang++.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -44,8 +44,8 @@ export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=ignore_noninstrumented_modules=1
 export LSAN_OPTIONS=suppressions=$PWD/scripts/sanitize/lsan.supp:print_suppressions=0
 
-# The sanitizer's run-time library is preloaded, as Node is not linked with it. malloc_context_size=2 keeps only the
-# caller of each allocation, by which lsan.supp selects leaks.
+# The sanitizer's run-time library is preloaded, because Node is not linked with it. malloc_context_size=2 records only
+# the caller of each allocation. lsan.supp needs it to select leaks.
 runtime=$("$clang" --print-file-name="libclang_rt.$kind-$(uname -m).so")
 in_node() {
   LD_PRELOAD=$runtime ASAN_OPTIONS=malloc_context_size=2 POLICY_LOSS_NATIVE=$PWD/$out/Release/policy_loss.node \

@@ -1,5 +1,6 @@
-// The random calls of the soak test: any function of the registries, with any shape, dtype and layout, synchronous or not,
-// with or without an AbortSignal. A seed determines all of them, so that a run can be repeated.
+// Makes the random calls of the soak test. A call uses any function of the registries, with any shape, dtype and
+// layout. It is synchronous or not, and may have an AbortSignal. A seed determines all calls, so that a run can be
+// repeated.
 import assert from 'node:assert/strict';
 import {
   ADVANTAGE_FN,

@@ -1,13 +1,13 @@
-// The soak test: makes random calls for an hour and watches memory. It covers any function, shape, dtype and layout,
-// synchronous and aborted calls, and workers that end or are terminated during a call. It prints memory over time, and
-// fails if a call fails or if resident memory keeps growing after the warm-up.
+// The soak test: makes random calls for an hour and watches memory. The calls use any function, shape, dtype and
+// layout. Some are synchronous, some are aborted, and some run in workers that end or are terminated during a call. It
+// prints memory over time, and fails if a call fails or if resident memory keeps growing after the warm-up.
 //
 //   npm run soak [-- --minutes 60 --seed 1 --slope 0.5 --duty 1 --every 15]
 //
 // --slope   the allowed growth of resident memory in MiB per minute. The growth is the median slope between all pairs of
 //           samples after the first fifth of the run, since single peaks do not change it. Runs of less than ten
 //           minutes are too short to judge it.
-// --duty    the share of time spent on calls, for a machine with other work
+// --duty    the fraction of time spent on calls; less than 1 leaves time for other programs
 // --every   seconds between samples
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -40,7 +40,7 @@ const WORKER = `import('tsx/esm/api').then(({ register }) => { register(); retur
   new URL('./worker.ts', import.meta.url).href,
 )}); })`;
 
-// Garbage is collected before each sample.
+// Allows a garbage collection before each sample.
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
 
@@ -90,7 +90,7 @@ async function employ(): Promise<void> {
   const exited = once(worker, 'exit');
   if (!ends) {
     await once(worker, 'online');
-    // By then some workers still load the package, and most are in a call.
+    // After this time some workers are still loading the package, and most are in a call.
     await sleep(random.integer(0, 3000));
     terminated++;
     await worker.terminate();

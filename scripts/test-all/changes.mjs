@@ -1,11 +1,12 @@
-// The paths that changed lately, by which `npm run test:all -- --changed` chooses its steps.
+// Finds the paths that changed recently. `npm run test:all -- --changed` uses them to choose its steps.
 import { execFileSync } from 'node:child_process';
 
 const HOURS = 24;
 
 /**
- * Returns the paths that differ from the base commit, uncommitted ones included, or undefined where no base can be
- * told. The base is CI_BASE if it is set; otherwise the newest ancestor of HEAD that is a day older than HEAD.
+ * Returns the paths that differ from the base commit, including uncommitted ones. Returns undefined if there is no base
+ * commit or no difference. The base is CI_BASE if it is set; otherwise the newest ancestor of HEAD that is a day older
+ * than HEAD.
  *
  * @param {string} repository its root folder
  * @param {string | undefined} ciBase a commit, for example the merge base of a pull request

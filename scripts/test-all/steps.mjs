@@ -1,4 +1,4 @@
-// The steps of `npm run test:all`, and the choice of the steps that a change needs.
+// Defines the steps of `npm run test:all`, and chooses the steps that a change needs.
 
 /**
  * A step runs one npm script.
@@ -6,8 +6,8 @@
  * - `script`, `args`: the script and its arguments.
  * - `covers`: path prefixes. A change under one of them needs the step.
  * - `prebuilds`: the prebuilt binaries that the step reads. They are built first.
- * - `packages`: Debian packages by a program or file that each of them brings.
- * - `program`: a program without which the step cannot run, and is left out.
+ * - `packages`: Debian packages by a program or file that each of them installs.
+ * - `program`: a program that the step needs. Without it the step is left out.
  */
 export const STEPS = [
   { script: 'test', covers: [''], packages: { chromium: ['chromium'] } },
@@ -51,7 +51,9 @@ export const STEPS = [
   { script: 'docs', covers: ['lib/', 'scripts/docs/'] },
 ];
 
-/** A change under one of these can change every binary, the package's contents or the choice itself. */
+/**
+ * Paths that need every step. A change there can affect every binary, the package's contents or the choice of steps.
+ */
 export const NEED_EVERYTHING = [
   'native/',
   'CMakeLists.txt',
@@ -72,7 +74,7 @@ function clang() {
  * Returns the steps that a change needs, in the order of STEPS, with the prebuilt binaries that they read as
  * arguments of `prebuild`.
  *
- * @param {readonly string[] | undefined} changed paths from the repository's root; undefined needs every step
+ * @param {readonly string[] | undefined} changed paths from the repository's root; if undefined, every step is returned
  */
 export function stepsFor(changed) {
   const touches = (prefixes) => changed.some((path) => prefixes.some((prefix) => path.startsWith(prefix)));

@@ -1,10 +1,11 @@
-// Runs every test, the long ones too: npm run test:all [-- --changed] [--install]
+// Runs every test, including the long ones: npm run test:all [-- --changed] [--install]
 //
 // --changed   runs only the steps that the latest changes need; see changes.mjs
 // --install   installs the Debian packages that these steps lack
 //
 // `npm test` runs alone, the other steps two at a time, since most of them keep one core busy. A step's output is
-// printed when the step ends, and a failing one's last lines again at the end. The last line counts all suites.
+// printed when the step ends. The last lines of failed steps are printed again at the end. The very last line counts
+// the tests of all suites.
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
@@ -42,7 +43,7 @@ console.log(failures.join('\n'));
 console.log(`${counts.passing} passed, ${counts.failing} failed, ${counts.pending} skipped`);
 process.exitCode = failures.length > 0 ? 1 : 0;
 
-/** Installs what the steps lack. */
+/** Installs the missing Debian packages of the steps. */
 function install(of) {
   const packages = of.flatMap((step) =>
     Object.entries(step.packages ?? {}).flatMap(([name, all]) => (found(name) ? [] : all)),
@@ -57,7 +58,7 @@ function install(of) {
   apt('install', '-y', '-qq', ...new Set(packages));
 }
 
-/** Runs the steps in their order, AT_ONCE at a time; a step that reads prebuilt binaries waits for them. */
+/** Runs the steps in order, AT_ONCE at a time. A step that reads prebuilt binaries waits until they are built. */
 async function runTogether(of) {
   const waiting = [...of];
   const running = new Map();
@@ -76,7 +77,7 @@ async function runTogether(of) {
   }
 }
 
-/** Runs one step and counts its tests. A failing step that counts nothing itself is one failure. */
+/** Runs one step and counts its tests. A step that fails without reporting a failed test counts as one failure. */
 async function run(step, live) {
   const { script, args = [] } = step;
   const begin = performance.now();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the suites of `npm test` on the builds that are there:
+# Runs the suites of `npm test` on the existing builds:
 #
 #   test.sh             all suites, on the CPU and on the emulated GPU
 #   test.sh emulated    only the tests of the kernels, on the emulated GPU
@@ -17,7 +17,7 @@ failed=0
 kernels=$!
 
 if [ "${1:-}" != emulated ]; then
-  # The longest files first, so that the last ones to end are short.
+  # Starts the longest files first, so that the last ones are short.
   npx mocha --parallel 'test/{cli,report,rollouts}/*.test.ts' 'test/*.test.ts' || failed=1
 fi
 POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \

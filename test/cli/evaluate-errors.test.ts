@@ -67,7 +67,7 @@ describe('policy-loss evaluate', () => {
       fails(2, [EXAMPLE, '--loss', 'ppo', '--kl-coef', '1'], /kl-coef/));
     it('an invalid seed', () =>
       fails(2, [EXAMPLE, '--algorithm', 'grpo', '--seed', '-1'], /--seed: expected .*at least 0/));
-    it('a KL penalty in rewards that the algorithm does not read', () =>
+    it('a KL penalty in rewards for an algorithm that reads no rewards', () =>
       fails(2, [EXAMPLE, '--algorithm', 'grpo', '--kl-penalty-fn', 'k1'], /--kl-penalty-fn: expected none/));
     it('an option of another loss', () =>
       fails(2, [EXAMPLE, '--loss', 'sft', '--clip-range', '0.2'], /clip-range/));
@@ -93,7 +93,7 @@ describe('policy-loss evaluate', () => {
         [EXAMPLE, '--algorithm', 'grpo', '--advantage-epsilon', '-1'],
         /--advantage-epsilon: expected a number of at least 0, got number -1/,
       ));
-    it('reported before the files are read', () =>
+    it('is reported before the files are read', () =>
       fails(2, ['nowhere.jsonl', '--loss', 'ppo', '--clip-ratio-c', '1'], /clip-ratio-c/));
   });
 

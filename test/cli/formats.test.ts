@@ -1,4 +1,4 @@
-/** The program on files of every format, written by other programs: the results are the library's, to the bit. */
+/** Runs the program on files of every format, written by other programs. The results must equal the library's bits. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -93,7 +93,7 @@ describe('policy-loss on files', () => {
       ...['evaluate', `${fixture('rollouts.sqlite')}#rollouts`, '--loss', 'ppo', '--json'],
     );
     if (code === 0) assert.deepEqual(JSON.parse(stdout), await expected('rollouts.jsonl'));
-    // This Node has no SQLite, and DuckDB has no SQLite extension here.
+    // This Node cannot read SQLite, and neither can DuckDB without its SQLite extension.
     else assert.match(stderr, /SQLite/);
   });
 

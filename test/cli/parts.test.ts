@@ -1,6 +1,6 @@
 /**
- * Rows in several parts: for every loss and algorithm, the loss, the metrics, the norms and every token's gradient are
- * those of all rows at once, for any size of the parts, with groups spread over the parts.
+ * Tests that rows computed in several parts give the same loss, metrics, norms and gradients as all rows at once. This
+ * holds for every loss and algorithm and any size of the parts, even if groups are spread over the parts.
  */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** Shared by the tests of the command line: running the program, files for it, and the library's own results. */
+/** Helpers of the command line's tests: running the program, making files for it, and the library's own results. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,7 +10,7 @@ import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, type Objective, POLICY_LOSS_F
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 export const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
 export const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
-/** The compiled program, as it is installed. */
+/** The path of the compiled program, in the form in which users install it. */
 export const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
 const { href } = new URL('../../dist/cli/program.js', import.meta.url);
 

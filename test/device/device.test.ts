@@ -1,6 +1,6 @@
 /**
- * Tests losses on a CUDA device, real or emulated: the golden cases and random batches at the CPU's tolerances, resident
- * batches, and errors. Run by `npm run test:emulated` and `npm run test:gpu`.
+ * Tests losses on a CUDA device, real or emulated: the golden cases and random batches at the CPU's tolerances,
+ * resident batches, and errors. Run by `npm run test:emulated` and `npm run test:gpu`.
  */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -176,7 +176,7 @@ describe(`batches on ${DEVICE}`, () => {
     assert.ok(Math.abs(actual.metrics.kl! - expected.metrics.kl!) < 1e-6);
   });
 
-  it('are refused after dispose, on another device, and if a column was not uploaded', async () => {
+  it('are refused after dispose(), on another device, and if a column was not uploaded', async () => {
     const resident = await upload(batch, DEVICE);
     assert.deepEqual([resident.device, resident.shape, resident.disposed], [DEVICE, [6, 100], false]);
     await rejects(
@@ -229,7 +229,7 @@ describe(`batches on ${DEVICE}`, () => {
     for (const one of batches) one.dispose();
   });
 
-  // There are two small emulated devices. Real machines seldom have these.
+  // The emulation has two small devices. Real machines seldom have two.
   const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
   if (gpus.length > 1)
     it('on two devices do not disturb each other, and stay on their device', async () => {
@@ -249,7 +249,7 @@ describe(`batches on ${DEVICE}`, () => {
       );
     });
   if (gpus[0] && gpus[0].memory <= 2 ** 30)
-    it('that are too large are an error, and the process goes on', async () => {
+    it('that are too large cause an error, and the process goes on', async () => {
       const count = gpus[0]!.memory / 4 + 1024;
       const huge: Batch = {
         shape: [1, count],

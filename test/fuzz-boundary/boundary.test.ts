@@ -1,7 +1,7 @@
 /**
- * Tests that every public function returns a result or throws a LossError, whatever its arguments are. It must never throw
- * another exception, crash or hang. These are the cases that once failed, and a short run of the fuzzer with a fixed
- * seed. `npm run fuzz` runs longer, each time with another seed.
+ * Tests that every public function returns a result or throws a LossError, whatever its arguments are. It must never
+ * throw another exception, crash or hang. The suite runs cases that failed in the past, and the fuzzer for a short time
+ * with a fixed seed. `npm run fuzz` runs longer, each time with another seed.
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
@@ -145,7 +145,7 @@ describe('the boundary', () => {
     for (const [what, code, call] of cases) it(what, () => refuses(code, call, Hostile));
   });
 
-  describe('values that are not what they seem', () => {
+  describe('values of a misleading form', () => {
     it('a revoked proxy, as a batch, as options and as a value in a message', async () => {
       await refuses('ERR_INVALID_INPUT', () => ppo().compute(revoked()));
       await refuses('ERR_INVALID_INPUT', () => ppo().computeSync(batch(), revoked()));
@@ -211,7 +211,7 @@ describe('the boundary', () => {
     });
   });
 
-  describe('values that would take all time or memory', () => {
+  describe('values that could take unlimited time or memory', () => {
     it('any number of rows without tokens', async () => {
       for (const rows of [2 ** 31, 2 ** 53 - 1]) {
         const empty = { shape: [rows, 0], actionMask: new Uint8Array(0), logprob: new Float32Array(0) };

@@ -1,6 +1,6 @@
 /**
- * The cases of the boundary fuzzer. A case calls one public function whose valid arguments are spoilt in some places. It
- * passes if the call returns a result or throws a LossError.
+ * The cases of the boundary fuzzer. A case calls one public function with valid arguments, some parts of which were
+ * replaced by hostile values. It passes if the call returns a result or throws a LossError.
  */
 import { types } from 'node:util';
 import fc from 'fast-check';
@@ -13,7 +13,7 @@ import { type Access, behindProxy, build, type ProxyMode, place, type Recipe } f
 export type Spoil =
   /** Replaces an argument. */
   | { what: 'argument'; index: number; value: Recipe }
-  /** Replaces a property of an argument, or the way in which it is read. */
+  /** Replaces a property of an argument, or what happens when it is read. */
   | { what: 'key'; index: number; key: string; value: Recipe; access: Access }
   | { what: 'proxy'; index: number; mode: ProxyMode; after: number }
   /** Adds a property to Object.prototype during the call, so that every object seems to have it. */
@@ -87,8 +87,8 @@ const CODES: readonly string[] = [
   'ERR_ABORTED',
 ];
 
-// Messages that V8 and Node throw about hostile values. A LossError whose cause has another message hides a fault of the
-// package itself.
+// Messages of exceptions that V8 and Node throw for hostile values. If the cause of a LossError has another message, it
+// hides a bug of the package.
 const ENGINE_WORDS = [
   /revoked/,
   /proxy|'(get|has|ownKeys|getPrototypeOf|getOwnPropertyDescriptor)' on/i,
@@ -105,7 +105,7 @@ const ENGINE_WORDS = [
   /CreateListFromArrayLike|requires that the property of the first argument/,
 ];
 
-/** Returns whether the caller's values can have led to the cause of a LossError. */
+/** Returns whether a LossError's cause can come from the caller's values. */
 function isOfCaller(cause: unknown): boolean {
   if (cause === undefined || cause instanceof Hostile) return true;
   if (cause instanceof LossError) return isOfCaller(cause.cause);
@@ -187,7 +187,7 @@ function spoilKey(object: Anything, { key, value, access }: Spoil & { what: 'key
   try {
     place(object, key, built, access);
   } catch {
-    // The object is frozen or behind a proxy, so it is hostile already.
+    // The object is frozen or behind a proxy, so it is already hostile.
   }
 }
 

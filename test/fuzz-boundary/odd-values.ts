@@ -1,4 +1,4 @@
-/** Hostile values that are each unique, by name: odd objects, numbers, arrays, signals, YAML texts. */
+/** Individual hostile values by name: odd objects, numbers, arrays, signals, YAML texts. */
 import { DeviceBatch } from '../../lib/index.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: hostile values have any type
@@ -26,7 +26,7 @@ class Own {
   }
 }
 
-/** Makes each value by its name. Recipes in bug reports contain these names, so they must not change. */
+/** Makers of the values by name. Recipes in bug reports contain these names, so they must not change. */
 export const ODD: Record<string, () => Anything> = {
   undefined: () => undefined,
   NaN: () => Number.NaN,

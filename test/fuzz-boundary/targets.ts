@@ -1,7 +1,8 @@
 /**
- * The targets of the boundary fuzzer: every public function of the package with valid arguments, which the fuzzer spoils.
- * The functions are found by walking the exports: constructors, static methods, methods of objects and registries, and
- * plain functions. A function without arguments here is an error, so that no new function can be forgotten.
+ * The targets of the boundary fuzzer: every public function of the package with valid arguments, which the fuzzer
+ * spoils. The functions are found by walking the exports: constructors, static methods, methods of objects and
+ * registries, and plain functions. If this file has no arguments for a function, that is an error, so that no new
+ * function is forgotten.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { fromTrinityArgs } from '../../lib/core/options.js';
@@ -14,7 +15,7 @@ export interface Target {
   /** Makes new valid arguments. */
   valid(): Anything[];
   call(given: readonly Anything[]): unknown;
-  /** Undoes what a call may have changed globally. */
+  /** Undoes global changes that a call may have made. */
   restore?(): void;
 }
 
@@ -111,7 +112,7 @@ const CONSTRUCTORS: Record<string, () => Anything[]> = {
   KeyMapper: () => [{ log_prob: 'logprob' }],
 };
 
-/** Exports of which the walk leaves a part out, with the reason. */
+/** Exports that the walk skips at least in part, with the reason. */
 export const EXEMPT: Readonly<Record<string, string>> = {
   'AdvantageFn constructor': 'internal: called by the subclasses, which are targets',
   'AlgorithmRegistry constructor': 'internal: its only instance is exported',
@@ -189,7 +190,7 @@ type Registered = {
 };
 const REGISTRIES = [api.POLICY_LOSS_FN, api.KL_FN, api.ENTROPY_LOSS_FN, api.ADVANTAGE_FN];
 
-/** Makes an instance of a class in the way that its users do; undefined if they cannot. */
+/** Makes an instance of a class as a user would. Returns undefined if users cannot make one. */
 function objectOf(cls: Anything): Anything {
   for (const registry of REGISTRIES)
     for (const name of registry.names()) if (registry.get(name) === cls) return registry.create(name);

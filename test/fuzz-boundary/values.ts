@@ -1,5 +1,5 @@
 /**
- * Makes hostile values, such as a caller might pass by mistake or with intent. A recipe of plain data describes each
+ * Makes hostile values, which a caller might pass by mistake or on purpose. A recipe of plain data describes each
  * value, so that a case can be printed, shrunk and repeated even if its value could not.
  */
 import { runInNewContext } from 'node:vm';
@@ -244,7 +244,7 @@ export function behindProxy(of: Anything, mode: ProxyMode, after: number): Anyth
   return new Proxy(of, handler);
 }
 
-/** Sets a property of an object to a value that is read in the given way. */
+/** Sets a property of an object. `how` says what happens when the property is read. */
 export function place(object: Anything, key: string, value: Anything, how: Access): void {
   let reads = 0;
   const define = (get: () => unknown) =>

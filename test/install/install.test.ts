@@ -1,6 +1,6 @@
-// Tests the package as its users get it. It is packed, and installed into an empty folder by npm, pnpm and yarn, without a
-// network and without install scripts. The PATH has only Node, the package manager and a shell. The installed package is
-// then imported, required, type-checked, and used from the command line and from worker threads.
+// Tests the package as users get it. The package is packed, and installed into an empty folder with npm, pnpm and yarn,
+// without a network and without install scripts. The PATH contains only Node, the package manager and a shell. The
+// installed package is then imported, required, type-checked, and used from the command line and from worker threads.
 //
 // Needs the prebuilt binary of this platform (npm run prebuild). The package managers are downloaded first, and a first
 // installation with a network fills their caches.
@@ -29,7 +29,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MOST_BYTES = 25e6;
 const MANAGERS = { npm: '11', pnpm: '9', yarn: '1' } as const;
 type Manager = keyof typeof MANAGERS;
-// Tested in addition to the version that runs this file.
+// Node versions that are tested in addition to the one that runs this file.
 const NODES = ['22', '24', '26'];
 
 describe('the package, installed', () => {
@@ -169,7 +169,7 @@ describe('the package, installed', () => {
       before(function () {
         if (process.platform !== 'linux' || process.arch !== 'x64') return this.skip();
         const prefix = join(place, `node-${version}`);
-        // --force, because these packages declare their platform in a way that npm refuses.
+        // Needs --force, because npm refuses these packages by the platform that they declare.
         execFileSync('npm', [
           'install',
           '--silent',
@@ -301,7 +301,7 @@ describe('the package, installed', () => {
     };
     const words = [...args[manager], ...(offline ? ['--offline'] : [])];
     const command = join(bin, manager);
-    // An empty network namespace, if this user may create one.
+    // Runs without a network in an empty network namespace, if this user may create one.
     const alone = offline && spawnSync('unshare', ['--net', 'true']).status === 0;
     const run = alone
       ? spawnSync('/usr/bin/unshare', ['--net', command, ...words], options(folder))

@@ -41,7 +41,7 @@ const isAbort = (error: unknown) => {
   return true;
 };
 
-/** Keeps all threads busy for a while, so that calls that are made now have to wait. */
+/** Keeps all threads busy for a while, so that the next calls have to wait. */
 async function occupy(): Promise<void> {
   const fn = POLICY_LOSS_FN.create('ppo');
   const grad = new Float32Array(640_000);
@@ -67,7 +67,7 @@ describe('abort', () => {
         assert.equal(getEventListeners(controller.signal, 'abort').length, 0);
       });
 
-      it('at any time while it computes', async () => {
+      it('at any time during the computation', async () => {
         const whole = await call(new AbortController().signal);
         const ends = { aborted: 0, done: 0 };
         for (let turns = 0; turns < 40; turns++) {
@@ -92,7 +92,7 @@ describe('abort', () => {
         assert.ok(ends.aborted > 0);
       });
 
-      it('after it is done', async () => {
+      it('after the call', async () => {
         const controller = new AbortController();
         const result = await call(controller.signal);
         controller.abort(reason);

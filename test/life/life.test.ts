@@ -62,7 +62,7 @@ describe('life', function () {
     it('in their length, if they are resizable', () => playsWell('memory', ['shrunk']));
     describe('by a transfer', () => {
       before(function () {
-        // Windows does not keep the memory; see SECURITY.md.
+        // On Windows a transferred array's memory does not stay valid; see SECURITY.md.
         if (process.platform === 'win32') this.skip();
       });
       it('and garbage collection', () => playsWell('memory', ['transferred']));
@@ -70,7 +70,7 @@ describe('life', function () {
     });
   });
 
-  it('a lack of memory is ERR_OUT_OF_MEMORY, and the process goes on', async function () {
+  it('calls without enough memory fail with ERR_OUT_OF_MEMORY, and the process goes on', async function () {
     // Only Linux can limit the memory of a running process.
     if (process.platform !== 'linux') this.skip();
     if (availableMemory() < 4 * GIB) this.skip();

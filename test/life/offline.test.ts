@@ -1,6 +1,6 @@
 /**
- * Tests that no command of the command line opens a socket or asks a name server, and that the package has no dependency
- * that it does not use. Node's functions that open sockets throw in these tests. Sockets that were opened in another way
+ * Tests that no command of the command line opens a socket or makes a DNS query, and that the package uses all of its
+ * dependencies. Node's functions that open sockets throw in these tests. Sockets that were opened in another way
  * are found among the process's file descriptors when it ends.
  */
 import assert from 'node:assert/strict';

@@ -17,7 +17,7 @@ export interface Ended {
 
 const MINUTE = 60_000;
 
-/** Runs a program of `scenarios/` until it ends. Kills a program that hangs, which its signal then shows. */
+/** Runs a program of `scenarios/` until it ends. Kills a program that hangs, so its result has a signal. */
 export async function play(
   scenario: string,
   words: readonly string[] = [],
@@ -70,7 +70,7 @@ export function flatBatch(
   };
 }
 
-/** Returns a number of /proc/self/status, such as Threads, or VmRSS in KiB; undefined on systems without it. */
+/** Returns a number from /proc/self/status, such as Threads, or VmRSS in KiB; undefined on systems without it. */
 export function processStatus(key: string): number | undefined {
   try {
     const line = new RegExp(`^${key}:\\s*(\\d+)`, 'm').exec(readFileSync('/proc/self/status', 'utf8'));

@@ -95,7 +95,7 @@ function overGroups(name: string, values: readonly number[]): Record<string, num
   };
 }
 
-// Functions that sum over the rest of a row. They read masked tokens too, unless noted.
+// Functions that sum over the rest of a row. Unless noted, they also read masked tokens.
 
 function whitened(batch: RewardedBatch, x: Float64Array): Float64Array {
   const counted = rowsOf(batch).flatMap((b) => unmaskedPositions(batch, b).map((at) => x[at]!));
@@ -297,7 +297,7 @@ const reinforce: Advantage = (_args, batch) => {
   return scored(batch, rewards, overGroups('reward_mean', means));
 };
 
-/** Subtracts `baselineOf` a group from its rewards. The baseline of a group of one is 0. */
+/** Subtracts each group's baseline from its rewards. The baseline of a group of one is 0. */
 function overBaseline(batch: RewardedBatch, baselineOf: (rewards: number[]) => number) {
   const scores: number[] = [];
   const groups = groupsOf(batch).map((rows) => {
@@ -337,7 +337,7 @@ const asymre: Advantage = (args, batch) => {
       'group_baseline',
       groups.map((group) => group.baseline),
     ),
-    // The metric follows Trinity-RFT. It is not the mean score of a group of one, whose baseline has no shift.
+    // The metric follows Trinity-RFT. For a group of one it is not the mean score, because that baseline has no shift.
     ...overGroups(
       'reward_mean',
       groups.map((group) => group.baseline - shift),

@@ -1,6 +1,6 @@
 /**
- * Losses of the ratio between the current policy and the one that sampled, most of which bound that ratio: ppo, gspo,
- * cispo, topr, sapo, sppo, rec, importance_sampling.
+ * Losses that use the ratio of the current policy to the policy that sampled the tokens: ppo, gspo, cispo, topr, sapo,
+ * sppo, rec, importance_sampling. Most of them bound this ratio.
  */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, option, rowPositions, type Tokens } from './batch.js';

@@ -15,7 +15,7 @@ export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
 export type Evaluate = (args: Args, batch: ReferenceBatch) => ReferenceResult;
 type Wrt = 'logprob' | 'entropy';
 
-/** Returns a file's formulas by their registry names: `sftIs` is `sft_is`. */
+/** Returns a file's formulas by their registry names: `sftIs` becomes `sft_is`. */
 function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string, Formula> {
   return Object.fromEntries(
     Object.entries(exported).map(([name, formula]) => [
@@ -101,8 +101,8 @@ export function centralDifference(
 }
 
 /**
- * Returns whether float32 rounding could move a token across one of the formula's thresholds. It changes each difference
- * lp − old (or lp − ref) that is not 0 by several float32 rounding errors, and looks for a different branch.
+ * Returns whether float32 rounding could move a token across one of the formula's thresholds. It changes each
+ * difference lp − old (or lp − ref) that is not 0 by several float32 rounding errors, and looks for a different branch.
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
   const { logprob, oldLogprob, refLogprob } = batch;

@@ -1,4 +1,4 @@
-/** Losses over two kinds of rows, the policy's own and an expert's: mix and mix_chord. */
+/** Losses on batches that have the policy's own rows and experts' rows: mix and mix_chord. */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, type Outcome, option, rowsOfKind, type Tokens } from './batch.js';
 import { ppo } from './clipped.js';

@@ -1,7 +1,7 @@
 /**
  * Computes an algorithm's objective, policy − entropy + KL, from the references of its parts. Dropped and repeated rows
- * are handled literally: a dropped row is removed from the batch, and a row that counts twice appears twice. Its gradient
- * is the sum over its appearances.
+ * are handled literally: a dropped row is removed from the batch, and a row that counts twice appears twice. Its
+ * gradient is the sum over its appearances.
  */
 import type { RewardedBatch } from './advantage.js';
 import type { Args, ReferenceResult } from './batch.js';
@@ -62,7 +62,7 @@ export function takeRows(batch: RewardedBatch, rows: readonly number[]): Rewarde
   return taken as unknown as RewardedBatch;
 }
 
-/** Computes an objective. `times` is how often each row counts; without it each row counts once. */
+/** Computes an objective. `times` says how often each row counts. Without it, each row counts once. */
 export function referenceObjective(
   { policy, kl, entropy }: Parts,
   batch: RewardedBatch,
@@ -113,8 +113,8 @@ export function objectiveStandsOnEdge({ policy, kl }: Parts, batch: RewardedBatc
 }
 
 /**
- * Subtracts a KL penalty from the scores: scores − coef·m·kl(old, ref), where old is the policy that sampled. The result's
- * `kl` is the mean of the rows' means. corrected_k3 is k3 here, since there is no older policy to correct by.
+ * Subtracts a KL penalty from the scores: scores − coef·m·kl(old, ref), where old is the policy that sampled. The
+ * result's `kl` is the mean of the rows' means. corrected_k3 is k3 here, since there is no older policy to correct by.
  */
 export function penalisedRewards(
   estimator: string,

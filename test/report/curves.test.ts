@@ -1,4 +1,4 @@
-/** Sampling curves: points are dense where a curve bends, so kinks and jumps are drawn at the right ratio. */
+/** Sampling of curves: points are dense where a curve bends, so kinks and jumps are drawn at the right ratio. */
 import assert from 'node:assert/strict';
 import { type Curve, sampleCurve } from '../../lib/cli/report/curves.js';
 import { lossSubject } from './support.js';

@@ -1,4 +1,6 @@
-/** The report's page in a browser: it opens from a file, loads nothing else, and shows its numbers in charts and tables. */
+/**
+ * The report's page in a browser: it opens from a file, loads nothing else, and shows its numbers in charts and tables.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { Page } from 'playwright-core';
@@ -43,7 +45,7 @@ describeInBrowser('a report in a browser', () => {
   let reader: Reader;
   let example: RolloutPart;
   let three: string;
-  /** The page of three losses in either scheme, for tests that leave it as they found it. */
+  /** The page of three losses in one colour scheme, for tests that do not change it. */
   let light: OpenPage;
   let dark: OpenPage;
   before(async () => {
@@ -74,7 +76,7 @@ describeInBrowser('a report in a browser', () => {
   it('redraws the charts when the scheme changes', async () => {
     const { page } = light;
     await page.emulateMedia({ colorScheme: 'dark' });
-    // The page learns of the change before the next frame.
+    // The page is notified of the change before the next frame.
     await page.evaluate(
       () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))),
     );

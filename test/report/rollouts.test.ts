@@ -1,4 +1,6 @@
-/** The rollouts on the report's page: which ones it shows, the colours of their tokens, and the numbers of each token. */
+/**
+ * The rollouts on the report's page: which ones it shows, the colours of their tokens, and the numbers of each token.
+ */
 import assert from 'node:assert/strict';
 import type { RolloutPart } from '../../lib/rollouts/index.js';
 import {
@@ -27,7 +29,7 @@ describeInBrowser("a report's rollouts", () => {
   afterEach(() => reader.closeAllBut(ppo));
   after(() => reader.close());
 
-  it('shows the rollouts of the largest gradients and the ratios farthest from 1', async () => {
+  it('shows the rollouts with the largest gradients and the ratios farthest from 1', async () => {
     const [expected] = computed(['ppo'], example);
     const { page } = ppo;
     const { cuSeqlens, logprob } = example.batch;

@@ -1,4 +1,4 @@
-/** Files of all formats, written by other programs, contain the same rollouts and give the same batch, bit by bit. */
+/** Tests that files of all formats, written by other programs, give the same batch, bit by bit. */
 import assert from 'node:assert/strict';
 import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -117,7 +117,7 @@ describe('reading every format', () => {
         [1, 2, 3, 4, 5, 6].map((row) => ({ file, row })),
       );
     }
-    // The third row of the CSV file has two lines; its place is the first of them.
+    // The CSV file's third row spans two lines; its place names the first.
     assert.deepEqual(
       (await partsOf(fixture('rollouts.csv'))).flatMap(({ places }) => places.map(({ line }) => line)),
       [2, 3, 4, 6, 7, 8],
@@ -139,7 +139,7 @@ describe('reading every format', () => {
     ];
     for (const file of [LINES, made('duckdb.parquet'), fixture('stored.npz'), fixture('deflated.npz')])
       assert.deepEqual(await keptOf(file), expected);
-    // A kept column has its own name even if the tensor is named after the batch key.
+    // A column that is passed through has the column's name, even if its tensor is named after the batch key.
     for await (const { kept } of streamRollouts([fixture('packed.safetensors')], {
       columns: ['reward'],
       keep: ['task_id', 'step'],

@@ -1,4 +1,4 @@
-/** Writing gradients to files, which other programs or this package read back. */
+/** Tests files of gradients, which other programs or this package read back. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -24,7 +24,7 @@ describe('writing gradients', () => {
   });
   afterEach(() => rmSync(directory, { recursive: true }));
 
-  /** Writes columns of the rollouts in place of gradients. */
+  /** Writes columns of the rollouts to a file of gradients, as if they were gradients. */
   async function write(
     name: string,
     options: GradientOptions & { entropy?: boolean; files?: string[] } = {},

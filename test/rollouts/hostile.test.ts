@@ -1,4 +1,4 @@
-/** Truncated, corrupt and malicious files cause an error that describes the problem, and never a crash. */
+/** Tests that truncated, corrupt and malicious files cause an error that describes the problem, and never a crash. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

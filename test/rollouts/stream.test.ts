@@ -92,7 +92,7 @@ describe('streaming rollouts', () => {
     assert.deepEqual({ rows: part!.rows, others }, { rows: 0, others: [] });
   });
 
-  it('counts kept values towards the token limit', async () => {
+  it('counts values of passed-through columns towards the token limit', async () => {
     const rows = rowsOf([1, 1, 1, 1]).map((row) => ({ ...row, text: 'x'.repeat(160) }));
     const rowsPerPart = async (keep: string[]) =>
       (await partsOf(fileOf(rows), { keep, maxTokens: 22 })).map((part) => part.rows);

@@ -30,7 +30,7 @@ export interface BatchSpec {
   values: 'moderate' | 'onpolicy' | 'wide';
   mask: 'ones' | 'prefix' | 'random' | 'emptyrows' | 'zero';
   packed: boolean;
-  /** Row lengths of a packed batch; drawn if absent. */
+  /** The row lengths of a packed batch. They are drawn if absent. */
   rowLengths?: number[];
 }
 
@@ -205,7 +205,7 @@ function cachedBatch(spec: BatchSpec): ReferenceBatch {
   return batch;
 }
 
-// In steps, because fc.double prefers numbers like 5e-324, by which no float32 gradient can be scaled.
+// Draws in steps, because fc.double prefers numbers like 5e-324, with which float32 gradients underflow to 0.
 const between = (min: number, max: number) =>
   fc.integer({ min: 0, max: 10_000 }).map((k) => min + ((max - min) * k) / 10_000);
 
@@ -213,7 +213,7 @@ function drawNumber(option: NumberOption): fc.Arbitrary<number | null> | undefin
   if (option.typical === undefined) return undefined;
   const [min, max] = option.typical;
   const drawn = option.type === 'integer' ? fc.integer({ min, max }) : between(min, max);
-  // Ends of the valid range, where formulas change, if training uses them.
+  // Formulas change at the ends of the valid range, so the ends are drawn too if training uses them.
   const ends = [option.atLeast, option.atMost].filter(
     (end) => end !== undefined && [min, max, option.default].includes(end),
   );
@@ -249,7 +249,7 @@ function drawArguments({ options }: FunctionDeclaration): fc.Arbitrary<Args> {
   return fc.record(drawn).map((args) => withNeeds(options, args) as Args);
 }
 
-// Sets the options that a drawn choice needs.
+// Sets the options that the drawn value of another option requires.
 function withNeeds(options: OptionSchema, args: Record<string, unknown>): Record<string, unknown> {
   const needed = Object.entries(options).flatMap(([key, option]) =>
     option.type === 'choice' ? Object.entries(option.needs?.[args[toSnakeCase(key)] as string] ?? {}) : [],

@@ -61,7 +61,7 @@ const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) 
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
   const [rows, columns] = inputs.action_mask!.shape as [number, number];
-  // float32 inputs have only the digits that tell them from other float32 numbers, so they are rounded here.
+  // The files have only as many digits of float32 inputs as identify them, so the numbers are rounded to float32 here.
   const columnsByName = Object.entries(inputs).map(([key, { dtype, data }]) => [
     camelCase(key),
     dtype === 'float32' ? data.map(Math.fround) : data,

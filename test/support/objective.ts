@@ -46,7 +46,7 @@ export function assertSameObjective(actual: ObjectiveResult, expected: Objective
 
 /**
  * Returns the configuration that names these parts.
- * @param own whether the policy loss's own arguments hold its loss_agg_mode; if not, it comes from the objective's.
+ * @param own whether loss_agg_mode is among the policy loss's own arguments; if not, the objective's option sets it.
  */
 export const configOf = (
   { policy, kl, entropy }: Parts,
@@ -108,7 +108,7 @@ export const REWARDED: RewardSpec = {
   perToken: false,
 };
 
-/** Draws a batch as a trainer has it before advantages are computed: with rewards, and without advantages. */
+/** Draws a batch with rewards and without advantages, as a trainer has it before advantages are computed. */
 export function unadvised(spec: RewardSpec): RewardedBatch {
   const { advantages: _, ...batch } = makeRewarded(spec);
   return batch;

@@ -1,5 +1,5 @@
-// A process in which only worker threads load the native module that POLICY_LOSS_NATIVE names. Each of them calls it in a
-// loop until it is terminated. At the end, prints whether the module is still in memory.
+// A program in which only worker threads load the native module that POLICY_LOSS_NATIVE names. Each of them calls it in
+// a loop until it is terminated. At the end, prints whether the module is still in memory.
 //
 //   POLICY_LOSS_NATIVE=… node workers-only.mjs WORKERS
 import { once } from 'node:events';

@@ -1,4 +1,4 @@
-// The contributing guide's walk-through works: its steps are applied to a copy of the tree, which is then built and tested.
+// Tests the contributing guide's walk-through: applies its steps to a copy of the tree, then builds and tests the copy.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -7,10 +7,10 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-// Everything that the seven steps may change or create, besides the generated documents.
+// The number of files that the steps may change or create, in addition to the generated documents.
 const PLACES = 7;
 
-/** Replaces the lines of a diff's context by its result; the context must occur exactly once. */
+/** Replaces the old lines of a diff by its new lines. The old lines must occur exactly once. */
 function applyDiff(text: string, diff: string): string {
   const lines = diff.split('\n').filter((line) => line !== '');
   const side = (dropped: string) =>

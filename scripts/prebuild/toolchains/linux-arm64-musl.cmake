@@ -1,4 +1,4 @@
-# Toolchain of Linux on arm64 with musl.
+# Toolchain for Linux on arm64 with musl.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(zig_target aarch64-linux-musl)

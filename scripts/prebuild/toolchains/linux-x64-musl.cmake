@@ -1,4 +1,4 @@
-# Toolchain of Linux on x64 with musl.
+# Toolchain for Linux on x64 with musl.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR x86_64)
 set(zig_target x86_64-linux-musl)

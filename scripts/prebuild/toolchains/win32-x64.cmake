@@ -1,4 +1,4 @@
-# Toolchain of Windows on x64.
+# Toolchain for Windows on x64.
 set(CMAKE_SYSTEM_NAME Windows)
 set(CMAKE_SYSTEM_PROCESSOR AMD64)
 set(zig_target x86_64-windows-gnu)

@@ -4,15 +4,15 @@ set(zig ${CMAKE_CURRENT_LIST_DIR}/../node_modules/.bin/zig)
 # Only some of libc++'s headers have nullability annotations, which causes many warnings.
 set(CMAKE_CXX_COMPILER ${zig} c++ -target ${zig_target} -Wno-nullability-completeness)
 
-# Zig writes -march=x86_64_v3.
+# Zig's spelling of the x86-64 levels, as in -march=x86_64_v3.
 set(POLICY_LOSS_X86_LEVEL x86_64_v)
 
-# Zig's archiver is a command of two words, and CMake's variable takes one.
+# Zig's archiver is a command of two words, but CMAKE_AR takes one.
 set(CMAKE_CXX_ARCHIVE_CREATE "${zig} ar qc <TARGET> <OBJECTS>")
 set(CMAKE_CXX_ARCHIVE_APPEND "${zig} ar q <TARGET> <OBJECTS>")
 set(CMAKE_CXX_ARCHIVE_FINISH "${zig} ranlib <TARGET>")
 
-# The linker leaves symbols out. `strip` supports this machine's format only, and changing a file for macOS would break
+# The linker omits symbols. `strip` supports this machine's format only, and changing a file for macOS would break
 # its signature.
 set(CMAKE_SHARED_LINKER_FLAGS_INIT -s)
 

@@ -1,4 +1,4 @@
-// Ends its process during calls. Arguments: the way to end, and the milliseconds to wait before.
+// Ends its process during calls. Arguments: how to end it, and the milliseconds to wait before.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { ADVANTAGE_FN, KL_FN, POLICY_LOSS_FN } from '../../../lib/index.js';

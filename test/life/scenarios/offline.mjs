@@ -1,5 +1,5 @@
-// Is loaded before the command line. Makes Node's functions throw that open a socket or ask a name server. When the
-// process ends, reports the calls of these functions and all sockets that are open.
+// Loaded before the command line. Replaces Node's functions that open a socket or make a DNS query by functions that
+// throw. When the process ends, reports the calls of these functions and all open sockets.
 import { readdirSync, readlinkSync, writeFileSync } from 'node:fs';
 import { createRequire, syncBuiltinESMExports } from 'node:module';
 
@@ -35,7 +35,7 @@ process.on('exit', () => {
         const to = readlinkSync(`/proc/self/fd/${fd}`);
         return to.startsWith('socket:') ? [to] : [];
       } catch {
-        return []; // the descriptor of the listed folder, which is closed by now
+        return []; // this was the descriptor of the folder listing, which is already closed
       }
     });
   } catch {

@@ -1,5 +1,5 @@
-// Limits its memory to a little more than it has. Calls that do not fit must fail with ERR_OUT_OF_MEMORY, whichever
-// thread runs out of it, and calls that fit must go on as before.
+// Limits the process's memory to a little more than it uses already. Calls that do not fit must fail with
+// ERR_OUT_OF_MEMORY, whichever thread runs out of it, and calls that fit must go on as before.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { ADVANTAGE_FN, KL_FN, LossError, POLICY_LOSS_FN } from '../../../lib/index.js';

@@ -35,7 +35,7 @@ for (let time = 0; time < Number(times); time++) {
 const left = await settledThreads();
 if (threads !== undefined) assert.ok(left! <= threads + 2, `${threads} threads became ${left}`);
 
-/** Returns the number of threads after those of ended workers are gone, which takes a moment. */
+/** Waits until the threads of ended workers are gone, and returns the number of threads. */
 async function settledThreads(): Promise<number | undefined> {
   let least = processStatus('Threads');
   for (let look = 0; look < 40 && least !== undefined; look++) {
