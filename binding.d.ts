@@ -68,7 +68,7 @@ export interface NativeBatch {
   /** B, the number of rows. */
   rows: number;
   /** T, or the length of the longest packed row. */
-  columns: number;
+  rowLength: number;
   /** [B + 1] cuSeqlens, if the rows are packed. */
   offsets: Int32Array | undefined;
   /** Columns in the order of NativeColumns: Float32Array, or Uint16Array for 16-bit dtypes. */
@@ -144,7 +144,7 @@ export type NativeCounts = [
   expertTokens: number,
   usualRows: number,
   expertRows: number,
-  columns: number,
+  rowLength: number,
 ];
 
 export interface NativeCall {
@@ -198,7 +198,7 @@ export interface NativeBinding {
   evaluateHost(
     fn: NativeFunction,
     rows: number,
-    columns: number,
+    rowLength: number,
     offsets: Int32Array | undefined,
     dtypes: number,
     logprob: Float32Array | Uint16Array | undefined,

@@ -13,7 +13,7 @@ function batch(tokens: number, over: Partial<Record<keyof NativeBatch, unknown>>
   const column = new Float32Array(tokens);
   return {
     rows: 2,
-    columns: tokens / 2,
+    rowLength: tokens / 2,
     data: [column, undefined, undefined, column, undefined],
     dtypes: [0, 0, 0, 0, 0],
     mask: new Uint8Array(tokens).fill(1),
@@ -37,9 +37,12 @@ describe('native calls', () => {
       data: [new Float32Array(6), undefined, undefined, new Uint16Array(2), undefined],
       dtypes: [0, 0, 0, 7, 0],
     }),
-    'more tokens than 64 bits can count': batch(0, { rows: 2 ** 40, columns: 2 ** 40 }),
+    'more tokens than 64 bits can count': batch(0, { rows: 2 ** 40, rowLength: 2 ** 40 }),
     'more rows than 64 bits can count': batch(0, { rows: 2 ** 63, offsets: new Int32Array(1) }),
-    'offsets that decrease far': batch(0, { columns: 2 ** 31, offsets: new Int32Array([0, 5, -(2 ** 31)]) }),
+    'offsets that decrease far': batch(0, {
+      rowLength: 2 ** 31,
+      offsets: new Int32Array([0, 5, -(2 ** 31)]),
+    }),
   };
   for (const [what, bad] of Object.entries(cases))
     it(`refuses ${what}`, () => {

@@ -64,8 +64,8 @@ function penalised(batch: Batch, { tokenLevelRewards, metrics }: KlPenaltyResult
 function onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Float32Array {
   const scores = allocate(`scores of ${layout.tokens} tokens`, () => new Float32Array(layout.tokens));
   for (let row = 0; row < layout.rows; row++) {
-    const begin = layout.offsets ? layout.offsets[row]! : row * layout.columns;
-    let last = (layout.offsets ? layout.offsets[row + 1]! : begin + layout.columns) - 1;
+    const begin = layout.offsets ? layout.offsets[row]! : row * layout.rowLength;
+    let last = (layout.offsets ? layout.offsets[row + 1]! : begin + layout.rowLength) - 1;
     while (last >= begin && mask[last] === 0) last--;
     if (last >= begin) scores[last] = rewards[row]!;
   }

@@ -179,7 +179,7 @@ export class BatchReader {
 function emptyBatch(layout: Layout): NativeBatch {
   return {
     rows: layout.rows,
-    columns: layout.columns,
+    rowLength: layout.rowLength,
     offsets: layout.offsets,
     data: [undefined, undefined, undefined, undefined, undefined],
     dtypes: [0, 0, 0, 0, 0],

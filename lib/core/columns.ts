@@ -241,7 +241,7 @@ function flatten(key: string, value: readonly unknown[], layout: Layout): readon
   const flat: unknown[] = [];
   for (let b = 0; b < value.length; b++) {
     const row = value[b];
-    const length = layout.offsets ? layout.offsets[b + 1]! - layout.offsets[b]! : layout.columns;
+    const length = layout.offsets ? layout.offsets[b + 1]! - layout.offsets[b]! : layout.rowLength;
     if (!Array.isArray(row) || row.length !== length)
       throw new LossError('ERR_SHAPE_MISMATCH', {
         key,

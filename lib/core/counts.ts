@@ -79,7 +79,7 @@ export function toNativeCounts(
   if (normalizer === null || typeof normalizer !== 'object')
     throw invalid('normalizer', 'an object with the counts of the whole batch', normalizer);
   const { tokens, rows } = readCounts('normalizer', normalizer);
-  const columns = normalizer.columns ?? layout.columns;
+  const columns = normalizer.columns ?? layout.rowLength;
   checkCount('normalizer.columns', columns);
   let expert: RowCounts = { tokens: 0, rows: 0 };
   if (separatesExperts) {

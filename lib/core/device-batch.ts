@@ -31,7 +31,7 @@ export class DeviceBatch implements Disposable {
     resident: NativeResident,
   ) {
     this.device = `cuda:${index}`;
-    this.shape = [layout.rows, layout.columns];
+    this.shape = [layout.rows, layout.rowLength];
     this.step = step;
     this.#index = index;
     this.#layout = layout;

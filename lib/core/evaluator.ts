@@ -211,7 +211,7 @@ export class Evaluator {
     return native.evaluateHost(
       this.#fn,
       batch.rows,
-      batch.columns,
+      batch.rowLength,
       batch.offsets,
       codes,
       data[0],

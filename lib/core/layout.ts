@@ -8,7 +8,7 @@ export interface Layout {
   /** B, the number of rows. */
   rows: number;
   /** T; the length of the longest row if rows are packed. */
-  columns: number;
+  rowLength: number;
   /** The number of values in a per-token array. */
   tokens: number;
   /** cuSeqlens of packed rows. */
@@ -34,8 +34,8 @@ export function readLayout(batch: Batch, nested?: unknown): Layout {
   if (cuSeqlens !== undefined) return packedLayout(cuSeqlens);
   if (shape !== undefined) return paddedLayout(shape);
   if (Array.isArray(nested) && nested.length > 0 && Array.isArray(nested[0])) {
-    const columns = nested[0].length;
-    return { rows: nested.length, columns, tokens: nested.length * columns, offsets: undefined };
+    const rowLength = nested[0].length;
+    return { rows: nested.length, rowLength, tokens: nested.length * rowLength, offsets: undefined };
   }
   throw new LossError('ERR_MISSING_INPUT', {
     key: 'shape',
@@ -53,14 +53,14 @@ function paddedLayout(shape: unknown): Layout {
       expected: '[B, T], two whole numbers',
       received: describeList(shape),
     });
-  const [rows, columns] = shape as [number, number];
-  if (columns === 0 && rows > MAX_EMPTY_ROWS)
+  const [rows, rowLength] = shape as [number, number];
+  if (rowLength === 0 && rows > MAX_EMPTY_ROWS)
     throw new LossError('ERR_INVALID_INPUT', {
       key: 'shape',
       expected: `at most ${MAX_EMPTY_ROWS} rows without tokens`,
       received: String(rows),
     });
-  return { rows, columns, tokens: rows * columns, offsets: undefined };
+  return { rows, rowLength, tokens: rows * rowLength, offsets: undefined };
 }
 
 // Shows a short list in full, so that the wrong element is visible.
@@ -89,7 +89,7 @@ function packedLayout(value: unknown): Layout {
       });
     if (length > longest) longest = length;
   }
-  return { rows: offsets.length - 1, columns: longest, tokens: offsets.at(-1)!, offsets };
+  return { rows: offsets.length - 1, rowLength: longest, tokens: offsets.at(-1)!, offsets };
 }
 
 // Copies the offsets, because native code addresses memory with them: they must not change after the check.
@@ -119,5 +119,5 @@ function isOffsets(value: readonly unknown[]): value is number[] {
 export function describeShape(layout: Layout): string {
   return layout.offsets
     ? `${layout.tokens} values, the last offset of cuSeqlens`
-    : `[${layout.rows}, ${layout.columns}] = ${layout.tokens} values`;
+    : `[${layout.rows}, ${layout.rowLength}] = ${layout.tokens} values`;
 }

@@ -141,22 +141,22 @@ const int32_t* flag_if_any(const Napi::Value& value) {
                              : static_cast<const int32_t*>(elements(value, napi_int32_array, 1, "abort"));
 }
 
-Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Napi::Value& offsets) {
+Layout read_layout(const Napi::Value& rows, const Napi::Value& row_length, const Napi::Value& offsets) {
   const Napi::Env env = rows.Env();
   Layout layout;
   layout.rows = rows.ToNumber().Int64Value();
-  layout.row_length = columns.ToNumber().Int64Value();
-  if (layout.rows < 0 || layout.row_length < 0) refuse(env, "rows and columns must not be negative");
+  layout.row_length = row_length.ToNumber().Int64Value();
+  if (layout.rows < 0 || layout.row_length < 0) refuse(env, "rows and rowLength must not be negative");
   if (layout.rows > kMostTokens || layout.row_length > kMostTokens ||
       (offsets.IsUndefined() && layout.rows > 0 && layout.row_length > kMostTokens / layout.rows))
-    refuse(env, "rows times columns is too large");
+    refuse(env, "rows times rowLength is too large");
   if (offsets.IsUndefined()) return layout;
   layout.offsets =
       static_cast<const int32_t*>(elements(offsets, napi_int32_array, layout.rows + 1, "offsets"));
   if (layout.offsets[0] != 0) refuse(env, "offsets must begin with 0");
   for (int64_t row = 0; row < layout.rows; ++row)
     if (layout.length(row) < 0 || layout.length(row) > layout.row_length)
-      refuse(env, "offsets must not decrease, and no row may be longer than columns");
+      refuse(env, "offsets must not decrease, and no row may be longer than rowLength");
   return layout;
 }
 
@@ -174,7 +174,7 @@ ColumnView read_column(const Napi::Value& value, int code, const Layout& layout)
 BatchView read_batch(const Napi::Object& object) {
   BatchView batch;
   const Layout& layout = batch.layout =
-      read_layout(object.Get("rows"), object.Get("columns"), object.Get("offsets"));
+      read_layout(object.Get("rows"), object.Get("rowLength"), object.Get("offsets"));
   const int64_t tokens = layout.tokens();
   const Napi::Array data = object.Get("data").As<Napi::Array>();
   const Napi::Array dtypes = object.Get("dtypes").As<Napi::Array>();

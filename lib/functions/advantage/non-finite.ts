@@ -65,8 +65,8 @@ export function nonFiniteError(
 
 function firstNonFinite({ native, layout }: HostSource, slot: number, row: number, masked: boolean) {
   const column = native.data[slot]!;
-  const begin = layout.offsets ? layout.offsets[row]! : row * layout.columns;
-  const end = layout.offsets ? layout.offsets[row + 1]! : begin + layout.columns;
+  const begin = layout.offsets ? layout.offsets[row]! : row * layout.rowLength;
+  const end = layout.offsets ? layout.offsets[row + 1]! : begin + layout.rowLength;
   for (let index = begin; index < end; index++) {
     const value =
       column instanceof Float32Array ? column[index]! : nonFiniteHalf(column[index]!, native.dtypes[slot]!);
