@@ -62,7 +62,7 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   });
 }
 
-// evaluateHost(function, rows, columns, offsets, dtypes, five columns, mask, expert, values, grad,
+// evaluateHost(function, rows, rowLength, offsets, dtypes, five columns, mask, expert, values, grad,
 // gradEntropy, mu, klCoef, entropyCoef)
 Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {

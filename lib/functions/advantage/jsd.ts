@@ -52,6 +52,7 @@ export class JSDAdvantage extends advantageClass(
       range: 'any finite logprobs',
       outside:
         'NaN and Infinity pass through; the mixture is computed relative to the larger one, so it never overflows',
+      /** The mixture's log-probability lies between the two. */
       cancels: ({ oldLogprob, teacherLogprob }) => ({ value: Math.abs(oldLogprob - teacherLogprob) }),
     },
   },

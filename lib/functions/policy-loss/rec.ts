@@ -86,7 +86,7 @@ export class RECPolicyLossFn extends policyLossClass(
         'any finite logprobs and advantages; with importance weights, logprob − old_logprob up to 88.7; weighted by ' +
         'advantage, advantages / temp up to 88.7',
       outside: 'the weight overflows: loss and gradient are ±Infinity',
-      // The regularizer's gradient cancels the policy gradient where their signs differ.
+      /** The regularizer's gradient cancels the policy gradient where their signs differ. */
       cancels: ({ logprob, advantage }) => ({
         value: Math.abs(advantage * logprob),
         gradient: Math.abs(advantage),

@@ -49,7 +49,7 @@ export class SAPOPolicyLossFn extends policyLossClass({
   numerics: {
     range: 'any finite logprobs and advantages',
     outside: 'the ratio overflows and the gate is open: the loss is finite; the metric avg_ratio is Infinity',
-    // The gate's slope may be as small as e^−87, while the gradient at a ratio of 1 is the advantage.
+    /** The gate's slope may be as small as e^−87, while the gradient at a ratio of 1 is the advantage. */
     cancels: ({ advantage }) => ({ gradient: Math.abs(advantage) }),
     variants: [{ differentiate_gate: true }],
   },

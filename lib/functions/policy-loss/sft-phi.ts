@@ -25,7 +25,7 @@ export class SFTPhiLossFn extends policyLossClass({
   numerics: {
     range: 'logprob of at most 0',
     outside: 'above 0, p(1 − p) is negative, and overflows from 44 on; below −87.3 it is 0',
-    // 1 − p loses digits where p is near 1.
+    /** 1 − p loses digits where p is near 1. */
     cancels: ({ logprob }) => ({
       value: Math.abs(logprob) * Math.exp(logprob),
       gradient: Math.exp(logprob),
