@@ -27,16 +27,16 @@ async function work() {
   const fn = native.createFunction({
     policyLoss: { name: 'opmd', options: { tau: 1 }, aggregation: 'token-mean' },
   });
-  const [rows, columns] = [3, 1000];
-  const column = new Float32Array(rows * columns).fill(-1);
+  const [rows, rowLength] = [3, 1000];
+  const column = new Float32Array(rows * rowLength).fill(-1);
   const batch = {
     rows,
-    columns,
+    rowLength,
     data: [column, undefined, undefined, column, undefined],
     dtypes: [0, 0, 0, 0, 0],
-    mask: new Uint8Array(rows * columns).fill(1),
+    mask: new Uint8Array(rows * rowLength).fill(1),
   };
-  const call = () => ({ values: new Float64Array(2), grad: new Float32Array(rows * columns) });
+  const call = () => ({ values: new Float64Array(2), grad: new Float32Array(rows * rowLength) });
   for (;;)
     await Promise.all([native.evaluate(fn, batch, call()), native.evaluateSync(fn, batch, call())]);
 }

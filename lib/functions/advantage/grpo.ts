@@ -28,9 +28,7 @@ export class GRPOGroupedAdvantage extends advantageClass(
         trinity: null,
         atLeast: 0,
         typical: [0, 0.9],
-        help:
-          "for the group's mean and standard deviation, reduce each reward by up to this fraction, the more the " +
-          'likelier the answer is within its group; reads old_logprob',
+        help: "for the group's mean and standard deviation, reduce each reward by up to this fraction, the more the likelier the answer is within its group; reads old_logprob",
       },
       seed: SEED,
     },
