@@ -9,34 +9,17 @@ import {
   ENTROPY_LOSS_FN,
   GSPOLossFn,
   KL_FN,
-  LossError,
+  type LossErrorCode,
   MIXPolicyLossFn,
   POLICY_LOSS_FN,
   PPOPolicyLossFn,
   RECPolicyLossFn,
   SAPOPolicyLossFn,
 } from '../lib/index.js';
+import { without } from './support/batch-keys.js';
 import { makeBatch } from './support/draw.js';
+import { isLossError } from './support/loss-error.js';
 import { packedBatch, paddedBatch } from './support/subject.js';
-
-type Code =
-  | 'ERR_MISSING_INPUT'
-  | 'ERR_SHAPE_MISMATCH'
-  | 'ERR_INVALID_INPUT'
-  | 'ERR_INVALID_OPTION'
-  | 'ERR_UNKNOWN_NAME'
-  | 'ERR_DEVICE_UNAVAILABLE'
-  | 'ERR_ABORTED';
-
-function isLossError(code: Code, ...says: RegExp[]) {
-  return (error: unknown) => {
-    assert.ok(error instanceof LossError, `${error} is no LossError`);
-    assert.ok(error instanceof Error);
-    assert.equal(error.code, code, error.message);
-    for (const pattern of says) assert.match(error.message, pattern);
-    return true;
-  };
-}
 
 function refusesOption(make: () => unknown, ...says: RegExp[]): void {
   assert.throws(make, isLossError('ERR_INVALID_OPTION', ...says));
@@ -49,16 +32,17 @@ const padded = paddedBatch(makeBatch({ ...spec, packed: false }));
 const packed = packedBatch(makeBatch({ ...spec, packed: true }));
 const packedLength = (packed.logprob as Float32Array).length;
 
-async function refusesBatch(name: string, batch: object, code: Code, ...says: RegExp[]): Promise<void> {
+async function refusesBatch(
+  name: string,
+  batch: object,
+  code: LossErrorCode,
+  ...says: RegExp[]
+): Promise<void> {
   const fn = POLICY_LOSS_FN.create(name, {});
   assert.throws(() => fn.computeSync(batch as Batch, { grad: true }), isLossError(code, ...says));
   // Called outside of rejects(), because the call itself must return a promise and not throw.
   const promise = fn.compute(batch as Batch, { grad: true });
   await assert.rejects(promise, isLossError(code, ...says));
-}
-
-function without(batch: object, ...keys: string[]): object {
-  return Object.fromEntries(Object.entries(batch).filter(([key]) => !keys.includes(key)));
 }
 
 describe('errors', () => {

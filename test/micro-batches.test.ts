@@ -2,8 +2,10 @@
  * Micro-batches: the parts of a batch, computed with the counts of the whole, add up to the whole batch's loss, metrics
  * and gradients. This holds for every function, every aggregation and any parts.
  */
+
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { LOSS_AGG_MODES } from '../lib/core/options.js';
 import { ADVANTAGE_FN, type Batch, sumCounts } from '../lib/index.js';
 import { groupsOf, type RewardedBatch } from './reference/advantage.js';
 import { rowPositions } from './reference/batch.js';
@@ -11,7 +13,6 @@ import type { Args } from './reference/index.js';
 import { takeRows } from './reference/objective.js';
 import { type Countable, countable, everyRow, objective, oneOfEach, specs } from './support/countable.js';
 import {
-  AGGREGATIONS,
   ARGUMENTS,
   everyFunction,
   fitting,
@@ -174,8 +175,8 @@ describe('micro-batches add up to the whole', () => {
       const kind = (batch: RewardedBatch, expert: boolean) =>
         everyRow(batch).filter((b) => Boolean(batch.expertMask![b]) === expert);
       for (const use_dynamic_bsz of [true, false])
-        for (const sft_loss_agg_mode of AGGREGATIONS)
-          for (const grpo_loss_agg_mode of AGGREGATIONS) {
+        for (const sft_loss_agg_mode of LOSS_AGG_MODES)
+          for (const grpo_loss_agg_mode of LOSS_AGG_MODES) {
             const args = {
               clip_range: 0.2,
               use_dynamic_bsz,
@@ -268,7 +269,7 @@ describe('micro-batches of objectives add up to the whole', () => {
           specs,
           fc.constantFrom(...KLS),
           fc.constantFrom(...ENTROPIES),
-          fc.constantFrom(...AGGREGATIONS),
+          fc.constantFrom(...LOSS_AGG_MODES),
           fc.nat(),
           (policy_loss_fn_args, spec, kl_loss_fn, entropy_loss_fn, loss_agg_mode, seed) => {
             const batch = makeBatch(fitting(name, policy_loss_fn_args, spec));
@@ -306,7 +307,7 @@ describe('micro-batches of objectives add up to the whole', () => {
           specs,
           fc.constantFrom('ppo', 'gspo', 'mix', 'mix_chord', 'rec'),
           fc.constantFrom(...ENTROPIES),
-          fc.constantFrom(...AGGREGATIONS),
+          fc.constantFrom(...LOSS_AGG_MODES),
           fc.nat(),
           (drawn, policy_loss_fn, entropy_loss_fn, loss_agg_mode, seed) => {
             const spec: RewardSpec = {

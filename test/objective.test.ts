@@ -2,15 +2,17 @@
  * Objectives: against Trinity-RFT's results (golden cases), against the float64 reference for all combinations of
  * functions, and against their three terms computed one by one.
  */
+
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { LOSS_AGG_MODES } from '../lib/core/options.js';
 import { type Batch, ENTROPY_LOSS_FN, KL_FN, type ObjectiveResult, POLICY_LOSS_FN } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';
 import { objectiveStandsOnEdge, type Parts, referenceObjective } from './reference/objective.js';
 import { ALGORITHMS } from './support/algorithms.js';
 import { camelCase, renamed } from './support/batch-keys.js';
-import { AGGREGATIONS, ARGUMENTS, fitting, inHalf, layOut, makeBatch, rewardSpec } from './support/draw.js';
+import { ARGUMENTS, fitting, inHalf, layOut, makeBatch, rewardSpec } from './support/draw.js';
 import { algorithmCases, cutRows, goldenBatch, referenceBatch } from './support/golden.js';
 import {
   assertObjective,
@@ -150,7 +152,7 @@ describe('cross-validation: objectives', () => {
       let compared = 0;
       for (const kl of KL_FN.names())
         for (const entropy of ENTROPY_LOSS_FN.names())
-          for (const mode of AGGREGATIONS) {
+          for (const mode of LOSS_AGG_MODES) {
             const loss_agg_mode = mode;
             const named = 'loss_agg_mode' in args ? { ...args, loss_agg_mode } : args;
             const parts: Parts = {

@@ -273,8 +273,6 @@ function drawEvery(
   );
 }
 
-export { LOSS_AGG_MODES as AGGREGATIONS };
-
 const loss_agg_mode = fc.constantFrom(...LOSS_AGG_MODES);
 
 /** Arguments in their valid ranges, by family and registry name. */

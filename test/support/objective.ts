@@ -1,11 +1,13 @@
 /** Objectives in tests: how they are made, drawn at random, and compared with each other and with the reference. */
+
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { LOSS_AGG_MODES } from '../../lib/core/options.js';
 import { ALGORITHM_TYPE, type ObjectiveResult } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
 import type { Parts, ReferenceObjective } from '../reference/objective.js';
-import { AGGREGATIONS, ARGUMENTS, makeRewarded, type RewardSpec } from './draw.js';
+import { ARGUMENTS, makeRewarded, type RewardSpec } from './draw.js';
 import { unpack } from './subject.js';
 import { assertArray, assertComputed, assertSameArray } from './tolerance.js';
 
@@ -73,7 +75,7 @@ export const POLICIES_BY_ROW = EVERY_POLICY.filter((name) => name !== 'dpo');
 export const partsOf = (policyNames: readonly string[]) =>
   fc
     .record({
-      mode: fc.constantFrom(...AGGREGATIONS),
+      mode: fc.constantFrom(...LOSS_AGG_MODES),
       own: fc.boolean(),
       policy: fc
         .constantFrom(...policyNames)

@@ -1,5 +1,5 @@
 // The options of reward normalisation, which GRPO and step-wise GRPO share.
-import { type CheckedOptions, type OptionsOf, toSnakeCase } from '../../core/options.js';
+import { type CheckedOptions, nativeOptions, type OptionsOf } from '../../core/options.js';
 import { EPSILON } from './options.js';
 
 /** The options, with Trinity's defaults. */
@@ -28,8 +28,5 @@ export type StdCalLevel = NonNullable<NormalisationOptions['stdCalLevel']>;
 
 /** Returns the native options; NaN means no threshold. */
 export function nativeNormalisation(options: CheckedOptions<typeof NORMALISATION>) {
-  const { epsilon, stdThreshold = Number.NaN, stdCalLevel } = options;
-  return Object.fromEntries(
-    Object.entries({ epsilon, stdThreshold, stdCalLevel }).map(([key, value]) => [toSnakeCase(key), value]),
-  );
+  return nativeOptions(NORMALISATION, { ...options, stdThreshold: options.stdThreshold ?? Number.NaN });
 }
