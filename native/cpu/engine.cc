@@ -5,11 +5,6 @@
 
 namespace policy_loss::cpu {
 
-// The tokens of a chunk. Few enough that its columns and gradients fit a core's L2 cache, so that computing
-// row sums and then tokens reads memory only once. Many enough that starting a chunk on a thread costs little
-// in comparison.
-constexpr int64_t kChunkTokens = 16384;
-
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
   std::vector<Chunk> chunks;
   plan_chunks(layout, whole_rows, &chunks);
@@ -67,7 +62,8 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
   const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || parts);
   work_.row_tokens.assign(batch.layout.rows, 0);
-  work_.sums.assign(chunks.size(), {});
+  work_.sums.resize(std::max<size_t>(chunks.size(), 1));
+  for (ExactSums& sums : work_.sums) sums.clear();
   work_.parts.assign(parts ? chunks.size() : 0, {});
   work_.row_sums.assign(sums_rows ? batch.layout.rows : 0, 0.0);
   work_.row_negatives.assign(sums_rows ? batch.layout.rows : 0, 0.0);
@@ -160,10 +156,10 @@ void Evaluation::weights() {
 }
 
 void Evaluation::fold() {
-  Sums total;
-  for (const Sums& sums : work_.sums) total.add(sums);
-  outputs_.present =
-      finish(*function_, pass_.counts, coefficients_, total, pair_loss_, pair_metric_, outputs_.values);
+  ExactSums& total = work_.sums.front();
+  for (size_t i = 1; i < work_.sums.size(); ++i) total.add(work_.sums[i]);
+  outputs_.present = finish(*function_, pass_.counts, coefficients_, total.rounded(), pair_loss_, pair_metric_,
+                            outputs_.values);
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)

@@ -33,7 +33,7 @@ void run_here(Task& task) {
 struct Workspace {
   std::vector<Chunk> chunks;
   std::vector<RowPart> parts;  // the row-pass result of each chunk that is part of a row
-  std::vector<Sums> sums;      // the token-pass sums of each chunk
+  std::vector<ExactSums> sums;  // the token-pass sums of each chunk; at least one
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
   std::vector<double> row_negatives;

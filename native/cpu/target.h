@@ -5,9 +5,16 @@
 #include <cstdint>
 
 #include "engine/advantages.h"
+#include "engine/exact_sums.h"
 #include "engine/function.h"
 
 namespace policy_loss::cpu {
+
+// The number of tokens of a chunk. Few enough that its columns and gradients fit a core's L2 cache, so that
+// computing row sums and then tokens reads memory only once. Many enough that starting a chunk on a thread costs
+// little in comparison. A row's float64 sums cover the same number of tokens, so that they do not depend on
+// whether the row is divided among chunks.
+constexpr int64_t kChunkTokens = 16384;
 
 // What one thread computes at a time: several whole rows, or a part of one long row. Only the batch's layout
 // determines the chunks, so that sums do not depend on the number of threads.
@@ -77,7 +84,7 @@ struct Target {
   // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the loss's row sum.
   RowPart (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
                       int64_t first, int64_t last);
-  void (*token_pass)(const TokenPass& pass, const Chunk& chunk, Sums* sums);
+  void (*token_pass)(const TokenPass& pass, const Chunk& chunk, ExactSums* sums);
   // If the chunk is a part of a row, writes its sum and count to `part`.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);
   // The passes of advantage functions. find_row_statistics, measure and recur need chunks of whole rows. If

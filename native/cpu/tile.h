@@ -45,6 +45,41 @@ using Lane = int16_t;
 using Lane = int8_t;
 #endif
 
+// Sums over the tokens of a row are kept in this many partial sums. Partial sum l adds up every token whose
+// position in its row is l modulo kSumLanes. The order of a sum thus depends on the tokens' positions in the
+// row alone, whatever loop computes it. One step of a vectorised loop computes at most this many tokens.
+constexpr int kSumLanes = 32;
+// Float32 sums cover this many tokens from the start of a row or of the preceding sum. Their totals are added
+// in float64.
+constexpr int kSumTokens = 1024;
+static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);
+
+template <class Number>
+struct alignas(64) LaneSum {
+  Number lane[kSumLanes] = {};
+
+  // Returns the sum of the lanes, and sets them to 0.
+  PL_FN Number take() {
+    Number sum[kSumLanes];
+    memcpy(sum, lane, sizeof sum);
+    *this = {};
+    for (int width = kSumLanes / 2; width > 0; width /= 2)
+      for (int l = 0; l < width; ++l) sum[l] += sum[l + width];
+    return sum[0];
+  }
+};
+
+// Calls visit(lane, i) for every token i < n of a tile, with the lane of LaneSum to which the token belongs.
+template <class Visit>
+PL_FN void for_lanes(int n, Visit visit) {
+  int at = 0;
+  for (; at + kSumLanes <= n; at += kSumLanes) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) visit(l, at + l);
+  }
+  for (int l = 0; at + l < n; ++l) visit(l, at + l);
+}
+
 // The columns of one tile.
 struct TileColumns {
   const float* column[kColumns];

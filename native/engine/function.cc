@@ -100,14 +100,6 @@ void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out)
 
 }  // namespace
 
-void Sums::add(const Sums& other) {
-  for (int i = 0; i < 2; ++i) loss[i] += other.loss[i];
-  for (int i = 0; i < kMaxTokenMetrics; ++i) metric[i] += other.metric[i];
-  for (int i = 0; i < kMaxRowMetrics; ++i) row_metric[i] += other.row_metric[i];
-  kl += other.kl;
-  entropy += other.entropy;
-}
-
 const std::vector<LossInfo>& losses() {
   static const std::vector<LossInfo> all = describe_all(Losses{});
   return all;

@@ -20,15 +20,14 @@ struct Coefficients {
 };
 
 // The sums of the token pass. The losses are weighted by row, but mu and the coefficients are not applied
-// yet. The metric terms are only multiplied by the rows' repeats.
+// yet. The metric terms are only multiplied by the rows' repeats. All members are double, because ExactSums
+// reads them as an array.
 struct Sums {
   double loss[2] = {};  // by kind of row
   double metric[kMaxTokenMetrics] = {};
   double row_metric[kMaxRowMetrics] = {};
   double kl = 0;
   double entropy = 0;
-
-  void add(const Sums& other);
 };
 
 // The number of unmasked tokens and of rows of a batch, by kind of row (0: usual, 1: an expert's).
