@@ -5,9 +5,9 @@
 
 namespace policy_loss::cpu {
 
-// The tokens of a chunk. Few enough that its columns and gradients fit a core's L2 cache, so that computing
-// row sums and then tokens reads memory only once. Many enough that starting a chunk on a thread costs little
-// in comparison.
+// The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
+// L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
+// large enough that starting a chunk on a thread costs little in comparison.
 constexpr int64_t kChunkTokens = 16384;
 
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
@@ -90,7 +90,7 @@ int64_t Evaluation::next_phase() {
 }
 
 bool Evaluation::check_abort() {
-  // JavaScript may set the flag at any time, since it lies in shared memory.
+  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0)
     aborted_.store(true, std::memory_order_relaxed);
   return aborted();
@@ -113,8 +113,8 @@ void Evaluation::rows(int64_t piece) {
                                             chunk.first_token, chunk.last_token);
     return;
   }
-  // For whole rows, the token pass computes the row sums itself, while the row is in the cache. Only a loss
-  // over pairs needs them now.
+  // The rows of this chunk are whole. Usually the token pass will compute their row sums itself, while each
+  // row is in the cache. Only a loss over pairs of rows needs the row sums before the token pass.
   const bool pairs = sum && function_->info()->traits.by_pairs;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const RowPart found =

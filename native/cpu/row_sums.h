@@ -1,11 +1,12 @@
-// Sums over one row's tokens, for losses that need them before the token pass.
+// Sums over the tokens of one row, for losses that need these sums before they can compute a token of the
+// row.
 #pragma once
 
 #include "cpu/loops.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Prefetches the given columns of a tile, because a later loop will read them.
+// Prefetches a set of columns of a tile into the cache, because a later loop will read them.
 inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
   for (int c = 0; c < kColumns; ++c) {
     if ((columns & (1u << c)) == 0) continue;
@@ -17,7 +18,8 @@ inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
   }
 }
 
-// Returns the sum of row_term() over the unmasked tokens in [first, last) of the reader's row.
+// Returns the sum of the loss's row_term() over the unmasked tokens in [first, last) of the reader's current
+// row.
 inline double sum_row(const LossLoops& loops, const void* loss, TileReader& reader, int64_t first,
                       int64_t last) {
   double sum = 0;
@@ -32,7 +34,8 @@ inline double sum_row(const LossLoops& loops, const void* loss, TileReader& read
   return sum;
 }
 
-// Returns the number of tokens in [first, last) with a negative advantage, masked or not.
+// Returns the number of tokens in [first, last) of the reader's current row that have a negative advantage.
+// Masked tokens count as well.
 inline double count_negative_advantages(TileReader& reader, int64_t first, int64_t last) {
   double total = 0;
   for (int64_t at = first; at < last; at += kTile) {
