@@ -17,7 +17,7 @@ const PREPARE = `(native) => {
   const column = Float32Array.from({ length: rows * columns }, (_, i) => -1 - (i % 7) / 7);
   const data = [column, column.slice(), undefined, column.slice(), undefined];
   const mask = new Uint8Array(rows * columns).fill(1);
-  const batch = { rows, columns, offsets: undefined, data, dtypes: [0, 0, 0, 0, 0], mask, expert: undefined };
+  const batch = { rows, rowLength: columns, offsets: undefined, data, dtypes: [0, 0, 0, 0, 0], mask, expert: undefined };
   const options = { clip_range_low: 0.2, clip_range_high: 0.2, clip_ratio_c: 3 };
   const fn = native.createFunction({ policyLoss: { name: 'ppo', options, aggregation: 'token-mean' } });
   const call = { values: new Float64Array(native.valueNames(fn).length), grad: new Float32Array(rows * columns) };
