@@ -1,27 +1,28 @@
-// The types of the native module. lib/ knows nothing else about native/.
+// The interface between lib/ and native/: the types of the native module. lib/ uses nothing else of native/.
 //
-// A call borrows its arrays until it ends. lib/ checks their types and lengths and reports errors to users. native/
-// checks them again to protect memory, and throws a TypeError.
+// A call borrows the arrays that are passed to it: it may read and write them until it ends. lib/ checks their types
+// and lengths, and reports errors to users. native/ checks them again to protect memory, and throws a TypeError if they
+// are wrong.
 
-/** A policy loss, a KL estimator and an entropy loss, prepared for evaluation together. */
+/** A function that is ready to evaluate batches: a policy loss, a KL estimator and an entropy loss, or some of them. */
 export interface NativeFunction {
   readonly __native: unique symbol;
 }
 
-/** A prepared advantage function. */
+/** An advantage function that is ready to be called. */
 export interface NativeAdvantage {
   readonly __advantage: unique symbol;
 }
 
 /**
- * The CUDA devices of the machine. A compute capability is given as 10·major + minor. A CUDA version is given as
- * 1000·major + 10·minor, or 0 if there is no driver or no CUDA build.
+ * The CUDA devices of the machine. A compute capability is the number 10·major + minor. A CUDA version is the number
+ * 1000·major + 10·minor, or 0 if there is no driver or if the module was built without CUDA.
  */
 export interface NativeCudaDevices {
   devices: {
     index: number;
     description: string;
-    /** Bytes of device memory. */
+    /** The size of the device's memory in bytes. */
     memory: number;
     capability: number;
     /** The lowest compute capability that this build supports. */
@@ -29,26 +30,32 @@ export interface NativeCudaDevices {
   }[];
   /** The newest CUDA version that the driver supports. */
   driverVersion: number;
-  /** The CUDA version of this build. The driver must support at least this version. */
+  /** The CUDA version that the module was built with. The driver must support at least this version. */
   buildVersion: number;
-  /** Why there is no device. */
+  /** The kind of reason why no device can be used. Undefined if there is a device. */
   obstacle?: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'failed';
-  /** The reason in words. */
+  /** The reason in words, for error messages. */
   message?: string;
 }
 
-/** A resident batch: one that was copied to a CUDA device and stays there. */
+/** A resident batch: a batch that was copied to a CUDA device and stays there until it is released. */
 export interface NativeResident {
   readonly __resident: unique symbol;
 }
 
 export interface NativeFunctionSpec {
-  /** `name` is a loss in native/engine/registry.h. Options and choices have the names in its `fields`. */
+  /**
+   * The policy loss. `name` is its name in native/engine/registry.h. `options` holds the options and choices of the
+   * loss, under the names in its `fields`.
+   */
   policyLoss?: {
     name: string;
     options: Record<string, number | boolean | string>;
     aggregation: string;
-    /** How the expert's rows are aggregated, if the loss tells them apart. Default: `aggregation`. */
+    /**
+     * How the losses of the expert's rows are aggregated, if the loss treats these rows differently from the others.
+     * The default is `aggregation`.
+     */
     expertAggregation?: string;
   };
   kl?: { name: string; aggregation: string };
@@ -65,31 +72,40 @@ export type NativeColumns = [
 ];
 
 export interface NativeBatch {
-  /** B, the number of rows. */
+  /** The number of rows. */
   rows: number;
-  /** T, or the length of the longest packed row. */
+  /** The number of tokens per row. If the rows are packed, the length of the longest row. */
   rowLength: number;
-  /** [B + 1] cuSeqlens, if the rows are packed. */
+  /** If the rows are packed: the position at which each row begins, then the end of the last row (cuSeqlens). */
   offsets: Int32Array | undefined;
-  /** Columns in the order of NativeColumns: Float32Array, or Uint16Array for 16-bit dtypes. */
+  /**
+   * The columns in the order of NativeColumns, undefined where a column is not given. float32 values are in a
+   * Float32Array, and 16-bit values in a Uint16Array.
+   */
   data: (Float32Array | Uint16Array | undefined)[];
-  /** Per column: 0 for float32, 1 for float16, 2 for bfloat16, plus 4 if the column has one value per row. */
+  /**
+   * One number for each column: 0 for float32, 1 for float16, 2 for bfloat16. 4 is added if the column has one value
+   * per row instead of one per token.
+   */
   dtypes: number[];
-  /** [B, T] 0 for masked tokens. */
+  /** One byte per token, 0 if the token is masked (does not count). */
   mask: Uint8Array | undefined;
-  /** [B] not 0 for the expert's rows. */
+  /** One byte per row, not 0 if an expert wrote the row. */
   expert: Uint8Array | undefined;
-  /** [B] how often each row counts; 0 leaves a row out. Undefined: each row counts once. */
+  /** How many times each row counts; 0 leaves the row out. If undefined, each row counts once. */
   repeats?: Uint32Array | undefined;
 }
 
 export interface NativeAdvantageSpec {
-  /** `name` is a function in native/engine/advantage_registry.h. Options and choices have the names in its `fields`. */
+  /**
+   * The function's name in native/engine/advantage_registry.h. `options` holds the options and choices of the function,
+   * under the names in its `fields`.
+   */
   name: string;
   options: Record<string, number | boolean | string>;
 }
 
-/** The order of the columns in `NativeAdvantageBatch.data`. All are per token. */
+/** The order of the columns in `NativeAdvantageBatch.data`. Each column has one value per token. */
 export type NativeAdvantageColumns = [
   tokenLevelRewards: number,
   oldLogprob: number,
@@ -98,39 +114,45 @@ export type NativeAdvantageColumns = [
   unused: number,
 ];
 
-/** The batch of an advantage function. */
+/** A batch from which an advantage function computes advantages. */
 export interface NativeAdvantageBatch extends NativeBatch {
-  /** [B] one reward per row, for its last unmasked token. Used instead of token-level rewards. */
+  /** One reward per row. The row's last unmasked token earns it. Used instead of token-level rewards. */
   rewards: Float64Array | undefined;
-  /** [B] one baseline per row. */
+  /** One baseline per row, with which the row's reward is compared. */
   baselines: Float64Array | undefined;
-  /** [B] group numbers. Rows with equal numbers form a group. */
+  /** One group number per row. Rows with the same number form a group. */
   groups: Int32Array | undefined;
-  /** [B] run numbers. Rows of one group with equal numbers form a run. */
+  /** One run number per row. Rows of a group that have the same number form a run of several steps. */
   runs: Int32Array | undefined;
 }
 
-/** The arrays that receive an advantage function's results. Undefined means that a result is not wanted. */
+/**
+ * The arguments of a call of an advantage function. Most are arrays that receive a result. Such an array is undefined
+ * if the result is not wanted.
+ */
 export interface NativeAdvantageCall {
-  /** [B, T] */
+  /** Receives the advantage of each token. */
   advantages: Float32Array | undefined;
-  /** [B, T] for functions over the rest of a row: the returns. */
+  /** Receives the return of each token. Only functions that compute along a row (recurrences) have returns. */
   returns: Float32Array | undefined;
-  /** [B] for functions over groups: the advantage of every unmasked token. */
+  /** Receives, for each row, the advantage of all its unmasked tokens. Only functions over groups have scores. */
   scores: Float32Array | undefined;
-  /** [B] for functions over groups: how often each row counts; 0 for dropped rows. */
+  /** Receives how many times each row counts, 0 for a dropped row. Only functions over groups have repeats. */
   repeats: Uint32Array | undefined;
   /** Receives the metrics, in the order of advantageValueNames(). */
   values: Float64Array;
-  /** One element. Receives the row of an input value that is not finite. */
+  /** One element. If an input value is not finite, it receives the index of that value's row. */
   notFiniteRow: Float64Array;
-  /** The seed of random choices, an integer. */
+  /** The seed for the function's random choices. It must be an integer. */
   seed: number;
-  /** One element. If it becomes non-zero, advantages() stops and resolves to -1. */
+  /** One element. If the caller sets it to a number other than 0, advantages() stops and resolves to -1. */
   abort: Int32Array | undefined;
 }
 
-/** An advantage function for a loss in the same call. The other members are those of NativeAdvantageCall. */
+/**
+ * An advantage function that computes the advantages for a loss in the same call. Its members other than `fn` have the
+ * same meaning as in NativeAdvantageCall.
+ */
 export interface NativeFusedAdvantage {
   fn: NativeAdvantage;
   seed: number;
@@ -138,7 +160,10 @@ export interface NativeFusedAdvantage {
   notFiniteRow: Float64Array;
 }
 
-/** The counts of a batch: unmasked tokens and rows, each by kind of row (usual or an expert's), and T. */
+/**
+ * The size of a batch: its unmasked tokens and its rows, each counted separately for usual rows and for an expert's
+ * rows, and the length of the rows.
+ */
 export type NativeCounts = [
   usualTokens: number,
   expertTokens: number,
@@ -150,39 +175,45 @@ export type NativeCounts = [
 export interface NativeCall {
   /** Receives the loss and the metrics, in the order of valueNames(). */
   values: Float64Array;
-  /** Receives ∂loss/∂logprob per token. */
+  /** Receives ∂loss/∂logprob for each token. */
   grad: Float32Array | undefined;
-  /** Receives ∂loss/∂entropy per token. */
+  /** Receives ∂loss/∂entropy for each token. */
   gradEntropy: Float32Array | undefined;
   mu: number | undefined;
   klCoef: number | undefined;
-  /** Negative if entropy is a bonus. */
+  /** The factor of the entropy term in the loss. It is negative if a higher entropy is to lower the loss (a bonus). */
   entropyCoef: number | undefined;
-  /** The counts of the whole batch if this batch is a part of it, in the order of NativeCounts. */
+  /**
+   * If this batch is a part of a larger one: the counts of the whole batch, in the order of NativeCounts. They replace
+   * this batch's own counts when the loss is normalized.
+   */
   normalizer?: Float64Array | undefined;
   /** Receives this batch's own counts, in the order of NativeCounts. */
   counts?: Float64Array | undefined;
-  /** NativeBatch.repeats of a resident batch. */
+  /** Only for a resident batch: how many times each of its rows counts, as in NativeBatch.repeats. */
   repeats?: Uint32Array | undefined;
   /**
-   * For a resident batch: first computes these advantages on the device. The loss reads them instead of the batch's
-   * advantages, and uses the repeats of a function over groups. If an input value is not finite, evaluate() writes
-   * only notFiniteRow and returns -1 - k, where k is what advantages() would return.
+   * Only for a resident batch: the advantage function to run first, on the device. The loss then reads these advantages
+   * instead of the batch's own. If the function works on groups, the loss also uses the repeats that it computes. If an
+   * input value is not finite, evaluate() writes only notFiniteRow and returns -1 - k, where k is the number that
+   * advantages() would return.
    */
   advantage?: NativeFusedAdvantage | undefined;
-  /** One element. If it becomes non-zero, evaluate() stops and resolves to -1. */
+  /** One element. If the caller sets it to a number other than 0, evaluate() stops and resolves to -1. */
   abort: Int32Array | undefined;
 }
 
 export interface NativeBinding {
-  /** The version of the package that the module was built from. */
+  /** The version of the package from whose source the module was built. */
   readonly version: string;
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
-   * Evaluates a batch. Returns a bit mask of the values that exist. A resident batch is computed on its device. A host
-   * batch is computed on the CUDA device with index `device`. Without `device`, this thread and the pool's threads
-   * compute it on the CPU.
+   * Evaluates a function on a batch. Bit i of the returned number is set if values[i] exists. A metric does not exist
+   * if it is about rows of a kind (usual or expert) that the batch lacks.
+   *
+   * A resident batch is evaluated on its device. A host batch is evaluated on the CUDA device with the index `device`.
+   * If `device` is undefined, the calling thread and the pool's threads evaluate it on the CPU.
    */
   evaluateSync(
     fn: NativeFunction,
@@ -191,9 +222,9 @@ export interface NativeBinding {
     device?: number,
   ): number;
   /**
-   * A version of evaluateSync() for host batches with a mask, on the CPU. It takes separate arguments because looking
-   * up properties by name takes longer than computing a small batch. `dtypes` packs NativeBatch.dtypes, 3 bits each,
-   * with the first column in the lowest bits.
+   * A faster form of evaluateSync() for small host batches that have a mask. It runs on the CPU. Its arguments are
+   * separate, because looking up properties by name takes longer than computing a small batch. `dtypes` holds the
+   * numbers of NativeBatch.dtypes, with 3 bits for each column and the first column in the lowest bits.
    */
   evaluateHost(
     fn: NativeFunction,
@@ -215,7 +246,7 @@ export interface NativeBinding {
     klCoef: number | undefined,
     entropyCoef: number | undefined,
   ): number;
-  /** Runs evaluateSync() on other threads. Resolves to -1 if aborted. */
+  /** Does the same as evaluateSync() on other threads. Resolves to -1 if the call is aborted. */
   evaluate(
     fn: NativeFunction,
     batch: NativeBatch | NativeResident,
@@ -223,8 +254,9 @@ export interface NativeBinding {
     device?: number,
   ): Promise<number>;
   /**
-   * Computes out = kl per token. With a base, computes out = base − scale·m·kl, where m is the mask, and returns the
-   * average over rows of each row's mean m·kl. Returns 0 without a base.
+   * Computes a KL estimate for every token. Without `base`, writes the estimates to `out` and returns 0. With `base`,
+   * writes base − scale·KL to `out` for unmasked tokens, and base for masked ones. It then returns the mean KL: the
+   * mean over the unmasked tokens of each row, averaged over all rows.
    */
   klSync(
     estimator: string,
@@ -245,11 +277,12 @@ export interface NativeBinding {
   createAdvantage(spec: NativeAdvantageSpec): NativeAdvantage;
   advantageValueNames(fn: NativeAdvantage): string[];
   /**
-   * Computes advantages, on the same device as evaluateSync() would use. For a resident batch, the inputs are those
+   * Computes advantages. The device is chosen as in evaluateSync(). For a resident batch, the function reads the inputs
    * that were passed to upload().
    *
-   * Returns 0 on success. If an input value is not finite, returns a number for the input: 1 rewards, 2 token-level
-   * rewards, 3 values, 4 baselines. The results are then meaningless, and notFiniteRow receives the row.
+   * Returns 0 on success. If an input value is not finite, the results are meaningless, and notFiniteRow receives the
+   * index of the value's row. The returned number then says which input it is: 1 rewards, 2 token-level rewards, 3
+   * values, 4 baselines.
    */
   advantagesSync(
     fn: NativeAdvantage,
@@ -257,14 +290,17 @@ export interface NativeBinding {
     call: NativeAdvantageCall,
     device?: number,
   ): number;
-  /** Runs advantagesSync() on other threads. Resolves to -1 if aborted. */
+  /** Does the same as advantagesSync() on other threads. Resolves to -1 if the call is aborted. */
   advantages(
     fn: NativeAdvantage,
     batch: NativeAdvantageBatch | NativeResident,
     call: NativeAdvantageCall,
     device?: number,
   ): Promise<number>;
-  /** Writes SAPO's gate for each pair of ratio and advantage to `out`. */
+  /**
+   * Computes SAPO's soft gate for each ratio and its advantage, and writes the gates to `out`. `tauPos` is the gate's
+   * temperature for positive advantages, and `tauNeg` the one for all others.
+   */
   softGate(
     tauPos: number,
     tauNeg: number,
@@ -272,13 +308,14 @@ export interface NativeBinding {
     advantages: Float32Array,
     out: Float32Array,
   ): void;
-  /** Limits how many threads compute, or copy to and from devices, at the same time. */
+  /** Limits the number of threads that compute, or copy to and from devices, at the same time. */
   setThreads(threads: number): void;
   cpu(): { cores: number; threads: number; isa: string };
   cudaDevices(): NativeCudaDevices;
   /**
-   * Copies a batch to a CUDA device. Resolves to -1 if aborted. `inputs` holds the inputs of advantage functions and
-   * must have the same shape. Its mask and old log-probabilities are not copied; those of the batch are used.
+   * Copies a batch to a CUDA device. Resolves to -1 if the call is aborted. `inputs` holds the inputs of advantage
+   * functions, and must have the same shape as `batch`. Its mask and old log-probabilities are not copied, because
+   * advantage functions use those of `batch`.
    */
   upload(
     device: number,
@@ -286,6 +323,6 @@ export interface NativeBinding {
     abort: Int32Array | undefined,
     inputs?: NativeAdvantageBatch,
   ): Promise<NativeResident | -1>;
-  /** Frees a resident batch as soon as no call uses it. */
+  /** Frees the memory of a resident batch as soon as no call uses the batch. */
   release(resident: NativeResident): void;
 }

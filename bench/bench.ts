@@ -1,13 +1,16 @@
-// Times the package on this machine's CPU in one run. Every function takes turns with its traffic floor (a loop that
-// only moves its memory) and its peers (other libraries and plain TypeScript). Then forms of the package's calls are
-// compared with each other: threads, layouts, masks, dtypes, small calls and advantage functions.
-// Prints tables of medians, writes bench/results/<cpu>.json, draws bench/speed.svg, and checks the project's targets.
+// Times the package on this machine's CPU, in one run.
+//
+// First, every function takes turns with its traffic floor (a loop that only reads and writes the same memory) and with
+// its peers (the same function in other libraries and in plain TypeScript). Then the run compares variants of the
+// package's own calls: threads, layouts, masks, dtypes, small calls and advantage functions. It prints tables of
+// medians, writes bench/results/<cpu>.json, draws bench/speed.svg, and says which of the project's speed targets are
+// met.
 //
 //   npm run bench [-- --quick] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
 //
-// --quick times PPO alone in few rounds; --only times the functions whose names match. A run that leaves something out
-// writes to build/bench instead of bench/results. --markdown prints tables for bench/README.md. POLICY_LOSS_NATIVE is
-// the absolute path of another native module, such as a prebuilt one.
+// --quick times only PPO, in few rounds. --only times the functions whose names match. A run that leaves something out
+// writes to build/bench instead of bench/results. --markdown prints the tables for bench/README.md. To time another
+// native module, such as a prebuilt one, set the environment variable POLICY_LOSS_NATIVE to its absolute path.
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -119,7 +122,10 @@ async function timeAllFunctions(): Promise<void> {
     print(contendersTable(find(report, work.id, LARGE, true)!));
 }
 
-/** Measures the cost of calls besides the computation: small calls, memory, the event loop. */
+/**
+ * Measures what calls cost besides the computation: the time of small calls, the memory that calls need, and how long
+ * they block the event loop.
+ */
 async function timeCalls(): Promise<void> {
   const first = works[0]!;
   report.smallCalls = await timeSmallCalls(first, SMALL, rounds);
@@ -137,7 +143,7 @@ async function timeCalls(): Promise<void> {
   save(report, results);
 }
 
-/** Times other forms of calls: the whole objective, threads, layouts, dtypes, advantage functions. */
+/** Times variants of calls: GRPO's whole objective, one thread and two, layouts, dtypes and advantage functions. */
 async function timeForms(): Promise<void> {
   const tokens = LARGE[0] * LARGE[1];
   const objective = await timeObjective(works, LARGE, rounds);

@@ -1,16 +1,18 @@
-// Compares the speed of two builds of the native module on every function, in one process and in turns: the time of the
-// second build divided by the time of the first. Exits with status 1 if a function is slower by more than the noise and
-// the tolerance together.
+// Compares the speed of two builds of the native module on every function. Both builds are loaded into one process and
+// take turns. The result for a function is the second build's time divided by the first build's. The exit status is 1
+// if the second build is slower on any function by more than the error of the measurement plus the tolerance.
 //
 //   npx tsx bench/compare-builds.ts BEFORE.node AFTER.node [--only REGEX] [--shape 1024x4096] [--threads 1]
 //       [--copies 3] [--placements 5] [--rounds 60] [--tolerance 0.03] [--markdown]
 //
-// Where code and arrays lie in memory changes the time of a call by several percent, in favour of either build. Each
-// build is therefore loaded several times (--copies), and every comparison is repeated with the arrays in other places
-// (--placements). The error is that of the mean over the placements. Each repetition lasts until its own error is below
-// half of the tolerance, or for --rounds rounds. One thread is the default: it shows the cost of the code, and other
-// work on the machine disturbs it least. 1024x4096 does not fit in the caches, so memory hides part of a slower loop;
-// --shape 256x1024 shows the arithmetic, and --shape 8x512 the cost of a call.
+// The time of a call depends by several percent on where code and arrays lie in memory, which can favour either build.
+// Each build is therefore loaded several times (--copies), and every comparison is repeated with the arrays in other
+// places (--placements). The reported error is the error of the mean over these repetitions. Each repetition lasts
+// until its own error is below half of the tolerance, but at most --rounds rounds.
+//
+// One thread is the default, because it shows the cost of the code and is least disturbed by other work on the machine.
+// The default shape, 1024x4096, does not fit in the caches, so waiting for memory partly hides a slower loop. --shape
+// 256x1024 shows the arithmetic, and --shape 8x512 shows the cost of a call.
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { NativeBinding } from '../binding.js';
@@ -44,18 +46,25 @@ const threads = wholeNumber('--threads', flags.threads);
 const shape = readShape(flags.shape);
 const only = flags.only === undefined ? undefined : new RegExp(flags.only);
 
-// lib/ needs a native module too, to list the functions. The variable must be set before lib/ is loaded.
+// lib/ also loads a native module, which is used to list the functions. This variable names the module, so it must be
+// set before lib/ is imported.
 process.env.POLICY_LOSS_NATIVE ??= resolve(after);
 const { advantageCall, advantageSpec, loadCopy, lossCall, relocated } = await import('./lib/builds.js');
 const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch } = await import('./lib/batch.js');
 const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
-/** One function in one form (gradient, forward, bfloat16) that is measured. */
+/**
+ * One function to measure in one form: 'gradient' (forward and gradient), 'forward' (no gradient) or 'bfloat16'
+ * (forward and gradient on 16-bit columns).
+ */
 interface Case {
   readonly name: string;
   readonly form: string;
-  /** Puts the arrays into new places in memory, and returns a function that prepares the call of a build on them. */
+  /**
+   * Copies the arrays to new places in memory. Returns a function that takes a build and prepares that build's call on
+   * these arrays.
+   */
   place(): (build: NativeBinding) => () => unknown;
 }
 
@@ -115,7 +124,10 @@ interface Result {
   item: Case;
   milliseconds: number;
   ratio: number;
-  /** Half the width of the 95 % interval of the ratio, from its spread over the placements. */
+  /**
+   * Half the width of the ratio's 95 % confidence interval, estimated from how much the ratios of the placements
+   * differ.
+   */
   error: number;
 }
 
@@ -136,12 +148,15 @@ async function compare(item: Case, first: readonly NativeBinding[], second: read
 
 const meanOf = (values: readonly number[]) => values.reduce((sum, x) => sum + x, 0) / values.length;
 
-/** Returns the two-sided 95 % quantile of Student's t distribution. */
+/**
+ * Returns the factor by which a standard error is multiplied to get half of a 95 % confidence interval (Student's t
+ * distribution). From 10 degrees of freedom on, it is the factor for 10.
+ */
 function studentT(degreesOfFreedom: number): number {
   return [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262][degreesOfFreedom - 1] ?? 2.228;
 }
 
-/** Whether the second build is slower than the first by more than the noise and the tolerance. */
+/** Returns whether the second build is slower than the first by more than the error plus the tolerance. */
 const isSlower = ({ ratio, error }: Result) => ratio - 1 - error > tolerance;
 
 function table(results: readonly Result[]): TableContent {

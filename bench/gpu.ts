@@ -1,6 +1,6 @@
-// Times the package on a CUDA device: the passes of every function compared with a copy of memory and with PyTorch,
-// small calls, and calls on host batches. Prints tables of medians and writes bench/results/<device>.json after each
-// part. Refuses to time an emulated device.
+// Times the package on a CUDA device. Compares the passes (kernels) of every function with a copy of memory and with
+// PyTorch. Also times small calls and calls on batches in host memory. Prints tables of medians, and writes
+// bench/results/<device>.json again after each part. Refuses to time an emulated device, which has no clock.
 //
 //   npm run bench:gpu [-- --tokens 67108864 --rounds 7 --only REGEX --no-compile --out DIR --python PATH --markdown]
 //   npm run bench:gpu -- --smoke    runs every step once on small batches, also on an emulated device; no times
@@ -48,7 +48,7 @@ const effort: Effort = smoke
   ? { rounds: 1, mostCalls: 1, copyBytes: 2 ** 12 }
   : { rounds: Number(flags.rounds), copyBytes: 2 ** 29 };
 const printTable = printer(flags.markdown);
-// A smoke run also makes its tables, but does not print them, because their numbers mean nothing.
+// A smoke run builds its tables too, to exercise that code. It does not print them, because their numbers mean nothing.
 const print = (table: TableContent) => (smoke ? undefined : printTable(table));
 
 const device = findDevice(smoke);
@@ -82,7 +82,9 @@ console.log(
   smoke ? `All steps ran for ${works.length} functions; no times.` : `\nAll numbers are in ${flags.out}.`,
 );
 
-/** Returns an even number of rows of 4096 tokens. */
+/**
+ * Returns a shape with about this many tokens: an even number of rows with 4096 tokens each. DPO needs pairs of rows.
+ */
 function shapeOf(tokens: number): Shape {
   const columns = 4096;
   const rows = 2 * Math.round(tokens / columns / 2);
@@ -90,7 +92,10 @@ function shapeOf(tokens: number): Shape {
   return [rows, columns];
 }
 
-/** Adds parts to the report and writes it, so that an interrupted run leaves its results so far. */
+/**
+ * Adds results to the report and writes the report to its file, so that an interrupted run keeps what it has measured.
+ * A smoke run writes no file.
+ */
 function record(parts: Record<string, unknown>): void {
   Object.assign(report, parts);
   if (!smoke) save(report, join(flags.out, `${slug(device.description)}.json`));

@@ -1,7 +1,9 @@
-// Writes 2 GB of rollouts into a temporary folder, runs the command line on them as a user does, and prints its speed
-// and its peak memory. The peak must not grow with the file, so more than 300 MB is a failure.
+// Measures how the command line handles a large file. Writes 2 GB of rollouts into a temporary folder, runs the built
+// command line on them in its own process, and prints its speed and its peak memory. The memory must not grow with the
+// file, so the run fails if the peak is above 300 MB.
 //
-//   npm run build:ts && npx tsx bench/large-file.ts [--gigabytes 2] [--format jsonl|jsonl.gz|csv] [-- evaluate's options]
+//   npm run build:ts && npx tsx bench/large-file.ts [--gigabytes 2] [--format jsonl|jsonl.gz|csv]
+//       [-- options of the command 'evaluate']
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createWriteStream, mkdtempSync, rmSync, statSync } from 'node:fs';
@@ -25,10 +27,10 @@ const { values: flags, positionals } = parseArgs({
 });
 const options = positionals.length > 0 ? positionals : ['--loss', 'ppo'];
 
-// A fixed seed gives every run the same work.
+// The seed is fixed, so that every run writes the same file.
 const random = generator(1).uniform;
 
-/** Makes a rollout of 100 to 1,900 tokens, without ids. */
+/** Makes a rollout with random values and 100 to 1,899 tokens. textOf() adds the task_id. */
 function makeRow(): Record<string, unknown> {
   const tokens = 100 + Math.floor(1800 * random());
   const list = (value: (t: number) => number) =>
@@ -45,8 +47,8 @@ function makeRow(): Record<string, unknown> {
 }
 
 /**
- * Yields lines until they have this many bytes. The lines repeat 512 rows, and each task_id appears in eight successive
- * lines.
+ * Yields the lines of the file until they have `bytes` bytes in total. Each line is a random choice from 512 rollouts.
+ * Eight successive lines have the same task_id.
  */
 function* textOf(bytes: number, csv: boolean): Generator<string> {
   const rows = Array.from({ length: 512 }, makeRow);
@@ -67,7 +69,7 @@ function* textOf(bytes: number, csv: boolean): Generator<string> {
   }
 }
 
-/** Runs the command line, and returns its output, its peak memory in bytes, and its time. */
+/** Runs the command line in a new process. Returns its output, its peak memory in bytes, and its time. */
 async function run(words: readonly string[]): Promise<{ stdout: string; memory: number; seconds: number }> {
   const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
   const tell =

@@ -1,16 +1,16 @@
-// The task and the policy that train-policy.ts trains. This file does not use the policy-loss package.
+// The task and the policy of the example train-policy.ts. This file does not use the policy-loss package.
 //
 // The task is to count with letters. A prompt gives the first letter, the step and the number of letters. A response is
-// a sequence of letters that ends with a stop token. Its reward is the fraction of the right answer before its first
-// mistake. The policy is a table of logits.
+// a sequence of letters that ends with a stop token. Its reward is the fraction of the right answer that comes before
+// the response's first mistake. The policy is a table of logits.
 
 const LETTERS = 7;
-/** The token that ends a response. */
+/** The token that ends a response. The letters are the tokens 0 to LETTERS − 1. */
 const STOP = LETTERS;
 const TOKENS = LETTERS + 1;
 const LONGEST = 8;
 
-/** The prompts. Counting is modulo the number of letters. */
+/** The prompts. After the last letter, counting continues with the first one. */
 export const PROMPTS = [
   { first: 0, step: 1, count: 2 },
   { first: 3, step: 2, count: 3 },
@@ -24,25 +24,33 @@ export function answerTo(prompt: number): number[] {
   return [...Array.from({ length: count }, (_, i) => (first + i * step) % LETTERS), STOP];
 }
 
-/** Returns the reward of a response, from 0 to 1. */
+/** Returns the reward of a response to a prompt, from 0 to 1. */
 export function rewardOf(prompt: number, tokens: readonly number[]): number {
   const right = answerTo(prompt);
   const mistake = right.findIndex((token, t) => token !== tokens[t]);
   return mistake < 0 ? 1 : mistake / right.length;
 }
 
-/** A response to the prompt with this index. */
+/** A response of the policy. `prompt` is the index of the prompt that it answers. */
 export interface Response {
   prompt: number;
   tokens: readonly number[];
 }
 
-/** A softmax over the next token, for each prompt and previous token. A new policy is uniform. */
+/**
+ * A policy that has a softmax over the next token for each prompt and previous token. In a new policy, all tokens are
+ * equally probable.
+ */
 export class Policy {
-  /** One row of logits for each prompt and previous token. The token before the first is STOP. */
+  /**
+   * One row of logits for each prompt and previous token. For the first token of a response, STOP counts as the
+   * previous token.
+   */
   readonly logits = new Float64Array(PROMPTS.length * TOKENS * TOKENS);
 
-  /** Returns a policy in which each right token has a logit larger by `bonus` than every wrong one. */
+  /**
+   * Returns a policy that prefers the right answers: the logit of each right token is `bonus`, and all others are 0.
+   */
   static knowing(bonus: number): Policy {
     const policy = new Policy();
     for (const prompt of PROMPTS.keys())
@@ -59,7 +67,7 @@ export class Policy {
 
   /**
    * Samples a response to a prompt.
-   * @param random returns numbers in [0, 1).
+   * @param random returns a random number in [0, 1) at each call.
    */
   respond(prompt: number, random: () => number): Response {
     const tokens: number[] = [];
@@ -74,7 +82,7 @@ export class Policy {
     return { prompt, tokens };
   }
 
-  /** Returns the mean reward of responses to all prompts, computed exactly instead of from samples. */
+  /** Returns the expected reward of a response, averaged over all prompts. It is computed exactly, not from samples. */
   expectedReward(): number {
     let sum = 0;
     for (const prompt of PROMPTS.keys()) {
@@ -88,7 +96,9 @@ export class Policy {
     return sum / PROMPTS.length;
   }
 
-  /** Returns the log-probability and the entropy at each token of packed responses, as a batch holds them. */
+  /**
+   * Returns the log-probability and the entropy at each token of the responses, packed one after another as in a batch.
+   */
   columns(responses: readonly Response[]): { logprob: Float32Array; entropy: Float32Array } {
     const logprob: number[] = [];
     const entropy: number[] = [];
@@ -101,11 +111,13 @@ export class Policy {
   }
 
   /**
-   * Returns ∂loss/∂logits by the chain rule: ∂logprob/∂logit_k = 1[k = token] − p_k, and for the entropy H
-   * ∂H/∂logit_k = −p_k·(ln p_k + H).
+   * Returns ∂loss/∂logits by the chain rule. With the softmax's probabilities p_k and its entropy H:
+   *
+   *   ∂logprob/∂logit_k = 1 − p_k if k is the token itself, and −p_k otherwise
+   *   ∂H/∂logit_k = −p_k·(ln p_k + H)
    *
    * @param grad ∂loss/∂logprob at each token of the packed responses.
-   * @param gradEntropy ∂loss/∂entropy at each token.
+   * @param gradEntropy ∂loss/∂entropy at each token of the packed responses.
    */
   backward(responses: readonly Response[], grad: Float32Array, gradEntropy: Float32Array): Float64Array {
     const gradLogits = new Float64Array(this.logits.length);
@@ -134,7 +146,7 @@ function rowOf(prompt: number, before = STOP): number {
   return (prompt * TOKENS + before) * TOKENS;
 }
 
-// Returns a response's tokens, each with the position of its row of logits.
+// Returns the tokens of a response. `row` is the index in Policy.logits at which the token's row of logits begins.
 function steps({ prompt, tokens }: Response): { row: number; token: number }[] {
   return tokens.map((token, t) => ({ row: rowOf(prompt, tokens[t - 1]), token }));
 }

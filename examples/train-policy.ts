@@ -2,40 +2,43 @@
 //
 //   npx tsx examples/train-policy.ts [algorithm…]
 //
-// All gradients come from this package. Every algorithm has the same loop: sample responses, lay the rows out as a
-// batch, and take a few steps against the gradient of the algorithm's objective. Algorithms differ in the rows that
-// they learn from; the constants of their classes mostly decide which.
+// This package computes the gradients of all losses. Every algorithm has the same loop: sample responses, turn the rows
+// into a batch, and take a few steps against the gradient of the algorithm's objective. Algorithms differ in the rows
+// that they learn from. The constants of an algorithm's class mostly decide which rows these are.
 import { fileURLToPath } from 'node:url';
 import { ALGORITHM_TYPE, type Batch, type ObjectiveConfig } from 'policy-loss';
 import { answerTo, Policy, PROMPTS, type Response, rewardOf } from './counting.js';
 
-/** The algorithms without a critic. */
+/** The names of the algorithms that need no critic. */
 export const ALGORITHMS = ALGORITHM_TYPE.names().filter((name) => !ALGORITHM_TYPE.get(name).useCritic);
 
 const BATCHES = 60;
-/** Steps on each batch. From the second on, the policy is no longer the one that sampled, so ratios differ from 1. */
+/**
+ * The number of steps on each batch. From the second step on, the policy differs from the one that sampled the batch,
+ * so the ratios differ from 1.
+ */
 const UPDATES = 3;
 const RESPONSES_PER_PROMPT = 16;
 const LEARNING_RATE = 0.05;
 
-/** A response with the other data of a batch's row. */
+/** A row of a batch: a response and what an algorithm must know about it. */
 interface Row extends Response {
   reward: number;
-  /** Equal in rows whose rewards are compared. */
+  /** The same number in all rows whose rewards are compared with each other. */
   group: number;
-  /** Equal in rows that earn one reward together. */
+  /** The same number in all rows of a group that earn one reward together. */
   run: number;
   expert: boolean;
 }
 
-/** The mean reward of the policy's responses before and after training, from 0 to 1. */
+/** The policy's mean reward before and after training, from 0 to 1. */
 export interface Training {
   algorithm: string;
   before: number;
   after: number;
 }
 
-/** Trains a new policy. Two calls with the same seed have results that are equal to the last bit. */
+/** Trains a new policy. Calls with the same algorithm and seed return exactly the same results. */
 export function train(algorithm: string, seed = 1): Training {
   const random = generator(seed);
   const policy = new Policy();
@@ -51,7 +54,7 @@ export function train(algorithm: string, seed = 1): Training {
     batch.teacherLogprob = TEACHER.columns(rows).logprob;
     for (let update = 0; update < UPDATES; update++) {
       Object.assign(batch, policy.columns(rows));
-      // computeSync() suits small batches; compute() does not block the event loop.
+      // This batch is small, so computeSync() suits it. For large batches, compute() does not block the event loop.
       const { grad, gradEntropy } = objective.computeSync(batch, { grad: true });
       optimizer.step(policy.logits, policy.backward(rows, grad!, gradEntropy!));
     }
@@ -59,16 +62,17 @@ export function train(algorithm: string, seed = 1): Training {
   return { algorithm, before, after: policy.expectedReward() };
 }
 
-/** The teacher of the distillation algorithms. Nearly all of its answers are right. */
+/** The teacher's policy for the distillation algorithms. Nearly all of its answers are right. */
 const TEACHER = Policy.knowing(6);
 
-/** Returns the arguments that differ from the algorithm's defaults. */
+/** Returns the arguments in which this example differs from an algorithm's defaults. */
 function configOf(algorithm: string): ObjectiveConfig {
   const config: ObjectiveConfig = {
     kl_loss_fn_args: { kl_coef: 0.001 },
     entropy_loss_fn_args: { entropy_coef: 0.001 },
   };
-  // The mixed losses weight each kind of rows by its number in a training batch.
+  // The losses of MIX and MIX-CHORD weight the policy's rows and the experts' rows by their numbers in a training
+  // batch.
   const sizes = {
     train_batch_size_usual: PROMPTS.length * RESPONSES_PER_PROMPT,
     train_batch_size_expert: PROMPTS.length,
@@ -76,14 +80,17 @@ function configOf(algorithm: string): ObjectiveConfig {
   if (algorithm === 'mix') config.policy_loss_fn_args = sizes;
   if (algorithm === 'mix_chord')
     config.policy_loss_fn_args = { ...sizes, mu_warmup_steps: 5, mu_decay_steps: 30, mu_peak: 0.5 };
-  // With 0 the divergence is KL(policy ‖ teacher), a mean over the policy's samples. Any other value adds a mean over
-  // the teacher's samples, which this example lacks. Computed on the policy's samples, it would lead away from the
-  // teacher.
+  // With 0, the divergence is KL(policy ‖ teacher), which is a mean over the policy's samples. Any other value adds a
+  // mean over the teacher's samples, which this example does not have. If that mean were computed on the policy's
+  // samples, it would lead the policy away from the teacher.
   if (algorithm === 'jsd') config.advantage_fn_args = { lambda_coef: 0 };
   return config;
 }
 
-/** Returns the rows of one batch: the policy's responses, experts' responses, or both. */
+/**
+ * Returns the rows of one batch. Depending on the algorithm, they are the policy's responses, right answers by experts,
+ * or both.
+ */
 function experiences(algorithm: string, policy: Policy, random: () => number): Row[] {
   const cls = ALGORITHM_TYPE.get(algorithm);
   const { advantage_fn, sample_strategy } = cls.defaultConfig();
@@ -102,7 +109,10 @@ function rowOf(response: Response): Row {
   return { ...response, reward: rewardOf(prompt, tokens), group: prompt, run: 0, expert: false };
 }
 
-/** Returns the right answer to each prompt. Each is the only row of its group, so it is not compared with others. */
+/**
+ * Returns the right answer to each prompt, as an expert's row. Each row has a group of its own, so its reward is not
+ * compared with others.
+ */
 function experts(): Row[] {
   return [...PROMPTS.keys()].map((prompt) => ({
     ...rowOf({ prompt, tokens: answerTo(prompt) }),
@@ -111,7 +121,10 @@ function experts(): Row[] {
   }));
 }
 
-/** Returns preference pairs, chosen before rejected: the best and the worst row, the second best and second worst, … */
+/**
+ * Returns preference pairs, each with the chosen row before the rejected one. The best row is paired with the worst,
+ * the second best with the second worst, and so on. Pairs with equal rewards are left out.
+ */
 function pairs(group: readonly Row[]): Row[] {
   const ranked = group.toSorted((a, b) => b.reward - a.reward);
   return ranked
@@ -120,7 +133,10 @@ function pairs(group: readonly Row[]): Row[] {
     .filter((_, i, rows) => rows[i & ~1]!.reward > rows[i | 1]!.reward);
 }
 
-/** Returns runs of two steps with one row each: answers to two prompts, with the reward of both on the last row. */
+/**
+ * Returns runs of two steps, with one row per step. The two steps answer different prompts. The last row has the mean
+ * reward of both, and the first row has the reward 0.
+ */
 function runs(policy: Policy, random: () => number): Row[] {
   return [...PROMPTS.keys()].flatMap((group) =>
     Array.from({ length: RESPONSES_PER_PROMPT }, (_, run) => {
@@ -133,7 +149,7 @@ function runs(policy: Policy, random: () => number): Row[] {
   );
 }
 
-/** Lays rows out as a batch of packed tokens, without the columns that come from policies. */
+/** Turns rows into a batch of packed tokens. The columns that policies compute are added later. */
 function layOut(rows: readonly Row[]): Batch {
   const cuSeqlens = [0];
   for (const { tokens } of rows) cuSeqlens.push(cuSeqlens.at(-1)! + tokens.length);
@@ -147,7 +163,10 @@ function layOut(rows: readonly Row[]): Batch {
   };
 }
 
-/** Adam (arXiv 1412.6980). Its steps do not depend on the loss's scale, so all algorithms share one learning rate. */
+/**
+ * The optimizer Adam (arXiv 1412.6980). Its steps do not depend on the scale of the loss, so one learning rate suits
+ * all algorithms.
+ */
 class Adam {
   readonly #mean: Float64Array;
   readonly #square: Float64Array;
@@ -160,7 +179,7 @@ class Adam {
     this.#rate = rate;
   }
 
-  /** Moves the parameters against their gradient. */
+  /** Takes one step against the gradient. Changes `parameters` in place. */
   step(parameters: Float64Array, grad: Float64Array): void {
     const [keptOfMean, keptOfSquare] = [0.9, 0.99];
     this.#steps++;
@@ -174,7 +193,7 @@ class Adam {
   }
 }
 
-/** Returns a generator of numbers in [0, 1) with the algorithm mulberry32. */
+/** Returns a function that returns pseudo-random numbers in [0, 1), by the algorithm mulberry32. */
 function generator(seed: number): () => number {
   let state = seed;
   return () => {

@@ -1,3 +1,3 @@
-// The entry of require('policy-loss'). It returns the same module as import.
+// The entry point for require('policy-loss'), which returns the same module as `import` does.
 import all = require('./index.js');
 export = all;

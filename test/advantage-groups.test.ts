@@ -1,4 +1,4 @@
-/** Advantages of many rows and groups, and on any number of threads. */
+/** Tests the advantages of batches with many rows and groups, and with any number of threads. */
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { type Batch, setThreads } from '../lib/index.js';
@@ -19,10 +19,14 @@ import { generator } from './support/random.js';
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
 describe('advantages of many groups', () => {
-  // The engine gives its threads pieces of 512 groups, or of 16,384 rows of one token. This makes several pieces.
+  // The engine divides the work among threads in pieces of 512 groups, or of 16,384 rows of one token. This number of
+  // groups makes several pieces of either kind.
   const GROUPS = 20_000;
 
-  /** Draws groups of `sizeOf` rows each, in shuffled order. */
+  /**
+   * Draws a batch whose rows have one token each. `sizeOf` draws the number of rows of each group. The rows are
+   * shuffled.
+   */
   function manyGroups(
     groups: number,
     sizeOf: (random: ReturnType<typeof generator>) => number,

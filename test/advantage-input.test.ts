@@ -1,4 +1,4 @@
-/** Tests that advantages do not depend on the form of the input, nor on masked values. */
+/** Tests that advantages depend neither on the form of the input nor on the values of masked tokens. */
 import assert from 'node:assert/strict';
 import type { Batch } from '../lib/index.js';
 import { type RewardedBatch, tokenRewards } from './reference/advantage.js';

@@ -1,4 +1,7 @@
-/** Random choices of advantage functions: which rows they drop or repeat, and how a seed determines that. */
+/**
+ * Tests the random choices of advantage functions: which rows they drop or repeat, and that a seed determines the
+ * choice.
+ */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { AdvantageResult } from '../lib/index.js';
@@ -10,7 +13,8 @@ import { generator } from './support/random.js';
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
 describe('random choices of advantage functions', () => {
-  // Draws rewards that mostly lie below their mean. Every row has an unmasked token, so that its advantage is visible.
+  // Draws a batch in which most rewards lie below the mean. The first token of every row is unmasked, so its advantage
+  // shows whether the row was dropped.
   function skewed(seed: number, rows: number, groups: number): RewardedBatch {
     const { uniform, normal, integer } = generator(seed);
     return {
@@ -48,7 +52,7 @@ describe('random choices of advantage functions', () => {
               const negatives = ofGroup.filter((b) => batch.rewards![b]! < average);
               const dropped = ofGroup.filter((b) => leftOut.has(b));
               const surplus = ofGroup.length > 1 ? Math.max(0, 2 * negatives.length - ofGroup.length) : 0;
-              // A group of one row drops nothing.
+              // A group of one row drops nothing, so its surplus is 0.
               assert.equal(dropped.length, surplus, `of ${rewardsOf(batch, ofGroup)}`);
               for (const b of dropped) assert.ok(negatives.includes(b));
             }
@@ -76,7 +80,8 @@ describe('random choices of advantage functions', () => {
     });
 
     it('every row below the mean is equally likely to be dropped, independently in each group', () => {
-      // Two equal groups have one reward above the mean and five below, of which 4 are dropped.
+      // The two groups have the same rewards: one above the mean, and five below it. Of these five rows, four are
+      // dropped.
       const rewards = [100, 0, 1, 2, 3, 4];
       const batch = layOut({
         rows: 12,
@@ -95,7 +100,8 @@ describe('random choices of advantage functions', () => {
         for (const b of left) survived[b]!++;
         if (left[1]! - left[0]! === 6) alike++;
       }
-      // 90 is five standard deviations of a binomial distribution with p = 1/5.
+      // Each of these rows should survive in 1/5 of the 2000 runs, which is 400. The bound 90 is five standard
+      // deviations of this binomial distribution.
       for (const b of [1, 2, 3, 4, 5, 7, 8, 9, 10, 11])
         assert.ok(Math.abs(survived[b]! - 400) < 90, `${survived}`);
       assert.ok(Math.abs(alike - 400) < 90, `${alike} of ${runs} runs dropped the same rows of both groups`);
@@ -170,7 +176,7 @@ describe('random choices of advantage functions', () => {
     });
 
     it('every remaining group is equally likely to be repeated, and may be repeated twice', () => {
-      // Of four groups of two rows, two are dropped, and two draws choose among the other two.
+      // Two of these four groups are dropped. In their place, two draws choose among the other two groups.
       const batch = layOut({
         rows: 8,
         columns: 1,
@@ -186,7 +192,8 @@ describe('random choices of advantage functions', () => {
         seen.set(each, (seen.get(each) ?? 0) + 1);
       }
       assert.deepEqual([...seen.keys()].sort(), ['1030', '2020', '3010']);
-      // 97 and 112 are five standard deviations of binomial distributions with p = 1/4 and 1/2.
+      // These results should occur in 1/4 and 1/2 of the 2000 runs, which is 500 and 1000. The bounds 97 and 112 are
+      // five standard deviations of these binomial distributions.
       assert.ok(
         Math.abs(seen.get('1030')! - 500) < 97 && Math.abs(seen.get('2020')! - 1000) < 112,
         `${[...seen]}`,

@@ -1,4 +1,7 @@
-/** Advantages of batches with special shapes and values: empty ones, fully masked ones, single rows, equal rewards. */
+/**
+ * Tests advantages of batches with special shapes and values: empty ones, fully masked ones, single rows, equal
+ * rewards.
+ */
 import assert from 'node:assert/strict';
 import type { AdvantageResult } from '../lib/index.js';
 import { type RewardedBatch, referenceAdvantages, runsOf } from './reference/advantage.js';
@@ -80,13 +83,13 @@ describe('advantages of special batches', () => {
         Array.from(none.advantages, (a) => a + 0),
         [0, 0, 0, 0, 0, 0],
       );
-      // Returns do not depend on the mask.
+      // The mask has no effect on returns, so both batches must have the same ones.
       assertSameArray(none.returns, one.returns, 'returns');
     }
   });
 
   it('whitening: equal unmasked tokens have advantage 0', () => {
-    // Neither 1/3 nor its discounted values are float32 numbers.
+    // Neither 1/3 nor its discounted values are exact in float32.
     const rows = 5;
     const rewards = new Array(rows).fill(1 / 3);
     const mask = Array.from({ length: rows }, () => [1, 0, 0]);
@@ -95,7 +98,8 @@ describe('advantages of special batches', () => {
     for (const name of ['ppo', 'reinforceplusplus']) {
       const batch = { shape: [rows, 3] as const, actionMask: mask, rewards, tokenLevelRewards, values };
       const { advantages } = computed(name, { gamma: 0.9 }, batch);
-      // The bound allows float64 rounding, 1e-16 divided by sqrt(1e-8), and is far below float32 rounding.
+      // Whitening divides rounding errors by sqrt(1e-8). The bound 1e-9 allows for errors of float64, which are about
+      // 1e-16, but not for errors of float32.
       for (let b = 0; b < rows; b++)
         assert.ok(Math.abs(advantages[3 * b]!) < 1e-9, `${name}: ${advantages[3 * b]}`);
     }
@@ -128,7 +132,8 @@ describe('advantages of special batches', () => {
     assert.deepEqual(values(of('rec', one)), [-0.6875, -0.4375, -1.9375, 3.0625]);
   });
 
-  // In float64, 0.1 + 0.1 + 0.1 is greater than 3 · 0.1.
+  // In float64, (0.1 + 0.1 + 0.1) / 3 is greater than 0.1. So a mean that is computed in this way differs from the
+  // rewards.
   it('equal rewards have deviation 0 in spite of rounding', () => {
     const batch = {
       shape: [3, 1] as const,
@@ -163,7 +168,7 @@ describe('advantages of special batches', () => {
   });
 
   it('step_wise_grpo: a run belongs to one group, and its reward is that of its last row', () => {
-    // The rows of two groups alternate, and both groups have runs 0 and 1.
+    // The rows of the two groups are mixed, and each group has a run 0 and a run 1.
     const batch: RewardedBatch = {
       rows: 7,
       columns: 1,
@@ -176,7 +181,7 @@ describe('advantages of special batches', () => {
       [[0, 3, 6], [1]],
       [[2, 4], [5]],
     ]);
-    // The runs' last rewards are 3 and 1 in group 0, and 9 and 5 in group 1.
+    // The last rewards of runs 0 and 1 are 3 and 1 in group 0, and 9 and 5 in group 1.
     const half = Math.SQRT1_2;
     const { advantages } = computed('step_wise_grpo', { enable_step_norm: true }, layOut(batch));
     assertArray(advantages, [half / 3, -half, half / 2, half / 3, half / 2, -half, half / 3], 'advantages');
@@ -190,7 +195,7 @@ describe('advantages of special batches', () => {
       rewards: [1, 1, 1],
       groupIds: [0, 0, 0],
     };
-    // Ranks 0, 1 and 2 multiply the rewards by 1, 1 − 0.3 and 1 − 0.6.
+    // The penalty multiplies the rewards of ranks 0, 1 and 2 by 1, 1 − 0.3 and 1 − 0.6.
     const { metrics } = computed('grpo', { rank_penalty: 0.9 }, batch);
     assertNumber(metrics['group_advantages/reward_mean/mean'], 0.7, 'mean');
     assertNumber(metrics['group_advantages/reward_std/mean'], 0.3, 'std');
@@ -204,7 +209,7 @@ describe('advantages of special batches', () => {
       scores.flatMap((score) => [(score - mean) / (std + 1e-6), (score - mean) / (std + 1e-6)]),
       'advantages',
     );
-    // Row lengths do not matter: of two rows, only the second is penalised.
+    // Row lengths do not affect the ranks. Whichever of the two rows is longer, only the second is penalised.
     for (const actionMask of [
       [1, 0, 0, 1, 1, 1],
       [1, 1, 1, 1, 0, 0],

@@ -1,6 +1,6 @@
 /**
- * Advantage functions: their registry, and their results compared with Trinity-RFT's (golden cases) and the
- * reference's.
+ * Tests the registry of advantage functions, and their results. The results must agree with Trinity-RFT's in the golden
+ * cases, and with the float64 reference's.
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
@@ -89,7 +89,9 @@ describe('golden advantages', () => {
     magnitude: {},
     relative: OF_ROW_REWARDS.includes(fn) ? GROUP_RELATIVE : undefined,
   });
-  /** Packs the rows with their masked tokens, because some functions read masked values. */
+  /**
+   * Converts a padded batch to a packed one. Rows keep their masked tokens, because some functions read masked values.
+   */
   const packed = (inputs: Record<string, Tensor>) => {
     const { shape, ...columns } = goldenBatch(inputs);
     const [rows, length] = shape as [number, number];

@@ -1,4 +1,4 @@
-/** The algorithms' classes: their names, constants and default configurations, and checkConfig(). */
+/** Tests the classes of the algorithms: their names, constants and default configurations, and checkConfig(). */
 import assert from 'node:assert/strict';
 import {
   ADVANTAGE_FN,
@@ -17,7 +17,7 @@ import { ALGORITHMS, DEFAULTS } from './support/algorithms.js';
 import { isLossError } from './support/loss-error.js';
 import { objectiveOf } from './support/objective.js';
 
-/** Runs a function, and returns its result with the warnings that the process emitted meanwhile. */
+/** Runs a function. Returns its result, and the warnings that the process emitted during the run. */
 async function warningsOf<T>(run: () => T): Promise<{ result: T; warnings: string[] }> {
   const warnings: string[] = [];
   const listener = (warning: Error) => warnings.push(warning.message);
@@ -112,7 +112,7 @@ describe('algorithm classes', () => {
     const name: 'grpo' = GRPOAlgorithm.algorithmName;
     const schema: 'experience' = GRPOAlgorithm.schema;
     const useRollout: true = MIXAlgorithm.useRollout;
-    // @ts-expect-error: only MIX and MIX-CHORD have this constant.
+    // @ts-expect-error: only MIXAlgorithm and MIXCHORDAlgorithm have the constant useRollout.
     const absent: undefined = GRPOAlgorithm.useRollout;
     assert.deepEqual([name, schema, useRollout, absent], ['grpo', 'experience', true, undefined]);
     for (const [cls] of Object.values(ALGORITHMS)) {

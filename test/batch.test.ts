@@ -1,4 +1,4 @@
-/** Tests that every form in which a batch can be given leads to results that are equal to the last bit. */
+/** Tests that a batch can be given in several forms, and that all of them give the same results to the last bit. */
 import assert from 'node:assert/strict';
 import { type Batch, POLICY_LOSS_FN } from '../lib/index.js';
 import type { Args, ReferenceBatch } from './reference/index.js';
@@ -51,7 +51,7 @@ function withFloats(batch: Columns, change: (column: Float32Array, name: FloatCo
 const nested = (column: ArrayLike<number>): number[][] =>
   Array.from({ length: ROWS }, (_, b) => Array.from(column).slice(b * COLUMNS, (b + 1) * COLUMNS));
 
-/** Copies the elements into a view that starts at an offset in a larger buffer. */
+/** Copies a column into a larger buffer, and returns a view that starts at `offset` bytes in this buffer. */
 function inside<T extends Float32Array | Uint8Array | Uint16Array>(column: T, offset: number): T {
   const Type = column.constructor as new (buffer: ArrayBuffer, offset: number, length: number) => T;
   const view = new Type(new ArrayBuffer(column.byteLength + 64), offset, column.length);
@@ -69,7 +69,10 @@ function shared<T extends Float32Array | Uint8Array>(column: T): T {
 const mask = (batch: Columns) => batch.actionMask as Uint8Array;
 const expert = (batch: Columns) => batch.expertMask as Uint8Array;
 
-/** Converts a batch to each form. A form with `paddedOnly` exists for padded batches only. */
+/**
+ * Functions that convert a batch to another form, by the name of the form. Forms with `paddedOnly` are not used with
+ * packed batches.
+ */
 const FORMS: Record<string, { paddedOnly?: true; form: (batch: Columns) => Columns }> = {
   'Float64Array columns': { form: (batch) => withFloats(batch, (column) => Float64Array.from(column)) },
   'number[] columns': { form: (batch) => withFloats(batch, (column) => Array.from(column)) },
@@ -160,7 +163,7 @@ describe('forms of a batch', () => {
       it('columns of different types together', () => {
         const on = subject(family, name, args);
         const exact: ReferenceBatch = { ...drawn };
-        // Every type can hold these values exactly, so only the columns' types differ.
+        // Rounds to multiples of 1/4, which are exact in every type. So only the types of the columns differ.
         for (const column of FLOAT_COLUMNS)
           exact[column] = Array.from(drawn[column]!, (x) => Math.round(x * 4) / 4);
         const batch = paddedBatch(exact);
@@ -187,7 +190,7 @@ describe('forms of a batch', () => {
         const on = subject(family, name, args);
         for (const batch of [paddedBatch(drawn), packedBatch(drawnPacked)]) {
           const usual = on.sync(batch);
-          // Earlier contents must not matter.
+          // What the array contained before the call must not affect the result.
           for (const own of [new Float32Array(usual.grad.length), inside(usual.grad, 8).fill(Number.NaN)]) {
             const computed = on.sync(batch, own);
             assert.equal(computed.grad, own);

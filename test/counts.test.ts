@@ -1,4 +1,7 @@
-/** The counts of rows and tokens that combine micro-batches: count(), sumCounts(), and errors of normalizers. */
+/**
+ * Tests count(), sumCounts() and the errors of normalizers. With counts of rows and tokens, the results of
+ * micro-batches can be combined.
+ */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { type Batch, type Counts, type Normalizer, sumCounts } from '../lib/index.js';

@@ -1,6 +1,6 @@
 /**
- * Compares the library with the float64 reference on random shapes, masks, values and arguments, which the golden cases
- * do not cover. FC_SEED selects other random cases.
+ * Compares the library with the float64 reference implementation. Uses random shapes, masks, values and arguments that
+ * the golden cases do not cover. The environment variable FC_SEED selects other random cases.
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
@@ -30,7 +30,10 @@ function agrees(on: Subject, batch: ReferenceBatch): void {
   }
 }
 
-/** Returns the batch, and for corrected_k3 also without oldLogprob, since it then computes another function. */
+/**
+ * Returns the batches to test: the given one, and for corrected_k3 also one without oldLogprob. Without this column,
+ * corrected_k3 computes another formula.
+ */
 function withoutOld(name: string, batch: ReferenceBatch): ReferenceBatch[] {
   if (name !== 'corrected_k3') return [batch];
   const { oldLogprob: _, ...rest } = batch;
@@ -66,7 +69,7 @@ function drawn(family: Family, name: string, args: fc.Arbitrary<Args>): void {
     fc.property(args, batchSpec, (drawnArgs, spec) => {
       const on = subject(family, name, drawnArgs);
       for (const batch of withoutOld(name, makeBatch(fitting(name, drawnArgs, spec)))) {
-        // Skips batches with a token so close to a threshold that float32 rounding may move it to the other side.
+        // Skips the batch if a token is so close to a threshold that float32 rounding may move it to the other side.
         fc.pre(!standsOnEdge(on.formula, on.args, batch));
         agrees(on, batch);
         if (family === 'kl' && !batch.rowLengths) {

@@ -1,4 +1,5 @@
-// The declaration files that are published document every option and every class of a declared function.
+// Tests that the published declaration files document the class and the options of every function that has a
+// declaration.
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import type { FunctionDeclaration } from '../lib/index.js';

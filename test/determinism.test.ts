@@ -1,4 +1,7 @@
-/** Tests that the same input gives the same bits: repeatedly, on any number of threads, by compute and computeSync. */
+/**
+ * Tests that the same input always gives the same bits: in repeated calls, on any number of threads, and with both
+ * compute() and computeSync().
+ */
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { setThreads } from '../lib/index.js';
@@ -6,7 +9,7 @@ import { type BatchSpec, everyFunction, fitting, makeBatch } from './support/dra
 import { packedBatch, paddedBatch, type Subject, subject } from './support/subject.js';
 import { assertSameBits } from './support/tolerance.js';
 
-// Large enough to be divided among threads, with long and short rows.
+// Both batches are large enough to be divided among threads. The packed one has long and short rows.
 const PADDED: BatchSpec = { seed: 3, rows: 8, columns: 5000, values: 'wide', mask: 'random', packed: false };
 const PACKED: BatchSpec = {
   ...PADDED,
@@ -20,7 +23,8 @@ describe('determinism', () => {
   after(() => setThreads(cpus().length));
 
   const functions = everyFunction(1);
-  // One aggregation per function is enough, since weights are computed before tokens are divided among threads.
+  // One aggregation per function is enough. Aggregations differ only in the weights of rows, which are computed before
+  // the tokens are divided among threads.
   const oneEach = functions.filter(
     (each, i) =>
       functions.findIndex((other) => other.family === each.family && other.name === each.name) === i,

@@ -35,7 +35,7 @@ describe('empty batches', () => {
           for (const { loss, metrics, grad } of [on.sync(batch), await on.async(batch)]) {
             for (const [key, value] of Object.entries({ loss, ...metrics }))
               assert.ok(Number.isFinite(value), `${key} is ${value} for ${JSON.stringify(layout)}`);
-            // The loss of dpo is log 2, as each pair has a margin of 0.
+            // Each pair of dpo has a margin of 0 here, so the loss is log 2.
             if (!(name === 'dpo' && rows > 0)) assert.equal(loss + 0, 0);
             assert.equal(grad.length, 0);
           }

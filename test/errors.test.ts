@@ -1,7 +1,8 @@
 /**
- * Tests that every invalid argument causes a LossError with its code, and a message that names the key, what was
- * expected and what was received. Each case runs through computeSync, and through compute, which must reject and not
- * throw. ERR_OUT_OF_MEMORY is tested in test/life, because these tests must not depend on the machine's memory.
+ * Tests that every invalid argument causes a LossError. The error must have the right code, and its message must name
+ * the key, what was expected and what was received. Each case calls computeSync(), and also compute(), which must
+ * reject instead of throwing. ERR_OUT_OF_MEMORY is tested in test/life, because these tests must not depend on the
+ * machine's memory.
  */
 import assert from 'node:assert/strict';
 import {
@@ -40,7 +41,7 @@ async function refusesBatch(
 ): Promise<void> {
   const fn = POLICY_LOSS_FN.create(name, {});
   assert.throws(() => fn.computeSync(batch as Batch, { grad: true }), isLossError(code, ...says));
-  // Called outside of rejects(), because the call itself must return a promise and not throw.
+  // This call stands outside of rejects(), so that the test fails if the call throws instead of rejecting.
   const promise = fn.compute(batch as Batch, { grad: true });
   await assert.rejects(promise, isLossError(code, ...says));
 }
@@ -327,7 +328,7 @@ describe('errors', () => {
       );
     });
     it('a missing clip range', () => {
-      // Only the classes are tested, because create() takes a clip range from default_args if there is one.
+      // Only constructors are tested, because create() adds the clip range of defaultArgs() if there is one.
       refusesOption(() => new PPOPolicyLossFn({}), /clip_?range/i);
       refusesOption(() => new PPOPolicyLossFn({ clipRangeLow: 0.2 }), /clip_?range/i);
       refusesOption(() => new PPOPolicyLossFn({ clipRangeHigh: 0.2 }), /clip_?range/i);
@@ -443,7 +444,7 @@ describe('errors', () => {
       const promise = fn().compute(batch, { grad: true, signal: controller.signal });
       controller.abort();
       await assert.rejects(promise, isLossError('ERR_ABORTED', /abort/i));
-      // An aborted call keeps nothing locked, so the same batch can be computed afterwards.
+      // An aborted call must not leave the batch locked, so the same batch can be computed afterwards.
       assert.ok(Number.isFinite((await fn().compute(batch)).loss));
     });
     it('after the call, without an effect', async () => {

@@ -1,11 +1,12 @@
-// Runs the golden, cross-validation and masking suites on every instruction set of this machine except the best one,
-// which `npm test` uses. Also tests each exp() on every float32 number, on every instruction set. Each instruction set
-// gets its own process, since the native module chooses it when it loads.
+// Runs the golden, cross-validation, advantage and masking suites on every instruction set of this machine, except on
+// the best one, which `npm test` uses. Also tests the exponential functions on every float32 number, on every
+// instruction set. Each instruction set needs its own process, because the native module chooses the instruction set
+// when it is loaded.
 import { spawnSync } from 'node:child_process';
 
 const suites = ['golden', 'cross-validation', 'advantage', 'masking'].map((name) => `test/${name}.test.ts`);
 
-/** Returns the instruction set that a process with this environment uses. */
+/** Returns the instruction set that a process uses if its environment variables are `env`. */
 function isaOf(env) {
   const print = 'import("./lib/index.ts").then(({ devices }) => console.log(devices()[0].isa))';
   const { stdout } = spawnSync(process.execPath, ['--import', 'tsx', '--eval', print], { env, encoding: 'utf8' });

@@ -1,4 +1,7 @@
-/** Every algorithm on examples/rollouts.jsonl: finite results, or an error that names the missing column. */
+/**
+ * Tests that every algorithm computes finite results from examples/rollouts.jsonl, or fails with an error that names
+ * the missing column.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { ALGORITHMS } from './support/algorithms.js';
@@ -36,7 +39,7 @@ describe('every algorithm on the example rollouts', () => {
     groupIds: rollouts.map((rollout) => rollout.task_id),
     runIds: rollouts.map((rollout) => rollout.run_id),
   };
-  /** The column that the rollouts lack, by algorithm. */
+  /** Algorithms that cannot be computed, with a pattern for the column that the rollouts lack. */
   const LACKING: Record<string, RegExp> = {
     ppo: /values/,
     mix: /expert_?mask/i,

@@ -1,4 +1,4 @@
-// Tests that the generated documentation is up to date: `npm run generate` would change only measured digits.
+// Tests that the generated documentation is up to date: `npm run generate` would change nothing but measured numbers.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { numericsPage, UNMEASURED } from '../scripts/generate/numerics-page.js';

@@ -1,6 +1,7 @@
 /**
- * Compares the library with Trinity-RFT's own results, within the bounds that test/golden/README.md states. The README
- * allows larger errors for tokens on a clip bound. These tests do not, as they assert that there are no such tokens.
+ * Compares the library with results of Trinity-RFT itself, within the tolerances of test/golden/README.md. That file
+ * allows larger errors for tokens that are exactly on a clip bound. These tests do not need that: they assert that no
+ * token is on a bound.
  */
 import assert from 'node:assert/strict';
 import { KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
@@ -51,7 +52,7 @@ describe('golden KL losses', () => {
       await holds(subject('kl', fn, args), inputs, { ...expected, grad: expected.grad_logprob.data });
       const kl = KL_FN.create(fn, { kl_coef: args.kl_coef });
       const values = kl.calculateKlSync(goldenBatch(inputs));
-      // Like Trinity's calculate_kl, it reads no mask and computes values for masked tokens as well.
+      // Like Trinity's calculate_kl(), calculateKl() ignores the mask and computes values for masked tokens too.
       assertArray(values, expected.kl.data, 'kl');
       assert.deepEqual(await kl.calculateKl(goldenBatch(inputs)), values);
     });

@@ -1,7 +1,7 @@
 /**
- * Tests that masked values do not change a bit of the loss, metrics or gradient, and that the gradient of masked tokens
- * is exactly 0.
- * Covers every function with every aggregation, padded and packed.
+ * Tests that the values of masked tokens do not change a single bit of the loss, the metrics or the gradient. Also
+ * tests that the gradient of masked tokens is exactly 0. Covers every function with every aggregation, padded and
+ * packed.
  */
 import assert from 'node:assert/strict';
 import type { Batch } from '../lib/index.js';
@@ -13,8 +13,8 @@ import { assertComputed, assertSameBits } from './support/tolerance.js';
 const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];
 
 /**
- * Replaces the values of masked tokens. ppo's metric seq_mask/masked_tokens is the one exception to the rule: as in
- * Trinity, it counts masked tokens with A < 0 as well. With `keepSigns` masked advantages keep their signs.
+ * Replaces the values of masked tokens by `value`. With `keepSigns`, masked advantages keep their signs. This is needed
+ * for ppo's metric seq_mask/masked_tokens: as in Trinity, it also counts masked tokens whose advantage is negative.
  */
 function poison(batch: ReferenceBatch, value: number, keepSigns: boolean): ReferenceBatch {
   const poisoned = { ...batch };

@@ -1,6 +1,7 @@
 /**
- * Micro-batches: the parts of a batch, computed with the counts of the whole, add up to the whole batch's loss, metrics
- * and gradients. This holds for every function, every aggregation and any parts.
+ * Tests that the parts of a batch (its micro-batches) add up to the whole. If each part is computed with the counts of
+ * the whole batch, the losses, metrics and gradients of the parts must sum to the whole batch's. This must hold for
+ * every function, every aggregation and any division into parts.
  */
 
 import assert from 'node:assert/strict';
@@ -25,16 +26,16 @@ import { generator } from './support/random.js';
 import { assertSameArray } from './support/tolerance.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
-/** The bound on the relative rounding error of sums of float32 terms, in any order of summation. */
+/** The largest relative error that rounding may cause in a sum of float32 terms, whatever the order of summation. */
 const RELATIVE = 1e-6;
-/** The metrics that are not sums. */
+/** Metrics that do not add up, because every part has the same value. */
 const NOT_SUMS = ['kl_coef', 'mu'];
-/** All gradients that a function may have. */
+/** The names of all gradients that a function may return. */
 const GRADIENTS = ['grad', 'gradEntropy'] as const;
 
 /**
- * Distributes units of rows at random over parts. Rows of a unit stay together. The number of parts is at least 1 and
- * at most the number of units, and no part is empty.
+ * Distributes units at random over parts. A unit is a list of rows that must stay together. There is at least one part,
+ * there are at most as many parts as units, and no part is empty.
  */
 function deal(units: readonly (readonly number[])[], seed: number): number[][] {
   const { integer } = generator(seed);
@@ -50,7 +51,7 @@ function deal(units: readonly (readonly number[])[], seed: number): number[][] {
   return parts.map((rows) => rows.sort((a, b) => a - b));
 }
 
-/** Returns the units of a batch: single rows, or for dpo pairs of rows. */
+/** Returns the rows that must stay together in a batch: pairs of rows for dpo, and single rows for other functions. */
 function unitsOf(name: string, batch: RewardedBatch): number[][] {
   const size = name === 'dpo' ? 2 : 1;
   return Array.from({ length: batch.rows / size }, (_, i) =>
@@ -58,14 +59,19 @@ function unitsOf(name: string, batch: RewardedBatch): number[][] {
   );
 }
 
-/** Copies a part's gradient to the places of its rows in the whole batch, B×T. */
+/**
+ * Copies the gradient of a part into `whole`, which has a place for each token of the padded batch. `rows` are the rows
+ * of the part.
+ */
 function place(batch: RewardedBatch, rows: readonly number[], part: Float32Array, whole: Float64Array): void {
   let at = 0;
   for (const b of rows) for (const position of rowPositions(batch, b)) whole[position] = part[at++]!;
   assert.equal(at, part.length, 'length of a part of the gradient');
 }
 
-/** A batch and its parts. Each part is given as a list of rows and as a batch for the library. */
+/**
+ * A batch and its parts. `parts` lists the rows of each part. `laid` and `laidParts` are the batches for the library.
+ */
 interface Cut {
   batch: RewardedBatch;
   parts: number[][];
@@ -78,7 +84,10 @@ function cut(batch: RewardedBatch, parts: number[][]): Cut {
   return { batch, parts, laid: layOut(batch), laidParts };
 }
 
-/** Asserts that a function's results of the parts add up to its result of the whole batch. */
+/**
+ * Asserts that a function's results for the parts add up to its result for the whole batch. Metrics that `unsummed`
+ * names are not compared.
+ */
 function addsUp(
   fn: Countable,
   { batch, parts, laid, laidParts }: Cut,
@@ -110,7 +119,8 @@ function addsUp(
   for (const [name, value] of Object.entries(whole.metrics)) {
     if (unsummed.includes(name)) continue;
     if (NOT_SUMS.includes(name)) for (const part of computed) assert.equal(part.metrics[name], value, name);
-    // A part without experts' rows, or with no others, may lack the metrics of that kind.
+    // Some metrics concern only experts' rows, and others only the rest. A part without such rows may lack these
+    // metrics, which count as 0.
     else
       close(
         computed.map((part) => part.metrics[name] ?? 0),
@@ -148,7 +158,7 @@ describe('micro-batches add up to the whole', () => {
   for (const family of ['policy', 'kl', 'entropy'] as const)
     for (const [name, args] of Object.entries(ARGUMENTS[family]))
       it(`${family} ${name}: random batches, arguments and parts`, () => {
-        // Without pairs, dpo has one margin for the whole batch, which cannot be split.
+        // Without `pairwise`, dpo has a single margin for the whole batch, which cannot be split into parts.
         const divisible = args.map((drawn) => (name === 'dpo' ? { ...drawn, pairwise: true } : drawn));
         fc.assert(
           fc.property(divisible, specs, fc.nat(), (drawnArgs, spec, seed) => {
@@ -215,11 +225,12 @@ describe('micro-batches add up to the whole', () => {
       mask: 'random',
       packed: true,
     } as const;
-    // The part below lacks the longest row, so that its T differs from the whole batch's.
+    // The part below lacks the longest row of the whole batch, so the two have different numbers of columns.
     const batch = makeBatch({ ...spec, rowLengths: [30, 5, 12, 7, 9, 21] });
     const laid = layOut(batch);
     for (const { family, name, args } of everyFunction(1)) {
-      // With static batch sizes, mixed losses may not depend on the counts of the whole batch.
+      // With static batch sizes, the counts of the whole batch may have no effect on mixed losses. The last assertion
+      // expects an effect, so the batch sizes are dynamic.
       const dynamic = 'use_dynamic_bsz' in args ? { ...args, use_dynamic_bsz: true } : args;
       const fn = countable(family, name, name === 'dpo' ? { ...args, pairwise: true } : dynamic);
       addsUp(fn, cut(batch, [everyRow(batch)]));
@@ -248,7 +259,7 @@ describe('micro-batches add up to the whole', () => {
     const shared = fn.sync(part, { ...normalizer, columns }).loss;
     assert.ok(Math.abs(own * 9 - shared * 25) < 1e-5 && Math.abs(shared) > 0.1);
 
-    // Parts of a padded batch have the same number of columns as the whole.
+    // A part of a padded batch has as many columns as the whole batch, so the count `columns` makes no difference.
     const padded = makeBatch({ ...spec, packed: false });
     const { columns: _, ...counts } = fn.countSync(layOut(padded));
     const first = layOut(takeRows(padded, [0, 1]));
@@ -289,7 +300,10 @@ describe('micro-batches of objectives add up to the whole', () => {
       );
     });
 
-  /** Advantage functions that depend only on one group at a time, and make no random choices. */
+  /**
+   * Advantage functions that make no random choices and consider one group at a time. So whole groups can be computed
+   * in different parts.
+   */
   const WITHIN_GROUPS: [string, Args][] = [
     ['grpo', {}],
     ['grpo', { std_threshold: 0.8, rank_penalty: 0.4 }],
@@ -330,7 +344,7 @@ describe('micro-batches of objectives add up to the whole', () => {
             const { metrics } = ADVANTAGE_FN.create(advantage_fn, advantage_fn_args).computeSync(
               layOut(batch),
             );
-            // Metrics of advantages are means over the groups of a part, and do not add up.
+            // Metrics of advantages are means over the groups of a part. They do not add up, so they are not compared.
             addsUp(objective('grpo', config), cut(batch, deal(groupsOf(batch), seed)), Object.keys(metrics));
           },
         ),

@@ -1,4 +1,7 @@
-/** Calls the native module without lib/, and tests that it refuses batches that would make it read out of bounds. */
+/**
+ * Calls the native module without the checks of lib/. Tests that the module itself refuses batches that would make it
+ * read out of bounds.
+ */
 import assert from 'node:assert/strict';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -50,7 +53,7 @@ describe('native calls', () => {
       assert.throws(() => native.evaluateSync(fn, bad, call(tokens)), TypeError);
     });
 
-  it('computes a call whose getter makes another call, and that other call', async () => {
+  it('computes two calls if a getter of one makes the other', async () => {
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as () => void;
     const tokens = 4096;

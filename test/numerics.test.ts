@@ -1,5 +1,5 @@
-// Tests docs/numerics.md: no measured error exceeds the bounds that it states, and outside of their range functions
-// behave as they declare.
+// Tests what docs/numerics.md states: no error exceeds its bounds, and for inputs outside its ranges each function
+// behaves as its declaration says.
 import assert from 'node:assert/strict';
 import { ADVANTAGE_FN, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import { BOUNDS, everyFunction, RANGES } from '../scripts/generate/measure.js';
@@ -19,7 +19,7 @@ describe('numerics', () => {
     });
 
   describe('beyond the range', () => {
-    // logprob is 100 above old_logprob and 100 below ref_logprob.
+    // logprob is 100 above oldLogprob and 100 below refLogprob, and e^100 exceeds float32's range.
     const far = (advantage: number): Batch => ({
       shape: [2, 1],
       logprob: Float32Array.of(-1, -1),

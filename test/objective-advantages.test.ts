@@ -1,4 +1,4 @@
-/** Objectives that compute advantages from rewards, including functions that drop or repeat rows. */
+/** Tests objectives that compute advantages from rewards, including advantage functions that drop or repeat rows. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { ADVANTAGE_FN } from '../lib/index.js';
@@ -30,11 +30,11 @@ describe('objectives that compute advantages', () => {
 
   for (const name of WITH_ADVANTAGES)
     for (const packed of [false, true])
-      it(`${name}, ${packed ? 'packed' : 'padded'}: first computes its function's advantages`, async () => {
+      it(`${name}, ${packed ? 'packed' : 'padded'}: first computes advantages by its function`, async () => {
         const advantageFn = DEFAULTS[name]![1]!;
         const samples = fc.sample(ADVANTAGE_ARGUMENTS[advantageFn]!, { seed: SEED, numRuns: 6 });
         for (const [i, args] of samples.entries()) {
-          // Dropped rows have their own tests below.
+          // Without std_threshold, no rows are dropped. Tests with dropped rows follow below.
           if ('std_threshold' in args) args.std_threshold = null;
           const batch = layOut(unadvised({ ...REWARDED, packed, seed: i, perToken: i % 2 === 1 }));
           const config = { ...COEFFICIENTS, loss_agg_mode: 'seq-mean-token-mean' };
@@ -124,7 +124,7 @@ describe('objectives that compute advantages', () => {
       objectiveOf('grpo').compute({ ...batch, rewards }),
       isLossError('ERR_INVALID_INPUT', /rewards\[2\]/),
     );
-    // raft has no advantage function.
+    // raft has no advantage function, so the batch itself must contain advantages.
     const raft = objectiveOf('raft', { policy_loss_fn: 'ppo' });
     assert.throws(() => raft.computeSync(batch), isLossError('ERR_MISSING_INPUT', /advantages/));
   });
@@ -163,7 +163,7 @@ describe('objectives that compute advantages', () => {
             });
             const laid = layOut(bare);
             const fn = ADVANTAGE_FN.create(advantage_fn, advantage_fn_args);
-            // The call has a seed if the function has none.
+            // If the advantage function has no seed of its own, the call passes one.
             const options = 'seed' in advantage_fn_args ? {} : { seed };
             const { advantages, keptRows, copies, metrics } = fn.computeSync(laid, options);
             const times = copies ?? keptRows;
@@ -188,7 +188,7 @@ describe('objectives that compute advantages', () => {
             );
             for (const [key, value] of Object.entries(metrics)) assert.equal(result.metrics[key], value, key);
 
-            // A whole batch with its own counts as the normalizer has the same result.
+            // With the whole batch's own counts as the normalizer, the result must stay the same.
             const counted = takeRows(
               bare,
               Array.from({ length: bare.rows }, (_, b) => new Array<number>(times[b]!).fill(b)).flat(),
@@ -240,7 +240,7 @@ describe('objectives that compute advantages', () => {
           const objective = objectiveOf(name, { advantage_fn_args });
           assert.deepEqual(objective.countSync(laid), expected);
           assert.deepEqual(await objective.count(laid), expected);
-          // A seed of the call replaces the function's own, as in compute().
+          // A seed that is passed to count() replaces the advantage function's own seed, as in compute().
           const { seed = 0, ...unseeded } = advantage_fn_args as { seed?: number };
           const other = objectiveOf(name, { advantage_fn_args: { ...unseeded, seed: 77 } });
           assert.deepEqual(other.countSync(laid, { seed }), expected);

@@ -1,4 +1,4 @@
-/** The terms of objectives: KL penalties, coefficients of 0, loss_agg_mode, and errors. */
+/** Tests the terms of objectives: KL penalties in the rewards, coefficients of 0, loss_agg_mode, and errors. */
 import assert from 'node:assert/strict';
 import { type Batch, ENTROPY_LOSS_FN, KL_FN, type LossErrorCode, POLICY_LOSS_FN } from '../lib/index.js';
 import { referenceAdvantages, tokenRewards } from './reference/advantage.js';
@@ -74,7 +74,7 @@ describe('objectives with a KL penalty in the rewards', () => {
     assert.notEqual(alone.klCoef, 0.4);
   });
 
-  it('none changes no rewards and reports no metrics', () => {
+  it('the penalty none leaves the rewards unchanged and reports no metrics', () => {
     const batch = layOut(unadvised(REWARDED));
     const { metrics } = objectiveOf('reinforceplusplus', { kl_penalty_fn: 'none' }).computeSync(batch);
     assert.ok(!Object.keys(metrics).some((key) => key.startsWith('kl_penalty')));

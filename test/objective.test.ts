@@ -1,6 +1,6 @@
 /**
- * Objectives: against Trinity-RFT's results (golden cases), against the float64 reference for all combinations of
- * functions, and against their three terms computed one by one.
+ * Tests objectives in three ways: against Trinity-RFT's results (golden cases), against the float64 reference for all
+ * combinations of functions, and against their three terms (policy loss, KL loss, entropy loss) computed one by one.
  */
 
 import assert from 'node:assert/strict';
@@ -75,7 +75,7 @@ describe('golden cases of objectives', () => {
       const cut = cutRows(batch);
       holds(cut, objective.computeSync(layOut(cut), { grad: true }));
 
-      // The functions that the configuration names are the algorithm's defaults.
+      // The configuration names the algorithm's default functions, so without these names the result is the same.
       const { policy_loss_fn: _p, kl_loss_fn: _k, entropy_loss_fn: _e, ...rest } = config;
       assertSameObjective(
         objectiveOf(algorithm, rest).computeSync(goldenBatch(inputs), { grad: true }),
@@ -109,7 +109,7 @@ describe('cross-validation: objectives', () => {
     assert.deepEqual([...ENTROPY_LOSS_FN.names()].sort(), Object.keys(ARGUMENTS.entropy).sort());
   });
 
-  /** Computes the three terms one by one with the library's own functions. */
+  /** Computes the policy loss, the KL loss and the entropy loss one by one, with the library's own functions. */
   function oneByOne({ policy, kl, entropy }: Parts, mode: string, batch: Batch) {
     const lossAggMode = mode as 'token-mean';
     const { loss_agg_mode: _k, ...klArgs } = kl.args;
@@ -245,7 +245,8 @@ describe('cross-validation: objectives', () => {
 
   it('ignores all values under the mask', () => {
     for (const { parts, config } of fc.sample(partsOf(EVERY_POLICY), { seed: SEED + 1, numRuns: 60 })) {
-      // As in Trinity, the metric masked_tokens of ppo counts advantages under the mask.
+      // Skips sequence masking: with it, ppo's metric masked_tokens also reads the advantages of masked tokens, as in
+      // Trinity-RFT.
       if (parts.policy.args.enable_sequence_masking) continue;
       const spec = {
         seed: 6,

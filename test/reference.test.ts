@@ -1,6 +1,6 @@
 /**
- * Tests the reference itself. It must reproduce Trinity-RFT's float64 results much more closely than a float32 engine
- * could, and its gradients must be the slopes of its losses.
+ * Tests the float64 reference itself. It must reproduce Trinity-RFT's float64 results much more closely than a float32
+ * engine could, and its gradients must be the slopes of its losses.
  */
 import assert from 'node:assert/strict';
 import {
@@ -92,8 +92,8 @@ describe('reference', () => {
               const slope = centralDifference(formulas[family][name]!, c.args, batch, wrt, element);
               if (slope === undefined) continue;
               compared++;
-              // The error of a difference is h² times the third derivative, which is about as large as the first
-              // one or as A, plus the rounding error of the loss divided by h.
+              // A central difference with step h has two errors. One is h² times the third derivative, which is about
+              // as large as the gradient or the advantage. The other is the rounding error of the loss, divided by h.
               const scale = Math.max(Math.abs(grad[element]!), 1e-3) + 1e-4 * Math.abs(loss);
               close(slope, grad[element]!, `${c.id} at ${element}`, 1e3 * scale);
             }
@@ -105,7 +105,7 @@ describe('reference', () => {
   });
 
   // No golden case drops a token by sequence masking, so these numbers were computed by hand.
-  it('ppo drops tokens with A < 0 in rows far from the policy that sampled', () => {
+  it('ppo drops tokens with a negative advantage in rows far from the policy that sampled them', () => {
     const batch: ReferenceBatch = {
       rows: 2,
       columns: 3,
@@ -118,7 +118,9 @@ describe('reference', () => {
       { clip_range: 0.2, enable_sequence_masking: true },
       batch,
     );
-    // Row 0: k = 0.75 > 0.1, so its A = −1 is dropped, and A = 2 keeps −2·e⁻¹. Row 1: k = 0, and 1 − 1 = 0.
+    // Row 0 has a mean KL of k = 0.75, above the threshold 0.1. So its token with advantage −1 is dropped, and its
+    // token with advantage 2 contributes −2·e⁻¹. Row 1 has k = 0, so it keeps both tokens, whose losses 1 and −1
+    // cancel.
     close(loss, (-2 * Math.exp(-1)) / (4 + 1e-8), 'loss');
     close(metrics['seq_mask/mean_sequence_kl']!, 0.375, 'mean_sequence_kl', 1);
     close(metrics['seq_mask/masked_tokens']!, 2 / (4 + 1e-10), 'masked_tokens');
@@ -141,7 +143,10 @@ describe('reference', () => {
   });
 });
 
-/** Selects a few elements of a case, as each difference evaluates the whole loss twice. */
+/**
+ * Selects some unmasked elements of a batch, evenly spaced. Testing all would be slow, because each difference
+ * evaluates the whole loss several times.
+ */
 function someTokens(batch: ReferenceBatch): number[] {
   const unmasked = Array.from({ length: batch.rows * batch.columns }, (_, i) => i).filter(
     (i) => batch.actionMask[i],

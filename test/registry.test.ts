@@ -1,4 +1,5 @@
-// Tests registries, declarations, argument spelling, key mapping, and the KL penalty in the reward.
+// Tests the registries, declarations, the spelling of arguments, the mapping of batch keys, and the KL penalty in the
+// reward.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { toSnakeCase } from '../lib/core/options.js';
@@ -185,7 +186,7 @@ describe('KL penalty in the reward', () => {
     assert.deepEqual(fn.applyKlPenaltyToRewardSync(penalised).tokenLevelRewards, tokenLevelRewards);
   });
 
-  it('leaves the scores unchanged without a reference, and for none', () => {
+  it('leaves the scores unchanged without a reference policy, and with the estimator none', () => {
     const { ref_logprob: _, ...without } = penalised;
     const k2 = KL_FN.create('k2').applyKlPenaltyToRewardSync(without);
     assert.deepEqual(k2, { tokenLevelRewards: scores, metrics: { kl: 0, kl_coef: 0 } });

@@ -3,14 +3,14 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-// @ts-expect-error: pack-gpu.mjs, which reads this list, is plain JavaScript.
+// @ts-expect-error: this module is plain JavaScript, because pack-gpu.mjs imports it.
 import { COPIED } from '../scripts/gpu/packed.mjs';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const text = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const { scripts } = JSON.parse(text('package.json')) as { scripts: Record<string, string> };
 
-/** The files that may name npm scripts. */
+/** Returns the files that may name npm scripts. */
 function files(): string[] {
   const under = (folder: string) =>
     readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
@@ -40,7 +40,7 @@ describe('scripts', () => {
     for (const path of paths) assert.ok(existsSync(join(ROOT, path)), path);
   });
 
-  it('of pack:gpu pack files that exist', () => {
+  it('for pack:gpu list only files that exist', () => {
     const { include } = JSON.parse(text('tsconfig.pack.json')) as { include: string[] };
     for (const path of [...(COPIED as string[]), ...include]) assert.ok(existsSync(join(ROOT, path)), path);
     const python = readdirSync(join(ROOT, 'bench/peers')).filter((file) => file.endsWith('.py'));

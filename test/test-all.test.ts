@@ -5,9 +5,9 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-// @ts-expect-error: the scripts that run before anything is built are plain JavaScript.
+// @ts-expect-error: this module is plain JavaScript, because it runs before anything is built.
 import { changedPaths } from '../scripts/test-all/changes.mjs';
-// @ts-expect-error: also plain JavaScript.
+// @ts-expect-error: this module is plain JavaScript, because it runs before anything is built.
 import { NEED_EVERYTHING, STEPS, stepsFor } from '../scripts/test-all/steps.mjs';
 
 interface Step {
@@ -75,7 +75,7 @@ describe('the paths that changed', () => {
         GIT_CONFIG_SYSTEM: '/dev/null',
       },
     }).trim();
-  /** Commits one new file and returns the commit. */
+  /** Commits one new file and returns the hash of the commit. */
   const commit = (name: string, date: string): string => {
     writeFileSync(join(folder, name), name);
     git(['add', name]);
@@ -97,7 +97,7 @@ describe('the paths that changed', () => {
     assert.equal(changedPaths(folder, 'no-such-commit'), undefined);
   });
 
-  it('are those of the last day, or since CI_BASE, with uncommitted ones', () => {
+  it('are the paths of the last day or since CI_BASE, including uncommitted changes', () => {
     git(['init', '-q']);
     commit('a', '2026-01-01T10:00:00Z');
     commit('b', '2026-01-02T10:00:00Z');

@@ -1,4 +1,4 @@
-/** Tests the example that trains a policy: its arithmetic, and that every algorithm raises the reward. */
+/** Tests the example that trains a policy: its arithmetic, and that training with any algorithm raises the reward. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -12,14 +12,14 @@ const ROOT = fileURLToPath(new URL('..', import.meta.url));
 
 const results = new Map<string, ReturnType<typeof train>>();
 
-/** Returns the result of training with seed 1, which several tests read. */
+/** Returns the result of training with an algorithm and seed 1. Several tests share it. */
 function trained(name: string): ReturnType<typeof train> {
   const result = results.get(name) ?? train(name, 1);
   results.set(name, result);
   return result;
 }
 
-/** Returns a policy that is neither uniform nor certain. */
+/** Returns a policy whose probabilities are neither uniform nor close to 0 and 1. */
 function somePolicy(seed: number): Policy {
   const { uniform } = generator(seed);
   const policy = Policy.knowing(1);
@@ -50,12 +50,12 @@ describe('the example that trains a policy', () => {
     const responses = responsesOf(policy, 2, 5_000);
     const mean =
       responses.reduce((sum, { prompt, tokens }) => sum + rewardOf(prompt, tokens), 0) / responses.length;
-    // 0.01 is four standard errors, since the rewards have a standard deviation below 0.35.
+    // The rewards have a standard deviation below 0.35, so 0.01 is at least four standard errors of their mean.
     assert.ok(Math.abs(mean - policy.expectedReward()) < 0.01, `${mean}, not ${policy.expectedReward()}`);
     assert.ok(policy.expectedReward() > 0.05);
   });
 
-  it('computes the gradient by the logits from the gradient of this package', () => {
+  it('computes the gradient with respect to the logits from the gradients of this package', () => {
     const sampler = somePolicy(3);
     const responses = responsesOf(sampler, 4, 8);
     const cuSeqlens = [0];
@@ -68,7 +68,7 @@ describe('the example that trains a policy', () => {
       rewards: responses.map(({ prompt, tokens }) => rewardOf(prompt, tokens)),
       groupIds: responses.map(({ prompt }) => prompt),
     };
-    // Nothing is clipped, so the loss is smooth.
+    // These clip ranges are so wide that nothing is clipped. So the loss is smooth, and its slope can be measured.
     const objective = ALGORITHM_TYPE.get('grpo').objective({
       policy_loss_fn_args: { clip_range_low: 1, clip_range_high: 100, clip_ratio_c: 100 },
       kl_loss_fn_args: { kl_coef: 0.3 },

@@ -1,5 +1,6 @@
 /**
- * Tests a process in which only worker threads load the native module, and in which they are terminated during calls.
+ * Tests that worker threads can be terminated during calls, in a process in which only worker threads load the native
+ * module.
  */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -13,12 +14,12 @@ const NATIVE =
 
 describe('worker threads', () => {
   it('can be terminated during calls without an effect on the process', async function () {
-    // Only Linux lists the loaded modules in a file.
+    // Only Linux has a file that lists the modules that a process has loaded.
     if (process.platform !== 'linux') this.skip();
     const { stdout } = await promisify(execFile)(process.execPath, [PROCESS, '30'], {
       env: { ...process.env, POLICY_LOSS_NATIVE: NATIVE },
     });
-    // The module stays loaded, because the threads of the pool still run its code.
+    // The module must stay loaded, because the threads of the engine's pool still run its code.
     assert.equal(stdout.trim(), 'loaded');
   });
 });

@@ -1,4 +1,4 @@
-// The CUDA device under test, and calls whose times come from the device's own clock.
+// Finds the CUDA device to measure, checks its results, and makes contenders that the device's own clock times.
 import { execFileSync } from 'node:child_process';
 import type { NativeResident } from '../../binding.js';
 import { type CudaDevice, devices, upload } from '../../lib/index.js';
@@ -16,13 +16,13 @@ import { callFor } from '../lib/native-calls.js';
 import type { Contender } from '../lib/race.js';
 import { gradientsOf, type Work, works } from '../lib/works.js';
 
-/** All measurements are on the first CUDA device. */
+/** The index of the device that all measurements use: the first CUDA device. */
 export const DEVICE = 0;
 
 /**
- * Returns the device that is measured.
- * @param allowEmulated whether to accept an emulated device. It has no clock, so its times are 0.
- * @throws Error if there is no device.
+ * Returns the CUDA device to measure.
+ * @param allowEmulated whether to accept a device that is emulated on the CPU. It has no clock, so all its times are 0.
+ * @throws Error if there is no device, or only an emulated one that is not accepted.
  */
 export function findDevice(allowEmulated: boolean): CudaDevice {
   const [, first] = devices();
@@ -34,7 +34,7 @@ export function findDevice(allowEmulated: boolean): CudaDevice {
 
 export const isEmulated = ({ description }: CudaDevice) => /emulat/i.test(description);
 
-/** Returns the version of the NVIDIA driver, if nvidia-smi is installed. */
+/** Returns the version of the NVIDIA driver, or undefined if nvidia-smi cannot be run. */
 export function driverVersion(): string | undefined {
   try {
     const query = ['--query-gpu=driver_version', '--format=csv,noheader'];
@@ -45,19 +45,25 @@ export function driverVersion(): string | undefined {
   }
 }
 
-/** Returns the functions that are timed on a device: those that compute a gradient with respect to logprob. */
+/**
+ * Returns the functions to time on a device: those that have a gradient with respect to logprob. Only this gradient is
+ * computed.
+ */
 export function deviceWorks(only: RegExp | undefined): Work[] {
   return works(only)
     .filter(({ computes, wrt }) => computes && wrt.includes('logprob'))
     .map((work) => ({ ...work, wrt: ['logprob'] }));
 }
 
-/** Returns the bytes per token that a token pass must move: columns, mask and gradient. */
+/**
+ * Returns how many bytes per token the token pass (the kernel over all tokens) must read or write: 4 for each float
+ * column, 1 for the mask, and 4 for the gradient.
+ */
 export function bytesPerToken({ columns }: Work): number {
   return 4 * columns.length + 1 + 4;
 }
 
-/** Uploads all columns that losses read, for calls of the bench build. The caller must release the batch. */
+/** Uploads a batch with all columns that losses read, for calls of the bench build. The caller must release it. */
 export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
   const resident = await benchNative.upload(
     DEVICE,
@@ -68,7 +74,10 @@ export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
   return resident;
 }
 
-/** Checks that the device's results agree with the CPU's. */
+/**
+ * Checks that the results of all functions on the device agree with the results on the CPU.
+ * @throws Error if they do not agree.
+ */
 export async function checkDevice(list: readonly Work[], shape: Shape): Promise<void> {
   const inputs = withCorners(makeInputs(shape));
   using resident = await upload(inputs, `cuda:${DEVICE}`);
@@ -79,7 +88,10 @@ export async function checkDevice(list: readonly Work[], shape: Shape): Promise<
   }
 }
 
-/** Returns a contender that leaves its gradient on the device. The device times all passes, or the token pass alone. */
+/**
+ * Returns a contender that evaluates a function on the device and leaves the gradient there. Depending on
+ * `part`, its times are those of all passes (kernels) of a call, or of the token pass alone. The device measures them.
+ */
 export function deviceContender(
   name: string,
   part: 'all passes' | 'token pass',
@@ -100,10 +112,10 @@ export function deviceContender(
   };
 }
 
-/** The number of copies in one native call, which returns their mean rate. */
+/** One native call makes this many copies and returns their mean speed. */
 const COPIES_PER_CALL = 20;
 
-/** Returns a contender that copies within the device's memory. Each of its times is the time of one copy. */
+/** Returns a contender that copies `bytes` bytes within the device's memory. Its times are milliseconds per copy. */
 export function copyContender(name: string, bytes: number): Contender {
   const milliseconds = () => (2 * bytes * 1e3) / benchNative.copyBandwidth(DEVICE, bytes);
   return {

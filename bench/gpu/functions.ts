@@ -1,4 +1,5 @@
-// Times every function on a batch that is on the device: this package's passes, a copy of memory, and PyTorch.
+// Times every function on a batch that is already on the device. The contenders are this package's passes (kernels), a
+// copy within the device's memory, and PyTorch.
 import type { NativeResident } from '../../binding.js';
 import type { Shape } from '../lib/batch.js';
 import { race } from '../lib/race.js';
@@ -9,25 +10,27 @@ import type { Prepared } from '../peers/peer.js';
 import { bytesPerToken, copyContender, deviceContender } from './device.js';
 import type { Torch } from './torch.js';
 
-/** How thoroughly to measure. */
+/** How many rounds and calls to measure, and how many bytes to copy. */
 export interface Effort {
   rounds: number;
-  /** The most calls of one contender in one turn. Without it, as many as fit into the turn. */
+  /** The largest number of calls that a contender makes in one turn. If undefined, race() uses its own limit. */
   mostCalls?: number;
-  /** The bytes of one copy. */
+  /** The size of one copy within the device's memory, in bytes. */
   copyBytes: number;
 }
 
-/** The times of one function on the device. */
+/** The times of one function on the device, and of what it is compared with. */
 export interface DeviceTimes {
   bytesPerToken: number;
-  /** Times by contender: 'token pass', 'all passes', 'copy', and the forms of PyTorch. */
+  /**
+   * The times by contender: 'token pass', 'all passes', 'copy', and the names of PyTorch's forms (eager and compiled).
+   */
   times: Times;
-  /** Why a form of PyTorch was not measured, by form. */
+  /** For each form of PyTorch that could not be measured, the reason. */
   problems: Record<string, string>;
 }
 
-/** Times one function. PyTorch, if given, must have loaded the same inputs. */
+/** Times one function. If `torch` is given, it must already have loaded the inputs that `resident` holds. */
 export async function timeOnDevice(
   work: Work,
   resident: NativeResident,
@@ -41,7 +44,7 @@ export async function timeOnDevice(
       try {
         const theirs = await peer.prepare(work, true);
         prepared.push(theirs);
-        await theirs.time(1); // May run out of memory.
+        await theirs.time(1); // The first call may run out of memory.
       } catch (error) {
         problems[peer.name] = (error as Error).message;
       }
@@ -58,7 +61,7 @@ export async function timeOnDevice(
   }
 }
 
-/** Returns the table of token passes. */
+/** Returns the table of token passes. It compares their speed with the speed of a copy. */
 export function tokenPassTable(
   results: Record<string, DeviceTimes>,
   [rows, columns]: Shape,
@@ -70,7 +73,7 @@ export function tokenPassTable(
     rows: Object.entries(results).map(([id, { bytesPerToken: bytes, times }]) => {
       const tokenPass = times['token pass']!;
       const rate = gigabytesPerSecond(bytes * rows * columns, tokenPass).median;
-      // A copy reads each byte and writes it, so it moves each byte twice.
+      // A copy reads each byte and writes it, so each byte counts twice.
       const copyRate = gigabytesPerSecond(2 * copyBytes, times.copy!).median;
       return [
         id,
@@ -85,7 +88,7 @@ export function tokenPassTable(
   };
 }
 
-/** Returns the table that compares all passes with PyTorch. */
+/** Returns the table that compares all passes of this package with PyTorch. */
 export function torchTable(results: Record<string, DeviceTimes>, torch: Torch): TableContent {
   const names = torch.peers.map(({ name }) => name);
   return {

@@ -1,4 +1,5 @@
-// Times calls on batches in the host's memory: the upload alone, and a call that uploads the batch and computes.
+// Times calls on batches in host memory: the upload to the device alone, and calls that upload the batch and evaluate
+// it.
 import { native } from '../../lib/core/native.js';
 import { type Inputs, nativeBatch } from '../lib/batch.js';
 import { callFor } from '../lib/native-calls.js';
@@ -12,9 +13,9 @@ import type { Torch } from './torch.js';
 
 const PINNED = 'pinned memory to the device (PyTorch)';
 
-/** The times of calls on a batch in the host's memory. */
+/** The times of calls on a batch in host memory. */
 export interface HostBatch {
-  /** The bytes that are copied to the device. */
+  /** The number of bytes that one call copies to the device. */
   bytes: number;
   times: Times;
 }

@@ -1,4 +1,5 @@
-// Times small calls on a batch that is already on the device. The times include the copy of the results to the host.
+// Times calls on a small batch that is already on the device. The times include the copy of the results to the host,
+// except where the device itself times its passes (kernels).
 import { upload } from '../../lib/index.js';
 import { makeInputs, type Shape } from '../lib/batch.js';
 import { benchNative } from '../lib/native.js';

@@ -1,17 +1,20 @@
-// Starts PyTorch on the device under test. Its eager and its compiled form are peers.
+// Starts PyTorch on the device that is measured. Eager PyTorch and torch.compile are two separate peers.
 import type { CudaDevice } from '../../lib/index.js';
 import type { Work } from '../lib/works.js';
 import { describePeer } from '../peers/peer.js';
 import { type TorchPeer, TorchSession } from '../peers/torch.js';
 import { DEVICE, isEmulated } from './device.js';
 
-/** A session with the forms of PyTorch that can be timed. */
+/** A session of PyTorch, and the forms of PyTorch (eager and compiled) that can be timed in it. */
 export interface Torch {
   session: TorchSession;
   peers: TorchPeer[];
 }
 
-/** Starts PyTorch, on the CPU if the device is emulated, and prints what will be timed. */
+/**
+ * Starts PyTorch and prints which of its forms will be timed. If the device is emulated, PyTorch runs on the CPU.
+ * Returns undefined if no python3 has a torch that can use the device.
+ */
 export async function startTorch(
   device: CudaDevice,
   list: readonly Work[],

@@ -1,16 +1,20 @@
-// Checks that a contender's results agree with this package's before it is timed.
+// Checks that the results of a contender, such as another library, agree with this package's before it is timed.
 import type { Outcome } from './works.js';
 
-/** The largest accepted relative error of a loss, a metric or a gradient. Float32 rounding can explain such errors. */
+/**
+ * The largest accepted relative error of a loss, a metric or a gradient. Rounding to float32 can cause errors of this
+ * size.
+ */
 export const TOLERANCE = 1e-3;
 
-// A smaller value is a difference of larger ones, so its error is divided by this number and not by the value.
+// The least number by which the error of a loss or a metric is divided. A smaller value is a difference of larger
+// numbers, so an error relative to the value itself would be too strict.
 const SCALE = 0.02;
 
 /**
- * Returns the largest relative error of a contender's loss, metrics and gradients. The error of a gradient is the
- * Euclidean norm of the difference, divided by the norm of the gradient.
- * @throws Error if the error is above the tolerance, or if a value is missing.
+ * Compares a contender's loss, metrics and gradients with this package's, and returns the largest relative error. For a
+ * gradient, this is the Euclidean norm of the difference, divided by the norm of this package's gradient.
+ * @throws Error if an error is above the tolerance, or if a value is missing.
  */
 export function checkAgreement(who: string, theirs: Outcome, ours: Outcome): number {
   const errors: Record<string, number> = { loss: relative(theirs.loss, ours.loss) };

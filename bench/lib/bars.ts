@@ -1,12 +1,15 @@
-// The project's performance targets, and this run's measurement for each. Almost all are ratios of times within the
-// run.
+// Compares a run's measurements with the project's performance targets. Almost all targets are ratios of two times from
+// the same run.
 import { CACHED, LARGE, SMALL } from './functions.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
 import { digits, type TableContent } from './tables.js';
 
 const PYTORCH = 'eager PyTorch';
-/** If a function reaches this fraction of its floor's speed, memory limits it, and its arithmetic does not. */
+/**
+ * If a function reaches this fraction of the speed of its traffic floor, memory limits its speed, and arithmetic does
+ * not.
+ */
 const MEMORY_BOUND = 0.8;
 
 export function bars(report: Report): Bar[] {
@@ -38,7 +41,7 @@ export function barsTable(list: readonly Bar[]): TableContent {
   };
 }
 
-/** Returns the speed-up of `sample` over `other`. */
+/** Returns the factor by which `sample` is faster than `other`. */
 const speedup = (other: Sample, sample: Sample) => other.median / sample.median;
 
 function bar(name: string, wanted: string, found: { measured: string; met: boolean } | undefined): Bar {
@@ -63,7 +66,10 @@ function ppoOfFloor(report: Report): Bar {
   );
 }
 
-/** Describes the smallest of some ratios, and the number of ratios that reach the wanted one. */
+/**
+ * Describes the smallest ratio and says how many of the ratios reach `wanted`. Returns undefined if there are no
+ * ratios.
+ */
 function least(ratios: readonly { id: string; value: number; note?: string }[], wanted: number) {
   const [worst] = ratios.toSorted((a, b) => a.value - b.value);
   const count = ratios.filter(({ value }) => value >= wanted).length;
@@ -90,7 +96,8 @@ function smallComparedWithPyTorch(report: Report): Bar {
   return bar(name, '≥ 50', { measured: digits(measured), met: measured >= 50 });
 }
 
-// A call of one token takes almost no computation, so its time is the cost of any call, including the binding's part.
+// A call with one token computes almost nothing, so its time is what every call costs, including the binding to native
+// code.
 function smallOverhead({ smallCalls }: Report): Bar {
   const name =
     `ppo, ${SMALL.join('×')} through computeSync() with gradient: µs more than the native call ` +
@@ -144,7 +151,7 @@ function objective({ objective: samples }: Report): Bar {
   });
 }
 
-/** Returns the function with the smallest ratio, and that ratio. */
+/** Returns the function with the smallest ratio, together with that ratio. */
 function worstOf(
   results: Report['layouts'],
   ratioOf: (samples: Record<string, Sample>) => number,
@@ -172,7 +179,7 @@ function prefixMasks({ layouts }: Report): Bar {
   );
 }
 
-// Judges each function by the slower of the two 16-bit dtypes.
+// The target for 16-bit columns. Each function is judged by its slower 16-bit dtype.
 function halves({ dtypes }: Report): Bar {
   const bound = Object.entries(dtypes ?? {})
     .filter(([, samples]) => speedup(samples['floor, float32']!, samples.float32!) >= MEMORY_BOUND)

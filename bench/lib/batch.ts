@@ -1,15 +1,15 @@
-// The inputs on which all contenders are timed, and their form for native calls. The numbers are pseudo-random with a
-// fixed seed, so every run computes the same.
+// The inputs on which all contenders are timed, and their conversion for native calls. The numbers are pseudo-random
+// with a fixed seed, so every run uses the same ones.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import { BatchReader, type ColumnName, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
 import type { Batch, HalfColumn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
-/** The number of rows, and of tokens per row. */
+/** The shape of a batch: the number of rows, and the number of tokens in each row. */
 export type Shape = readonly [rows: number, columns: number];
 
-/** A batch with every input of losses and advantage functions. */
+/** A batch with every input that losses and advantage functions can read. */
 export interface Inputs {
   [key: string]: unknown;
   shape: Shape;
@@ -30,7 +30,7 @@ export interface Inputs {
   teacherLogprob: Float32Array;
 }
 
-/** The float columns of losses: Trinity-RFT's names by their keys in a batch. */
+/** The float columns that losses read. The keys are their names in a batch, and the values are Trinity-RFT's names. */
 export const FLOAT_COLUMNS = {
   logprob: 'logprob',
   oldLogprob: 'old_logprob',
@@ -42,8 +42,9 @@ export const FLOAT_COLUMNS = {
 const FLOAT_KEYS = Object.keys(FLOAT_COLUMNS) as (keyof typeof FLOAT_COLUMNS)[];
 
 /**
- * Draws inputs. No token is masked, and every second row is an expert's. About one ratio in five is outside PPO's clip
- * range. The mean advantage is not 0, so that no loss is a small difference of large numbers.
+ * Makes a batch of random inputs. No token is masked, and every second row is marked as an expert's. For about one
+ * token in five, the ratio is outside PPO's clip range. The mean advantage is not 0, because otherwise a loss could be
+ * a small difference of large numbers, which has a large rounding error.
  */
 export function makeInputs(shape: Shape): Inputs {
   const [rows, columns] = shape;
@@ -77,8 +78,8 @@ export function makeInputs(shape: Shape): Inputs {
 }
 
 /**
- * Adds special cases, to check results on them: one token in eight is masked, and the ratio of one in sixteen is so
- * high that PPO's dual clip applies.
+ * Adds special cases to the inputs, for checks of results. About one token in eight is masked. For about one token in
+ * sixteen, the ratio is so high that PPO's dual clip applies if the advantage is negative.
  */
 export function withCorners(inputs: Inputs): Inputs {
   const random = generator(1).uniform;
@@ -89,7 +90,10 @@ export function withCorners(inputs: Inputs): Inputs {
   };
 }
 
-/** Replaces the mask by one that ends early in each row. It covers 1 to all tokens of a row, and half on average. */
+/**
+ * Replaces the mask with one that covers only the beginning of each row: a random number of tokens, from 1 to all, and
+ * half of the row on average. Also returns these numbers as `lengths`.
+ */
 export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int32Array } {
   const [rows, columns] = inputs.shape;
   const random = generator(1).uniform;
@@ -101,7 +105,7 @@ export function withPrefixMasks(inputs: Inputs): { inputs: Inputs; lengths: Int3
   return { inputs: { ...inputs, actionMask }, lengths };
 }
 
-/** Packs the first `lengths[b]` tokens of each row b. */
+/** Returns a packed batch that holds, for each row b, the first `lengths[b]` tokens. */
 export function packed(inputs: Inputs, lengths: Int32Array): Batch {
   const [, columns] = inputs.shape;
   const cuSeqlens = new Int32Array(lengths.length + 1);
@@ -125,7 +129,7 @@ export function packed(inputs: Inputs, lengths: Int32Array): Batch {
   return batch;
 }
 
-/** Converts the float columns to a 16-bit dtype. */
+/** Returns the batch with its float columns converted to a 16-bit dtype. */
 export function inHalf(inputs: Inputs, dtype: HalfColumn['dtype']): Batch {
   const batch: Batch = { ...inputs };
   const convert = dtype === 'bfloat16' ? toBfloat16 : toFloat16;
@@ -138,7 +142,7 @@ function toBfloat16(values: Float32Array): Uint16Array {
   return Uint16Array.from(bits, (x) => (x + 0x7fff + ((x >>> 16) & 1)) >>> 16);
 }
 
-// Numbers below the normal range of float16 become 0.
+// Converts numbers to float16. Numbers below float16's normal range become 0.
 function toFloat16(values: Float32Array): Uint16Array {
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
   return Uint16Array.from(bits, (x) => {
@@ -152,13 +156,18 @@ function toFloat16(values: Float32Array): Uint16Array {
 
 const TRINITY = KeyMapper.get('verl');
 
-/** Returns a batch in the form of native calls, with the given columns only. */
+/**
+ * Converts a batch for native calls that evaluate losses. The result has only the given columns, the action mask and,
+ * on request, the expert mask.
+ */
 export function nativeBatch(batch: Batch, columns: readonly ColumnName[], expertMask: boolean): NativeBatch {
   const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
   return new BatchReader(TRINITY, { inputs: [...columns, ...masks] }).readHost(batch).native;
 }
 
-/** Returns a batch in the form of native calls of advantage functions, with the given inputs only. */
+/**
+ * Converts a batch for native calls that compute advantages. The result has only the given inputs and the action mask.
+ */
 export function nativeAdvantageBatch(batch: Batch, inputs: readonly InputName[]): NativeAdvantageBatch {
   const reader = new BatchReader(TRINITY, { inputs: [...inputs, 'action_mask'], order: 'advantage' });
   return reader.readHost(batch).native as NativeAdvantageBatch;

@@ -1,7 +1,8 @@
-// Loads several builds of the native module into one process and prepares the same calls on each of them.
+// Loads several builds of the native module into one process, and prepares the same call on each of them.
 //
-// Calls go through binding.d.ts alone, with fields that every build reads, so that an older build can be compared with
-// a newer one. All builds read the same arrays, which excludes differences in memory placement from the comparison.
+// Calls use only the interface in binding.d.ts, and only fields that every build reads, so that an older build can be
+// compared with a newer one. All builds read the same arrays, so the place of the arrays in memory cannot favour one of
+// them.
 import { copyFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
@@ -18,12 +19,12 @@ import { ADVANTAGE_FN } from '../../lib/index.js';
 import { callFor } from './native-calls.js';
 import type { Gradients } from './works.js';
 
-/** A call whose arguments are prepared. */
+/** A call to a native function whose arguments are already prepared. */
 export type PreparedCall = () => unknown;
 
 /**
- * Loads a temporary copy of a native module. The system loads a file only once per process, so only a copy allows a
- * comparison of a build with itself.
+ * Loads a native module from a temporary copy of its file. The operating system loads a file only once per process.
+ * Copies allow a build to be loaded several times, for example to compare it with itself.
  */
 export function loadCopy(path: string): NativeBinding {
   const folder = mkdtempSync(join(tmpdir(), 'policy-loss-build-'));
@@ -36,12 +37,12 @@ export function loadCopy(path: string): NativeBinding {
   }
 }
 
-/** Copies the arrays of a batch to other places in memory. */
+/** Returns a batch whose columns and mask are copied to other places in memory. */
 export function relocated<B extends NativeBatch>(batch: B): B {
   return { ...batch, data: batch.data.map((column) => column?.slice()), mask: batch.mask?.slice() };
 }
 
-/** Prepares the evaluation of a loss; without gradients it is the forward pass alone. */
+/** Prepares a call that evaluates a loss on one build. Without gradients, the call computes the forward pass alone. */
 export function lossCall(
   build: NativeBinding,
   spec: NativeFunctionSpec,
@@ -54,8 +55,8 @@ export function lossCall(
 }
 
 /**
- * Returns the native spec of an advantage function. The class does not expose its spec, so this function records what
- * the constructor passes to the native module.
+ * Returns the specification that an advantage function passes to the native module. The class does not expose it, so
+ * this function intercepts the call that the constructor makes.
  */
 export function advantageSpec(name: string): NativeAdvantageSpec {
   const { createAdvantage } = native;
@@ -72,7 +73,7 @@ export function advantageSpec(name: string): NativeAdvantageSpec {
   return recorded!;
 }
 
-/** Prepares a call of an advantage function, which writes into `advantages`. */
+/** Prepares a call of an advantage function on one build. The call writes its results into `advantages`. */
 export function advantageCall(
   build: NativeBinding,
   spec: NativeAdvantageSpec,

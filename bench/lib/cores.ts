@@ -1,22 +1,23 @@
-// Measures how much a second core adds on this machine at this time. Two threads that share nothing compute small
-// calls, each on arrays in its own core's caches. On a shared machine the gain is below 2, and no call that is split
-// between the cores can gain more.
+// Measures how much a second core adds on this machine at the moment. Two threads that share no data make small calls,
+// each on arrays that fit in its own core's caches. On a shared machine they are less than twice as fast as one thread.
+// A call that is split between the two cores cannot gain more than these independent calls.
 import { once } from 'node:events';
 import { createRequire } from 'node:module';
 import { Worker } from 'node:worker_threads';
 import { nativePath } from './machine.js';
 import { race, syncContender } from './race.js';
 
-// So many calls take some milliseconds, so the time that a thread needs to wake up does not matter.
+// The number of calls in one timed piece of work. They take some milliseconds, so the time to wake a thread does not
+// matter.
 const CALLS = 3000;
 
-// The code is text, because a worker cannot load TypeScript and both threads must run the same code.
+// The code that both threads run. It is text, because a worker cannot load TypeScript.
 const PREPARE = `(native) => {
   const [rows, columns] = [4, 512];
   const column = Float32Array.from({ length: rows * columns }, (_, i) => -1 - (i % 7) / 7);
   const data = [column, column.slice(), undefined, column.slice(), undefined];
   const mask = new Uint8Array(rows * columns).fill(1);
-  const batch = { rows, columns, offsets: undefined, data, dtypes: [0, 0, 0, 0, 0], mask, expert: undefined };
+  const batch = { rows, rowLength: columns, offsets: undefined, data, dtypes: [0, 0, 0, 0, 0], mask, expert: undefined };
   const options = { clip_range_low: 0.2, clip_range_high: 0.2, clip_ratio_c: 3 };
   const fn = native.createFunction({ policyLoss: { name: 'ppo', options, aggregation: 'token-mean' } });
   const call = { values: new Float64Array(native.valueNames(fn).length), grad: new Float32Array(rows * columns) };
@@ -26,7 +27,7 @@ const PREPARE = `(native) => {
 }`;
 const [IDLE, ASKED] = [0, 1];
 
-/** Returns the speed-up of two cores over one. */
+/** Returns how much more work two cores do than one core in the same time: 2 if the second core is entirely free. */
 export async function timeCores(rounds: number): Promise<number> {
   const path = nativePath();
   const state = new Int32Array(new SharedArrayBuffer(4));
@@ -39,7 +40,8 @@ export async function timeCores(rounds: number): Promise<number> {
       Atomics.store(state, 0, ${IDLE});
     }`;
   const worker = new Worker(loop, { eval: true, workerData: { state, path } });
-  // Rejects if the worker fails here. Later this thread waits in a loop and could not receive the error.
+  // Waits until the worker is ready, and rejects if it fails. Later this thread waits in a loop, where it could not
+  // receive the worker's error.
   await once(worker, 'message');
   const prepare = new Function(`return ${PREPARE}`)() as (native: unknown) => () => void;
   const work = prepare(createRequire(import.meta.url)(path));

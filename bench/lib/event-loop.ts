@@ -1,5 +1,5 @@
-// Measures how long compute() blocks the thread that calls it: the time until it returns its promise, and how late
-// timers fire while it computes.
+// Measures how long compute() blocks the event loop: the time until a call returns its promise, and how late timers
+// fire while the call computes.
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { makeInputs, type Shape } from './batch.js';
 import { type Sample, summarise } from './race.js';
@@ -8,18 +8,20 @@ import type { Work } from './works.js';
 
 const CALLS_PER_ROUND = 5;
 const NANOSECONDS_PER_MILLISECOND = 1e6;
-/** The interval of the monitor's timer in milliseconds. The delay that it reports includes this interval. */
+/**
+ * The interval of the timer that Node uses to measure delays, in milliseconds. The delays that Node reports include it.
+ */
 const RESOLUTION = 1;
 
-/** How long calls of one kind blocked the event loop. */
+/** How long compute() blocked the event loop, for one kind of call. */
 export interface Kept {
-  /** The time until a call returned its promise. */
+  /** The time until compute() returned its promise. */
   call: Sample;
-  /** How late timers fired while calls computed. */
+  /** How late timers fired while compute() was running. */
   timerLate: Sample;
 }
 
-/** Times calls that write the gradient into the same array of the caller, and calls that get a new array each time. */
+/** Times calls that write the gradient into the same array each time, and calls that get a new array each time. */
 export async function timeEventLoop(work: Work, shape: Shape, rounds: number): Promise<Record<string, Kept>> {
   const inputs = makeInputs(shape);
   const grad = new Float32Array(shape[0] * shape[1]).fill(1);

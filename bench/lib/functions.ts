@@ -1,4 +1,5 @@
-// Times every function on batches of several shapes: this package, the traffic floor and the peers take turns.
+// Times every function on batches of several shapes. This package, the traffic floor (memory traffic alone) and the
+// peers (other implementations) take turns.
 import type { Peer, Prepared } from '../peers/peer.js';
 import { checkAgreement } from './agreement.js';
 import { type Inputs, makeInputs, type Shape, withCorners } from './batch.js';
@@ -8,13 +9,19 @@ import { type FunctionTimes, OURS } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
 import { type Gradients, gradientsOf, type Work } from './works.js';
 
-/** The shapes of the timed batches. SMALL goes through computeSync(); LARGE does not fit in the caches. */
+/**
+ * The shapes of the timed batches. SMALL is timed through computeSync(). CACHED fits in the caches, and LARGE does not.
+ */
 export const SMALL: Shape = [8, 512];
 export const CACHED: Shape = [256, 1024];
 export const MIDDLE: Shape = [512, 2048];
 export const LARGE: Shape = [1024, 4096];
 
-/** Checks that the peers' results agree with this package's, also for masks and ratios that are not timed. */
+/**
+ * Checks that the peers' results agree with this package's. The batch has masked tokens and extreme ratios, which the
+ * timed batches do not have.
+ * @throws Error if they do not agree.
+ */
 export async function checkPeers(
   works: readonly Work[],
   peers: readonly Peer[],
@@ -35,7 +42,10 @@ export async function checkPeers(
   }
 }
 
-/** Returns the largest relative error of a peer's results. @throws Error if it is above the tolerance. */
+/**
+ * Compares a peer's results with this package's, and returns the largest relative error.
+ * @throws Error if it is above the tolerance.
+ */
 async function checkPrepared(
   peer: Peer,
   theirs: Prepared,
@@ -50,7 +60,7 @@ async function checkPrepared(
   return checkAgreement(who, await theirs.evaluate(), { loss, metrics, ...gradients });
 }
 
-/** Times all functions on batches of one shape, without gradients and with them. */
+/** Times every function on a batch of one shape, without gradients and with them. */
 export async function timeFunctions(
   works: readonly Work[],
   peers: readonly Peer[],
@@ -90,13 +100,14 @@ async function timeFunction(
   }
 }
 
-// Small batches go through computeSync(), and have no floor, because the floor can only be measured asynchronously.
+// Returns this package's contenders. Small batches are timed through computeSync(). They have no traffic floor, because
+// the floor can only be measured asynchronously.
 function ours(work: Work, inputs: Inputs, gradients: Gradients): Contender[] {
   if (inputs.shape === SMALL) return [syncContender(OURS, () => work.computeSync(inputs, gradients))];
   return [contender(OURS, () => work.compute(inputs, gradients)), floor(work, inputs, gradients)];
 }
 
-/** Returns the table of all functions on one shape. */
+/** Returns the table of all functions' times on batches of one shape. */
 export function functionsTable(
   functions: readonly FunctionTimes[],
   shape: Shape,
@@ -134,7 +145,7 @@ export function functionsTable(
   };
 }
 
-/** Returns the table of all contenders' times for one function. */
+/** Returns the table that compares the times of all contenders for one function. */
 export function contendersTable({ id, shape, gradient, times }: FunctionTimes): TableContent {
   const [rows, columns] = shape;
   return {

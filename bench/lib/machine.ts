@@ -1,5 +1,5 @@
-// Describes the machine and the native module that are measured: what influences the numbers, and nothing that
-// identifies the machine.
+// Describes the machine and the native module that a run measures. The description has what influences the times, but
+// nothing that identifies the machine.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus, totalmem } from 'node:os';
@@ -7,12 +7,12 @@ import { basename } from 'node:path';
 import { native } from '../../lib/core/native.js';
 import { devices } from '../../lib/index.js';
 
-/** The machine and the native module that the numbers come from. */
+/** The machine and the native module that a run measured. */
 export interface Machine {
   cpu: string;
   cores: number;
   threads: number;
-  /** The instruction set that the package chose. */
+  /** The instruction set that the package uses on this CPU, such as avx2. */
   isa: string;
   platform: string;
   memoryGiB: number;
@@ -34,13 +34,13 @@ export function describeMachine(): Machine {
   };
 }
 
-/** Returns a file name made from some words. */
+/** Turns a description into part of a file name: lower-case words with hyphens between them. */
 export function slug(words: string): string {
   const plain = words.toLowerCase().replaceAll(/\((r|tm)\)/g, '');
   return plain.replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-|-$/g, '');
 }
 
-/** Returns the path of the native module that is loaded, from Node's module cache. */
+/** Finds the path of the loaded native module in Node's module cache. */
 export function nativePath(): string {
   const { cache } = createRequire(import.meta.url);
   return Object.keys(cache).find((path) => cache[path]?.exports === native)!;
@@ -55,8 +55,8 @@ function describeBinary(): Machine['binary'] {
   };
 }
 
-// Compilers write their names into the binary. A GCC name may come from a linked library, so Clang's name is looked for
-// first. The first GCC name belongs to the module's own code.
+// Returns the compiler that built the module. Compilers write their names into the binary. A GCC name may come from a
+// linked library, so this function looks for Clang's name first. The first GCC name belongs to the module's own code.
 function compilerOf(binary: Buffer): string {
   const text = binary.toString('latin1');
   const clang = /clang version ([\d.]+)/.exec(text);

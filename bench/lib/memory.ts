@@ -1,12 +1,15 @@
-// Measures how much memory compute() takes beyond its inputs and outputs. A separate process (memory-child.ts) computes
-// every function once on existing arrays, and Linux reports how much the process grew meanwhile.
+// Measures how much memory compute() needs in addition to its inputs and outputs. A separate process (memory-child.ts)
+// computes every function once, with arrays that exist already. Linux reports how much that process grew.
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import type { Shape } from './batch.js';
 import type { TableContent } from './tables.js';
 
-/** Returns bytes by function, or undefined on systems other than Linux. */
+/**
+ * Returns the peak growth of memory during compute() in bytes, by function. Returns undefined on systems other than
+ * Linux.
+ */
 export async function measureMemory(
   shape: Shape,
   only: RegExp | undefined,

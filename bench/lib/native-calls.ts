@@ -1,4 +1,4 @@
-// Calls of a function's native code, without the package's classes around them.
+// Prepares calls to a function's native code, without the package's classes around it.
 import type { NativeBinding, NativeCall } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 import type { Batch } from '../../lib/index.js';
@@ -6,10 +6,15 @@ import { nativeBatch } from './batch.js';
 import { type Contender, syncContender } from './race.js';
 import type { Gradients, Work } from './works.js';
 
-// The times do not depend on these values. They are not 0, so that the native code cannot skip a term.
+// The times do not depend on the values of these coefficients. None is 0, because the native code could skip a term
+// with a coefficient of 0.
 const COEFFICIENTS = { mu: 0.1, klCoef: 0.001, entropyCoef: -0.01 };
 
-/** Returns the arguments of an evaluation that writes these gradients. */
+/**
+ * Returns the `call` argument of an evaluation: arrays for its results, and coefficients.
+ * @param gradients the arrays that receive the gradients.
+ * @param values the number of values (loss and metrics) that the function computes.
+ */
 export function callFor(gradients: Gradients, values: number): NativeCall {
   return {
     values: new Float64Array(values),
@@ -20,13 +25,13 @@ export function callFor(gradients: Gradients, values: number): NativeCall {
   };
 }
 
-/** Returns a contender that evaluates a function by one native call. */
+/** Returns a contender that evaluates a function with one native call, without the package's classes. */
 export function nativeContender(name: string, work: Work, batch: Batch, gradients: Gradients): Contender {
   const { fn, input, call } = prepare(native, work, batch, gradients);
   return syncContender(name, () => native.evaluateSync(fn, input, call));
 }
 
-/** Prepares the arguments of native calls on one build. */
+/** Prepares the arguments for native calls on one build of the native module. */
 export function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
   const fn = build.createFunction(work.spec);
   const input = nativeBatch(batch, work.columns, work.expertMask);

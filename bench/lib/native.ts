@@ -1,5 +1,5 @@
-// Loads the bench build of the native module: the shipped addon plus a few functions that only measurements use. It is
-// built by npm run build:bench.
+// Loads the bench build of the native module: the published addon plus a few functions that only benchmarks use.
+// `npm run build:bench` builds it.
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
@@ -12,17 +12,18 @@ import type {
 } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 
-/** The native module of the bench build. */
+/** The interface of the bench build: the addon's own functions and those for benchmarks. */
 export interface NativeBenchBinding extends NativeBinding {
   /**
-   * Reads the columns of a host batch that evaluate() would read, and writes to the call's gradients, without
-   * computing. It uses the same threads, chunks and tiles, so it measures the time that memory alone takes. The result
-   * is meaningless.
+   * Reads the columns of a host batch that evaluate() would read, and writes to the call's gradients, but computes
+   * nothing. It uses the same threads, chunks and tiles, so its time is the cost of the memory traffic alone. The
+   * number that it resolves to has no meaning.
    */
   traffic(fn: NativeFunction, batch: NativeBatch, call: NativeCall): Promise<number>;
   /**
-   * Evaluates a resident batch, computes its gradient and leaves the gradient on the device. `timing` receives two
-   * times in milliseconds, measured on the device: of all passes, and of the token pass alone.
+   * Evaluates a batch that is on a device, and leaves the gradient on the device. `timing`, if given, receives two
+   * times in milliseconds, which the device measures: the time of all passes (kernels), and the time of the token pass
+   * alone.
    */
   evaluateOnDevice(
     fn: NativeFunction,
@@ -31,7 +32,9 @@ export interface NativeBenchBinding extends NativeBinding {
     timing: Float64Array | undefined,
   ): number;
   /**
-   * Returns a device's bytes per second for copies within its memory. Each copied byte counts twice: read and written.
+   * Returns the speed of copies within a device's memory, in bytes per second. Each copied byte counts twice, because
+   * it is read and written.
+   * @param bytes the size of one copy.
    */
   copyBandwidth(device: number, bytes: number): number;
 }
@@ -49,7 +52,7 @@ function loadBenchBuild(): NativeBenchBinding {
 }
 
 /**
- * The bench build: the package's own module if it is one, as in the npm scripts, otherwise the one in build/bench.
- * Functions and batches of one module cannot be passed to another.
+ * The bench build of the native module. If the package itself has loaded a bench build, as it does in the npm scripts,
+ * that one is used; otherwise the one in build/bench. Functions and batches of one module cannot be passed to another.
  */
 export const benchNative: NativeBenchBinding = isBenchBuild(native) ? native : loadBenchBuild();

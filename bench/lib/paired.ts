@@ -1,21 +1,25 @@
-// Compares the speed of two groups of calls that compute the same. In each round every call has one turn, and its time
-// is divided by the round's median. Other work on the machine slows the whole round, so it cancels in the quotient.
+// Compares the speed of two groups of calls that do the same work. In each round, every call has one turn, and its time
+// is divided by the median time of the round. Other work on the machine slows down the whole round, so this division
+// cancels its effect.
 import { setImmediate } from 'node:timers/promises';
 import { generator } from '../../test/support/random.js';
 import { summarise } from './race.js';
 
-/** The time of one group's calls compared with another's. */
+/** How fast one group of calls is, compared with another. */
 export interface Comparison {
-  /** Median time of a call of the first group. */
+  /** The median time of one call of the first group. */
   milliseconds: number;
-  /** The second group's time divided by the first one's. */
+  /** The second group's time divided by the first group's. */
   ratio: number;
-  /** Half the width of the ratio's 95 % interval, estimated from the spread of the rounds. */
+  /** Half the width of the ratio's 95 % confidence interval, estimated from how much the rounds differ. */
   error: number;
   rounds: number;
 }
 
-/** When a comparison stops: after the least number of rounds, once the ratio's error is small enough. */
+/**
+ * When a comparison stops: as soon as the ratio's error is at most `error`, but not before `rounds.least` rounds and
+ * not after `rounds.most`.
+ */
 export interface Precision {
   rounds: { least: number; most: number };
   error: number;
@@ -23,14 +27,14 @@ export interface Precision {
 
 type Call = () => unknown;
 
-/** A turn repeats a short call until it has taken about this many milliseconds. */
+/** The approximate length of a turn in milliseconds. A turn repeats a short call until it takes that long. */
 const TURN = 1;
-/** Uncounted rounds, which fill caches and branch predictors. */
+/** The number of rounds at the start that are not counted. They fill caches and train branch predictors. */
 const WARM_UP = 2;
-/** The error is estimated once in so many rounds. */
+/** The number of rounds from one estimate of the error to the next. */
 const CHECK_EVERY = 10;
 
-/** Compares the second group of calls with the first. Both have the same size. */
+/** Compares the second group of calls with the first. Both groups must have the same number of calls. */
 export async function comparePaired(
   first: readonly Call[],
   second: readonly Call[],
@@ -60,7 +64,7 @@ function repeatsFor(calls: readonly Call[]): number {
   return Math.min(Math.max(Math.round(TURN / median(times)), 1), 1000);
 }
 
-/** Returns the milliseconds of each call in one round, which runs the calls in random order. */
+/** Runs one round, in which each call has a turn, in random order. Returns each call's time in milliseconds. */
 function takeTurns(calls: readonly Call[], repeats: number, random: () => number): number[] {
   const times = new Array<number>(calls.length);
   for (const i of shuffled(calls.length, random)) times[i] = turn(calls[i]!, repeats);
@@ -82,7 +86,10 @@ function shuffled(count: number, random: () => number): number[] {
   return order;
 }
 
-/** Compares calls 0 … groupSize − 1 with the others. `times` has one list per round. */
+/**
+ * Compares the second group of calls with the first.
+ * @param times one list per round, with one time per call. The first `groupSize` times of a list are the first group's.
+ */
 function evaluate(times: readonly number[][], groupSize: number): Comparison {
   const relative = times.map((round) => {
     const middle = median(round);
@@ -101,17 +108,19 @@ function evaluate(times: readonly number[][], groupSize: number): Comparison {
 
 interface Center {
   median: number;
-  /** Half the width of the 95 % interval. */
+  /** Half the width of the median's 95 % confidence interval. */
   error: number;
 }
 
 /**
- * Returns the median with its error. The error comes from the median absolute deviation, which outliers hardly change.
+ * Returns the median of the values and its error. The error is estimated from the median absolute deviation, because
+ * outliers hardly change it.
  */
 function centerOf(values: readonly number[]): Center {
   const center = median(values);
   const deviation = median(values.map((value) => Math.abs(value - center)));
-  // 1.4826 makes it a standard deviation; a median's standard error is 1.2533 times that of a mean.
+  // Multiplied by 1.4826, the median absolute deviation estimates the standard deviation. The standard error of a
+  // median is 1.2533 times that of a mean, and a 95 % interval extends 1.96 standard errors to each side.
   return { median: center, error: (1.96 * 1.2533 * 1.4826 * deviation) / Math.sqrt(values.length) };
 }
 

@@ -1,6 +1,6 @@
-// Draws the picture of a run: PPO's tokens per second by contender on a logarithmic scale, and every function's speed
-// as a fraction of the traffic floor's. The picture has its own background, light or dark as the viewer's system is
-// set.
+// Draws a picture of a run as SVG. The upper panel shows PPO's tokens per second for each contender, on a logarithmic
+// scale. The lower panel shows the speed of every function as a fraction of its traffic floor's. The picture has its
+// own background, which is light or dark according to the viewer's system.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { LARGE } from './functions.js';
@@ -9,9 +9,9 @@ import { digits } from './tables.js';
 
 const WIDTH = 820;
 const MARGIN = 24;
-/** The x coordinate at which bars begin. Names are to the left. */
+/** The x coordinate at which bars begin. The names of the bars are to the left of it. */
 const LEFT = 168;
-/** The x coordinate at which the longest bar ends. Numbers are to the right. */
+/** The x coordinate at which the longest bar ends. Its number is to the right of it. */
 const RIGHT = 680;
 /** The width of each of the two columns in the lower panel. */
 const COLUMN = (WIDTH - 2 * MARGIN) / 2;
@@ -41,7 +41,7 @@ const STYLE = `
       .mark { stroke: #e4e9f0; }
     }`;
 
-/** Writes the picture of a run, or nothing if PPO was not timed. */
+/** Writes the picture of a run to a file. Writes nothing if PPO was not timed. */
 export function drawSpeed(report: Report, path: string): void {
   const ppo = find(report, 'ppo', LARGE, true);
   if (!ppo) return;
@@ -153,7 +153,7 @@ function label(x: number, y: number, text: string, style: string, anchor?: 'midd
 
 const n = (x: number) => Number(x.toFixed(1));
 
-// Formats a number. Numbers of at least 10 are shown without a fraction.
+// Formats a number: as a whole number if it is at least 10, otherwise with three significant digits.
 const rounded = (x: number) => (x >= 10 ? String(Math.round(x)) : digits(x));
 
 const grouped = (x: number) => (x >= 10 ? Math.round(x).toLocaleString('en') : String(Number(digits(x))));

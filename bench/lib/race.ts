@@ -1,44 +1,54 @@
-// Times contenders against each other. They take turns in every round, so that other work on the machine disturbs all
-// of them alike.
+// Times contenders (implementations to compare) against each other. They take turns in every round, so that other work
+// on the machine disturbs all of them equally.
 import { setTimeout } from 'node:timers/promises';
 
-/** The times of one contender, in milliseconds. */
+/** A summary of the times of one contender's calls, in milliseconds. */
 export interface Sample {
   median: number;
   least: number;
   most: number;
-  /** The number of calls that were counted. */
+  /** The number of calls whose times were counted. */
   calls: number;
 }
 
-/** Something that is timed, such as a function of this package or of a peer. */
+/** Something to time, such as a function of this package or the same function of another library. */
 export interface Contender {
   readonly name: string;
-  /** Makes this many calls, one after another, and returns the milliseconds of each. */
+  /** Makes this many calls, one after another, and returns the time of each in milliseconds. */
   time(calls: number): number[] | Promise<number[]>;
 }
 
-/** All calls that take more than this many milliseconds are counted, since cold caches hardly change their times. */
+/**
+ * If a contender's calls take more than this many milliseconds, all of them are counted, because cold caches hardly
+ * change the time of such long calls.
+ */
 const LONG = 200;
-/** Calls at the start of each turn that are not counted. They run with another contender's data in the caches. */
+/**
+ * The number of calls at the start of each turn that are not counted. While they run, the caches still hold another
+ * contender's data.
+ */
 const UNCOUNTED = 2;
 /**
- * Milliseconds between two turns. They let the previous contender's background work end, such as garbage collection on
- * other cores or threads that spin before they sleep.
+ * The pause between two turns in milliseconds. It lets the previous contender's background work end, such as garbage
+ * collection on other cores, or threads that spin before they sleep.
  */
 const PAUSE = 30;
-/** A turn has as many calls as fit into this many milliseconds, from 1 to MOST_CALLS. */
+/**
+ * The length of a turn in milliseconds. A turn has as many calls as fit into it, but at least 1 and at most MOST_CALLS.
+ */
 const TURN = 15;
 const MOST_CALLS = 200;
 /**
- * A contender gets at most this many milliseconds in one race, but at least FEWEST turns if there are as many rounds.
+ * The time limit for all turns of one contender in a race, in milliseconds. A slow contender may exceed it, because it
+ * has at least FEWEST turns (or one in each round, if there are fewer rounds).
  */
 const BUDGET = 1500;
 const FEWEST = 5;
 
 /**
  * Times the contenders in turns, after a few calls that are not counted. Contenders with long turns skip some rounds.
- * @param mostCalls the most calls in one turn.
+ * Returns the times by the contenders' names.
+ * @param mostCalls the largest number of calls in one turn.
  */
 export async function race(
   contenders: readonly Contender[],
@@ -48,7 +58,7 @@ export async function race(
   const entrants: Entrant[] = [];
   for (const contender of contenders) entrants.push(await warmUp(contender, rounds, mostCalls));
   for (let round = 0; round < rounds; round++) {
-    // The order is reversed each round, so that no contender always follows the same one.
+    // Reverses the order in every second round, so that no contender always follows the same one.
     const order = round % 2 === 0 ? entrants : entrants.toReversed();
     for (const entrant of order) {
       const { contender, uncounted, calls, turns } = entrant;
@@ -79,18 +89,21 @@ async function warmUp(contender: Contender, rounds: number, mostCalls: number): 
   return { contender, uncounted, calls, turns, times: [] };
 }
 
-/** Returns the median and the extremes of some times. */
+/**
+ * Returns the median, the smallest and the largest of the times.
+ * @throws Error if there are no times, or if one is negative or NaN.
+ */
 export function summarise(times: readonly number[]): Sample {
   if (times.length === 0 || !times.every((time) => time >= 0))
     throw new Error('times: expected at least one number, none of them negative or NaN');
   const sorted = times.toSorted((a, b) => a - b);
   const middle = sorted.length / 2;
-  // Both indices are the same if the number of times is odd.
+  // If the number of times is odd, both indices are equal.
   const median = (sorted[Math.floor(middle)]! + sorted[Math.ceil(middle) - 1]!) / 2;
   return { median, least: sorted[0]!, most: sorted.at(-1)!, calls: times.length };
 }
 
-/** Returns a contender that calls a function of this process and awaits its result. */
+/** Returns a contender that calls an asynchronous function. Each of its times ends when the result has been awaited. */
 export function contender(name: string, call: () => unknown): Contender {
   return {
     name,
@@ -106,7 +119,7 @@ export function contender(name: string, call: () => unknown): Contender {
   };
 }
 
-/** Returns a contender that calls a synchronous function. Its times do not include a wait for a promise. */
+/** Returns a contender that calls a synchronous function. Nothing is awaited while the time is taken. */
 export function syncContender(name: string, call: () => unknown): Contender {
   return {
     name,
@@ -122,7 +135,7 @@ export function syncContender(name: string, call: () => unknown): Contender {
   };
 }
 
-/** Returns a contender under another name. */
+/** Returns the same contender under another name. */
 export function renamed(name: string, { time }: Contender): Contender {
   return { name, time };
 }

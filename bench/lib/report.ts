@@ -1,70 +1,74 @@
-// The results of a run on a CPU, as they are stored in bench/results. All times are in milliseconds.
+// The results of one benchmark run on a CPU, in the form in which bench/results stores them. All times are in
+// milliseconds.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Shape } from './batch.js';
 import type { Machine } from './machine.js';
 import type { Sample } from './race.js';
 
-/** The name of this package among the contenders. */
+/** The name under which this package appears among the contenders. */
 export const OURS = 'policy-loss';
 
-/** The times of one function on batches of one shape. */
+/** The times of all contenders for one function, on batches of one shape. */
 export interface FunctionTimes {
   id: string;
   shape: Shape;
   gradient: boolean;
-  /** Times by contender. */
+  /** The times by the contenders' names. */
   times: Times;
-  /** The largest relative error of each peer's results compared with this package's. */
+  /** For each peer, the largest relative error of its results, compared with this package's. */
   errors: Record<string, number>;
 }
 
-/** Samples by contender, under its name in tables. */
+/** The times of several contenders. The keys are the contenders' names in tables. */
 export type Times = Record<string, Sample>;
 
-/** The results of a run. Parts that were not measured are missing. */
+/** The results of one run. A part that was not measured is missing. */
 export interface Report {
   machine: Machine;
   date: string;
   rounds: number;
-  /** Versions of the peers, or why they are absent. */
+  /** For each peer, its version, or the reason why it is absent. */
   peers: Record<string, string>;
   functions: FunctionTimes[];
   objective?: Times;
   smallCalls?: Times;
   advantages?: Times;
-  /** Times with one thread and with two, by function. */
+  /** The times with one thread and with two threads, by function. */
   threads?: Record<string, Times>;
-  /** The speed-up of two cores over one for independent calls, before and after the threads were timed. */
+  /**
+   * How much more work two cores do than one in the same time. Independent calls measure it, before and after the
+   * times in `threads` are taken.
+   */
   cores?: { before: number; after: number };
-  /** Times by function and layout. */
+  /** The times by function, and then by layout. */
   layouts?: Record<string, Times>;
-  /** Times by function and dtype. */
+  /** The times by function, and then by dtype. */
   dtypes?: Record<string, Times>;
-  /** The peak growth of the process in bytes during compute(), by function. */
+  /** For each function, the largest number of bytes by which the process grew during compute(). */
   memory?: Record<string, number>;
-  /** Delays by the array that the gradient is written into. */
+  /** How long compute() blocked the event loop. The keys say into which array the gradient is written. */
   eventLoop?: Record<string, { call: Sample; timerLate: Sample }>;
   bars?: Bar[];
 }
 
-/** A target of the project, and what this run measured for it. */
+/** A performance target of the project, and what a run measured for it. */
 export interface Bar {
   bar: string;
   wanted: string;
   measured: string;
-  /** Undefined if it was not measured. */
+  /** Whether the target is met. Undefined if it was not measured. */
   met?: boolean;
 }
 
-/** Returns the times of one function, if they were measured. */
+/** Returns the times of one function, or undefined if they were not measured. */
 export function find(report: Report, id: string, shape: Shape, gradient: boolean): FunctionTimes | undefined {
   return report.functions.find(
     (f) => f.id === id && f.gradient === gradient && f.shape.join() === shape.join(),
   );
 }
 
-/** Writes a report as JSON, with one line per sample. */
+/** Writes a report as JSON. Each sample takes one line. */
 export function save(report: object, path: string): void {
   const rounded = (_: string, value: unknown) =>
     typeof value === 'number' && !Number.isInteger(value) ? Number(value.toPrecision(5)) : value;

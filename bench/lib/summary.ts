@@ -1,5 +1,5 @@
-// The table that sums up a run: every function's speed compared with the traffic floor and the peers, and its speed-up
-// by threads and 16-bit columns.
+// Makes the table that sums up a run: every function's speed compared with the traffic floor and the peers, and what it
+// gains from a second thread and from 16-bit columns.
 import { CACHED, LARGE, SMALL } from './functions.js';
 import { find, OURS, type Report } from './report.js';
 import { ratio, type TableContent } from './tables.js';

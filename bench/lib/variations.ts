@@ -1,5 +1,5 @@
-// Compares forms of this package's calls with each other: one thread and two, layouts and masks, 16-bit columns, GRPO's
-// objective and its parts, small calls, and advantage functions.
+// Compares variants of this package's calls with each other: one thread and two, layouts and masks, 16-bit columns,
+// GRPO's whole objective and its parts, small calls, and advantage functions.
 import { native } from '../../lib/core/native.js';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, setThreads } from '../../lib/index.js';
 import { inHalf, makeInputs, packed, type Shape, withPrefixMasks } from './batch.js';
@@ -12,7 +12,7 @@ import { gradientsOf, type Work } from './works.js';
 
 const tokensOf = ([rows, columns]: Shape) => rows * columns;
 
-/** Returns the contender under another name. It runs with this number of threads. */
+/** Returns a contender that makes the same calls with this number of threads, under another name. */
 function withThreads(name: string, { time }: Contender, threads: number): Contender {
   return {
     name,
@@ -29,7 +29,8 @@ function withThreads(name: string, { time }: Contender, threads: number): Conten
 }
 
 /**
- * Times each function with one thread and with two. The arrays fit in the caches, so memory does not limit the speed.
+ * Times each function with one thread and with two. The arrays of the given shape must fit in the caches, so that
+ * memory does not limit the speed.
  */
 export async function timeThreads(works: readonly Work[], shape: Shape, rounds: number) {
   const inputs = makeInputs(shape);
@@ -57,11 +58,12 @@ export function threadsTable(results: Record<string, Times>, [rows, columns]: Sh
 }
 
 /**
- * Functions timed in every layout. They include some with and without row statistics, and with few and many columns.
+ * The functions to time in every layout. Some need statistics of each row and some do not. Some read few columns and
+ * some read many.
  */
 const LAID_OUT = ['ppo', 'gspo', 'sft', 'kl k3', 'grpo objective'];
 
-/** Times padded and packed rows, with full masks and with masks that end early. */
+/** Times functions on padded and on packed rows, each with full rows and with rows that end early. */
 export async function timeLayouts(works: readonly Work[], shape: Shape, rounds: number) {
   const full = makeInputs(shape);
   const { inputs: prefix, lengths } = withPrefixMasks(full);
@@ -106,7 +108,7 @@ export function layoutsTable(results: Record<string, Times>, [rows, columns]: Sh
   };
 }
 
-/** Times float columns in float32, bfloat16 and float16. Gradients are float32 in all cases. */
+/** Times functions with float columns in float32, bfloat16 and float16. The gradients are always float32. */
 export async function timeDtypes(works: readonly Work[], shape: Shape, rounds: number) {
   const full = makeInputs(shape);
   const batches: Record<string, Batch> = {
@@ -141,7 +143,7 @@ export function dtypesTable(results: Record<string, Times>, [rows, columns]: Sha
   };
 }
 
-/** Times GRPO's whole objective and its policy loss alone. */
+/** Times GRPO's whole objective (policy loss, KL loss and entropy loss), and its policy loss alone. */
 export async function timeObjective(works: readonly Work[], shape: Shape, rounds: number) {
   const inputs = makeInputs(shape);
   const { advantages: _, ...rewarded } = inputs;
@@ -166,7 +168,10 @@ export async function timeObjective(works: readonly Work[], shape: Shape, rounds
   );
 }
 
-/** Times computeSync() on a small batch, and calls that show how much of its time is not computation. */
+/**
+ * Times computeSync() on a small batch. Also times a native call, a batch of one token and compute(), which show how
+ * much of that time is not computation.
+ */
 export async function timeSmallCalls(work: Work, shape: Shape, rounds: number): Promise<Times> {
   const inputs = makeInputs(shape);
   const gradients = gradientsOf(work, tokensOf(shape));
@@ -183,7 +188,10 @@ export async function timeSmallCalls(work: Work, shape: Shape, rounds: number): 
   );
 }
 
-/** Times advantage functions, which write into new arrays. `only` is matched against 'advantages NAME'. */
+/**
+ * Times the advantage functions. Every call returns its results in new arrays.
+ * @param only selects functions. It is matched against names such as 'advantages grpo'.
+ */
 export async function timeAdvantages(only: RegExp | undefined, shape: Shape, rounds: number): Promise<Times> {
   const inputs = makeInputs(shape);
   const contenders = ADVANTAGE_FN.names()
@@ -195,7 +203,7 @@ export async function timeAdvantages(only: RegExp | undefined, shape: Shape, rou
   return race(contenders, rounds);
 }
 
-/** Returns a table of times. Its last column divides each time by the first one. */
+/** Returns a table of times. Its last column is each time divided by the time in the first row. */
 export function timesTable(title: string, times: Times, tokens: number, unit: 'ms' | 'µs'): TableContent {
   const scale = unit === 'µs' ? 1e3 : 1;
   const [first, base] = Object.entries(times)[0]!;

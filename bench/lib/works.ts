@@ -1,5 +1,5 @@
-// The functions that are timed: every one in the package's registries, and GRPO's whole objective. They come from the
-// registries, so a new function is timed as soon as it is registered.
+// Lists the functions to time: every loss in the package's registries, and GRPO's whole objective. A function that is
+// added to a registry is timed without a change here.
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { ColumnName } from '../../lib/core/batch-reader.js';
 import {
@@ -11,30 +11,30 @@ import {
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
 
-/** Arrays that gradients are written to. */
+/** The arrays that receive the gradients of a call. */
 export interface Gradients {
   grad?: Float32Array;
   gradEntropy?: Float32Array;
 }
 
-/** Loss, metrics and gradients of a batch. */
+/** The results of a call: loss, metrics and gradients. */
 export interface Outcome extends Gradients {
   loss: number;
   metrics: Partial<Record<string, number>>;
 }
 
-/** A function that is timed, in the form that all benchmarks share. */
+/** A function to time, in the form that all benchmarks share. */
 export interface Work {
-  /** Its name in tables and files: 'ppo', 'kl k3', 'entropy mix', 'grpo objective'. */
+  /** The function's name in tables and result files, such as 'ppo', 'kl k3', 'entropy mix' or 'grpo objective'. */
   readonly id: string;
   readonly family: 'policy' | 'kl' | 'entropy' | 'objective';
-  /** Its name in its registry. */
+  /** The function's name in its registry, such as 'k3'. */
   readonly name: string;
-  /** Arguments that differ from the defaults, under Trinity-RFT's names. */
+  /** The arguments that differ from the function's defaults, under Trinity-RFT's names. */
   readonly args: Record<string, number>;
-  /** The columns that the loss is differentiated by. */
+  /** The columns with respect to which the loss is differentiated. */
   readonly wrt: readonly ('logprob' | 'entropy')[];
-  /** Whether the function computes anything. False for `none`, which only writes zeros. */
+  /** Whether the function computes anything. It is false for `none`, which only writes zeros. */
   readonly computes: boolean;
   /** The float columns that the function reads. */
   readonly columns: readonly ColumnName[];
@@ -44,7 +44,10 @@ export interface Work {
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
 }
 
-/** The entropy coefficient. With the default of 0 all results would be 0, so a comparison would find no error. */
+/**
+ * The entropy coefficient. With the default of 0, all results would be 0, and a comparison with a peer could find no
+ * error.
+ */
 const ENTROPY_COEF = 0.01;
 
 function policyLoss(name: string): Work {
@@ -84,7 +87,8 @@ function kl(name: string): Work {
 function entropy(name: string): Work {
   const fn = ENTROPY_LOSS_FN.create(name, { entropy_coef: ENTROPY_COEF });
   const term = fn.term('token-mean');
-  // An entropy loss names its gradient `grad` in options and results, where objectives name it `gradEntropy`.
+  // In its options and results, an entropy loss calls its gradient `grad`. Objectives and the benchmarks call it
+  // `gradEntropy`.
   const options = ({ gradEntropy }: Gradients = {}) => (gradEntropy ? { grad: gradEntropy } : {});
   const outcome = ({ grad, ...rest }: Outcome): Outcome => ({ ...rest, ...(grad && { gradEntropy: grad }) });
   return {
@@ -127,7 +131,7 @@ function grpoObjective(): Work {
   };
 }
 
-/** Returns all functions, PPO first, or those whose id matches the pattern. */
+/** Returns the functions to time, PPO first. If a pattern is given, returns only the functions whose id matches it. */
 export function works(only: RegExp | undefined): Work[] {
   const all = [
     ...POLICY_LOSS_FN.names().map(policyLoss),
@@ -138,7 +142,10 @@ export function works(only: RegExp | undefined): Work[] {
   return only ? all.filter(({ id }) => only.test(id)) : all;
 }
 
-/** Returns arrays for a function's gradients. They are filled, so that the system has already given them memory. */
+/**
+ * Returns arrays for a function's gradients. They are filled, so that the operating system provides their memory before
+ * the timing starts.
+ */
 export function gradientsOf(work: Work, tokens: number): Gradients {
   return {
     ...(work.wrt.includes('logprob') && { grad: new Float32Array(tokens).fill(1) }),

@@ -1,7 +1,7 @@
-// Writes ONNX models. A graph is built one operator at a time and encoded with protobufjs. It supports only the part of
-// ONNX that elementwise formulas and sums need.
+// Builds and encodes ONNX models. A graph is built one operator at a time and encoded with protobufjs. Only the part of
+// ONNX is supported that elementwise formulas and sums need.
 
-/** The parts of protobufjs that are used here. */
+/** The parts of protobufjs that this file uses. */
 export interface Protobuf {
   parse(
     source: string,
@@ -14,7 +14,7 @@ export interface Protobuf {
 /** The name of a tensor in a graph. */
 export type Value = string & { readonly __value: unique symbol };
 
-// The messages and fields of onnx.proto that are used below.
+// The messages and fields of onnx.proto that this file writes.
 const FORMAT = `
   syntax = "proto2";
   message Model {
@@ -55,7 +55,7 @@ const OPSET = 17;
 const INT_ATTRIBUTE = 2;
 const TYPES = { float: 1, int64: 7, bool: 9 } as const;
 
-/** A graph under construction. */
+/** An ONNX graph that is being built. */
 export class Graph {
   readonly #nodes: object[] = [];
   readonly #initializers: object[] = [];
@@ -69,7 +69,7 @@ export class Graph {
     return name as Value;
   }
 
-  /** Declares a value as a result of the graph, under the value's name. */
+  /** Makes a value an output of the graph. The output has the same name as the value. */
   output(value: Value, shape: readonly number[]): void {
     this.#outputs.set(value, describe(value, 'float', shape));
   }
@@ -84,17 +84,19 @@ export class Graph {
     return value;
   }
 
-  /** Applies an ONNX operator. Numbers become constants. */
+  /** Adds an ONNX operator to the graph and returns its output. Inputs that are numbers become constants. */
   op(type: string, ...inputs: (Value | number)[]): Value {
     return this.#node(type, inputs, []);
   }
 
-  /** Converts a mask to float32. */
+  /** Converts a bool value, such as a mask, to float32. */
   float(value: Value): Value {
     return this.#node('Cast', [value], [{ name: 'to', i: TYPES.float, type: INT_ATTRIBUTE }]);
   }
 
-  /** Sums all values to a scalar. With `rows` it sums each row, to [B, 1]. */
+  /**
+   * Sums all elements of a value to a scalar. If `rows` is true, sums each row instead, and the result has one column.
+   */
   sum(value: Value, rows = false): Value {
     const keep = [{ name: 'keepdims', i: Number(rows), type: INT_ATTRIBUTE }];
     if (!rows) return this.#node('ReduceSum', [value], keep);

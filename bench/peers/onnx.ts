@@ -1,6 +1,7 @@
-// onnxruntime-node on its CPU provider and all cores. It has no gradient operators, so the graphs contain gradients
-// derived by hand that reuse values of the forward pass, which cost less than automatic differentiation. Input tensors
-// share the batch's arrays, and gradients are written into arrays that exist before the call.
+// Runs onnxruntime-node as a peer, on its CPU provider and with several threads. It has no operators for gradients, so
+// the graphs contain gradients that were derived by hand. They reuse values of the forward pass, and so cost less than
+// automatic differentiation. Input tensors share memory with the batch's arrays, and gradients are written into arrays
+// that exist before the call.
 import type { Inputs, Shape } from '../lib/batch.js';
 import { contender } from '../lib/race.js';
 import { type Gradients, gradientsOf, type Outcome, type Work } from '../lib/works.js';
@@ -9,7 +10,7 @@ import { type Found, importIfThere, type Peer, type Prepared } from './peer.js';
 
 const NAME = 'onnxruntime';
 
-/** The parts of onnxruntime-node that are used here. */
+/** The parts of onnxruntime-node that this file uses. */
 interface Runtime {
   env: { versions: { node?: string } };
   Tensor: new (type: 'float32' | 'bool', data: Float32Array | Uint8Array, dims: readonly number[]) => Tensor;
@@ -25,7 +26,7 @@ interface Session {
 
 const COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
 
-/** The results of a graph. */
+/** The values in a graph that hold the results. */
 interface Results {
   loss: Value;
   metrics: Record<string, Value>;
@@ -33,7 +34,7 @@ interface Results {
   gradEntropy?: Value;
 }
 
-/** A graph whose inputs are columns of the batch. A column is declared when it is first used. */
+/** A graph whose inputs are columns of the batch. A column becomes an input when it is first used. */
 class BatchGraph extends Graph {
   readonly shape: Shape;
   readonly inputs = new Map<string, Value>();
@@ -55,17 +56,17 @@ class BatchGraph extends Graph {
     return this.op('Where', this.mask, value, 0);
   }
 
-  /** 1 / (N + 1e-8), where N is the number of unmasked tokens. */
+  /** The weight of a token in a mean: 1 / (N + 1e-8), where N is the number of unmasked tokens. */
   get tokenWeight(): Value {
     return this.op('Div', 1, this.op('Add', this.sum(this.float(this.mask)), 1e-8));
   }
 
-  /** The mean of the unmasked values. */
+  /** Returns the mean of `value` over the unmasked tokens. `weight` is one token's weight in the mean. */
   mean(value: Value, weight: Value): Value {
     return this.op('Mul', this.sum(this.masked(value)), weight);
   }
 
-  /** The fraction of unmasked tokens for which a condition holds. */
+  /** Returns the fraction of the unmasked tokens for which a condition holds. `weight` is one token's weight. */
   fraction(condition: Value, weight: Value): Value {
     return this.op('Mul', this.sum(this.float(this.op('And', condition, this.mask))), weight);
   }
@@ -84,7 +85,8 @@ type Formula = (g: BatchGraph, gradient: boolean, args: Record<string, number>) 
 
 const KL_COEF = 0.001;
 
-// Builds PPO's part of a graph. `slope` is the gradient before mask and weight are applied.
+// Adds PPO's loss and metrics to a graph. With `gradient`, also returns `slope`: the gradient before it is masked and
+// multiplied by the weight.
 function ppoTerm(g: BatchGraph, weight: Value, gradient: boolean) {
   const advantages = g.column('advantages');
   const difference = g.op('Sub', g.column('logprob'), g.column('oldLogprob'));
@@ -184,7 +186,7 @@ const grpo: Formula = (g, gradient, { entropy_coef }) => {
 
 const FORMULAS: Record<string, Formula> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** Returns onnxruntime-node as a peer, if it is installed in bench/. */
+/** Returns onnxruntime-node as a peer, or says why it is absent. It must be installed in bench/. */
 export async function onnx(threads: number): Promise<Found> {
   const runtime = await importIfThere<Runtime>('onnxruntime-node');
   const protobuf = await importIfThere<Protobuf>('protobufjs');
@@ -208,7 +210,8 @@ class OnnxPeer implements Peer {
       intraOpNumThreads: threads,
       interOpNumThreads: 1,
       graphOptimizationLevel: 'all',
-      // Threads may spin during a call, but must stop after it, because another contender follows.
+      // Threads may spin during a call. They must stop spinning after it, because they would slow down the next
+      // contender.
       extra: { session: { force_spinning_stop: '1' } },
     };
   }

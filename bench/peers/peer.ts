@@ -1,27 +1,30 @@
-// The interface of peers: other implementations that compute the same results from the same inputs.
+// The interface of peers: other implementations of this package's functions, which compute the same results from the
+// same inputs.
 import type { Inputs } from '../lib/batch.js';
 import type { Contender } from '../lib/race.js';
 import type { Outcome, Work } from '../lib/works.js';
 
-/** Another implementation of this package's functions. */
+/** Another implementation of this package's functions, whose speed is compared with the package's. */
 export interface Peer {
-  /** Its name in tables: 'eager PyTorch'. */
+  /** The peer's name in tables, such as 'eager PyTorch'. */
   readonly name: string;
   readonly version: string;
   /** Returns whether the peer implements a function. */
   covers(work: Work): boolean;
-  /** Converts the inputs of all following calls to the peer's own form. */
+  /** Converts inputs to the peer's own form. All following calls use these inputs. */
   load(inputs: Inputs): Promise<void>;
-  /** Prepares a function on the loaded inputs: loss and metrics, and with `gradient` also the gradients. */
+  /**
+   * Prepares a function on the loaded inputs. It computes loss and metrics and, if `gradient` is true, the gradients.
+   */
   prepare(work: Work, gradient: boolean): Promise<Prepared>;
   end(): Promise<void>;
 }
 
-/** A function of a peer that is ready to be called. */
+/** A function of a peer that is ready to be called and timed. */
 export interface Prepared extends Contender {
-  /** Computes the results, for a comparison with this package's. */
+  /** Computes the results, so that they can be compared with this package's. */
   evaluate(): Promise<Outcome>;
-  /** Frees what prepare() allocated. */
+  /** Frees what prepare() has allocated. */
   release(): Promise<void>;
 }
 
@@ -29,8 +32,8 @@ export interface Prepared extends Contender {
 export type Found = Peer | { readonly name: string; readonly absent: string };
 
 /**
- * Returns a peer's version, or why it is absent. If the peer covers more than half of the functions, also names those
- * that it lacks, which are timed without it.
+ * Describes a peer for the output of a run: its version, or why it is absent. If the peer covers at least half of the
+ * functions but not all, the text also names the ones that it lacks. These are timed without the peer.
  */
 export function describePeer(peer: Found, works: readonly Work[]): string {
   if ('absent' in peer) return `absent: ${peer.absent}`;
@@ -41,12 +44,12 @@ export function describePeer(peer: Found, works: readonly Work[]): string {
 
 /**
  * Imports a package that only bench/package.json lists. Returns undefined if it is not installed. The caller declares
- * the type, because the package's own types may not be installed.
+ * the module's type, because the package's own types may not be installed.
  */
 export async function importIfThere<T>(specifier: string): Promise<T | undefined> {
   try {
-    // Node puts a CommonJS module's exports under `default`. tsx exposes them by name if the module was compiled from
-    // ES modules.
+    // Node puts the exports of a CommonJS module under `default`. tsx instead puts them on the module itself if the
+    // module was compiled from ES modules.
     const module = await import(specifier);
     return module.default ?? module;
   } catch (error) {

@@ -1,5 +1,6 @@
-// Plain TypeScript, as somebody who knows V8 writes it: typed arrays, one loop that counts unmasked tokens and one that
-// computes, sums in float64, and no allocation. It runs on one thread.
+// Plain TypeScript as a peer, written as someone who knows V8 would write it. It uses typed arrays, accumulates sums in
+// float64 and allocates nothing. One loop counts the unmasked tokens, and a second one computes the results. It runs on
+// one thread.
 import type { Inputs } from '../lib/batch.js';
 import { syncContender } from '../lib/race.js';
 import { type Gradients, gradientsOf, type Outcome, type Work } from '../lib/works.js';
@@ -141,7 +142,7 @@ function k3({ logprob, refLogprob, actionMask }: Inputs, { grad }: Gradients): O
   return { loss: KL_COEF * kl, metrics: { kl_loss: kl, kl_coef: KL_COEF } };
 }
 
-// Computes GRPO's objective with PPO's loop and a second loop for the KL and entropy terms.
+// Computes GRPO's objective: first PPO's loop, then a second loop for the KL and entropy terms.
 function grpo(inputs: Inputs, gradients: Gradients, { entropy_coef }: Record<string, number>): Outcome {
   const { logprob, refLogprob, entropy, actionMask } = inputs;
   const { grad, gradEntropy } = gradients;
@@ -169,7 +170,7 @@ function grpo(inputs: Inputs, gradients: Gradients, { entropy_coef }: Record<str
 
 const LOOPS: Record<string, Loop> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** Returns the peer in plain TypeScript, which is always available. */
+/** Returns the peer that is written in plain TypeScript. It is always available. */
 export async function plain(): Promise<Peer> {
   let inputs: Inputs;
   return {

@@ -1,6 +1,6 @@
-// TensorFlow.js on its WebAssembly backend with SIMD, the fastest of its CPU backends that need no install script. In
-// Node it has one thread. Gradients come from automatic differentiation. The inputs are copied to the backend's memory
-// before the timing. The times include reading the results back.
+// Runs TensorFlow.js as a peer, on its WebAssembly backend with SIMD. This is the fastest of its CPU backends that need
+// no install script. In Node it has one thread. Gradients come from automatic differentiation. The inputs are copied to
+// the backend's memory before the timing, but the times include reading back the results.
 import type { Inputs } from '../lib/batch.js';
 import { syncContender } from '../lib/race.js';
 import type { Outcome, Work } from '../lib/works.js';
@@ -8,7 +8,7 @@ import { type Found, importIfThere, type Peer, type Prepared } from './peer.js';
 
 const NAME = 'TensorFlow.js';
 
-/** The methods of a tensor that are used here. */
+/** The methods of a tensor that this file uses. */
 interface Tensor {
   add(x: Tensor | number): Tensor;
   sub(x: Tensor | number): Tensor;
@@ -32,7 +32,7 @@ interface Tensor {
   dispose(): void;
 }
 
-/** The parts of TensorFlow.js that are used here. */
+/** The parts of TensorFlow.js that this file uses. */
 interface TensorFlow {
   version: { tfjs: string };
   setBackend(name: string): Promise<boolean>;
@@ -44,18 +44,21 @@ interface TensorFlow {
   ): (x: readonly Tensor[]) => { value: Tensor; grads: readonly Tensor[] };
 }
 
-/** The batch as tensors. Differentiation passes a loss other tensors for the columns that it is differentiated by. */
+/**
+ * The columns of a batch as tensors. When TensorFlow.js differentiates a loss by a column, it replaces that column's
+ * tensor with another one.
+ */
 interface Columns {
   logprob: Tensor;
   oldLogprob: Tensor;
   refLogprob: Tensor;
   advantages: Tensor;
   entropy: Tensor;
-  /** 0 or 1 per token. */
+  /** 1 for each unmasked token, 0 for each masked one. */
   mask: Tensor;
 }
 
-/** Metrics that have not been read back yet. */
+/** The metrics of a loss. Those that are tensors have not been read back from the backend yet. */
 type Metrics = Record<string, Tensor | number>;
 
 type Formula = (
@@ -67,8 +70,8 @@ type Formula = (
 const KL_COEF = 0.001;
 
 function maskedMean(values: Tensor, { mask }: Columns): Tensor {
-  // Sums rows first. The backend adds float32 numbers one by one, so one sum of four million terms would lose three
-  // digits.
+  // Sums each row first, and then the sums of the rows. The backend adds float32 numbers one by one, so a single sum of
+  // four million terms would lose three digits.
   return values.mul(mask).sum(1).sum().div(mask.sum(1).sum().add(1e-8));
 }
 
@@ -95,7 +98,8 @@ const gspo: Formula = (x, _args, constant) => {
   const difference = constant.logprob.sub(x.oldLogprob);
   const tokens = x.mask.sum(1, true).add(1e-8);
   const means = difference.mul(x.mask).sum(1, true).div(tokens);
-  // Equals the sequence's ratio in value, but is differentiated by each token's own logprob.
+  // For every token, the value is the ratio of the whole sequence, but the derivative is with respect to the token's
+  // own logprob.
   const ratio = x.logprob.sub(constant.logprob).add(means).exp();
   const opposite = x.advantages.neg();
   const free = opposite.mul(ratio);
@@ -137,7 +141,7 @@ const grpo: Formula = (x, args, constant) => {
 
 const FORMULAS: Record<string, Formula> = { ppo, gspo, sft, 'kl k3': k3, 'grpo objective': grpo };
 
-/** Returns TensorFlow.js as a peer, if it is installed in bench/. */
+/** Returns TensorFlow.js as a peer, or says why it is absent. It must be installed in bench/. */
 export async function tfjs(): Promise<Found> {
   const tf = await importIfThere<TensorFlow>('@tensorflow/tfjs');
   if (!tf || !(await importIfThere('@tensorflow/tfjs-backend-wasm')))
@@ -179,7 +183,7 @@ class TensorFlowPeer implements Peer {
     const columns = this.#columns!;
     const { wrt, args } = work;
     const formula = FORMULAS[work.id]!;
-    // The clone shares memory with logprob, but stays constant when the loss is differentiated by logprob.
+    // This clone shares its memory with logprob. It counts as a constant when the loss is differentiated by logprob.
     const constant = { ...columns, logprob: columns.logprob.clone() };
     const compute = (): Outcome => {
       let metrics: Record<string, number> = {};
@@ -200,7 +204,8 @@ class TensorFlowPeer implements Peer {
     };
     const run = (): Outcome => {
       let outcome: Outcome | undefined;
-      // The outcome is not returned from tidy(), which would search every number of the gradient for tensors.
+      // tidy() searches its callback's result for tensors. The outcome is therefore passed through a variable, because
+      // searching every number of the gradient would take long.
       this.#tf.tidy(() => {
         outcome = compute();
       });

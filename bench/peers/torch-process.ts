@@ -1,14 +1,14 @@
-// Runs torch_peer.py, a Python process that answers each line of JSON with one line of JSON.
+// Runs torch_peer.py, a Python process that reads requests and writes answers. Each is one line of JSON.
 import { type ChildProcessWithoutNullStreams, spawn, spawnSync } from 'node:child_process';
 import { createInterface, type Interface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
-/** Returns the first of these Python programs that can run the code. */
+/** Returns the first of the given Python programs that can run `code`, or undefined if none can. */
 export function findPython(code: string, among = ['python3', '/usr/bin/python3']): string | undefined {
   return among.find((path) => spawnSync(path, ['-c', code], { stdio: 'ignore' }).status === 0);
 }
 
-/** A running Python process. */
+/** A running Python process that answers requests. */
 export class TorchProcess {
   readonly #process: ChildProcessWithoutNullStreams;
   readonly #reader: Interface;
@@ -21,13 +21,17 @@ export class TorchProcess {
     this.#process.stderr.on('data', (data) => {
       this.#standardError = (this.#standardError + data).slice(-2000);
     });
-    // A write to a process that has ended fails. This error is ignored, because ask() reports the missing answer.
+    // Writing to a process that has ended fails. This error is ignored, because ask() reports that the answer is
+    // missing.
     this.#process.stdin.on('error', () => {});
     this.#reader = createInterface({ input: this.#process.stdout });
     this.#lines = this.#reader[Symbol.asyncIterator]();
   }
 
-  /** Sends a request and waits for its answer. @throws Error with Python's message if the request fails. */
+  /**
+   * Sends a request and waits for its answer.
+   * @throws Error if the request fails, with Python's message, or if the process has ended.
+   */
   async ask<T>(request: object): Promise<T> {
     this.#process.stdin.write(`${JSON.stringify(request)}\n`);
     const { value, done } = await this.#lines.next();

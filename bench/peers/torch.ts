@@ -1,5 +1,5 @@
-// PyTorch as a peer, eager and with torch.compile. It runs in a Python process (torch_peer.py), which also measures the
-// times, so that they do not include the exchange of messages.
+// Runs PyTorch as a peer, eager or with torch.compile. PyTorch runs in a Python process (torch_peer.py). That process
+// also measures the times, so that they do not include the exchange of messages.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,39 +9,39 @@ import type { Outcome, Work } from '../lib/works.js';
 import type { Found, Peer, Prepared } from './peer.js';
 import { findPython, TorchProcess } from './torch-process.js';
 
-/** How PyTorch runs a loss. */
+/** How PyTorch runs a loss: eagerly, or compiled by torch.compile. */
 type Form = 'eager' | 'compiled';
-/** The end of a timed call: when loss and metrics are on the host, or when the device has computed them. */
+/** When a timed call ends: as soon as loss and metrics are on the host, or as soon as the device has computed them. */
 type Until = 'host' | 'device';
 
 const NAMES: Record<Form, string> = { eager: 'eager PyTorch', compiled: 'torch.compile' };
 
-// By default OpenMP's threads spin after a parallel loop, which slows down the next contender. GCC's OpenMP reads the
-// first two variables; the OpenMP of LLVM and Intel reads the third.
+// These variables keep OpenMP's threads from spinning. By default they spin after a parallel loop, which slows down the
+// next contender. GCC's OpenMP reads the first two variables; the OpenMP of LLVM and Intel reads the third.
 const NO_SPINNING = { OMP_WAIT_POLICY: 'PASSIVE', GOMP_SPINCOUNT: '0', KMP_BLOCKTIME: '0' };
 
-/** The versions and functions that the Python process reports. */
+/** What the Python process reports about itself: its versions, its device and its losses. */
 export interface AboutTorch {
   version: string;
   device: string;
-  /** The CUDA version that PyTorch was built for. */
+  /** The CUDA version that PyTorch was built for. Null if it was built without CUDA. */
   cuda: string | null;
-  /** The names of its losses by family. */
+  /** The names of the losses that torch_losses.py implements, by family, such as 'policy' or 'kl'. */
   functions: Record<string, string[]>;
 }
 
-/** Returns eager PyTorch on the CPU as a peer, if a python3 with torch is installed. */
+/** Returns eager PyTorch on the CPU as a peer, or says why it is absent. It needs a python3 that has torch. */
 export async function torch(threads: number): Promise<Found> {
   const session = await TorchSession.start({ device: 'cpu', threads });
   return session?.peer('eager') ?? { name: NAMES.eager, absent: 'no python3 with torch was found' };
 }
 
-/** A prepared loss that can also be timed until its results are on the host. */
+/** A prepared loss. Its `untilHost` always times calls until their results are on the host. */
 export interface PreparedTorch extends Prepared {
   readonly untilHost: Contender;
 }
 
-/** A Python process with PyTorch on one device. */
+/** A Python process that runs PyTorch on one device. */
 export class TorchSession {
   readonly about: AboutTorch;
   readonly #process: TorchProcess;
@@ -49,7 +49,7 @@ export class TorchSession {
   readonly #folder = mkdtempSync(join(tmpdir(), 'policy-loss-bench-'));
   #loaded: Inputs | undefined;
 
-  /** Starts the process. Returns undefined if no Python has a torch that can use the requested device. */
+  /** Starts the process. Returns undefined if no Python program has a torch that can use the requested device. */
   static async start(options: {
     device: 'cpu' | 'cuda:0';
     threads?: number;
@@ -70,7 +70,7 @@ export class TorchSession {
     this.about = about;
   }
 
-  /** Returns why torch.compile cannot be used here, or undefined if it can. */
+  /** Returns the reason why torch.compile cannot be used here, or undefined if it can. */
   async compileProblem(): Promise<string | undefined> {
     return (
       (await this.#process.ask<{ problem: string | null }>({ op: 'compile_problem' })).problem ?? undefined
@@ -82,13 +82,14 @@ export class TorchSession {
   }
 
   /**
-   * Returns a contender that copies bytes to the device, from the device's own memory or from the host's pinned memory.
+   * Returns a contender that copies `bytes` bytes to the device's memory, either from the same device or from the
+   * host's pinned memory.
    */
   copy(name: string, source: 'device' | 'pinned', bytes: number): Contender {
     return { name, time: (calls) => this.#times({ op: 'copy', source, bytes, calls }) };
   }
 
-  /** Passes the inputs to the process in files, unless it already has these inputs. */
+  /** Passes the inputs to the process through files, unless it already has these inputs. */
   async load(inputs: Inputs): Promise<void> {
     if (this.#loaded === inputs) return;
     const columns: Record<string, string> = {};
@@ -146,7 +147,7 @@ export class TorchSession {
   }
 }
 
-/** One form of PyTorch as a peer. Its end() ends the session. */
+/** One form of PyTorch (eager or compiled) as a peer. Its end() ends the whole session. */
 export class TorchPeer implements Peer {
   readonly name: string;
   readonly version: string;

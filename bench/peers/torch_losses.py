@@ -58,7 +58,7 @@ def aggregate(values, mask, mode, rows=None):
     return sums.mean() if rows is None else sums.sum() / rows.clamp(min=1)
 
 
-# Policy losses: they take a Batch and Trinity-RFT's arguments, and return the loss and its metrics.
+# Policy losses. Each takes a Batch and Trinity-RFT's arguments, and returns the loss and its metrics.
 
 
 def ppo(
@@ -103,7 +103,8 @@ def ppo(
 def gspo(b, clip_range_low=0.0003, clip_range_high=0.0004, loss_agg_mode="seq-mean-token-mean"):
     log_ratio = b.logprob - b.old_logprob
     mean = row_mean(log_ratio, b.mask).detach()
-    # Equals the sequence's ratio in value, but is differentiated by each token's own logprob.
+    # For every token, the value is the ratio of the whole sequence, but the derivative is with respect to the token's
+    # own logprob.
     ratio = (b.logprob - b.logprob.detach() + mean[:, None]).exp()
     unclipped = -b.advantages * ratio
     clipped = -b.advantages * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
@@ -286,7 +287,8 @@ def mix(
     grpo_loss_agg_mode=None,
     expert_loss=sft,
 ):
-    # Selects rows by masks, which keep the shapes fixed. Indexing would make them depend on the data.
+    # Selects the usual rows and the expert's rows by masks, so that all shapes stay fixed. With indexing, the shapes
+    # would depend on the data.
     usual, expert = b.under(b.mask * ~b.expert[:, None]), b.under(b.mask * b.expert[:, None])
     usual_rows, expert_rows = (~b.expert).sum(), b.expert.sum()
     per_gpu = ppo_mini_batch_size // ngpus_trainer
@@ -326,7 +328,7 @@ def mix_chord(
     return loss, metrics
 
 
-# KL estimators: one value per token.
+# KL estimators. Each returns one value per token.
 
 
 def none(b):
@@ -371,7 +373,7 @@ def kl_loss(estimator):
     return loss_of
 
 
-# Entropy losses. They are differentiated with respect to the entropies.
+# Entropy losses. Their gradients are with respect to the entropies.
 
 
 def entropy(b, entropy_coef=0.0, loss_agg_mode="token-mean"):
@@ -383,7 +385,7 @@ def usual_entropy(b, entropy_coef=0.0, loss_agg_mode="token-mean"):
     return entropy(b.under(b.mask * ~b.expert[:, None]), entropy_coef, loss_agg_mode)
 
 
-# Whole objectives: policy loss − entropy loss + KL loss.
+# Whole objectives. Each is policy loss − entropy loss + KL loss.
 
 
 def grpo(b, entropy_coef=0.0, kl_coef=0.001):

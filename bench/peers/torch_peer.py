@@ -53,7 +53,7 @@ def device_milliseconds(device, work):
 
 
 def load(device, shape, columns, step):
-    """Reads a batch from these files.
+    """Reads a batch from files. `columns` has the path of each column's file.
 
     Masks are float32 on a CPU, where a bool mask is slower because every product converts it. On a GPU they are bool,
     which is a quarter of the bytes.
@@ -79,7 +79,7 @@ class Contender:
         function = FUNCTIONS[family][name]
         step = batch.step
 
-        # Takes each tensor as a parameter of its own, so that torch.compile can trace this function.
+        # Takes each tensor as a separate parameter, so that torch.compile can trace this function.
         def of_tensors(logprob, old_logprob, ref_logprob, advantages, entropy, mask, expert):
             traced = Batch(logprob, old_logprob, ref_logprob, advantages, mask, expert, step, entropy)
             loss, metrics = function(traced, **args)
@@ -203,7 +203,7 @@ def first_line(error):
 
 
 def serve(session):
-    # Standard output is for answers only. Output that libraries print there is sent to standard error.
+    # Only answers may go to standard output. What libraries print there goes to standard error instead.
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         request = json.loads(line)

@@ -10,50 +10,58 @@ import {
 } from './config.js';
 import { Objective, type ObjectiveFunctions } from './objective.js';
 
-/** The kind of experiences that an algorithm trains on. */
+/**
+ * The kind of experiences that an algorithm trains on: given answers ('sft'), answers with rewards or advantages
+ * ('experience'), or preference pairs ('dpo').
+ */
 export type Schema = 'sft' | 'experience' | 'dpo';
 
-/** A whole Trinity-RFT configuration, or its `algorithm` section alone, under Trinity's keys. */
+/** A whole Trinity-RFT configuration, or only its `algorithm` section. The keys are Trinity-RFT's. */
 export type TrinityConfig = Record<string, unknown>;
 
-/** An algorithm's class, as ALGORITHM_TYPE holds it. */
+/** The class of an algorithm. The registry ALGORITHM_TYPE holds these classes. */
 export type AlgorithmClass = typeof AlgorithmType;
 
 /**
- * An algorithm: the functions that make its objective, and what it needs from a trainer. The class is abstract and all
- * its members are static. Each algorithm is a frozen subclass with its name in Trinity-RFT.
+ * An algorithm: the functions that its objective consists of, and what the algorithm needs from a trainer. This class
+ * is abstract, and all its members are static. Each algorithm is a frozen subclass of it.
  *
  * Source: Trinity-RFT, trinity.algorithm.algorithm.
  */
 // biome-ignore lint/complexity/noStaticOnlyClass: Trinity's algorithms are classes of constants
 export abstract class AlgorithmType {
-  /** Its name in Trinity-RFT. */
+  /** The algorithm's name in Trinity-RFT, such as 'grpo'. */
   static readonly algorithmName: string;
-  /** One line about it, without a full stop. */
+  /** A description of the algorithm in one line, without a full stop. */
   static readonly summary: string;
-  /** The papers ('arXiv 2402.03300') and implementations that it follows. */
+  /** The papers (such as 'arXiv 2402.03300') and implementations that the algorithm follows. */
   static readonly source: readonly string[];
-  /** Whether it trains a critic. */
+  /** Whether the algorithm trains a critic. */
   static readonly useCritic: boolean;
-  /** Whether it needs the reference policy's log-probabilities. */
+  /** Whether the algorithm needs the log-probabilities of a reference policy. */
   static readonly useReference: boolean;
-  /** Whether its advantages are computed on the trainer's batches instead of when rollouts arrive. */
+  /**
+   * Whether the trainer computes the advantages, on its own batches. If not, they are computed when rollouts arrive.
+   */
   static readonly computeAdvantageInTrainer: boolean;
-  /** Whether rows may be moved between micro-batches. */
+  /** Whether a trainer may move rows from one micro-batch to another. */
   static readonly canBalanceBatch: boolean;
-  /** The kind of experiences that it trains on. */
+  /** The kind of experiences that the algorithm trains on. */
   static readonly schema: Schema;
-  /** @internal The result of defaultConfig(). */
+  /** @internal The object that defaultConfig() returns. */
   static readonly defaults: Readonly<AlgorithmConfig>;
 
-  /** Returns the names of its functions, and how it samples. The object is frozen. */
+  /**
+   * Returns the algorithm's default configuration: the names of its functions, and how it samples. The object is
+   * frozen.
+   */
   static defaultConfig(): Readonly<AlgorithmConfig> {
     return this.defaults;
   }
 
   /**
-   * Checks a configuration and returns it, corrected if necessary. Some corrections emit a warning. The given object is
-   * not changed.
+   * Checks a configuration and returns it, with corrections where the algorithm needs them. Some corrections emit a
+   * warning. The given object is not changed.
    * @param config a whole configuration, or its `algorithm` section.
    * @throws LossError `ERR_INVALID_OPTION` for values that the algorithm does not support.
    */
@@ -62,8 +70,10 @@ export abstract class AlgorithmType {
   }
 
   /**
-   * Returns the algorithm's objective, which computes batches.
-   * @throws LossError `ERR_INVALID_OPTION` for unknown keys and arguments, `ERR_UNKNOWN_NAME` for unknown functions.
+   * Returns the algorithm's objective, which computes the loss, the metrics and the gradients of batches.
+   * @param config the keys and arguments that differ from the algorithm's defaults.
+   * @throws LossError `ERR_INVALID_OPTION` for unknown keys and arguments, `ERR_UNKNOWN_NAME` for unknown functions,
+   * `ERR_INVALID_INPUT` if this is not the class of an algorithm.
    */
   static objective(config: ObjectiveConfig = {}): Objective {
     if (this.defaults === undefined)

@@ -1,9 +1,9 @@
-// The algorithms: a table with one row for each, and the public classes that are made from it.
+// The algorithms: a table with one entry for each algorithm, and the public classes that are made from it.
 import { type AlgorithmClass, AlgorithmType, type Schema } from './algorithm-type.js';
 import type { AlgorithmConfig } from './config.js';
 import { checkDpoConfig, checkSftConfig } from './offline.js';
 
-/** One algorithm. USUAL has the values of the constants that a row leaves out. */
+/** The table entry of one algorithm. A constant that the entry leaves out has its value in USUAL. */
 interface AlgorithmRow {
   summary: string;
   source: readonly string[];
@@ -14,7 +14,7 @@ interface AlgorithmRow {
   canBalanceBatch?: boolean;
   schema?: Schema;
   useRollout?: boolean;
-  /** Replaces AlgorithmType.checkConfig(), which returns the configuration as it is. */
+  /** Replaces AlgorithmType.checkConfig(), which returns the configuration unchanged. */
   checkConfig?: typeof AlgorithmType.checkConfig;
 }
 
@@ -26,7 +26,7 @@ const USUAL = {
   schema: 'experience',
 } as const;
 
-// Default KL and entropy functions, and how a trainer samples.
+// The KL and entropy functions that most algorithms use by default, and the default way in which a trainer samples.
 const WITH_KL_AND_ENTROPY = {
   kl_penalty_fn: 'none',
   kl_loss_fn: 'k2',
@@ -42,13 +42,13 @@ const WITHOUT_KL_AND_ENTROPY = {
 const WITH_EXPERTS = { entropy_loss_fn: 'mix', repeat_times: 8, sample_strategy: 'mix' } as const;
 
 const ROLLOUTS_AND_EXPERTS = {
-  /** Whether it trains on the policy's rollouts in addition to experts' answers. */
+  /** Whether the algorithm trains on the policy's rollouts in addition to experts' answers. */
   useRollout: true,
 } as const;
 
 const TRINITY = 'Trinity-RFT';
 
-/** The algorithms, by their names in Trinity-RFT. */
+/** The table of all algorithms. The keys are the algorithms' names in Trinity-RFT. */
 const ALGORITHMS = {
   sft: {
     summary: 'supervised fine-tuning on given answers',
@@ -199,14 +199,17 @@ const ALGORITHMS = {
 type Name = keyof typeof ALGORITHMS;
 type Row<N extends Name> = (typeof ALGORITHMS)[N];
 
-/** AlgorithmType with the exact types of one algorithm's constants. */
+/** The type of one algorithm's class: AlgorithmType with the exact types of that algorithm's constants. */
 type ClassOf<N extends Name> = typeof AlgorithmType & { readonly algorithmName: N } & Omit<
     Row<N>,
     'summary' | 'source' | 'config' | 'checkConfig'
   > &
   Omit<typeof USUAL, keyof Row<N>>;
 
-/** Returns AlgorithmType, typed as the base class of one algorithm. The end of this module assigns its constants. */
+/**
+ * Returns AlgorithmType with the type of one algorithm's class. The loop at the end of this file assigns the constants
+ * to the class.
+ */
 function algorithm<N extends Name>(_name: N): ClassOf<N> {
   return AlgorithmType as ClassOf<N>;
 }
@@ -214,36 +217,39 @@ function algorithm<N extends Name>(_name: N): ClassOf<N> {
 /**
  * SFT: supervised fine-tuning on given answers.
  *
- * checkConfig() rejects the modes both and explore, requires an experience buffer in mode train, and changes
- * synchronization to checkpoints. An `algorithm` section alone passes.
+ * checkConfig() rejects the modes `both` and `explore`. In mode `train`, it requires the path of an experience buffer.
+ * If there is a `synchronizer` section, it sets the section's `sync_method` to `checkpoint`. An `algorithm` section
+ * that is passed alone is accepted unchanged.
  *
  * Source: Trinity-RFT's SFTAlgorithm.
  */
 export class SFTAlgorithm extends algorithm('sft') {}
 
 /**
- * PPO: generalised advantage estimation with a critic, and the clipped surrogate.
+ * PPO: generalised advantage estimation with a critic, and PPO's clipped surrogate loss.
  *
  * Source: arXiv 1707.06347; Trinity-RFT's PPOAlgorithm.
  */
 export class PPOAlgorithm extends algorithm('ppo') {}
 
 /**
- * GRPO: rewards normalised within groups of answers, and PPO's clipped surrogate.
+ * GRPO: advantages are rewards normalised within groups of answers to the same prompt. The loss is PPO's clipped
+ * surrogate.
  *
  * Source: arXiv 2402.03300; Trinity-RFT's GRPOAlgorithm.
  */
 export class GRPOAlgorithm extends algorithm('grpo') {}
 
 /**
- * REINFORCE++: whitened rewards-to-go, and PPO's clipped surrogate.
+ * REINFORCE++: advantages are whitened rewards-to-go. The loss is PPO's clipped surrogate.
  *
  * Source: arXiv 2501.03262; Trinity-RFT's ReinforcePlusPlusAlgorithm.
  */
 export class ReinforcePlusPlusAlgorithm extends algorithm('reinforceplusplus') {}
 
 /**
- * RLOO: each reward minus the mean of its group's other rewards, and PPO's clipped surrogate.
+ * RLOO: the advantage is the reward minus the mean of the other rewards in its group. The loss is PPO's clipped
+ * surrogate.
  *
  * Source: arXiv 2402.14740; Trinity-RFT's RLOOAlgorithm.
  */
@@ -257,7 +263,7 @@ export class RLOOAlgorithm extends algorithm('rloo') {}
 export class OPMDAlgorithm extends algorithm('opmd') {}
 
 /**
- * AsymRE: OPMD's loss with a lowered baseline.
+ * AsymRE: OPMD's loss, with advantages relative to a baseline that is shifted down.
  *
  * Source: arXiv 2506.20520; Trinity-RFT's AsymREAlgorithm.
  */
@@ -266,37 +272,37 @@ export class AsymREAlgorithm extends algorithm('asymre') {}
 /**
  * DPO: preferences between pairs of answers.
  *
- * checkConfig() sets repeat_times to 2, and replaces the KL loss none with k2. In a whole configuration, it also
- * rejects the modes both and explore, requires an experience buffer in mode train, and changes synchronization to
- * checkpoints.
+ * checkConfig() sets `repeat_times` to 2, and replaces the KL loss `none` with `k2`. In a whole configuration, it also
+ * checks what SFT checks: it rejects the modes `both` and `explore`. In mode `train`, it requires the path of an
+ * experience buffer. If there is a `synchronizer` section, it sets the section's `sync_method` to `checkpoint`.
  *
  * Source: arXiv 2305.18290; Trinity-RFT's DPOAlgorithm.
  */
 export class DPOAlgorithm extends algorithm('dpo') {}
 
 /**
- * TOPR: raw rewards as advantages. Ratios are truncated where the advantage is not positive.
+ * TOPR: advantages are the raw rewards. Ratios are truncated where the advantage is not positive.
  *
  * Source: arXiv 2503.14286; Trinity-RFT's TOPRAlgorithm.
  */
 export class TOPRAlgorithm extends algorithm('topr') {}
 
 /**
- * CISPO: GRPO's advantages, with clipped ratios as constant weights.
+ * CISPO: GRPO's advantages. The loss uses clipped ratios as constant weights, through which no gradient flows.
  *
  * Source: arXiv 2506.13585; Trinity-RFT's CISPOAlgorithm.
  */
 export class CISPOAlgorithm extends algorithm('cispo') {}
 
 /**
- * GSPO: GRPO's advantages, with one ratio per sequence.
+ * GSPO: GRPO's advantages. The loss uses one ratio per sequence instead of one per token.
  *
  * Source: arXiv 2507.18071; Trinity-RFT's GSPOAlgorithm.
  */
 export class GSPOAlgorithm extends algorithm('gspo') {}
 
 /**
- * SAPO: GRPO's advantages, with a soft gate instead of clipping.
+ * SAPO: GRPO's advantages. The loss has a soft gate instead of clipping.
  *
  * Source: arXiv 2511.20347; Trinity-RFT's SAPOAlgorithm.
  */
@@ -310,7 +316,7 @@ export class SAPOAlgorithm extends algorithm('sapo') {}
 export class MIXAlgorithm extends algorithm('mix') {}
 
 /**
- * MIX-CHORD: MIX with a schedule for the weight of experts' answers.
+ * MIX-CHORD: MIX, but the weight of the experts' answers follows a schedule.
  *
  * Source: arXiv 2508.11408; Trinity-RFT's MIXCHORDAlgorithm.
  */
@@ -324,28 +330,28 @@ export class MIXCHORDAlgorithm extends algorithm('mix_chord') {}
 export class RAFTAlgorithm extends algorithm('raft') {}
 
 /**
- * sPPO: OPMD's advantages times log-ratios that are in range.
+ * sPPO: OPMD's advantages. The loss is −advantage times log-ratio, for tokens whose log-ratio is within a range.
  *
  * Source: Trinity-RFT's sPPOAlgorithm.
  */
 export class sPPOAlgorithm extends algorithm('sppo') {}
 
 /**
- * REC: REINFORCE with clip modes, weights and regularizers.
+ * REC: REINFORCE with a choice of clip modes, weights and regularizers.
  *
  * Source: arXiv 2509.24203; Trinity-RFT's RECAlgorithm.
  */
 export class RECAlgorithm extends algorithm('rec') {}
 
 /**
- * Multi-step GRPO: runs of several steps. Every step of a run has its last step's advantage.
+ * Multi-step GRPO: GRPO on runs of several steps. Every step of a run has the advantage of the run's last step.
  *
  * Source: Trinity-RFT's MultiStepGRPOAlgorithm.
  */
 export class MultiStepGRPOAlgorithm extends algorithm('multi_step_grpo') {}
 
 /**
- * On-policy distillation: advantages are a teacher's log-probabilities minus the policy's own.
+ * On-policy distillation: the advantage is a teacher's log-probability minus the policy's own.
  *
  * Source: arXiv 2306.13649; Trinity-RFT's OnPolicyDistillAlgorithm.
  */
@@ -358,7 +364,7 @@ export class OnPolicyDistillAlgorithm extends algorithm('on_policy_distill') {}
  */
 export class JSDAlgorithm extends algorithm('jsd') {}
 
-/** The algorithms' classes by Trinity-RFT's names. */
+/** The classes of the algorithms, by the algorithms' names in Trinity-RFT. */
 export const ALGORITHM_CLASSES = {
   sft: SFTAlgorithm,
   ppo: PPOAlgorithm,

@@ -1,57 +1,64 @@
-// An algorithm's configuration: Trinity-RFT's keys, and their checks.
+// The configuration of an algorithm, which has the same keys as in Trinity-RFT, and the check of such a configuration.
 import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../core/errors.js';
 import { toCamelCase, toSnakeCase } from '../core/options.js';
 
-/** Arguments of one function of an algorithm, with names in snake_case or camelCase. */
+/** The arguments of one function, such as a policy loss, by their names in snake_case or camelCase. */
 export type FunctionArgs = Readonly<Record<string, unknown>>;
 
 /**
- * An objective's functions and their arguments, under Trinity-RFT's names or these names in camelCase. A key that is
- * absent or null comes from the algorithm's default configuration, and an argument from its function's defaults.
+ * The functions of an objective, and their arguments. The keys are Trinity-RFT's names (snake_case) or the same names
+ * in camelCase. If a key is absent or null, the algorithm's default configuration applies. If an argument is absent,
+ * the function's own default applies.
  */
 export interface ObjectiveConfig {
-  /** A name of {@link POLICY_LOSS_FN}. */
+  /** The name of a policy loss in {@link POLICY_LOSS_FN}. */
   policy_loss_fn?: string | null;
   /** The policy loss's arguments. */
   policy_loss_fn_args?: FunctionArgs | null;
-  /** A name of {@link ADVANTAGE_FN}. */
+  /** The name of an advantage function in {@link ADVANTAGE_FN}. */
   advantage_fn?: string | null;
   /** The advantage function's arguments. */
   advantage_fn_args?: FunctionArgs | null;
-  /** A name of {@link KL_FN}, for the KL loss. */
+  /** The name, in {@link KL_FN}, of the KL function that computes the KL loss. */
   kl_loss_fn?: string | null;
   /** The KL loss's arguments. */
   kl_loss_fn_args?: FunctionArgs | null;
-  /** A name of {@link KL_FN}, for the KL penalty that is subtracted from rewards. */
+  /** The name, in {@link KL_FN}, of the KL function whose penalty is subtracted from the rewards. */
   kl_penalty_fn?: string | null;
   /** The KL penalty's arguments. */
   kl_penalty_fn_args?: FunctionArgs | null;
-  /** A name of {@link ENTROPY_LOSS_FN}. */
+  /** The name of an entropy loss in {@link ENTROPY_LOSS_FN}. */
   entropy_loss_fn?: string | null;
   /** The entropy loss's arguments. */
   entropy_loss_fn_args?: FunctionArgs | null;
-  /** Aggregation of the KL and entropy loss, and of the policy loss if its own arguments do not set one. */
+  /**
+   * How the KL loss and the entropy loss are aggregated. A policy loss that has the option loss_agg_mode gets this
+   * value too, unless its own arguments set the option.
+   */
   loss_agg_mode?: string | null;
   /** The training framework whose batch keys are accepted in addition to Trinity's; 'verl' by default. */
   backend?: string | null;
   [key: string]: unknown;
 }
 
-/** An algorithm's default configuration, under Trinity-RFT's names. */
+/** The default configuration of an algorithm, under Trinity-RFT's keys. */
 export interface AlgorithmConfig {
-  /** A name of {@link POLICY_LOSS_FN}. */
+  /** The name of a policy loss in {@link POLICY_LOSS_FN}. */
   policy_loss_fn: string;
-  /** A name of {@link ADVANTAGE_FN}; absent if the loss reads no advantages. */
+  /** The name of an advantage function in {@link ADVANTAGE_FN}; absent if the policy loss reads no advantages. */
   advantage_fn?: string;
-  /** A name of {@link KL_FN}, for the penalty in the rewards; absent means none. */
+  /**
+   * The name, in {@link KL_FN}, of the KL function whose penalty is subtracted from the rewards; absent if there is no
+   * penalty.
+   */
   kl_penalty_fn?: string;
-  /** A name of {@link KL_FN}, for the KL loss; absent means none. */
+  /** The name, in {@link KL_FN}, of the KL function that computes the KL loss; absent if there is no KL loss. */
   kl_loss_fn?: string;
-  /** A name of {@link ENTROPY_LOSS_FN}; absent means none. */
+  /** The name of an entropy loss in {@link ENTROPY_LOSS_FN}; absent if there is no entropy loss. */
   entropy_loss_fn?: string;
-  /** The number of answers to each prompt. */
+  /** The number of answers that are sampled for each prompt. */
   repeat_times?: number;
-  /** How the trainer samples its batches. */
+  /** The name of the strategy by which the trainer samples its batches. */
   sample_strategy?: string;
 }
 
@@ -63,13 +70,13 @@ const FUNCTION_KEYS = [
   'entropy_loss_fn',
 ] as const;
 const ARGS_KEYS = FUNCTION_KEYS.map((key) => `${key}_args` as const);
-/** The trainer's keys in the same section. They are accepted and do not affect the objective. */
+/** Keys of the `algorithm` section that only concern a trainer. They are accepted, but do not affect the objective. */
 export const TRAINER_KEYS = ['repeat_times', 'optimizer', 'sample_strategy', 'sample_strategy_args'] as const;
 const OBJECTIVE_KEYS: readonly string[] = [...FUNCTION_KEYS, ...ARGS_KEYS, 'loss_agg_mode'];
-// Keys whose values are names, in addition to the keys of functions.
+// Keys outside OBJECTIVE_KEYS whose values must be names, that is, strings.
 const NAME_KEYS: readonly string[] = ['backend', 'algorithm_type'];
 
-/** A configuration under Trinity's names, without null values. */
+/** A configuration as checkConfigKeys() returns it: under Trinity-RFT's keys (snake_case), and without null values. */
 export type CheckedConfig = {
   [K in (typeof FUNCTION_KEYS)[number]]?: string;
 } & { [K in (typeof ARGS_KEYS)[number]]?: FunctionArgs } & {
@@ -79,10 +86,12 @@ export type CheckedConfig = {
 };
 
 /**
- * Checks a configuration's keys and the types of its values.
- * @param owner names the configuration in messages, such as 'objective of grpo'.
- * @param further keys that are accepted in addition to an objective's.
- * @throws LossError `ERR_INVALID_OPTION` naming every unknown key, or the first value of a wrong type.
+ * Checks the keys of a configuration and the types of its values. Returns it under Trinity-RFT's keys (snake_case),
+ * without null values.
+ * @param owner what the configuration is for, such as 'objective of grpo'. Error messages name it.
+ * @param further keys that are accepted in addition to the keys of an objective.
+ * @throws LossError `ERR_INVALID_OPTION` for a configuration that is not an object, for unknown keys (the message names
+ * all of them), or for the first value of a wrong type.
  */
 export function checkConfigKeys(owner: string, config: unknown, further: readonly string[]): CheckedConfig {
   if (config === null || typeof config !== 'object' || Array.isArray(config))
@@ -129,7 +138,9 @@ function invalid(details: LossErrorDetails): LossError {
   return new LossError('ERR_INVALID_OPTION', details);
 }
 
-/** Returns whether arguments contain `key`, in snake_case or camelCase. */
+/**
+ * Returns whether the arguments contain `key`. `key` is in snake_case, the arguments may be in snake_case or camelCase.
+ */
 export function names(args: FunctionArgs | undefined, key: string): boolean {
   return Object.keys(args ?? {}).some((name) => toSnakeCase(name) === key);
 }

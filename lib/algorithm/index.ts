@@ -3,12 +3,12 @@ import { ClassRegistry } from '../core/registry.js';
 import type { AlgorithmClass } from './algorithm-type.js';
 import { ALGORITHM_CLASSES } from './algorithms.js';
 
-/** Algorithms by name. */
+/** A registry of algorithm classes by their names. */
 export class AlgorithmRegistry extends ClassRegistry<AlgorithmClass> {
   constructor(classes: Readonly<Record<string, AlgorithmClass>>) {
     super('algorithm', classes);
   }
 }
 
-/** The algorithms by Trinity-RFT's names. */
+/** All algorithms, by their names in Trinity-RFT. */
 export const ALGORITHM_TYPE = new AlgorithmRegistry(ALGORITHM_CLASSES);

@@ -8,13 +8,13 @@ import type { KeyMapper } from '../core/key-mapper.js';
 import { type Layout, readLayout } from '../core/layout.js';
 import type { KLFn, KlPenaltyResult } from '../functions/kl/kl-fn.js';
 
-/** A batch whose token-level rewards have had the penalty subtracted. */
+/** A batch after the KL penalty was subtracted from its token-level rewards, and the metrics of the penalty. */
 export interface PenalisedBatch {
   batch: Batch;
   metrics: Metrics;
 }
 
-/** Subtracts one KL function's penalty from the rewards of host batches. */
+/** Subtracts the penalty that a KL function computes from the rewards of host batches. */
 export class KlPenalty {
   readonly #fn: KLFn;
   readonly #mapper: KeyMapper;
@@ -24,12 +24,12 @@ export class KlPenalty {
     this.#mapper = mapper;
   }
 
-  /** Whether the function is `none`, which leaves every batch as it is. */
+  /** Whether the KL function is `none`, which leaves every batch unchanged. */
   get isNone(): boolean {
     return this.#fn.term('token-mean', false) === undefined;
   }
 
-  /** Returns the batch with the penalty subtracted from its token-level rewards. */
+  /** Returns the batch with the KL penalty subtracted from its token-level rewards. */
   async apply(batch: Batch): Promise<PenalisedBatch> {
     if (this.isNone) return { batch, metrics: {} };
     return penalised(batch, await this.#fn.applyKlPenaltyToReward(this.#withScores(batch)));
@@ -41,7 +41,8 @@ export class KlPenalty {
     return penalised(batch, this.#fn.applyKlPenaltyToRewardSync(this.#withScores(batch)));
   }
 
-  // A batch without token-level scores gets each row's reward as the score of its last unmasked token.
+  // The penalty is subtracted from token-level scores. If the batch has none, this makes them from the rewards of the
+  // rows: the last unmasked token of a row gets the row's reward, and all other tokens get 0.
   #withScores(batch: Batch): Batch {
     if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
     const rewards = find(batch, this.#mapper.keys('rewards'));

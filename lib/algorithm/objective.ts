@@ -37,36 +37,40 @@ import type { PolicyLossDeclaration, PolicyLossFn } from '../functions/policy-lo
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
 
-/** @internal A checked configuration that is complete: it names a policy loss. */
+/** @internal A checked configuration that names a policy loss, as every objective needs one. */
 export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 
 /** Options of Objective.computeSync(). */
 export interface ObjectiveComputeSyncOptions extends ComputeSyncOptions {
-  /** An array of B×T values that receives ∂loss/∂entropy. If only `grad` is given, a new array receives it. */
+  /**
+   * An array that receives ∂loss/∂entropy: B×T values for a batch of B rows with T tokens each. Without this array, the
+   * gradient is returned in a new one if `grad` is given.
+   */
   gradEntropy?: Float32Array;
-  /** The seed of the advantage function's random choices. It replaces the function's own. */
+  /** The seed for the advantage function's random choices, instead of the function's default seed. */
   seed?: number;
 }
 
 /** Options of Objective.compute(). */
 export interface ObjectiveComputeOptions extends ComputeOptions, ObjectiveComputeSyncOptions {}
 
-/** The result of an objective. */
+/** The loss and the metrics that an objective computes for a batch, and its gradients if they were requested. */
 export interface ObjectiveResult extends Result {
-  /** [B, T] ∂loss/∂entropy, if a gradient was requested. */
+  /** ∂loss/∂entropy of each token, of shape [B, T]. Present if this gradient or ∂loss/∂logprob was requested. */
   gradEntropy?: Float32Array;
 }
 
 /**
- * An algorithm's objective: policy loss − entropy loss + KL loss, with the gradients of that sum with respect to
- * logprob and to entropy. It reads a batch once for all three. AlgorithmType.objective() and fromTrinityConfig() make
- * it.
+ * An algorithm's objective: policy loss − entropy loss + KL loss. It reads a batch once for all three losses, and can
+ * also return the gradients of their sum with respect to logprob and to entropy. To create an objective, call
+ * AlgorithmType.objective() or fromTrinityConfig().
  *
- * If the algorithm has an advantage function and the batch has no advantages, it first computes them from rewards. Rows
- * that the function drops count neither as rows nor as tokens.
+ * If the algorithm has an advantage function and a batch has no advantages, the objective first computes them from the
+ * rewards. Some advantage functions drop rows. The objective then counts neither these rows nor their tokens.
  *
- * It reads the columns of its functions. A term with coefficient 0 is left out if the batch lacks its column: with
- * entropyCoef 0, a batch needs no entropy. The result has the metrics of all its functions.
+ * A batch needs the columns that the functions of the objective read. There is one exception: if the KL loss or the
+ * entropy loss has the coefficient 0 and the batch lacks its column, the objective leaves this loss out. With
+ * entropyCoef 0, for example, a batch needs no entropy. The result has the metrics of all functions that were computed.
  *
  * Source: Trinity-RFT, trinity.algorithm.
  */
@@ -77,26 +81,32 @@ export class Objective {
   readonly backend: string;
   /** The policy loss. */
   readonly policyLossFn: PolicyLossFn<Partial<Record<string, number>>>;
-  /** The KL loss that is added; `none` adds nothing. */
+  /** The KL loss, which the objective adds. The KL function `none` adds nothing. */
   readonly klLossFn: KLFn;
-  /** The entropy loss that is subtracted; `none` subtracts nothing. */
+  /** The entropy loss, which the objective subtracts. The entropy loss `none` subtracts nothing. */
   readonly entropyLossFn: EntropyLossFn;
-  /** The advantage function; undefined if the algorithm reads no advantages, or expects them in the batch. */
+  /**
+   * The advantage function. It is undefined if the algorithm reads no advantages, or expects every batch to have them.
+   */
   readonly advantageFn: AdvantageFn | undefined;
-  /** The estimator of the KL penalty in the rewards; `none` leaves rewards as they are. */
+  /**
+   * The KL function whose penalty is subtracted from the rewards. The KL function `none` leaves the rewards unchanged.
+   */
   readonly klPenaltyFn: KLFn;
   /** How the KL loss and the entropy loss are aggregated. */
   readonly lossAggMode: LossAggMode;
   readonly #mapper: KeyMapper;
   readonly #klPenalty: KlPenalty;
-  // One evaluator for each set of terms; a batch's columns decide which terms are computed.
+  // Evaluators by the terms that they compute, created when first needed. The columns of a batch decide whether the KL
+  // loss and the entropy loss are computed.
   readonly #evaluators = new Map<string, Evaluator>();
   readonly #finder: BatchReader;
   readonly #counter: BatchReader;
 
   /**
    * @internal
-   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown function, `ERR_INVALID_OPTION` for a wrong argument.
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown function, `ERR_INVALID_OPTION` for an invalid argument of a
+   * function, and for functions that cannot be combined.
    */
   constructor(algorithm: string, config: ObjectiveFunctions) {
     const backend = config.backend ?? 'verl';
@@ -124,10 +134,11 @@ export class Objective {
   }
 
   /**
-   * Computes the loss, all metrics and, if requested, both gradients. The work runs on the native thread pool and does
-   * not block the event loop.
+   * Computes the loss, all metrics and, if requested, the gradients with respect to logprob and to entropy. The work
+   * runs on the native thread pool and does not block the event loop.
    *
-   * @returns rejects with the same LossErrors as compute() of a policy loss and of an advantage function.
+   * @returns a promise of the result. It rejects with the same LossErrors as compute() of a policy loss and compute()
+   * of an advantage function.
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
     return guardedAsync(async () => {
@@ -140,7 +151,7 @@ export class Objective {
     });
   }
 
-  /** Synchronous version of compute(). The results are equal to the last bit. */
+  /** Synchronous version of compute(). Both return exactly the same numbers. */
   computeSync(batch: Batch | DeviceBatch, given?: ObjectiveComputeSyncOptions): ObjectiveResult {
     return guarded(() => this.#computeSync(batch, given ?? {}));
   }
@@ -164,8 +175,10 @@ export class Objective {
   }
 
   /**
-   * Counts a batch's rows and tokens without the rows that the advantage function drops. To compute a batch in parts,
-   * pass the sum of the parts' counts as `normalizer`. Without advantages in the batch, a part must hold whole groups.
+   * Counts the rows and the unmasked tokens of a batch, without the rows that the advantage function drops. These
+   * counts are needed to compute a large batch in parts: add up the counts of all parts, and pass the sum to compute()
+   * as `normalizer`. If the batch has no advantages, all rows of a group must be in the same part, because advantages
+   * are computed within groups.
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
     return guardedAsync(async () => {
@@ -183,21 +196,26 @@ export class Objective {
   }
 
   /**
-   * @internal Computes the advantages that compute() would compute for a host batch. Returns undefined if the batch has
-   * them, or the algorithm needs none.
+   * @internal Computes the advantages of a host batch, as compute() would do. Returns undefined if the batch already
+   * has advantages or the algorithm needs none.
    */
   async advantagesOf(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages | undefined> {
     return this.#lacksAdvantages(batch) ? this.#advantagesOnHost(batch, options) : undefined;
   }
 
-  /** @internal Subtracts the KL penalty from a host batch's rewards, if the objective has one. */
+  /**
+   * @internal Returns a host batch with the KL penalty subtracted from its rewards, or the same batch if the objective
+   * has no KL penalty.
+   */
   penalised(batch: Batch): Promise<PenalisedBatch> {
     return this.#klPenalty.apply(batch);
   }
 
   /**
-   * @internal Computes a host batch with advantages from advantagesOf(), or from a larger batch that contains it. The
-   * metrics do not include the metrics of the advantages.
+   * @internal Computes the objective for a host batch whose advantages were computed before.
+   * @param computed the batch's advantages. They come from advantagesOf(), which was called for this batch or for a
+   * larger batch that contains it. undefined if the batch has advantages or needs none.
+   * @returns the result, without the metrics of the advantage function.
    */
   computeWith(
     batch: Batch,
@@ -361,7 +379,8 @@ export class Objective {
     return new Evaluator(spec, reader);
   }
 
-  // Without an entropy term, ∂loss/∂entropy is all zeros, and native code need not write them.
+  // Returns the arrays that native code writes the gradients to. If the loss does not depend on entropy, ∂loss/∂entropy
+  // is 0 everywhere. Native code then gets an array for it only if the caller passed one.
   #gradients(
     layout: Layout,
     { grad, gradEntropy }: ObjectiveComputeSyncOptions,
@@ -374,14 +393,17 @@ export class Objective {
   }
 }
 
-/** Advantages for one call: already computed, or computed on the batch's device as part of the loss's call. */
+/**
+ * The advantages for one call of the objective. `computed` holds advantages that are already known. `fused` tells the
+ * device of the batch to compute them in the same native call as the loss.
+ */
 interface CallAdvantages {
   computed?: ComputedAdvantages;
   fused?: FusedAdvantage;
   metrics?: () => Metrics;
 }
 
-/** @internal Advantages that were computed for a host batch. */
+/** @internal The advantages that were computed for a host batch, and their metrics. */
 export interface MadeAdvantages {
   computed: ComputedAdvantages;
   metrics: Metrics;
@@ -405,7 +427,8 @@ function toResult(
   return result;
 }
 
-// Makes the array of zeros on first access, as filling it would block the event loop for a large batch.
+// Adds a gradient of zeros to the result. The array is made when it is first read, because filling a large one here
+// would block the event loop.
 function addZeros(result: ObjectiveResult, tokens: number): void {
   const shared = { configurable: true, enumerable: true };
   Object.defineProperty(result, 'gradEntropy', {
@@ -418,7 +441,8 @@ function addZeros(result: ObjectiveResult, tokens: number): void {
   });
 }
 
-// Passes loss_agg_mode on to a policy loss that has this option, unless its own arguments set it.
+// Returns the arguments of the policy loss. They include the loss_agg_mode of the configuration, if the policy loss has
+// this option and its own arguments do not set it.
 function policyLossArgs(config: ObjectiveFunctions): FunctionArgs {
   const args = config.policy_loss_fn_args ?? {};
   const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(config.policy_loss_fn).defaultArgs();

@@ -1,13 +1,13 @@
-// checkConfig() of the algorithms that train on given experiences instead of the policy's own samples.
+// Checks the configurations of SFT and DPO, which train on given experiences instead of samples from the policy.
 import { describeValue, guarded, LossError } from '../core/errors.js';
 import type { TrinityConfig } from './algorithm-type.js';
 
-/** SFT's checkConfig(). */
+/** Implements checkConfig() of SFT. */
 export function checkSftConfig(config: TrinityConfig): TrinityConfig {
   return guarded(() => checkExperiences('SFT', config), 'ERR_INVALID_OPTION');
 }
 
-/** DPO's checkConfig(). */
+/** Implements checkConfig() of DPO. */
 export function checkDpoConfig(config: TrinityConfig): TrinityConfig {
   return guarded(() => {
     const whole = checkExperiences('DPO', config);
@@ -26,8 +26,10 @@ function checkDpoSection(section: TrinityConfig): TrinityConfig {
 }
 
 /**
- * Checks where a whole configuration's experiences come from, and returns a corrected copy. An `algorithm` section
- * alone has none of these keys and passes.
+ * Checks that a whole configuration trains on given experiences: it rejects the modes 'both' and 'explore', and
+ * requires the path of an experience buffer in mode 'train'. Returns the configuration, with `checkpoint` as the method
+ * of synchronization if it has a `synchronizer` section. A configuration that is only an `algorithm` section has none
+ * of these keys, and is returned unchanged.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 function checkExperiences(algorithm: string, config: TrinityConfig): TrinityConfig {

@@ -1,4 +1,4 @@
-// Objectives from Trinity-RFT's configuration files.
+// Creates objectives from Trinity-RFT's configuration files.
 import { parseDocument } from 'yaml';
 import { describeValue, guarded, LossError } from '../core/errors.js';
 import { checkConfigKeys, TRAINER_KEYS } from './config.js';
@@ -6,15 +6,16 @@ import { ALGORITHM_TYPE } from './index.js';
 import type { Objective } from './objective.js';
 
 /**
- * Returns the objective that a Trinity-RFT configuration describes. It reads only the section `algorithm`; a
- * configuration without that key is taken as the section itself. A key that is absent or null has the algorithm's
- * default, and algorithm_type is ppo by default.
+ * Returns the objective that a Trinity-RFT configuration describes. Only the section `algorithm` of the configuration
+ * is read. A configuration without the key `algorithm` is taken to be that section itself. If a key of the section is
+ * absent or null, the algorithm's default applies. The default algorithm_type is ppo.
  *
- * @param config YAML text, or the parsed object.
+ * @param config YAML text, or the object that it parses to.
  * @param options.backend the training framework whose batch keys are accepted in addition to Trinity's; 'verl' by
  * default.
- * @throws LossError `ERR_INVALID_INPUT` for text that is not YAML, `ERR_INVALID_OPTION` for wrong arguments and for
- * unknown keys of the section (the message names all), `ERR_UNKNOWN_NAME` for unknown algorithms and functions.
+ * @throws LossError `ERR_INVALID_INPUT` for text that is not YAML and for a configuration that is not an object,
+ * `ERR_INVALID_OPTION` for invalid arguments and for unknown keys of the section (the message names all of them),
+ * `ERR_UNKNOWN_NAME` for unknown algorithms and functions.
  */
 export function fromTrinityConfig(
   config: string | Readonly<Record<string, unknown>>,

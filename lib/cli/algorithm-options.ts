@@ -1,23 +1,24 @@
-// The flags of `--algorithm NAME`: its functions, their options and coefficients. Their values make the algorithm's
-// configuration.
+// The command-line flags that `--algorithm NAME` accepts. They choose the algorithm's functions and set the options and
+// coefficients of these functions. The values of the flags make the configuration of the algorithm.
 import { Option } from 'commander';
 import { ALGORITHM_TYPE, ENTROPY_LOSS_FN, KL_FN, type ObjectiveConfig } from '../index.js';
 import { optionValue } from './flags.js';
 import { advantageOptions, lossOptions, numberOption, takeAdvantageArgs } from './function-options.js';
 
-/** The values of an algorithm's flags. */
+/** What the flags of an algorithm set: its configuration and its seed. */
 export interface AlgorithmArguments {
   config: ObjectiveConfig;
-  /** The seed of random draws. */
+  /** The seed for random draws of the advantage function; absent if the command line does not set it. */
   seed?: number;
 }
 
 /**
- * Returns the flags of an algorithm: the names of its functions, their coefficients, and the options of its policy loss
- * and advantage function.
- * @param words the words of the command line, which may choose other functions than the algorithm's own.
- * @param taken flags of the command itself, which the algorithm cannot have too.
- * @throws LossError `ERR_UNKNOWN_NAME` for the algorithm or one of the two functions.
+ * Returns the flags of an algorithm. They set the names of its functions, their coefficients, and the options of its
+ * policy loss and advantage function.
+ * @param words the arguments of the command line. They may name a policy loss or an advantage function to use instead
+ * of the algorithm's default one.
+ * @param taken the command's own flags. Options of the policy loss that would have the same flags are left out.
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown algorithm, policy loss or advantage function.
  */
 export function algorithmOptions(
   algorithm: string,
@@ -41,9 +42,9 @@ export function algorithmOptions(
 }
 
 /**
- * Returns an algorithm's configuration.
- * @param values the values of {@link algorithmOptions} on the command line, by commander's attribute names.
- * @throws LossError `ERR_INVALID_OPTION` for arguments of the advantage function.
+ * Returns the configuration and the seed that the flags of an algorithm set.
+ * @param values the values of the flags from {@link algorithmOptions}, under commander's names for them (camelCase).
+ * @throws LossError `ERR_INVALID_OPTION` if the advantage function does not accept its arguments.
  */
 export function algorithmArguments(
   algorithm: string,
@@ -92,7 +93,11 @@ function ownOptions(algorithm: string): Option[] {
     name('--advantage-fn', 'its advantage function', config.advantage_fn),
     name('--kl-loss-fn', 'its KL loss', kl),
     number('--kl-coef', 'the coefficient of the KL loss', KL_FN.get(kl).defaultArgs().kl_coef),
-    name('--kl-penalty-fn', 'the KL penalty in its rewards', config.kl_penalty_fn ?? 'none'),
+    name(
+      '--kl-penalty-fn',
+      'the KL penalty that is subtracted from its rewards',
+      config.kl_penalty_fn ?? 'none',
+    ),
     name('--entropy-loss-fn', 'its entropy loss', entropy),
     number(
       '--entropy-coef',
@@ -100,6 +105,6 @@ function ownOptions(algorithm: string): Option[] {
       ENTROPY_LOSS_FN.get(entropy).defaultArgs().entropy_coef,
     ),
     new Option('--loss-agg-mode <value>', 'how the token values of each loss are combined into one number'),
-    numberOption('--seed <number>', 'the seed of random draws').default(0),
+    numberOption('--seed <number>', 'the seed for random draws').default(0),
   ].map((option) => option.helpGroup(`Options of ${algorithm}:`));
 }

@@ -1,5 +1,6 @@
-// `policy-loss build`: compiles the native module from the sources in the package. Systems without a prebuilt binary
-// need it, and CUDA where the prebuilt binary lacks it. This file must load without the native module.
+// `policy-loss build`: compiles the native module from the sources in the package. This is needed on systems without a
+// prebuilt binary, and to use CUDA where the prebuilt binary lacks it. The native module may not exist yet, so this
+// file must not import it when it is loaded.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -14,10 +15,11 @@ import { EXIT_CODES, examplesHelp } from './help.js';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const require = createRequire(import.meta.url);
 
-// Build tools that are not installed with the package. Their versions come from its devDependencies.
+// Build tools that npm downloads for the build, because they are not installed with the package. The package lists
+// their versions in its devDependencies.
 const TOOLS = ['cmake-js', 'node-addon-api'] as const;
 
-/** Adds the command to a program. */
+/** Adds the command `build` to the command-line program. */
 export function addBuild(program: Command): void {
   program
     .command('build')
@@ -47,7 +49,10 @@ export function addBuild(program: Command): void {
     });
 }
 
-/** Calls body with a node_modules folder that has the tools: the checkout's own, or a temporary one. */
+/**
+ * Calls `body` with the path of a node_modules folder that contains the build tools. This is the package's own
+ * node_modules folder if it has them, or a temporary folder in which npm installs them.
+ */
 async function withTools(body: (modules: string) => Promise<void>): Promise<void> {
   const own = join(ROOT, 'node_modules');
   if (TOOLS.every((tool) => existsSync(join(own, tool)))) return body(own);
@@ -69,7 +74,7 @@ function run(command: string, words: readonly string[], env: NodeJS.ProcessEnv =
   return new Promise((resolve, reject) => {
     const failed = (why: string, cause?: Error) =>
       reject(new LossError('ERR_NATIVE_LOAD', `the build failed: ${why}`, { cause }));
-    // On Windows, npm is a script that only a shell can run.
+    // On Windows, npm is a .cmd script, which only a shell can run.
     const shell = command.endsWith('.cmd');
     spawn(command, words, {
       cwd: ROOT,

@@ -11,29 +11,38 @@ import {
 } from '../index.js';
 import { helpOf } from './function-options.js';
 
-/** The kinds of entries. */
+/** The kinds of entries in the list: four kinds of functions, and algorithms. */
 export const KINDS = ['loss', 'advantage', 'kl', 'entropy', 'algorithm'] as const;
 export type Kind = (typeof KINDS)[number];
 
-/** One function or algorithm, as `--json` prints it. */
+/** An entry of the list: one function or algorithm. `--json` prints it in this form. */
 export interface CatalogueEntry {
   kind: Kind;
   name: string;
-  /** The name of its class. */
+  /** The name of the class that implements it. */
   class: string;
-  /** One line about what it computes. */
+  /** One line that says what it computes. */
   about: string;
-  /** Papers and projects, separated by commas. */
+  /** The papers and projects that it follows, separated by commas. */
   source: string;
-  /** A function's options in snake_case with their defaults (null if there is none), or an algorithm's functions. */
+  /**
+   * For a function: the default of each option, by the option's name in snake_case; null if the option has no default.
+   * For an algorithm: the names of its functions, by configuration key.
+   */
   options: Record<string, TrinityValue>;
-  /** What each option of a function does. Absent for an algorithm, like the fields below. */
+  /**
+   * What each option of a function does, by the option's name. Entries of algorithms have neither this field nor those
+   * below.
+   */
   help?: Record<string, string>;
-  /** Further sentences about what a function computes. */
+  /** Sentences that explain in detail what a function computes; absent if there are none. */
   details?: readonly string[];
   /** The batch keys that a function reads in addition to logprob. */
   reads?: readonly string[];
-  /** The unit of each metric, and when the metric is present. */
+  /**
+   * The unit of each metric of a function, by the metric's name. If a metric is not always present, the text also says
+   * when it is.
+   */
   metrics?: Record<string, string>;
 }
 
@@ -44,7 +53,7 @@ const REGISTRIES = {
   entropy: ENTROPY_LOSS_FN,
 } as const;
 
-/** Returns all functions and algorithms, by kind. */
+/** Returns the entries of all functions and algorithms, sorted by kind. */
 export function catalogue(): CatalogueEntry[] {
   return KINDS.flatMap((kind) =>
     kind === 'algorithm'
@@ -83,7 +92,7 @@ function functionEntry(kind: Exclude<Kind, 'algorithm'>, name: string): Catalogu
 
 function algorithmEntry(name: string): CatalogueEntry {
   const cls = ALGORITHM_TYPE.get(name);
-  // These two settings are the trainer's; they do not change the objective.
+  // repeat_times and sample_strategy are settings of the trainer. They do not change the objective.
   const { repeat_times, sample_strategy, ...functions } = cls.defaultConfig();
   return {
     kind: 'algorithm',

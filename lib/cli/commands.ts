@@ -8,10 +8,11 @@ import { addList } from './list.js';
 import { addSweep } from './sweep.js';
 
 /**
- * Adds the commands to a program.
- * @param words the words of the command line.
- * @returns the words that remain for commander: a command removes those that only it understands.
- * @throws LossError for words that a command does not understand.
+ * Adds all commands except `build` to the command-line program.
+ * @param words the arguments of the command line.
+ * @returns the arguments that commander must parse. The arguments that only a command itself understands, such as the
+ * options of a loss, are removed.
+ * @throws LossError for arguments that a command does not understand.
  */
 export function addCommands(program: Command, words: readonly string[]): readonly string[] {
   let left = words;

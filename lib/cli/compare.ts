@@ -18,41 +18,49 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
 
-/** The object that `--json` prints, with null for non-finite numbers. */
+/**
+ * The result of `policy-loss compare`, in the form in which `--json` prints it. JSON shows non-finite numbers as null.
+ */
 export interface Comparison {
-  /** In the order of the command line. */
+  /** The result of each loss and algorithm (subject), in the order of the command line. */
   subjects: ComparedSubject[];
-  /** [subjects][subjects] cosines of the angles between the gradients ∂loss/∂logprob; null if one gradient is 0. */
+  /**
+   * cosines[i][j] is the cosine of the angle between the gradients ∂loss/∂logprob of the subjects i and j. It is null
+   * if one of the gradients is 0.
+   */
   cosines: (number | null)[][];
   rows: number;
-  /** Unmasked tokens. */
+  /** The number of unmasked tokens in all rows. */
   tokens: number;
-  /** The number of parts that the rows were computed in; absent if it is one. */
+  /** The number of parts in which the rows were computed; absent if there was only one part. */
   batches?: number;
-  /** The number of skipped rows; absent without --skip-bad-rows. */
+  /** The number of invalid rows that were skipped; absent without --skip-bad-rows. */
   skipped?: number;
 }
 
 /** The result of one loss or algorithm. */
 export interface ComparedSubject {
   name: string;
-  /** The options from the command line. */
+  /** The options that the command line sets for this loss or algorithm, by their flags without the leading dashes. */
   options: Readonly<Record<string, unknown>>;
   loss: number;
   gradNorm: number;
-  /** The fraction of clipped tokens in the policy's own rows; absent if the loss has no such metric. */
+  /**
+   * The fraction of tokens that the loss clips. A loss that also trains on experts' rows counts only the tokens of the
+   * policy's own rows. Absent if the loss has no such metric.
+   */
   clipFraction?: number;
   metrics: Partial<Metrics>;
-  /** The origin of the advantages; see Evaluation. */
+  /** Where the advantages come from, as in Evaluation.advantages: 'given', or the name of an advantage function. */
   advantages?: string;
   algorithm?: AlgorithmFunctions;
 }
 
 /**
- * Adds the command to a program.
- * @param words the words of the command line.
- * @returns the words that remain for commander.
- * @throws LossError as addEvaluate() does.
+ * Adds the command `compare` to the command-line program.
+ * @param words the arguments of the command line.
+ * @returns the arguments that commander must parse.
+ * @throws LossError for an unknown loss, algorithm or option, and for fewer than two losses or algorithms.
  */
 export function addCompare(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
@@ -103,7 +111,7 @@ const EXAMPLES = [
   "compare 'rollouts-*.jsonl' --algorithm grpo --algorithm rloo --config trinity.yaml --report out.html",
 ];
 
-/** The dot products between all gradients, summed part by part. */
+/** Sums the dot products of all pairs of gradients over the parts of the rollouts. */
 class Products {
   readonly #size: number;
   readonly #sums: Float64Array;
@@ -182,7 +190,7 @@ function comparedSubject({
 
 const CLIP_FRACTIONS = ['pg_clipfrac', 'usual/pg_clipfrac'];
 
-/** Returns the names of all metrics, the most common ones first. */
+/** Returns the names of all metrics. The metrics that most losses and algorithms have come first. */
 function metricNames(subjects: readonly ComparedSubject[]): string[] {
   const having = new Map<string, number>();
   for (const { metrics } of subjects)
@@ -208,7 +216,7 @@ function inCsv({ subjects, cosines, rows, tokens }: Comparison, titles: readonly
 
 function describe(comparison: Comparison, titles: readonly string[]): string {
   const { subjects, cosines } = comparison;
-  // One option per line keeps columns narrow.
+  // Each option gets a line of its own, which keeps the columns of the table narrow.
   const heads = titles.map((title) => title.replaceAll(' --', '\n--'));
   const line = (name: string, of: (subject: ComparedSubject) => Cell): Cell[] => [name, ...subjects.map(of)];
   const advantages = (subject: ComparedSubject) => subject.advantages ?? 'none';
@@ -236,7 +244,7 @@ function describe(comparison: Comparison, titles: readonly string[]): string {
   return `${numbers}\n\n${angles}\n\n${styled('dim', countsOf(comparison))}`;
 }
 
-/** Appends a number to titles that appear more than once. */
+/** Appends a number to every title that appears more than once: 'ppo (1)', 'ppo (2)'. */
 function distinct(titles: readonly string[]): string[] {
   return titles.map((title, i) => {
     if (titles.filter((other) => other === title).length === 1) return title;

@@ -1,11 +1,11 @@
-// `policy-loss devices`: lists the devices to compute on.
+// `policy-loss devices`: lists the CPU and the GPUs on which losses can be computed.
 import type { Command } from 'commander';
 import { type Device, devices } from '../index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { csv, type OutputOptions, print, styled, table } from './output.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
-/** Adds the command to a program. */
+/** Adds the command `devices` to the command-line program. */
 export function addDevices(program: Command): void {
   const command = program
     .command('devices')

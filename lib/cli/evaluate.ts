@@ -17,37 +17,42 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/** The object that `--json` prints, with null for non-finite numbers. */
+/**
+ * The result of `policy-loss evaluate`, in the form in which `--json` prints it. JSON shows non-finite numbers as null.
+ */
 export interface Evaluation {
   /** The name of the policy loss or algorithm. */
   name: string;
   loss: number;
   metrics: Partial<Metrics>;
   rows: number;
-  /** Unmasked tokens. */
+  /** The number of unmasked tokens in all rows. */
   tokens: number;
-  /** The norm of ∂loss/∂logprob over all tokens. */
+  /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
-  /** The norm of ∂loss/∂entropy over all tokens. Absent without an entropy loss, or if the files have no entropy. */
+  /**
+   * The Euclidean norm of ∂loss/∂entropy over all tokens. Absent if there is no entropy loss or the files have no
+   * entropy.
+   */
   gradEntropyNorm?: number;
   /**
-   * 'given' if the files have advantages, else the name of the advantage function that computed them. Absent if the
-   * loss reads none.
+   * 'given' if the files have advantages, otherwise the name of the advantage function that computed them. Absent if
+   * the loss reads no advantages.
    */
   advantages?: string;
-  /** An algorithm's functions. */
+  /** The functions of the algorithm and their coefficients; absent for a policy loss. */
   algorithm?: AlgorithmFunctions;
-  /** The number of parts that the rows were computed in; absent if it is one. */
+  /** The number of parts in which the rows were computed; absent if there was only one part. */
   batches?: number;
-  /** The number of skipped rows; absent without --skip-bad-rows. */
+  /** The number of invalid rows that were skipped; absent without --skip-bad-rows. */
   skipped?: number;
 }
 
 /**
- * Adds the command to a program.
- * @param words the words of the command line. They name the loss or algorithm, whose options the command gets.
- * @returns the words that remain for commander.
- * @throws LossError if the words name an unknown loss, algorithm or option, or not exactly one loss or algorithm.
+ * Adds the command `evaluate` to the command-line program.
+ * @param words the arguments of the command line. They name a loss or an algorithm, and the command gets its options.
+ * @returns the arguments that commander must parse.
+ * @throws LossError if the arguments name an unknown loss, algorithm or option, or not exactly one loss or algorithm.
  */
 export function addEvaluate(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
@@ -160,6 +165,6 @@ function describeFunctions(name: string, functions: AlgorithmFunctions, advantag
   return lines;
 }
 
-/** The origin of a loss's advantages if the files have none. */
+/** The note that is printed when the files have no advantages, and a loss's advantages were therefore computed. */
 const GRPO_NOTE =
   "Advantages are computed from reward and task_id by GRPO's rule: (reward − mean) / (std + 1e-6) within each task.";

@@ -1,12 +1,20 @@
-// Flags: their spelling, and finding them among the words of a command line.
+// How flags are spelled, and how they are found among the arguments of a command line.
 import { toSnakeCase } from '../core/options.js';
 
-/** Returns the flag of an option: `clipRange` and `clip_range` become `--clip-range`. */
+/**
+ * Returns the flag that sets an option: `clipRange` and `clip_range` become `--clip-range`. A prefix such as
+ * `advantage-` comes after the dashes.
+ */
 export function flagOf(option: string, prefix = ''): string {
   return `--${prefix}${toSnakeCase(option).replaceAll('_', '-')}`;
 }
 
-/** Returns the value of the last `--name value` or `--name=value`. */
+/**
+ * Returns the value of a flag that is written as `--name value` or `--name=value`; undefined if it is absent. If the
+ * flag appears several times, the last value counts.
+ * @param name the flag, including its dashes.
+ * @param words the arguments of the command line.
+ */
 export function optionValue(name: string, words: readonly string[]): string | undefined {
   let value: string | undefined;
   words.forEach((word, i) => {
@@ -16,7 +24,10 @@ export function optionValue(name: string, words: readonly string[]): string | un
   return value;
 }
 
-/** Returns the flags among words, without values that are joined to them. */
+/**
+ * Returns the flags among the arguments of a command line. A flag with a joined value is returned without it: `--a=1`
+ * as `--a`. Arguments after `--` are not flags.
+ */
 export function flagsIn(words: readonly string[]): string[] {
   const end = words.indexOf('--');
   return (end < 0 ? words : words.slice(0, end))

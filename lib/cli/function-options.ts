@@ -1,17 +1,20 @@
-// The flags of functions, such as `--clip-range-low 0.1` for the option clipRangeLow of a policy loss. Flags and their
-// help come from the functions' declarations.
+// The command-line flags of functions, such as `--clip-range-low 0.1` for the option clipRangeLow of a policy loss. The
+// flags and their help texts are made from the declarations of the functions.
 import { InvalidArgumentError, Option } from 'commander';
 import { LOSS_AGG_MODES, type OptionDeclaration, toSnakeCase, validValues } from '../core/options.js';
 import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN, type RegisteredClass } from '../index.js';
 import { flagOf } from './flags.js';
 
-/** The prefix that distinguishes an advantage function's flags from those of its algorithm's policy loss. */
+/**
+ * The prefix of an advantage function's flags. It keeps them apart from the flags of the policy loss of the same
+ * algorithm.
+ */
 const ADVANTAGE_PREFIX = 'advantage-';
 
 /**
  * Returns the flags of a policy loss.
- * @param taken flags of the command itself, which the loss cannot have too.
- * @throws LossError `ERR_UNKNOWN_NAME` for the loss.
+ * @param taken the command's own flags. Options of the loss that would have the same flags are left out.
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown policy loss.
  */
 export function lossOptions(loss: string, taken: ReadonlySet<string>): Option[] {
   return optionsOf(POLICY_LOSS_FN.get(loss), '', `Options of ${loss}:`).filter(
@@ -20,16 +23,17 @@ export function lossOptions(loss: string, taken: ReadonlySet<string>): Option[] 
 }
 
 /**
- * Returns the flags of an advantage function, which begin with `--advantage-`.
- * @throws LossError `ERR_UNKNOWN_NAME` for the function.
+ * Returns the flags of an advantage function. They begin with `--advantage-`.
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown advantage function.
  */
 export function advantageOptions(name: string): Option[] {
   return optionsOf(ADVANTAGE_FN.get(name), ADVANTAGE_PREFIX, `Options of its advantage function ${name}:`);
 }
 
 /**
- * Moves the values of an advantage function's flags out of an object.
- * @param values by commander's attribute names; the function's are deleted from it.
+ * Moves the values of an advantage function's flags out of an object that has the values of all flags.
+ * @param values the values of the flags, under commander's names for them (camelCase). The values of the function's own
+ * flags are deleted from this object.
  * @returns the function's arguments.
  * @throws LossError `ERR_INVALID_OPTION` if the function does not accept them.
  */
@@ -51,15 +55,16 @@ export function takeAdvantageArgs(name: string, values: Record<string, unknown>)
   return args;
 }
 
-/** Returns an option whose value is a number. */
+/** Returns a command-line option whose value must be a number. */
 export function numberOption(flags: string, description: string): Option {
   return new Option(flags, description).argParser(parseNumber);
 }
 
 /**
- * Returns an option's help with its range and the option that its default comes from.
- * @param hasDefault whether it has a default of its own.
- * @param spell writes the name of another option.
+ * Returns the help text of an option. It includes the valid range of a number. If the option takes its default from
+ * another option, the text names that option.
+ * @param hasDefault whether the option has a default of its own.
+ * @param spell returns another option's name as the text shall spell it, for example as a flag.
  */
 export function helpOf(
   option: OptionDeclaration,
@@ -98,7 +103,8 @@ function flagsOf(flag: string, option: OptionDeclaration, help: string): Option[
     case 'choice':
     case 'aggregation': {
       const choice = new Option(`${flag} <value>`, help);
-      // Only help shows the choices. The function itself checks its options, with the same message everywhere.
+      // Commander only shows the choices in the help and does not check them. The function itself checks its options,
+      // so the message for an invalid choice is the same as in the library.
       choice.argChoices = [...(option.type === 'choice' ? option.choices : LOSS_AGG_MODES)];
       return [choice];
     }

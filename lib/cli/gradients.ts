@@ -6,20 +6,23 @@ import { csv, twoColumns } from './output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/** The object that `--json` prints, with null for non-finite numbers. */
+/**
+ * The result of `policy-loss gradients`, in the form in which `--json` prints it. JSON shows non-finite numbers as
+ * null.
+ */
 export interface WrittenGradients {
   /** The name of the policy loss or algorithm. */
   name: string;
   file: string;
   loss: number;
-  /** The norm of ∂loss/∂logprob over all tokens. */
+  /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
   rows: number;
-  /** Unmasked tokens. */
+  /** The number of unmasked tokens in all rows. */
   tokens: number;
-  /** The file's size. */
+  /** The size of the written file in bytes. */
   bytes: number;
-  /** The number of skipped rows; absent without --skip-bad-rows. */
+  /** The number of invalid rows that were skipped; absent without --skip-bad-rows. */
   skipped?: number;
 }
 
@@ -30,10 +33,10 @@ interface GradientsOptions extends RolloutsOptions {
 }
 
 /**
- * Adds the command to a program.
- * @param words the words of the command line.
- * @returns the words that remain for commander.
- * @throws LossError as addEvaluate() does.
+ * Adds the command `gradients` to the command-line program.
+ * @param words the arguments of the command line.
+ * @returns the arguments that commander must parse.
+ * @throws LossError if the arguments name an unknown loss, algorithm or option, or not exactly one loss or algorithm.
  */
 export function addGradients(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {

@@ -1,18 +1,20 @@
-// Grids over option values: the lists and ranges of `sweep`, such as `--clip-range 0.1:0.4:0.05` and
-// `--loss-agg-mode token-mean,seq-mean-token-mean`.
+// The grid of option values that `sweep` computes. An option may have a list of values, such as `--loss-agg-mode
+// token-mean,seq-mean-token-mean`, or a range of values, such as `--clip-range 0.1:0.4:0.05`.
 import { LossError } from '../index.js';
 
-/** A decimal number as written: digits·10^-places. */
+/** A decimal number without rounding: digits · 10^(−places). */
 interface Decimal {
   digits: bigint;
   places: number;
 }
 
 /**
- * Expands an option's value in a grid: values separated by commas, each of which may be a range start:end:step. A range
- * includes its end if a step reaches it. Steps are exact decimals, so that rounding errors do not add up.
- * @param flag the option, for messages.
- * @param most the largest number of values in a range.
+ * Returns the values that an option has in a grid. They are written with commas between them. Each may be a range
+ * start:end:step, which includes its end if a step reaches it. The values of a range are computed exactly in decimal,
+ * so rounding errors do not accumulate.
+ * @param flag the flag of the option, for error messages.
+ * @param word the text of the values on the command line.
+ * @param most the largest number of values that a range may have.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function valuesOfWord(flag: string, word: string, most: number): string[] {
@@ -59,7 +61,7 @@ function decimal(text: string): Decimal | undefined {
   return places >= 0 ? { digits, places } : { digits: digits * 10n ** BigInt(-places), places: 0 };
 }
 
-// Parsing text rounds once, to the nearest float64.
+// The conversion goes through text, because parsing rounds only once, to the nearest float64.
 function toNumber(digits: bigint, places: number): number {
   return Number(`${digits}e-${places}`);
 }
@@ -68,7 +70,10 @@ function invalid(flag: string, item: string, expected: string, received?: string
   return new LossError('ERR_INVALID_OPTION', { at: `${flag} ${item}`, expected, received });
 }
 
-/** Returns all combinations of one value per axis. The last axis varies fastest. */
+/**
+ * Returns all combinations of one value from each axis. From one combination to the next, the value of the last axis
+ * changes fastest.
+ */
 export function product<T>(axes: readonly (readonly T[])[]): T[][] {
   return axes.reduce<T[][]>(
     (points, values) => points.flatMap((point) => values.map((value) => [...point, value])),

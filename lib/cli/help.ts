@@ -1,9 +1,9 @@
 // Help texts that several commands share.
 
-/** Returns the examples that end a command's help. */
+/** Returns the examples, as a text that is shown at the end of a command's help. */
 export function examplesHelp(examples: readonly string[]): string {
   return `Examples:\n${examples.map((words) => `  $ policy-loss ${words}`).join('\n')}`;
 }
 
-/** The meaning of the exit codes. */
+/** The sentence in help texts that explains the exit codes. */
 export const EXIT_CODES = 'Exit codes: 0 done, 1 bad data, 2 bad usage.';

@@ -29,7 +29,7 @@ const SYMBOLS =
 const SPELLING =
   'On the command line, clip_range is --clip-range, and epsilon of an advantage function is --advantage-epsilon.';
 
-/** Adds the command to a program. */
+/** Adds the command `list` to the command-line program. */
 export function addList(program: Command): void {
   const command = program
     .command('list')
@@ -61,7 +61,10 @@ export function addList(program: Command): void {
   });
 }
 
-/** @throws LossError `ERR_UNKNOWN_NAME` */
+/**
+ * Returns the entries whose kind or name is `what`, or all entries if it is undefined.
+ * @throws LossError `ERR_UNKNOWN_NAME`
+ */
 function entriesOf(what: string | undefined): CatalogueEntry[] {
   const all = catalogue();
   if (what === undefined) return all;
@@ -75,7 +78,7 @@ function entriesOf(what: string | undefined): CatalogueEntry[] {
 }
 
 function overview(entries: readonly CatalogueEntry[]): string {
-  // The terminal's width without the columns of names and sources.
+  // The width of the middle column of the table: the width of the terminal without the columns of names and sources.
   const width = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
   const sections = KINDS.flatMap((kind) => {
     const lines = entries.filter((entry) => entry.kind === kind);

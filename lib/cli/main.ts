@@ -1,9 +1,9 @@
 #!/usr/bin/env node
-// The executable `policy-loss`.
+// The file that runs when a user calls `policy-loss`.
 import { note } from './output.js';
 import { runProgram } from './program.js';
 
-// A reader such as `head` may close the pipe early, which is not an error.
+// A program that reads the output, such as `head`, may close the pipe early. This is not an error.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error;
   process.exit();
@@ -13,7 +13,7 @@ const words = process.argv.slice(2);
 showWarnings(words.includes('--quiet') || words.includes('-q'));
 process.exitCode = await runProgram(words);
 
-/** Shows each warning in one line, without the process id and hints that Node adds. */
+/** Prints each warning on one line, without the process id and the hints that Node would add. */
 function showWarnings(quiet: boolean): void {
   process.removeAllListeners('warning');
   process.on('warning', ({ message }) => {

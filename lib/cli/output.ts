@@ -1,23 +1,27 @@
-// Output of the command line: results go to stdout as tables, JSON or CSV; progress and notes go to stderr.
+// Formats and prints what the commands output. Results go to stdout as tables, JSON or CSV. Progress and notes go to
+// stderr.
 import { styleText } from 'node:util';
 import { Presets, SingleBar } from 'cli-progress';
 import Table from 'cli-table3';
 import type { EvaluationProgress } from '../parts/index.js';
 
-/** Returns a number with 6 significant digits, for people. */
+/** Formats a number with 6 significant digits, for people to read. */
 export function readable(x: number): string {
   return String(Number(x.toPrecision(6)));
 }
 
-/** A cell of a table: text, a number, or nothing. */
+/** A cell of a table: text, a number, or undefined for a cell without a value. */
 export type Cell = string | number | undefined;
 
-/** The colours and weights of a piece of text on a terminal. */
+/** A style for text on a terminal: a colour or weight such as 'bold', or a list of them. */
 export type Style = Parameters<typeof styleText>[0];
 
-/** Returns text with each line styled, if stdout is a terminal with colours; otherwise the text itself. */
+/**
+ * Returns the text with a style applied to each of its lines if stdout is a terminal that shows colours. Otherwise
+ * returns the text unchanged.
+ */
 export function styled(style: Style, text: string): string {
-  // hasColors() respects NO_COLOR and TERM.
+  // hasColors() takes the environment variables NO_COLOR and TERM into account.
   if (!process.stdout.isTTY || !process.stdout.hasColors()) return text;
   return text
     .split('\n')
@@ -25,7 +29,10 @@ export function styled(style: Style, text: string): string {
     .join('\n');
 }
 
-/** Returns names and values in two aligned columns. */
+/**
+ * Formats names and their values in two aligned columns.
+ * @param align the alignment of the values.
+ */
 export function twoColumns(
   entries: readonly (readonly [name: string, value: Cell])[],
   align: 'left' | 'right' = 'right',
@@ -37,8 +44,9 @@ export function twoColumns(
 }
 
 /**
- * Returns a table with a header line.
- * @param align the alignment of all columns after the first; by default, numbers align right and text aligns left.
+ * Formats a table with a header line.
+ * @param align the alignment of all columns after the first. By default, a column that contains text is aligned left,
+ * and a column that contains only numbers is aligned right.
  */
 export function table(
   head: readonly string[],
@@ -58,7 +66,9 @@ export function table(
   );
 }
 
-/** Returns the line under a table that says how many rows and tokens it covers. */
+/**
+ * Returns a line of text that says how many rows and tokens a result covers. It is printed under the result's table.
+ */
 export function countsOf(result: {
   rows: number;
   tokens: number;
@@ -75,8 +85,8 @@ export function countsOf(result: {
 }
 
 /**
- * Breaks words into lines of at most `width` characters. A longer word gets a line of its own.
- * @param separator follows every word except the last.
+ * Joins words into lines of at most `width` characters. A word that is longer than that gets a line of its own.
+ * @param separator text that is appended to every word except the last, such as a comma.
  */
 export function inLines(words: readonly string[], separator: string, width: number): string[] {
   const lines: string[] = [];
@@ -97,7 +107,8 @@ function shown(cell: Cell): string {
 
 function aligned(rows: readonly (readonly string[])[], colAligns: readonly ('left' | 'right')[]): string {
   const lines = new Table({ chars: NO_LINES, style: PLAIN, colAligns: [...colAligns] });
-  // cli-table3 needs quadratic time for cells with several lines, so each line becomes a row of the table.
+  // cli-table3 takes quadratic time for a cell with several lines. So each line of such a cell becomes a row of its
+  // own.
   for (const row of rows) {
     const cells = row.map((cell) => cell.split('\n'));
     const height = Math.max(...cells.map(({ length }) => length));
@@ -106,7 +117,8 @@ function aligned(rows: readonly (readonly string[])[], colAligns: readonly ('lef
   return lines.toString().replace(/ +$/gm, '');
 }
 
-// cli-table3 draws every border that is not set to an empty string.
+// Turns off all borders, because cli-table3 draws every border that is not set to an empty string. `middle` is the gap
+// between two columns.
 const NO_LINES = {
   top: '',
   'top-mid': '',
@@ -127,8 +139,8 @@ const NO_LINES = {
 const PLAIN = { 'padding-left': 0, 'padding-right': 0, head: [], border: [] };
 
 /**
- * Returns comma-separated values (RFC 4180) with a header line. Numbers have all their digits; absent and non-finite
- * values are empty.
+ * Formats a table as comma-separated values (RFC 4180) with a header line. Numbers keep all their digits. Absent and
+ * non-finite values become empty fields.
  */
 export function csv(head: readonly string[], rows: readonly (readonly Cell[])[]): string {
   const quoted = (cell: Cell) => {
@@ -139,18 +151,18 @@ export function csv(head: readonly string[], rows: readonly (readonly Cell[])[])
   return [head, ...rows].map((row) => row.map(quoted).join(',')).join('\n');
 }
 
-/** The form in which a result is printed; a table by default. */
+/** The options that choose the form in which a result is printed. Without them, it is printed as a table. */
 export interface OutputOptions {
   json?: boolean;
   csv?: boolean;
 }
 
-/** A result in all forms. */
+/** A result that can be printed in any of three forms. */
 export interface Printable {
-  /** The object that `--json` prints, with null for non-finite numbers. */
+  /** Returns the object that `--json` prints. JSON shows non-finite numbers as null. */
   json: () => unknown;
   csv: () => string;
-  /** The table that people read. */
+  /** Returns the tables that are printed for people to read. */
   text: () => string;
 }
 
@@ -165,10 +177,10 @@ export function note(message: string): void {
   process.stderr.write(`${message}\n`);
 }
 
-// Shorter work shows no progress bar.
+// The progress bar appears only after this time in milliseconds, so short work never shows one.
 const LONG_MS = 400;
 
-/** A progress bar on stderr during long work, if stderr is a terminal. */
+/** A progress bar on stderr. It appears only if the work takes long and stderr is a terminal. */
 export class ProgressBar implements EvaluationProgress {
   readonly #shows: boolean;
   #bar: SingleBar | undefined;
@@ -176,7 +188,7 @@ export class ProgressBar implements EvaluationProgress {
   #what = '';
   #began = 0;
 
-  /** @param quiet hides the bar. */
+  /** @param quiet true if the bar must never appear. */
   constructor(quiet: boolean) {
     this.#shows = !quiet && process.stderr.isTTY;
   }
@@ -225,7 +237,7 @@ export class ProgressBar implements EvaluationProgress {
 
 const STEPS = 1000;
 
-/** Returns a number such as 1234567 as 1.23M. */
+/** Formats a number with 3 significant digits and a unit: 1234567 as 1.23M. */
 function inShort(x: number): string {
   return new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 3 }).format(x);
 }

@@ -1,4 +1,5 @@
-// The program `policy-loss` without its process: it parses words, runs a command and returns an exit code.
+// The command-line program `policy-loss` as a function: it parses the arguments, runs a command and returns the exit
+// code. main.ts connects it to the process.
 import { styleText } from 'node:util';
 import { Command, CommanderError } from 'commander';
 import { LossError, type LossErrorCode } from '../core/errors.js';
@@ -8,7 +9,7 @@ import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note } from './output.js';
 
-/** Codes of errors in the command line itself; all others mean bad data. */
+/** The error codes that mean a wrong command line (exit code 2). All other codes mean bad data (exit code 1). */
 const BAD_USAGE: readonly LossErrorCode[] = [
   'ERR_INVALID_OPTION',
   'ERR_UNKNOWN_NAME',
@@ -25,7 +26,7 @@ const EXAMPLES = [
 
 /**
  * Runs the program. Results go to stdout, everything else to stderr.
- * @param words the command line without the program's name.
+ * @param words the arguments of the command line, without the name of the program.
  * @returns the exit code: 0 done, 1 bad data, 2 bad usage.
  */
 export async function runProgram(words: readonly string[]): Promise<number> {
@@ -38,12 +39,13 @@ export async function runProgram(words: readonly string[]): Promise<number> {
     .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
   addBuild(program);
   try {
-    // `build` must work before the native module exists, so the other commands are imported only when needed.
+    // `build` must work before the native module exists. So the other commands, which need that module, are imported
+    // only if the command is not `build`.
     const left = words[0] === 'build' ? words : (await import('./commands.js')).addCommands(program, words);
     await program.parseAsync(left, { from: 'user' });
     return 0;
   } catch (error) {
-    // Commander has already printed its message.
+    // Commander has already printed the error message or the help.
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     if (!(error instanceof LossError)) throw error;
     note(`error: ${error.withOptionNames(flagOf).message}`);

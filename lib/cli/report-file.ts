@@ -10,36 +10,36 @@ import type { ReportBuilder } from './report/index.js';
 import type { WantedColumns } from './rollouts-command.js';
 import type { TitledSubject } from './typed-subjects.js';
 
-/** Returns the option of commands that write a report. */
+/** Returns the option `--report`, for the commands that can write a report. */
 export const REPORT_OPTION = () =>
   new Option(
     '--report <file>',
     'write an HTML page with histograms, loss curves and the most extreme rollouts',
   );
 
-/** A report that is being written. */
+/** A report on the results of one command, from the start of the computation until the page is written. */
 export interface Report {
-  /** The columns that the report shows. */
+  /** The columns that must be read from the rollout files because the report shows them. */
   wanted: WantedColumns;
-  /** Returns the watcher that must see every part of the files. */
+  /** Returns a function that collects the data of the report. It must be called for every part of the rollout files. */
   watcher(files: readonly string[]): PartWatcher;
-  /** Writes the page, after the last part. */
+  /** Writes the page. It must be called after the watcher has received the last part. */
   write(results: readonly SubjectEvaluation[]): Promise<void>;
 }
 
 /**
- * Starts a report on losses and algorithms.
- * @param file the page to write; undefined for no report.
- * @throws LossError `ERR_INVALID_OPTION` if the file's folder is not writable.
+ * Starts a report on losses and algorithms (subjects). Returns undefined if no report was requested.
+ * @param file the HTML file to write; undefined if no report was requested.
+ * @throws LossError `ERR_INVALID_OPTION` if the folder of the file is not writable.
  */
 export async function reportOn(
   subjects: readonly TitledSubject[],
   file: string | undefined,
 ): Promise<Report | undefined> {
   if (file === undefined) return undefined;
-  // Failing now is better than failing after hours of work.
+  // Checks this before the computation, which can take hours.
   await writable(file, access(dirname(file), constants.W_OK));
-  // Commands without --report need not load the report's code.
+  // Imported only here, so that commands without --report do not load the code that builds reports.
   const { ReportBuilder } = await import('./report/index.js');
   let builder: ReportBuilder;
   return {
@@ -80,8 +80,8 @@ async function writable(file: string, writing: Promise<void>): Promise<void> {
 }
 
 /**
- * Returns the policy loss of a batch with one token, and its gradient with respect to logprob, at each ratio. The old
- * log-probability is 0. Returns undefined if the loss does not depend on the ratio.
+ * Computes a policy loss and its gradient with respect to logprob for a batch with a single token, once for each of the
+ * given ratios. The token's old log-probability is 0. Returns undefined if the loss is not a function of the ratio.
  */
 function curve({ policyLossFn: fn, readsRatio }: TitledSubject, advantage: 1 | -1, ratios: Float64Array) {
   if (!readsRatio) return undefined;

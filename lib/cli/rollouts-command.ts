@@ -1,5 +1,5 @@
-// The common part of all commands over rollout files: their shared options and help, reading the files, reporting bad
-// rows, and printing the result.
+// What all commands over rollout files have in common: some options and parts of the help, reading the files, reporting
+// bad rows, and printing the result.
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../core/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
@@ -8,20 +8,22 @@ import { expandFiles } from '../rollouts/index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 
-/** The properties in which commands over rollout files differ. */
+/**
+ * The name, the options and the help texts of a command over rollout files. The commands differ in these properties.
+ */
 export interface RolloutsCommandAbout {
   name: string;
-  /** One line, for the list of commands. */
+  /** One line that describes the command in the list of commands. */
   summary: string;
   description: string;
   /** Options that only this command has. */
   options?: readonly Option[];
-  /** A paragraph between the options and the examples. */
+  /** A paragraph of the help, between the options and the examples. */
   help?: string;
   examples: readonly string[];
 }
 
-/** Adds a command over rollout files to a program. */
+/** Adds a command over rollout files to the command-line program. Returns the command. */
 export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): Command {
   const { name, summary, description, options = [], help, examples } = about;
   const command = program
@@ -53,7 +55,8 @@ const SUBJECT_OPTIONS = () => [
   ),
 ];
 
-// Keeps memory below 300 MB: the columns of a part, rows that are being read, and garbage that is not yet collected.
+// The default of --batch-tokens. With it, a command needs less than 300 MB of memory: for the columns of a part, for
+// the rows that are being read, and for garbage that is not collected yet.
 const BATCH_TOKENS = 2 ** 19;
 
 const FILE_OPTIONS = () => [
@@ -68,18 +71,18 @@ const FILE_OPTIONS = () => [
   new Option('--skip-bad-rows', 'skip invalid rows, and count them'),
   new Option(
     '--batch-tokens <number>',
-    'the most tokens in memory at once; larger files are computed in parts, with the same total',
+    'the largest number of tokens in memory at once; larger files are computed in parts, with the same result',
   )
     .default(BATCH_TOKENS)
     .argParser(parseCount),
   new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu'),
 ];
 
-/** Returns the options for the form of the output. */
+/** Returns the options that choose the form of the output. */
 export const OUTPUT_OPTIONS = () => [
   new Option('--json', 'print one JSON object, with all digits of each number'),
   new Option('--csv', 'print comma-separated values, with all digits of each number').conflicts('json'),
-  new Option('-q, --quiet', 'print only the result and errors, no progress and no notes'),
+  new Option('-q, --quiet', 'print only the result and errors, without progress and notes'),
 ];
 
 function parseColumn(text: string, before: Record<string, string> = {}): Record<string, string> {
@@ -96,7 +99,7 @@ function parseCount(text: string): number {
   return value;
 }
 
-/** The values of the shared options. */
+/** The values of the options that all commands over rollout files have. */
 export interface RolloutsOptions extends OutputOptions {
   column?: Record<string, string>;
   backend: string;
@@ -106,20 +109,25 @@ export interface RolloutsOptions extends OutputOptions {
   quiet?: boolean;
 }
 
-/** The files and settings that a command works with. */
+/** What a command over rollout files works with: the files, the settings, and the number of skipped rows. */
 export interface RolloutsRun {
   files: readonly string[];
   settings: EvaluationSettings;
-  /** The number of skipped rows so far; undefined without --skip-bad-rows. */
+  /** The number of invalid rows that were skipped so far; undefined without --skip-bad-rows. */
   readonly skipped: number | undefined;
 }
 
-/** Columns that a command needs in addition to its losses': batch columns, and columns to keep unchanged. */
+/**
+ * The columns that a command needs in addition to the columns of its losses. `columns` become part of the batches, and
+ * `keep` are passed on unchanged.
+ */
 export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>;
 
 /**
- * Runs a command over files and prints its result.
- * @param patterns files or glob patterns.
+ * Runs a command over rollout files, and prints its result.
+ * @param patterns file names or glob patterns.
+ * @param wanted the columns that the command needs in addition to the columns of its losses.
+ * @param compute computes the result from the files.
  */
 export async function runOnRollouts(
   patterns: readonly string[],
@@ -127,7 +135,7 @@ export async function runOnRollouts(
   wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
-  // Reports an unknown device before the files are read.
+  // Throws an error for an unknown device before any file is read.
   cudaIndex(device);
   const files = await expandFiles(patterns);
   const progress = new ProgressBar(quiet);
@@ -159,10 +167,10 @@ export async function runOnRollouts(
   }
 }
 
-// Only the first bad rows are reported one by one; the others are counted.
+// Only this many bad rows are reported one by one. Further ones are only counted.
 const BAD_ROWS_SHOWN = 5;
 
-/** Counts and reports skipped rows. */
+/** Counts the rows that were skipped because they are invalid, and reports them on stderr. */
 class SkippedRows {
   count = 0;
   readonly #quiet: boolean;

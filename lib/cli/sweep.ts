@@ -19,40 +19,45 @@ import {
 } from './typed-subjects.js';
 import { asksForHelp, type TypedOption, wordsOf } from './words.js';
 
-/** The object that `--json` prints, with null for non-finite numbers. */
+/**
+ * The result of `policy-loss sweep`, in the form in which `--json` prints it. JSON shows non-finite numbers as null.
+ */
 export interface Sweep {
   /** The name of the policy loss or algorithm. */
   name: string;
-  /** The options with several values, and these values. */
+  /** The options that have several values (the axes of the grid), and the list of values of each. */
   axes: Record<string, unknown[]>;
-  /** All combinations; the last axis varies fastest. */
+  /**
+   * The result for each combination of values. From one point to the next, the value of the last axis changes fastest.
+   */
   points: SweepPoint[];
   rows: number;
-  /** Unmasked tokens. */
+  /** The number of unmasked tokens in all rows. */
   tokens: number;
-  /** The number of parts that the rows were computed in; absent if it is one. */
+  /** The number of parts in which the rows were computed; absent if there was only one part. */
   batches?: number;
-  /** The number of skipped rows; absent without --skip-bad-rows. */
+  /** The number of invalid rows that were skipped; absent without --skip-bad-rows. */
   skipped?: number;
 }
 
 /** One combination of option values, and its result. */
 export interface SweepPoint {
-  /** One value for each axis. */
+  /** The values of the options in Sweep.axes that this result was computed with. */
   options: Record<string, unknown>;
   loss: number;
   gradNorm: number;
   metrics: Partial<Metrics>;
 }
 
-/** The largest number of combinations. A larger grid is probably a typing error. */
+/** The largest number of combinations that `sweep` computes. A larger grid is probably a typing error. */
 const MOST_POINTS = 10_000;
 
 /**
- * Adds the command to a program.
- * @param words the words of the command line.
- * @returns the words that remain for commander.
- * @throws LossError as addEvaluate() does, and for invalid grids.
+ * Adds the command `sweep` to the command-line program.
+ * @param words the arguments of the command line.
+ * @returns the arguments that commander must parse.
+ * @throws LossError for an unknown loss, algorithm or option, for invalid lists or ranges of values, and if the
+ * arguments do not name exactly one loss or algorithm.
  */
 export function addSweep(program: Command, words: readonly string[]): readonly string[] {
   const command = rolloutsCommand(program, {
@@ -98,7 +103,7 @@ const EXAMPLES = [
   'sweep rollouts.jsonl --algorithm grpo --advantage-fn grpo,rloo,opmd',
 ];
 
-/** The values of one option, each as a typed option. */
+/** One axis of the grid: an option with each of its values, in the form in which a user would type it. */
 type Axis = readonly TypedOption[];
 
 function axesOf({ typed }: TypedSubject): Axis[] {
@@ -192,7 +197,9 @@ function printable(
   };
 }
 
-/** Lists metrics that are equal at every point, instead of repeating them in every line of the table. */
+/**
+ * Lists the metrics that are equal at every point of the grid, so that the table need not repeat them in every line.
+ */
 function sameEverywhere({ metrics }: SweepPoint, names: readonly string[]): string[] {
   if (names.length === 0) return [];
   const list = names.map((name) => `${name} ${readable(metrics[name]!)}`);

@@ -1,4 +1,4 @@
-// The subjects of a command line: the losses and algorithms that it names, each with its options.
+// Finds the subjects of a command line, that is, the losses and algorithms that it names, each with its options.
 import { readFile } from 'node:fs/promises';
 import type { Command, Option } from 'commander';
 import { unknownName } from '../core/errors.js';
@@ -22,36 +22,39 @@ import {
   wordsOf,
 } from './words.js';
 
-/** A subject that is named on the command line. */
+/** A subject (a loss or an algorithm) that the command line names. */
 export interface TitledSubject extends Subject {
-  /** Its name and options, as on a command line. */
+  /** The name and the options of the loss or algorithm, as typed on the command line. */
   readonly title: string;
-  /** The values of its options, by their flags without dashes. */
+  /** The values of the options that the command line sets, by their flags without the leading dashes. */
   readonly given: Readonly<Record<string, unknown>>;
 }
 
-/** A subject as typed, and its options. */
+/** A subject (a loss or an algorithm) as typed on the command line, before it is created. */
 export interface TypedSubject {
   choice: Choice;
   name: string;
-  /** The options that it accepts. */
+  /** All options that this loss or algorithm accepts. */
   options: readonly Option[];
-  /** The options that the command line sets. */
+  /** The options that the command line sets for this loss or algorithm. */
   typed: readonly TypedOption[];
 }
 
-/** The subjects in a command's words, and the words that remain for the command. */
+/**
+ * The subjects (losses and algorithms) that the arguments of a command name, and the arguments that are left for
+ * commander.
+ */
 export interface TypedSubjects {
   subjects: TypedSubject[];
   rest: string[];
 }
 
 /**
- * Separates the subjects from a command's words.
- * @param words the words after the command's name.
+ * Separates the subjects (losses and algorithms with their options) from the other arguments of a command.
+ * @param words the arguments after the command's name.
  * @param several whether the command accepts more than one subject.
- * @param oneOf returns one value of a word that lists several, for commands that accept such lists.
- * @throws LossError for unknown names and options, and if the words name no subject, or too many.
+ * @param oneOf returns one of the values that an argument lists. Only commands that accept lists of values need it.
+ * @throws LossError for unknown names and options, for a missing subject, and for too many subjects.
  */
 export function typedSubjects(
   command: Command,
@@ -69,7 +72,8 @@ export function typedSubjects(
       ),
       hint: "Use 'policy-loss compare' for several",
     });
-  // Commander reports a choice without a name, and prints the help.
+  // If --loss, --algorithm or --config has no name, or the arguments ask for help, commander prints the error or the
+  // help.
   const unnamed = shared.some((word) => CHOICES.includes(word as Choice));
   if (subjects.length === 0) {
     if (unnamed || asksForHelp(words)) return { subjects: [], rest: [...words] };
@@ -94,9 +98,11 @@ export function typedSubjects(
 }
 
 /**
- * Separates the subject from the words of a command that accepts exactly one.
- * @param words the words of the command line, including the command's name.
- * @returns the subject (undefined if the words ask for help), and the words that remain for commander.
+ * Separates the subject (a loss or an algorithm) from the other arguments of a command that accepts exactly one
+ * subject.
+ * @param words the arguments of the command line, including the command's name.
+ * @param oneOf returns one of the values that an argument lists. Only commands that accept lists of values need it.
+ * @returns the subject, which is undefined if the arguments ask for help, and the arguments that commander must parse.
  */
 export function typedSubject(
   command: Command,
@@ -107,7 +113,7 @@ export function typedSubject(
   return { typed: subjects[0], left: [command.name(), ...rest] };
 }
 
-/** Makes a typed subject. */
+/** Creates the loss or algorithm that the command line names, with the options that it sets. */
 export async function makeSubject(
   { choice, name, options, typed }: TypedSubject,
   command: Command,
@@ -135,7 +141,11 @@ function shownOption({ flag, value }: TypedOption): string {
   return value === undefined ? flag : `${flag} ${value}`;
 }
 
-/** Returns the options that a subject accepts. They depend on its words, which may name an algorithm's functions. */
+/**
+ * Returns the options that a loss or algorithm accepts. For an algorithm, they also depend on the arguments in `words`,
+ * which may name other functions than the algorithm's default ones.
+ * @throws LossError for unknown names and options.
+ */
 export function optionsOf(
   { choice, name }: Pick<SubjectWords, 'choice' | 'name'>,
   words: readonly string[],

@@ -1,29 +1,33 @@
-// Splits the words of a command line into subjects (`--loss ppo`) with their own options, and the words of the command.
-// Commander supports neither options that belong to the name before them nor options that depend on a name.
+// Splits the arguments of a command line ("words") into subjects, such as `--loss ppo`, and the command's own words.
+// Each subject keeps the options that follow it. Commander cannot do this: it does not let an option belong to the
+// value of another option, or the set of valid options depend on a value.
 import { Command, type Option } from 'commander';
 import { LossError } from '../index.js';
 
-/** The flags that name a subject. */
+/** The flags that name a subject: the loss, algorithm or configuration that a command is about. */
 export const CHOICES = ['--loss', '--algorithm', '--config'] as const;
 export type Choice = (typeof CHOICES)[number];
 
-/** A subject as typed: `--loss ppo` and the words up to the next subject. */
+/** A subject as typed: a flag and its value, such as `--loss ppo`, and the words up to the next subject. */
 export interface SubjectWords {
   choice: Choice;
   name: string;
   words: readonly string[];
 }
 
-/** The words of a command, divided by subjects. */
+/** A command's words, divided by divide() into shared words, subjects and operands. */
 export interface DividedWords {
   /** The words before the first subject. Options among them apply to every subject. */
   shared: readonly string[];
   subjects: readonly SubjectWords[];
-  /** The words from `--` on, which are not options. */
+  /** The words that are not options: `--` and everything after it. */
   operands: readonly string[];
 }
 
-/** Divides words by subjects. A choice without a name stays in `shared`, where commander reports it. */
+/**
+ * Divides a command's words into shared words, subjects and operands. A subject's flag that lacks its value stays among
+ * the ordinary words, so that commander reports it.
+ */
 export function divide(words: readonly string[]): DividedWords {
   const end = words.includes('--') ? words.indexOf('--') : words.length;
   const shared: string[] = [];
@@ -44,18 +48,18 @@ export function divide(words: readonly string[]): DividedWords {
   return { shared, subjects, operands: words.slice(end) };
 }
 
-/** An option as typed. */
+/** An option as it was typed on the command line. */
 export interface TypedOption {
   option: Option;
   flag: string;
-  /** Absent if the option was typed without a value. */
+  /** The value that was typed. Absent if the option was typed without one. */
   value?: string;
 }
 
 /**
- * Separates some options from the other words.
- * @param options the options to take.
- * @param others options that stay in `rest` together with their values.
+ * Separates the given options from all other words.
+ * @param options the options to separate, with their values.
+ * @param others other options that the command has. They stay in `rest`, each together with its value.
  */
 export function takeOptions(
   words: readonly string[],
@@ -82,15 +86,17 @@ export function takeOptions(
   return { typed, rest };
 }
 
-/** Returns typed options as words again. */
+/** Converts options from takeOptions() back to command-line words. */
 export function wordsOf(typed: readonly TypedOption[]): string[] {
   return typed.map(({ flag, value }) => (value === undefined ? flag : `${flag}=${value}`));
 }
 
 /**
- * Parses words that contain only options. Returns the values of the options that are present, by commander's names.
- * @param command the command whose settings for errors apply.
- * @throws CommanderError, and LossError `ERR_INVALID_OPTION` for a switch with a value.
+ * Parses words that contain only options. Returns the values of the options that were typed, under the names that
+ * commander gives them.
+ * @param command the command whose settings for error output are used.
+ * @throws CommanderError for a value that commander rejects, and LossError `ERR_INVALID_OPTION` for a switch that was
+ * given a value.
  */
 export function valuesOf(
   words: readonly string[],
@@ -106,18 +112,18 @@ export function valuesOf(
       received: stranger,
     });
   const values: Record<string, unknown> = parser.opts();
-  // Help shows the defaults; the functions themselves apply them.
+  // Drops the values that are only defaults. Commander has them for the help texts; the functions apply their own.
   for (const name of Object.keys(values))
     if (parser.getOptionValueSource(name) === 'default') delete values[name];
   return values;
 }
 
-/** Returns whether the words ask for help. */
+/** Returns whether the words contain `--help` or `-h`. */
 export function asksForHelp(words: readonly string[]): boolean {
   return words.includes('--help') || words.includes('-h');
 }
 
-/** Joins words as in a sentence: a, b and c. */
+/** Joins words as in a sentence, such as 'a, b and c'. */
 export function listed(words: readonly string[], last: 'and' | 'or'): string {
   return [words.slice(0, -1).join(', '), words.at(-1)].filter(Boolean).join(` ${last} `);
 }

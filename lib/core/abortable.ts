@@ -1,9 +1,11 @@
-// Runs native work under an AbortSignal, and converts native errors to LossError.
+// Runs native work that an AbortSignal can end, and converts native errors to LossErrors.
 import { describeValue, LossError, type LossErrorCode } from './errors.js';
 
 /**
- * Starts native work that an AbortSignal can end.
- * @param start starts the work and resolves to -1 if the signal ended it. Native code polls the flag that it receives.
+ * Runs native work that an AbortSignal can end.
+ * @param start starts the work. It receives a flag that becomes non-zero when the signal aborts, and gives it to native
+ * code, which polls it. The promise must resolve to -1 if the work ended because of the flag.
+ * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal ended the work.
  */
 export async function abortable<T>(
   signal: AbortSignal | undefined,
@@ -30,7 +32,8 @@ export async function abortable<T>(
   }
 }
 
-// The running calls of one signal. They share a listener, because Node warns of a leak at more than ten.
+// The running calls that use one signal. They share one listener, because Node warns of a leak when a signal has more
+// than ten.
 class Watch {
   static readonly #watches = new WeakMap<AbortSignal, Watch>();
   readonly #signal: AbortSignal;
@@ -52,7 +55,7 @@ class Watch {
     return watch;
   }
 
-  /** Adds a flag for native code: it becomes non-zero when the signal aborts. */
+  /** Creates the flag of one call, which native code polls. The flag becomes non-zero when the signal aborts. */
   add(): Int32Array {
     if (this.#flags.size === 0) this.#signal.addEventListener('abort', this.#abort, { once: true });
     const flag = new Int32Array(1);
@@ -71,9 +74,12 @@ const NATIVE_CODES: readonly unknown[] = [
   'ERR_DEVICE_UNAVAILABLE',
 ] satisfies LossErrorCode[];
 
-/** Converts the native module's errors that a caller must expect to LossErrors. Returns other errors unchanged. */
+/**
+ * Converts an error of the native module to a LossError, if it is one that callers must be prepared for. Returns any
+ * other error unchanged.
+ */
 export function fromNative(error: unknown): unknown {
-  // Native code checks every array again, because it may have changed after the check in lib/.
+  // Native code checks every array a second time, because an array may have changed since lib/ checked it.
   if (error instanceof TypeError)
     return new LossError('ERR_INVALID_INPUT', `an array changed while it was being read: ${error.message}`, {
       cause: error,

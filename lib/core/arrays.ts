@@ -1,7 +1,11 @@
-// Checks of a caller's typed array before native code reads or writes its memory.
+// Checks a caller's typed arrays before native code reads or writes their memory.
 import { LossError } from './errors.js';
 
-/** @throws LossError `ERR_INVALID_INPUT` if the array's memory has been transferred away. */
+/**
+ * Checks that an array still has its memory.
+ * @throws LossError `ERR_INVALID_INPUT` if the array's ArrayBuffer is detached: its memory was transferred to another
+ * thread or buffer.
+ */
 export function checkAttached(key: string, array: ArrayBufferView): void {
   if (array.byteLength > 0) return;
   try {
@@ -22,7 +26,9 @@ export function fixedLength<T extends Float32Array | Float64Array | Uint8Array |
   return new Type(array) as T;
 }
 
-/** Returns whether an array's memory may shrink. (Shared memory can only grow.) */
+/**
+ * Returns whether an array's memory can shrink, which only a resizable ArrayBuffer allows. Shared memory can only grow.
+ */
 export function isResizable({ buffer }: ArrayBufferView): boolean {
   return (buffer as ArrayBuffer & { resizable?: boolean }).resizable === true;
 }

@@ -1,4 +1,5 @@
-// Reads batches for native calls: finds each input under one of its names, checks it and converts it if necessary.
+// Reads a caller's batch for a native call: finds each input under any of its accepted names, checks it, and converts
+// it if necessary.
 import type { NativeAdvantageBatch, NativeBatch, NativeResident } from '../../binding.js';
 import { isResizable } from './arrays.js';
 import { type Batch, find } from './batch.js';
@@ -16,15 +17,17 @@ import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import { type Layout, readLayout } from './layout.js';
 
-/** The float columns that losses read, in the order of NativeColumns. */
+/** The names of the float columns that losses read. The order is the order of NativeColumns in binding.d.ts. */
 export const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
-/** A float column that losses read, by Trinity's name. */
+/** The Trinity-RFT name of a float column that losses read. */
 export type ColumnName = (typeof COLUMNS)[number];
 
-/** The float columns that advantage functions read, in the order of NativeAdvantageColumns. */
+/**
+ * The names of the float columns that advantage functions read, in the order of NativeAdvantageColumns in binding.d.ts.
+ */
 export const ADVANTAGE_COLUMNS = ['token_level_rewards', 'old_logprob', 'teacher_logprob', 'values'] as const;
 
-// What each input holds, for the error that reports it missing.
+// Describes what each input holds. The error for a missing input quotes it.
 const EXPECTED = {
   logprob: 'a log-probability per token',
   old_logprob: 'a log-probability per token',
@@ -44,10 +47,10 @@ const EXPECTED = {
   step: "the trainer's step, one number or one per row",
 } as const;
 
-/** Any input that a batch may have, by Trinity's name. */
+/** The Trinity-RFT name of any input that a batch may have. */
 export type InputName = keyof typeof EXPECTED;
 
-/** An input that advantage functions read in addition to the mask. */
+/** The name of an input, other than the action mask, that advantage functions read. */
 export type AdvantageInput =
   | (typeof ADVANTAGE_COLUMNS)[number]
   | 'rewards'
@@ -55,33 +58,44 @@ export type AdvantageInput =
   | 'group_ids'
   | 'run_ids';
 
-/** The inputs that a function reads, under Trinity's names. */
+/** The inputs that a function reads, under their Trinity-RFT names. */
 export interface Reads {
   /**
-   * Required inputs, in the order of the checks. If the first is an array of rows, it can stand for shape or cuSeqlens.
+   * Required inputs, in the order in which they are checked. If the batch has neither `shape` nor `cuSeqlens`, the
+   * first input must be a nested array (an array of rows), which then determines the shape.
    */
   inputs: readonly InputName[];
-  /** Inputs that are read if present. */
+  /** Inputs that are read if the batch has them. */
   optional?: readonly InputName[];
-  /** Columns that must have B×T values, because gradients are taken with respect to them; logprob by default. */
+  /**
+   * Columns that must have one value per token, because gradients are taken with respect to them. A loss's other
+   * columns may have one value per row. Default: `logprob`.
+   */
   perToken?: readonly InputName[];
-  /** The order of the native columns: COLUMNS, or ADVANTAGE_COLUMNS; 'loss' by default. */
+  /**
+   * Whether a loss or an advantage function reads the batch. This determines the order of the native columns: COLUMNS
+   * for 'loss' (the default), ADVANTAGE_COLUMNS for 'advantage'.
+   */
   order?: 'loss' | 'advantage';
 }
 
-/** A batch as native calls take it. */
+/** A batch that was checked and converted for native calls. */
 export interface Input {
   native: NativeBatch | NativeResident;
   layout: Layout;
-  /** The CUDA device to compute a host batch on; undefined for the CPU, and for a batch that is on a device. */
+  /**
+   * The index of the CUDA device that computes a batch from host memory. Undefined if the CPU computes it, or if the
+   * batch already is on a device.
+   */
   device: number | undefined;
 }
 
 type Converted = NativeColumn | Uint8Array | Float64Array | Int32Array;
 
 /**
- * Inputs of one batch that are already converted: readers that share it convert each input once. They must use the same
- * backend, and an advantage reader must read before a loss reader, because only the latter accepts values per row.
+ * A cache of the converted inputs of one batch, with which several readers convert each input only once. All of these
+ * readers must use the same backend (naming scheme). A reader for advantages must read before a reader for losses,
+ * because only the loss reader accepts one value per row.
  */
 export type Conversions = Map<InputName, Converted>;
 
@@ -90,13 +104,13 @@ interface ReaderEntry {
   keys: readonly string[];
   optional: boolean;
   mayBePerRow: boolean;
-  /** Position among the native columns; -1 if the input is not a float column. */
+  /** The column's index in NativeBatch.data, or -1 if the input is not a float column. */
   slot: number;
 }
 
-/** Reads host batches and device batches for one function. */
+/** Reads the inputs of one function from batches, which may be in host memory or on a device. */
 export class BatchReader {
-  /** Whether it separates experts' rows from the policy's own. */
+  /** Whether the function reads `expert_mask`, and so treats rows that an expert wrote differently from other rows. */
   readonly separatesExperts: boolean;
   readonly #mapper: KeyMapper;
   readonly #entries: readonly ReaderEntry[];
@@ -120,17 +134,17 @@ export class BatchReader {
     }));
   }
 
-  /** Returns whether a batch has an input, even one that this reader does not read. */
+  /** Returns whether a batch has the named input. The input need not be one that this reader reads. */
   has(batch: Batch | DeviceBatch, name: InputName): boolean {
     if (batch instanceof DeviceBatch) return batch.has(name);
     return batch !== null && typeof batch === 'object' && find(batch, this.#mapper.keys(name)) !== undefined;
   }
 
   /**
-   * Reads a batch.
+   * Reads a batch from host memory, or checks a batch that is on a device.
    * @param device the `device` option of the call.
-   * @param conversions the inputs of this batch that other readers have already converted.
-   * @throws LossError naming the key, the expected value and the given one.
+   * @param conversions a cache that this reader shares with other readers of the same batch.
+   * @throws LossError that names the key, what was expected and what was given.
    */
   read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Input {
     if (batch instanceof DeviceBatch) return this.#readResident(batch, device);
@@ -142,13 +156,13 @@ export class BatchReader {
     const { native, layout } = batch.resident(device);
     for (const name of this.#needed)
       if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
-        throw missingInput(this.#mapper, name, `it among the columns uploaded to ${batch.device}`);
+        throw missingInput(this.#mapper, name, `a column that was uploaded to ${batch.device}`);
     return { native, layout, device: undefined };
   }
 
   /**
-   * Reads a host batch.
-   * @throws LossError
+   * Reads a batch from host memory.
+   * @throws LossError that names the key, what was expected and what was given.
    */
   readHost(batch: Batch, conversions?: Conversions): { native: NativeBatch; layout: Layout } {
     if (batch === null || typeof batch !== 'object')
@@ -198,7 +212,7 @@ function emptyAdvantageBatch(layout: Layout): NativeAdvantageBatch {
   };
 }
 
-// Puts one input into the native batch, converted if necessary.
+// Stores one input in the native batch and, if necessary, converts it first.
 function put(
   native: NativeBatch,
   entry: ReaderEntry,
@@ -207,7 +221,8 @@ function put(
   layout: Layout,
   conversions: Conversions | undefined,
 ): void {
-  // A fast path for the common case: a small batch takes only microseconds, so the general path would be noticeable.
+  // Fast path for arrays that need no conversion. A small batch is computed within microseconds, so the general path
+  // would add noticeable time.
   if (value instanceof Float32Array && entry.slot >= 0 && isReadyFor(value, layout.tokens)) {
     native.data[entry.slot] = value;
     return;
@@ -230,12 +245,13 @@ function put(
   }
 }
 
-// Checks byteLength first: optimised code may read the old `length` of a detached array, but not its old byteLength.
+// A detached array has byteLength 0. It must be checked too, because optimised code may still see the `length` that the
+// array had before.
 function isReadyFor(array: Float32Array | Uint8Array, length: number): boolean {
   return array.byteLength > 0 && array.length === length && !isResizable(array);
 }
 
-// The members of a native batch that hold the inputs without a column slot.
+// Maps each input that is not a float column to the property of the native batch that holds it.
 const MEMBERS: Partial<Record<InputName, keyof NativeAdvantageBatch>> = {
   action_mask: 'mask',
   expert_mask: 'expert',
@@ -262,7 +278,7 @@ function convert({ name, mayBePerRow }: ReaderEntry, key: string, value: unknown
   }
 }
 
-/** Returns the error for a missing input, with all keys under which a batch may have it. */
+/** Returns the error for a missing input. It lists all keys under which a batch may have the input. */
 export function missingInput(
   mapper: KeyMapper,
   name: InputName,
@@ -277,7 +293,7 @@ export function missingInput(
 }
 
 /**
- * Reads one input of a host batch that must be present.
+ * Returns a required input of a host batch, and the key under which the batch has it.
  * @throws LossError `ERR_MISSING_INPUT`
  */
 export function findInput(
@@ -291,8 +307,8 @@ export function findInput(
 }
 
 /**
- * Reads a column of one float32 per token from a host batch.
- * @throws LossError
+ * Reads a column from a host batch that must have one float32 per token.
+ * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
 export function readTokenFloats(
   batch: object,
@@ -305,8 +321,10 @@ export function readTokenFloats(
 }
 
 /**
- * Reads the trainer's step number, which must be the same for all rows.
- * @throws LossError `ERR_INVALID_INPUT` if rows differ.
+ * Reads the trainer's step number from a batch. It may be given once or once per row, but must be the same for all
+ * rows.
+ * @throws LossError `ERR_INVALID_INPUT` if the rows' steps differ or a step is not a finite number,
+ * `ERR_SHAPE_MISMATCH` if the number of steps is wrong, `ERR_MISSING_INPUT`.
  */
 export function readStep(batch: object, mapper: KeyMapper, rows: number): number {
   const { key, value } = findInput(batch, mapper, 'step');

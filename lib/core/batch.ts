@@ -1,24 +1,25 @@
-// Batches as callers pass them.
+// The types of the batches that callers pass.
 
-/** 16-bit floats, as their bits. */
+/** A column of 16-bit floats. JavaScript has no array type for both formats, so the bits are stored as integers. */
 export interface HalfColumn {
-  /** The 16 bits of each element. */
+  /** One element per float: its 16 bits. */
   data: Uint16Array;
-  /** The 16-bit format. */
+  /** The format of the 16 bits. */
   dtype: 'float16' | 'bfloat16';
 }
 
 /**
- * One float per token (row-major), or one per row if it is the same for all tokens of the row. An array with as many
- * values as tokens is always read as one per token. Float32Array is read in place, the 16-bit dtypes are widened while
- * they are read, and everything else is converted once.
+ * One float per token, row after row, or a nested array of rows. Columns that allow it may have one value per row
+ * instead, which then applies to all tokens of the row. An array with as many values as tokens is always read as one
+ * value per token. A Float32Array is read in place, and 16-bit floats are widened while they are read. Other arrays are
+ * converted once.
  */
 export type FloatColumn =
   | Float32Array
   | Float64Array
   | HalfColumn
   | {
-      /** The values, read in place. */
+      /** The values. They are read in place, without a copy. */
       data: Float32Array;
       /** The dtype of `data`. */
       dtype: 'float32';
@@ -26,7 +27,10 @@ export type FloatColumn =
   | readonly number[]
   | readonly (readonly number[])[];
 
-/** One flag per token, or per row for expertMask: 0 or false, else any number or true. Uint8Array is read in place. */
+/**
+ * One flag per token, or per row for `expertMask`. 0 and false clear the flag; true and other numbers set it. A
+ * Uint8Array is read in place.
+ */
 export type MaskColumn =
   | Uint8Array
   | readonly boolean[]
@@ -41,52 +45,62 @@ export type RowNumbers = Float64Array | Float32Array | readonly number[];
 export type RowIds = Int32Array | readonly (number | string)[];
 
 /**
- * A batch of B rows with T tokens each, or of packed rows. Every key may also be Trinity-RFT's (`old_logprob`) or the
- * backend's (`old_log_probs` for verl). Keys that a function does not read are ignored. Log-probabilities and entropies
- * are in nats.
+ * A batch of B rows. The rows either have T tokens each or are packed, which means stored one after another without
+ * padding. Each key may also be written as in Trinity-RFT (`old_logprob`) or as in the backend, the training framework
+ * that the caller names (`old_log_probs` for verl). A function ignores keys that it does not read. Log-probabilities
+ * and entropies are in nats.
  */
 export interface Batch {
-  /** [B, T] of rows that are padded to one length. */
+  /** The shape [B, T], for B rows that are padded to T tokens each. */
   shape?: readonly [number, number];
-  /** [B + 1] offsets of packed rows: row b holds the tokens from cuSeqlens[b] up to cuSeqlens[b + 1]. */
+  /**
+   * Offsets of packed rows, B + 1 numbers: row b holds the tokens from cuSeqlens[b] up to, but not including,
+   * cuSeqlens[b + 1].
+   */
   cuSeqlens?: Int32Array | readonly number[];
-  /** [B, T] log-probability of each token under the current policy; gradients are taken with respect to it. */
+  /** Shape [B, T]: each token's log-probability under the current policy. Gradients are taken with respect to it. */
   logprob?: FloatColumn;
-  /** [B, T] log-probability under the policy that sampled. */
+  /** Shape [B, T]: each token's log-probability under the policy that sampled it. */
   oldLogprob?: FloatColumn;
-  /** [B, T] log-probability under the reference policy. */
+  /** Shape [B, T]: each token's log-probability under the reference policy. */
   refLogprob?: FloatColumn;
-  /** [B, T] or [B] advantages. */
+  /** The advantages: shape [B, T], or [B] for one advantage per row. */
   advantages?: FloatColumn;
   /**
-   * [B, T]; a token with 0 is masked: it does not affect the loss or gradient, whatever its values. Some advantage
-   * functions read its reward, as their details say.
+   * Shape [B, T]: 0 masks a token. Losses and gradients do not depend on the values of masked tokens. Some advantage
+   * functions do read their rewards; the details of those functions say so.
    */
   actionMask?: MaskColumn;
-  /** [B, T] entropy of the policy's distribution at each token. */
+  /** Shape [B, T]: the entropy of the policy's distribution at each token. */
   entropy?: FloatColumn;
-  /** [B]; true for a row that an expert wrote (MIX). */
+  /**
+   * Shape [B]: true for each row that an expert wrote. Read by MIX and the other losses that treat these rows
+   * differently.
+   */
   expertMask?: MaskColumn;
-  /** The trainer's step number: one number, or [B] equal numbers (MIX-CHORD). */
+  /** The trainer's step number, given once or as B equal numbers. Read by MIX-CHORD. */
   step?: number | ArrayLike<number>;
-  /** [B] reward of each row; advantages are computed from it. */
+  /** Shape [B]: the reward of each row, for advantage functions. */
   rewards?: RowNumbers;
-  /** [B] ids, equal in all rows that answer the same prompt. */
+  /** Shape [B]: an id for each row. Rows that answer the same prompt have the same id and form a group. */
   groupIds?: RowIds;
-  /** [B] ids, equal in all rows of one run of several steps. */
+  /** Shape [B]: an id for each row. Rows of a group with the same id are the steps of one run. */
   runIds?: RowIds;
-  /** [B, T] reward of each token. */
+  /** Shape [B, T]: the reward of each token. */
   tokenLevelRewards?: FloatColumn;
-  /** [B, T] values of a critic. */
+  /** Shape [B, T]: a critic's estimate of the value at each token. */
   values?: FloatColumn;
-  /** [B] reward of the greedy answer to each row's prompt. */
+  /** Shape [B]: the reward of the greedy answer to each row's prompt. */
   rewardBaselines?: RowNumbers;
-  /** [B, T] log-probability of each token under a teacher. */
+  /** Shape [B, T]: each token's log-probability under a teacher. */
   teacherLogprob?: FloatColumn;
   [key: string]: unknown;
 }
 
-/** Returns the first of the keys that the batch has, with its value. */
+/**
+ * Returns the first of the given keys for which the batch has a value, and this value. Returns undefined if it has
+ * none.
+ */
 export function find(batch: object, keys: readonly string[]): { key: string; value: unknown } | undefined {
   for (const key of keys) {
     const value = (batch as Record<string, unknown>)[key];

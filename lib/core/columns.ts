@@ -1,24 +1,24 @@
-// Conversion of one column of a host batch to the array that native code reads. float32 columns and byte masks are
+// Converts one column of a host batch to the array that native code reads. Columns of float32 and masks of bytes are
 // passed on without a copy.
 import { checkAttached, fixedLength } from './arrays.js';
 import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 
 const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
-/** Added to a column's dtype code if it has one value per row; see NativeBatch. */
+/** Added to a column's dtype code if the column has one value per row; see NativeBatch.dtypes in binding.d.ts. */
 export const PER_ROW = 4;
 
-/** A float column as native code takes it. */
+/** A float column in the form that native code reads. */
 export interface NativeColumn {
   data: Float32Array | Uint16Array;
-  /** See NativeBatch.dtypes. */
+  /** The dtype code, as described at NativeBatch.dtypes in binding.d.ts. */
   dtype: number;
 }
 
 /**
- * Reads a float column.
- * @param mayBePerRow whether one value per row is accepted.
- * @throws LossError
+ * Checks a float column and converts it for native code.
+ * @param mayBePerRow whether a column with one value per row is accepted.
+ * @throws LossError that names the key, what was expected and what was given.
  */
 export function readFloats(key: string, value: unknown, layout: Layout, mayBePerRow: boolean): NativeColumn {
   const { data, dtype } = floatData(key, value, layout, mayBePerRow);
@@ -31,8 +31,8 @@ export function readFloats(key: string, value: unknown, layout: Layout, mayBePer
 }
 
 /**
- * Reads a column of one float32 per token. Rejects 16-bit columns.
- * @throws LossError
+ * Reads a column with one float32 per token. Rejects 16-bit columns.
+ * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
 export function readFloat32(key: string, value: unknown, layout: Layout): Float32Array {
   const { data } = floatData(key, value, layout, false);
@@ -93,14 +93,14 @@ function floatsOf(
   mayBePerRow: boolean,
 ): Float32Array {
   const flat = flatten(key, value, layout);
-  // Check the length before allocating that much memory.
+  // A wrong length must not make the program allocate that much memory, so it is checked first.
   checkLength(key, flat.length, layout, mayBePerRow);
   const data = newArray(key, flat.length, () => new Float32Array(flat.length));
   return copyNumbers(key, flat, data);
 }
 
 /**
- * Copies numbers into a typed array of the same length.
+ * Copies numbers into a typed array, as many as that array holds.
  * @throws LossError `ERR_INVALID_INPUT` for an element that is not a number.
  */
 export function copyNumbers<T extends Float32Array | Float64Array>(
@@ -123,8 +123,8 @@ export function copyNumbers<T extends Float32Array | Float64Array>(
 }
 
 /**
- * Reads a mask with one value per token, or per row.
- * @throws LossError
+ * Reads a mask with one flag per token or one per row.
+ * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
 export function readMask(key: string, value: unknown, layout: Layout, per: 'token' | 'row'): Uint8Array {
   const length = per === 'token' ? layout.tokens : layout.rows;
@@ -162,8 +162,8 @@ export function readMask(key: string, value: unknown, layout: Layout, per: 'toke
 }
 
 /**
- * Reads one number per row. The numbers need not be finite.
- * @throws LossError
+ * Reads one number per row. NaN and infinities are accepted.
+ * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
 export function readRowNumbers(key: string, value: unknown, rows: number): Float64Array {
   if (value instanceof Float64Array || value instanceof Float32Array) {
@@ -185,14 +185,14 @@ export function readRowNumbers(key: string, value: unknown, rows: number): Float
 }
 
 /**
- * Reads one id per row and returns one integer per row. Equal ids get equal integers.
- * @throws LossError
+ * Reads one id per row and returns one integer per row. Rows with equal ids get equal integers.
+ * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
 export function readRowIds(key: string, value: unknown, rows: number): Int32Array {
   if (value instanceof Int32Array) {
     checkAttached(key, value);
     checkRows(key, value.length, rows);
-    // Copied, because native code reads the ids twice and they must not change in between.
+    // Makes a copy, because native code reads the ids twice and they must not change between the two reads.
     return newArray(key, rows, () => new Int32Array(value));
   }
   if (!Array.isArray(value))
@@ -229,7 +229,8 @@ function checkRows(key: string, length: number, rows: number): void {
     });
 }
 
-// Returns the rows of a nested array one after another, after checking their lengths.
+// Joins the rows of a nested array into one array, after checking each row's length. Returns an array that is not
+// nested as it is.
 function flatten(key: string, value: readonly unknown[], layout: Layout): readonly unknown[] {
   if (!Array.isArray(value[0])) return value;
   if (value.length !== layout.rows)

@@ -1,34 +1,45 @@
-// Token and row counts of batches. A part needs the counts of the whole batch, so that the parts' results add up.
+// Counts of a batch's tokens and rows. If a batch is computed in parts, each part needs the counts of the whole batch:
+// its loss is divided by them, so that the losses of all parts add up to the loss of the batch.
 import type { NativeCounts } from '../../binding.js';
 import { describeValue, guarded, LossError } from './errors.js';
 import type { Layout } from './layout.js';
 
-/** The numbers of tokens and rows. */
+/** The number of tokens and of rows, either in a whole batch or only in the rows that an expert wrote. */
 export interface RowCounts {
-  /** Unmasked tokens. */
+  /** The number of unmasked tokens. */
   tokens: number;
-  /** B, including rows without an unmasked token. */
+  /** The number of rows, including rows in which every token is masked. */
   rows: number;
 }
 
-/** The counts of a batch. */
+/** The counts of a batch, or of several parts of a batch added up. */
 export interface Counts extends RowCounts {
-  /** T; the length of the longest row if rows are packed. */
+  /** T, the number of tokens in each padded row; for packed rows, the length of the longest row. */
   columns: number;
-  /** The counts of experts' rows, if the function separates them from the others (MIX). */
-  expert?: RowCounts;
-}
-
-/** The counts of the whole batch, passed when one of its parts is computed; see {@link sumCounts}. */
-export interface Normalizer extends RowCounts {
-  /** T of the whole batch; by default the part's own T. Only seq-mean-token-sum-norm reads it. */
-  columns?: number;
-  /** Required by functions that separate experts' rows. */
+  /**
+   * The counts of the rows that an expert wrote. Present only if the function treats these rows differently, as MIX
+   * does.
+   */
   expert?: RowCounts;
 }
 
 /**
- * Adds up the counts of a batch's parts.
+ * The counts of a whole batch, as {@link sumCounts} returns them. Pass them to compute() when computing one part of
+ * that batch.
+ */
+export interface Normalizer extends RowCounts {
+  /**
+   * T of the whole batch; by default, T of the part itself. Only the aggregation mode seq-mean-token-sum-norm reads it.
+   */
+  columns?: number;
+  /**
+   * The counts of the rows that an expert wrote. Required by functions that treat these rows differently, such as MIX.
+   */
+  expert?: RowCounts;
+}
+
+/**
+ * Adds up the counts of a batch's parts. The result is the `normalizer` for each part's compute().
  * @throws LossError `ERR_INVALID_INPUT` if an element is not a result of count().
  */
 export function sumCounts(parts: Iterable<Counts>): Counts {
@@ -68,7 +79,7 @@ function notCounts(part: unknown): LossError {
 }
 
 /**
- * Converts a caller's normalizer for native code.
+ * Checks the counts that a caller passed as `normalizer` and converts them to the array that native code takes.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function toNativeCounts(
@@ -98,7 +109,7 @@ export function toNativeCounts(
   ] satisfies NativeCounts);
 }
 
-/** Converts native counts for callers. */
+/** Converts counts from native code to the object that callers get. */
 export function fromNativeCounts(counts: Float64Array, separatesExperts: boolean): Counts {
   const [usualTokens, expertTokens, usualRows, expertRows, columns] = counts as unknown as NativeCounts;
   const whole: Counts = { tokens: usualTokens + expertTokens, rows: usualRows + expertRows, columns };

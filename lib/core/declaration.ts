@@ -1,71 +1,83 @@
-// The declaration of a function, as data. Its class, command-line flags, documentation, property tests and benchmarks
-// are all derived from it.
+// The type of a function's declaration. The declaration is plain data. The function's class, command-line flags,
+// documentation, property tests and benchmarks are all derived from it.
 import type { OptionSchema } from './options.js';
 
-/** One metric of a function. */
+/** The declaration of one metric that a function reports. */
 export interface MetricDeclaration {
-  /** Its unit, such as 'nats per token' or 'fraction of tokens'. */
+  /** The metric's unit, such as 'nats per token' or 'fraction of tokens'. */
   readonly unit: string;
-  /** When the metric is present, such as 'with sequence masking'. Without this field it always is. */
+  /**
+   * The condition under which the metric is present, such as 'with sequence masking'. Absent if the metric is always
+   * present.
+   */
   readonly when?: string;
 }
 
-/** A function's metrics by Trinity-RFT's names. */
+/** The declarations of a function's metrics, under the metrics' Trinity-RFT names. */
 export type MetricSchema = Readonly<Record<string, MetricDeclaration>>;
 
-/** The type of a result's metrics. Metrics with a condition (`when`) are optional. */
+/** The type of the metrics in a result. Metrics that are declared with a condition (`when`) are optional. */
 export type MetricsOf<M> = {
   -readonly [K in keyof M as M[K] extends { when: string } ? never : K]: number;
 } & { -readonly [K in keyof M as M[K] extends { when: string } ? K : never]?: number };
 
-/** The inputs of one token; log-probabilities in nats. */
+/** The inputs for one token. Log-probabilities are in nats. */
 export interface TokenValues {
-  /** Under the current policy. */
+  /** The token's log-probability under the current policy. */
   readonly logprob: number;
-  /** Under the policy that sampled. */
+  /** The token's log-probability under the policy that sampled it. */
   readonly oldLogprob: number;
-  /** Under the reference policy. */
+  /** The token's log-probability under the reference policy. */
   readonly refLogprob: number;
-  /** Under the teacher. */
+  /** The token's log-probability under the teacher. */
   readonly teacherLogprob: number;
-  /** The advantage. */
+  /** The token's advantage. */
   readonly advantage: number;
 }
 
-/** The range of inputs that a function is made for, and its behaviour outside; `docs/numerics.md` lists both. */
+/**
+ * The range of inputs for which a function is meant, and its behaviour outside this range. `docs/numerics.md` lists
+ * both.
+ */
 export interface NumericsDeclaration {
-  /** Inputs for which the error bounds hold. */
+  /** The inputs for which the error bounds in `docs/numerics.md` hold. */
   readonly range: string;
-  /** What happens outside of the range. */
+  /** What the function returns for inputs outside the range. */
   readonly outside: string;
-  /** When a ratio of e^100 (for KL: a difference of 100 nats) makes the loss infinite; absent if never. */
+  /**
+   * Whether the loss becomes infinite at a ratio of e^100 (for KL functions: at log-probabilities that differ by 100
+   * nats). 'for A < 0' means only for tokens with a negative advantage A. Absent if the loss stays finite.
+   */
   readonly overflows?: 'for A < 0' | 'always';
   /**
-   * The size of the largest terms that cancel in a token's value and gradient, with default arguments; absent if
-   * nothing cancels.
-   * Errors are bounded in units of these terms, or of the result if it is larger.
+   * Returns, for one token, the size of the largest terms that cancel each other in its value and in its gradient, with
+   * default arguments. Rounding errors are measured relative to these terms, or to the result if that is larger. Absent
+   * if nothing cancels.
    */
   readonly cancels?: (token: TokenValues) => { readonly value?: number; readonly gradient?: number };
-  /** Sets of arguments that select other arithmetic. Errors are measured with the defaults and with each set. */
+  /**
+   * Sets of arguments with which the function computes differently, so that its errors may differ. Errors are measured
+   * with the default arguments and with each of these sets.
+   */
   readonly variants?: readonly Readonly<Record<string, number | boolean | string>>[];
 }
 
-/** A function as data: a policy loss, a KL function, an entropy loss or an advantage function. */
+/** The declaration of a function: a policy loss, a KL function, an entropy loss or an advantage function. */
 export interface FunctionDeclaration {
-  /** Its name in the registry and in Trinity-RFT. */
+  /** The function's name in the registry and in Trinity-RFT. */
   readonly name: string;
-  /** One line, without a full stop. */
+  /** A description in one line, without a full stop. */
   readonly summary: string;
-  /** Further sentences for the reference documentation. */
+  /** More sentences about the function, for the reference documentation. */
   readonly details?: readonly string[];
-  /** Papers ('arXiv 1707.06347') and implementations. */
+  /** The papers (such as 'arXiv 1707.06347') and implementations that the function follows. */
   readonly source: readonly string[];
-  /** Batch keys that it reads in addition to logprob, under Trinity's names and in Trinity's order. */
+  /** The batch keys that the function reads in addition to logprob. They have Trinity-RFT's names and order. */
   readonly reads: readonly string[];
-  /** Its options by their camelCase names. */
+  /** The declarations of the function's options, under camelCase names. */
   readonly options: OptionSchema;
-  /** Its metrics by Trinity's names. */
+  /** The declarations of the function's metrics, under Trinity-RFT's names. */
   readonly metrics: MetricSchema;
-  /** Its numeric range. */
+  /** The range of inputs for which the function is accurate, and its behaviour outside this range. */
   readonly numerics: NumericsDeclaration;
 }

@@ -1,4 +1,4 @@
-// Batches that reside on a device.
+// Batches that were copied to a device and stay there.
 import type { NativeResident } from '../../binding.js';
 import { cudaIndex } from './device.js';
 import { describeValue, LossError } from './errors.js';
@@ -6,16 +6,16 @@ import type { Layout } from './layout.js';
 import { native } from './native.js';
 
 /**
- * A batch whose columns reside on a CUDA device until it is disposed of (`using`, or dispose()). Every compute()
- * accepts it instead of a host batch and runs on its device; gradients come back as host arrays. {@link upload} creates
- * it.
+ * A batch whose columns stay on a CUDA device until the batch is disposed of, by `using` or dispose(). {@link upload}
+ * creates it. Every compute() accepts it instead of a host batch and then runs on the batch's device. Gradients are
+ * returned as host arrays.
  */
 export class DeviceBatch implements Disposable {
-  /** 'cuda:0', … */
+  /** The device's name: 'cuda:0', 'cuda:1', …. */
   readonly device: string;
-  /** [B, T]; T is the length of the longest row if rows are packed. */
+  /** The shape [B, T]: B rows of T tokens. For packed rows, T is the length of the longest row. */
   readonly shape: readonly [number, number];
-  /** The host batch's `step`: the trainer's step number. */
+  /** The trainer's step number, as given in the host batch's `step`. */
   readonly step: unknown;
   readonly #index: number;
   readonly #layout: Layout;
@@ -39,31 +39,35 @@ export class DeviceBatch implements Disposable {
     this.#resident = resident;
   }
 
-  /** Whether dispose() has been called. */
+  /** Whether the batch was disposed of. */
   get disposed(): boolean {
     return this.#resident === undefined;
   }
 
-  /** Frees the device memory as soon as no running call uses it. The batch cannot be used afterwards. */
+  /**
+   * Disposes of the batch, which cannot be used afterwards. Its device memory is freed as soon as no running call uses
+   * it.
+   */
   dispose(): void {
     if (this.#resident) native.release(this.#resident);
     this.#resident = undefined;
   }
 
-  /** Calls dispose(); for `using`. */
+  /** Calls dispose(), so that a batch can be declared with `using`. */
   [Symbol.dispose](): void {
     this.dispose();
   }
 
-  /** Returns whether it has a column, by Trinity's name. */
+  /** Returns whether the batch has a column with this Trinity-RFT name. */
   has(column: string): boolean {
     return this.#columns.has(column);
   }
 
   /**
-   * Returns the native batch.
+   * Returns the native batch and its layout.
    * @internal
-   * @throws LossError `ERR_INVALID_INPUT` after dispose(), or if `device` names another device.
+   * @throws LossError `ERR_INVALID_INPUT` if the batch was disposed of, or if `device` names a device other than the
+   * batch's.
    */
   resident(device: string | undefined): { native: NativeResident; layout: Layout } {
     if (this.#resident === undefined)

@@ -1,81 +1,87 @@
-// The devices of this machine, and the number of threads that may compute.
+// Lists the devices of this machine, and sets how many threads may compute at the same time.
 import type { NativeCudaDevices } from '../../binding.js';
 import { describeValue, LossError } from './errors.js';
 import { native } from './native.js';
 
-/** The CPU, as a device. */
+/** Describes the CPU, which is one of the devices. */
 export interface CpuDevice {
-  /** The name for `device` options. */
+  /** The name that `device` options accept. */
   name: 'cpu';
-  /** The CPU is always available. */
+  /** Always true. */
   available: true;
-  /** The machine's cores. */
+  /** The number of the machine's cores. */
   cores: number;
-  /** The most threads that compute at once, over all calls together. */
+  /**
+   * The maximum number of threads that compute at the same time, over all calls of the process; see {@link setThreads}.
+   */
   threads: number;
   /**
-   * The instruction set in use: avx512, avx2, sse4 or neon. The environment variable `POLICY_LOSS_ISA` selects another
-   * at load.
+   * The instruction set in use: avx512, avx2, sse4 or neon. To use another one, set the environment variable
+   * `POLICY_LOSS_ISA` before the package is loaded.
    */
   isa: string;
 }
 
-/** A GPU. */
+/** Describes a GPU that can be used. */
 export interface CudaDevice {
-  /** The name for `device` options: 'cuda:0', 'cuda:1', …. */
+  /** The name that `device` options accept: 'cuda:0', 'cuda:1', …. */
   name: string;
-  /** It can be used. */
+  /** Always true. A GPU that cannot be used is a {@link NoCudaDevice}. */
   available: true;
-  /** The model's name. */
+  /** The name of the GPU's model. */
   description: string;
-  /** Its memory in bytes. */
+  /** The size of the GPU's memory in bytes. */
   memory: number;
-  /** The compute capability, such as '9.0'. */
+  /** The GPU's compute capability, such as '9.0'. */
   computeCapability: string;
 }
 
-/** Why there is no CUDA device, or why one cannot be used. */
+/** The reason that no CUDA device exists, or that one cannot be used. */
 export interface CudaObstacle {
   /**
+   * What the reason is:
    * - `built-without-cuda`: this build of the package has no CUDA kernels.
    * - `no-driver`: the machine has no NVIDIA driver.
-   * - `old-driver`: the driver supports CUDA up to `driverVersion`, but this build needs `requiredVersion`.
-   * - `no-device`: the driver shows no device to this process.
+   * - `old-driver`: the driver supports CUDA only up to `driverVersion`, but this build needs `requiredVersion`.
+   * - `no-device`: the driver does not show any device to this process.
    * - `old-device`: the device's compute capability is below `requiredCapability`.
-   * - `failed`: the driver failed; the message quotes it.
+   * - `failed`: the driver failed; `message` quotes its error.
    */
   code: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'old-device' | 'failed';
-  /** The reason in words, with the versions. */
+  /** The reason as text for people, including the versions. */
   message: string;
-  /** The newest CUDA version that the driver supports, such as '12.4'; absent without a driver. */
+  /** The newest CUDA version that the driver supports, such as '12.4'; absent if the machine has no driver. */
   driverVersion?: string;
-  /** The CUDA version that this build needs; absent in builds without CUDA. */
+  /** The CUDA version that this build of the package needs; absent if it was built without CUDA. */
   requiredVersion?: string;
-  /** The compute capability of an old device, such as '7.5'. */
+  /** The device's compute capability, such as '7.5'. Present only if it is too low. */
   computeCapability?: string;
-  /** The smallest compute capability that this build supports; present for an old device. */
+  /** The lowest compute capability that this build supports. Present only if the device's is too low. */
   requiredCapability?: string;
 }
 
-/** A CUDA device that cannot be used, or the reason that none exists. */
+/** Describes a CUDA device that cannot be used, or explains why the machine has no CUDA device. */
 export interface NoCudaDevice {
-  /** The device's name; 'cuda' if no device exists. */
+  /** The device's name, such as 'cuda:0'; 'cuda' if the machine has no CUDA device. */
   name: string;
-  /** It cannot be used. */
+  /** Always false. */
   available: false;
-  /** Why not. */
+  /** The reason that the device cannot be used, or that none exists. */
   reason: CudaObstacle;
-  /** The model's name, if the device exists. */
+  /** The name of the device's model; absent if the machine has no CUDA device. */
   description?: string;
 }
 
-/** A device, or the reason that no device of its kind can be used. */
+/** A device, or an explanation why a device cannot be used. */
 export type Device = CpuDevice | CudaDevice | NoCudaDevice;
 
-// Cached, because devices do not change while a process runs and querying them is slow.
+// Caches the CUDA devices, because they do not change while a process runs and querying them is slow.
 let cuda: (CudaDevice | NoCudaDevice)[] | undefined;
 
-/** Lists the devices of this machine: the CPU, then each CUDA device, or one entry that says why none exists. */
+/**
+ * Lists the devices of this machine: first the CPU, then each CUDA device. If the machine has no CUDA device, one entry
+ * gives the reason.
+ */
 export function devices(): [CpuDevice, ...(CudaDevice | NoCudaDevice)[]] {
   return [{ name: 'cpu', available: true, ...native.cpu() }, ...structuredClone(gpus())];
 }
@@ -119,8 +125,8 @@ function versionOf(number: number): string {
 }
 
 /**
- * Limits the number of threads that compute, or copy to and from devices, at once over all calls of the process.
- * Results do not depend on it.
+ * Limits how many threads compute, or copy to and from devices, at the same time. The limit applies to all calls of the
+ * process together. It does not change any result.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function setThreads(threads: number): void {
@@ -134,9 +140,10 @@ export function setThreads(threads: number): void {
 }
 
 /**
- * Returns the index of a CUDA device by its name ('cuda' means the first usable one), or undefined for the CPU.
- * @throws LossError `ERR_DEVICE_UNAVAILABLE` with the existing devices and the reason; its cause is the
- * {@link CudaObstacle}.
+ * Returns the index of the CUDA device with the given name, or undefined for the CPU. The name 'cuda' means the first
+ * CUDA device that can be used.
+ * @throws LossError `ERR_DEVICE_UNAVAILABLE` if the device does not exist or cannot be used. The message lists the
+ * usable devices and gives the reason. The error's `cause` is a {@link CudaObstacle}.
  */
 export function cudaIndex(device: string | undefined): number | undefined {
   if (device === undefined || device === 'cpu') return undefined;

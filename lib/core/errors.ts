@@ -1,71 +1,76 @@
-// The package's one error class, and helpers that report bad values in one style.
+// LossError, the only class of errors that the package throws, and helpers that report bad values in a uniform style.
 import { closest, distance } from 'fastest-levenshtein';
 
-/** The kind of failure, for programs; the message is for people. */
+/** The kind of a failure, for programs to act on. The error's message explains the failure to people. */
 export type LossErrorCode =
   /** The batch lacks a key that the function reads. */
   | 'ERR_MISSING_INPUT'
-  /** An array's length does not match the batch's shape. */
+  /** The length of an array does not match the shape of the batch. */
   | 'ERR_SHAPE_MISMATCH'
-  /** A value has the wrong type or dtype, its buffer is detached, or values contradict each other. */
+  /** A value has the wrong type or dtype, the array's buffer is detached, or several values contradict each other. */
   | 'ERR_INVALID_INPUT'
-  /** An option is unknown, out of its range, or conflicts with another. */
+  /** An option is unknown, has a value outside its range, or conflicts with another option. */
   | 'ERR_INVALID_OPTION'
-  /** A function, backend or device kind that is not registered. */
+  /** A name is unknown: no function, algorithm or backend is registered under it. */
   | 'ERR_UNKNOWN_NAME'
-  /** A device that this machine or this build does not have. */
+  /** The device does not exist, or this machine or this build of the package cannot use it. */
   | 'ERR_DEVICE_UNAVAILABLE'
   /** The host or the device ran out of memory. */
   | 'ERR_OUT_OF_MEMORY'
-  /** An AbortSignal ended the call. */
+  /** The call ended early because its AbortSignal was aborted. */
   | 'ERR_ABORTED'
-  /** The native module is missing or does not load; thrown when the package is imported. */
+  /** The native module is missing or cannot be loaded. Thrown when the package is imported. */
   | 'ERR_NATIVE_LOAD';
 
-/** A text, or a function that makes it and writes option names with `spell`: the CLI spells them as flags. */
+/**
+ * Part of an error message: a text, or a function that returns the text. The function must write each option name with
+ * `spell`, so that the command line can show the names as flags.
+ */
 export type MessageText = string | ((spell: (option: string) => string) => string);
 
-/**
- * What an error is about. The message is `at: key[index]: expected …, got …. Hint`, without the parts that are absent.
- */
+/** The parts of an error's message: `at: key[index]: expected …, got …. Hint`. Parts that are absent are left out. */
 export interface LossErrorDetails {
-  /** The place: a class, a call, or a file and its line. */
+  /** Where the error occurred: a class, a call, or a line of a file. */
   at?: string | undefined;
-  /** The batch key, under the name that the caller used. */
+  /** The batch key with the bad value, as the caller wrote it. */
   key?: string | undefined;
-  /** Position of the bad element in the key's value. */
+  /** The index of the bad element in the array under `key`. */
   index?: number | undefined;
-  /** The option's name: in camelCase, or Trinity's for a key of a configuration. */
+  /**
+   * The name of the option with the bad value: in camelCase, or Trinity-RFT's name if it is a key of a configuration.
+   */
   option?: string | undefined;
-  /** What would have been right. */
+  /** The values that would have been accepted. */
   expected?: MessageText | undefined;
-  /** What was given instead. */
+  /** The value that was given. */
   received?: string | undefined;
   /** A likely fix, as a sentence without its full stop. */
   hint?: MessageText | undefined;
 }
 
-/** Every error that this package throws on purpose. */
+/** The class of all errors that this package throws on purpose. */
 export class LossError extends Error {
-  /** 'LossError'. */
+  /** Always 'LossError'. */
   override readonly name = 'LossError';
-  /** The kind of failure. */
+  /** The kind of the failure. */
   readonly code: LossErrorCode;
-  /** The batch key at fault, under the name that the caller used. */
+  /** The batch key with the bad value, as the caller wrote it. */
   readonly key: string | undefined;
-  /** Position of the bad element in the key's value. */
+  /** The index of the bad element in the array under `key`. */
   readonly index: number | undefined;
-  /** The option at fault: in camelCase, or Trinity's name for a key of a configuration. */
+  /**
+   * The name of the option with the bad value: in camelCase, or Trinity-RFT's name if it is a key of a configuration.
+   */
   readonly option: string | undefined;
-  /** What would have been right. */
+  /** The values that would have been accepted. */
   readonly expected: string | undefined;
-  /** What was given instead. */
+  /** The value that was given. */
   readonly received: string | undefined;
   readonly #details: LossErrorDetails | string;
 
   /**
-   * @param details what the error is about, or the whole message where no field applies.
-   * @param options `cause`: the error behind this one.
+   * @param details the parts of the message. A string is used as the whole message instead.
+   * @param options `cause` is the error that led to this one.
    */
   constructor(code: LossErrorCode, details: LossErrorDetails | string, options?: { cause?: unknown }) {
     super(messageOf(details), options);
@@ -81,8 +86,9 @@ export class LossError extends Error {
   }
 
   /**
-   * Returns a copy with some details replaced, such as a batch key by the file column that it came from. This error
-   * becomes its cause.
+   * Returns a copy of this error with some details replaced. For example, a reader of files replaces the batch key with
+   * the name of the file's column. The copy's `cause` is this error. An error whose message is a plain string is
+   * returned unchanged.
    */
   with(details: LossErrorDetails): LossError {
     if (typeof this.#details === 'string') return this;
@@ -90,8 +96,8 @@ export class LossError extends Error {
   }
 
   /**
-   * Returns a copy whose message writes option names with `spell`, such as `clipRange` as `--clip-range`. Its fields
-   * keep the camelCase names.
+   * Returns a copy of this error whose message writes option names with `spell`, for example `--clip-range` for
+   * `clipRange`. Its fields keep the camelCase names. An error whose message is a plain string is returned unchanged.
    */
   withOptionNames(spell: (option: string) => string): LossError {
     if (typeof this.#details === 'string') return this;
@@ -123,7 +129,7 @@ function messageOf(details: LossErrorDetails | string, spell = asIs): string {
 }
 
 /**
- * Returns the error for a name that does not exist, with the known names and the nearest one.
+ * Returns the error for an unknown name. It lists the known names and suggests the most similar one.
  * @param what the kind of name, such as 'policy loss'.
  */
 export function unknownName(
@@ -140,7 +146,11 @@ export function unknownName(
   });
 }
 
-/** Returns the error for an option that its owner does not have. */
+/**
+ * Returns the error for an unknown option.
+ * @param owner the class or call that does not have the option.
+ * @param known the options that it has.
+ */
 export function unknownOption(owner: string, name: string, known: readonly string[]): LossError {
   return new LossError('ERR_INVALID_OPTION', {
     at: owner,
@@ -156,7 +166,7 @@ function didYouMean(
   name: unknown,
   known: readonly string[],
 ): ((spell: (option: string) => string) => string) | undefined {
-  // Comparing a very long string takes long, and no known name would be near it.
+  // A very long string would take long to compare and could not be similar to a known name.
   if (typeof name !== 'string' || known.length === 0 || name.length > 200) return undefined;
   const nearest = closest(name, known as string[]);
   if (distance(name, nearest) > Math.max(2, nearest.length / 2)) return undefined;
@@ -164,8 +174,8 @@ function didYouMean(
 }
 
 /**
- * Runs code that reads a caller's values. The caller's own code may run in it (getters, proxies, iterators), so
- * whatever it throws becomes the cause of a LossError.
+ * Calls `read`, which reads values of a caller, and converts any error to a LossError. Reading may run the caller's own
+ * code (getters, proxies, iterators), which can throw anything.
  */
 export function guarded<T>(read: () => T, code: LossErrorCode = 'ERR_INVALID_INPUT'): T {
   try {
@@ -191,9 +201,9 @@ function asLossError(error: unknown, code: LossErrorCode): LossError {
 }
 
 /**
- * Runs code that allocates an array.
- * @param what the array's contents, such as 'a gradient of 12 values'.
- * @throws LossError `ERR_OUT_OF_MEMORY` instead of the engine's RangeError.
+ * Calls `make`, which allocates an array.
+ * @param what the contents of the array, for the error message, such as 'a gradient of 12 values'.
+ * @throws LossError `ERR_OUT_OF_MEMORY` instead of the error that JavaScript throws if the allocation fails.
  */
 export function allocate<T>(what: string, make: () => T): T {
   try {
@@ -203,7 +213,7 @@ export function allocate<T>(what: string, make: () => T): T {
   }
 }
 
-/** Returns a value as messages show it: its type, and the value itself if it is short. Never throws. */
+/** Describes a value for error messages: its type, and its content if that is short. Never throws. */
 export function describeValue(value: unknown): string {
   try {
     return describe(value);

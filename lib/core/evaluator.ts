@@ -1,4 +1,4 @@
-// Runs one native function on batches. compute() and computeSync() of every class are built on it.
+// Calls native code to compute one function on batches. compute() and computeSync() of every loss are built on this.
 import type {
   NativeBatch,
   NativeCall,
@@ -17,75 +17,91 @@ import { allocate, describeValue, guarded, guardedAsync, LossError } from './err
 import { describeShape, type Layout } from './layout.js';
 import { native } from './native.js';
 
-/** Options of a synchronous call. */
+/** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
-  /** true returns ∂loss/∂logprob in a new array. An array of B×T values receives it instead. */
+  /**
+   * true requests the gradient, ∂loss/∂logprob, in a new array. To receive it in an existing array, pass a Float32Array
+   * with B×T elements.
+   */
   grad?: boolean | Float32Array;
   /**
-   * The counts of the whole batch if this one is a part of it (micro-batches). Losses, gradients and metrics of the
-   * parts then add up to the whole's, except kl_coef and mu, which are not sums.
+   * If this batch is one part of a larger batch (a micro-batch): the counts of the larger batch, from {@link
+   * sumCounts}. The losses, gradients and metrics of all parts then add up to those of the larger batch. The metrics
+   * kl_coef and mu are exceptions, because they are coefficients and not sums.
    */
   normalizer?: Normalizer;
 }
 
-/** Options of a call. */
+/** Options of a call that computes a loss asynchronously. */
 export interface ComputeOptions extends ComputeSyncOptions {
   /**
-   * Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device.
+   * The device that computes a host batch: 'cpu' (the default), 'cuda', 'cuda:1', …. A DeviceBatch is always computed
+   * on its own device.
    */
   device?: string;
-  /** Ends the call early: it rejects with `ERR_ABORTED`, and the array for grad may be half written. */
+  /**
+   * A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`, and an array that
+   * was passed as `grad` may be partly written.
+   */
   signal?: AbortSignal;
 }
 
-/** Metrics by Trinity-RFT's names. */
+/** Metrics under their Trinity-RFT names. */
 export type Metrics = Record<string, number>;
 
-/** The result of a loss. */
+/** The result of computing a loss. */
 export interface Result<M = Metrics> {
-  /** In the unit of the loss (nats for log-likelihoods). */
+  /** The loss, in the function's own unit (nats for log-likelihoods). */
   loss: number;
-  /** Under Trinity-RFT's names; each class documents the units. */
+  /** The metrics under their Trinity-RFT names. Each class documents the units of its metrics. */
   metrics: M;
-  /** [B, T] ∂loss/∂logprob, if asked for; exactly 0 at masked tokens. */
+  /** Shape [B, T]: the gradient ∂loss/∂logprob, if the call requested it. It is exactly 0 at masked tokens. */
   grad?: Float32Array;
 }
 
-/** Numbers that may change from one call to the next; see NativeCall. */
+/** The coefficients that native code takes with each call, because they may change from call to call. */
 export interface Coefficients {
   mu?: number | undefined;
   klCoef?: number | undefined;
   entropyCoef?: number | undefined;
 }
 
-/** The arrays that receive the gradients with respect to logprob and to entropy. */
+/** The arrays to which native code writes the gradients with respect to logprob and to entropy. */
 export interface Gradients {
   grad?: Float32Array | undefined;
   gradEntropy?: Float32Array | undefined;
 }
 
-/** Advantages that were computed for a batch instead of being a column of it. */
+/** Advantages that were computed from other inputs of a batch, and that replace the column `advantages`. */
 export interface ComputedAdvantages {
-  /** One per token, or one per row. */
+  /** The advantages: one per row if `perRow` is true, otherwise one per token. */
   column: Float32Array;
   perRow: boolean;
-  /** [B] how often each row counts; undefined if every row counts once. */
+  /** Shape [B]: how often each row counts, 0 if it is dropped. Undefined if every row counts once. */
   repeats: Uint32Array | undefined;
 }
 
-/** Advantages that a device computes as part of a loss's call; see NativeCall.advantage. */
+/**
+ * An advantage function that native code runs on the device as part of a loss's call; see NativeCall.advantage in
+ * binding.d.ts.
+ */
 export interface FusedAdvantage {
   advantage: NativeFusedAdvantage;
-  /** Makes the error for a non-finite input from native code's number for that input. */
+  /**
+   * Returns the error for an input that is not finite.
+   * @param input the number by which native code refers to the input; see NativeBinding.advantagesSync in binding.d.ts.
+   */
   notFinite: (input: number) => LossError;
 }
 
-// If an input of the advantages is not finite, native code returns −1 − (its number) instead of the bit mask of values.
+// Throws if native code found an input that is not finite while it computed the advantages. In that case it returned
+// −1 − k, where k is the number of the input, instead of the bit mask of the values that are present.
 function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
   if (fused && present < -1) throw fused.notFinite(-1 - present);
 }
 
-// A batch for evaluateHost(): on the host, with a mask, and every row counts once.
+// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, and counts every row
+// once.
 type PlainHostBatch = NativeBatch & { mask: Uint8Array };
 
 function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
@@ -93,16 +109,19 @@ function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
   return mask !== undefined && repeats === undefined;
 }
 
-/** Runs one native function on batches. */
+/** Computes one native function on batches. */
 export class Evaluator {
   readonly #fn: NativeFunction;
   readonly #names: readonly string[];
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
-  // Reused by synchronous calls, which cannot overlap.
+  // Receives the results of synchronous calls. One array is enough, because these calls cannot overlap.
   readonly #values: Float64Array;
 
-  /** @param gradKey the gradient that the option `grad` requests: with respect to logprob (grad) or to entropy. */
+  /**
+   * @param gradKey the gradient that the option `grad` requests: `grad` is with respect to logprob, `gradEntropy` with
+   * respect to entropy.
+   */
   constructor(spec: NativeFunctionSpec, reader: BatchReader, gradKey: 'grad' | 'gradEntropy' = 'grad') {
     this.#fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
     this.#names = native.valueNames(this.#fn);
@@ -142,8 +161,11 @@ export class Evaluator {
   }
 
   /**
-   * Reads a host or device batch.
-   * @param computed replaces the column `advantages`; the reader must not read that column itself.
+   * Reads a batch, which may be in host memory or on a device.
+   * @param device the device that is to compute a host batch.
+   * @param computed advantages to use instead of the column `advantages`. The evaluator's reader must be one that does
+   * not read this column.
+   * @param conversions a cache of converted inputs that is shared with other readers of the same batch.
    */
   read(
     batch: Batch | DeviceBatch,
@@ -268,18 +290,24 @@ export class Evaluator {
   }
 }
 
-// A function without a loss: it only counts a batch's tokens and rows.
+// A native function without any loss. Evaluating it only counts the tokens and rows of a batch.
 const counter: NativeFunction = native.createFunction({});
 
-/** The number of times that each row of a batch counts. */
+/** Says which rows of a batch count, and how often, if an advantage function may drop or repeat rows. */
 export interface RowsThatCount {
-  /** [B] for a host batch: how often each row counts; undefined if every row counts once. */
+  /** For a host batch, shape [B]: how often each row counts. Undefined if every row counts once. */
   repeats?: Uint32Array | undefined;
-  /** For a batch on a device: the call of the advantage function that may drop rows. */
+  /**
+   * For a batch on a device: the advantage function that decides which rows count. Native code runs it before it counts
+   * the rows.
+   */
   fused?: FusedAdvantage | undefined;
 }
 
-/** Counts a batch's tokens and rows; compute() accepts their sum over micro-batches as `normalizer`. */
+/**
+ * Counts a batch's tokens and rows. Add up the counts of all micro-batches and pass the sum to compute() as
+ * `normalizer`.
+ */
 export async function countBatch(
   reader: BatchReader,
   batch: Batch | DeviceBatch,
@@ -330,7 +358,9 @@ function counting(reader: BatchReader, batch: Batch | DeviceBatch, { repeats, fu
   return { input, call };
 }
 
-/** Returns the array that receives a gradient: a new one, the caller's, or undefined. */
+/**
+ * Returns the array to which a gradient is written: a new one, the caller's own, or undefined if no gradient is wanted.
+ */
 export function gradArray(
   layout: Layout,
   wanted: boolean | Float32Array | undefined,

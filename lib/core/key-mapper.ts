@@ -1,12 +1,12 @@
-// Names of batch columns in different training frameworks.
+// Translates the names of batch columns between training frameworks.
 import { describeValue, guarded, LossError, unknownName } from './errors.js';
 import { toCamelCase } from './options.js';
 
 const mappers = new Map<string, KeyMapper>();
 
 /**
- * Translates between one training framework's column names and Trinity-RFT's. `verl` and `tinker` (which uses Trinity's
- * names) are built in; {@link KeyMapper.register} adds another.
+ * Translates between the column names of one training framework and of Trinity-RFT. Mappers for two backends are built
+ * in: `verl`, and `tinker`, which uses Trinity-RFT's names. {@link KeyMapper.register} adds others.
  */
 export class KeyMapper {
   readonly #toTrinity: ReadonlyMap<string, string>;
@@ -14,7 +14,8 @@ export class KeyMapper {
   readonly #keys = new Map<string, readonly string[]>();
 
   /**
-   * @param toTrinity the framework's name → Trinity's name, for the columns that differ.
+   * @param toTrinity the columns whose names differ: an object with the framework's names as keys and Trinity-RFT's
+   * names as values.
    * @throws LossError `ERR_INVALID_INPUT` if a name is not a string.
    */
   constructor(toTrinity: Readonly<Record<string, string>>) {
@@ -37,17 +38,26 @@ export class KeyMapper {
     this.#fromTrinity = new Map(pairs.map(([theirs, trinitys]) => [trinitys, theirs]));
   }
 
-  /** Returns Trinity's name for the framework's column, or the name itself if it is unknown. */
+  /**
+   * Translates the framework's name of a column to Trinity-RFT's. A name that the mapper does not know is returned
+   * unchanged.
+   */
   toTrinity(key: string): string {
     return this.#toTrinity.get(key) ?? key;
   }
 
-  /** Returns the framework's name for Trinity's column, or the name itself if it is unknown. */
+  /**
+   * Translates Trinity-RFT's name of a column to the framework's. A name that the mapper does not know is returned
+   * unchanged.
+   */
   fromTrinity(key: string): string {
     return this.#fromTrinity.get(key) ?? key;
   }
 
-  /** @internal Returns the keys that a column may have in a batch: camelCase, Trinity's and the framework's. */
+  /**
+   * @internal Returns the keys under which a batch may have a column: in camelCase, as in Trinity-RFT, and as in the
+   * framework.
+   */
   keys(name: string): readonly string[] {
     let keys = this.#keys.get(name);
     if (keys === undefined) {
@@ -59,7 +69,7 @@ export class KeyMapper {
 
   /**
    * Returns the mapper of a backend.
-   * @throws LossError `ERR_UNKNOWN_NAME`
+   * @throws LossError `ERR_UNKNOWN_NAME` if no backend has this name.
    */
   static get(backend: string): KeyMapper {
     const mapper = mappers.get(backend);
@@ -67,14 +77,15 @@ export class KeyMapper {
     return mapper;
   }
 
-  /** Returns the names of all backends. */
+  /** Returns the names of all registered backends. */
   static names(): string[] {
     return [...mappers.keys()];
   }
 
   /**
-   * Registers a backend, or replaces it. Existing objects keep the names with which they were created.
-   * @throws LossError `ERR_INVALID_INPUT`
+   * Registers a mapper for a backend, or replaces the backend's mapper. Losses and other objects that exist already
+   * continue to use the mapper with which they were created.
+   * @throws LossError `ERR_INVALID_INPUT` if the name is not a string or the mapper is not a KeyMapper.
    */
   static register(backend: string, mapper: KeyMapper): void {
     if (typeof backend !== 'string' || !guarded(() => #toTrinity in Object(mapper)))

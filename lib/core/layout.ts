@@ -1,26 +1,31 @@
-// The layout of a batch: the number of rows, their lengths, and where each begins.
+// Reads the layout of a batch: how many rows it has, how long they are, and where each one begins.
 import { checkAttached } from './arrays.js';
 import { type Batch, find } from './batch.js';
 import { allocate, describeValue, LossError } from './errors.js';
 
-/** Rows of a batch, padded or packed. */
+/** The layout of a batch's rows, which are padded to one length or packed without padding. */
 export interface Layout {
   /** B, the number of rows. */
   rows: number;
-  /** T; the length of the longest row if rows are packed. */
+  /** T, the number of tokens in each padded row; for packed rows, the length of the longest row. */
   rowLength: number;
-  /** The number of values in a per-token array. */
+  /** The number of tokens, including padding: the length of an array with one value per token. */
   tokens: number;
-  /** cuSeqlens of packed rows. */
+  /**
+   * Packed rows only: the B + 1 offsets from `cuSeqlens`. Row b holds the tokens from offsets[b] up to, but not
+   * including, offsets[b + 1].
+   */
   offsets: Int32Array | undefined;
 }
 
-// The most rows without tokens. They need no arrays, so no array's length limits their number.
+// The maximum number of rows if the rows have no tokens. Such a batch needs no arrays, so without this limit its shape
+// could claim any number of rows.
 const MAX_EMPTY_ROWS = 2 ** 24;
 
 /**
- * Reads a batch's layout from `shape`, from `cuSeqlens`, or from a column of nested arrays.
- * @throws LossError
+ * Reads a batch's layout from `shape` or `cuSeqlens`. If the batch has neither, the layout is that of `nested`.
+ * @param nested one of the batch's columns. It determines the layout only if it is a nested array (an array of rows).
+ * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
 export function readLayout(batch: Batch, nested?: unknown): Layout {
   const shape = batch.shape ?? undefined;
@@ -63,7 +68,7 @@ function paddedLayout(shape: unknown): Layout {
   return { rows, rowLength, tokens: rows * rowLength, offsets: undefined };
 }
 
-// Shows a short list in full, so that the wrong element is visible.
+// Describes a short list with all its elements, so that the error message shows which one is wrong.
 function describeList(value: unknown): string {
   if (!Array.isArray(value) || value.length > 8) return describeValue(value);
   return `[${Array.from(value, (n: unknown) => (typeof n === 'number' ? n : describeValue(n))).join(', ')}]`;
@@ -75,7 +80,7 @@ function packedLayout(value: unknown): Layout {
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'cuSeqlens',
       expected: 'B + 1 offsets that begin with 0',
-      received: offsets.length === 0 ? 'none' : `${offsets[0]} at first`,
+      received: offsets.length === 0 ? 'none' : `${offsets[0]} as the first one`,
     });
   let longest = 0;
   for (let row = 1; row < offsets.length; row++) {
@@ -92,7 +97,7 @@ function packedLayout(value: unknown): Layout {
   return { rows: offsets.length - 1, rowLength: longest, tokens: offsets.at(-1)!, offsets };
 }
 
-// Copies the offsets, because native code addresses memory with them: they must not change after the check.
+// Copies the offsets. Native code computes memory addresses from them, so they must not change after they were checked.
 function copyOffsets(value: unknown): Int32Array {
   if (value instanceof Int32Array) {
     checkAttached('cuSeqlens', value);
@@ -106,7 +111,7 @@ function copyOffsets(value: unknown): Int32Array {
   });
 }
 
-// A loop, because every() skips the holes of a sparse array and is slow on them.
+// Uses a loop, because every() skips the holes of a sparse array and is slow on such arrays.
 function isOffsets(value: readonly unknown[]): value is number[] {
   for (let i = 0; i < value.length; i++) {
     const n = value[i];
@@ -115,7 +120,7 @@ function isOffsets(value: readonly unknown[]): value is number[] {
   return true;
 }
 
-/** Returns the shape that a per-token array must have, for error messages. */
+/** Describes the required length of an array with one value per token, for error messages. */
 export function describeShape(layout: Layout): string {
   return layout.offsets
     ? `${layout.tokens} values, the last offset of cuSeqlens`

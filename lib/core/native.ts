@@ -1,9 +1,11 @@
-// Loads the native module once. POLICY_LOSS_NATIVE names a module to use exclusively, such as the build with an
-// emulated GPU. Otherwise the candidates are, in this order: a build from source, the prebuilt binary of this platform,
-// and the other places where node-gyp-build looks, such as the folder of a packaged program's executable.
+// Loads the native module. If the environment variable POLICY_LOSS_NATIVE is set, only the file that it names is tried,
+// such as a build with an emulated GPU. Otherwise these files are tried in order: a build from source, the prebuilt
+// binary for this platform, and a file that node-gyp-build finds elsewhere, such as next to the executable of a
+// packaged program.
 //
-// node-gyp-build alone is not enough. It takes the first .node file, even one built from an older version; it detects
-// musl by a file that only one distribution has; and it hides the loader's error behind its own.
+// Using node-gyp-build alone has three disadvantages. It takes the first .node file that it finds, even if an older
+// version of the package built it. It recognises the C library musl by a file that only one Linux distribution has. And
+// it reports its own error instead of the loader's.
 import { closeSync, existsSync, openSync, readSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
@@ -51,7 +53,7 @@ function attempt(path: string): NativeBinding | Error {
     if (native.version === version) return native;
     return new Error(`${path}: expected version ${version}, got ${native.version ?? 'an earlier one'}`);
   } catch (error) {
-    // Only some systems begin the loader's message with the path.
+    // On some systems the loader's message begins with the path. It is removed, because the new message begins with it.
     const message = (error as Error).message.replace(`${path}: `, '');
     return new Error(`${path}: ${message}`, { cause: error });
   }
@@ -71,7 +73,8 @@ function notLoaded(failures: readonly Error[]): LossError {
   );
 }
 
-// Returns the C library of this process on Linux: the executable contains the path of its loader.
+// Returns the C library that this process uses on Linux. It is recognised by the path of the dynamic loader, which is
+// written in the executable.
 function libc(): Libc | undefined {
   if (process.platform !== 'linux') return undefined;
   const head = Buffer.alloc(4096);
@@ -84,7 +87,8 @@ function libc(): Libc | undefined {
   return head.includes('/ld-musl-') ? 'musl' : 'glibc';
 }
 
-// Names the C library with its version. A diagnostic report is slow, but it has the exact version.
+// Returns the name of the C library and its version, for the error message. Creating a diagnostic report is slow, but
+// the report contains the exact version.
 function describeLibc(): string | undefined {
   const found = libc();
   if (found !== 'glibc') return found;

@@ -1,23 +1,27 @@
-// Option schemas: a function's options as data, and everything that follows from them at run time and in types.
+// Option schemas: they declare the options of a function as data. The checks, defaults and TypeScript types of the
+// options are derived from them.
 import { describeValue, guarded, LossError, unknownOption } from './errors.js';
 
-/** A value in Trinity-RFT's configuration files. */
+/** A value that an option can have in Trinity-RFT's configuration files. */
 export type TrinityValue = number | boolean | string | null | undefined;
-/** Arguments under Trinity-RFT's names (snake_case). */
+/** Arguments of a function, under Trinity-RFT's names (snake_case). */
 export type TrinityArgs = Record<string, TrinityValue>;
 
-/** How the losses of B rows with T tokens each become one number. Masked tokens never count. */
+/**
+ * How the losses of all tokens are combined into one number. The batch has B rows of T tokens; masked tokens never
+ * count.
+ */
 export type LossAggMode =
-  /** The mean over all tokens. */
+  /** The mean over all tokens of the batch. */
   | 'token-mean'
-  /** The mean over rows of each row's sum. */
+  /** The sum over the tokens of each row, averaged over the rows. */
   | 'seq-mean-token-sum'
-  /** The mean over rows of each row's mean. */
+  /** The mean over the tokens of each row, averaged over the rows. */
   | 'seq-mean-token-mean'
-  /** The sum over all tokens, divided by T. */
+  /** The sum over all tokens of the batch, divided by T. */
   | 'seq-mean-token-sum-norm';
 
-/** Every {@link LossAggMode}. */
+/** All values of {@link LossAggMode}. */
 export const LOSS_AGG_MODES = [
   'token-mean',
   'seq-mean-token-sum',
@@ -25,74 +29,77 @@ export const LOSS_AGG_MODES = [
   'seq-mean-token-sum-norm',
 ] as const satisfies readonly LossAggMode[];
 
-/** The properties that any option may declare. */
+/** The properties that an option of any type may declare. */
 export interface AnyOption {
-  /** One line for help texts and documentation, without a full stop. */
+  /** One line for help texts and the documentation, without a full stop. */
   readonly help: string;
-  /** The value in defaultArgs(), if it is not the constructor's default. null lists the option without a value. */
+  /**
+   * The option's value in defaultArgs(), where it differs from `default`. null means that defaultArgs() contains the
+   * option with the value null.
+   */
   readonly trinity?: TrinityValue;
-  /** false if defaultArgs() leaves the option out, as Trinity does, although it has a default. */
+  /** false if defaultArgs() omits the option although it has a default, because Trinity-RFT omits it too. */
   readonly listed?: false;
-  /** The name of another option, whose value is this option's default. */
+  /** The name of another option. Its value is used if this option has neither a value nor a default. */
   readonly defaultFrom?: string;
-  /** The option must have a value: its own, or the value of the option `defaultFrom`. */
+  /** The option must have a value: its own, or the value of the option that `defaultFrom` names. */
   readonly required?: true;
-  /** A boolean option that makes this one required when it is true. */
+  /** The name of a boolean option. If that option is true, this option must have a value. */
   readonly requiredWith?: string;
-  /** The option makes results depend on a random draw. */
+  /** Whether setting the option can make results depend on random draws. */
   readonly random?: true;
 }
 
-/** A finite number; an 'integer' is whole. */
+/** An option whose value is a finite number. */
 export interface NumberOption extends AnyOption {
-  /** Whether fractions are allowed. */
+  /** 'integer' allows only whole numbers. */
   readonly type: 'number' | 'integer';
-  /** The constructor's default. */
+  /** The value that the constructor uses if the option is absent. */
   readonly default?: number;
-  /** Inclusive lower bound. */
+  /** The smallest valid value. */
   readonly atLeast?: number;
-  /** Exclusive lower bound. */
+  /** Every valid value is greater than this. */
   readonly above?: number;
-  /** Inclusive upper bound. */
+  /** The largest valid value. */
   readonly atMost?: number;
-  /** The name of another option, whose value is an inclusive lower bound. */
+  /** The name of another option. Its value is the smallest valid value of this option. */
   readonly atLeastOption?: string;
-  /** The values that training uses: property tests draw from this range. */
+  /** The smallest and the largest value that are usual in training. Property tests draw values from this range. */
   readonly typical?: readonly [number, number];
 }
 
-/** true or false. */
+/** An option whose value is true or false. */
 export interface BooleanOption extends AnyOption {
-  /** A boolean. */
+  /** Marks the option as a boolean. */
   readonly type: 'boolean';
-  /** The constructor's default. */
+  /** The value that the constructor uses if the option is absent. */
   readonly default: boolean;
 }
 
-/** One of several words. */
+/** An option whose value is one of several words. */
 export interface ChoiceOption extends AnyOption {
-  /** A choice. */
+  /** Marks the option as a choice between words. */
   readonly type: 'choice';
-  /** The valid words. */
+  /** The words that are valid values. */
   readonly choices: readonly string[];
-  /** The constructor's default. */
+  /** The value that the constructor uses if the option is absent. */
   readonly default?: string;
-  /** For some choices, the value that another option must have: `{ choice: { option: value } }`. */
+  /** The choices that are valid only if another option has a certain value: `{ choice: { option: value } }`. */
   readonly needs?: Readonly<Record<string, Readonly<Record<string, string>>>>;
 }
 
-/** An aggregation mode. */
+/** An option whose value is an aggregation mode. */
 export interface AggregationOption extends AnyOption {
-  /** An aggregation mode. */
+  /** Marks the option as an aggregation mode. */
   readonly type: 'aggregation';
-  /** The constructor's default. */
+  /** The value that the constructor uses if the option is absent. */
   readonly default?: LossAggMode;
 }
 
-/** The declaration of one option. */
+/** The declaration of one option of any type. */
 export type OptionDeclaration = NumberOption | BooleanOption | ChoiceOption | AggregationOption;
 
-/** A function's options by their camelCase names. */
+/** The declarations of a function's options, under the options' camelCase names. */
 export type OptionSchema = Readonly<Record<string, OptionDeclaration>>;
 
 type ValueOf<O> = O extends { type: 'number' | 'integer' }
@@ -105,17 +112,23 @@ type ValueOf<O> = O extends { type: 'number' | 'integer' }
         ? C
         : never;
 
-/** Options as a caller gives them: any may be absent, undefined or null. */
+/** The options that a caller passes. Each may be absent, undefined or null. */
 export type OptionsOf<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
 
-/** Options after {@link readOptions}: only those without a default may be undefined. */
+/**
+ * Options as {@link readOptions} returns them: checked and completed with defaults. Only an option that is not required
+ * and has no default may be undefined.
+ */
 export type CheckedOptions<S> = {
   readonly [K in keyof S]: S[K] extends { default: unknown } | { defaultFrom: string } | { required: true }
     ? ValueOf<S[K]>
     : ValueOf<S[K]> | undefined;
 };
 
-/** Returns the declaration of the option `lossAggMode`, for a loss that aggregates its tokens. */
+/**
+ * Returns the declaration of the option `lossAggMode`, for losses that combine their tokens' losses into one number.
+ * @param mode the option's default.
+ */
 export function aggregationOption<const M extends LossAggMode>(mode: M) {
   return {
     type: 'aggregation',
@@ -124,22 +137,25 @@ export function aggregationOption<const M extends LossAggMode>(mode: M) {
   } as const;
 }
 
-/** Converts a name such as `clip_range_low` to `clipRangeLow`. */
+/** Converts a snake_case name, such as `clip_range_low`, to camelCase: `clipRangeLow`. */
 export function toCamelCase(key: string): string {
   return key.replace(/_+([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 }
 
-/** Converts a name such as `clipRangeLow` to `clip_range_low`. */
+/** Converts a camelCase name, such as `clipRangeLow`, to snake_case: `clip_range_low`. */
 export function toSnakeCase(key: string): string {
   return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** Returns the arguments with camelCase keys. Accepts snake_case and camelCase. */
+/** Converts the names of arguments to camelCase. The given names may be in snake_case or camelCase. */
 export function fromTrinityArgs(args: Readonly<Record<string, unknown>>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(args).map(([key, value]) => [toCamelCase(key), value]));
 }
 
-/** Returns the arguments that Trinity-RFT's default_args() has for a schema, in snake_case. */
+/**
+ * Returns the default arguments of a function with these options, in snake_case. They are the same as from
+ * default_args() in Trinity-RFT.
+ */
 export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
   const args: TrinityArgs = {};
   for (const [key, option] of Object.entries(schema)) {
@@ -150,11 +166,11 @@ export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
 }
 
 /**
- * Checks a caller's options against a schema and completes them with defaults. null means absent, as Python's None
- * does.
- * @param owner the class that messages name.
- * @param given the caller's object; `backend` is accepted in addition to the schema's options.
- * @throws LossError `ERR_INVALID_OPTION` naming the option, the valid values and the given one.
+ * Checks the options that a caller passed and completes them with defaults. null counts as absent, as None does in
+ * Python.
+ * @param owner the class whose name begins the error messages.
+ * @param given the caller's options; `backend` is accepted in addition to the options of the schema.
+ * @throws LossError `ERR_INVALID_OPTION` that names the option, its valid values and the given value.
  */
 export function readOptions<S extends OptionSchema>(
   owner: string,
@@ -184,7 +200,7 @@ export function readOptions<S extends OptionSchema>(
   }, 'ERR_INVALID_OPTION');
 }
 
-/** Returns the backend that options name; 'verl' by default. */
+/** Returns the backend from the options that a caller passed, or 'verl' if they name none. */
 export function backendOf(given: unknown): string {
   return guarded(() => (given as { backend?: string } | undefined)?.backend ?? 'verl', 'ERR_INVALID_OPTION');
 }
@@ -230,7 +246,7 @@ function checkRelations(
       );
     return;
   }
-  // A default is valid next to any other option.
+  // Checks only a value that the caller gave. A default is valid whatever the other option's value.
   if (isGiven && 'atLeastOption' in option && option.atLeastOption !== undefined) {
     const other = option.atLeastOption;
     const bound = checked[other] as number;
@@ -268,7 +284,7 @@ function invalidOption(
   });
 }
 
-/** Returns an option's valid values in words, such as 'a number from 0 to 1'. */
+/** Returns a description of an option's valid values, such as 'a number from 0 to 1'. */
 export function validValues(option: OptionDeclaration): string {
   switch (option.type) {
     case 'boolean':
@@ -293,7 +309,7 @@ function rangeOf({ atLeast, above, atMost }: NumberOption): string {
 }
 
 /**
- * Checks an aggregation mode that is an argument of a call; undefined means 'token-mean'.
+ * Checks an aggregation mode that was passed as an argument of a call. undefined means 'token-mean'.
  * @throws LossError `ERR_INVALID_OPTION`
  */
 export function checkLossAggMode(owner: string, mode: unknown): LossAggMode {
@@ -301,7 +317,10 @@ export function checkLossAggMode(owner: string, mode: unknown): LossAggMode {
     .lossAggMode;
 }
 
-/** Returns checked options as native code takes them: by their snake_case names, without aggregation modes. */
+/**
+ * Converts checked options to the form that native code takes: under snake_case names, and without aggregation modes,
+ * which native code takes separately.
+ */
 export function nativeOptions(
   schema: OptionSchema,
   options: Readonly<Record<string, unknown>>,

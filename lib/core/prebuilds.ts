@@ -1,18 +1,18 @@
-// The platforms with a prebuilt binary. The build scripts and the loader both use this list.
+// The platforms for which the package has a prebuilt binary. The build scripts and the loader both use this list.
 
-/** A platform, by Node's names. */
+/** A platform that has a prebuilt binary. `os` and `arch` are values of process.platform and process.arch in Node. */
 export interface Prebuild {
   os: 'linux' | 'darwin' | 'win32';
   arch: 'x64' | 'arm64';
-  /** The C library; Linux only. */
+  /** The C library for which the binary is built; Linux only. */
   libc?: Libc;
-  /** Whether the binary contains CUDA kernels. */
+  /** true if the binary contains CUDA kernels. */
   cuda?: true;
 }
 
 export type Libc = 'glibc' | 'musl';
 
-/** Every prebuilt binary, by the name that the build scripts use. */
+/** All prebuilt binaries, under the names that the build scripts use. */
 export const PREBUILDS = {
   'linux-x64-glibc': { os: 'linux', arch: 'x64', libc: 'glibc', cuda: true },
   'linux-x64-musl': { os: 'linux', arch: 'x64', libc: 'musl' },
@@ -24,15 +24,18 @@ export const PREBUILDS = {
 
 export type PrebuildName = keyof typeof PREBUILDS;
 
-/** The oldest glibc that the binaries support. */
+/** The oldest version of glibc that the prebuilt binaries support. */
 export const LEAST_GLIBC = '2.28';
 
-/** Returns a binary's path from the package's root, as prebuildify names it. */
+/**
+ * Returns the path of a prebuilt binary, relative to the package's root. The file has the name that prebuildify would
+ * give it.
+ */
 export function prebuildPath(os: string, arch: string, libc?: Libc): string {
   return `prebuilds/${os}-${arch}/policy-loss${libc ? `.${libc}` : ''}.node`;
 }
 
-/** Returns the platforms in words: 'linux-x64 (glibc ≥ 2.28, musl), …'. */
+/** Returns the platforms that have a prebuilt binary as text for messages: 'linux-x64 (glibc ≥ 2.28, musl), …'. */
 export function describePrebuilds(): string {
   const libcs = new Map<string, string[]>();
   for (const { os, arch, libc } of Object.values(PREBUILDS) as Prebuild[]) {

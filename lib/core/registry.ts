@@ -1,32 +1,38 @@
-// Registries: functions and algorithms by their names in Trinity-RFT.
+// Registries, in which functions and algorithms are found by their Trinity-RFT names.
 import type { FunctionDeclaration } from './declaration.js';
 import { describeValue, guarded, LossError, unknownName } from './errors.js';
 import { fromTrinityArgs, type TrinityArgs } from './options.js';
 
-/** A class that a registry can create objects of. */
+/** A class in a registry, from which the registry can create objects. */
 export interface RegisteredClass<T> {
   // biome-ignore lint/suspicious/noExplicitAny: each class has its own options
   new (options: any): T;
-  /** Trinity-RFT's default arguments, snake_case. */
+  /** Returns the default arguments, which for this package's classes are Trinity-RFT's, under snake_case names. */
   defaultArgs(): TrinityArgs;
-  /** The function's declaration; the package's own classes have one. */
+  /**
+   * The declaration from which the class was made. All classes of this package have one; a class that a user registers
+   * need not.
+   */
   readonly declaration?: FunctionDeclaration;
 }
 
-/** Classes of one kind by name. */
+/** A registry that finds classes of one kind by name. */
 export class ClassRegistry<C> {
   readonly #kind: string;
   readonly #classes: Map<string, C>;
 
-  /** @param kind what the registry holds, such as 'policy loss'; error messages use it. */
+  /**
+   * @param kind what the classes are, for error messages, such as 'policy loss'.
+   * @param classes the classes that are registered from the start, by name.
+   */
   constructor(kind: string, classes: Readonly<Record<string, C>> = {}) {
     this.#kind = kind;
     this.#classes = new Map(Object.entries(classes));
   }
 
   /**
-   * Returns the class with that name.
-   * @throws LossError `ERR_UNKNOWN_NAME`, with the known names and the nearest one.
+   * Returns the class that is registered under a name.
+   * @throws LossError `ERR_UNKNOWN_NAME`. The message lists the known names and suggests the most similar one.
    */
   get(name: string): C {
     const cls = this.#classes.get(name);
@@ -34,14 +40,14 @@ export class ClassRegistry<C> {
     return cls;
   }
 
-  /** Returns all names, in the order of registration. */
+  /** Returns all registered names, in the order of registration. */
   names(): string[] {
     return [...this.#classes.keys()];
   }
 
   /**
-   * Registers a class under a name. It replaces an earlier class of that name.
-   * @throws LossError `ERR_INVALID_INPUT`
+   * Registers a class under a name. If the name is taken, the new class replaces the old one.
+   * @throws LossError `ERR_INVALID_INPUT` if `name` is not a string or `cls` is not a class.
    */
   register(name: string, cls: C): void {
     if (typeof name !== 'string' || typeof cls !== 'function')
@@ -54,18 +60,19 @@ export class ClassRegistry<C> {
   }
 }
 
-// Options of a user's class, which has no declaration, that follow Trinity's convention for clip ranges.
+// Used for a class that a user registered without a declaration: `clipRange` is then the default of `clipRangeLow` and
+// of `clipRangeHigh`, as in Trinity-RFT.
 const CLIP_ENDS: Readonly<Record<string, { defaultFrom?: string }>> = {
   clipRangeLow: { defaultFrom: 'clipRange' },
   clipRangeHigh: { defaultFrom: 'clipRange' },
 };
 
-/** Functions of one kind by name. */
+/** A registry that creates functions of one kind by name. */
 export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
   /**
-   * Creates an object of the class with that name. The class's defaultArgs() complete the given arguments, which may be
-   * written in Trinity's snake_case or in camelCase.
-   * @param options.backend the framework whose key names batches may use; 'verl' by default.
+   * Creates an object of the class with this name. The class's defaultArgs() supply the arguments that are not given.
+   * Names of arguments may be in snake_case, as in Trinity-RFT, or in camelCase.
+   * @param options.backend the training framework whose key names batches may use; 'verl' by default.
    * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
    */
   create(name: string, args: Readonly<Record<string, unknown>> = {}, options: { backend?: string } = {}): T {
@@ -73,7 +80,7 @@ export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
     return guarded(() => {
       const defaults = fromTrinityArgs(cls.defaultArgs());
       const given = fromTrinityArgs(args ?? {});
-      // A given clipRange overrides Trinity's defaults for clipRangeLow and clipRangeHigh.
+      // If clipRange is given, it must replace the default values of clipRangeLow and clipRangeHigh.
       for (const [key, { defaultFrom }] of Object.entries(cls.declaration?.options ?? CLIP_ENDS))
         if (defaultFrom !== undefined && (given[defaultFrom] ?? undefined) !== undefined)
           delete defaults[key];

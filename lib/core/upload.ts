@@ -1,4 +1,4 @@
-// Copies batches from the host to a device.
+// Copies a batch from host memory to a CUDA device.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import { abortable } from './abortable.js';
 import { type Batch, find } from './batch.js';
@@ -15,16 +15,16 @@ import { describeValue, guardedAsync, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
 
-/** Options of {@link upload}. */
+/** The options of {@link upload}. */
 export interface UploadOptions {
-  /** The framework whose key names the batch may use, in addition to Trinity's; 'verl' by default. */
+  /** The training framework whose key names the batch may use, in addition to Trinity-RFT's; 'verl' by default. */
   backend?: string;
-  /** Ends the upload early: it rejects with `ERR_ABORTED`. */
+  /** A signal that ends the upload early when it is aborted. The upload then rejects with `ERR_ABORTED`. */
   signal?: AbortSignal;
 }
 
 const MASKS = ['action_mask', 'expert_mask'] as const;
-// The inputs that only advantage functions read.
+// The inputs that advantage functions read and losses do not.
 const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
   'token_level_rewards',
   'rewards',
@@ -36,13 +36,12 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
 ];
 
 /**
- * Copies a batch to a CUDA device: every column that losses read and, if the batch has a mask, the inputs of advantage
- * functions.
+ * Copies a batch from host memory to a CUDA device, with every column that losses read. If the batch has an action
+ * mask, the inputs of advantage functions are copied too.
  *
- * @param batch a host batch.
- * @param device 'cuda', 'cuda:0', …
- * @returns rejects with LossError: `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`, and with the errors of
- * compute() for an invalid batch.
+ * @param device the name of the device: 'cuda', 'cuda:0', ….
+ * @returns a promise of the batch on the device. It rejects with LossError `ERR_DEVICE_UNAVAILABLE`,
+ * `ERR_OUT_OF_MEMORY` or `ERR_ABORTED`, or with the same LossErrors as compute() if the batch is invalid.
  */
 export function upload(batch: Batch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
   return guardedAsync(() => copy(batch, device, options));
@@ -66,7 +65,7 @@ async function copy(batch: Batch, device: string, options: UploadOptions | undef
   const conversions: Conversions = new Map();
   const loss = new BatchReader(mapper, { inputs: [...columns, ...masks], perToken: ['logprob', 'entropy'] });
   const { native: lossBatch, layout } = loss.readHost(batch, conversions);
-  // Every advantage function needs a mask.
+  // Without a mask, the inputs of advantage functions are not copied, because every advantage function needs the mask.
   const inputs = masks.includes('action_mask') ? ADVANTAGE_INPUTS.filter(isPresent) : [];
   let advantageBatch: NativeBatch | undefined;
   if (inputs.length > 0) {

@@ -1,35 +1,48 @@
-// The advantage step of a subject: how it computes advantages for rows that have none. Above lib/algorithm, only this
-// file and subject.ts use the package-internal members of losses, advantage functions and objectives.
+// The first step of an evaluation: a policy loss or algorithm (a subject) computes advantages for rows that have none.
+// Of the code that builds on lib/algorithm, only this file and subject.ts use the package-internal members of losses,
+// advantage functions and objectives.
 import type { MadeAdvantages } from '../algorithm/objective.js';
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { ADVANTAGE_FN, type AdvantageFn, type Batch, type Metrics, type Objective } from '../index.js';
 
-/** The rows that one row's advantages depend on: itself, the rows of its group, or all rows. */
+/** The rows on which a row's advantages depend: only the row itself, the rows of its group, or all rows. */
 export type AdvantageScope = 'row' | 'group' | 'all';
 
-/** How a subject computes advantages for rows that have none. */
+/** How a subject (a policy loss or algorithm to evaluate) computes advantages for rows that have none. */
 export interface AdvantageStep {
   /** The advantage function's registry name. */
   readonly name: string;
-  /** An identifier. Two steps with equal keys compute the same advantages for the same rows. */
+  /** Identifies the computation: two steps with equal keys compute the same advantages for the same rows. */
   readonly key: string;
   readonly scope: AdvantageScope;
-  /** Whether the function reads a reward per token, if the batch has them. */
+  /** Whether the advantage function reads one reward per token if the batch has them. */
   readonly readsTokenRewards: boolean;
   readonly readsOldLogprob: boolean;
-  /** Whether the KL penalty in the rewards adapts its coefficient from batch to batch. */
+  /** Whether the KL penalty, which is subtracted from the rewards, adapts its coefficient from batch to batch. */
   readonly adaptsPenalty: boolean;
-  /** Returns whether this batch needs advantages; otherwise it has its own, or cannot have any. */
+  /**
+   * Returns whether advantages should be computed for this batch: it has none, and for a policy loss without an
+   * algorithm, it has rewards and groups.
+   */
   appliesTo(batch: Batch): boolean;
-  /** Computes the advantages of a batch that is not part of a larger one, with its KL penalty. */
+  /**
+   * Subtracts the KL penalty, if there is one, from the rewards and computes the advantages. The batch must contain all
+   * rows on which these depend.
+   */
   compute(batch: Batch): Promise<MadeAdvantages>;
-  /** Subtracts the KL penalty, if there is one, from a batch's rewards. */
+  /** Returns the batch with the KL penalty, if there is one, subtracted from its rewards. */
   penalise(batch: Batch): Promise<{ batch: Batch; metrics: Metrics }>;
-  /** Computes one advantage per row from rewards that already include the penalty. For scope 'group'. */
+  /**
+   * Computes one advantage per row. The KL penalty must already be subtracted from the rewards. Only for steps with the
+   * scope 'group'.
+   */
   computeRows(batch: Batch): Promise<MadeAdvantages>;
 }
 
-/** Returns the step that computes GRPO's advantages from rewards and groups, for a policy loss without an algorithm. */
+/**
+ * Returns the step for a policy loss that is evaluated without an algorithm. It computes GRPO's advantages from rewards
+ * and groups.
+ */
 export function grpoStep(): AdvantageStep {
   const fn = ADVANTAGE_FN.create('grpo');
   return {
@@ -44,10 +57,10 @@ export function grpoStep(): AdvantageStep {
 }
 
 /**
- * Returns the step of an objective with an advantage function.
+ * Returns the step for an algorithm's objective that has an advantage function.
  * @param name the advantage function's registry name.
- * @param penalty the KL penalty's registry name; undefined if the rewards have no penalty.
- * @param seed the seed of random draws; by default the function's own.
+ * @param penalty the registry name of the KL penalty; undefined if no penalty is subtracted from the rewards.
+ * @param seed the seed for the advantage function's random draws; by default the function's own seed.
  */
 export function objectiveStep(
   objective: Objective & { advantageFn: AdvantageFn },
@@ -78,7 +91,10 @@ function stepOf(fn: AdvantageFn, name: string, seeded: { seed?: number }) {
   } satisfies Partial<AdvantageStep>;
 }
 
-/** Returns computed advantages as one value per token of a packed batch. A value per row is 0 under the mask. */
+/**
+ * Returns computed advantages as one value per token of a packed batch. If they are one value per row, every unmasked
+ * token of the row gets this value and every masked token gets 0.
+ */
 export function perToken(batch: Batch, { column, perRow }: ComputedAdvantages): Float32Array {
   if (!perRow) return column;
   const offsets = batch.cuSeqlens as Int32Array;

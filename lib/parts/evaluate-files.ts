@@ -1,6 +1,7 @@
-// Evaluates losses and algorithms on the rows of files. Rows that fit into one part are computed as one batch. More
-// rows take two passes over the files. The first pass counts all rows and prepares their advantages. The second pass
-// computes part by part, with the counts of all rows as normalizer, and adds up the results.
+// Evaluates policy losses and algorithms on the rows of files. The rows are read in parts of limited size. If all rows
+// fit into one part, they are computed as one batch. Otherwise the files are read twice. The first pass counts all rows
+// and prepares their advantages. The second pass computes part by part, with the counts of all rows as normalizer, and
+// adds up the results.
 import { LossError } from '../index.js';
 import { type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
 import { PartComputer, type PartWatcher } from './part-computer.js';
@@ -8,45 +9,53 @@ import type { Subject } from './subject.js';
 import { Survey, wholeOf } from './survey.js';
 import { type SubjectEvaluation, SubjectTotal } from './total.js';
 
-/** How files are read and computed. */
+/** How to read and compute the rows of the files. */
 export interface EvaluationSettings {
-  /** Column names, columns needed in addition to the subjects', and what to do with bad rows. */
+  /**
+   * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, and what to
+   * do with bad rows.
+   */
   read: Pick<StreamOptions, 'rename' | 'backend' | 'columns' | 'keep' | 'skipBadRows' | 'onBadRow'>;
-  /** The most tokens of one part. */
+  /** The capacity of a part, in tokens; see StreamOptions.maxTokens. */
   batchTokens: number;
-  /** Where to compute; 'cpu' by default. */
+  /** The device on which to compute; 'cpu' by default. */
   device?: string;
   progress: EvaluationProgress;
 }
 
-/** A receiver of progress reports. */
+/** Receives reports on the progress of an evaluation. */
 export interface EvaluationProgress {
-  /** @param what the stage that begins, in one word. */
+  /**
+   * Called when a stage begins.
+   * @param what the stage, in one word: 'reading' or 'computing'.
+   */
   begin(what: string): void;
   /**
-   * @param share of the stage that is done, from 0 to 1.
-   * @param rows the number of rows done.
-   * @param tokens the number of tokens done.
+   * Called when the current stage has advanced.
+   * @param share the fraction of the stage that is done, from 0 to 1.
+   * @param rows the number of rows that are done.
+   * @param tokens the number of tokens that are done.
    */
   advance(share: number, rows: number, tokens: number): void;
 }
 
-/** The results for all rows of the files. */
+/** The results over all rows of the files. */
 export interface FilesEvaluation<S extends Subject = Subject> {
-  /** In the order of the subjects. */
+  /** The results of each subject, in the order in which evaluateFiles() got the subjects. */
   subjects: SubjectEvaluation<S>[];
   rows: number;
-  /** Unmasked tokens. */
+  /** The number of unmasked tokens. */
   tokens: number;
-  /** The number of parts that the rows came in. */
+  /** The number of parts into which the rows were divided. */
   parts: number;
 }
 
 /**
- * Evaluates subjects on the rows of files. Every subject is computed on a part before the next part is read.
- * @param watch receives every part with its gradients. Without it, gradients are discarded after each part.
- * @throws LossError about the files or the subjects, and `ERR_INVALID_OPTION` (option batchTokens) if a subject needs
- * all rows at once and they do not fit into one part.
+ * Evaluates subjects (policy losses and algorithms) on the rows of files. All subjects are computed on a part before
+ * the next part is read.
+ * @param watch receives every part with its gradients. Without it, the gradients are discarded after each part.
+ * @throws LossError about the files or the subjects. It is `ERR_INVALID_OPTION` for the option batchTokens if a subject
+ * needs all rows at once and they do not fit into one part.
  */
 export async function evaluateFiles<S extends Subject>(
   files: readonly string[],
@@ -76,7 +85,7 @@ export async function evaluateFiles<S extends Subject>(
   let parts = 0;
   let rows = 0;
   let tokens = 0;
-  // The first pass has already reported the bad rows.
+  // The first pass has already reported the bad rows, so the second pass does not report them again.
   for await (const part of streamRollouts(files, { ...options, onBadRow: () => {} })) {
     if (part.first + part.rows > found.rows) break;
     await computer.compute(part, found, (share) =>
@@ -96,7 +105,7 @@ export async function evaluateFiles<S extends Subject>(
   return { subjects: totals.map((total) => total.finish()), rows, tokens, parts };
 }
 
-/** Reads the files once. Returns the only part, or the survey of several. */
+/** Reads the files once. Returns the rows if they fit into one part; otherwise returns a survey of all parts. */
 async function readOrSurvey(
   files: readonly string[],
   subjects: readonly Subject[],

@@ -1,14 +1,14 @@
-// A typed array that grows as numbers are added, for one number per row of a large file.
+// A list in a typed array that grows as numbers are added. It is used to keep one number per row of large files.
 
 type Numbers = Float64Array | Int32Array | Uint32Array | Uint8Array;
 
-/** A growing list of numbers in a typed array. */
+/** A list of numbers that grows as numbers are added. A typed array holds the numbers. */
 export class Growing<A extends Numbers> {
   #data: A;
   #length = 0;
   readonly #make: (length: number) => A;
 
-  /** @param make makes an array of zeros. */
+  /** @param make returns a typed array of zeros with the given length. */
   constructor(make: (length: number) => A) {
     this.#make = make;
     this.#data = make(0);
@@ -18,7 +18,7 @@ export class Growing<A extends Numbers> {
     return this.#length;
   }
 
-  /** A view of the numbers so far. The next addition may move them to another buffer. */
+  /** A view of the numbers added so far. Do not keep it: adding numbers may move the list to another buffer. */
   get values(): A {
     return this.#data.subarray(0, this.#length) as A;
   }
@@ -35,7 +35,7 @@ export class Growing<A extends Numbers> {
     this.#length = end;
   }
 
-  // Growing by at least half keeps the number of times that each value is copied small.
+  // The array grows by at least half of its length, so that each number is copied only a few times.
   #grow(length: number): void {
     const data = this.#make(Math.max(length, Math.ceil(this.#data.length * 1.5), 1024));
     data.set(this.#data);

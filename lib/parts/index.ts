@@ -1,4 +1,4 @@
-// Evaluates losses and algorithms on files of any size, part by part.
+// Evaluates policy losses and algorithms on files of any size, which are read and computed part by part.
 export {
   type EvaluationProgress,
   type EvaluationSettings,

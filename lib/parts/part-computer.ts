@@ -1,4 +1,4 @@
-// Computes all subjects on one part of the rows after another.
+// Computes all subjects (policy losses and algorithms to evaluate) on the parts of the rows, one part after another.
 import type { Batch } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
@@ -7,24 +7,25 @@ import type { Subject, SubjectOptions } from './subject.js';
 import type { Whole } from './survey.js';
 import type { SubjectTotal } from './total.js';
 
-/** A subject's result for a part. The arrays are valid until the next part is computed. */
+/** A subject's results for one part. Its arrays are valid only until the next part is computed. */
 export interface PartResult {
   grad: Float32Array;
   gradEntropy?: Float32Array;
-  /** One value per token; absent if the subject reads no advantages. */
+  /** One advantage per token; absent if the subject does not read advantages. */
   advantages?: Float32Array;
 }
 
-/** Receives every part with the results of all subjects, in the order of the subjects. */
+/** A function that receives every part together with its results, one per subject in the order of the subjects. */
 export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) => void | Promise<void>;
 
-/** Computes subjects part by part, and adds the results to their totals. */
+/** Computes all subjects part by part, and adds each subject's results to its total. */
 export class PartComputer {
   readonly #files: readonly string[];
   readonly #totals: readonly SubjectTotal[];
   readonly #device: { device?: string };
   readonly #watch: PartWatcher | undefined;
-  // The gradient of each subject if there is a watcher, which receives all of them; otherwise one array for all.
+  // Arrays for the gradients. A watcher receives the gradients of all subjects together, so each subject needs its own
+  // array. Without a watcher, all subjects use the first array in turn.
   readonly #arrays: Float32Array[] = [];
 
   constructor(
@@ -39,7 +40,11 @@ export class PartComputer {
     this.#watch = watch;
   }
 
-  /** Computes a part and adds its results to the totals. */
+  /**
+   * Computes all subjects on a part and adds the results to the totals.
+   * @param whole the advantages and counts over all rows.
+   * @param onShare receives the fraction of the subjects that are done, from 0 to 1.
+   */
   async compute(part: RolloutPart, whole: Whole, onShare: (share: number) => void): Promise<void> {
     const { batch } = part;
     const results: PartResult[] = [];
@@ -55,7 +60,7 @@ export class PartComputer {
         const computed = await whole.advantagesOf(subject, part);
         return { computed, result: await subject.compute(batch, computed, options) };
       });
-      // A policy loss that is not part of an algorithm reports only its own metrics.
+      // A policy loss that is evaluated without an algorithm reports only its own metrics, not the advantages' metrics.
       total.add(result, computed !== undefined, subject.functions ? whole.advantageMetrics(subject) : {});
       onShare((i + 1) / this.#totals.length);
       if (!this.#watch) continue;
@@ -72,7 +77,8 @@ export class PartComputer {
   }
 
   /**
-   * Computes every subject on an empty batch with the part's columns, to report missing columns before more is read.
+   * Computes every subject on an empty batch that has the part's columns. This reports a missing column before the
+   * other parts are read.
    */
   async check(part: RolloutPart): Promise<void> {
     const batch = withoutRows(part.batch);

@@ -4,8 +4,9 @@ import { columnOfKey, describePlace, type RolloutColumn, type RolloutPart } from
 import type { Subject } from './subject.js';
 
 /**
- * Returns an error of a subject's computation in terms of the files that the part was read from. Errors that do not
- * concern the batch are returned unchanged.
+ * Returns an error from a subject's computation with the batch's keys and positions replaced by the files' columns and
+ * rows. An error that does not concern the batch is returned unchanged.
+ * @param part the part that the subject was computed on.
  */
 export function inTermsOfFiles(
   error: unknown,
@@ -17,8 +18,8 @@ export function inTermsOfFiles(
   const { key, index } = error;
   const isGiven = part.batch[key] !== undefined;
   if (error.code === 'ERR_MISSING_INPUT') {
-    // The KL penalty makes tokenLevelScores from the file's one reward per row, so the error must name the column
-    // `reward`.
+    // No column is called tokenLevelScores: the KL penalty makes these scores from the column `reward`, so the error
+    // must name that column.
     const column = key === 'tokenLevelScores' ? 'reward' : columnOfKey(key);
     return isGiven || column === undefined ? error : missingColumn(error, column, subject, files);
   }
@@ -30,10 +31,10 @@ export function inTermsOfFiles(
   return place ? error.with({ at: describePlace(place), key: column, index: token }) : error;
 }
 
-/** Batch keys that give the lengths of the rows. No column of a file holds them. */
+/** The batch keys that say how long the rows are. No column holds them, so an error about them names only the files. */
 const LAYOUT: ReadonlySet<string> = new Set(['shape', 'cuSeqlens']);
 
-/** Batch keys with one number per row. */
+/** The batch keys with one number per row. An error about one of them has a row's index, not a token's index. */
 const PER_ROW: ReadonlySet<string> = new Set(['rewards', 'rewardBaselines']);
 
 function tokenAt({ batch: { cuSeqlens } }: RolloutPart, index: number): { row: number; token: number } {

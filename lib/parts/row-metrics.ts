@@ -1,14 +1,20 @@
-// Combines the metrics of parts into metrics over all rows.
+// Combines the metrics of several parts into metrics over the rows of all parts.
 import type { Metrics } from '../index.js';
 
-/** Merges means over rows, standard deviations (`…/std`, each with its `…/mean`) and coefficients. */
+/**
+ * Merges the metrics of several parts into metrics over the rows of all parts. A metric must be a mean over rows, a
+ * standard deviation over rows (`…/std`, together with its mean `…/mean`), or a coefficient that all parts share.
+ */
 export class RowMetrics {
   #rows = 0;
   #means: Metrics = {};
-  // The sum of squared distances from the mean, for each standard deviation.
+  // For each standard deviation, the sum of the squared distances from the mean, over all rows so far.
   readonly #squares: Metrics = {};
 
-  /** Adds the metrics of a part with that many rows. */
+  /**
+   * Adds the metrics of a part.
+   * @param rows the number of rows in the part.
+   */
   add(metrics: Metrics, rows: number): void {
     const all = this.#rows + rows;
     const before = this.#means;
@@ -16,7 +22,7 @@ export class RowMetrics {
     for (const [name, value] of Object.entries(metrics)) {
       if (!name.endsWith('/std')) {
         const mean = before[name] ?? value;
-        // In this form, a coefficient that is equal in all parts keeps its bits.
+        // This form of the mean adds exactly 0 if the value equals the mean so far, so a coefficient does not change.
         this.#means[name] = all > 0 ? mean + ((value - mean) * rows) / all : mean;
         continue;
       }
@@ -31,7 +37,7 @@ export class RowMetrics {
     this.#rows = all;
   }
 
-  /** The metrics over all rows so far. */
+  /** The metrics over the rows of all parts that were added so far. */
   get whole(): Metrics {
     return Object.fromEntries(
       Object.entries(this.#means).map(([name, mean]) => {

@@ -1,5 +1,5 @@
-// Subjects: the policy losses and algorithms that evaluateFiles() computes. A subject computes its advantages and its
-// loss in two steps, because the advantages of a part may depend on the rows of all parts.
+// Subjects: the policy losses and algorithms that evaluateFiles() evaluates. Computing advantages and computing the
+// loss are two separate steps, because the advantages of one part of the rows may depend on the rows of all parts.
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { toCamelCase } from '../core/options.js';
 import {
@@ -22,31 +22,33 @@ import {
 import { columnOfKey, type RolloutColumn } from '../rollouts/index.js';
 import { type AdvantageStep, grpoStep, objectiveStep, perToken } from './advantage-step.js';
 
-/** A policy loss or an algorithm to evaluate. */
+/** A policy loss or an algorithm that evaluateFiles() evaluates. */
 export interface Subject {
-  /** Its registry name. */
+  /** The registry name of the policy loss or algorithm. */
   readonly name: string;
-  /** Columns that it can read in addition to logprobs and action_mask. */
+  /** The columns that the subject can read in addition to logprobs and action_mask. */
   readonly columns: readonly RolloutColumn[];
-  /** An algorithm's functions; undefined for a policy loss. */
+  /** The functions of an algorithm; undefined if the subject is a policy loss. */
   readonly functions?: AlgorithmFunctions;
   readonly policyLossFn: PolicyLossFn<Partial<Metrics>>;
-  /** Whether the policy loss is a function of the ratio to the old policy and of advantages. */
+  /** Whether the policy loss depends on advantages and on the ratio of the current policy to the old policy. */
   readonly readsRatio: boolean;
   readonly readsAdvantages: boolean;
-  /** Whether it counts experts' rows and the policy's own rows separately. */
+  /** Whether experts' rows and the policy's own rows must be counted separately. */
   readonly readsExperts: boolean;
-  /** Whether rows come in pairs, which must stay in the same part. */
+  /** Whether the policy loss compares pairs of rows. The two rows of a pair must stay in the same part. */
   readonly pairs: boolean;
-  /** Computes advantages for rows that have none; undefined if the subject cannot. */
+  /** The step that computes advantages for rows that have none; undefined if the subject has no such step. */
   readonly advantages?: AdvantageStep;
-  /** Returns why rows like those of the batch cannot be computed in parts; undefined if they can. */
+  /** Returns the reason why rows with this batch's columns cannot be computed in parts; undefined if they can. */
   obstacle(batch: Batch): string | undefined;
-  /** Returns the columns that can replace a missing one, for error messages. */
+  /** Returns what a file may contain instead of a missing column, as texts for the error message. */
   substitutes(column: RolloutColumn): readonly string[];
   /**
-   * Computes a batch, or one part of a batch if `options` has a normalizer.
-   * @param advantages computed for the batch's rows; undefined if the batch has its own or the subject reads none.
+   * Computes the loss, its metrics and its gradient for a batch. If `options` has a normalizer, the batch is one part
+   * of all rows.
+   * @param advantages the advantages that were computed for the batch's rows; undefined if the batch contains
+   * advantages or the subject does not read any.
    */
   compute(
     batch: Batch,
@@ -57,34 +59,35 @@ export interface Subject {
 
 /** Options of {@link Subject.compute}. */
 export interface SubjectOptions {
-  /** Receives ∂loss/∂logprob. */
+  /** The array that receives the gradient ∂loss/∂logprob, one value per token. */
   grad: Float32Array;
-  /** Where to compute; 'cpu' by default. */
+  /** The device on which to compute; 'cpu' by default. */
   device?: string;
-  /** The counts of all parts together. */
+  /** The counts over all rows, if the batch is only one part of them. */
   normalizer?: Normalizer;
 }
 
 /** The result of {@link Subject.compute}. */
 export type SubjectResult = Result<Partial<Metrics>> & { gradEntropy?: Float32Array };
 
-/** The functions of an algorithm, by their registry names, with their coefficients. */
+/** The registry names of an algorithm's functions, and the coefficients of its KL loss and its entropy loss. */
 export interface AlgorithmFunctions {
   policyLossFn: string;
   advantageFn?: string;
   klLossFn: string;
   klCoef: number;
-  /** Absent if the rewards have no KL penalty. */
+  /** Absent if the algorithm does not subtract a KL penalty from the rewards. */
   klPenaltyFn?: string;
   entropyLossFn: string;
   entropyCoef: number;
 }
 
 /**
- * Returns a policy loss as a subject. If it reads advantages and the rows only have rewards and groups, it computes
- * GRPO's advantages from them.
- * @param args options in snake_case or camelCase.
- * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
+ * Returns a subject that evaluates a policy loss. If the loss reads advantages and the rows only have rewards and
+ * groups, the subject computes GRPO's advantages from these.
+ * @param name the registry name of the loss.
+ * @param args the options of the loss, with their names in snake_case or camelCase.
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown loss or backend, `ERR_INVALID_OPTION` for an invalid option.
  */
 export function lossSubject(name: string, args: Readonly<Record<string, unknown>> = {}): Subject {
   const fn = POLICY_LOSS_FN.create(name, args);
@@ -101,8 +104,9 @@ export function lossSubject(name: string, args: Readonly<Record<string, unknown>
 }
 
 /**
- * Returns an algorithm's objective as a subject. It computes its advantages if the rows have none.
- * @param seed the seed of random draws; by default the advantage function's own.
+ * Returns a subject that evaluates an algorithm's objective. If the rows have no advantages, the subject computes them
+ * with the algorithm's advantage function.
+ * @param seed the seed for the advantage function's random draws; by default the function's own seed.
  */
 export function objectiveSubject(objective: Objective, seed?: number): Subject {
   const { algorithm, policyLossFn, entropyLossFn } = objective;
@@ -130,7 +134,7 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
   };
 }
 
-/** Columns that only advantage functions read. */
+/** The columns that only advantage functions read. Rows that have advantages do not need them. */
 const OF_ADVANTAGES: ReadonlySet<RolloutColumn> = new Set([
   'reward',
   'token_level_rewards',
@@ -168,7 +172,8 @@ function subjectOf(
   } satisfies Partial<Subject>;
 }
 
-// Returns whether a loss is over pairs of rows; only the package's own losses declare it.
+// Returns whether a loss compares pairs of rows, which its declaration says. A loss class without a declaration, such
+// as a user's own, counts as one that does not.
 function readsPairs(policyLossFn: object): boolean {
   const { declaration } = policyLossFn.constructor as { declaration?: PolicyLossDeclaration };
   return declaration?.pairs === true;

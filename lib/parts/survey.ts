@@ -1,5 +1,6 @@
-// The first pass over rows that come in several parts. It counts the rows and collects the inputs of advantages over
-// groups. With these, the second pass can compute each part as a part of the whole.
+// The first of two passes over rows that do not fit into one part. It counts the rows and collects the inputs that
+// advantages over groups need. With these, the second pass can compute one part at a time so that the results of all
+// parts add up.
 import { readStep } from '../core/batch-reader.js';
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';
@@ -9,17 +10,23 @@ import { Growing } from './growing.js';
 import type { Subject } from './subject.js';
 import { type WholeAdvantages, wholeAdvantages } from './whole-advantages.js';
 
-/** The advantages and counts over all rows, which the computation of each part needs. */
+/** What is needed from all rows to compute one part of them: the advantages and the counts of tokens and rows. */
 export interface Whole {
-  /** Returns the advantages of a part's rows; undefined if the subject reads none or the rows have their own. */
+  /**
+   * Returns the advantages of a part's rows; undefined if the subject does not compute advantages or the rows already
+   * have them.
+   */
   advantagesOf(subject: Subject, part: RolloutPart): Promise<ComputedAdvantages | undefined>;
-  /** Returns the metrics of the advantages over all rows so far. */
+  /** Returns the advantage function's metrics over all rows whose advantages were computed so far. */
   advantageMetrics(subject: Subject): Metrics;
-  /** Returns the counts of all rows; undefined if they are all in one part. */
+  /** Returns the counts over all rows, to pass as normalizer; undefined if all rows are in one part. */
   normalizer(subject: Subject): Counts | undefined;
 }
 
-/** Returns the advantages and counts of rows that are all in one part. Subjects with equal steps share advantages. */
+/**
+ * Returns the advantages and counts for rows that are all in one part. Subjects whose advantage steps have equal keys
+ * share their advantages.
+ */
 export function wholeOf({ batch }: RolloutPart): Whole {
   const made = new Map<string, { computed: ComputedAdvantages; metrics: Metrics }>();
   return {
@@ -34,31 +41,32 @@ export function wholeOf({ batch }: RolloutPart): Whole {
   };
 }
 
-/** The first pass over several parts. */
+/** The first pass over rows in several parts, and what it collects for the second pass. */
 export class Survey implements Whole {
   rows = 0;
-  /** Unmasked tokens. */
+  /** The number of unmasked tokens. */
   tokens = 0;
-  // The part size that would hold all rows, in the unit of StreamOptions.maxTokens.
+  // A value for StreamOptions.maxTokens with which all rows would fit into one part.
   #size = 0;
   #longestRow = 0;
-  // One number per row.
+  // These lists hold one number per row of all parts.
   readonly #unmasked = new Growing((length) => new Uint32Array(length));
   readonly #expert = new Growing((length) => new Uint8Array(length));
   readonly #steps = new Growing((length) => new Float64Array(length));
   readonly #advantages = new Map<string, WholeAdvantages>();
   readonly #subjects: readonly Subject[];
   readonly #batchTokens: number;
-  // Why the rows cannot be computed in parts.
+  // The reason why the rows cannot be computed in parts; undefined if they can.
   readonly #obstacle: string | undefined;
   readonly #counts = new Map<string, Counts>();
-  // The current part, and its advantages by the keys of their steps.
+  // The part for which advantagesOf() was last called, and its advantages, by the keys of the advantage steps.
   #part: RolloutPart | undefined;
   readonly #ofPart = new Map<string, ComputedAdvantages>();
 
   /**
-   * @param batch the batch of the first part; all parts have the same columns.
-   * @param batchTokens the most tokens that a part may hold.
+   * @param batch the batch of the first part. It shows which columns the rows have, because all parts have the same
+   * ones.
+   * @param batchTokens the capacity of a part, in tokens, for an error message.
    */
   constructor(subjects: readonly Subject[], batch: Batch, batchTokens: number) {
     this.#subjects = subjects;
@@ -70,7 +78,7 @@ export class Survey implements Whole {
         this.#advantages.set(step.key, wholeAdvantages(step, this.#unmasked));
   }
 
-  /** Adds a part. Parts must come in the order of their rows. */
+  /** Adds a part. The parts must be added in the order of their rows. */
   async add(part: RolloutPart): Promise<void> {
     const { batch, rows, kept } = part;
     const { cuSeqlens: offsets, actionMask: mask } = batch;
@@ -91,8 +99,9 @@ export class Survey implements Whole {
   }
 
   /**
-   * Ends the pass, after the last part.
-   * @throws LossError if the rows cannot be computed in parts, or contradict each other.
+   * Ends the first pass. Must be called after the last part was added.
+   * @throws LossError if the rows cannot be computed in parts, if a pair of rows is incomplete, or if the rows do not
+   * all have the same `step`.
    */
   async settle(): Promise<void> {
     if (this.#obstacle)

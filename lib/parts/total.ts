@@ -1,24 +1,27 @@
-// The sum of one subject's results over all parts.
+// Adds up the results of one subject (a policy loss or an algorithm) over all parts of the rows.
 import type { Metrics } from '../index.js';
 import type { Subject, SubjectResult } from './subject.js';
 
-/** The results of a subject for all rows. */
+/** The results of a subject over all rows. */
 export interface SubjectEvaluation<S extends Subject = Subject> {
   subject: S;
   loss: number;
   metrics: Partial<Metrics>;
-  /** The norm of ∂loss/∂logprob over all tokens. */
+  /** The Euclidean norm of the gradient ∂loss/∂logprob over all tokens. */
   gradNorm: number;
-  /** The norm of ∂loss/∂entropy over all tokens. Absent without an entropy loss, or if the rows have no entropy. */
+  /**
+   * The Euclidean norm of the gradient ∂loss/∂entropy over all tokens. Absent if there is no entropy loss or the rows
+   * have no entropy.
+   */
   gradEntropyNorm?: number;
   /**
-   * 'given' if the files have advantages, else the name of the advantage function that computed them. Absent if the
-   * subject reads none.
+   * The origin of the advantages: 'given' if the files contain them, otherwise the name of the advantage function that
+   * computed them. Absent if the subject does not read advantages.
    */
   advantages?: string;
 }
 
-/** Adds up the results of a subject, part by part. */
+/** Adds up the results of one subject, part by part. */
 export class SubjectTotal<S extends Subject = Subject> {
   readonly subject: S;
   #loss: number | undefined;
@@ -34,8 +37,9 @@ export class SubjectTotal<S extends Subject = Subject> {
 
   /**
    * Adds the result of a part.
-   * @param computedAdvantages whether the subject computed the part's advantages.
-   * @param advantageMetrics the metrics of the advantages over all rows so far.
+   * @param computedAdvantages whether the part's advantages were computed, instead of read from the files.
+   * @param advantageMetrics the advantage function's metrics over all rows so far. They replace the metrics from
+   * the previous call.
    */
   add(
     { loss, metrics, grad, gradEntropy }: SubjectResult,
@@ -55,7 +59,7 @@ export class SubjectTotal<S extends Subject = Subject> {
     if (readsAdvantages) this.#advantages = computedAdvantages ? step!.name : 'given';
   }
 
-  /** Returns the results for all rows. */
+  /** Returns the results over all rows. Must be called after the last part was added. */
   finish(): SubjectEvaluation<S> {
     return {
       subject: this.subject,
@@ -68,7 +72,7 @@ export class SubjectTotal<S extends Subject = Subject> {
   }
 }
 
-/** Metrics that are equal in every part, so they must not be added up. */
+/** The metrics that are equal in every part. They are coefficients, which must not be added up. */
 const COEFFICIENTS: ReadonlySet<string> = new Set(['kl_coef', 'mu']);
 
 function addSquares(sum: number, values: Float32Array): number {

@@ -1,6 +1,7 @@
-// Advantages of rows that come in parts, equal to the advantages of all rows at once. A function over groups needs only
-// one reward and one group name per row, so these are kept for all rows; the function then computes all rows as a batch
-// of one token each. A function that looks at each row alone computes a part when the second pass reaches it.
+// Computes the advantages of rows that are read in parts. They are equal to the advantages that all rows would get in
+// one batch. An advantage function over groups needs only one reward and one group per row. The first pass keeps these
+// for all rows, and the function then computes one batch in which each row has a single token. An advantage function
+// that looks at each row alone computes a part when the second pass reaches it.
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import type { Batch, Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
@@ -9,29 +10,32 @@ import type { AdvantageStep } from './advantage-step.js';
 import { Growing } from './growing.js';
 import { RowMetrics } from './row-metrics.js';
 
-/** The advantages of all rows, part by part. */
+/**
+ * Computes the advantages of all rows in two passes: survey() sees every part first, then of() returns the advantages.
+ */
 export interface WholeAdvantages {
-  /** Collects what is needed from a part. Parts must come in the order of their rows. */
+  /** Collects a part's inputs of the advantages. The parts must be passed in the order of their rows. */
   survey(part: RolloutPart): Promise<void>;
-  /** Ends the first pass, after the last part. */
+  /** Ends the first pass. Must be called after survey() has seen the last part. */
   settle(): Promise<void>;
-  /** How often each row counts, after settle(); undefined if every row counts once. */
+  /** How often each row counts (0 if it is dropped); undefined if every row counts once. Available after settle(). */
   readonly repeats: Uint32Array | undefined;
-  /** Returns the advantages of a part, after settle(). Call it once for each part. */
+  /** Returns the advantages of a part. Must be called after settle(), once for each part. */
   of(part: RolloutPart): Promise<ComputedAdvantages>;
-  /** The metrics over all rows, after of() of every part. */
+  /** The advantage function's metrics. They cover all rows once of() was called for every part. */
   readonly metrics: Metrics;
 }
 
 /**
- * Returns the advantages of a step whose scope is a row or a group.
- * @param unmasked the unmasked tokens of each row, which the caller adds before it calls survey() with the same part.
+ * Returns an object that computes the advantages of all rows by a step whose scope is 'row' or 'group'.
+ * @param unmasked the number of unmasked tokens of each row. The caller must add a part's numbers before it calls
+ * survey() with this part.
  */
 export function wholeAdvantages(step: AdvantageStep, unmasked: Growing<Uint32Array>): WholeAdvantages {
   return step.scope === 'group' ? new GroupAdvantages(step, unmasked) : new RowAdvantages(step);
 }
 
-/** Advantages over groups, whose rows may be in different parts. */
+/** Computes advantages over groups. The rows of a group may be in different parts. */
 class GroupAdvantages implements WholeAdvantages {
   repeats: Uint32Array | undefined;
   readonly #step: AdvantageStep;
@@ -65,7 +69,8 @@ class GroupAdvantages implements WholeAdvantages {
 
   async settle(): Promise<void> {
     const rows = this.#unmasked.length;
-    // A function of token rewards puts a row's reward on its last unmasked token, so a row without one has no reward.
+    // An advantage function that reads token rewards puts a row's only reward on the row's last unmasked token. A row
+    // without unmasked tokens then has no reward, which a mask of 0 expresses here.
     const onLastToken = this.#step.readsTokenRewards && !this.#rewardsTokens;
     const batch: Batch = {
       shape: [rows, 1],
@@ -131,7 +136,7 @@ class GroupAdvantages implements WholeAdvantages {
   }
 }
 
-/** Advantages that depend on one row only. */
+/** Computes advantages that depend on nothing but the row itself. */
 class RowAdvantages implements WholeAdvantages {
   readonly repeats = undefined;
   readonly #step: AdvantageStep;
@@ -157,8 +162,8 @@ class RowAdvantages implements WholeAdvantages {
 }
 
 /**
- * Returns each value's rank among the distinct values. Ranks order rows as the float64 values do, and unlike these they
- * are exact in float32.
+ * Returns each value's rank among the distinct values. The ranks have the same order as the values. They replace the
+ * values where only the order matters, because float32 holds ranks exactly but would round the values.
  */
 function ranks(values: Float64Array): Float32Array {
   const sorted = Float64Array.from(new Set(values)).sort();

@@ -1,4 +1,5 @@
-// Maps columns to their names in the files: their own names, the user's names, or a training framework's names.
+// Maps each column to the names that it may have in files: either the name that the user gave, or the column's own name
+// and the name that a training framework uses.
 import { LossError, unknownName } from '../core/errors.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import { toCamelCase, toSnakeCase } from '../core/options.js';
@@ -6,19 +7,20 @@ import { COLUMNS, columnOfKey, type RolloutColumn } from './columns.js';
 
 const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 
-/** The columns to read, and the names that files may use for them. */
+/** The columns to read, and the names that they may have in files. */
 export class ColumnNames {
-  /** The columns to read; logprobs and action_mask come first. */
+  /** The columns to read. The first two are logprobs and action_mask. */
   readonly columns: readonly RolloutColumn[];
-  /** Further columns to copy into each part's `kept`, by their names in the files. */
+  /** Names, as they appear in the files, of additional columns to copy into each part's `kept`. */
   readonly keep: readonly string[];
   readonly #renamed = new Map<RolloutColumn, string>();
   readonly #mapper: KeyMapper | undefined;
 
   /**
-   * @param rename the user's names, by a column's name or by its batch key.
-   * @param backend a training framework whose names are accepted too.
-   * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
+   * @param rename the names that the user gave to columns. Each key is a column's name or its batch key.
+   * @param backend a training framework whose names for columns are accepted too.
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend, `ERR_INVALID_OPTION` if `rename` has an unknown
+   * column, or two names for one column.
    */
   constructor(
     columns: readonly RolloutColumn[] = ALL,
@@ -42,19 +44,19 @@ export class ColumnNames {
     }
   }
 
-  /** Returns whether the user named the column, which makes it required. */
+  /** Returns whether the user gave the column a name. Such a column is required in every row. */
   isRenamed(column: RolloutColumn): boolean {
     return this.#renamed.has(column);
   }
 
-  /** Returns the names that a column may have in a file. Messages show the first. */
+  /** Returns the names that a column may have in a file. Error messages show the first one. */
   of(column: RolloutColumn): readonly [string, ...string[]] {
     const renamed = this.#renamed.get(column);
     if (renamed !== undefined) return [renamed];
     return this.#mapper ? [column, this.#mapper.fromTrinity(toSnakeCase(COLUMNS[column].key))] : [column];
   }
 
-  /** Returns the names that a column may have in a file of tensors, which include its batch keys. */
+  /** Returns the names that a column may have in a file of tensors. These include its batch key, in snake_case too. */
   inTensors(column: RolloutColumn): readonly string[] {
     const names = this.of(column);
     if (this.isRenamed(column)) return names;
@@ -62,7 +64,7 @@ export class ColumnNames {
     return [...new Set([...names, toSnakeCase(key), key])];
   }
 
-  /** Returns the column that a name in a file stands for; undefined if the file's column is not read. */
+  /** Returns the column that has this name in a file; undefined if no column to read has it. */
   columnOf(name: string): RolloutColumn | undefined {
     return this.columns.find((column) => this.of(column).includes(name));
   }

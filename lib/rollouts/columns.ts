@@ -1,5 +1,5 @@
-// The columns of rollout files. Each becomes one key of a batch, and a builder collects its values row by row into an
-// array.
+// The columns of rollout files. Each column becomes one key of a batch. A builder collects the column's values, row by
+// row, into an array.
 import {
   allocate,
   describeValue,
@@ -9,62 +9,65 @@ import {
 } from '../core/errors.js';
 import { isList } from './values.js';
 
-/** The columns of a rollout file that become batch keys. A file may have others. */
+/** The columns of a rollout file that become batch keys. A file may have other columns too. */
 export type RolloutColumn =
-  /** One number per token. Required in every row; its length is the row's length. */
+  /** One number per token: its log-probability. Every row must have this column, which gives the row its length. */
   | 'logprobs'
   /** One number per token: the log-probability under the policy that sampled the row. */
   | 'old_logprobs'
   /** One number per token: the log-probability under the reference policy. */
   | 'ref_logprobs'
-  /** One number per token, or a single number for all tokens of the row. */
+  /** The advantage: one number per token, or a single number for all tokens of the row. */
   | 'advantages'
-  /** 0, 1, false or true per token. In a row without it, every token counts. */
+  /** 0, 1, false or true for each token: whether it counts. If a row lacks this column, all its tokens count. */
   | 'action_mask'
   /** One number per token: the entropy of the policy's distribution. */
   | 'entropy'
-  /** One number per token: the log-probability under a teacher. */
+  /** One number per token: the log-probability under a teacher model. */
   | 'teacher_logprobs'
   /** One number: the row's reward. */
   | 'reward'
   /** One number per token: the token's reward. */
   | 'token_level_rewards'
-  /** One number per token: the critic's value. */
+  /** One number per token: the critic's estimate of the value. */
   | 'values'
   /** One number: the reward of the greedy response to the row's prompt. */
   | 'reward_baseline'
-  /** A number or a string that identifies the row's group. */
+  /** A number or a string that identifies the row's group. A group's rows answer the same prompt. */
   | 'task_id'
   /** A number or a string that identifies the row's run. The rows of a run are its steps. */
   | 'run_id'
   /** true or false (or 1, 0): whether an expert wrote the row. */
   | 'expert'
-  /** One number: the trainer's step. */
+  /** One number: the number of the trainer's current step. */
   | 'step';
 
-/** Makes the error about a column's value in the current row. */
+/** Makes an error about the value of a certain column in the row that is being read. */
 export type MakeError = (code: LossErrorCode, details: Omit<LossErrorDetails, 'at' | 'key'>) => LossError;
 
-/** A row's position in a part: its index, the index of its first token, and its number of tokens. */
+/** A row's position in a part: the row's index, the index of its first token, and its number of tokens. */
 export interface Slot {
   row: number;
   start: number;
   tokens: number;
 }
 
-/** Collects one column of a part. If a row is rejected halfway, the next row overwrites it. */
+/**
+ * Collects the values of one column for a part. If a row is rejected after its value was set, the next row overwrites
+ * the value.
+ */
 export interface ColumnBuilder {
   set(value: unknown, slot: Slot, makeError: MakeError): void;
   /**
-   * Returns the batch's value for the rows before `from`. The rows from there to `end` become the first rows of the
-   * next part.
+   * Ends a part: returns the column's array for the rows before `from`. The rows from `from` to `end` become the first
+   * rows of the next part.
    */
   take(from: Slot, end: Slot): unknown;
 }
 
 type TokenArray = Float32Array | Uint8Array;
 
-/** Collects one value per token, row after row. */
+/** Collects a column with one value per token. The values of all rows follow each other in one array. */
 abstract class TokenBuilder<A extends TokenArray> implements ColumnBuilder {
   readonly #make: (length: number) => A;
   #data: A;
@@ -80,18 +83,18 @@ abstract class TokenBuilder<A extends TokenArray> implements ColumnBuilder {
     this.write(this.#data, value, slot, makeError);
   }
 
-  /** Writes a row's values into its slot. */
+  /** Writes a row's values into the array, at the row's position. */
   protected abstract write(data: A, value: unknown, slot: Slot, makeError: MakeError): void;
 
   take(from: Slot, end: Slot): A {
     const data = this.#data;
-    // The next part will probably be about as long as this one.
+    // If rows remain, they begin another part, which will probably be about as long as this one.
     this.#data = this.#make(end.start > from.start ? data.length : 0);
     this.#data.set(data.subarray(from.start, end.start));
     return data.subarray(0, from.start) as A;
   }
 
-  // Doubling the capacity copies each value about once on average.
+  // The capacity is doubled, so that each value is copied only about once on average.
   #grow(length: number, used: number): void {
     const capacity = Math.max(length, 2 * this.#data.length, MIN_CAPACITY);
     const grown = allocate(`a column of ${length} values`, () => this.#make(capacity));
@@ -102,11 +105,11 @@ abstract class TokenBuilder<A extends TokenArray> implements ColumnBuilder {
 
 const MIN_CAPACITY = 1024;
 
-/** Collects one number per token. */
+/** Collects a column with one number per token. */
 class TokenFloats extends TokenBuilder<Float32Array> {
   readonly #scalars: boolean;
 
-  /** @param scalars whether a single number may stand for all tokens of a row. */
+  /** @param scalars whether a row may have a single number that applies to all its tokens. */
   constructor(scalars = false) {
     super((length) => new Float32Array(length));
     this.#scalars = scalars;
@@ -136,7 +139,7 @@ class TokenFloats extends TokenBuilder<Float32Array> {
   }
 }
 
-/** Collects one flag per token. A row without the column gets ones. */
+/** Collects a column with one flag per token. A row that lacks the column gets 1 for every token. */
 class TokenMask extends TokenBuilder<Uint8Array> {
   constructor() {
     super((length) => new Uint8Array(length));
@@ -157,7 +160,7 @@ class TokenMask extends TokenBuilder<Uint8Array> {
   }
 }
 
-/** Collects one value per row. */
+/** Collects a column with one value per row. */
 abstract class RowBuilder<V> implements ColumnBuilder {
   #values: V[] = [];
 
@@ -176,7 +179,7 @@ abstract class RowBuilder<V> implements ColumnBuilder {
   protected abstract collect(values: V[]): unknown;
 }
 
-/** Collects one number per row. */
+/** Collects a column with one number per row. */
 class RowNumbers extends RowBuilder<number> {
   protected override read(value: unknown, makeError: MakeError): number {
     if (typeof value !== 'number')
@@ -189,7 +192,7 @@ class RowNumbers extends RowBuilder<number> {
   }
 }
 
-/** Collects one flag per row. */
+/** Collects a column with one flag (0 or 1) per row. */
 class RowFlags extends RowBuilder<number> {
   protected override read(value: unknown, makeError: MakeError): number {
     return flagOf(value, makeError);
@@ -201,8 +204,8 @@ class RowFlags extends RowBuilder<number> {
 }
 
 /**
- * Collects one group or run id per row, and numbers the ids in order of appearance. The numbering continues from part
- * to part.
+ * Collects a column with one id of a group or run per row, and numbers the ids in order of appearance. The numbering
+ * continues from part to part, so equal ids get equal numbers in all parts.
  */
 class RowIds extends RowBuilder<number | string> {
   readonly #numbers = new Map<number | string, number>();
@@ -216,7 +219,8 @@ class RowIds extends RowBuilder<number | string> {
     return value;
   }
 
-  // Ids are numbered here, not in read(), because a row may still be rejected for another column.
+  // The ids get their numbers here and not in read(), because a row may still be rejected after read() if another
+  // column has a bad value.
   protected override collect(values: (number | string)[]): Int32Array {
     return Int32Array.from(values, (id) => {
       const number = this.#numbers.get(id) ?? this.#numbers.size;
@@ -226,13 +230,13 @@ class RowIds extends RowBuilder<number | string> {
   }
 }
 
-/** The properties of a column. */
+/** How to read a column, and what it becomes in a batch. */
 export interface ColumnKind {
-  /** The batch key that it becomes. */
+  /** The batch key that the column becomes. */
   key: string;
-  /** The kind of value, for messages. */
+  /** The kind of value that a row must have in this column, for error messages. */
   expected: string;
-  /** Whether it has one value per token, one per row, or either. */
+  /** Whether a row has one value per token ('token'), a single value ('row'), or one of the two ('either'). */
   per: 'token' | 'row' | 'either';
   make: () => ColumnBuilder;
 }
@@ -285,15 +289,15 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   step: number('step'),
 };
 
-/** Returns the column that becomes a batch key (camelCase); undefined if none does. */
+/** Returns the column that becomes the given batch key (in camelCase); undefined if no column does. */
 export function columnOfKey(key: string): RolloutColumn | undefined {
   return (Object.keys(COLUMNS) as RolloutColumn[]).find((column) => COLUMNS[column].key === key);
 }
 
 /**
- * Returns a value that must be a list of a given length.
- * @param noun name of an element, for the message.
- * @param suffix further words for the message.
+ * Checks that a value is a list of a given length, and returns it. Otherwise throws an error.
+ * @param noun the word for one element in the error message, such as 'number'.
+ * @param suffix text that follows the noun in the error message.
  */
 function listOf(value: unknown, length: number, noun: string, suffix: string, makeError: MakeError) {
   if (isList(value) && value.length === length) return value;

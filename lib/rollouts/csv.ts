@@ -1,15 +1,15 @@
 // Reads CSV (RFC 4180) with a header line. Commas, semicolons or tabs separate the cells. Quotes enclose a cell that
-// contains a separator, a quote or a line end. A list is JSON text in a cell.
+// contains a separator, a quote or a line end. A cell holds a list as JSON text.
 //
-// DuckDB's CSV reader is not used, for three reasons: it cannot report the line of a malformed row that it skips,
-// it buffers 2,048 rows of text however long they are, and it guesses the dialect even of broken files.
+// DuckDB's CSV reader is not used, for three reasons. It cannot report the line of a malformed row that it skips. It
+// buffers 2,048 rows of text however long they are. And it guesses separators and quotes even if the file is broken.
 import type { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { parseJson } from './json-lines.js';
 import { readRecords, type TextRecord } from './records.js';
 import { errorAt, type FileRow, type Place, type ReadRows } from './source.js';
 
-/** Reads CSV. Skips blank lines. An empty cell counts as absent. */
+/** Reads a CSV file. Skips blank lines. An empty cell counts as absent. */
 export const readCsv: ReadRows = async function* (file, names, onBytes) {
   const table = new Table(file, names);
   for await (const records of readRecords(file, 'line outside of quotes', onBytes))
@@ -21,7 +21,7 @@ interface Header {
   columns: { name: string; column: RolloutColumn | undefined }[];
 }
 
-/** Turns records into rows. The first record is the header. */
+/** Turns the records of a CSV file into rows. The first record is the header. */
 class Table {
   readonly #file: string;
   readonly #names: ColumnNames;
@@ -43,7 +43,7 @@ class Table {
 }
 
 function readHeader(text: string, names: ColumnNames, place: Place): Header {
-  // Column names contain none of the separators, so the first one found is the file's.
+  // No column name is expected to contain a separator, so one that occurs in the header separates the file's cells.
   const delimiter = [',', ';', '\t'].find((delimiter) => text.includes(delimiter)) ?? ',';
   const columns = cellsOf(text, delimiter, place).map((cell) => {
     const name = cell.trim();
@@ -102,9 +102,9 @@ function cellsOf(text: string, delimiter: string, place: Place): string[] {
 }
 
 function valueOfCell(cell: string, name: string, column: RolloutColumn, place: Place): unknown {
-  // An id is a number only if the number's text is the cell: '007' is not the id 7.
+  // An id becomes a number only if the number is written exactly like the cell. '007' stays text, unlike the id 7.
   if (column === 'task_id' || column === 'run_id') return String(Number(cell)) === cell ? Number(cell) : cell;
-  // Python writes True and False.
+  // Python writes True and False with a capital letter.
   if (column === 'expert' && /^(?:true|false)$/i.test(cell)) return cell.toLowerCase() === 'true';
   return parseJson(cell, 'a number or a list as JSON text', place, name);
 }

@@ -1,4 +1,5 @@
-// Connects to DuckDB, an optional package that is loaded on first use. It reads and writes Parquet, and reads SQLite.
+// Connects to DuckDB, which reads and writes Parquet files and reads SQLite files. DuckDB is an optional package that
+// is loaded only when it is needed.
 import type * as DuckDB from '@duckdb/node-api';
 import { LossError } from '../core/errors.js';
 import { describeFailure } from './source.js';
@@ -7,7 +8,7 @@ import { numberOrText } from './values.js';
 
 export type { DuckDB };
 
-/** A connection to a DuckDB instance of its own. */
+/** A DuckDB instance and the connection to it. */
 export interface Database {
   duckdb: typeof DuckDB;
   connection: DuckDB.DuckDBConnection;
@@ -15,17 +16,17 @@ export interface Database {
 }
 
 /**
- * Starts a DuckDB instance.
- * @param purpose what needs DuckDB, such as a file's name, for the message.
- * @param file where the instance keeps its tables; in memory by default.
+ * Starts a DuckDB instance and connects to it.
+ * @param purpose what DuckDB is needed for, such as the name of a file to read. The error message shows it.
+ * @param file the file in which the instance keeps its tables. By default it keeps them in memory.
  * @throws LossError `ERR_INVALID_INPUT` if DuckDB is not installed, with a hint on how to install it.
  */
 export async function connectDuckDB(purpose: string, file = ':memory:'): Promise<Database> {
   const duckdb = await load(purpose);
   const instance = await duckdb.DuckDBInstance.create(file, {
-    // A single thread keeps only one row group in memory, and keeps the rows in order.
+    // With a single thread, DuckDB keeps only one row group in memory and returns the rows in order.
     threads: '1',
-    // DuckDB must not download anything without being asked.
+    // DuckDB must not download or load extensions on its own.
     autoinstall_known_extensions: 'false',
     autoload_known_extensions: 'false',
   });
@@ -54,26 +55,26 @@ async function load(purpose: string): Promise<typeof DuckDB> {
   }
 }
 
-/** Functions that quote text for SQL. */
+/** Functions that quote identifiers, text and file names for SQL. */
 export const sql = {
   name: (text: string) => `"${text.replaceAll('"', '""')}"`,
   text: (text: string) => `'${text.replaceAll("'", "''")}'`,
-  /** Quotes a file name so that DuckDB does not read it as a glob pattern. */
+  /** Quotes a file name, and escapes its special characters so that DuckDB does not take it for a glob pattern. */
   file: (text: string) => sql.text(text.replace(/[*?[]/g, '[$&]')),
 };
 
 /** A query of all rows of a table. */
 export interface Query {
-  /** The text after FROM. */
+  /** The SQL text that follows FROM. */
   from: string;
   columns: readonly string[];
-  /** The number of rows that the table has. */
+  /** The number of rows in the table. */
   rows: number;
 }
 
 /**
- * Yields a query's rows in DuckDB's own blocks, with values as JSON has them.
- * @throws if a row cannot be read.
+ * Yields the rows of a query in blocks, as DuckDB delivers them. The values are converted to JSON values.
+ * @throws an error if a row cannot be read.
  */
 export async function* queryRows(
   { connection, duckdb }: Database,
@@ -95,15 +96,16 @@ export async function* queryRows(
     read += chunk.rowCount;
   }
   if (read === rows) return;
-  // An error ends a stream silently. Running a query over the same rows without streaming reports the error.
+  // If DuckDB cannot read a row, the stream ends early without an error. A query over the same rows that does not
+  // stream its result throws the error.
   await connection.run(`SELECT max(hash(${list})) FROM ${from}`);
   throw new Error(`DuckDB returned ${read} of ${rows} rows`);
 }
 
 function valueAt(vector: DuckDB.DuckDBVector, row: number, duckdb: typeof DuckDB): unknown {
   if (!(vector instanceof duckdb.DuckDBListVector)) return toJson(vector.getItem(row), duckdb);
-  // Reading the items' vector avoids an object per list. All items have one type, so the first that is not null tells
-  // whether they are plain numbers.
+  // Reading the vector of the list's items avoids creating an object for each list. All items have the same type, so
+  // the first item that is not null shows whether all are plain numbers.
   const items = vector.getItemVector(row)?.toArray() ?? null;
   return typeof items?.find((item) => item !== null) === 'number' ? items : listToJson(items, duckdb);
 }
@@ -112,7 +114,7 @@ function listToJson(items: readonly unknown[] | null, duckdb: typeof DuckDB): un
   return items?.map((item) => toJson(item, duckdb)) ?? null;
 }
 
-/** Converts one of DuckDB's values to a JSON value. */
+/** Converts a value that DuckDB returned to a JSON value. */
 function toJson(value: unknown, duckdb: typeof DuckDB): unknown {
   if (value === null || typeof value !== 'object')
     return typeof value === 'bigint' ? numberOrText(value) : value;

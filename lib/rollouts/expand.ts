@@ -1,4 +1,4 @@
-// Expands patterns of file names into files.
+// Replaces patterns for file names, such as `*.jsonl`, by the names of the files that match.
 import { existsSync } from 'node:fs';
 import { isAbsolute, resolve } from 'node:path';
 import { glob, isDynamicPattern } from 'tinyglobby';
@@ -6,10 +6,10 @@ import { LossError } from '../core/errors.js';
 import { splitTable } from './file-name.js';
 
 /**
- * Returns the files that patterns match, such as `part-*.jsonl`, `runs/step-[0-9]/*.parquet` or `logs.db#rollouts`.
- * Each pattern's files are sorted by name, without files that are already in the list. The name of an existing file
- * stands for that file even if it looks like a pattern. A name that is not a pattern is returned as it is, so its
- * reader reports a missing file.
+ * Returns the names of the files that match patterns such as `part-*.jsonl`, `runs/step-[0-9]/*.parquet` or
+ * `logs.db#rollouts`. The files of each pattern are sorted by name; a file that is already in the list is left out. If
+ * a file exists whose name is exactly the pattern, only that file is returned. A name that is not a pattern is returned
+ * unchanged, even if no such file exists; reading the file then fails.
  * @throws LossError `ERR_INVALID_INPUT` for a pattern that matches no file.
  */
 export async function expandFiles(patterns: readonly string[]): Promise<string[]> {
@@ -20,7 +20,7 @@ export async function expandFiles(patterns: readonly string[]): Promise<string[]
       files.push(pattern);
       continue;
     }
-    // Patterns use / on Windows too.
+    // In a pattern, the separator of directories is / even on Windows.
     const found = await glob(process.platform === 'win32' ? file.replaceAll('\\', '/') : file, {
       absolute: isAbsolute(file),
       expandDirectories: false,

@@ -1,4 +1,4 @@
-// Chooses a file's reader by the ending of the file's name.
+// Chooses the function that reads a file, by the ending of the file's name.
 import { readCsv } from './csv.js';
 import { type Format, formatOf, splitTable, unknownFormat } from './file-name.js';
 import { readJsonLines } from './json-lines.js';
@@ -19,7 +19,7 @@ const FORMATS: readonly (Format & { read: ReadRows })[] = [
 ];
 
 /**
- * Returns the reader of a file. A name without an ending, such as a pipe's, means JSON lines.
+ * Returns the function that reads a file. A file whose name has no ending, such as a pipe, is read as JSON lines.
  * @throws LossError `ERR_INVALID_INPUT` for an unknown ending.
  */
 export function readerOf(name: string): ReadRows {

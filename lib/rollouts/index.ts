@@ -1,4 +1,5 @@
-// Reads rollout files of any number, format and size into packed batches, and writes gradients next to their rows' ids.
+// Reads any number of rollout files, of any supported format and size, into packed batches. Also writes files with each
+// row's gradient next to the row's ids.
 export { columnOfKey, type RolloutColumn } from './columns.js';
 export { expandFiles } from './expand.js';
 export type { RolloutPart, Rollouts } from './part-builder.js';

@@ -3,7 +3,7 @@ import { describeValue } from '../core/errors.js';
 import { readRecords, type TextRecord } from './records.js';
 import { errorAt, type FileRow, type Place, type ReadRows } from './source.js';
 
-/** Reads JSON lines. Skips blank lines. */
+/** Reads a file of JSON lines. Skips blank lines. */
 export const readJsonLines: ReadRows = async function* (file, _names, onBytes) {
   for await (const records of readRecords(file, 'line', onBytes)) yield rowsOf(file, records);
 };
@@ -28,10 +28,10 @@ function parseRow(json: string, place: Place): Record<string, unknown> {
 }
 
 /**
- * Parses JSON.
- * @param expected the kind of value, for the message.
- * @param key the name of the column that holds the text, for the message.
- * @throws LossError `ERR_INVALID_INPUT`
+ * Parses JSON text. `place`, `expected` and `key` are used only for the error message.
+ * @param expected the kind of value that the text should hold.
+ * @param key the name of the column that holds the text.
+ * @throws LossError `ERR_INVALID_INPUT` if the text is not valid JSON.
  */
 export function parseJson(json: string, expected: string, place: Place, key?: string): unknown {
   try {
@@ -55,7 +55,10 @@ export function parseJson(json: string, expected: string, place: Place, key?: st
   }
 }
 
-/** Returns a hint for a file that is a single JSON array, the usual reason why line 1 holds no object. */
+/**
+ * Returns a hint for the error message if line 1 begins like an array. The file is then probably a single JSON array
+ * instead of JSON lines.
+ */
 function arrayHint(json: string, { line }: Place): string | undefined {
   if (line !== 1 || !json.startsWith('[')) return undefined;
   return "If the file is one JSON array, `jq -c '.[]'` converts it to lines";

@@ -1,10 +1,10 @@
-// Reads Parquet through DuckDB.
+// Reads Parquet files with DuckDB.
 import { stat } from 'node:fs/promises';
 import { connectDuckDB, queryRows, sql } from './duckdb.js';
 import { cannotRead, type ReadRows } from './source.js';
 import { columnsToRead, tableRows } from './table.js';
 
-/** Reads Parquet. The memory needed depends on the size of the file's row groups. */
+/** Reads a Parquet file. The memory needed depends on the size of the file's row groups. */
 export const readParquet: ReadRows = async function* (file, names, onBytes) {
   const { size } = await stat(file).catch((error: unknown) => {
     throw cannotRead(file, error);
@@ -12,7 +12,7 @@ export const readParquet: ReadRows = async function* (file, names, onBytes) {
   const database = await connectDuckDB(file);
   try {
     const { connection } = database;
-    // Without this option, a path like step=5/ would add a column.
+    // With hive_partitioning, DuckDB would add a column `step` to a file in a directory called `step=5`.
     const from = `read_parquet(${sql.file(file)}, hive_partitioning = false)`;
     const described = await connection.runAndReadAll(`DESCRIBE FROM ${from}`);
     const columns = columnsToRead(file, described.getColumns()[0]!.map(String), names);

@@ -1,5 +1,5 @@
-// Collects rows into parts: packed batches of bounded size. It also keeps the state that all parts share: which columns
-// the rows have, the numbering of groups and runs, and the number of rows.
+// Collects rows into parts. A part is a packed batch of limited size. The builder also keeps what all parts share:
+// which columns the rows have, the numbers of groups and runs, and the number of rows.
 import type { Batch } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
@@ -10,10 +10,11 @@ import { isList } from './values.js';
 /** Rows read from files, as a batch. */
 export interface Rollouts {
   /**
-   * The rows, packed, in the order of the files. It always has cuSeqlens, logprob and actionMask. If the files have
-   * them, it also has oldLogprob, refLogprob, advantages, entropy, teacherLogprob, tokenLevelRewards and values (per
-   * token), and rewards, rewardBaselines, groupIds, runIds, expertMask and step (per row). groupIds and runIds number
-   * the ids in order of appearance: two rows have equal numbers if and only if their ids are equal.
+   * The rows as a packed batch, in the order of the files. The batch always has cuSeqlens, logprob and actionMask. If
+   * the files have them, it also has oldLogprob, refLogprob, advantages, entropy, teacherLogprob, tokenLevelRewards and
+   * values (per token), and rewards, rewardBaselines, groupIds, runIds, expertMask and step (per row). groupIds and
+   * runIds hold numbers instead of the files' ids, in order of appearance. Two rows have equal numbers if and only if
+   * their ids are equal.
    */
   batch: Batch & { cuSeqlens: Int32Array; logprob: Float32Array; actionMask: Uint8Array };
   rows: number;
@@ -21,32 +22,35 @@ export interface Rollouts {
   tokens: number;
 }
 
-/** Some consecutive rows. The part owns its arrays. */
+/** A part of the rows: some consecutive rows. Its arrays belong to it; later parts do not overwrite them. */
 export interface RolloutPart extends Rollouts {
-  /** Index of the part's first row among all rows that were read. */
+  /** The index of the part's first row among all rows that were read. */
   first: number;
   /**
-   * For each row, the values of the columns in `StreamOptions.keep`, as they are in the file. Absent ones are left out.
+   * One object per row with the row's values of the columns in `StreamOptions.keep`, as they are in the file. A column
+   * that the row lacks is left out.
    */
   kept: Record<string, unknown>[];
-  /** Each row's place in its file. */
+  /** The place of each row in its file, for error messages. */
   places: Place[];
 }
 
 interface Column {
   name: RolloutColumn;
-  /** The names that it may have in files. Messages show the first. */
+  /** The names that the column may have in files. Error messages show the first one. */
   names: readonly [string, ...string[]];
   builder: ColumnBuilder;
-  /** Whether the rows have it. */
+  /** Whether the rows have this column. All rows have it, or none. */
   present: boolean;
 }
 
-/** Builds parts from rows. The rows come in units: a unit is one row, or a pair of rows that must stay in one part. */
+/**
+ * Builds parts from rows. Rows are added in units: a unit is one row, or a pair of rows that must be in the same part.
+ */
 export class PartBuilder {
-  /** The number of rows in all parts, including the current one. */
+  /** The number of rows in all parts so far, including the part that is being built. */
   rows = 0;
-  /** The number of tokens in all parts, masked or not. */
+  /** The number of tokens, masked or not, in all parts so far, including the part that is being built. */
   tokens = 0;
 
   readonly #names: ColumnNames;
@@ -56,19 +60,20 @@ export class PartBuilder {
   readonly #columns: Column[];
   #firstPlace: Place | undefined;
 
-  // The current part: its first row's index, where each row begins, where the next one will begin, and the kept columns
-  // and the place of each row.
+  // The part that is being built: the index of its first row, the token at which each row begins, the token at which
+  // the next row will begin, the kept values of each row, and the place of each row.
   #first = 0;
   #starts: number[] = [];
   #end = 0;
   #kept: Record<string, unknown>[] = [];
   #places: Place[] = [];
-  // The cost of the finished units and of the open unit, in tokens, and the index of the open unit's first row.
+  // The memory cost of the part's finished units, the cost of the unit that is not finished, both in tokens, and the
+  // index of the first row of the unfinished unit.
   #cost = 0;
   #openCost = 0;
   #unitStart = 0;
 
-  /** @param maxTokens capacity of a part. A unit that exceeds it becomes a part of its own. */
+  /** @param maxTokens the capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
   constructor(names: ColumnNames, maxTokens: number) {
     this.#names = names;
     this.#maxTokens = maxTokens;
@@ -83,7 +88,7 @@ export class PartBuilder {
   }
 
   /**
-   * Adds a row to the open unit. If it throws, the row leaves no trace.
+   * Adds a row to the current unit. If this throws, the row is not added.
    * @throws LossError with the row's place, the column, and the expected and the actual value.
    */
   add(row: FileRow): void {
@@ -130,7 +135,8 @@ export class PartBuilder {
   }
 
   /**
-   * Ends the open unit. If it does not fit into the current part, returns the rows before it as a complete part.
+   * Ends the current unit. If the unit does not fit into the current part, returns the rows before it as a complete
+   * part, and the unit begins the next part.
    */
   endUnit(): RolloutPart | undefined {
     const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#maxTokens;
@@ -141,7 +147,7 @@ export class PartBuilder {
     return part;
   }
 
-  /** Drops the rows of the open unit. */
+  /** Removes the rows of the current unit, which was not ended. */
   dropUnit(): void {
     const dropped = this.#places.length - this.#unitStart;
     const end = this.#starts[this.#unitStart] ?? this.#end;
@@ -150,16 +156,16 @@ export class PartBuilder {
     this.#end = end;
     for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#unitStart;
     this.#openCost = 0;
-    // If no row is left, the next one decides which columns are present.
+    // The first row decides which columns are present. If no row is left, the next row becomes the first.
     if (this.rows === 0) this.#firstPlace = undefined;
   }
 
-  /** Returns the last part, with the remaining rows. */
+  /** Returns the remaining rows as the last part. */
   finish(): RolloutPart {
     return this.#take(this.#places.length);
   }
 
-  /** Returns the position of the next row. */
+  /** Returns the position that the next row will have in the part. Its log-probabilities give its length. */
   #slotFor(logprobs: unknown, makeError: MakeError): Slot {
     if (!isList(logprobs)) {
       const { expected } = COLUMNS.logprobs;
@@ -185,7 +191,7 @@ export class PartBuilder {
     this.#kept.push(kept);
   }
 
-  /** Returns the first rows as a part. The other rows begin the next part. */
+  /** Returns the given number of rows, from the first on, as a part. The other rows begin the next part. */
   #take(rows: number): RolloutPart {
     const end = { row: this.#places.length, start: this.#end, tokens: 0 };
     const from = { row: rows, start: this.#starts[rows] ?? this.#end, tokens: 0 };
@@ -211,10 +217,10 @@ export class PartBuilder {
   }
 }
 
-// cuSeqlens holds 32-bit integers.
+// cuSeqlens holds token positions as 32-bit integers, so a part cannot have more tokens than this.
 const MAX_PART_TOKENS = 2 ** 31 - 1;
 
-/** Returns a row's value of a column. null counts as absent. */
+/** Returns a row's value of a column; undefined if it is absent. null counts as absent. */
 function columnIn(values: Readonly<Record<string, unknown>>, { names }: Column): unknown {
   for (const name of names) {
     const value = values[name];
@@ -223,7 +229,7 @@ function columnIn(values: Readonly<Record<string, unknown>>, { names }: Column):
   return undefined;
 }
 
-/** Returns the error for a row without a required column. */
+/** Returns the error to throw for a row that lacks a required column. */
 function missing(
   { name, names }: Column,
   values: Readonly<Record<string, unknown>>,
@@ -236,10 +242,10 @@ function missing(
   });
 }
 
-// Kept text counts towards a part's capacity: this many characters cost as much as one token.
+// The text in kept values counts towards a part's capacity. This many characters cost as much as one token.
 const CHARACTERS_PER_TOKEN = 16;
 
-/** Returns the memory cost of a kept value, in tokens. */
+/** Returns how much of a part's capacity, which is measured in tokens, a kept value takes up. */
 function costOf(value: unknown): number {
   if (typeof value === 'string') return value.length / CHARACTERS_PER_TOKEN;
   if (!isList(value)) return 0;

@@ -1,5 +1,5 @@
-// Splits text files, compressed by gzip or not, into records. A record is a line; in CSV,
-// quotes can join several lines into one record. Only the current record is kept in memory.
+// Splits text files, which may be compressed by gzip, into records. A record is one line, except in CSV, where a quoted
+// cell may contain line ends. Memory holds only one chunk of the file and the record that it interrupts.
 import { constants } from 'node:buffer';
 import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream';
@@ -7,20 +7,21 @@ import { createGunzip } from 'node:zlib';
 import type { LossError } from '../core/errors.js';
 import { cannotRead, type DetailsAtPlace, errorAt } from './source.js';
 
-/** A record that is not blank, without its line end and without a byte order mark. */
+/** A record of a text file, without its line end and without a byte order mark. Blank records are skipped. */
 export interface TextRecord {
   text: string;
-  /** The line that it begins in, counted from 1. */
+  /** The number of the record's first line, counted from 1. */
   line: number;
 }
 
-/** The end of a record: every line end, or every line end outside of quotes. */
+/** What ends a record: every line end, or only a line end outside of double quotes. */
 export type RecordEnd = 'line' | 'line outside of quotes';
 
 /**
- * Yields a file's records, one block per chunk of the file.
- * @param onBytes receives the number of bytes just read, as stored in the file.
- * @throws LossError if the file cannot be read, or if a record does not end.
+ * Yields a file's records, in one block per chunk of the file.
+ * @param onBytes is called after each chunk, with the number of bytes just read from the file. For a compressed file
+ * these are compressed bytes.
+ * @throws LossError if the file cannot be read, if a record is too long for a string, or if a quote is not closed.
  */
 export async function* readRecords(
   file: string,
@@ -38,7 +39,8 @@ export async function* readRecords(
 
 async function* chunksOf(file: string, onBytes: (bytes: number) => void): AsyncGenerator<Buffer> {
   const source = createReadStream(file, { highWaterMark: CHUNK_BYTES });
-  // The callback does nothing, because an error also destroys the last stream, and the loop below throws it.
+  // pipeline() needs a callback, but it can be empty: an error also destroys the last stream, and then the loop below
+  // throws the error.
   const chunks = file.endsWith('.gz')
     ? pipeline(source, createGunzip({ chunkSize: CHUNK_BYTES }), () => {})
     : source;
@@ -55,26 +57,26 @@ const NEWLINE = 0x0a;
 const QUOTE = 0x22;
 
 /**
- * Splits chunks into records. node:readline is no alternative: it also ends lines at U+2028, which JSON strings may
- * contain.
+ * Splits the chunks of a file into records. node:readline cannot be used instead, because it also ends a line at the
+ * character U+2028, which JSON strings may contain.
  */
 class Splitter {
   readonly #file: string;
   readonly #quotes: boolean;
-  // The current record: its pieces from earlier chunks, their total length, and the line that it begins in.
+  // The current record: its pieces from earlier chunks, their total length in bytes, and the number of its first line.
   #pieces: Buffer[] = [];
   #length = 0;
   #begin = 1;
   #line = 1;
   #open = false;
 
-  /** @param quotes whether quotes join lines. */
+  /** @param quotes whether a line end between double quotes belongs to the record. */
   constructor(file: string, quotes: boolean) {
     this.#file = file;
     this.#quotes = quotes;
   }
 
-  /** Yields the records that end in a chunk. */
+  /** Yields the records that end in the given chunk, and keeps the rest of the chunk for the next record. */
   *push(chunk: Buffer): Generator<TextRecord> {
     let start = 0;
     let from = 0;
@@ -92,7 +94,7 @@ class Splitter {
     this.#add(chunk.subarray(start));
   }
 
-  /** Yields the last record, if no line end follows it. */
+  /** Yields the last record if no line end follows it. Must be called after the last chunk. */
   *finish(): Generator<TextRecord> {
     if (this.#open)
       throw this.#error({ expected: 'a closing quote', received: 'none before the end of the file' });
@@ -100,7 +102,8 @@ class Splitter {
     if (record.text.trim() !== '') yield record;
   }
 
-  // A quote inside quotes is doubled, so it toggles the state twice.
+  // Updates #open, which tells whether the text read so far ends between quotes. A quote inside a quoted cell is
+  // written twice, so it toggles #open twice.
   #trackQuotes(piece: Buffer): void {
     if (!this.#quotes) return;
     for (let quote = piece.indexOf(QUOTE); quote >= 0; quote = piece.indexOf(QUOTE, quote + 1))

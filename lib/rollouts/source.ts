@@ -1,8 +1,8 @@
-// The interface of file readers: a reader yields rows in blocks, and each row carries its place in the file.
+// The interface of file readers. A reader yields the rows of a file in blocks, and each row has its place in the file.
 import { LossError, type LossErrorCode, type LossErrorDetails } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 
-/** A place in a file: a line in text files, a row number in other files. Both count from 1. */
+/** A place in a file: a line number in text files, a row number in other files. Both count from 1. */
 export interface Place {
   file: string;
   line?: number;
@@ -13,31 +13,34 @@ export interface Place {
 export interface FileRow {
   place: Place;
   /**
-   * Parses the row. Returns its values by the file's column names, as JSON values; lists of numbers may be typed
-   * arrays.
+   * Parses the row and returns its values by the names of the file's columns. The values are as in JSON, except that a
+   * list of numbers may be a typed array.
    * @throws LossError if the row is malformed.
    */
   read(): Readonly<Record<string, unknown>>;
 }
 
-/** Reads a file. It throws only errors that concern the whole file; errors in a row come from `FileRow.read()`. */
+/**
+ * Reads the rows of a file. It throws only errors that concern the whole file. An error in a single row is thrown by
+ * that row's `read()`.
+ */
 export type ReadRows = (
   file: string,
   names: ColumnNames,
-  /** Receives the number of file bytes just processed. All calls add up to the file's size. */
+  /** Is called with the number of file bytes just processed. All calls add up to the file's size. */
   onBytes: (bytes: number) => void,
 ) => AsyncGenerator<Iterable<FileRow>>;
 
-/** Returns a place as messages show it. */
+/** Returns a place as text for messages, such as 'rollouts.jsonl, line 3'. */
 export function describePlace({ file, line, row }: Place): string {
   if (line !== undefined) return `${file}, line ${line}`;
   return row === undefined ? file : `${file}, row ${row}`;
 }
 
-/** Details of an error whose place is given separately. */
+/** The details of an error without its place, which errorAt() adds. */
 export type DetailsAtPlace = Omit<LossErrorDetails, 'at'>;
 
-/** Returns an error about a place in a file. */
+/** Returns an error whose message names a place in a file. */
 export function errorAt(
   place: Place,
   code: LossErrorCode,
@@ -47,24 +50,27 @@ export function errorAt(
   return new LossError(code, { ...details, at: describePlace(place) }, { cause });
 }
 
-/** Returns an error about a file with invalid contents. */
+/** Returns an error about a file whose contents are invalid. */
 export function badFile(file: string, details: DetailsAtPlace): LossError {
   return errorAt({ file }, 'ERR_INVALID_INPUT', details);
 }
 
-/** Returns the error for a failure to open, read or unpack a file. A LossError is returned unchanged. */
+/** Returns the error to throw if a file cannot be opened, read or unpacked. Returns a LossError unchanged. */
 export function cannotRead(file: string, error: unknown): LossError {
   if (error instanceof LossError) return error;
   const details = { expected: 'a readable file of rollouts', received: describeFailure(error) };
   return errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
 }
 
-/** Returns what a system or a library reported, for a message's `received`. */
+/** Describes an error of the operating system or of a library, for the `received` part of a message. */
 export function describeFailure(error: unknown): string {
   return `an error (${error instanceof Error ? error.message : String(error)})`;
 }
 
-/** Returns an owner with its columns, for a message's `received`: 'a row with only logprob, reward'. */
+/**
+ * Lists columns for the `received` part of a message, such as 'a row with only logprob, reward'.
+ * @param owner what has the columns, such as 'a row'.
+ */
 export function describeColumns(owner: string, names: readonly string[]): string {
   if (names.length === 0) return `${owner} without columns`;
   return `${owner} with only ${names.length > 12 ? `${names.slice(0, 12).join(', ')}, …` : names.join(', ')}`;

@@ -1,5 +1,6 @@
-// Reads a table of an SQLite database, named FILE#table unless it is the only one. Node's own SQLite reads it if Node
-// has one; otherwise DuckDB does, through an extension that it downloads once.
+// Reads a table of an SQLite database. The name FILE#table selects the table, and FILE is enough if there is only one.
+// Node's own SQLite reads the database if this version of Node has it. Otherwise DuckDB does, with an extension that it
+// downloads once.
 import { open, stat } from 'node:fs/promises';
 import { unknownName } from '../core/errors.js';
 import { connectDuckDB, type Database, queryRows, sql } from './duckdb.js';
@@ -8,7 +9,7 @@ import { badFile, cannotRead, describeFailure, errorAt, type ReadRows } from './
 import { columnsToRead, type TableBlock, tableRows } from './table.js';
 import { numberOrText } from './values.js';
 
-/** Reads an SQLite table. Lists in it are JSON text. */
+/** Reads an SQLite table. A list in a cell must be JSON text, because SQLite has no type for lists. */
 export const readSqlite: ReadRows = async function* (name, names, onBytes) {
   const { file, suffix } = splitTable(name);
   try {
@@ -29,7 +30,7 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes) {
   }
 };
 
-/** An open database, read by Node or by DuckDB. */
+/** An open database. Either Node or DuckDB reads it. */
 interface Source {
   tables(): Promise<string[]>;
   columns(table: string): Promise<string[]>;
@@ -67,7 +68,10 @@ function chooseTable(file: string, asked: string, tables: readonly string[]): st
   return table;
 }
 
-/** The part of node:sqlite that is used. Node has it since 22.5, and `iterate()` since 22.13. */
+/**
+ * The part of the module node:sqlite that this file uses. Node has had the module since 22.5, and `iterate()` since
+ * 22.13.
+ */
 interface NodeSqlite {
   DatabaseSync: new (
     file: string,
@@ -83,9 +87,12 @@ interface NodeSqlite {
 
 const ROWS_PER_BLOCK = 64;
 
-/** Opens a database with Node's SQLite. Returns undefined if this Node has none that is new enough. */
+/**
+ * Opens a database with Node's SQLite. Returns undefined if this version of Node has none, or one without `iterate()`.
+ */
 async function openWithNode(file: string): Promise<Source | undefined> {
-  // The type `string` hides the module from the compiler, because the types of the oldest supported Node lack it.
+  // The type declarations of the oldest supported Node lack this module. With a name of type `string`, the compiler
+  // does not look for it.
   const module: string = 'node:sqlite';
   const sqlite = (await import(module).catch(() => undefined)) as NodeSqlite | undefined;
   if (!sqlite) return undefined;

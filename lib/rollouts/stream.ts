@@ -1,4 +1,4 @@
-// Reads the rows of files as a stream of parts of bounded size, or as one batch.
+// Reads rows from files, either as a stream of parts of limited size or as one batch.
 import { stat } from 'node:fs/promises';
 import { LossError } from '../core/errors.js';
 import { ColumnNames } from './column-names.js';
@@ -11,64 +11,76 @@ import { type OnBadRow, Units } from './units.js';
 
 /** Options of {@link readRollouts}. */
 export interface ReadOptions {
-  /** The columns to read in addition to logprobs and action_mask; all by default. Other columns are ignored. */
+  /**
+   * The columns to read in addition to logprobs and action_mask. The default is all known columns. Other columns of the
+   * files are ignored.
+   */
   columns?: readonly RolloutColumn[];
   /**
-   * The names of columns in the files: { logprobs: 'log_prob' } reads logprobs from log_prob. A batch key (logprob,
-   * old_logprob) may stand for a column.
+   * Maps columns to their names in the files: { logprobs: 'log_prob' } reads logprobs from log_prob. The batch's key of
+   * a column (such as logprob or old_logprob) may be used instead of the column's name. A renamed column is required.
    */
   rename?: Readonly<Record<string, string>>;
-  /** A training framework whose column names are accepted too, such as 'verl' for old_log_probs. */
+  /** A training framework whose column names are accepted too. For example, 'verl' accepts old_log_probs. */
   backend?: string;
-  /** Skips bad rows. With evenRows, it also skips the other row of the pair. */
+  /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;
-  /** Receives the reason for every skipped row. */
+  /** Is called for every row that skipBadRows skips, with the reason and the row's place. */
   onBadRow?: OnBadRow;
-  /** Receives the progress over all files. */
+  /** Is called repeatedly while the files are read, with the progress over all files. */
   onProgress?: (progress: ReadProgress) => void;
 }
 
-/** The progress of reading. */
+/** How much of the files has been read. */
 export interface ReadProgress {
-  /** Bytes read so far, as stored in the files. */
+  /** The bytes read so far. In a compressed file, these are compressed bytes. */
   bytes: number;
   totalBytes: number;
   rows: number;
-  /** Tokens read so far, masked or not. */
+  /** The number of tokens read so far, including masked ones. */
   tokens: number;
 }
 
 /** Options of {@link streamRollouts}. */
 export interface StreamOptions extends ReadOptions {
-  /** Further columns to copy into each part's `kept`, by their names in the files. */
+  /** Names, as they appear in the files, of additional columns to copy into each part's `kept`. */
   keep?: readonly string[];
   /**
-   * Capacity of a part in tokens, masked ones included; unlimited by default. A row (or pair) that exceeds it becomes a
-   * part of its own. Kept values count too: 16 characters as one token.
+   * The maximum number of tokens in a part, including masked ones; unlimited by default. A row (or pair) with more
+   * tokens becomes a part of its own. Kept values count as well: 16 characters of text, or one element of a list, count
+   * as one token.
    */
   maxTokens?: number;
-  /** Keeps pairs of rows together: the first row with the second, and so on, across all files. */
+  /**
+   * Keeps pairs of rows in the same part. The first row forms a pair with the second, the third with the fourth, and so
+   * on, across all files.
+   */
   evenRows?: boolean;
 }
 
 /**
- * Reads the rollouts of one or more files, part by part. It yields at least one part; a part without rows comes only if
+ * Reads the rollouts of one or more files, part by part. It yields at least one part. A part is without rows only if
  * there are no files. The ending of a file's name determines its format:
- * - `.jsonl`, `.ndjson`, `.json`: one object per line; blank lines are skipped.
- * - `.csv`, `.tsv`: with a header line. Lists are JSON text in a cell, and an empty cell counts as absent.
- * - `.parquet`, and `.sqlite`, `.sqlite3` or `.db` (FILE#table, or the only table). SQLite holds lists as JSON text.
- * - `.safetensors`, `.npz`: tensors named after columns or batch keys. They are either [B, T], with an action_mask (or
- *   attention_mask) of 0 on padding, or packed with cu_seqlens.
+ * - `.jsonl`, `.ndjson`, `.json`: one JSON object per line. Blank lines are skipped.
+ * - `.csv`, `.tsv`: a header line, followed by the rows. A list is JSON text in a cell. An empty cell means that the
+ *   row has no value in this column.
+ * - `.parquet`: a table.
+ * - `.sqlite`, `.sqlite3`, `.db`: a table of an SQLite database. FILE#table names it if there are several. Lists are
+ *   JSON text.
+ * - `.safetensors`, `.npz`: tensors named after columns or batch keys. Their shape is [B, T] (B rows of T tokens), with
+ *   an action_mask (or attention_mask) that is 0 on padding. Or it is [N] (N tokens, one row after another), with the
+ *   rows' offsets in cu_seqlens.
  *
- * Text files may be compressed by gzip (`.jsonl.gz`). null counts as absent. A column must be in every row or in none,
- * except for action_mask. The memory needed depends on maxTokens and on the longest row, not on the size of the files;
- * for Parquet, it also depends on the size of the row groups.
+ * Text files may be compressed by gzip (`.jsonl.gz`). A null value counts as absent. Every column except action_mask
+ * must have a value in every row or in none. The memory needed depends on maxTokens and on the longest row, not on the
+ * size of the files. For Parquet, it also depends on the size of the row groups.
  *
- * @throws LossError with the file, the line or row, the column, and the expected and the actual value:
- * `ERR_INVALID_INPUT` (an unreadable or empty file, a malformed row, a value of the wrong type), `ERR_SHAPE_MISMATCH`
- * (a list whose length differs from logprobs, a tensor of the wrong shape), `ERR_MISSING_INPUT` (a row without
- * logprobs, or without a column that other rows have), `ERR_OUT_OF_MEMORY`; for the options, `ERR_INVALID_OPTION` and
- * `ERR_UNKNOWN_NAME`.
+ * @throws LossError with the file, the line or row, the column, and the expected and the actual value. The codes:
+ * - `ERR_INVALID_INPUT`: a file is unreadable or empty, a row is malformed, or a value has the wrong type.
+ * - `ERR_SHAPE_MISMATCH`: a list is not as long as the row's logprobs, or a tensor has the wrong shape.
+ * - `ERR_MISSING_INPUT`: a row lacks logprobs, or a column that other rows have.
+ * - `ERR_OUT_OF_MEMORY`: a part would have too many tokens.
+ * - `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`: an option is invalid.
  */
 export async function* streamRollouts(
   files: readonly string[],
@@ -119,7 +131,7 @@ export async function* streamRollouts(
 
 /**
  * Reads the rollouts of one or more files into one batch.
- * @throws LossError as {@link streamRollouts} does.
+ * @throws LossError in the same cases as {@link streamRollouts}.
  */
 export async function readRollouts(files: readonly string[], options: ReadOptions = {}): Promise<Rollouts> {
   for await (const { batch, rows, tokens } of streamRollouts(files, options)) return { batch, rows, tokens };
@@ -131,7 +143,7 @@ async function totalSize(files: readonly string[]): Promise<number> {
     files.map((file) =>
       stat(splitTable(file).file).then(
         ({ size }) => size,
-        // The file's reader will report why it cannot be read.
+        // An unreadable file counts as 0 bytes here. Its reader will report the reason later.
         () => 0,
       ),
     ),

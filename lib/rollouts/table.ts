@@ -1,10 +1,10 @@
-// The common part of all table formats: choosing the columns to read, and making rows from the columns' values.
+// What the readers of all table formats share: they choose the columns to read, and make rows from the columns' values.
 import type { ColumnNames } from './column-names.js';
 import { parseJson } from './json-lines.js';
 import { describeColumns, errorAt, type FileRow, type Place } from './source.js';
 
 /**
- * Returns those columns of a table that must be read.
+ * Returns those columns of a table that must be read: the ones with rollout data and the ones to keep.
  * @throws LossError `ERR_MISSING_INPUT` if the table has no logprobs.
  */
 export function columnsToRead(file: string, columns: readonly string[], names: ColumnNames): string[] {
@@ -18,23 +18,26 @@ export function columnsToRead(file: string, columns: readonly string[], names: C
   return columns.filter((name) => names.columnOf(name) !== undefined || names.keep.includes(name));
 }
 
-/** Consecutive rows of a table. */
+/** A block of consecutive rows of a table. */
 export interface TableBlock {
   rows: number;
-  /** Returns the values of a row, one per column. */
+  /** Returns a row's values, one per column. The row's number counts from 0 at the beginning of the block. */
   read(row: number): readonly unknown[];
 }
 
-/** A table that is being read. */
+/** A table whose rows are being read. */
 export interface Table {
-  /** The file's size in bytes. */
+  /** The file's size in bytes, for reporting the progress. */
   size: number;
   rows: number;
   columns: readonly string[];
   blocks: AsyncIterable<TableBlock>;
 }
 
-/** Yields a table's rows, block by block. Values may be JSON text, because some tables cannot hold lists. */
+/**
+ * Yields a table's rows, block by block. Text in a column of numbers or lists is parsed as JSON, because some table
+ * formats cannot hold lists.
+ */
 export async function* tableRows(
   file: string,
   { size, rows, columns, blocks }: Table,

@@ -1,14 +1,15 @@
-// Groups rows into units (single rows or pairs) and adds them to parts. On request, skips units with bad rows.
+// Groups rows into units (single rows or pairs) and adds the units to parts. On request, it skips every unit that
+// contains a bad row.
 import { LossError } from '../core/errors.js';
 import type { PartBuilder, RolloutPart } from './part-builder.js';
 import { describePlace, errorAt, type FileRow, type Place } from './source.js';
 
-/** Receives the reason why a row is skipped, and the row's place. */
+/** A function that is called for each skipped row, with the reason and the row's place. */
 export type OnBadRow = (error: LossError, place: Place) => void;
 
-/** Adds rows to parts in units of a fixed size. A unit's rows stay in one part, or are skipped together. */
+/** Adds rows to parts in units of a fixed size. All rows of a unit are in the same part, or all are skipped. */
 export class Units {
-  /** The number of bad rows so far. */
+  /** The number of bad rows found so far. */
   bad = 0;
   firstBad: LossError | undefined;
   readonly #builder: PartBuilder;
@@ -16,20 +17,23 @@ export class Units {
   readonly #onBadRow: OnBadRow | undefined;
   #unit: { place: Place; bad: boolean }[] = [];
 
-  /** @param onBadRow skips bad rows; without it, a bad row's error is thrown. */
+  /**
+   * @param onBadRow is called for each skipped row. Without it, no row is skipped, and the error of a bad row is
+   * thrown.
+   */
   constructor(builder: PartBuilder, size: number, onBadRow: OnBadRow | undefined) {
     this.#builder = builder;
     this.#size = size;
     this.#onBadRow = onBadRow;
   }
 
-  /** Adds a row. Returns a part if it became full. */
+  /** Adds a row. Returns the current part if this row completes a unit that no longer fits into it. */
   add(row: FileRow): RolloutPart | undefined {
     this.#unit.push({ place: row.place, bad: !this.#tryAdd(row) });
     return this.#unit.length === this.#size ? this.end() : undefined;
   }
 
-  /** Ends the current unit, complete or not. Returns a part if it became full. */
+  /** Ends the current unit, even if it is incomplete. Returns the current part if the unit no longer fits into it. */
   end(): RolloutPart | undefined {
     const unit = this.#unit;
     this.#unit = [];

@@ -1,6 +1,6 @@
-// The values that readers return for a row's columns, in addition to plain JSON values.
+// The values that file readers return for the columns of a row: JSON values, and typed arrays for lists of numbers.
 
-/** A list of numbers as a typed array. */
+/** A typed array that holds a list of numbers. */
 export type NumberArray =
   | Float32Array
   | Float64Array
@@ -11,13 +11,13 @@ export type NumberArray =
   | Uint32Array
   | Int32Array;
 
-/** Returns whether a value is an array or a typed array of numbers. */
+/** Returns whether a value is an array, or a typed array of numbers (not of bigints). */
 export function isList(value: unknown): value is readonly unknown[] | NumberArray {
   if (!ArrayBuffer.isView(value)) return Array.isArray(value);
   return !(value instanceof DataView || value instanceof BigInt64Array || value instanceof BigUint64Array);
 }
 
-/** Converts an integer to a number, or to text if a number could not represent it exactly. */
+/** Converts an integer to a number, or to text if it is too large for an exact number. */
 export function numberOrText(integer: bigint): number | string {
   const number = Number(integer);
   return Number.isSafeInteger(number) ? number : String(integer);

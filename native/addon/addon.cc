@@ -1,5 +1,6 @@
-// The functions that the native module exports to JavaScript. Their contract is binding.d.ts at the top of
-// the repository. This folder only converts arguments and starts calls; the engines do the arithmetic.
+// The functions that the native module exports to JavaScript. The file binding.d.ts, at the top of the
+// repository, declares and describes them. This folder only converts arguments and starts calls. The engines
+// compute the results.
 #include <napi.h>
 
 #include <memory>
@@ -15,8 +16,8 @@
 namespace policy_loss::addon {
 namespace {
 
-// Evaluates a host batch and returns the result. A small batch is computed on this thread and reuses the
-// memory of earlier calls.
+// Evaluates a batch in host memory on the CPU, and returns the result. A small batch is computed by the
+// calling thread, which reuses the memory of earlier calls.
 Napi::Value evaluate_now(Napi::Env env, const FunctionHandle& function, const BatchView& batch,
                          const Call& call) {
   if (!cpu::is_small(batch.layout))
@@ -42,7 +43,8 @@ Napi::Value function_value_names(const Napi::CallbackInfo& info) {
   return names;
 }
 
-// Implements evaluate and evaluateSync: (function, batch, call, device). `later`: returns a promise.
+// Implements evaluate() and evaluateSync(). If `later` is set, returns a promise. Arguments from JavaScript:
+// function, batch, call, device.
 Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
@@ -62,8 +64,8 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   });
 }
 
-// evaluateHost(function, rows, rowLength, offsets, dtypes, five columns, mask, expert, values, grad,
-// gradEntropy, mu, klCoef, entropyCoef)
+// Implements evaluateHost(). Arguments from JavaScript: function, rows, rowLength, offsets, dtypes, five
+// columns, mask, expert, values, grad, gradEntropy, mu, klCoef, entropyCoef.
 Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
@@ -90,7 +92,8 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
   });
 }
 
-// Implements kl and klSync: (estimator, batch, out, base, scale, device).
+// Implements kl() and klSync(). If `later` is set, returns a promise. Arguments from JavaScript: estimator,
+// batch, out, base, scale, device.
 Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     Function function;
@@ -123,7 +126,8 @@ Napi::Value advantage_names(const Napi::CallbackInfo& info) {
   return names;
 }
 
-// Implements advantages and advantagesSync: (function, batch, call, device).
+// Implements advantages() and advantagesSync(). If `later` is set, returns a promise. Arguments from
+// JavaScript: function, batch, call, device.
 Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     const AdvantageFunction& function = advantage_of(info[0]);
@@ -142,7 +146,7 @@ Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
   });
 }
 
-// softGate(tauPos, tauNeg, ratio, advantages, out)
+// Implements softGate(). Arguments from JavaScript: tauPos, tauNeg, ratio, advantages, out.
 Napi::Value soft_gate(const Napi::CallbackInfo& info) {
   const Sapo sapo({info[0].ToNumber().DoubleValue(), info[1].ToNumber().DoubleValue(), 0.0});
   const int64_t n = static_cast<int64_t>(info[2].As<Napi::TypedArray>().ElementLength());
@@ -166,8 +170,8 @@ Napi::Value cpu_device(const Napi::CallbackInfo& info) {
   return device;
 }
 
-// Makes the asynchronous version of a call, which returns a promise. Keeps the memory of the call's arrays
-// alive.
+// Runs the asynchronous version of `call`, which returns a promise. The object `reading` keeps the memory of
+// the arrays that the call reads until the call is done.
 template <Napi::Value (*call)(const Napi::CallbackInfo&, bool)>
 Napi::Value later(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());

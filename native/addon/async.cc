@@ -16,8 +16,8 @@ Instance::Instance(Napi::Env env) {
   napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, deliver,
                                   &deliver_);
   napi_unref_threadsafe_function(env, deliver_);
-  // Node runs cleanup hooks in reverse order. So close() runs before Node destroys the threadsafe function
-  // above.
+  // Node runs cleanup hooks in the reverse order of their registration. So close() runs before Node destroys
+  // the threadsafe function, which was created above.
   napi_add_env_cleanup_hook(env, close, this);
 }
 
@@ -44,7 +44,8 @@ void Instance::Job::finished() {
     std::lock_guard lock(owner.mutex_);
     owner.abortable_.erase(this);
   }
-  // The job may be deleted after this call. It still counts as working, so deliver_ stays valid.
+  // The next line passes this job to the JavaScript thread, which may then delete it at any time. The job
+  // still counts as working, so owner.deliver_ stays valid.
   napi_call_threadsafe_function(owner.deliver_, this, napi_tsfn_nonblocking);
   std::lock_guard lock(owner.mutex_);
   if (--owner.working_ == 0) owner.idle_.notify_all();

@@ -1,5 +1,5 @@
-// Calls that run on other threads while JavaScript continues: their promises, and the references that keep
-// their arrays alive.
+// Calls that run on other threads while JavaScript continues. This file manages their promises, and the
+// references that keep their arrays alive.
 #pragma once
 
 #include <napi.h>
@@ -14,45 +14,45 @@
 
 namespace policy_loss::addon {
 
-// The calls in progress of one JavaScript thread. If a worker is terminated while other threads read its
-// arrays, close() makes the worker wait for them.
+// The calls of one JavaScript thread that are in progress. The thread may be a Node worker that is terminated
+// while other threads still read its arrays. close() then makes it wait for them.
 class Instance {
  public:
   explicit Instance(Napi::Env env);
   static Instance& of(Napi::Env env) { return *env.GetInstanceData<Instance>(); }
 
-  // The memory that this thread reuses for the evaluations it computes itself.
+  // Memory for the evaluations that this JavaScript thread computes itself. They reuse it one after another.
   cpu::Workspace workspace;
 
   struct Job {
     Instance* instance = nullptr;
     std::shared_ptr<void> work;  // owns the call's data until the promise has settled
     std::function<void()> abort;
-    // Returns the value that resolves the promise, or throws the error that rejects it. Runs on the thread
-    // that made the call.
+    // Returns the value that resolves the promise, or throws the error that rejects it. It is called on the
+    // JavaScript thread that made the call.
     std::function<Napi::Value(Napi::Env)> result;
     napi_deferred deferred = nullptr;
     napi_ref keep_alive = nullptr;
 
-    // Must be called once, from any thread, when the job no longer reads or writes any array.
+    // Must be called exactly once, from any thread, when the job no longer reads or writes any array.
     void finished();
   };
 
-  // Registers a job, calls begin() to start it, and returns its promise. keep_alive refers to the job's
-  // arrays.
+  // Registers a job, calls begin() to start it, and returns its promise. keep_alive is a JavaScript value
+  // that keeps the job's arrays alive.
   Napi::Value start(Napi::Env env, std::unique_ptr<Job> job, const Napi::Value& keep_alive,
                     const std::function<void(Job*)>& begin);
 
-  // Returns a second buffer on the same memory (see keep.h), or undefined if that is impossible. All calls in
-  // progress share one second buffer per buffer.
+  // Returns a second ArrayBuffer on the memory of `buffer` (see keep.h), or undefined if that is impossible.
+  // All calls in progress that use `buffer` share its second buffer.
   Napi::Value second_buffer_of(napi_value buffer);
 
  private:
   static void deliver(napi_env env, napi_value, void* context, void* data);
   static void close(void* instance);
 
-  // A JavaScript WeakMap from each buffer to a WeakRef of its second buffer. Only calls in progress keep a
-  // second buffer alive.
+  // A JavaScript WeakMap from each buffer to a WeakRef of its second buffer. So this map does not keep a
+  // second buffer alive; only the calls in progress do.
   Napi::ObjectReference second_buffers_;
   Napi::FunctionReference get_second_, set_second_, weak_reference_, dereference_;
 
@@ -65,8 +65,8 @@ class Instance {
   int working_ = 0;  // jobs whose finished() has not returned
 };
 
-// Returns a value that keeps a call's arguments alive. It also keeps the memory of their arrays, even if the
-// caller transfers the buffers.
+// Returns a JavaScript value that keeps a call's arguments alive. It also keeps the memory of their arrays,
+// even if the caller transfers the arrays' buffers to another thread.
 Napi::Value hold(const Napi::CallbackInfo& info);
 
 }  // namespace policy_loss::addon

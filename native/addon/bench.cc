@@ -8,7 +8,8 @@
 namespace policy_loss::addon {
 namespace {
 
-// traffic(function, batch, call)
+// Implements traffic(), which only reads and writes the memory of an evaluation (see cpu/traffic.h).
+// Arguments from JavaScript: function, batch, call.
 Napi::Value traffic(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());
   return guarded(info, [&]() -> Napi::Value {
@@ -23,7 +24,8 @@ Napi::Value traffic(const Napi::CallbackInfo& info) {
   });
 }
 
-// evaluateOnDevice(function, resident, call, timing)
+// Implements evaluateOnDevice(), which evaluates a resident batch and leaves the gradient on the device.
+// Arguments from JavaScript: function, resident, call, timing.
 Napi::Value evaluate_on_device(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
@@ -37,7 +39,8 @@ Napi::Value evaluate_on_device(const Napi::CallbackInfo& info) {
   });
 }
 
-// copyBandwidth(device, bytes)
+// Implements copyBandwidth(), which measures how fast a device copies within its own memory. Arguments from
+// JavaScript: device, bytes.
 Napi::Value copy_bandwidth(const Napi::CallbackInfo& info) {
   cuda::Problem problem;
   double bandwidth = 0;

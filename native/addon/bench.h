@@ -1,5 +1,5 @@
-// Functions for measurements, which only the bench build (POLICY_LOSS_BENCH) has. Their contract is
-// bench/lib/native.ts.
+// Functions for measurements. Only the bench build (POLICY_LOSS_BENCH) has them. The file bench/lib/native.ts
+// declares and describes them.
 #pragma once
 
 #include <napi.h>

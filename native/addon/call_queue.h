@@ -1,5 +1,5 @@
-// A thread for each device, which runs the device's calls one after another. It waits for the device, so that
-// the event loop and Node's own worker threads need not.
+// A queue of calls for each CUDA device. One thread per device runs the calls one after another and waits for
+// the device. So neither the event loop nor Node's own worker threads have to wait.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,7 @@ namespace policy_loss::addon {
 
 class CallQueue {
  public:
-  // Returns the queue of a device. Queues are never destroyed; their threads end with the process.
+  // Returns the queue of a device. Queues are never destroyed. Their threads end with the process.
   static CallQueue& of(int device);
   void post(std::function<void()> work);
 

@@ -11,7 +11,7 @@
 namespace policy_loss::addon {
 namespace {
 
-// A call on a device and its result. Any thread can run it.
+// A call that runs on a device, and its result. Any thread can run it.
 struct Work {
   cuda::Status status = cuda::Status::kOk;
   cuda::Problem problem;
@@ -47,7 +47,7 @@ Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, 
   job->result = [work](Napi::Env at) { return settle(at, *work); };
   return Instance::of(env).start(env, std::move(job), hold(info), [work](Instance::Job* started) {
     CallQueue::of(work->device).post([work, started] {
-      // The calling thread may have ended while the call waited in the queue.
+      // The JavaScript thread that made the call may have ended while the call waited in the queue.
       const bool ended = __atomic_load_n(&work->closing, __ATOMIC_RELAXED) != 0;
       work->status =
           ended ? cuda::Status::kAborted
@@ -76,13 +76,14 @@ AdvantagePresence presence_of(const cuda::ResidentInfo& info) {
   return {info.advantage_present, info.mask, info.rewards, info.baselines, info.groups, info.runs};
 }
 
-// The advantages that a call computes on a device, and their results.
+// The advantage function that a call computes on a device, and what the device returns for it.
 struct AdvantageWork {
   AdvantageFunction function;
   cuda::AdvantageIngredients ingredients;
   NonFiniteValue not_finite;
 
-  // groups: the number of groups of the batch.
+  // Converts a call from JavaScript to a call on the device, which will write to the outputs of the former
+  // and to this object. `rows` and `groups` are the numbers of rows and groups in the batch.
   cuda::AdvantageCall on_device(const AdvantageCall& call, int64_t rows, int64_t groups) {
     cuda::AdvantageCall result;
     result.not_finite = &not_finite;
@@ -94,7 +95,8 @@ struct AdvantageWork {
     return result;
   }
 
-  // Writes the metrics and returns true. If an input is not finite, writes its row instead and returns false.
+  // Writes the metrics to the call's outputs and returns true. If an input value is not finite, writes the
+  // index of its row instead and returns false.
   bool finish(const AdvantageCall& call) const {
     const bool finite = not_finite.input == NonFiniteInput::kNone;
     if (finite)
@@ -105,7 +107,8 @@ struct AdvantageWork {
   }
 };
 
-// A device's copying on the host, as a task for the CPU engine's threads.
+// A task for the CPU engine's threads. It consists of the pieces of work that the CUDA engine shares out,
+// such as copying host memory.
 class Pieces : public cpu::Task {
  public:
   Pieces(int64_t count, void (*piece)(void*, int64_t), void* what)
@@ -275,7 +278,7 @@ Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Plac
   return perform(info, work, later);
 }
 
-// upload(device, batch, abort?, inputs?): see binding.d.ts.
+// Implements upload(device, batch, abort?, inputs?), which binding.d.ts describes.
 Napi::Value upload(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());
   return guarded(info, [&] {
@@ -307,13 +310,14 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
   });
 }
 
-// Drops JavaScript's reference to a resident batch. Calls in progress keep the batch until they are done.
+// Implements release(): drops JavaScript's reference to a resident batch. Calls in progress keep the batch
+// until they are done.
 Napi::Value release(const Napi::CallbackInfo& info) {
   info[0].As<Napi::External<ResidentHandle>>().Data()->reset();
   return info.Env().Undefined();
 }
 
-// cudaDevices(): see binding.d.ts.
+// Implements cudaDevices(), which binding.d.ts describes.
 Napi::Value cuda_devices(const Napi::CallbackInfo& info) {
   static constexpr const char* obstacles[] = {nullptr,      "built-without-cuda", "no-driver",
                                               "old-driver", "no-device",          "failed"};

@@ -1,4 +1,4 @@
-// The calls of the native module on CUDA devices.
+// Runs the native module's calls on CUDA devices.
 #pragma once
 
 #include <napi.h>
@@ -10,29 +10,33 @@
 
 namespace policy_loss::addon {
 
-// A shared reference to a batch on a device. The last owner releases it.
+// A shared reference to a resident batch, which is a batch in the memory of a device. The batch is released
+// when its last reference is dropped.
 using ResidentHandle = std::shared_ptr<const cuda::Resident>;
 
-// The batch of a call and the place where it is computed: a resident batch on its own device, a host batch on
-// the CPU (device < 0) or on the CUDA device with index `device`.
+// A call's batch, and the place where it is computed. A resident batch is computed on the device that holds
+// it. A batch in host memory is computed on the CUDA device with index `device`, or on the CPU if `device` is
+// negative.
 struct Place {
   int device = -1;
   ResidentHandle resident;
-  BatchView batch;  // unless resident
+  BatchView batch;  // empty if `resident` is set
 
   bool on_cuda() const { return resident || device >= 0; }
   int64_t rows() const;
   int64_t tokens() const;
 };
-// Reads the batch argument and the device's index, which is undefined for the CPU. Throws if the batch lacks
-// one of the columns, or the mask if it is needed.
+// Reads two arguments of a call: its batch, and the index of its device (undefined for the CPU). `columns` is
+// the set of columns that the call needs. Throws if the batch lacks one of them, or if it lacks a mask and
+// `mask_needed` is set.
 Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned columns, bool mask_needed);
 
-// The batch of an advantage function's call and the place where it is computed, as in Place.
+// The batch of an advantage function's call, and the place where it is computed. The members mean the same as
+// in Place.
 struct AdvantagePlace {
   int device = -1;
   ResidentHandle resident;
-  AdvantageBatch batch;  // unless resident
+  AdvantageBatch batch;  // empty if `resident` is set
 
   bool on_cuda() const { return resident || device >= 0; }
   int64_t rows() const;
@@ -41,7 +45,8 @@ struct AdvantagePlace {
 AdvantagePlace read_advantage_place(const AdvantageFunction& function, const Napi::Value& batch,
                                     const Napi::Value& device);
 
-// Run a call of binding.d.ts on a device. They return a promise if `later` is set, and block otherwise.
+// These functions run a call of binding.d.ts on a device. If `later` is set, they return a promise. Otherwise
+// they wait for the device and return the result.
 Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandle& function,
                              const Place& place, const Call& call, bool later);
 Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFunction& function,
@@ -49,7 +54,7 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
 Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
                        double scale, float* out, bool later);
 
-// Makes devices use the CPU engine's threads to copy host memory.
+// Makes the CUDA engine copy host memory on the threads of the CPU engine.
 void share_devices_work();
 
 Napi::Value upload(const Napi::CallbackInfo& info);

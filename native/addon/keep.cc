@@ -34,7 +34,8 @@ void ReadForLater::read(napi_value buffer) {
 
 #if defined(_WIN32)
 
-// Not implemented on Windows, where member functions return their results differently.
+// Always returns null on Windows. The implementation below does not work there, because member functions
+// return objects in a different way.
 napi_value second_buffer(napi_value) {
   return nullptr;
 }
@@ -48,8 +49,9 @@ void stay_loaded() {
 #else
 namespace {
 
-// Stands for V8's std::shared_ptr in calls: two words that are not trivially copyable. V8 fills and empties
-// it, so this code need not know how V8's C++ library counts references.
+// Takes the place of V8's std::shared_ptr<BackingStore> in calls of V8's functions. Like it, it consists of
+// two pointers and is not trivially copyable. V8 sets and clears the pointers, so this code need not know how
+// V8's C++ library counts references.
 struct StorePointer {
   void* object = nullptr;
   void* count = nullptr;
@@ -73,9 +75,10 @@ constexpr const char* kMake = "_ZN2v811ArrayBuffer3NewEPNS_7IsolateESt10shared_p
 
 }  // namespace
 
-// This relies on two facts: a napi_value is a v8::Local, a pointer to a handle, and a member function takes
-// `this` as its first argument. A V8 for which they do not hold also mangles these names differently. The
-// look-up then fails and the function returns null.
+// Calls V8's functions by their mangled names. This relies on two facts: a napi_value is a v8::Local, which
+// is a pointer to a handle, and a member function takes `this` as its first argument. A version of V8 in
+// which they do not hold also gives these functions other mangled names. Then find() returns null, and so
+// does this function.
 napi_value second_buffer(napi_value buffer) {
   static const auto store_of = find<StorePointer(napi_value)>("_ZN2v811ArrayBuffer15GetBackingStoreEv");
   static const auto make = find<napi_value(void*, StorePointer)>(kMake);

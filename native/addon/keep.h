@@ -1,30 +1,32 @@
-// Keeps what Node-API would release too early: the memory of an ArrayBuffer that is transferred while a call
-// reads it, and the addon's code after the last JavaScript thread that loaded it has ended.
+// Keeps two things that Node-API would release too early. One is the memory of an ArrayBuffer that is
+// transferred while a call reads it. The other is the addon's code, after the last JavaScript thread that
+// loaded it has ended.
 #pragma once
 
 #include <napi.h>
 
 namespace policy_loss::addon {
 
-// Returns another ArrayBuffer on the same memory. The memory lives on even if the first buffer is transferred
-// (structuredClone, postMessage) and its new owner drops it. Returns null if the process does not export V8's
-// functions.
+// Returns another ArrayBuffer on the memory of `buffer`. The memory stays valid even if `buffer` is
+// transferred (by structuredClone or postMessage) and its new owner drops it. Returns null if the process
+// does not export the V8 functions that are needed.
 napi_value second_buffer(napi_value buffer);
 
-// Keeps the memory of all arrays that this thread reads while the object exists, so that other threads can
-// use it later. Objects can nest, because reading a caller's property may run a getter that makes another
-// call.
+// While an object of this class exists, it collects a second buffer for every array that the current thread
+// reads from JavaScript. These second buffers keep the memory of the arrays valid for other threads. Objects
+// can nest, because reading a caller's property may run a getter that makes another call.
 class ReadForLater {
  public:
   explicit ReadForLater(Napi::Env env);
   ~ReadForLater();
   ReadForLater(const ReadForLater&) = delete;
 
-  // Returns the innermost object of this thread, or null.
+  // Returns the innermost object on the current thread, or null if there is none.
   static ReadForLater* current();
 
   void read(napi_value buffer);
-  // Returns the second buffers of all buffers that were read. Whoever holds them keeps the memory.
+  // Returns the second buffers of all buffers that were read. Their memory stays valid as long as the
+  // returned array is referenced.
   Napi::Array kept() const { return kept_; }
 
  private:
@@ -32,7 +34,7 @@ class ReadForLater {
   Napi::Array kept_;
 };
 
-// Keeps the addon loaded until the process ends, because its threads continue to run.
+// Keeps the addon loaded until the process ends, because the addon's threads run until then.
 void stay_loaded();
 
 }  // namespace policy_loss::addon

@@ -5,10 +5,12 @@
 namespace policy_loss::addon {
 namespace {
 
-// The largest exact integer of JavaScript. No array has that many elements.
+// A limit on the number of tokens. JavaScript represents every integer up to this one exactly, and no array
+// has that many elements.
 constexpr int64_t kMostTokens = int64_t{1} << 53;
 
-// Returns the index of the entry with the wanted name. `what` names the kind of entry in the error.
+// Returns the index of the entry whose name is `wanted`. If there is none, throws an error in which `what`
+// says what kind of entry was wanted, such as "loss".
 template <class Names, class NameOf>
 int index_of(Napi::Env env, const Names& names, const std::string& wanted, const char* what, NameOf name_of) {
   int index = 0;
@@ -38,7 +40,8 @@ double read_option(const OptionInfo& option, const Napi::Value& value) {
   return value.As<Napi::Number>().DoubleValue();
 }
 
-// Reads the members that every call of an advantage function has.
+// Reads those members of an advantage function's call that do not depend on whether a loss is computed in the
+// same call.
 AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Napi::Object& object) {
   AdvantageCall call;
   const int64_t values = static_cast<int64_t>(advantage_value_names(function).size());
@@ -123,7 +126,8 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
     refuse(env, std::string(what) + " is not the array it should be");
   ReadForLater* const later = ReadForLater::current();
   if (later && length > 0) later->read(buffer);
-  // An empty array may have a null pointer, which callers would take for a missing array.
+  // An empty array may have a null pointer. Callers would take it for a missing array, so they get a pointer
+  // to something else.
   static double nothing = 0;
   return length > 0 ? data : &nothing;
 }

@@ -1,6 +1,7 @@
-// Converts JavaScript values to the engines' views.
+// Converts JavaScript values to the views that the engines read.
 //
-// lib/ validates arguments and reports errors to users. The checks here only protect memory.
+// The TypeScript code in lib/ has already validated the arguments and reported errors to the user. The checks
+// here only prevent access to memory outside of the arrays.
 #pragma once
 
 #include <napi.h>
@@ -17,11 +18,11 @@ using FunctionHandle = std::shared_ptr<const PreparedFunction>;
 
 [[noreturn]] void refuse(Napi::Env env, const std::string& what);
 
-// Returns an error with one of the codes of lib/core/errors.ts.
+// Returns a JavaScript error. `code` is one of the codes in lib/core/errors.ts, and `what` is the message.
 Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what);
 
-// Returns a JavaScript value that owns the thing. If the thread is being terminated, creating the value
-// throws and the thing is deleted.
+// Moves `thing` into a JavaScript value that owns it, and returns the value. If the JavaScript thread is
+// being terminated, creating the value throws an exception, and `thing` is deleted.
 template <class T>
 Napi::Value owned(Napi::Env env, T thing) {
   auto kept = std::make_unique<T>(std::move(thing));
@@ -34,20 +35,21 @@ Function read_function(const Napi::Object& spec);
 AdvantageFunction read_advantage_function(const Napi::Object& spec);
 int read_estimator(const Napi::Value& name);
 BatchView read_batch(const Napi::Object& object);
-// Read parts of a batch. `code` is the column's code in NativeBatch.dtypes.
+// The functions from here on each read a part of a batch. `code` is the column's code in NativeBatch.dtypes.
 Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Napi::Value& offsets);
 ColumnView read_column(const Napi::Value& value, int code, const Layout& layout);
 AdvantageBatch read_advantage_batch(const Napi::Object& object);
 double number_or_zero(const Napi::Value& value);
 
-// Returns the elements of a typed array. Throws unless the array has this type and length.
+// Returns a pointer to the elements of a typed array. Throws an error if the array has another type or
+// length. `what` names the array in the error.
 void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t length, const char* what);
 float* floats(const Napi::Value& value, int64_t length, const char* what);
-// Returns null if the value is undefined.
+// Does the same as floats(), but returns null if the value is undefined.
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
 const int32_t* flag_if_any(const Napi::Value& value);
 
-// The `call` argument of advantages and advantagesSync.
+// The `call` argument of advantages() and advantagesSync().
 struct AdvantageCall {
   AdvantageOutputs outputs;
   uint64_t seed = 0;
@@ -57,7 +59,7 @@ struct AdvantageCall {
 AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t rows, int64_t tokens,
                                   const Napi::Object& object);
 
-// The `call` argument of evaluate and evaluateSync.
+// The `call` argument of evaluate() and evaluateSync().
 struct Call {
   Coefficients coefficients;
   Normalizer normalizer;
@@ -66,27 +68,30 @@ struct Call {
   const int32_t* abort = nullptr;
   bool grad_stays = false;   // leaves the gradient on the device; for measurements
   double* timing = nullptr;  // [2] milliseconds of all passes and of the token pass; for measurements
-  // For a resident batch: the function that computes the advantages first. Null if the batch's own column is
-  // used.
+  // Only for a resident batch: the function that computes the advantages before the loss is computed. Null if
+  // the loss reads the batch's own column of advantages.
   const AdvantageFunction* advantage = nullptr;
   AdvantageCall advantage_call;
 };
 Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object);
 
-// Which inputs of advantage functions a batch has.
+// Tells which inputs of advantage functions a batch has.
 struct AdvantagePresence {
   unsigned columns = 0;  // bit c: AdvantageColumn c, one value per token
   bool mask = false, rewards = false, baselines = false, groups = false, runs = false;
 };
 AdvantagePresence presence_of(const AdvantageBatch& batch);
-// Throws if a batch lacks an input of the advantage function.
+// Throws an error if the batch lacks an input that the advantage function needs. `there` tells which inputs
+// the batch has.
 void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, const AdvantagePresence& there);
 
-// Throws if a needed column is missing, or the mask if it is needed.
+// Throws an error if a needed column is not present, or if a mask is needed and missing. `needed` and
+// `present` are sets of columns.
 void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask);
 unsigned present_columns(const BatchView& batch);
 
-// Runs the body of a JavaScript call. If memory runs out, throws an error with the code ERR_OUT_OF_MEMORY.
+// Runs the body of a function that JavaScript calls. If memory runs out, throws an error with the code
+// ERR_OUT_OF_MEMORY.
 template <class Body>
 Napi::Value guarded(const Napi::CallbackInfo& info, Body body) {
   try {

@@ -1,5 +1,5 @@
-// Runs the CPU engine's tasks for JavaScript, either at once, or on the pool's threads with a promise for the
-// result.
+// Runs the CPU engine's tasks for JavaScript. A task either runs while the caller waits, or it runs on the
+// pool's threads and the caller gets a promise for the result.
 #pragma once
 
 #include <napi.h>
@@ -17,7 +17,7 @@ inline const FunctionHandle& function_of(const Napi::Value& value) {
   return *value.As<Napi::External<FunctionHandle>>().Data();
 }
 
-// A task that tells its job when it is done, so that the job's promise settles.
+// A task that tells its job when it is done. The job then settles the promise.
 template <class Task>
 class Reporting : public Task {
  public:
@@ -29,7 +29,8 @@ class Reporting : public Task {
   }
 };
 
-// Returns a finished task's result as a number for JavaScript, or throws.
+// Each of these functions returns the result of a finished task as a number for JavaScript, or throws an
+// error.
 inline double result_of(Napi::Env, const cpu::Evaluation& task) {
   return task.aborted() ? -1.0 : task.outputs().present;
 }
@@ -42,7 +43,7 @@ inline double result_of(Napi::Env env, const cpu::AdvantageEvaluation& task) {
   return static_cast<double>(task.not_finite().input);
 }
 
-// Runs a task on this thread and the pool's, and returns its result.
+// Runs a task and returns its result. A large task runs on the pool's threads as well as on this thread.
 template <class Task>
 Napi::Value run_now(Napi::Env env, const std::shared_ptr<Task>& task) {
   if (task->is_small())
@@ -52,7 +53,7 @@ Napi::Value run_now(Napi::Env env, const std::shared_ptr<Task>& task) {
   return Napi::Number::New(env, result_of(env, *task));
 }
 
-// Starts a task on the pool's threads and returns a promise for result(env, task).
+// Starts a task on the pool's threads. Returns a promise, which will be resolved with result(env, task).
 template <class Task, class Result>
 Napi::Value run_later(const Napi::CallbackInfo& info, const std::shared_ptr<Reporting<Task>>& task,
                       Result result) {

@@ -1,11 +1,11 @@
-// The contract of an advantage function. An advantage function has one of three shapes:
+// The contract of advantage functions. Each function has one of three shapes:
 //
 // - group.h: computes one score per row from the rewards of the rows that answer the same prompt;
 // - recurrence.h: computes one sum per token over the rest of its row, from token rewards and values;
-// - distill.h: computes one value per token from two policies' log-probabilities.
+// - distill.h: computes one value per token from the log-probabilities under two policies.
 //
 // Like a loss (loss/loss.h), each function is a small, trivially copyable struct that is constructed from its
-// Options. Its `traits` name the properties that differ from the defaults of its shape.
+// Options. Its `traits` set only the properties that differ from the defaults of its shape.
 #pragma once
 
 #include "columns.h"
@@ -13,8 +13,8 @@
 
 namespace policy_loss {
 
-// The columns that advantage functions read. They take the slots of a loss's columns in BatchView::column, so
-// one batch cannot hold both.
+// The columns that advantage functions read. In BatchView::column they have the same indices as the columns
+// that losses read. So a BatchView holds either the former or the latter.
 enum AdvantageColumn : unsigned { kTokenRewards, kSampledLogprob, kTeacherLogprob, kValues };
 static_assert(kValues < kColumns);
 

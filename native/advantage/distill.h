@@ -1,7 +1,7 @@
-// Advantage functions for distillation. They compare the log-probabilities that the teacher and the sampling
-// policy give each sampled token: d = teacher_logprob − old_logprob.
+// Advantage functions for distillation. For each token they compute d = teacher_logprob − old_logprob: the
+// token's log-probability under the teacher, minus its log-probability under the policy that sampled it.
 //
-// Source: Trinity-RFT; on-policy distillation: arXiv 2306.13649.
+// Sources: Trinity-RFT; arXiv 2306.13649 for on-policy distillation.
 #pragma once
 
 #include "advantage/advantage.h"
@@ -17,7 +17,7 @@ struct DistillTraits {
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// The result for one token. The metrics sum the divergence over the row.
+// The result for one token. For the metrics, `divergence` is summed over each row.
 struct DistillTerm {
   float divergence, advantage;
 };
@@ -40,11 +40,12 @@ struct OnPolicyDistill {
   }
 };
 
-// The generalised Jensen-Shannon divergence of one token: β·(t − M) + (1 − β)·(s − M), where t, s and M are
-// the log-probabilities under the teacher, the student and their mixture.
+// The generalised Jensen-Shannon divergence of one token: β·(t − M) + (1 − β)·(s − M). Here t is the token's
+// log-probability under the teacher, s under the student, and M under the mixture of both.
 //
-// With d = t − s this is β·d − ln(1 − β + β·e^d). Replacing β by 1 − β and d by −d gives the same value. The
-// constructor uses this to make β at most ½. The formula below then has no cancellation.
+// With d = t − s, the divergence is β·d − ln(1 − β + β·e^d). Replacing β by 1 − β and d by −d gives the same
+// value. The constructor uses this to make β at most ½, so that the formula in token() never subtracts nearly
+// equal numbers.
 struct Jsd {
   static constexpr const char* name = "jsd";
   struct Options {
@@ -69,13 +70,15 @@ struct Jsd {
 
   PL_FN DistillTerm token(float old_logprob, float teacher_logprob) const {
     const float d = (teacher_logprob - old_logprob) * slope;
-    // With z = β·(e^d − 1) the logarithm is ln(1 + z), and β·d is z − β·(e^d − 1 − d).
+    // For `near`, let z = β·(e^d − 1). In the formula above the logarithm is then ln(1 + z), and β·d is z −
+    // β·(e^d − 1 − d).
     const float residual = exp_residual(d);
     const float z = beta * (d + residual);
     const float near = log1p_residual(z) - beta * residual;
     const float far = -rest * d - log_positive(beta + rest * exp(-d));
     const float middle = z < 8.0f ? near : far;
-    // At β = 0 and β = 1 Trinity-RFT defines the result as −d, although the formula above has another limit.
+    // At β = 0 and β = 1, Trinity-RFT defines the divergence as −d. The formula above would give another
+    // value.
     const float divergence = in_middle != 0.0f ? middle : -d;
     return {divergence, -kl_coef * divergence};
   }

@@ -1,5 +1,5 @@
-// The random choices of advantage functions. They depend only on a seed and the batch, and are therefore the
-// same on every device.
+// The random choices of advantage functions. They depend only on a seed and on the batch, so every device
+// makes the same choices.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// A pseudo-random generator: SplitMix64 (Steele, Lea, Flood, 2014), whose state mixes a seed and a stream
-// number.
+// The pseudo-random number generator SplitMix64 (Steele, Lea, Flood, 2014). Its initial state is mixed from a
+// seed and a stream number.
 class Random {
  public:
   PL_FN Random(uint64_t seed, uint64_t stream) : state_(seed) {
@@ -17,10 +17,10 @@ class Random {
     state_ = next();
   }
 
-  // Returns a number from 0 to limit − 1. All are equally likely.
+  // Returns a number from 0 to limit − 1. All these numbers are equally likely.
   PL_FN int64_t below(int64_t limit) {
-    // Draws again beyond the last whole multiple of the limit, because such values would favour small
-    // results.
+    // `whole` is a multiple of the limit. If x is not below it, another x is drawn. Otherwise small results
+    // would be more likely than large ones.
     const uint64_t whole = ~uint64_t{0} - ~uint64_t{0} % static_cast<uint64_t>(limit);
     while (true) {
       const uint64_t x = next();
@@ -40,7 +40,8 @@ class Random {
   uint64_t state_;
 };
 
-// Draws `surplus` of the `n` numbers in `from`, each at most once, and moves them to the front of `from`.
+// Draws `surplus` of the `n` numbers in `from` at random, each at most once, and moves them to the front of
+// `from`. `group` selects the stream of random numbers.
 PL_FN void draw_surplus(uint64_t seed, int64_t group, int64_t surplus, int64_t n, int64_t* from) {
   Random random(seed, static_cast<uint64_t>(group));
   for (int64_t i = 0; i < surplus; ++i) {
@@ -51,7 +52,8 @@ PL_FN void draw_surplus(uint64_t seed, int64_t group, int64_t surplus, int64_t n
   }
 }
 
-// Draws a kept group for each dropped one, and calls visit(group) with it.
+// For each dropped group, draws one of the kept groups at random and calls visit() with its index. `kept`
+// lists the n_kept groups that are kept, out of `groups` in total.
 template <class Visit>
 PL_FN void draw_duplicates(uint64_t seed, int64_t groups, int64_t n_kept, const int64_t* kept, Visit visit) {
   if (n_kept == 0) return;

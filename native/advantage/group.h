@@ -1,5 +1,6 @@
-// Advantage functions over groups. The rows of a group answer the same prompt. A row's score is its reward,
-// shifted and scaled by statistics of the group's rewards. Every unmasked token gets its row's score.
+// Advantage functions over groups of rows. The rows of a group answer the same prompt. A row's score is its
+// reward, shifted and scaled by statistics of the group's rewards. Every unmasked token gets its row's score
+// as its advantage.
 //
 // Formulas and metrics follow Trinity-RFT. GRPO: arXiv 2402.03300, RLOO: arXiv 2402.14740, OPMD: arXiv
 // 2505.17826, AsymRE: arXiv 2506.20520, REC: arXiv 2509.24203.
@@ -13,8 +14,8 @@ namespace policy_loss {
 
 constexpr int kGroupMetrics = 3;
 
-// The properties of a group function. A function with a has_… property also has the members that the comment
-// names. The first of them switches the property on at run time.
+// The properties of a group function. If a property has_… is set, the function must have the members that the
+// property's comment names. The first of these members switches the property on or off at run time.
 struct GroupTraits {
   const char* metrics[kGroupMetrics] = {};  // the names of GroupRule::metric
   bool by_runs = false;                     // scores runs of rows (see engine/groups.h) instead of rows
@@ -36,7 +37,7 @@ struct GroupTraits {
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Statistics of a group's rewards.
+// Statistics of the rewards of one group. A function with has_balance can leave out some of the rewards.
 struct GroupMoments {
   double size = 0;          // the number of rewards
   double count = 0;         // the number of rewards that are not left out
@@ -48,10 +49,10 @@ struct GroupMoments {
   PL_FN double sample_std() const { return count > 1 ? ::sqrt(squares / (count - 1)) : 1.0; }
 };
 
-// Returns the moments of the numbers value(i), i < n, for which counts(i) is true.
+// Returns the statistics of the numbers value(0) to value(n − 1), except those for which counts(i) is false.
 //
-// The numbers are summed in order: rewards are compared with the mean, so every device must get the same
-// bits. The sum is over distances from the first number, so that the mean of equal numbers is exact.
+// The numbers are added in order. Rewards are compared with the mean, so it must have the same bits on every
+// device. The sum is over the differences from the first number, so that the mean of equal numbers is exact.
 template <class Value, class Counts>
 PL_FN GroupMoments moments_of(int64_t n, Value value, Counts counts) {
   GroupMoments moments;
@@ -78,7 +79,8 @@ PL_FN GroupMoments moments_of(int64_t n, Value value) {
   return moments_of(n, value, [](int64_t) { return true; });
 }
 
-// Returns tau·ln(mean of e^(x/tau)) over n numbers x. n must be at least 1.
+// Returns tau·ln(mean of e^(x/tau)), where x runs through the numbers value(0) to value(n − 1). n must be at
+// least 1.
 template <class Value>
 PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   double top = value(0);
@@ -91,14 +93,15 @@ PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   return top + tau * ::log(sum / static_cast<double>(n));
 }
 
-// Returns a row's mean log-probability, or 0 for a row without an unmasked token. The division has no
-// epsilon: rows are ranked by the result, and equal rows must stay equal.
+// Returns the mean log-probability of a row's unmasked tokens, or 0 if the row has none. `sum` is the sum of
+// their log-probabilities and `count` their number. No epsilon is added to `count`, because rows are ranked
+// by the result, and equal means must stay equal.
 PL_FN double mean_logprob(double sum, int64_t count) {
   return count > 0 ? sum / static_cast<double>(count) : 0.0;
 }
 
-// The rule of one group: a row with reward R scores (R − shift)·scale. If the group is not kept, its rows are
-// dropped and score 0.
+// Determines the scores of one group: a row with reward R gets the score (R − shift)·scale. If `kept` is
+// false, the rows of the group are dropped and get the score 0.
 struct GroupRule {
   double shift = 0, scale = 1;
   bool kept = true;
@@ -111,8 +114,8 @@ constexpr const char* kStdLevels[] = {"group", "batch", nullptr};
 constexpr const char* kBaselines[] = {"mean", "logavgexp", nullptr};
 constexpr const char* kDrops[] = {"none", "balance", nullptr};
 
-// The rule that GRPO and step-wise GRPO share. Unless std_threshold is NaN, it drops groups of one reward and
-// groups whose deviation is at most std_threshold.
+// The rule that GRPO and step-wise GRPO share. If std_threshold is not NaN, the rule drops two kinds of
+// groups: those with only one reward, and those whose standard deviation is at most std_threshold.
 struct Normalisation {
   double epsilon, std_threshold;
   bool of_batch;
@@ -155,7 +158,8 @@ struct Grpo {
         duplicates(o.duplicate_experiences != 0 && o.std_threshold == o.std_threshold),
         rank_penalty(o.rank_penalty) {}
 
-  // Returns the reward after the penalty. `rank` is the number of less likely answers in the group.
+  // Returns a reward after the penalty for likely answers. `rank` is the number of answers in the group that
+  // are less likely than this one, and `size` is the number of all answers in the group.
   PL_FN double penalised(double reward, int64_t rank, int64_t size) const {
     return reward * (1.0 - static_cast<double>(rank) / static_cast<double>(size) * rank_penalty);
   }
@@ -163,8 +167,8 @@ struct Grpo {
   PL_FN GroupRule rule(const GroupMoments& m) const { return normalisation.rule(m); }
 };
 
-// GRPO over runs of rows. The reward of a run's last row is the run's reward, and all rows of a run get the
-// run's score.
+// GRPO over runs, which consist of several rows. The reward of a run is the reward of its last row. All rows
+// of a run get the run's score.
 struct StepWiseGrpo {
   static constexpr const char* name = "step_wise_grpo";
   struct Options {
@@ -187,7 +191,7 @@ struct StepWiseGrpo {
   PL_FN GroupRule rule(const GroupMoments& m) const { return normalisation.rule(m); }
 };
 
-// RLOO: R − the mean of the group's other rewards.
+// RLOO: a row with reward R gets the score R − (mean of the group's other rewards).
 struct Rloo {
   static constexpr const char* name = "rloo";
   using Options = NoOptions;
@@ -205,7 +209,7 @@ struct Rloo {
   }
 };
 
-// REINFORCE: the reward itself.
+// REINFORCE: a row's score is its reward.
 struct Reinforce {
   static constexpr const char* name = "reinforce";
   using Options = NoOptions;
@@ -220,7 +224,8 @@ struct Reinforce {
   }
 };
 
-// OPMD: R − mean, or R − tau·ln(mean of e^(R/tau)), a soft maximum.
+// OPMD: a row with reward R gets the score R − baseline. The baseline is the group's mean reward, or
+// tau·ln(mean of e^(R/tau)), which is a soft maximum.
 struct OpmdAdvantage {
   static constexpr const char* name = "opmd";
   struct Options {
@@ -247,7 +252,8 @@ struct OpmdAdvantage {
   }
 };
 
-// AsymRE: R − (mean + shift). A negative shift makes more advantages positive.
+// AsymRE: a row with reward R gets the score R − (mean + shift). A negative shift makes more advantages
+// positive.
 struct Asymre {
   static constexpr const char* name = "asymre";
   struct Options {
@@ -269,8 +275,8 @@ struct Asymre {
   }
 };
 
-// REC: R − mean, optionally divided by the population deviation. Can leave out surplus rewards below the
-// mean.
+// REC: a row with reward R gets the score R − mean, optionally divided by the group's population standard
+// deviation. If more than half of the rewards are below the mean, it can leave out the surplus.
 struct RecAdvantage {
   static constexpr const char* name = "rec";
   struct Options {

@@ -1,9 +1,9 @@
-// Advantage functions over the rest of a row. From the row's end to its beginning they compute x_t = term_t +
-// decay·x_{t+1}. A token's return and advantage follow from x_t. They compute in float64 because errors
-// accumulate along the row.
+// Advantage functions over the rest of a row. From the last token of a row to the first, they compute x_t =
+// term_t + decay·x_{t+1}. The return and the advantage of token t follow from x_t. The functions compute in
+// float64, because errors accumulate along the row.
 //
-// GAE: arXiv 1506.02438; REINFORCE++: arXiv 2501.03262; ReMax: arXiv 2310.10505. As in the sources and in
-// Trinity-RFT, GAE and REINFORCE++ run over every token of a row, masked or not.
+// GAE: arXiv 1506.02438; REINFORCE++: arXiv 2501.03262; ReMax: arXiv 2310.10505. As in these papers and in
+// Trinity-RFT, GAE and REINFORCE++ include every token of a row, masked or not.
 #pragma once
 
 #include <cmath>
@@ -12,8 +12,9 @@
 
 namespace policy_loss {
 
-// Statistics of the unmasked advantages of a batch or of a part of it: their count, mean and sum of squared
-// deviations. It lies outside POLICY_LOSS_TARGET because code of different builds exchanges it.
+// Statistics of the unmasked advantages in a batch or in a part of it: their count, their mean, and the sum
+// of their squared deviations from the mean. The struct is not in the namespace POLICY_LOSS_TARGET, because
+// builds for different instruction sets exchange it.
 struct Spread {
   double count = 0, mean = 0, squares = 0;
 
@@ -26,8 +27,8 @@ struct Spread {
     count = total;
   }
 
-  // Returns the factor for whitening, 1 / deviation, or 0 without advantages. Whitening first subtracts the
-  // mean.
+  // Returns the factor for whitening: 1 / (standard deviation), or 0 if there are no advantages. Whitening
+  // subtracts the mean and then multiplies by this factor.
   PL_FN double whitening() const {
     const double variance = count > 1 ? squares / (count - 1) : 0.0;
     return count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
@@ -40,20 +41,20 @@ struct RecurrenceTraits {
   bool reads_baseline = false;  // reads the row's baseline
   bool reads_masked = false;    // also uses the rewards of masked tokens, which must then be finite
   bool whitened = false;        // advantages are whitened over the unmasked tokens of the batch
-  bool zeroes_masked = false;   // advantages are 0 under the mask
+  bool zeroes_masked = false;   // the advantages of masked tokens are 0
 };
 
 }  // namespace policy_loss
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// One token of a recurrence. next_value is 0 at the row's end.
+// What a recurrence reads at one token. next_value is the value of the next token, or 0 at the row's end.
 struct RecurrenceToken {
   double reward, value, next_value;
   bool unmasked;
 };
 
-// Generalised advantage estimation: x is the advantage.
+// Generalised advantage estimation (GAE): x is the advantage.
 struct Gae {
   static constexpr const char* name = "ppo";
   struct Options {
@@ -71,7 +72,7 @@ struct Gae {
   PL_FN double returns(double x, const RecurrenceToken& t) const { return x + t.value; }
 };
 
-// REINFORCE++: x is the discounted sum of the rewards from here on.
+// REINFORCE++: x is the discounted sum of the rewards from this token to the row's end.
 struct ReinforcePlusPlus {
   static constexpr const char* name = "reinforceplusplus";
   struct Options {
@@ -89,8 +90,8 @@ struct ReinforcePlusPlus {
   PL_FN double returns(double x, const RecurrenceToken&) const { return x; }
 };
 
-// ReMax: the sum of the rewards from here on, minus the row's baseline. The baseline is the reward of the
-// greedy answer.
+// ReMax: the advantage is the sum of the rewards from this token to the row's end, minus the row's baseline.
+// The baseline is the reward of the greedy answer to the same prompt.
 struct Remax {
   static constexpr const char* name = "remax";
   using Options = NoOptions;

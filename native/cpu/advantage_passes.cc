@@ -1,4 +1,5 @@
-// The CPU passes of advantage functions on one chunk of a batch. Compiled once for each instruction set.
+// The CPU engine's passes for advantage functions. Each call computes one chunk of a batch. This file is
+// compiled once for each instruction set.
 #include "cpu/advantage_passes.h"
 
 #include "cpu/advantage_tiles.h"
@@ -7,7 +8,7 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
-// Returns the sum of a row's token rewards. Like the sources, it includes masked tokens.
+// Returns the sum of a row's token rewards. As in Trinity-RFT, the sum includes masked tokens.
 double sum_rewards(const BatchView& view, int64_t row, float* buffer, NonFiniteValue* bad) {
   const int64_t begin = view.layout.begin(row);
   const int64_t length = view.layout.length(row);
@@ -39,7 +40,7 @@ double mean_logprob_of(const BatchView& view, int64_t row, float* buffer) {
   return mean_logprob(sum, count);
 }
 
-// The sums of a distillation function over one row, or over a part of one.
+// The sums of the divergence and of the advantage over one row, or over a part of a row.
 struct DistillSums {
   double divergence = 0, advantage = 0;
 };
@@ -83,7 +84,8 @@ void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk
     } else if (view.column[kTokenRewards].data) {
       *out = sum_rewards(view, row, buffer, bad);
     } else {
-      // The row's reward belongs to its last unmasked token. A row without one has reward 0.
+      // The row's reward belongs to its last unmasked token. If the row has no unmasked token, its reward
+      // counts as 0.
       const uint8_t* mask = view.mask + view.layout.begin(row);
       *out = last_unmasked(mask, view.layout.length(row)) >= 0 ? batch.rewards[row] : 0.0;
       if (!is_finite(batch.rewards[row])) report(bad, NonFiniteInput::kRewards, row);

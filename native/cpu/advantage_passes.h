@@ -1,4 +1,5 @@
-// The passes of advantage functions on one chunk; see Target for their contracts.
+// The passes for advantage functions, each on one chunk of a batch. The struct Target in target.h describes
+// them.
 #pragma once
 
 #include "cpu/target.h"

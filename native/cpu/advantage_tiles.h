@@ -1,4 +1,4 @@
-// Helpers for the passes of advantage functions: they read tiles (tile.h) and find values that are not
+// Helpers for the passes of advantage functions. They read tiles (see tile.h) and find values that are not
 // finite.
 #pragma once
 
@@ -7,15 +7,15 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Returns n values of a column as float32; n is at most kTile. Converts them into `buffer` unless the column
-// is float32.
+// Returns n values of a column as float32, beginning at index `first`; n is at most kTile. If the column is
+// not float32, the values are converted into `buffer`. Otherwise the result points into the column.
 inline const float* load_tile(const ColumnView& view, int64_t first, int n, float* buffer) {
   if (view.dtype == DType::kFloat32) return static_cast<const float*>(view.data) + first;
   widen(view, first, n, buffer);
   return buffer;
 }
 
-// Returns whether any value is NaN or infinite. If there is a mask, looks at unmasked values only.
+// Returns whether any of the n values is NaN or infinite. If there is a mask, masked values are ignored.
 inline bool any_not_finite(const float* x, const uint8_t* mask, int n) {
   int bad = 0;
 #pragma omp simd reduction(| : bad)
@@ -36,7 +36,8 @@ inline int64_t last_unmasked(const uint8_t* mask, int64_t length) {
   return length - 1;
 }
 
-// Records a value that is not finite, unless one was found before.
+// Records in `bad` that an input has a value in this row that is not finite, unless `bad` already records
+// another one.
 PL_FN void report(NonFiniteValue* bad, NonFiniteInput input, int64_t row) {
   if (bad->input == NonFiniteInput::kNone) *bad = {input, row};
 }

@@ -11,7 +11,7 @@
 namespace policy_loss::cpu {
 namespace {
 
-// The number of groups that one piece (pool.h) scores.
+// The number of groups that are scored by one piece of the task (see pool.h).
 constexpr int64_t kGroupsOfPiece = 512;
 
 }  // namespace
@@ -70,7 +70,7 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
 }
 
 bool AdvantageEvaluation::check_abort() {
-  // JavaScript may set the flag at any time, since it lies in shared memory.
+  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) abort();
   return aborted();
 }
@@ -88,8 +88,8 @@ void AdvantageEvaluation::run_out_of_memory() {
   abort();
 }
 
-// next_phase() and run() catch bad_alloc, because finding and scoring groups allocates memory and the pool's
-// threads would not catch it.
+// next_phase() and run() catch bad_alloc, because the pool's threads would not. Finding and scoring groups
+// allocates memory, which can fail.
 int64_t AdvantageEvaluation::next_phase() {
   try {
     return open_phase();
@@ -109,7 +109,7 @@ void AdvantageEvaluation::run(int64_t piece) {
 
 int64_t AdvantageEvaluation::open_phase() {
   ++phase_;
-  // These pointers are set here because the task may be moved before its first phase.
+  // The constructor does not set these pointers, because the task may be moved before its first phase.
   pass_.batch = &batch_;
   pass_.options = function_.options.data();
   pass_.outputs = outputs_;
@@ -169,8 +169,8 @@ int64_t AdvantageEvaluation::next_group_phase() {
   return 0;
 }
 
-// Finds the groups and the rewards of their units. It only visits rows, so it is a single piece. The other
-// pieces of the phase read tokens.
+// Finds the groups, and the rewards of their units (rows, or runs of rows). This is a single piece of its
+// phase, because it does not read tokens. The other pieces of the phase do.
 void AdvantageEvaluation::find_units() {
   const int64_t rows = batch_.tokens.layout.rows;
   for (int64_t row = 0; batch_.rewards && row < rows; ++row) {
@@ -215,7 +215,8 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
 
   if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0 && size > 1) {
-      // A likelier answer loses more of its reward.
+      // The answers are ranked from the least likely to the most likely. A likelier answer loses more of its
+      // reward.
       std::vector<int64_t> order(size);
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
@@ -256,14 +257,15 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
       if (f.step_norm) score /= static_cast<double>(groups_.unit_rows[unit]);
     }
     const bool counts = rule.kept && (left_out.empty() || !left_out[i]);
-    // A run's score is stored at its last row. count_repeats() copies it to the other rows.
+    // If units are runs of rows, a run's score is stored at its last row here. count_repeats() copies it to
+    // the run's other rows.
     outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
     outputs_.repeats[groups_.last_row[unit]] = rule.kept ? 1 : 0;
   }
   group_rows_[group] = rows;
 }
 
-// Computes what depends on all groups together: the metrics, and how often each row counts.
+// Computes what depends on all groups together: the metrics, and the number of times that each row counts.
 void AdvantageEvaluation::count_repeats() {
   GroupTotals totals;
   for (int64_t group = 0; group < groups_.size(); ++group) totals.add(rules_[group], group_rows_[group]);

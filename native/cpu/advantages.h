@@ -1,4 +1,4 @@
-// Computes an advantage function on the CPU, as a task of the pool.
+// Computes an advantage function on the CPU, as a task of the thread pool.
 #pragma once
 
 #include <atomic>
@@ -20,11 +20,11 @@ class AdvantageEvaluation : public Task {
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
-  // Returns the first input value that is not finite. If there is one, the results are meaningless and
-  // *not_finite_row holds its row.
+  // Returns the first input value that is not finite. If there is one, the outputs are meaningless, and
+  // *not_finite_row holds the index of its row.
   const NonFiniteValue& not_finite() const { return not_finite_; }
 
-  // Returns whether memory ran out. The results are then meaningless.
+  // Returns whether memory ran out. If it did, the outputs are meaningless.
   bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
 
   bool is_small() const { return chunks_.size() <= 1; }
@@ -37,10 +37,11 @@ class AdvantageEvaluation : public Task {
   void run_out_of_memory();
   int64_t open_phase();
   void work(int64_t piece);
-  bool collect_not_finite();  // returns whether a chunk has found a value that is not finite
+  bool collect_not_finite();  // returns whether a value that is not finite was found
   int64_t chunks() const { return static_cast<int64_t>(chunks_.size()); }
 
-  // The phases of group functions: find the groups, score each group, write the advantages of tokens.
+  // The phases of a group function: the first finds the groups, the second scores each group, and the third
+  // writes the advantages of the tokens.
   int64_t next_group_phase();
   void find_units();
   void score_groups(int64_t piece);
@@ -48,7 +49,8 @@ class AdvantageEvaluation : public Task {
   void score_group(const F& f, int64_t group, std::vector<double>* values);
   void count_repeats();
 
-  // The phases of recurrences: measure the advantages if they will be whitened, then write them.
+  // The phases of a recurrence: if the advantages will be whitened, the first phase measures their mean and
+  // deviation. The last phase writes the advantages.
   int64_t next_recurrence_phase();
 
   void finish_distillation();

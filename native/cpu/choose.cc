@@ -1,5 +1,6 @@
-// Chooses which build of the inner loops to use: the widest instruction set that the processor and the
-// operating system support, or the one that the environment variable POLICY_LOSS_ISA names.
+// Chooses the build of the inner loops to use. If the environment variable POLICY_LOSS_ISA names an
+// instruction set, it is the build for that set. Otherwise it is the build for the widest instruction set
+// that the processor and the operating system support.
 #include <cstdlib>
 #include <cstring>
 
@@ -11,7 +12,7 @@
 
 namespace policy_loss::cpu {
 
-// The builds that CMake makes for this architecture.
+// The builds of the inner loops that CMake makes for this processor architecture.
 #if defined(__x86_64__)
 extern const Target target_avx512;
 extern const Target target_avx2;
@@ -28,16 +29,18 @@ struct Candidate {
 };
 
 #if defined(__x86_64__)
-// The bits that x86-64-v3 and x86-64-v4 need in the results of cpuid.
+// The bits that must be set in the results of cpuid on a processor of level x86-64-v3 or x86-64-v4.
 constexpr unsigned kLevel3Leaf1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
 constexpr unsigned kLevel3Leaf7 = bit_BMI | bit_AVX2 | bit_BMI2;
 constexpr unsigned kLevel4Leaf7 = bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;
 constexpr unsigned kLevel3Extended = 1u << 5;  // LZCNT
-// The registers that the operating system must save: those of SSE and AVX, or also those of AVX-512.
+// The bits of the register XCR0 that must be set. They show that the operating system saves the SSE and AVX
+// registers, or (kAvx512State) also the AVX-512 registers.
 constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6;
 
-// Returns the x86-64 level, 2 to 4. All processors since 2009 have level 2. It reads cpuid itself, because
-// not every compiler has a built-in function for levels.
+// Returns the processor's x86-64 level, from 2 to 4. Level 2 is not checked, because all processors since
+// 2009 have it. The function calls cpuid itself, because not every compiler has a built-in function for
+// levels.
 int x86_level() {
   unsigned eax, ebx, ecx, edx;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & kLevel3Leaf1) != kLevel3Leaf1) return 2;

@@ -86,7 +86,7 @@ int64_t Evaluation::next_phase() {
 }
 
 bool Evaluation::check_abort() {
-  // JavaScript may set the flag at any time, since it lies in shared memory.
+  // The flag lies in shared memory, so JavaScript may set it at any time. It is therefore loaded atomically.
   if (abort_ && __atomic_load_n(abort_, __ATOMIC_RELAXED) != 0)
     aborted_.store(true, std::memory_order_relaxed);
   return aborted();
@@ -109,8 +109,8 @@ void Evaluation::rows(int64_t piece) {
                                             chunk.first_token, chunk.last_token);
     return;
   }
-  // For whole rows, the token pass computes the row sums itself, while the row is in the cache. Only a loss
-  // over pairs needs them now.
+  // The rows of this chunk are whole. Usually the token pass will compute their row sums itself, while each
+  // row is in the cache. Only a loss over pairs of rows needs the row sums before the token pass.
   const bool pairs = sum && function_->info()->traits.by_pairs;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const RowPart found =
@@ -158,8 +158,8 @@ void Evaluation::weights() {
 void Evaluation::fold() {
   ExactSums& total = work_.sums.front();
   for (size_t i = 1; i < work_.sums.size(); ++i) total.add(work_.sums[i]);
-  outputs_.present = finish(*function_, pass_.counts, coefficients_, total.rounded(), pair_loss_, pair_metric_,
-                            outputs_.values);
+  outputs_.present = finish(*function_, pass_.counts, coefficients_, total.rounded(), pair_loss_,
+                            pair_metric_, outputs_.values);
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)

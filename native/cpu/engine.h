@@ -1,5 +1,5 @@
-// Evaluates functions on the CPU. A row pass counts unmasked tokens, then the rows' weights are computed,
-// then a token pass computes losses, metrics and gradients.
+// Evaluates functions on the CPU in three steps. First, a row pass counts the unmasked tokens. Then the
+// weights of the rows are computed. Finally, a token pass computes losses, metrics and gradients.
 #pragma once
 
 #include <atomic>
@@ -14,14 +14,16 @@
 
 namespace policy_loss::cpu {
 
-// Returns the instruction set in use, or null if POLICY_LOSS_ISA names one that cannot run here.
+// Returns the table of passes for the instruction set in use (see choose_target()). Returns null if
+// POLICY_LOSS_ISA names an instruction set that cannot run here.
 const Target* target();
 
-// Returns the chunks of a layout, in order. Cuts long rows into parts unless whole_rows is set.
+// Divides a layout into chunks and returns them in order. Long rows are cut into several chunks unless
+// whole_rows is set.
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows = false);
 void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* chunks);
 
-// Runs all phases of a task on the calling thread. For a batch of one chunk this is fastest.
+// Runs all phases of a task on the calling thread. This is fastest for a batch that is a single chunk.
 template <class Task>
 void run_here(Task& task) {
   while (const int64_t pieces = task.next_phase())
@@ -29,30 +31,31 @@ void run_here(Task& task) {
   task.done();
 }
 
-// The memory of an evaluation, which a later evaluation can reuse.
+// The memory that an evaluation works with. A later evaluation can reuse it.
 struct Workspace {
   std::vector<Chunk> chunks;
-  std::vector<RowPart> parts;  // the row-pass result of each chunk that is part of a row
+  std::vector<RowPart> parts;   // the row-pass result of each chunk that is part of a row
   std::vector<ExactSums> sums;  // the token-pass sums of each chunk; at least one
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
 };
 
-// Returns whether a batch is so small that the calling thread alone computes it fastest.
+// Returns whether a batch is so small that the calling thread computes it faster alone than with the pool's
+// threads.
 bool is_small(const Layout& layout);
 
-// One evaluation, as a task of the pool. It has a phase for the rows and a phase for the tokens; the weights
-// are computed between them.
+// Evaluates a function on a batch, as a task of the thread pool. The first phase computes rows, the second
+// computes tokens. The weights of the rows are computed between the two phases.
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
              const Coefficients& coefficients, const Normalizer& normalizer, const Outputs& outputs,
              Workspace workspace = {});
-  // Returns the task's memory for reuse. Must be called after the task is done.
+  // Returns the task's memory for reuse. The task must be done.
   Workspace take_workspace() { return std::move(work_); }
 
-  // Sets a flag. The evaluation stops soon after *flag becomes non-zero.
+  // Sets the flag that stops the evaluation: it stops soon after *flag becomes non-zero.
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
@@ -85,11 +88,12 @@ class Evaluation : public Task {
   TokenPass pass_{};
 };
 
-// Computes KL values per token, or rewards less a KL penalty, as a task of the pool.
+// Computes KL values per token, or rewards minus a KL penalty, as a task of the thread pool.
 class KlEvaluation : public Task {
  public:
   KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out);
-  // Returns the average over rows of each row's mean m·kl, or 0 without a base.
+  // Returns the average over rows of each row's mean KL, which is taken over the row's unmasked tokens.
+  // Returns 0 if there is no base.
   double mean_kl() const { return mean_kl_; }
 
   void abort() { aborted_.store(true, std::memory_order_relaxed); }

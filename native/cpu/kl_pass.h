@@ -1,11 +1,13 @@
-// The KL pass on one chunk: writes KL values, or rewards minus a KL penalty.
+// The KL pass on one chunk of a batch. It writes KL values, or rewards minus a KL penalty.
 #pragma once
 
 #include "cpu/row_sums.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Writes out = base − scale·m·kl for one piece of a tile, where m is the mask. Adds m·kl to `sum`.
+// Subtracts the KL penalty in one piece of a tile. For an unmasked token it writes base − scale·kl to `out`,
+// and for a masked one it writes base. `values` holds the kl of each token. Adds kl of the unmasked tokens to
+// `sum`.
 inline void penalise(const uint8_t* mask, const float* values, const float* base, float scale, int n,
                      float* out, LaneSum<float>* sum) {
 #pragma omp simd

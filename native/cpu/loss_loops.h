@@ -1,5 +1,5 @@
-// The inner loops of policy losses. Each file loss_loops_<slice>.cc includes this header and compiles one
-// slice of the losses.
+// The inner loops of policy losses. Several files loss_loops_<slice>.cc include this header. Each of them
+// compiles the loops of a different slice (part) of the losses.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,9 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Makes the Token of loss L at index i from the loop's variables logprob, old_logprob, ref_logprob and
-// advantages. It is a macro because GCC does not vectorise a loop that gets its Token from a function.
+// Makes the Token at index i for loss L. It reads variables of the surrounding loop: logprob, old_logprob,
+// ref_logprob and advantages. It is a macro because GCC does not vectorise a loop that gets its Token from a
+// function.
 #define PL_TOKEN(L, i)                                                         \
   Token {                                                                      \
     logprob[i], (L::traits.columns & reads(kOldLogprob)) ? old_logprob[i] : 0, \
@@ -25,12 +26,13 @@ PL_FN auto row_of(const L& loss, const RowStatistics& row) {
     return NoRow{};
 }
 
-// Computes one tile. For tiles without a masked token there is a faster version (masked = false). It is
-// compiled only with gradients, which most calls want, because each version costs compile time.
+// Computes the policy loss on one tile. The version with masked = false is faster, for tiles without masked
+// tokens. That version exists only with gradients, which most calls want, because every version takes time to
+// compile.
 template <class L, bool with_grad, bool masked, class Values>
 void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const TileColumns& in, int n,
                float weight, float* grad, LossSums* sums) {
-  // Local copies, so that the compiler keeps them in registers: writing the gradient cannot change them.
+  // The loop uses local copies, so that the compiler knows that writing the gradient does not change them.
   const L loss = shared_loss;
   const typename L::Row row = shared_row;
   constexpr int metrics = L::traits.token_metrics;
@@ -66,8 +68,8 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   if constexpr (metrics > 3) sums->metric[3] = m3;
 }
 
-// Runs the loops of a loss of one kind of rows. It uses the table because another file may have compiled
-// them.
+// Runs the loops of a loss L that another loss uses for one kind of rows. It calls them through the table,
+// because they may be compiled in another file.
 template <class L>
 void tile_of(const L& loss, const RowStatistics& row, const TileColumns& in, int n, float weight, float* grad,
              LossSums* sums) {
@@ -120,7 +122,8 @@ void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* 
 template <class L>
 void row_sum_tile(const void* object, const TileColumns& in, int n, LaneSum<double>* sum) {
   if constexpr (has_row_sums<L>)
-    in.with_type([&]<class Values>() { row_sum_loop<L, Values>(*static_cast<const L*>(object), in, n, sum); });
+    in.with_type(
+        [&]<class Values>() { row_sum_loop<L, Values>(*static_cast<const L*>(object), in, n, sum); });
 }
 
 template <class L>
@@ -140,8 +143,8 @@ template <class L>
 constexpr LossLoops kLoopsOf = {row_sum_tile<L>, row_metric<L>, loss_tile<L>, needs_row_sums_of<L>,
                                 L::traits};
 
-// Returns the loops of a loss if the loss belongs to the slice. Otherwise returns null and does not compile
-// them.
+// Returns the loops of loss L if in_slice is set. Otherwise returns null, and the compiler does not generate
+// the loops.
 template <class L, bool in_slice>
 constexpr const LossLoops* loops_if() {
   if constexpr (in_slice)

@@ -1,4 +1,4 @@
-// Compiles the inner loops of the policy losses with an even index in Losses.
+// Compiles the inner loops of those policy losses that have an even index in the list Losses.
 #include "cpu/loss_loops.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {

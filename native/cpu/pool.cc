@@ -11,16 +11,16 @@
 namespace policy_loss::cpu {
 namespace {
 
-// Lowers the priority of a worker thread. There are as many workers as cores, so JavaScript's thread must
-// take a core from one of them. A slightly lower priority makes the worker yield at once, and costs nothing
-// otherwise.
+// Lowers the priority of a worker thread. There are as many workers as cores, so JavaScript's thread can run
+// only on a core that a worker leaves. With a slightly lower priority, the worker leaves it at once.
+// Otherwise the lower priority costs nothing.
 void yield_to_event_loop() {
 #if defined(__linux__)
   setpriority(PRIO_PROCESS, 0, 5);  // 0 is the calling thread here, not the process
 #endif
 }
 
-// Tells the processor that this thread is spinning.
+// Tells the processor that this thread is waiting in a loop.
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -38,8 +38,8 @@ bool Task::has_pieces_left() const {
 }
 
 bool Task::soon_has_pieces() const {
-  // Spins instead of sleeping: other threads finish their last pieces and the weights within microseconds,
-  // sooner than a thread could sleep and wake.
+  // Waits in a loop instead of sleeping. The other threads finish their last pieces and compute the weights
+  // within microseconds, which is less time than a thread takes to sleep and wake.
   constexpr auto kPatience = std::chrono::microseconds(50);
   const auto start = std::chrono::steady_clock::now();
   while (!has_pieces_left()) {
@@ -113,7 +113,8 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
   std::lock_guard lock(mutex_);
   start_workers(pieces);
   tasks_.push_back(task);
-  // Nothing may fail from here on: other threads now take pieces, and the caller must stay to wait for them.
+  // Nothing may fail from here on: other threads now take pieces of the task, so the caller must stay and
+  // wait for them.
   task->next_.store(phase << Task::kPhaseShift);
   const int64_t helpers = std::min<int64_t>(pieces, limit_);
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
@@ -121,8 +122,8 @@ bool Pool::advance(const std::shared_ptr<Task>& task) {
   return !workers_.empty();
 }
 
-// Starts threads when they are first needed. If the system refuses a thread, the existing threads do all the
-// work.
+// Starts worker threads when they are first needed. If the system refuses to start one, the existing threads
+// do all the work.
 void Pool::start_workers(int64_t pieces) {
   while (static_cast<int>(workers_.size()) < limit_ && static_cast<int64_t>(workers_.size()) < pieces) try {
       workers_.emplace_back([this] { worker(); });

@@ -1,5 +1,5 @@
-// The threads of the CPU engine, one per core. All calls share them, so that a thousand calls do not start a
-// thousand threads. They also copy data to and from CUDA devices.
+// The thread pool of the CPU engine, with one thread per core. All calls share its threads, so that a
+// thousand calls do not start a thousand threads. The threads also copy data to and from CUDA devices.
 #pragma once
 
 #include <atomic>
@@ -13,15 +13,16 @@
 
 namespace policy_loss::cpu {
 
-// Work that consists of phases. The pieces of a phase are independent, and a phase starts when the previous
-// one is done.
+// Work that consists of phases. A phase consists of pieces, which can run on several threads at once. A phase
+// starts when the previous phase is done.
 class Task {
  public:
   virtual ~Task() = default;
-  // Returns the number of pieces of the next phase, or 0 after the last phase. One thread at a time calls it.
+  // Starts the next phase and returns the number of its pieces, or returns 0 after the last phase. No two
+  // threads call it at the same time.
   virtual int64_t next_phase() = 0;
   virtual void run(int64_t piece) = 0;
-  // Is called once, by the thread that finished the last piece.
+  // Is called once, after the last piece, by the thread that finished that piece.
   virtual void done() = 0;
 
  private:
@@ -29,43 +30,44 @@ class Task {
   static constexpr int kMaxPhases = 4;
   static constexpr int kPhaseShift = 48;
 
-  // The phase in the high bits and the next piece in the low bits. One atomic operation thus takes a piece
-  // and tells its phase.
+  // The number of the phase in the high bits, and the index of the next piece in the low bits. So one atomic
+  // operation takes a piece and tells which phase it belongs to.
   std::atomic<uint64_t> next_{0};
   std::atomic<int64_t> unfinished_{0};
   int64_t pieces_[kMaxPhases + 1] = {};  // per phase; written before the phase begins
   std::atomic<bool> finished_{false};    // written under the pool's mutex
 
   bool has_pieces_left() const;
-  // Spins for a moment and returns whether the next phase has begun.
+  // Waits for a moment in a loop. Returns whether the next phase has begun, so that there are pieces to take.
   bool soon_has_pieces() const;
 };
 
 class Pool {
  public:
-  // Returns the pool of the process. It is never destroyed; its threads end with the process.
+  // Returns the pool that the whole process shares. It is never destroyed. Its threads end with the process.
   static Pool& shared();
 
-  // Starts a task and returns without waiting for it.
+  // Starts a task and returns without waiting for it. If the pool has no threads, the caller runs the task
+  // instead.
   void submit(std::shared_ptr<Task> task);
 
-  // Runs a task on the calling thread and the pool's threads. Returns when the task is done.
+  // Runs a task on the calling thread and on the pool's threads. Returns when the task is done.
   void run(std::shared_ptr<Task> task);
 
-  // Limits the threads that work at the same time, including the callers of run().
+  // Limits the number of threads that work at the same time. Threads that call run() count as well.
   void set_threads(int threads);
   int threads();
 
  private:
   Pool();
   void worker();
-  // Runs pieces of the task until none is left to take.
+  // Takes and runs pieces of the task until none is left.
   void work(const std::shared_ptr<Task>& task);
   void start_workers(int64_t pieces);
-  // Begins the next phase, or ends the task. Returns false if the phase has pieces but no worker thread
-  // exists.
+  // Begins the next phase of the task, or ends the task. Returns false if the phase has pieces but the pool
+  // has no threads to run them.
   bool advance(const std::shared_ptr<Task>& task);
-  // Removes the task from the queue if no piece is left to take.
+  // Removes the task from the queue if all pieces of its current phase have been taken.
   void drop_exhausted(const std::shared_ptr<Task>& task);
 
   std::mutex mutex_;

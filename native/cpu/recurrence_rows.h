@@ -1,27 +1,30 @@
-// Computes recurrences (advantage/recurrence.h) along the rows of a chunk, from a row's end to its beginning,
-// in float64.
+// Computes recurrences (see advantage/recurrence.h) along the rows of a chunk. Each row is computed from its
+// last token to its first, in float64.
 //
-// Everything is vectorised. Only one addition per kStride tokens has to wait for the one before it.
+// All loops are vectorised. A recurrence is a chain of additions, each of which needs the result of the
+// previous one. Here the chain has only one addition per kStride tokens.
 #pragma once
 
 #include "cpu/advantage_tiles.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// The number of tokens by which the vectorised recurrence advances at once.
+// The number of tokens that the vectorised recurrence computes in one step.
 constexpr int kStride = 8;
 
-// What a tile of a recurrence passes on to the preceding tile: its first kStride terms and results.
+// The recurrence runs from the last tile of a row to the first. Each tile hands its own first kStride terms
+// and results (x) to the tile before it.
 struct TileCarry {
   double terms[kStride] = {};
   double x[kStride] = {};
 };
 
-// Replaces the n terms in x by the results x_i = term_i + decay·x_{i+1}. x must have room for kStride more
-// values.
+// Replaces the n terms in x by the results x_i = term_i + decay·x_{i+1}. The array x must have room for
+// kStride more numbers.
 //
-// It first sums kStride neighbouring terms by doubling. The recurrence then advances kStride tokens at once,
-// so its chain of dependent additions is kStride times shorter.
+// First, each term is replaced by a sum of kStride neighbouring terms, in steps that double the number of
+// terms summed. The recurrence then computes kStride tokens at once, so its chain of dependent additions is
+// kStride times shorter.
 inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
   double terms[kStride];
   for (int k = 0; k < kStride; ++k) {
@@ -29,7 +32,7 @@ inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
     terms[k] = k < n ? x[k] : carry->terms[k - n];
   }
   double power = decay;
-  // The last sums behind the tile become wrong, but later doublings do not read them.
+  // The last sums, which are behind the end of the tile, become wrong. Later steps do not read them.
   for (int span = 1; span < kStride; span *= 2) {
 #pragma omp simd
     for (int i = 0; i < n + kStride - span; ++i) x[i] += power * x[i + span];
@@ -48,9 +51,9 @@ inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
   }
 }
 
-// Computes one row of a recurrence. Writes advantages and returns. If `measured` is set, only adds the
-// unmasked advantages to a Spread. Whitening then computes them a second time, because storing them as
-// float32 would lose digits.
+// Computes the recurrence along one row, and writes the advantages and the returns. If `measured` is set, it
+// writes nothing and adds the unmasked advantages to a Spread. To write whitened advantages, a second run
+// computes them again, because keeping them as float32 in between would lose digits.
 template <class F, bool measured>
 class RecurrenceOfRow {
  public:

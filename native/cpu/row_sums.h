@@ -1,4 +1,5 @@
-// Sums over one row's tokens, for losses that need them before the token pass.
+// Sums over the tokens of one row, for losses that need these sums before they can compute a token of the
+// row.
 #pragma once
 
 #include "cpu/loops.h"
@@ -6,7 +7,7 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Prefetches the given columns of a tile, because a later loop will read them.
+// Prefetches a set of columns of a tile into the cache, because a later loop will read them.
 inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
   for (int c = 0; c < kColumns; ++c) {
     if ((columns & (1u << c)) == 0) continue;
@@ -18,13 +19,14 @@ inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
   }
 }
 
-// Returns whether a sum over `tokens` tokens ends before the given position of a row that is read up to `last`.
+// Returns whether a sum over `tokens` tokens ends before the given position of a row that is read up to
+// `last`.
 PL_FN bool ends_sum(int64_t position, int64_t last, int64_t tokens) {
   return position == last || position % tokens == 0;
 }
 
-// Returns the sum of row_term() over the unmasked tokens in [first, last) of the reader's row. `first` is a
-// multiple of kChunkTokens.
+// Returns the sum of the loss's row_term() over the unmasked tokens in [first, last) of the reader's current
+// row. `first` must be a multiple of kChunkTokens.
 inline double sum_row(const LossLoops& loops, const void* loss, TileReader& reader, int64_t first,
                       int64_t last) {
   double total = 0;
@@ -41,7 +43,8 @@ inline double sum_row(const LossLoops& loops, const void* loss, TileReader& read
   return total;
 }
 
-// Returns the number of tokens in [first, last) with a negative advantage, masked or not.
+// Returns the number of tokens in [first, last) of the reader's current row that have a negative advantage.
+// Masked tokens count as well.
 inline double count_negative_advantages(TileReader& reader, int64_t first, int64_t last) {
   double total = 0;
   for (int64_t at = first; at < last; at += kTile) {

@@ -1,7 +1,7 @@
-// Builds the table of passes (target.h) for one instruction set.
+// Builds the table of passes (see target.h) for one instruction set.
 //
-// CMake compiles this file, the inner loops and advantage_passes.cc once for each instruction set, with that
-// set's compiler flags. POLICY_LOSS_TARGET names the build.
+// CMake compiles this file, the inner loops and advantage_passes.cc once for each instruction set, with the
+// compiler flags for that set. The macro POLICY_LOSS_TARGET holds the name of the set.
 #include "cpu/target.h"
 
 #include "cpu/advantage_passes.h"

@@ -1,5 +1,5 @@
-// The passes of the CPU engine, as a table of functions that each compute one chunk of a batch. Each
-// instruction set has a table. choose_target() selects one that this machine can run.
+// The passes of the CPU engine, as a table of functions. Each function computes one chunk of a batch. There
+// is one table per instruction set, and choose_target() selects a table that this machine can run.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace policy_loss::cpu {
 
-// The number of tokens of a chunk. Few enough that its columns and gradients fit a core's L2 cache, so that
-// computing row sums and then tokens reads memory only once. Many enough that starting a chunk on a thread costs
-// little in comparison. A row's float64 sums cover the same number of tokens, so that they do not depend on
-// whether the row is divided among chunks.
+// The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
+// L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
+// large enough that starting a chunk on a thread costs little in comparison. Float64 sums over a row's tokens
+// also end after this many tokens, so they do not depend on whether the row is divided into chunks.
 constexpr int64_t kChunkTokens = 16384;
 
 // What one thread computes at a time: several whole rows, or a part of one long row. Only the batch's layout
-// determines the chunks, so that sums do not depend on the number of threads.
+// determines the chunks. So the number of threads does not change how the sums are rounded.
 struct Chunk {
   int64_t first_row, last_row;      // last_row is one past the end
   int64_t first_token, last_token;  // the part of the row, or 0 and -1 for whole rows
@@ -38,57 +38,61 @@ struct TokenPass {
   KindScales scales;
   Coefficients coefficients;
   const int64_t* row_tokens;  // unmasked tokens per row
-  // The row sums of rows that several chunks share. For a loss over pairs: the rows' gradient weights.
+  // The sums of row_term() of the rows that are divided among several chunks. For a loss over pairs of rows,
+  // they are the gradient weights of all rows instead.
   const double* row_sums;
   const double* row_negatives;  // tokens with a negative advantage, of rows that several chunks share
-  float* grad;                  // null: not wanted
-  float* grad_entropy;          // null: not wanted
+  float* grad;                  // null if not wanted
+  float* grad_entropy;          // null if not wanted
 };
 
-// The result of the row pass for a row, or for a part of one.
+// The result of the row pass or of the KL pass for one row, or for a part of a row.
 struct RowPart {
   int64_t tokens = 0;
   double sum = 0;
   double negatives = 0;
 };
 
-// The inputs and outputs of the KL pass. It computes out = base − scale·m·kl per token, where m is the mask.
-// Without a base it computes out = kl.
+// The inputs and outputs of the KL pass. With a base, the pass computes out = base − scale·kl for unmasked
+// tokens and out = base for masked ones. Without a base, it computes out = kl for every token.
 struct KlPass {
   int estimator;
   const BatchView* batch;
   const float* base;
   double scale;
   float* out;
-  double* row_means;  // receives each row's mean m·kl; null if not wanted
+  double* row_means;  // receives each row's mean kl over unmasked tokens; null if not wanted
 };
 
-// The inputs and outputs of an advantage function's passes.
+// The inputs and outputs of the passes of an advantage function.
 struct AdvantagePass {
   const AdvantageBatch* batch;
   int index;  // of the function in the list of its shape
   const double* options;
   AdvantageOutputs outputs;
-  // The column from which row_statistics are computed: kTokenRewards is summed, and kSampledLogprob is
-  // averaged over unmasked tokens.
+  // The column from which row_statistics are computed. A row's statistic is the sum of kTokenRewards, or the
+  // mean of kSampledLogprob over the unmasked tokens.
   AdvantageColumn statistic_of;
   double* row_statistics;
   const float* scores;  // per row; group functions only
   double* row_sums;     // divergence and advantage of each row; distillation only
-  // A recurrence writes (a − shift)·scale, which whitens an advantage a.
+  // For a recurrence: the pass writes (a − shift)·scale for each advantage a. This whitens the advantages if
+  // the function needs that.
   double shift, scale;
 };
 
 struct Target {
   const char* name;
-  // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the loss's row sum.
+  // Counts the unmasked tokens in [first, last) of a row. If `sum` is set, also computes the row sum that the
+  // loss needs.
   RowPart (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
                       int64_t first, int64_t last);
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, ExactSums* sums);
-  // If the chunk is a part of a row, writes its sum and count to `part`.
+  // If the chunk is a part of a row, writes the sum of its KL values and its count of unmasked tokens to
+  // `part`.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);
-  // The passes of advantage functions. find_row_statistics, measure and recur need chunks of whole rows. If
-  // the chunk is a part of a row, distill writes its two sums to `part`.
+  // The passes of advantage functions. The chunks of find_row_statistics, measure and recur must consist of
+  // whole rows. If the chunk of distill is a part of a row, distill writes the sums over that part to `part`.
   void (*find_row_statistics)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
   void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NonFiniteValue* bad);
@@ -97,7 +101,8 @@ struct Target {
 };
 
 // Returns the table for the widest instruction set that the processor and the operating system support. If
-// the environment variable POLICY_LOSS_ISA names one, returns its table, or null if it cannot run here.
+// the environment variable POLICY_LOSS_ISA names an instruction set, returns the table for that set instead,
+// or null if it cannot run here.
 const Target* choose_target();
 
 }  // namespace policy_loss::cpu

@@ -4,8 +4,8 @@
 // loss, the KL estimator and the entropy loss read them one after another.
 //
 // Code that is compiled once per instruction set must not call functions of the C++ library that the compiler
-// might not inline. The linker keeps a single copy of such a function for all builds, and the machine may
-// lack that copy's instructions.
+// might not inline. The linker keeps only one copy of such a function for all instruction sets, and this
+// machine may be unable to run that copy.
 #pragma once
 
 #include <cstring>
@@ -17,15 +17,16 @@
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 constexpr int kTile = 1024;
-// The tile length if several loops read each tile. The processor keeps prefetching the columns of all loops
-// only if it switches between the loops often.
+// The length of a tile that several loops read. The processor keeps prefetching the columns of all these
+// loops only if it switches between the loops often, so this tile is shorter.
 constexpr int kSharedTile = 512;
-// The lengths that loops get are multiples of this, so that vectorised loops need no code for a remainder. A
-// row's remaining tokens are copied to buffers of this size, and the tokens beyond them are masked.
+// The loops get only lengths that are multiples of kBlock, so that vectorised loops need no code for a
+// remainder. The last tokens of a row are copied to buffers of this length. The rest of such a buffer counts
+// as masked.
 constexpr int kBlock = 64;
 
-// Columns of 16-bit numbers. A loop converts each number in a register. This is faster than converting the
-// tile beforehand, because memory is read while the loop computes.
+// Columns of 16-bit numbers. A loop converts each number in a register when it reads it. Converting the whole
+// tile beforehand would be slower, because memory would not be read while the loop computes.
 struct BFloat16s {
   const uint16_t* bits;
   PL_FN float operator[](int i) const { return float_of_bfloat16(bits[i]); }
@@ -35,30 +36,31 @@ struct Float16s {
   PL_FN float operator[](int i) const { return float_of_half(bits[i]); }
 };
 
-// The mask of one token as bits: all ones if unmasked, 0 if masked. The narrowest type of a loop determines
-// how many tokens GCC computes side by side, since it fills a vector with them. Short vectors need an 8-bit
-// Lane: four float vectors at once hide the latency of arithmetic. For AVX-512 two are enough, and the code
-// is half as large.
+// The mask of one token as a bit pattern: all ones if the token is unmasked, 0 if it is masked. GCC fills one
+// vector with the narrowest type in a loop, so the size of Lane determines how many tokens the loop computes
+// side by side. With 8 bits, these are four vectors of floats, which is enough to hide the latency of
+// arithmetic. For the longer vectors of AVX-512, two vectors of floats are enough, and the code is half as
+// large.
 #if defined(__AVX512F__)
 using Lane = int16_t;
 #else
 using Lane = int8_t;
 #endif
 
-// Sums over the tokens of a row are kept in this many partial sums. Partial sum l adds up every token whose
-// position in its row is l modulo kSumLanes. The order of a sum thus depends on the tokens' positions in the
-// row alone, whatever loop computes it. One step of a vectorised loop computes at most this many tokens.
+// A sum over tokens consists of this many partial sums. Each token belongs to the partial sum of its position
+// in the row modulo kSumLanes. The order of the additions therefore depends on the positions alone, and not
+// on the loop that computes the sum. A step of a vectorised loop must not compute more tokens than this.
 constexpr int kSumLanes = 32;
-// Float32 sums cover this many tokens from the start of a row or of the preceding sum. Their totals are added
-// in float64.
+// The number of tokens after which a float32 sum is added to a float64 sum. It counts from the row's start.
 constexpr int kSumTokens = 1024;
 static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);
 
+// The partial sums of one sum.
 template <class Number>
 struct alignas(64) LaneSum {
   Number lane[kSumLanes] = {};
 
-  // Returns the sum of the lanes, and sets them to 0.
+  // Returns the total of the partial sums, and sets them to 0.
   PL_FN Number take() {
     Number sum[kSumLanes];
     memcpy(sum, lane, sizeof sum);
@@ -69,7 +71,7 @@ struct alignas(64) LaneSum {
   }
 };
 
-// Calls visit(lane, i) for every token i < n of a tile, with the lane of LaneSum to which the token belongs.
+// Calls visit(lane, i) for every token i < n of a tile, where `lane` is the token's partial sum.
 template <class Visit>
 PL_FN void for_lanes(int n, Visit visit) {
   int at = 0;
@@ -80,13 +82,14 @@ PL_FN void for_lanes(int n, Visit visit) {
   for (int l = 0; at + l < n; ++l) visit(l, at + l);
 }
 
-// The columns of one tile.
+// The columns and the mask of one tile.
 struct TileColumns {
   const float* column[kColumns];
   const uint16_t* narrow[kColumns];  // used instead of `column` unless dtype is kFloat32
   DType dtype;
   const uint8_t* mask;
-  // The mask for kept(). Not valid if all_unmasked is set, or if the reader was asked for bytes only.
+  // The mask for kept(), one Lane per token. Not valid if all_unmasked is set, or if tiles() was called with
+  // MaskUse::kBytes.
   const Lane* lanes;
   bool all_unmasked;
 
@@ -98,7 +101,8 @@ struct TileColumns {
       return {narrow[c]};
   }
 
-  // Calls loop.operator()<Values>() with the type that get<Values>() must return for this dtype.
+  // Calls loop.operator()<Values>(), where Values is the type argument that get() needs for this tile's
+  // dtype.
   template <class Loop>
   PL_FN auto with_type(const Loop& loop) const {
     if (dtype == DType::kBFloat16) return loop.template operator()<BFloat16s>();
@@ -107,8 +111,8 @@ struct TileColumns {
   }
 };
 
-// Returns x, or 0 if the token is masked, even for NaN and Infinity. It combines bits because compilers
-// generate slow code for a comparison with the mask's bytes.
+// Returns x if the token is unmasked. Otherwise returns 0, even if x is NaN or infinite. It works on the bits
+// of x, because compilers generate slow code for a comparison with the mask's bytes.
 PL_FN float kept(float x, int32_t lane) {
   return bits_float(float_bits(x) & lane);
 }
@@ -132,7 +136,8 @@ inline bool all_unmasked(const uint8_t* mask, int n) {
   return least != 0;
 }
 
-// Returns the number of tokens up to the last unmasked one, rounded up to a multiple of kBlock but at most n.
+// Returns the number of tokens up to and including the last unmasked one, rounded up to a multiple of kBlock
+// but at most n.
 inline int unmasked_length(const uint8_t* mask, int n) {
   int length = n / kBlock * kBlock;
   for (int i = length; i < n; ++i)
@@ -147,8 +152,8 @@ inline int unmasked_length(const uint8_t* mask, int n) {
 }
 
 inline int64_t count_mask(const uint8_t* mask, int64_t n) {
-  // Counts in bytes, so that a vector holds one counter per mask byte. Sums the counters before they
-  // overflow.
+  // Counts in bytes, so that a vector holds one counter for each byte of the mask. Adds the counters to the
+  // total before they overflow.
   constexpr int kLanes = 64;
   constexpr int kMost = 255;
   int64_t total = 0;
@@ -167,15 +172,16 @@ inline int64_t count_mask(const uint8_t* mask, int64_t n) {
   return total;
 }
 
-// How the visitor of TileReader::tiles() reads the mask.
+// Tells which form of the mask the function `visit` of TileReader::tiles() reads.
 enum class MaskUse {
   kBytes,          // reads TileColumns::mask only
   kLanes,          // always reads TileColumns::lanes
   kLanesIfMasked,  // reads TileColumns::lanes unless TileColumns::all_unmasked is set
 };
 
-// Reads the tiles of one row after another. If all columns are per token and have the same dtype, loops read
-// them in place. Otherwise, columns that are per row or not float32 are first converted into buffers.
+// Reads the rows of a batch tile by tile. If all columns have one number per token and the same dtype, the
+// loops read them in place. Otherwise, columns that have one number per row or are not float32 are first
+// converted into buffers.
 class TileReader {
  public:
   TileReader(const BatchView& batch, unsigned columns)
@@ -193,9 +199,9 @@ class TileReader {
     }
   }
 
-  // Visits the tokens [first, first + n) of the row; n is at most kTile. Calls visit(columns, length,
-  // position, real) for one or two pieces of them; each length is a multiple of kBlock. Only the first `real`
-  // tokens of a piece exist. The others are masked.
+  // Divides the tokens [first, first + n) of the row into one or two pieces, and calls visit(columns, length,
+  // position, real) for each piece. n is at most kTile. A piece begins at token `position`, and its length is
+  // a multiple of kBlock. Only its first `real` tokens exist. The others count as masked.
   template <class Visit>
   PL_FN void tiles(int64_t first, int n, MaskUse use, Visit visit) {
     const int whole = n / kBlock * kBlock;
@@ -208,7 +214,8 @@ class TileReader {
  private:
   bool is_read(int c) const { return (columns_ & (1u << c)) != 0; }
 
-  // Returns the dtype of the columns if it is one 16-bit dtype for all of them, otherwise kFloat32.
+  // Returns the dtype of the columns if they all have the same 16-bit dtype and one number per token.
+  // Otherwise returns kFloat32.
   DType narrow_type() const {
     const ColumnView* first = nullptr;
     for (int c = 0; c < kColumns; ++c) {
@@ -252,8 +259,8 @@ class TileReader {
     return in;
   }
 
-  // Sets the lanes of a tile. Most tiles have no masked token, so it reuses the lanes of an earlier such
-  // tile.
+  // Sets the lanes of a tile. Most tiles have no masked token, so the lanes of an earlier tile without masked
+  // tokens are reused.
   void read_lanes(int n, MaskUse use, TileColumns* in) {
     in->lanes = lanes_;
     const bool all = all_unmasked(in->mask, n);
@@ -294,8 +301,9 @@ class TileReader {
   DType narrow_;
   int64_t begin_ = 0;
   int ones_ = 0;  // the number of leading lanes that are known to be all ones
-  // The padding prevents that a token's addresses in two arrays differ by a multiple of 4096. The processor
-  // compares the low 12 bits first, so a load from one array would wait for a store to the other.
+  // The padding in these arrays is for speed. Without it, the addresses of a token in two arrays could differ
+  // by a multiple of 4096. Since the processor first compares only the low 12 bits, a load from one array
+  // would then wait for a store to the other.
   alignas(64) float buffer_[kColumns][kTile + 48];
   alignas(64) Lane lanes_[kTile + 64];
   alignas(64) float remainder_[kColumns][kBlock] = {};

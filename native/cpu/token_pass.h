@@ -1,5 +1,5 @@
-// The token pass on one chunk. For every unmasked token it computes the policy loss, the KL loss and the
-// entropy loss. It sums them and their metrics, and writes the gradients.
+// The token pass on one chunk of a batch. For every unmasked token it computes the policy loss, the KL loss
+// and the entropy loss. It sums these losses and their metrics, and writes the gradients.
 #pragma once
 
 #include "cpu/row_sums.h"
@@ -14,8 +14,7 @@ inline void add_exactly(const Sums& x, ExactSums* sums) {
   double error[kSums];
   memcpy(number, &x, sizeof number);
 #pragma omp simd
-  for (int k = 0; k < kSums; ++k)
-    error[k] = two_sum(two_sum(number[k], &sums->high[k]), &sums->low[k]);
+  for (int k = 0; k < kSums; ++k) error[k] = two_sum(two_sum(number[k], &sums->high[k]), &sums->low[k]);
   for (int k = 0; k < kSums; ++k)
     if (error[k] != 0) sums->add_to_rest(k, error[k]);
 }
@@ -54,7 +53,8 @@ class TokenPassOfChunk {
     }
   }
 
-  // Returns the columns that the loops of a call's terms read.
+  // Returns the set of columns that the loops for these terms read. The terms are the policy loss, the KL
+  // loss and the entropy loss.
   static unsigned columns_of_loops(const Terms& terms) {
     return (terms.has_loss() ? loss_loops(terms.loss).traits.all_columns() : 0u) |
            (terms.has_kl() ? kl_loops(terms.kl).columns : 0u) | (terms.entropy ? reads(kEntropy) : 0u);
@@ -65,7 +65,7 @@ class TokenPassOfChunk {
     if (grad) memset(grad + begin_ + first, 0, (last - first) * sizeof(float));
   }
 
-  // Computes the weights and statistics of a row.
+  // Begins a row: computes its weights and the statistics that the loss needs.
   void start_row(int64_t row, int64_t first, int64_t last) {
     const double tokens = static_cast<double>(pass_.row_tokens[row]);
     reader_.start_row(row);
@@ -124,8 +124,8 @@ class TokenPassOfChunk {
     clear(pass_.grad_entropy, at + length, at + n);
   }
 
-  // Computes a piece of a tile. If some of its tokens do not exist (padding), writes the gradients to buffers
-  // first and copies only the real tokens'.
+  // Computes a piece of a tile. Only the first `real` of its `padded` tokens exist. If that is not all of
+  // them, the gradients are written to buffers first, and then only those of the real tokens are copied.
   void compute_piece(const TileColumns& in, int padded, int64_t position, int real) {
     const bool direct = real == padded;
     float* const grad = pass_.grad ? pass_.grad + begin_ + position : nullptr;
@@ -155,7 +155,7 @@ class TokenPassOfChunk {
   TileReader reader_;
   ExactSums* const sums_;
 
-  // The row that is being computed.
+  // The state for the row that is being computed.
   int64_t begin_ = 0;
   RowStatistics row_{};
   double repeats_ = 0;

@@ -8,14 +8,15 @@
 namespace policy_loss::cpu {
 namespace {
 
-// Compiles a function once per instruction set. The loader selects the copy that runs here.
+// A function with this attribute is compiled once per instruction set. The loader selects the version that
+// this machine can run.
 #if defined(__x86_64__) && defined(__linux__)
 #define PL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define PL_CLONES
 #endif
 
-// Reads n bytes, rounded down to whole 4-byte words, and returns the words combined by OR.
+// Reads n bytes, rounded down to whole 4-byte words. Returns the bitwise OR of the words.
 PL_CLONES uint32_t touch(const char* bytes, int64_t n) {
   uint32_t seen = 0;
 #pragma omp simd reduction(| : seen)

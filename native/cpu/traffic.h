@@ -1,5 +1,5 @@
-// Reads and writes the memory of an evaluation without computing, to measure how much of its time memory
-// takes. Only the bench build has it.
+// Reads and writes the same memory as an evaluation, but computes nothing. This measures how much of an
+// evaluation's time is spent on memory access. Only the bench build has this file.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,12 @@
 namespace policy_loss::cpu {
 
 // A task that reads the columns and writes the gradients of an Evaluation, but computes nothing. It uses the
-// same threads, chunks and tiles as the Evaluation.
+// same threads and chunks as the Evaluation.
 class Traffic : public Task {
  public:
   Traffic(std::shared_ptr<const PreparedFunction> function, const BatchView& batch, const Outputs& outputs);
   void abort() {}
-  // Returns bits that depend on everything that was read, so that the compiler cannot omit the reading.
+  // Returns bits that depend on all data that was read. Without them, the compiler could omit the reads.
   uint32_t seen() const { return seen_.load(std::memory_order_relaxed); }
 
   int64_t next_phase() override { return phase_++ == 0 ? static_cast<int64_t>(chunks_.size()) : 0; }

@@ -1,4 +1,5 @@
-// Implements cuda.h in a build without CUDA: every call fails and reports that CUDA is missing.
+// Implements cuda.h in a build without CUDA: every call that needs a device fails and reports that CUDA is
+// missing.
 #include <cstdio>
 
 #include "cuda/cuda.h"

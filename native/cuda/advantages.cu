@@ -10,7 +10,7 @@
 namespace policy_loss::cuda {
 namespace {
 
-// Rows longer than this are computed by a whole block instead of one warp.
+// If a batch has a row longer than this, each row is computed by a whole block instead of one warp.
 constexpr int64_t kLongRow = 4 * kStretch;
 
 NonFiniteValue first_non_finite(NonFiniteInput input, const double* numbers, int64_t n) {
@@ -19,7 +19,8 @@ NonFiniteValue first_non_finite(NonFiniteInput input, const double* numbers, int
   return {};
 }
 
-// Returns the value in the earlier row. If only one of them names a value, returns that one.
+// Returns the one of two non-finite values that is in the earlier row. If only one of the arguments holds a
+// value, returns that one.
 NonFiniteValue earlier(const NonFiniteValue& a, const NonFiniteValue& b) {
   if (a.input == NonFiniteInput::kNone || b.input == NonFiniteInput::kNone)
     return a.input == NonFiniteInput::kNone ? b : a;
@@ -140,7 +141,8 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   }
 }
 
-// Launches the kernels that compute row_values, if the function needs them.
+// Launches the kernels that compute row_values (a row's sum of token rewards, or its mean log-probability),
+// if the function needs them.
 template <class F>
 void AdvantageRun::launch_row_values(const F& f) {
   bool needed = F::traits.sums_token_rewards;

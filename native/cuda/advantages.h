@@ -6,44 +6,45 @@
 
 namespace policy_loss::cuda {
 
-// Groups on a device. `view` points into the buffers.
+// Groups of rows in the memory of a device. `view` points into the buffers.
 struct DeviceGroups {
   GroupsView view;
   Buffer offsets, members, last_row, unit_rows, unit_of_row;
 };
 
-// The inputs of advantage functions on a device. `view` points into the buffers and into a DeviceBatch, which
-// holds the columns and the mask.
+// The inputs of advantage functions in the memory of a device. `view` points into the buffers below, and into
+// a DeviceBatch, which holds the columns and the mask.
 struct DeviceInputs {
   AdvantageInputs view;
   int64_t tokens = 0;
   Buffer rewards, baselines;
   DeviceGroups groups, runs;
   // The first reward and the first baseline that are not finite. The host looks for them when it sends the
-  // arrays.
+  // arrays to the device.
   NonFiniteValue bad_rewards, bad_baselines;
 };
-// Sends the per-row arrays and the groups. The caller fills in view.tokens and tokens.
+// Sends the arrays with one number per row, and the groups, to the device. The caller must set view.tokens
+// and `tokens`.
 DeviceInputs send_inputs(Context& context, const AdvantageInputs& host);
 
-// Returns the set of AdvantageColumns that a function reads if the batch has them.
+// Returns the set of columns (AdvantageColumn) that a function reads if the batch has them.
 unsigned columns_of_advantage(const AdvantageRequest& request);
 
 class AdvantageRun {
  public:
-  // Launches all kernels. A group function computes scores per row. If per_token is set, it also computes
-  // advantages per token.
+  // Launches all kernels. A group function always computes scores per row. If per_token is set, it also
+  // computes advantages per token.
   AdvantageRun(Context& context, const DeviceInputs& inputs, const AdvantageRequest& request, bool per_token,
                bool returns);
 
-  // Returns the advantages as a column for a loss: per token if they were computed per token, otherwise per
-  // row.
+  // Returns the advantages as a column for a loss: one number per token if the run computed advantages per
+  // token, otherwise one score per row.
   ColumnView column() const;
-  // Returns how often each row counts, or null if the function is not a group function.
+  // Returns the number of times that each row counts, or null if the function is not a group function.
   const uint32_t* repeats() const { return pass_.repeats; }
 
-  // Waits for the results and copies them to the host. If an input value was not finite, sets only
-  // *call.not_finite and returns false.
+  // Waits for the results, copies them to the host and returns true. If an input value was not finite, it
+  // sets only *call.not_finite and returns false.
   bool fetch(const AdvantageCall& call, const int32_t* abort);
 
  private:
@@ -57,7 +58,7 @@ class AdvantageRun {
   void launch_rows_of(const F& f);
   template <class F>
   void launch_distill(const F& f);
-  // Allocates an array that lives as long as the run.
+  // Allocates an array of n elements on the device, which lives as long as this object.
   template <class T>
   T* room(int64_t n);
   template <class Part>
@@ -69,7 +70,7 @@ class AdvantageRun {
   int64_t rows_;
   AdvantagePass pass_{};
   NonFiniteValue bad_;  // what send_inputs() found in the arrays that the function reads
-  // The most arrays of a run; enough for every function.
+  // The maximum number of arrays that a run can allocate. It is enough for every function.
   static constexpr int kMostRooms = 16;
   Buffer rooms_[kMostRooms];
   int rooms_in_use_ = 0;

@@ -1,11 +1,13 @@
-// Manages a device for the host: its memory, its streams, and the division of a batch into spans (pass.h) and
-// grids.
+// Host code that manages a device. It holds the device's memory and streams, cuts batches into spans (ranges
+// of tokens, see pass.h), and chooses the grids of kernels.
 //
-// A device has one context for the whole process: a stream for kernels, one for copies, a memory pool that
-// keeps freed memory, scratch memory that only grows, and pinned staging. A call of the same size as the
-// previous one therefore allocates nothing from the driver. A batch in host memory is sent in chunks. While
-// the device copies one chunk, the host copies the next one into the staging memory, and kernels sum the rows
-// of the previous one.
+// Each device has one context for the whole process. A context has one stream for kernels, another for
+// copies, a memory pool that keeps freed memory, scratch memory that only grows, and pinned buffers for
+// copies (staging.h). A call of the same size as the previous one therefore allocates nothing from the
+// driver.
+//
+// A batch in host memory is sent in chunks. While the device copies one chunk, host threads copy the next one
+// into the pinned buffers, and kernels sum the rows of the previous one.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +21,13 @@
 
 namespace policy_loss::cuda {
 
-// The number of tokens in a chunk. It is large enough for threads to share the copying. It is small enough
-// that little work remains for the kernels after the last chunk has arrived.
+// The number of tokens in a chunk of a batch that is sent from host memory. A chunk is large enough for
+// several threads to share its copying. It is small enough that little work remains for the kernels after the
+// last chunk has arrived.
 constexpr int64_t kTokensAtOnce = 1 << 20;
 
-// Owns memory of a device. The memory is freed in stream order, after the kernels that use it.
+// Owns device memory. The memory is freed in stream order, that is, after the kernels that were launched
+// before.
 class Buffer {
  public:
   Buffer() = default;
@@ -53,13 +57,13 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// Rounds a number of tokens up to whole granules, because kernels read 16 bytes at once even at the end of a
-// batch.
+// Rounds a number of tokens up to a multiple of kGranule. Arrays on a device have this many elements, because
+// kernels read 16 bytes at once even at the end of a batch.
 inline int64_t whole_granules(int64_t tokens) {
   return (tokens + kGranule - 1) / kGranule * kGranule;
 }
 
-// A batch's arrays on a device. `view` points into them.
+// The arrays of a batch in device memory. `view` points into the buffers.
 struct DeviceBatch {
   BatchView view;
   int64_t tokens = 0;
@@ -95,8 +99,8 @@ class Context {
     check(cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_));
   }
 
-  // Runs body while no other call uses this device. If body throws, makes the device ready for the next call
-  // and rethrows.
+  // Calls body() while no other call uses this device. If body() throws, makes the device ready for the next
+  // call and rethrows.
   template <class Body>
   void run(Body body) {
     const Lock lock(mutex_);
@@ -104,7 +108,8 @@ class Context {
     try {
       body();
     } catch (...) {
-      // Each call expects that all totals are 0.
+      // The next call expects all totals to be 0. The failed call may have left other values, so this code
+      // waits until its work is done, and then clears the totals.
       cudaStreamSynchronize(copy_);
       cudaStreamSynchronize(compute_);
       cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_);
@@ -115,8 +120,8 @@ class Context {
 
   Buffer allocate(int64_t bytes) { return Buffer(bytes, pool_, compute_); }
 
-  // Order the two streams. Copies must come after the allocation of their memory, and kernels and the freeing
-  // of memory after the copies.
+  // These two functions make one stream wait for the other. A copy must wait until its memory is allocated.
+  // Kernels, and the freeing of memory, must wait until the copies are done.
   void order_copies_after_kernels() {
     check(cudaEventRecord(computed_, compute_));
     check(cudaStreamWaitEvent(copy_, computed_, 0));
@@ -126,19 +131,22 @@ class Context {
     check(cudaStreamWaitEvent(compute_, copied_, 0));
   }
 
-  // Copies to the device, on the copy stream. The caller may free the source when this returns.
+  // Copies bytes from the host to the device, on the copy stream. When this returns, the caller may free the
+  // source, but the copy may still be in progress.
   void send(void* to, const void* from, int64_t bytes) {
     const Transfer transfer = transfer_to(to, from, bytes);
     staging_.send(&transfer, 1);
   }
 
-  // Copies from the device. Returns when the copy is complete.
+  // Copies bytes from the device to the host, on the copy stream. Returns when the copy is complete. If
+  // *abort becomes non-zero, throws a Failure with the status kAborted.
   void receive(void* to, const void* from, int64_t bytes, const int32_t* abort) {
     staging_.receive(transfer_to(const_cast<void*>(from), to, bytes), abort);
   }
 
-  // Allocates the wanted columns and sends those that are per row. send_tokens() sends the others. Copies the
-  // layout's rows and row_length, but not its offsets.
+  // Allocates memory for the columns that are in the set `columns` and that the host batch has. Sends those
+  // with one value per row; send_tokens() sends the others. The layout of the result has the rows and
+  // row_length of the host batch, but no offsets.
   DeviceBatch allocate_columns(const BatchView& host, unsigned columns) {
     DeviceBatch batch;
     batch.tokens = host.layout.tokens();
@@ -155,12 +163,15 @@ class Context {
     for (int c = 0; c < kColumns; ++c)
       if (host.column[c].per_row && batch.column[c].bytes() > 0)
         send(batch.column[c].as<void>(), host.column[c].data, batch.column[c].bytes());
-    // If a later step fails, these copies must still come before the memory is freed.
+    // Memory is freed on the compute stream. If a later step throws, this line makes the freeing wait for the
+    // copies.
     order_kernels_after_copies();
     return batch;
   }
 
-  // Allocates a whole batch: the wanted columns, the mask, the expert's rows and the offsets.
+  // Allocates memory for a whole batch: the columns in the set `columns` and, if the host batch has them, the
+  // mask, the expert mask and the offsets of packed rows. Sends everything that is not per token;
+  // send_tokens() sends the rest.
   DeviceBatch allocate_batch(const BatchView& host, unsigned columns) {
     DeviceBatch batch = allocate_columns(host, columns);
     if (host.mask) batch.mask = allocate(whole_granules(batch.tokens));
@@ -176,7 +187,8 @@ class Context {
     return batch;
   }
 
-  // Sends the tokens [first, last) of a batch that allocate_batch() or allocate_columns() allocated.
+  // Sends the data of the tokens [first, last): the columns with one value per token, and the mask. `batch`
+  // must come from allocate_batch() or allocate_columns().
   void send_tokens(const BatchView& host, const DeviceBatch& batch, int64_t first, int64_t last) {
     Transfer transfers[kColumns + 1];
     int count = 0;
@@ -194,8 +206,9 @@ class Context {
     staging_.send(transfers, count);
   }
 
-  // Cuts the tokens into spans for a fed kernel (feed.cuh) whose blocks use `memory` bytes of dynamic shared
-  // memory. All warps that run at once get the same number of spans, of nearly the same length.
+  // Cuts the batch's tokens into spans (pass.h) for a fed kernel (feed.cuh). `memory` is the dynamic shared
+  // memory that one block of the kernel uses, in bytes. The length of the spans is chosen so that all warps
+  // that run at once get nearly the same number of tokens.
   void cut(int memory, SpannedBatch* pass) const {
     const int64_t blocks = shared_bytes_ / (memory + kOwnSharedBytes + reserved_shared_bytes_);
     pass->fed_blocks = multiprocessors_ * std::clamp<int64_t>(blocks, 1, kFedBlocksPerMultiprocessor);
@@ -206,7 +219,9 @@ class Context {
     pass->spans = (pass->tokens + pass->span - 1) / pass->span;
   }
 
-  // Returns a pass with its scratch memory and every member that does not depend on the function.
+  // Returns the arguments of the passes over a batch: the scratch memory, and all members that do not depend
+  // on the evaluated function. The caller sets the others. `memory` is the same as in cut(). `pairs` tells
+  // whether the loss is over pairs of rows.
   Pass prepare(const DeviceBatch& batch, unsigned columns, int memory, bool pairs) {
     Pass pass{};
     pass.batch = batch.view;
@@ -226,18 +241,21 @@ class Context {
     return pass;
   }
 
-  // Returns the most blocks that a grid may have.
+  // Returns the largest number of blocks that grid() gives to a grid.
   int64_t most_blocks() const { return multiprocessors_ * kBlocksPerMultiprocessor; }
-  // Returns a grid with this number of blocks, but at least one and at most most_blocks().
+  // Returns a grid with `blocks` blocks, but at least one and at most most_blocks(). The kernels loop over
+  // their work, so a smaller grid also does all of it.
   Grid grid(int64_t blocks) const {
     return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute_};
   }
-  // Returns the grid of a fed kernel for this number of spans. It has at most as many blocks as run at once.
+  // Returns the grid of a fed kernel (feed.cuh) that computes this number of spans. The grid has at most as
+  // many blocks as the device can run at once.
   Grid grid_of_spans(const SpannedBatch& pass, int64_t spans) const {
     return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, pass.fed_blocks)),
             compute_};
   }
-  // Returns the grid of a kernel that calls for_whole_rows().
+  // Returns the grid of a kernel that calls for_whole_rows() (spans.cuh). It has one warp per row if rows are
+  // long, otherwise one thread per row.
   Grid grid_of_rows(const SpannedBatch& pass) const {
     const int64_t rows = pass.batch.layout.rows;
     return is_row_for_warp(pass) ? grid_of_warps(rows) : grid_of_threads(rows);
@@ -245,14 +263,14 @@ class Context {
   Grid grid_of_warps(int64_t warps) const { return grid((warps + kWarps - 1) / kWarps); }
   Grid grid_of_threads(int64_t threads) const { return grid((threads + kThreads - 1) / kThreads); }
 
-  // Starts to copy the result to the host, after the kernels that were launched so far.
+  // Starts a copy of the result to the host. The copy waits for the kernels that were launched before it.
   void copy_result() {
     check(cudaGetLastError());
     check(cudaMemcpyAsync(result_, device_result_.as<void>(), sizeof(Result), cudaMemcpyDeviceToHost,
                           compute_));
     order_copies_after_kernels();
   }
-  // Waits until the result has arrived, and returns it.
+  // Waits until the copy that copy_result() started is done, and returns the result.
   Result result() const {
     check(wait_for(computed_));
     return *result_;

@@ -1,10 +1,10 @@
-// The interface of the CUDA engine: devices, resident batches, and calls on them.
+// The interface of the CUDA engine: devices, batches that stay on a device, and calls that compute on them.
 //
-// Its functions and structs use no types of the C++ library, because nvcc's host compiler may use a different
-// C++ library from the addon's.
+// The functions and structs use no types of the C++ standard library, because nvcc's host compiler may use a
+// different standard library than the addon.
 //
-// Every function may be called from any thread. It blocks until it is done, so it is meant for worker
-// threads. Calls on one device run one after another.
+// Every function may be called from any thread. It returns only when its work is done, so it should be called
+// from a worker thread. Calls on one device run one after another.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,13 @@ struct Problem {
   char message[256] = {};
 };
 
-// Why there is no device.
+// The reason why no device can be used, or kNone if one can.
 enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevice, kFailed };
 
-// The number of devices that the driver knows, including those for which this build has no code. Versions are
-// CUDA versions as 1000·major + 10·minor, or 0 if there is none. driver_version is the newest version that
-// the driver supports. It must not be older than build_version.
+// The devices of this machine. `count` is the number of devices that the driver knows, including those for
+// which this build has no code. Versions are CUDA versions as 1000·major + 10·minor; a missing driver or
+// runtime has version 0. driver_version is the newest version that the driver supports. It must not be older
+// than build_version, the version with which the addon was built.
 struct DeviceCount {
   int count = 0;
   Obstacle obstacle = Obstacle::kNone;
@@ -35,7 +36,7 @@ struct DeviceCount {
 };
 DeviceCount count_devices(Problem* problem);
 
-// Compute capabilities are 10·major + minor.
+// The properties of a device. Compute capabilities are given as 10·major + minor.
 struct DeviceInfo {
   char name[256] = {};
   int64_t memory = 0;  // bytes
@@ -44,15 +45,15 @@ struct DeviceInfo {
 };
 Status device_info(int device, DeviceInfo* info, Problem* problem);
 
-// A function that shares work among threads. It calls piece(what, 0) to piece(what, pieces - 1) and returns
-// when all calls are done. It may make the calls on any threads and several at once, but they must begin in
-// order.
+// A function that divides work among threads. It must call piece(what, i) once for each i in [0, pieces), and
+// return when all these calls are done. It may use any threads and make several calls at once, but the calls
+// must begin in the order of i.
 using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t index), void* what);
-// Sets the function that shares the copying of host memory among threads. By default, the calling thread
-// copies everything.
+// Sets the function that divides the copying of host memory among threads. Until it is set, the calling
+// thread copies everything itself.
 void share_work_by(ShareWork share);
 
-// A view of Groups (engine/groups.h).
+// The groups of a batch as plain pointers. engine/groups.h explains the arrays.
 struct GroupsView {
   int64_t size = 0, units = 0;
   const int64_t* offsets = nullptr;  // null: the batch has no groups
@@ -63,7 +64,8 @@ struct GroupsView {
   double batch_std = 1;                  // the sample deviation of all units' rewards
 };
 
-// An AdvantageBatch with the groups that find_groups() made from its numbers.
+// The inputs of advantage functions, as in AdvantageBatch. The groups that find_groups() found replace the
+// numbers that tell to which group and run each row belongs.
 struct AdvantageInputs {
   BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
@@ -73,8 +75,8 @@ struct AdvantageInputs {
 };
 
 // A resident batch: one that stays on a device, unchanged, until release(). It also holds the inputs of
-// advantage functions that upload() received. Their sampled log-probabilities are the batch's old_logprob
-// column.
+// advantage functions that were passed to upload(). They do not include the log-probabilities of the sampling
+// policy, because the batch already has these as old_logprob.
 struct Resident;
 Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
               Resident** resident, Problem* problem);
@@ -91,7 +93,8 @@ struct ResidentInfo {
 };
 ResidentInfo resident_info(const Resident* resident);
 
-// A PreparedFunction (engine/function.h) as plain data, with the coefficients of one call.
+// What a call evaluates: a PreparedFunction (engine/function.h) as plain data, and the coefficients and the
+// normalizer of the call.
 struct Request {
   Terms terms;
   const void* loss = nullptr;  // the loss object; its type is entry terms.loss of Losses
@@ -107,7 +110,8 @@ struct Result {
   double pair_metric[3] = {};
 };
 
-// An AdvantageFunction (engine/advantages.h) and its seed.
+// What a call computes: an AdvantageFunction (engine/advantages.h) as plain data, and the seed of its random
+// choices.
 struct AdvantageRequest {
   AdvantageShape shape = AdvantageShape::kGroup;
   int index = 0;
@@ -115,17 +119,18 @@ struct AdvantageRequest {
   uint64_t seed = 0;
 };
 
-// What one group contributes to the metrics of a group function.
+// The contribution of one group to the metrics of a group function.
 struct GroupOutcome {
   double metric[3] = {};
   double rows = 0;
   bool kept = true;
 };
 
-// The arrays in host memory that receive an advantage function's results. A null pointer means that the
-// result is not wanted.
+// The arrays, in host memory, that receive the results of an advantage function. A null pointer means that
+// the result is not wanted.
 struct AdvantageCall {
-  // Receives the first input value that is not finite. If there is one, nothing else is written.
+  // Receives the input and the row of the first value that is not finite. If there is such a value, no other
+  // result is written.
   NonFiniteValue* not_finite = nullptr;
   float* advantages = nullptr;        // per token
   float* returns = nullptr;           // per token; recurrences only
@@ -137,25 +142,27 @@ struct AdvantageCall {
   const int32_t* abort = nullptr;
 };
 
-// The arrays in host memory that receive an evaluation's results, and the options of the call.
+// The arrays, in host memory, that receive the results of an evaluation, and the options of the call.
 struct Call {
   Result* result = nullptr;
   float* grad = nullptr;          // per token; null if not wanted
   float* grad_entropy = nullptr;  // per token; null if not wanted
-  // Computes the gradient even if grad is null, and leaves it on the device. For benchmarks.
+  // If true, the gradient is computed even if grad is null, and it stays on the device. Only benchmarks use
+  // this.
   bool grad_stays = false;
-  // How often each row of a resident batch counts, as in BatchView::repeats. A host batch uses its own
-  // BatchView::repeats.
+  // For a resident batch: how often each row counts, as in BatchView::repeats. Ignored for a host batch,
+  // which has its own BatchView::repeats.
   const uint32_t* repeats = nullptr;
-  // For a resident batch: first computes these advantages, and evaluates the loss with them. A group function
-  // also sets the repeats. If an input value is not finite, only *advantage_call.not_finite is written.
-  // advantage_call.abort is not used.
+  // For a resident batch: an advantage function that is computed first, or null. The loss then uses its
+  // advantages and, if it is a group function, also its repeats. advantage_call receives the results; its
+  // member `abort` is not used. If an input value is not finite, only *advantage_call.not_finite is written.
   const AdvantageRequest* advantage = nullptr;
   AdvantageCall advantage_call;
-  // The call ends early if *abort becomes non-zero.
+  // If *abort becomes non-zero, the call ends early with the status kAborted.
   const int32_t* abort = nullptr;
-  // Receive the device's time for all passes except those for advantages, and for the token pass alone. Null
-  // if not wanted.
+  // Receive times that are measured on the device, in milliseconds. passes_ms is the time of all passes,
+  // without the kernels of an advantage function. token_pass_ms is the time of the token pass alone. A
+  // pointer is null if the time is not wanted.
   float* passes_ms = nullptr;
   float* token_pass_ms = nullptr;
 };
@@ -169,24 +176,25 @@ Status advantages(const Resident* resident, const AdvantageRequest& request, con
 Status advantages_host(int device, const AdvantageInputs& host, const AdvantageRequest& request,
                        const AdvantageCall& call, Problem* problem);
 
-// A computation of KL values per token. With a base, it computes base − scale·m·kl instead, where m is the
-// mask. The arrays are in host memory.
+// A computation of one KL value per token. If `base` is not null, the result is base − scale·kl for unmasked
+// tokens, and base for masked tokens. The arrays are in host memory.
 struct KlCall {
   int estimator = -1;
   unsigned columns = 0;  // the columns that the estimator reads
   const float* base = nullptr;
   double scale = 0;
   float* out = nullptr;
-  // Receives the average over rows of each row's mean m·kl, or 0 without a base. Null if not wanted.
+  // Receives the mean KL value: the mean over each row's unmasked tokens, averaged over the rows. It is 0 if
+  // `base` is null. The pointer is null if the mean is not wanted.
   double* mean_kl = nullptr;
   const int32_t* abort = nullptr;
 };
 Status kl(const Resident* resident, const KlCall& call, Problem* problem);
 Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* problem);
 
-// Measures how many bytes per second the device copies within its own memory. Benchmarks compare the token
-// pass with it. A byte counts twice, since it is read and written. Only the bench build (POLICY_LOSS_BENCH)
-// has this function.
+// Measures how many bytes per second the device copies within its own memory. Every byte counts twice,
+// because it is read and written. Benchmarks compare the speed of the token pass with this. Only the bench
+// build (POLICY_LOSS_BENCH) has this function.
 Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Problem* problem);
 
 }  // namespace policy_loss::cuda

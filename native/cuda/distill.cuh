@@ -1,4 +1,5 @@
-// The kernels of distillation functions: advantages per token, and two sums per row for the metrics.
+// The kernels of distillation functions. They compute one advantage per token and, for the metrics, each
+// row's sums of divergences and of advantages.
 #pragma once
 
 #include "cuda/spans.cuh"
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         [](int64_t, const DistillPart&) {});
 }
 
-// Adds up the parts of each row.
+// Computes the two sums of each row by adding up the parts of the row that lie in different spans (pass.h).
 static __global__ void __launch_bounds__(kThreads) row_distill_kernel(const AdvantagePass pass) {
   for_whole_rows(pass, pass.distill_parts, [&](int64_t row, const DistillPart& part) {
     pass.row_divergences[row] = part.divergence;

@@ -12,7 +12,8 @@ void report(Problem* problem, const char* message) {
   std::snprintf(problem->message, sizeof problem->message, "%s", message);
 }
 
-// Runs body. Returns kOk, or the status that belongs to the exception that body threw.
+// Calls body(). Returns kOk if it succeeds. If it throws, writes the message to *problem and returns the
+// status that belongs to the exception.
 template <class Body>
 Status guarded(Problem* problem, Body body) {
   try {
@@ -22,17 +23,17 @@ Status guarded(Problem* problem, Body body) {
     report(problem, failure.message);
     return failure.status;
   } catch (...) {
-    // The only other exception is std::bad_alloc.
+    // Apart from Failure, body() throws only std::bad_alloc.
     report(problem, "out of memory");
     return Status::kOutOfMemory;
   }
 }
 
-// An upper limit on devices, more than any machine has.
+// An upper limit on the number of devices; no machine has this many.
 constexpr int kMostDevices = 256;
 
-// Returns a device's context, which the first call creates. Contexts are never destroyed, because at the end
-// of the process CUDA may shut down before static objects are destroyed.
+// Returns the context of a device. The first call for a device creates it. Contexts are never destroyed,
+// because at the end of the process CUDA may shut down before static objects are destroyed.
 Context& context_of(int device) {
   static Mutex mutex;
   static Context* contexts[kMostDevices];
@@ -47,17 +48,17 @@ Context& context_of(int device) {
   return *contexts[device];
 }
 
-// One evaluation. The constructor prepares it. sum_rows() launches the row pass, all at once or chunk by
-// chunk. launch() launches the other passes. fetch() copies the results. If the call also computes
-// advantages, their AdvantageRun is made first.
+// One evaluation of a function on a device. The constructor prepares it. sum_rows() launches the row pass,
+// for the whole batch at once or for one chunk of it. launch() launches the other passes. fetch() copies the
+// results to the host. If the call also computes advantages, their AdvantageRun is constructed first.
 class Evaluation {
  public:
-  // repeats: as in BatchView, but in host memory.
+  // repeats: how often each row counts, in host memory; null if every row counts once.
   Evaluation(Context& context, const DeviceBatch& batch, const Request& request, const uint32_t* repeats,
              const Call& call)
       : context_(context), batch_(batch), loss_(request.terms.loss), object_(request.loss), call_(call) {
-    // A loss over pairs reads its columns only in the row pass, since all tokens of a row have the same
-    // gradient.
+    // A loss over pairs of rows reads its columns only in the row pass, because all tokens of a row have the
+    // same gradient. Without a KL loss, the token pass then reads at most the entropy.
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns =
         pairs && !request.terms.has_kl() ? request.columns & reads(kEntropy) : request.columns;
@@ -81,8 +82,8 @@ class Evaluation {
 
   int64_t span() const { return pass_.span; }
 
-  // Uses the advantages of a run on the same device. If the run's function is a group function, also uses its
-  // repeats.
+  // Makes the loss use the advantages that `run` computes on the same device. If they come from a group
+  // function, the rows' repeats come from it too.
   void use(const AdvantageRun& run) {
     pass_.batch.column[kAdvantages] = run.column();
     if (run.repeats()) pass_.batch.repeats = run.repeats();
@@ -101,7 +102,8 @@ class Evaluation {
                    is_over_pairs(loss_) ? context_.grid(1) : context_.grid_of_rows(pass_));
     if (is_over_pairs(loss_) && !pass_.terms.has_kl()) pass_.columns &= reads(kEntropy);
     if (is_timed()) context_.mark_tokens_begin();
-    // A call without a term only wants the counts, which the weights pass has stored.
+    // A call without any loss term only asks for the counts of the batch, which the weights pass stores. The
+    // token pass is then needed only to write zeros to a gradient.
     if (!pass_.terms.counts_only() || pass_.grad || pass_.grad_entropy)
       launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
     if (is_timed()) context_.mark_passes_end();
@@ -157,8 +159,9 @@ void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) 
     *call.mean_kl = call.base ? result.sums.row_metric[0] / static_cast<double>(batch.view.layout.rows) : 0.0;
 }
 
-// Sends a batch in chunks of whole spans. Calls after(first, last) for each chunk of tokens, once its copy
-// has been started.
+// Sends a batch to the device in chunks that consist of whole spans. After it has started the copy of a
+// chunk, it calls after(first, last) for the chunk's tokens [first, last). Kernels that after() launches wait
+// for the copy.
 template <class After>
 void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& batch, int64_t span,
                     const int32_t* abort, After after) {
@@ -197,7 +200,7 @@ DeviceCount count_devices(Problem* problem) {
   cudaGetLastError();
   if (error == cudaSuccess && found.count > 0) return found;
   found.count = 0;
-  // Without a driver, the runtime reports that the driver is too old.
+  // Without a driver, the runtime reports that the driver is too old, so this case is tested first.
   if (found.driver_version == 0) {
     found.obstacle = Obstacle::kNoDriver;
     report(problem, "this machine has no CUDA driver");
@@ -234,7 +237,8 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       constexpr unsigned all = (1u << kColumns) - 1;
       result.batch = context.allocate_batch(host, all);
       send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
-      // The batch already has the log-probabilities of the sampling policy, as old_logprob.
+      // Leaves out the log-probabilities of the sampling policy, because the batch already has them as
+      // old_logprob.
       result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~(1u << kSampledLogprob));
       send_in_chunks(context, inputs.tokens, result.advantage_columns, kSpanStep, abort,
                      [](int64_t, int64_t) {});

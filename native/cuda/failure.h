@@ -31,7 +31,8 @@ inline void check(cudaError_t error) {
   throw Failure{status_of(error), cudaGetErrorString(error)};
 }
 
-// Returns whether the flag is set. Another thread may set it at any time.
+// Returns whether *abort is non-zero. Another thread may change it at any time. A null pointer means that the
+// call cannot be aborted.
 inline bool is_aborted(const int32_t* abort) {
   return abort && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
 }

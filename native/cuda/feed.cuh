@@ -1,11 +1,13 @@
-// The feed of a kernel: it copies tokens from device memory to shared memory, where a warp reads them.
-//
-// A warp goes through a span (pass.h) in steps of 256 tokens. While it computes one step, the next one is
-// copied asynchronously. So memory stays busy even with few warps, narrow dtypes or much arithmetic. A kernel
+// A feed copies tokens from device memory to shared memory, where the warps of a kernel read them. A kernel
 // that uses a feed is called a fed kernel.
 //
-// Each lane copies 16 bytes at a time, whatever the dtype. In each step it computes four neighbouring tokens,
-// and then the four that come 128 tokens later. Another lane may have copied them.
+// A warp goes through a span (a range of tokens, see pass.h) in steps of 256 tokens. While it computes one
+// step, the next step is copied asynchronously. This keeps the memory busy even if warps are few, dtypes are
+// narrow or the arithmetic takes long.
+//
+// Each lane copies 16 bytes at a time, whatever the dtype. In each step, a lane computes four neighbouring
+// tokens and then four others, 128 tokens later. These need not be the tokens that the lane has copied
+// itself.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -16,12 +18,12 @@
 
 namespace policy_loss::cuda {
 
-// The number of steps for which a warp has room in shared memory. The room for one step is called a stage.
+// A stage is the room in shared memory for one step of a warp. Each warp has this many stages.
 constexpr int kFeedStages = 2;
-// Bytes that a lane copies at once, and bytes that a warp copies at once.
+// The number of bytes that one lane copies at once, and the number that a whole warp copies at once.
 constexpr int kCopyBytes = sizeof(uint4);
 constexpr int kWarpBytes = kWarp * kCopyBytes;
-// Bytes of a step: its mask, and one column of the widest dtype.
+// The number of bytes of a step's mask, and of one column of a step in the widest dtype.
 constexpr int kMaskBytes = kSpanStep;
 constexpr int kColumnBytes = kSpanStep * 4;
 
@@ -35,8 +37,8 @@ __device__ __forceinline__ char* launch_memory() {
 #endif
 }
 
-// A place in shared memory that receives copies. It stores the converted address, because converting it for
-// every copy would double the copy's cost.
+// A place in shared memory to which a lane copies. It keeps the address in the form that the copy instruction
+// needs, because converting the address for every copy would double the cost of a copy.
 class Destination {
  public:
   __device__ __forceinline__ explicit Destination(void* place) {
@@ -48,7 +50,7 @@ class Destination {
 #endif
   }
 
-  // Starts an asynchronous copy of kCopyBytes to `offset` bytes beyond the place.
+  // Starts an asynchronous copy of kCopyBytes bytes. They are stored `offset` bytes after the place.
   __device__ __forceinline__ void copy(int offset, const void* from) const {
 #if defined(__CUDA_ARCH__)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address_ + offset), "l"(from) : "memory");
@@ -65,18 +67,19 @@ class Destination {
 #endif
 };
 
-// The columns that a loss's token() reads. A loss over pairs reads its columns only in the row pass.
+// The set of columns that a loss's token() reads. It is empty for a loss over pairs of rows, which reads its
+// columns only in the row pass.
 template <class L>
 constexpr unsigned columns_of = std::is_same_v<L, NoLoss> || L::traits.by_pairs
                                     ? 0u
                                     : reads(kLogprob) | L::traits.columns;
 
-// The values of the columns that have one value per row.
+// One row's values in the columns that have one value per row.
 struct RowColumns {
   float value[kColumns] = {};
 };
 
-// Four tokens of one row. A column is loaded when it is asked for.
+// Gives access to four neighbouring tokens, as part of one row. column<c>() loads their values in column c.
 template <class Here>
 struct Quads {
   const Here& here;
@@ -88,16 +91,16 @@ struct Quads {
   }
 };
 
-// Feeds columns of a batch to the warps of a block. `always`: a set of columns that every launch of the
-// kernel wants, so that the compiler can leave out checks for them.
+// Copies columns of a batch to shared memory for the warps of a block. `always` is a set of columns that
+// every launch of the kernel reads. The compiler can leave out checks for these columns.
 template <unsigned always>
 class Feed {
  public:
   // Returns how many bytes of shared memory a block needs for these columns.
   static constexpr int bytes(unsigned columns) { return kWarps * kFeedStages * stage_bytes(columns); }
 
-  // Makes a feed of these columns of a batch, and of its mask if it has one. `batch` must be a parameter of
-  // the kernel, since the feed refers to it.
+  // Creates a feed for these columns of a batch and, if the batch has one, for the mask. The feed keeps a
+  // reference to `batch`, which must therefore be a parameter of the kernel.
   __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns)
       : batch_(batch),
         lane_(threadIdx.x % kWarp),
@@ -116,18 +119,18 @@ class Feed {
     }
   }
 
-  // Four tokens of this lane that have arrived in shared memory.
+  // Gives a lane access to the four tokens that it computes next. Their values have arrived in shared memory.
   class Here {
    public:
-    // Returns four bits: bit j is set if token j is unmasked.
+    // Returns four bits: bit j is set if token j is unmasked. Returns 0 if the batch has no mask.
     __device__ __forceinline__ unsigned unmasked() const {
       return feed_.batch_.mask
                  ? mask_bits(reinterpret_cast<const uint32_t*>(stage_)[half_ * kWarp + feed_.lane_])
                  : 0;
     }
 
-    // Returns the four values of a column, or 0 if the column is not wanted. row: what of_row() returned for
-    // the tokens' row.
+    // Returns the four values of column c, or zeros if the kernel does not read the column. `row` is the
+    // result of of_row() for the row of the tokens.
     template <int c>
     __device__ __forceinline__ Quad column(const RowColumns& row) const {
       if ((feed_.per_row_ >> c & 1) != 0) {
@@ -149,7 +152,7 @@ class Feed {
       return quad;
     }
 
-    // Returns column() if the column is in `always`, otherwise 0. Both are decided at compile time.
+    // Returns column<c>(row) if column c is in `always`, otherwise zeros. The choice is made at compile time.
     template <int c>
     __device__ __forceinline__ Quad column_of_always(const RowColumns& row) const {
       if constexpr ((always >> c & 1) != 0)
@@ -168,10 +171,12 @@ class Feed {
     const int half_;
   };
 
-  // Goes through the tokens [first, last) in stretches of 128; first must be a multiple of kSpanStep. For the
-  // stretch that begins at first + at, calls visit(at, here), where `here` are this lane's four tokens. Their
-  // values at and beyond `last` are undefined. Does not read a step whose bit is missing in `wanted`, and
-  // calls skip(at) for its stretches instead. All lanes of the warp must call this together.
+  // Goes through the tokens [first, last) in stretches of 128. `first` must be a multiple of kSpanStep. For
+  // the stretch that begins at token first + at, calls visit(at, here), where `here` gives access to this
+  // lane's four tokens. The values of tokens from `last` on are undefined.
+  //
+  // Bit k of `wanted` tells whether step k is wanted. A step that is not wanted is not read, and skip(at) is
+  // called for its stretches instead. All lanes of the warp must call this function together.
   template <class Visit, class Skip>
   __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
                                                 Skip skip) const {
@@ -200,7 +205,7 @@ class Feed {
     }
   }
 
-  // Loads a row's values of the columns that have one value per row.
+  // Loads the row's values in the columns that have one value per row.
   __device__ __forceinline__ RowColumns of_row(int64_t row) const {
     RowColumns columns;
     if (per_row_ == 0) return columns;
@@ -216,8 +221,8 @@ class Feed {
     for (; columns != 0; columns &= columns - 1) ++n;
     return n;
   }
-  // Returns the position of a column in a stage. The columns of `always` come first, so that a launch that
-  // wants no other column needs no room for others.
+  // Returns the index of column c among the columns of a stage. The columns in `always` come first, so a
+  // launch that reads no other columns needs no room for them.
   __host__ __device__ static constexpr int slot_of(int c) {
     const unsigned before = (1u << c) - 1u;
     return (always >> c & 1) != 0 ? count(always & before) : count(always) + count(~always & before);
@@ -227,7 +232,8 @@ class Feed {
     constexpr int slot = slot_of(c);
     return kMaskBytes + slot * kColumnBytes;
   }
-  // Returns the size of a stage in bytes, up to the last wanted column.
+  // Returns the size of a stage in bytes. A stage has room for the mask and for the columns up to the last
+  // one that is read.
   __host__ __device__ static constexpr int stage_bytes(unsigned columns) {
     int slots = count(always);
     for (int c = 0; c < kColumns; ++c)
@@ -235,8 +241,9 @@ class Feed {
     return kMaskBytes + slots * kColumnBytes;
   }
 
-  // Starts the copies of one step of [first, first + length). Every lane commits one group per step, even an
-  // empty one, because for_stretches() waits by counting groups.
+  // Starts the copies of one step of the tokens [first, first + length) into a stage. If is_wanted is false,
+  // it copies nothing. Every lane commits one group of copies per step, even an empty one, because
+  // for_stretches() waits by counting groups.
   __device__ __forceinline__ void fetch(int64_t first, int step, int length, int stage,
                                         bool is_wanted) const {
     const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
@@ -254,7 +261,8 @@ class Feed {
     __pipeline_commit();
   }
 
-  // Calls copy(c, place) for each column in `set` that has one value per token.
+  // Calls copy(c, place) for each column c in `set` that has one value per token. `place` is the offset of
+  // the column in a stage.
   template <unsigned set, int c = 0, class Copy>
   __device__ __forceinline__ void fetch_columns(Copy copy) const {
     if constexpr (c < kColumns) {
@@ -263,14 +271,14 @@ class Feed {
     }
   }
 
-  // Copies a whole step of a float32 column.
+  // Starts the copies of a whole step of column c, which must have the dtype float32.
   __device__ __forceinline__ void copy_step(int c, int64_t token, int to) const {
     const char* const from = static_cast<const char*>(batch_.column[c].data) + token * 4 + lane_ * kCopyBytes;
 #pragma unroll
     for (int at = 0; at < kColumnBytes; at += kWarpBytes) destination_.copy(to + at, from + at);
   }
 
-  // Copies the first tokens of a step, of any dtype.
+  // Starts the copies of the first `tokens` tokens of a step of column c, whatever its dtype.
   __device__ __forceinline__ void copy_part(int c, int64_t token, int tokens, int to) const {
     const int shift = (narrow_ >> c & 1) != 0 ? 1 : 2;
     const char* const from = static_cast<const char*>(batch_.column[c].data) + (token << shift);

@@ -17,7 +17,8 @@ __device__ __forceinline__ unsigned non_finite_bits(const Quad& quad) {
   return bits;
 }
 
-// Reports a value that is not finite. If several are reported, the host gets the one in the first row.
+// Records that an input value in this row is not finite. If several are recorded, the host gets the one in
+// the first row.
 __device__ __forceinline__ void report_non_finite(const AdvantagePass& pass, NonFiniteInput input,
                                                   int64_t row) {
   const unsigned long long key = 8ull * static_cast<unsigned long long>(row) + static_cast<unsigned>(input);

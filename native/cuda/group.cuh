@@ -1,8 +1,9 @@
-// The kernels of group functions.
+// The kernels of group functions (advantage/group.h).
 //
-// One warp computes one group. Its lanes share the loading of rewards, but each lane adds all rewards in the
-// members' order. So a mean has the same bits as on the CPU, and comparisons with it decide the same. One
-// lane makes the random choices, with the same random numbers as the CPU.
+// One warp computes one group. Its lanes share the loading of rewards, but each lane adds up all rewards of
+// the group, in the order of the members. The mean therefore has the same bits as on the CPU, and comparing a
+// reward with it gives the same outcome. One lane makes the random choices, with the same random numbers as
+// the CPU.
 #pragma once
 
 #include "advantage/draw.h"
@@ -12,17 +13,17 @@
 
 namespace policy_loss::cuda {
 
-// The columns that value_sums_kernel() may read.
+// The set of columns of which value_sums_kernel() reads at most one.
 constexpr unsigned kRowValueColumns = reads(kTokenRewards) | reads(kSampledLogprob);
 
-// Returns the column that value_sums_kernel() actually reads: none if it is the token rewards and the batch
-// has none.
+// Returns the set of columns that value_sums_kernel() reads in this call: the column row_value_column, or
+// none if the batch does not have this column.
 PL_FN unsigned row_value_columns(const AdvantagePass& pass) {
   return pass.batch.column[pass.row_value_column].data ? reads(pass.row_value_column) : 0u;
 }
 
-// Sums a column over each row: the token rewards, masked or not, or the unmasked log-probabilities. Also
-// counts the unmasked tokens.
+// Sums a column over each row: either the rewards of all tokens, masked or not, or the log-probabilities of
+// the unmasked tokens. Also counts the unmasked tokens.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     value_sums_kernel(const AdvantagePass pass) {
   const bool rewards = pass.row_value_column == kTokenRewards;
@@ -44,7 +45,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
         [](int64_t, const RowPart&) {});
 }
 
-// Computes each row's value from the sums of value_sums_kernel().
+// Computes each row's value, its reward or its mean log-probability, from the sums of value_sums_kernel().
 static __global__ void __launch_bounds__(kThreads) row_value_kernel(const AdvantagePass pass) {
   for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
     if (pass.row_value_column != kTokenRewards)
@@ -56,7 +57,7 @@ static __global__ void __launch_bounds__(kThreads) row_value_kernel(const Advant
   });
 }
 
-// Returns the group that contains groups.members[at].
+// Returns the index of the group to which groups.members[at] belongs.
 __device__ __forceinline__ int64_t group_of(const GroupsView& groups, int64_t at) {
   int64_t low = 0, high = groups.size - 1;
   while (low < high) {
@@ -69,8 +70,8 @@ __device__ __forceinline__ int64_t group_of(const GroupsView& groups, int64_t at
   return low;
 }
 
-// Applies the rank penalty to the rewards. One thread computes the rank of one member: the number of members
-// of its group that have a smaller value, or an equal value and an earlier place.
+// Applies the rank penalty to the rewards. One thread handles one member of a group. The rank of the member
+// is the number of members of its group that have a smaller value, or an equal value and an earlier place.
 template <class F>
 __global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass, const F f) {
   const GroupsView& groups = pass.groups;
@@ -88,8 +89,8 @@ __global__ void __launch_bounds__(kThreads) rank_kernel(const AdvantagePass pass
   }
 }
 
-// Returns number i to all lanes of a warp, which must ask for the same i. The lanes load 32 numbers at once,
-// one each, and then read them from each other.
+// Reads the numbers load(0) to load(n − 1) for a whole warp. All lanes must ask for the same number i, and
+// each gets it. Each lane loads only one number out of 32; the lanes then pass the numbers to each other.
 template <class Load>
 class InTurn {
  public:
@@ -111,8 +112,8 @@ class InTurn {
   double x_ = 0;
 };
 
-// If more than half of a group's rewards are below the mean, draws the surplus of them at random and marks it
-// as left out.
+// Balances a group in which more than half of the rewards are below the mean. Draws members at random from
+// those below the mean, and marks them in pass.left_out. As many members then remain below the mean as not.
 template <class Reward>
 __device__ __forceinline__ void leave_out_surplus(const AdvantagePass& pass, int64_t group, int64_t size,
                                                   double mean, Reward reward) {
@@ -137,7 +138,7 @@ __device__ __forceinline__ void leave_out_surplus(const AdvantagePass& pass, int
   __syncwarp();
 }
 
-// The rewards of one group's members.
+// The rewards of the members of one group.
 template <class F>
 struct GroupRewards {
   const AdvantagePass& pass;
@@ -151,14 +152,15 @@ struct GroupRewards {
     else
       return pass.rewards[pass.groups.last_row[member]];
   }
-  // Returns the reward of member i after the rank penalty, if there is one. The moments are computed from it.
+  // Returns the reward of member i after the rank penalty, or the plain reward if there is no penalty. The
+  // group's mean and deviation are computed from this value.
   __device__ __forceinline__ double penalised(int64_t i) const {
     return pass.penalised ? pass.penalised[first + i] : (*this)(i);
   }
 };
 
-// Returns the moments of a group's rewards. Sets *some_left_out if the function may leave members out;
-// pass.left_out then says which.
+// Returns the moments (mean, deviation and others) of a group's rewards. Sets *some_left_out to true if the
+// function may leave members out. pass.left_out then has a flag for each member.
 template <class F>
 __device__ __forceinline__ GroupMoments moments_of_group(const AdvantagePass& pass, const F& f,
                                                          const GroupRewards<F>& reward, int64_t group,
@@ -185,7 +187,8 @@ __device__ __forceinline__ GroupMoments moments_of_group(const AdvantagePass& pa
   return moments;
 }
 
-// Computes the scores and repeats of all units. One warp computes one group.
+// Computes the score of every unit, and how often the unit counts. A unit is a row or a run of rows
+// (engine/groups.h). One warp computes one group.
 template <class F>
 __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pass, const F f) {
   const GroupsView& groups = pass.groups;
@@ -219,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
   }
 }
 
-// Copies the score and the repeats of a run to its rows.
+// Copies the score of each run, and the number of times that the run counts, to the rows of the run.
 static __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePass pass) {
   for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads()) {
     const int64_t unit = pass.groups.unit_of_row[row];
@@ -228,7 +231,8 @@ static __global__ void __launch_bounds__(kThreads) run_kernel(const AdvantagePas
   }
 }
 
-// Draws the groups that replace dropped ones. One warp is enough, because this is rare.
+// Draws a kept group for each dropped one, which it replaces. One warp is enough, because few calls need this
+// kernel.
 static __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePass pass) {
   if (threadIdx.x >= kWarp) return;
   const int lane = threadIdx.x;
@@ -247,7 +251,7 @@ static __global__ void __launch_bounds__(kThreads) draw_kernel(const AdvantagePa
     draw_duplicates(pass.seed, groups, n, pass.kept, [&](int64_t group) { ++pass.drawn[group]; });
 }
 
-// Increases each row's repeats by the number of times that its group was drawn.
+// Lets each row count once more for each time that draw_kernel() drew the row's group.
 static __global__ void __launch_bounds__(kThreads) repeat_drawn_kernel(const AdvantagePass pass) {
   for (int64_t group = first_warp(); group < pass.groups.size; group += all_warps())
     for (int64_t at = pass.groups.offsets[group] + threadIdx.x % kWarp; at < pass.groups.offsets[group + 1];

@@ -1,7 +1,7 @@
-// A mutex and a clock for CUDA's host code, made from the system's C functions.
+// A mutex, a clock and a sleep function for CUDA's host code, made from the system's C functions.
 //
-// nvcc's host compiler may use a different C++ library from that of the addon, into which its objects are
-// linked. So CUDA's host code uses nothing of the C++ library that has state.
+// nvcc's host compiler may use a different C++ standard library than the addon, which links the compiled
+// code. CUDA's host code therefore uses nothing of the standard library that has state.
 #pragma once
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
-// Launches the kernels of the row pass, the weights pass, the token pass and the KL pass. `loss` is the
-// loss's index in Losses, or kNone. The kernels are spread over several files, so that the files compile in
-// parallel.
+// Functions that launch the kernels of the row pass, the weights pass, the token pass and the KL pass. Their
+// parameter `loss` is the index of the loss in Losses (engine/registry.h), or kNone. The kernels are spread
+// over several files, so that these can be compiled in parallel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,13 +19,13 @@ struct Grid {
   int memory = 0;
 };
 
-// The shared memory that a block may use unless cudaFuncSetAttribute() allows more.
+// The number of bytes of shared memory that a block may use unless cudaFuncSetAttribute() allows more.
 constexpr int kPlainSharedBytes = 48 * 1024;
-// The most static shared memory that a fed kernel (feed.cuh) declares, in addition to dynamic shared memory.
-// test/native/check-spills.sh checks it.
+// The largest number of bytes of static shared memory that a fed kernel (feed.cuh) declares, in addition to
+// its dynamic shared memory. test/native/check-spills.sh checks this limit.
 constexpr int kOwnSharedBytes = (kTokenSums * kThreads + kTokenSums * kWarps) * 8 + 256;
 
-// Launches a kernel. If that fails, cudaGetLastError() returns the error.
+// Launches a kernel. If the launch fails, cudaGetLastError() returns the error.
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
@@ -35,16 +35,18 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
                    grid.stream);
 }
 
-// Return the dynamic shared memory of the token kernel and of the KL kernel, in bytes per block.
+// Return how much dynamic shared memory the token kernel and the KL kernel need, in bytes per block.
 int token_memory(int loss, unsigned columns);
 int kl_memory(unsigned columns);
-// Returns whether a loss is over pairs of rows. Its weights pass must be launched with one block.
+// Returns whether a loss is over pairs of rows. The weights pass of such a loss must be launched with one
+// block.
 bool is_over_pairs(int loss);
-// Returns whether a loss reads the advantages of masked tokens. These must then be stored, as zeros.
+// Returns whether a loss also reads the advantages of masked tokens. The advantages must then be stored per
+// token, with zeros for masked tokens.
 bool looks_under_mask(int loss);
-// Returns the size of the largest RowState.
+// Returns the size in bytes of the largest RowState (pass.h). The size depends on the loss.
 int64_t row_state_bytes();
-// Launch a pass. `object` is the loss object; its type is entry `loss` of Losses.
+// Launch the kernel of one pass. `object` is the loss object; its type is the one at index `loss` in Losses.
 void launch_rows(int loss, const void* object, const Pass& pass, int64_t first_span, int64_t last_span,
                  const Grid& grid);
 void launch_weights(int loss, const void* object, const Pass& pass, const Grid& grid);
@@ -52,7 +54,8 @@ void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid);
 void launch_row_means(const Pass& pass, const Grid& grid);
 void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& grid);
 
-// The token kernels are divided into groups. Each group is compiled in a file of its own, tokens_<group>.cu.
+// The token kernels are divided into groups. Each group is compiled in its own file, tokens_<group>.cu.
+// launch_tokens_of_group() launches nothing if the loss's kernel is in another group.
 constexpr int kTokenGroups = 4;
 template <int group>
 void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid);

@@ -1,9 +1,9 @@
 // The arguments of the kernels, and the data that one kernel of a call stores for the next.
 //
 // A batch is cut into spans: ranges of tokens of nearly equal length, which ignore where rows begin and end.
-// A warp computes one span at a time. So all warps have equally much to do, whether rows are long or short,
-// padded or packed. Every span begins at an address that is aligned for 16-byte loads. If several spans share
-// a row, each span stores its part of the row's sums.
+// A warp computes one span at a time. All warps therefore have nearly the same amount of work, whether rows
+// are long or short, padded or packed. Every span begins at an address that is aligned for 16-byte loads. If
+// a row lies in several spans, each of them stores the sums over its part of the row.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +14,32 @@
 
 namespace policy_loss::cuda {
 
-// Blocks are small, so that a multiprocessor's shared memory has room for several blocks of a fed kernel
-// (feed.cuh).
+// The sizes of blocks and warps. Blocks are small, so that a multiprocessor's shared memory has room for
+// several blocks of a fed kernel (feed.cuh).
 constexpr int kThreads = 128;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 // A quad is the four neighbouring tokens that a lane computes together: 16 bytes of a float32 column.
 constexpr int kQuad = 4;
-// A stretch is the tokens that a warp computes together: one quad per lane.
+// A stretch is the tokens that a warp computes together: 128 tokens, one quad per lane.
 constexpr int kStretch = kWarp * kQuad;
-// A step is the tokens that a warp fetches at once. The length of a span is a multiple of it.
+// A step is the tokens that a warp fetches at once. The length of a span is a multiple of a step.
 constexpr int kSpanStep = 2 * kStretch;
-// The longest span. It is long enough to make the fixed cost of a span negligible, and short enough for a
-// lane's float32 sums to stay accurate.
+// The largest length of a span. It is long enough to make the fixed cost of a span negligible, and short
+// enough for a lane's float32 sums to stay accurate.
 constexpr int kMaxSpan = 8192;
 static_assert(kMaxSpan / kSpanStep <= 32, "a span's steps are bits of a 32-bit number");
-// The number of tokens in a device's array is rounded up to a multiple of this. So kernels can read 16 bytes
-// of the narrowest type at once even at the end of a batch.
+// The number of tokens in a device's array is rounded up to a multiple of kGranule. Kernels can therefore
+// read 16 bytes at once even at the end of the mask, which has one byte per token.
 constexpr int kGranule = 16;
-// The most blocks of a fed kernel that run on a multiprocessor at once. With this many, each block still has
-// enough registers. If a block needs much shared memory, fewer fit.
+// The largest number of blocks of a fed kernel that run on a multiprocessor at once. With this many, each
+// block still has enough registers. If a block needs much shared memory, fewer blocks fit.
 constexpr int kFedBlocksPerMultiprocessor = 4;
-// The most blocks per multiprocessor in a grid of other kernels.
+// The largest number of blocks per multiprocessor in the grid of any other kernel.
 constexpr int kBlocksPerMultiprocessor = 8;
 
-// Replaces the policy loss in a function without one, and in kernels that all losses share.
+// A stand-in for the policy loss. Calls without a policy loss use it, and so do kernels that all losses
+// share.
 struct NoLoss {
   using Row = NoRow;
   static constexpr LossTraits traits{};
@@ -46,7 +47,7 @@ struct NoLoss {
   PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 0.0f}; }
 };
 
-// The sums of the row pass over a row, or over the part of a row that lies in a span.
+// The sums that the row pass computes over a row, or over the part of a row that lies in one span.
 struct RowPart {
   double sum = 0;         // Σ row_term() of the loss
   int64_t tokens = 0;     // unmasked tokens
@@ -59,7 +60,7 @@ struct RowPart {
   }
 };
 
-// The sums of a distillation function over a row, or over the part of a row that lies in a span.
+// The sums that a distillation function computes over a row, or over the part of a row that lies in one span.
 struct DistillPart {
   double divergence = 0, advantage = 0;
 
@@ -69,7 +70,8 @@ struct DistillPart {
   }
 };
 
-// The arrays for the sums over rows and over parts of rows.
+// The arrays that hold the sums over rows and over parts of rows. A part of a row is the piece of it that
+// lies in one span.
 template <class Part>
 struct Parts {
   Part* rows;   // [rows] the sums of rows that lie within one span
@@ -77,8 +79,9 @@ struct Parts {
   Part* tails;  // [spans] the part of the span's last row, if that row ends after the span
 };
 
-// The weights and statistics of a row for the token pass. A weight multiplies a token's value in the reported
-// sums. A gradient weight multiplies the token's derivative in the gradient.
+// The weights and statistics of a row, which the weights pass computes for the token pass. A weight
+// multiplies a token's value in the reported sums. A gradient weight multiplies the token's derivative in the
+// gradient.
 template <class Row>
 struct RowState {
   double loss_weight, kl_weight, entropy_weight;
@@ -88,15 +91,16 @@ struct RowState {
   Row row;
 };
 
-// What the row pass found in a span. The token pass reads it.
+// What the row pass stores about a span for the token pass.
 struct SpanState {
   int64_t first_row;    // the row of the span's first token
   unsigned live_steps;  // bit k: step k has an unmasked token
 };
 
-// Counts of the batch, and how many blocks have finished a pass. They are integers, because atomic additions
-// of integers give the same sum in any order. All are 0 between calls, because the last block of the pass
-// that reads them resets them.
+// The numbers of unmasked tokens and of rows in the batch, by kind of row, and the numbers of blocks that
+// have finished a pass (the tickets). They are integers, because atomic additions of integers give the same
+// sum in any order. All are 0 between calls, because the last block of the pass that reads them sets them
+// back to 0.
 struct Totals {
   unsigned long long tokens[2];
   unsigned long long rows[2];
@@ -104,7 +108,8 @@ struct Totals {
   unsigned token_ticket;
 };
 
-// The sums of the token pass, in the order of `Sums`: the loss by kind, its metrics, KL, entropy.
+// The number of sums that the token pass computes. Their order is: the loss of each kind of row, the metrics
+// of the loss, the KL loss, the entropy loss.
 constexpr int kTokenSums = 2 + kMaxTokenMetrics + 2;
 
 // A batch on a device, cut into spans.
@@ -135,10 +140,10 @@ struct Pass : SpannedBatch {
   float* grad_entropy;  // per token; null if not wanted
 };
 
-// The numbers that one kernel of an advantage function stores for the next. All are 0 when the call begins.
+// Numbers that one kernel of an advantage function stores for the next. All are 0 when the call begins.
 struct AdvantageState {
-  // ~(8·row + NonFiniteInput) of the first value that is not finite, or 0 if there is none. The complement
-  // lets atomicMax() find the first row.
+  // The complement (~) of 8·row + NonFiniteInput for the first value that is not finite, or 0 if all values
+  // are finite. The complement lets atomicMax() find the first row.
   unsigned long long non_finite;
   unsigned ticket;
   double shift, scale;  // whitening: (advantage − shift)·scale
@@ -179,14 +184,15 @@ struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
   float* returns;     // per token; null if not wanted
 };
 
-// Returns whether rows are so long that a whole warp, instead of one thread, adds up the parts of a row.
+// Returns whether rows have so many parts that a whole warp, instead of one thread, adds up the parts of a
+// row.
 PL_FN bool is_row_for_warp(const SpannedBatch& batch) {
   constexpr int64_t many = 8;  // spans per row
   return batch.spans > many * batch.batch.layout.rows;
 }
 
-// The output of the KL kernel: KL values, or base − scale·m·kl, where m is the mask. The base takes the slot
-// of the advantages in the batch.
+// The output of the KL kernel: the KL values or, with a base, base − scale·kl for unmasked tokens and base
+// for masked tokens. The base is stored as the batch's column of advantages.
 struct KlOutput {
   bool has_base;
   float scale;

@@ -1,8 +1,9 @@
-// The kernels of recurrences, x_t = term_t + decay·x_{t+1}. They scan each row from its end, in float64.
+// The kernels of recurrences (advantage/recurrence.h), which compute x_t = term_t + decay·x_{t+1}. They go
+// through each row from its end, in float64.
 //
-// The x at the start of a stretch is the stretch's own discounted sum, plus a power of decay times the x
-// after the stretch. The sums are combined in a fixed order, so results have the same bits on every run. A
-// team of warps computes one row at a time, in stretches of 128 tokens per warp.
+// A team of warps computes one row at a time, in stretches of 128 tokens per warp. The x at the start of a
+// stretch is the discounted sum of the stretch's own terms, plus a power of decay times the x after the
+// stretch. The sums are combined in a fixed order, so the results have the same bits on every run.
 #pragma once
 
 #include "cuda/finite.cuh"
@@ -11,7 +12,7 @@
 
 namespace policy_loss::cuda {
 
-// The powers of decay that a warp's scan needs.
+// The powers of decay that a lane needs to compute a stretch.
 struct DecayPowers {
   double of_lanes[5];  // decay^4, decay^8, decay^16, decay^32 and decay^64
   double to_end;       // decay to the power of the tokens between this lane's quad and the stretch's end
@@ -21,7 +22,8 @@ struct DecayPowers {
     double power = decay * decay;
     power *= power;
     to_end = 1;
-    // The bits of 31 − lane select the powers that make up the distance.
+    // After this lane's quad (its four tokens), 31 − lane quads follow in the stretch. The bits of 31 − lane
+    // select the powers whose product is to_end.
 #pragma unroll
     for (int k = 0; k < 5; ++k) {
       of_lanes[k] = power;
@@ -32,8 +34,8 @@ struct DecayPowers {
   }
 };
 
-// Accumulates the spread of a lane's numbers. It sums their distances from the first number, so that numbers
-// far from 0 lose no digits.
+// Accumulates the spread (count, mean and squared deviations) of a lane's numbers. It sums their distances
+// from the first number, so that numbers far from 0 lose no digits.
 struct Measure {
   double pivot = 0, count = 0, sum = 0, squares = 0;
 
@@ -50,7 +52,8 @@ struct Measure {
   }
 };
 
-// Combines the spreads of a block's threads. Only thread 0 gets the result.
+// Combines the spreads of a block's threads: counts, means and squared deviations. Only thread 0 gets the
+// result.
 __device__ __forceinline__ Spread block_spread(Spread mine) {
   __shared__ Spread of_warp[kWarps];
 #pragma unroll
@@ -66,8 +69,8 @@ __device__ __forceinline__ Spread block_spread(Spread mine) {
   return all;
 }
 
-// Combines the spreads of all threads of the grid in a fixed order. Stores the shift and the scale that
-// whiten the advantages.
+// Combines the spreads of all threads of the grid in a fixed order. Stores the shift and the scale with which
+// the advantages are whitened.
 __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const Spread& mine) {
   const Spread of_block = block_spread(mine);
   if (threadIdx.x == 0) pass.spreads[blockIdx.x] = of_block;
@@ -83,7 +86,7 @@ __device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const 
   pass.state->scale = all.whitening();
 }
 
-// A lane's four tokens of one row.
+// The four tokens that a lane computes together for one row. Some of the four may lie outside the row.
 struct RecurrenceQuad {
   int64_t first = 0;   // the index of the first token
   unsigned which = 0;  // the bits of the tokens that are in the row
@@ -110,7 +113,8 @@ __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
   return quad;
 }
 
-// Loads the four tokens from i, and reports values that are not finite.
+// Loads the four tokens that begin with token i, as far as they lie in the row's range [begin, end). Reports
+// inputs that are not finite.
 template <class F>
 __device__ __forceinline__ RecurrenceQuad load_recurrence_quad(const AdvantagePass& pass, int64_t row,
                                                                int64_t begin, int64_t end, int64_t i) {
@@ -135,9 +139,10 @@ __device__ __forceinline__ RecurrenceQuad load_recurrence_quad(const AdvantagePa
   return quad;
 }
 
-// Finds the last unmasked token of the team's stretch. Returns its index if it is one of this lane's four
-// tokens, otherwise -1. Sets *waits to whether the stretch has no unmasked token. any_unmasked: scratch in
-// shared memory, for the team's warps.
+// Finds the last unmasked token of the stretch that the team of warps computes. If it is one of this lane's
+// four tokens, returns its index among the four, otherwise -1. Sets *waits to true if the stretch has no
+// unmasked token, otherwise to false. any_unmasked is shared memory through which the team's warps
+// communicate.
 template <int warps>
 __device__ __forceinline__ int last_unmasked(unsigned live, int lane, int warp, int (&any_unmasked)[kWarps],
                                              bool* waits) {
@@ -157,13 +162,17 @@ __device__ __forceinline__ int last_unmasked(unsigned live, int lane, int warp, 
   return mine ? kWarp - 1 - __clz(live) : -1;
 }
 
-// Scans a stretch backwards. Returns x at the token that follows this lane's four tokens. suffix: x at the
-// lane's first token, computed as if no token followed the lane's. carried: on entry x at the token after the
-// stretch, on return x at its first token. of_warps: scratch in shared memory, for the team's warps.
+// Computes the recurrence backwards over a stretch. Returns x at the token that follows this lane's four
+// tokens.
+//
+// suffix is x at the lane's first token, computed as if no token followed the lane's four. *carried is x at
+// the token after the stretch; it is replaced by x at the stretch's first token. of_warps is shared memory
+// through which the team's warps communicate.
 template <int warps>
 __device__ __forceinline__ double scan_back(double suffix, const DecayPowers& powers, int lane, int warp,
                                             double (&of_warps)[kWarps], double* carried) {
-  // Afterwards suffix is x at this lane's first token, as if no token followed the warp's stretch.
+  // After this loop, suffix is x at this lane's first token, computed as if no token followed the warp's
+  // tokens.
 #pragma unroll
   for (int k = 0; k < 5; ++k) {
     const double after = __shfl_down_sync(kAllLanes, suffix, 1u << k);
@@ -185,9 +194,10 @@ __device__ __forceinline__ double scan_back(double suffix, const DecayPowers& po
   return (lane + 1 < kWarp ? after_lane : 0.0) + powers.to_end * after_warp;
 }
 
-// Writes advantages and returns. If `measured` is set, only computes how to whiten the advantages. Whitened
-// advantages are computed twice, because storing them in between would cost memory in float64 and digits in
-// float32. A team of `warps` warps goes through a row from its end.
+// Computes advantages and returns. A team of `warps` warps goes through each row from its end.
+//
+// If `measured` is set, the kernel only computes how to whiten the advantages. A second launch then computes
+// the advantages again, because storing them in between would cost memory in float64 and digits in float32.
 template <class F, int warps, bool measured>
 __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePass pass, const F f) {
   constexpr int64_t stretch = static_cast<int64_t>(warps) * kStretch;
@@ -195,8 +205,8 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp % warps;
   const DecayPowers powers(f.decay, lane);
-  // Each has two sets of values that take turns, so that no value is overwritten before all of the team's
-  // warps have read it.
+  // Each of these arrays has two sets of values, which are used in turn. No value is then overwritten before
+  // all of the team's warps have read it.
   __shared__ double suffixes[2][kWarps];
   __shared__ int any_unmasked[2][kWarps];
   int turn = 0;
@@ -215,8 +225,8 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
     const int64_t aligned = begin / kQuad * kQuad;
     double baseline = 0;
     if constexpr (F::traits.reads_baseline) baseline = pass.baselines[row];
-    // Without token rewards, the row's reward belongs to its last unmasked token. reward_waits is true until
-    // the team reaches that token.
+    // If the batch has no token rewards, the row's reward belongs to the row's last unmasked token.
+    // reward_waits is true until the team reaches that token.
     bool reward_waits = !pass.batch.column[kTokenRewards].data;
     double carried = 0;
     for (int64_t at = end > begin ? aligned + (end - 1 - aligned) / stretch * stretch : aligned - 1;

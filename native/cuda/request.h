@@ -1,5 +1,5 @@
-// Converts functions to the plain structs of CUDA's interface (cuda.h), and its results to the values of a
-// call.
+// Converts the engine's functions to the plain structs of the CUDA interface (cuda.h), and the results of
+// that interface to the values of a call.
 #pragma once
 
 #include "cuda/cuda.h"
@@ -9,14 +9,15 @@
 
 namespace policy_loss::cuda {
 
-// Returns a request. It borrows the function's loss object, so the function must outlive it.
+// Returns the request for a call. It points to the function's loss object, so the function must outlive it.
 inline Request request_of(const PreparedFunction& function, const Coefficients& coefficients,
                           const Normalizer& normalizer) {
   const Terms& terms = function.function();
   return {terms, function.loss(), columns_of(terms), coefficients, normalizer};
 }
 
-// Writes the values of a call from a device's result, and returns which of them exist; see finish().
+// Computes the values of a call from a device's result and writes them to `values`. Bit i of the returned
+// number is set if values[i] exists.
 inline uint32_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
                               double* values) {
   const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
@@ -24,12 +25,12 @@ inline uint32_t finish_result(const PreparedFunction& function, const Request& r
                 values);
 }
 
-// Returns a request. It borrows the function's options, so the function must outlive it.
+// Returns the request for a call. It points to the function's options, so the function must outlive it.
 inline AdvantageRequest request_of(const AdvantageFunction& function, uint64_t seed) {
   return {function.shape, function.index, function.options.data(), seed};
 }
 
-// Finds the groups of a batch on the host, and owns them.
+// Converts a batch to AdvantageInputs. Finds the groups of the batch on the host, and owns them.
 class FoundInputs {
  public:
   explicit FoundInputs(const AdvantageBatch& batch) {
@@ -65,10 +66,12 @@ class FoundInputs {
   AdvantageInputs inputs_;
 };
 
-// Receives the numbers from which an advantage function's metrics are computed, and computes the metrics.
+// Holds the numbers from which the metrics of an advantage function are computed. A call writes the numbers,
+// and finish() computes the metrics.
 class AdvantageIngredients {
  public:
-  // Makes a call write these numbers into this object.
+  // Sets the pointers of *call, so that the call writes the numbers into this object. `rows` and `groups` are
+  // the sizes of the batch.
   void ask(const AdvantageFunction& function, int64_t rows, int64_t groups, AdvantageCall* call) {
     if (function.shape == AdvantageShape::kGroup) groups_.resize(groups);
     if (function.shape == AdvantageShape::kDistill) divergences_.resize(rows);
@@ -78,7 +81,7 @@ class AdvantageIngredients {
     call->row_advantages = advantages_.data();
   }
 
-  // Writes the call's metrics, in the order of advantage_value_names().
+  // Computes the metrics and writes them in the order of advantage_value_names().
   void finish(const AdvantageFunction& function, double* values) const {
     if (function.shape == AdvantageShape::kGroup) {
       GroupTotals totals;

@@ -1,6 +1,6 @@
-// Compiles the kernels of the row pass, the weights pass and the KL pass, with a table that launches them for
-// each loss. All losses without row sums share one kernel for the row pass, and most of them share one for
-// the weights pass.
+// Compiles the kernels of the row pass, the weights pass and the KL pass. A table holds the functions that
+// launch them for each loss. All losses without row sums share one kernel of the row pass. Most of these
+// losses also share one kernel of the weights pass.
 #include "cuda/rows.cuh"
 
 #include "cuda/kernels.h"

@@ -1,18 +1,18 @@
-// The row pass: counts the unmasked tokens of each row, and sums row_term() in float64 if the loss has row
-// sums. It reads the mask, and the columns from which the row sums are made.
+// The row pass. It counts the unmasked tokens of each row and, if the loss has row sums, sums row_term() over
+// the row in float64. It reads the mask, and the columns from which the row sums are computed.
 //
 // A warp goes through the rows of a span (pass.h) one by one. All lanes compute a row together, and their
-// sums are added up over the warp. If only a part of a row lies in the span, its sums become the span's head
-// or tail. The weights pass adds up the parts of a row in the order of the spans.
+// sums are added up over the warp. If only a part of a row lies in the span, the sums over the part are
+// stored as the span's head or tail (see Parts in pass.h). The weights pass adds up the parts of a row.
 #pragma once
 
 #include "cuda/spans.cuh"
 
 namespace policy_loss::cuda {
 
-// Counts of unmasked tokens by kind of row. A row's tokens count as often as the row does. They are two
-// members instead of an array, because the compiler would put an array with a run-time index into local
-// memory.
+// The numbers of unmasked tokens in usual rows and in rows that an expert wrote. The tokens of a row count as
+// often as the row does. The numbers are two members instead of an array, because the compiler would put an
+// array with a run-time index into local memory.
 struct TokensOfKind {
   unsigned long long usual = 0, expert = 0;
 
@@ -22,8 +22,8 @@ struct TokensOfKind {
   }
 };
 
-// Adds the tokens that a thread has counted to the batch's totals. If count_rows is set, also adds the rows'
-// repeats.
+// Adds the tokens that this thread has counted to the batch's totals. If count_rows is set, also counts the
+// rows of the batch, each as often as its repeats tell.
 __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind& tokens, bool count_rows) {
   unsigned long long usual_rows = 0, expert_rows = 0;
   if (count_rows) {
@@ -45,30 +45,31 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   if (expert_rows != 0) atomicAdd(&pass.totals->rows[1], expert_rows);
 }
 
-// The steps of a span that have an unmasked token. The token pass does not read the others.
+// The steps of a span that contain an unmasked token. The token pass does not read the other steps.
 class LiveSteps {
  public:
-  // Notes which of a lane's tokens are unmasked. `at`: the index of the lane's first token in the span.
+  // Records the step that contains this lane's tokens if any of them is unmasked. `at` is the index of the
+  // lane's first token in the span. `live` has one bit for each unmasked token.
   __device__ __forceinline__ void add(int at, unsigned live) {
     if (live != 0) mine_ |= 1u << at / kSpanStep;
   }
-  // Returns the steps that any lane of the warp has noted, as bits.
+  // Returns the steps that any lane of the warp has recorded: bit k is set for step k.
   __device__ __forceinline__ unsigned all() const { return __reduce_or_sync(kAllLanes, mine_); }
 
  private:
   unsigned mine_ = 0;
 };
 
-// Stores a span's state.
+// Stores what the token pass needs to know about a span.
 __device__ __forceinline__ void leave_span(const Pass& pass, int64_t span, int64_t first_row,
                                            const LiveSteps& steps) {
   const unsigned live_steps = steps.all();
   if (threadIdx.x % kWarp == 0) pass.span_states[span] = {first_row, live_steps};
 }
 
-// Counts the unmasked tokens of the rows of a span. It reads the mask in windows that ignore rows, so that
-// each lane has four loads in flight at once. For each row, one lane stores the row's part and calls
-// leave(row, part).
+// Counts the unmasked tokens of each row in a span. It reads the mask in windows that ignore where rows begin
+// and end, so that each lane has four loads in flight at once. For each row, one lane stores the count and
+// calls leave(row, part).
 template <class Leave>
 __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave leave) {
   constexpr int of_warp = kWarp * kGranule;
@@ -115,8 +116,8 @@ __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave
   leave_span(pass, span, first_row, steps);
 }
 
-// The row pass over the spans [first_span, last_span). A batch from the host is summed chunk by chunk as it
-// arrives.
+// Runs the row pass over the spans [first_span, last_span). A batch that is sent from host memory arrives in
+// chunks, and each chunk gets its own launch.
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     row_kernel(const Pass pass, const L loss, int64_t first_span, int64_t last_span) {
@@ -164,7 +165,7 @@ __device__ __forceinline__ void kl_quad(const Quad& logprob, const Quad& ref_log
   for (int j = 0; j < kQuad; ++j) value[j] = K::token(logprob[j], ref_logprob[j], old_logprob[j]).value;
 }
 
-// Computes four KL values with the estimator at index `estimator` of the list.
+// Computes the KL values of four tokens with the estimator at index `estimator` of the list.
 template <class... K>
 __device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, const Quad& ref_logprob,
                                            const Quad& old_logprob, float (&value)[kQuad], TypeList<K...>) {
@@ -174,8 +175,8 @@ __device__ __forceinline__ void kl_quad_of(int estimator, const Quad& logprob, c
 
 constexpr unsigned kColumnsOfEveryKl = reads(kLogprob) | reads(kRefLogprob);
 
-// Writes KL values per token, or base − scale·m·kl, where m is the mask. Sums m·kl over each row for the
-// row's mean.
+// Writes one KL value per token or, with a base, base − scale·kl for unmasked tokens and base for masked
+// tokens. Also sums the KL values of each row's unmasked tokens, from which the row's mean is computed.
 template <class Estimators>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     kl_kernel(const Pass pass, const KlOutput output) {

@@ -1,11 +1,11 @@
-// Holds the function that shares work among threads, which share_work_by() in cuda.h sets.
+// Holds the function that divides work among threads. share_work_by() in cuda.h sets it.
 #pragma once
 
 #include "cuda/cuda.h"
 
 namespace policy_loss::cuda {
 
-// By default, the calling thread does all pieces.
+// Until share_work_by() is called, the calling thread does all pieces itself.
 inline ShareWork sharing = [](int64_t pieces, void (*piece)(void*, int64_t), void* what) {
   for (int64_t i = 0; i < pieces; ++i) piece(what, i);
 };

@@ -1,12 +1,12 @@
-// Visits the rows of a warp's span, and adds up the parts of rows that lie in several spans. pass.h explains
-// spans.
+// Functions that visit the rows of a span, and that add up the parts of rows that lie in several spans.
+// pass.h explains spans.
 #pragma once
 
 #include "cuda/feed.cuh"
 
 namespace policy_loss::cuda {
 
-// Sums a count over the warp. Counts within a span fit into 32 bits.
+// Sums a count over the lanes of a warp. Counts within a span fit into 32 bits.
 __device__ __forceinline__ int64_t warp_count(unsigned n) {
   return __reduce_add_sync(kAllLanes, n);
 }
@@ -17,7 +17,8 @@ __device__ __forceinline__ RowPart warp_sum(const RowPart& part) {
 __device__ __forceinline__ DistillPart warp_sum(const DistillPart& part) {
   return {warp_sum(part.divergence), warp_sum(part.advantage)};
 }
-// Sums the parts of a whole row over the warp. Its counts may need 64 bits.
+// Sums the parts of a whole row over the lanes of a warp. The counts of a whole row may need 64 bits, unlike
+// those within a span.
 __device__ __forceinline__ RowPart warp_sum_of_whole(const RowPart& part) {
   return {warp_sum(part.sum), warp_sum(part.tokens), warp_sum(part.negatives)};
 }
@@ -25,7 +26,7 @@ __device__ __forceinline__ DistillPart warp_sum_of_whole(const DistillPart& part
   return warp_sum(part);
 }
 
-// Returns where a span stores the part of one of its rows.
+// Returns where a span stores the sums over its part of a row.
 template <class Part>
 __device__ __forceinline__ Part* place_of(const SpannedBatch& pass, const Parts<Part>& parts, int64_t span,
                                           int64_t row) {
@@ -49,9 +50,9 @@ class SpanRows {
   __device__ __forceinline__ int length() const { return length_; }
   __device__ __forceinline__ int64_t row() const { return row_; }
 
-  // Visits the stretch [from, last), counted from the span's first token. Calls visit(row, begins, from, to)
-  // for the tokens [from, to) of each row in it; `begins` is true at the row's first visit. Calls end(row)
-  // after the row's last token in the span.
+  // Visits the rows in the stretch [from, last). Positions count from the span's first token. Calls
+  // visit(row, begins, from, to) for the tokens [from, to) of each row; `begins` is true at the first visit
+  // to the row. Calls end(row) after the row's last token in the span.
   template <class Visit, class End>
   __device__ __forceinline__ void stretch(int from, int last, Visit visit, End end) {
     while (from < last) {
@@ -76,8 +77,9 @@ class SpanRows {
 };
 
 // Sums over the part of each row that lies in a span, and stores the sums. Returns the span's first row.
-// visit(row, i, which, unmasked, quads, part) must add tokens to *part: of the four tokens from i, those
-// whose bits are in `which`. One lane calls leave(row, part) with the sums of each part.
+//
+// visit(row, i, which, unmasked, quads, part) gets four tokens, beginning with token i. It must add those
+// whose bits are set in `which` to *part. One lane calls leave(row, part) with the sums of each part.
 template <unsigned always, class Part, class Visit, class Leave>
 __device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const SpannedBatch& pass,
                                             const Parts<Part>& parts, int64_t span, Visit visit,
@@ -109,8 +111,9 @@ __device__ __forceinline__ int64_t sum_rows(const Feed<always>& feed, const Span
   return first_row;
 }
 
-// Adds up the parts of a row, by one thread or by all lanes of a warp. Each way gives the same bits on every
-// run, but the two ways may differ in the last digits.
+// Adds up the parts of a row. If by_warp is set, all lanes of a warp share the work, and lane 0 gets the
+// result. Otherwise one thread does it all. Each way gives the same bits on every run, but the two ways may
+// differ in the last digits.
 template <bool by_warp, class Part>
 __device__ __forceinline__ Part whole_row(const SpannedBatch& pass, const Parts<Part>& parts, int64_t row) {
   const int64_t begin = pass.batch.layout.begin(row);
@@ -128,8 +131,8 @@ __device__ __forceinline__ Part whole_row(const SpannedBatch& pass, const Parts<
   return by_warp ? warp_sum_of_whole(whole) : whole;
 }
 
-// Calls visit(row, part) with the sums of each whole row, in one thread per row. If rows are few and long, a
-// warp adds up a row's parts, otherwise one thread does.
+// Calls visit(row, part) once for each row, with the sums over the whole row. If rows are few and long, a
+// warp adds up the parts of a row, otherwise one thread does.
 template <class Part, class Visit>
 __device__ __forceinline__ void for_whole_rows(const SpannedBatch& pass, const Parts<Part>& parts,
                                                Visit visit) {

@@ -1,9 +1,9 @@
-// Copies between host and device through stages, a ring of buffers in pinned memory. While the device copies
-// some stages, several host threads fill or empty the others. A single thread would reach at most a fifth of
-// the link's speed.
+// Copies between host and device through a ring of pinned host buffers, which are called stages. While the
+// device copies some stages, several host threads fill or empty the others. A single host thread would reach
+// at most a fifth of the speed of the link to the device.
 //
 // A copy is cut into pieces of a stage's size. Pieces have consecutive numbers, called tickets. Each piece
-// waits until the previous piece in its stage is done.
+// waits until the previous piece in the same stage is done.
 #pragma once
 
 #include <sched.h>
@@ -17,30 +17,31 @@
 
 namespace policy_loss::cuda {
 
-// Large enough to hide the cost of starting a copy, and small enough that a chunk of a batch keeps many
-// threads busy. There are enough stages to keep the link busy while threads come and go.
+// A stage is large enough to hide the cost of starting a copy. It is small enough that a chunk of a batch
+// keeps many threads busy. There are enough stages to keep the device's link busy while some threads start or
+// finish.
 constexpr int64_t kStageBytes = 1 << 20;
 constexpr int kStages = 12;
-// If a copy has fewer pieces, the calling thread copies them all, because it is done before another thread
-// has woken up.
+// If a copy has fewer pieces than this, the calling thread copies them all, because it is done before another
+// thread would have woken up.
 constexpr int64_t kFewPieces = 4;
 
-// One array to copy, in either direction.
+// One array to copy between host and device, in either direction.
 struct Transfer {
   char* device = nullptr;
   char* host = nullptr;
   int64_t bytes = 0;
 
   int64_t pieces() const { return (bytes + kStageBytes - 1) / kStageBytes; }
-  // Return a piece's offset in the array, and its size, in bytes.
+  // Return the offset of a piece in the array, and the size of the piece, both in bytes.
   int64_t offset(int64_t piece) const { return piece * kStageBytes; }
   size_t size(int64_t piece) const {
     return static_cast<size_t>(std::min(kStageBytes, bytes - offset(piece)));
   }
 };
 
-// How long a thread spins before it sleeps, in nanoseconds. Most waits end before a thread could fall asleep,
-// and longer waits should not occupy a core.
+// How long a thread polls before it sleeps, in nanoseconds. Most waits end before a thread could fall asleep.
+// During a longer wait, the thread should not occupy a core.
 constexpr long long kPatience = 50'000;
 
 inline cudaError_t wait_for(cudaEvent_t event) {
@@ -60,20 +61,21 @@ class Staging {
     for (int k = 0; k < kStages; ++k) stages_[k].turn = k;
   }
 
-  // Copies to the device. When this returns, the caller may free the sources, but the copies may still be in
-  // progress on the stream.
+  // Copies arrays to the device. When this returns, the caller may free the sources, but the copies may still
+  // be in progress on the stream.
   void send(const Transfer* transfers, int count) {
     Run run = begin(transfers, count, nullptr);
     if (run.pieces > 0) finish(run, send_piece);
   }
 
-  // Copies from the device, after the work that is already on the stream. Returns when the copy is complete.
+  // Copies an array from the device, after the work that is already on the stream. Returns when the copy is
+  // complete. If *abort becomes non-zero, throws a Failure with the status kAborted.
   void receive(const Transfer& transfer, const int32_t* abort) {
     Run run = begin(&transfer, 1, abort);
     if (run.pieces == 0) return;
     for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
-    // Waits for the first piece here, so that only this thread waits for the kernels that come before the
-    // copy.
+    // Waits here until the first piece has arrived. Otherwise all threads that share the copying would have
+    // to wait for the kernels that come before the copy.
     run.note(wait_for(run.stage(0).copied));
     finish(run, receive_piece);
   }
@@ -85,7 +87,7 @@ class Staging {
     int64_t turn = 0;  // the ticket of the piece that may use the stage
   };
 
-  // One call of send() or receive().
+  // The state of one call of send() or receive(). The threads that share the copying all use it.
   struct Run {
     Staging* staging;
     const Transfer* transfers;
@@ -96,13 +98,13 @@ class Staging {
     bool aborted = false;
 
     Stage& stage(int64_t piece) { return staging->stages_[(first + piece) % kStages]; }
-    // Returns false after an abort or an error.
+    // Returns whether the run should continue: false after an abort or an error.
     bool goes_on() {
       if (is_aborted(abort)) __atomic_store_n(&aborted, true, __ATOMIC_RELAXED);
       return !__atomic_load_n(&aborted, __ATOMIC_RELAXED) &&
              __atomic_load_n(&error, __ATOMIC_RELAXED) == cudaSuccess;
     }
-    // Records an error, unless there was an earlier one. Returns whether `found` is cudaSuccess.
+    // Records `found` if it is the first error of the run. Returns true if `found` is not an error.
     bool note(cudaError_t found) {
       if (found == cudaSuccess) return true;
       cudaError_t none = cudaSuccess;
@@ -128,8 +130,9 @@ class Staging {
     if (run.aborted) end_aborted_call();
   }
 
-  // Copy one piece of a run, on any thread. Pieces begin in order, so the previous piece in this stage has
-  // already begun and its end can be awaited. Even after an error, they let the next piece have the stage.
+  // Copy one piece of a run, on any thread. Pieces begin in order, so the previous piece in the same stage
+  // has already begun, and waiting for it cannot last forever. Even after an error, these functions pass the
+  // stage on to the next piece.
   static void send_piece(void* what, int64_t piece) {
     Run& run = *static_cast<Run*>(what);
     Stage& stage = run.stage(piece);
@@ -158,7 +161,7 @@ class Staging {
     end_turn(run, stage, piece);
   }
 
-  // Makes the device copy a piece into its stage.
+  // Starts the copy of a piece from the device into its stage.
   static void ask_for(Run& run, int64_t piece) {
     Stage& stage = run.stage(piece);
     const Transfer& transfer = *run.transfers;

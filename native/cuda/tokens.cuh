@@ -1,10 +1,10 @@
 // The token pass. For every unmasked token it computes the policy loss, the KL loss and the entropy loss. It
-// sums them and their metrics, and writes the gradients. One kernel does everything, so it reads each column
-// once and writes each gradient once.
+// sums the losses and their metrics, and writes the gradients. One kernel does everything, so that each
+// column is read once and each gradient is written once.
 //
-// Memory bandwidth bounds the pass. Columns arrive in shared memory while lanes compute earlier tokens
-// (feed.cuh). The pass does not read steps in which the row pass found no unmasked token. It loads the values
-// that a row's tokens share once per row.
+// The bandwidth of the memory limits the speed of the pass. Columns arrive in shared memory while lanes
+// compute earlier tokens (feed.cuh). Steps in which the row pass found no unmasked token are not read. The
+// values that all tokens of a row share are loaded once per row.
 //
 // Only the policy loss is a template parameter. Everything else (dtypes, KL estimator, the call's terms) is
 // the same for the whole grid. Branches on it cost almost nothing, so one kernel per loss is enough.
@@ -24,7 +24,7 @@ __device__ __forceinline__ TokenTerm token_of(const L& loss, int kind, const typ
     return loss.token(row, token);
 }
 
-// A lane's sums over tokens of one row.
+// One lane's sums over its tokens of one row.
 struct LaneSums {
   float loss, metric0, metric1, metric2, metric3, kl, entropy;
 };
@@ -50,14 +50,15 @@ __device__ __forceinline__ void add_kl_of(int estimator, const Quad& logprob, co
    ...);
 }
 
-// Computes a lane's tokens in the spans of its warp.
+// Computes one lane's share of the tokens, span by span.
 template <class L>
 class TokenWalk {
   using Row = typename L::Row;
   static constexpr int metrics = L::traits.token_metrics;
 
  public:
-  // totals: sum k of this thread is totals[k][threadIdx.x]. kTokenSums gives the order of the sums.
+  // totals[k][threadIdx.x] is sum number k of this thread. The comment of kTokenSums gives the order of the
+  // sums.
   __device__ __forceinline__ TokenWalk(const Pass& pass, const L& loss, const Feed<columns_of<L>>& feed,
                                        double (*totals)[kThreads])
       : pass_(pass), loss_(loss), feed_(feed), totals_(totals) {}
@@ -97,7 +98,7 @@ class TokenWalk {
     of_row_ = feed_.of_row(row_);
   }
 
-  // Adds the sums over a row's tokens to the totals.
+  // Multiplies the sums over a row's tokens by the row's weights, and adds them to the totals.
   __device__ __forceinline__ void end_row() {
     if (end_ == 0) return;
     const RowState<Row>& state = state_of(row_);
@@ -116,7 +117,8 @@ class TokenWalk {
   __device__ __forceinline__ void add_stretch(int at, const Here& here) {
     const int i = at + (threadIdx.x % kWarp) * kQuad;
     const unsigned unmasked = here.unmasked();
-    // One iteration for each row that the four tokens belong to. This is usually a single row.
+    // Each iteration handles one of the rows to which the four tokens belong. Usually they belong to a single
+    // row.
     for (int from = i; from < min(i + kQuad, length_);) {
       if (from >= end_) begin_row(from);
       const unsigned which = bits_within(i, from, end_);
@@ -125,8 +127,8 @@ class TokenWalk {
     }
   }
 
-  // Computes the four tokens from i. Adds those whose bits are in `live`, and stores the gradient of those in
-  // `which`.
+  // Computes the four tokens that begin at position i of the span. Adds those whose bits are set in `live` to
+  // the sums. Stores the gradient of those whose bits are set in `which`.
   template <class Here>
   __device__ __forceinline__ void add_quad(int i, unsigned which, unsigned live, const Here& here) {
     float grad[kQuad] = {};
@@ -168,7 +170,7 @@ class TokenWalk {
     if (pass_.grad_entropy) store_quad(pass_.grad_entropy, base_ + i, which, grad);
   }
 
-  // Stores a gradient of 0 for a stretch whose tokens are all masked.
+  // Stores a gradient of 0 for a stretch in which all tokens are masked.
   __device__ __forceinline__ void skip_stretch(int at) const {
     const int i = at + (threadIdx.x % kWarp) * kQuad;
     const unsigned which = bits_within(i, 0, length_);
@@ -182,10 +184,10 @@ class TokenWalk {
   const Feed<columns_of<L>>& feed_;
   double (*const totals_)[kThreads];
 
-  // The span: its first token and its length. Positions within it fit into 32 bits.
+  // The first token and the length of the span. Positions in the span fit into 32 bits.
   int64_t base_ = 0;
   int length_ = 0;
-  // The row of the current tokens.
+  // The row of the tokens that are being computed, and the values that its tokens share.
   int64_t row_ = 0;
   int end_ = 0;  // the end of the row or of the span, whichever comes first; 0 before the span's first row
   Row statistics_{};
@@ -200,7 +202,8 @@ template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     token_kernel(const Pass pass, const L loss) {
   const Feed<columns_of<L>> feed(pass.batch, pass.columns);
-  // Each thread's sums. They are in shared memory to save registers, since they change only once per row.
+  // The sums of each thread. They are in shared memory to save registers, because they change only once per
+  // row.
   __shared__ double totals[kTokenSums][kThreads];
   for (int k = 0; k < kTokenSums; ++k) totals[k][threadIdx.x] = 0;
   TokenWalk<L> walk(pass, loss, feed, totals);
@@ -224,8 +227,8 @@ void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
   launch(token_kernel<L>, grid, pass, loss);
 }
 
-// Launches the kernel of loss L if it is the wanted loss (index == loss). group is -1 if L is not in the
-// group; then the kernel is not compiled.
+// Launches the kernel of loss L if L is the wanted loss, that is, if index == loss. If `group` is −1, L is
+// not in the group, and its kernel is not compiled here.
 template <int group, class L>
 void launch_if(int index, int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group >= 0) {
@@ -241,7 +244,8 @@ void launch_among(int loss, const void* object, const Pass& pass, const Grid& gr
   (launch_if < index % kTokenGroups == group ? group : -1, L > (index, loss, object, pass, grid), ...);
 }
 
-// Group g has every fourth loss, beginning with loss g. Group 0 also has the kernel for calls without a loss.
+// Group g contains every fourth loss of Losses, beginning with index g. Group 0 also contains the kernel for
+// calls without a policy loss.
 template <int group>
 void launch_tokens_of_group(int loss, const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (group == 0) {

@@ -1,5 +1,5 @@
-// The building blocks of the kernels: loads and stores of four tokens, finding the row of a flat token, and
-// sums over a warp, a block and a grid in a fixed order.
+// Building blocks of the kernels. They load and store four tokens at a time, find the row of a token, and sum
+// over a warp, a block or a grid in a fixed order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,8 +11,8 @@ namespace policy_loss::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Return the index of a warp or thread in the grid, and the number of warps or threads in the grid. Loops
-// start at the index and advance by the number.
+// Return the index of this warp or thread in the grid, and the number of warps or threads in the grid. A loop
+// that shares work among all of them starts at the index and advances by the number.
 __device__ __forceinline__ int64_t first_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
@@ -27,7 +27,8 @@ __device__ __forceinline__ int64_t all_threads() {
   return static_cast<int64_t>(gridDim.x) * kThreads;
 }
 
-// Whether a later pass of the same call reads the data again.
+// Tells whether a later pass of the same call reads the loaded data again, so that it should stay in the
+// cache.
 enum class Reuse { kLater, kNever };
 
 template <Reuse reuse, class T>
@@ -38,8 +39,8 @@ __device__ __forceinline__ T load(const T* from) {
     return __ldcg(from);
 }
 
-// Four tokens of a column. load_quad() fills in the bits as stored in memory, and widen() converts them to
-// floats.
+// The values of four tokens in one column. load_quad() stores the bits as they are in memory, and widen()
+// converts them to float32.
 struct Quad {
   uint32_t bits[kQuad];
 
@@ -49,9 +50,9 @@ struct Quad {
   __device__ __forceinline__ void set(int j, float x) { bits[j] = static_cast<uint32_t>(float_bits(x)); }
 };
 
-// Loads the four tokens from i, which must be a multiple of four. They are aligned, because every column on a
-// device has its own allocation. All four can be read, because allocations consist of whole granules
-// (pass.h).
+// Loads the four tokens that begin with token i, which must be a multiple of four. Their address is aligned,
+// because every column on a device has its own allocation. All four can be read, because the length of an
+// allocation is rounded up to a multiple of kGranule tokens (pass.h).
 template <Reuse reuse>
 __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
   if (view.dtype == DType::kFloat32) {
@@ -62,7 +63,7 @@ __device__ __forceinline__ Quad load_quad(const ColumnView& view, int64_t i) {
   return {bits.x, bits.y, 0, 0};
 }
 
-// Converts four tokens of any dtype to float32.
+// Converts four values of any dtype to float32, in place.
 __device__ __forceinline__ void widen(DType dtype, Quad* quad) {
   if (dtype == DType::kFloat32) return;
   const uint32_t pairs[] = {quad->bits[0], quad->bits[1]};
@@ -88,7 +89,8 @@ __device__ __forceinline__ float load_one(const ColumnView& view, int64_t i) {
 
 // Returns four bits from four bytes of a mask: bit j is set if byte j is not 0.
 __device__ __forceinline__ unsigned mask_bits(uint32_t bytes) {
-  // Sets a byte's highest bit if any of its bits is set. The multiplication brings the four bits together.
+  // Sets a byte's highest bit if any bit of the byte is set. The multiplication then moves the four bits next
+  // to each other.
   const uint32_t any = (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
   return (any >> 7) * 0x10204080u >> 28;
 }
@@ -99,7 +101,7 @@ __device__ __forceinline__ unsigned load_mask(const uint8_t* mask, int64_t i) {
   return mask_bits(load<reuse>(reinterpret_cast<const uint32_t*>(mask + i)));
 }
 
-// Returns n bits: bit j is set if token i + j lies in [from, to).
+// Returns n bits: bit j is set if i + j lies in [from, to).
 template <int n = kQuad, class Index>
 __device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
   const int first = static_cast<int>(min(max(from - i, Index{0}), Index{n}));
@@ -107,7 +109,7 @@ __device__ __forceinline__ unsigned bits_within(Index i, Index from, Index to) {
   return ((1u << last) - 1u) & ~((1u << first) - 1u);
 }
 
-// Stores the values of the tokens i + j, j < 4, whose bit j is set in `which`.
+// Stores up to four values: value[j] is stored for token i + j if bit j of `which` is set.
 __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
                                            const float (&value)[kQuad]) {
   float* const at = to + i;
@@ -120,7 +122,8 @@ __device__ __forceinline__ void store_quad(float* to, int64_t i, unsigned which,
     if (which >> j & 1) __stcs(at + j, value[j]);
 }
 
-// Returns the first row in [low, high] that ends after token i. Rows must be packed.
+// Returns the row in [low, high] that contains token i: the first row that ends after it. Rows must be
+// packed.
 __device__ __forceinline__ int64_t bisect_rows(const Layout& layout, int64_t i, int64_t low, int64_t high) {
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -137,8 +140,8 @@ __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i) {
   return layout.offsets ? bisect_rows(layout, i, 0, layout.rows - 1) : i / layout.row_length;
 }
 
-// Returns the row of token i, which must not come before row `after`. The row is usually near `after`, so the
-// search first advances in doubling strides and then bisects the last stride.
+// Returns the row of token i. The token must not come before row `after`. Its row is usually near `after`, so
+// the search first advances in strides that double, and then bisects the last stride.
 __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64_t after) {
   if (!layout.offsets) return i / layout.row_length;
   int64_t low = after;
@@ -150,13 +153,13 @@ __device__ __forceinline__ int64_t row_of(const Layout& layout, int64_t i, int64
   return bisect_rows(layout, i, low, min(low + stride, layout.rows) - 1);
 }
 
-// Returns the end of a row as an offset from token `first`, but at most `most`.
+// Returns where a row ends, as an offset from token `first`, but at most `most`.
 __device__ __forceinline__ int row_end(const Layout& layout, int64_t row, int64_t first, int most) {
   const int64_t end = layout.begin(row) + layout.length(row) - first;
   return static_cast<int>(min(end, static_cast<int64_t>(most)));
 }
 
-// Sums over a warp. Lane 0 gets the sum.
+// Sums x over the lanes of a warp. Lane 0 gets the sum.
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
@@ -164,7 +167,7 @@ __device__ __forceinline__ T warp_sum(T x) {
   return x;
 }
 
-// Sums N values over a block. Thread k gets the sum of x[k].
+// Sums each of N values over the threads of a block. Thread k gets the sum of x[k].
 template <int N>
 __device__ __forceinline__ double block_sum(const double (&x)[N]) {
   static_assert(N <= kThreads);
@@ -182,8 +185,8 @@ __device__ __forceinline__ double block_sum(const double (&x)[N]) {
   return sum;
 }
 
-// Returns true in the last block that calls this. That block sees everything that the other blocks wrote
-// before their calls.
+// Returns true only in the last block of the grid that calls this with the same ticket. That block sees
+// everything that the other blocks wrote before their calls.
 __device__ __forceinline__ bool is_last_block(unsigned* ticket) {
   __shared__ bool is_last;
   __threadfence();
@@ -196,9 +199,9 @@ __device__ __forceinline__ bool is_last_block(unsigned* ticket) {
   return true;
 }
 
-// Sums N values over a grid, in one launch. Each block stores its sums in `partials`, and the last block to
-// finish adds them up in the blocks' order. Returns true in that block, where thread k gets the sum of x[k]
-// in *total.
+// Sums each of N values over the threads of a grid, in one launch. Each block stores its sums in `partials`,
+// and the last block to finish adds them up in a fixed order. Returns true only in that block, where thread k
+// gets the sum of x[k] in *total.
 template <int N>
 __device__ __forceinline__ bool grid_sum(const double (&x)[N], double* partials, unsigned* ticket,
                                          double* total) {

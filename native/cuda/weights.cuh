@@ -1,5 +1,6 @@
-// The weights pass. It adds up the parts of each row. From these sums and the batch's counts it computes the
-// row's weights and statistics, so that the token pass need not compute them for every token.
+// The weights pass. For each row, it adds up the parts of the row that lie in different spans. From these
+// sums and the batch's counts it computes the row's weights and statistics, so that the token pass need not
+// compute them for every token.
 #pragma once
 
 #include "cuda/spans.cuh"
@@ -7,7 +8,7 @@
 
 namespace policy_loss::cuda {
 
-// Returns the counts that the row pass made of this batch.
+// Returns the batch's counts, which the row pass has computed.
 __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   BatchCounts counts;
   for (int kind = 0; kind < 2; ++kind) {
@@ -18,7 +19,7 @@ __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
   return counts;
 }
 
-// Returns a row's state. The caller fills in the policy loss's statistics.
+// Returns the state of a row with these weights. The caller fills in the row statistics of the policy loss.
 template <class Row>
 __device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int kind, unsigned repeats) {
   RowState<Row> state{};
@@ -33,10 +34,9 @@ __device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int
   return state;
 }
 
-// Computes a loss over pairs of rows in one block, and sets the rows' gradient weights. `sums` holds the row
-// sums. If the loss is pairwise, the loss is a mean over `pairs` pairs, and threads compute the pairs'
-// contributions independently. Otherwise the whole batch is one pair: the sum over its even rows and the sum
-// over its odd rows.
+// Computes a loss over pairs of rows in one block, and sets the gradient weights of the rows. `sums` holds
+// the row sums. If the loss is pairwise, it is a mean over `pairs` pairs, and each thread computes some of
+// the pairs. Otherwise the whole batch is one pair: the sum over its even rows and the sum over its odd rows.
 template <class L>
 __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, double pairs, double* sums,
                                              RowState<typename L::Row>* states) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
   if (threadIdx.x >= 1 && threadIdx.x < 4) pass.result->pair_metric[threadIdx.x - 1] = sum;
 }
 
-// The weights pass. For a loss over pairs it must be launched with one block.
+// The kernel of the weights pass. For a loss over pairs of rows it must be launched with one block.
 template <class L>
 __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, const L loss) {
   using Row = typename L::Row;
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   }
 }
 
-// Replaces the policy loss when weights_kernel() computes the means of KL values. Its row metric is a row's
-// mean m·kl.
+// Stands in for the policy loss when weights_kernel() computes the means of KL values. Its row metric is the
+// mean KL value of a row's unmasked tokens.
 struct RowMean {
   struct Row {
     double mean;

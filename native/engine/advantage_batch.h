@@ -1,5 +1,5 @@
-// The inputs of an advantage function, as plain structs without types of the C++ library (engine/sums.h says
-// why).
+// The inputs of an advantage function, as plain structs. They use no types of the C++ standard library;
+// engine/sums.h gives the reason.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace policy_loss {
 
 enum class AdvantageShape : int { kGroup, kRecurrence, kDistill };
 
-// The batch of an advantage function. It borrows its arrays.
+// The batch of an advantage function. It does not own its arrays.
 struct AdvantageBatch {
   BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
@@ -19,10 +19,11 @@ struct AdvantageBatch {
   const int32_t* runs = nullptr;      // per row; rows of a group with equal numbers form a run
 };
 
-// The inputs of advantage functions in which NaN or Infinity is an error. binding.d.ts documents the numbers.
+// The inputs of advantage functions in which NaN or Infinity is an error. binding.d.ts documents what each
+// number means.
 enum class NonFiniteInput : int { kNone, kRewards, kTokenRewards, kValues, kBaselines };
 
-// The input and the row of the first value that is not finite.
+// The place of the first value that is not finite: its input and its row.
 struct NonFiniteValue {
   NonFiniteInput input = NonFiniteInput::kNone;
   int64_t row = 0;

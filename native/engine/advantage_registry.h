@@ -1,5 +1,5 @@
-// Lists all advantage functions, with one list for each shape. The CPU engine, the CUDA engine and the addon
-// are made from these lists.
+// Lists all advantage functions, with one list for each of their three shapes (advantage/advantage.h). The
+// CPU engine, the CUDA engine and the addon are made from these lists.
 #pragma once
 
 #include "advantage/distill.h"

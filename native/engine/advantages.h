@@ -1,5 +1,5 @@
-// The part of advantage functions that does not depend on a device. The engine of a device takes an
-// AdvantageFunction and an AdvantageBatch and fills AdvantageOutputs.
+// The part of advantage functions that does not depend on the device. The engine of a device takes an
+// AdvantageFunction and an AdvantageBatch, and fills in AdvantageOutputs.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct AdvantageFunction {
   std::vector<double> options;  // in the order of the function's `fields`
 };
 
-// Name, shape and options of an advantage function, for code that does not know its C++ type.
+// The name, shape and options of an advantage function, for code that does not know its C++ type.
 struct AdvantageInfo {
   std::string name;
   AdvantageShape shape;
@@ -27,7 +27,8 @@ struct AdvantageInfo {
 };
 const std::vector<AdvantageInfo>& advantages();
 
-// The arrays that receive the results. A null pointer means that the result is not wanted.
+// The arrays that receive the results of an advantage function. A null pointer means that the result is not
+// wanted.
 struct AdvantageOutputs {
   float* advantages = nullptr;  // per token
   float* returns = nullptr;     // per token; recurrences only
@@ -36,21 +37,22 @@ struct AdvantageOutputs {
   double* values = nullptr;     // the metrics, in the order of advantage_value_names()
 };
 
-// Returns the names of a call's metrics.
+// Returns the names of the metrics that a call computes.
 std::vector<std::string> advantage_value_names(const AdvantageFunction& function);
 
-// Sums for the metrics of group functions.
+// The counts, sums and extremes from which the metrics of group functions are computed.
 struct GroupTotals {
   double groups = 0, dropped_groups = 0;
   double rows = 0, dropped_rows = 0;
   double sum[kGroupMetrics] = {}, most[kGroupMetrics] = {}, least[kGroupMetrics] = {};
 
-  // Groups must be added in order, because the bits of the sums depend on it.
+  // Adds one group. Groups must be added in order, because another order could round the sums differently.
   void add(const GroupRule& rule, double rows_of_group);
 };
 void finish_group_metrics(const AdvantageFunction& function, const GroupTotals& totals, double* values);
 
-// Writes the metrics of a distillation function from each row's sum of divergences and sum of advantages.
+// Writes the metrics of a distillation function to `values`. They are computed from each row's sum of
+// divergences and sum of advantages.
 void finish_distill_metrics(int64_t rows, const double* divergences, const double* advantages,
                             double* values);
 

@@ -1,7 +1,9 @@
-// A batch for the engines: its layout, its columns and its mask, as views of borrowed memory.
+// A batch for the engines: its layout, its columns and its mask. All of them are views of memory that the
+// caller owns.
 //
-// All builds of the inner loops share these types. Their functions are inlined (PL_FN), because the linker
-// could otherwise give one build's copy of a function to another build.
+// The inner loops are compiled several times (math/target.h), and all builds share these types. The functions
+// of the types are inlined (PL_FN), because the linker could otherwise give one build's copy of a function to
+// another build.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,8 @@ struct ColumnView {
   bool per_row = false;  // one value per row instead of one per token
 };
 
-// Where the rows of a batch lie in its flat array of tokens. Rows are either padded to row_length or packed.
-// Packed row b consists of the tokens from offsets[b] to offsets[b + 1] − 1.
+// Tells where the rows of a batch lie in its flat array of tokens. Rows are either padded to row_length or
+// packed. Packed row b consists of the tokens from offsets[b] to offsets[b + 1] − 1.
 struct Layout {
   int64_t rows = 0;
   int64_t row_length = 0;            // T; for packed rows, the length of the longest row
@@ -38,7 +40,8 @@ struct BatchView {
   const uint8_t* expert = nullptr;    // per row, not 0 for an expert's; null if there are none
   const uint32_t* repeats = nullptr;  // per row, how often it counts; null: each counts once
 
-  // Returns the kind of a row: 0 for a usual row, 1 for an expert's.
+  // Returns the kind of a row: 0 for a usual row, which the policy sampled, and 1 for a row that an expert
+  // wrote.
   PL_FN int kind(int64_t row) const { return expert && expert[row] ? 1 : 0; }
   PL_FN uint32_t repeats_of(int64_t row) const { return repeats ? repeats[row] : 1; }
 };

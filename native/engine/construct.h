@@ -8,8 +8,8 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Returns the number of options that a function names in `fields`. It divides sizes, because in a class
-// template Clang knows the length of `fields` only after instantiation.
+// Returns the number of a function's options, which is the length of its array `fields`. It divides sizes,
+// because in a class template Clang knows the length of `fields` only after instantiation.
 template <class F>
 constexpr int field_count() {
   using Options = typename F::Options;
@@ -22,7 +22,7 @@ constexpr int field_count() {
   }
 }
 
-// Returns a function made from its option values, which are in the order of `fields`.
+// Constructs a function from its option values, which are in the order of `fields`.
 template <class F>
 inline F make_function(const double* values) {
   typename F::Options options{};
@@ -31,10 +31,11 @@ inline F make_function(const double* values) {
   return F(options);
 }
 
-// Large enough for any loss object.
+// The number of bytes that are reserved for a loss object. construct() checks that every loss fits.
 constexpr int kLossBytes = 128;
 
-// Memory for one loss object whose type is known only at run time, by its index in Losses.
+// Memory for one loss object. The type of the object is known only at run time, by its index in Losses
+// (engine/registry.h).
 struct LossStorage {
   alignas(16) unsigned char bytes[kLossBytes];
 };

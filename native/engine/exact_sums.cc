@@ -29,8 +29,8 @@ double round(const std::vector<double>& numbers) {
   double sum = numbers[--i];
   double error = 0;
   while (i > 0 && error == 0) error = two_sum(numbers[--i], &sum);
-  // `sum` is rounded correctly unless `error` is exactly half a unit in its last place. The numbers that remain
-  // then decide the direction.
+  // `sum` is rounded correctly unless `error` is exactly half a unit in its last place. The numbers that
+  // remain then decide the direction.
   if (i == 0 || (error < 0) != (numbers[i - 1] < 0)) return sum;
   const double twice = 2 * error;
   const double other = sum + twice;

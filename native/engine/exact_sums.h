@@ -1,5 +1,5 @@
-// Sums that do not depend on the order of addition. However a batch is divided among threads or into parts, the
-// total has the same bits.
+// Sums that do not depend on the order of addition. However a batch is divided among threads or into parts,
+// the total has the same bits.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,8 @@ namespace policy_loss {
 // The number of sums in Sums.
 constexpr int kSums = sizeof(Sums) / sizeof(double);
 
-// The members of Sums without any rounding. Each sum is high + low + the numbers of `rest`. Adding a number to
-// `high` leaves a rounding error, which is added to `low`. The error of that addition is almost always 0;
+// The members of Sums without any rounding. Each sum is high + low + the numbers of `rest`. Adding a number
+// to `high` leaves a rounding error, which is added to `low`. The error of that addition is almost always 0;
 // otherwise it goes to `rest`.
 //
 // The struct lies outside POLICY_LOSS_TARGET because code of different builds exchanges it.

@@ -29,7 +29,8 @@ std::vector<KlInfo> describe_estimators(TypeList<K...>) {
   return {{K::name, K::reads_old_logprob}...};
 }
 
-// Calls visit with the function's loss object if the function has a loss.
+// Calls visit(loss), where `loss` is the function's loss object with its C++ type. Does nothing if the
+// function has no loss.
 template <class Visit, class... L>
 void with_loss(const PreparedFunction& function, Visit visit, TypeList<L...>) {
   int index = 0;
@@ -46,7 +47,7 @@ double ratio(double sum, double count) {
   return count > 0 ? sum / count : 0.0;
 }
 
-// Writes a call's values one after another, and records which of them exist.
+// Writes the values of a call one after another, and records which of them exist.
 class ValueWriter {
  public:
   explicit ValueWriter(double* values) : values_(values) {}

@@ -1,8 +1,8 @@
-// The function that a call evaluates. It has up to three terms over one batch: policy loss − entropy loss +
-// KL loss.
+// The function that a call evaluates on a batch: policy loss − entropy loss + KL loss. Each of the three
+// terms is optional.
 //
-// The engine of a device takes a PreparedFunction and a BatchView and fills Sums. Everything that does not
-// depend on the device is here.
+// The engine of a device takes a PreparedFunction and a BatchView, and fills in Sums. Everything that does
+// not depend on the device is here.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct OptionInfo {
   const char* const* choices;  // the accepted words, with a null at the end; null if it is a number
 };
 
-// Name, options, metrics and traits of a policy loss, for code that does not know its C++ type.
+// The name, options, metrics and traits of a policy loss, for code that does not know its C++ type.
 struct LossInfo {
   std::string name;
   std::vector<OptionInfo> options;
@@ -41,20 +41,20 @@ struct KlInfo {
 };
 const std::vector<KlInfo>& kl_estimators();
 
-// Returns the columns that a function reads.
+// Returns the set of columns that a function reads, with one bit per column.
 unsigned columns_of(const Terms& terms);
 
-// A function with its loss object, which is constructed once and used by all calls on all devices.
+// A function with its loss object. The object is constructed once and used by all calls on all devices.
 class PreparedFunction {
  public:
   explicit PreparedFunction(Function function);
   const Function& function() const { return function_; }
-  // Returns the loss object. Its type is entry function().loss of Losses. Must not be read if the function
-  // has no loss.
+  // Returns the loss object. Its type is the one at index function().loss in Losses. The object must not be
+  // read if the function has no loss.
   const void* loss() const { return loss_.bytes; }
-  // Returns the description of the policy loss, or null without one.
+  // Returns the description of the policy loss, or null if the function has none.
   const LossInfo* info() const { return function_.has_loss() ? &losses()[function_.loss] : nullptr; }
-  // Returns the number of values of a call, which is the length of value_names().
+  // Returns how many values a call computes, which is the length of value_names().
   int64_t values() const { return values_; }
 
  private:
@@ -66,16 +66,16 @@ class PreparedFunction {
 KindScales kind_scales(const PreparedFunction& function, const BatchCounts& counts,
                        const Coefficients& coefficients);
 
-// Computes a loss over pairs of rows (see Dpo::pair_loss()). Replaces the row sums with the rows' gradient
-// weights, fills pair_metric and returns the loss.
+// Computes a loss over pairs of rows from the row sums (see Dpo::pair_loss()). Replaces the row sums with the
+// rows' gradient weights, writes the metrics to pair_metric, and returns the loss.
 double pair_loss(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
                  double* pair_metric);
 
-// Returns the names of a call's values: the total loss, then every metric.
+// Returns the names of the values that a call computes: the total loss, then every metric.
 std::vector<std::string> value_names(const Function& function);
 
-// Writes a call's values in the order of value_names(). Bit i of the result is set if values[i] exists. A
-// metric of one kind of rows does not exist, and is NaN, if the batch has no row of that kind.
+// Writes the values of a call in the order of value_names(). Bit i of the returned number is set if values[i]
+// exists. A metric of one kind of row does not exist, and is NaN, if the batch has no row of that kind.
 uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
                 const Sums& sums, double pair_loss, const double* pair_metric, double* values);
 

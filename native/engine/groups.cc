@@ -6,8 +6,8 @@
 namespace policy_loss {
 namespace {
 
-// Gives equal keys equal numbers, in the order of first appearance, and returns the number of distinct keys.
-// Keys are usually close together, and then a table is faster than a hash map.
+// Numbers the keys in the order in which they first appear. Equal keys get the same number. Returns how many
+// different keys there are. Keys are usually close together; a table is then faster than a hash map.
 template <class Key>
 int64_t number_by_appearance(int64_t n, Key key, std::vector<int64_t>* numbers) {
   numbers->resize(n);

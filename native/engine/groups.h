@@ -1,6 +1,6 @@
 // The groups of a batch. A group consists of the rows that answer the same prompt. An advantage function
-// compares the group's units: single rows, or runs of several rows. Groups are found on the host for all
-// devices, since this only visits rows and no tokens.
+// compares the units of a group. A unit is a single row, or a run of several rows that are scored together.
+// The host finds the groups for all devices, because this is little work: it visits rows, but no tokens.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@ struct Groups {
   int64_t unit(int64_t row) const { return unit_of_row.empty() ? row : unit_of_row[row]; }
 };
 
-// Returns the groups of rows with equal numbers in `groups`. If `runs` is null, every row is a unit. Takes
-// time linear in the number of rows.
+// Finds the groups of a batch. Rows with equal numbers in `groups` form a group. If `runs` is null, every row
+// is a unit; otherwise the rows of a group with equal numbers in `runs` form a unit. Takes time linear in the
+// number of rows.
 Groups find_groups(int64_t rows, const int32_t* groups, const int32_t* runs);
 
 }  // namespace policy_loss

@@ -1,5 +1,5 @@
-// Lists all losses and KL estimators. To add one, include its header here and name it in its list. The CPU's
-// tables, the CUDA launchers and the addon are made from these lists.
+// Lists all losses and KL estimators. To add one, include its header here and add it to its list. The tables
+// of the CPU engine, the CUDA engine's launchers and the addon are made from these lists.
 #pragma once
 
 #include "engine/construct.h"
@@ -45,8 +45,8 @@ constexpr int index_of(TypeList<T...>) {
 template <class L>
 constexpr bool has_row_sums = L::traits.row_sums != RowSums::kNever;
 
-// The columns that the row pass reads: those that row_term() may read, and the advantages if negative ones
-// are counted.
+// The set of columns that the row pass reads for a loss: the columns that row_term() may read and, if the
+// pass counts negative advantages, the advantages.
 template <class L>
 constexpr unsigned row_sum_columns = (L::traits.all_columns() & ~reads(kAdvantages)) |
                                      (L::traits.counts_negatives ? reads(kAdvantages) : 0u);
@@ -60,7 +60,8 @@ bool needs_row_sums(const L& loss) {
     return has_row_sums<L>;
 }
 
-// Calls use() with the loss's simpler form if that gives the same result, otherwise with the loss itself.
+// Calls use(form) with the simpler form of the loss if it gives the same result, otherwise with the loss
+// itself.
 template <class L, class Use>
 void in_simplest_form(const L& loss, Use use) {
   if constexpr (L::traits.has_simpler_form) {
@@ -69,7 +70,7 @@ void in_simplest_form(const L& loss, Use use) {
   use(loss);
 }
 
-// Constructs an object of type number `index` in the list from its options, and calls visit with it.
+// Constructs the function at position `index` of the list from its options, and calls visit with it.
 template <class Visit, class... F>
 void with_function(int index, const double* options, Visit visit, TypeList<F...>) {
   int at = 0;

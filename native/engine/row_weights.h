@@ -1,4 +1,4 @@
-// Computes the weights of one row in all terms of a call, for the CPU and for CUDA.
+// Computes the weights of one row in all terms of a call. The CPU engine and the CUDA engine share this code.
 #pragma once
 
 #include "engine/sums.h"
@@ -6,15 +6,15 @@
 
 namespace policy_loss {
 
-// The factors of each unmasked token of a row. A weight multiplies the token's value in the reported sums. A
-// gradient weight multiplies its derivative in the gradient.
+// The factors that apply to each unmasked token of a row. A weight multiplies the token's value in the
+// reported sums. A gradient weight (`…_grad`) multiplies the token's derivative in the gradient.
 struct RowWeights {
   double loss = 0, loss_grad = 0;
   double kl = 0, kl_grad = 0;
   double entropy = 0, entropy_grad = 0;
 };
 
-// What the weights of a row depend on.
+// The properties of a row on which its weights depend.
 struct WeightedRow {
   int kind;
   double repeats;  // how often it counts
@@ -23,8 +23,8 @@ struct WeightedRow {
 
 inline namespace POLICY_LOSS_TARGET {
 
-// Sets the weights of the policy loss. A loss over pairs of rows gets its weights from pair_loss() instead.
-// two_kinds: whether the loss treats usual rows and an expert's rows differently.
+// Sets the weights of the policy loss. Not used for a loss over pairs of rows, which gets its weights from
+// pair_loss(). two_kinds tells whether the loss treats usual rows differently from rows that an expert wrote.
 PL_FN void weigh_loss(const Terms& terms, bool two_kinds, const BatchCounts& counts, const KindScales& scales,
                       const WeightedRow& row, RowWeights* weights) {
   const Counts relevant = two_kinds ? counts.of_kind(row.kind) : counts.all();

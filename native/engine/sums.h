@@ -1,7 +1,8 @@
-// The numbers that a call passes between host and device: coefficients in, counts and sums out.
+// The numbers that a call passes between host and device. The host sends coefficients, and the device returns
+// counts and sums.
 //
-// These are plain structs without types of the C++ library, because nvcc's host compiler may use a different
-// C++ library from the addon's.
+// These are plain structs without types of the C++ standard library, because nvcc's host compiler may use a
+// different standard library than the addon.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,16 @@
 
 namespace policy_loss {
 
-// The factors that the caller may change from call to call.
+// The factors that the caller may change from one call to the next.
 struct Coefficients {
   double mu = 0;       // the weight of the expert's rows in mix
   double kl = 0;       // the factor of the KL loss
   double entropy = 0;  // the factor of the entropy loss; negative if entropy is a bonus
 };
 
-// The sums of the token pass. The losses are weighted by row, but mu and the coefficients are not applied
-// yet. The metric terms are only multiplied by the rows' repeats. All members are double, because ExactSums
-// reads them as an array.
+// The sums over the batch. The losses are already multiplied by the rows' weights, but not yet by mu and the
+// coefficients. The metrics are only multiplied by the rows' repeats. All members are double, because
+// ExactSums reads them as an array.
 struct Sums {
   double loss[2] = {};  // by kind of row
   double metric[kMaxTokenMetrics] = {};
@@ -30,7 +31,8 @@ struct Sums {
   double entropy = 0;
 };
 
-// The number of unmasked tokens and of rows of a batch, by kind of row (0: usual, 1: an expert's).
+// The numbers of unmasked tokens and of rows in a batch, by kind of row. Index 0 is for usual rows, which the
+// policy sampled, and index 1 for rows that an expert wrote.
 struct BatchCounts {
   double tokens[2] = {};
   double rows[2] = {};
@@ -40,7 +42,7 @@ struct BatchCounts {
   PL_FN Counts all() const { return {tokens[0] + tokens[1], rows[0] + rows[1], row_length}; }
 };
 
-// Convert BatchCounts to an array of numbers, in the order of its members, and back.
+// Convert BatchCounts to an array of kCounts numbers, in the order of its members, and back.
 constexpr int kCounts = 5;
 PL_FN void write_counts(const BatchCounts& counts, double* out) {
   for (int kind = 0; kind < 2; ++kind) {
@@ -53,15 +55,15 @@ PL_FN BatchCounts read_counts(const double* numbers) {
   return {{numbers[0], numbers[1]}, {numbers[2], numbers[3]}, numbers[4]};
 }
 
-// The counts of a whole batch, given if the call's batch is only a part of it. With them, the results of the
-// parts add up to those of the whole batch.
+// The counts of a whole batch. They are given if a call computes only a part of the batch. The results of all
+// parts then add up to the result of the whole batch.
 struct Normalizer {
   bool given = false;
   BatchCounts counts;
 };
 
-// The factors by which Sums.loss is multiplied, by kind of row: in the metrics, and in the loss and its
-// gradient.
+// The factors by which the losses in Sums are multiplied, for each kind of row. `metric` is used for the
+// reported metrics, `loss` for the loss and its gradient.
 struct KindScales {
   double metric[2] = {1, 1};
   double loss[2] = {1, 1};

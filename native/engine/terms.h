@@ -1,5 +1,5 @@
-// The terms of a call: policy loss − entropy loss + KL loss. A plain struct, so that it can be passed to
-// every device.
+// The terms of a call: policy loss − entropy loss + KL loss. They are a plain struct, so that they can be
+// copied to every device.
 #pragma once
 
 #include "engine/weights.h"
@@ -22,7 +22,8 @@ struct Terms {
   PL_FN bool has_loss() const { return loss != kNone; }
   PL_FN bool has_kl() const { return kl != kNone; }
   PL_FN bool has_entropy(int kind) const { return entropy && !(entropy_of_usual_rows_only && kind == 1); }
-  // Returns whether the call has no term. It then only counts the batch's tokens and rows.
+  // Returns whether the call has none of the three terms. It then only counts the tokens and rows of the
+  // batch.
   PL_FN bool counts_only() const { return !has_loss() && !has_kl() && !entropy; }
 };
 

@@ -1,4 +1,4 @@
-// Computes a row's weight from the counts of the batch. No other code depends on the aggregation mode.
+// Computes the weight of a row from the counts of the batch. No other code depends on the aggregation mode.
 #pragma once
 
 #include "math/target.h"
@@ -9,7 +9,7 @@ enum class Aggregation : int { kTokenMean, kSeqMeanTokenSum, kSeqMeanTokenMean, 
 constexpr const char* kAggregationNames[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
                                              "seq-mean-token-sum-norm"};
 
-// The counts that a weight depends on. They cover all rows, or the rows of one kind.
+// The counts on which a weight depends. They cover either all rows or the rows of one kind.
 struct Counts {
   double tokens = 0;      // N, the unmasked tokens
   double rows = 0;        // B
@@ -18,7 +18,7 @@ struct Counts {
 
 inline namespace POLICY_LOSS_TARGET {
 
-// Returns the weight of each unmasked token of a row that has row_tokens unmasked tokens.
+// Returns the weight of each unmasked token in a row. row_tokens is the number of unmasked tokens in the row.
 PL_FN double row_weight(Aggregation aggregation, const Counts& counts, double row_tokens) {
   switch (aggregation) {
     case Aggregation::kTokenMean:

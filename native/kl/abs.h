@@ -1,4 +1,4 @@
-// abs: |δ|. Its derivative at δ = 0 is 0.
+// The KL estimator abs: |δ|, where δ = ref_logprob − logprob. Its derivative at δ = 0 is 0.
 #pragma once
 
 #include "kl/kl.h"

@@ -1,4 +1,5 @@
-// k1: −δ, which is unbiased but has a high variance (Schulman, "Approximating KL divergence", 2020).
+// The KL estimator k1: −δ, where δ = ref_logprob − logprob. It is unbiased but has a high variance (Schulman,
+// "Approximating KL divergence", 2020).
 #pragma once
 
 #include "kl/kl.h"

@@ -1,4 +1,6 @@
-// k2: δ²/2. On policy, its expected gradient equals the gradient of the true divergence (Schulman, 2020).
+// The KL estimator k2: δ²/2, where δ = ref_logprob − logprob. If the policy itself sampled the tokens, the
+// expected gradient of k2 equals the gradient of the true divergence (Schulman, "Approximating KL
+// divergence", 2020).
 #pragma once
 
 #include "kl/kl.h"

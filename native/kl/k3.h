@@ -1,4 +1,5 @@
-// k3: e^δ − 1 − δ, which is unbiased and never negative (Schulman, 2020).
+// The KL estimator k3: e^δ − 1 − δ, where δ = ref_logprob − logprob. It is unbiased and never negative
+// (Schulman, "Approximating KL divergence", 2020).
 #pragma once
 
 #include "kl/kl.h"

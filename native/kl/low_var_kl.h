@@ -1,4 +1,5 @@
-// low_var_kl: k3 with δ clipped to ±20 and the result clipped to ±10, as in verl and Trinity-RFT.
+// The KL estimator low_var_kl: k3 with δ = ref_logprob − logprob clipped to [−20, 20] and the result clipped
+// to [−10, 10], as in verl and Trinity-RFT.
 #pragma once
 
 #include "kl/kl.h"

@@ -1,5 +1,6 @@
-// CISPO: the policy gradient weighted by a clipped, detached importance ratio (arXiv 2506.13585). Since the
-// ratio is detached, clipping never removes a token's gradient. The paper's optional mask does drop tokens.
+// CISPO: the policy gradient, weighted by a clipped importance ratio (arXiv 2506.13585). The ratio is
+// detached, which means that no gradient flows through it. Clipping therefore never removes a token's
+// gradient. Only the paper's optional mask drops tokens.
 #pragma once
 
 #include <limits>
@@ -40,8 +41,8 @@ struct Cispo {
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const float d = t.logprob - t.old_logprob;
     const float ratio = exp_flushed(d);
-    // With a positive advantage, the mask drops tokens whose ratio is too high; with a negative one, those
-    // whose ratio is too low.
+    // The mask drops a token with a positive advantage if its ratio is too high, and a token with a negative
+    // advantage if its ratio is too low.
     const float kept = t.advantage > 0.0f ? indicator(ratio <= mask_high)
                                           : indicator((ratio >= mask_low) | (t.advantage == 0.0f));
     const float derivative = kept != 0.0f ? -t.advantage * clip(ratio, low, high) : 0.0f;

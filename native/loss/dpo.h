@@ -1,8 +1,9 @@
 // DPO: the logistic loss of the margin between a chosen and a rejected response (arXiv 2305.18290), with
-// label smoothing. Even rows hold chosen responses, odd rows rejected ones.
+// label smoothing. Even rows hold chosen responses, and odd rows hold rejected ones.
 //
-// The loss depends on a row only through its sum of logprob − ref_logprob. So it is computed from row sums,
-// and all unmasked tokens of a row have the same gradient, the row's gradient weight.
+// The loss depends on a row only through the row's sum of logprob − ref_logprob. It is therefore computed
+// from row sums. All unmasked tokens of a row have the same gradient, which is called the row's gradient
+// weight.
 #pragma once
 
 #include <cmath>
@@ -41,7 +42,8 @@ struct Dpo {
 
   PL_FN TokenTerm token(const NoRow&, const Token&) const { return {0.0f, 1.0f}; }
 
-  // The loss of one pair, and its derivative with respect to the margin.
+  // The loss of one pair, and its derivative with respect to the margin h: the row sum of the chosen response
+  // minus the row sum of the rejected one.
   struct Margin {
     double value, derivative;
   };
@@ -58,8 +60,8 @@ struct Dpo {
   }
 
   // Replaces the row sums with the rows' gradient weights, writes the three metrics and returns the loss. If
-  // the loss is pairwise, loss and metrics are means over `pairs` pairs. Otherwise the even rows together are
-  // the chosen answer and the odd rows the rejected one.
+  // the loss is pairwise, the loss and the metrics are means over `pairs` pairs. Otherwise all even rows
+  // count as one chosen response, and all odd rows as one rejected response.
   PL_FN double pair_loss(int64_t rows, double pairs, double* sums, double* metric) const {
     double loss = 0, chosen = 0, rejected = 0, right = 0;
     if (pairwise) {

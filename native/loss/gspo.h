@@ -1,5 +1,6 @@
-// GSPO: PPO's clipped surrogate on one ratio per sequence, the geometric mean of its tokens' ratios (arXiv
-// 2507.18071). This is the token-level form: each token uses the sequence's ratio, but has its own gradient.
+// GSPO: PPO's clipped surrogate with one ratio per sequence, the geometric mean of the ratios of its tokens
+// (arXiv 2507.18071). This is the token-level form of GSPO: each token uses the sequence's ratio, but has its
+// own gradient.
 #pragma once
 
 #include "loss/loss.h"

@@ -1,4 +1,6 @@
-// The importance-weighted policy gradient. Only the log ratio is clipped, to ±20.
+// The importance-weighted policy gradient. The loss of a token is −advantage·ratio, where the logarithm of
+// the ratio is clipped to [−20, 20]. Nothing else is clipped.
+//
 // Source: Trinity-RFT's importance_sampling_policy_loss (after the Tinker library).
 #pragma once
 

@@ -1,6 +1,6 @@
 // The contract that every loss in this folder fulfils.
 //
-// A loss is a small, trivially copyable struct. It is constructed from its Options. It computes one token at
+// A loss is a small, trivially copyable struct that is constructed from its Options. It computes one token at
 // a time and returns the token's contribution. The engines handle masks, row weights, aggregation and
 // threads.
 //
@@ -15,7 +15,7 @@
 //     TokenTerm token(const Row&, const Token&) const;
 //   };
 //
-// A loss whose token() needs to know the whole row sets `.row_sums` and adds
+// A loss whose token() needs to know the whole row sets `.row_sums` in its traits and also has these members:
 //
 //     struct Row { … };                             // the row statistics that token() receives
 //     double row_term(const Token&) const;          // summed over the row's unmasked tokens in float64;
@@ -32,14 +32,15 @@ namespace policy_loss {
 constexpr int kMaxTokenMetrics = 4;
 constexpr int kMaxRowMetrics = 2;
 
-// Whether a loss needs the sum of row_term() over a row before the row's tokens are computed.
+// Tells whether a loss needs the sum of row_term() over a row before the row's tokens are computed.
 enum class RowSums {
   kNever,
   kAlways,
   kByOptions,  // when its needs_row_sums() returns true
 };
 
-// The properties of a loss on which the passes depend. A loss names only those that differ from the defaults:
+// The properties of a loss on which the passes depend. A loss only names the properties that differ from the
+// defaults:
 //   static constexpr LossTraits traits{.columns = reads(kAdvantages), .token_metrics = 2};
 struct LossTraits {
   unsigned columns = 0;   // the columns that it reads in addition to logprob
@@ -49,8 +50,7 @@ struct LossTraits {
   bool by_pairs = false;          // pair_loss() computes loss and row weights from the row sums
   bool two_kinds = false;         // has one loss for the usual rows and another for an expert's
   bool has_simpler_form = false;  // type Simpler gives the same result faster if is_simpler is true
-  bool counts_negatives = false;  // row_metric() receives the row's number of tokens, masked or not,
-                                  // with a negative advantage
+  bool counts_negatives = false;  // row_metric() gets the number of negative advantages, masked or not
 
   PL_FN constexpr unsigned all_columns() const { return columns | reads(kLogprob); }
   PL_FN constexpr LossTraits without(unsigned excluded) const {
@@ -60,7 +60,8 @@ struct LossTraits {
   }
 };
 
-// A metric's name, and how it is computed from the sums.
+// The name of a metric, and how the metric is computed from the sums over the batch. N is the number of
+// unmasked tokens, and B is the number of rows.
 struct Metric {
   enum Source {
     kTokenMean,    // a sum over tokens / (N + 1e-8)
@@ -90,8 +91,8 @@ struct Token {
 struct NoRow {};
 
 // The contribution of one token: its loss, the derivative of its loss with respect to logprob, and its terms
-// in the metrics. The metric terms are four members, because compilers would keep an array in memory and not
-// vectorise the loop.
+// in the sums of the metrics. The metric terms are four members instead of an array, because compilers would
+// keep an array in memory and not vectorise the loop.
 struct TokenTerm {
   float value, derivative;
   float metric0 = 0, metric1 = 0, metric2 = 0, metric3 = 0;

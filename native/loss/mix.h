@@ -1,7 +1,7 @@
 // MIX and MIX-CHORD: PPO on the rows that the policy sampled (usual rows), and supervised fine-tuning on the
-// rows of an expert (arXiv 2505.17826, 2508.11408). Each kind of rows is aggregated separately. Its loss is
-// then multiplied by 1 − mu (usual) or mu (expert), and by the share of a training batch that the rows of
-// this kind make up.
+// rows that an expert wrote (arXiv 2505.17826, 2508.11408). Each kind of row is aggregated separately. Its
+// loss is then multiplied by 1 − mu (usual) or mu (expert), and by kind_scale(), which depends on the number
+// of rows of this kind.
 #pragma once
 
 #include <cmath>
@@ -52,7 +52,9 @@ struct Mix {
     weight[1] = rows / std::floor(o.train_batch_size_expert / o.ngpus_trainer);
   }
 
-  // Returns the factor by which a kind's metrics are multiplied, and its loss in addition to mu.
+  // Returns the factor by which the metrics and the loss of one kind of row are multiplied. (The loss is also
+  // multiplied by 1 − mu or mu.) It relates the number of rows of this kind in the batch to their number in a
+  // training batch.
   PL_FN double kind_scale(int kind, double rows_of_kind, double rows) const {
     if (rows_of_kind == 0) return 0.0;
     return rows_of_kind * weight[kind] / (dynamic ? rows : 1.0);

@@ -1,4 +1,6 @@
-// OPMD: online policy mirror descent in its pairwise form. The loss is −A·logprob / (1 + tau).
+// OPMD: online policy mirror descent in its pairwise form. The loss of a token is −A·logprob / (1 + tau),
+// where A is the advantage.
+//
 // Source: Trinity-RFT's opmd_policy_loss (and arXiv 2505.17826, appendix).
 #pragma once
 

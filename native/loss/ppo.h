@@ -1,7 +1,7 @@
 // PPO's clipped surrogate with a dual clip for negative advantages (arXiv 1707.06347, 1912.09729).
 //
-// PPO with sequence masking drops tokens with a negative advantage from rows whose policy has drifted too far
-// from the policy that sampled them.
+// The variant with sequence masking also drops tokens with a negative advantage if they are in a row on which
+// the policy has drifted too far from the policy that sampled the row.
 #pragma once
 
 #include "loss/loss.h"
@@ -60,8 +60,8 @@ struct PpoSequenceMasking {
       {"clip_ratio_c", &Options::clip_ratio_c},
       {"delta_sequence_masking", &Options::delta_sequence_masking},
   };
-  // As in Trinity-RFT, the metric `masked_tokens` counts negative advantages over the whole row, including
-  // padding.
+  // As in Trinity-RFT, the metric `masked_tokens` counts all tokens of a row that have a negative advantage,
+  // even masked ones such as padding.
   static constexpr LossTraits traits{.columns = Ppo::traits.columns,
                                      .token_metrics = Ppo::traits.token_metrics,
                                      .row_metrics = 2,
@@ -104,8 +104,8 @@ struct PpoSequenceMasking {
   }
 };
 
-// A version of a loss that replaces the old policy with the current one. The ratio is then 1, and the
-// gradient is the plain policy gradient.
+// A version of a loss that takes the current policy as the old policy. The ratio is then 1, and the gradient
+// is the plain policy gradient.
 template <class Base>
 struct OnPolicy : Base {
   static constexpr LossTraits traits = Base::traits.without(reads(kOldLogprob));

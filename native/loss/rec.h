@@ -44,11 +44,12 @@ struct Rec {
   };
 
   // A token contributes if its log ratio is within the range for the sign of its advantage, or beyond the
-  // outer bound of the ring. These six bounds express every clip mode. They bound the log ratio instead of
-  // the ratio, which saves an exponential.
+  // outer bound of the ring (clip mode `ring`). These six bounds express every clip mode. They bound the log
+  // ratio instead of the ratio, which saves an exponential.
   float positive_low, positive_high, positive_ring, negative_low, negative_high, negative_ring;
   float by_row;  // 1 if the mode is gspo-one-side, which clips by the row's mean log ratio; else 0
-  // The importance weight is e^(token_factor·d + row_factor·mean d + advantage_factor·A).
+  // The importance weight is e^(token_factor·d + row_factor·mean d + advantage_factor·A). Here d is the
+  // token's log ratio, mean d is the mean log ratio of its row, and A is its advantage.
   float token_factor, row_factor, advantage_factor;
   bool is_simpler;  // all three factors are 0
   float k2_coef, forward_kl_coef;
@@ -99,7 +100,8 @@ struct Rec {
 
   PL_FN TokenTerm token(const Row& row, const Token& t) const { return term(row, t, weight(row, t)); }
 
-  // The version without an importance weight. Computing the weight's exponential would be most of the work.
+  // The version of the loss without an importance weight. It is much faster, because computing the weight's
+  // exponential would be most of the work.
   struct Simpler;
 
   PL_FN TokenTerm term(const Row& row, const Token& t, float weight) const {

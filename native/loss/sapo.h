@@ -1,6 +1,7 @@
-// SAPO: a sigmoid gate on the ratio instead of a hard clip, with one temperature for each sign of the
-// advantage (arXiv 2511.20347). Trinity-RFT detaches the gate and multiplies it by logprob. The paper
-// differentiates the gate.
+// SAPO: a sigmoid gate on the ratio instead of a hard clip, with one temperature for positive and one for
+// negative advantages (arXiv 2511.20347). The paper differentiates the gate. Trinity-RFT detaches it, so that
+// no gradient flows through the gate, and multiplies it by logprob. The option differentiate_gate selects the
+// paper's form.
 #pragma once
 
 #include "loss/loss.h"
@@ -38,12 +39,14 @@ struct Sapo {
         differentiates(o.differentiate_gate != 0 ? 1.0f : 0.0f),
         is_simpler(o.differentiate_gate == 0) {}
 
-  // The gate at a ratio r, σ(τ(r − 1))·4/τ, and its derivative with respect to r, 4·σ(1 − σ).
+  // The value of the gate at a ratio r, σ(τ(r − 1))·4/τ, and its derivative with respect to r, 4·σ(1 − σ). σ
+  // is the sigmoid function, and τ is the temperature.
   struct Gate {
     float value, slope;
   };
   PL_FN Gate gate(float ratio, bool positive) const {
-    // Beyond these bounds the gate is fully open or fully closed in float32.
+    // Clipping the argument changes nothing: beyond these bounds the gate is fully open or fully closed in
+    // float32.
     const float e = exp_bounded(clip((positive ? tau_pos : tau_neg) * (1.0f - ratio), -87.0f, 80.0f));
     const float open = 1.0f / (1.0f + e);
     const float closing = e * open;  // 1 − σ, without cancellation
@@ -52,7 +55,7 @@ struct Sapo {
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const { return term<true>(t); }
 
-  // The version with a detached gate, which does not need the slope.
+  // The version of the loss whose gate is detached. It does not need the derivative of the gate.
   struct Simpler;
 
   template <bool may_differentiate>
@@ -62,8 +65,8 @@ struct Sapo {
     const bool positive = t.advantage > 0.0f;
     const Gate g = gate(ratio, positive);
     const float weight = -t.advantage * g.value;
-    // The bound keeps an infinite ratio from being multiplied by a slope of 0, which would give NaN. It
-    // changes no result, because the gate is fully open long before a ratio of 2^64.
+    // Limiting the ratio to 1.8e19 (about 2^64) avoids an infinite ratio times a slope of 0, which would give
+    // NaN. No result changes, because the gate is fully open long before the ratio gets that large.
     const float through_gate = -t.advantage * (g.slope * at_most(ratio, 1.8e19f));
     const bool held = !may_differentiate | (differentiates == 0.0f);
     return {held ? weight * t.logprob : weight,

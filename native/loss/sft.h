@@ -1,6 +1,6 @@
 // Supervised fine-tuning: the negative log-likelihood in three forms. Sft is unweighted. SftIs weights each
 // token by its probability p (importance sampling). SftPhi weights it by φ = p(1 − p), and drops the gradient
-// of tokens whose p exceeds a cutoff (CHORD, arXiv 2508.11408). The weights carry no gradient.
+// of tokens whose p exceeds a cutoff (CHORD, arXiv 2508.11408). No gradient flows through the weights.
 #pragma once
 
 #include <cmath>
@@ -55,7 +55,7 @@ struct SftPhi {
 
   PL_FN TokenTerm token(const NoRow&, const Token& t) const {
     const Exponential p = exp_and_residual(t.logprob);
-    // p·(1 − p), without cancellation near p = 1.
+    // The weight p·(1 − p), computed without cancellation near p = 1.
     const float phi = p.value * -(p.residual + t.logprob);
     const bool cut = t.logprob > cutoff;
     return {-phi * (cut ? cutoff : t.logprob), cut ? 0.0f : -phi};

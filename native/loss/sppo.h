@@ -1,4 +1,6 @@
-// sPPO: −A times the log ratio, for tokens whose log ratio lies within a symmetric range.
+// sPPO: the loss of a token is −A·d, where A is its advantage and d is its log ratio. A token contributes
+// only if its log ratio lies within a symmetric range.
+//
 // Source: Trinity-RFT's sppo_policy_loss.
 #pragma once
 

@@ -1,5 +1,5 @@
-// TOPR: tapered off-policy REINFORCE (arXiv 2503.14286). Tokens whose advantage exceeds a threshold are
-// reinforced with weight 1. The others are weighted by the importance ratio, clipped to [0, 1].
+// TOPR: tapered off-policy REINFORCE (arXiv 2503.14286). Tokens whose advantage exceeds a threshold have the
+// weight 1. The others are weighted by the importance ratio, clipped to [0, 1].
 #pragma once
 
 #include "loss/loss.h"

@@ -11,7 +11,7 @@ PL_FN float float_of_bfloat16(uint16_t x) {
   return bits_float(static_cast<int32_t>(x) << 16);
 }
 
-// Uses the processor's conversion instruction if the compiler can generate it.
+// Use the processor's conversion instruction if the compiler can generate it.
 #if defined(__CUDA_ARCH__)
 PL_FN float float_of_half(uint16_t x) {
   float result;
@@ -25,8 +25,8 @@ PL_FN float float_of_half(uint16_t x) {
   return static_cast<float>(half);
 }
 #else
-// Moves exponent and mantissa into place. A multiplication then corrects the exponent's bias, which also
-// works for subnormals. Infinity and NaN get the largest exponent again.
+// Moves the exponent and the mantissa to their places in a float32. A multiplication by 2^112 then corrects
+// the exponent's bias, which also works for subnormals. Infinity and NaN get the largest exponent again.
 PL_FN float float_of_half(uint16_t x) {
   const int32_t magnitude = static_cast<int32_t>(x & 0x7fff) << 13;
   const int32_t sign = static_cast<int32_t>(x & 0x8000) << 16;

@@ -54,8 +54,8 @@ PL_FN double fma(double a, double b, double c) {
 #endif
 }
 
-// Adds x to *sum and returns the rounding error: the exact sum is the new *sum plus the returned number (Knuth's
-// two-sum).
+// Adds x to *sum and returns the rounding error: the exact sum is the new *sum plus the returned number
+// (Knuth's two-sum).
 PL_FN double two_sum(double x, double* sum) {
   const double before = *sum;
   const double after = before + x;
@@ -64,7 +64,7 @@ PL_FN double two_sum(double x, double* sum) {
   return (before - (after - added)) + (x - added);
 }
 
-// Minimum and maximum that return NaN if x is NaN.
+// Return the larger and the smaller of two numbers. The result is NaN if x is NaN.
 PL_FN float at_least(float x, float low) {
   return x < low ? low : x;
 }
@@ -76,32 +76,33 @@ PL_FN float clip(float x, float low, float high) {
   return at_most(at_least(x, low), high);
 }
 
-// Returns d clip(x) / dx: 1 within the bounds and on them, otherwise 0. Returns 0 for NaN; the other factors
-// of the caller's product propagate the NaN. Callers multiply by it, because a condition would keep GCC from
-// vectorising PPO.
+// Returns the derivative of clip(x, low, high) with respect to x: 1 within the bounds and on them, otherwise
+// 0. For NaN it returns 0; the NaN then reaches the caller's product through its other factors. Callers
+// multiply by the derivative, because a condition would keep GCC from vectorising PPO.
 PL_FN float clip_derivative(float x, float low, float high) {
   return clip(x, low, high) == x ? 1.0f : 0.0f;
 }
 
-// Returns what a token adds to a count of the tokens that fulfil the condition. It must not be −0: GCC would
-// then skip the addition by a branch, and not vectorise the loop.
+// Returns what a token adds to the count of tokens that fulfil the condition. The result must not be −0
+// instead of 0, because GCC would then branch around the addition and not vectorise the loop.
 PL_FN float indicator(bool condition) {
   return condition ? 1.0f : 0.0f;
 }
 
-// The result of reduce(): x = n·ln 2 + r with |r| <= ln2/2.
+// The result of reduce(), which splits x into n·ln 2 + r with |r| <= ln 2 / 2.
 struct Reduced {
   float r;
   int32_t exponent;  // n + bias in the low 9 bits; the other bits are arbitrary
   float n;
 };
 
-// Splits x into n·ln 2 + r, for |x| up to 104. bias must be a compile-time constant.
+// Splits x into n·ln 2 + r, where n is a whole number, for |x| up to 104. `bias` is added to n in the stored
+// exponent. It must be a compile-time constant.
 PL_FN Reduced reduce(float x, int bias) {
   const float log2_e = 1.44269504f;
-  // Adding 1.5·2^23 + bias leaves the rounded integer plus bias in the low bits.
+  // Adding 1.5·2^23 rounds to a whole number. The low bits of the sum then hold this number plus bias.
   const float round_to_integer = 12582912.0f + static_cast<float>(bias);
-  // ln 2 in two parts. The first has 9 trailing zero bits, so that n·ln2_high is exact.
+  // ln 2 as the sum of two numbers. The first ends in 9 zero bits, so that n·ln2_high is exact.
   const float ln2_high = 0.693145752f;
   const float ln2_low = 1.42860677e-6f;
   const float shifted = fma(x, log2_e, round_to_integer);
@@ -109,7 +110,8 @@ PL_FN Reduced reduce(float x, int bias) {
   return {fma(-n, ln2_low, fma(-n, ln2_high, x)), float_bits(shifted), n};
 }
 
-// Returns scale·e^r for a reduced r. scale must be a constant power of two. The polynomial's error is 5e-9.
+// Returns scale·e^r for an r that reduce() returned. `scale` must be a constant power of two. The
+// polynomial's error is 5e-9.
 PL_FN float exp_of_reduced(float r, float scale) {
   float p = scale * 0.00139505381f;
   p = fma(p, r, scale * 0.00836891774f);
@@ -120,27 +122,31 @@ PL_FN float exp_of_reduced(float r, float scale) {
   return fma(p, r, scale);
 }
 
-// Returns the power of two with the biased exponent `exponent` + `more`: 127 gives 1, and 0 gives 0. It adds
-// unsigned numbers because the bits of a NaN would overflow int32_t.
+// Returns the power of two whose biased exponent in float32 is `exponent` + `more`: 127 gives 1, and 0 gives
+// 0. It adds unsigned numbers, because the exponent that reduce() returns for NaN would overflow int32_t.
 PL_FN float power_of_two(int32_t exponent, uint32_t more = 0) {
   return bits_float(static_cast<int32_t>((static_cast<uint32_t>(exponent) << 23) + (more << 23)));
 }
 
-// Returns e^x within 2 ulp for |x| <= 87. It is the fastest of the three exponentials.
+// Returns e^x within 2 ulp (units in the last place) for |x| <= 87. It is faster than exp_flushed() and
+// exp().
 PL_FN float exp_bounded(float x) {
   const Reduced a = reduce(x, 127);
   return exp_of_reduced(a.r, 1.0f) * power_of_two(a.exponent);
 }
 
-// Returns e^x within 2 ulp, but 0 for results below 1.7e-38. Losses use it because such results do not matter
-// to them. The scale 2 lets one multiplication reach the largest float32 number, and Infinity beyond it.
+// Returns e^x within 2 ulp (units in the last place), but 0 for results below 1.7e-38. Losses use it because
+// such small results do not matter to them. The polynomial is scaled by 2, so that the power of two is only
+// half as large. Float32 can then represent it even if e^x is the largest float32 number or overflows to
+// Infinity.
 PL_FN float exp_flushed(float x) {
   const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
   return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
-// Returns e^x within 2 ulp for every float32. If 2^(n − 1) is not a normal number, multiplies by two factors,
-// so that subnormal results are correct.
+// Returns e^x within 2 ulp (units in the last place) for every float32 x. If x is so small that the power of
+// two would not be a normal number, multiplies by two factors instead of one, so that subnormal results are
+// correct.
 PL_FN float exp(float x) {
   const float bounded = clip(x, -104.0f, 89.0f);
   const Reduced a = reduce(bounded, 126);
@@ -149,8 +155,8 @@ PL_FN float exp(float x) {
          (low ? 5.42101086e-20f : 1.0f);
 }
 
-// Returns e^x as exp_flushed() does, and the residual e^x − 1 − x, which KL estimators need. Near 0 the
-// residual is computed as a separate series, because the difference would cancel.
+// Returns e^x as exp_flushed() does, and also the residual e^x − 1 − x, which KL estimators need. Near 0, a
+// separate series gives the residual, because the subtraction would lose its digits.
 struct Exponential {
   float value, residual;
 };
@@ -170,19 +176,19 @@ PL_FN float exp_residual(float x) {
   return exp_and_residual(x).residual;
 }
 
-// Returns ln x of a positive, normal x within 2 ulp. Near x = 1 the error is 2 ulp of 1.
+// Returns ln x for a positive, normal x, within 2 ulp (units in the last place). Near x = 1, where ln x is
+// close to 0, the error is up to 2 ulp of 1.
 PL_FN float log_positive(float x) {
   const int32_t sqrt_half = 0x3f3504f3;
-  // Subtracts unsigned numbers because the difference would overflow int32_t for a negative x.
+  // Subtracts unsigned numbers, because the signed difference would overflow for a negative x.
   const int32_t bits =
       static_cast<int32_t>(static_cast<uint32_t>(float_bits(x)) - static_cast<uint32_t>(sqrt_half));
   const float n = static_cast<float>(bits >> 23);
   const float f = bits_float((bits & 0x7fffff) + sqrt_half) - 1.0f;  // x = 2^n·(1 + f)
-  // ln(1 + f) = 2·artanh(s) is an odd series in s, with |s| <= 0.172.
+  // ln(1 + f) equals 2·artanh(s), which is a series in odd powers of s. Here |s| <= 0.172.
   const float s = f / (2.0f + f);
   const float t = s * s;
-  const float series =
-      t * fma(t, fma(t, fma(t, 0.111111111f, 0.142857143f), 0.2f), 0.333333333f);
+  const float series = t * fma(t, fma(t, fma(t, 0.111111111f, 0.142857143f), 0.2f), 0.333333333f);
   return fma(n, 0.693147181f, 2.0f * fma(s, series, s));
 }
 

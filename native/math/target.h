@@ -1,8 +1,8 @@
-// Macros that let the same scalar code be compiled for several processors.
+// Macros with which the same scalar code is compiled for several processors.
 //
 // A header is compiled once for each CPU instruction set, once by nvcc for the GPU, and once for the GPU's
-// emulation. POLICY_LOSS_TARGET names the build. Every function that is compiled more than once is in the
-// inline namespace of that name. The linker therefore never gives the AVX-512 copy of a function to the
+// emulation. POLICY_LOSS_TARGET names the build. Every function that is compiled more than once is in an
+// inline namespace with that name. The linker therefore never gives the AVX-512 copy of a function to the
 // baseline build. PL_FN inlines functions for the same reason.
 #pragma once
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the golden and cross-validation suites on the prebuilt binary for arm64, on an x64 machine. Compiles the tests,
-# gets a Node for arm64 from npm, and runs it with qemu-user. Needs Debian's qemu-user, libc6-arm64-cross and
-# libstdc++6-arm64-cross, and the binary of `npm run prebuild -- linux-arm64-glibc`.
+# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64, on an x64 machine. It compiles
+# the tests, gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's qemu-user, libc6-arm64-cross
+# and libstdc++6-arm64-cross, and the binary that `npm run prebuild -- linux-arm64-glibc` builds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

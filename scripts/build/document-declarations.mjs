@@ -1,10 +1,10 @@
-// Adds doc comments to the declaration files in dist/functions: editors then show each option's help, valid values and
-// default, and each class's formula, inputs, metrics and sources. The texts come from the declarations, so no source file
-// repeats them. Runs after tsc, on fresh files.
+// Adds doc comments to the declaration files in dist/functions. Editors then show each option's help, valid values and
+// default, and each class's formula, inputs, metrics and sources. The texts come from the declarations, so no source
+// file repeats them. This runs after tsc, on files that tsc has just written.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-// The declarations need no native module, and it may not be built yet.
+// Loads dist without the native module, which may not be built yet. The declarations do not need it.
 process.env.POLICY_LOSS_NATIVE = fileURLToPath(new URL('no-native.cjs', import.meta.url));
 const { default: _, ...exported } = await import('../../dist/index.js');
 const { validValues } = await import('../../dist/core/options.js');
@@ -25,7 +25,9 @@ const options = new Map(
   ),
 );
 
-/** Matches an option: its indentation, its name, and its properties as far as `help`. */
+/**
+ * Matches an option in a declaration file: its indentation, its name, and its properties up to and including `help`.
+ */
 const OPTION =
   /^( +)readonly (\w+): \{\n +readonly type: (?:(?!^\1\};)[\s\S])*?readonly help: (["'])(.*?)\3;/gm;
 

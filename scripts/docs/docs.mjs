@@ -1,6 +1,6 @@
 // Writes the reference of all exports of lib/index.ts into build/docs: npm run docs
 //
-// On first use it installs TypeDoc here, with the version of TypeScript that TypeDoc needs.
+// On first use it installs TypeDoc in this folder, with the version of TypeScript that TypeDoc needs.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

@@ -1,5 +1,6 @@
 // Writes the generated documentation: the README's tables and docs/numerics.md. The errors in docs/numerics.md are
-// measured on this machine. The drawn inputs are the same each time. Instruction sets differ in the last digit.
+// measured on this machine. Every run draws the same inputs, but the last digit of an error may differ between
+// instruction sets.
 //
 //   npm run generate [-- --tokens 10000]
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';

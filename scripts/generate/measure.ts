@@ -1,6 +1,6 @@
-// Measures the rounding errors of every function: the engine's float32 results against the float64 reference in
-// test/reference, on the same drawn inputs. numerics-page.ts writes them into docs/numerics.md, and
-// test/numerics.test.ts checks that they stay within the bounds.
+// Measures the rounding errors of every function. It compares the engine's float32 results with the float64 reference
+// in test/reference, on the same random inputs. numerics-page.ts writes the errors into docs/numerics.md, and
+// test/numerics.test.ts checks that they stay within BOUNDS.
 import type { AdvantageDeclaration } from '../../lib/functions/advantage/advantage-fn.js';
 import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
 import {
@@ -25,14 +25,14 @@ export interface Errors {
   mean: number;
 }
 
-/** Rounding errors for each input range: of a token's value, of its gradient, and of sums over many tokens. */
+/** The rounding errors for each range of inputs: of a token's value, of its gradient, and of sums over many tokens. */
 export type Measured = Record<Range, { value: Errors; grad?: Errors; sum?: Errors }>;
 
-/** One function with one set of arguments. */
+/** A function with one set of arguments, whose errors can be measured. */
 export interface Measurable {
   family: Family | 'advantage';
   name: string;
-  /** Arguments that differ from the defaults. */
+  /** The arguments that differ from the defaults. */
   args: Record<string, unknown>;
   /** Measures the function's errors on this many tokens of each range. */
   measure(tokens: number): Measured;
@@ -44,11 +44,14 @@ export const BOUNDS: Record<Range, { value: number; grad: number; sum: number }>
   wide: { value: 12, grad: 24, sum: 4 },
 };
 
-/** The range of the inputs. near: policies at most 1 nat apart, as in training. wide: logprobs from −25 to 0. */
+/**
+ * The range of the inputs. In `near`, policies are at most 1 nat apart, as in training. In `wide`, logprobs go from −25
+ * to 0.
+ */
 export type Range = 'near' | 'wide';
 export const RANGES = ['near', 'wide'] as const;
 
-/** Returns one unit in the last place of float32 at x. */
+/** Returns the distance between neighbouring float32 numbers near x: one unit in the last place. */
 function ulp(x: number): number {
   const size = Math.max(Math.abs(x), 2 ** -126);
   return 2 ** (Math.floor(Math.log2(size)) - 23);
@@ -59,9 +62,12 @@ class Tally {
   #sum = 0;
   #count = 0;
 
-  /** @param term the result's largest term. If it exceeds the result, the error is measured relative to this term. */
+  /**
+   * @param term the largest of the terms that add up to the result. If it exceeds the result, the error is measured
+   * relative to it.
+   */
   add(actual: number, expected: number, term: number): void {
-    // Infinity is exact if the expected value overflows float32.
+    // If the expected value overflows float32, Infinity is the exact result.
     const exact = actual === Math.fround(expected) && !Number.isFinite(actual);
     const error = exact ? 0 : Math.abs(actual - expected) / ulp(Math.max(Math.abs(expected), term));
     this.#most = Math.max(this.#most, error);
@@ -107,7 +113,7 @@ function drawToken(range: Range, { uniform, normal }: ReturnType<typeof generato
   ) as unknown as Token;
 }
 
-/** Returns a batch of the tokens. Every second row is an expert's row, and the rejected answer of its pair. */
+/** Returns a batch of these tokens. Every second row is an expert's row, and also the rejected answer of a pair. */
 function batchOf(tokens: readonly Token[], columns = 1) {
   const column = (key: keyof Token) => tokens.map((token) => token[key]);
   const rows = tokens.length / columns;
@@ -137,12 +143,12 @@ function measureLoss(
   const [value, grad, sum] = [new Tally(), new Tally(), new Tally()];
   const declaration: Partial<PolicyLossDeclaration> | undefined = FAMILIES[family].get(name).declaration;
   const cancels = declaration?.numerics?.cancels;
-  // Losses on pairs of rows, or on two kinds of rows, need one row of each.
+  // A loss over pairs of rows needs a batch of two rows. So does a loss that treats experts' rows differently.
   const together = declaration?.pairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
   for (let run = 0; run < runs; run++) {
     const tokens = Array.from({ length: together }, () => drawToken(range, random));
     const batch = batchOf(tokens);
-    // On a threshold the results of both sides are correct, so the batch is skipped.
+    // If an input lies on a threshold, the results of both sides are correct. Such a batch is skipped.
     if (standsOnEdge(on.formula, on.args, batch)) continue;
     const expected = on.reference(batch);
     const { loss, grad: gradient } = on.sync(layOut(batch) as Batch);
@@ -208,7 +214,9 @@ const FAMILIES = {
   advantage: ADVANTAGE_FN,
 } as const;
 
-/** Lists every function of the registries with its default arguments and its declared variants. */
+/**
+ * Yields every function of the registries, once with its default arguments and once with each of its declared variants.
+ */
 export function* everyFunction(): Generator<Measurable> {
   for (const [family, registry] of Object.entries(FAMILIES) as [
     Measurable['family'],
@@ -217,7 +225,8 @@ export function* everyFunction(): Generator<Measurable> {
     for (const name of registry.names())
       for (const variant of [{}, ...(registry.get(name).declaration?.numerics.variants ?? [])]) {
         const args: Record<string, unknown> = { ...registry.get(name).defaultArgs(), ...variant };
-        // The coefficient is 1, because with the default of 0 all results would be 0.
+        // The coefficients are 1. With the default of 0, all entropy losses would be 0, and the default of 0.001 would
+        // scale the KL losses.
         if (family === 'entropy') args.entropy_coef = 1;
         if (family === 'kl') args.kl_coef = 1;
         const inRange = (range: Range, tokens: number) =>

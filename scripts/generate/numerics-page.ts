@@ -1,5 +1,5 @@
-// Writes the text of docs/numerics.md: each function's input range, its behaviour outside of that range, and its
-// measured rounding errors.
+// Writes the text of docs/numerics.md: the range of inputs for which each function is made, its behaviour outside that
+// range, and its measured rounding errors.
 import {
   ADVANTAGE_FN,
   ENTROPY_LOSS_FN,
@@ -10,14 +10,14 @@ import {
 import { BOUNDS, type Errors, everyFunction, type Measurable, type Measured, RANGES } from './measure.js';
 import { table } from './table.js';
 
-/** Errors by function; absent before they are measured. */
+/** The measured errors of each function. of() returns undefined for a function that has not been measured. */
 export interface Measurements {
-  /** Tokens measured for each range. */
+  /** The number of tokens that are measured for each range. */
   tokens: number;
   of(measurable: Measurable): Measured | undefined;
 }
 
-/** Measures every function. */
+/** Returns measurements that measure a function when of() asks for it, on this many tokens of each range. */
 export function measureAll(tokens: number): Measurements {
   return { tokens, of: (measurable) => measurable.measure(tokens) };
 }
@@ -29,7 +29,7 @@ const SECTIONS = [
   ['advantage', 'Advantage functions', ADVANTAGE_FN],
 ] as const;
 
-/** The text of a table cell whose error has not been measured. */
+/** The text of a table cell for an error that has not been measured. */
 export const UNMEASURED = '?';
 
 const show = (errors: Errors | undefined) =>

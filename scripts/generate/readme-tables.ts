@@ -1,4 +1,4 @@
-// Makes the README's tables of functions and algorithms from their declarations.
+// Makes the README's tables of functions and algorithms from the declarations.
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -24,7 +24,7 @@ function functionsOf(title: string, registry: Describable): string {
   return table([title, 'class', 'per token', 'source'], rows);
 }
 
-/** Returns the generated part of the README with its markers. */
+/** Returns the generated part of the README, including the markers around it. */
 export function readmeTables(): string {
   const algorithms = ALGORITHM_TYPE.names().map((name) => {
     const cls = ALGORITHM_TYPE.get(name);
@@ -41,7 +41,7 @@ export function readmeTables(): string {
   ].join('\n\n');
 }
 
-/** Returns the README's text with its generated part replaced. */
+/** Returns the README's text with its generated part replaced by the current tables. */
 export function withTables(readme: string): string {
   const [begin, end] = [readme.indexOf(BEGIN), readme.indexOf(END)];
   if (begin < 0 || end < begin) throw new Error(`README.md: expected the lines ${BEGIN} and ${END}`);

@@ -1,4 +1,5 @@
-// Fails with one clear message if there is no CUDA device, so that the device suite does not fail hundreds of times.
+// Prints the CUDA device, or fails with one clear message if there is none. Without this check, hundreds of tests in
+// the device suite would fail instead.
 import { devices } from '../../lib/index.js';
 
 const [, first] = devices();

@@ -1,6 +1,9 @@
-// The files that pack-gpu.mjs copies unchanged, as paths from the repository's root.
+// The files that pack-gpu.mjs copies unchanged. Their paths are relative to the repository's root.
 
-/** The native modules: the shipped one for the tests, and the bench build for the benchmark. */
+/**
+ * The native modules. The tests load the first, which is the one that users get. The benchmark loads the second, which
+ * is built for it.
+ */
 export const ADDONS = ['build/Release/policy_loss.node', 'build/bench/Release/policy_loss.node'];
 
 export const COPIED = [

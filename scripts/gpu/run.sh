@@ -1,11 +1,14 @@
 #!/bin/sh
 # Tests and times policy-loss on this machine's GPU. This folder contains the native module, the compiled tests and
-# benchmark, and a Node runtime, which is unpacked on first use. The machine needs Python with PyTorch only to compare
-# times.
+# benchmark, and a Node runtime, which is unpacked on first use. Only the comparison with PyTorch's times needs Python
+# with PyTorch.
 #
-#   ./run.sh test [--sanitizer memcheck|racecheck] [arguments for mocha]
-#   ./run.sh bench [arguments for the benchmark]     writes its results to $OUT, or to results/ in this folder
-#   ./run.sh both
+#   ./run.sh test [--sanitizer TOOL] [arguments for mocha]
+#   ./run.sh bench [arguments for the benchmark]
+#   ./run.sh both        runs the tests and, if they pass, the benchmark
+#
+# TOOL is a tool of NVIDIA's compute-sanitizer: memcheck, racecheck, initcheck or synccheck. The benchmark writes its
+# results to the folder $OUT. If OUT is not set, it writes them to results/ in this folder.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -14,7 +17,7 @@ fail() {
   exit 2
 }
 
-# Decompresses a file. Uses Python if xz or gzip is missing.
+# Prints the decompressed contents of an .xz or .gz file. Uses Python if the program xz or gzip is missing.
 decompress() {
   case $1 in
     *.xz) tool=xz module=lzma ;;
@@ -31,7 +34,7 @@ unpack_node() {
   [ -x "$here/node" ] && return
   packed=$(ls "$here"/node.xz "$here"/node.gz 2>/dev/null | head -n 1)
   [ -n "$packed" ] || fail "node.xz or node.gz: not found in this folder"
-  # Renames the file once it is complete, so that an interrupted run leaves no incomplete runtime.
+  # The runtime gets its final name only when it is complete. So an interrupted run leaves no broken runtime behind.
   decompress "$packed" >"$here/node.part" || fail "cannot unpack $packed"
   chmod +x "$here/node.part"
   mv "$here/node.part" "$here/node"
@@ -63,7 +66,7 @@ run_tests() {
   set -- --reporter dot "$@" "$here"/test/device/*.test.js
   if [ -n "$tool" ]; then
     sanitizer=$(find_sanitizer)
-    # The sanitizer makes kernels many times slower.
+    # Kernels run many times slower under the sanitizer. So there is no time limit, and large batches have fewer tokens.
     timeout=0
     POLICY_LOSS_TEST_TOKENS=${POLICY_LOSS_TEST_TOKENS:-65536}
     export POLICY_LOSS_TEST_TOKENS
@@ -89,7 +92,8 @@ case $command in
   test) run_tests "$@" ;;
   bench) run_bench "$@" ;;
   both)
-    # The benchmark runs only if the tests pass. `run_tests && run_bench` would disable -e inside run_tests.
+    # If a test fails, `set -e` ends the script before the benchmark. In `run_tests && run_bench`, the shell would
+    # ignore commands that fail inside run_tests.
     run_tests
     run_bench
     ;;

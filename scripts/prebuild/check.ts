@@ -1,13 +1,14 @@
-// Checks a prebuilt binary with LLVM's tools, which read the formats of all platforms. The binary must be built for its
-// platform. It may need only libraries of the system, and no newer glibc than promised. It must import the Node-API and
-// no C++ library, and have no symbol table.
+// Checks a prebuilt binary with LLVM's tools, which can read the binaries of all platforms. The binary must be built
+// for its platform. It may need only libraries of the system, and no glibc newer than LEAST_GLIBC. It must import
+// functions of the Node-API, but none of a C++ library. On Linux it must have no symbol table, and on macOS it must be
+// signed.
 import { execFileSync } from 'node:child_process';
 import { LEAST_GLIBC, PREBUILDS, type Prebuild, type PrebuildName } from '../../lib/core/prebuilds.js';
 
 interface Format {
-  /** The name that llvm-readobj prints. */
+  /** The format's name, as llvm-readobj prints it. */
   name: string;
-  /** The libraries that it may need. */
+  /** Matches the names of the libraries that a binary may need. A binary for musl may need only the library MUSL. */
   libraries: RegExp;
 }
 
@@ -31,7 +32,7 @@ const FORMATS: Record<string, Format> = {
 };
 const MUSL = /^libc\.so$/;
 
-/** Returns the faults of a binary, or an empty list. */
+/** Returns one message per fault of a prebuilt binary. The list is empty if the binary has no faults. */
 export function faultsOf(file: string, name: PrebuildName): string[] {
   const { os, arch, libc }: Prebuild = PREBUILDS[name];
   const format = FORMATS[`${os}-${arch}`]!;
@@ -71,7 +72,7 @@ function librariesOf(file: string, os: Prebuild['os']): string[] {
     .filter(Boolean);
 }
 
-// Returns the imported symbols, with their versions on Linux.
+// Returns the names of the symbols that the binary imports. On Linux they include versions, as in memcpy@GLIBC_2.14.
 function importsOf(file: string, os: Prebuild['os']): string[] {
   switch (os) {
     case 'win32':
@@ -89,7 +90,8 @@ function symbolsOf(listing: string): string[] {
   return listing.split('\n').flatMap((line) => /(\S+)$/.exec(line)?.[1] ?? []);
 }
 
-// Returns whether a symbol belongs to the C++ library. The excluded __cxa_ functions are part of the C library.
+// Returns whether a symbol belongs to a C++ library. The __cxa_ functions that the pattern excludes belong to the C
+// library.
 function isOfCppLibrary(symbol: string): boolean {
   return /^(_Z|\?|__cxa_(?!finalize|atexit|thread_atexit)|__gxx_|__once_proxy)/.test(symbol);
 }

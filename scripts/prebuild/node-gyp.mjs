@@ -1,9 +1,11 @@
 #!/usr/bin/env node
-// prebuildify calls this program instead of node-gyp. It builds with cmake-js into build/ of the current folder. The
-// environment names the sources and the toolchain.
+// prebuildify calls this program instead of node-gyp. The program builds the native module with cmake-js, into build/
+// of the current folder. The environment variable POLICY_LOSS_SOURCES names the folder of the sources, and
+// POLICY_LOSS_TOOLCHAIN names CMake's toolchain file.
 //
-// prebuildify's arguments (rebuild --target=20.20.2 --devdir=… --arch=x64 --release) have other names in cmake-js. The
-// headers' folder (--devdir) is ignored, since the headers of the Node-API come from a package.
+// prebuildify passes the arguments of node-gyp: rebuild --target=20.20.2 --devdir=… --arch=x64 --release. This program
+// translates them for cmake-js. It ignores --devdir, the folder of Node's headers, because the headers of the Node-API
+// come from a package.
 import { execFileSync } from 'node:child_process';
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -28,5 +30,5 @@ const cmakeJs = [
   ...(process.env.POLICY_LOSS_CMAKE_OPTIONS ?? '').split(' ').filter(Boolean),
   `--CDCMAKE_TOOLCHAIN_FILE=${toolchain}`,
 ];
-// The folder must be the sources' one: cmake-js reads in its package.json that the module uses the Node-API.
+// cmake-js must run in the folder of the sources. It reads in package.json there that the module uses the Node-API.
 execFileSync('cmake-js', cmakeJs, { cwd: sources, stdio: 'inherit' });

@@ -1,10 +1,10 @@
-// Builds the prebuilt binaries of all platforms, or of the named ones, into prebuilds/.
+// Builds prebuilt binaries into prebuilds/, for all platforms or only for the named ones.
 //
 //   npm run prebuild [-- linux-x64-glibc darwin-arm64 …]
 //   npm run prebuild -- --check        checks the existing binaries without building any
 //
-// prebuildify names the files, cmake-js runs the build, and Zig compiles for every platform. Zig is installed into this
-// folder on first use. check.ts checks each binary.
+// prebuildify names the files, cmake-js runs the build, and Zig compiles for every platform. On first use, Zig is
+// installed into the folder of this script. check.ts checks each binary.
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -15,7 +15,8 @@ import { faultsOf } from './check.js';
 
 const HERE = fileURLToPath(new URL('.', import.meta.url));
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-// The Node version that prebuildify builds for. The binary runs on every Node that has its version of the Node-API.
+// The Node version for which prebuildify builds. The binary also runs on every other Node version that supports the
+// same version of the Node-API.
 const NODE = '20.20.2';
 
 function fileOf(name: PrebuildName): string {
@@ -25,7 +26,8 @@ function fileOf(name: PrebuildName): string {
 
 function build(name: PrebuildName): void {
   const { os, arch, libc, cuda }: Prebuild = PREBUILDS[name];
-  // Each platform has its own folder, since prebuildify takes build/Release and that may be a developer's build.
+  // Each platform has a build folder of its own. In the repository's root, prebuildify would take the binary in
+  // build/Release, which may be a developer's build.
   const folder = join(ROOT, 'build', 'prebuild', name);
   rmSync(fileOf(name), { force: true });
   mkdirSync(folder, { recursive: true });
@@ -35,7 +37,8 @@ function build(name: PrebuildName): void {
     [
       ...['--napi', '--name', 'policy-loss', '--target', `node@${NODE}`, '--arch', arch, '--platform', os],
       ...['--cwd', folder, '--out', ROOT, '--node-gyp', join(HERE, 'node-gyp.mjs')],
-      // Without --strip, which supports only this machine's format. The linker omits symbols instead.
+      // prebuildify's option --strip is not used, because it supports only this machine's format. The linker leaves out
+      // the symbols instead.
       ...(libc ? ['--tag-libc', libc] : []),
     ],
     {
@@ -66,8 +69,8 @@ for (const name of positionals)
 const wanted = positionals.length > 0 ? (positionals as PrebuildName[]) : all;
 
 if (!values.check) {
-  // There is no lock file, because it would list Zig's packages for all systems, and some registries lack some of them.
-  // The versions in package.json are exact.
+  // There is no lock file. It would list Zig's packages for all systems, and some npm registries lack some of these
+  // packages. The versions in package.json are exact instead.
   if (!existsSync(join(HERE, 'node_modules')))
     execFileSync('npm', ['install', '--no-package-lock'], { cwd: HERE, stdio: 'inherit' });
   for (const name of wanted) build(name);

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Builds the native module and the native tests with Clang's sanitizers and runs tests with them:
+# Builds the native module and a native test with Clang's sanitizers, and runs tests with them:
 #
-#   test.sh asan    finds memory errors, undefined behaviour and leaks. Runs the emulated kernels, the suites that check
-#                   numbers and bad input, and mixed calls from several threads.
-#   test.sh tsan    finds data races. Runs the test of the thread pool, overlapping and aborted calls, and mixed calls
-#                   from several threads.
+#   test.sh asan    finds memory errors, undefined behaviour and leaks. Runs the test of the emulated kernels, the
+#                   suites that check numbers and bad input, and a short soak test.
+#   test.sh tsan    finds data races. Runs the test of the thread pool, the suites with overlapping and aborted calls,
+#                   and a short soak test.
 #
-# A finding ends the process, so its suite fails. POLICY_LOSS_ISA selects the instruction set; the default is the widest
-# one. CLANG names another clang++.
+# When a sanitizer finds a mistake, it ends the process, so the suite fails. The environment variable POLICY_LOSS_ISA
+# selects the instruction set; the default is the widest one of this machine. CLANG names the compiler; the default is
+# clang++-19.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -40,19 +41,20 @@ CXX=$clang npx cmake-js configure --runtime node -O "$out" --CDPOLICY_LOSS_CUDA=
 cmake --build "$out" --parallel "$(nproc)" --target policy_loss $native
 
 export UBSAN_OPTIONS=print_stacktrace=1
-# ThreadSanitizer checks only the native module. Node is built without it, so it does not see how V8 orders threads.
+# Makes ThreadSanitizer check only the native module. Node is built without ThreadSanitizer, which therefore cannot see
+# how V8 orders the work of several threads.
 export TSAN_OPTIONS=ignore_noninstrumented_modules=1
 export LSAN_OPTIONS=suppressions=$PWD/scripts/sanitize/lsan.supp:print_suppressions=0
 
-# The sanitizer's run-time library is preloaded, because Node is not linked with it. malloc_context_size=2 records only
-# the caller of each allocation. lsan.supp needs it to select leaks.
+# Node is not linked with the sanitizer's run-time library, so the library is preloaded. malloc_context_size=2 records
+# only the caller of each allocation. lsan.supp needs this to tell Node's leaks from the native module's.
 runtime=$("$clang" --print-file-name="libclang_rt.$kind-$(uname -m).so")
 in_node() {
   LD_PRELOAD=$runtime ASAN_OPTIONS=malloc_context_size=2 POLICY_LOSS_NATIVE=$PWD/$out/Release/policy_loss.node \
     node "$@"
 }
 
-# Runs a program as one test, and prints its output only if it fails.
+# Runs a command as one test, whose name is the first argument. Prints the command's output only if it fails.
 failed=0
 passes() {
   local log=$out/$1.log
@@ -65,7 +67,7 @@ passes() {
   fi
 }
 
-# The native test keeps one core busy for minutes, so it runs next to the suites.
+# The native test keeps one core busy for minutes, so it runs at the same time as the suites.
 passes $native "$out/$native_path" &
 native_run=$!
 in_node node_modules/mocha/bin/mocha.js --timeout 600000 --reporter dot "${suites[@]}" || failed=1

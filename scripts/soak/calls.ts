@@ -1,6 +1,5 @@
-// Makes the random calls of the soak test. A call uses any function of the registries, with any shape, dtype and
-// layout. It is synchronous or not, and may have an AbortSignal. A seed determines all calls, so that a run can be
-// repeated.
+// Makes the random calls of the soak test. Each call uses a random function, shape, dtype and layout. It is synchronous
+// or asynchronous, and may have an AbortSignal. A seed determines all calls, so a run can be repeated.
 import assert from 'node:assert/strict';
 import {
   ADVANTAGE_FN,
@@ -13,7 +12,7 @@ import {
 } from '../../lib/index.js';
 import { generator as numbers } from '../../test/support/random.js';
 
-/** Returns a seeded generator of random numbers and choices. */
+/** Returns a generator of random numbers and random choices. The seed determines all of them. */
 export function generator(seed: number) {
   const { uniform, integer } = numbers(seed);
   const pick = <T>(from: readonly T[]): T => from[integer(0, from.length - 1)]!;
@@ -25,11 +24,11 @@ export type Random = ReturnType<typeof generator>;
 /** The largest number of tokens in a batch. */
 const MOST = 100_000;
 
-// Columns are slices of these arrays, so that making a batch costs only a copy.
+// Columns are cut out of these arrays, so that making a batch needs only a copy.
 const POOL = 1 << 19;
 const pool = Float32Array.from({ length: POOL }, (_, i) => -3 * ((i * 0.618033988) % 1));
 const masks = Uint8Array.from({ length: POOL }, (_, i) => ((i * 0.414213562) % 1 < 0.9 ? 1 : 0));
-const halves = Uint16Array.from(pool, (_, i) => 0xbf80 + (i % 64)); // bfloat16, from −1 on
+const halves = Uint16Array.from(pool, (_, i) => 0xbf80 + (i % 64)); // bfloat16: −1 to −1.49
 
 const FORMS = ['float32', 'float32', 'float32', 'bfloat16', 'float64', 'numbers', 'shared'] as const;
 
@@ -53,9 +52,9 @@ function column(random: Random, tokens: number): unknown {
   }
 }
 
-/** Draws a batch that every function can read. */
+/** Draws a random batch with all columns that any function reads. */
 export function drawBatch(random: Random): Batch {
-  // Most batches are small, since a leak shows after many calls.
+  // Most batches are small, because many calls are needed to reveal a leak.
   const most = random.uniform() < 0.9 ? 512 : MOST;
   const rows = 2 * random.integer(1, 8);
   const columns = random.integer(1, Math.max(1, Math.floor(most / rows)));
@@ -85,7 +84,7 @@ export function drawBatch(random: Random): Batch {
   };
 }
 
-/** Makes one random call and waits for its end. ERR_ABORTED is expected if the call has an AbortSignal. */
+/** Makes one random call and waits until it ends. A call that has an AbortSignal may fail with ERR_ABORTED. */
 export async function drawCall(random: Random): Promise<void> {
   const batch = drawBatch(random);
   const sync = random.uniform() < 0.3;
@@ -103,7 +102,7 @@ export async function drawCall(random: Random): Promise<void> {
     switch (random.integer(0, 7)) {
       case 0:
       case 1: {
-        // Makes a new object each time, since its native function must be freed with it.
+        // Each call uses a new object, to test that its native function is freed together with the object.
         const fn = POLICY_LOSS_FN.create(random.pick(POLICY_LOSS_FN.names()));
         const { loss } = sync ? fn.computeSync(batch, { grad }) : await fn.compute(batch, options);
         assert.equal(typeof loss, 'number');
@@ -145,7 +144,7 @@ export async function drawCall(random: Random): Promise<void> {
         const fn = POLICY_LOSS_FN.create('ppo');
         const normalizer = sync ? fn.countSync(batch) : await fn.count(batch);
         await fn.compute(batch, { ...options, normalizer });
-        // A refused call must not leak either.
+        // A call that is refused must not leak memory either.
         const wrong = { ...batch, advantages: new Float32Array(MOST + 1) };
         await assert.rejects(fn.compute(wrong), LossError);
       }

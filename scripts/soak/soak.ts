@@ -1,13 +1,14 @@
-// The soak test: makes random calls for an hour and watches memory. The calls use any function, shape, dtype and
-// layout. Some are synchronous, some are aborted, and some run in workers that end or are terminated during a call. It
-// prints memory over time, and fails if a call fails or if resident memory keeps growing after the warm-up.
+// The soak test: makes random calls for an hour and watches the memory of the process. Each call uses a random
+// function, shape, dtype and layout. Some calls are synchronous and some are aborted. Some run in worker threads, which
+// end or are terminated during a call. The test prints memory sizes over time. It fails if a call fails, or if resident
+// memory keeps growing after the warm-up, which is the first fifth of the run.
 //
 //   npm run soak [-- --minutes 60 --seed 1 --slope 0.5 --duty 1 --every 15]
 //
-// --slope   the allowed growth of resident memory in MiB per minute. The growth is the median slope between all pairs of
-//           samples after the first fifth of the run, since single peaks do not change it. Runs of less than ten
-//           minutes are too short to judge it.
-// --duty    the fraction of time spent on calls; less than 1 leaves time for other programs
+// --slope   the allowed growth of resident memory in MiB per minute. The growth is measured as the median slope between
+//           all pairs of samples after the warm-up, because single peaks hardly affect this median. A run of less than
+//           ten minutes is too short to measure the growth.
+// --duty    the fraction of time spent on calls; a value below 1 leaves time for other programs
 // --every   seconds between samples
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -35,12 +36,12 @@ const [minutes, seed, limit, duty, every] = [
 ].map(Number) as [number, number, number, number, number];
 const LEAST_MINUTES = 10;
 const AT_ONCE = 6;
-// Workers do not inherit tsx, so they register it.
+// Worker threads do not inherit the TypeScript loader tsx, so each worker registers it.
 const WORKER = `import('tsx/esm/api').then(({ register }) => { register(); return import(${JSON.stringify(
   new URL('./worker.ts', import.meta.url).href,
 )}); })`;
 
-// Allows a garbage collection before each sample.
+// Makes gc() available, so that garbage is collected before each sample.
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
 
@@ -90,7 +91,7 @@ async function employ(): Promise<void> {
   const exited = once(worker, 'exit');
   if (!ends) {
     await once(worker, 'online');
-    // After this time some workers are still loading the package, and most are in a call.
+    // After this random time, some workers are still loading the package, and most are in a call.
     await sleep(random.integer(0, 3000));
     terminated++;
     await worker.terminate();
@@ -129,7 +130,8 @@ const settled = samples.filter(({ minute }) => minute >= minutes / 5);
 const slope = slopeOf(settled);
 const residents = settled.map(({ resident }) => resident);
 console.log(
-  `${calls} calls here, ${workers} workers (${terminated} terminated); after the warm-up resident memory ` +
+  `${calls} calls on the main thread, ${workers} workers (${terminated} terminated); ` +
+    `after the warm-up resident memory ` +
     `moved between ${Math.min(...residents).toFixed(1)} and ${Math.max(...residents).toFixed(1)} MiB, by ${slope.toFixed(3)} MiB per minute`,
 );
 if (minutes < LEAST_MINUTES) {

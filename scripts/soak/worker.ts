@@ -1,4 +1,5 @@
-// A worker thread of the soak test: makes random calls until it is terminated or has made enough of them.
+// A worker thread of the soak test. It makes two random calls at a time, until it is terminated or has done so `calls`
+// times.
 import { workerData } from 'node:worker_threads';
 import { drawCall, generator } from './calls.js';
 

@@ -4,12 +4,13 @@ import { execFileSync } from 'node:child_process';
 const HOURS = 24;
 
 /**
- * Returns the paths that differ from the base commit, including uncommitted ones. Returns undefined if there is no base
- * commit or no difference. The base is CI_BASE if it is set; otherwise the newest ancestor of HEAD that is a day older
- * than HEAD.
+ * Returns the paths of files that differ between a base commit and the working folder, including untracked files. The
+ * base is `ciBase` if it is given. Otherwise it is the newest ancestor of HEAD that is at least a day older than HEAD.
+ * Returns undefined if there is no base commit or no difference.
  *
- * @param {string} repository its root folder
- * @param {string | undefined} ciBase a commit, for example the merge base of a pull request
+ * @param {string} repository the repository's root folder
+ * @param {string | undefined} ciBase a commit, for example the merge base of a pull request; the default is the
+ *   environment variable CI_BASE
  */
 export function changedPaths(repository, ciBase = process.env.CI_BASE) {
   const git = (...args) =>

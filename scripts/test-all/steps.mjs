@@ -3,11 +3,11 @@
 /**
  * A step runs one npm script.
  *
- * - `script`, `args`: the script and its arguments.
- * - `covers`: path prefixes. A change under one of them needs the step.
- * - `prebuilds`: the prebuilt binaries that the step reads. They are built first.
- * - `packages`: Debian packages by a program or file that each of them installs.
- * - `program`: a program that the step needs. Without it the step is left out.
+ * - `script`, `args`: the script's name and its arguments.
+ * - `covers`: path prefixes. A change to a path with one of these prefixes makes the step necessary.
+ * - `prebuilds`: the prebuilt binaries that the step reads. The step `prebuild` builds them first.
+ * - `packages`: for each program or file that the step needs, the Debian packages that install it.
+ * - `program`: a program that the step needs. If it is not installed, the step is left out.
  */
 export const STEPS = [
   { script: 'test', covers: [''], packages: { chromium: ['chromium'] } },
@@ -52,7 +52,8 @@ export const STEPS = [
 ];
 
 /**
- * Paths that need every step. A change there can affect every binary, the package's contents or the choice of steps.
+ * Path prefixes. If a path with one of them has changed, every step is needed, because the change can affect every
+ * binary, the package's contents or the choice of steps.
  */
 export const NEED_EVERYTHING = [
   'native/',
@@ -71,8 +72,8 @@ function clang() {
 }
 
 /**
- * Returns the steps that a change needs, in the order of STEPS, with the prebuilt binaries that they read as
- * arguments of `prebuild`.
+ * Returns the steps that a change needs, in the order of STEPS. If these steps read prebuilt binaries, the step
+ * `prebuild` is among them, and its arguments name the binaries to build.
  *
  * @param {readonly string[] | undefined} changed paths from the repository's root; if undefined, every step is returned
  */

@@ -1,11 +1,11 @@
 // Runs every test, including the long ones: npm run test:all [-- --changed] [--install]
 //
 // --changed   runs only the steps that the latest changes need; see changes.mjs
-// --install   installs the Debian packages that these steps lack
+// --install   installs the Debian packages that these steps need and this machine lacks
 //
-// `npm test` runs alone, the other steps two at a time, since most of them keep one core busy. A step's output is
-// printed when the step ends. The last lines of failed steps are printed again at the end. The very last line counts
-// the tests of all suites.
+// `npm test` runs first and alone. The other steps then run two at a time, because most of them keep one core busy.
+// Their output is printed when they end. The last lines of failed steps are printed again at the end. The final line
+// counts the tests of all suites.
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
@@ -43,7 +43,7 @@ console.log(failures.join('\n'));
 console.log(`${counts.passing} passed, ${counts.failing} failed, ${counts.pending} skipped`);
 process.exitCode = failures.length > 0 ? 1 : 0;
 
-/** Installs the missing Debian packages of the steps. */
+/** Installs the Debian packages that the steps need and this machine lacks. */
 function install(of) {
   const packages = of.flatMap((step) =>
     Object.entries(step.packages ?? {}).flatMap(([name, all]) => (found(name) ? [] : all)),
@@ -58,7 +58,10 @@ function install(of) {
   apt('install', '-y', '-qq', ...new Set(packages));
 }
 
-/** Runs the steps in order, AT_ONCE at a time. A step that reads prebuilt binaries waits until they are built. */
+/**
+ * Runs the steps in order, at most AT_ONCE at a time. Steps that read prebuilt binaries wait while the step `prebuild`
+ * runs.
+ */
 async function runTogether(of) {
   const waiting = [...of];
   const running = new Map();
@@ -77,7 +80,10 @@ async function runTogether(of) {
   }
 }
 
-/** Runs one step and counts its tests. A step that fails without reporting a failed test counts as one failure. */
+/**
+ * Runs one step and adds its tests to `counts`. A step that fails without reporting a failed test counts as one failed
+ * test. If `live`, prints the step's output at once.
+ */
 async function run(step, live) {
   const { script, args = [] } = step;
   const begin = performance.now();

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs the suites of `npm test` on the existing builds:
+# Runs the suites of `npm test` with the existing builds:
 #
 #   test.sh             all suites, on the CPU and on the emulated GPU
-#   test.sh emulated    only the tests of the kernels, on the emulated GPU
+#   test.sh emulated    only the tests of the CUDA kernels, on the emulated GPU
 #
-# The C++ test of the kernels keeps one core busy for most of the time, so it runs next to the suites in JavaScript.
+# The C++ test of the kernels keeps one core busy for most of the time, so it runs at the same time as the JavaScript
+# suites.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,7 +18,7 @@ failed=0
 kernels=$!
 
 if [ "${1:-}" != emulated ]; then
-  # Starts the longest files first, so that the last ones are short.
+  # The folders with the longest test files come first, so that only short files are left near the end.
   npx mocha --parallel 'test/{cli,report,rollouts}/*.test.ts' 'test/*.test.ts' || failed=1
 fi
 POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \

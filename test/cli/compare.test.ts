@@ -1,4 +1,7 @@
-/** `policy-loss compare`: each subject's results and the cosines between gradients, compared with the library's. */
+/**
+ * Tests `policy-loss compare`. Each subject's results, and the cosines between gradients, must equal the library's. A
+ * subject is a loss, an algorithm or a configuration.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { ALGORITHM_TYPE } from '../../lib/index.js';
@@ -22,7 +25,7 @@ import {
 
 const COMPARED = ['--loss', 'ppo', '--loss', 'gspo', '--loss', 'sft', '--algorithm', 'grpo'];
 
-/** Returns the cosine between float32 gradients, computed in float64. */
+/** Returns the cosine of the angle between two float32 gradients, computed in float64. */
 function cosine(a: Float32Array, b: Float32Array): number {
   const dot = (x: Float32Array, y: Float32Array) => x.reduce((sum, value, i) => sum + value * y[i]!, 0);
   return dot(a, b) / Math.sqrt(dot(a, a)) / Math.sqrt(dot(b, b));

@@ -1,4 +1,4 @@
-/** `policy-loss evaluate --algorithm` and `--config`, compared with the library on the same rows. */
+/** Compares `policy-loss evaluate` with `--algorithm` and `--config` to the library's results for the same rows. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { ALGORITHM_TYPE, fromTrinityConfig } from '../../lib/index.js';

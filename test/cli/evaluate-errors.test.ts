@@ -1,4 +1,4 @@
-/** Bad usage and bad data of `policy-loss evaluate`: exit codes and messages. */
+/** Tests the exit codes and messages of `policy-loss evaluate` for bad usage and bad data. */
 import { EXAMPLE, Files, fails as programFails, ROWS, TRINITY } from './support.js';
 
 const fails = (code: 1 | 2, words: string[], ...says: RegExp[]) =>

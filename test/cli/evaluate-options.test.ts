@@ -1,4 +1,4 @@
-/** The options of `policy-loss evaluate` that all commands over rollout files share. */
+/** Tests the options that `policy-loss evaluate` shares with all commands that read rollout files. */
 import assert from 'node:assert/strict';
 import {
   EXAMPLE,
@@ -49,7 +49,7 @@ describe('policy-loss evaluate', () => {
       fails(2, [EXAMPLE, '--loss', 'ppo', '--csv', '--json'], /--csv.*cannot be used with.*--json/));
 
     it('--quiet prints no notes and no warnings', async () => {
-      // Node emits this warning only once in a process.
+      // Each run has its own process, because Node emits this warning only once per process.
       const words = ['evaluate', EXAMPLE, '--loss', 'gspo', '--loss-agg-mode=token-mean'];
       const { stdout, stderr } = await runProcess(...words, '-q');
       assert.doesNotMatch(stdout, /GRPO/);

@@ -1,4 +1,4 @@
-/** `policy-loss evaluate --loss` on the example file, compared with the library on the same rows. */
+/** Compares `policy-loss evaluate --loss` on the example file to the library's results for the same rows. */
 import assert from 'node:assert/strict';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, POLICY_LOSS_FN } from '../../lib/index.js';
 import {
@@ -66,7 +66,7 @@ describe('policy-loss evaluate', () => {
   });
 
   it('prints one line of help for every option that a function declares, with its range and default', async () => {
-    // Joins the lines that commander breaks.
+    // Returns the help text as one line, because commander breaks long lines.
     const helpOf = async (...words: string[]) =>
       (await evaluate(...words, '--help')).stdout.replace(/\s+/g, ' ');
     const expectFlags = (help: string, prefix: string, options: object) => {

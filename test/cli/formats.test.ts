@@ -1,4 +1,7 @@
-/** Runs the program on files of every format, written by other programs. The results must equal the library's bits. */
+/**
+ * Runs the program on files of every format, which other programs wrote. The results must have the same bits as the
+ * library's results.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -15,7 +18,7 @@ interface Rollout {
   action_mask?: (number | boolean)[];
 }
 
-/** Computes the result for a file of JSON lines by the library, without any file reader under test. */
+/** Computes the expected result with the library, from a file of JSON lines. Uses no file reader under test. */
 async function expected(lines: string) {
   const rows: Rollout[] = readFileSync(fixture(lines), 'utf8')
     .trim()
@@ -93,7 +96,7 @@ describe('policy-loss on files', () => {
       ...['evaluate', `${fixture('rollouts.sqlite')}#rollouts`, '--loss', 'ppo', '--json'],
     );
     if (code === 0) assert.deepEqual(JSON.parse(stdout), await expected('rollouts.jsonl'));
-    // This Node cannot read SQLite, and neither can DuckDB without its SQLite extension.
+    // Neither this version of Node nor DuckDB without its SQLite extension can read SQLite.
     else assert.match(stderr, /SQLite/);
   });
 

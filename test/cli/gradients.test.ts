@@ -1,4 +1,7 @@
-/** `policy-loss gradients`: the files hold every token's gradient, to the bit, and the ids of its row. */
+/**
+ * Tests `policy-loss gradients`. The files must contain the gradient of every token, equal to the library's to the last
+ * bit, and the ids of each row.
+ */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { gunzipSync } from 'node:zlib';
@@ -28,7 +31,7 @@ const rowsOf = (text: string): GradientRow[] =>
     .split('\n')
     .map((line) => JSON.parse(line));
 
-/** Splits gradients into the rows of the example file. */
+/** Splits a gradient of the example file's tokens into the gradients of its rows. */
 function byRow(grad: Float32Array): number[][] {
   const { cuSeqlens } = batchOf(ROWS);
   return ROWS.map((_, b) => [...grad.subarray(cuSeqlens[b], cuSeqlens[b + 1])]);

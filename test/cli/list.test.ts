@@ -1,4 +1,7 @@
-/** `policy-loss list` and `devices`: exactly the registered functions and the devices of the machine. */
+/**
+ * Tests that `policy-loss list` shows exactly the registered functions, and `policy-loss devices` exactly the machine's
+ * devices.
+ */
 import assert from 'node:assert/strict';
 import { toSnakeCase } from '../../lib/core/options.js';
 import {
@@ -47,7 +50,7 @@ describe('policy-loss list', () => {
       assert.equal(cls, POLICY_LOSS_FN.get(name).name);
       for (const [option, value] of Object.entries(POLICY_LOSS_FN.get(name).defaultArgs()))
         assert.deepEqual(options[option], value ?? null, `${name}: ${option}`);
-      // Options without a default are listed too.
+      // create() must accept every listed option, including those without a default.
       for (const option of Object.keys(options))
         POLICY_LOSS_FN.create(name, { [option]: options[option] ?? undefined });
     }
@@ -59,7 +62,7 @@ describe('policy-loss list', () => {
     assert.equal(algorithm.options.repeat_times, undefined);
   });
 
-  it('lists the inputs, metrics and option helps that the functions declare', async () => {
+  it('lists the inputs, metrics and help texts of options that the functions declare', async () => {
     const registries = { loss: POLICY_LOSS_FN, advantage: ADVANTAGE_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
     for (const [kind, registry] of Object.entries(registries)) {
       const entries: Entry[] = await runJson('list', kind);

@@ -1,6 +1,7 @@
 /**
- * Tests that rows computed in several parts give the same loss, metrics, norms and gradients as all rows at once. This
- * holds for every loss and algorithm and any size of the parts, even if groups are spread over the parts.
+ * Tests that computing rows in several parts gives the same loss, metrics, norms and gradients as computing all rows at
+ * once, up to rounding. This must hold for every loss and algorithm and for parts of any size, even if the rows of a
+ * group lie in different parts.
  */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
@@ -20,7 +21,10 @@ const RELATIVE = 1e-6;
 
 type Columns = Record<string, unknown>;
 
-/** Draws rows of uneven lengths, some of them empty or fully masked, whose groups are spread over the file. */
+/**
+ * Draws rows of different lengths. Some are empty and some are fully masked. The rows of a group are spread over the
+ * file.
+ */
 function drawRows(seed: number, count: number): Columns[] {
   const draws = generator(seed);
   const { integer } = draws;
@@ -55,7 +59,7 @@ interface Gradients {
   advantages: number[];
 }
 
-/** Evaluates subjects and joins the gradients of all parts. */
+/** Evaluates subjects with the setting `batchTokens`, and joins the gradients and advantages of all parts. */
 async function evaluated(file: string, subjects: readonly Subject[], batchTokens: number) {
   const gradients = subjects.map((): Gradients => ({ grad: [], gradEntropy: [], advantages: [] }));
   const watch: PartWatcher = (_, results) => {
@@ -112,7 +116,7 @@ async function assertPartsAddUp(file: string, subjects: readonly Subject[], toke
 const algorithm = (name: string, config: ObjectiveConfig = {}, seed?: number) =>
   objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
 
-/** Algorithms whose advantages cannot be computed in parts. */
+/** Algorithms that whiten their advantages over all rows, so that they cannot compute them in parts. */
 const WHITENED = ['ppo', 'reinforceplusplus'];
 
 describe('rows in parts', () => {

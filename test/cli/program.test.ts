@@ -1,4 +1,4 @@
-/** The program around its commands: help, misspelt words, exit codes, and its output on a terminal. */
+/** Tests what all commands share: help, suggestions for misspelt words, exit codes, and output to a terminal. */
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -34,7 +34,7 @@ describe('policy-loss', () => {
       assert.ok(examples.length >= 2);
       for (const example of examples) {
         assert.ok(example.startsWith(command));
-        // The files in the examples do not exist. The command must get as far as reading them.
+        // The files that an example names need not exist here, but the command must get as far as reading them.
         const words = example.split(' ').map((word) => word.replaceAll("'", ''));
         const { code, stderr } = await runIn(files.directory, words);
         if (words.includes('cuda') && code === 2)
@@ -93,16 +93,16 @@ describe('policy-loss', () => {
   });
 });
 
-/** The character that begins a terminal's colour codes. */
+/** The character with which a terminal's colour codes begin. */
 const ESCAPE = String.fromCharCode(0x1b);
 const COLOURS = new RegExp(`${ESCAPE}\\[\\d+m`, 'g');
 
-/** Runs the program in a pseudo-terminal, which the command `script` of util-linux creates. */
+/** Runs the program in a pseudo-terminal, which is created by the command `script` of util-linux. */
 function inTerminal(words: readonly string[], env: NodeJS.ProcessEnv = {}): Run {
   const command = [process.execPath, PROGRAM, ...words].map((word) => `'${word}'`).join(' ');
   const { status, stdout, stderr } = spawnSync('script', ['-qec', command, '/dev/null'], {
     encoding: 'utf8',
-    // Node would show no colours with CI=1.
+    // With CI=1, Node would not print colours.
     env: {
       ...process.env,
       ...{ TERM: 'xterm-256color', CI: undefined, NO_COLOR: undefined, FORCE_COLOR: undefined },
@@ -119,7 +119,7 @@ describe('policy-loss in a terminal', () => {
 
   it('aligns and colours its tables', () => {
     for (const words of [
-      // Quiet, because a slow machine would show a progress bar.
+      // --quiet is given because a slow machine would show a progress bar otherwise.
       ['evaluate', EXAMPLE, '--loss', 'ppo', '--quiet'],
       ['compare', EXAMPLE, '--loss', 'ppo', '--loss', 'gspo', '--quiet'],
       ['list', 'gspo'],
@@ -129,7 +129,7 @@ describe('policy-loss in a terminal', () => {
       assert.ok(coloured.stdout.includes(`${ESCAPE}[36m`));
       const plain = inTerminal(words, { NO_COLOR: '1' });
       assert.ok(!plain.stdout.includes(ESCAPE));
-      // Colour codes do not change the alignment.
+      // Apart from the colour codes, the coloured output must equal the plain one, so that columns stay aligned.
       assert.equal(coloured.stdout.replace(COLOURS, '').replace(/ +\r$/gm, '\r'), plain.stdout);
     }
   });

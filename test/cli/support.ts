@@ -1,4 +1,6 @@
-/** Helpers of the command line's tests: running the program, making files for it, and the library's own results. */
+/**
+ * Helpers for tests of the command line. They run the program, make files for it, and compute results with the library.
+ */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,18 +12,18 @@ import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, type Objective, POLICY_LOSS_F
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 export const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
 export const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
-/** The path of the compiled program, in the form in which users install it. */
+/** The path of the compiled program, which users install. */
 export const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
 const { href } = new URL('../../dist/cli/program.js', import.meta.url);
 
-/** The result of running the program. */
+/** The exit code and the output of one run of the program. */
 export interface Run {
   code: number | null;
   stdout: string;
   stderr: string;
 }
 
-/** Runs the compiled program in this process, which is ten times faster than a new process, and captures its output. */
+/** Runs the compiled program in this process and captures its output. This is ten times faster than a new process. */
 export async function run(...words: string[]): Promise<Run> {
   const { runProgram }: typeof import('../../lib/cli/program.js') = await import(href);
   const result: Run = { code: null, stdout: '', stderr: '' };
@@ -43,7 +45,7 @@ export async function run(...words: string[]): Promise<Run> {
   return result;
 }
 
-/** Runs the program in this process, with another current folder. */
+/** Runs the compiled program in this process, with `folder` as the current folder. */
 export async function runIn(folder: string, words: readonly string[]): Promise<Run> {
   const before = process.cwd();
   process.chdir(folder);
@@ -54,7 +56,7 @@ export async function runIn(folder: string, words: readonly string[]): Promise<R
   }
 }
 
-/** Runs the compiled program in a process of its own. */
+/** Runs the compiled program in a process of its own, with the repository's root as the current folder. */
 export function runProcess(...words: string[]): Promise<Run> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, [PROGRAM, ...words], { cwd: ROOT });
@@ -68,7 +70,7 @@ export function runProcess(...words: string[]): Promise<Run> {
   });
 }
 
-/** Runs the program with --json and returns the parsed result. It must print nothing else. */
+/** Runs the program with --json and returns the parsed result. Asserts that it succeeds and prints nothing else. */
 export async function runJson(...words: string[]) {
   const { code, stdout, stderr } = await run(...words, '--json');
   assert.equal(stderr, '');
@@ -76,7 +78,10 @@ export async function runJson(...words: string[]) {
   return JSON.parse(stdout);
 }
 
-/** Checks that the program fails with an exit code and a message, without a result or a stack trace. */
+/**
+ * Asserts that the program fails with this exit code. It must print a message that matches all patterns, and neither a
+ * result nor a stack trace.
+ */
 export async function fails(code: 1 | 2, words: readonly string[], ...says: RegExp[]): Promise<void> {
   const result = await run(...words);
   assert.equal(result.code, code, result.stderr);
@@ -85,7 +90,7 @@ export async function fails(code: 1 | 2, words: readonly string[], ...says: RegE
   assert.doesNotMatch(result.stderr, /\n\s+at /, 'a stack trace');
 }
 
-/** Parses CSV whose cells have no quotes or commas. */
+/** Parses CSV text in which no cell contains a quote or a comma. */
 export function parseCsv(text: string): Record<string, string>[] {
   const [head, ...lines] = text
     .trimEnd()
@@ -94,10 +99,10 @@ export function parseCsv(text: string): Record<string, string>[] {
   return lines.map((line) => Object.fromEntries(head!.map((name, i) => [name, line[i]!])));
 }
 
-/** Returns a number as tables show it. */
+/** Returns a number as the program's tables show it. */
 export const sixDigits = (x: number) => String(Number(x.toPrecision(6)));
 
-/** A row of the example file. */
+/** A row of examples/rollouts.jsonl. */
 export interface Row {
   task_id: number;
   run_id: number;
@@ -115,11 +120,11 @@ export const ROWS: Row[] = readFileSync(EXAMPLE, 'utf8')
   .map((line) => JSON.parse(line));
 export const TOKENS = ROWS.reduce((sum, row) => sum + row.logprobs.length, 0);
 
-/** A temporary folder for a test's files. */
+/** A temporary folder for the files of a test. */
 export class Files {
   readonly directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
 
-  /** Writes a file of JSON lines; strings are written unchanged. Returns its path. */
+  /** Writes rows to a file of JSON lines and returns its path. A row that is a string is written unchanged. */
   write(name: string, rows: readonly (object | string)[]): string {
     const file = this.path(name);
     writeFileSync(file, rows.map((row) => (typeof row === 'string' ? row : JSON.stringify(row))).join('\n'));
@@ -135,7 +140,7 @@ export class Files {
   }
 }
 
-/** Builds a batch from rows without any code under test. */
+/** Makes a batch from rows. Uses no code under test. */
 export function batchOf(rows: readonly Row[]) {
   const offsets = [0];
   for (const { logprobs } of rows) offsets.push(offsets.at(-1)! + logprobs.length);
@@ -154,7 +159,7 @@ export function batchOf(rows: readonly Row[]) {
 
 export const norm = (values: Float32Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
 
-/** Computes a loss on GRPO's advantages by the library. */
+/** Computes a loss with the library. The advantages are GRPO's, unless `more` contains others. */
 export async function computedLoss(
   name: string,
   args: object = {},
@@ -170,7 +175,7 @@ export async function computedLoss(
   return { loss, metrics, grad: grad! };
 }
 
-/** Returns the result that `evaluate --loss` must print, computed by the library on GRPO's advantages. */
+/** Returns the result that `evaluate --loss` must print. The library computes it on GRPO's advantages. */
 export async function fromLibrary(
   name: string,
   args: object = {},
@@ -181,7 +186,7 @@ export async function fromLibrary(
   return { name, loss, metrics, rows: rows.length, tokens: grad.length, gradNorm: norm(grad) };
 }
 
-/** Returns the result that `evaluate --algorithm` must print, computed by the library. */
+/** Returns the result that `evaluate --algorithm` must print. The library computes it. */
 export async function fromObjective(
   objective: Objective,
   rows: readonly Row[] = ROWS,
@@ -204,7 +209,9 @@ export async function fromObjective(
   };
 }
 
-/** Returns the functions of an algorithm with its default configuration. */
+/**
+ * Returns the functions and coefficients that `evaluate --algorithm` must print for an algorithm without other options.
+ */
 export function functionsOf(name: string) {
   const { policy_loss_fn, advantage_fn, kl_loss_fn, entropy_loss_fn } =
     ALGORITHM_TYPE.get(name).defaultConfig();

@@ -1,4 +1,7 @@
-/** `policy-loss sweep`: the results of every combination, compared with the library's, and the values of a grid. */
+/**
+ * Tests `policy-loss sweep`: the results of every combination of options must equal the library's. Also tests how the
+ * values of a grid are parsed and combined.
+ */
 import assert from 'node:assert/strict';
 import { product, valuesOfWord } from '../../lib/cli/grid.js';
 import { ALGORITHM_TYPE, LossError, type ObjectiveConfig } from '../../lib/index.js';

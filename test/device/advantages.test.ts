@@ -1,7 +1,7 @@
 /**
- * Tests advantage functions and objectives on a CUDA device, real or emulated. They must meet the CPU's tolerances on the
- * golden cases and agree with the CPU on random batches, both from host memory and from resident batches. Run by
- * `npm run test:emulated` and `npm run test:gpu`.
+ * Tests advantage functions and objectives on a CUDA device, real or emulated. On the golden cases, they must meet the
+ * same tolerances as on the CPU. On random batches, they must agree with the CPU. Batches lie in host memory or were
+ * uploaded to the device. `npm run test:emulated` and `npm run test:gpu` run these tests.
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
@@ -24,7 +24,10 @@ import { assertArray, assertComputed, assertNumber, GROUP_RELATIVE } from '../su
 const DEVICE = 'cuda:0';
 const SEED = Number(process.env.FC_SEED ?? 2025);
 
-/** Computes from the host and from a resident batch, by compute and computeSync, and asserts equal bits. */
+/**
+ * Computes advantages on the device, from a batch in host memory and from its uploaded copy. The uploaded copy is
+ * computed both asynchronously and synchronously. Asserts that all results have equal bits.
+ */
 async function onDevice(name: string, args: Args, batch: Batch): Promise<AdvantageResult> {
   const fn = ADVANTAGE_FN.create(name, args);
   const fromHost = await fn.compute(batch, { device: DEVICE });
@@ -125,7 +128,8 @@ describe(`objectives on ${DEVICE}`, () => {
       }
     });
 
-  // Computes an objective from rewards on the CPU, on the device from the host's batch, and from a resident batch.
+  // Computes an objective from rewards: on the CPU, on the device from host memory, and on the device from an uploaded
+  // batch. Asserts that the results agree.
   async function threeWays(config: ObjectiveConfig, batch: Batch): Promise<void> {
     const objective = ALGORITHM_TYPE.get('grpo').objective(config);
     const options = { grad: true, seed: 7 };

@@ -1,6 +1,6 @@
 /**
- * Tests losses on a CUDA device, real or emulated: the golden cases and random batches at the CPU's tolerances,
- * resident batches, and errors. Run by `npm run test:emulated` and `npm run test:gpu`.
+ * Tests losses on a CUDA device, real or emulated. Golden cases and random batches must meet the same tolerances as on
+ * the CPU. Also tests uploaded batches and errors. `npm run test:emulated` and `npm run test:gpu` run these tests.
  */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -40,7 +40,8 @@ import { assertArray, assertComputed, assertSameBits, type Expected } from '../s
 
 const DEVICE = 'cuda:0';
 
-// Computes from the host's batch and from a resident one, asynchronously and synchronously, and asserts equal bits.
+// Computes on the device, from a batch in host memory and from its uploaded copy. The uploaded copy is computed both
+// asynchronously and synchronously. Asserts that all results have equal bits.
 async function onDevice(on: Subject, batch: Batch): Promise<Computed> {
   const fromHost = await on.async(batch, { device: DEVICE });
   using resident = await upload(batch, DEVICE);
@@ -229,7 +230,7 @@ describe(`batches on ${DEVICE}`, () => {
     for (const one of batches) one.dispose();
   });
 
-  // The emulation has two small devices. Real machines seldom have two.
+  // These two tests run mainly on the emulation, which has two small devices. A real machine seldom has two.
   const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
   if (gpus.length > 1)
     it('on two devices do not disturb each other, and stay on their device', async () => {
@@ -266,7 +267,8 @@ describe(`batches on ${DEVICE}`, () => {
     });
 
   it('of two worker threads do not disturb each other', async () => {
-    // Workers do not inherit tsx, so they register it.
+    // Worker threads do not inherit the TypeScript loader tsx, so the worker registers it. Compiled tests do not need
+    // tsx.
     const load = import.meta.url.endsWith('.ts')
       ? `import('tsx/esm/api').then(({ register }) => { register(); return import(${JSON.stringify(new URL('./worker.ts', import.meta.url).href)}); })`
       : `import(${JSON.stringify(new URL('./worker.js', import.meta.url).href)})`;
@@ -317,7 +319,8 @@ describe(`batches on ${DEVICE}`, () => {
   });
 });
 
-// Compares two float32 gradients. A token within a rounding error of a bound may be on either side of it.
+// Asserts that two float32 gradients agree in all but a thousandth of the tokens. A token within a rounding error of a
+// clip bound may be on either side of it.
 function assertClose(actual: Float32Array, expected: Float32Array, what: string): void {
   const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
   let apart = 0;

@@ -1,6 +1,6 @@
 /**
- * Tests the reasons for which a CUDA device may be unavailable. The emulation can imitate other drivers, older devices and
- * a machine without any. A real machine cannot, so these tests are skipped there.
+ * Tests the reasons why a CUDA device may be unavailable. The emulation can imitate other drivers, older devices and a
+ * machine without a device. A real machine cannot, so these tests are skipped there.
  */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -39,7 +39,7 @@ function seen(env: Record<string, string>): Seen {
   return JSON.parse(stdout) as Seen;
 }
 
-/** Returns why there is no device, after asserting that a call for one fails for the same reason. */
+/** Returns the reason why there is no CUDA device. Asserts that a call that asks for one fails for the same reason. */
 function obstacle(env: Record<string, string>): CudaObstacle {
   const { devices, error } = seen(env);
   const other = devices.filter((device) => device.name !== 'cpu');
@@ -86,7 +86,7 @@ describe('the reason for a missing CUDA device', () => {
     assert.match(message, /emulated has compute capability 7\.5.*8\.0/);
   });
 
-  it('is absent with a driver that is newer than the build', () => {
+  it('does not exist if the driver is newer than the build', () => {
     const { devices, error } = seen({ POLICY_LOSS_EMULATION_DRIVER: '13020' });
     assert.equal(error, undefined);
     assert.ok(devices.slice(1).every((device) => device.available));

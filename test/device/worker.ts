@@ -1,4 +1,6 @@
-/** A worker thread of the device suite: computes the same loss repeatedly, with its own batch. */
+/**
+ * A worker thread of the device suite. It computes the same loss of its own batch repeatedly, and reports the results.
+ */
 import { parentPort, workerData } from 'node:worker_threads';
 import { POLICY_LOSS_FN, upload } from '../../lib/index.js';
 

@@ -1,7 +1,7 @@
 /**
  * Tests that every public function returns a result or throws a LossError, whatever its arguments are. It must never
- * throw another exception, crash or hang. The suite runs cases that failed in the past, and the fuzzer for a short time
- * with a fixed seed. `npm run fuzz` runs longer, each time with another seed.
+ * throw another exception, crash or hang. The suite repeats cases that failed in the past, draws random cases, and runs
+ * the fuzzer briefly with a fixed seed. `npm run fuzz` runs the fuzzer for longer, each time with another seed.
  */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
@@ -39,7 +39,10 @@ const revoked = (): Anything => {
   return proxy;
 };
 
-/** Asserts that a call throws a LossError of that code, or rejects with one. */
+/**
+ * Asserts that a call throws a LossError with this code, or rejects with one. `cause` is the expected class of its
+ * cause.
+ */
 async function refuses(code: api.LossErrorCode, call: () => unknown, cause?: unknown): Promise<void> {
   await assert.rejects(
     async () => call(),

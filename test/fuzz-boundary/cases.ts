@@ -1,6 +1,6 @@
 /**
- * The cases of the boundary fuzzer. A case calls one public function with valid arguments, some parts of which were
- * replaced by hostile values. It passes if the call returns a result or throws a LossError.
+ * The cases of the boundary fuzzer. A case takes valid arguments of one public function, replaces some parts of them by
+ * hostile values, and calls the function. The case passes if the call returns a result or throws a LossError.
  */
 import { types } from 'node:util';
 import fc from 'fast-check';
@@ -11,14 +11,14 @@ import { KEYS, type Target, targets } from './targets.js';
 import { type Access, behindProxy, build, type ProxyMode, place, type Recipe } from './values.js';
 
 export type Spoil =
-  /** Replaces an argument. */
+  /** Replaces the whole argument at `index` by a hostile value. */
   | { what: 'argument'; index: number; value: Recipe }
-  /** Replaces a property of an argument, or what happens when it is read. */
+  /** Replaces a property of an argument. `access` says what happens when the function reads the property. */
   | { what: 'key'; index: number; key: string; value: Recipe; access: Access }
   | { what: 'proxy'; index: number; mode: ProxyMode; after: number }
   /** Adds a property to Object.prototype during the call, so that every object seems to have it. */
   | { what: 'pollution'; key: string; value: Recipe }
-  /** Overwrites or resizes the arrays during the call. */
+  /** Overwrites or resizes the arrays in the arguments while an asynchronous call is running. */
   | { what: 'meanwhile'; does: 'write' | 'shrink' | 'grow' };
 
 export interface Case {
@@ -28,7 +28,7 @@ export interface Case {
 
 const byName = new Map(targets.map((target) => [target.name, target]));
 const keyOf = (target: Target) => {
-  // The target's own keys are drawn more often than the keys of other targets.
+  // Keys of this function's own arguments are drawn more often than keys of other functions.
   const own = target
     .valid()
     .flatMap((given) => (given && typeof given === 'object' ? Object.keys(given) : []));
@@ -67,7 +67,7 @@ function spoilOf(target: Target): fc.Arbitrary<Spoil> {
   );
 }
 
-/** Draws a case of any function. */
+/** Draws a random case of any public function. */
 export const anyCase: fc.Arbitrary<Case> = fc
   .constantFrom(...targets)
   .chain((target) =>
@@ -87,8 +87,8 @@ const CODES: readonly string[] = [
   'ERR_ABORTED',
 ];
 
-// Messages of exceptions that V8 and Node throw for hostile values. If the cause of a LossError has another message, it
-// hides a bug of the package.
+// Messages of the exceptions that V8 and Node throw for hostile values. If a LossError has a cause with another
+// message, the package has a bug.
 const ENGINE_WORDS = [
   /revoked/,
   /proxy|'(get|has|ownKeys|getPrototypeOf|getOwnPropertyDescriptor)' on/i,
@@ -105,7 +105,7 @@ const ENGINE_WORDS = [
   /CreateListFromArrayLike|requires that the property of the first argument/,
 ];
 
-/** Returns whether a LossError's cause can come from the caller's values. */
+/** Returns whether the cause of a LossError may come from the caller's values, not from a bug of the package. */
 function isOfCaller(cause: unknown): boolean {
   if (cause === undefined || cause instanceof Hostile) return true;
   if (cause instanceof LossError) return isOfCaller(cause.cause);
@@ -121,7 +121,7 @@ function judge(error: unknown, { spoils }: Case): void {
     });
   if (!CODES.includes(error.code))
     throw new Error(`expected a documented code, got ${error.code}`, { cause: error });
-  // With a polluted prototype, any value may have been read.
+  // If Object.prototype was polluted, any code may have read a hostile value, so every cause is accepted.
   const polluted = spoils.some(({ what }) => what === 'pollution');
   if (error.code !== 'ERR_ABORTED' && !polluted && !isOfCaller(error.cause))
     throw new Error(
@@ -143,7 +143,7 @@ function checkResult(result: Anything): void {
 
 /**
  * Runs a case.
- * @throws Error if the call gives neither a result nor a LossError
+ * @throws Error if the call neither returns a result nor throws a LossError
  */
 export async function run(one: Case): Promise<void> {
   const target = byName.get(one.target);
@@ -172,7 +172,7 @@ export async function run(one: Case): Promise<void> {
   try {
     const outcome = whilePolluted(pollution, () => target.call(given));
     if (meanwhile) forEachArray(given, meanwhile);
-    // A function may return its argument, such as a checked configuration, which is not a result.
+    // A function may return one of its arguments, such as a checked configuration. This is not a result to check.
     if (!given.includes(outcome)) checkResult(types.isPromise(outcome) ? await outcome : outcome);
   } catch (error) {
     judge(error, one);
@@ -187,7 +187,7 @@ function spoilKey(object: Anything, { key, value, access }: Spoil & { what: 'key
   try {
     place(object, key, built, access);
   } catch {
-    // The object is frozen or behind a proxy, so it is already hostile.
+    // The property cannot be set, because the object is frozen or behind a proxy. So the object is hostile already.
   }
 }
 
@@ -215,7 +215,7 @@ function forEachArray(given: readonly Anything[], act: (array: Anything) => void
         try {
           act(descriptor.value);
         } catch {
-          // An array that throws when it is touched.
+          // The array throws when it is touched, so it is hostile already.
         }
   }
 }

@@ -1,5 +1,6 @@
-// The process in which the boundary fuzzer's cases run; watch.ts starts it. It writes the current case to a file, so that
-// the case is known after a crash or a hang. At the end it prints a report as one line of JSON.
+// The process that runs the cases of the boundary fuzzer. watch.ts starts it. The process writes each case to a file
+// before it runs the case, so that watch.ts knows the case after a crash or a hang. At its end the process prints a
+// report as one line of JSON.
 import assert from 'node:assert/strict';
 import { openSync, writeSync } from 'node:fs';
 import fc from 'fast-check';
@@ -9,9 +10,9 @@ import { anyCase, type Case, run } from './cases.js';
 /** The report that the process prints at its end. */
 export interface Report {
   executions: number;
-  /** The number of functions that were called. */
+  /** The number of different functions that were called. */
   functions: number;
-  /** The failing case, shrunk as far as possible, and its message. */
+  /** The failing case, shrunk as far as possible, and the message of its error. */
   failure?: { seed: number; case: Case; message: string };
 }
 
@@ -25,13 +26,13 @@ let failure: Report['failure'];
 async function execute(one: Case): Promise<void> {
   executions++;
   called.add(one.target);
-  // The length comes first, since the previous case may have been longer.
+  // The length comes first, because the file is overwritten in place and may still contain the end of a longer case.
   const text = JSON.stringify({ executions, ...one });
   writeSync(place, `${String(Buffer.byteLength(text)).padStart(12)}${text}`, 0);
   await run(one);
 }
 
-// A healthy call must give the same result before and after any number of hostile calls.
+// A call with valid arguments. It must give the same result before and after any number of hostile calls.
 const sample = {
   shape: [2, 3] as const,
   logprob: Float32Array.of(-1, -2, -0.5, -0.25, -3, -1.5),

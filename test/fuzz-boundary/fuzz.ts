@@ -1,10 +1,10 @@
-// Fuzzes the JavaScript boundary: calls every public function with hostile arguments. Each call must give a result or a
-// LossError, and never another exception, a crash or a hang. Prints the number of calls and the seed, and counts of
-// passing and failing functions like a test suite.
+// Fuzzes the JavaScript boundary: calls every public function with hostile arguments. Each call must return a result or
+// throw a LossError. Another exception, a crash or a hang is a failure. Prints the number of calls and the seed. Also
+// prints the number of passing or failing functions, as a test suite does.
 //
 //   npx tsx test/fuzz-boundary/fuzz.ts [SECONDS]       default: POLICY_LOSS_FUZZ_SECONDS, or 60
-//   POLICY_LOSS_FUZZ_SEED=1 npx tsx …                  repeats a run; by default the time is the seed
-//   npx tsx test/fuzz-boundary/fuzz.ts --case JSON     runs one case in the form in which failures print it
+//   POLICY_LOSS_FUZZ_SEED=1 npx tsx …                  repeats a run; by default the seed is the time
+//   npx tsx test/fuzz-boundary/fuzz.ts --case JSON     runs one case; JSON is what a failure prints
 import { parseArgs } from 'node:util';
 import { fuzz } from './watch.js';
 

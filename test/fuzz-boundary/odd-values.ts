@@ -1,15 +1,15 @@
-/** Individual hostile values by name: odd objects, numbers, arrays, signals, YAML texts. */
+/** Hostile values, each with a name: odd objects, numbers, arrays, signals and YAML texts. */
 import { DeviceBatch } from '../../lib/index.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: hostile values have any type
 export type Anything = any;
 
-/** The exception that hostile values throw. */
+/** The exception that hostile values throw when they are used. */
 export class Hostile extends Error {}
 
 const MANY = Array.from({ length: 1e5 }, () => 1);
 
-/** Throws a Hostile, as the code of a caller might. */
+/** Throws a Hostile, as the caller's own code might do. */
 export function raise(): never {
   throw new Hostile('thrown by the caller');
 }
@@ -26,7 +26,10 @@ class Own {
   }
 }
 
-/** Makers of the values by name. Recipes in bug reports contain these names, so they must not change. */
+/**
+ * Functions that make the hostile values, by the name of the value. Bug reports contain these names, so a name must not
+ * change.
+ */
 export const ODD: Record<string, () => Anything> = {
   undefined: () => undefined,
   NaN: () => Number.NaN,

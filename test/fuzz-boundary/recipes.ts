@@ -1,4 +1,4 @@
-/** Draws recipes of hostile values, for fast-check. */
+/** Draws random recipes with fast-check. A recipe describes how to make a hostile value; see values.ts. */
 import fc from 'fast-check';
 import { ODD } from './odd-values.js';
 import {
@@ -13,7 +13,7 @@ import {
   TYPES,
 } from './values.js';
 
-// Names and numbers that functions know, and some that are almost right.
+// Names and numbers that functions accept, and some that are almost right.
 const WORDS = [
   '',
   'ppo',
@@ -130,7 +130,7 @@ const { recipe: recipeOf } = fc.letrec<{ recipe: Recipe; leaf: Recipe }>((tie) =
   ),
 }));
 
-/** Draws recipes of all kinds. */
+/** Draws a recipe of any kind. */
 export const recipe: fc.Arbitrary<Recipe> = recipeOf;
 export const access: fc.Arbitrary<Access> = fc.constantFrom(...ACCESSES);
 export const proxyMode: fc.Arbitrary<ProxyMode> = fc.constantFrom(...PROXY_MODES);

@@ -1,8 +1,8 @@
 /**
- * The targets of the boundary fuzzer: every public function of the package with valid arguments, which the fuzzer
- * spoils. The functions are found by walking the exports: constructors, static methods, methods of objects and
- * registries, and plain functions. If this file has no arguments for a function, that is an error, so that no new
- * function is forgotten.
+ * The targets of the boundary fuzzer. A target is a public function of the package with valid arguments, some parts of
+ * which the fuzzer replaces by hostile values. The functions are found in the package's exports: plain functions,
+ * constructors, static methods, and methods of objects and registries. It is an error if this file has no arguments for
+ * a function. So no new function can be forgotten.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { fromTrinityArgs } from '../../lib/core/options.js';
@@ -10,12 +10,12 @@ import * as api from '../../lib/index.js';
 import type { Anything } from './odd-values.js';
 
 export interface Target {
-  /** For example `PPOPolicyLossFn#compute`. */
+  /** The name of the function, for example `PPOPolicyLossFn#compute`. */
   name: string;
-  /** Makes new valid arguments. */
+  /** Makes new valid arguments for one call. */
   valid(): Anything[];
   call(given: readonly Anything[]): unknown;
-  /** Undoes global changes that a call may have made. */
+  /** Undoes the global changes that a call may have made. */
   restore?(): void;
 }
 
@@ -24,7 +24,7 @@ const COLUMNS = 3;
 const TOKENS = ROWS * COLUMNS;
 const column = (value: number) => new Float32Array(TOKENS).fill(value);
 
-/** Makes a batch with all columns but advantages, which objectives compute. */
+/** Makes a batch with all columns except `advantages`, which objectives compute from the rewards. */
 const rewarded = () => ({
   shape: [ROWS, COLUMNS],
   logprob: column(-1),
@@ -60,7 +60,7 @@ const config = () => ({
   backend: 'verl',
 });
 
-// Arguments of methods by their names, in any class.
+// Valid arguments of methods, by the method's name. They suit every class, unless methods() is given others.
 const METHODS: Record<string, () => Anything[]> = {
   compute: () => [whole(), options()],
   computeSync: () => [whole(), { grad: true, seed: 1 }],
@@ -107,12 +107,12 @@ const FUNCTIONS: Record<string, () => Anything[]> = {
   },
 };
 
-// Arguments of constructors that do not take the class's default arguments.
+// Valid arguments of constructors. A constructor that is not listed here takes the default arguments of its class.
 const CONSTRUCTORS: Record<string, () => Anything[]> = {
   KeyMapper: () => [{ log_prob: 'logprob' }],
 };
 
-/** Exports that the walk skips at least in part, with the reason. */
+/** Constructors of exported classes that the fuzzer does not call, with the reason. */
 export const EXEMPT: Readonly<Record<string, string>> = {
   'AdvantageFn constructor': 'internal: called by the subclasses, which are targets',
   'AlgorithmRegistry constructor': 'internal: its only instance is exported',
@@ -126,7 +126,10 @@ export const EXEMPT: Readonly<Record<string, string>> = {
   'Registry constructor': 'internal: its instances are exported',
 };
 
-/** The methods that are marked `@internal` in lib/. They are called with checked arguments only. */
+/**
+ * Names of the methods that are marked `@internal` in lib/. They are not fuzzed, because the package calls them only
+ * with checked arguments.
+ */
 const INTERNAL = new Set(internalMethods());
 
 function internalMethods(): string[] {
@@ -144,10 +147,10 @@ function internalMethods(): string[] {
 const isClass = (value: unknown) =>
   typeof value === 'function' && /^class\b/.test(Function.prototype.toString.call(value));
 
-// Prototypes of the language, whose members are not targets.
+// Objects of the JavaScript language, whose members are not targets.
 const LANGUAGE: readonly object[] = [Object.prototype, Function.prototype, Error, Error.prototype];
 
-/** Yields the names of an object's functions and accessors, including those of its prototypes. */
+/** Yields the name of each function and accessor of an object and its prototypes, and whether it is a function. */
 function* membersOf(object: object): Generator<[name: string, isFunction: boolean]> {
   const seen = new Set<string>(['constructor']);
   for (let at = object; !LANGUAGE.includes(at); at = Object.getPrototypeOf(at)) {
@@ -165,7 +168,7 @@ function argumentsOf(name: string, among: Record<string, () => Anything[]>): () 
   return found;
 }
 
-/** Yields the public functions of an object. */
+/** Yields a target for each public method and accessor of an object. The targets' names begin with `owner`. */
 function* methods(
   owner: string,
   object: Anything,
@@ -233,7 +236,7 @@ function* ofRegistry(name: string, registry: Registered): Generator<Target> {
   });
 }
 
-/** Yields the objectives of all algorithms, whose functions read different columns. */
+/** Yields targets for the objectives of all algorithms, because their functions read different columns. */
 function* ofAlgorithms(): Generator<Target> {
   for (const name of api.ALGORITHM_TYPE.names()) {
     const objective = api.ALGORITHM_TYPE.get(name).objective();
@@ -270,7 +273,7 @@ function* walk(): Generator<Target> {
   yield* ofAlgorithms();
 }
 
-/** The keys of arguments that any function reads. */
+/** The keys that any function reads in its arguments. */
 export const KEYS: readonly string[] = [
   ...new Set([
     ...Object.keys(whole()),

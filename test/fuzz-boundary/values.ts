@@ -1,6 +1,6 @@
 /**
- * Makes hostile values, which a caller might pass by mistake or on purpose. A recipe of plain data describes each
- * value, so that a case can be printed, shrunk and repeated even if its value could not.
+ * Makes hostile values, which a caller might pass by mistake or on purpose. A recipe describes each value as plain
+ * data. So a case can be printed, shrunk and repeated, even if the value itself could not.
  */
 import { runInNewContext } from 'node:vm';
 import { type Anything, ODD, raise } from './odd-values.js';
@@ -81,7 +81,7 @@ export type Recipe =
 
 const FOREIGN = runInNewContext('globalThis') as typeof globalThis;
 
-/** Makes a new value from its recipe. */
+/** Makes a new value according to a recipe. */
 export function build(of: Recipe): Anything {
   switch (of.kind) {
     case 'plain':
@@ -219,7 +219,10 @@ function buildArray({ items, twist }: Recipe & { kind: 'array' }): Anything {
   return array;
 }
 
-/** Puts a value behind a proxy, which throws or lies after a number of operations. Returns primitives unchanged. */
+/**
+ * Puts a value behind a proxy that misbehaves as `mode` says. In the modes 'throws' and 'lies', the proxy first handles
+ * `after` operations correctly. Returns primitives unchanged.
+ */
 export function behindProxy(of: Anything, mode: ProxyMode, after: number): Anything {
   if (of === null || (typeof of !== 'object' && typeof of !== 'function')) return of;
   if (mode === 'revoked') {
@@ -238,13 +241,13 @@ export function behindProxy(of: Anything, mode: ProxyMode, after: number): Anyth
   for (const trap of traps)
     handler[trap] = (...given) => {
       if (operations++ < after) return (Reflect[trap] as Anything)(...given);
-      // If the lie breaks an invariant of proxies, V8 throws a TypeError.
+      // If this wrong answer breaks a rule that proxies must obey, V8 throws a TypeError.
       return mode === 'throws' ? raise() : Symbol('lie');
     };
   return new Proxy(of, handler);
 }
 
-/** Sets a property of an object. `how` says what happens when the property is read. */
+/** Defines a property of an object. `how` says what happens when the property is read. */
 export function place(object: Anything, key: string, value: Anything, how: Access): void {
   let reads = 0;
   const define = (get: () => unknown) =>
@@ -268,7 +271,7 @@ export function place(object: Anything, key: string, value: Anything, how: Acces
       break;
     }
     case 'detaches': {
-      // Reading one array detaches the memory of all others.
+      // Reading this property detaches the memory of the object's other arrays.
       const { value: before } = Object.getOwnPropertyDescriptor(object, key) ?? {};
       define(() => {
         detachAll(object);
@@ -283,7 +286,7 @@ export function place(object: Anything, key: string, value: Anything, how: Acces
   }
 }
 
-/** Detaches the memory of all arrays in an object. */
+/** Detaches the memory of all typed arrays in an object's properties, as a transfer to another thread would. */
 export function detachAll(object: Anything): void {
   for (const [, { value }] of Object.entries(Object.getOwnPropertyDescriptors(object))) {
     const array = value?.data ?? value;

@@ -1,6 +1,6 @@
 /**
- * Runs the boundary fuzzer in a process of its own and watches it. If the process crashes or hangs, its current case has
- * failed.
+ * Runs the boundary fuzzer in a process of its own and watches it. If the process crashes or hangs, the case that it
+ * was running has failed.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -10,14 +10,17 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Report } from './child.js';
 
-/** Longer than a call with a few tokens can take on a slow and busy machine. */
+/**
+ * The time in milliseconds after which a case counts as hanging. A call with a few tokens takes less, even on a slow
+ * and busy machine.
+ */
 const HANG_MS = 60_000;
 const LOOK_MS = 500;
 
 export interface Outcome {
   executions: number;
   functions: number;
-  /** The failure, with the case as JSON. */
+  /** What failed, with the case as JSON. Undefined if every case passed. */
   fault?: string;
 }
 
@@ -80,7 +83,7 @@ async function watch(seconds: number, seed: number, file: string): Promise<Outco
   return { executions, functions: 0, fault: `${how}\ncase: ${last}\n${complaint}` };
 }
 
-// Returns the current case, or '' while it is being written.
+// Returns the current case as JSON, or '' if the file does not contain one yet.
 function caseAt(file: string): string {
   try {
     const text = readFileSync(file, 'utf8');

@@ -8,14 +8,15 @@
 namespace fuzz {
 namespace {
 
-// The results that a call wants. shift: misaligns their memory, as in Array.
+// The results that a call is to compute. `shift` is the number of elements by which their memory is
+// misaligned (see Array).
 struct Wanted {
   bool advantages, returns, scores, repeats;
   uint64_t seed;
   int shift;
 };
 
-// A call that the fuzzer's input describes. `inputs` points into the arrays.
+// A call to test, which the fuzzer's input describes. `inputs` points into the arrays of this struct.
 struct Call {
   AdvantageFunction function;
   Batch batch;
@@ -70,7 +71,8 @@ Outcome compute(const Call& call, Where where, const int32_t* abort) {
   return result;
 }
 
-// Reads the columns. token_rewards: whether there is a column of rewards per token.
+// Reads the columns of a batch from the fuzzer's input. `token_rewards` says whether the batch gets a column
+// of rewards per token.
 void read_columns(Bytes& in, Random& random, Values values, bool token_rewards, Batch* batch) {
   const ColumnForm numbers{-kMostAdvantage, kMostAdvantage};
   const ColumnForm logprobs{kLeastLogprob, 0};
@@ -83,7 +85,8 @@ void read_columns(Bytes& in, Random& random, Values values, bool token_rewards, 
   read_column(in, random, values, kValues, numbers, batch);
 }
 
-// Reads the per-row arrays: rewards and baselines, some of them equal, and groups and runs.
+// Reads the per-row arrays from the fuzzer's input: rewards, baselines, groups and runs. Some rewards and
+// some baselines are equal.
 void read_rows(Bytes& in, Random& random, Values values, Call* call) {
   const int64_t rows = call->batch.view.layout.rows;
   const int shift = in.byte();
@@ -153,7 +156,8 @@ void fuzz_advantages(Bytes& in) {
   read_columns(in, random, values, token_rewards, &batch);
   read_rows(in, random, values, &call);
   call.inputs.tokens = batch.view;
-  // A function that takes rewards per token needs none per row if it has the former.
+  // Decides whether the batch has rewards per row. Distillation reads none. Other functions can do without
+  // them if the batch has rewards per token, except functions on groups.
   const bool by_row = info.shape != AdvantageShape::kDistill && (!token_rewards || in.flag() || in_groups);
   call.inputs.rewards = by_row ? call.rewards.data() : nullptr;
   call.inputs.baselines = call.baselines.data();
@@ -167,8 +171,8 @@ void fuzz_advantages(Bytes& in) {
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   check(call, info, values, expected);
 
-  // As in the sources, sums of rewards and recurrences include masked tokens. Only ReMax skips masked
-  // rewards. So those values are not disturbed.
+  // Sums of rewards and recurrences include the values of masked tokens, as in the implementations that they
+  // follow. So these values are not disturbed. Only ReMax ignores the rewards of masked tokens.
   unsigned unseen = reads(kSampledLogprob) | reads(kTeacherLogprob);
   if (info.name == "remax") unseen |= reads(kTokenRewards);
   disturb(random, unseen, false, false, &batch);

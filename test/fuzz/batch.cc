@@ -7,8 +7,8 @@
 namespace fuzz {
 namespace {
 
-// Returns the bits of a number in a dtype, rounded towards zero. Numbers below float16's normal range become
-// 0.
+// Returns the bits of a number in this dtype, rounded towards zero. In float16, numbers below the normal
+// range become 0.
 uint32_t bits_of(float x, DType dtype) {
   const uint32_t bits = float32_bits(x);
   if (dtype == DType::kFloat32) return bits;
@@ -25,7 +25,8 @@ bool is_negative(const Batch& batch, int column, int64_t i) {
   return bits > 0x80000000 && bits <= (0x80000000 | infinity);
 }
 
-// Returns one of the rare values that are special cases of some losses.
+// Returns a special value, such as −0, a denormal number or an end of the range. Some losses treat such
+// values as special cases.
 float special(Random& random, double low, double high) {
   switch (random.below(6)) {
     case 0:
@@ -43,7 +44,8 @@ float special(Random& random, double low, double high) {
   }
 }
 
-// Row lengths at and next to the sizes of blocks, tiles, chunks and rows in parts.
+// Lengths of rows. They equal, or differ by 1 from, the sizes at which the engine begins a new block, tile or
+// chunk, or cuts a row into parts.
 constexpr int32_t kLengths[] = {0,    1,    2,     63,    64,    65,    127,   1023,  1024,
                                 1025, 2049, 16383, 16384, 16385, 32767, 32768, 32769, 49153};
 constexpr int kLengthCount = sizeof kLengths / sizeof kLengths[0];
@@ -65,7 +67,7 @@ void read_layout(Bytes& in, bool even, Batch* batch) {
     layout.rows = in.below(4000);
     layout.row_length = in.below(13);
   } else {
-    // Packed. In the last form, a row in the middle is long.
+    // Packed rows. In form 7, the second row is long.
     layout.rows = in.below(form < 6 ? 12 : 5);
     for (int64_t row = 0; row < layout.rows + 1; ++row) {
       const bool is_long = form == 7 && row == 1;

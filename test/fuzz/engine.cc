@@ -1,15 +1,14 @@
-// Fuzzes the CPU engine with libFuzzer. The bytes of an input become a function with options, a batch of any
-// layout, dtype and mask, and the results that are wanted. For every input:
+// Fuzzes the CPU engine with libFuzzer. The bytes of an input determine a function with options, a batch of
+// any layout, dtype and mask, and the results to compute. The fuzzer checks for every input:
 //
-// - nothing is read or written out of bounds (AddressSanitizer), and no behaviour is undefined
-//   (UndefinedBehaviorSanitizer);
-// - results have the same bits on the calling thread in new memory, in reused memory, and on a pool with one
-//   thread and with two;
-// - every element of a wanted array is written;
-// - values of masked tokens and of rows that count 0 times change no bit of a result, and their gradient is
-// 0;
-// - ordinary inputs (see kOrdinary) give finite results;
-// - an aborted call reports that it was aborted.
+// - Nothing is read or written out of bounds (AddressSanitizer), and no behaviour is undefined
+//   (UndefinedBehaviorSanitizer).
+// - Results have the same bits on the calling thread with new memory, on the calling thread with reused
+//   memory, and on a pool with one thread and with two.
+// - Every element of a requested array is written.
+// - Values of masked tokens, and of rows that count 0 times, change no bit of a result. Their gradient is 0.
+// - Ordinary inputs (see kOrdinary) give finite results.
+// - An aborted call reports that it was aborted.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// Fuzzes evaluations of a policy loss, a KL loss and an entropy loss.
+// Fuzzes evaluations. An evaluation computes a policy loss, a KL loss and an entropy loss, or some of them.
 #include "engine/function.h"
 #include "test/fuzz/options.h"
 #include "test/fuzz/targets.h"
@@ -7,14 +7,14 @@
 namespace fuzz {
 namespace {
 
-// The results that a call wants. shift: misaligns their memory, as in Array, and is the size of the reused
-// memory.
+// The results that a call is to compute. `shift` is the number of elements by which their memory is
+// misaligned (see Array). It is also the number of rows for which reused memory is made.
 struct Wanted {
   bool grad, grad_entropy, counts;
   int shift;
 };
 
-// A call that the fuzzer's input describes.
+// A call to test, which the fuzzer's input describes.
 struct Call {
   Function function;
   Batch batch;
@@ -37,8 +37,8 @@ struct Outcome {
   }
 };
 
-// Returns memory as an earlier evaluation with this number of rows and chunks would leave it. Its contents
-// must not matter.
+// Returns memory as an earlier evaluation with this number of rows and chunks would leave it. What it
+// contains must not affect the results.
 cpu::Workspace used_memory(size_t rows, size_t chunks) {
   cpu::Workspace workspace;
   workspace.chunks.assign(chunks, {7, 9, 3, 5});
@@ -82,7 +82,7 @@ Outcome evaluate(const Call& call, const std::shared_ptr<const PreparedFunction>
   return outcome;
 }
 
-// Returns the counts that the engine should find in a batch.
+// Counts the tokens and rows of a batch with simple loops. The engine must find the same counts.
 BatchCounts count(const Batch& batch) {
   BatchCounts counts;
   const Layout& layout = batch.view.layout;
@@ -101,7 +101,7 @@ Aggregation read_aggregation(Bytes& in) {
   return static_cast<Aggregation>(in.below(4));
 }
 
-// Reads the function except for its loss.
+// Reads the settings of the function from the fuzzer's input. Its loss has already been chosen.
 void read_function(Bytes& in, Call* call) {
   Function& function = call->function;
   const int estimators = static_cast<int>(kl_estimators().size());
@@ -116,7 +116,8 @@ void read_function(Bytes& in, Call* call) {
   function.entropy_aggregation = read_aggregation(in);
 }
 
-// Reads the per-row arrays.
+// Reads the per-row arrays from the fuzzer's input: which rows are an expert's, and how often each row
+// counts.
 void read_rows(Bytes& in, Random& random, Batch* batch) {
   const int64_t rows = batch->view.layout.rows;
   if (in.flag()) {
@@ -148,7 +149,8 @@ void read_columns(Bytes& in, Random& random, Call* call) {
   column(kEntropy, 0, 20, false);
 }
 
-// Reads the counts of a larger batch, of which this batch is a part.
+// Reads the counts of a larger batch from the fuzzer's input. The tested batch is a part of that larger
+// batch.
 void read_normalizer(Bytes& in, Call* call) {
   Normalizer& normalizer = call->normalizer;
   normalizer.given = in.below(3) == 0;
@@ -214,8 +216,8 @@ void fuzz_evaluation(Bytes& in) {
     require(at(where).same_bits(expected), "the same bits on the pool's threads");
   check(call, expected);
 
-  // A loss over pairs also reads rows that count 0 times. One metric of ppo_sequence_masking also counts
-  // masked tokens with negative advantages.
+  // A loss over pairs reads rows even if they count 0 times, so these rows are not disturbed. One metric of
+  // ppo_sequence_masking counts masked tokens with negative advantages, so their signs are kept.
   const bool keep_signs =
       function.has_loss() && losses()[function.loss].name.starts_with("ppo_sequence_masking");
   disturb(random, ~0u, !call.has_pairs(), keep_signs, &call.batch);

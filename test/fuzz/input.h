@@ -1,4 +1,5 @@
-// Reads numbers from a fuzzer's input, and holds arrays in which out-of-bounds accesses are detected.
+// Reads numbers from a fuzzer's input. Also defines an array for which AddressSanitizer detects accesses out
+// of bounds.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace fuzz {
 
-// Reads the bytes of an input one after another. After the last byte it returns zeros, so that every input is
-// valid.
+// Reads the bytes of an input one after another. After the last byte it returns zeros, so that inputs of any
+// length are valid.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
@@ -30,8 +31,8 @@ class Bytes {
   const uint8_t* end_;
 };
 
-// Generates random numbers from a seed in the input (SplitMix64), for arrays that are too large to be read
-// from the input.
+// Generates random numbers with SplitMix64. The seed comes from the input. The numbers fill arrays that are
+// too large to be read from the input.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -51,8 +52,9 @@ class Random {
   uint64_t state_;
 };
 
-// An array with its own allocation, which ends where the array ends. `shift` moves the array's beginning by
-// up to 7 elements, like a view into an ArrayBuffer. An empty array also has an address.
+// An array with its own allocation, which ends where the array ends. `shift` moves the beginning of the array
+// by up to 7 elements, so that it is misaligned like a view into an ArrayBuffer. Even an empty array has an
+// address.
 template <class T>
 class Array {
  public:

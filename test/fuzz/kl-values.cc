@@ -1,4 +1,4 @@
-// Fuzzes KL values per token, with and without a base from which they are subtracted.
+// Fuzzes the computation of KL values per token. Some calls subtract these values from a base array.
 #include "engine/function.h"
 #include "test/fuzz/targets.h"
 #include "test/fuzz/tasks.h"

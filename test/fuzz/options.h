@@ -8,8 +8,8 @@
 
 namespace fuzz {
 
-// Returns options in the order of the function's `fields`. They are ordinary values. With kAny, some are
-// extreme numbers.
+// Returns one value per option, in the order of `options`. The values are ordinary, but with kAny some of
+// them are extreme numbers.
 std::vector<double> read_options(Bytes& in, Values values, const std::vector<OptionInfo>& options);
 
 }  // namespace fuzz

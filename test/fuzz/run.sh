@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the two fuzzers, first the CPU engine's (libFuzzer, engine.cc) and then the JavaScript boundary's
-# (test/fuzz-boundary).
+# Runs two fuzzers. The engine fuzzer (engine.cc, with libFuzzer) tests the CPU engine. The boundary fuzzer
+# (test/fuzz-boundary) tests the JavaScript functions of the package.
 #
 #   run.sh [SECONDS [engine|boundary]]    runs both, or the named one, each for SECONDS (default: an hour)
 #
-# The engine's fuzzer starts from the inputs in test/fuzz/corpus and test/fuzz/regressions. It puts new inputs into
-# build/fuzz/corpus, and inputs that fail into build/fuzz/faults: see README.md. The environment variable CLANG can name
-# another clang++.
+# The engine fuzzer starts from the inputs in test/fuzz/corpus and test/fuzz/regressions. It writes new inputs to
+# build/fuzz/corpus, and inputs that fail to build/fuzz/faults; see README.md. The environment variable CLANG names the
+# compiler; the default is clang++-19.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,8 +17,9 @@ out=build/fuzz
 failed=0
 
 fuzz_engine() {
-  command -v "$clang" >/dev/null || { echo "run.sh: no $clang; Debian has clang-19 and libclang-rt-19-dev" >&2; return 1; }
-  # Tracing the comparisons in loops over tokens takes a fifth of the time and does not help the fuzzer.
+  command -v "$clang" >/dev/null || { echo "run.sh: $clang: not found. It is in Debian's clang-19, with libclang-rt-19-dev." >&2; return 1; }
+  # Switches off the tracing of comparisons (trace-cmp). In loops over tokens it takes a fifth of the time, and it does
+  # not help the fuzzer.
   CXX=$clang cmake -S . -B $out -DPOLICY_LOSS_CUDA=OFF -DPOLICY_LOSS_SANITIZE=address,undefined,fuzzer-no-link \
     -DCMAKE_CXX_FLAGS=-fno-sanitize-coverage=trace-cmp >/dev/null || return
   cmake --build $out --parallel "$(nproc)" --target fuzz_engine || return

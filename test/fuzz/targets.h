@@ -1,5 +1,5 @@
-// The entry points of the fuzzer, one per kind of call. Each reads a call from the input, runs it in several
-// ways and checks the results.
+// The entry points of the fuzzer, one for each kind of call. Each function reads a call from the input, runs
+// the call in several ways and checks the results.
 #pragma once
 
 #include "test/fuzz/input.h"

@@ -1,4 +1,4 @@
-// Runs the CPU engine's tasks and checks their results.
+// Runs tasks of the CPU engine and checks their results.
 #pragma once
 
 #include <cmath>
@@ -10,13 +10,13 @@
 
 namespace fuzz {
 
-extern std::string subject;  // what is computed, for the report
+extern std::string subject;  // what is computed, for the printed report
 
-// Prints a report and aborts the process if `holds` is false. `what` says what should hold.
+// If `holds` is false, prints `what`, which says what should hold, and aborts the process.
 void require(bool holds, const char* what);
 
-// How a task is run: on the calling thread (kHere), there in memory that another evaluation has used
-// (kReused), or on the pool with one thread or two.
+// Where a task runs: on the calling thread with new memory (kHere), on the calling thread with memory that an
+// earlier evaluation has used (kReused), or on the thread pool with one thread or two.
 enum Where { kHere, kReused, kOneThread, kTwoThreads };
 
 template <class Task>
@@ -29,8 +29,8 @@ void perform(Where where, const std::shared_ptr<Task>& task) {
   cpu::Pool::shared().run(task);
 }
 
-// Returns an array for a result. It is filled with a number that depends on `where`, so that results differ
-// if a task does not write some elements.
+// Returns an array for a result. The array is filled with a number that is different for each `where`. So if
+// a task leaves an element unwritten, the results differ.
 template <class T>
 Array<T> to_be_written(int64_t size, Where where, int shift) {
   Array<T> array(size, shift);

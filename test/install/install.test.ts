@@ -1,9 +1,9 @@
-// Tests the package as users get it. The package is packed, and installed into an empty folder with npm, pnpm and yarn,
-// without a network and without install scripts. The PATH contains only Node, the package manager and a shell. The
-// installed package is then imported, required, type-checked, and used from the command line and from worker threads.
+// Tests the package as users get it. Packs the package, and installs it into an empty folder with npm, pnpm and yarn,
+// without a network and without install scripts. PATH contains only Node, a shell and the package managers. Then
+// imports, requires and type-checks the installed package, and uses it from the command line and from worker threads.
 //
-// Needs the prebuilt binary of this platform (npm run prebuild). The package managers are downloaded first, and a first
-// installation with a network fills their caches.
+// Needs the prebuilt binary of this platform (npm run prebuild). Before the tests, the package managers are downloaded,
+// and a first installation with a network fills their caches.
 import assert from 'node:assert/strict';
 import { execFileSync, type SpawnSyncReturns, spawnSync } from 'node:child_process';
 import {
@@ -29,7 +29,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MOST_BYTES = 25e6;
 const MANAGERS = { npm: '11', pnpm: '9', yarn: '1' } as const;
 type Manager = keyof typeof MANAGERS;
-// Node versions that are tested in addition to the one that runs this file.
+// Versions of Node to test in addition to the one that runs this file.
 const NODES = ['22', '24', '26'];
 
 describe('the package, installed', () => {
@@ -49,7 +49,8 @@ describe('the package, installed', () => {
     symlinkSync(process.execPath, join(bin, 'node'));
     symlinkSync('/bin/sh', join(bin, 'sh'));
     for (const name of Object.keys(MANAGERS)) {
-      // Their files start with '#!/usr/bin/env node', and that PATH has no env.
+      // The package managers' own files start with '#!/usr/bin/env node', but there is no env in this PATH. So a shell
+      // script starts each package manager.
       const main = join(tools, 'node_modules/.bin', name);
       writeFileSync(join(bin, name), `#!${join(bin, 'sh')}\nexec ${join(bin, 'node')} ${main} "$@"\n`);
       chmodSync(join(bin, name), 0o755);
@@ -145,7 +146,8 @@ describe('the package, installed', () => {
         const command = join('node_modules', '.bin', 'policy-loss');
         const isScript = !readFileSync(join(folder, command), 'utf8').startsWith('#!/usr/bin/env node');
         const { env, ...others } = options(folder);
-        // pnpm makes a shell script, which calls programs of the system.
+        // pnpm installs the command as a shell script. This script calls programs of the system, so PATH must contain
+        // them.
         const run = spawnSync(
           join(bin, isScript ? 'sh' : 'node'),
           [command, 'evaluate', 'rollouts.jsonl', '--loss', 'ppo', '--json'],
@@ -169,7 +171,7 @@ describe('the package, installed', () => {
       before(function () {
         if (process.platform !== 'linux' || process.arch !== 'x64') return this.skip();
         const prefix = join(place, `node-${version}`);
-        // Needs --force, because npm refuses these packages by the platform that they declare.
+        // Without --force, npm refuses these packages because of the platform that they declare.
         execFileSync('npm', [
           'install',
           '--silent',
@@ -293,7 +295,7 @@ describe('the package, installed', () => {
       'package.json',
       JSON.stringify({ name: 'user', version: '1.0.0', private: true, license: 'MIT' }),
     );
-    // yarn finds a tarball in its cache by the tarball's path.
+    // yarn looks up a tarball in its cache by the tarball's path, so all installations use the same path.
     const args: Record<Manager, string[]> = {
       npm: ['install', '--ignore-scripts', '--no-audit', '--no-fund', tarball],
       pnpm: ['add', '--ignore-scripts', `file:${tarball}`],
@@ -301,7 +303,7 @@ describe('the package, installed', () => {
     };
     const words = [...args[manager], ...(offline ? ['--offline'] : [])];
     const command = join(bin, manager);
-    // Runs without a network in an empty network namespace, if this user may create one.
+    // If this user may create a network namespace, runs the package manager in an empty one, where it has no network.
     const alone = offline && spawnSync('unshare', ['--net', 'true']).status === 0;
     const run = alone
       ? spawnSync('/usr/bin/unshare', ['--net', command, ...words], options(folder))
@@ -353,8 +355,9 @@ function succeeds({ status, stdout, stderr, error }: SpawnSyncReturns<string>): 
   return stdout.trim();
 }
 
-// max(−A·r, −A·clip(r)) with ratios 1.5, 0.5 and 1 and advantages 1, −1 and 0.75 is −1.2, 0.8 and −0.75. The first two
-// are clipped, and the gradient of the third is −A·r / 3.
+// The three tokens have ratios r of 1.5, 0.5 and 1 and advantages A of 1, −1 and 0.75. So their losses max(−A·r,
+// −A·clip(r)) are −1.2, 0.8 and −0.75. The first two tokens are clipped and have gradient 0. The third has gradient
+// −A·r / 3.
 const PROGRAM = `
 const fn = new PPOPolicyLossFn({ clipRange: 0.2 });
 const batch = {

@@ -1,5 +1,5 @@
-// Tests all prebuilt binaries with scripts/prebuild/check.ts. Also tests that the check refuses an ordinary build, which
-// needs this machine's C++ library.
+// Tests every prebuilt binary with scripts/prebuild/check.ts. Also tests that this check finds the faults of an
+// ordinary build, which needs this machine's C++ library.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

@@ -1,6 +1,6 @@
 /**
- * Tests AbortSignals at every stage of a call: before it, while it waits, while it computes, after it. A call must end
- * either with ERR_ABORTED or with its result, and must leave no listener on the signal.
+ * Tests AbortSignals that abort at every stage of a call: before it, while it waits, while it computes, and after it. A
+ * call must end either with ERR_ABORTED or with its result, and must leave no listener on the signal.
  */
 import assert from 'node:assert/strict';
 import { getEventListeners } from 'node:events';
@@ -41,7 +41,7 @@ const isAbort = (error: unknown) => {
   return true;
 };
 
-/** Keeps all threads busy for a while, so that the next calls have to wait. */
+/** Keeps all threads of the pool busy for a while, so that the next calls have to wait. */
 async function occupy(): Promise<void> {
   const fn = POLICY_LOSS_FN.create('ppo');
   const grad = new Float32Array(640_000);
@@ -75,7 +75,7 @@ describe('abort', () => {
           const promise = call(controller.signal).then(
             (result) => {
               ends.done++;
-              // A call that was aborted too late has its whole result.
+              // A call that was aborted too late must still give its complete result.
               assert.deepEqual(withoutArrays(result), withoutArrays(whole));
             },
             (error) => {

@@ -1,7 +1,7 @@
 /**
  * Tests what can happen in a Node process during calls: worker threads start and end, the process exits, thousands of
- * calls run at once, arrays are changed or transferred, memory runs out. Each scenario runs in its own process, since a
- * failure could crash it.
+ * calls run at once, arrays are changed or transferred, memory runs out. Each scenario runs in a process of its own,
+ * because a failure could crash it.
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { play, playsWell } from './support.js';
 
 const GIB = 2 ** 30;
 
-/** Returns the machine's available memory in bytes, or 0 if the system does not tell. */
+/** Returns the machine's available memory in bytes, or 0 if the system does not report it. */
 function availableMemory(): number {
   try {
     return 1024 * Number(/^MemAvailable:\s*(\d+)/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1] ?? 0);
@@ -62,7 +62,7 @@ describe('life', function () {
     it('in their length, if they are resizable', () => playsWell('memory', ['shrunk']));
     describe('by a transfer', () => {
       before(function () {
-        // On Windows a transferred array's memory does not stay valid; see SECURITY.md.
+        // On Windows, the memory of a transferred array does not stay valid; see SECURITY.md.
         if (process.platform === 'win32') this.skip();
       });
       it('and garbage collection', () => playsWell('memory', ['transferred']));

@@ -1,7 +1,7 @@
 /**
- * Tests that no command of the command line opens a socket or makes a DNS query, and that the package uses all of its
- * dependencies. Node's functions that open sockets throw in these tests. Sockets that were opened in another way
- * are found among the process's file descriptors when it ends.
+ * Tests that no command of the command line opens a socket or makes a DNS query. In these tests, Node's functions that
+ * open sockets throw. Sockets that were opened in another way are found among the process's file descriptors when it
+ * ends. Also tests that the package's dependencies are exactly the packages that it imports.
  */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -32,7 +32,10 @@ describe('offline', function () {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  /** Runs a program without a network. Its output goes to a file, as Node's pipes are sockets too. */
+  /**
+   * Runs a program in which Node's network functions throw. The output goes to a file, because Node's pipes are sockets
+   * too.
+   */
   async function runOffline(words: readonly string[]): Promise<Seen> {
     const [said, report] = [join(folder, 'said'), join(folder, 'seen')];
     rmSync(report, { force: true });
@@ -85,7 +88,7 @@ describe('offline', function () {
       assert.notEqual(output, '');
     });
 
-  it('is tested in a way that finds sockets', async () => {
+  it('is tested with functions that report each attempt to open a socket', async () => {
     const ways: Record<string, string> = {
       'net.Server.listen': "require('node:net').createServer().listen(0)",
       'net.Socket.connect': "require('node:net').connect(1)",
@@ -103,7 +106,7 @@ describe('offline', function () {
     }
   });
 
-  it('is also true of imports: the package imports no network module of Node', () => {
+  it('imports no network module of Node', () => {
     const files = readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' }).filter((file) =>
       /\.c?ts$/.test(file),
     );
@@ -148,7 +151,7 @@ describe('dependencies', () => {
   it('run no script during installation', () => {
     for (const script of ['preinstall', 'install', 'postinstall', 'prepare'])
       assert.equal(manifest.scripts[script], undefined, script);
-    // npm builds every package that has a binding.gyp.
+    // When npm installs a package that has a binding.gyp, it builds the package.
     assert.ok(!readdirSync(ROOT).includes('binding.gyp'));
     for (const [name, entry] of Object.entries(lock.packages) as [
       string,

@@ -1,4 +1,7 @@
-/** Helpers of the life tests: scenarios in processes of their own, batches with a known loss, worker threads. */
+/**
+ * Helpers of the life tests. They run scenarios in separate processes, make batches with a known loss, and start worker
+ * threads.
+ */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -7,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import type { Batch } from '../../lib/index.js';
 
-/** The end of a program: its exit code or signal, and its output. */
+/** How a program ended: its exit code or its signal, and its output. */
 export interface Ended {
   code: number | null;
   signal: string | null;
@@ -17,7 +20,11 @@ export interface Ended {
 
 const MINUTE = 60_000;
 
-/** Runs a program of `scenarios/` until it ends. Kills a program that hangs, so its result has a signal. */
+/**
+ * Runs a program in `scenarios/` until it ends, and returns how it ended. Kills a program that hangs, so that its
+ * result has a signal. `node` contains flags for Node. `shell` is a shell command that runs before the program, in the
+ * same process.
+ */
 export async function play(
   scenario: string,
   words: readonly string[] = [],
@@ -55,7 +62,7 @@ export async function playsWell(...given: Parameters<typeof play>): Promise<stri
   return stdout;
 }
 
-/** Returns a batch in which every log-probability is `value`; the SFT loss is −`value`. */
+/** Returns a batch in which every log-probability is `value`, so that its SFT loss is −`value`. */
 export function flatBatch(
   rows: number,
   columns: number,
@@ -70,7 +77,10 @@ export function flatBatch(
   };
 }
 
-/** Returns a number from /proc/self/status, such as Threads, or VmRSS in KiB; undefined on systems without it. */
+/**
+ * Returns a number from /proc/self/status, such as Threads, or VmRSS in KiB. Returns undefined if there is no such
+ * file.
+ */
 export function processStatus(key: string): number | undefined {
   try {
     const line = new RegExp(`^${key}:\\s*(\\d+)`, 'm').exec(readFileSync('/proc/self/status', 'utf8'));
@@ -80,7 +90,10 @@ export function processStatus(key: string): number | undefined {
   }
 }
 
-/** Starts a worker thread that runs a scenario. It registers tsx, which workers do not inherit. */
+/**
+ * Starts a worker thread that runs a scenario. The worker registers the TypeScript loader tsx, which it does not
+ * inherit.
+ */
 export function startWorker(scenario: string, workerData: unknown): Worker {
   const { href } = new URL(`./scenarios/${scenario}.ts`, import.meta.url);
   const load = `import('tsx/esm/api').then(({ register }) => { register(); return import(${JSON.stringify(href)}); })`;

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Compiles the fed kernels (native/cuda/feed.cuh) for every shipped architecture, and prints how many registers each
-# uses. Needs nvcc. Fails
+# Compiles the fed kernels for every shipped architecture, and prints how many registers each of them uses. A fed kernel
+# reads its tokens through a feed (native/cuda/feed.cuh). Needs nvcc. Fails in two cases:
 #
-# - if a fed kernel uses local memory, because memory bandwidth bounds these kernels and spilled registers use it;
-# - if a fed kernel declares more shared memory than kOwnSharedBytes, with which the host computes the number of blocks.
+# - A fed kernel uses local memory. Spilled registers would use memory bandwidth, which limits the speed of these
+#   kernels.
+# - A fed kernel declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,7 +19,7 @@ for architecture in 80 86 89 90 100 120; do
   done
 done
 
-# ptxas prints three lines per kernel: its name, its local memory, and its registers and shared memory.
+# For each kernel, ptxas prints three lines: the kernel's name, its local memory, and its registers and shared memory.
 awk -v own_shared_bytes=8704 '
   /Compiling entry function/ {
     name = $0; sub(/^.*4cuda[0-9]+/, "", name); sub(/\x27 for \x27/, " ", name); sub(/\x27.*/, "", name)

@@ -1,6 +1,6 @@
-// Tests the CPU engine's pool with many threads at once, under ThreadSanitizer. Several callers compute every
-// function with Pool::run() and Pool::submit(), while the number of threads changes and some calls are
-// aborted. Results must have the same bits as on one thread.
+// Tests the CPU engine's thread pool with many threads at once, under ThreadSanitizer. Several callers
+// compute every function with Pool::run() and Pool::submit(). Meanwhile the number of threads changes, and
+// some calls are aborted. Results must have the same bits as on one thread.
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -35,7 +35,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-// A task that reports when it is done, as the addon's tasks do.
+// A task that reports when it is done, as the tasks of the Node addon do.
 template <class Task>
 class Reporting : public Task {
  public:
@@ -58,8 +58,8 @@ void perform(How how, const std::shared_ptr<Reporting<Task>>& task) {
   finished.wait();
 }
 
-// A batch of several chunks, with a row that is cut into parts and with short rows. All callers read the same
-// arrays.
+// A batch that the engine divides into several chunks. One row is so long that it is cut into parts, and
+// other rows are short. All callers read the same arrays.
 struct Batch {
   std::vector<int32_t> offsets{0};
   std::vector<float> column[kColumns];
@@ -105,7 +105,8 @@ std::vector<double> options_of(const Info& info) {
   return options;
 }
 
-// A call of one function. compute() returns all numbers that the call wrote, or none if it was aborted.
+// A call of one function. compute() returns all numbers that the call wrote, or an empty vector if the call
+// was aborted. `expected` contains the numbers that one thread computes.
 struct Call {
   std::string name;
   std::function<std::vector<float>(How, const int32_t* abort)> compute;

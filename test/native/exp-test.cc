@@ -1,6 +1,6 @@
-// Compares the exponentials of native/math/scalar.h with the C library's float64 exponential, for every
-// float32 number. The test is built for each instruction set with the compiler options of the engine's loops,
-// so that it is vectorised like them.
+// Compares the exponentials of native/math/scalar.h with std::exp() in float64, for every float32 number. The
+// test is built once for each instruction set, with the compiler options of the engine's loops, so that the
+// compiler vectorises it like these loops.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -18,7 +18,7 @@ using policy_loss::bits_float;
 constexpr int kBlock = 4096;
 constexpr double kMostUlp = 2.0;
 constexpr double kMostUlpOfResidual = 3.0;
-// exp_flushed() may return 0 for results below this number.
+// exp_flushed() may return 0 if e^x is below this number.
 constexpr double kFlushed = 1.7e-38;
 
 struct Worst {
@@ -64,7 +64,8 @@ struct Results {
   }
 };
 
-// Compares an exponential with its true value, which may exceed float32's range.
+// Compares an exponential with its true value. If the true value exceeds float32's range, Infinity is
+// correct.
 void compare(Worst& worst, float found, double truth, float x) {
   if (truth > std::numeric_limits<float>::max())
     worst.check(std::isinf(found) || ulp_at(truth) * kMostUlp > truth - found, x);
@@ -80,7 +81,7 @@ void look(const float* x, const float* exp, const float* flushed, const float* b
         worst->check(std::isnan(exp[i]) && std::isnan(flushed[i]) && std::isnan(residual[i]), x[i]);
       continue;
     }
-    // For large |x| and near 0 the result is known exactly.
+    // Far from 0, e^x must be exactly Infinity or 0. Very near 0, it must be exactly 1.
     if (x[i] > 100 || x[i] < -120) {
       const float end = x[i] > 0 ? std::numeric_limits<float>::infinity() : 0.0f;
       results.exp.check(exp[i] == end, x[i]);
@@ -102,9 +103,9 @@ void look(const float* x, const float* exp, const float* flushed, const float* b
       results.flushed.check(flushed[i] >= 0 && flushed[i] <= 1.01 * kFlushed, x[i]);
     if (std::fabs(x[i]) > 87) continue;
     compare(results.bounded, bounded[i], truth, x[i]);
-    // Near 0 the true value is computed as a series, because the difference would cancel in float64. Where
-    // reduce() gives n ≠ 0, the engine computes a difference too, and its error is relative to the largest
-    // term.
+    // The true residual e^x − 1 − x is computed as a series near 0, because float64 terms would cancel there.
+    // For |x| > ln 2 / 2, the engine computes the residual as a difference too, and its error is relative to
+    // the largest term of this difference.
     const double y = x[i];
     const double rest =
         std::fabs(y) < 1e-3 ? y * y * (0.5 + y * (1.0 / 6 + y * (1.0 / 24 + y / 120))) : truth - 1 - y;
@@ -134,7 +135,8 @@ void run(uint64_t first, uint64_t last, Results& results) {
 int main() {
   const int threads = std::max(1u, std::thread::hardware_concurrency());
   constexpr uint64_t kAll = 1ull << 32;
-  // Each thread gets pieces from the whole range, because some parts of the range take longer.
+  // The range is cut into many pieces, and each thread gets pieces from all over it. Some parts of the range
+  // take longer than others, so this divides the work evenly.
   constexpr uint64_t kPieces = 256;
   std::vector<Results> found(threads);
   std::vector<std::thread> workers;

@@ -1,8 +1,8 @@
-// Tests the CPU engine's pool in a process to which the system gives no threads. The calling thread must then
-// do the tasks itself. As soon as the system gives threads, the pool must use them.
+// Tests the CPU engine's thread pool in a process that cannot create threads. The calling thread must then do
+// the tasks itself. As soon as threads can be created, the pool must use them.
 //
-// The test replaces pthread_create(), so it is a program of its own. It cannot run under sanitizers, which
-// replace that function too.
+// This is a separate program because it replaces pthread_create(). Sanitizers replace that function too, so
+// the test cannot run under them.
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -1,11 +1,11 @@
 /**
- * Computes every advantage function in plain float64, without code of the library. Tests compare the library with it.
- * Some functions choose rows or groups at random. The reference is given that choice and computes its consequences; the
- * tests check separately that the choice was allowed.
+ * Computes every advantage function in plain float64, without the library's code. Tests compare the library with these
+ * results. Some functions choose rows or groups at random. The reference is told which ones the library chose and
+ * computes what follows from the choice. Tests check separately that the choice was allowed.
  */
 import { type Args, option, type ReferenceBatch, rowPositions } from './batch.js';
 
-/** A batch with rewards. Columns per token are B×T. */
+/** A batch with the inputs of advantage functions. Columns with a value per token have shape B×T (rows × columns). */
 export interface RewardedBatch extends ReferenceBatch {
   rewards?: ArrayLike<number>;
   groupIds?: ArrayLike<number | string>;
@@ -17,17 +17,20 @@ export interface RewardedBatch extends ReferenceBatch {
 }
 
 export interface ReferenceAdvantages {
-  /** B×T, with 0 beyond a row's end. */
+  /** Shape B×T (rows × columns), with 0 beyond the end of each row. */
   advantages: Float64Array;
   returns: Float64Array;
-  /** Per row: false if the row was dropped. */
+  /** One flag per row: false if the advantage function dropped the row. */
   kept: boolean[];
   metrics: Record<string, number>;
-  /** Σ|terms| of metrics whose terms may cancel, as in ReferenceResult. */
+  /** For metrics whose terms may cancel: the sum of the terms' absolute values, as in ReferenceResult. */
   magnitude: Record<string, number>;
 }
 
-/** An advantage function. `leftOut` are the rows that it dropped at random (rec with drop='balance'). */
+/**
+ * An advantage function of the reference. `leftOut` holds the rows that the library dropped at random. It is only for
+ * rec with drop='balance'.
+ */
 export type Advantage = (
   args: Args,
   batch: RewardedBatch,
@@ -37,7 +40,9 @@ export type Advantage = (
 const rowsOf = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
 const zeros = (batch: RewardedBatch) => new Float64Array(batch.rows * batch.columns);
 const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
-/** Sums differences from the first value, so that the mean of equal numbers is exactly that number. */
+/**
+ * Returns the mean. Sums differences from the first value, so that the mean of equal numbers is exactly that number.
+ */
 const mean = (values: readonly number[]) => {
   const origin = values[0]!;
   return origin + sum(values.map((x) => x - origin)) / values.length;
@@ -53,7 +58,10 @@ export function unmaskedPositions(batch: RewardedBatch, b: number): number[] {
   return rowPositions(batch, b).filter((at) => batch.actionMask[at]);
 }
 
-/** Returns token_level_rewards, or else each row's reward at its last unmasked token. */
+/**
+ * Returns a reward per token, B×T: the batch's token-level rewards if it has them. Otherwise each row's reward is at
+ * its last unmasked token, and all other tokens have 0.
+ */
 export function tokenRewards(batch: RewardedBatch): Float64Array {
   if (batch.tokenLevelRewards) return Float64Array.from(batch.tokenLevelRewards);
   const rewards = zeros(batch);
@@ -64,7 +72,7 @@ export function tokenRewards(batch: RewardedBatch): Float64Array {
   return rewards;
 }
 
-/** Groups items by their keys, in the order in which the keys first appear. */
+/** Groups items by key. The groups are in the order in which their keys first appear. */
 function gather<K, T>(items: readonly T[], key: (item: T) => K): Map<K, T[]> {
   const groups = new Map<K, T[]>();
   for (const item of items) {
@@ -95,7 +103,8 @@ function overGroups(name: string, values: readonly number[]): Record<string, num
   };
 }
 
-// Functions that sum over the rest of a row. Unless noted, they also read masked tokens.
+// Advantage functions that add up the rewards of the rest of a row: ppo, reinforceplusplus and remax. Masked tokens
+// count too, except where masked() removes them.
 
 function whitened(batch: RewardedBatch, x: Float64Array): Float64Array {
   const counted = rowsOf(batch).flatMap((b) => unmaskedPositions(batch, b).map((at) => x[at]!));
@@ -137,7 +146,10 @@ const ppo: Advantage = (args, batch) => {
   return recurrence(batch, whitened(batch, advantages), returns);
 };
 
-/** Sums each token's reward and the later ones of its row, discounted by their distance. */
+/**
+ * Returns for each token the sum of its reward and all later rewards of its row. A reward that comes n tokens later is
+ * multiplied by gamma^n.
+ */
 function rewardToGo(batch: RewardedBatch, rewards: Float64Array, gamma: number): Float64Array {
   const out = zeros(batch);
   for (const b of rowsOf(batch)) {
@@ -166,7 +178,7 @@ const remax: Advantage = (_args, batch) => {
   return recurrence(batch, advantages, returns);
 };
 
-// Functions that compute one score per row from the rewards of its group.
+// Advantage functions that compute one score per row, from the rewards of the row's group.
 
 function scored(
   batch: RewardedBatch,
@@ -194,15 +206,22 @@ const rloo: Advantage = (_args, batch) => {
   return scored(batch, scores, {});
 };
 
-/** Returns the deviation of all rewards if std_cal_level is `batch`; undefined if each group has its own. */
+/**
+ * Returns the standard deviation of all rewards if std_cal_level is `batch`. Otherwise returns undefined, because each
+ * group uses its own standard deviation.
+ */
 function batchStd(args: Args, all: readonly number[]): number | undefined {
   if (option<string>(args, 'std_cal_level', 'group') !== 'batch') return undefined;
   return all.length > 1 ? sampleStd(all) : 1;
 }
 
 /**
- * Returns the scores of a group's units for grpo and step_wise_grpo, and whether the group is kept. Mean and deviation
- * are those of `shaped`.
+ * Prepares the normalisation of one group for grpo and step_wise_grpo.
+ * @param shaped the rewards from which the group's mean and standard deviation are computed: one per row (grpo) or per
+ * run (step_wise_grpo).
+ * @param ofBatch the standard deviation of the whole batch, if rewards are divided by it instead of the group's own.
+ * @returns a function that turns a reward into a score, whether the group is kept, and the group's mean (`center`) and
+ * standard deviation.
  */
 function normalised(args: Args, shaped: readonly number[], ofBatch: number | undefined) {
   const alone = shaped.length === 1;
@@ -297,7 +316,7 @@ const reinforce: Advantage = (_args, batch) => {
   return scored(batch, rewards, overGroups('reward_mean', means));
 };
 
-/** Subtracts each group's baseline from its rewards. The baseline of a group of one is 0. */
+/** Subtracts from each reward the baseline of its group. A group of one row has baseline 0. */
 function overBaseline(batch: RewardedBatch, baselineOf: (rewards: number[]) => number) {
   const scores: number[] = [];
   const groups = groupsOf(batch).map((rows) => {
@@ -337,7 +356,8 @@ const asymre: Advantage = (args, batch) => {
       'group_baseline',
       groups.map((group) => group.baseline),
     ),
-    // The metric follows Trinity-RFT. For a group of one it is not the mean score, because that baseline has no shift.
+    // As in Trinity-RFT, this metric is the baseline without the shift. For a group of one row that is not the mean
+    // reward, because its baseline is 0 and contains no shift.
     ...overGroups(
       'reward_mean',
       groups.map((group) => group.baseline - shift),
@@ -370,7 +390,7 @@ const rec: Advantage = (args, batch, leftOut = new Set()) => {
   });
 };
 
-// Functions that compare two policies at each token.
+// Advantage functions that compare two policies at each token: the policy that sampled it and a teacher.
 
 function distilled(
   batch: RewardedBatch,
@@ -427,7 +447,7 @@ const jsd: Advantage = (args, batch) => {
   });
 };
 
-/** The advantage functions by registry name. */
+/** The reference's advantage functions, by registry name. */
 export const referenceAdvantages: Record<string, Advantage> = {
   ppo,
   reinforceplusplus,

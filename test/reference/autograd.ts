@@ -1,11 +1,12 @@
 /**
- * Differentiates formulas over float64 arrays in reverse mode, like a small PyTorch autograd. The reference states each
- * loss only as a formula, and its gradient is derived here. So a mistake in the engine's derivatives, which were derived
- * by hand, cannot be in the reference as well.
+ * Computes gradients of formulas over float64 arrays in reverse mode, like a small PyTorch autograd. The reference
+ * states each loss only as a formula and computes its gradient here. The engine's derivatives were derived by hand, so
+ * a mistake in them cannot be in the reference as well.
  *
- * The tape records two more things for finite differences (`centralDifference` in index.ts). Values under `detach()` can
- * be replayed, so that they do not change when an input moves. Each choice of a formula (inside or outside a clip, the
- * larger of two values, a condition) is a branch, so that a difference across a kink can be recognised.
+ * The tape also records two things that finite differences need (`centralDifference` in index.ts). The first is each
+ * value under `detach()`. A later run can reuse these values, so that they stay constant when an input moves. The
+ * second is each choice of a formula, such as inside or outside a clip range, or the larger of two values. If two runs
+ * make different choices, a kink lies between their inputs, and their difference is not a slope.
  */
 
 export class Tape {
@@ -14,7 +15,10 @@ export class Tape {
   readonly #replayed: Float64Array[] | undefined;
   readonly #steps: (() => void)[] = [];
 
-  /** `replayed` are the detached values of an earlier run of the same formula, which replace those of this run. */
+  /**
+   * @param replayed detached values of an earlier run of the same formula. They replace the values that this run
+   * detaches.
+   */
   constructor(replayed?: Float64Array[]) {
     this.#replayed = replayed;
   }
@@ -33,7 +37,7 @@ export class Tape {
     return kept;
   }
 
-  /** Computes `grad` of all variables that `output`, a single number, depends on. */
+  /** Computes `grad` of every variable on which `output` depends. `output` must have a single element. */
   backward(output: Variable): void {
     output.grad[0] = 1;
     for (const step of this.#steps.toReversed()) step();
@@ -47,8 +51,9 @@ export class Variable {
   readonly value: Float64Array;
   #grad: Float64Array | undefined;
   /**
-   * Σ|terms| of a sum, propagated to first order through what is computed from it. It bounds the rounding error of
-   * float32 terms, which remains where the terms cancel.
+   * Set if this variable is a sum, or is computed from one: the sum of the absolute values of the terms, carried
+   * through later operations to first order. It bounds the error that comes from terms rounded to float32. That error
+   * stays as large when the terms cancel.
    */
   magnitude: Float64Array | undefined;
 
@@ -57,7 +62,7 @@ export class Variable {
     this.value = value;
   }
 
-  /** The derivative of the output by each element; 0 until `Tape.backward` has run. */
+  /** The derivative of the output with respect to each element. It is 0 until `Tape.backward` has run. */
   get grad(): Float64Array {
     this.#grad ??= new Float64Array(this.value.length);
     return this.#grad;
@@ -97,12 +102,12 @@ export class Variable {
       (x) => sigmoid(-x),
     );
   }
-  /** The derivative at 0 is 0. */
+  /** Returns absolute values. Their derivative at 0 is 0. */
   abs(): Variable {
     for (const x of this.value) this.tape.branches.push(Math.sign(x));
     return this.#map(Math.abs, Math.sign);
   }
-  /** The derivative is 1 inside and on the bounds, and 0 outside. */
+  /** Limits each value to [low, high]. The derivative is 1 inside and on the bounds, and 0 outside. */
   clip(low: number, high: number): Variable {
     for (const x of this.value) this.tape.branches.push(x < low ? -1 : x > high ? 1 : 0);
     return this.#map(
@@ -143,7 +148,7 @@ export class Variable {
       (x, y) => -x / (y * y),
     );
   }
-  /** At a tie each side gets half of the gradient, as in torch.maximum. */
+  /** Returns the larger of two values. On a tie, each of them gets half of the gradient, as in torch.maximum. */
   max(other: Operand): Variable {
     this.#note(other);
     return this.#zip(
@@ -163,19 +168,22 @@ export class Variable {
     );
   }
 
-  /** Returns the value without a gradient. */
+  /** Returns the same values as constants, so that no gradient flows through them. */
   detach(): Variable {
     return new Variable(this.tape, this.tape.record(this.value));
   }
 
-  /** Returns 1 where the test holds and 0 elsewhere, without a gradient. */
+  /** Returns 1 where the condition holds and 0 elsewhere. The result has no gradient. */
   test(holds: (x: number, i: number) => boolean): Variable {
     const flags = this.value.map((x, i) => (holds(x, i) ? 1 : 0));
     for (const flag of flags) this.tape.branches.push(flag);
     return new Variable(this.tape, flags);
   }
 
-  /** Returns `then` where this is 1 and `otherwise` where it is 0. NaN on the other side has no effect. */
+  /**
+   * Returns `then` where this variable is 1, and `otherwise` where it is 0. NaN in an operand has no effect where the
+   * other operand is chosen.
+   */
   choose(then: Operand, otherwise: Operand): Variable {
     const everywhere = (x: Operand) => (typeof x === 'number' ? this.tape.leaf(this.value.map(() => x)) : x);
     return everywhere(then).#zip(
@@ -206,7 +214,7 @@ export class Variable {
     return out;
   }
 
-  /** Returns a variable whose element i is element index[i] of this one. */
+  /** Returns a variable whose element i is element index[i] of this variable. */
   gather(index: ArrayLike<number>): Variable {
     const out = new Variable(this.tape, new Float64Array(index.length));
     for (let i = 0; i < index.length; i++) out.value[i] = this.value[index[i]!]!;
@@ -234,7 +242,10 @@ export class Variable {
     return out;
   }
 
-  /** Combines two operands element by element. An operand with one element is repeated. */
+  /**
+   * Combines two operands element by element. If an operand has a single element, that element is combined with every
+   * element of the other.
+   */
   #zip(
     other: Operand,
     f: (x: number, y: number, i: number) => number,
@@ -245,7 +256,7 @@ export class Variable {
     const length = this.length === 1 ? that.length : this.length;
     if (that.length !== length && that.length !== 1)
       throw new Error(`operand: expected ${length} or 1 elements, got ${that.length}`);
-    // A step of 0 repeats an operand with one element.
+    // With a step of 0, the single element of an operand is used every time.
     const [stepX, stepY] = [this.length === 1 ? 0 : 1, that.length === 1 ? 0 : 1];
     const [xs, ys] = [this.value, that.value];
     const out = new Variable(this.tape, new Float64Array(length));

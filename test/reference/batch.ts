@@ -1,13 +1,16 @@
 /**
- * The batch as the reference formulas see it: only the unmasked tokens, in order, with sums and means over them. Masked
- * tokens are removed before any formula runs, so they cannot affect a result.
+ * A batch as the reference's formulas see it: only the unmasked tokens, in order, with methods for sums and means over
+ * them. Masked tokens are removed before any formula runs, so they cannot affect a result.
  */
 import type { Tape, Variable } from './autograd.js';
 
 export interface ReferenceBatch {
   rows: number;
   columns: number;
-  /** The lengths of a packed batch's rows. Values beyond a row's end do not exist. Default: `columns` each. */
+  /**
+   * The lengths of the rows of a packed batch; by default, every row has `columns` tokens. Values beyond the end of a
+   * row do not belong to the batch.
+   */
   rowLengths?: number[];
   logprob?: ArrayLike<number>;
   oldLogprob?: ArrayLike<number>;
@@ -22,22 +25,22 @@ export interface ReferenceBatch {
 export interface ReferenceResult {
   loss: number;
   metrics: Record<string, number>;
-  /** The gradient by logprob, or by entropy for an entropy loss. */
+  /** The gradient with respect to logprob, or to entropy for an entropy loss. */
   grad: Float64Array;
-  /** Σ|terms| of the loss and of each metric; see `Variable.magnitude`. */
+  /** For the loss and each metric: the sum of the absolute values of its terms; see `Variable.magnitude`. */
   magnitude: { loss: number; metrics: Record<string, number> };
 }
 
 export type Column = 'logprob' | 'oldLogprob' | 'refLogprob' | 'advantages' | 'entropy';
 export type Args = Record<string, unknown>;
-/** What a formula returns. A metric that does not depend on the batch is a plain number. */
+/** What a formula returns. A metric is a `Variable` if it is computed from variables, and a plain number otherwise. */
 export interface Outcome {
   loss: Variable;
   metrics: Record<string, Variable | number>;
 }
 export type Formula = (x: Tokens, args: Args) => Outcome;
 
-/** Returns an argument, or the default that Trinity's constructor has for it. */
+/** Returns an argument. If it is absent, returns `fallback`, the default in Trinity-RFT. */
 export function option<T>(args: Args, name: string, fallback: T): T {
   return (args[name] ?? fallback) as T;
 }
@@ -45,9 +48,12 @@ export function option<T>(args: Args, name: string, fallback: T): T {
 export class Tokens {
   readonly tape: Tape;
   readonly batch: ReferenceBatch;
-  /** The selected rows, as indices into the batch. */
+  /** The rows whose tokens this object holds, as indices into the batch. */
   readonly rows: number[];
-  /** The position of each unmasked token in a B×T column, and the index of its row in `rows`. */
+  /**
+   * For each unmasked token: `index` is its position in a B×T column (rows × columns), and `rowOf` is the index of its
+   * row in `rows`.
+   */
   readonly index: number[] = [];
   readonly rowOf: number[] = [];
   readonly #leaves: Map<Column, Variable>;
@@ -66,12 +72,12 @@ export class Tokens {
     });
   }
 
-  /** Returns the tokens of some rows of the batch. */
+  /** Returns only the tokens of these rows of the batch. */
   of(rows: number[]): Tokens {
     return new Tokens(this.tape, this.batch, rows, this.#leaves);
   }
 
-  /** Returns a whole column with its masked tokens. Gradients are taken with respect to it. */
+  /** Returns a whole column, including its masked tokens. Gradients are computed with respect to this variable. */
   leaf(name: Column): Variable {
     const known = this.#leaves.get(name);
     if (known) return known;
@@ -98,14 +104,14 @@ export class Tokens {
     return this.column('advantages');
   }
 
-  /** Sums the tokens of each row. */
+  /** Sums the values of each row's unmasked tokens. */
   rowSum(x: Variable): Variable {
     return x.sumBy(this.rowOf, this.rows.length);
   }
   rowMean(x: Variable, epsilon = 1e-8): Variable {
     return this.rowSum(x).div(this.tape.leaf(this.counts.map((n) => n + epsilon)));
   }
-  /** Repeats each row's value at each of its tokens. */
+  /** Repeats each row's value for each of the row's unmasked tokens. */
   spread(perRow: Variable): Variable {
     return perRow.gather(this.rowOf);
   }
@@ -115,7 +121,7 @@ export class Tokens {
     for (const row of this.rowOf) counts[row]!++;
     return counts;
   }
-  /** The masked mean, with Trinity's epsilon in the divisor. */
+  /** The mean over the unmasked tokens. As in Trinity-RFT, a small epsilon is added to the divisor. */
   mean(x: Variable): Variable {
     return x.sum().div(this.index.length + 1e-8);
   }
@@ -139,7 +145,7 @@ export class Tokens {
   }
 }
 
-/** Returns the positions of row b's tokens in a B×T column, masked tokens included. */
+/** Returns the positions of row b's tokens in a B×T column (rows × columns), including masked tokens. */
 export function rowPositions(batch: ReferenceBatch, b: number): number[] {
   const length = batch.rowLengths?.[b] ?? batch.columns;
   const positions = new Array<number>(length);
@@ -147,7 +153,7 @@ export function rowPositions(batch: ReferenceBatch, b: number): number[] {
   return positions;
 }
 
-/** Returns the rows that an expert wrote, or those that the policy wrote. */
+/** Returns the rows that an expert wrote if `expert` is true, and the rows that the policy wrote otherwise. */
 export function rowsOfKind(batch: ReferenceBatch, expert: boolean): number[] {
   const { expertMask } = batch;
   if (!expertMask) throw new Error('reference batch: expected expertMask, got none');

@@ -1,11 +1,11 @@
 /**
- * Losses that use the ratio of the current policy to the policy that sampled the tokens: ppo, gspo, cispo, topr, sapo,
- * sppo, rec, importance_sampling. Most of them bound this ratio.
+ * Losses that use the ratio of a token's probability under the current policy to its probability under the policy that
+ * sampled it: ppo, gspo, cispo, topr, sapo, sppo, rec, importance_sampling. Most of them bound this ratio.
  */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, option, rowPositions, type Tokens } from './batch.js';
 
-/** Returns the bounds of the ratio, 1 − low and 1 + high. */
+/** Returns the lower and upper bound of the ratio, 1 − low and 1 + high, where low and high are the clip range. */
 function clipBounds(args: Args): [number, number] {
   const low = option(args, 'clip_range_low', args.clip_range);
   const high = option(args, 'clip_range_high', args.clip_range);
@@ -48,7 +48,7 @@ export const ppo: Formula = (x, args) => {
   return { loss: pgLoss, metrics: { ...metrics, pg_loss: pgLoss } };
 };
 
-/** Counts the tokens with A < 0 in the flagged rows. Masked tokens count as well, as in Trinity. */
+/** Counts the tokens with a negative advantage in the flagged rows. Masked tokens count as well, as in Trinity-RFT. */
 function negativeTokens(x: Tokens, flagged: Variable): number {
   let count = 0;
   x.rows.forEach((b, row) => {

@@ -1,4 +1,4 @@
-/** Entropy losses. `mix` reads only the policy's own rows, not an expert's. */
+/** Entropy losses. The loss `mix` reads only the rows that the policy wrote, not those that an expert wrote. */
 import { type Formula, option, rowsOfKind } from './batch.js';
 
 const ofAllRows: Formula = (x, args) => {

@@ -1,6 +1,6 @@
 /**
- * Computes every loss in plain float64. Tests compare the library with it. It shares no code with native/ or lib/, and
- * autograd.ts derives its gradients.
+ * Computes every loss in plain float64, so that tests can compare the library with it. Shares no code with native/ or
+ * lib/. Gradients are computed by autograd.ts.
  */
 import { Tape, type Variable } from './autograd.js';
 import { type Args, type Formula, type ReferenceBatch, type ReferenceResult, Tokens } from './batch.js';
@@ -15,7 +15,7 @@ export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
 export type Evaluate = (args: Args, batch: ReferenceBatch) => ReferenceResult;
 type Wrt = 'logprob' | 'entropy';
 
-/** Returns a file's formulas by their registry names: `sftIs` becomes `sft_is`. */
+/** Returns the formulas that a file exports, by registry name: `sftIs` becomes `sft_is`. */
 function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string, Formula> {
   return Object.fromEntries(
     Object.entries(exported).map(([name, formula]) => [
@@ -25,7 +25,7 @@ function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string,
   );
 }
 
-/** The formulas by family and registry name. */
+/** The formulas of all losses, by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
   policy: { ...formulasOf(clipped), ...formulasOf(likelihood), ...formulasOf(mixed) },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
@@ -56,7 +56,10 @@ const evaluators = (family: Record<string, Formula>, wrt: Wrt): Record<string, E
 export const referencePolicyLosses = evaluators(formulas.policy, 'logprob');
 export const referenceEntropyLosses = evaluators(formulas.entropy, 'entropy');
 
-/** The KL functions. `values` has B×T values, masked tokens included, since calculate_kl reads no mask. */
+/**
+ * The KL functions by registry name. `values` returns a B×T array (rows × columns) that includes masked tokens, because
+ * Trinity-RFT's calculate_kl reads no mask.
+ */
 export const referenceKl: Record<string, { values(batch: ReferenceBatch): Float64Array; loss: Evaluate }> =
   Object.fromEntries(
     Object.entries(formulas.kl).map(([name, formula]) => [
@@ -76,8 +79,8 @@ export const referenceKl: Record<string, { values(batch: ReferenceBatch): Float6
   );
 
 /**
- * Returns the slope of the loss in one element of logprob or entropy, by a central difference. Detached values do not
- * change. Returns undefined if there is a kink between the two sides.
+ * Returns the slope of the loss with respect to one element of logprob or entropy, computed as a central difference.
+ * Detached values do not change. Returns undefined if the formula has a kink between the two points.
  */
 export function centralDifference(
   formula: Formula,
@@ -101,8 +104,9 @@ export function centralDifference(
 }
 
 /**
- * Returns whether float32 rounding could move a token across one of the formula's thresholds. It changes each
- * difference lp − old (or lp − ref) that is not 0 by several float32 rounding errors, and looks for a different branch.
+ * Returns whether rounding to float32 could move a token across one of the formula's thresholds. Changes each nonzero
+ * difference between logprob and oldLogprob (or refLogprob) by several float32 rounding errors, and checks whether the
+ * formula then takes another branch.
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
   const { logprob, oldLogprob, refLogprob } = batch;
@@ -118,7 +122,7 @@ export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch
     return x.tape.branches;
   };
   const here = branches(() => 0);
-  // dpo compares even rows with odd ones, so the third move takes them in opposite directions.
+  // dpo compares even rows with odd rows, so the third change moves them in opposite directions.
   const moves = [() => 1, () => -1, (i: number) => (Math.floor(i / batch.columns) % 2 ? 1 : -1)];
   return moves.some((sign) => branches(sign).some((branch, i) => branch !== here[i]));
 }

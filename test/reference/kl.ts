@@ -1,4 +1,4 @@
-/** The KL estimators of one token, with δ = ref − logprob, and their losses. */
+/** The KL estimators, which give a value per token, and the losses made of them. `delta` is refLogprob − logprob. */
 import type { Variable } from './autograd.js';
 import { type Formula, option, type Tokens } from './batch.js';
 

@@ -1,4 +1,7 @@
-/** Losses of the log-probability itself, without a ratio to an older policy: opmd, sft, sft_is, sft_phi and dpo. */
+/**
+ * Losses that use the log-probability itself, not a ratio to the policy that sampled the tokens: opmd, sft, sft_is,
+ * sft_phi and dpo.
+ */
 import { type Formula, option } from './batch.js';
 
 export const opmd: Formula = (x, args) => {
@@ -45,7 +48,8 @@ export const dpo: Formula = (x, args) => {
   const rows = x.rows.map((_, row) => row);
   const even = perRow.gather(rows.filter((row) => row % 2 === 0));
   const odd = perRow.gather(rows.filter((row) => row % 2 === 1));
-  // In the paper rows 2i and 2i + 1 are a pair. In Trinity the whole batch is one pair.
+  // In the DPO paper, rows 2i and 2i + 1 are a pair. In Trinity-RFT the whole batch is a single pair: the sum of the
+  // even rows and the sum of the odd rows.
   const pairwise = option(args, 'pairwise', true);
   const chosen = pairwise ? even : even.sum();
   const rejected = pairwise ? odd : odd.sum();

@@ -1,4 +1,4 @@
-/** Losses on batches that have the policy's own rows and experts' rows: mix and mix_chord. */
+/** Losses on batches in which the policy wrote some rows and an expert wrote the others: mix and mix_chord. */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, type Outcome, option, rowsOfKind, type Tokens } from './batch.js';
 import { ppo } from './clipped.js';
@@ -60,7 +60,7 @@ export const mixChord: Formula = (x, args) => {
     option(args, 'mu_peak', 0.1),
     option(args, 'mu_valley', 0.1),
   );
-  // mix_chord does not take cutoff_prob, so the expert's loss uses its default.
+  // mix_chord has no argument cutoff_prob, so the loss on the expert's rows uses the default.
   const expert = option(args, 'enable_phi_function', true) ? sftPhi : sft;
   const { loss, metrics } = mixture(x, args, mu, expert);
   return { loss, metrics: { ...metrics, mu } };

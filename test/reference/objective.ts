@@ -1,7 +1,7 @@
 /**
- * Computes an algorithm's objective, policy − entropy + KL, from the references of its parts. Dropped and repeated rows
- * are handled literally: a dropped row is removed from the batch, and a row that counts twice appears twice. Its
- * gradient is the sum over its appearances.
+ * Computes an algorithm's objective (policy loss − entropy loss + KL loss) from the reference's losses. Dropped rows
+ * are really removed from the batch, and a row that counts twice really appears twice. The gradient of such a row is
+ * the sum over its appearances.
  */
 import type { RewardedBatch } from './advantage.js';
 import type { Args, ReferenceResult } from './batch.js';
@@ -13,7 +13,10 @@ import {
   standsOnEdge,
 } from './index.js';
 
-/** The parts of an objective by registry name, with their arguments and loss_agg_mode. `none` adds nothing. */
+/**
+ * The losses of an objective: their registry names, and their arguments including loss_agg_mode. A KL loss or entropy
+ * loss with the name `none` adds nothing.
+ */
 export interface Parts {
   policy: { name: string; args: Args };
   kl: { name: string; args: Args };
@@ -22,7 +25,10 @@ export interface Parts {
 
 export interface ReferenceObjective extends ReferenceResult {
   gradEntropy: Float64Array;
-  /** The largest Σ|terms| of an element of grad. The terms of the policy loss and of the KL may cancel. */
+  /**
+   * Each element of grad is a sum of terms from the policy loss and the KL loss, which may cancel. This is the largest
+   * sum of the absolute values of an element's terms.
+   */
   gradMagnitude: number;
 }
 
@@ -47,7 +53,9 @@ const PER_ROW = [
   'rewardBaselines',
 ] as const;
 
-/** Returns a batch of these rows, in this order. A row may appear more than once. T does not change. */
+/**
+ * Returns a batch of these rows, in this order. A row may appear more than once. The number of columns stays the same.
+ */
 export function takeRows(batch: RewardedBatch, rows: readonly number[]): RewardedBatch {
   const taken: Record<string, unknown> = { ...batch, rows: rows.length };
   const places = rows.flatMap((b) => Array.from({ length: batch.columns }, (_, t) => b * batch.columns + t));
@@ -62,7 +70,7 @@ export function takeRows(batch: RewardedBatch, rows: readonly number[]): Rewarde
   return taken as unknown as RewardedBatch;
 }
 
-/** Computes an objective. `times` says how often each row counts. Without it, each row counts once. */
+/** Computes an objective. `times` holds how often each row counts; by default, each row counts once. */
 export function referenceObjective(
   { policy, kl, entropy }: Parts,
   batch: RewardedBatch,
@@ -72,7 +80,7 @@ export function referenceObjective(
     new Array<number>(times?.[b] ?? 1).fill(b),
   ).flat();
   const counted = takeRows(batch, rows);
-  // The step is needed even if no row is left to hold it.
+  // mix_chord reads the step even if all rows are dropped, so the step comes from the whole batch.
   if (batch.step) counted.step = batch.step;
   const whole: ReferenceObjective = {
     loss: 0,
@@ -104,7 +112,7 @@ export function referenceObjective(
   return whole;
 }
 
-/** Returns whether float32 rounding could move a token across a threshold of the policy loss or KL estimator. */
+/** Returns whether rounding to float32 could move a token across a threshold of the policy loss or of the KL loss. */
 export function objectiveStandsOnEdge({ policy, kl }: Parts, batch: RewardedBatch): boolean {
   return (
     standsOnEdge(formulas.policy[policy.name]!, policy.args, batch) ||
@@ -113,8 +121,10 @@ export function objectiveStandsOnEdge({ policy, kl }: Parts, batch: RewardedBatc
 }
 
 /**
- * Subtracts a KL penalty from the scores: scores − coef·m·kl(old, ref), where old is the policy that sampled. The
- * result's `kl` is the mean of the rows' means. corrected_k3 is k3 here, since there is no older policy to correct by.
+ * Subtracts a KL penalty from the scores of tokens: score − coef·m·kl(old, ref), where m is the token mask, old the
+ * policy that sampled the tokens and ref the reference policy. The result's `kl` is a mean over rows; the value of a
+ * row is the mean over its unmasked tokens. The estimator corrected_k3 equals k3 here: it corrects by the ratio to an
+ * older policy, and no policy older than `old` is given.
  */
 export function penalisedRewards(
   estimator: string,

@@ -1,4 +1,4 @@
-/** The report's builder: how parts, advantages and equal rows enter the page. */
+/** Tests how the report's builder handles rows that come in several parts, one advantage per row, and equal rows. */
 import assert from 'node:assert/strict';
 import type { RolloutPart } from '../../lib/rollouts/index.js';
 import { builderOf, computed, exampleParts, madePage, madeSubject, partOf } from './support.js';

@@ -1,4 +1,7 @@
-/** Sampling of curves: points are dense where a curve bends, so kinks and jumps are drawn at the right ratio. */
+/**
+ * Tests how curves are sampled: points are dense where a curve bends, so that kinks and jumps are drawn at the right
+ * ratio.
+ */
 import assert from 'node:assert/strict';
 import { type Curve, sampleCurve } from '../../lib/cli/report/curves.js';
 import { lossSubject } from './support.js';
@@ -12,7 +15,7 @@ describe('sampling curves', () => {
     assert.ok(points.every(({ logRatio }, i) => i === 0 || logRatio > points[i - 1]!.logRatio));
     assert.deepEqual([points[0]!.logRatio, points.at(-1)!.logRatio], [RANGE.low, RANGE.high]);
     assert.ok(points.some(({ logRatio }) => logRatio === 0));
-    // For PPO, the gradient for advantage 1 drops to 0 at 1.2. For advantage −1 it begins at 0.8 and ends at 3.
+    // PPO's gradient for advantage 1 is 0 above ratio 1.2. For advantage −1 it is 0 below ratio 0.8 and above ratio 3.
     for (const [series, ratio] of [
       [1, 1.2],
       [3, 0.8],

@@ -1,4 +1,4 @@
-/** HTML templates escape the text inserted into them. */
+/** Tests that HTML templates escape the text that is inserted into them. */
 import assert from 'node:assert/strict';
 import { Html, html } from '../../lib/cli/report/html.js';
 

@@ -1,5 +1,6 @@
 /**
- * The report's page in a browser: it opens from a file, loads nothing else, and shows its numbers in charts and tables.
+ * Tests the report's page in a browser: it opens from a file, loads nothing else, and shows its numbers in charts and
+ * tables.
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -21,7 +22,10 @@ import {
   Reader,
 } from './support.js';
 
-/** Returns the number of colours of each canvas, and the mean lightness of its opaque pixels from 0 to 1. */
+/**
+ * Returns for each canvas its width, the numbers of its colours and of its opaque pixels (`drawn`), and the mean
+ * lightness of these pixels, from 0 to 1.
+ */
 function canvases(page: Page) {
   return page.evaluate(() =>
     [...document.querySelectorAll('canvas')].map((canvas) => {
@@ -45,7 +49,10 @@ describeInBrowser('a report in a browser', () => {
   let reader: Reader;
   let example: RolloutPart;
   let three: string;
-  /** The page of three losses in one colour scheme, for tests that do not change it. */
+  /**
+   * The page of three losses, in each colour scheme. Tests share these pages, so a test that changes one must restore
+   * it.
+   */
   let light: OpenPage;
   let dark: OpenPage;
   before(async () => {
@@ -62,7 +69,8 @@ describeInBrowser('a report in a browser', () => {
     it(`opens silently, loads nothing else, and draws all charts, in the ${colorScheme} scheme`, async () => {
       const { page, noise } = colorScheme === 'light' ? light : dark;
       const drawn = await canvases(page);
-      // Ratios per token and per rollout, advantages, three gradients, and two curves per subject.
+      // Three charts show the ratios per token, the ratios per rollout and the advantages. Each of the three losses
+      // adds a chart of its gradients and two curves.
       assert.equal(drawn.length, 3 + 3 + 6);
       for (const [i, { colours, drawn: pixels, light }] of drawn.entries()) {
         assert.ok(colours > 20 && pixels > 1000, `chart ${i}: ${colours} colours in ${pixels} pixels`);
@@ -76,7 +84,7 @@ describeInBrowser('a report in a browser', () => {
   it('redraws the charts when the scheme changes', async () => {
     const { page } = light;
     await page.emulateMedia({ colorScheme: 'dark' });
-    // The page is notified of the change before the next frame.
+    // The page is notified of the change before the next frame, so after two frames it has redrawn the charts.
     await page.evaluate(
       () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))),
     );
@@ -202,7 +210,8 @@ describeInBrowser('a report in a browser', () => {
       ),
     );
     assert.match(ratio!, /^at ratio 0\.50?/);
-    // At ratio 0.5, PPO's loss is −ratio for A = 1, and 1 − clip range for A = −1.
+    // At ratio 0.5, PPO's loss for advantage 1 is −0.5. For advantage −1 the ratio is clipped to 0.8, which is then the
+    // loss.
     assert.match(positive!, /^−0\.50?/);
     assert.equal(negative, '0.8');
   });
@@ -260,7 +269,7 @@ describeInBrowser('a report in a browser', () => {
       shown,
     );
     assert.ok((await page.locator('.rollout h4').first().textContent())!.startsWith(shown));
-    // The security policy blocks even a script that got into the page.
+    // The page's Content Security Policy must block even a script element that was added to the page.
     await page.evaluate(() => {
       const script = document.createElement('script');
       script.textContent = 'globalThis.hacked = 3';
@@ -297,7 +306,7 @@ describeInBrowser('a report in a browser', () => {
         .evaluateAll((all) => all.map((data) => Number((data as HTMLDataElement).value)));
       assert.equal(values[0], loss);
       assert.deepEqual(values.slice(2), Object.values(metrics));
-      // Two histograms of ratios, one of advantages, one of gradients, and two curves.
+      // Two histograms of ratios, one of advantages, one of gradients, and two curves of the loss.
       assert.equal(await page.locator('canvas').count(), 6);
       assert.equal(await page.locator('.rollout').count(), 10);
       assert.deepEqual(noise, []);

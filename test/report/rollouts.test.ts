@@ -1,5 +1,6 @@
 /**
- * The rollouts on the report's page: which ones it shows, the colours of their tokens, and the numbers of each token.
+ * Tests the rollouts on the report's page: which ones are shown, the colours of their tokens, and the numbers of each
+ * token.
  */
 import assert from 'node:assert/strict';
 import type { RolloutPart } from '../../lib/rollouts/index.js';

@@ -1,4 +1,4 @@
-/** Sketches of distributions agree with the sorted values. */
+/** Tests sketches, which approximate a distribution in constant memory, against the sorted values. */
 import assert from 'node:assert/strict';
 import { binsFor, Sketch } from '../../lib/cli/report/sketch.js';
 import { generator } from '../support/random.js';
@@ -9,7 +9,7 @@ function sketchOf(values: Iterable<number>): Sketch {
   return sketch;
 }
 
-// The sequence looks random but is the same in every run.
+// Yields numbers from [0, 1). They look random but are the same in every run.
 function* sequence(count: number): Generator<number> {
   const { uniform } = generator(1);
   for (let i = 0; i < count; i++) yield uniform();

@@ -1,4 +1,7 @@
-/** Shared by the report's tests: rollouts, subjects, pages made of them, and a browser that opens the pages. */
+/**
+ * Helpers for the report's tests: rollouts, subjects (what a report compares, such as losses), pages, and a browser
+ * that opens the pages.
+ */
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,12 +14,12 @@ import { type RolloutPart, streamRollouts } from '../../lib/rollouts/index.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
-// The compiled module, because the page inlines the compiled program.
+// Imports the compiled module. It inserts the program of the page into each page, and that program must be compiled.
 const built: typeof import('../../lib/cli/report/index.js') = await import(
   pathToFileURL(join(ROOT, 'dist', 'cli', 'report', 'index.js')).href
 );
 
-/** Reads the rollouts of the example in parts. */
+/** Reads the example rollouts, split into parts. */
 export async function exampleParts(maxTokens?: number): Promise<RolloutPart[]> {
   const parts: RolloutPart[] = [];
   const options = { keep: ['prompt', 'response', 'tokens'], ...(maxTokens !== undefined && { maxTokens }) };
@@ -25,7 +28,7 @@ export async function exampleParts(maxTokens?: number): Promise<RolloutPart[]> {
   return parts;
 }
 
-/** A row for {@link partOf}. */
+/** The values of one row for {@link partOf}. By default, no token is masked. */
 export interface MadeRow {
   logprobs: number[];
   oldLogprobs?: number[];
@@ -33,7 +36,7 @@ export interface MadeRow {
   kept?: Record<string, unknown>;
 }
 
-/** Makes a part from rows. */
+/** Makes a part of rollouts from rows. `first` is the number of rows in the parts before it. */
 export function partOf(rows: readonly MadeRow[], file = 'made.jsonl', first = 0): RolloutPart {
   const offsets = [0];
   for (const { logprobs } of rows) offsets.push(offsets.at(-1)! + logprobs.length);
@@ -54,7 +57,9 @@ export function partOf(rows: readonly MadeRow[], file = 'made.jsonl', first = 0)
   };
 }
 
-/** Returns a policy loss as a subject with its curve. */
+/**
+ * Returns a policy loss as a subject of a report. Its curve gives the loss and gradient of one token for each ratio.
+ */
 export function lossSubject(name: string, title = name): ReportSubject {
   const fn = POLICY_LOSS_FN.create(name);
   return {
@@ -83,10 +88,10 @@ export function lossSubject(name: string, title = name): ReportSubject {
   };
 }
 
-/** Returns a subject without a curve, for made-up results. */
+/** Returns a subject without a curve, for tests that make up its results. */
 export const madeSubject = (title: string): ReportSubject => ({ name: title, title, curve: () => undefined });
 
-/** Computes losses, with GRPO's advantages, on a part that holds all rows. */
+/** Computes policy losses on a part that holds all rows, with the advantages of GRPO. */
 export function computed(names: readonly string[], part: RolloutPart) {
   const { advantages } = ADVANTAGE_FN.create('grpo').computeSync(part.batch);
   return names.map((name) => {
@@ -100,7 +105,7 @@ export function computed(names: readonly string[], part: RolloutPart) {
   });
 }
 
-/** Creates a builder of the compiled module. */
+/** Creates a report builder from the compiled module. */
 export function builderOf(
   subjects: readonly ReportSubject[],
   files: readonly string[] = ['made.jsonl'],
@@ -108,7 +113,7 @@ export function builderOf(
   return new built.ReportBuilder({ files, version: '1.2.3', subjects });
 }
 
-/** Builds the page of policy losses on the example. */
+/** Builds the report page of these policy losses on the example rollouts. */
 export async function examplePage(...names: string[]): Promise<string> {
   const [part] = (await exampleParts()) as [RolloutPart];
   const all = computed(names, part);
@@ -120,7 +125,7 @@ export async function examplePage(...names: string[]): Promise<string> {
   return builder.finish(all.map(({ result }) => result));
 }
 
-/** Builds the page of one part and one subject with made-up gradients. */
+/** Builds the report page of one part and one subject, with these gradients instead of computed ones. */
 export function madePage(part: RolloutPart, grad: number[], advantages?: number[]): string {
   const builder = builderOf([madeSubject('made')]);
   builder.add(part, [
@@ -129,27 +134,29 @@ export function madePage(part: RolloutPart, grad: number[], advantages?: number[
   return builder.finish([{ loss: 0, metrics: {}, gradNorm: 0 }]);
 }
 
-/** The path of Chromium. */
 const CHROMIUM = process.env.PLAYWRIGHT_CHROMIUM ?? '/usr/bin/chromium';
 
-/** An open page and what it reported or requested. */
+/** A page that is open in the browser. */
 export interface OpenPage {
   page: Page;
-  /** Console messages, errors, dialogs, and requests other than the one for the page. */
+  /** Console messages, errors, dialogs, and requests other than the request for the page itself. */
   noise: string[];
 }
 
-/** Describes a suite that needs a browser. It is skipped without Chromium; PLAYWRIGHT_CHROMIUM names another path. */
+/**
+ * Describes a suite of tests that need a browser, and skips it if there is no Chromium at /usr/bin/chromium. The
+ * environment variable PLAYWRIGHT_CHROMIUM names another path.
+ */
 export function describeInBrowser(title: string, body: () => void): void {
   (existsSync(CHROMIUM) ? describe : describe.skip)(title, body);
 }
 
-/** Returns the data that a page gives to its program. */
+/** Returns the data that a page contains for its own program. */
 export function dataOf(page: Page): Promise<PageData> {
   return page.locator('#data').evaluate((element) => JSON.parse(element.textContent!));
 }
 
-/** Opens pages from files in a browser. */
+/** Writes pages to files and opens them in a browser. */
 export class Reader {
   readonly #directory = mkdtempSync(join(tmpdir(), 'policy-loss-report-'));
   readonly #browser: Promise<Browser> = chromium.launch({ executablePath: CHROMIUM });
@@ -180,7 +187,7 @@ export class Reader {
     return { page, noise };
   }
 
-  /** Closes all pages except for some. */
+  /** Closes all open pages except these. */
   async closeAllBut(...kept: OpenPage[]): Promise<void> {
     for (const page of this.#pages)
       if (!kept.some((other) => other.page === page)) {

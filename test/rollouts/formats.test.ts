@@ -1,4 +1,4 @@
-/** Tests that files of all formats, written by other programs, give the same batch, bit by bit. */
+/** Tests that files of all formats, which other programs wrote, are read as exactly the same batch. */
 import assert from 'node:assert/strict';
 import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,7 +11,7 @@ import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 const LINES = fixture('rollouts.jsonl');
 
-/** Whether this Node has an SQLite that the reader can use. */
+/** From Node 22.13 on, SQLite files are read with Node's own SQLite. */
 const [major, minor] = process.versions.node.split('.').map(Number) as [number, number];
 const readsSqlite = major > 22 || (major === 22 && minor >= 13);
 
@@ -38,7 +38,7 @@ describe('reading every format', () => {
     await copy('SELECT *', 'tabs.tsv.gz', "(DELIMITER '\t', FORMAT csv, COMPRESSION gzip)");
     connection.closeSync();
     instance.closeSync();
-    // A gzip file may have several members, as log rotation creates them.
+    // A gzip file may consist of several compressed members, for example after log rotation.
     const compressed = readFileSync(fixture('rollouts.jsonl.gz'));
     writeFileSync(join(directory, 'twice.jsonl.gz'), Buffer.concat([compressed, compressed]));
     copyFileSync(fixture('rollouts.sqlite'), join(directory, 'copy.db'));
@@ -77,7 +77,7 @@ describe('reading every format', () => {
       await same(`${fixture('rollouts.sqlite')}#rollouts`);
       await same(`${made('copy.db')}#rollouts`);
     } catch (error) {
-      // This Node is older, and DuckDB could not download its extension.
+      // Reading may fail only if Node is older than 22.13 and DuckDB could not download its SQLite extension.
       assert.ok(!readsSqlite && error instanceof LossError, String(error));
       assert.match(
         error.message,
@@ -117,7 +117,7 @@ describe('reading every format', () => {
         [1, 2, 3, 4, 5, 6].map((row) => ({ file, row })),
       );
     }
-    // The CSV file's third row spans two lines; its place names the first.
+    // In the CSV file, the third row spans two lines. The row's place names the first of them.
     assert.deepEqual(
       (await partsOf(fixture('rollouts.csv'))).flatMap(({ places }) => places.map(({ line }) => line)),
       [2, 3, 4, 6, 7, 8],
@@ -139,7 +139,8 @@ describe('reading every format', () => {
     ];
     for (const file of [LINES, made('duckdb.parquet'), fixture('stored.npz'), fixture('deflated.npz')])
       assert.deepEqual(await keptOf(file), expected);
-    // A column that is passed through has the column's name, even if its tensor is named after the batch key.
+    // A kept column has the name of the column (task_id), even if the file's tensor is named after the batch key
+    // (group_ids).
     for await (const { kept } of streamRollouts([fixture('packed.safetensors')], {
       columns: ['reward'],
       keep: ['task_id', 'step'],
@@ -148,7 +149,7 @@ describe('reading every format', () => {
         kept,
         expected.map(({ task_id }) => ({ task_id, step: 12 })),
       );
-    // An empty cell counts as absent.
+    // An empty cell is read as an absent value.
     assert.deepEqual(
       await keptOf(fixture('rollouts.csv')),
       expected.map(({ prompt, task_id }) => (prompt === '' ? { task_id } : { prompt, task_id })),

@@ -1,4 +1,4 @@
-/** Tests files of gradients, which other programs or this package read back. */
+/** Tests files of gradients: other programs or this package must be able to read them. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -24,7 +24,7 @@ describe('writing gradients', () => {
   });
   afterEach(() => rmSync(directory, { recursive: true }));
 
-  /** Writes columns of the rollouts to a file of gradients, as if they were gradients. */
+  /** Writes a file of gradients. Its values are columns of the rollouts, so that tests know what to expect. */
   async function write(
     name: string,
     options: GradientOptions & { entropy?: boolean; files?: string[] } = {},
@@ -54,7 +54,8 @@ describe('writing gradients', () => {
       assert.deepEqual({ rows, tokens }, { rows: 6, tokens: 22 });
       const bytes = readFileSync(file);
       const text = (name.endsWith('.gz') ? gunzipSync(bytes) : bytes).toString();
-      // The numbers must have the shortest digits that identify the float32.
+      // Each number must be written with the fewest digits that identify the float32. It then equals the number in the
+      // rollouts.
       assert.deepEqual(
         text
           .trim()
@@ -80,7 +81,7 @@ describe('writing gradients', () => {
     writeFileSync(rows, JSON.stringify({ logprobs: Array.from(floats) }));
     const { file } = await write('out.jsonl', { files: [rows], entropy: false });
     const { grad } = JSON.parse(readFileSync(file, 'utf8'));
-    // JSON.stringify writes -0 as 0.
+    // JSON.stringify() wrote −0 as 0. Adding 0 turns −0 into 0, so that the comparison accepts this.
     assert.deepEqual(
       Float32Array.from(grad, (x: number) => x + 0),
       floats.map((x) => x + 0),
@@ -105,7 +106,7 @@ describe('writing gradients', () => {
     );
     const { batch } = await readRollouts([file], { rename: { logprobs: 'grad', entropy: 'grad_entropy' } });
     const { batch: read } = await readRollouts([LINES], { columns: ['entropy', 'task_id', 'run_id'] });
-    // Files of gradients have no mask, because masked tokens have gradient 0.
+    // A file of gradients has no mask, because masked tokens have gradient 0. So all its tokens are read as unmasked.
     read.actionMask.fill(1);
     assert.deepEqual(batch, read);
     connection.closeSync();
@@ -115,7 +116,7 @@ describe('writing gradients', () => {
     const { file } = await write('gradients.safetensors', { files: [LINES, LINES] });
     const { batch } = await readRollouts([file], { rename: { logprobs: 'grad', entropy: 'grad_entropy' } });
     const { batch: read } = await readRollouts([LINES, LINES], { columns: ['entropy', 'task_id', 'run_id'] });
-    // Files of gradients have no mask, because masked tokens have gradient 0.
+    // A file of gradients has no mask, because masked tokens have gradient 0. So all its tokens are read as unmasked.
     read.actionMask.fill(1);
     assert.deepEqual(batch, read);
   });
@@ -177,7 +178,7 @@ print(json.dumps({'aligned': length % 8 == 0, 'whole': 8 + length + end == len(d
       }))
         return kept;
     };
-    // write() keeps only the columns of IDS, and the rows have none of them.
+    // write() above keeps only the columns IDS, and these rows have none of them.
     assert.deepEqual(await written('out.jsonl'), [{}, {}, {}, {}]);
     const keep = ['id', 'mark'];
     for (const [name, expected] of Object.entries({

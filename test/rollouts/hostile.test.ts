@@ -38,7 +38,7 @@ describe('hostile files', () => {
     });
   }
 
-  // Truncating or changing a file anywhere must give a batch or a LossError.
+  // Wherever a file is truncated or changed, reading it must give a batch or a LossError.
   for (const name of [
     'rollouts.jsonl.gz',
     'rollouts.csv',
@@ -86,7 +86,7 @@ describe('hostile files', () => {
       else if (i % 4 === 1) changed[at]! ^= 0x55;
       const truncated = i % 4 >= 2 ? changed.subarray(0, at) : changed;
       try {
-        // If the file can be read at all, no row may be missing: DuckDB ends a stream silently on an error.
+        // DuckDB silently ends a stream when an error occurs. So if the file can be read, no row may be missing.
         assert.equal((await readRollouts([fileOf('bad.parquet', truncated)])).rows, 12000);
       } catch (error) {
         assert.ok(error instanceof LossError, `${(error as Error).stack} is not a LossError`);
@@ -219,7 +219,10 @@ describe('hostile files', () => {
   });
 
   describe('arrays', () => {
-    /** Writes a zip archive with one deflated member, whose stated size may be wrong. */
+    /**
+     * Writes a zip archive with one compressed member. `size` is the uncompressed size that the archive states. It may
+     * be wrong.
+     */
     function npz(name: string, member: Buffer, size = member.length): string {
       const data = deflateRawSync(member);
       const local = Buffer.alloc(30);

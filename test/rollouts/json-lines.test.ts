@@ -1,4 +1,4 @@
-/** Reading JSON lines into batches. Errors name the file, the line and the column. */
+/** Tests how JSON lines are read into batches, and that errors name the file, the line and the column. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,7 @@
-/** Streaming rollouts: parts of bounded size, skipped rows, renamed columns, CSV, and patterns of file names. */
+/**
+ * Tests how rollouts are streamed: parts of bounded size, skipped rows, renamed columns, CSV, and patterns of file
+ * names.
+ */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -32,7 +35,7 @@ describe('streaming rollouts', () => {
     return parts;
   }
 
-  /** Returns rows of these lengths, all with different values. */
+  /** Returns one row for each of these lengths. Different rows have different values. */
   const rowsOf = (lengths: readonly number[]) =>
     lengths.map((length, i) => ({
       logprobs: Array.from({ length }, (_, t) => -(i + 1) - t / 64),
@@ -135,7 +138,7 @@ describe('streaming rollouts', () => {
       expected.forEach((pattern, i) => {
         assert.match(errors[i]!, pattern);
       });
-      // An id that only a bad row has gets no number.
+      // The group id 'a new group' occurs only in a bad row, so no group gets a number for it.
       assert.deepEqual(parts[0]!.batch.groupIds, Int32Array.of(0, 1, 1));
       assert.deepEqual(parts[0]!.batch, (await readRollouts([fileOf([good[0]!, good[2]!, good[5]!])])).batch);
     });

@@ -1,4 +1,7 @@
-/** Advantage functions in tests: what is expected of each, how results are compared, and a batch with rewards. */
+/**
+ * Helpers for tests of advantage functions: what each function is expected to have, how results are compared, and a
+ * batch with rewards.
+ */
 import assert from 'node:assert/strict';
 import {
   ADVANTAGE_FN,
@@ -23,7 +26,7 @@ import type { RewardSpec } from './draw.js';
 import { unpack } from './subject.js';
 import { assertArray, assertNumber, assertSameArray } from './tolerance.js';
 
-/** The expected class, default arguments and batch keys (without the mask) of every advantage function. */
+/** For every advantage function: its expected class, default arguments, and batch keys except the mask. */
 export const FUNCTIONS = {
   ppo: [PPOAdvantageFn, { gamma: 1, lam: 1 }, ['token_level_rewards', 'values']],
   reinforceplusplus: [REINFORCEPLUSPLUSAdvantageFn, { gamma: 1 }, ['token_level_rewards']],
@@ -58,18 +61,21 @@ export const FUNCTIONS = {
 } as const;
 export const NAMES = Object.keys(FUNCTIONS);
 
-/** The functions by their input: rewards of tokens, rewards of rows, or the log-probabilities of two policies. */
+/**
+ * The advantage functions by what they read: token-level rewards, a reward per row, or the log-probabilities of two
+ * policies.
+ */
 export const OF_TOKEN_REWARDS = ['ppo', 'reinforceplusplus', 'remax', 'rloo'];
 export const OF_ROW_REWARDS = ['grpo', 'step_wise_grpo', 'reinforce', 'opmd', 'asymre', 'rec'];
 export const OF_TWO_POLICIES = ['on_policy_distill', 'jsd'];
 export const OF_GROUPS = [...OF_ROW_REWARDS, 'rloo'];
-/** The functions whose returns differ from their advantages. */
+/** The advantage functions whose returns differ from their advantages. */
 export const WITH_RETURNS = ['ppo', 'reinforceplusplus', 'remax'];
 
 export const create = (name: string, args: Args = {}) => ADVANTAGE_FN.create(name, args);
 export const computed = (name: string, args: Args, batch: Batch) => create(name, args).computeSync(batch);
 
-/** Returns a packed result in the padded layout B×T. */
+/** Returns a result in the padded layout B×T (rows × columns), even if the batch is packed. */
 export function laidOut(batch: RewardedBatch, result: AdvantageResult): AdvantageResult {
   if (!batch.rowLengths) return result;
   return {
@@ -87,7 +93,8 @@ export function assertAdvantages(
   assert.deepEqual(Object.keys(actual.metrics).sort(), Object.keys(expected.metrics).sort());
   for (const [name, value] of Object.entries(expected.metrics))
     assertNumber(actual.metrics[name], value, name, expected.magnitude[name], relative);
-  // With rewards and values around 1, float64 terms that cancel leave up to 1e-6.
+  // If all expected values are 0, float64 terms that cancel still leave small errors. The magnitude 1e-6 makes the
+  // bound large enough for them.
   assertArray(actual.advantages, expected.advantages, 'advantages', relative, 1e-6);
   assertArray(actual.returns, expected.returns, 'returns', relative, 1e-6);
   assert.deepEqual(

@@ -1,4 +1,4 @@
-/** The expected constants and default functions of all algorithms. */
+/** The constants and default functions that every algorithm is expected to have. */
 import {
   AsymREAlgorithm,
   CISPOAlgorithm,
@@ -23,8 +23,8 @@ import {
 } from '../../lib/index.js';
 
 /**
- * Every algorithm's class with its constants useCritic, useReference, computeAdvantageInTrainer, canBalanceBatch and
- * schema, as in Trinity-RFT.
+ * Every algorithm's class and, as in Trinity-RFT, its constants useCritic, useReference, computeAdvantageInTrainer,
+ * canBalanceBatch and schema.
  */
 export const ALGORITHMS = {
   sft: [SFTAlgorithm, false, false, false, true, 'sft'],

@@ -1,7 +1,7 @@
-/** The keys of batches, and batches that lack some of them. */
+/** Helpers that convert, remove and rename the keys of batches. */
 import type { Batch } from '../../lib/index.js';
 
-/** `group_ids` → `groupIds`. */
+/** Converts snake case to camel case: `group_ids` becomes `groupIds`. */
 export const camelCase = (key: string): string =>
   key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 

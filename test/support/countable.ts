@@ -1,4 +1,7 @@
-/** Functions that can compute a batch in parts, behind one interface: count() of the parts, and a normalizer. */
+/**
+ * Gives one interface to all functions that can compute a batch in parts. Such a function counts each part, and the
+ * call for a part takes the sum of all counts as its normalizer.
+ */
 import fc from 'fast-check';
 import {
   ALGORITHM_TYPE,
@@ -20,7 +23,7 @@ export interface Computed {
   grad?: Float32Array;
   gradEntropy?: Float32Array;
 }
-/** The calls that policy losses, KL functions, entropy losses and objectives share. */
+/** The calls that policy losses, KL functions, entropy losses and objectives have in common. */
 export interface Countable {
   sync(batch: Batch, normalizer?: Normalizer): Computed;
   async(batch: Batch, normalizer?: Normalizer): Promise<Computed>;
@@ -79,7 +82,7 @@ export function objective(algorithm: string, config: Args): Countable {
   };
 }
 
-/** Returns every function once, with the first of its aggregations. */
+/** Returns every function once, with the first aggregation that everyFunction() lists for it. */
 export function oneOfEach() {
   const all = everyFunction(1);
   return all.filter(
@@ -89,7 +92,10 @@ export function oneOfEach() {
 
 export const everyRow = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
 
-/** Batches whose sums are not much smaller than their terms, because the tests' bounds are relative to the sums. */
+/**
+ * Generates descriptions of batches whose sums are not much smaller than their terms. The tests' bounds are relative to
+ * the sums, so rounding errors of terms that cancel could exceed them.
+ */
 export const specs: fc.Arbitrary<BatchSpec> = fc.record({
   seed: fc.nat(),
   rows: fc.integer({ min: 1, max: 12 }),

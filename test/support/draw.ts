@@ -1,6 +1,7 @@
 /**
- * Draws batches and arguments for property tests. A batch is drawn as a short description and filled by a seeded
- * generator, so a failure shrinks to a small shape, and what fast-check prints is enough to repeat it.
+ * Draws batches and arguments for property tests. A batch is drawn as a short description, and a seeded generator makes
+ * its values from it. So fast-check can shrink a failure to a small shape, and what it prints is enough to repeat the
+ * failure.
  */
 import fc from 'fast-check';
 import { LOSS_AGG_MODES, toSnakeCase } from '../../lib/core/options.js';
@@ -30,7 +31,7 @@ export interface BatchSpec {
   values: 'moderate' | 'onpolicy' | 'wide';
   mask: 'ones' | 'prefix' | 'random' | 'emptyrows' | 'zero';
   packed: boolean;
-  /** The row lengths of a packed batch. They are drawn if absent. */
+  /** The row lengths of a packed batch. By default, they are drawn at random. */
   rowLengths?: number[];
 }
 
@@ -86,7 +87,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
       actionMask.push(unmasked && t < lengthOf(b) ? 1 : 0);
     }
   }
-  // The engine reads float32, so the reference gets numbers that float32 can hold.
+  // The engine reads float32. Rounding here gives the engine and the reference exactly the same numbers.
   const round = (column: number[]) => column.map(Math.fround);
   const kinds = uniform();
   return {
@@ -99,7 +100,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     advantages: round(advantages),
     entropy: round(entropy),
     actionMask,
-    // One batch in ten has only the policy's own rows, one in ten only experts' rows.
+    // In a tenth of the batches the policy wrote all rows, and in another tenth an expert wrote all rows.
     expertMask: Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1))),
     step: Array.from({ length: rows }, () => 60),
   };
@@ -108,7 +109,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
 export interface RewardSpec extends BatchSpec {
   groups: 'one' | 'each' | 'some';
   rewards: 'normal' | 'binary' | 'equal' | 'large';
-  /** Whether there are token-level rewards; otherwise each row's reward counts at its last unmasked token. */
+  /** Whether the batch has token-level rewards. If not, each row's reward counts at its last unmasked token. */
   perToken: boolean;
 }
 
@@ -123,7 +124,7 @@ export const rewardSpec: fc.Arbitrary<RewardSpec> = fc
   )
   .map(([spec, more]) => ({ ...spec, ...more }));
 
-/** Returns a batch with the inputs of every advantage function, in addition to a column of advantages. */
+/** Draws a batch that has the inputs of every advantage function, and also a column of advantages. */
 export function makeRewarded(spec: RewardSpec): RewardedBatch {
   const batch = makeBatch(spec);
   const { uniform, normal, integer } = generator(spec.seed + 0x5eed);
@@ -156,7 +157,7 @@ const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'teacherLogprob'] as const
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
 const ID_COLUMNS = ['groupIds', 'runIds'] as const;
 
-/** Returns the batch in the library's form, packed if its rows differ in length. */
+/** Returns the batch as the library takes it: packed if it has row lengths, and padded otherwise. */
 export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
   const laid = batch.rowLengths ? packedBatch(batch) : paddedBatch(batch);
   const places = Array.from({ length: batch.rows }, (_, b) => [...rowPositions(batch, b)]).flat();
@@ -169,7 +170,9 @@ export function layOut(batch: RewardedBatch): Batch & Record<string, unknown> {
   return laid;
 }
 
-/** Returns the batch with its columns rounded to 16 bits, and the same batch in 16-bit columns. */
+/**
+ * Returns the batch with its columns rounded to 16 bits, and the same batch as the library takes it, in 16-bit columns.
+ */
 export function inHalf(
   batch: RewardedBatch,
   dtype: Half,
@@ -186,7 +189,10 @@ export function inHalf(
   return { rounded, laid };
 }
 
-/** Returns the first batch, counting seeds up, in which no token is on a threshold of the subject's formula. */
+/**
+ * Tries one seed after another, beginning with the seed of `spec`. Returns the first batch in which no token is on a
+ * threshold of the subject's formula.
+ */
 export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): ReferenceBatch {
   for (let seed = spec.seed; seed < spec.seed + 1000; seed++) {
     const batch = cachedBatch({ ...spec, seed });
@@ -195,7 +201,8 @@ export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): ReferenceB
   throw new Error('every seed leaves a token on a threshold');
 }
 
-// Long batches take longer to draw than to compute, and most functions are tested on the same ones.
+// Keeps the batches that were drawn. Drawing a long batch takes longer than computing a loss, and most functions are
+// tested on the same batches.
 const batches = new Map<string, ReferenceBatch>();
 
 function cachedBatch(spec: BatchSpec): ReferenceBatch {
@@ -205,7 +212,8 @@ function cachedBatch(spec: BatchSpec): ReferenceBatch {
   return batch;
 }
 
-// Draws in steps, because fc.double prefers numbers like 5e-324, with which float32 gradients underflow to 0.
+// Draws one of 10,001 evenly spaced numbers. fc.double() would prefer extreme numbers such as 5e-324, which make
+// float32 gradients underflow to 0.
 const between = (min: number, max: number) =>
   fc.integer({ min: 0, max: 10_000 }).map((k) => min + ((max - min) * k) / 10_000);
 
@@ -213,7 +221,8 @@ function drawNumber(option: NumberOption): fc.Arbitrary<number | null> | undefin
   if (option.typical === undefined) return undefined;
   const [min, max] = option.typical;
   const drawn = option.type === 'integer' ? fc.integer({ min, max }) : between(min, max);
-  // Formulas change at the ends of the valid range, so the ends are drawn too if training uses them.
+  // Formulas often change at an end of the valid range. So such an end is also drawn by itself, if it is the default or
+  // an end of the typical range.
   const ends = [option.atLeast, option.atMost].filter(
     (end) => end !== undefined && [min, max, option.default].includes(end),
   );
@@ -237,7 +246,10 @@ function drawOption(option: OptionDeclaration): fc.Arbitrary<unknown> | undefine
   }
 }
 
-/** Draws valid arguments from a function's declaration, except those that make results random. */
+/**
+ * Draws valid arguments from a function's declaration. Omits arguments that make results random, and switches that make
+ * other arguments required.
+ */
 function drawArguments({ options }: FunctionDeclaration): fc.Arbitrary<Args> {
   const all = Object.values(options);
   const drawn: Record<string, fc.Arbitrary<unknown>> = {};
@@ -249,7 +261,7 @@ function drawArguments({ options }: FunctionDeclaration): fc.Arbitrary<Args> {
   return fc.record(drawn).map((args) => withNeeds(options, args) as Args);
 }
 
-// Sets the options that the drawn value of another option requires.
+// Adds the arguments that the drawn values of other arguments require.
 function withNeeds(options: OptionSchema, args: Record<string, unknown>): Record<string, unknown> {
   const needed = Object.entries(options).flatMap(([key, option]) =>
     option.type === 'choice' ? Object.entries(option.needs?.[args[toSnakeCase(key)] as string] ?? {}) : [],
@@ -275,14 +287,17 @@ function drawEvery(
 
 const loss_agg_mode = fc.constantFrom(...LOSS_AGG_MODES);
 
-/** Arguments in their valid ranges, by family and registry name. */
+/** Generators of valid arguments for each function, by family and registry name. */
 export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
   policy: drawEvery(POLICY_LOSS_FN),
   kl: drawEvery(KL_FN, { loss_agg_mode }),
   entropy: drawEvery(ENTROPY_LOSS_FN, { loss_agg_mode }),
 };
 
-/** Arguments of advantage functions by registry name, except those that make results random. */
+/**
+ * Generators of valid arguments for each advantage function, by registry name. Results with these arguments are not
+ * random.
+ */
 export const ADVANTAGE_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = drawEvery(ADVANTAGE_FN);
 
 function readsPairs(name: string): boolean {
@@ -290,7 +305,7 @@ function readsPairs(name: string): boolean {
   return (POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration | undefined)?.pairs === true;
 }
 
-/** Returns a batch description that suits a function: preference losses need pairs of rows. */
+/** Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows. */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
   if (!readsPairs(name) || args.pairwise === false) return spec;
   const rowLengths = spec.rowLengths?.slice(0, spec.rows - (spec.rows % 2));
@@ -301,7 +316,10 @@ export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
   };
 }
 
-/** Lists every function with some drawn arguments, under each aggregation that it supports. */
+/**
+ * Lists every function with `samples` sets of drawn arguments. If loss_agg_mode is an argument, lists each set once per
+ * mode.
+ */
 export function everyFunction(samples = 3): { family: Family; name: string; args: Args; title: string }[] {
   return (['policy', 'kl', 'entropy'] as const).flatMap((family) =>
     Object.entries(ARGUMENTS[family]).flatMap(([name, arbitrary]) =>

@@ -1,4 +1,7 @@
-/** Reads the golden cases: inputs with Trinity-RFT's float64 results for them (test/golden/, see its README). */
+/**
+ * Reads the golden cases: inputs, and the results that Trinity-RFT computed from them in float64. test/golden/README.md
+ * describes the files.
+ */
 import { readFileSync } from 'node:fs';
 import type { Batch } from '../../lib/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
@@ -61,7 +64,8 @@ const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) 
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
   const [rows, columns] = inputs.action_mask!.shape as [number, number];
-  // The files have only as many digits of float32 inputs as identify them, so the numbers are rounded to float32 here.
+  // The files hold float32 inputs with only as many digits as identify them. Rounding to float32 restores the exact
+  // numbers.
   const columnsByName = Object.entries(inputs).map(([key, { dtype, data }]) => [
     camelCase(key),
     dtype === 'float32' ? data.map(Math.fround) : data,
@@ -78,7 +82,10 @@ export function goldenBatch(inputs: Record<string, Tensor>): Batch {
   return { shape: inputs.action_mask!.shape, ...Object.fromEntries(columns) } as Batch;
 }
 
-/** Shortens rows by masked tokens at their ends, to random lengths. Row 0 keeps its length, which is T. */
+/**
+ * Gives the rows of a batch random lengths, so that it is laid out packed: cuts masked tokens off the ends of the rows.
+ * Row 0 keeps its full length, so that the longest row stays as long as before.
+ */
 export function cutRows(batch: ReferenceBatch): ReferenceBatch {
   const { integer } = generator(batch.rows * 1000 + batch.columns);
   const rowLengths = Array.from({ length: batch.rows }, (_, b) => {

@@ -18,10 +18,10 @@ export function toHalf(x: number, dtype: Half): number {
   const sign = x < 0 || Object.is(x, -0) ? 0x8000 : 0;
   const size = Math.abs(x);
   if (size >= 65520) return sign | 0x7c00;
-  // Subnormals have the exponent of the smallest normal number.
+  // Subnormal numbers have the same exponent as the smallest normal number, −14.
   const exponent = Math.max(size === 0 ? -14 : Math.floor(Math.log2(size)), -14);
   const steps = roundTiesToEven(size / 2 ** (exponent - 10));
-  // Rounding may carry into the exponent, which the addition handles.
+  // If rounding carries into the next exponent, `steps` is 2048, and the addition raises the exponent by one.
   return sign | (steps < 1024 ? steps : ((exponent + 15) << 10) + (steps - 1024));
 }
 

@@ -1,10 +1,10 @@
-/** Checks of the errors that a call throws or rejects with. */
+/** Helpers that check the error with which a call throws or rejects. */
 import assert from 'node:assert/strict';
 import { LossError, type LossErrorCode } from '../../lib/index.js';
 
 /**
- * Returns a check for assert.throws() and assert.rejects(): the error is a LossError with this code, or with one of these
- * codes, and its message matches every pattern.
+ * Returns a check for assert.throws() and assert.rejects(). It passes if the error is a LossError with this code, or
+ * with one of these codes, and its message matches every pattern.
  */
 export function isLossError(code: LossErrorCode | readonly LossErrorCode[], ...patterns: RegExp[]) {
   return (error: unknown): true => {

@@ -1,4 +1,7 @@
-/** Objectives in tests: how they are made, drawn at random, and compared with each other and with the reference. */
+/**
+ * Helpers for tests of objectives: they make objectives, draw them at random, and compare them with each other and with
+ * the reference.
+ */
 
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
@@ -14,7 +17,9 @@ import { assertArray, assertComputed, assertSameArray } from './tolerance.js';
 export const objectiveOf = (algorithm: string, config?: Record<string, unknown>) =>
   ALGORITHM_TYPE.get(algorithm).objective(config);
 
-/** Returns the result with both gradients laid out as B×T; a missing gradient is all zeros. */
+/**
+ * Returns the result with both gradients in the padded layout B×T (rows × columns). A missing gradient becomes zeros.
+ */
 export function completed(batch: RewardedBatch, result: ObjectiveResult) {
   const lay = (grad: Float32Array | undefined) => {
     if (!grad) return new Float32Array(batch.rows * batch.columns);
@@ -47,8 +52,9 @@ export function assertSameObjective(actual: ObjectiveResult, expected: Objective
 }
 
 /**
- * Returns the configuration that names these parts.
- * @param own whether loss_agg_mode is among the policy loss's own arguments; if not, the objective's option sets it.
+ * Returns the configuration of an objective with these parts.
+ * @param mode the objective's loss_agg_mode.
+ * @param own whether the policy loss keeps its own argument loss_agg_mode. If not, the objective's mode applies to it.
  */
 export const configOf = (
   { policy, kl, entropy }: Parts,
@@ -68,10 +74,10 @@ export const configOf = (
 };
 
 export const EVERY_POLICY = Object.keys(ARGUMENTS.policy);
-/** The policy losses whose rows can be dropped one by one. The rows of dpo are pairs. */
+/** The policy losses from which single rows can be dropped. The rows of dpo are pairs. */
 export const POLICIES_BY_ROW = EVERY_POLICY.filter((name) => name !== 'dpo');
 
-/** Draws a policy loss, a KL loss and an entropy loss with arguments, and the configuration that names them. */
+/** Draws a policy loss, a KL loss and an entropy loss with arguments, and makes the configuration that names them. */
 export const partsOf = (policyNames: readonly string[]) =>
   fc
     .record({
@@ -110,7 +116,7 @@ export const REWARDED: RewardSpec = {
   perToken: false,
 };
 
-/** Draws a batch with rewards and without advantages, as a trainer has it before advantages are computed. */
+/** Draws a batch with rewards and without advantages, as a trainer has it before it computes advantages. */
 export function unadvised(spec: RewardSpec): RewardedBatch {
   const { advantages: _, ...batch } = makeRewarded(spec);
   return batch;

@@ -1,6 +1,7 @@
 /**
- * Gives policy losses, KL functions and entropy losses one interface, so that one test can cover all of them. It has the
- * library's function, the reference's formula, and the batch that each of them takes.
+ * Gives policy losses, KL functions and entropy losses one interface, so that one test can cover all of them. A subject
+ * has the calls of the library's function, and the formula and results of the reference. The functions at the end
+ * convert between the reference's batches and the library's.
  */
 import { type Batch, type DeviceBatch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import type { Formula } from '../reference/batch.js';
@@ -78,12 +79,12 @@ export function subject(family: Family, name: string, args: Args): Subject {
 
 export const FLOAT_COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
 
-/** Lays a batch out padded, in typed arrays that the library reads without a copy. */
+/** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
   return { shape: [batch.rows, batch.columns], ...typedColumns(batch, (column) => column) };
 }
 
-/** Lays a batch out packed: rows end to end, without padding. */
+/** Returns a batch in the library's packed layout: rows end to end, without padding. */
 export function packedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
   const cuSeqlens = new Int32Array(batch.rows + 1);
   for (let b = 0; b < batch.rows; b++) cuSeqlens[b + 1] = cuSeqlens[b]! + rowLength(batch, b);
@@ -112,7 +113,7 @@ function pack(batch: ReferenceBatch, column: ArrayLike<number>): number[] {
   return packed;
 }
 
-/** Lays a packed result out as B×T, with 0 beyond each row's end. */
+/** Returns a packed result in the padded layout B×T (rows × columns), with 0 beyond the end of each row. */
 export function unpack(batch: ReferenceBatch, packed: ArrayLike<number>): Float32Array {
   const out = new Float32Array(batch.rows * batch.columns);
   let at = 0;

@@ -3,25 +3,26 @@ import assert from 'node:assert/strict';
 import type { Computed } from './subject.js';
 
 const RELATIVE = 2e-5;
-/** The bound for golden group advantages, which Trinity-RFT computed in float32. */
+/** The relative bound for golden group advantages, which Trinity-RFT computed in float32. */
 export const GROUP_RELATIVE = 2e-4;
 
 export interface Expected {
   loss: number;
   metrics: Record<string, number>;
   grad: ArrayLike<number>;
-  /** Σ|terms| of the loss and the metrics. Golden cases do not have it. */
+  /** For the loss and each metric: the sum of the absolute values of its terms. Golden cases do not have it. */
   magnitude?: { loss: number; metrics: Record<string, number> };
-  /** The largest Σ|terms| of any gradient element, where elements are sums. */
+  /** If gradient elements are sums: the largest sum of the absolute values of an element's terms. */
   gradMagnitude?: number;
 }
 
 /**
  * Fails if a number is too far from the expected one.
  *
- * `magnitude` is Σ|terms| of a sum. Each term is a float32 number with an error of about 6e-8 of it, which the sum keeps
- * even where its terms cancel. So a sum may be off by a twentieth of RELATIVE, 1e-6, of its magnitude. Drawn values
- * (e^±25 with random signs) cancel often; golden values were chosen so that they do not.
+ * If the number is a sum, `magnitude` is the sum of the absolute values of its terms. The terms are float32 numbers
+ * with relative errors of about 6e-8, and these errors remain even if the terms cancel. So a sum may be off by 1e-6 of
+ * its magnitude, which is a twentieth of RELATIVE. In drawn batches (ratios up to e^±25, random signs) terms often
+ * cancel. Golden values were chosen so that they do not.
  */
 export function assertNumber(
   actual: number | undefined,
@@ -38,8 +39,9 @@ export function assertNumber(
 }
 
 /**
- * Fails if an element is too far from the expected one. `magnitude` is the largest Σ|terms| of an array of sums; it
- * counts as a value of the array when the bound for small elements is computed.
+ * Fails if an element is too far from the expected one. The bound for small elements depends on the largest value of
+ * the array. If the elements are sums, `magnitude` counts as one of these values: it is the largest sum of the absolute
+ * values of an element's terms.
  */
 export function assertArray(
   actual: ArrayLike<number>,

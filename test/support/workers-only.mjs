@@ -1,5 +1,5 @@
-// A program in which only worker threads load the native module that POLICY_LOSS_NATIVE names. Each of them calls it in
-// a loop until it is terminated. At the end, prints whether the module is still in memory.
+// A program in which only worker threads load the native module; POLICY_LOSS_NATIVE is the module's path. Each worker
+// calls the module in a loop until it is terminated. At the end, the program prints whether the module is still loaded.
 //
 //   POLICY_LOSS_NATIVE=… node workers-only.mjs WORKERS
 import { once } from 'node:events';
@@ -15,7 +15,7 @@ async function employ(workers) {
   for (let i = 0; i < workers; i++) {
     const worker = new Worker(fileURLToPath(import.meta.url));
     await once(worker, 'online');
-    // Some are terminated while they load the module, most of them during calls.
+    // The delays differ, so that some workers are terminated while they load the module, and most of them during calls.
     await sleep((i * 7) % 40);
     await worker.terminate();
   }
@@ -41,5 +41,6 @@ async function work() {
     await Promise.all([native.evaluate(fn, batch, call()), native.evaluateSync(fn, batch, call())]);
 }
 
-// Without `await`: V8 ends the process if a thread is terminated when it starts a module with a top-level await.
+// The promise is not awaited, because V8 ends the process if a thread is terminated while it starts a module with a
+// top-level await.
 (isMainThread ? employ(Number(process.argv[2])) : work());

@@ -1,4 +1,4 @@
-// Tests the contributing guide's walk-through: applies its steps to a copy of the tree, then builds and tests the copy.
+// Tests the walk-through in CONTRIBUTING.md: applies its steps to a copy of the tree, then builds and tests the copy.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -7,20 +7,25 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-// The number of files that the steps may change or create, in addition to the generated documents.
+// The number of files that the steps change or create. Generated documents do not count.
 const PLACES = 7;
 
-/** Replaces the old lines of a diff by its new lines. The old lines must occur exactly once. */
+/**
+ * Applies a diff to a text: replaces the diff's old lines with its new lines. The old lines must occur exactly once.
+ */
 function applyDiff(text: string, diff: string): string {
   const lines = diff.split('\n').filter((line) => line !== '');
   const side = (dropped: string) =>
     lines.filter((line) => !line.startsWith(dropped)).map((line) => `${line.slice(1)}\n`);
   const [before, after] = [side('+').join(''), side('-').join('')];
-  assert.equal(text.split(before).length, 2, `the file must have these lines once:\n${before}`);
+  assert.equal(text.split(before).length, 2, `expected these lines exactly once in the file:\n${before}`);
   return text.replace(before, () => after);
 }
 
-/** Applies the guide's steps to the tree and returns the files that they touch. */
+/**
+ * Applies the steps of CONTRIBUTING.md to a copy of the repository (`tree`), and returns the files that they change or
+ * create.
+ */
 function applySteps(tree: string): string[] {
   const guide = readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8');
   const section = guide.split('\n## Adding a loss\n')[1]!.split('\n## ')[0]!;
@@ -62,7 +67,7 @@ describe('the walk-through', () => {
     assert.equal(status, 0, `${command} ${args.join(' ')}:\n${`${stdout}\n${stderr}`.slice(-8000)}`);
     return stdout;
   };
-  // The copy must load its own native module.
+  // The copy must load the native module that was built in it, so the variable that names another one is removed.
   const { POLICY_LOSS_NATIVE, ...environment } = process.env;
   let touched: string[];
 
@@ -82,7 +87,7 @@ describe('the walk-through', () => {
 
   after(() => rmSync(tree, { recursive: true, force: true }));
 
-  it('touches seven places', () => assert.equal(new Set(touched).size, PLACES));
+  it('changes or creates seven files', () => assert.equal(new Set(touched).size, PLACES));
 
   it('passes the type check', function () {
     this.timeout(120_000);
@@ -90,7 +95,7 @@ describe('the walk-through', () => {
     run('npx', 'tsc', '-p', '.');
   });
 
-  it('passes the suites that walk the registries', function () {
+  it('passes the suites that cover every registered function', function () {
     this.timeout(900_000);
     const suites = [
       'golden',
@@ -105,7 +110,7 @@ describe('the walk-through', () => {
     assert.match(report, /ratio_penalty/);
   });
 
-  it('shows the loss in list, the README, the numbers and the benchmarks', function () {
+  it('shows the loss in `list`, README.md, docs/numerics.md and the benchmarks', function () {
     this.timeout(60_000);
     assert.match(run('npx', 'tsx', 'lib/cli/main.ts', 'list', 'ratio_penalty'), /beta/);
     for (const file of ['README.md', 'docs/numerics.md'])

@@ -1,4 +1,5 @@
-// The section of curves: each subject's loss and gradient by ratio, drawn over the density of the data's ratios.
+// The page's section of curves. For each loss and algorithm (subject), it shows the loss and the gradient as functions
+// of the ratio, over the distribution of the ratios in the data.
 import { type CurvePoint, curveAt, sampleCurve } from './curves.js';
 import { binsData } from './distributions.js';
 import { type Html, html } from './html.js';
@@ -9,7 +10,7 @@ import { short } from './short-number.js';
 import type { Sketch } from './sketch.js';
 import type { DataStatistics, ReportSubject } from './statistics.js';
 
-/** Returns the section with two figures per subject, and adds their charts to the page's data. */
+/** Returns the section, which has two figures for each loss and algorithm. Adds the data of their charts to `data`. */
 export function curvesSection(
   subjects: readonly ReportSubject[],
   { logRatios }: DataStatistics,
@@ -29,11 +30,15 @@ ${density && html`The grey area is the distribution of the data’s token ratios
 </section>`;
 }
 
-// Ratios from 1/2 to 2 contain the usual clip ranges. Beyond 1/20 and 20 the curves would be too compressed to read.
+// The smallest and the largest |ln(ratio)| at which a chart may end. Ratios from 1/2 to 2 contain the usual clip
+// ranges. Beyond 1/20 and 20 the curves would be too compressed to read.
 const MIN_EXTENT = Math.log(2);
 const MAX_EXTENT = Math.log(20);
 
-/** Returns the range of ln(ratio) to draw: the data's, without the outermost 0.1% on either side. */
+/**
+ * Returns the range of ln(ratio) that the charts show: the range of the data without the outermost 0.1% on either side,
+ * plus a margin of 10%, within the limits above.
+ */
 function rangeOf(logRatios: Sketch | undefined): { low: number; high: number } {
   const extent = (q: number) => {
     const size = Math.abs(logRatios && logRatios.count > 0 ? logRatios.quantile(q) : 0);

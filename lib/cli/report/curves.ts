@@ -1,24 +1,27 @@
-// Samples a loss and its gradient by ratio, with more points where the curves bend.
+// Computes points on the curves of a loss and its gradient as functions of the ratio. Where the curves bend, the points
+// are closer together.
 
 /**
- * Computes a one-token rollout's loss, and its gradient with respect to the log-probability, at each ratio. Returns
- * undefined if the loss is not a function of ratio and advantage.
+ * Computes the loss of a rollout with one token, and its gradient with respect to the log-probability, at each of the
+ * given ratios. Returns undefined if the loss is not a function of ratio and advantage.
  */
 export type Curve = (
   advantage: 1 | -1,
   ratios: Float64Array,
 ) => { loss: Float64Array; grad: Float64Array } | undefined;
 
-/** Values at one ratio: loss and gradient for advantage 1, then for −1. */
+/**
+ * The values of the curves at one ratio: loss and gradient for advantage 1, then loss and gradient for advantage −1.
+ */
 export type CurveValues = readonly [loss: number, grad: number, lossNegative: number, gradNegative: number];
 
-/** A sampled point of the curves. */
+/** The values of the curves at one ratio, and the natural logarithm of this ratio. */
 export interface CurvePoint {
   logRatio: number;
   values: CurveValues;
 }
 
-/** Returns the values at some ratios, or undefined if the subject has no curve. */
+/** Returns the values of the curves at each of the given ratios, or undefined if the loss has no curves. */
 export function curveAt(curve: Curve, ratios: readonly number[]): CurveValues[] | undefined {
   const list = Float64Array.from(ratios);
   const positive = curve(1, list);
@@ -32,14 +35,17 @@ export function curveAt(curve: Curve, ratios: readonly number[]): CurveValues[] 
 }
 
 const STEPS = 160;
-// Halving a step 10 times locates kinks and jumps to about a thousandth of a step.
+// After halving the step between two points 10 times, the place of a kink or a jump is known to a thousandth of the
+// step.
 const HALVINGS = 10;
-// A step counts as straight if its midpoint is this close to the chord, as a fraction of the curve's height.
+// Between two points, a curve counts as straight if its value in the middle is this close to a straight line. The
+// distance is a fraction of the height of the whole curve.
 const STRAIGHT_TOLERANCE = 0.002;
 
 /**
- * Returns points of a curve, denser where it bends, or undefined if there is no curve.
- * @param range of ln(ratio); it must contain 0.
+ * Returns points on the curves, which are closer together where a curve bends. Returns undefined if the loss has no
+ * curves.
+ * @param range the range of ln(ratio). It must contain 0.
  */
 export function sampleCurve(
   curve: Curve,
@@ -59,7 +65,7 @@ export function sampleCurve(
     return Math.max(...values) - Math.min(...values);
   });
 
-  // Whether the step after each point still needs refinement.
+  // For each point: whether the step from it to the next point must still be halved.
   let open = points.map((_, i) => i < points!.length - 1);
   for (let halving = 0; halving < HALVINGS && open.includes(true); halving++) {
     const known: CurvePoint[] = points;

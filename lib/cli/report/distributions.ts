@@ -1,4 +1,4 @@
-// The section of distributions: histograms of ratios, advantages and gradients, and a table of their quantiles.
+// The page's section of distributions: histograms of ratios, advantages and gradients, and a table of their quantiles.
 import { type Html, html } from './html.js';
 import { titleOf } from './metrics.js';
 import { count, counted, percent, rounded } from './numbers.js';
@@ -7,22 +7,24 @@ import { short } from './short-number.js';
 import { binsFor, type Histogram, type Sketch } from './sketch.js';
 import type { DataStatistics, ReportSubject } from './statistics.js';
 
-/** A distribution to show. */
+/** A distribution that the section shows as a histogram. */
 interface Distribution {
   name: string;
-  /** Titles of the subjects that it belongs to; undefined if it belongs to all. */
+  /**
+   * The titles of the losses and algorithms that the distribution belongs to; undefined if it belongs to all of them.
+   */
   of: string | undefined;
   sketch: Sketch;
-  /** Whether the values are logarithms of ratios. */
+  /** Whether the values are natural logarithms of ratios. */
   ratio: boolean;
   label: string;
-  /** The noun for what each value belongs to, such as 'token'. */
+  /** The noun for the things that have these values: 'token' or 'rollout'. */
   noun: string;
-  /** Whether to draw values of 0; otherwise a note says how many they are. */
+  /** Whether the histogram includes values of 0. If it does not, a note under it says how many there are. */
   zeros: boolean;
 }
 
-/** Returns the section with one figure per distribution, and adds their charts to the page's data. */
+/** Returns the section, which has one figure for each distribution. Adds the data of their charts to `data`. */
 export function distributionsSection(
   subjects: readonly ReportSubject[],
   statistics: DataStatistics,
@@ -64,7 +66,7 @@ function distributionsOf(subjects: readonly ReportSubject[], statistics: DataSta
       noun: 'rollout',
     });
 
-  // Subjects with the same advantages share a figure.
+  // Losses and algorithms that have exactly the same advantages share a figure.
   const groups: { sketch: Sketch; titles: string[] }[] = [];
   statistics.subjects.forEach(({ advantages }, i) => {
     if (advantages.count + advantages.nonFinite === 0) return;
@@ -134,12 +136,12 @@ function figure(distribution: Distribution, data: PageData): Html {
 `;
 }
 
-/** Returns bins with rounded counts, for the page's data. */
+/** Returns a histogram with rounded counts, which keep the data in the page short. */
 export function binsData({ low, width, counts }: Histogram): Histogram {
   return { low, width, counts: counts.map((n) => rounded(n, 6)!) };
 }
 
-/** Returns a note on values outside the chart, if there are any. */
+/** Returns a note on the values that are outside the chart, or an empty array if there are none. */
 function outside({ sketch, ratio, noun, zeros }: Distribution, { low, width, counts }: Histogram): string[] {
   const value = ratio ? (x: number) => short(Math.exp(x)) : short;
   const drawn = counts.reduce((sum, n) => sum + n, zeros ? 0 : sketch.zeros);

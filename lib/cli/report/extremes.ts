@@ -1,65 +1,68 @@
-// Collects the rows with the most extreme tokens. To save memory, it keeps only the parts of a row that the page shows:
-// a window around the extreme token, and the beginning of the texts.
+// Collects the rows with the most extreme tokens. To save memory, it keeps only what the page shows of a row: the
+// tokens around the extreme one, and the beginning of the prompt and the response.
 import type { Place, RolloutPart } from '../../rollouts/index.js';
 
-/** The beginning of a text. */
+/** The beginning of a long text, or the whole of a short one. */
 export interface Excerpt {
   text: string;
-  /** Number of UTF-16 units left out at the end. */
+  /** The number of UTF-16 code units that are left out at the end. */
   omitted: number;
 }
 
-/** A row with an extreme token. */
+/** A row with an extreme token, that is, a token whose gradient or ln(ratio) has a large absolute value. */
 export interface ExtremeRow {
-  /** The extreme token's absolute value; Infinity if the value is NaN. */
+  /** The absolute value of the extreme token's gradient or ln(ratio); Infinity if this value is NaN. */
   score: number;
-  /** Index among all rows. */
+  /** The index of the row among all rows of all files. */
   index: number;
   place: Place | undefined;
-  /** Number of tokens, including masked ones. */
+  /** The number of tokens in the row, including masked ones. */
   length: number;
-  /** Index of the extreme token in the row. */
+  /** The index of the extreme token within the row. */
   peak: number;
   reward: number | undefined;
   prompt: Excerpt | undefined;
   response: Excerpt | undefined;
-  /** The tokens around the extreme one. */
+  /** The extreme token and the tokens around it. */
   tokens: TokenWindow;
 }
 
-/** Consecutive tokens of a row. */
+/** Some consecutive tokens of a row. */
 export interface TokenWindow {
-  /** Index of the first one in its row. */
+  /** The index, within the row, of the first of these tokens. */
   first: number;
   mask: Uint8Array;
   logRatios: Float32Array | undefined;
-  /** One entry for each subject that the row is kept for, in the order of the subjects. */
+  /**
+   * The values for each loss or algorithm (subject) whose gradients the page shows for this row, in the order of the
+   * subjects.
+   */
   gradients: { subject: number; grad: Float32Array; advantages: Float32Array | undefined }[];
-  /** The tokens' texts, if the row has one for each token. */
+  /** The text of each token; undefined if the row does not have a text for every token. */
   texts: readonly string[] | undefined;
-  /** The response's characters, if there is one for each token. */
+  /** The character of the response for each token; undefined if the response does not have one character per token. */
   characters: readonly string[] | undefined;
 }
 
-/** A row of a part, with the values computed for the part. */
+/** A row, the part of the rollouts that contains it, and the values that were computed for this part. */
 export interface RowSource {
   part: RolloutPart;
   row: number;
-  /** One value per token of the part. */
+  /** ln(ratio) of each token of the part; undefined if the rollouts have no old log-probabilities. */
   logRatios: Float32Array | undefined;
-  /** One entry per subject, with one value per token of the part. */
+  /** The results of each loss or algorithm (subject), with one value per token of the part. */
   results: readonly { grad: Float32Array; advantages: Float32Array | undefined }[];
 }
 
-/** The rows with the highest scores. Among equal scores, earlier rows stay. */
+/** Collects the rows with the highest scores. If several rows have the same score, the earlier ones are kept. */
 export class Extremes {
   readonly rows: ExtremeRow[] = [];
   readonly #limit: number;
   readonly #subjects: readonly number[];
 
   /**
-   * @param limit the number of rows to keep.
-   * @param subjects indices of the subjects whose gradients are kept.
+   * @param limit the largest number of rows to keep.
+   * @param subjects the indices of the losses and algorithms whose gradients are kept with each row.
    */
   constructor(limit: number, subjects: readonly number[]) {
     this.#limit = limit;
@@ -73,8 +76,8 @@ export class Extremes {
   }
 
   /**
-   * Keeps a row, and drops the lowest one if there are too many.
-   * @param peak index of the extreme token in the row.
+   * Adds a row. If there are then too many rows, drops the row with the lowest score.
+   * @param peak the index of the extreme token within the row.
    */
   add(score: number, peak: number, source: RowSource): void {
     const at = this.rows.findIndex((row) => score > row.score);
@@ -83,16 +86,16 @@ export class Extremes {
   }
 }
 
-/** Returns a response's characters if there is exactly one for each token. */
+/** Returns the characters of a response if it has exactly one character per token. Otherwise returns undefined. */
 export function charactersOf(response: unknown, tokens: number): string[] | undefined {
-  // A character has one or two UTF-16 units, so the length alone rules out most texts.
+  // A character consists of one or two UTF-16 code units. So the length alone already excludes most texts.
   if (typeof response !== 'string' || response.length < tokens || response.length > 2 * tokens)
     return undefined;
   const characters = [...response];
   return characters.length === tokens ? characters : undefined;
 }
 
-// Limits per row that keep the page small.
+// The most tokens of a row, and the most UTF-16 code units of a text, that are kept. These limits keep the page small.
 const MAX_TOKENS = 800;
 const MAX_TEXT = 3000;
 
@@ -138,7 +141,7 @@ function excerpt(value: unknown): Excerpt | undefined {
   // Structured values, such as conversations, are shown as JSON.
   const whole = typeof value === 'string' ? value : JSON.stringify(value);
   let end = Math.min(whole.length, MAX_TEXT);
-  // Do not cut a surrogate pair in half.
+  // Avoids cutting a surrogate pair in half.
   if (end < whole.length && /[\ud800-\udbff]/.test(whole[end - 1]!)) end--;
   return { text: whole.slice(0, end), omitted: whole.length - end };
 }

@@ -1,4 +1,4 @@
-// A template tag for HTML that escapes every value, except for HTML made by the same tag.
+// A template tag that makes HTML. It escapes every value that is inserted, except values that are HTML themselves.
 
 /** A piece of HTML that is safe to insert into a page. */
 export class Html {
@@ -8,28 +8,37 @@ export class Html {
     this.text = text;
   }
 
-  /** Fills a template and escapes the values. `undefined` and `false` insert nothing. */
+  /**
+   * Returns a template with the given values inserted. Values are escaped unless they are Html. `undefined` and `false`
+   * insert nothing.
+   */
   static template(strings: TemplateStringsArray, ...values: readonly HtmlValue[]): Html {
     return new Html(strings.reduce((text, part, i) => text + rendered(values[i - 1]) + part));
   }
 
-  /** Wraps one of this package's own scripts or style sheets, unescaped, as the content of its element. */
+  /**
+   * Returns a script or a style sheet as HTML that can be inserted into a script or style element. The text is not
+   * escaped, so it must come from this package or its dependencies.
+   * @throws Error if the text contains a tag that would end its element.
+   */
   static asset(text: string): Html {
     if (/<\/(script|style)|<!--/i.test(text))
       throw new Error('the asset contains a tag that would end its element');
     return new Html(text);
   }
 
-  /** Wraps a value as the content of a script element of type application/json. */
+  /** Returns a value as JSON that can be inserted into a script element of type application/json. */
   static json(value: unknown): Html {
     return new Html(JSON.stringify(value).replaceAll('<', '\\u003c'));
   }
 }
 
-/** A value that a template accepts. */
+/** A value that can be inserted into a template. */
 export type HtmlValue = string | number | Html | readonly Html[] | undefined | false;
 
-/** Makes HTML: html`<p title="${text}">${text}</p>`. Attributes must be quoted. */
+/**
+ * Makes HTML from a template, such as html`<p title="${text}">${text}</p>`. The values of attributes must be in quotes.
+ */
 export const html = Html.template;
 
 function rendered(value: HtmlValue): string {
@@ -52,8 +61,9 @@ const ENTITIES: Readonly<Record<string, string>> = {
 };
 
 /**
- * Replaces characters that would be invisible or misleading. ASCII control characters become their Unicode pictures;
- * other controls, lone surrogates, and characters that change the direction of text become U+FFFD.
+ * Replaces characters that would be invisible or misleading. An ASCII control character becomes the Unicode symbol that
+ * depicts it, such as ␀. Other control characters, lone surrogates, and characters that change the direction of text
+ * become U+FFFD.
  */
 function visible(text: string): string {
   return text.replace(HIDDEN, (character) => {

@@ -1,5 +1,6 @@
-// Builds the page of `--report` part by part in bounded memory. It shows metrics, distributions, each subject's curves,
-// and the rollouts with the most extreme tokens.
+// Builds the page for `--report`. It receives the rollouts part by part, so the memory that it needs is bounded. The
+// page shows metrics, distributions, the curves of each loss and algorithm, and the rollouts with the most extreme
+// tokens.
 import type { RolloutPart } from '../../rollouts/index.js';
 import { charactersOf, Extremes, type RowSource } from './extremes.js';
 import { renderPage } from './render.js';
@@ -8,26 +9,27 @@ import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 
 export type { ReportInfo, ReportResult, ReportSubject } from './statistics.js';
 
-/** A subject's result for one part. */
+/** What a loss or an algorithm computed for one part of the rollouts. */
 export interface ReportPartResult {
   /** ∂loss/∂logprob of each token. */
   grad: Float32Array;
-  /** One per token or one per row; absent if the subject reads no advantages. */
+  /** One advantage per token, or one per row. Absent if the loss or algorithm reads no advantages. */
   advantages?: Float32Array;
 }
 
-// Extreme rows to show per subject; fewer if there are more than two subjects.
+// The number of extreme rows that the page shows for each loss or algorithm. The second number applies if there are
+// more than two losses and algorithms.
 const ROWS_SHOWN = 5;
 const ROWS_SHOWN_OF_MANY = 3;
 
 /**
- * Builds a report: call `add()` for every part, then `finish()`. The same rows in the same order give the same page,
- * however they are divided into parts.
+ * Builds a report. Call `add()` for every part of the rollouts, then `finish()`. The page depends on the rows and their
+ * order, but not on how the rows are divided into parts.
  */
 export class ReportBuilder {
   readonly #info: ReportInfo;
   readonly #statistics: DataStatistics;
-  // A buffer reused for every part.
+  // ln(ratio) of each token of the current part. This buffer is reused for every part.
   #logRatios = new Float32Array(0);
 
   constructor(info: ReportInfo) {
@@ -54,7 +56,7 @@ export class ReportBuilder {
 
   /**
    * Adds a part of the rollouts.
-   * @param results each subject's result for the part, in the order of the subjects.
+   * @param results what each loss or algorithm computed for this part, in the order of ReportInfo.subjects.
    */
   add(part: RolloutPart, results: readonly ReportPartResult[]): void {
     const statistics = this.#statistics;
@@ -96,15 +98,15 @@ export class ReportBuilder {
   }
 
   /**
-   * Returns the page: HTML that loads nothing else.
-   * @param results each subject's result over all parts, in the order of the subjects.
+   * Returns the page as self-contained HTML.
+   * @param results the results of each loss or algorithm for all parts together, in the order of ReportInfo.subjects.
    */
   finish(results: readonly ReportResult[]): string {
     return renderPage(this.#info, this.#statistics, results);
   }
 
   #logRatiosOf({ batch }: RolloutPart): Float32Array | undefined {
-    // The file readers return float32 columns.
+    // The batch comes from the file readers, which return float32 columns.
     const { logprob, oldLogprob } = batch as { logprob: Float32Array; oldLogprob?: Float32Array };
     if (!oldLogprob) return undefined;
     if (this.#logRatios.length < logprob.length) this.#logRatios = new Float32Array(logprob.length);
@@ -114,8 +116,8 @@ export class ReportBuilder {
 }
 
 /**
- * Adds the values of a row's unmasked tokens to a distribution, and the row to the extremes if its largest |value|
- * qualifies.
+ * Adds the values of a row's unmasked tokens to a distribution. Also adds the row to the extremes if its largest
+ * absolute value is large enough.
  */
 function addRow(sketch: Sketch, extremes: Extremes, values: Float32Array, source: RowSource): void {
   const { cuSeqlens, actionMask } = source.part.batch;
@@ -134,7 +136,11 @@ function addRow(sketch: Sketch, extremes: Extremes, values: Float32Array, source
   if (extremes.accepts(score)) extremes.add(score, peak - start, source);
 }
 
-/** Returns one value per token, given one per token or one per row. */
+/**
+ * Returns one value per token. If `values` has one value per row instead, each value is repeated for all tokens of its
+ * row.
+ * @param offsets the index of each row's first token, followed by the number of tokens.
+ */
 function spread(values: Float32Array, offsets: Int32Array): Float32Array {
   const tokens = offsets.at(-1)!;
   if (values.length === tokens) return values;

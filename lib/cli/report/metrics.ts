@@ -1,14 +1,14 @@
-// The table of metrics, with one column per subject.
+// The page's table of metrics, with one column for each loss or algorithm.
 import { type Html, html } from './html.js';
 import { full } from './numbers.js';
 import type { ReportResult, ReportSubject } from './statistics.js';
 
-/** Returns the section with the metrics of all subjects. */
+/** Returns the section with the metrics of all losses and algorithms. */
 export function metricsSection(subjects: readonly ReportSubject[], results: readonly ReportResult[]): Html {
   const uses = new Map<string, number>();
   for (const { metrics } of results)
     for (const name of Object.keys(metrics)) uses.set(name, (uses.get(name) ?? 0) + 1);
-  // Metrics that most subjects share come first.
+  // The metrics that most losses and algorithms have come first.
   const names = [...uses].sort(([, a], [, b]) => b - a).map(([name]) => name);
   const line = (name: Html, of: (result: ReportResult) => number | undefined) =>
     html`<tr><th scope="row">${name}</th>${results.map((result) => cell(of(result)))}</tr>
@@ -27,12 +27,12 @@ ${names.map((name) => line(html`<code>${breakable(name)}</code>`, ({ metrics }) 
 </section>`;
 }
 
-/** Returns a subject's title, which may break only before an option. */
+/** Returns the title of a loss or algorithm as HTML in which a line may break only before an option. */
 export function titleOf(title: string): Html {
   return html`${title.split(/ (?=--)/).map((part, i) => html`${i > 0 && ' '}<code>${part}</code>`)}`;
 }
 
-/** Returns a metric's name, which may break after slashes and underscores. */
+/** Returns the name of a metric as HTML in which a line may also break after a slash or an underscore. */
 function breakable(name: string): Html[] {
   return name.split(/(?<=[/_])/).map((part) => html`${part}<wbr>`);
 }

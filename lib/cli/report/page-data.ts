@@ -1,27 +1,33 @@
-// The data that a report's HTML hands to the program in the page, as JSON. Numbers that are not finite become null.
+// The types of the data that a report's page contains as JSON, for the script in the page. Numbers that are not finite
+// are null.
 
-/** The page's data. */
+/** All data in the page. */
 export interface PageData {
-  /** Indexed by the `data-chart` attribute of the element to draw in. */
+  /** The data of each chart. An element with the attribute `data-chart="2"` shows the chart with the index 2. */
   charts: ChartData[];
-  /** Indexed by the `data-strip` attribute of the element that holds the tokens. */
+  /**
+   * The data of each row of tokens. An element with the attribute `data-strip="2"` holds the tokens with the index 2.
+   */
   strips: StripData[];
 }
 
 export type ChartData = HistogramData | CurvesData;
 
-/** Bins of equal width; the first begins at `low`. */
+/** The counts of values in bins of equal width. The first bin begins at `low`. */
 export interface BinsData {
   low: number;
   width: number;
   counts: number[];
 }
 
-/** A histogram. */
+/** The data of a histogram. */
 export interface HistogramData {
   kind: 'histogram';
   bins: BinsData;
-  /** The kind of values: 'ratio' means that the bins hold logarithms of ratios. */
+  /**
+   * What the horizontal axis shows. With 'ratio', the bins divide the natural logarithms of ratios, and the axis shows
+   * the ratios.
+   */
   x: 'ratio' | 'number';
   label: string;
   /** The noun for what is counted, such as 'token'. */
@@ -30,26 +36,26 @@ export interface HistogramData {
   total: number;
 }
 
-/** Two lines over the ratio: one for advantage 1, one for advantage −1. */
+/** The data of a chart with two curves over the ratio: `positive` for advantage 1, `negative` for advantage −1. */
 export interface CurvesData {
   kind: 'curves';
-  /** The quantity that the lines show. */
+  /** The quantity that the curves show. */
   y: 'loss' | 'gradient';
   label: string;
   logRatios: number[];
   positive: (number | null)[];
   negative: (number | null)[];
-  /** Distribution of ln(ratio) in the rollouts. */
+  /** The distribution of ln(ratio) in the rollouts; absent if they have no old log-probabilities. */
   density?: BinsData;
 }
 
-/** A row's tokens, for the tooltips. */
+/** The numbers of the tokens in a row, which the tooltips show. */
 export interface StripData {
-  /** Index of the first shown token in its row. */
+  /** The index, within the row, of the first token that the page shows. */
   first: number;
   masked: boolean[];
   gradients: (number | null)[];
   logRatios?: (number | null)[];
-  /** A single number applies to every token. */
+  /** The advantage of each token, or a single number if all unmasked tokens have the same advantage. */
   advantages?: (number | null)[] | number;
 }

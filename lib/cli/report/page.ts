@@ -1,7 +1,8 @@
 /// <reference lib="dom" />
 /// <reference lib="dom.iterable" />
-// The program in a report's page. It draws the charts and shows the numbers under the pointer. The compiled file is
-// inlined into the page after uPlot and short-number.ts, so it must not import values from anywhere else.
+// The script in a report's page. It draws the charts, and shows the numbers of the token or the bin under the pointer.
+// The compiled file is inserted into the page after uPlot and short-number.ts, so it must not import values from any
+// other module.
 import type UPlot from 'uplot';
 import type { BinsData, ChartData, CurvesData, HistogramData, PageData, StripData } from './page-data.js';
 import { short, withMinus } from './short-number.js';
@@ -9,27 +10,35 @@ import { short, withMinus } from './short-number.js';
 const { uPlot } = globalThis as unknown as { uPlot: typeof UPlot };
 const data: PageData = JSON.parse(document.getElementById('data')!.textContent!);
 
-/** Returns a function that reads a colour of the style sheet, because it changes with the scheme. */
+/**
+ * Returns a function that reads a colour from the style sheet. A chart calls it whenever it draws, because the colour
+ * differs between the light and the dark scheme.
+ */
 const colour = (name: string) => () =>
   getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
 
 const FONT = `12px ${getComputedStyle(document.body).fontFamily}`;
 
-// Numbers.
+// The formats of numbers.
 
-/** Returns a number of the page's data with 3 significant digits; null stands for one that is not finite. */
+/**
+ * Formats a number from the page's data with 3 significant digits. The data has null for a number that is not finite.
+ */
 function shown(x: number | null | undefined): string {
   return x === null || x === undefined ? 'not finite' : short(x);
 }
 
-/** Returns an axis's numbers, all with the same number of decimals. */
+/** Formats the numbers along an axis, all with the same number of decimals. */
 function ticks(values: readonly number[]): string[] {
   const shortest = values.map((x) => String(Number(x.toPrecision(6))));
   const decimals = Math.max(0, ...shortest.map((text) => text.split('.')[1]?.length ?? 0));
   return shortest.map((text, i) => withMinus(text.includes('e') ? text : (values[i]! + 0).toFixed(decimals)));
 }
 
-/** Returns the power of ten to factor out of an axis's numbers, or 0 to show them as they are. */
+/**
+ * Returns the exponent of the power of ten in which an axis shows its numbers, or 0 if it shows them as they are.
+ * @param most the largest absolute value on the axis.
+ */
 function powerFor(most: number): number {
   const power = Math.floor(Math.log10(most));
   return Number.isFinite(power) && (power < -2 || power > 4) ? power : 0;
@@ -39,8 +48,10 @@ const superscript = (n: number) =>
   [...String(n)].map((c) => (c === '-' ? '⁻' : '⁰¹²³⁴⁵⁶⁷⁸⁹'[Number(c)])).join('');
 
 /**
- * Returns the logarithms of round ratios for an axis.
- * @param apart smallest allowed distance between two of them.
+ * Returns the positions of the labels on a ratio axis. They are the natural logarithms of round ratios.
+ * @param low the natural logarithm of the ratio at which the axis begins.
+ * @param high the natural logarithm of the ratio at which the axis ends.
+ * @param apart the smallest allowed distance between two labels.
  */
 function ratioTicks(low: number, high: number, apart: number): number[] {
   const [from, to] = [Math.exp(low), Math.exp(high)];
@@ -70,9 +81,9 @@ function* byDecades(from: number, to: number): Generator<number[]> {
   }
 }
 
-// Charts.
+// The charts.
 
-/** Settings common to all axes. */
+/** The settings that all axes have in common. */
 const AXIS: UPlot.Axis = {
   font: FONT,
   labelFont: FONT,
@@ -95,7 +106,10 @@ function ratioAxis(label: string): UPlot.Axis {
   };
 }
 
-/** Returns a horizontal axis of numbers, in units of a power of ten if they are very large or small. */
+/**
+ * Returns a horizontal axis of numbers. Very large or very small numbers are shown in units of a power of ten.
+ * @param most the largest absolute value on the axis.
+ */
 function numberAxis(label: string, most: number): UPlot.Axis {
   const power = powerFor(most);
   return {
@@ -111,7 +125,10 @@ function numberAxis(label: string, most: number): UPlot.Axis {
 
 const UPRIGHT: UPlot.Axis = { ...AXIS, space: 36, size: widthOf };
 
-/** Returns a vertical axis of numbers. */
+/**
+ * Returns a vertical axis of numbers.
+ * @param most the largest absolute value on the axis.
+ */
 function valueAxis(most: number): UPlot.Axis {
   return { ...UPRIGHT, values: (_u, splits) => (powerFor(most) === 0 ? ticks(splits) : splits.map(short)) };
 }
@@ -123,7 +140,7 @@ function countAxis(): UPlot.Axis {
   return { ...UPRIGHT, incrs, values: (_u, splits) => splits.map((n) => compact.format(n)) };
 }
 
-/** Returns the width that the numbers of a vertical axis need, in CSS pixels. */
+/** Returns the width in CSS pixels that the numbers along a vertical axis need. */
 function widthOf(u: UPlot, values: (string | null)[] | null): number {
   u.ctx.save();
   u.ctx.font = FONT.replace('12px', `${12 * uPlot.pxRatio}px`);
@@ -144,7 +161,10 @@ function options(width: number, height: number, rest: Partial<UPlot.Options>): U
   };
 }
 
-/** Returns the edges and counts of bins, with an empty bin at either end so that the outline returns to 0. */
+/**
+ * Returns the edges and the counts of the bins. Empty bins are added at both ends, so that the drawn outline begins and
+ * ends at 0.
+ */
 function outline({ low, width, counts }: BinsData): { edges: number[]; counts: number[] } {
   const edges = Array.from({ length: counts.length + 3 }, (_, i) => low + (i - 1) * width);
   return { edges, counts: [0, ...counts, 0, 0] };
@@ -164,7 +184,7 @@ function histogram(chart: HistogramData, readout: HTMLElement) {
       readout.textContent = idle;
       return;
     }
-    // The text keeps its height, so that nothing on the page moves.
+    // Keeps the height of the text constant while it changes, so that the rest of the page does not move.
     readout.style.minHeight ||= `${readout.offsetHeight}px`;
     const share = total > 0 ? Number(((100 * n) / total).toPrecision(2)) : 0;
     readout.textContent = `${value(edges[bin!]!)} to ${value(edges[bin! + 1]!)}: ${Math.round(n).toLocaleString('en')} ${unit}${Math.round(n) === 1 ? '' : 's'}, ${share}%`;
@@ -241,7 +261,7 @@ function padded(low: number | null, high: number | null): [number, number] {
   return [low - room, high + room];
 }
 
-/** Draws the distribution of the data's ratios behind the curves, from the bottom of the chart. */
+/** Draws the distribution of the ratios in the data behind the curves, upwards from the bottom of the chart. */
 function drawDensity(u: UPlot, bins: BinsData): void {
   const { ctx, bbox } = u;
   const { edges, counts } = outline(bins);
@@ -264,7 +284,7 @@ function drawDensity(u: UPlot, bins: BinsData): void {
   ctx.restore();
 }
 
-/** Draws lines at ratio 1 and at value 0. */
+/** Draws a vertical line at ratio 1 and a horizontal line at value 0. */
 function drawCross(u: UPlot): void {
   const { ctx, bbox, scales } = u;
   const within = (x: number, scale: UPlot.Scale | undefined) => x >= scale!.min! && x <= scale!.max!;
@@ -310,13 +330,14 @@ function resize(element: HTMLElement, plot: UPlot, width = element.clientWidth):
   if (width > 0 && width !== plot.width) plot.setSize({ width, height: element.clientHeight });
 }
 
-// Drawing reads the colours again.
+// Draws all charts again, which makes them read the colours of the current scheme.
 const redraw = () => {
   for (const { plot } of charts) plot.redraw(false, false);
 };
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
 
-// On paper the page is light, and two charts fit side by side.
+// A printed page uses the light scheme, and two charts fit next to each other. This is the width of such a chart in CSS
+// pixels.
 const PAPER_WIDTH = 300;
 const onPaper = () => {
   document.documentElement.dataset.paper = '';
@@ -331,7 +352,7 @@ const offPaper = () => {
 addEventListener('beforeprint', onPaper);
 addEventListener('afterprint', offPaper);
 
-// Tokens.
+// The tooltips of tokens.
 
 const tip = document.getElementById('tip')!;
 let selected: Element | undefined;

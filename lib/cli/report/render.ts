@@ -1,5 +1,5 @@
-// Assembles the page from its sections, and inlines the style sheet, the programs and the data. The page is opened from
-// a file, so it must not load anything, and its content security policy forbids it to.
+// Assembles the page from its sections, and inserts the style sheet, the scripts and the data. The page is opened as a
+// file, so it must not load anything else. Its content security policy forbids it.
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -15,7 +15,7 @@ import { rolloutsSection } from './rollouts.js';
 import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 import { STYLE } from './style.js';
 
-/** Returns the whole page of a report. */
+/** Returns a report as a complete HTML page. */
 export function renderPage(
   info: ReportInfo,
   statistics: DataStatistics,
@@ -92,7 +92,7 @@ function filesOf(files: readonly string[]): Html {
   return html`${shown.map((file, i) => html`${i > 0 && (i === shown.length - 1 && !last ? ' and ' : ', ')}<bdi><code>${file}</code></bdi>`)}${last}`;
 }
 
-/** Reads the style sheet and the programs to inline. */
+/** Reads the style sheet and the scripts that are inserted into the page. */
 function assets(): { style: Html; plot: Html; program: Html } {
   const uplot = dirname(createRequire(import.meta.url).resolve('uplot/package.json'));
   const license = readFileSync(join(uplot, 'LICENSE'), 'utf8');
@@ -108,8 +108,8 @@ function read(file: string): string {
 }
 
 /**
- * Reads a compiled module of this folder, without its imports and exports, so that modules can be joined into one
- * program.
+ * Reads a compiled module from this folder. Its import statements and the keyword `export` are removed, so that several
+ * modules can be joined into one script.
  */
 function inlineModule(name: string): string {
   return read(fileURLToPath(new URL(name, import.meta.url)))

@@ -1,4 +1,4 @@
-// The section of rollouts that stand out: their texts, and their tokens coloured by gradient.
+// The page's section of rollouts with extreme tokens. It shows their texts, and their tokens coloured by gradient.
 import { describePlace } from '../../rollouts/index.js';
 import type { Excerpt, ExtremeRow } from './extremes.js';
 import { type Html, html } from './html.js';
@@ -10,7 +10,10 @@ import type { Sketch } from './sketch.js';
 import type { DataStatistics, ReportSubject } from './statistics.js';
 import { SHADES } from './style.js';
 
-/** Returns the section with one list per subject for its gradients, and one list for the ratios. */
+/**
+ * Returns the section. For each loss and algorithm (subject), it lists the rollouts with the largest gradients. A
+ * further list has the rollouts with the ratios farthest from 1. Adds the numbers of the tokens to `data`.
+ */
 export function rolloutsSection(
   subjects: readonly ReportSubject[],
   statistics: DataStatistics,
@@ -78,7 +81,7 @@ ${prompt && block('Prompt', prompt)}${response && !texts && block('Response', re
 `;
 }
 
-/** Returns the block of a text that is not divided into tokens. */
+/** Returns a prompt or response that is shown as a plain text, without its tokens. */
 function block(name: 'Prompt' | 'Response', { text, omitted }: Excerpt): Html {
   return html`<div class="block"><p class="block-name">${name}</p><div class="text${name === 'Prompt' && ' prompt'}" dir="auto">${text}</div>${
     omitted > 0 && html`<p class="note">… and ${counted(omitted, 'more character')}</p>`
@@ -86,7 +89,7 @@ function block(name: 'Prompt' | 'Response', { text, omitted }: Excerpt): Html {
 `;
 }
 
-/** Renders rows of tokens and the legends of their colours. */
+/** Renders the tokens of rollouts, coloured by gradient, and the legends of the colours. */
 class Painter {
   readonly characterwise: boolean;
   readonly #titles: readonly string[];
@@ -94,7 +97,7 @@ class Painter {
   readonly #data: PageData;
 
   constructor(subjects: readonly ReportSubject[], statistics: DataStatistics, data: PageData) {
-    // Characters are only needed for rows whose tokens have no texts of their own.
+    // Characters are shown as tokens only if a row has no texts for its tokens.
     const all = [statistics.extremes, ...statistics.subjects.map(({ extremes }) => extremes)];
     this.characterwise =
       statistics.characterwise && all.some(({ rows }) => rows.some(({ tokens }) => !tokens.texts));
@@ -103,12 +106,16 @@ class Painter {
     this.#data = data;
   }
 
-  /** Returns the texts of a row's kept tokens, if they are known. */
+  /** Returns the texts of the tokens that are kept of a row, if they are known. */
   textsOf({ tokens }: ExtremeRow): readonly string[] | undefined {
     return tokens.texts ?? (this.characterwise ? tokens.characters : undefined);
   }
 
-  /** Returns the legend of a subject's colours. */
+  /**
+   * Returns the legend of the colours that show the gradients of a loss or algorithm.
+   * @param subject the index of the loss or algorithm.
+   * @param named whether the legend includes the title of the loss or algorithm.
+   */
   legend(subject: number, named: boolean): Html {
     const shades = Array.from({ length: SHADES }, (_, i) => i + 1);
     const scale = short(this.#scales[subject]!);
@@ -121,8 +128,11 @@ class Painter {
   }
 
   /**
-   * Returns a row's tokens, coloured by a subject's gradient, and adds their numbers to the page's data.
-   * @param position the subject's position in the row's gradients.
+   * Returns the tokens of a row, coloured by the gradient of a loss or algorithm (subject). Adds the numbers of the
+   * tokens to the page's data.
+   * @param position the index of the subject in `row.tokens.gradients`.
+   * @param subject the index of the subject among all losses and algorithms.
+   * @param texts the text of each token; undefined if the texts are not known.
    */
   strip(row: ExtremeRow, position: number, subject: number, texts: readonly string[] | undefined): Html {
     const { first, mask, logRatios, gradients } = row.tokens;
@@ -153,7 +163,10 @@ class Painter {
   }
 }
 
-/** Returns the |gradient| of the darkest shade, which at most 0.1% of the tokens exceed on either side. */
+/**
+ * Returns the absolute gradient that gets the darkest shade. At most 0.1% of the tokens have a larger positive
+ * gradient, and at most 0.1% a negative gradient that is larger in absolute value.
+ */
 function scaleOf(gradients: Sketch): number {
   if (gradients.count === 0) return 0;
   const within = (q: number) => Math.max(-gradients.quantile(q), gradients.quantile(1 - q));
@@ -167,7 +180,7 @@ function shadeOf(gradient: number, scale: number): string {
   return `${gradient < 0 ? 'u' : 'd'}${shade}`;
 }
 
-// Line ends get a visible sign, because their token's colour would not show otherwise.
+// Shows a sign at each line end. Otherwise the colour of a token that is only a line end would not be visible.
 function withLineEnds(text: string): string {
   return text.replaceAll('\n', '↵\n');
 }

@@ -1,7 +1,7 @@
-// Numbers with three significant digits, for the HTML and for the program in the page. The page inlines the compiled
-// form of this module, so it must not import anything.
+// Formats numbers with three significant digits, for the HTML of a report and for the script in its page. The compiled
+// form of this module is inserted into the page, so it must not import anything.
 
-/** Returns a number with 3 significant digits. */
+/** Formats a number with 3 significant digits. */
 export function short(x: number): string {
   const size = Math.abs(x);
   if (!Number.isFinite(x) || x === 0) return withMinus(String(x));
@@ -10,7 +10,7 @@ export function short(x: number): string {
   );
 }
 
-/** Replaces hyphens by minus signs. */
+/** Replaces hyphens with minus signs. */
 export function withMinus(text: string): string {
   return text.replaceAll('-', '−');
 }

@@ -1,6 +1,6 @@
 // Approximates the distribution of any number of values in constant memory.
 
-/** Counts of values in bins of equal width; the first bin begins at `low`. */
+/** The counts of values in bins of equal width. The first bin begins at `low`. */
 export interface Histogram {
   low: number;
   width: number;
@@ -8,15 +8,17 @@ export interface Histogram {
 }
 
 /**
- * The distribution of a stream of numbers, in one megabyte. The upper 16 bits of a value's float32 (sign, exponent and
- * 7 bits of mantissa) choose its bin. A bin is therefore at most 1/128 of its values wide at any scale, the range need
- * not be known in advance, and outliers cost the other values no resolution. Each bin keeps its mean, so quantiles of a
- * repeated value are exact. The order of the values affects only the last bits of the means.
+ * An approximate distribution of a stream of numbers. It takes one megabyte of memory. Each value is counted in a bin,
+ * which is chosen by the upper 16 bits of the value as a float32: sign, exponent and 7 bits of the mantissa. At any
+ * scale, the width of a bin is therefore at most 1/128 of the values in it. The range of the values need not be known
+ * in advance, and outliers do not make the bins of other values coarser. Each bin also keeps the mean of its values, so
+ * a quantile is exact if all values in its bin are equal. The order of the values affects only the last bits of the
+ * means.
  */
 export class Sketch {
-  /** Number of finite values. */
+  /** The number of finite values. */
   count = 0;
-  /** Number of NaN and ±Infinity, which no other statistic includes. */
+  /** The number of values that are NaN or ±Infinity. No other statistic includes these values. */
   nonFinite = 0;
   min = Number.POSITIVE_INFINITY;
   max = Number.NEGATIVE_INFINITY;
@@ -37,17 +39,20 @@ export class Sketch {
     if (x > this.max) this.max = x;
   }
 
-  /** Number of values that are 0. */
+  /** The number of values that are 0. */
   get zeros(): number {
     return this.#counts[0]! + this.#counts[SIGN]!;
   }
 
-  /** The mean; NaN without values. */
+  /** The mean of the finite values; NaN if there are none. */
   get mean(): number {
     return this.#sums.reduce((sum, x) => sum + x, 0) / this.count;
   }
 
-  /** Returns the `q`-quantile with a relative error of at most 1/128; NaN without values. */
+  /**
+   * Returns a quantile with a relative error of at most 1/128. Returns NaN if there are no values.
+   * @param q the fraction of the values that lie below the quantile, from 0 to 1.
+   */
   quantile(q: number): number {
     if (q <= 0 || this.count === 0) return this.count === 0 ? Number.NaN : this.min;
     if (q >= 1) return this.max;
@@ -60,8 +65,9 @@ export class Sketch {
   }
 
   /**
-   * Returns the range of values to draw. If the outermost 1% on a side reaches further than the width of the inner 98%,
-   * the range ends half that width beyond the inner 98%.
+   * Returns the range of values that a chart should show. This is usually the range of all values. If outliers on one
+   * side extend beyond the inner 98% of the values by more than the width of these 98%, only half this width is shown
+   * on that side.
    */
   view(): { low: number; high: number } {
     const inner = { low: this.quantile(0.01), high: this.quantile(0.99) };
@@ -72,8 +78,9 @@ export class Sketch {
   }
 
   /**
-   * Counts the values in bins of equal width, and spreads each of the sketch's own bins evenly.
-   * @param zeros whether to count values of 0.
+   * Converts the distribution to a histogram with bins of equal width. The count of each bin of this sketch is spread
+   * evenly over the new bins that it overlaps.
+   * @param zeros whether values of 0 are counted.
    */
   histogram({ low, width, bins }: { low: number; width: number; bins: number }, zeros = true): Histogram {
     const counts = new Array<number>(bins).fill(0);
@@ -85,7 +92,7 @@ export class Sketch {
       const from = Math.max((Math.max(bin.low, this.min) - low) / width, -1);
       const to = Math.min((Math.min(bin.high, this.max) - low) / width, bins + 1);
       const span = to - from;
-      // A bin that is much narrower than the new ones goes where its mean is.
+      // If a bin is much narrower than the new bins, its whole count goes to the new bin that contains its mean.
       if (!(span > 1e-6)) {
         put(Math.floor((bin.mean - low) / width), bin.count);
         continue;
@@ -96,7 +103,7 @@ export class Sketch {
     return { low, width, counts };
   }
 
-  /** Returns whether the bins of both sketches have the same counts and sums. */
+  /** Returns whether both distributions have the same count and the same sum of values in every bin. */
   equals(other: Sketch): boolean {
     return (
       this.nonFinite === other.nonFinite &&
@@ -126,7 +133,7 @@ const EXPONENT = 0x7f80;
 const scratchFloat = new Float32Array(1);
 const scratchBits = new Uint32Array(scratchFloat.buffer);
 
-/** Returns the lower edge of a bin of positive values. */
+/** Returns the lower edge of a bin of positive values, whose number is given. */
 function edge(bin: number): number {
   if (bin === EXPONENT) return 2 ** 128;
   scratchBits[0] = bin << 16;
@@ -134,9 +141,9 @@ function edge(bin: number): number {
 }
 
 /**
- * Returns bins of a round width that cover a range.
- * @param most approximate limit on the number of bins.
- * @param centred whether 0 is the centre of a bin instead of an edge.
+ * Returns bins that cover a range of values. Their width is a round number.
+ * @param most about the largest number of bins to return.
+ * @param centred whether 0 is in the centre of a bin. Otherwise it is the edge of one.
  */
 export function binsFor(
   { low, high }: { low: number; high: number },
@@ -146,7 +153,7 @@ export function binsFor(
   const shift = centred ? 0.5 : 0;
   const least = Math.max(Math.abs(low), Math.abs(high)) * 1e-6;
   const span = high - low > least ? high - low : 0;
-  // A single value gets a range around it that suits its magnitude.
+  // If all values are equal, the bins cover a range around this value that suits its magnitude.
   const width = roundUp((span || Math.abs(low) || 1) / (span ? most : 10));
   const first = Math.floor(low / width + shift) - (span ? 0 : 10);
   const last = Math.floor(high / width + shift) + (span ? 0 : 10);

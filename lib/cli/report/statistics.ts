@@ -1,4 +1,5 @@
-// The types of a report's contents: its subjects, their results, and the statistics gathered from the rollouts.
+// The types of a report's contents: the losses and algorithms that it covers (its subjects), their results, and the
+// statistics of the rollouts.
 import type { Curve } from './curves.js';
 import type { Extremes } from './extremes.js';
 import type { Sketch } from './sketch.js';
@@ -6,51 +7,54 @@ import type { Sketch } from './sketch.js';
 /** A loss or an algorithm that the report covers. */
 export interface ReportSubject {
   name: string;
-  /** The name with its options, as typed on the command line. */
+  /** The name with the options, as typed on the command line. */
   title: string;
-  /** Loss and gradient by ratio; returns undefined if the loss is not a function of ratio and advantage. */
+  /**
+   * Computes the loss and its gradient at given ratios. Returns undefined if the loss is not a function of ratio and
+   * advantage.
+   */
   curve: Curve;
 }
 
-/** What a report covers, and the version that made it. */
+/** The files and the losses and algorithms that a report covers, and the version of the package that made it. */
 export interface ReportInfo {
   files: readonly string[];
-  /** Version of this package. */
+  /** The version of this package. */
   version: string;
   subjects: readonly ReportSubject[];
 }
 
-/** A subject's results over all parts. */
+/** The results of a loss or algorithm for all rollouts. */
 export interface ReportResult {
   loss: number;
   metrics: Record<string, number>;
-  /** Euclidean norm of ∂loss/∂logprob over all tokens. */
+  /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
 }
 
-/** Statistics of one subject's unmasked tokens. */
+/** The statistics of one loss or algorithm over all unmasked tokens. */
 export interface SubjectStatistics {
   gradients: Sketch;
-  /** Empty if the subject reads no advantages. */
+  /** The distribution of the advantages. It has no values if the loss or algorithm reads no advantages. */
   advantages: Sketch;
-  /** The rows with the largest |gradient| of a token. */
+  /** The rows that contain the tokens with the largest absolute gradients. */
   extremes: Extremes;
 }
 
-/** Statistics of the rollouts' unmasked tokens, and the number of masked tokens. */
+/** The statistics of the rollouts. They cover only unmasked tokens, except for the number of masked ones. */
 export interface DataStatistics {
   rows: number;
   /** The number of unmasked tokens. */
   tokens: number;
   masked: number;
-  /** ln(ratio) of each token; undefined without old log-probabilities. */
+  /** The distribution of ln(ratio) over all tokens; undefined if the rollouts have no old log-probabilities. */
   logRatios: Sketch | undefined;
-  /** Mean ln(ratio) of each row. */
+  /** The distribution, over all rows, of the mean ln(ratio) of a row; undefined like `logRatios`. */
   rowLogRatios: Sketch | undefined;
-  /** The rows with the largest |ln(ratio)| of a token. */
+  /** The rows that contain the tokens with the largest |ln(ratio)|. */
   extremes: Extremes;
   /** Whether every row's response has exactly one character per token. */
   characterwise: boolean;
-  /** In the order of the report's subjects. */
+  /** The statistics of each loss or algorithm, in the order of ReportInfo.subjects. */
   subjects: readonly SubjectStatistics[];
 }

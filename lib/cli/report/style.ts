@@ -1,10 +1,14 @@
-// The page's style sheet: light and dark schemes, a layout for any width, and a layout for paper.
+// The style sheet of a report's page: a light and a dark scheme, a layout for any width of the window, and one for
+// paper.
 
-/** Number of shades per colour for tokens. */
+/**
+ * The page colours tokens by gradient: one colour for negative gradients, one for positive. This is the number of
+ * shades that each of the two colours has.
+ */
 export const SHADES = 8;
 
-// The colours for up and down stay distinct for people with colour blindness. Lines also differ in their dashes, for
-// print in black and white.
+// People with colour blindness can distinguish the colours `up` and `down`. In charts, one of the two lines is also
+// dashed, so that they can be distinguished in a black-and-white print.
 const LIGHT = `
   color-scheme: light;
   --page: #fbfbfa; --text: #1c2228; --soft: #59636e; --line: #dce0e4; --grid: #e9ecee; --panel: #ffffff;
@@ -25,7 +29,7 @@ const shades = Array.from({ length: SHADES }, (_, i) => {
 export const STYLE = `
 :root {${LIGHT}
 }
-/* The page's program sets data-paper while it prints. */
+/* The script in the page sets data-paper while the page is printed. */
 @media screen and (prefers-color-scheme: dark) {
   :root:not([data-paper]) {${DARK}
   }
@@ -51,7 +55,7 @@ a { color: var(--up); text-underline-offset: 0.15em; }
 .lead { font-size: 1.0625rem; margin-top: 0.5rem; }
 .of, .note, .hint, footer, .block-name, dt { color: var(--soft); }
 .of { font-weight: 400; }
-/* A title may break only before an option. */
+/* A line break in a title is allowed only before an option. */
 .of code, h3 > code { display: inline-block; max-width: 100%; }
 .note, .readout { font-size: 0.875rem; }
 .warning { background: var(--warning-panel); color: var(--warning); padding: 0.5rem 0.75rem; border-radius: 0.375rem; margin-bottom: 0.75rem; max-width: none; }

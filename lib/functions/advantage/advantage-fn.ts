@@ -1,4 +1,5 @@
-// The base of all advantage functions, the function that makes a class from a declaration, and the registry.
+// The base class of all advantage functions, the function that makes such a class from a declaration, and the registry
+// of these classes.
 import type {
   NativeAdvantage,
   NativeAdvantageBatch,
@@ -30,67 +31,85 @@ import { nonFiniteError } from './non-finite.js';
 
 /** Options that every advantage function accepts. */
 export interface AdvantageOptions {
-  /** The framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
+  /** The training framework whose key names batches may use, in addition to Trinity-RFT's; 'verl' by default. */
   backend?: string | undefined;
 }
 
-/** Options of a synchronous call. */
+/** Options of a call that computes advantages synchronously. */
 export interface AdvantageComputeSyncOptions {
-  /** Seed of random draws, instead of the object's own: a whole number of at least 0. */
+  /** The seed of random draws, a whole number of at least 0. It replaces the seed with which the object was created. */
   seed?: number;
 }
 
-/** Options of a call. */
+/** Options of a call that computes advantages asynchronously. */
 export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions {
   /**
-   * Where to compute a host batch: 'cpu' (default), 'cuda', 'cuda:1', …. A DeviceBatch is computed on its own device.
+   * The device that computes a host batch: 'cpu' (the default), 'cuda', 'cuda:1', …. A DeviceBatch is always computed
+   * on its own device.
    */
   device?: string;
-  /** Ends the call early: it rejects with `ERR_ABORTED`. */
+  /** A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`. */
   signal?: AbortSignal;
 }
 
-/** The result of an advantage function. */
+/** The result of computing advantages. */
 export interface AdvantageResult {
-  /** [B, T], in the batch's layout. */
+  /** Shape [B, T]: the advantage of each token, in the same layout as the batch (padded or packed). */
   advantages: Float32Array;
-  /** [B, T]; the same array as advantages if the function does not distinguish them. */
+  /**
+   * Shape [B, T]: the return of each token. This is the same array as `advantages` if the function does not compute
+   * returns separately.
+   */
   returns: Float32Array;
-  /** [B] 1 for a kept row, 0 for a dropped one. A dropped row has advantages 0. */
+  /** Shape [B]: 1 for a row that was kept, 0 for a row that was dropped. The advantages of a dropped row are 0. */
   keptRows: Uint8Array;
-  /** [B] how often each row counts; 0 if it is dropped. Present if kept rows may replace dropped ones (grpo). */
+  /**
+   * Shape [B]: how often each row counts, 0 if it is dropped. Present only with grpo's option duplicateExperiences,
+   * which counts kept rows again in place of dropped ones.
+   */
   copies?: Uint32Array;
-  /** Under Trinity-RFT's names. */
+  /** The metrics under their Trinity-RFT names. */
   metrics: Metrics;
 }
 
 /** The declaration of an advantage function. */
 export interface AdvantageDeclaration extends FunctionDeclaration {
-  /** Whether all unmasked tokens of a row have the same advantage. */
+  /** true if all unmasked tokens of a row have the same advantage. */
   readonly perRow: boolean;
-  /** Whether returns differ from advantages. */
+  /** true if the returns differ from the advantages. */
   readonly returns?: true;
-  /** Whether rewards and values of masked tokens are read, as in the source. */
+  /**
+   * true if the function also reads the rewards and values of masked tokens, as the implementation that it follows
+   * does.
+   */
   readonly readsMasked?: true;
-  /** Whether advantages are whitened over all tokens of the batch, so that parts cannot be computed separately. */
+  /**
+   * true if advantages are whitened (shifted and scaled) over all tokens of the batch. The batch can then not be
+   * computed in parts.
+   */
   readonly whitens?: true;
 }
 
-/** The properties of an advantage function that depend on its options, and so cannot be declared. */
+/**
+ * The properties of an advantage function that depend on its options and therefore cannot be part of its declaration.
+ */
 export interface AdvantageVariant {
-  /** Native options; by default all options, under their snake_case names. */
+  /** The options that native code takes; by default all options, under their snake_case names. */
   readonly options?: NativeAdvantageSpec['options'];
-  /** Inputs in addition to the mask; by default the declaration's. */
+  /** The inputs that the function reads in addition to the mask; by default those in its declaration. */
   readonly inputs?: readonly AdvantageInput[];
-  /** Whether rows may be dropped. */
+  /** Whether the function may drop rows. */
   readonly drops?: boolean;
-  /** Whether kept rows may count more than once. */
+  /** Whether the function may count a kept row more than once. */
   readonly duplicates?: boolean;
-  /** Seed of random draws. */
+  /** The seed of random draws. */
   readonly seed?: number;
 }
 
-/** An advantage function with its options applied. Two functions with equal definitions compute the same. */
+/**
+ * All properties of an advantage function after its options were applied. Two functions with equal definitions compute
+ * equal results.
+ */
 export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
   readonly native: NativeAdvantageSpec;
   readonly perRow: boolean;
@@ -101,20 +120,20 @@ export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
 }
 
 interface AdvantageSource extends Input {
-  /** The host batch; undefined if the batch is on a device. */
+  /** The batch that the caller passed; undefined if it is on a device. */
   host: object | undefined;
 }
 
 /**
- * An advantage function: computes from rewards how much better each token was than expected. Abstract; each function is
- * a subclass named as in Trinity-RFT.
+ * The base class of advantage functions, which compute from rewards how much better each token was than expected. It is
+ * abstract: each function is a subclass with the same name as in Trinity-RFT.
  *
  * Source: Trinity-RFT, trinity.algorithm.advantage_fn.
  */
 export abstract class AdvantageFn {
-  /** The framework whose key names batches may use, in addition to Trinity's. */
+  /** The training framework whose key names batches may use, in addition to Trinity-RFT's. */
   readonly backend: string;
-  /** @internal The function with its options applied. */
+  /** @internal All properties of the function after its options were applied. */
   readonly definition: AdvantageDefinition;
   readonly #fn: NativeAdvantage;
   readonly #names: readonly string[];
@@ -123,9 +142,9 @@ export abstract class AdvantageFn {
   readonly #selectKeys: readonly string[];
 
   /**
-   * Used by {@link advantageClass}.
+   * Called by the classes that {@link advantageClass} makes.
    * @internal
-   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend, `ERR_INVALID_OPTION`
    */
   constructor(
     backend: string,
@@ -151,22 +170,22 @@ export abstract class AdvantageFn {
     this.#selectKeys = Object.freeze([...inputs, 'action_mask'].map((key) => mapper.fromTrinity(key)));
   }
 
-  /** The batch keys that the function reads, in the backend's naming. */
+  /** The batch keys that the function reads, under the names that the backend uses. */
   get selectKeys(): readonly string[] {
     return this.#selectKeys;
   }
 
-  /** Returns Trinity-RFT's default arguments (snake_case). */
+  /** Returns the default arguments, which are Trinity-RFT's, under snake_case names. */
   static defaultArgs(): TrinityArgs {
     return {};
   }
 
   /**
-   * Computes the advantages on the pool's threads, without blocking the event loop.
+   * Computes the advantages of a batch on the native thread pool or on a device, without blocking the event loop.
    *
-   * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT` (also
-   * for a reward that is not finite), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
-   * `ERR_ABORTED`.
+   * @returns a promise of the result. It rejects with LossError `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`,
+   * `ERR_INVALID_INPUT` (also for a reward that is not finite), `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`,
+   * `ERR_OUT_OF_MEMORY` or `ERR_ABORTED`.
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
     return guardedAsync(async () => {
@@ -177,7 +196,7 @@ export abstract class AdvantageFn {
     });
   }
 
-  /** Synchronous version of {@link compute}. The results have the same bits. */
+  /** Synchronous version of {@link compute}. The results are equal to the last bit. */
   computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
     return guarded(() => {
       const input = this.#read(batch, undefined);
@@ -188,8 +207,11 @@ export abstract class AdvantageFn {
   }
 
   /**
-   * @internal Computes the advantages in the form that a loss reads fastest.
-   * @param perToken whether the loss needs one value per token, with 0 at masked tokens.
+   * @internal Computes the advantages in the form that a loss reads fastest: one value per row where possible,
+   * otherwise one per token.
+   * @param perToken true for a loss that also reads the advantages of masked tokens, which are 0. One value per row
+   * cannot express this, so the result always has one value per token.
+   * @param conversions a cache of converted inputs that is shared with the loss's reader.
    */
   async computeFor(
     batch: Batch,
@@ -216,7 +238,12 @@ export abstract class AdvantageFn {
     return this.#computed(call);
   }
 
-  /** @internal Prepares the function for a loss on a device, which computes the advantages there in the same call. */
+  /**
+   * @internal Prepares this function to run as part of a loss's call on a device. Native code then computes the
+   * advantages on the device, and the loss reads them there.
+   * @returns the function for the native call, its metrics (to be read after that call), and the error for an input
+   * that native code reports as not finite.
+   */
   fuse(
     batch: DeviceBatch,
     options: AdvantageComputeSyncOptions,
@@ -266,7 +293,8 @@ export abstract class AdvantageFn {
     return { ...input, host: batch instanceof DeviceBatch ? undefined : batch };
   }
 
-  // Throws if native code found an input that is not finite. `input` is its number, or 0 if all inputs are finite.
+  // Throws if native code found an input that is not finite. `input` is native code's number for that input, or 0 if
+  // all inputs are finite.
   #check({ native, layout, host }: AdvantageSource, call: NativeAdvantageCall, input: number): void {
     if (input === 0) return;
     const source = host && { batch: host, native: native as NativeAdvantageBatch, layout };
@@ -279,8 +307,9 @@ export abstract class AdvantageFn {
     );
   }
 
-  // `wanted`: 'all' for every result, 'tokens' for one advantage per token, 'rows' for one per row if the function
-  // allows.
+  // Creates the arrays that receive the results of a native call. `wanted` selects the results. 'all': the advantages
+  // and the returns, one per token. 'tokens': only the advantages, one per token. 'rows': only the advantages, one per
+  // row if the function gives all tokens of a row the same one, otherwise one per token.
   #call(
     { rows, tokens }: Layout,
     options: AdvantageComputeSyncOptions | undefined,
@@ -341,7 +370,10 @@ type GroupMetrics<N extends string> = Record<
   { unit: string }
 >;
 
-/** Declares metrics that group functions report as mean, maximum and minimum over the groups. */
+/**
+ * Declares, for each name, three metrics that a function on groups of rows reports: the mean, the maximum and the
+ * minimum over the groups.
+ */
 export function groupMetrics<const N extends string>(unit: string, ...names: readonly N[]): GroupMetrics<N> {
   return Object.fromEntries(
     names.flatMap((name) =>
@@ -353,19 +385,19 @@ export function groupMetrics<const N extends string>(unit: string, ...names: rea
   ) as GroupMetrics<N>;
 }
 
-/** The class of a declared advantage function. */
+/** The type of the classes that {@link advantageClass} makes. */
 export interface AdvantageClass<D extends AdvantageDeclaration> {
-  /** @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend. */
+  /** @throws LossError `ERR_INVALID_OPTION`, or `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (options?: OptionsOf<D['options']> & AdvantageOptions): AdvantageFn;
-  /** The function's declaration. */
+  /** The declaration from which the class was made. */
   readonly declaration: D;
-  /** Returns Trinity-RFT's default arguments (snake_case). */
+  /** Returns the default arguments, which are Trinity-RFT's, under snake_case names. */
   defaultArgs(): TrinityArgs;
 }
 
 /**
- * Makes the class of a declared advantage function.
- * @param variant returns the properties that depend on the checked options.
+ * Makes the class of an advantage function from its declaration.
+ * @param variant receives the checked options and returns the properties that depend on them.
  */
 export function advantageClass<const D extends AdvantageDeclaration>(
   declaration: D,
@@ -385,5 +417,5 @@ export function advantageClass<const D extends AdvantageDeclaration>(
   };
 }
 
-/** The advantage functions by name. */
+/** The registry of all advantage functions, by name. */
 export const ADVANTAGE_FN = new Registry<AdvantageFn>('advantage function');

@@ -1,7 +1,10 @@
-// AsymRE: a baseline that is shifted down.
+// AsymRE: advantages relative to a baseline, the group's mean reward plus a shift that is usually negative.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 
-/** The reward minus the group's shifted mean. */
+/**
+ * AsymRE's advantage of a row: its reward minus a baseline. The baseline is the mean reward of the row's group plus a
+ * shift, which by default is negative.
+ */
 export class ASYMREGroupAdvantage extends advantageClass({
   name: 'asymre',
   summary: 'R − (mean + shift) of the group',
@@ -28,5 +31,5 @@ export class ASYMREGroupAdvantage extends advantageClass({
   }
 }
 
-/** Options of {@link ASYMREGroupAdvantage}. */
+/** The options of {@link ASYMREGroupAdvantage}. */
 export type ASYMREAdvantageOptions = NonNullable<ConstructorParameters<typeof ASYMREGroupAdvantage>[0]>;

@@ -1,9 +1,11 @@
-// GRPO: rewards normalised within groups.
+// GRPO: advantages from rewards that are normalised within each group of rows that answer the same prompt.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 import { NORMALISATION, nativeNormalisation } from './normalisation.js';
 import { SEED } from './options.js';
 
-/** Rewards normalised by the mean and standard deviation of their group. */
+/**
+ * GRPO's advantage of a row: its reward minus the mean reward of its group, divided by the rewards' standard deviation.
+ */
 export class GRPOGroupedAdvantage extends advantageClass(
   {
     name: 'grpo',
@@ -58,5 +60,5 @@ export class GRPOGroupedAdvantage extends advantageClass(
   }
 }
 
-/** Options of {@link GRPOGroupedAdvantage}. */
+/** The options of {@link GRPOGroupedAdvantage}. */
 export type GRPOAdvantageOptions = NonNullable<ConstructorParameters<typeof GRPOGroupedAdvantage>[0]>;

@@ -1,14 +1,19 @@
-// Distillation with the generalised Jensen-Shannon divergence.
+// Distillation: the policy learns from a teacher. Advantages follow the generalised Jensen-Shannon divergence between
+// the two.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** The negative Jensen-Shannon divergence from the teacher. */
+/**
+ * The advantage of a token for distillation: minus its generalised Jensen-Shannon divergence between policy and
+ * teacher.
+ */
 export class JSDAdvantage extends advantageClass(
   {
     name: 'jsd',
     summary: '− generalised Jensen-Shannon divergence from the teacher',
     details: [
-      'Each unmasked token has −klCoef·(β·(t − M) + (1 − β)·(s − M)), with s and t the log-probabilities of policy and teacher, and M the log-probability of their mixture; s − t at β = 0 and t − s at β = 1.',
-      "As in the source, tokens that the policy sampled stand for the teacher's too, so with β > 0 a token that the teacher finds unlikely may be rewarded for it.",
+      'The advantage of an unmasked token is −klCoef·(β·(t − M) + (1 − β)·(s − M)), where s, t and M are its log-probabilities under the policy, the teacher and their mixture.',
+      'As in the source, the divergence in brackets is s − t at β = 0 and t − s at β = 1.',
+      'As in the source, the tokens are always those that the policy sampled, never the teacher. So with β > 0, a token that the teacher finds unlikely may be rewarded for it.',
     ],
     source: ['arXiv 2306.13649', 'Trinity-RFT'],
     reads: ['old_logprob', 'teacher_logprob', 'action_mask'],
@@ -52,7 +57,10 @@ export class JSDAdvantage extends advantageClass(
       range: 'any finite logprobs',
       outside:
         'NaN and Infinity pass through; the mixture is computed relative to the larger one, so it never overflows',
-      /** The mixture's log-probability lies between the two. */
+      /**
+       * The mixture's log-probability M lies between the policy's (s) and the teacher's (t). So the terms that cancel,
+       * which contain t − M and s − M, are at most |s − t| in size.
+       */
       cancels: ({ oldLogprob, teacherLogprob }) => ({ value: Math.abs(oldLogprob - teacherLogprob) }),
     },
   },
@@ -65,5 +73,5 @@ export class JSDAdvantage extends advantageClass(
   }
 }
 
-/** Options of {@link JSDAdvantage}. */
+/** The options of {@link JSDAdvantage}. */
 export type JSDAdvantageOptions = NonNullable<ConstructorParameters<typeof JSDAdvantage>[0]>;

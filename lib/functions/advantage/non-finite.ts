@@ -1,4 +1,4 @@
-// The error for a non-finite number among an advantage function's inputs.
+// Makes the error for an input of an advantage function that is NaN or infinite.
 import type { NativeAdvantageBatch } from '../../../binding.js';
 import { find } from '../../core/batch.js';
 import { ADVANTAGE_COLUMNS, type InputName } from '../../core/batch-reader.js';
@@ -6,14 +6,15 @@ import { LossError } from '../../core/errors.js';
 import type { KeyMapper } from '../../core/key-mapper.js';
 import type { Layout } from '../../core/layout.js';
 
-/** A host batch, and the native batch and layout that were read from it. */
+/** A batch in host memory as the caller passed it, and what was read from it: the native batch and the layout. */
 export interface HostSource {
   batch: object;
   native: NativeAdvantageBatch;
   layout: Layout;
 }
 
-// The inputs in the order of native code's numbers for them; see NativeBinding.advantagesSync.
+// The inputs that must be finite. The index of each is the number by which native code refers to it; see
+// NativeBinding.advantagesSync in binding.d.ts.
 const INPUTS: readonly (InputName | undefined)[] = [
   undefined,
   'rewards',
@@ -23,10 +24,12 @@ const INPUTS: readonly (InputName | undefined)[] = [
 ];
 
 /**
- * Makes the error for a non-finite number.
- * @param source the host batch; undefined if the batch is on a device, where only the row is known.
- * @param input native code's number for the input.
- * @param masked whether masked tokens are read too.
+ * Returns the error for an input that is NaN or infinite.
+ * @param source the host batch, from which the error quotes the number. Undefined if the batch is on a device; the
+ * error then names only the row.
+ * @param input the number by which native code refers to the input.
+ * @param row the row in which native code found the number.
+ * @param masked whether the function also reads masked tokens, so that the number may be at one of them.
  */
 export function nonFiniteError(
   mapper: KeyMapper,
@@ -75,7 +78,7 @@ function firstNonFinite({ native, layout }: HostSource, slot: number, row: numbe
   return undefined;
 }
 
-// Returns a 16-bit float's value if it is NaN or an infinity, and 0 for any finite number.
+// Returns the value of a 16-bit float, given as its bits, if it is NaN or infinite. Returns 0 for any finite value.
 function nonFiniteHalf(bits: number, dtype: number): number {
   const [exponent, mantissa] = dtype === 1 ? [0x7c00, 0x3ff] : [0x7f80, 0x7f];
   if ((bits & exponent) !== exponent) return 0;

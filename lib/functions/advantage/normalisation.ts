@@ -1,8 +1,8 @@
-// The options of reward normalisation, which GRPO and step-wise GRPO share.
+// The options that control how rewards are normalised. GRPO and step-wise GRPO share them.
 import { type CheckedOptions, nativeOptions, type OptionsOf } from '../../core/options.js';
 import { EPSILON } from './options.js';
 
-/** The options, with Trinity's defaults. */
+/** The declarations of these options. The defaults are Trinity-RFT's. */
 export const NORMALISATION = {
   epsilon: EPSILON,
   stdThreshold: {
@@ -20,13 +20,13 @@ export const NORMALISATION = {
   },
 } as const;
 
-/** Options of GRPO's normalisation. */
+/** The options that control how rewards are normalised, as a caller passes them. */
 export type NormalisationOptions = OptionsOf<typeof NORMALISATION>;
 
-/** The rewards over which the standard deviation is taken. */
+/** The rewards from which the standard deviation is computed: those of the group, or those of the whole batch. */
 export type StdCalLevel = NonNullable<NormalisationOptions['stdCalLevel']>;
 
-/** Returns the native options; NaN means no threshold. */
+/** Converts the options for native code, where NaN stands for an absent threshold. */
 export function nativeNormalisation(options: CheckedOptions<typeof NORMALISATION>) {
   return nativeOptions(NORMALISATION, { ...options, stdThreshold: options.stdThreshold ?? Number.NaN });
 }

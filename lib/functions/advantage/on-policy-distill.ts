@@ -1,7 +1,10 @@
-// On-policy distillation.
+// On-policy distillation: the policy learns from a teacher, on tokens that the policy sampled.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** The teacher's log-probability minus the policy's own. */
+/**
+ * The advantage of a token for on-policy distillation: its log-probability under the teacher minus that under the
+ * policy, times a coefficient.
+ */
 export class OnPolicyDistillAdvantage extends advantageClass({
   name: 'on_policy_distill',
   summary: "klCoef·(the teacher's log-probability − the policy's own)",
@@ -23,7 +26,7 @@ export class OnPolicyDistillAdvantage extends advantageClass({
   }
 }
 
-/** Options of {@link OnPolicyDistillAdvantage}. */
+/** The options of {@link OnPolicyDistillAdvantage}. */
 export type OnPolicyDistillAdvantageOptions = NonNullable<
   ConstructorParameters<typeof OnPolicyDistillAdvantage>[0]
 >;

@@ -1,7 +1,10 @@
-// OPMD's advantages: rewards minus a baseline of the group.
+// OPMD: advantages relative to a baseline that is computed for each group.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 
-/** The reward minus the group's baseline. */
+/**
+ * OPMD's advantage of a row: its reward minus the baseline of its group, which is the mean or soft maximum of the
+ * rewards.
+ */
 export class OPMDGroupAdvantage extends advantageClass({
   name: 'opmd',
   summary: "R − the group's mean or soft maximum",
@@ -37,7 +40,10 @@ export class OPMDGroupAdvantage extends advantageClass({
   }
 }
 
-/** Options of {@link OPMDGroupAdvantage}. */
+/** The options of {@link OPMDGroupAdvantage}. */
 export type OPMDAdvantageOptions = NonNullable<ConstructorParameters<typeof OPMDGroupAdvantage>[0]>;
-/** A baseline of {@link OPMDGroupAdvantage}: the mean reward, or the soft maximum tau·ln(mean e^(R/tau)). */
+/**
+ * The baseline that {@link OPMDGroupAdvantage} uses: 'mean' is the mean reward of the group, 'logavgexp' its soft
+ * maximum tau·ln(mean e^(R/tau)) for rewards R.
+ */
 export type OPMDBaseline = NonNullable<OPMDAdvantageOptions['opmdBaseline']>;

@@ -1,6 +1,8 @@
-// Options that several advantage functions have.
+// Declarations of options that several advantage functions have.
 
-/** Discount of later rewards. */
+/**
+ * The option `gamma`: the discount factor γ, by which a reward counts less with each token that it lies further ahead.
+ */
 export const GAMMA = {
   type: 'number',
   default: 1,
@@ -10,7 +12,7 @@ export const GAMMA = {
   help: 'γ, the discount of a reward per token',
 } as const;
 
-/** Keeps a division by the standard deviation finite. */
+/** The option `epsilon`, which keeps the division by a standard deviation finite. */
 export const EPSILON = {
   type: 'number',
   default: 1e-6,
@@ -19,7 +21,7 @@ export const EPSILON = {
   help: 'added to the standard deviation',
 } as const;
 
-/** Makes random draws repeatable. */
+/** The option `seed`, which makes random draws repeatable. */
 export const SEED = {
   type: 'integer',
   default: 0,

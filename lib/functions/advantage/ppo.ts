@@ -1,8 +1,11 @@
-// Generalised advantage estimation, PPO's.
+// PPO's advantages: generalised advantage estimation (GAE).
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 import { GAMMA } from './options.js';
 
-/** Generalised advantage estimation. */
+/**
+ * PPO's advantage of a token: the generalised advantage estimate, from rewards and a critic's values, whitened over the
+ * batch.
+ */
 export class PPOAdvantageFn extends advantageClass({
   name: 'ppo',
   summary: 'generalised advantage estimate, whitened',
@@ -39,5 +42,5 @@ export class PPOAdvantageFn extends advantageClass({
   }
 }
 
-/** Options of {@link PPOAdvantageFn}. */
+/** The options of {@link PPOAdvantageFn}. */
 export type PPOAdvantageOptions = NonNullable<ConstructorParameters<typeof PPOAdvantageFn>[0]>;

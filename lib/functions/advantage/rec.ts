@@ -1,8 +1,12 @@
-// REC's advantages.
+// REC: advantages relative to the group's mean reward.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 import { EPSILON, SEED } from './options.js';
 
-/** The reward minus the group's mean; optionally normalised, and balanced by dropping surplus bad answers. */
+/**
+ * REC's advantage of a row: its reward minus the mean reward of its group. One option divides it by the standard
+ * deviation of the group's rewards. Another balances a group in which most answers are bad (below the mean): the
+ * surplus of them, drawn at random, gets the advantage 0.
+ */
 export class RECGroupedAdvantage extends advantageClass(
   {
     name: 'rec',
@@ -46,5 +50,5 @@ export class RECGroupedAdvantage extends advantageClass(
   }
 }
 
-/** Options of {@link RECGroupedAdvantage}. */
+/** The options of {@link RECGroupedAdvantage}. */
 export type RECAdvantageOptions = NonNullable<ConstructorParameters<typeof RECGroupedAdvantage>[0]>;

@@ -1,8 +1,11 @@
-// REINFORCE++: whitened rewards to go.
+// REINFORCE++: a token's advantage is the sum of the rewards from this token on, whitened over the batch.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 import { GAMMA } from './options.js';
 
-/** Discounted rewards to go, whitened. */
+/**
+ * REINFORCE++. A token's reward to go is the discounted sum of the rewards from this token to the end of the row. The
+ * advantages are the rewards to go, whitened to mean 0 and variance 1 over the batch.
+ */
 export class REINFORCEPLUSPLUSAdvantageFn extends advantageClass({
   name: 'reinforceplusplus',
   summary: 'discounted reward to go, whitened',

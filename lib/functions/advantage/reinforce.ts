@@ -1,7 +1,7 @@
-// REINFORCE: the reward itself.
+// REINFORCE: a row's advantage is its reward, without a baseline.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 
-/** The reward of the row. */
+/** REINFORCE: gives every unmasked token of a row the row's reward as its advantage. */
 export class REINFORCEGroupAdvantage extends advantageClass({
   name: 'reinforce',
   summary: 'R',

@@ -1,7 +1,10 @@
-// ReMax: rewards to go minus the reward of a greedy answer.
+// ReMax: the baseline of a row is the reward of the greedy answer to the same prompt.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** Rewards to go minus the reward of the greedy answer. */
+/**
+ * ReMax. A token's advantage is the sum of the rewards from this token to the end of the row, minus the reward of the
+ * greedy answer to the same prompt.
+ */
 export class REMAXAdvantageFn extends advantageClass({
   name: 'remax',
   summary: "reward to go − the greedy answer's reward",

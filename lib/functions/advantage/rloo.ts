@@ -1,7 +1,7 @@
-// RLOO: REINFORCE with the group's other rows as the baseline (leave one out).
+// RLOO (REINFORCE leave-one-out): the baseline of a row is the mean reward of the other rows in its group.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
-/** The reward minus the mean reward of the group's other rows. */
+/** RLOO: a row's advantage is its reward minus the mean reward of the other rows in its group. */
 export class RLOOAdvantageFn extends advantageClass({
   name: 'rloo',
   summary: "R − mean of the group's other rows",

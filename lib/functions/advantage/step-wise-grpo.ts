@@ -1,8 +1,11 @@
-// Step-wise GRPO: GRPO for runs of several steps.
+// Step-wise GRPO: GRPO for runs that consist of several steps. Each step is one row.
 import { ADVANTAGE_FN, advantageClass, groupMetrics } from './advantage-fn.js';
 import { NORMALISATION, nativeNormalisation } from './normalisation.js';
 
-/** GRPO's advantage of a run's last row, for all rows of the run. */
+/**
+ * Step-wise GRPO. The reward of a run's last row gives the run's advantage by GRPO's rule. All rows of the run get this
+ * advantage.
+ */
 export class StepWiseGRPOAdvantageFn extends advantageClass(
   {
     name: 'step_wise_grpo',

@@ -1,7 +1,7 @@
-// The entropy of all rows.
+// The entropy loss `default`, in which all rows count.
 import { ENTROPY_LOSS_FN, entropyLossClass } from './entropy-loss-fn.js';
 
-/** The entropy of all rows. */
+/** The entropy loss `default`: the entropy of the unmasked tokens of all rows, including experts' rows. */
 export class DefaultEntropyLossFn extends entropyLossClass({
   name: 'default',
   summary: 'the entropy of all unmasked tokens',

@@ -1,7 +1,7 @@
-// The entropy loss that computes nothing.
+// The entropy loss `none`, which computes nothing.
 import { ENTROPY_LOSS_FN, entropyLossClass } from './entropy-loss-fn.js';
 
-/** The entropy loss that computes nothing. */
+/** The entropy loss `none`. It computes nothing: its loss and its gradient are 0. */
 export class DummyEntropyLossFn extends entropyLossClass({
   name: 'none',
   summary: 'no entropy: loss and gradient are 0',

@@ -1,4 +1,5 @@
-// The base of all entropy losses, the function that makes a class from a declaration, and the registry.
+// Defines the base class of all entropy losses, the function that makes a subclass from a declaration, and the
+// registry of the subclasses.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type InputName } from '../../core/batch-reader.js';
@@ -35,55 +36,59 @@ const OPTIONS = {
   },
 } as const;
 
-/** Options of every entropy loss. */
+/** The options that every entropy loss accepts. */
 export type EntropyLossOptions = OptionsOf<typeof OPTIONS> & {
-  /** The framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
   backend?: string | undefined;
 };
 
-/** The declaration of an entropy loss. All have the same options and metrics. */
+/** The declaration of an entropy loss, as data. All entropy losses have the same options. */
 export interface EntropyLossDeclaration extends FunctionDeclaration {
-  /** The rows that count: all, the policy's own ('usual'), or none. */
+  /** Which rows count: 'all' rows, only the 'usual' rows (which the policy itself sampled), or 'none'. */
   readonly rows: 'all' | 'usual' | 'none';
 }
 
-/** Options of an entropy loss's synchronous call. */
+/** Options of {@link EntropyLossFn.computeSync}. */
 export interface EntropyComputeSyncOptions extends ComputeSyncOptions {
-  /** 'token-mean' by default. */
+  /** How the entropies of the tokens become one number; 'token-mean' by default. */
   lossAggMode?: LossAggMode;
 }
-/** Options of an entropy loss's asynchronous call. */
+/** Options of {@link EntropyLossFn.compute}. */
 export interface EntropyComputeOptions extends ComputeOptions {
-  /** 'token-mean' by default. */
+  /** How the entropies of the tokens become one number; 'token-mean' by default. */
   lossAggMode?: LossAggMode;
 }
 
-/** Metric of the entropy losses: the entropy before the coefficient, in nats. `none` has no metric. */
+/**
+ * The metric of the entropy losses: `entropy_loss` is the aggregated entropy in nats, before it is multiplied by the
+ * coefficient. The entropy loss `none` has no metric.
+ */
 export type EntropyMetrics = Partial<Record<'entropy_loss', number>>;
 
 /**
  * An entropy loss: entropyCoef times the aggregated entropy of the policy's distributions. An algorithm subtracts it
- * from its loss. Abstract; the subclasses select the rows that count.
+ * from its loss. The class is abstract; its subclasses differ in the rows that count.
  *
- * Reads entropy [B, T] in nats and action_mask. The gradient is taken with respect to entropy.
+ * An entropy loss reads `entropy`, which holds one value in nats per token and has the shape [B, T] (rows × tokens). It
+ * also reads `action_mask` and, in `mix`, `expert_mask`. The gradient is taken with respect to `entropy`.
  *
  * Source: Trinity-RFT, trinity.algorithm.entropy_loss_fn.
  */
 export abstract class EntropyLossFn {
-  /** The framework whose key names batches may use, in addition to Trinity's. */
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
   readonly backend: string;
-  /** The coefficient of the aggregated entropy. */
+  /** The coefficient by which the aggregated entropy is multiplied. */
   readonly entropyCoef: number;
-  /** @internal The rows that count. */
+  /** @internal Which rows count; see EntropyLossDeclaration. */
   readonly rows: 'all' | 'usual' | 'none';
   readonly #reader: BatchReader;
   readonly #counter: BatchReader;
   readonly #evaluators = new Map<LossAggMode, Evaluator>();
 
   /**
-   * Used by {@link entropyLossClass}.
+   * Called by the classes that {@link entropyLossClass} makes.
    * @internal
-   * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend.
+   * @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend.
    */
   constructor(owner: string, rows: EntropyLossDeclaration['rows'], options: EntropyLossOptions) {
     this.entropyCoef = readOptions(owner, OPTIONS, options).entropyCoef;
@@ -95,14 +100,15 @@ export abstract class EntropyLossFn {
     this.#counter = new BatchReader(mapper, { inputs: masks });
   }
 
-  /** Returns Trinity-RFT's default arguments (snake_case). */
+  /** Returns Trinity-RFT's default arguments, with their names in snake_case. */
   static defaultArgs(): TrinityArgs {
     return defaultArgsOf(OPTIONS);
   }
 
   /**
    * Computes the loss, its metric and, if asked for, its gradient with respect to entropy.
-   * @returns rejects with the LossErrors of a policy loss's compute(), and for an unknown lossAggMode.
+   * @returns the result. The promise rejects with the LossErrors that PolicyLossFn.compute() lists, or with
+   * `ERR_INVALID_OPTION` for an unknown lossAggMode.
    */
   async compute(
     batch: Batch | DeviceBatch,
@@ -118,7 +124,10 @@ export abstract class EntropyLossFn {
     return evaluator.computeSync(batch, options, () => ({ entropyCoef: this.entropyCoef }));
   }
 
-  /** Counts a batch's tokens and rows. Pass the sum over all micro-batches as `normalizer` when you compute each. */
+  /**
+   * Counts a batch's tokens and rows. To compute a batch in several parts, count each part, add up the counts with
+   * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
+   */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
     return countBatch(this.#counter, batch);
   }
@@ -128,7 +137,7 @@ export abstract class EntropyLossFn {
     return countBatchSync(this.#counter, batch);
   }
 
-  /** @internal Returns this loss as a term of a native function; undefined for `none`. */
+  /** @internal Returns this loss's part of a native function's specification; undefined for the loss `none`. */
   term(aggregation: LossAggMode): NativeFunctionSpec['entropy'] {
     return this.rows === 'none' ? undefined : { usualRowsOnly: this.rows === 'usual', aggregation };
   }
@@ -146,13 +155,13 @@ export abstract class EntropyLossFn {
   }
 }
 
-/** The class of a declared entropy loss. */
+/** The type of the classes that {@link entropyLossClass} makes. */
 export interface EntropyLossClass<D extends EntropyLossDeclaration> {
-  /** @throws LossError `ERR_INVALID_OPTION` */
+  /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (options?: EntropyLossOptions): EntropyLossFn;
-  /** The entropy loss's declaration. */
+  /** The declaration from which the class was made. */
   readonly declaration: D;
-  /** Returns Trinity-RFT's default arguments (snake_case). */
+  /** Returns Trinity-RFT's default arguments, with their names in snake_case. */
   defaultArgs(): TrinityArgs;
 }
 
@@ -160,7 +169,7 @@ const METRICS = { entropy_loss: { unit: 'nats, before the coefficient' } } as co
 
 type EntropyMetricsOf<D> = D extends { readonly rows: 'none' } ? Record<never, never> : typeof METRICS;
 
-/** Makes the class of a declared entropy loss. */
+/** Makes a subclass of {@link EntropyLossFn} from a declaration. */
 export function entropyLossClass<const D extends Omit<EntropyLossDeclaration, 'options' | 'metrics'>>(
   own: D,
 ) {
@@ -181,5 +190,5 @@ export function entropyLossClass<const D extends Omit<EntropyLossDeclaration, 'o
   return made;
 }
 
-/** The entropy losses by name. */
+/** The registry of the entropy losses, by name. */
 export const ENTROPY_LOSS_FN = new Registry<EntropyLossFn>('entropy loss');

@@ -1,7 +1,7 @@
-// The absolute difference of log-probabilities.
+// The KL estimator `abs`: the absolute difference of the two log-probabilities.
 import { KL_FN, klClass } from './kl-fn.js';
 
-/** The absolute difference of log-probabilities. */
+/** The KL estimator `abs`: the absolute difference between logprob and ref_logprob. */
 export class AbsFn extends klClass({
   name: 'abs',
   summary: '|δ|',

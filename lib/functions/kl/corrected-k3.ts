@@ -1,7 +1,10 @@
-// The k3 estimator, corrected for sampling from an older policy.
+// The KL estimator `corrected_k3`: k3, corrected because an older policy sampled the rows.
 import { KL_FN, klClass } from './kl-fn.js';
 
-/** The k3 estimator, corrected for sampling from an older policy. */
+/**
+ * The KL estimator `corrected_k3`. An older policy sampled the rows, so k3 is multiplied by the ratio of the current
+ * policy's probability to the older policy's. The ratio is limited to 2.
+ */
 export class CorrectedK3Fn extends klClass({
   name: 'corrected_k3',
   summary: 'k3 times clip(r, 0, 2), with r the ratio to the old policy',

@@ -1,7 +1,7 @@
-// The KL function that estimates nothing.
+// The KL function `none`, which estimates nothing.
 import { KL_FN, klClass } from './kl-fn.js';
 
-/** The KL function that estimates nothing. */
+/** The KL function `none`. It estimates nothing: its values, its loss and its penalty are 0. */
 export class DummyKLFn extends klClass({
   name: 'none',
   summary: 'no estimate',

@@ -1,4 +1,5 @@
-// The base of all KL functions, the function that makes a class from a declaration, and the registry.
+// Defines the base class of all KL functions, the function that makes a subclass from a declaration, and the registry
+// of the subclasses.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import { fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
@@ -56,60 +57,71 @@ const OPTIONS = {
   },
 } as const;
 
-/** Options of every KL function. */
+/** The options that every KL function accepts. */
 export type KLOptions = OptionsOf<typeof OPTIONS> & {
-  /** The framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
   backend?: string | undefined;
 };
 
-/** The declaration of a KL function. All have the same options and metrics. */
+/** The declaration of a KL function, as data. All KL functions have the same options. */
 export interface KLDeclaration extends FunctionDeclaration {
-  /** The native estimator; absent for `none`. */
+  /** The name of the native estimator; absent for the KL function `none`. */
   readonly estimator?: string;
-  /** The native estimator for batches without old_logprob; by default the same one. */
+  /** The name of the native estimator for batches without old_logprob; by default the same as `estimator`. */
   readonly estimatorWithoutOld?: string;
 }
 
-/** Options of calculateKlLossSync. */
+/** Options of {@link KLFn.calculateKlLossSync}. */
 export interface KlLossSyncOptions extends ComputeSyncOptions {
-  /** 'token-mean' by default. */
+  /** How the estimates of the tokens become one number; 'token-mean' by default. */
   lossAggMode?: LossAggMode;
 }
-/** Options of calculateKlLoss. */
+/** Options of {@link KLFn.calculateKlLoss}. */
 export interface KlLossOptions extends ComputeOptions {
-  /** 'token-mean' by default. */
+  /** How the estimates of the tokens become one number; 'token-mean' by default. */
   lossAggMode?: LossAggMode;
 }
 
-/** Metrics of the KL loss: kl_loss before the coefficient, in nats, and the coefficient. `none` has no metrics. */
+/**
+ * The metrics of a KL loss: `kl_loss` is the aggregated estimate in nats, before it is multiplied by the coefficient;
+ * `kl_coef` is the coefficient. The KL function `none` has no metrics.
+ */
 export type KLMetrics = Partial<Record<'kl_loss' | 'kl_coef', number>>;
 
-/** The result of applyKlPenaltyToReward(). */
+/** The result of {@link KLFn.applyKlPenaltyToReward}. */
 export interface KlPenaltyResult {
-  /** [B, T] token_level_scores, minus klCoef·KL(old ‖ ref) at unmasked tokens. */
+  /**
+   * One reward per token, of shape [B, T] (rows × tokens), in the batch's layout: the token's score, minus klCoef times
+   * the estimate of KL(old ‖ ref) if the token is unmasked.
+   */
   tokenLevelRewards: Float32Array;
-  /** kl in nats per token, averaged over rows, and the kl_coef that was used. `none` has no metrics. */
+  /**
+   * `kl` is the estimate in nats, averaged over each row's tokens and then over the rows. `kl_coef` is the coefficient
+   * that was used. Both are 0 without ref_logprob. The KL function `none` has no metrics.
+   */
   metrics: Partial<Record<'kl' | 'kl_coef', number>>;
 }
 
 /**
- * A KL function: an estimate for each token of the policy's divergence from the reference, as a value, a loss or a
- * penalty in the reward. Abstract; each estimator is a subclass named as in Trinity-RFT.
+ * A KL function. It estimates for each token how far the policy diverges from the reference policy, in nats. It returns
+ * the estimates themselves, a loss, or rewards from which the estimates are subtracted. The class is abstract; each
+ * estimator is a subclass named as in Trinity-RFT.
  *
- * Reads logprob, ref_logprob and action_mask, and old_logprob if the estimator uses it; all in nats.
+ * A KL function reads logprob, ref_logprob, action_mask and, if the estimator uses it, old_logprob. Log-probabilities
+ * are natural logarithms.
  *
  * Source: Trinity-RFT, trinity.algorithm.kl_fn; Schulman, "Approximating KL divergence" (2020).
  */
 export abstract class KLFn {
-  /** The framework whose key names batches may use, in addition to Trinity's. */
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
   readonly backend: string;
-  /** Whether the coefficient adapts to the divergence. */
+  /** Whether the coefficient is adapted to the measured divergence; see {@link updateKlCoef}. */
   readonly adaptive: boolean;
-  /** The divergence that an adaptive coefficient aims at, in nats. */
+  /** The divergence, in nats, that an adaptive coefficient tries to maintain. */
   readonly targetKl: number | undefined;
-  /** The number of rows after which an adaptive coefficient has changed by about 20% at most. */
+  /** The number of rows in which an adaptive coefficient changes by about 20% at most. */
   readonly horizon: number | undefined;
-  /** @internal Whether the estimator uses the ratio to the policy that sampled. */
+  /** @internal Whether the estimator uses the ratio to the old policy, which sampled the rows. */
   readonly usesOldLogprob: boolean;
   #klCoef: number;
   readonly #estimator: string | undefined;
@@ -122,9 +134,9 @@ export abstract class KLFn {
   readonly #evaluators = new Map<string, Evaluator>();
 
   /**
-   * Used by {@link klClass}.
+   * Called by the classes that {@link klClass} makes.
    * @internal
-   * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend.
+   * @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend.
    */
   constructor(
     owner: string,
@@ -158,20 +170,24 @@ export abstract class KLFn {
     });
   }
 
-  /** Returns Trinity-RFT's default arguments (snake_case). */
+  /** Returns Trinity-RFT's default arguments, with their names in snake_case. */
   static defaultArgs(): TrinityArgs {
     return defaultArgsOf(OPTIONS);
   }
 
-  /** The current coefficient of the KL loss and the penalty; updateKlCoef() changes it. */
+  /**
+   * The current coefficient of the KL loss and of the KL penalty. If it is adaptive, updateKlCoef() and
+   * applyKlPenaltyToReward() change it.
+   */
   get klCoef(): number {
     return this.#klCoef;
   }
 
   /**
-   * Estimates the divergence of each token, in nats: [B, T]. The mask is not read.
+   * Estimates the divergence at each token, in nats. It does not read the mask, so masked tokens get estimates too.
    * @param options.device where to compute a host batch; 'cpu' by default.
-   * @returns rejects with the LossErrors of a policy loss's compute().
+   * @returns one estimate per token, of shape [B, T] (rows × tokens), in the batch's layout. The promise rejects with
+   * the LossErrors that PolicyLossFn.compute() lists.
    */
   async calculateKl(batch: Batch | DeviceBatch, options?: { device?: string }): Promise<Float32Array> {
     const pass = guarded(() => this.#values(batch, options?.device));
@@ -187,8 +203,10 @@ export abstract class KLFn {
   }
 
   /**
-   * Computes klCoef times the aggregated estimates, with the gradient with respect to logprob.
-   * @returns rejects with the LossErrors of a policy loss's compute(), and for an unknown lossAggMode.
+   * Computes the KL loss, which is klCoef times the aggregated estimates, with its metrics and, if asked for, its
+   * gradient with respect to logprob.
+   * @returns the result. The promise rejects with the LossErrors that PolicyLossFn.compute() lists, or with
+   * `ERR_INVALID_OPTION` for an unknown lossAggMode.
    */
   async calculateKlLoss(batch: Batch | DeviceBatch, options?: KlLossOptions): Promise<Result<KLMetrics>> {
     const evaluator = this.#evaluator(batch, options);
@@ -201,7 +219,10 @@ export abstract class KLFn {
     return evaluator.computeSync(batch, options, () => ({ klCoef: this.#klCoef }));
   }
 
-  /** Counts a batch's tokens and rows. Pass the sum over all micro-batches as `normalizer` when you compute each. */
+  /**
+   * Counts a batch's tokens and rows. To compute a batch in several parts, count each part, add up the counts with
+   * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
+   */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
     return countBatch(this.#counter, batch);
   }
@@ -212,7 +233,7 @@ export abstract class KLFn {
   }
 
   /**
-   * @internal Returns the KL loss as a term of a native function; undefined for `none`.
+   * @internal Returns the KL loss's part of a native function's specification; undefined for the KL function `none`.
    * @param hasOld whether the batch has old_logprob.
    */
   term(aggregation: LossAggMode, hasOld: boolean): NativeFunctionSpec['kl'] {
@@ -221,9 +242,11 @@ export abstract class KLFn {
   }
 
   /**
-   * Returns rewards with a KL penalty: token_level_scores − klCoef·KL of the old policy from the reference. Then adapts
-   * the coefficient. Reads token_level_scores [B, T], old_logprob, ref_logprob and action_mask. Without ref_logprob the
-   * rewards are the scores.
+   * Subtracts a KL penalty from the scores. The penalty of a token is klCoef times the estimated divergence of the old
+   * policy, which sampled the rows, from the reference policy. Afterwards, adapts the coefficient if it is adaptive.
+   *
+   * Reads token_level_scores, old_logprob, action_mask and, if the batch has it, ref_logprob. Each has the shape [B, T]
+   * (rows × tokens). Without ref_logprob the rewards equal the scores.
    * @param options.device where to compute; 'cpu' by default.
    */
   async applyKlPenaltyToReward(batch: Batch, options?: { device?: string }): Promise<KlPenaltyResult> {
@@ -238,9 +261,10 @@ export abstract class KLFn {
   }
 
   /**
-   * Multiplies an adaptive coefficient by 1 + clip(currentKl / targetKl − 1, ±0.2)·batchSize / horizon.
-   * @param currentKl in nats.
-   * @param batchSize in rows.
+   * Multiplies the coefficient by 1 + clip(currentKl / targetKl − 1, −0.2, 0.2)·batchSize / horizon if it is adaptive.
+   * Otherwise does nothing.
+   * @param currentKl the measured divergence, in nats.
+   * @param batchSize the number of rows on which the divergence was measured.
    * @throws LossError `ERR_INVALID_INPUT` if an argument is not a number.
    */
   updateKlCoef(currentKl: number, batchSize: number): void {
@@ -256,7 +280,8 @@ export abstract class KLFn {
     this.#klCoef *= 1 + (error * batchSize) / this.horizon!;
   }
 
-  // The penalty treats the old policy as the current one, so the ratio between them is 1.
+  // The penalty measures the old policy itself, so old_logprob takes the place of logprob. The ratio between the two is
+  // then 1, and the estimator that does without old_logprob gives the right value.
   get #penaltyEstimator(): string | undefined {
     return this.#estimatorWithoutOld;
   }
@@ -307,7 +332,7 @@ export abstract class KLFn {
   }
 }
 
-// The arguments of a native pass over KL values; see NativeBinding.kl.
+// The arguments of a call of NativeBinding.kl(), which computes an estimate for each token.
 interface KlPass {
   estimator: string | undefined;
   input: Input;
@@ -340,13 +365,16 @@ function runSync({ estimator, input, out, base, scale }: KlPass): number {
   }
 }
 
-/** The class of a declared KL function. */
+/** The type of the classes that {@link klClass} makes. */
 export interface KLClass<D extends KLDeclaration> {
-  /** @throws LossError `ERR_INVALID_OPTION`: an unknown option, or adaptive without targetKl and horizon. */
+  /**
+   * @throws LossError `ERR_INVALID_OPTION` for an invalid option, or for `adaptive` without targetKl and horizon;
+   * `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
   new (options?: KLOptions): KLFn;
-  /** The KL function's declaration. */
+  /** The declaration from which the class was made. */
   readonly declaration: D;
-  /** Returns Trinity-RFT's default arguments (snake_case). */
+  /** Returns Trinity-RFT's default arguments, with their names in snake_case. */
   defaultArgs(): TrinityArgs;
 }
 
@@ -357,7 +385,7 @@ const METRICS = {
 
 type KLMetricsOf<D> = D extends { readonly estimator: string } ? typeof METRICS : Record<never, never>;
 
-/** Makes the class of a declared KL function. */
+/** Makes a subclass of {@link KLFn} from a declaration. */
 export function klClass<const D extends Omit<KLDeclaration, 'options' | 'metrics'>>(own: D) {
   const declaration = {
     ...own,
@@ -375,5 +403,5 @@ export function klClass<const D extends Omit<KLDeclaration, 'options' | 'metrics
   return made;
 }
 
-/** The KL functions by name. */
+/** The registry of the KL functions, by name. */
 export const KL_FN = new Registry<KLFn>('KL function');

@@ -1,7 +1,7 @@
-// The clipped k3 estimator.
+// The KL estimator `low_var_kl`: k3 with a limited input and a limited value.
 import { KL_FN, klClass } from './kl-fn.js';
 
-/** The clipped k3 estimator. */
+/** The KL estimator `low_var_kl`: k3 with ref_logprob − logprob clipped to ±20, and the value clipped to ±10. */
 export class LowVarKLFn extends klClass({
   name: 'low_var_kl',
   summary: 'k3 with δ clipped to ±20 and the value to ±10',

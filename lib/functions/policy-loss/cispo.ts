@@ -1,9 +1,12 @@
-// CISPO: a clipped importance weight that never stops the gradient.
+// CISPO: clips the importance weight of a token. Unlike PPO's clip, this does not stop the token's gradient.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** The log-probability, weighted by the advantage and by the clipped ratio, which is held constant. */
+/**
+ * CISPO: the loss of a token is −advantage·weight·logprob, where the weight is the clipped ratio to the old policy. No
+ * gradient flows through the weight.
+ */
 export class CISPOPolicyLossFn extends policyLossClass({
   name: 'cispo',
   summary: 'ℓ = −A·clip(r)·logprob, with the ratio held constant',

@@ -1,12 +1,12 @@
 // The clip options that PPO, GSPO, MIX and MIX-CHORD share.
 import type { OptionsOf } from '../../core/options.js';
 
-/** The range [1 − low, 1 + high] to which a ratio is clipped. */
+/** The declarations of the options that set the range [1 − low, 1 + high] to which a ratio is clipped. */
 export const CLIP_RANGE = {
   clipRange: {
     type: 'number',
     atLeast: 0,
-    help: 'the value of both ends of the clip range; an end with its own value keeps that',
+    help: 'used for both ends of the clip range, except for an end that has its own value',
   },
   clipRangeLow: {
     type: 'number',
@@ -26,5 +26,5 @@ export const CLIP_RANGE = {
   },
 } as const;
 
-/** Options for the range [1 − low, 1 + high] to which a ratio is clipped. */
+/** The options that set the range [1 − low, 1 + high] to which a ratio is clipped. */
 export type ClipRangeOptions = OptionsOf<typeof CLIP_RANGE>;

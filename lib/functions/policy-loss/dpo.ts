@@ -1,4 +1,4 @@
-// DPO: preferences between pairs of answers.
+// DPO: learns from pairs of answers which of the two is preferred.
 import type { Batch } from '../../core/batch.js';
 import type { Normalizer } from '../../core/counts.js';
 import type { MetricsOf } from '../../core/declaration.js';
@@ -8,7 +8,7 @@ import type { Coefficients } from '../../core/evaluator.js';
 import type { Layout } from '../../core/layout.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** The preference loss on pairs of rows. */
+/** DPO: a loss over pairs of rows. It rewards a policy that prefers the chosen row to the rejected one. */
 export class DPOLossFn extends policyLossClass({
   name: 'dpo',
   summary: '−ln σ(β·margin), averaged over pairs of rows',
@@ -61,7 +61,7 @@ export class DPOLossFn extends policyLossClass({
       throw new LossError('ERR_INVALID_OPTION', {
         option: 'normalizer',
         expected: (spell) =>
-          `no normalizer with ${spell('pairwise')} false, as one margin of the whole batch does not add up from parts`,
+          `no normalizer with ${spell('pairwise')} false, which computes one margin over the whole batch`,
         received: 'a normalizer',
       });
     if (pairwise && layout.rows % 2 !== 0)

@@ -1,4 +1,4 @@
-// GSPO: PPO's clip on one ratio per sequence.
+// GSPO: PPO with one ratio per row (sequence) instead of one ratio per token.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
@@ -6,7 +6,8 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
 
 let warned = false;
 
-// Warns once per process, because a program that chooses another aggregation on purpose may create many objects.
+// Warns if the aggregation is not the one with which GSPO was published. It warns only once per process, because a
+// program that chooses another aggregation on purpose may create many objects.
 function warnOfAggregation(mode: string): void {
   if (warned || mode === 'seq-mean-token-mean') return;
   warned = true;
@@ -15,7 +16,7 @@ function warnOfAggregation(mode: string): void {
   });
 }
 
-/** PPO's clipped surrogate on the geometric mean of the sequence's ratios. */
+/** GSPO: PPO's clipped loss, in which every token has the geometric mean of its row's ratios as its ratio. */
 export class GSPOLossFn extends policyLossClass(
   {
     name: 'gspo',
@@ -56,7 +57,7 @@ export class GSPOLossFn extends policyLossClass(
   }
 }
 
-/** Options of {@link GSPOLossFn}. A clip range is required. */
+/** Options of {@link GSPOLossFn}. It requires clipRange, or both clipRangeLow and clipRangeHigh. */
 export type GSPOLossOptions = NonNullable<ConstructorParameters<typeof GSPOLossFn>[0]>;
 /** Metrics of {@link GSPOLossFn}. */
 export type GSPOMetrics = MetricsOf<(typeof GSPOLossFn)['declaration']['metrics']>;

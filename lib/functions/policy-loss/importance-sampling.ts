@@ -1,9 +1,12 @@
-// The plain importance-weighted policy gradient.
+// The policy gradient with importance weights, without PPO's clip.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** The importance-weighted policy gradient. */
+/**
+ * The policy gradient with importance weights: the loss of a token is −advantage·ratio. The ratio of the current
+ * policy's probability to the old policy's corrects for the old policy having sampled the token.
+ */
 export class ImportanceSamplingLossFn extends policyLossClass({
   name: 'importance_sampling',
   summary: 'ℓ = −A·r',

@@ -1,4 +1,4 @@
-// MIX-CHORD: MIX with a schedule for the experts' share.
+// MIX-CHORD: the loss MIX, with a schedule for the weight of experts' rows.
 import type { Batch } from '../../core/batch.js';
 import { readStep } from '../../core/batch-reader.js';
 import type { MetricsOf } from '../../core/declaration.js';
@@ -44,7 +44,10 @@ const SCHEDULE = {
   },
 } as const;
 
-/** MIX with the experts' share mu scheduled over the trainer's steps, and experts' tokens weighted by φ. */
+/**
+ * MIX-CHORD: the loss MIX, in which mu, the experts' share of the loss, follows a schedule over the trainer's steps. By
+ * default, each token of an expert is weighted by φ = p(1 − p), where p is the token's probability.
+ */
 export class MIXCHORDPolicyLossFn extends policyLossClass(
   {
     name: 'mix_chord',
@@ -83,10 +86,13 @@ export class MIXCHORDPolicyLossFn extends policyLossClass(
   }
 
   /**
-   * Returns the experts' share at a step: a linear rise to the peak, a half cosine down to the valley, then the valley.
+   * Returns mu, the experts' share of the loss, at a step. It rises linearly from 0 to the peak, falls to the valley
+   * along half a cosine wave, and then stays there.
    * @param step the trainer's step.
-   * @param warmup steps of the rise.
-   * @param decay steps of the fall.
+   * @param warmup the number of steps in which mu rises.
+   * @param decay the number of steps in which mu falls.
+   * @param peak mu after the rise.
+   * @param valley mu after the fall.
    * @throws LossError `ERR_INVALID_INPUT` if an argument is not a number.
    */
   muScheduleFunction(step: number, warmup: number, decay: number, peak: number, valley: number): number {
@@ -114,7 +120,10 @@ export class MIXCHORDPolicyLossFn extends policyLossClass(
   }
 }
 
-/** Options of {@link MIXCHORDPolicyLossFn}. A clip range is required. */
+/** Options of {@link MIXCHORDPolicyLossFn}. It requires clipRange, or both clipRangeLow and clipRangeHigh. */
 export type MIXCHORDPolicyLossOptions = NonNullable<ConstructorParameters<typeof MIXCHORDPolicyLossFn>[0]>;
-/** Metrics of {@link MIXCHORDPolicyLossFn}; metrics of a kind of rows that the batch lacks are absent. */
+/**
+ * Metrics of {@link MIXCHORDPolicyLossFn}. `usual/…` is absent if the batch has no rows that the policy sampled, and
+ * `expert/…` if it has no rows that experts wrote.
+ */
 export type MIXCHORDMetrics = MetricsOf<(typeof MIXCHORDPolicyLossFn)['declaration']['metrics']>;

@@ -1,10 +1,13 @@
-// MIX: PPO on the policy's own rows and SFT on experts' rows.
+// MIX: PPO on the rows that the policy sampled, and supervised fine-tuning (SFT) on the rows that experts wrote.
 import type { MetricsOf } from '../../core/declaration.js';
 import type { Coefficients } from '../../core/evaluator.js';
 import { MIX_KEYS, MIXED_OPTIONS, mixedVariant, USUAL_METRICS } from './mixed.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** PPO on the policy's own rows and SFT on experts' rows, each weighted by its share of a training batch. */
+/**
+ * MIX: the loss is (1 − mu) times PPO's loss on the policy's own rows plus mu times the loss of supervised fine-tuning
+ * on experts' rows. Each of the two is also weighted by the share that its rows have in a training batch.
+ */
 export class MIXPolicyLossFn extends policyLossClass(
   {
     name: 'mix',
@@ -48,7 +51,10 @@ export class MIXPolicyLossFn extends policyLossClass(
   }
 }
 
-/** Options of {@link MIXPolicyLossFn}. A clip range is required. */
+/** Options of {@link MIXPolicyLossFn}. It requires clipRange, or both clipRangeLow and clipRangeHigh. */
 export type MIXPolicyLossOptions = NonNullable<ConstructorParameters<typeof MIXPolicyLossFn>[0]>;
-/** Metrics of {@link MIXPolicyLossFn}; metrics of a kind of rows that the batch lacks are absent. */
+/**
+ * Metrics of {@link MIXPolicyLossFn}. `usual/…` is absent if the batch has no rows that the policy sampled, and
+ * `expert/…` if it has no rows that experts wrote.
+ */
 export type MIXMetrics = MetricsOf<(typeof MIXPolicyLossFn)['declaration']['metrics']>;

@@ -1,11 +1,11 @@
-// The common part of MIX and MIX-CHORD: options, keys, metrics and the native loss.
+// What MIX and MIX-CHORD have in common: options, batch keys, metrics and the choice of the native loss.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import { aggregationOption, type CheckedOptions, nativeOptions, type OptionsOf } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
 import type { AggregatedLossOptions, PolicyLossVariant } from './policy-loss-fn.js';
 import type { PPOMetrics } from './ppo.js';
 
-/** The options that MIX and MIX-CHORD share. */
+/** The declarations of the options that MIX and MIX-CHORD share. */
 export const MIXED_OPTIONS = {
   ...CLIP_RANGE,
   clipRange: { ...CLIP_RANGE.clipRange, trinity: 0.2 },
@@ -68,13 +68,16 @@ export const MIXED_OPTIONS = {
   },
 } as const;
 
-/** Options that MIXPolicyLossFn and MIXCHORDPolicyLossFn share. A clip range is required. */
+/**
+ * The options that MIXPolicyLossFn and MIXCHORDPolicyLossFn share. clipRange, or both clipRangeLow and clipRangeHigh,
+ * are required.
+ */
 export type MixedLossOptions = OptionsOf<typeof MIXED_OPTIONS> & AggregatedLossOptions;
 
-/** The keys that both mixed losses read. */
+/** The batch keys that both MIX and MIX-CHORD read. */
 export const MIX_KEYS = ['old_logprob', 'action_mask', 'advantages', 'expert_mask'] as const;
 
-/** Metrics of the policy's own rows, which both mixed losses report. */
+/** The metrics that both MIX and MIX-CHORD report for the rows that the policy sampled. */
 export const USUAL_METRICS = {
   'usual/pg_clipfrac': { unit: 'fraction of tokens', when: "with rows of the policy's own" },
   'usual/pg_clipfrac_lower': { unit: 'fraction of tokens', when: "with rows of the policy's own" },
@@ -82,7 +85,11 @@ export const USUAL_METRICS = {
   'usual/pg_loss': { unit: 'loss', when: "with rows of the policy's own" },
 } as const satisfies Partial<Record<`usual/${keyof PPOMetrics}`, unknown>>;
 
-/** Returns the native loss of a mixed loss: PPO's dual clip and SFT's cutoff have their defaults. */
+/**
+ * Returns the native loss and its options. MIX and MIX-CHORD have no options for PPO's dual clip and for the cutoff of
+ * SFT weighted by φ, so these have their default values.
+ * @param name the name of the native loss.
+ */
 export function mixedVariant(
   name: string,
   options: CheckedOptions<typeof MIXED_OPTIONS>,

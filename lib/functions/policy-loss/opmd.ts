@@ -1,9 +1,9 @@
-// OPMD: online policy mirror descent.
+// OPMD (online policy mirror descent): the policy gradient, divided by 1 + τ.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** The negative log-probability times the advantage, divided by 1 + τ. */
+/** OPMD: the loss of a token is −advantage·logprob / (1 + τ), where τ is the option `tau`. */
 export class OPMDPolicyLossFn extends policyLossClass({
   name: 'opmd',
   summary: 'ℓ = −A·logprob / (1 + τ)',

@@ -1,4 +1,5 @@
-// The base of all policy losses, the function that makes a class from a declaration, and the registry.
+// Defines the base class of all policy losses, the function that makes a subclass from a declaration, and the registry
+// of the subclasses.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type ColumnName, type InputName } from '../../core/batch-reader.js';
@@ -31,53 +32,54 @@ import { Registry } from '../../core/registry.js';
 
 /** Options that every policy loss accepts. */
 export interface PolicyLossOptions {
-  /** The training framework whose key names batches may use, in addition to Trinity's; 'verl' by default. */
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
   backend?: string | undefined;
 }
 
-/** Options of policy losses that aggregate their tokens. */
+/** Options of the policy losses for which the aggregation of the tokens' losses can be chosen. */
 export interface AggregatedLossOptions extends PolicyLossOptions {
-  /** How the loss of all tokens becomes one number; 'token-mean' unless the class says otherwise. */
+  /** How the losses of the tokens become one number; 'token-mean' unless the class states another default. */
   lossAggMode?: LossAggMode | null | undefined;
 }
 
 type NativePolicyLoss = NonNullable<NativeFunctionSpec['policyLoss']>;
 
-/** The declaration of a policy loss. */
+/** The declaration of a policy loss, as data. */
 export interface PolicyLossDeclaration extends FunctionDeclaration {
-  /** Whether even rows hold chosen answers and odd rows the rejected ones. */
+  /** True if rows come in pairs: each even row holds a chosen answer, and the row after it the rejected answer. */
   readonly pairs?: true;
 }
 
-/** The properties of a policy loss that depend on its options, and so cannot be declared. */
+/** The properties of a policy loss that depend on its options and therefore cannot be part of the declaration. */
 export interface PolicyLossVariant extends Partial<NativePolicyLoss> {
-  /** Keys in `reads` that are not read with these options. */
+  /** Keys in the declaration's `reads` that the loss does not read with the chosen options. */
   readonly unread?: readonly string[];
-  /** Whether a metric counts the advantages of masked tokens too. */
+  /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages?: boolean;
 }
 
 /**
- * A policy loss: ℓ of each unmasked token, aggregated to one number, with its metrics and its gradient with respect to
- * logprob. Abstract; each loss is a subclass named as in Trinity-RFT.
+ * A policy loss. It computes a loss ℓ for each unmasked token and aggregates these to one number. It also computes
+ * metrics and the gradient with respect to logprob. The class is abstract; each loss is a subclass named as in
+ * Trinity-RFT.
  *
  * Source: Trinity-RFT, trinity.algorithm.policy_loss_fn.
  */
 export abstract class PolicyLossFn<M = Metrics> {
-  /** The framework whose key names batches may use, in addition to Trinity's. */
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
   readonly backend: string;
-  /** @internal The native loss with its options and aggregation. */
+  /** @internal The name, the options and the aggregation of the native loss. */
   readonly policyLoss: NativePolicyLoss;
-  /** @internal The parts of a batch that the loss reads. */
+  /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask. */
   readonly reads: { columns: readonly ColumnName[]; expertMask: boolean };
-  /** @internal Whether a metric counts the advantages of masked tokens too. */
+  /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages: boolean;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
 
   /**
-   * Used by {@link policyLossClass}.
+   * Called by the classes that {@link policyLossClass} makes.
    * @internal
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
    */
@@ -108,22 +110,27 @@ export abstract class PolicyLossFn<M = Metrics> {
     this.#counter = new BatchReader(mapper, { inputs: masks });
   }
 
-  /** The batch keys that the loss reads in addition to logprob, in the backend's naming. */
+  /** The batch keys that the loss reads in addition to logprob, under the names that the backend uses. */
   get selectKeys(): readonly string[] {
     return this.#selectKeys;
   }
 
-  /** Returns Trinity-RFT's default arguments of the class (snake_case); a registry's create() starts from them. */
+  /**
+   * Returns Trinity-RFT's default arguments for the class, with their names in snake_case. A registry's create() uses
+   * them for the arguments that it is not given.
+   */
   static defaultArgs(): TrinityArgs {
     return {};
   }
 
   /**
-   * Computes the loss, its metrics and, if asked for, its gradient on the pool's threads, without blocking the event
-   * loop. On Windows, do not transfer the batch's arrays before the promise settles (SECURITY.md).
+   * Computes the loss, its metrics and, if asked for, its gradient with respect to logprob. The work runs on a pool of
+   * threads, without blocking the event loop. On Windows, do not transfer (detach) the batch's arrays before the
+   * promise settles; SECURITY.md explains why.
    *
-   * @returns rejects with LossError: `ERR_MISSING_INPUT`, `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`,
-   * `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`, `ERR_ABORTED`.
+   * @returns the result. The promise rejects with a LossError of one of these codes: `ERR_MISSING_INPUT`,
+   * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
+   * `ERR_ABORTED`.
    */
   compute(batch: Batch | DeviceBatch, options?: ComputeOptions): Promise<Result<M>> {
     return this.#evaluator.compute(batch, options, (layout) =>
@@ -132,8 +139,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
-   * Synchronous version of {@link compute}, for small batches and scripts. It blocks this thread; large batches also
-   * use the pool. The results have the same bits.
+   * Synchronous version of {@link compute}, for small batches and scripts. It blocks the calling thread; for large
+   * batches, the threads of the pool help. Its results are bitwise equal to the results of compute().
    */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
     return this.#evaluator.computeSync(batch, options, (layout) =>
@@ -141,7 +148,10 @@ export abstract class PolicyLossFn<M = Metrics> {
     );
   }
 
-  /** Counts a batch's tokens and rows. Pass the sum over all micro-batches as `normalizer` when you compute each. */
+  /**
+   * Counts a batch's tokens and rows. To compute a batch in several parts, count each part, add up the counts with
+   * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
+   */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
     return countBatch(this.#counter, batch);
   }
@@ -152,7 +162,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
-   * Returns the numbers that a call needs in addition to the batch's arrays.
+   * Returns the numbers that a native call needs in addition to the batch's arrays, such as MIX's mu. Subclasses
+   * override it. This version returns no numbers.
    * @internal
    */
   coefficients(
@@ -166,20 +177,20 @@ export abstract class PolicyLossFn<M = Metrics> {
 
 const NO_COEFFICIENTS: Coefficients = Object.freeze({});
 
-/** The class of a declared policy loss. */
+/** The type of the classes that {@link policyLossClass} makes. */
 export interface PolicyLossClass<D extends PolicyLossDeclaration> {
-  /** @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME` for an unknown backend. */
+  /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (options?: OptionsOf<D['options']> & PolicyLossOptions): PolicyLossFn<MetricsOf<D['metrics']>>;
-  /** The loss's declaration. */
+  /** The declaration from which the class was made. */
   readonly declaration: D;
-  /** Returns Trinity-RFT's default arguments (snake_case). */
+  /** Returns Trinity-RFT's default arguments, with their names in snake_case. */
   defaultArgs(): TrinityArgs;
 }
 
 /**
- * Makes the class of a declared policy loss.
- * @param variant chooses the native loss for the checked options. By default it is the native loss with the declared
- * name, all options, and the aggregation `lossAggMode`.
+ * Makes a subclass of {@link PolicyLossFn} from a declaration.
+ * @param variant returns the properties that depend on the checked options, such as the native loss. By default, the
+ * native loss has the declared name, all options, and the aggregation `lossAggMode`.
  */
 export function policyLossClass<const D extends PolicyLossDeclaration>(
   declaration: D,
@@ -199,8 +210,8 @@ export function policyLossClass<const D extends PolicyLossDeclaration>(
   };
 }
 
-/** The keys that a loss reads if it depends on ratios and advantages. */
+/** The batch keys of a loss that depends on advantages and on the ratio to the old policy. */
 export const RATIO_KEYS = ['old_logprob', 'action_mask', 'advantages'] as const;
 
-/** The policy losses by name. */
+/** The registry of the policy losses, by name. */
 export const POLICY_LOSS_FN = new Registry<PolicyLossFn<Partial<Record<string, number>>>>('policy loss');

@@ -1,10 +1,10 @@
-// PPO's clipped surrogate.
+// PPO: the policy loss with a clipped ratio (the clipped surrogate).
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** PPO's clipped surrogate with the dual clip. */
+/** PPO: the clipped surrogate loss. Where the advantage is negative, a second clip (dual clip) also limits the loss. */
 export class PPOPolicyLossFn extends policyLossClass(
   {
     name: 'ppo',
@@ -67,7 +67,7 @@ export class PPOPolicyLossFn extends policyLossClass(
   }
 }
 
-/** Options of {@link PPOPolicyLossFn}. A clip range is required. */
+/** Options of {@link PPOPolicyLossFn}. It requires clipRange, or both clipRangeLow and clipRangeHigh. */
 export type PPOPolicyLossOptions = NonNullable<ConstructorParameters<typeof PPOPolicyLossFn>[0]>;
 /** Metrics of {@link PPOPolicyLossFn}. */
 export type PPOMetrics = MetricsOf<(typeof PPOPolicyLossFn)['declaration']['metrics']>;

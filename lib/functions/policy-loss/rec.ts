@@ -1,8 +1,11 @@
-// REC: REINFORCE with clip modes, weights and regularizers.
+// REC: REINFORCE with a choice of clip modes, weights and regularizers.
 import type { MetricsOf } from '../../core/declaration.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** REINFORCE on the tokens that a clip mode keeps, with a weight and a regularizer. */
+/**
+ * REC: REINFORCE with three choices. The clip mode decides which tokens keep their loss, the weight multiplies the
+ * advantage, and the regularizer is added to the loss of every token.
+ */
 export class RECPolicyLossFn extends policyLossClass(
   {
     name: 'rec',
@@ -86,7 +89,7 @@ export class RECPolicyLossFn extends policyLossClass(
         'any finite logprobs and advantages; with importance weights, logprob − old_logprob up to 88.7; weighted by ' +
         'advantage, advantages / temp up to 88.7',
       outside: 'the weight overflows: loss and gradient are ±Infinity',
-      /** The regularizer's gradient cancels the policy gradient where their signs differ. */
+      /** The regularizer may cancel the policy term, so errors are measured relative to the size of the policy term. */
       cancels: ({ logprob, advantage }) => ({
         value: Math.abs(advantage * logprob),
         gradient: Math.abs(advantage),

@@ -1,4 +1,4 @@
-// SAPO: a sigmoid gate instead of a clip.
+// SAPO: a policy loss that bounds the ratio smoothly by a sigmoid gate, instead of by a clip.
 import { copyNumbers } from '../../core/columns.js';
 import type { MetricsOf } from '../../core/declaration.js';
 import { allocate, describeValue, guarded, LossError } from '../../core/errors.js';
@@ -6,7 +6,10 @@ import { native } from '../../core/native.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** The log-probability, weighted by the advantage and by a sigmoid gate of the ratio. */
+/**
+ * SAPO: the loss of a token is −advantage·gate·logprob, where the gate is a sigmoid function of the ratio to the old
+ * policy. By default, no gradient flows through the gate.
+ */
 export class SAPOPolicyLossFn extends policyLossClass({
   name: 'sapo',
   summary: 'ℓ = −A·gate(r)·logprob, with a sigmoid gate instead of a clip',
@@ -49,7 +52,10 @@ export class SAPOPolicyLossFn extends policyLossClass({
   numerics: {
     range: 'any finite logprobs and advantages',
     outside: 'the ratio overflows and the gate is open: the loss is finite; the metric avg_ratio is Infinity',
-    /** The gate's slope may be as small as e^−87, while the gradient at a ratio of 1 is the advantage. */
+    /**
+     * Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. Errors of the gradient are
+     * therefore measured relative to its size at a ratio of 1, which is |advantage|.
+     */
     cancels: ({ advantage }) => ({ gradient: Math.abs(advantage) }),
     variants: [{ differentiate_gate: true }],
   },
@@ -59,10 +65,11 @@ export class SAPOPolicyLossFn extends policyLossClass({
   }
 
   /**
-   * Returns the gate f(r) = σ(τ(r − 1))·4/τ of each token; the sign of its advantage selects τ.
-   * @param ratio importance ratios.
-   * @param advantages one for each ratio.
-   * @throws LossError `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`
+   * Returns the gate f(r) = σ(τ(r − 1))·4/τ of each ratio r. τ is tauPos where the advantage is positive, and tauNeg
+   * elsewhere.
+   * @param ratio the importance ratios.
+   * @param advantages one advantage for each ratio; only the sign matters.
+   * @throws LossError `ERR_SHAPE_MISMATCH` if the lengths differ, `ERR_INVALID_INPUT` for a value that is not a number.
    */
   softGateFunction(ratio: ArrayLike<number>, advantages: ArrayLike<number>): Float32Array {
     return guarded(() => {

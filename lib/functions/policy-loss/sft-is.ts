@@ -1,9 +1,11 @@
-// Supervised fine-tuning with importance sampling.
+// Supervised fine-tuning with an importance weight: each token is weighted by its own probability.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** Supervised fine-tuning, with each token weighted by its own probability. */
+/**
+ * Supervised fine-tuning in which each token is weighted by its own probability. No gradient flows through the weight.
+ */
 export class SFTISLossFn extends policyLossClass({
   name: 'sft_is',
   summary: 'ℓ = −p·logprob, with the probability p held constant',

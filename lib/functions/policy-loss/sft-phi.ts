@@ -1,9 +1,12 @@
-// Supervised fine-tuning weighted by φ = p(1 − p).
+// Supervised fine-tuning in which each token is weighted by φ = p(1 − p), where p is the token's probability.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** Supervised fine-tuning in which tokens of a probability near 0 or 1 count little. */
+/**
+ * Supervised fine-tuning in which each token is weighted by p(1 − p), where p is its probability. Tokens with a
+ * probability near 0 or 1 therefore count little. No gradient flows through the weight.
+ */
 export class SFTPhiLossFn extends policyLossClass({
   name: 'sft_phi',
   summary: 'ℓ = −p(1 − p)·logprob, with p(1 − p) held constant',
@@ -25,7 +28,7 @@ export class SFTPhiLossFn extends policyLossClass({
   numerics: {
     range: 'logprob of at most 0',
     outside: 'above 0, p(1 − p) is negative, and overflows from 44 on; below −87.3 it is 0',
-    /** 1 − p loses digits where p is near 1. */
+    /** Where p is near 1, 1 − p loses digits, so errors are measured relative to the terms without this factor. */
     cancels: ({ logprob }) => ({
       value: Math.abs(logprob) * Math.exp(logprob),
       gradient: Math.exp(logprob),

@@ -1,9 +1,9 @@
-// Supervised fine-tuning.
+// Supervised fine-tuning: the negative log-likelihood of the rows.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
-/** Supervised fine-tuning: the negative log-likelihood. */
+/** Supervised fine-tuning: the loss of a token is −logprob, its negative log-likelihood. */
 export class SFTLossFn extends policyLossClass({
   name: 'sft',
   summary: 'ℓ = −logprob',

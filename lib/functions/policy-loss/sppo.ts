@@ -1,9 +1,11 @@
-// sPPO: the log-ratio within a range.
+// sPPO: a policy loss on the logarithm of the ratio, for tokens whose ratio is within a range.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** The log-ratio, weighted by the advantage, of tokens whose ratio is within a range. */
+/**
+ * sPPO: the loss of a token is −advantage·ln(ratio) if the ratio to the old policy is within a range, and 0 otherwise.
+ */
 export class sPPOPolicyLossFn extends policyLossClass({
   name: 'sppo',
   summary: 'ℓ = −A·ln r while r is in range, else 0',

@@ -1,9 +1,12 @@
-// TOPR: REINFORCE with truncated ratios for tokens whose advantage is not positive.
+// TOPR: REINFORCE in which tokens with a low advantage are weighted by their truncated ratio.
 import type { MetricsOf } from '../../core/declaration.js';
 import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
-/** The log-probability times the advantage and, where that is not positive, times the truncated ratio. */
+/**
+ * TOPR: the loss of a token is −advantage·weight·logprob. If the advantage is at most advantageThreshold (0 by
+ * default), the weight is the ratio to the old policy, truncated to [0, 1]. Otherwise the weight is 1.
+ */
 export class TOPRPolicyLossFn extends policyLossClass({
   name: 'topr',
   summary: 'ℓ = −α·A·logprob, with α = clip(r, 0, 1) where A ≤ 0 and 1 elsewhere',

@@ -1,15 +1,15 @@
-// The element types of tensors, and how their bytes become numbers or text. Bytes are little-endian, like every
-// supported host.
+// The element types of tensors, and the conversion of their bytes to numbers or text. The bytes are little-endian, as
+// on every machine that this package supports.
 import { type NumberArray, numberOrText } from '../values.js';
 
-/** Decoded elements: numbers or text. An integer beyond 2^53 becomes text. */
+/** Decoded elements: numbers or text. An integer that is too large for an exact number becomes text. */
 export type Elements = NumberArray | readonly (number | string)[];
 
 /** An element type. */
 export interface Dtype {
-  /** Size of one element in bytes. */
+  /** The size of one element in bytes. */
   bytes: number;
-  /** @param bytes whole elements, aligned for a typed array of this type. */
+  /** @param bytes the bytes of one or more whole elements. Their memory is aligned for a typed array of this type. */
   decode(bytes: Uint8Array): Elements;
 }
 
@@ -43,7 +43,7 @@ const sixtyFourBits = (array: typeof BigInt64Array | typeof BigUint64Array): Dty
   },
 });
 
-/** Returns the type of text with a fixed size in bytes, padded with zeros. */
+/** Returns the element type of texts that all take the same number of bytes. Shorter texts are padded with zeros. */
 export function textDtype(bytes: number, bytesPerCharacter: 1 | 4): Dtype {
   return {
     bytes,
@@ -67,7 +67,7 @@ function decodeText(bytes: Uint8Array, bytesPerCharacter: 1 | 4): string {
   return text.replace(/\0+$/, '');
 }
 
-/** The element types by their names in safetensors. */
+/** Maps the names that safetensors files use to element types. */
 export const DTYPES: ReadonlyMap<string, Dtype> = new Map([
   ['F16', sixteenBits(widenHalf)],
   ['BF16', sixteenBits((bits) => floatOf(bits << 16))],

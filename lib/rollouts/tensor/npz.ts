@@ -1,5 +1,6 @@
-// Reads NumPy's .npz: a zip archive with one .npy file per array, stored or deflated. Each array is read through a
-// stream of its own, so arrays can be read in parallel and none is ever completely in memory.
+// Reads NumPy's .npz format: a zip archive with one .npy file per array, compressed (deflated) or not. Each array is
+// read through its own stream, so that several arrays can be read at the same time. Only an array in Fortran order must
+// fit into memory as a whole.
 import type { Readable } from 'node:stream';
 import { promisify } from 'node:util';
 import yauzl from 'yauzl';
@@ -8,8 +9,8 @@ import { DTYPES, type Dtype, textDtype } from './dtype.js';
 import { type ByteReader, describeShape, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';
 
 /**
- * Opens an archive of arrays.
- * @throws if the file is not an archive.
+ * Opens an .npz archive.
+ * @throws if the file is not a zip archive, or if it has too many entries.
  */
 export async function openNpz(file: string): Promise<TensorFile> {
   const archive = await promisify<string, yauzl.Options, yauzl.ZipFile>(yauzl.open)(file, {
@@ -29,7 +30,7 @@ export async function openNpz(file: string): Promise<TensorFile> {
   }
 }
 
-// Limits the memory for a hostile archive's entries; a batch has far fewer arrays.
+// Limits the memory that the list of entries can take if the archive is malicious. A batch has far fewer arrays.
 const MAX_ENTRIES = 10_000;
 
 async function entriesOf(file: string, archive: yauzl.ZipFile): Promise<Map<string, yauzl.Entry>> {
@@ -95,7 +96,7 @@ interface NpyHeader {
   descr: string;
   fortran: boolean;
   shape: number[];
-  /** Number of bytes before the elements. */
+  /** The length of the header in bytes. The elements begin after it. */
   length: number;
 }
 
@@ -112,7 +113,7 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
       expected: `a header of at most ${MAX_HEADER} bytes`,
       received: String(length),
     });
-  // The header is a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+  // The header is a Python dictionary, such as {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
   const text = Buffer.from(await reader.read(length)).toString();
   const descr = /'descr':\s*'([^']+)'/.exec(text)?.[1];
   const fortran = /'fortran_order':\s*(True|False)/.exec(text)?.[1];
@@ -131,12 +132,16 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
 }
 
 const MAX_HEADER = 1 << 20;
-// Size limit in bytes of an array in Fortran order, because transposing needs all of it in memory.
+// The size limit, in bytes, of an array in Fortran order (column by column). All of it must be in memory to be
+// transposed.
 const MAX_TRANSPOSED = 1 << 26;
 
 const KINDS: Readonly<Record<string, string>> = { f: 'F', i: 'I', u: 'U', b: 'BOOL' };
 
-/** Returns the element type and `swapped`: the element's size if its bytes must be reversed (big-endian), else 1. */
+/**
+ * Parses the type description in an array's header, such as '<f4'. Returns the element type and `swapped`. If the bytes
+ * of each element must be reversed (big-endian), `swapped` is the element's size, otherwise 1.
+ */
 function readDescr(file: string, name: string, descr: string): { dtype: Dtype; swapped: number } {
   const [, order, kind, count] = /^([<>|=])([a-zA-Z])(\d+)$/.exec(descr) ?? [];
   const size = Number(count);
@@ -155,7 +160,7 @@ function readDescr(file: string, name: string, descr: string): { dtype: Dtype; s
   return { dtype, swapped: order === '>' ? size : 1 };
 }
 
-/** Reads an array's bytes from a stream. */
+/** Reads the bytes of one array from a stream. */
 class StreamReader implements ByteReader {
   readonly #file: string;
   readonly #name: string;
@@ -167,7 +172,7 @@ class StreamReader implements ByteReader {
     this.#file = file;
     this.#name = name;
     this.#stream = stream;
-    // An error between two reads must not crash the process; the next read throws it.
+    // Without a listener, an error between two reads would crash the process. The next read throws this error.
     stream.on('error', () => {});
     this.#chunks = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
   }
@@ -189,7 +194,7 @@ class StreamReader implements ByteReader {
     const last = chunks.pop()!;
     this.#rest = last.subarray(last.length - (length - bytes));
     chunks.push(last.subarray(0, last.length - (length - bytes)));
-    // Buffer.concat would not align the memory for typed arrays.
+    // Copies the chunks itself, because the memory that Buffer.concat returns may not be aligned for typed arrays.
     const result = new Uint8Array(bytes);
     let offset = 0;
     for (const chunk of chunks) {
@@ -204,7 +209,7 @@ class StreamReader implements ByteReader {
   }
 }
 
-/** Reads a whole matrix in Fortran order, and returns a reader of its elements row by row. */
+/** Reads a whole matrix in Fortran order (column by column). Returns a reader that returns its elements row by row. */
 async function transpose(
   elements: ByteReader,
   [rows, columns]: readonly number[],
@@ -227,7 +232,10 @@ async function transpose(
   };
 }
 
-/** Returns a reader that converts big-endian elements to little-endian. */
+/**
+ * Returns a reader that converts big-endian elements to little-endian.
+ * @param bytes the size of an element.
+ */
 function swap(elements: ByteReader, bytes: number): ByteReader {
   return {
     async read(count) {

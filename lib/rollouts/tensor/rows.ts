@@ -1,5 +1,6 @@
-// Turns tensor files into rows. The tensors hold padded rows, [B, T] with an action_mask of 0 on padding, or packed
-// rows with cu_seqlens. All tensors are read sequentially and together, a few rows at a time.
+// Turns files of tensors into rows. The rows are either padded or packed. Padded rows have the shape [B, T] (B rows of
+// T tokens), and an action_mask that is 0 on padding. Packed rows follow one another without padding, and cu_seqlens
+// holds the offsets at which they begin. All tensors are read at the same time, a few rows after another.
 import { stat } from 'node:fs/promises';
 import type { LossError, LossErrorCode } from '../../core/errors.js';
 import type { ColumnNames } from '../column-names.js';
@@ -15,7 +16,10 @@ import {
 import type { Elements } from './dtype.js';
 import { type ByteReader, describeShape, sizeOfShape, type Tensor, type TensorFile } from './tensor.js';
 
-/** Returns the row reader for a kind of tensor file. */
+/**
+ * Returns a reader of rows for one format of tensor files.
+ * @param open opens a file of this format.
+ */
 export function readTensors(open: (file: string) => Promise<TensorFile>): ReadRows {
   return async function* (file, names, onBytes) {
     let tensors: TensorFile | undefined;
@@ -31,7 +35,7 @@ export function readTensors(open: (file: string) => Promise<TensorFile>): ReadRo
   };
 }
 
-/** Makes an error about the file. */
+/** Makes an error about the file that is being read. */
 type MakeError = (code: LossErrorCode, details: DetailsAtPlace) => LossError;
 
 async function* rowsOf(
@@ -100,14 +104,14 @@ function* rowsIn(
   }
 }
 
-/** The arrangement of rows in the tensors. */
+/** How the rows are arranged in the file's tensors. */
 interface Layout {
   rows: number;
-  /** The shape of tensors with one element per token. */
+  /** The shape of a tensor with one element per token: [B, T] for padded rows, [N] for packed ones. */
   shape: readonly number[];
-  /** The shape and the name of the tensor that it comes from, for messages. */
+  /** This shape and the name of a tensor that has it, as text for messages: '[2, 3], as logprobs'. */
   described: string;
-  /** Yields the lengths of all rows, a few at a time. */
+  /** Yields the lengths of all rows, in tokens. Each list holds the lengths of the next few rows. */
   lengths(): AsyncGenerator<readonly number[]>;
 }
 
@@ -131,7 +135,7 @@ async function readLayout(tensors: TensorFile, names: ColumnNames, makeError: Ma
       received: shape.length === 1 ? `${received} without cu_seqlens` : received,
     });
   const [rows, width] = shape as [number, number];
-  // Rows without tokens take no bytes, so the file's size would not bound their number.
+  // Rows without tokens take no bytes, so the file's size would not limit the number of such rows.
   if (width === 0 && rows > 0)
     throw makeError('ERR_SHAPE_MISMATCH', { key: name, expected: '[B, T] with T of at least 1', received });
   checkRowLength(width, name, makeError);
@@ -150,7 +154,7 @@ async function readLayout(tensors: TensorFile, names: ColumnNames, makeError: Ma
 const OFFSETS = ['cu_seqlens', 'cuSeqlens'];
 const TOKENS_AT_ONCE = 1 << 16;
 const OFFSETS_AT_ONCE = 1 << 12;
-// A longer row is a mistake, or an attempt to exhaust the memory.
+// The limit on the tokens of a row. A longer row is a mistake, or an attempt to exhaust the memory.
 const MAX_ROW_TOKENS = 2 ** 26;
 
 function packedLayout({ name, shape }: Tensor, offsets: Tensor, makeError: MakeError): Layout {
@@ -228,12 +232,15 @@ function checkRowLength(tokens: number, key: string, makeError: MakeError): void
     });
 }
 
-/** A tensor that provides a column of the rows. */
+/** A tensor from which a column of the rows is read. */
 interface ColumnSource {
-  /** The column's name in the rows. */
+  /** The column's name in the rows that the reader yields. */
   name: string;
   tensor: Tensor;
-  /** 'token' for one element per token, 'file' for one element for all rows, or the number of elements per row. */
+  /**
+   * What the elements belong to. 'token': one element per token. 'file': one element for all rows of the file. A
+   * number: this many elements per row.
+   */
   per: 'token' | 'file' | number;
 }
 
@@ -273,14 +280,20 @@ async function find(tensors: TensorFile, names: readonly string[]): Promise<Tens
   return name === undefined ? undefined : tensors.tensor(name);
 }
 
-/** Returns the attention mask, which replaces a missing action_mask: every token except padding counts. */
+/**
+ * If the column is action_mask, returns the tensor attention_mask, which is read if the file has no action_mask. All
+ * tokens except padding then count as unmasked.
+ */
 async function attentionMask(tensors: TensorFile, column: RolloutColumn, layout: Layout) {
   if (column !== 'action_mask') return undefined;
   const tensor = await find(tensors, ['attention_mask']);
   return tensor && isPerToken(tensor, layout) ? tensor : undefined;
 }
 
-/** Returns how a tensor's elements belong to a column, or undefined if the shape does not fit. */
+/**
+ * Returns how a tensor's elements are divided among rows and tokens, or undefined if the tensor's shape does not suit
+ * the column.
+ */
 function elementsPer(tensor: Tensor, column: RolloutColumn, layout: Layout): ColumnSource['per'] | undefined {
   const { per } = COLUMNS[column];
   if (per !== 'row' && isPerToken(tensor, layout)) return 'token';

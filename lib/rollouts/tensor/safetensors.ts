@@ -1,11 +1,12 @@
-// Reads .safetensors: eight bytes hold the length of a JSON header, which has the position of each tensor's bytes.
+// Reads the .safetensors format. Eight bytes hold the length of a JSON header. The header gives the position of each
+// tensor's bytes in the rest of the file.
 import { type FileHandle, open } from 'node:fs/promises';
 import { describeValue } from '../../core/errors.js';
 import { badFile, describeFailure, errorAt } from '../source.js';
 import { DTYPES } from './dtype.js';
 import { type ByteReader, describeShape, sizeOfShape, type TensorFile } from './tensor.js';
 
-/** A tensor's entry in the header. */
+/** What the header says about one tensor. The offsets count from the end of the header. */
 interface Entry {
   dtype: string;
   shape: number[];
@@ -13,7 +14,7 @@ interface Entry {
 }
 
 /**
- * Opens a file of tensors.
+ * Opens a file in the .safetensors format.
  * @throws LossError if the header is malformed or does not fit the file's length.
  */
 export async function openSafetensors(file: string): Promise<TensorFile> {
@@ -38,7 +39,7 @@ export async function openSafetensors(file: string): Promise<TensorFile> {
           throw badFile(file, {
             key: name,
             expected: `${bytes} bytes for shape ${describeShape(shape)} of ${typeName}`,
-            received: `data_offsets ${describeShape(data_offsets)}, which are ${end - begin}`,
+            received: `data_offsets ${describeShape(data_offsets)}, which span ${end - begin} bytes`,
           });
         return { name, shape, dtype, open: async () => rangeReader(file, handle, start + begin) };
       },
@@ -76,7 +77,7 @@ async function readHeader(file: string, handle: FileHandle, size: number) {
   return { entries, start };
 }
 
-/** Maximum length of a header in bytes, as in the official safetensors library. */
+/** The maximum length of a header in bytes. The official safetensors library has the same limit. */
 export const MAX_HEADER = 100_000_000;
 
 function checkEntry(file: string, name: string, value: unknown, size: number): Entry {
@@ -109,7 +110,8 @@ function checkEntry(file: string, name: string, value: unknown, size: number): E
 function rangeReader(file: string, handle: FileHandle, from: number): ByteReader {
   let position = from;
   return {
-    // Allocating the whole request is safe, because the header was checked against the file's length.
+    // Allocating all requested bytes at once is safe, because the positions in the header were checked against the
+    // file's length.
     async read(bytes) {
       const target = new Uint8Array(bytes);
       for (let done = 0; done < bytes; ) {

@@ -1,4 +1,4 @@
-// Writes gradients to a file, row by row next to the rows' ids.
+// Writes gradients to a file. Each row of the file has the gradients of one rollout and the ids that identify it.
 import { rename, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LossError } from '../../core/errors.js';
@@ -11,23 +11,26 @@ import { type Layout, Staging, type WriteStaged, writing } from './staging.js';
 
 /** Options of {@link writeGradients}. */
 export interface GradientOptions {
-  /** Columns to write as ids next to each row's gradient. Each part's `kept` must contain them. */
+  /** Columns to write next to each row's gradient, to identify the row. Each part's `kept` must contain them. */
   ids?: readonly string[];
-  /** For tensors: packed rows with cu_seqlens (the default), or [B, T] with short rows padded with 0. */
+  /**
+   * For tensor files only. 'packed' (the default): the rows follow one another, and cu_seqlens holds their offsets.
+   * 'padded': the shape is [B, T], and short rows are padded with 0.
+   */
   layout?: Layout;
 }
 
-/** Writes gradients part by part. The file appears under its name only when it is complete. */
+/** Writes gradients part by part. Until the file is complete, it has a temporary name. */
 export interface GradientWriter {
   /**
    * Adds the gradients of a part.
-   * @param grad ∂loss/∂logprob per token of the part.
-   * @param gradEntropy ∂loss/∂entropy per token. Pass it with every part or with none.
+   * @param grad ∂loss/∂logprob, one number per token of the part.
+   * @param gradEntropy ∂loss/∂entropy, one number per token. Pass it with every part or with none.
    */
   add(part: RolloutPart, grad: Float32Array, gradEntropy?: Float32Array): Promise<void>;
-  /** Completes the file and returns its number of rows, tokens and bytes. */
+  /** Completes the file. Returns the number of rows and tokens in it, and its size in bytes. */
   close(): Promise<{ rows: number; tokens: number; bytes: number }>;
-  /** Removes what has been written so far. Does nothing after close(). */
+  /** Removes everything that has been written so far. Does nothing after close(). */
   abort(): Promise<void>;
 }
 
@@ -37,18 +40,20 @@ const FORMATS: readonly (Format & { write: WriteStaged })[] = [
   { endings: ['.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz'], write: writeJsonLines },
 ];
 
-// The columns that the writer itself adds, so that ids cannot have these names.
+// The columns that the writer itself adds. Ids cannot have these names.
 const RESERVED = ['grad', 'grad_entropy', 'cu_seqlens', 'lengths'];
 
 /**
- * Writes gradients to a file, in the format that its name ends with. Each row has `file`, `row` (its line or row number
- * in that file), its ids, `grad` and, if there is one, `grad_entropy`.
- * - JSON lines have as many digits as identify a float32, and null for a number that is not finite.
- * - safetensors have float32 tensors, and `cu_seqlens` in the packed layout or `lengths` in the padded one. Numeric ids
- * become tensors. Other ids become indices (-1 for none) into a JSON list, which the metadata holds under the column's
- * name.
- * @throws LossError `ERR_INVALID_OPTION`. The writer's methods reject with `ERR_INVALID_INPUT` if the file cannot be
- * written.
+ * Returns a writer of gradients. The ending of the file's name determines the format: `.safetensors`, `.parquet`, or
+ * `.jsonl` and `.ndjson` (JSON lines), which may be compressed (`.jsonl.gz`). Each row has `file`, `row` (its line or
+ * row number in that file), its ids, `grad` and, if it was passed, `grad_entropy`.
+ * - In JSON lines, a number has only as many digits as identify a float32. A number that is not finite becomes null.
+ * - In safetensors, gradients are float32 tensors. The packed layout adds `cu_seqlens`, the padded layout adds
+ *   `lengths`. Numeric ids become tensors. For other ids, the metadata holds a JSON list of the different values under
+ *   the column's name, and the column's tensor holds each row's index into this list (-1 if the row has no value).
+ * @throws LossError `ERR_INVALID_OPTION` if the format is unknown or an id has a reserved name. The writer's methods
+ * reject with `ERR_INVALID_INPUT` if the file cannot be written, and with `ERR_SHAPE_MISMATCH` if an array does not
+ * have one number per token.
  */
 export function writeGradients(
   file: string,
@@ -60,7 +65,7 @@ export function writeGradients(
   if (reserved !== undefined)
     throw new LossError('ERR_INVALID_OPTION', {
       option: 'ids',
-      expected: `columns other than ${RESERVED.join(', ')}, which the file has anyway`,
+      expected: `columns other than ${RESERVED.join(', ')}, which the writer adds itself`,
       received: reserved,
     });
   return new StagedWriter(file, ids, layout, format.write);

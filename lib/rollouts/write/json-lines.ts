@@ -1,4 +1,4 @@
-// Writes gradients as JSON lines, compressed by gzip or not.
+// Writes gradients as JSON lines. Compresses them by gzip if the file's name ends in .gz.
 import { createWriteStream } from 'node:fs';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -18,7 +18,10 @@ export const writeJsonLines: WriteStaged = async (staging, file, { name }) => {
   else await pipeline(Readable.from(lines()), target);
 };
 
-/** Returns numbers whose text has only the 6 to 9 digits that identify a float32, instead of a float64's 17. */
+/**
+ * Rounds each float32 to the fewest digits, from 6 to 9, that still identify it. Its text is then shorter than the 17
+ * digits of a float64.
+ */
 function shortest(floats: Float32Array): number[] {
   return Array.from(floats, (x) => {
     for (let count = 6; ; count++) {

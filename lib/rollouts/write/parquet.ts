@@ -1,4 +1,4 @@
-// Writes gradients as Parquet, through a DuckDB table on disk.
+// Writes gradients as Parquet: DuckDB collects the rows in a table on disk, and then writes the table to the file.
 import { join } from 'node:path';
 import { connectDuckDB, type DuckDB, sql } from '../duckdb.js';
 import type { IdKind, StagedRow, WriteStaged } from './staging.js';
@@ -71,13 +71,15 @@ export const writeParquet: WriteStaged = async (staging, file, { name }) => {
   }
 };
 
-// DuckDB's limit on the rows of a chunk, and ours on its tokens.
+// The limits on a chunk of rows that is passed to DuckDB. DuckDB sets the limit on rows; the limit on tokens saves
+// memory.
 const CHUNK_ROWS = 2048;
 const CHUNK_TOKENS = 1 << 18;
-// DuckDB works on several chunks at a time. Memory beyond that would only cache the table, which is on disk.
+// The number of chunks for which DuckDB gets memory, because it works on several at a time. More memory would only
+// cache the table, which is on disk.
 const CHUNKS_IN_MEMORY = 16;
 const BASE_MEMORY = 200e6;
-// Readers hold a whole row group in memory.
+// The approximate number of tokens in a row group. It is limited because readers hold a whole row group in memory.
 const ROW_GROUP_TOKENS = 1 << 22;
 
 function idValue(value: unknown, kind: IdKind): DuckDB.DuckDBValue {

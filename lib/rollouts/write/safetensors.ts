@@ -1,4 +1,4 @@
-// Writes gradients as a .safetensors file: a JSON header with each tensor's position, followed by the tensors.
+// Writes gradients as a .safetensors file: a JSON header with each tensor's position, followed by the tensors' bytes.
 import { type FileHandle, open } from 'node:fs/promises';
 import { LossError } from '../../core/errors.js';
 import { MAX_HEADER } from '../tensor/safetensors.js';
@@ -9,9 +9,9 @@ interface Tensor {
   name: string;
   dtype: 'F32' | 'F64' | 'I64';
   shape: number[];
-  /** Returns a row's elements. The rows come in order. */
+  /** Returns the tensor's elements for one row. It is called once per row, in the order of the rows. */
   piece(row: StagedRow): ArrayBufferView;
-  /** Elements before the first row's. */
+  /** The elements that come before the elements of the first row. */
   prefix?: ArrayBufferView;
 }
 
@@ -45,7 +45,8 @@ function header(tensors: readonly Tensor[], metadata: Record<string, string>): B
     offset = end;
   }
   const json = JSON.stringify(entries);
-  // The tensors begin at a multiple of 8, so that readers can use them in place.
+  // The header is padded with spaces, so that the tensors begin at a multiple of 8 bytes. Readers can then use the
+  // tensors without copying them.
   const padded = Buffer.from(json + ' '.repeat((8 - (Buffer.byteLength(json) % 8)) % 8));
   if (padded.length > MAX_HEADER)
     throw new LossError('ERR_INVALID_INPUT', {
@@ -107,7 +108,10 @@ function numberTensor({ rows }: Staging, { name, kind }: IdColumn): Tensor {
   };
 }
 
-/** Makes a tensor of indices into the list of different ids, and adds the list to the metadata. */
+/**
+ * Makes the tensor of an id column that is not numeric. The different ids become a list in the metadata, and the tensor
+ * holds each row's index into this list.
+ */
 async function indexTensor(
   staging: Staging,
   { name }: IdColumn,

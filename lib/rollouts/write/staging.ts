@@ -1,5 +1,5 @@
-// Collects gradients in temporary files, because the beginning of the final file is known only at the end: a tensor
-// file begins with all lengths, a table with the types of its columns.
+// Collects gradients in temporary files. The final file cannot be written immediately, because its beginning is known
+// only at the end: a tensor file begins with the shapes of all tensors, and a table with the types of its columns.
 import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LossError } from '../../core/errors.js';
@@ -13,20 +13,21 @@ export interface StagedRow {
   gradEntropy: Float32Array | undefined;
 }
 
-/** The type of an id column's values: all integers, all numbers, or anything else. */
+/** The type of an id column's values: 'integer' if all are integers, 'number' if all are numbers, otherwise 'text'. */
 export type IdKind = 'integer' | 'number' | 'text';
 
-/** An id column and its type over all rows. */
+/** An id column, and the type of its values over all rows. */
 export interface IdColumn {
   name: string;
   kind: IdKind;
 }
 
-/** How rows of different lengths are arranged in a tensor. */
+/** How rows of different lengths are arranged in a tensor: one after another, or padded to the same length. */
 export type Layout = 'packed' | 'padded';
 
 /**
  * Writes all staged rows to a file.
+ * @param file the temporary name under which to write.
  * @param how.name the name that the file will get once it is complete.
  */
 export type WriteStaged = (
@@ -35,7 +36,7 @@ export type WriteStaged = (
   how: { layout: Layout; name: string },
 ) => Promise<void>;
 
-/** A row's line in the file of ids. */
+/** A line of the temporary file that holds the ids of all rows. Each line holds one row's ids and number of tokens. */
 interface RowLine {
   tokens: number;
   ids: Record<string, unknown>;
@@ -45,11 +46,11 @@ const GRAD = 'grad';
 const GRAD_ENTROPY = 'grad_entropy';
 const ROWS = 'rows.jsonl';
 
-/** Rows in temporary files, in a directory of their own next to the final file. */
+/** The rows that were added so far. They are in temporary files, in their own directory next to the final file. */
 export class Staging {
   rows = 0;
   tokens = 0;
-  /** The number of tokens of the longest row. */
+  /** The number of tokens in the longest row. */
   longest = 0;
   hasEntropy = false;
   readonly directory: string;
@@ -60,13 +61,16 @@ export class Staging {
     this.directory = directory;
   }
 
-  /** Creates the directory next to a file. @throws LossError if nothing can be written there. */
+  /**
+   * Creates the temporary directory, next to the final file.
+   * @throws LossError if nothing can be written there.
+   */
   static async nextTo(file: string): Promise<Staging> {
     const directory = await writing(file, () => mkdtemp(join(dirname(file), `.${basename(file)}-`)));
     return new Staging(directory);
   }
 
-  /** Adds rows, whose gradients follow one another in the arrays. */
+  /** Adds rows. Each array holds the gradients of all these rows, one row after another. */
   async add(
     rows: readonly { tokens: number; ids: Record<string, unknown> }[],
     grad: Float32Array,
@@ -92,16 +96,16 @@ export class Staging {
     await this.#append(ROWS, Buffer.from(lines));
   }
 
-  /** Returns the id columns in order of appearance. */
+  /** Returns the id columns, in the order in which they first appeared. */
   idColumns(): IdColumn[] {
-    // A column that some rows lack is text, because numbers have no value for "absent".
+    // If some rows lack a column, its type is text, because a column of numbers has no value that means "absent".
     return [...this.#kinds].map(([name, { kind, rows }]) => ({
       name,
       kind: rows === this.rows ? kind : 'text',
     }));
   }
 
-  /** Yields all rows. Call end() first. */
+  /** Yields all rows in order. Call end() first. */
   async *read(): AsyncGenerator<StagedRow> {
     const grad = await this.#reader(GRAD);
     const gradEntropy = this.hasEntropy ? await this.#reader(GRAD_ENTROPY) : undefined;
@@ -117,14 +121,14 @@ export class Staging {
     }
   }
 
-  /** Ends the writing, so that the rows can be read. */
+  /** Closes the files, so that the rows can be read. No rows may be added afterwards. */
   async end(): Promise<void> {
     if (this.rows === 0) await this.add([], new Float32Array(), undefined);
     for (const file of this.#files.values()) await file.close();
     this.#files.clear();
   }
 
-  /** Removes the directory. */
+  /** Removes the temporary directory. */
   async remove(): Promise<void> {
     for (const file of this.#files.values()) await file.close();
     this.#files.clear();
@@ -155,7 +159,7 @@ export class Staging {
   }
 }
 
-/** Reads float32 numbers sequentially. */
+/** Reads float32 numbers from a file, in order. */
 class FloatReader {
   readonly #file: FileHandle;
   #floats = new Float32Array(0);
@@ -165,7 +169,7 @@ class FloatReader {
     this.#file = file;
   }
 
-  /** Returns the next numbers. The caller owns them. */
+  /** Returns the next `count` numbers, in an array that belongs to the caller. */
   async next(count: number): Promise<Float32Array> {
     if (this.#used + count > this.#floats.length) {
       const rest = this.#floats.subarray(this.#used);
@@ -186,14 +190,14 @@ class FloatReader {
 
 const FLOATS_AT_ONCE = 1 << 16;
 
-/** Returns a view of an array's bytes. */
+/** Returns an array's bytes as a view, without copying them. */
 export function bytesOf(array: ArrayBufferView): Uint8Array {
   return new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 }
 
 /**
- * Runs code that writes a file.
- * @throws LossError `ERR_INVALID_INPUT` with the file's name if the system reports an error.
+ * Calls a function that writes a file, and returns its result.
+ * @throws LossError `ERR_INVALID_INPUT` with the file's name if the function fails.
  */
 export async function writing<T>(file: string, write: () => Promise<T>): Promise<T> {
   try {

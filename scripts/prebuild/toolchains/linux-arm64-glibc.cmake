@@ -1,4 +1,4 @@
-# Toolchain for Linux on arm64 with glibc 2.28 and later.
+# Toolchain for Linux on arm64 with glibc 2.28 or later.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(zig_target aarch64-linux-gnu.2.28)

@@ -4,8 +4,8 @@ set(CMAKE_SYSTEM_PROCESSOR AMD64)
 set(zig_target x86_64-windows-gnu)
 include(${CMAKE_CURRENT_LIST_DIR}/zig.cmake)
 
-# Makes the import library of the Node-API from the list of its functions. It names node.exe, so the module does not load
-# in a program with another name, such as Electron.
+# Makes the import library of the Node-API from the list of its functions. The import library names node.exe. So a
+# program with another name, such as Electron, cannot load the module.
 set(node_api ${CMAKE_CURRENT_LIST_DIR}/../../../build/prebuild/node_api.lib)
 if(NOT EXISTS ${node_api})
   execute_process(COMMAND node -p "require('node-api-headers').def_paths.node_api_def"

@@ -1,19 +1,20 @@
-# The common part of all toolchains: Zig's Clang compiles for ${zig_target}, with the C library that Zig has for that
-# target and its C++ library, which is linked statically.
+# The part that all toolchains share. Zig's Clang compiles for ${zig_target}. Zig also provides the C library of that
+# target, and a C++ library that is linked statically.
 set(zig ${CMAKE_CURRENT_LIST_DIR}/../node_modules/.bin/zig)
-# Only some of libc++'s headers have nullability annotations, which causes many warnings.
+# The last option disables a warning that libc++ would cause many times: only some of its headers have nullability
+# annotations.
 set(CMAKE_CXX_COMPILER ${zig} c++ -target ${zig_target} -Wno-nullability-completeness)
 
-# Zig's spelling of the x86-64 levels, as in -march=x86_64_v3.
+# Zig writes the x86-64 levels with underscores, as in -march=x86_64_v3.
 set(POLICY_LOSS_X86_LEVEL x86_64_v)
 
-# Zig's archiver is a command of two words, but CMAKE_AR takes one.
+# Zig's archiver is the command `zig ar`. CMAKE_AR takes only one word, so these rules call the archiver instead.
 set(CMAKE_CXX_ARCHIVE_CREATE "${zig} ar qc <TARGET> <OBJECTS>")
 set(CMAKE_CXX_ARCHIVE_APPEND "${zig} ar q <TARGET> <OBJECTS>")
 set(CMAKE_CXX_ARCHIVE_FINISH "${zig} ranlib <TARGET>")
 
-# The linker omits symbols. `strip` supports this machine's format only, and changing a file for macOS would break
-# its signature.
+# With -s, the linker leaves out the symbols. `strip` is not used: it supports only this machine's format, and changing
+# a finished file for macOS would break its signature.
 set(CMAKE_SHARED_LINKER_FLAGS_INIT -s)
 
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

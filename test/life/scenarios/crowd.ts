@@ -1,4 +1,4 @@
-// Makes thousands of calls at once with one batch, and asserts bounds on their memory and threads.
+// Makes thousands of calls at once with one batch, and asserts that they need little memory and few threads.
 import assert from 'node:assert/strict';
 import { availableParallelism } from 'node:os';
 import { POLICY_LOSS_FN } from '../../../lib/index.js';
@@ -18,7 +18,7 @@ const results = await Promise.all(Array.from({ length: CALLS }, () => fn.compute
 clearInterval(watch);
 assert.equal(results.length, CALLS);
 for (const result of results) assert.equal(result.loss, loss);
-// The batch has 850 KiB, and a call may not copy it. It needs only a few KiB of its own.
+// The batch takes 576 KiB. A call must not copy it, and needs only a few KiB of its own.
 const MOST_KIB_A_CALL = 24;
 if (threadsBefore !== undefined) {
   assert.ok(mostThreads > 0, 'the threads were counted at least once');

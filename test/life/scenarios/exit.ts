@@ -1,4 +1,5 @@
-// Ends its process during calls. Arguments: how to end it, and the milliseconds to wait before.
+// Ends its own process while calls are running. The arguments say how to end it, and how many milliseconds to wait
+// first.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { ADVANTAGE_FN, KL_FN, POLICY_LOSS_FN } from '../../../lib/index.js';
@@ -30,7 +31,7 @@ switch (how) {
     new Worker('process.exit(3)', { eval: true }).on('exit', () => process.exit(7));
     break;
   case 'end':
-    // Node finishes the calls before the process ends, although nothing awaits them.
+    // Nothing awaits these calls, but Node finishes them before the process ends.
     process.exitCode = 7;
     Promise.all(work).then((results) => console.log(`${results.length} done`));
 }

@@ -1,4 +1,4 @@
-// Computes more than 2³¹ tokens, which gives a wrong result if a count or an index has only 32 bits.
+// Computes losses of more than 2³¹ tokens. A count or an index of only 32 bits would make them wrong.
 import assert from 'node:assert/strict';
 import { POLICY_LOSS_FN } from '../../../lib/index.js';
 
@@ -6,7 +6,8 @@ const ROWS = 1025;
 const COLUMNS = 2 ** 21;
 const tokens = ROWS * COLUMNS;
 assert.ok(tokens > 2 ** 31);
-// −1 in all rows but the last, whose tokens lie beyond 2³¹ and are −3.
+// Log-probabilities as bfloat16 bits. They are −1 in all rows except the last. They are −3 in the last row, whose
+// tokens have indices of 2³¹ and more.
 const data = new Uint16Array(tokens).fill(0xbf80);
 data.fill(0xc040, tokens - COLUMNS);
 const mask = new Uint8Array(tokens).fill(1);
@@ -28,7 +29,7 @@ close(sft.loss, (counted - inLast + 3 * inLast) / counted);
 // All ratios are 1.
 const ppo = await POLICY_LOSS_FN.create('ppo').compute(batch);
 close(ppo.loss, -(counted - inLast + 2 * inLast) / counted);
-// Only the last row is unmasked now.
+// Masks all rows except the last.
 mask.fill(0, 0, tokens - COLUMNS);
 const last = POLICY_LOSS_FN.create('sft').computeSync(batch);
 close(last.loss, 3);

@@ -1,4 +1,5 @@
-// Writes to, resizes or transfers arrays during the calls that read them. The argument selects which.
+// Writes to, resizes or transfers arrays while calls are reading them. The argument selects what is done to which
+// array.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
@@ -19,7 +20,7 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute(batch, { grad: true });
       batch.logprob.fill(-2);
       const { loss, grad } = await promise;
-      // Each token was read before or after the change.
+      // The call may read each token before or after the change, so the loss lies between 1 and 2.
       assert.ok(loss >= 1 - 1e-6 && loss <= 2 + 1e-6, `loss is ${loss}`);
       assert.ok(grad!.every((slope) => Math.abs(slope * ROWS * COLUMNS + 1) < 1e-4));
       break;
@@ -28,7 +29,8 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute(batch, { grad: true });
       (batch.actionMask as Uint8Array).fill(0);
       const { loss } = await promise;
-      // Tokens are counted in one pass and summed in another, so the loss can be any mean of some of them.
+      // The call counts the tokens in one pass and sums them in another, and the mask may change in between. So the
+      // loss may be wrong, but it must be finite and not negative.
       assert.ok(loss >= 0 && Number.isFinite(loss), `loss is ${loss}`);
       break;
     }
@@ -45,7 +47,8 @@ for (let time = 0; time < TIMES; time++) {
       const groupIds = new Int32Array(rows);
       const given = { ...flatBatch(rows, 1), rewards: new Float64Array(rows), groupIds };
       const promise = ADVANTAGE_FN.create('grpo').compute(given);
-      // Waits, so that the ids change after they were checked and before they are used.
+      // Waits longer in each round, so that in some rounds the ids change after they were checked and before they are
+      // used.
       const until = performance.now() + 3 * time;
       while (performance.now() < until);
       groupIds.fill(2 ** 31 - 1);
@@ -60,7 +63,7 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute({ ...batch, logprob }, { grad: true });
       buffer.resize(0);
       const { loss } = await promise;
-      // The call uses the values that the array had when it was made.
+      // The call must use the values that the array had when the call was made.
       assert.ok(Math.abs(loss - 1) < 1e-6, `loss is ${loss}`);
       await assert.rejects(
         fn.compute(batch, {
@@ -77,7 +80,7 @@ for (let time = 0; time < TIMES; time++) {
       const promise = fn.compute(batch, { grad });
       for (const { buffer } of [batch.logprob, batch.actionMask as Uint8Array<ArrayBuffer>, grad])
         structuredClone(buffer, { transfer: [buffer] });
-      // Only the call refers to the memory now.
+      // Now nothing but the running call refers to the memory.
       collect();
       collect();
       const { loss } = await promise;
@@ -88,7 +91,7 @@ for (let time = 0; time < TIMES; time++) {
       const forget = 'require("worker_threads").parentPort.once("message", () => process.exit())';
       const worker = new Worker(forget, { eval: true });
       await once(worker, 'online');
-      // These calls run first, so that the next one still waits when the worker has ended.
+      // These calls run first, so that the next call is still waiting when the worker has ended.
       const busy = Array.from({ length: 60 }, () => fn.compute(other));
       const promise = fn.compute(batch, { grad: true });
       worker.postMessage(batch.logprob, [batch.logprob.buffer]);

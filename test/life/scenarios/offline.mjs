@@ -1,5 +1,6 @@
-// Loaded before the command line. Replaces Node's functions that open a socket or make a DNS query by functions that
-// throw. When the process ends, reports the calls of these functions and all open sockets.
+// Node loads this file before the program under test. The file replaces Node's functions that open a socket or make a
+// DNS query by functions that throw. When the process ends, it reports which of them were called, and which sockets are
+// open.
 import { readdirSync, readlinkSync, writeFileSync } from 'node:fs';
 import { createRequire, syncBuiltinESMExports } from 'node:module';
 
@@ -39,7 +40,7 @@ process.on('exit', () => {
       }
     });
   } catch {
-    // This system has no /proc.
+    // This system has no /proc, so open sockets cannot be found.
   }
   writeFileSync(process.env.POLICY_LOSS_SEEN, JSON.stringify({ seen, sockets }));
 });

@@ -1,5 +1,5 @@
-// Limits the process's memory to a little more than it uses already. Calls that do not fit must fail with
-// ERR_OUT_OF_MEMORY, whichever thread runs out of it, and calls that fit must go on as before.
+// Limits the memory of this process to a little more than it already uses. Calls that need more memory must fail with
+// ERR_OUT_OF_MEMORY, on whichever thread the memory runs out. Smaller calls must still work afterwards.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { ADVANTAGE_FN, KL_FN, LossError, POLICY_LOSS_FN } from '../../../lib/index.js';
@@ -9,12 +9,12 @@ const MIB = 2 ** 20;
 const HEADROOM = 200 * MIB;
 const outOfMemory = (error: unknown) => error instanceof LossError && error.code === 'ERR_OUT_OF_MEMORY';
 const small = flatBatch(2, 3);
-// A large call starts all threads of the pool before memory is limited.
+// This large call starts all threads of the pool before the memory is limited.
 await POLICY_LOSS_FN.create('sft').compute(flatBatch(64, 20_000));
 const fn = POLICY_LOSS_FN.create('sft');
 const before = fn.computeSync(small, { grad: true });
 
-// With one token per row, the row statistics (8 bytes or more) take more memory than the tokens.
+// With one token per row, the engine's row statistics (at least 8 bytes per row) take more memory than the tokens.
 const ROWS = 96 * MIB;
 const large = {
   shape: [ROWS, 1] as const,
@@ -23,7 +23,8 @@ const large = {
   refLogprob: { data: new Uint16Array(ROWS), dtype: 'bfloat16' as const },
   actionMask: new Uint8Array(ROWS).fill(1),
 };
-// The results of these rows fit, but the table of their groups does not, so a thread of the pool runs out of memory.
+// There is enough memory for the results of these rows, but not for the table of their groups. A thread of the pool
+// allocates that table, so it runs out of memory.
 const GROUPED = 8 * MIB;
 const grouped = {
   ...flatBatch(GROUPED, 1),

@@ -22,7 +22,7 @@ for (let i = 0; i < calls; i++) {
     if (Math.abs(loss - scale) > 1e-4 * scale) wrong++;
     if (grad && Math.abs(grad[0]! * rows * columns + 1) > 1e-4) wrong++;
   }
-  // Lets the thread receive messages and its termination.
+  // Returns to the event loop, so that the thread can receive messages and can be terminated.
   if (sync) await new Promise(setImmediate);
 }
 parentPort!.postMessage({ wrong });

@@ -1,5 +1,5 @@
-// Starts worker threads that share the native module, and terminates half of them during calls, repeatedly. Arguments:
-// the number of rounds, `sync` or `async`, and `main` if the main thread loads the module too.
+// Repeatedly starts worker threads that share the native module, and terminates half of them during calls. The
+// arguments are the number of rounds, `sync` or `async`, and `main` if the main thread is to load the module too.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -14,8 +14,8 @@ for (let time = 0; time < Number(times); time++) {
   const sync = kind === 'sync';
   const workers = Array.from({ length: AT_ONCE }, (_, i) => {
     const victim = i % 2 === 1;
-    // With small batches a worker is often terminated between native code and JavaScript, with large ones in native
-    // code.
+    // Rounds alternate between small and large batches. With small ones, a worker is often terminated between native
+    // code and JavaScript. With large ones, it is often terminated in native code.
     const columns = time % 2 === 0 ? 3 : 20_000;
     const calls = victim ? Number.MAX_SAFE_INTEGER : 40;
     const worker = startWorker('worker', { rows: 4, columns, scale: i + 1, calls, sync });
@@ -31,11 +31,14 @@ for (let time = 0; time < Number(times); time++) {
   );
   if (time === 1) threads = await settledThreads();
 }
-// The pool must not grow with the number of workers.
+// The number of threads in the pool must not grow with the number of workers.
 const left = await settledThreads();
 if (threads !== undefined) assert.ok(left! <= threads + 2, `${threads} threads became ${left}`);
 
-/** Waits until the threads of ended workers are gone, and returns the number of threads. */
+/**
+ * Waits until the threads of ended workers are gone. Returns the number of threads of the process, or undefined if the
+ * system does not report it.
+ */
 async function settledThreads(): Promise<number | undefined> {
   let least = processStatus('Threads');
   for (let look = 0; look < 40 && least !== undefined; look++) {

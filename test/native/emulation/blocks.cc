@@ -1,10 +1,10 @@
-// Emulates blocks of threads: chooses which thread runs next, makes threads wait for each other, and delays
-// asynchronous copies until a thread waits for them.
+// Emulates the blocks of threads of a kernel. Chooses which thread runs next, makes threads wait for each
+// other, and delays asynchronous copies until a thread waits for them.
 //
-// A thread runs until it waits at a barrier or a warp collective, and then switches to the next thread. A
-// warp runs until all its threads wait at a barrier, and then the next warp runs. With
-// POLICY_LOSS_EMULATION_SHUFFLE, blocks, warps and lanes run in random order, and in half of the launches
-// warps also take turns at every collective.
+// A thread runs until it waits at a barrier or at a warp collective (a shuffle, for example). Then the next
+// thread of the warp runs. When all threads of a warp wait at a barrier, the next warp runs. With
+// POLICY_LOSS_EMULATION_SHUFFLE, blocks, warps and lanes run in random order. In half of the launches, warps
+// then also take turns at every collective.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -32,9 +32,9 @@ struct Thread {
   State state = kReady;
   Site site;
   unsigned mask = 0;
-  std::vector<LateCopy> copies;  // copies that are not made yet, in order
-  std::vector<size_t> groups;    // the number of copies in each group that was not waited for
-  size_t ungrouped = 0;          // the number of last copies that are in no group yet
+  std::vector<LateCopy> copies;  // the copies that are not made yet, in order
+  std::vector<size_t> groups;    // the number of copies in each group that is not made yet
+  size_t ungrouped = 0;          // the number of copies that are in no group yet
 };
 
 struct Warp {
@@ -42,24 +42,26 @@ struct Warp {
   uint64_t result[kWarp];  // the values of the last exchange
 };
 
-// The running block. A thread and its fiber have the same index.
+// The state of the running block. A thread and the fiber that runs it have the same index.
 std::vector<Thread> threads;
 std::vector<Warp> warps;
 size_t running = 0;
 const std::function<void()>* kernel_of_block = nullptr;
 bool in_kernel = false;
 
-// The threads whose turn comes next: order[next_turn] up to order[last_turn].
+// The order in which the threads of the block run. The next turns belong to the threads from order[next_turn]
+// to order[last_turn − 1].
 std::vector<size_t> order;
 size_t next_turn = 0, last_turn = 0;
 
-uint64_t seed_of_launch = 0;  // 0: everything keeps its order
+uint64_t seed_of_launch = 0;  // 0 if the launch is not shuffled
 std::mt19937_64 late_or_early(2);
 int64_t copied = 0;
 
 constexpr size_t kNobody = ~size_t{0};
 
-// Makes the next ready thread the running one and returns it, or returns kNobody.
+// Makes the next thread that is ready the running one, and returns its index. Returns kNobody if no thread is
+// ready.
 size_t take_turn() {
   while (next_turn < last_turn) {
     const size_t thread = order[next_turn++];
@@ -71,7 +73,7 @@ size_t take_turn() {
   return kNobody;
 }
 
-// Runs the threads order[first] up to order[last] that are ready. Returns whether there were any.
+// Runs those threads from order[first] to order[last − 1] that are ready. Returns whether there were any.
 bool run_ready(size_t first, size_t last) {
   next_turn = first;
   last_turn = last;
@@ -83,7 +85,7 @@ bool run_ready(size_t first, size_t last) {
   return true;
 }
 
-// Lets other threads run until this one may continue.
+// Gives the running thread this state, and lets other threads run until it may continue.
 void wait(Thread::State state, Site site) {
   const size_t self = running;
   threads[self].state = state;
@@ -100,7 +102,7 @@ void run_thread() {
   wait(Thread::kDone, {});
 }
 
-// Lets all threads continue if they all wait at the same barrier. Returns whether they did.
+// If all threads of the block wait at the same barrier, lets them continue and returns true.
 bool release_barrier() {
   for (const Thread& thread : threads)
     if (thread.state != Thread::kAtBarrier || !(thread.site == threads[0].site)) return false;
@@ -108,8 +110,8 @@ bool release_barrier() {
   return true;
 }
 
-// Returns whether all lanes in the leader's mask wait at the leader's collective. first: the warp's first
-// thread.
+// Returns whether all lanes in the mask of the thread `leader` wait at the same warp collective as that
+// thread. `first` is the index of the warp's first thread.
 bool is_complete(size_t first, const Thread& leader) {
   for (size_t lane = 0; lane < kWarp; ++lane) {
     if ((leader.mask >> lane & 1) == 0) continue;
@@ -121,8 +123,8 @@ bool is_complete(size_t first, const Thread& leader) {
   return true;
 }
 
-// Lets the lanes of a warp continue whose collective all lanes in its mask have reached. Returns whether
-// there were any.
+// Completes each collective of a warp that all lanes in its mask have reached, and lets these lanes continue.
+// Returns whether there was one.
 bool release_exchanges(size_t warp) {
   bool any = false;
   const size_t first = warp * kWarp;
@@ -147,7 +149,7 @@ std::string describe(size_t index) {
          thread.site.file + ":" + std::to_string(thread.site.line);
 }
 
-// Called when no thread can continue. Records a fault unless all threads have ended.
+// Called when no thread of the block can continue. Records a fault unless all of them have ended.
 void check_all_done() {
   size_t waiting = 0;
   while (waiting < threads.size() && threads[waiting].state == Thread::kDone) ++waiting;
@@ -162,8 +164,8 @@ void check_all_done() {
                (other < threads.size() ? describe(other) : "a lane of its mask is missing"));
 }
 
-// Runs a warp until all its threads wait at a barrier. turn: the warp's position in the order. Returns
-// whether any thread ran.
+// Runs a warp until all its threads have ended or wait at a barrier. `turn` is the warp's position in the
+// order. Returns whether any thread ran.
 bool run_warp(size_t turn) {
   bool progress = false;
   const size_t first = turn * kWarp, last = std::min(first + kWarp, order.size());
@@ -172,7 +174,8 @@ bool run_warp(size_t turn) {
   return progress;
 }
 
-// Runs every warp up to its next collective. Returns whether any thread ran.
+// Runs the threads of all warps up to their next collective or barrier. Returns whether any thread ran or may
+// continue.
 bool run_interleaved() {
   bool progress = run_ready(0, order.size());
   for (size_t warp = 0; warp < warps.size(); ++warp) progress |= release_exchanges(warp);
@@ -199,7 +202,7 @@ void run_block(bool interleaved) {
   }
 }
 
-// Returns the numbers from 0 to n − 1, in random order when shuffled.
+// Returns the numbers from 0 to n − 1. They are in random order if this launch is shuffled.
 std::vector<size_t> numbers_in_order(size_t n, std::mt19937_64& random) {
   std::vector<size_t> numbers(n);
   for (size_t i = 0; i < n; ++i) numbers[i] = i;
@@ -207,7 +210,8 @@ std::vector<size_t> numbers_in_order(size_t n, std::mt19937_64& random) {
   return numbers;
 }
 
-// Returns the order of a block's threads. Unless interleaved, the threads of a warp follow each other.
+// Returns the order in which the n threads of a block run. The threads of each warp run one after another,
+// unless `interleaved` is set.
 std::vector<size_t> order_of_threads(size_t n, bool interleaved, std::mt19937_64& random) {
   if (interleaved) return numbers_in_order(n, random);
   std::vector<size_t> all;
@@ -220,7 +224,7 @@ std::vector<size_t> order_of_threads(size_t n, bool interleaved, std::mt19937_64
 }  // namespace
 
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
-  // After a fault, nothing runs until the fault has been reported.
+  // After a fault, no kernel runs until a call of the runtime has reported the fault.
   if (has_fault()) return;
   static uint64_t launches = 0;
   ++launches;
@@ -242,7 +246,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     check_shared_guards(shared_bytes);
     if (has_fault()) break;
   }
-  // After a fault, fibers have stopped in the middle of a kernel and cannot be reused.
+  // A fault stops fibers in the middle of a kernel, so they cannot be reused.
   if (has_fault()) drop_fibers();
   check_guards();
 }
@@ -277,7 +281,7 @@ int64_t bytes_copied() {
   return copied;
 }
 
-// When shuffled, some copies are made at once.
+// If this launch is shuffled, some copies are made at once instead of later.
 void copy_later(void* to, const void* from, size_t bytes) {
   copied += static_cast<int64_t>(bytes);
   if (seed_of_launch != 0 && late_or_early() % 4 == 0) {

@@ -1,5 +1,5 @@
-// Emulates CUDA's header of the same name: asynchronous copies from device memory to shared memory. A thread
-// continues at once and waits for the copies later, group by group.
+// Emulates CUDA's header of the same name, which copies asynchronously from device memory to shared memory. A
+// thread that starts a copy continues at once. It waits for its copies later, group by group.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,22 +1,24 @@
-// Emulates CUDA's header of the same name. An ordinary C++ compiler compiles the unchanged sources of
-// native/cuda with this header, and the kernels run without a GPU.
+// Emulates CUDA's header of the same name. With this header, an ordinary C++ compiler compiles the unchanged
+// sources of native/cuda, and the kernels run without a GPU.
 //
 // The emulation is stricter than a GPU, so that it reveals mistakes:
 // - A block's threads are fibers of one host thread. A thread runs until it reaches a barrier or a warp
-//   collective, and continues when all other threads have reached it. Without a necessary barrier, threads
-//   read stale values. A barrier that some threads never reach is a fault.
-// - Streams are lazy: their work runs as late as events allow. An order that no event requires is not kept.
-// - Memory is filled with NaN at first and lies between guard zones.
-// - Asynchronous copies into shared memory are made only when a thread waits for them.
-// As on a GPU, the next runtime call reports a fault as its error. The error's message describes the fault.
+//   collective, and continues when all other threads concerned have reached it. If a necessary barrier is
+//   missing, threads read stale values. If some threads never reach a barrier, this is a fault.
+// - A stream runs its work as late as events allow. So the work of different streams runs in the order of
+//   submission only if events require it.
+// - New memory is filled with NaN and lies between guard zones, which show writes out of bounds.
+// - An asynchronous copy into shared memory is made only when a thread waits for it.
+// After a fault, the next call of the runtime returns an error, as on a GPU. The error's message describes
+// the fault.
 //
 // Environment variables:
 //   POLICY_LOSS_EMULATION_SHUFFLE     a seed: blocks, threads and streams run in another order, and streams
 //                                     and copies may run early
-//   POLICY_LOSS_EMULATION_MEMORY      bytes of memory of each device
+//   POLICY_LOSS_EMULATION_MEMORY      the memory of each device in bytes
 //   POLICY_LOSS_EMULATION_DEVICES     the number of devices
-//   POLICY_LOSS_EMULATION_DRIVER      the CUDA version of the driver
-//   POLICY_LOSS_EMULATION_CAPABILITY  the devices' compute capability
+//   POLICY_LOSS_EMULATION_DRIVER      the CUDA version of the driver, such as 13000, or 0 for no driver
+//   POLICY_LOSS_EMULATION_CAPABILITY  the devices' compute capability, such as 90 for 9.0
 #pragma once
 
 #include <cmath>
@@ -32,7 +34,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// Static variables serve as the running block's shared memory, because blocks run one after another.
+// Blocks run one after another, so static variables can serve as the shared memory of the running block.
 #define __shared__ static
 
 struct dim3 {
@@ -82,7 +84,7 @@ namespace emulation {
 class Stream;
 class Event;
 
-// The place in the source where a thread waits.
+// The place in the source of the barrier or warp collective at which a thread waits.
 struct Site {
   const char* file = nullptr;
   int line = 0;
@@ -92,37 +94,39 @@ struct Site {
 struct Indices {
   dim3 thread, block, block_size, grid_size;
 };
-// The indices of the running thread.
+// The indices of the running thread and of its block.
 extern Indices indices;
 
 void wait_at_barrier(Site site);
-// Hands in a lane's value, waits until all lanes in the mask have done the same, and returns the values of
-// all lanes.
+// Exchanges values between the lanes of a warp. Waits until all lanes in the mask have called this function,
+// and returns the values of all lanes, by lane.
 const uint64_t* exchange(unsigned mask, uint64_t value, Site site);
 inline int lane() {
   return static_cast<int>(indices.thread.x % 32);
 }
-// Ends the running kernel with an error.
+// Ends the running kernel and records a fault. The arguments form its message, as in printf().
 [[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
-// Faults unless the bytes lie within one allocation and are aligned to their size.
+// Calls fault() unless the bytes lie within one allocation and the address is a multiple of their number.
 void check_access(const void* address, size_t bytes);
 
 // Returns the dynamic shared memory of the running block.
 char* launch_memory();
 
-// The asynchronous copies of cuda_pipeline_primitives.h, for the running thread.
+// The next three functions make the running thread's asynchronous copies, for cuda_pipeline_primitives.h.
+// copy_later() only records a copy.
 void copy_later(void* to, const void* from, size_t bytes);
-// Makes a group of the copies that are in no group yet.
+// Forms a group of the recorded copies that belong to no group yet.
 void end_group();
-// Makes the copies of all groups except the last `last` groups.
+// Makes the recorded copies of all groups except the newest `last` groups.
 void finish_groups_but(size_t last);
 
-// Sets how much dynamic shared memory launches of a kernel may use. The default is 48 KB minus the most
-// static shared memory that a kernel declares.
+// permit_shared() sets how much dynamic shared memory a launch of this kernel may use. The default is 48 KB
+// minus the largest amount of static shared memory that any kernel declares. check_shared() records a fault
+// if a launch asks for more.
 void permit_shared(void* kernel, size_t bytes);
 void check_shared(void* kernel, size_t bytes);
 
-// Appends work to a stream.
+// Appends work to the queue of a stream.
 void enqueue(Stream* stream, std::function<void()> work);
 // Runs a kernel's blocks one after another.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
@@ -181,7 +185,7 @@ inline unsigned __ballot_sync(unsigned mask, bool holds, const char* file = __bu
 
 namespace emulation {
 
-// Combines the values of all lanes in the mask.
+// Combines the values of all lanes in the mask, beginning with 0.
 template <class Combine>
 unsigned reduce(unsigned mask, unsigned x, Site site, Combine combine) {
   const uint64_t* const of_lane = exchange(mask, x, site);

@@ -1,4 +1,5 @@
-// The emulation's lock, its faults and its environment variables.
+// Implements what the whole emulation shares: its lock, the record of faults in kernels, and the reading of
+// environment variables.
 #include <cstdlib>
 #include <utility>
 
@@ -7,7 +8,8 @@
 namespace emulation {
 namespace {
 
-// The first fault that was not reported yet; empty if there is none.
+// `first_fault` is the message of the first fault that has not been reported yet, or empty. `reported` is the
+// message of the fault that was reported last.
 std::string first_fault;
 std::string reported;
 

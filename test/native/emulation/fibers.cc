@@ -1,5 +1,5 @@
-// Implements fibers with the compiler's built-in jumps, which save only the position on a stack. A switch is
-// therefore cheap enough to have a fiber for each thread of a block.
+// Implements fibers with the compiler's built-in jumps. These save only the position on a stack, so switching
+// between fibers is cheap. This makes it possible to have a fiber for each thread of a block.
 #include "fibers.h"
 
 #include <ucontext.h>
@@ -14,8 +14,8 @@
 #endif
 #endif
 
-// Before and after each jump, AddressSanitizer is told which stack runs. The functions that jump are not
-// instrumented, because AddressSanitizer would think that a jump ends the frames of the stack.
+// AddressSanitizer must be told before and after each jump which stack is in use. The functions that jump are
+// not instrumented, because AddressSanitizer would think that a jump ends the frames of the stack.
 #if ADDRESS_SANITIZER
 #define PLAIN __attribute__((noinline, no_sanitize("address")))
 #else
@@ -25,10 +25,11 @@
 namespace emulation {
 namespace {
 
-// It is not a power of two, because then the tops of all stacks would share one set of the cache.
+// The size of a fiber's stack. It is not a power of two, because then the tops of all stacks would share one
+// set of the CPU cache.
 constexpr size_t kStackBytes = 32 * 1024 + 192;
 
-// The place where a stack continues: the buffer of __builtin_setjmp().
+// The place at which a stack continues. This is the buffer of __builtin_setjmp().
 using Place = void* [5];
 
 struct Stack {
@@ -66,15 +67,15 @@ void after_jump() {
 #endif
 }
 
-// A separate function, because __builtin_longjmp() must not be called by the function that called
-// __builtin_setjmp().
+// This is a separate function, because the function that has called __builtin_setjmp() must not call
+// __builtin_longjmp().
 [[noreturn]] PLAIN void jump(Stack& to) {
   entered = &to;
   __builtin_longjmp(to.place, 1);
 }
 
-// Runs a fiber for all blocks. Entering a new stack takes system calls, but jumping back to a stack takes
-// none, so fibers are kept.
+// The function that a fiber runs for ever. The same fibers serve all blocks: entering a new stack takes
+// system calls, but jumping back to a stack takes none.
 void enter_fiber() {
   after_jump();
   for (;;) body_of_fibers();

@@ -1,7 +1,6 @@
-// The internal interface between the parts of the emulation. Kernels and tests include cuda_runtime.h
-// instead.
+// Declares what the parts of the CUDA emulation share. Kernels and tests include cuda_runtime.h instead.
 //
-// The caller of a function must hold the lock, unless the function's comment says otherwise.
+// The caller of a function must hold the lock (`mutex`), unless the function's comment says otherwise.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,47 +16,52 @@ namespace emulation {
 
 constexpr size_t kWarp = 32;
 
-// ---- faults.cc: the lock, faults and the environment ----
+// ---- faults.cc: the lock, the record of faults, and environment variables ----
 
-// Every entry point holds the lock, so that only one host thread at a time is inside the emulation.
+// The lock. Emulated CUDA functions hold it, so that only one host thread at a time changes the emulation's
+// state.
 extern std::recursive_mutex mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-// Records a fault, unless an earlier one has not been reported yet.
+// Records a fault, such as an access out of bounds. Does nothing if an earlier fault has not been reported
+// yet.
 void record_fault(const std::string& message);
 bool has_fault();
-// Returns the error that a runtime call must report now, without clearing it.
+// Returns cudaErrorLaunchFailure if a fault is recorded, and cudaSuccess otherwise. Keeps the record.
 cudaError_t last_error();
-// Returns last_error() and clears it. reported_fault() then returns its message.
+// Returns last_error() and clears the record. reported_fault() then returns the fault's message.
 cudaError_t take_error();
 const char* reported_fault();
 
+// Returns the number in an environment variable, or `otherwise` if it is unset or empty. Needs no lock.
 uint64_t number_from_environment(const char* name, uint64_t otherwise);
-// Returns POLICY_LOSS_EMULATION_SHUFFLE, or 0, which means that nothing is shuffled.
+// Returns the seed in POLICY_LOSS_EMULATION_SHUFFLE. The default is 0: blocks, threads and streams are not
+// shuffled.
 uint64_t shuffle_seed();
 
-// ---- memory.cc: device memory and shared memory, between guard zones ----
+// ---- memory.cc: device memory and shared memory, between guard zones that kernels must not change ----
 
+// Returns the number of bytes that each emulated device has. Needs no lock.
 size_t device_memory();
-// Returns whether a device has room for another `bytes` bytes.
+// Returns whether a device has `bytes` bytes of unused memory.
 bool has_room(int device, size_t bytes);
-// Allocates device memory. Returns null if the host has no memory.
+// Allocates memory of an emulated device. Returns null if the host has not enough memory.
 void* allocate(int device, size_t bytes);
 void give_back(void* memory);
-// Records a fault if a kernel wrote to the guard zone of an allocation.
+// Records a fault if a kernel changed a guard zone of device memory.
 void check_guards();
-// Fills a block's shared memory with NaN.
+// Prepares the shared memory of the next block: `bytes` bytes of NaN between guard zones.
 void fill_shared(size_t bytes);
 void check_shared_guards(size_t bytes);
 
-// ---- streams.cc: queues of work that run when someone waits for them ----
+// ---- streams.cc: streams, whose work runs when a caller waits for it, or earlier if shuffled ----
 
 class Stream {
  public:
   void push(std::function<void()> work);
-  // Returns the number of pieces of work that were pushed so far.
+  // Returns the number of pieces of work that push() has added so far.
   uint64_t pushed() const { return pushed_; }
-  // Runs the first `count` pieces of work, except those that have run already.
+  // Runs the first `count` pieces of work that push() added, except those that have run already.
   void run_until(uint64_t count);
 
  private:

@@ -1,8 +1,9 @@
-// The emulated devices' memory, and the shared memory of the running block. Both are filled with NaN at first
-// and lie between guard zones.
+// Emulates the memory of the devices, and the shared memory of the block that is running. New memory is
+// filled with NaN and lies between guard zones, so that tests notice reads of unset memory and writes out of
+// bounds.
 //
-// These objects are never destroyed, because a thread may still be inside the emulation when the process
-// ends.
+// The objects of this file are never destroyed, because a thread may still be inside the emulation when the
+// process ends.
 #include <cstdlib>
 #include <map>
 #include <vector>
@@ -23,8 +24,8 @@ struct Allocation {
 using Allocations = std::map<uintptr_t, Allocation>;  // by address
 auto& allocations = *new Allocations;
 auto& used_bytes = *new std::map<int, size_t>;  // by device
-// The allocation that was found last, which is checked first. Most accesses are to the same allocation as the
-// previous one.
+// The allocation of the last access. It is checked first, because most accesses are to the same allocation as
+// the access before.
 Allocations::const_iterator recent = allocations.end();
 
 bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t bytes) {
@@ -32,12 +33,13 @@ bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t 
          address + bytes <= allocation->first + allocation->second.bytes;
 }
 
-// The unit in which emulated shared memory grows. Its alignment suits a 16-byte load, the largest.
+// Emulated shared memory is an array of chunks. Their alignment suits the largest loads, of 16 bytes.
 struct alignas(16) Chunk {
   unsigned char bytes[16];
 };
 auto& shared_memory = *new std::vector<Chunk>;
-// 48 KB minus the most static shared memory that a kernel declares.
+// The most dynamic shared memory that a kernel may request without permit_shared(): CUDA's limit of 48 KB,
+// minus the most static shared memory that a kernel declares (9 KB).
 constexpr size_t kPlainShared = 48 * 1024 - 9 * 1024;
 auto& permitted_shared = *new std::map<void*, size_t>;  // by kernel
 

@@ -1,4 +1,4 @@
-// Emulates the functions of the CUDA runtime that native/cuda calls.
+// Emulates those functions of the CUDA runtime that native/cuda calls.
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -9,10 +9,10 @@ using namespace emulation;
 
 namespace {
 
-constexpr int kVersion = 13000;  // of CUDA
+constexpr int kVersion = 13000;  // CUDA 13.0
 
-// The memory pools; each stores the index of its device. They are never destroyed, because their memory is
-// not either.
+// The memory pools. A pool only stores the index of its device. Like the memory itself (memory.cc), pools are
+// never destroyed.
 auto& pools = *new std::vector<std::unique_ptr<int>>;
 
 }  // namespace
@@ -67,7 +67,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
-// Memory pools know their device and streams belong to none, so the current device does not matter.
+// Does nothing, because no emulated function needs the current device: a memory pool stores its device, and
+// streams belong to no device.
 cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
@@ -136,7 +137,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void*) {
 
 cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
   const Lock lock(mutex);
-  // Running the streams frees the memory whose release is still queued in them.
+  // A stream may still hold a cudaFreeAsync() that has not run. Running all streams frees that memory.
   if (!has_room(*pool, bytes)) run_all_streams();
   if (!has_room(*pool, bytes)) return cudaErrorMemoryAllocation;
   *memory = allocate(*pool, bytes);

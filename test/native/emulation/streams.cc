@@ -1,8 +1,8 @@
-// Emulates streams and events. A stream's work runs only when someone waits for it, and as late as events
-// allow. An order that no event requires is therefore not kept. When shuffled, a stream may also run early.
+// Emulates streams and events. The work of a stream runs as late as possible: when the host or another stream
+// waits for it. So if the engine relies on an order that no event enforces, its results are wrong and tests
+// notice. If shuffling is on, a stream may also run early.
 //
-// Streams and events are never destroyed, because at the end of the process queues may hold work that nobody
-// has waited for.
+// Streams and events are never destroyed, because streams may still hold work when the process ends.
 #include <memory>
 #include <random>
 #include <utility>

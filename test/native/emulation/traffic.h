@@ -1,11 +1,11 @@
-// Counts that tests use to check how much memory a kernel reads.
+// Counts how much memory kernels read, so that tests can check it.
 #pragma once
 
 #include <cstdint>
 
 namespace emulation {
 
-// Returns how many bytes kernels have copied into shared memory asynchronously.
+// Returns the number of bytes that kernels have copied into shared memory with asynchronous copies so far.
 int64_t bytes_copied();
 
 }  // namespace emulation

@@ -1,5 +1,5 @@
-// Compares the kernels of advantage functions with the CPU engine. Also tests losses on advantages that the
-// same call computes.
+// Compares the CUDA kernels of advantage functions with the CPU engine. Also tests calls that compute
+// advantages and then a loss from them.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -35,7 +35,8 @@ AdvantageFunction make_advantage(const AdvantageInfo& info, int variant) {
   return function;
 }
 
-// Returns the function with different options. A function with few options has few distinct variants.
+// Returns the advantage function with up to 12 different sets of options. A function with few options has
+// fewer sets.
 std::vector<AdvantageFunction> make_variants(const AdvantageInfo& info) {
   std::vector<AdvantageFunction> functions;
   std::vector<std::vector<double>> seen;
@@ -56,8 +57,8 @@ const AdvantageInfo& advantage_named(const std::string& name) {
                        [&](const AdvantageInfo& info) { return info.name == name; });
 }
 
-// Whether each number is within 1e-6 of its own magnitude plus 3e-7 of the largest one. The second term
-// allows for cancellation.
+// Returns whether all numbers agree. Each may differ by 1e-6 of its own magnitude plus 3e-7 of the largest
+// magnitude. The second part allows for rounding errors of sums whose terms cancel.
 template <class T>
 bool all_close(const std::vector<T>& found, const std::vector<T>& expected) {
   double scale = 0;
@@ -104,12 +105,12 @@ void test_advantages(const Shape& shape, DType dtype, int turn) {
   }
 }
 
-// Tests that a call reports the first input value that is not finite, and writes nothing else.
+// Tests that a call reports the first input value that is NaN or infinite, and writes no other result.
 void test_not_finite(const std::string& name, NonFiniteInput input) {
   Inputs inputs = draw_inputs(shape_named("packed"), DType::kFloat32, 5);
   const AdvantageFunction function = make_advantage(advantage_named(name), 0);
   if (input == NonFiniteInput::kRewards) inputs.batch.tokens.column[kTokenRewards] = {};
-  // Puts such values into two rows, on masked and on unmasked tokens.
+  // Makes the input NaN or infinite in two rows, at two neighbouring tokens if it has a value per token.
   for (const int64_t row : {int64_t{6}, int64_t{3}}) {
     inputs.rewards[row] = input == NonFiniteInput::kRewards ? INFINITY : 0;
     inputs.baselines[row] = input == NonFiniteInput::kBaselines ? NAN : 0;
@@ -138,7 +139,8 @@ void test_all_not_finite() {
       test_not_finite(name, input);
 }
 
-// Puts advantages into the batch. by_group: also puts in how often each row counts.
+// Stores computed advantages in the batch. If by_group is true, the advantage function works on groups and
+// can drop or repeat rows. So `repeats` (how often each row counts) is stored too.
 void take_advantages(const Advantages& advantages, bool by_group, Batch* batch) {
   batch->column[kAdvantages] = advantages.advantages;
   batch->view.column[kAdvantages] = {batch->column[kAdvantages].data(), DType::kFloat32, false};
@@ -152,7 +154,8 @@ void take_advantages(const Advantages& advantages, bool by_group, Batch* batch) 
       batch->live[i] = 0;
 }
 
-// Compares a loss on advantages that the same call computes with two separate calls on the CPU.
+// Computes advantages and a loss from them in a single call on the device. Compares the results with two
+// separate calls on the CPU.
 void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int loss, int turn) {
   const Coefficients coefficients{0.3, 0.05, -0.02};
   const auto batch = draw_batch(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
@@ -203,7 +206,7 @@ void test_losses_on_advantages(const Shape& shape, int turn) {
         test_loss_on_advantages(shape, info, loss, ++turn);
 }
 
-// Returns all shapes, with some more that test groups and short rows.
+// Returns the shapes of all tests, and two more: one with many groups, and one with short packed rows.
 const std::vector<Shape>& advantage_shapes() {
   static const std::vector<Shape> all = [] {
     std::vector<Shape> all = shapes();

@@ -36,7 +36,8 @@ Inputs draw_inputs(const Shape& shape, DType dtype, unsigned seed) {
                             1000);
     inputs.runs.push_back(static_cast<int32_t>(random() % 3) - 1);
   }
-  // Makes one reward different. If all were equal, whitening would divide rounding errors by rounding errors.
+  // Makes one reward different. If all rewards were equal, whitening would divide one rounding error by
+  // another.
   if (shape.rows > 0) inputs.rewards[0] = 1.25;
   inputs.batch.tokens = data.view;
   inputs.batch.tokens.expert = nullptr;

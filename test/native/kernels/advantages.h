@@ -1,4 +1,4 @@
-// Runs advantage functions on the CPU and on the emulated device.
+// Runs advantage functions on the CPU and on the emulated device, for tests.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace kernels_test {
 
-// The inputs of advantage functions. Masked log-probabilities are NaN, because nothing may read them.
+// The inputs of advantage functions. The log-probabilities of masked tokens are NaN, because no function may
+// read them.
 struct Inputs {
   std::unique_ptr<Batch> data;
   std::vector<double> rewards, baselines;
@@ -17,17 +18,17 @@ struct Inputs {
   AdvantageBatch batch;  // points into the arrays
 };
 
-// Draws inputs at random. Groups have any size, also one row, and some rewards are equal.
+// Draws inputs at random. Groups have different sizes, and may have a single row. Some rewards are equal.
 Inputs draw_inputs(const Shape& shape, DType dtype, unsigned seed);
 
-// All results of a call.
+// Everything that a call of an advantage function computes.
 struct Advantages {
   std::vector<float> advantages, returns, scores;
   std::vector<uint32_t> repeats;
   std::vector<double> values;
   NonFiniteValue not_finite;
 
-  // Fills the arrays with numbers that a call must overwrite.
+  // Fills the arrays with 42, so that tests notice elements that a call should write and does not.
   Advantages(const AdvantageFunction& function, const Inputs& inputs);
 
   bool same_bits(const Advantages& other) const;
@@ -37,12 +38,13 @@ constexpr uint64_t kSeed = 12;  // the seed of random choices
 
 Advantages advantages_on_cpu(const AdvantageFunction& function, const Inputs& inputs);
 
-// Computes advantages from inputs in host memory, or from the resident batch if one is given.
+// Computes advantages on the emulated device, from `resident` (a batch that was uploaded before) or, if it is
+// null, from `inputs` in host memory. `what` names the test in messages.
 Advantages advantages_on_device(const AdvantageFunction& function, const Inputs& inputs,
                                 const cuda::Resident* resident, const std::string& what);
 
-// Uploads a batch with inputs of advantage functions. Both must have the same log-probabilities of the
-// sampling policy.
+// Uploads the batch `view` together with the inputs of advantage functions. Both must contain the same
+// log-probabilities of the policy that sampled the tokens.
 cuda::Resident* upload_inputs(const Inputs& inputs, const BatchView& view);
 
 }  // namespace kernels_test

@@ -16,8 +16,8 @@ uint16_t bfloat16_bits(float x) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
-// Returns the bits of a number in float16. Numbers below its normal range become 0, and those above it
-// Infinity.
+// Returns the bits of a number in float16, without the digits that do not fit. Numbers below float16's normal
+// range become 0, and numbers above its range become Infinity.
 uint16_t float16_bits(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -79,7 +79,8 @@ std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_
   }
   const int64_t tokens = batch->tokens = layout.tokens();
   for (int64_t i = 0; i < tokens; ++i) batch->mask.push_back(random() % 4 != 0 ? 1 + random() % 255 : 0);
-  // Masks many neighbouring tokens, so that whole rows or whole stretches are masked.
+  // Masks a sixth of the batch in one piece, so that some rows, or some stretches (native/cuda/pass.h), have
+  // no unmasked token.
   for (int64_t i = tokens / 3; i < tokens / 2; ++i) batch->mask[i] = 0;
   for (int64_t row = 0; row < shape.rows; ++row) batch->expert.push_back(random() % 3 == 0 ? 1 : 0);
   for (int c = 0; c < kColumns; ++c) {

@@ -1,5 +1,5 @@
-// Makes batches in host memory for the tests of the kernels. Their layouts are difficult for spans, steps and
-// quads (native/cuda/pass.h).
+// Makes batches in host memory for the tests of the kernels. Their row lengths are difficult cases for the
+// units into which native/cuda/pass.h cuts a batch: spans, steps and quads.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace kernels_test {
 
 using namespace policy_loss;
 
-// A batch whose masked tokens hold NaN and Infinity. `view` points into the arrays.
+// A batch for tests. Masked tokens hold NaN or Infinity, because no result may depend on them. `view` points
+// into the arrays.
 struct Batch {
   std::vector<float> column[kColumns];
   std::vector<uint16_t> half[kColumns];  // the same numbers in float16 or bfloat16
@@ -32,16 +33,17 @@ struct Shape {
 };
 const std::vector<Shape>& shapes();
 const Shape& shape_named(const std::string& name);
-// Returns the dtypes to test a shape with. A batch without tokens is the same in all of them.
+// Returns the dtypes with which to test a shape. A shape without tokens needs only one, because its batches
+// hold no numbers.
 std::vector<DType> dtypes_of(const Shape& shape);
 
 std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_advantages, unsigned seed);
 
-// Draws how often each row counts, from 0 to `most` times. The tokens of rows that count 0 times become NaN.
-// pairs: keeps those tokens, because a loss over pairs reads all rows.
+// Draws how often each row counts, from 0 to `most` times. Sets the tokens of rows that count 0 times to NaN,
+// unless `pairs` is true: a loss over pairs reads all rows.
 void draw_repeats(Batch* batch, unsigned most, bool pairs, unsigned seed);
 
-// Returns a number in a 16-bit dtype, rounded towards zero.
+// Returns the bits of a number in float16 or bfloat16. Digits that do not fit are cut off.
 uint16_t half_bits(float x, DType dtype);
 
 std::string name_of(DType dtype);

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kValues = 100;
 
-// The only argument of all kernels here, so that the kernels differ only in their mistakes.
+// The argument of every kernel in this file. All take the same one, so that they differ only in their
+// mistakes.
 struct Column {
   float* data;
 };
@@ -75,7 +76,9 @@ __global__ void expects_mark(Column column) {
   if (threadIdx.x == 0 && !(__ldcs(column.data) == 1.0f)) __stcs(column.data - 1, 0.0f);
 }
 
-// Every lane copies one of the column's first numbers, and reads the number that its neighbour copied.
+// Every thread copies a number of the column into shared memory, and then reads the number that its neighbour
+// copied. This is correct only if the thread waits for its own copies (`waits`) and then for the other
+// threads of its warp (`with_others`).
 template <bool waits, bool with_others>
 __global__ void reads_a_neighbours_copy(Column column) {
   __shared__ float room[kThreads];

@@ -1,4 +1,5 @@
-// Kernels that are broken on purpose. The emulation must find what is wrong with each.
+// Kernels with deliberate mistakes, and some without. The emulation must report each mistake, and nothing
+// else.
 #pragma once
 
 #include <string>

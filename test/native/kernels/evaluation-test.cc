@@ -1,5 +1,6 @@
-// Compares the kernels of losses with the CPU engine: all losses, aggregations, KL estimators and dtypes, on
-// batches of all shapes. Results must have the same bits in any order of blocks and threads.
+// Compares the CUDA kernels of losses with the CPU engine: all losses, aggregations, KL estimators and
+// dtypes, on batches of all shapes. Also tests that results have the same bits in any order of blocks and
+// threads.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -24,14 +25,16 @@ std::string loss_name(int loss) {
   return loss == kNone ? "no loss" : losses()[loss].name;
 }
 
-// Evaluates all losses from a resident batch, in normal order, and compares the results with the CPU's. Then
-// evaluates them from the host, in shuffled order, and expects the same bits.
+// Evaluates all losses on a batch in device memory, with blocks and threads in normal order, and compares the
+// results with the CPU engine. Then evaluates them on the batch in host memory, in shuffled order, and
+// expects the same bits.
 void test_functions(const Shape& shape, DType dtype, int turn) {
   const auto batch = draw_batch(shape, dtype, dtype == DType::kFloat16, 7);
   cuda::Resident* const resident = upload(batch->view);
   for (int loss = kNone; loss < loss_count(); ++loss)
     for (int aggregation = 0; aggregation < 4; ++aggregation) {
-      // A function without a loss is tested with all estimators, and other functions with one after another.
+      // A function without a policy loss is tested with every KL estimator and with none. A function with a
+      // policy loss is tested twice, each time with the next estimator.
       const int variants = loss == kNone ? estimator_count() + 1 : 2;
       for (int variant = 0; variant < variants; ++variant) {
         ++turn;
@@ -52,15 +55,16 @@ void test_functions(const Shape& shape, DType dtype, int turn) {
   cuda::release(resident);
 }
 
-// Tests rows that count several times or not at all, batches that are parts of larger ones, and functions
-// without a term.
+// Tests rows that count several times or not at all, batches with a normalizer (parts of a larger batch), and
+// functions that have no term.
 void test_repeats_and_normalizers(const Shape& shape, int turn) {
   for (int loss = kNone; loss < loss_count(); ++loss)
     for (int aggregation = 0; aggregation < 4; ++aggregation) {
       ++turn;
       const auto batch = draw_batch(shape, DType::kFloat32, false, static_cast<unsigned>(turn));
       const bool pairs = loss != kNone && losses()[loss].traits.by_pairs;
-      // Two of three batches have repeats, in some of which no row counts. Two of three have a normalizer.
+      // Two of three batches have rows that repeat or do not count, and in a few of these no row counts. Two
+      // of three batches have a normalizer.
       if (turn % 3 != 0) draw_repeats(batch.get(), turn % 7 == 0 ? 0 : 3, pairs, static_cast<unsigned>(turn));
       Normalizer normalizer;
       normalizer.given = turn % 3 != 1;
@@ -92,8 +96,8 @@ void test_a_million_tokens(int first_loss, int last_loss) {
   }
 }
 
-// Tests that the columns of a row's masked tail are not read. Skips losses with row sums, because they read
-// them together with the mask.
+// Tests that kernels do not read the columns where the rest of a row is masked. Skips losses that need sums
+// over each row, because their first pass reads the columns together with the mask.
 void test_masked_tails() {
   const auto batch = draw_batch({"masked tails", 8, 4096, {}}, DType::kFloat32, false, 8);
   for (int loss = 0; loss < loss_count(); ++loss) {
@@ -117,7 +121,7 @@ void test_masked_tails() {
   }
 }
 
-// Tests KL values per token, with and without a base from which they are subtracted.
+// Tests the KL value of each token, with and without a column `base` from which the values are subtracted.
 void test_kl_values(const Shape& shape) {
   for (int estimator = 0; estimator < estimator_count(); ++estimator)
     for (const bool with_base : {false, true}) {

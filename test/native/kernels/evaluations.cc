@@ -32,8 +32,8 @@ double loss_option(const std::string& name, const char* const* choices, int vari
   return 1;
 }
 
-// Returns the sum of all weights, or at least 1. The rounding error of a weighted sum is proportional to it,
-// even if the terms cancel.
+// Returns the largest sum of the tokens' weights in any aggregation, or 1 if that is larger. The rounding
+// error of a weighted sum is proportional to it, even if the terms of the sum cancel.
 double sum_of_weights(const Batch& batch) {
   const Layout& layout = batch.view.layout;
   if (batch.tokens == 0) return 1.0;

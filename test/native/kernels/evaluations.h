@@ -1,4 +1,5 @@
-// Evaluates functions of a policy loss, a KL loss and an entropy loss on the CPU and on the emulated device.
+// Evaluates combinations of a policy loss, a KL loss and an entropy loss, on the CPU and on the emulated
+// device.
 #pragma once
 
 #include <cstring>
@@ -10,7 +11,7 @@
 
 namespace kernels_test {
 
-// All results of an evaluation.
+// Everything that an evaluation computes.
 struct Outcome {
   std::vector<float> grad, grad_entropy;
   std::vector<double> values, counts;
@@ -19,30 +20,35 @@ struct Outcome {
   bool same_bits(const Outcome& other) const;
 };
 
-// Returns an outcome of the right size, filled with numbers that an evaluation must overwrite.
+// Returns an outcome with arrays of the right size. Its gradients and counts are 42, so that tests notice
+// elements that an evaluation does not write.
 Outcome empty_outcome(const Function& function, const Batch& batch);
 
-// Returns a function whose options, aggregations and terms depend on the variant.
+// Returns a function with these terms. `loss` and `kl` may be kNone. `variant` selects the options. The KL
+// loss and the entropy loss get other aggregations than the policy loss.
 Function make_function(int loss, int variant, Aggregation aggregation, int kl, bool entropy);
 
 Outcome on_cpu(const Function& function, const Batch& batch, const Coefficients& coefficients,
                const Normalizer& normalizer = {});
 
-// Evaluates a batch in host memory, or the resident batch if one is given.
+// Evaluates a function on the emulated device, on `resident` (a batch that was uploaded before) or, if it is
+// null, on `batch` in host memory. `what` names the test in messages.
 Outcome on_device(const Function& function, const Batch& batch, const Coefficients& coefficients,
                   const cuda::Resident* resident, const std::string& what, const Normalizer& normalizer = {});
 
-// Uploads a batch, without the inputs of advantage functions.
+// Uploads a batch to the emulated device. `inputs` are the inputs of advantage functions, if any.
 cuda::Resident* upload(const BatchView& batch, const cuda::AdvantageInputs& inputs = {});
 
 bool same_bits(const auto& a, const auto& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
 }
 
-// Returns whether a and b agree up to float32's rounding, for sums whose terms are as large as `scale`.
+// Returns whether a and b agree within the rounding errors of float32. `scale` is the magnitude of the terms
+// of which a and b are sums. NaN agrees with NaN.
 bool close(double a, double b, double scale);
 
-// Expects that the outcomes agree, and that the gradients of masked tokens are exactly 0.
+// Expects that the outcomes agree, and that the gradient is exactly 0 at tokens that are masked or in a row
+// that does not count.
 void compare(const Outcome& expected, const Outcome& found, const Batch& batch, const std::string& what);
 
 }  // namespace kernels_test

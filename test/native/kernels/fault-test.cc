@@ -1,5 +1,5 @@
-// Tests errors and aborts of calls, several calls at once, and kernels that are broken on purpose, whose
-// mistakes the emulation must find.
+// Tests errors, aborts and simultaneous calls of the CUDA engine. Also tests that the emulation finds the
+// mistakes of kernels that are broken on purpose.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -22,7 +22,7 @@ Function ppo(bool entropy) {
   return make_function(0, 0, Aggregation::kTokenMean, kNone, entropy);
 }
 
-// Runs body while devices have only this many bytes of memory.
+// Calls body() while each emulated device has only this many bytes of memory. `bytes` is a decimal number.
 template <class Body>
 void with_memory(const char* bytes, Body body) {
   setenv("POLICY_LOSS_EMULATION_MEMORY", bytes, 1);
@@ -99,7 +99,8 @@ void test_calls_at_once() {
   }
 }
 
-// share_among_threads() sets abort_flag after some pieces, because a caller may abort at any time.
+// share_among_threads() sets abort_flag after pieces_until_abort pieces, because a caller may abort a call at
+// any time.
 int32_t abort_flag = 0;
 std::atomic<int64_t> pieces_until_abort = 0;
 
@@ -120,14 +121,15 @@ void do_alone(int64_t pieces, void (*piece)(void*, int64_t), void* what) {
   for (int64_t i = 0; i < pieces; ++i) piece(what, i);
 }
 
-// Copies more pieces than the staging memory has stages, in both directions, with several threads.
+// Tests copies that need more staging buffers than there are (native/cuda/staging.h), so that buffers are
+// reused. Copies in both directions, with several threads.
 void test_staging() {
   cuda::share_work_by(share_among_threads);
   const auto batch = draw_batch({"four million tokens", 4, 1000003, {}}, DType::kFloat32, false, 6);
   const Function function = ppo(true);
   const PreparedFunction prepared(function);
   const Outcome expected = on_cpu(function, *batch, {});
-  // Aborts during the copy to the device and during the copy back.
+  // Aborts calls while they copy to the device, and while they copy back to the host.
   for (const int64_t pieces : {10, 50, 75}) {
     pieces_until_abort = pieces;
     abort_flag = 0;

@@ -1,9 +1,9 @@
-// Runs the CUDA kernels on the emulated device and compares them with the CPU engine. Also tests that the
-// emulation finds kernels that are broken on purpose.
+// Runs the CUDA kernels on the emulated device and compares their results with the CPU engine. Also tests
+// that the emulation finds kernels that are broken on purpose.
 //
-//   emulation_test [NAME]     all pieces, or those whose names begin with NAME
+//   emulation_test [NAME]     runs all pieces of the test, or those whose names begin with NAME
 //
-// The emulation runs one thread at a time, so the pieces are divided among processes, one for each core.
+// The emulation runs one thread at a time. So the pieces are divided among processes, one for each core.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,7 +39,8 @@ Shared* make_shared_state() {
 
 Shared& shared = *make_shared_state();
 
-// Runs pieces until none is left. If POLICY_LOSS_TEST_TIMES is set, prints how long each piece takes.
+// Takes pieces from the list, which all processes share, and runs them until none is left. If
+// POLICY_LOSS_TEST_TIMES is set, prints how long each piece takes.
 void run_pieces(const std::vector<Piece>& pieces) {
   const bool times = std::getenv("POLICY_LOSS_TEST_TIMES") != nullptr;
   for (size_t i; (i = shared.next_piece++) < pieces.size();) {
@@ -50,7 +51,7 @@ void run_pieces(const std::vector<Piece>& pieces) {
   }
 }
 
-// Runs the pieces in `count` processes. Returns how many of them ended with exit status 0.
+// Runs the pieces in `count` child processes. Returns the number of processes that ended with exit status 0.
 unsigned run_in_processes(unsigned count, const std::vector<Piece>& pieces) {
   std::fflush(stdout);
   for (unsigned i = 0; i < count; ++i) {

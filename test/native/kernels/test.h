@@ -1,4 +1,4 @@
-// The pieces of the kernels' tests, and the function with which they check results.
+// Declares the pieces of the kernels' tests, and the function that checks their results.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace kernels_test {
 
-// Counts a check. Prints `what` for the first checks that fail.
+// Counts a check. If `holds` is false, also counts a failure, and prints `what` for the first failures.
 void expect(bool holds, const std::string& what);
 
-// A part of the test that is independent of the others. Pieces run in several processes at once.
+// A part of the test that does not depend on the others, because pieces run in several processes at once.
 struct Piece {
   std::string name;
   std::function<void()> run;
@@ -21,7 +21,8 @@ std::vector<Piece> kl_value_pieces();
 std::vector<Piece> advantage_pieces();
 std::vector<Piece> fault_pieces();
 
-// Runs body while the emulation shuffles blocks, threads and streams.
+// Returns the result of body(). While it runs, the emulation shuffles blocks, threads and streams with this
+// seed.
 template <class Body>
 auto shuffled(int seed, Body body) {
   setenv("POLICY_LOSS_EMULATION_SHUFFLE", std::to_string(seed).c_str(), 1);
