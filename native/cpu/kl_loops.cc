@@ -5,12 +5,13 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
 template <class K, bool with_grad, bool add, bool masked, class Values>
-void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* result) {
+void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum) {
   const Values logprob = in.get<Values>(kLogprob);
   const Values ref = in.get<Values>(kRefLogprob);
   const Values old = in.get<Values>(kOldLogprob);
   const Lane* lanes = in.lanes;
-  LaneSum<float> sum = *result;
+  float partial[kSumLanes];
+  sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
 #pragma omp simd
     for (int l = 0; l < kSumLanes; ++l) {
@@ -21,10 +22,10 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
         const float derivative = kept(term.derivative * weight, lane);
         grad[i] = add ? grad[i] + derivative : derivative;
       }
-      sum.lane[l] += kept(term.value, lane);
+      partial[l] += kept(term.value, lane);
     }
   }
-  *result = sum;
+  sum->load(partial);
 }
 
 template <class K>
@@ -52,15 +53,16 @@ void kl_values(const TileColumns& in, int n, float* out) {
 }
 
 template <bool masked, class Values>
-void entropy_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* result) {
+void entropy_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum) {
   const Values entropy = in.get<Values>(kEntropy);
   const Lane* lanes = in.lanes;
-  LaneSum<float> sum = *result;
+  float partial[kSumLanes];
+  sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
 #pragma omp simd
-    for (int l = 0; l < kSumLanes; ++l) sum.lane[l] += kept(entropy[at + l], masked ? lanes[at + l] : -1);
+    for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(entropy[at + l], masked ? lanes[at + l] : -1);
   }
-  *result = sum;
+  sum->load(partial);
   if (grad) {
 #pragma omp simd
     for (int i = 0; i < n; ++i) grad[i] = kept(weight, masked ? lanes[i] : -1);

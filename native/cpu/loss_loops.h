@@ -41,12 +41,13 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   const Values ref_logprob = in.get<Values>(kRefLogprob);
   const Values advantages = in.get<Values>(kAdvantages);
   const Lane* lanes = in.lanes;
-  LaneSum<float> value = sums->loss;
-  LaneSum<float> m0, m1, m2, m3;
-  if constexpr (metrics > 0) m0 = sums->metric[0];
-  if constexpr (metrics > 1) m1 = sums->metric[1];
-  if constexpr (metrics > 2) m2 = sums->metric[2];
-  if constexpr (metrics > 3) m3 = sums->metric[3];
+  // Copies of the sums, which the compiler keeps in registers because no pointer can point to them.
+  float value[kSumLanes], m0[kSumLanes], m1[kSumLanes], m2[kSumLanes], m3[kSumLanes];
+  sums->loss.store(value);
+  if constexpr (metrics > 0) sums->metric[0].store(m0);
+  if constexpr (metrics > 1) sums->metric[1].store(m1);
+  if constexpr (metrics > 2) sums->metric[2].store(m2);
+  if constexpr (metrics > 3) sums->metric[3].store(m3);
   for (int at = 0; at < n; at += kSumLanes) {
 #pragma omp simd
     for (int l = 0; l < kSumLanes; ++l) {
@@ -54,18 +55,18 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
       const TokenTerm term = loss.token(row, PL_TOKEN(L, i));
       const int32_t lane = masked ? lanes[i] : -1;
       if constexpr (with_grad) grad[i] = kept(term.derivative * weight, lane);
-      value.lane[l] += kept(term.value, lane);
-      if constexpr (metrics > 0) m0.lane[l] += kept(term.metric0, lane);
-      if constexpr (metrics > 1) m1.lane[l] += kept(term.metric1, lane);
-      if constexpr (metrics > 2) m2.lane[l] += kept(term.metric2, lane);
-      if constexpr (metrics > 3) m3.lane[l] += kept(term.metric3, lane);
+      value[l] += kept(term.value, lane);
+      if constexpr (metrics > 0) m0[l] += kept(term.metric0, lane);
+      if constexpr (metrics > 1) m1[l] += kept(term.metric1, lane);
+      if constexpr (metrics > 2) m2[l] += kept(term.metric2, lane);
+      if constexpr (metrics > 3) m3[l] += kept(term.metric3, lane);
     }
   }
-  sums->loss = value;
-  if constexpr (metrics > 0) sums->metric[0] = m0;
-  if constexpr (metrics > 1) sums->metric[1] = m1;
-  if constexpr (metrics > 2) sums->metric[2] = m2;
-  if constexpr (metrics > 3) sums->metric[3] = m3;
+  sums->loss.load(value);
+  if constexpr (metrics > 0) sums->metric[0].load(m0);
+  if constexpr (metrics > 1) sums->metric[1].load(m1);
+  if constexpr (metrics > 2) sums->metric[2].load(m2);
+  if constexpr (metrics > 3) sums->metric[3].load(m3);
 }
 
 // Runs the loops of a loss L that another loss uses for one kind of rows. It calls them through the table,
@@ -101,22 +102,23 @@ void loss_tile(const void* object, const RowStatistics& row, const TileColumns& 
 }
 
 template <class L, class Values>
-void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* result) {
+void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* sum) {
   const Values logprob = in.get<Values>(kLogprob);
   const Values old_logprob = in.get<Values>(kOldLogprob);
   const Values ref_logprob = in.get<Values>(kRefLogprob);
   const Values advantages = in.get<Values>(kAdvantages);
   const Lane* lanes = in.lanes;
-  LaneSum<double> sum = *result;
+  double partial[kSumLanes];
+  sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
 #pragma omp simd
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
       const double term = loss.row_term(PL_TOKEN(L, i));
-      sum.lane[l] += lanes[i] != 0 ? term : 0.0;
+      partial[l] += lanes[i] != 0 ? term : 0.0;
     }
   }
-  *result = sum;
+  sum->load(partial);
 }
 
 template <class L>

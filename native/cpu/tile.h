@@ -60,12 +60,30 @@ template <class Number>
 struct alignas(64) LaneSum {
   Number lane[kSumLanes] = {};
 
+  // Copy the partial sums to and from an array of kSumLanes numbers.
+  PL_FN void store(Number* out) const {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) out[l] = lane[l];
+  }
+  PL_FN void load(const Number* in) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) lane[l] = in[l];
+  }
+
   // Returns the total of the partial sums, and sets them to 0.
   PL_FN Number take() {
-    Number sum[kSumLanes];
-    memcpy(sum, lane, sizeof sum);
+    // Explicit vectors keep the partial sums in registers. The compiler's own code stores them after each
+    // step.
+    typedef Number Vector __attribute__((vector_size(32)));
+    constexpr int wide = sizeof(Vector) / sizeof(Number);
+    Vector part[kSumLanes / wide];
+    memcpy(part, lane, sizeof part);
     *this = {};
-    for (int width = kSumLanes / 2; width > 0; width /= 2)
+    for (int width = kSumLanes / wide / 2; width > 0; width /= 2)
+      for (int v = 0; v < width; ++v) part[v] += part[v + width];
+    Number sum[wide];
+    memcpy(sum, part, sizeof sum);
+    for (int width = wide / 2; width > 0; width /= 2)
       for (int l = 0; l < width; ++l) sum[l] += sum[l + width];
     return sum[0];
   }

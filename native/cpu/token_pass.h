@@ -13,8 +13,13 @@ inline void add_exactly(const Sums& x, ExactSums* sums) {
   double number[kSums];
   double error[kSums];
   memcpy(number, &x, sizeof number);
-#pragma omp simd
-  for (int k = 0; k < kSums; ++k) error[k] = two_sum(two_sum(number[k], &sums->high[k]), &sums->low[k]);
+  int errors = 0;
+#pragma omp simd reduction(+ : errors)
+  for (int k = 0; k < kSums; ++k) {
+    error[k] = two_sum(two_sum(number[k], &sums->high[k]), &sums->low[k]);
+    errors += error[k] != 0 ? 1 : 0;
+  }
+  if (errors == 0) return;
   for (int k = 0; k < kSums; ++k)
     if (error[k] != 0) sums->add_to_rest(k, error[k]);
 }

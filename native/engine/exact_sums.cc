@@ -65,6 +65,7 @@ void ExactSums::add(int k, double x) {
 
 void ExactSums::add(const ExactSums& other) {
   for (int k = 0; k < kSums; ++k) {
+    if (other.high[k] == 0 && other.low[k] == 0 && other.rest[k].empty()) continue;
     add(k, other.high[k]);
     if (!std::isfinite(high[k])) continue;
     add(k, other.low[k]);
@@ -74,7 +75,12 @@ void ExactSums::add(const ExactSums& other) {
 
 Sums ExactSums::rounded() const {
   double total[kSums];
-  for (int k = 0; k < kSums; ++k) total[k] = std::isfinite(high[k]) ? round(numbers_of(*this, k)) : high[k];
+  for (int k = 0; k < kSums; ++k) {
+    if (!std::isfinite(high[k]))
+      total[k] = high[k];
+    else
+      total[k] = rest[k].empty() ? high[k] + low[k] : round(numbers_of(*this, k));
+  }
   Sums sums;
   memcpy(&sums, total, sizeof total);
   return sums;
