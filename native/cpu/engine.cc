@@ -140,8 +140,8 @@ void Evaluation::weights() {
   if (outputs_.counts) write_counts(counts, outputs_.counts);
   if (normalizer_.given) counts = normalizer_.counts;
   if (function_->info() && function_->info()->traits.by_pairs)
-    pair_loss_ = pair_loss(*function_, batch_.layout.rows, std::floor(counts.all().rows / 2),
-                           work_.row_sums.data(), pair_metric_);
+    add_pairs(*function_, batch_.layout.rows, std::floor(counts.all().rows / 2), work_.row_sums.data(),
+              &work_.sums.front());
 
   pass_.terms = &function_->function();
   pass_.batch = &batch_;
@@ -158,8 +158,8 @@ void Evaluation::weights() {
 void Evaluation::fold() {
   ExactSums& total = work_.sums.front();
   for (size_t i = 1; i < work_.sums.size(); ++i) total.add(work_.sums[i]);
-  outputs_.present = finish(*function_, pass_.counts, coefficients_, total.rounded(), pair_loss_,
-                            pair_metric_, outputs_.values);
+  if (outputs_.part) write_part(*function_, total, coefficients_, outputs_.part);
+  outputs_.present = finish(*function_, pass_.counts, coefficients_, total.rounded(), outputs_.values);
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)

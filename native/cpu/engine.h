@@ -83,8 +83,6 @@ class Evaluation : public Task {
 
   int phase_ = 0;
   Workspace work_;
-  double pair_loss_ = 0;
-  double pair_metric_[3] = {};
   TokenPass pass_{};
 };
 

@@ -95,7 +95,8 @@ struct Target {
   // whole rows. If the chunk of distill is a part of a row, distill writes the sums over that part to `part`.
   void (*find_row_statistics)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
-  void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NonFiniteValue* bad);
+  // Fills the Spread of each of the chunk's rows.
+  void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spreads, NonFiniteValue* bad);
   void (*recur)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
 };

@@ -1,5 +1,6 @@
 #include "engine/exact_sums.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -73,6 +74,12 @@ void ExactSums::add(const ExactSums& other) {
   }
 }
 
+void ExactSums::add(const Sums& x) {
+  double number[kSums];
+  memcpy(number, &x, sizeof number);
+  for (int k = 0; k < kSums; ++k) add(k, number[k]);
+}
+
 Sums ExactSums::rounded() const {
   double total[kSums];
   for (int k = 0; k < kSums; ++k) {
@@ -86,15 +93,25 @@ Sums ExactSums::rounded() const {
   return sums;
 }
 
-std::vector<double> ExactSums::terms(int k) const {
-  if (!std::isfinite(high[k])) return {high[k]};
-  std::vector<double> terms;
-  std::vector<double> numbers = numbers_of(*this, k);
-  while (!numbers.empty()) {
-    terms.push_back(round(numbers));
-    grow(&numbers, -terms.back());
+void ExactSums::write(double* terms) const {
+  for (int k = 0; k < kSums; ++k) {
+    double* const out = terms + k * kTermsOfSum;
+    std::fill(out, out + kTermsOfSum, 0.0);
+    if (!std::isfinite(high[k])) {
+      out[0] = high[k];
+      continue;
+    }
+    std::vector<double> numbers = numbers_of(*this, k);
+    for (int i = 0; i < kTermsOfSum && !numbers.empty(); ++i) {
+      out[i] = round(numbers);
+      grow(&numbers, -out[i]);
+    }
   }
-  return terms;
+}
+
+void ExactSums::add(const double* terms) {
+  for (int k = 0; k < kSums; ++k)
+    for (int i = 0; i < kTermsOfSum; ++i) add(k, terms[k * kTermsOfSum + i]);
 }
 
 }  // namespace policy_loss
