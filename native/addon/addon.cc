@@ -102,10 +102,10 @@ Napi::Value merge_parts(const Napi::CallbackInfo& info) {
       parts.push_back(
           static_cast<const double*>(elements(list.Get(i), napi_float64_array, kPartLength, "part")));
     const void* counts = elements(info[2], napi_float64_array, kCounts, "counts");
-    double* values = static_cast<double*>(elements(info[3], napi_float64_array, function->values(), "values"));
+    double* values =
+        static_cast<double*>(elements(info[3], napi_float64_array, function->values(), "values"));
     if (parts.empty()) refuse(info.Env(), "parts is empty");
-    const int64_t present =
-        merge(*function, parts, read_counts(static_cast<const double*>(counts)), values);
+    const int64_t present = merge(*function, parts, read_counts(static_cast<const double*>(counts)), values);
     return Napi::Number::New(info.Env(), static_cast<double>(present));
   });
 }

@@ -10,8 +10,8 @@ namespace policy_loss {
 
 // The number of sums in Sums.
 constexpr int kSums = sizeof(Sums) / sizeof(double);
-// A sum of float32 numbers with weights is exact as the sum of this many float64 numbers: they hold 53 bits each,
-// and float32 has 277 bit positions.
+// A sum of float32 numbers with weights is exact as the sum of this many float64 numbers: they hold 53 bits
+// each, and float32 has 277 bit positions.
 constexpr int kTermsOfSum = 8;
 
 // The members of Sums without any rounding. Each sum is high + low + the numbers of `rest`. Adding a number
@@ -36,8 +36,8 @@ struct ExactSums {
 
   // Returns the sums, each rounded once.
   Sums rounded() const;
-  // Writes each sum as kTermsOfSum numbers that add up to it: the rounded sum, the rounded remainder, and so on,
-  // then zeros. add() adds sums in that form.
+  // Writes each sum as kTermsOfSum numbers that add up to it: the rounded sum, the rounded remainder, and so
+  // on, then zeros. add() adds sums in that form.
   void write(double* terms) const;
   void add(const double* terms);
 };

@@ -67,8 +67,8 @@ KindScales kind_scales(const PreparedFunction& function, const BatchCounts& coun
                        const Coefficients& coefficients);
 
 // Computes a loss over pairs of rows from the row sums (see Dpo::pair_loss()). Replaces the row sums with the
-// rows' gradient weights, and adds the losses and metrics of the pairs to `sums`. `pairs` is the number of pairs
-// in the whole batch.
+// rows' gradient weights, and adds the losses and metrics of the pairs to `sums`. `pairs` is the number of
+// pairs in the whole batch.
 void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
                ExactSums* sums);
 
@@ -85,8 +85,8 @@ uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, con
 constexpr int kPartLength = kSums * kTermsOfSum + 4;
 void write_part(const PreparedFunction& function, const ExactSums& sums, const Coefficients& coefficients,
                 double* part);
-// Computes the values of a batch from its parts, of which there is at least one, and from the batch's counts. The
-// result is that of finish(), or −1 if a part has other terms or coefficients than the first part.
+// Computes the values of a batch from its parts, of which there is at least one, and from the batch's counts.
+// The result is that of finish(), or −1 if a part has other terms or coefficients than the first part.
 int64_t merge(const PreparedFunction& function, const std::vector<const double*>& parts,
               const BatchCounts& counts, double* values);
 

@@ -59,10 +59,10 @@ struct Dpo {
             beta * (label_smoothing * right - (1.0 - label_smoothing) * wrong)};
   }
 
-  // Computes one pair of responses from the chosen and the rejected response's row sum. Replaces the sums with
-  // the gradient weights of their rows, writes the three metrics and returns the loss. If the loss is pairwise,
-  // everything is divided by `pairs`, the number of pairs in the batch, so that it adds up to means over pairs.
-  // Otherwise the batch is one pair, whose chosen response consists of all even rows.
+  // Computes one pair of responses from the chosen and the rejected response's row sum. Replaces the sums
+  // with the gradient weights of their rows, writes the three metrics and returns the loss. If the loss is
+  // pairwise, everything is divided by `pairs`, the number of pairs in the batch, so that it adds up to means
+  // over pairs. Otherwise the batch is one pair, whose chosen response consists of all even rows.
   PL_FN double pair_loss(double pairs, double* sums, double* metric) const {
     const double scale = pairwise && pairs > 1 ? 1.0 / pairs : 1.0;
     const Margin m = margin(sums[0] - sums[1]);

@@ -38,7 +38,7 @@ PL_FN float bits_float(int32_t bits) {
 PL_FN float fma(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return ::fmaf(a, b, c);
-#elif defined(__FMA__) || defined(__aarch64__)
+#elif defined(__FMA__) || defined(__aarch64__) || defined(POLICY_LOSS_FMA)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
@@ -47,7 +47,7 @@ PL_FN float fma(float a, float b, float c) {
 PL_FN double fma(double a, double b, double c) {
 #if defined(__CUDA_ARCH__)
   return ::fma(a, b, c);
-#elif defined(__FMA__) || defined(__aarch64__)
+#elif defined(__FMA__) || defined(__aarch64__) || defined(POLICY_LOSS_FMA)
   return __builtin_fma(a, b, c);
 #else
   return a * b + c;
