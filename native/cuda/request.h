@@ -24,8 +24,10 @@ inline uint32_t finish_result(const PreparedFunction& function, const Request& r
   const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
   ExactSums sums;
   sums.add(result.sums);
-  sums.add(ExactSums::kLoss, result.pair_loss);
-  for (int k = 0; k < 3; ++k) sums.add(ExactSums::kMetric + k, result.pair_metric[k]);
+  if (function.info() && function.info()->traits.by_pairs) {
+    sums.add(ExactSums::kLoss, result.pair_loss);
+    for (int k = 0; k < 3; ++k) sums.add(ExactSums::kMetric + k, result.pair_metric[k]);
+  }
   if (outputs.part) write_part(function, sums, request.coefficients, outputs.part);
   return finish(function, counts, request.coefficients, sums.rounded(), outputs.values);
 }
