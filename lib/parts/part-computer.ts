@@ -55,13 +55,14 @@ export class PartComputer {
         grad: this.#array(this.#watch ? i : 0, batch.logprob.length),
       };
       const normalizer = whole.normalizer(subject);
-      if (normalizer) options.normalizer = normalizer;
+      if (normalizer) Object.assign(options, { normalizer, part: true });
       const { computed, result } = await this.#inTermsOfFiles(subject, part, async () => {
         const computed = await whole.advantagesOf(subject, part);
         return { computed, result: await subject.compute(batch, computed, options) };
       });
       // A policy loss that is evaluated without an algorithm reports only its own metrics, not the advantages' metrics.
-      total.add(result, computed !== undefined, subject.functions ? whole.advantageMetrics(subject) : {});
+      const advantageMetrics = subject.functions ? whole.advantageMetrics(subject) : {};
+      total.add(result, normalizer, computed !== undefined, advantageMetrics);
       onShare((i + 1) / this.#totals.length);
       if (!this.#watch) continue;
       const advantages = computed ? perToken(batch, computed) : batch.advantages;
