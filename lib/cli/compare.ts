@@ -18,9 +18,7 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
 
-/**
- * The result of `policy-loss compare`, in the form in which `--json` prints it. JSON shows non-finite numbers as null.
- */
+/** The result of `policy-loss compare`, as `--json` prints it. JSON shows non-finite numbers as null. */
 export interface Comparison {
   /** The result of each loss and algorithm (subject), in the order of the command line. */
   subjects: ComparedSubject[];

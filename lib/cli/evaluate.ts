@@ -17,9 +17,7 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/**
- * The result of `policy-loss evaluate`, in the form in which `--json` prints it. JSON shows non-finite numbers as null.
- */
+/** The result of `policy-loss evaluate`, as `--json` prints it. JSON shows non-finite numbers as null. */
 export interface Evaluation {
   /** The name of the policy loss or algorithm. */
   name: string;

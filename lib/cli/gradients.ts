@@ -6,10 +6,7 @@ import { csv, twoColumns } from './output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/**
- * The result of `policy-loss gradients`, in the form in which `--json` prints it. JSON shows non-finite numbers as
- * null.
- */
+/** The result of `policy-loss gradients`, as `--json` prints it. JSON shows non-finite numbers as null. */
 export interface WrittenGradients {
   /** The name of the policy loss or algorithm. */
   name: string;

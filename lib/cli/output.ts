@@ -177,7 +177,7 @@ export function note(message: string): void {
   process.stderr.write(`${message}\n`);
 }
 
-// The progress bar appears only after this time in milliseconds, so short work never shows one.
+// The progress bar appears only after this many milliseconds, so that it never flashes up for short tasks.
 const LONG_MS = 400;
 
 /** A progress bar on stderr. It appears only if the work takes long and stderr is a terminal. */

@@ -1,5 +1,5 @@
 // Splits text files, which may be compressed by gzip, into records. A record is one line, except in CSV, where a quoted
-// cell may contain line ends. Memory holds only one chunk of the file and the record that it interrupts.
+// cell may contain line breaks. Memory holds only one chunk of the file and the record that it interrupts.
 import { constants } from 'node:buffer';
 import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream';
@@ -7,14 +7,14 @@ import { createGunzip } from 'node:zlib';
 import type { LossError } from '../core/errors.js';
 import { cannotRead, type DetailsAtPlace, errorAt } from './source.js';
 
-/** A record of a text file, without its line end and without a byte order mark. Blank records are skipped. */
+/** A record of a text file, without its line break and without a byte order mark. Blank records are skipped. */
 export interface TextRecord {
   text: string;
   /** The number of the record's first line, counted from 1. */
   line: number;
 }
 
-/** What ends a record: every line end, or only a line end outside of double quotes. */
+/** What ends a record: every line break, or only a line break outside double quotes. */
 export type RecordEnd = 'line' | 'line outside of quotes';
 
 /**
@@ -70,7 +70,7 @@ class Splitter {
   #line = 1;
   #open = false;
 
-  /** @param quotes whether a line end between double quotes belongs to the record. */
+  /** @param quotes whether a line break inside double quotes is part of the record instead of ending it. */
   constructor(file: string, quotes: boolean) {
     this.#file = file;
     this.#quotes = quotes;
@@ -94,7 +94,7 @@ class Splitter {
     this.#add(chunk.subarray(start));
   }
 
-  /** Yields the last record if no line end follows it. Must be called after the last chunk. */
+  /** Yields the last record if no line break follows it. Must be called after the last chunk. */
   *finish(): Generator<TextRecord> {
     if (this.#open)
       throw this.#error({ expected: 'a closing quote', received: 'none before the end of the file' });

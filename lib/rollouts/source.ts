@@ -27,7 +27,7 @@ export interface FileRow {
 export type ReadRows = (
   file: string,
   names: ColumnNames,
-  /** Is called with the number of file bytes just processed. All calls add up to the file's size. */
+  /** Called with the number of file bytes just processed. These numbers add up to the file's size. */
   onBytes: (bytes: number) => void,
 ) => AsyncGenerator<Iterable<FileRow>>;
 
