@@ -27,7 +27,12 @@ export {
   sPPOAlgorithm,
   TOPRAlgorithm,
 } from './algorithm/algorithms.js';
-export type { AlgorithmConfig, FunctionArgs, ObjectiveConfig } from './algorithm/config.js';
+export type {
+  AlgorithmConfig,
+  FunctionArgs,
+  ObjectiveConfig,
+  TrinityObjectiveConfig,
+} from './algorithm/config.js';
 export { ALGORITHM_TYPE, AlgorithmRegistry } from './algorithm/index.js';
 export {
   Objective,
@@ -36,7 +41,19 @@ export {
   type ObjectiveResult,
 } from './algorithm/objective.js';
 export { fromTrinityConfig } from './algorithm/trinity-config.js';
-export type { Batch, FloatColumn, HalfColumn, MaskColumn, RowIds, RowNumbers } from './core/batch.js';
+export type { AbortSignalLike } from './core/abortable.js';
+export type {
+  Batch,
+  BatchColumns,
+  BatchWith,
+  FloatColumn,
+  HalfColumn,
+  MaskColumn,
+  RowIds,
+  RowNumbers,
+  TrinityColumns,
+  VerlColumns,
+} from './core/batch.js';
 export { type Counts, type Normalizer, type RowCounts, sumCounts } from './core/counts.js';
 export type {
   FunctionDeclaration,

@@ -174,7 +174,7 @@ describe('errors of normalizers', () => {
     it(`${what}: counts of wrong types, negative and missing counts`, async () => {
       const fn = make();
       for (const wrong of [7, 'all', true, [], {}]) await refuses(fn, wrong);
-      for (const count of [-1, Number.NaN, Number.POSITIVE_INFINITY, '12', null]) {
+      for (const count of [-1, 2.5, 1e308, Number.NaN, Number.POSITIVE_INFINITY, '12', null]) {
         await refuses(fn, { tokens: count, rows: 4 }, /tokens/);
         await refuses(fn, { tokens: 32, rows: count }, /rows/);
         if (count !== null) await refuses(fn, { tokens: 32, rows: 4, columns: count }, /columns/);
@@ -197,6 +197,65 @@ describe('errors of normalizers', () => {
       }
       await refuses(fn, { ...without, expert: 3 }, /expert/);
     });
+
+  for (const [what, make] of functions)
+    it(`${what}: counts less than those of the part, or that contradict each other`, async () => {
+      const fn = make();
+      const own = fn.countSync(laid);
+      for (const key of ['tokens', 'rows', 'columns'] as const)
+        for (const count of [0, own[key] - 1])
+          await refuses(fn, { ...own, [key]: count }, /expected at (least|most) \d+/);
+      await refuses(fn, { tokens: 0, rows: 0, columns: 0 }, /at least/);
+      await refuses(fn, { tokens: 33, rows: 4, columns: 8 }, /tokens.*at most 32/);
+      const larger = { tokens: own.tokens + 1, rows: own.rows + 1, columns: own.columns + 1 };
+      for (const accepted of [own, larger, { tokens: own.tokens, rows: own.rows }])
+        assert.ok(Number.isFinite((await fn.async(laid, accepted)).loss));
+    });
+
+  for (const [what, make] of functions)
+    it(`${what}: the own counts of a batch without rows or unmasked tokens`, async () => {
+      const fn = make();
+      const masked = { ...laid, actionMask: new Uint8Array(32) };
+      const empty = Object.fromEntries(
+        Object.entries(laid).map(([key, value]) => [
+          key,
+          key === 'shape' ? [0, 8] : (value as Float32Array).slice(0, 0),
+        ]),
+      ) as Batch;
+      for (const batch of [masked, empty]) {
+        const own = fn.countSync(batch);
+        assert.equal(own.tokens, 0);
+        assert.equal(Math.abs((await fn.async(batch, own)).loss), 0);
+        assert.equal(Math.abs(fn.sync(batch, own).loss), 0);
+      }
+    });
+
+  it('fewer rows of experts or of the policy than the part has', async () => {
+    const fn = countable('policy', 'mix', {});
+    const own = fn.countSync(laid);
+    const { tokens, rows } = own.expert!;
+    for (const [key, count] of Object.entries({ tokens, rows })) {
+      await refuses(fn, { ...own, expert: { ...own.expert, [key]: count - 1 } }, /expert.*at least/);
+      await refuses(
+        fn,
+        { ...own, expert: { ...own.expert, [key]: count + 1 } },
+        new RegExp(`${key}.*at least`),
+      );
+    }
+  });
+
+  it('counts of a batch from which the advantage function drops rows', async () => {
+    const fn = objective('grpo', { advantage_fn_args: { std_threshold: 1e-6 } });
+    const { advantages: _, ...rest } = laid;
+    const rewarded = { ...rest, rewards: [1, 1, 0, 1], groupIds: [0, 0, 1, 1] } as Batch;
+    const own = fn.countSync(rewarded);
+    assert.equal(own.rows, 2);
+    assert.ok(Number.isFinite(fn.sync(rewarded, own).loss));
+    assert.throws(
+      () => fn.sync(rewarded, { ...own, rows: 1, columns: 100 }),
+      isLossError('ERR_INVALID_OPTION', /rows.*2/),
+    );
+  });
 
   it('dpo without pairs accepts no parts', async () => {
     const fn = countable('policy', 'dpo', { pairwise: false });

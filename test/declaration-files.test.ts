@@ -5,7 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import type { FunctionDeclaration } from '../lib/index.js';
 import * as exported from '../lib/index.js';
 
-const FOLDER = new URL('../dist/functions/', import.meta.url);
+const FOLDER = new URL('../dist/types/lib/functions/', import.meta.url);
 
 describe('declaration files', () => {
   const texts = readdirSync(FOLDER, { recursive: true, encoding: 'utf8' })

@@ -82,7 +82,9 @@ describe('golden cases of objectives', () => {
         result,
       );
       assertSameObjective(
-        objectiveOf(algorithm, renamed(config, camelCase)).computeSync(goldenBatch(inputs), { grad: true }),
+        objectiveOf(algorithm, renamed(config, camelCase) as Args).computeSync(goldenBatch(inputs), {
+          grad: true,
+        }),
         result,
       );
       const verl: Record<string, string> = {

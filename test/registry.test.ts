@@ -5,6 +5,7 @@ import fc from 'fast-check';
 import { toSnakeCase } from '../lib/core/options.js';
 import {
   ADVANTAGE_FN,
+  type BatchWith,
   ENTROPY_LOSS_FN,
   type FunctionDeclaration,
   GSPOLossFn,
@@ -155,10 +156,8 @@ describe('key mapping', () => {
     const fn = POLICY_LOSS_FN.create('ppo', {}, { backend: 'mine' });
     assert.deepEqual(fn.selectKeys, ['behaviour', 'keep', 'advantages']);
     const { oldLogprob: behaviour, actionMask: keep, ...rest } = batch;
-    assert.deepEqual(
-      fn.computeSync({ ...rest, behaviour, keep }),
-      POLICY_LOSS_FN.create('ppo').computeSync(batch),
-    );
+    const renamed: BatchWith<'behaviour' | 'keep'> = { ...rest, behaviour, keep };
+    assert.deepEqual(fn.computeSync(renamed), POLICY_LOSS_FN.create('ppo').computeSync(batch));
   });
 });
 

@@ -3,6 +3,7 @@
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import { BatchReader, type ColumnName, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
+import { finish } from '../../lib/core/slices.js';
 import type { Batch, HalfColumn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
@@ -162,7 +163,8 @@ const TRINITY = KeyMapper.get('verl');
  */
 export function nativeBatch(batch: Batch, columns: readonly ColumnName[], expertMask: boolean): NativeBatch {
   const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
-  return new BatchReader(TRINITY, { inputs: [...columns, ...masks] }).readHost(batch).native;
+  const reader = new BatchReader(TRINITY, { inputs: [...columns, ...masks] });
+  return finish(reader.readHost(batch)).native;
 }
 
 /**
@@ -170,5 +172,5 @@ export function nativeBatch(batch: Batch, columns: readonly ColumnName[], expert
  */
 export function nativeAdvantageBatch(batch: Batch, inputs: readonly InputName[]): NativeAdvantageBatch {
   const reader = new BatchReader(TRINITY, { inputs: [...inputs, 'action_mask'], order: 'advantage' });
-  return reader.readHost(batch).native as NativeAdvantageBatch;
+  return finish(reader.readHost(batch)).native as NativeAdvantageBatch;
 }

@@ -1,16 +1,12 @@
 // The configuration of an algorithm, which has the same keys as in Trinity-RFT, and the check of such a configuration.
 import { describeValue, LossError, type LossErrorDetails, unknownOption } from '../core/errors.js';
-import { toCamelCase, toSnakeCase } from '../core/options.js';
+import { type CamelCase, toCamelCase, toSnakeCase } from '../core/options.js';
 
 /** The arguments of one function, such as a policy loss, by their names in snake_case or camelCase. */
 export type FunctionArgs = Readonly<Record<string, unknown>>;
 
-/**
- * The functions of an objective, and their arguments. The keys are Trinity-RFT's names (snake_case) or the same names
- * in camelCase. If a key is absent or null, the algorithm's default configuration applies. If an argument is absent,
- * the function's own default applies.
- */
-export interface ObjectiveConfig {
+/** The functions of an objective, and their arguments, under Trinity-RFT's names (snake_case). */
+export interface TrinityObjectiveConfig {
   /** The name of a policy loss in {@link POLICY_LOSS_FN}. */
   policy_loss_fn?: string | null;
   /** The policy loss's arguments. */
@@ -38,8 +34,24 @@ export interface ObjectiveConfig {
   loss_agg_mode?: string | null;
   /** The training framework whose batch keys are accepted in addition to Trinity's; 'verl' by default. */
   backend?: string | null;
-  [key: string]: unknown;
+  /** Only concerns a trainer and does not affect the objective. */
+  repeat_times?: number | null;
+  /** Only concerns a trainer and does not affect the objective. */
+  optimizer?: unknown;
+  /** Only concerns a trainer and does not affect the objective. */
+  sample_strategy?: string | null;
+  /** Only concerns a trainer and does not affect the objective. */
+  sample_strategy_args?: FunctionArgs | null;
 }
+
+/**
+ * The functions of an objective, and their arguments. The keys are Trinity-RFT's names (snake_case) or the same names
+ * in camelCase. If a key is absent or null, the algorithm's default configuration applies. If an argument is absent,
+ * the function's own default applies.
+ */
+export interface ObjectiveConfig extends TrinityObjectiveConfig, CamelCased<TrinityObjectiveConfig> {}
+
+type CamelCased<T> = { [K in keyof T & string as CamelCase<K>]?: T[K] };
 
 /** The default configuration of an algorithm, under Trinity-RFT's keys. */
 export interface AlgorithmConfig {

@@ -6,6 +6,7 @@ import { allocate } from '../core/errors.js';
 import type { Metrics } from '../core/evaluator.js';
 import type { KeyMapper } from '../core/key-mapper.js';
 import { type Layout, readLayout } from '../core/layout.js';
+import { finish, finishInTurns, SLICE, type Sliced } from '../core/slices.js';
 import type { KLFn, KlPenaltyResult } from '../functions/kl/kl-fn.js';
 
 /** A batch after the KL penalty was subtracted from its token-level rewards, and the metrics of the penalty. */
@@ -32,26 +33,28 @@ export class KlPenalty {
   /** Returns the batch with the KL penalty subtracted from its token-level rewards. */
   async apply(batch: Batch): Promise<PenalisedBatch> {
     if (this.isNone) return { batch, metrics: {} };
-    return penalised(batch, await this.#fn.applyKlPenaltyToReward(this.#withScores(batch)));
+    return finishInTurns(this.#withScores(batch), undefined, async (scored) =>
+      penalised(batch, await this.#fn.applyKlPenaltyToReward(scored)),
+    );
   }
 
   /** Synchronous version of apply(). */
   applySync(batch: Batch): PenalisedBatch {
     if (this.isNone) return { batch, metrics: {} };
-    return penalised(batch, this.#fn.applyKlPenaltyToRewardSync(this.#withScores(batch)));
+    return penalised(batch, this.#fn.applyKlPenaltyToRewardSync(finish(this.#withScores(batch))));
   }
 
   // The penalty is subtracted from token-level scores. If the batch has none, this makes them from the rewards of the
   // rows: the last unmasked token of a row gets the row's reward, and all other tokens get 0.
-  #withScores(batch: Batch): Batch {
+  *#withScores(batch: Batch): Sliced<Batch> {
     if (find(batch, this.#mapper.keys('token_level_scores'))) return batch;
     const rewards = find(batch, this.#mapper.keys('rewards'));
     if (!rewards) throw missingInput(this.#mapper, 'token_level_scores', 'a score per token, or rewards');
     const mask = findInput(batch, this.#mapper, 'action_mask');
-    const layout = readLayout(batch, mask.value);
-    const masks = readMask(mask.key, mask.value, layout, 'token');
-    const perRow = readRowNumbers(rewards.key, rewards.value, layout.rows);
-    return { ...batch, tokenLevelScores: onLastToken(perRow, masks, layout) };
+    const layout = yield* readLayout(batch, mask.value);
+    const masks = yield* readMask(mask.key, mask.value, layout, 'token');
+    const perRow = yield* readRowNumbers(rewards.key, rewards.value, layout.rows);
+    return { ...batch, tokenLevelScores: yield* onLastToken(perRow, masks, layout) };
   }
 }
 
@@ -62,13 +65,18 @@ function penalised(batch: Batch, { tokenLevelRewards, metrics }: KlPenaltyResult
   };
 }
 
-function onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Float32Array {
+function* onLastToken(rewards: Float64Array, mask: Uint8Array, layout: Layout): Sliced<Float32Array> {
   const scores = allocate(`scores of ${layout.tokens} tokens`, () => new Float32Array(layout.tokens));
+  let inSlice = 0;
   for (let row = 0; row < layout.rows; row++) {
     const begin = layout.offsets ? layout.offsets[row]! : row * layout.rowLength;
     let last = (layout.offsets ? layout.offsets[row + 1]! : begin + layout.rowLength) - 1;
     while (last >= begin && mask[last] === 0) last--;
     if (last >= begin) scores[last] = rewards[row]!;
+    inSlice += 1 + layout.rowLength;
+    if (inSlice < SLICE) continue;
+    yield;
+    inSlice = 0;
   }
   return scores;
 }

@@ -6,7 +6,7 @@ import type { Counts, Normalizer } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import {
-  type Coefficients,
+  type CoefficientsOf,
   type ComputedAdvantages,
   type ComputeOptions,
   type ComputeSyncOptions,
@@ -23,6 +23,7 @@ import {
 import { KeyMapper } from '../core/key-mapper.js';
 import type { Layout } from '../core/layout.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
+import { finish, finishInTurns } from '../core/slices.js';
 import type {
   AdvantageComputeOptions,
   AdvantageComputeSyncOptions,
@@ -143,7 +144,8 @@ export class Objective {
    */
   compute(batch: Batch | DeviceBatch, given?: ObjectiveComputeOptions): Promise<ObjectiveResult> {
     return guardedAsync(async () => {
-      const options = given ?? {};
+      // A copy, because the caller may change the options while this waits.
+      const options = { ...given };
       const conversions: Conversions = new Map();
       const found = this.#lacksAdvantages(batch)
         ? await this.#advantages(batch, options, conversions)
@@ -163,13 +165,13 @@ export class Objective {
       ? this.#advantagesSync(batch, options, conversions)
       : undefined;
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, undefined, found?.computed, conversions);
+    const input = finish(evaluator.read(batch, undefined, found?.computed, conversions));
     const gradients = this.#gradients(input.layout, options, batch);
     const result = evaluator.evaluateSync<Metrics>(
       input,
       gradients,
       options,
-      coefficients(input.layout, options),
+      coefficients(input, options.normalizer),
       found?.fused,
     );
     return toResult(result, gradients, input.layout, found);
@@ -286,16 +288,19 @@ export class Objective {
     conversions?: Conversions,
   ): Promise<ObjectiveResult> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const input = evaluator.read(batch, options.device, found?.computed, conversions);
-    const gradients = this.#gradients(input.layout, options, batch);
-    const result = await evaluator.evaluate<Metrics>(
-      input,
-      gradients,
-      options,
-      coefficients(input.layout, options),
-      found?.fused,
-    );
-    return toResult(result, gradients, input.layout, found);
+    const { device, normalizer, part, signal } = options;
+    const reading = evaluator.read(batch, device, found?.computed, conversions);
+    return finishInTurns(reading, signal, async (input) => {
+      const gradients = this.#gradients(input.layout, options, batch);
+      const result = await evaluator.evaluate<Metrics>(
+        input,
+        gradients,
+        { normalizer, part, signal },
+        coefficients(input, normalizer),
+        found?.fused,
+      );
+      return toResult(result, gradients, input.layout, found);
+    });
   }
 
   async #advantages(
@@ -361,8 +366,8 @@ export class Objective {
         ? undefined
         : this.entropyLossFn.term(this.lossAggMode);
     const evaluator = this.#evaluatorFor(kl, entropy, computed);
-    const coefficients = (layout: Layout, { normalizer }: ObjectiveComputeSyncOptions): Coefficients => ({
-      ...this.policyLossFn.coefficients(batch, layout, normalizer),
+    const coefficients: CoefficientsOf = (input, normalizer) => ({
+      ...this.policyLossFn.coefficients(input, normalizer),
       klCoef: this.klLossFn.klCoef,
       entropyCoef: 0 - this.entropyLossFn.entropyCoef,
     });
@@ -394,8 +399,9 @@ export class Objective {
     const corrected = this.klLossFn.usesOldLogprob && this.klLossFn.term(this.lossAggMode, true)?.name;
     if (kl && kl.name === corrected) columns.add('old_logprob');
     if (entropy) columns.add('entropy');
+    const step: InputName[] = this.policyLossFn.reads.step ? ['step'] : [];
     const reader = new BatchReader(this.#mapper, {
-      inputs: [...columns, ...this.#masks(entropy !== undefined)],
+      inputs: [...columns, ...this.#masks(entropy !== undefined), ...step],
       perToken: ['logprob', 'entropy'],
     });
     const spec: NativeFunctionSpec = { policyLoss: this.policyLossFn.policyLoss };

@@ -53,7 +53,7 @@ export function algorithmArguments(
   const { policyLossFn, advantageFn, klLossFn, klPenaltyFn, entropyLossFn, ...others } = values;
   const { klCoef, entropyCoef, lossAggMode, seed, ...given } = others;
   const { advantage } = functionsOf(algorithm, policyLossFn, advantageFn);
-  const config: ObjectiveConfig = {};
+  const config: ObjectiveConfig & Record<string, unknown> = {};
   for (const [key, name] of Object.entries({
     policyLossFn,
     advantageFn,

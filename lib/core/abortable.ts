@@ -1,5 +1,21 @@
 // Runs native work that an AbortSignal can end, and converts native errors to LossErrors.
+import { types } from 'node:util';
 import { describeValue, LossError, type LossErrorCode } from './errors.js';
+
+/**
+ * The part of an AbortSignal that the package uses. A signal of Node, of a DOM or of another realm has it. Its `reason`
+ * becomes the `cause` of the error.
+ */
+export interface AbortSignalLike {
+  /** Whether the signal was aborted. */
+  readonly aborted: boolean;
+  /** The reason for which the signal was aborted. */
+  readonly reason?: unknown;
+  /** Calls `listener` when the signal is aborted. */
+  addEventListener(type: 'abort', listener: () => void, options?: { once?: boolean }): void;
+  /** Undoes addEventListener(). */
+  removeEventListener(type: 'abort', listener: () => void): void;
+}
 
 /**
  * Runs native work that an AbortSignal can end.
@@ -8,22 +24,15 @@ import { describeValue, LossError, type LossErrorCode } from './errors.js';
  * @returns a promise of the result. It rejects with LossError `ERR_ABORTED` if the signal ended the work.
  */
 export async function abortable<T>(
-  signal: AbortSignal | undefined,
+  signal: AbortSignalLike | undefined,
   start: (flag: Int32Array | undefined) => Promise<T>,
 ): Promise<Exclude<T, -1>> {
-  if (signal !== undefined && !(signal instanceof AbortSignal))
-    throw new LossError('ERR_INVALID_INPUT', {
-      option: 'signal',
-      expected: 'an AbortSignal',
-      received: describeValue(signal),
-    });
-  const aborted = () => new LossError('ERR_ABORTED', 'the call was aborted', { cause: signal?.reason });
-  if (signal?.aborted) throw aborted();
+  checkSignal(signal);
   const watch = signal && Watch.of(signal);
   const flag = watch?.add();
   try {
     const result = await start(flag);
-    if (result === -1) throw aborted();
+    if (result === -1) throw aborted(signal);
     return result as Exclude<T, -1>;
   } catch (error) {
     throw fromNative(error);
@@ -32,21 +41,49 @@ export async function abortable<T>(
   }
 }
 
+/**
+ * Throws if a signal was aborted, or if it is not a signal.
+ * @throws LossError `ERR_ABORTED`, `ERR_INVALID_INPUT`
+ */
+export function checkSignal(signal: AbortSignalLike | undefined): void {
+  if (signal === undefined) return;
+  if (!isSignal(signal))
+    throw new LossError('ERR_INVALID_INPUT', {
+      option: 'signal',
+      expected: 'an AbortSignal',
+      received: describeValue(signal),
+    });
+  if (signal.aborted) throw aborted(signal);
+}
+
+function isSignal(value: AbortSignalLike | null): boolean {
+  return (
+    typeof value === 'object' &&
+    typeof value?.aborted === 'boolean' &&
+    typeof value.addEventListener === 'function' &&
+    typeof value.removeEventListener === 'function'
+  );
+}
+
+function aborted(signal: AbortSignalLike | undefined): LossError {
+  return new LossError('ERR_ABORTED', 'the call was aborted', { cause: signal?.reason });
+}
+
 // The running calls that use one signal. They share one listener, because Node warns of a leak when a signal has more
 // than ten.
 class Watch {
-  static readonly #watches = new WeakMap<AbortSignal, Watch>();
-  readonly #signal: AbortSignal;
+  static readonly #watches = new WeakMap<AbortSignalLike, Watch>();
+  readonly #signal: AbortSignalLike;
   readonly #flags = new Set<Int32Array>();
   readonly #abort = () => {
     for (const flag of this.#flags) Atomics.store(flag, 0, 1);
   };
 
-  constructor(signal: AbortSignal) {
+  constructor(signal: AbortSignalLike) {
     this.#signal = signal;
   }
 
-  static of(signal: AbortSignal): Watch {
+  static of(signal: AbortSignalLike): Watch {
     let watch = Watch.#watches.get(signal);
     if (!watch) {
       watch = new Watch(signal);
@@ -80,11 +117,11 @@ const NATIVE_CODES: readonly unknown[] = [
  */
 export function fromNative(error: unknown): unknown {
   // Native code checks every array a second time, because an array may have changed since lib/ checked it.
-  if (error instanceof TypeError)
+  if (types.isNativeError(error) && error.name === 'TypeError')
     return new LossError('ERR_INVALID_INPUT', `an array changed while it was being read: ${error.message}`, {
       cause: error,
     });
-  const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
+  const code = types.isNativeError(error) ? (error as NodeJS.ErrnoException).code : undefined;
   if (!NATIVE_CODES.includes(code)) return error;
   return new LossError(code as LossErrorCode, (error as Error).message, { cause: error });
 }

@@ -1,4 +1,8 @@
 // Checks a caller's typed arrays before native code reads or writes their memory.
+//
+// All of lib/ recognises typed arrays by node:util's types, and not by instanceof. So it also accepts arrays of another
+// realm, such as a context of node:vm in which a test runner runs the tests.
+import { types } from 'node:util';
 import { LossError } from './errors.js';
 
 /**
@@ -22,8 +26,9 @@ export function checkAttached(key: string, array: ArrayBufferView): void {
 /** Returns the array itself, or a copy if its memory could shrink while native code reads it. */
 export function fixedLength<T extends Float32Array | Float64Array | Uint8Array | Uint16Array>(array: T): T {
   if (!isResizable(array)) return array;
-  const Type = [Float32Array, Float64Array, Uint8Array, Uint16Array].find((type) => array instanceof type)!;
-  return new Type(array) as T;
+  if (types.isFloat32Array(array)) return new Float32Array(array) as T;
+  if (types.isFloat64Array(array)) return new Float64Array(array) as T;
+  return (types.isUint8Array(array) ? new Uint8Array(array) : new Uint16Array(array)) as T;
 }
 
 /**

@@ -1,10 +1,12 @@
 // Reads a caller's batch for a native call: finds each input under any of its accepted names, checks it, and converts
 // it if necessary.
+import { types } from 'node:util';
 import type { NativeAdvantageBatch, NativeBatch, NativeResident } from '../../binding.js';
 import { isResizable } from './arrays.js';
 import { type Batch, find } from './batch.js';
 import {
   type NativeColumn,
+  PER_ROW,
   readFloat32,
   readFloats,
   readMask,
@@ -16,6 +18,7 @@ import { DeviceBatch } from './device-batch.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import { type Layout, readLayout } from './layout.js';
+import { finish, inSlices, type Sliced } from './slices.js';
 
 /** The names of the float columns that losses read. The order is the order of NativeColumns in binding.d.ts. */
 export const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
@@ -88,7 +91,12 @@ export interface Input {
    * batch already is on a device.
    */
   device: number | undefined;
+  /** The trainer's step, if the function reads it. */
+  step: number | undefined;
 }
+
+/** A batch from host memory that was checked and converted for native calls. */
+export type HostInput = Omit<Input, 'device'> & { native: NativeBatch };
 
 type Converted = NativeColumn | Uint8Array | Float64Array | Int32Array;
 
@@ -116,22 +124,30 @@ export class BatchReader {
   readonly #entries: readonly ReaderEntry[];
   readonly #needed: readonly InputName[];
   readonly #forAdvantage: boolean;
+  readonly #readsStep: boolean;
+  // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
+  readonly #tokenRewards: number;
+  readonly #rewards: ReaderEntry;
 
   constructor(mapper: KeyMapper, { inputs, optional = [], perToken = ['logprob'], order = 'loss' }: Reads) {
     const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
     this.separatesExperts = inputs.includes('expert_mask');
     this.#mapper = mapper;
     this.#forAdvantage = order === 'advantage';
-    this.#needed = inputs;
+    this.#readsStep = inputs.includes('step');
+    this.#needed = inputs.filter((name) => name !== 'step');
     const masks = order === 'loss' ? inputs.filter((name) => name.endsWith('_mask')) : [];
-    const others = inputs.filter((name) => !masks.includes(name));
-    this.#entries = [...others, ...optional, ...masks].map((name) => ({
+    const others = this.#needed.filter((name) => !masks.includes(name));
+    const entry = (name: InputName) => ({
       name,
       keys: mapper.keys(name),
       optional: optional.includes(name),
       mayBePerRow: order === 'loss' && !perToken.includes(name),
       slot: slots.indexOf(name),
-    }));
+    });
+    this.#entries = [...others, ...optional, ...masks].map(entry);
+    this.#tokenRewards = this.#entries.findIndex(({ name }) => name === 'token_level_rewards');
+    this.#rewards = entry('rewards');
   }
 
   /** Returns whether a batch has the named input. The input need not be one that this reader reads. */
@@ -141,16 +157,18 @@ export class BatchReader {
   }
 
   /**
-   * Reads a batch from host memory, or checks a batch that is on a device.
+   * Reads a batch from host memory, or checks a batch that is on a device. All inputs are looked up in the first slice,
+   * so the caller may put other arrays into the batch afterwards.
    * @param device the `device` option of the call.
    * @param conversions a cache that this reader shares with other readers of the same batch.
    * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
    * given.
    */
-  read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Input {
+  *read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Sliced<Input> {
     if (batch instanceof DeviceBatch) return this.#readResident(batch, device);
-    const { native, layout } = this.readHost(batch, conversions);
-    return { native, layout, device: cudaIndex(device) };
+    const index = cudaIndex(device);
+    const { native, layout, step } = yield* this.readHost(batch, conversions);
+    return { native, layout, step, device: index };
   }
 
   #readResident(batch: DeviceBatch, device: string | undefined): Input {
@@ -158,7 +176,8 @@ export class BatchReader {
     for (const name of this.#needed)
       if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${batch.device}`);
-    return { native, layout, device: undefined };
+    const step = this.#readsStep ? readStep(batch, this.#mapper, layout.rows) : undefined;
+    return { native, layout, device: undefined, step };
   }
 
   /**
@@ -166,30 +185,45 @@ export class BatchReader {
    * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
    * given.
    */
-  readHost(batch: Batch, conversions?: Conversions): { native: NativeBatch; layout: Layout } {
+  *readHost(batch: Batch, conversions?: Conversions): Sliced<HostInput> {
     if (batch === null || typeof batch !== 'object')
       throw new LossError('ERR_INVALID_INPUT', {
         at: 'batch',
         expected: 'an object',
         received: describeValue(batch),
       });
-    const [first] = this.#entries;
-    const layout = readLayout(batch, first && find(batch, first.keys)?.value);
+    const found: (FoundInput | undefined)[] = [];
+    for (const entry of this.#entries) found.push(find(batch, entry.keys));
+    const entries = this.#withRewards(batch, found);
+    const step = this.#readsStep ? find(batch, this.#mapper.keys('step')) : undefined;
+    const layout = yield* readLayout(batch, found[0]?.value);
     const native = this.#forAdvantage ? emptyAdvantageBatch(layout) : emptyBatch(layout);
-    for (const entry of this.#entries) {
-      const found = find(batch, entry.keys);
-      if (found) {
-        put(native, entry, found.key, found.value, layout, conversions);
-        continue;
-      }
-      if (entry.optional) continue;
-      const rewards =
-        entry.name === 'token_level_rewards' ? find(batch, this.#mapper.keys('rewards')) : undefined;
-      if (!rewards) throw missingInput(this.#mapper, entry.name);
-      (native as NativeAdvantageBatch).rewards = readRowNumbers(rewards.key, rewards.value, layout.rows);
+    for (let i = 0; i < found.length; i++) {
+      const input = found[i];
+      const entry = entries[i]!;
+      if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
+      if (input && !isReady(native, entry, input.value, layout))
+        yield* convert(native, entry, input, layout, conversions);
     }
-    return { native, layout };
+    if (!this.#readsStep) return { native, layout, step: undefined };
+    if (!step) throw missingInput(this.#mapper, 'step');
+    return { native, layout, step: yield* checkSteps(step.key, step.value, layout.rows) };
   }
+
+  // Looks up the rewards of a batch that lacks token_level_rewards, and adds them to `found` instead. Returns the entries
+  // of the inputs in `found`.
+  #withRewards(batch: Batch, found: (FoundInput | undefined)[]): readonly ReaderEntry[] {
+    const slot = this.#tokenRewards;
+    if (slot < 0 || found[slot]) return this.#entries;
+    found[slot] = find(batch, this.#rewards.keys);
+    return found[slot] ? this.#entries.with(slot, this.#rewards) : this.#entries;
+  }
+}
+
+// An input of a batch, and the key under which the batch has it.
+interface FoundInput {
+  key: string;
+  value: unknown;
 }
 
 function emptyBatch(layout: Layout): NativeBatch {
@@ -214,28 +248,34 @@ function emptyAdvantageBatch(layout: Layout): NativeAdvantageBatch {
   };
 }
 
-// Stores one input in the native batch and, if necessary, converts it first.
-function put(
+// Stores an input in the native batch if it needs no conversion. This fast path exists because a small batch is computed
+// within microseconds, and the general path would add noticeable time.
+function isReady(native: NativeBatch, entry: ReaderEntry, value: unknown, layout: Layout): boolean {
+  if (entry.slot >= 0 && types.isFloat32Array(value)) {
+    const perRow = entry.mayBePerRow && value.length === layout.rows && layout.rows !== layout.tokens;
+    if (!isReadyFor(value, perRow ? layout.rows : layout.tokens)) return false;
+    native.data[entry.slot] = value;
+    if (perRow) native.dtypes[entry.slot] = PER_ROW;
+    return true;
+  }
+  if (entry.name === 'action_mask' && types.isUint8Array(value) && isReadyFor(value, layout.tokens)) {
+    native.mask = value;
+    return true;
+  }
+  return false;
+}
+
+// Converts an input and stores it in the native batch.
+function* convert(
   native: NativeBatch,
   entry: ReaderEntry,
-  key: string,
-  value: unknown,
+  { key, value }: FoundInput,
   layout: Layout,
   conversions: Conversions | undefined,
-): void {
-  // Fast path for arrays that need no conversion. A small batch is computed within microseconds, so the general path
-  // would add noticeable time.
-  if (value instanceof Float32Array && entry.slot >= 0 && isReadyFor(value, layout.tokens)) {
-    native.data[entry.slot] = value;
-    return;
-  }
-  if (value instanceof Uint8Array && entry.name === 'action_mask' && isReadyFor(value, layout.tokens)) {
-    native.mask = value;
-    return;
-  }
+): Sliced<void> {
   let converted = conversions?.get(entry.name);
   if (converted === undefined) {
-    converted = convert(entry, key, value, layout);
+    converted = yield* convertedInput(entry, key, value, layout);
     conversions?.set(entry.name, converted);
   }
   if (entry.slot >= 0) {
@@ -263,7 +303,12 @@ const MEMBERS: Partial<Record<InputName, keyof NativeAdvantageBatch>> = {
   run_ids: 'runs',
 };
 
-function convert({ name, mayBePerRow }: ReaderEntry, key: string, value: unknown, layout: Layout): Converted {
+function convertedInput(
+  { name, mayBePerRow }: ReaderEntry,
+  key: string,
+  value: unknown,
+  layout: Layout,
+): Sliced<Converted> {
   switch (name) {
     case 'action_mask':
       return readMask(key, value, layout, 'token');
@@ -318,7 +363,7 @@ export function readTokenFloats(
   mapper: KeyMapper,
   name: InputName,
   layout: Layout,
-): Float32Array {
+): Sliced<Float32Array> {
   const { key, value } = findInput(batch, mapper, name);
   return readFloat32(key, value, layout);
 }
@@ -331,6 +376,10 @@ export function readTokenFloats(
  */
 export function readStep(batch: object, mapper: KeyMapper, rows: number): number {
   const { key, value } = findInput(batch, mapper, 'step');
+  return finish(checkSteps(key, value, rows));
+}
+
+function* checkSteps(key: string, value: unknown, rows: number): Sliced<number> {
   if (typeof value === 'number') return checkStep(key, value);
   if (!Array.isArray(value) && !ArrayBuffer.isView(value))
     throw new LossError('ERR_INVALID_INPUT', {
@@ -345,14 +394,17 @@ export function readStep(batch: object, mapper: KeyMapper, rows: number): number
       expected: `[${rows}], one value per row`,
       received: String(steps.length),
     });
-  for (let row = 1; row < rows; row++)
-    if (steps[row] !== steps[0])
-      throw new LossError('ERR_INVALID_INPUT', {
-        key,
-        expected: 'the same step in all rows',
-        received: `${steps[0]} in row 0 and ${steps[row]} in row ${row}`,
-      });
-  return rows === 0 ? 0 : checkStep(key, steps[0]);
+  const first = steps[0];
+  yield* inSlices(rows, (begin, end) => {
+    for (let row = Math.max(begin, 1); row < end; row++)
+      if (steps[row] !== first)
+        throw new LossError('ERR_INVALID_INPUT', {
+          key,
+          expected: 'the same step in all rows',
+          received: `${first} in row 0 and ${steps[row]} in row ${row}`,
+        });
+  });
+  return rows === 0 ? 0 : checkStep(key, first);
 }
 
 function checkStep(key: string, step: unknown): number {

@@ -1,4 +1,5 @@
 // The types of the batches that callers pass.
+import type { SnakeCase } from './options.js';
 
 /** A column of 16-bit floats. JavaScript has no array type for both formats, so the bits are stored as integers. */
 export interface HalfColumn {
@@ -12,7 +13,7 @@ export interface HalfColumn {
  * One float per token, row after row, or a nested array of rows. Columns that allow it may have one value per row
  * instead, which then applies to all tokens of the row. An array with as many values as tokens is always read as one
  * value per token. A Float32Array is read in place, and 16-bit floats are widened while they are read. Other arrays are
- * converted once.
+ * converted in each call. Asynchronous calls do so in slices, so that long arrays do not block the event loop.
  */
 export type FloatColumn =
   | Float32Array
@@ -44,13 +45,8 @@ export type RowNumbers = Float64Array | Float32Array | readonly number[];
 /** One id per row. */
 export type RowIds = Int32Array | readonly (number | string)[];
 
-/**
- * A batch of B rows. The rows either have T tokens each or are packed, which means stored one after another without
- * padding. Each key may also be written as in Trinity-RFT (`old_logprob`) or as in the backend, the training framework
- * that the caller names (`old_log_probs` for verl). A function ignores keys that it does not read. Log-probabilities
- * and entropies are in nats.
- */
-export interface Batch {
+/** The inputs of a batch of B rows with T tokens each, under this package's own names. */
+export interface BatchColumns {
   /** The shape [B, T], for B rows that are padded to T tokens each. */
   shape?: readonly [number, number];
   /**
@@ -88,14 +84,48 @@ export interface Batch {
   runIds?: RowIds;
   /** Shape [B, T]: the reward of each token. */
   tokenLevelRewards?: FloatColumn;
+  /** Shape [B, T]: the score of each token, from which the KL penalty is subtracted to get its reward. */
+  tokenLevelScores?: FloatColumn;
   /** Shape [B, T]: a critic's estimate of the value at each token. */
   values?: FloatColumn;
   /** Shape [B]: the reward of the greedy answer to each row's prompt. */
   rewardBaselines?: RowNumbers;
   /** Shape [B, T]: each token's log-probability under a teacher. */
   teacherLogprob?: FloatColumn;
-  [key: string]: unknown;
 }
+
+/** The inputs of a batch under Trinity-RFT's names (snake_case). */
+export type TrinityColumns = { [K in keyof BatchColumns as SnakeCase<K>]?: BatchColumns[K] };
+
+/** The inputs for which verl has other names than Trinity-RFT, under verl's names. */
+export interface VerlColumns {
+  /** Verl's name of `logprob`. */
+  log_prob?: FloatColumn;
+  /** Verl's name of `oldLogprob`. */
+  old_log_probs?: FloatColumn;
+  /** Verl's name of `refLogprob`. */
+  ref_log_prob?: FloatColumn;
+  /** Verl's name of `actionMask`. */
+  response_mask?: MaskColumn;
+}
+
+/**
+ * A batch of B rows. The rows either have T tokens each or are packed, which means stored one after another without
+ * padding. Each key may be written as here, as in Trinity-RFT (`old_logprob`) or as in verl (`old_log_probs`).
+ * Log-probabilities and entropies are in nats.
+ *
+ * Functions ignore keys that they do not read. The type has only the keys that a function may read, so that TypeScript
+ * reports a misspelt one. For a batch with other keys, such as prompts or the names of a backend that you registered, use
+ * {@link BatchWith}.
+ */
+export interface Batch extends BatchColumns, TrinityColumns, VerlColumns {}
+
+/**
+ * A batch that also has keys of the caller, which are either names of columns in a backend that the caller registered
+ * or are ignored. `BatchWith<'prompt' | 'lp'>` has these two keys. `BatchWith<string>` may have any keys, so TypeScript
+ * does not report a misspelt one.
+ */
+export type BatchWith<K extends string> = Batch & { [key in K]?: unknown };
 
 /**
  * Returns the first of the given keys for which the batch has a value, and this value. Returns undefined if it has

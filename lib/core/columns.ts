@@ -1,8 +1,11 @@
 // Converts one column of a host batch to the array that native code reads. Columns of float32 and masks of bytes are
-// passed on without a copy.
+// passed on without a copy. Other arrays are converted in slices. Between two slices of an asynchronous call, the caller
+// may change them, so each slice checks what it reads.
+import { types } from 'node:util';
 import { checkAttached, fixedLength } from './arrays.js';
 import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
+import { inSlices, SLICE, type Sliced } from './slices.js';
 
 const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
 /** Added to a column's dtype code if the column has one value per row; see NativeBatch.dtypes in binding.d.ts. */
@@ -20,8 +23,13 @@ export interface NativeColumn {
  * @param mayBePerRow whether a column with one value per row is accepted.
  * @throws LossError if the column is invalid. The message names the key, what was expected and what was given.
  */
-export function readFloats(key: string, value: unknown, layout: Layout, mayBePerRow: boolean): NativeColumn {
-  const { data, dtype } = floatData(key, value, layout, mayBePerRow);
+export function* readFloats(
+  key: string,
+  value: unknown,
+  layout: Layout,
+  mayBePerRow: boolean,
+): Sliced<NativeColumn> {
+  const { data, dtype } = yield* floatData(key, value, layout, mayBePerRow);
   checkAttached(key, data);
   checkLength(key, data.length, layout, mayBePerRow);
   return {
@@ -35,10 +43,10 @@ export function readFloats(key: string, value: unknown, layout: Layout, mayBePer
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function readFloat32(key: string, value: unknown, layout: Layout): Float32Array {
-  const { data } = floatData(key, value, layout, false);
+export function* readFloat32(key: string, value: unknown, layout: Layout): Sliced<Float32Array> {
+  const { data } = yield* floatData(key, value, layout, false);
   checkAttached(key, data);
-  if (!(data instanceof Float32Array))
+  if (!types.isFloat32Array(data))
     throw new LossError('ERR_INVALID_INPUT', {
       key,
       expected: 'dtype float32',
@@ -57,23 +65,19 @@ function checkLength(key: string, length: number, layout: Layout, mayBePerRow: b
   });
 }
 
-function floatData(
+function* floatData(
   key: string,
   value: unknown,
   layout: Layout,
   mayBePerRow: boolean,
-): { data: Float32Array | Uint16Array; dtype: keyof typeof DTYPE_CODES } {
-  if (value instanceof Float32Array) return { data: value, dtype: 'float32' };
-  if (value instanceof Float64Array) {
-    checkAttached(key, value);
-    checkLength(key, value.length, layout, mayBePerRow);
-    return { data: newArray(key, value.length, () => new Float32Array(value)), dtype: 'float32' };
-  }
-  if (Array.isArray(value)) return { data: floatsOf(key, value, layout, mayBePerRow), dtype: 'float32' };
+): Sliced<{ data: Float32Array | Uint16Array; dtype: keyof typeof DTYPE_CODES }> {
+  if (types.isFloat32Array(value)) return { data: value, dtype: 'float32' };
+  if (types.isFloat64Array(value) || Array.isArray(value))
+    return { data: yield* toFloat32(key, value, layout, mayBePerRow), dtype: 'float32' };
   if (value !== null && typeof value === 'object' && 'data' in value && 'dtype' in value) {
     const { data, dtype } = value;
-    if (dtype === 'float32' && data instanceof Float32Array) return { data, dtype };
-    if ((dtype === 'float16' || dtype === 'bfloat16') && data instanceof Uint16Array) return { data, dtype };
+    if (dtype === 'float32' && types.isFloat32Array(data)) return { data, dtype };
+    if ((dtype === 'float16' || dtype === 'bfloat16') && types.isUint16Array(data)) return { data, dtype };
     throw new LossError('ERR_INVALID_INPUT', {
       key,
       expected: 'dtype float16 or bfloat16 in a Uint16Array, or float32 in a Float32Array',
@@ -87,40 +91,160 @@ function floatData(
   });
 }
 
-function floatsOf(
+function* toFloat32(
   key: string,
-  value: readonly unknown[],
+  value: Float64Array | readonly unknown[],
   layout: Layout,
   mayBePerRow: boolean,
-): Float32Array {
-  const flat = flatten(key, value, layout);
+): Sliced<Float32Array> {
+  if (Array.isArray(value) && Array.isArray(value[0])) {
+    yield* checkRowLengths(key, value, layout);
+    const data = newArray(key, layout.tokens, () => new Float32Array(layout.tokens));
+    yield* copyRows(key, value, layout, data, copyNumbers);
+    return data;
+  }
+  const isTyped = types.isFloat64Array(value);
+  if (isTyped) checkAttached(key, value);
+  const { length } = value;
   // A wrong length must not make the program allocate that much memory, so it is checked first.
-  checkLength(key, flat.length, layout, mayBePerRow);
-  const data = newArray(key, flat.length, () => new Float32Array(flat.length));
-  return copyNumbers(key, flat, data);
+  checkLength(key, length, layout, mayBePerRow);
+  const data = newArray(key, length, () => new Float32Array(length));
+  yield* isTyped ? copyList(key, value, data, copyFloats) : copyList(key, value, data, copyNumbers);
+  return data;
 }
 
+// Copies `count` elements of a list, from the index `from` on, to `out` at the index `at`.
+type Copy<S, T> = (key: string, values: S, from: number, out: T, at: number, count: number) => void;
+
 /**
- * Fills the typed array `out` with numbers from the start of `values`.
+ * Copies numbers into a typed array, from one index of each list on.
  * @throws LossError `ERR_INVALID_INPUT` for an element that is not a number.
  */
-export function copyNumbers<T extends Float32Array | Float64Array>(
+export function copyNumbers(
   key: string,
   values: ArrayLike<unknown>,
-  out: T,
-): T {
-  for (let index = 0; index < out.length; index++) {
-    const x = values[index];
+  from: number,
+  out: Float32Array | Float64Array,
+  at: number,
+  count: number,
+): void {
+  for (let i = 0; i < count; i++) {
+    const x = values[from + i];
     if (typeof x !== 'number')
       throw new LossError('ERR_INVALID_INPUT', {
         key,
-        index,
+        index: at + i,
         expected: 'a number',
         received: describeValue(x),
       });
-    out[index] = x;
+    out[at + i] = x;
   }
-  return out;
+}
+
+function copyFlags(
+  key: string,
+  values: readonly unknown[],
+  from: number,
+  out: Uint8Array,
+  at: number,
+  count: number,
+): void {
+  for (let i = 0; i < count; i++) {
+    const x = values[from + i];
+    if (typeof x !== 'boolean' && typeof x !== 'number')
+      throw new LossError('ERR_INVALID_INPUT', {
+        key,
+        index: at + i,
+        expected: 'true, false or a number',
+        received: describeValue(x),
+      });
+    out[at + i] = x ? 1 : 0;
+  }
+}
+
+// Copies the elements of a typed array. If its memory was transferred or shrunk since the last slice, it lacks elements.
+function copyFloats(
+  key: string,
+  values: Float32Array | Float64Array,
+  from: number,
+  out: Float32Array | Float64Array,
+  at: number,
+  count: number,
+): void {
+  checkAttached(key, values);
+  if (values[from + count - 1] === undefined)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key,
+      expected: `${out.length} values during the whole call`,
+      received: String(values.length),
+    });
+  for (let i = 0; i < count; i++) out[at + i] = values[from + i]!;
+}
+
+function copyList<S, T extends ArrayLike<unknown>>(
+  key: string,
+  values: S,
+  out: T,
+  copy: Copy<S, T>,
+): Sliced<void> {
+  return inSlices(out.length, (begin, end) => copy(key, values, begin, out, begin, end - begin));
+}
+
+// Copies the rows of a nested array into one array. checkRowLengths() checked the rows, but they may have changed since.
+function* copyRows<T>(
+  key: string,
+  value: readonly unknown[],
+  layout: Layout,
+  out: T,
+  copy: Copy<readonly unknown[], T>,
+): Sliced<void> {
+  let at = 0;
+  let inSlice = 0;
+  for (let b = 0; b < layout.rows; b++) {
+    const row = checkRow(key, value, b, layout);
+    const { length } = row;
+    for (let t = 0; t < length; ) {
+      const count = Math.min(length - t, SLICE - inSlice);
+      copy(key, t === 0 ? row : checkRow(key, value, b, layout), t, out, at, count);
+      t += count;
+      at += count;
+      inSlice += count;
+      if (inSlice < SLICE) continue;
+      yield;
+      inSlice = 0;
+    }
+    // A row counts as one element more, so that many empty rows are divided too.
+    if (++inSlice < SLICE) continue;
+    yield;
+    inSlice = 0;
+  }
+}
+
+// Checks the lengths of a nested array's rows. This comes before an array for all rows is allocated, because the layout
+// can claim any number of tokens.
+function* checkRowLengths(key: string, value: readonly unknown[], layout: Layout): Sliced<void> {
+  if (value.length !== layout.rows)
+    throw new LossError('ERR_SHAPE_MISMATCH', {
+      key,
+      expected: `${layout.rows} rows`,
+      received: String(value.length),
+    });
+  yield* inSlices(layout.rows, (begin, end) => {
+    for (let b = begin; b < end; b++) checkRow(key, value, b, layout);
+  });
+}
+
+// Returns row b of a nested array after checking its length.
+function checkRow(key: string, value: readonly unknown[], b: number, layout: Layout): readonly unknown[] {
+  const row = value[b];
+  const length = layout.offsets ? layout.offsets[b + 1]! - layout.offsets[b]! : layout.rowLength;
+  if (Array.isArray(row) && row.length === length) return row;
+  throw new LossError('ERR_SHAPE_MISMATCH', {
+    key,
+    index: b,
+    expected: `a row of ${length}`,
+    received: describeValue(row),
+  });
 }
 
 /**
@@ -128,14 +252,19 @@ export function copyNumbers<T extends Float32Array | Float64Array>(
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function readMask(key: string, value: unknown, layout: Layout, per: 'token' | 'row'): Uint8Array {
+export function* readMask(
+  key: string,
+  value: unknown,
+  layout: Layout,
+  per: 'token' | 'row',
+): Sliced<Uint8Array> {
   const length = per === 'token' ? layout.tokens : layout.rows;
   const checkMaskLength = (received: number) => {
     if (received === length) return;
     const expected = per === 'token' ? describeShape(layout) : `[${layout.rows}], one value per row`;
     throw new LossError('ERR_SHAPE_MISMATCH', { key, expected, received: String(received) });
   };
-  if (value instanceof Uint8Array) {
+  if (types.isUint8Array(value)) {
     checkAttached(key, value);
     checkMaskLength(value.length);
     return fixedLength(value);
@@ -146,20 +275,11 @@ export function readMask(key: string, value: unknown, layout: Layout, per: 'toke
       expected: 'a mask (Uint8Array, booleans, or 0 and 1)',
       received: describeValue(value),
     });
-  const flat = per === 'token' ? flatten(key, value, layout) : value;
-  checkMaskLength(flat.length);
-  const mask = newArray(key, flat.length, () => new Uint8Array(flat.length));
-  for (let index = 0; index < flat.length; index++) {
-    const x: unknown = flat[index];
-    if (typeof x !== 'boolean' && typeof x !== 'number')
-      throw new LossError('ERR_INVALID_INPUT', {
-        key,
-        index,
-        expected: 'true, false or a number',
-        received: describeValue(x),
-      });
-    mask[index] = x ? 1 : 0;
-  }
+  const nested = per === 'token' && Array.isArray(value[0]);
+  if (nested) yield* checkRowLengths(key, value, layout);
+  else checkMaskLength(value.length);
+  const mask = newArray(key, length, () => new Uint8Array(length));
+  yield* nested ? copyRows(key, value, layout, mask, copyFlags) : copyList(key, value, mask, copyFlags);
   return mask;
 }
 
@@ -168,23 +288,21 @@ export function readMask(key: string, value: unknown, layout: Layout, per: 'toke
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function readRowNumbers(key: string, value: unknown, rows: number): Float64Array {
-  if (value instanceof Float64Array || value instanceof Float32Array) {
-    checkAttached(key, value);
-    checkRows(key, value.length, rows);
-    return value instanceof Float64Array
-      ? fixedLength(value)
-      : newArray(key, rows, () => new Float64Array(value));
-  }
-  if (!Array.isArray(value))
+export function* readRowNumbers(key: string, value: unknown, rows: number): Sliced<Float64Array> {
+  const isFloat64 = types.isFloat64Array(value);
+  const isTyped = isFloat64 || types.isFloat32Array(value);
+  if (isTyped) checkAttached(key, value);
+  else if (!Array.isArray(value))
     throw new LossError('ERR_INVALID_INPUT', {
       key,
       expected: 'a number per row (Float64Array, Float32Array or numbers)',
       received: describeValue(value),
     });
   checkRows(key, value.length, rows);
+  if (isFloat64) return fixedLength(value);
   const numbers = newArray(key, rows, () => new Float64Array(rows));
-  return copyNumbers(key, value, numbers);
+  yield* isTyped ? copyList(key, value, numbers, copyFloats) : copyList(key, value, numbers, copyNumbers);
+  return numbers;
 }
 
 /**
@@ -192,8 +310,8 @@ export function readRowNumbers(key: string, value: unknown, rows: number): Float
  * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
  * wrong.
  */
-export function readRowIds(key: string, value: unknown, rows: number): Int32Array {
-  if (value instanceof Int32Array) {
+export function* readRowIds(key: string, value: unknown, rows: number): Sliced<Int32Array> {
+  if (types.isInt32Array(value)) {
     checkAttached(key, value);
     checkRows(key, value.length, rows);
     // Makes a copy, because native code reads the ids twice and they must not change between the two reads.
@@ -208,20 +326,25 @@ export function readRowIds(key: string, value: unknown, rows: number): Int32Arra
   checkRows(key, value.length, rows);
   const numbers = new Map<unknown, number>();
   const ids = newArray(key, rows, () => new Int32Array(rows));
-  for (let index = 0; index < rows; index++) {
-    const id: unknown = value[index];
-    if (typeof id !== 'string' && !Number.isFinite(id))
-      throw new LossError('ERR_INVALID_INPUT', {
-        key,
-        index,
-        expected: 'a finite number or a string',
-        received: describeValue(id),
-      });
-    const number = numbers.get(id) ?? numbers.size;
-    numbers.set(id, number);
-    ids[index] = number;
-  }
+  yield* inSlices(rows, (begin, end) => {
+    for (let index = begin; index < end; index++) ids[index] = numberOf(key, index, value[index], numbers);
+  });
   return ids;
+}
+
+// Returns the integer of an id. A new id gets the next integer.
+function numberOf(key: string, index: number, id: unknown, numbers: Map<unknown, number>): number {
+  if (typeof id !== 'string' && !Number.isFinite(id))
+    throw new LossError('ERR_INVALID_INPUT', {
+      key,
+      index,
+      expected: 'a finite number or a string',
+      received: describeValue(id),
+    });
+  const known = numbers.get(id);
+  if (known !== undefined) return known;
+  numbers.set(id, numbers.size);
+  return numbers.size - 1;
 }
 
 function checkRows(key: string, length: number, rows: number): void {
@@ -231,32 +354,6 @@ function checkRows(key: string, length: number, rows: number): void {
       expected: `[${rows}], one value per row`,
       received: String(length),
     });
-}
-
-// Joins the rows of a nested array into one array, after checking each row's length. Returns an array that is not
-// nested as it is.
-function flatten(key: string, value: readonly unknown[], layout: Layout): readonly unknown[] {
-  if (!Array.isArray(value[0])) return value;
-  if (value.length !== layout.rows)
-    throw new LossError('ERR_SHAPE_MISMATCH', {
-      key,
-      expected: `${layout.rows} rows`,
-      received: String(value.length),
-    });
-  const flat: unknown[] = [];
-  for (let b = 0; b < value.length; b++) {
-    const row = value[b];
-    const length = layout.offsets ? layout.offsets[b + 1]! - layout.offsets[b]! : layout.rowLength;
-    if (!Array.isArray(row) || row.length !== length)
-      throw new LossError('ERR_SHAPE_MISMATCH', {
-        key,
-        index: b,
-        expected: `a row of ${length}`,
-        received: describeValue(row),
-      });
-    for (let t = 0; t < length; t++) flat.push(row[t]);
-  }
-  return flat;
 }
 
 function newArray<T>(key: string, length: number, make: () => T): T {

@@ -25,7 +25,7 @@ export interface Counts extends RowCounts {
 
 /**
  * The counts of a whole batch, as {@link sumCounts} returns them. Pass them to compute() when computing one part of
- * that batch.
+ * that batch. All are whole numbers, and none may be less than the same count of the part.
  */
 export interface Normalizer extends RowCounts {
   /**
@@ -92,6 +92,9 @@ export function toNativeCounts(
   const { tokens, rows } = readCounts('normalizer', normalizer);
   const columns = normalizer.columns ?? layout.rowLength;
   checkCount('normalizer.columns', columns);
+  const most = rows * (normalizer.columns ?? Number.MAX_SAFE_INTEGER);
+  if (tokens > most)
+    throw invalid('normalizer.tokens', `at most ${most}, which is rows times columns`, tokens);
   let expert: RowCounts = { tokens: 0, rows: 0 };
   if (separatesExperts) {
     if (normalizer.expert === undefined || normalizer.expert === null)
@@ -107,6 +110,29 @@ export function toNativeCounts(
     expert.rows,
     columns,
   ] satisfies NativeCounts);
+}
+
+/**
+ * Checks that the counts of the whole batch, which the caller passed as `normalizer`, are possible: that none of them is
+ * less than the same count of the part.
+ * @throws LossError `ERR_INVALID_OPTION`
+ */
+export function checkPart(whole: Float64Array, part: Float64Array, separatesExperts: boolean): void {
+  const { expert: wholeExpert, ...ofWhole } = fromNativeCounts(whole, separatesExperts);
+  const { expert: partExpert, ...ofPart } = fromNativeCounts(part, separatesExperts);
+  if (wholeExpert && partExpert) {
+    checkAtLeast('normalizer.expert', wholeExpert, partExpert);
+    // The rows that the policy sampled come in addition to the experts' rows of all parts.
+    ofPart.tokens += wholeExpert.tokens - partExpert.tokens;
+    ofPart.rows += wholeExpert.rows - partExpert.rows;
+  }
+  checkAtLeast('normalizer', ofWhole, ofPart);
+}
+
+function checkAtLeast<C extends RowCounts>(name: string, given: C, least: C): void {
+  for (const key of Object.keys(least) as (keyof C & string)[])
+    if (given[key] < least[key])
+      throw invalid(`${name}.${key}`, `at least ${least[key]} for this part`, given[key]);
 }
 
 /** Converts counts from native code to the object that callers get. */
@@ -125,8 +151,8 @@ function readCounts(name: string, counts: RowCounts): RowCounts {
 }
 
 function checkCount(name: string, count: unknown): void {
-  if (typeof count !== 'number' || !Number.isFinite(count) || count < 0)
-    throw invalid(name, 'a number of at least 0', count);
+  if (!Number.isSafeInteger(count) || (count as number) < 0)
+    throw invalid(name, 'a whole number of at least 0', count);
 }
 
 function invalid(option: string, expected: string, value: unknown): LossError {

@@ -1,4 +1,8 @@
 // Batches that were copied to a device and stay there.
+
+// Declares Disposable and Symbol.dispose for programs whose target does not include them.
+/// <reference lib="esnext.disposable" preserve="true" />
+
 import type { NativeResident } from '../../binding.js';
 import { cudaIndex } from './device.js';
 import { describeValue, LossError } from './errors.js';

@@ -1,4 +1,5 @@
 // LossError, the only class of errors that the package throws, and helpers that report bad values in a uniform style.
+import { types } from 'node:util';
 import { closest, distance } from 'fastest-levenshtein';
 
 /** The kind of a failure, for programs to act on. The error's message explains the failure to people. */
@@ -48,8 +49,24 @@ export interface LossErrorDetails {
   hint?: MessageText | undefined;
 }
 
-/** The class of all errors that this package throws on purpose. */
+// Marks the errors of every copy of the package, because a process can load several: two versions, or one per realm.
+const BRAND = Symbol.for('policy-loss.LossError');
+
+/**
+ * The class of all errors that this package throws on purpose. `instanceof LossError` is also true for the errors of
+ * another copy of the package in the same process.
+ */
 export class LossError extends Error {
+  static {
+    Object.defineProperty(this.prototype, BRAND, { value: true });
+  }
+
+  /** Implements `instanceof`: for LossError by a mark that all copies of the package share, for subclasses as usual. */
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    if (this !== LossError) return Function.prototype[Symbol.hasInstance].call(this, value);
+    return types.isNativeError(value) && BRAND in value;
+  }
+
   /** Always 'LossError'. */
   override readonly name = 'LossError';
   /** The kind of the failure. */
@@ -196,7 +213,8 @@ export async function guardedAsync<T>(read: () => Promise<T>): Promise<T> {
 
 function asLossError(error: unknown, code: LossErrorCode): LossError {
   if (error instanceof LossError) return error;
-  const reason = error instanceof Error ? String(error.message) : describeValue(error);
+  const reason =
+    error instanceof Error || types.isNativeError(error) ? String(error.message) : describeValue(error);
   return new LossError(code, `an argument could not be read: ${reason}`, { cause: error });
 }
 

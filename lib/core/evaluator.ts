@@ -1,4 +1,5 @@
 // Calls native code to compute one function on batches. compute() and computeSync() of every loss are built on this.
+import { types } from 'node:util';
 import type {
   NativeBatch,
   NativeCall,
@@ -6,16 +7,17 @@ import type {
   NativeFunctionSpec,
   NativeFusedAdvantage,
 } from '../../binding.js';
-import { abortable, fromNative } from './abortable.js';
+import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
 import { checkAttached, isResizable } from './arrays.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, COLUMNS, type Conversions, type Input } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
-import { type Counts, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
+import { type Counts, checkPart, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 import { native } from './native.js';
+import { finish, finishInTurns, type Sliced } from './slices.js';
 
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
@@ -48,7 +50,7 @@ export interface ComputeOptions extends ComputeSyncOptions {
    * A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`, and an array that
    * was passed as `grad` may be partly written.
    */
-  signal?: AbortSignal;
+  signal?: AbortSignalLike;
 }
 
 /** Metrics under their Trinity-RFT names. */
@@ -75,6 +77,9 @@ export interface Coefficients {
   klCoef?: number | undefined;
   entropyCoef?: number | undefined;
 }
+
+/** Returns the coefficients for a batch. */
+export type CoefficientsOf = (input: Input, normalizer: Normalizer | undefined) => Coefficients;
 
 /** The arrays to which native code writes the gradients with respect to logprob and to entropy. */
 export interface Gradients {
@@ -119,6 +124,12 @@ function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
   return mask !== undefined && repeats === undefined;
 }
 
+/** The options of a call that concern a part of a batch; see ComputeSyncOptions. */
+interface CallOptions {
+  normalizer?: Normalizer | undefined;
+  part?: boolean | undefined;
+}
+
 /** Computes one native function on batches. */
 export class Evaluator {
   readonly #fn: NativeFunction;
@@ -143,41 +154,45 @@ export class Evaluator {
   computeSync<M>(
     batch: Batch | DeviceBatch,
     options: ComputeSyncOptions | undefined,
-    coefficients: (layout: Layout) => Coefficients,
+    coefficients: CoefficientsOf,
   ): Result<M> {
     return guarded(() => {
-      const input = this.#reader.read(batch);
-      const gradients = this.#gradients(input.layout, options);
-      return this.evaluateSync(input, gradients, options ?? {}, coefficients(input.layout));
+      const input = finish(this.#reader.read(batch));
+      const gradients = this.#gradients(input.layout, options?.grad);
+      return this.evaluateSync(input, gradients, options ?? {}, coefficients(input, options?.normalizer));
     });
   }
 
   compute<M>(
     batch: Batch | DeviceBatch,
     options: ComputeOptions | undefined,
-    coefficients: (layout: Layout) => Coefficients,
+    coefficients: CoefficientsOf,
   ): Promise<Result<M>> {
     return guardedAsync(async () => {
-      const input = this.#reader.read(batch, options?.device);
-      const gradients = this.#gradients(input.layout, options);
-      return this.evaluate(input, gradients, options ?? {}, coefficients(input.layout));
+      // Reads the options before the first wait, because the caller may change them afterwards.
+      const { grad, normalizer, part, device, signal } = options ?? {};
+      return finishInTurns(this.#reader.read(batch, device), signal, (input) => {
+        const gradients = this.#gradients(input.layout, grad);
+        const wanted = { normalizer, part, signal };
+        return this.evaluate<M>(input, gradients, wanted, coefficients(input, normalizer));
+      });
     });
   }
 
   /**
-   * Reads a batch, which may be in host memory or on a device.
+   * Reads a batch, which may be in host memory or on a device, in slices.
    * @param device the device that is to compute a host batch.
    * @param computed advantages to use instead of the column `advantages`. The evaluator's reader must be one that does
    * not read this column.
    * @param conversions a cache of converted inputs that is shared with other readers of the same batch.
    */
-  read(
+  *read(
     batch: Batch | DeviceBatch,
     device?: string,
     computed?: ComputedAdvantages,
     conversions?: Conversions,
-  ): Input {
-    const input = this.#reader.read(batch, device, conversions);
+  ): Sliced<Input> {
+    const input = yield* this.#reader.read(batch, device, conversions);
     if (computed) {
       const view = input.native as NativeBatch;
       const index = COLUMNS.indexOf('advantages');
@@ -191,17 +206,18 @@ export class Evaluator {
   evaluateSync<M>(
     input: Input,
     gradients: Gradients,
-    options: ComputeSyncOptions,
+    options: CallOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Result<M> {
     const part = partArray(options);
     let present: number;
+    let call: NativeCall | undefined;
     try {
       if (options.normalizer === undefined && !part && isPlainHostBatch(input.native)) {
         present = this.#evaluateHost(input.native, gradients, coefficients);
       } else {
-        const call = this.#call(input, gradients, options.normalizer, coefficients, this.#values);
+        call = this.#call(input, gradients, options.normalizer, coefficients, this.#values);
         call.part = part;
         call.advantage = fused?.advantage;
         present = native.evaluateSync(this.#fn, input.native, call);
@@ -210,13 +226,14 @@ export class Evaluator {
       throw fromNative(error);
     }
     checkFinite(present, fused);
+    this.#checkNormalizer(call);
     return this.#result(this.#values, gradients, present, part);
   }
 
   async evaluate<M>(
     input: Input,
     gradients: Gradients,
-    options: ComputeOptions,
+    options: CallOptions & { signal?: AbortSignalLike | undefined },
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<Result<M>> {
@@ -230,6 +247,7 @@ export class Evaluator {
       return native.evaluate(this.#fn, input.native, call, input.device);
     });
     checkFinite(present, fused);
+    this.#checkNormalizer(call);
     return this.#result(values, gradients, present, part);
   }
 
@@ -250,6 +268,12 @@ export class Evaluator {
         });
       return this.#result(this.#values, {}, present, undefined);
     });
+  }
+
+  // Native code counts the tokens of the batch while it computes the loss, so this check comes afterwards.
+  #checkNormalizer(call: NativeCall | undefined): void {
+    if (call?.normalizer && call.counts)
+      checkPart(call.normalizer, call.counts, this.#reader.separatesExperts);
   }
 
   #evaluateHost(batch: PlainHostBatch, { grad, gradEntropy }: Gradients, coefficients: Coefficients): number {
@@ -278,8 +302,8 @@ export class Evaluator {
     );
   }
 
-  #gradients(layout: Layout, options: ComputeSyncOptions | undefined): Gradients {
-    return { [this.#gradKey]: gradArray(layout, options?.grad) };
+  #gradients(layout: Layout, grad: ComputeSyncOptions['grad']): Gradients {
+    return { [this.#gradKey]: gradArray(layout, grad) };
   }
 
   #call(
@@ -300,6 +324,7 @@ export class Evaluator {
         normalizer === undefined
           ? undefined
           : toNativeCounts(normalizer, layout, this.#reader.separatesExperts),
+      counts: normalizer === undefined ? undefined : new Float64Array(5),
       abort: undefined,
     };
   }
@@ -325,7 +350,7 @@ export class Evaluator {
 // The layout of a batch that only its counts describe.
 const NO_LAYOUT: Layout = { rows: 0, rowLength: 0, tokens: 0, offsets: undefined };
 
-function partArray({ part }: ComputeSyncOptions): Float64Array | undefined {
+function partArray({ part }: CallOptions): Float64Array | undefined {
   return part ? new Float64Array(native.partLength) : undefined;
 }
 
@@ -382,15 +407,16 @@ export async function countBatch(
   batch: Batch | DeviceBatch,
   rows: RowsThatCount = {},
 ): Promise<Counts> {
-  const { input, call } = guarded(() => counting(reader, batch, rows));
-  let present: number;
-  try {
-    present = await native.evaluate(counter, input.native, call, input.device);
-  } catch (error) {
-    throw fromNative(error);
-  }
-  checkFinite(present, rows.fused);
-  return fromNativeCounts(call.counts, reader.separatesExperts);
+  return guardedAsync(() =>
+    finishInTurns(reader.read(batch), undefined, async (input) => {
+      const call = countingCall(input, rows);
+      const present = await abortable(undefined, () =>
+        native.evaluate(counter, input.native, call, input.device),
+      );
+      checkFinite(present, rows.fused);
+      return fromNativeCounts(call.counts, reader.separatesExperts);
+    }),
+  );
 }
 
 /** Synchronous version of {@link countBatch}. */
@@ -399,7 +425,8 @@ export function countBatchSync(
   batch: Batch | DeviceBatch,
   rows: RowsThatCount = {},
 ): Counts {
-  const { input, call } = guarded(() => counting(reader, batch, rows));
+  const input = guarded(() => finish(reader.read(batch)));
+  const call = countingCall(input, rows);
   let present: number;
   try {
     present = native.evaluateSync(counter, input.native, call, input.device);
@@ -410,10 +437,9 @@ export function countBatchSync(
   return fromNativeCounts(call.counts, reader.separatesExperts);
 }
 
-function counting(reader: BatchReader, batch: Batch | DeviceBatch, { repeats, fused }: RowsThatCount) {
-  const input = reader.read(batch);
+function countingCall(input: Input, { repeats, fused }: RowsThatCount) {
   if (repeats) (input.native as NativeBatch).repeats = repeats;
-  const call = {
+  return {
     values: new Float64Array(1),
     grad: undefined,
     gradEntropy: undefined,
@@ -424,7 +450,6 @@ function counting(reader: BatchReader, batch: Batch | DeviceBatch, { repeats, fu
     advantage: fused?.advantage,
     abort: undefined,
   } satisfies NativeCall;
-  return { input, call };
 }
 
 /**
@@ -438,7 +463,7 @@ export function gradArray(
   if (wanted === undefined || wanted === false) return undefined;
   const { tokens } = layout;
   if (wanted === true) return allocate(`a gradient of ${tokens} values`, () => new Float32Array(tokens));
-  if (!(wanted instanceof Float32Array))
+  if (!types.isFloat32Array(wanted))
     throw new LossError('ERR_INVALID_INPUT', {
       key: name,
       expected: 'true, false or a Float32Array',

@@ -1,7 +1,9 @@
 // Reads the layout of a batch: how many rows it has, how long they are, and where each one begins.
+import { types } from 'node:util';
 import { checkAttached } from './arrays.js';
 import { type Batch, find } from './batch.js';
 import { allocate, describeValue, LossError } from './errors.js';
+import { inSlices, type Sliced } from './slices.js';
 
 /** The layout of a batch's rows, which are padded to one length or packed without padding. */
 export interface Layout {
@@ -27,7 +29,7 @@ const MAX_EMPTY_ROWS = 2 ** 24;
  * @param nested one of the batch's columns. It determines the layout only if it is a nested array (an array of rows).
  * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
  */
-export function readLayout(batch: Batch, nested?: unknown): Layout {
+export function* readLayout(batch: Batch, nested?: unknown): Sliced<Layout> {
   const shape = batch.shape ?? undefined;
   const cuSeqlens = find(batch, ['cuSeqlens', 'cu_seqlens'])?.value;
   if (shape !== undefined && cuSeqlens !== undefined)
@@ -36,7 +38,7 @@ export function readLayout(batch: Batch, nested?: unknown): Layout {
       expected: 'either shape or cuSeqlens',
       received: 'both',
     });
-  if (cuSeqlens !== undefined) return packedLayout(cuSeqlens);
+  if (cuSeqlens !== undefined) return yield* packedLayout(cuSeqlens);
   if (shape !== undefined) return paddedLayout(shape);
   if (Array.isArray(nested) && nested.length > 0 && Array.isArray(nested[0])) {
     const rowLength = nested[0].length;
@@ -74,50 +76,70 @@ function describeList(value: unknown): string {
   return `[${Array.from(value, (n: unknown) => (typeof n === 'number' ? n : describeValue(n))).join(', ')}]`;
 }
 
-function packedLayout(value: unknown): Layout {
-  const offsets = copyOffsets(value);
+function* packedLayout(value: unknown): Sliced<Layout> {
+  const offsets = yield* copyOffsets(value);
   if (offsets.length === 0 || offsets[0] !== 0)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: 'cuSeqlens',
       expected: 'B + 1 offsets that begin with 0',
       received: offsets.length === 0 ? 'none' : `${offsets[0]} as the first one`,
     });
+  const rows = offsets.length - 1;
   let longest = 0;
-  for (let row = 1; row < offsets.length; row++) {
-    const length = offsets[row]! - offsets[row - 1]!;
+  yield* inSlices(rows, (begin, end) => {
+    longest = Math.max(longest, longestRow(offsets, begin, end));
+  });
+  return { rows, rowLength: longest, tokens: offsets[rows]!, offsets };
+}
+
+function longestRow(offsets: Int32Array, begin: number, end: number): number {
+  let longest = 0;
+  for (let row = begin; row < end; row++) {
+    const length = offsets[row + 1]! - offsets[row]!;
     if (length < 0)
       throw new LossError('ERR_SHAPE_MISMATCH', {
         key: 'cuSeqlens',
-        index: row,
-        expected: `at least ${offsets[row - 1]}, as offsets must not decrease`,
-        received: String(offsets[row]),
+        index: row + 1,
+        expected: `at least ${offsets[row]}, as offsets must not decrease`,
+        received: String(offsets[row + 1]),
       });
     if (length > longest) longest = length;
   }
-  return { rows: offsets.length - 1, rowLength: longest, tokens: offsets.at(-1)!, offsets };
+  return longest;
 }
 
 // Copies the offsets. Native code computes memory addresses from them, so they must not change after they were checked.
-function copyOffsets(value: unknown): Int32Array {
-  if (value instanceof Int32Array) {
+function* copyOffsets(value: unknown): Sliced<Int32Array> {
+  if (types.isInt32Array(value)) {
     checkAttached('cuSeqlens', value);
     return allocate('cuSeqlens', () => new Int32Array(value));
   }
-  if (Array.isArray(value) && isOffsets(value)) return allocate('cuSeqlens', () => Int32Array.from(value));
-  throw new LossError('ERR_INVALID_INPUT', {
+  if (!Array.isArray(value)) throw notOffsets(value);
+  const { length } = value;
+  // All elements are checked before the copy is allocated, because a sparse array can have a huge length.
+  yield* inSlices(length, (begin, end) => checkOffsets(value, begin, end));
+  const offsets = allocate('cuSeqlens', () => new Int32Array(length));
+  yield* inSlices(length, (begin, end) => {
+    checkOffsets(value, begin, end);
+    for (let i = begin; i < end; i++) offsets[i] = value[i] as number;
+  });
+  return offsets;
+}
+
+// Uses a loop, because every() skips the holes of a sparse array and is slow on such arrays.
+function checkOffsets(value: readonly unknown[], begin: number, end: number): void {
+  for (let i = begin; i < end; i++) {
+    const n = value[i];
+    if (!Number.isInteger(n) || (n as number) < 0 || (n as number) >= 2 ** 31) throw notOffsets(value);
+  }
+}
+
+function notOffsets(value: unknown): LossError {
+  return new LossError('ERR_INVALID_INPUT', {
     key: 'cuSeqlens',
     expected: 'an Int32Array or whole numbers',
     received: describeValue(value),
   });
-}
-
-// Uses a loop, because every() skips the holes of a sparse array and is slow on such arrays.
-function isOffsets(value: readonly unknown[]): value is number[] {
-  for (let i = 0; i < value.length; i++) {
-    const n = value[i];
-    if (!Number.isInteger(n) || (n as number) < 0 || (n as number) >= 2 ** 31) return false;
-  }
-  return true;
 }
 
 /** Describes the required length of an array with one value per token, for error messages. */

@@ -137,6 +137,16 @@ export function aggregationOption<const M extends LossAggMode>(mode: M) {
   } as const;
 }
 
+/** A camelCase name in snake_case: `clip_range_low` for `clipRangeLow`. */
+export type SnakeCase<S extends string> = S extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${SnakeCase<Rest>}`
+  : '';
+
+/** A snake_case name in camelCase: `clipRangeLow` for `clip_range_low`. */
+export type CamelCase<S extends string> = S extends `${infer First}_${infer Rest}`
+  ? `${First}${Capitalize<CamelCase<Rest>>}`
+  : S;
+
 /** Converts a snake_case name, such as `clip_range_low`, to camelCase: `clipRangeLow`. */
 export function toCamelCase(key: string): string {
   return key.replace(/_+([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());

@@ -1,12 +1,13 @@
 // Copies a batch from host memory to a CUDA device.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
-import { abortable } from './abortable.js';
+import { type AbortSignalLike, abortable } from './abortable.js';
 import { type Batch, find } from './batch.js';
 import {
   type AdvantageInput,
   BatchReader,
   COLUMNS,
   type Conversions,
+  type HostInput,
   type InputName,
 } from './batch-reader.js';
 import { cudaIndex } from './device.js';
@@ -14,13 +15,14 @@ import { DeviceBatch } from './device-batch.js';
 import { describeValue, guardedAsync, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
+import { finishInTurns, type Sliced } from './slices.js';
 
 /** The options of {@link upload}. */
 export interface UploadOptions {
   /** The training framework whose key names the batch may use, in addition to Trinity-RFT's; 'verl' by default. */
   backend?: string;
   /** A signal that ends the upload early when it is aborted. The upload then rejects with `ERR_ABORTED`. */
-  signal?: AbortSignal;
+  signal?: AbortSignalLike;
 }
 
 const MASKS = ['action_mask', 'expert_mask'] as const;
@@ -57,24 +59,42 @@ async function copy(batch: Batch, device: string, options: UploadOptions | undef
       received: describeValue(device),
       hint: 'The CPU computes host batches without an upload',
     });
-  const mapper = KeyMapper.get(options?.backend ?? 'verl');
+  const { backend = 'verl', signal } = options ?? {};
+  const mapper = KeyMapper.get(backend);
+  return finishInTurns(readAll(batch, mapper), signal, async ({ columns, loss, advantage, step }) => {
+    const resident = await abortable(signal, (flag) =>
+      native.upload(index, loss.native, flag, advantage as NativeAdvantageBatch | undefined),
+    );
+    return new DeviceBatch(index, loss.layout, columns, step, resident);
+  });
+}
+
+// The inputs of a batch that are uploaded.
+interface Uploaded {
+  columns: ReadonlySet<string>;
+  loss: HostInput;
+  advantage: NativeBatch | undefined;
+  step: unknown;
+}
+
+function* readAll(batch: Batch, mapper: KeyMapper): Sliced<Uploaded> {
   const isPresent = (name: InputName) =>
     batch !== null && typeof batch === 'object' && find(batch, mapper.keys(name)) !== undefined;
   const columns = COLUMNS.filter(isPresent);
   const masks = MASKS.filter(isPresent);
   const conversions: Conversions = new Map();
-  const loss = new BatchReader(mapper, { inputs: [...columns, ...masks], perToken: ['logprob', 'entropy'] });
-  const { native: lossBatch, layout } = loss.readHost(batch, conversions);
+  const step = batch && find(batch, mapper.keys('step'))?.value;
+  const reader = new BatchReader(mapper, {
+    inputs: [...columns, ...masks],
+    perToken: ['logprob', 'entropy'],
+  });
   // Without a mask, the inputs of advantage functions are not copied, because every advantage function needs the mask.
   const inputs = masks.includes('action_mask') ? ADVANTAGE_INPUTS.filter(isPresent) : [];
-  let advantageBatch: NativeBatch | undefined;
+  const loss = yield* reader.readHost(batch, conversions);
+  let advantage: NativeBatch | undefined;
   if (inputs.length > 0) {
-    const reader = new BatchReader(mapper, { inputs: ['action_mask', ...inputs], order: 'advantage' });
-    advantageBatch = reader.readHost(batch, conversions).native;
+    const further = new BatchReader(mapper, { inputs: ['action_mask', ...inputs], order: 'advantage' });
+    advantage = (yield* further.readHost(batch, conversions)).native;
   }
-  const resident = await abortable(options?.signal, (flag) =>
-    native.upload(index, lossBatch, flag, advantageBatch as NativeAdvantageBatch | undefined),
-  );
-  const step = find(batch, mapper.keys('step'))?.value;
-  return new DeviceBatch(index, layout, new Set([...columns, ...masks, ...inputs]), step, resident);
+  return { columns: new Set([...columns, ...masks, ...inputs]), loss, advantage, step };
 }

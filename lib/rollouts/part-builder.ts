@@ -1,6 +1,6 @@
 // Collects rows into parts. A part is a packed batch of limited size. The builder also keeps what all parts share:
 // which columns the rows have, the numbers of groups and runs, and the number of rows.
-import type { Batch } from '../core/batch.js';
+import type { BatchWith } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { COLUMNS, type ColumnBuilder, type MakeError, type RolloutColumn, type Slot } from './columns.js';
@@ -16,7 +16,7 @@ export interface Rollouts {
    * runIds hold numbers instead of the files' ids, in order of appearance. Two rows have equal numbers if and only if
    * their ids are equal.
    */
-  batch: Batch & { cuSeqlens: Int32Array; logprob: Float32Array; actionMask: Uint8Array };
+  batch: BatchWith<string> & { cuSeqlens: Int32Array; logprob: Float32Array; actionMask: Uint8Array };
   rows: number;
   /** The number of unmasked tokens. */
   tokens: number;

@@ -1,5 +1,7 @@
 // The values that file readers return for the columns of a row: JSON values, and typed arrays for lists of numbers.
 
+import { types } from 'node:util';
+
 /** A typed array that holds a list of numbers. */
 export type NumberArray =
   | Float32Array
@@ -14,7 +16,7 @@ export type NumberArray =
 /** Returns whether a value is an array, or a typed array of numbers (not of bigints). */
 export function isList(value: unknown): value is readonly unknown[] | NumberArray {
   if (!ArrayBuffer.isView(value)) return Array.isArray(value);
-  return !(value instanceof DataView || value instanceof BigInt64Array || value instanceof BigUint64Array);
+  return types.isTypedArray(value) && !types.isBigInt64Array(value) && !types.isBigUint64Array(value);
 }
 
 /** Converts an integer to a number, or to text if it is too large for an exact number. */

@@ -1,4 +1,4 @@
-// Adds doc comments to the declaration files in dist/functions. Editors then show each option's help, valid values and
+// Adds doc comments to the declaration files in dist/types/lib/functions. Editors then show each option's help, valid values and
 // default, and each class's formula, inputs, metrics and sources. The texts come from the declarations, so no source
 // file repeats them. This runs after tsc, on files that tsc has just written.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -31,7 +31,7 @@ const options = new Map(
 const OPTION =
   /^( +)readonly (\w+): \{\n +readonly type: (?:(?!^\1\};)[\s\S])*?readonly help: (["'])(.*?)\3;/gm;
 
-const root = new URL('../../dist/functions/', import.meta.url);
+const root = new URL('../../dist/types/lib/functions/', import.meta.url);
 for (const file of readdirSync(root, { recursive: true, encoding: 'utf8' })) {
   if (!file.endsWith('.d.ts')) continue;
   const url = new URL(file, root);
@@ -41,14 +41,9 @@ for (const file of readdirSync(root, { recursive: true, encoding: 'utf8' })) {
   });
   for (const [name, { declaration }] of classes) {
     const declared = new RegExp(`/\\*\\*((?:(?!\\*/)[^])*)\\*/\\n(?=export declare class ${name} )`);
-    text = text.replace(declared, (_comment, own) => classComment(withoutStars(own), declaration));
+    text = text.replace(declared, (_comment, own) => classComment(own, declaration));
   }
   writeFileSync(url, text);
-}
-
-/** Returns the text of a comment, without the stars at the beginnings of its lines. */
-function withoutStars(comment) {
-  return comment.replace(/\n *\* ?/g, ' ').trim();
 }
 
 function sentence(text) {
@@ -80,7 +75,10 @@ function classComment(own, { summary, details = [], reads, metrics, source }) {
   );
   const symbols = LEGEND.filter(([symbol]) => symbol.test(summary)).map(([, meaning]) => meaning);
   const lines = [
-    own,
+    ...own
+      .trim()
+      .split('\n')
+      .map((line) => line.replace(/^ *\* ?/, '')),
     '',
     sentence(summary),
     symbols.length > 0 && sentence(symbols.join(', ')),

@@ -7,7 +7,7 @@ import type {
   NativeAdvantageSpec,
   NativeFusedAdvantage,
 } from '../../../binding.js';
-import { abortable, fromNative } from '../../core/abortable.js';
+import { type AbortSignalLike, abortable, fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { type AdvantageInput, BatchReader, type Conversions, type Input } from '../../core/batch-reader.js';
 import type { FunctionDeclaration } from '../../core/declaration.js';
@@ -27,6 +27,7 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
 import { nonFiniteError } from './non-finite.js';
 
 /** Options that every advantage function accepts. */
@@ -49,7 +50,7 @@ export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions {
    */
   device?: string;
   /** A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`. */
-  signal?: AbortSignal;
+  signal?: AbortSignalLike;
 }
 
 /** The result of computing advantages. */
@@ -119,7 +120,7 @@ export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
   readonly inputs: readonly AdvantageInput[];
 }
 
-interface AdvantageSource extends Input {
+interface AdvantageSource extends Omit<Input, 'step'> {
   /** The batch that the caller passed; undefined if it is on a device. */
   host: object | undefined;
 }
@@ -189,18 +190,22 @@ export abstract class AdvantageFn {
    */
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
     return guardedAsync(async () => {
-      const input = this.#read(batch, options?.device);
-      const call = this.#call(input.layout, options, 'all');
-      await this.#run(input, call, options?.signal);
-      return this.#result(input.layout, call);
+      // Reads the options before the first wait, because the caller may change them afterwards.
+      const { device, signal } = options ?? {};
+      const seed = this.#seed(options);
+      return finishInTurns(this.#read(batch, device), signal, async (input) => {
+        const call = this.#call(input.layout, seed, 'all');
+        await this.#run(input, call, signal);
+        return this.#result(input.layout, call);
+      });
     });
   }
 
   /** Synchronous version of {@link compute}. The results are equal to the last bit. */
   computeSync(batch: Batch | DeviceBatch, options?: AdvantageComputeSyncOptions): AdvantageResult {
     return guarded(() => {
-      const input = this.#read(batch, undefined);
-      const call = this.#call(input.layout, options, 'all');
+      const input = finish(this.#read(batch, undefined));
+      const call = this.#call(input.layout, this.#seed(options), 'all');
       this.#runSync(input, call);
       return this.#result(input.layout, call);
     });
@@ -219,10 +224,13 @@ export abstract class AdvantageFn {
     perToken: boolean,
     conversions?: Conversions,
   ): Promise<{ computed: ComputedAdvantages; metrics: Metrics }> {
-    const input = this.#read(batch, undefined, conversions);
-    const call = this.#call(input.layout, options, perToken ? 'tokens' : 'rows');
-    await this.#run(input, call, options?.signal);
-    return this.#computed(call);
+    const seed = this.#seed(options);
+    const signal = options?.signal;
+    return finishInTurns(this.#read(batch, undefined, conversions), signal, async (input) => {
+      const call = this.#call(input.layout, seed, perToken ? 'tokens' : 'rows');
+      await this.#run(input, call, signal);
+      return this.#computed(call);
+    });
   }
 
   /** @internal Synchronous version of {@link computeFor}. */
@@ -232,8 +240,8 @@ export abstract class AdvantageFn {
     perToken: boolean,
     conversions?: Conversions,
   ): { computed: ComputedAdvantages; metrics: Metrics } {
-    const input = this.#read(batch, undefined, conversions);
-    const call = this.#call(input.layout, options, perToken ? 'tokens' : 'rows');
+    const input = finish(this.#read(batch, undefined, conversions));
+    const call = this.#call(input.layout, this.#seed(options), perToken ? 'tokens' : 'rows');
     this.#runSync(input, call);
     return this.#computed(call);
   }
@@ -252,7 +260,7 @@ export abstract class AdvantageFn {
     metrics: () => Metrics;
     notFinite: (input: number) => LossError;
   } {
-    this.#read(batch, undefined);
+    finish(this.#read(batch, undefined));
     const advantage = {
       fn: this.#fn,
       seed: this.#seed(options),
@@ -269,7 +277,7 @@ export abstract class AdvantageFn {
   async #run(
     input: AdvantageSource,
     call: NativeAdvantageCall,
-    signal: AbortSignal | undefined,
+    signal: AbortSignalLike | undefined,
   ): Promise<void> {
     const nonFinite = await abortable(signal, (flag) => {
       call.abort = flag;
@@ -288,9 +296,14 @@ export abstract class AdvantageFn {
     this.#check(input, call, nonFinite);
   }
 
-  #read(batch: Batch | DeviceBatch, device: string | undefined, conversions?: Conversions): AdvantageSource {
-    const input = this.#reader.read(batch, device, conversions);
-    return { ...input, host: batch instanceof DeviceBatch ? undefined : batch };
+  *#read(
+    batch: Batch | DeviceBatch,
+    device: string | undefined,
+    conversions?: Conversions,
+  ): Sliced<AdvantageSource> {
+    const input = yield* this.#reader.read(batch, device, conversions);
+    const { native, layout, device: index } = input;
+    return { native, layout, device: index, host: batch instanceof DeviceBatch ? undefined : batch };
   }
 
   // Throws if native code found an input that is not finite. `input` is native code's number for that input, or 0 if
@@ -310,13 +323,8 @@ export abstract class AdvantageFn {
   // Creates the arrays that receive the results of a native call. `wanted` selects the results. 'all': the advantages
   // and the returns, one per token. 'tokens': only the advantages, one per token. 'rows': only the advantages, one per
   // row if the function gives all tokens of a row the same one, otherwise one per token.
-  #call(
-    { rows, tokens }: Layout,
-    options: AdvantageComputeSyncOptions | undefined,
-    wanted: 'all' | 'tokens' | 'rows',
-  ): NativeAdvantageCall {
+  #call({ rows, tokens }: Layout, seed: number, wanted: 'all' | 'tokens' | 'rows'): NativeAdvantageCall {
     const { perRow, drops, returns } = this.definition;
-    const seed = this.#seed(options);
     const scoresOnly = wanted === 'rows' && perRow;
     return allocate(`the advantages of ${tokens} tokens`, () => {
       return {
@@ -348,7 +356,7 @@ export abstract class AdvantageFn {
     return {
       advantages,
       returns: call.returns ?? advantages,
-      keptRows: repeats ? Uint8Array.from(repeats, (n) => (n > 0 ? 1 : 0)) : new Uint8Array(rows).fill(1),
+      keptRows: keptRows(rows, repeats),
       ...(repeats && this.definition.duplicates && { copies: repeats }),
       metrics: this.#metrics(call),
     };
@@ -363,6 +371,13 @@ export abstract class AdvantageFn {
   #metrics({ values }: { values: Float64Array }): Metrics {
     return Object.fromEntries(this.#names.map((name, i) => [name, values[i]!]));
   }
+}
+
+// Uses a loop, because Uint8Array.from() takes many times as long.
+function keptRows(rows: number, repeats: Uint32Array | undefined): Uint8Array {
+  const kept = new Uint8Array(rows).fill(1);
+  if (repeats) for (let row = 0; row < rows; row++) if (repeats[row] === 0) kept[row] = 0;
+  return kept;
 }
 
 type GroupMetrics<N extends string> = Record<

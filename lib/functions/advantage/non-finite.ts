@@ -1,4 +1,5 @@
 // Makes the error for an input of an advantage function that is NaN or infinite.
+import { types } from 'node:util';
 import type { NativeAdvantageBatch } from '../../../binding.js';
 import { find } from '../../core/batch.js';
 import { ADVANTAGE_COLUMNS, type InputName } from '../../core/batch-reader.js';
@@ -71,8 +72,9 @@ function firstNonFinite({ native, layout }: HostSource, slot: number, row: numbe
   const begin = layout.offsets ? layout.offsets[row]! : row * layout.rowLength;
   const end = layout.offsets ? layout.offsets[row + 1]! : begin + layout.rowLength;
   for (let index = begin; index < end; index++) {
-    const value =
-      column instanceof Float32Array ? column[index]! : nonFiniteHalf(column[index]!, native.dtypes[slot]!);
+    const value = types.isFloat32Array(column)
+      ? column[index]!
+      : nonFiniteHalf(column[index]!, native.dtypes[slot]!);
     if (!Number.isFinite(value) && (masked || native.mask![index] !== 0)) return { index, value };
   }
   return undefined;

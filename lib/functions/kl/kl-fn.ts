@@ -8,7 +8,7 @@ import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import { cudaIndex } from '../../core/device.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
-import { allocate, describeValue, guarded, LossError } from '../../core/errors.js';
+import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
@@ -30,6 +30,7 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
 
 const OPTIONS = {
   adaptive: {
@@ -193,14 +194,17 @@ export abstract class KLFn {
    * the LossErrors that PolicyLossFn.compute() lists.
    */
   async calculateKl(batch: Batch | DeviceBatch, options?: { device?: string }): Promise<Float32Array> {
-    const pass = guarded(() => this.#values(batch, options?.device));
-    await run(pass);
-    return pass.out;
+    return guardedAsync(() =>
+      finishInTurns(this.#values(batch, options?.device), undefined, async (pass) => {
+        await run(pass);
+        return pass.out;
+      }),
+    );
   }
 
   /** Synchronous version of {@link calculateKl}. */
   calculateKlSync(batch: Batch | DeviceBatch): Float32Array {
-    const pass = guarded(() => this.#values(batch, undefined));
+    const pass = guarded(() => finish(this.#values(batch, undefined)));
     runSync(pass);
     return pass.out;
   }
@@ -264,13 +268,16 @@ export abstract class KLFn {
    * @param options.device where to compute; 'cpu' by default.
    */
   async applyKlPenaltyToReward(batch: Batch, options?: { device?: string }): Promise<KlPenaltyResult> {
-    const penalty = guarded(() => this.#penalty(batch, options?.device));
-    return this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass) : 0);
+    return guardedAsync(() =>
+      finishInTurns(this.#penalty(batch, options?.device), undefined, async (penalty) =>
+        this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass) : 0),
+      ),
+    );
   }
 
   /** Synchronous version of {@link applyKlPenaltyToReward}. */
   applyKlPenaltyToRewardSync(batch: Batch): KlPenaltyResult {
-    const penalty = guarded(() => this.#penalty(batch, undefined));
+    const penalty = guarded(() => finish(this.#penalty(batch, undefined)));
     return this.#penaltyResult(penalty, penalty.pass ? runSync(penalty.pass) : 0);
   }
 
@@ -318,15 +325,15 @@ export abstract class KLFn {
     return evaluator;
   }
 
-  #values(batch: Batch | DeviceBatch, device: string | undefined): KlPass {
-    const input = this.#valueReader.read(batch, device);
+  *#values(batch: Batch | DeviceBatch, device: string | undefined): Sliced<KlPass> {
     const estimator = this.term('token-mean', this.#valueReader.has(batch, 'old_logprob'))?.name;
+    const input = yield* this.#valueReader.read(batch, device);
     return { estimator, input, out: gradArray(input.layout, true)!, base: undefined, scale: 0 };
   }
 
-  #penalty(batch: Batch, device: string | undefined): KlPenalty {
-    const { native: old, layout } = this.#penaltyReader.readHost(batch);
-    const scores = readTokenFloats(batch, this.#mapper, 'token_level_scores', layout);
+  *#penalty(batch: Batch, device: string | undefined): Sliced<KlPenalty> {
+    const { native: old, layout } = yield* this.#penaltyReader.readHost(batch);
+    const scores = yield* readTokenFloats(batch, this.#mapper, 'token_level_scores', layout);
     const { rows } = layout;
     const [, oldLogprob, refLogprob] = old.data;
     const estimator = this.#penaltyEstimator;
@@ -338,7 +345,7 @@ export abstract class KLFn {
       data: [oldLogprob, undefined, refLogprob, undefined, undefined],
       dtypes: [old.dtypes[1]!, 0, old.dtypes[2]!, 0, 0],
     };
-    const input = { native, layout, device: cudaIndex(device) };
+    const input = { native, layout, device: cudaIndex(device), step: undefined };
     return { rows, pass: { estimator, input, out: rewards, base: scores, scale: this.#klCoef }, rewards };
   }
 

@@ -1,11 +1,9 @@
 // DPO: learns from pairs of answers which of the two is preferred.
-import type { Batch } from '../../core/batch.js';
+import type { Input } from '../../core/batch-reader.js';
 import type { Normalizer } from '../../core/counts.js';
 import type { MetricsOf } from '../../core/declaration.js';
-import type { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
 import type { Coefficients } from '../../core/evaluator.js';
-import type { Layout } from '../../core/layout.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
 /** DPO: a loss over pairs of rows. It rewards a policy that prefers the chosen row to the rejected one. */
@@ -51,11 +49,7 @@ export class DPOLossFn extends policyLossClass({
   }
 
   /** @internal */
-  override coefficients(
-    batch: Batch | DeviceBatch,
-    layout: Layout,
-    normalizer: Normalizer | undefined,
-  ): Coefficients {
+  override coefficients(input: Input, normalizer: Normalizer | undefined): Coefficients {
     const { pairwise } = this.policyLoss.options;
     if (!pairwise && normalizer !== undefined)
       throw new LossError('ERR_INVALID_OPTION', {
@@ -64,13 +58,14 @@ export class DPOLossFn extends policyLossClass({
           `no normalizer with ${spell('pairwise')} false, which computes one margin over the whole batch`,
         received: 'a normalizer',
       });
-    if (pairwise && layout.rows % 2 !== 0)
+    const { rows } = input.layout;
+    if (pairwise && rows % 2 !== 0)
       throw new LossError('ERR_SHAPE_MISMATCH', {
         key: 'shape',
         expected: 'an even number of rows (chosen, rejected, chosen, …) for pairwise DPO',
-        received: String(layout.rows),
+        received: String(rows),
       });
-    return super.coefficients(batch, layout, normalizer);
+    return super.coefficients(input, normalizer);
   }
 }
 

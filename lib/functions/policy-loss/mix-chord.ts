@@ -1,12 +1,8 @@
 // MIX-CHORD: the loss MIX, with a schedule for the weight of experts' rows.
-import type { Batch } from '../../core/batch.js';
-import { readStep } from '../../core/batch-reader.js';
+import type { Input } from '../../core/batch-reader.js';
 import type { MetricsOf } from '../../core/declaration.js';
-import type { DeviceBatch } from '../../core/device-batch.js';
 import { describeValue, LossError } from '../../core/errors.js';
 import type { Coefficients } from '../../core/evaluator.js';
-import { KeyMapper } from '../../core/key-mapper.js';
-import type { Layout } from '../../core/layout.js';
 import { nativeOptions } from '../../core/options.js';
 import { MIX_KEYS, MIXED_OPTIONS, mixedVariant, USUAL_METRICS } from './mixed.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
@@ -110,13 +106,12 @@ export class MIXCHORDPolicyLossFn extends policyLossClass(
   }
 
   /** @internal */
-  override coefficients(batch: Batch | DeviceBatch, layout: Layout): Coefficients {
-    const step = readStep(batch, KeyMapper.get(this.backend), layout.rows);
+  override coefficients({ step }: Input): Coefficients {
     const { mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley } = this.policyLoss.options as Record<
       string,
       number
     >;
-    return { mu: this.muScheduleFunction(step, mu_warmup_steps!, mu_decay_steps!, mu_peak!, mu_valley!) };
+    return { mu: this.muScheduleFunction(step!, mu_warmup_steps!, mu_decay_steps!, mu_peak!, mu_valley!) };
   }
 }
 

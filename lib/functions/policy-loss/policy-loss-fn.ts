@@ -2,7 +2,7 @@
 // of the subclasses.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
-import { BatchReader, type ColumnName, type InputName } from '../../core/batch-reader.js';
+import { BatchReader, type ColumnName, type Input, type InputName } from '../../core/batch-reader.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
@@ -17,7 +17,6 @@ import {
   type Result,
 } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
-import type { Layout } from '../../core/layout.js';
 import {
   backendOf,
   type CheckedOptions,
@@ -70,8 +69,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly backend: string;
   /** @internal The name, the options and the aggregation of the native loss. */
   readonly policyLoss: NativePolicyLoss;
-  /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask. */
-  readonly reads: { columns: readonly ColumnName[]; expertMask: boolean };
+  /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask and step. */
+  readonly reads: { columns: readonly ColumnName[]; expertMask: boolean; step: boolean };
   /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages: boolean;
   readonly #selectKeys: readonly string[];
@@ -103,9 +102,10 @@ export abstract class PolicyLossFn<M = Metrics> {
       ...native,
     };
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
-    this.reads = { columns, expertMask: keys.includes('expert_mask') };
+    this.reads = { columns, expertMask: keys.includes('expert_mask'), step: keys.includes('step') };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
-    const reader = new BatchReader(mapper, { inputs: [...columns, ...masks] });
+    const step: InputName[] = this.reads.step ? ['step'] : [];
+    const reader = new BatchReader(mapper, { inputs: [...columns, ...masks, ...step] });
     this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader);
     this.#counter = new BatchReader(mapper, { inputs: masks });
   }
@@ -125,16 +125,17 @@ export abstract class PolicyLossFn<M = Metrics> {
 
   /**
    * Computes the loss, its metrics and, if asked for, its gradient with respect to logprob. The work runs on a pool of
-   * threads, without blocking the event loop. On Windows, do not transfer (detach) the batch's arrays before the
-   * promise settles; SECURITY.md explains why.
+   * threads, without blocking the event loop. Columns that native code cannot read in place are converted in slices
+   * first. Do not change or transfer (detach) the batch's arrays before the promise settles; SECURITY.md says what
+   * happens otherwise.
    *
    * @returns the result. The promise rejects with a LossError of one of these codes: `ERR_MISSING_INPUT`,
    * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
    * `ERR_ABORTED`.
    */
   compute(batch: Batch | DeviceBatch, options?: ComputeOptions): Promise<Result<M>> {
-    return this.#evaluator.compute(batch, options, (layout) =>
-      this.coefficients(batch, layout, options?.normalizer),
+    return this.#evaluator.compute(batch, options, (input, normalizer) =>
+      this.coefficients(input, normalizer),
     );
   }
 
@@ -143,8 +144,8 @@ export abstract class PolicyLossFn<M = Metrics> {
    * batches, the threads of the pool help. Its results are bitwise equal to the results of compute().
    */
   computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
-    return this.#evaluator.computeSync(batch, options, (layout) =>
-      this.coefficients(batch, layout, options?.normalizer),
+    return this.#evaluator.computeSync(batch, options, (input, normalizer) =>
+      this.coefficients(input, normalizer),
     );
   }
 
@@ -177,11 +178,7 @@ export abstract class PolicyLossFn<M = Metrics> {
    * override it. This version returns no numbers.
    * @internal
    */
-  coefficients(
-    _batch: Batch | DeviceBatch,
-    _layout: Layout,
-    _normalizer: Normalizer | undefined,
-  ): Coefficients {
+  coefficients(_input: Input, _normalizer: Normalizer | undefined): Coefficients {
     return NO_COEFFICIENTS;
   }
 }

@@ -98,5 +98,6 @@ function toFloats(key: string, values: ArrayLike<number>): Float32Array {
   if (!Number.isSafeInteger(length) || (length as number) < 0)
     throw new LossError('ERR_INVALID_INPUT', { key, expected: 'numbers', received: describeValue(values) });
   const floats = allocate(`${length} values of ${key}`, () => new Float32Array(length as number));
-  return copyNumbers(key, values, floats);
+  copyNumbers(key, values, 0, floats, 0, floats.length);
+  return floats;
 }
