@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64, on an x64 machine. It compiles
-# the tests, gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's qemu-user, libc6-arm64-cross
-# and libstdc++6-arm64-cross, and the binary that `npm run prebuild -- linux-arm64-glibc` builds.
+# Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64, on an x64 machine. Then compares
+# the bits of all functions' results with those of AVX2. It compiles the tests, gets a Node for arm64 from npm, and runs it
+# with qemu-user. It needs Debian's qemu-user, libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that
+# `npm run prebuild -- linux-arm64-glibc` and `npm run build:native` build, and a processor with AVX2.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,5 +18,12 @@ rm -rf "$out"
 npx tsc -p scripts/arm64/tsconfig.json
 cp package.json "$out/"
 cp -r test/golden "$out/test/golden"
-POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" \
-  node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot "$out"/test/*.test.js "$@"
+arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" "$@"; }
+
+arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot "$out"/test/*.test.js "$@"
+
+digest=$out/test/support/digest.js
+arm64 "$digest" >"$out/arm64.json"
+POLICY_LOSS_NATIVE=$PWD/build/Release/policy_loss.node POLICY_LOSS_ISA=avx2 node "$digest" >"$out/x64.json"
+diff "$out/arm64.json" "$out/x64.json" || { echo "test.sh: NEON and AVX2 give different bits." >&2; exit 1; }
+echo "  1 passing: NEON gives the bits of AVX2"
