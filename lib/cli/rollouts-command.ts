@@ -4,7 +4,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../core/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
 import type { EvaluationSettings } from '../parts/index.js';
-import { expandFiles } from '../rollouts/index.js';
+import { expandFiles, MAX_ROW_TOKENS } from '../rollouts/index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 
@@ -75,6 +75,12 @@ const FILE_OPTIONS = () => [
   )
     .default(BATCH_TOKENS)
     .argParser(parseCount),
+  new Option(
+    '--max-row-tokens <number>',
+    'the largest number of tokens in a row; a longer row is invalid, so that no file can exhaust the memory',
+  )
+    .default(MAX_ROW_TOKENS)
+    .argParser(parseCount),
   new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu'),
 ];
 
@@ -105,6 +111,7 @@ export interface RolloutsOptions extends OutputOptions {
   backend: string;
   skipBadRows?: boolean;
   batchTokens: number;
+  maxRowTokens: number;
   device: string;
   quiet?: boolean;
 }
@@ -131,7 +138,16 @@ export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>
  */
 export async function runOnRollouts(
   patterns: readonly string[],
-  { column, backend, skipBadRows, batchTokens, device, quiet = false, ...output }: RolloutsOptions,
+  {
+    column,
+    backend,
+    skipBadRows,
+    batchTokens,
+    maxRowTokens,
+    device,
+    quiet = false,
+    ...output
+  }: RolloutsOptions,
   wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
@@ -147,6 +163,7 @@ export async function runOnRollouts(
         ...(column && { rename: column }),
         backend,
         ...wanted,
+        maxRowTokens,
         ...(skipBadRows && { skipBadRows, onBadRow: (error) => skipped.add(error) }),
       },
       batchTokens,

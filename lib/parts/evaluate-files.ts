@@ -12,10 +12,13 @@ import { type SubjectEvaluation, SubjectTotal } from './total.js';
 /** How to read and compute the rows of the files. */
 export interface EvaluationSettings {
   /**
-   * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, and what to
-   * do with bad rows.
+   * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, the largest
+   * row, and what to do with bad rows.
    */
-  read: Pick<StreamOptions, 'rename' | 'backend' | 'columns' | 'keep' | 'skipBadRows' | 'onBadRow'>;
+  read: Pick<
+    StreamOptions,
+    'rename' | 'backend' | 'columns' | 'keep' | 'maxRowTokens' | 'skipBadRows' | 'onBadRow'
+  >;
   /** The capacity of a part, in tokens; see StreamOptions.maxTokens. */
   batchTokens: number;
   /** The device on which to compute; 'cpu' by default. */

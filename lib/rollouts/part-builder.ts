@@ -4,6 +4,7 @@ import type { Batch } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { COLUMNS, type ColumnBuilder, type MakeError, type RolloutColumn, type Slot } from './columns.js';
+import { type RowLimits, tooManyTokens } from './limits.js';
 import { describeColumns, describePlace, errorAt, type FileRow, type Place } from './source.js';
 import { isList } from './values.js';
 
@@ -55,6 +56,7 @@ export class PartBuilder {
 
   readonly #names: ColumnNames;
   readonly #maxTokens: number;
+  readonly #limits: RowLimits;
   readonly #logprobs: Column;
   readonly #mask: Column;
   readonly #columns: Column[];
@@ -74,7 +76,8 @@ export class PartBuilder {
   #unitStart = 0;
 
   /** @param maxTokens the capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
-  constructor(names: ColumnNames, maxTokens: number) {
+  constructor(names: ColumnNames, maxTokens: number, limits: RowLimits) {
+    this.#limits = limits;
     this.#names = names;
     this.#maxTokens = maxTokens;
     const columns = names.columns.map((name) => ({
@@ -171,6 +174,8 @@ export class PartBuilder {
       const { expected } = COLUMNS.logprobs;
       throw makeError('ERR_INVALID_INPUT', { expected, received: describeValue(logprobs) });
     }
+    if (logprobs.length > this.#limits.maxRowTokens)
+      throw makeError('ERR_INVALID_INPUT', tooManyTokens(this.#limits, logprobs.length));
     const slot = { row: this.#places.length, start: this.#end, tokens: logprobs.length };
     if (slot.start + slot.tokens > MAX_PART_TOKENS)
       throw makeError('ERR_OUT_OF_MEMORY', {

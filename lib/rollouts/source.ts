@@ -1,6 +1,7 @@
 // The interface of file readers. A reader yields the rows of a file in blocks, and each row has its place in the file.
 import { LossError, type LossErrorCode, type LossErrorDetails } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
+import type { RowLimits } from './limits.js';
 
 /** A place in a file: a line number in text files, a row number in other files. Both count from 1. */
 export interface Place {
@@ -29,6 +30,8 @@ export type ReadRows = (
   names: ColumnNames,
   /** Is called with the number of file bytes just processed. All calls add up to the file's size. */
   onBytes: (bytes: number) => void,
+  /** What one row may hold. A row that exceeds a limit is an error, which the reader throws before it makes a list. */
+  limits: RowLimits,
 ) => AsyncGenerator<Iterable<FileRow>>;
 
 /** Returns a place as text for messages, such as 'rollouts.jsonl, line 3'. */

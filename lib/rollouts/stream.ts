@@ -1,10 +1,11 @@
 // Reads rows from files, either as a stream of parts of limited size or as one batch.
 import { stat } from 'node:fs/promises';
-import { LossError } from '../core/errors.js';
+import { describeValue, LossError } from '../core/errors.js';
 import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { splitTable } from './file-name.js';
 import { readerOf } from './format.js';
+import { MAX_ROW_TOKENS } from './limits.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
 import { badFile } from './source.js';
 import { type OnBadRow, Units } from './units.js';
@@ -23,6 +24,11 @@ export interface ReadOptions {
   rename?: Readonly<Record<string, string>>;
   /** A training framework whose column names are accepted too. For example, 'verl' accepts old_log_probs. */
   backend?: string;
+  /**
+   * The maximum number of tokens in a row, including masked ones; 1,048,576 by default. A longer row is an error. It is
+   * found before the row's lists take memory.
+   */
+  maxRowTokens?: number;
   /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;
   /** Is called for every row that skipBadRows skips, with the reason and the row's place. */
@@ -89,6 +95,7 @@ export async function* streamRollouts(
     rename,
     backend,
     keep,
+    maxRowTokens = MAX_ROW_TOKENS,
     skipBadRows = false,
     onBadRow,
     maxTokens = Number.POSITIVE_INFINITY,
@@ -96,8 +103,10 @@ export async function* streamRollouts(
     onProgress,
   }: StreamOptions = {},
 ): AsyncGenerator<RolloutPart> {
+  checkLimit('maxRowTokens', maxRowTokens);
   const names = new ColumnNames(columns, rename, backend, keep);
-  const builder = new PartBuilder(names, maxTokens);
+  const limits = { maxRowTokens };
+  const builder = new PartBuilder(names, maxTokens, limits);
   const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
   const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;
@@ -107,7 +116,7 @@ export async function* streamRollouts(
   };
   for (const file of files) {
     let empty = true;
-    for await (const block of readerOf(file)(file, names, onBytes))
+    for await (const block of readerOf(file)(file, names, onBytes, limits))
       for (const row of block) {
         empty = false;
         const part = units.add(row);
@@ -136,6 +145,15 @@ export async function* streamRollouts(
 export async function readRollouts(files: readonly string[], options: ReadOptions = {}): Promise<Rollouts> {
   for await (const { batch, rows, tokens } of streamRollouts(files, options)) return { batch, rows, tokens };
   throw new Error('a stream of rollouts has at least one part');
+}
+
+function checkLimit(option: string, value: unknown): void {
+  if (!Number.isSafeInteger(value) || (value as number) < 1)
+    throw new LossError('ERR_INVALID_OPTION', {
+      option,
+      expected: 'a whole number of at least 1',
+      received: describeValue(value),
+    });
 }
 
 async function totalSize(files: readonly string[]): Promise<number> {

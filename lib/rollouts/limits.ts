@@ -1,0 +1,24 @@
+// The limits on what a reader holds in memory. A small file can claim or unpack to rows of any size, so readers check
+// sizes before they allocate lists.
+import type { DetailsAtPlace } from './source.js';
+
+/** The default of `ReadOptions.maxRowTokens`: 1,048,576 tokens. */
+export const MAX_ROW_TOKENS = 2 ** 20;
+
+/** The limits on one row of a file. */
+export interface RowLimits {
+  /** The maximum number of tokens in a row. No list with one element per token may be longer. */
+  maxRowTokens: number;
+}
+
+/**
+ * Returns the details of the error to throw for a row that has too many tokens.
+ * @param received the number of tokens, or a description such as 'more'.
+ */
+export function tooManyTokens({ maxRowTokens }: RowLimits, received: number | string): DetailsAtPlace {
+  return {
+    expected: `at most ${maxRowTokens} tokens in a row`,
+    received: String(received),
+    hint: (spell) => `If the row is correct, raise ${spell('maxRowTokens')}`,
+  };
+}
