@@ -1,5 +1,6 @@
 // The limits on what a reader holds in memory. A small file can claim or unpack to rows of any size, so readers check
 // sizes before they allocate lists.
+import { constants } from 'node:buffer';
 import type { DetailsAtPlace } from './source.js';
 
 /** The default of `ReadOptions.maxRowTokens`: 1,048,576 tokens. */
@@ -22,3 +23,12 @@ export function tooManyTokens({ maxRowTokens }: RowLimits, received: number | st
     hint: (spell) => `If the row is correct, raise ${spell('maxRowTokens')}`,
   };
 }
+
+/** Returns the maximum length of a row of a text file, in bytes. */
+export function maxRowBytes({ maxRowTokens }: RowLimits): number {
+  return Math.min(Math.max(MIN_ROW_BYTES, BYTES_PER_TOKEN * maxRowTokens), constants.MAX_STRING_LENGTH);
+}
+
+// A token takes about 20 bytes in each column. A row also has text, whose length does not depend on maxRowTokens.
+const BYTES_PER_TOKEN = 128;
+const MIN_ROW_BYTES = 2 ** 26;

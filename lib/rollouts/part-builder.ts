@@ -124,17 +124,18 @@ export class PartBuilder {
       if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
     }
 
+    const { kept, cost } = this.#keptOf(values, place);
     if (!this.#firstPlace) {
       this.#firstPlace = place;
       for (const column of this.#columns) column.present = columnIn(values, column) !== undefined;
     }
-    this.#keep(values);
+    this.#kept.push(kept);
     this.#places.push(place);
     this.#starts.push(slot.start);
     this.#end = slot.start + slot.tokens;
     this.rows++;
     this.tokens += slot.tokens;
-    this.#openCost += Math.max(slot.tokens, 1);
+    this.#openCost += Math.max(slot.tokens, 1) + cost;
   }
 
   /**
@@ -185,15 +186,25 @@ export class PartBuilder {
     return slot;
   }
 
-  #keep(values: Readonly<Record<string, unknown>>): void {
+  /** Returns the row's values of the columns to keep, and what they cost. */
+  #keptOf(values: Readonly<Record<string, unknown>>, place: Place) {
+    const { maxRowTokens } = this.#limits;
     const kept: Record<string, unknown> = {};
+    let cost = 0;
     for (const name of this.#names.keep) {
       const value = values[name] ?? undefined;
       if (value === undefined) continue;
       kept[name] = ArrayBuffer.isView(value) && isList(value) ? Array.from<unknown>(value) : value;
-      this.#openCost += costOf(value);
+      cost += costOf(value);
+      if (cost > maxRowTokens)
+        throw errorAt(place, 'ERR_INVALID_INPUT', {
+          key: name,
+          expected: `at most ${maxRowTokens} elements, or ${CHARACTERS_PER_TOKEN * maxRowTokens} characters`,
+          received: 'more',
+          hint: (spell) => `If the row is correct, raise ${spell('maxRowTokens')}`,
+        });
     }
-    this.#kept.push(kept);
+    return { kept, cost };
   }
 
   /** Returns the given number of rows, from the first on, as a part. The other rows begin the next part. */
@@ -253,8 +264,9 @@ const CHARACTERS_PER_TOKEN = 16;
 /** Returns how much of a part's capacity, which is measured in tokens, a kept value takes up. */
 function costOf(value: unknown): number {
   if (typeof value === 'string') return value.length / CHARACTERS_PER_TOKEN;
-  if (!isList(value)) return 0;
-  let cost = value.length;
-  for (const item of value) if (typeof item === 'string') cost += costOf(item);
+  if (value === null || typeof value !== 'object') return 0;
+  if (ArrayBuffer.isView(value)) return isList(value) ? value.length : 0;
+  let cost = 0;
+  for (const item of Object.values(value)) cost += 1 + costOf(item);
   return cost;
 }

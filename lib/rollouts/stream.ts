@@ -7,7 +7,7 @@ import { splitTable } from './file-name.js';
 import { readerOf } from './format.js';
 import { MAX_ROW_TOKENS } from './limits.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
-import { badFile } from './source.js';
+import { badFile, errorAt, type ReadSettings } from './source.js';
 import { type OnBadRow, Units } from './units.js';
 
 /** Options of {@link readRollouts}. */
@@ -33,6 +33,13 @@ export interface ReadOptions {
   skipBadRows?: boolean;
   /** Is called for every row that skipBadRows skips, with the reason and the row's place. */
   onBadRow?: OnBadRow;
+  /**
+   * Makes an error of what otherwise causes a warning: a key that occurs twice in a JSON object. The value that comes
+   * last counts.
+   */
+  strict?: boolean;
+  /** Is called with the first warning about each file. By default, the warning is emitted as a Node.js warning. */
+  onWarning?: (warning: LossError) => void;
   /** Is called repeatedly while the files are read, with the progress over all files. */
   onProgress?: (progress: ReadProgress) => void;
 }
@@ -67,7 +74,8 @@ export interface StreamOptions extends ReadOptions {
 /**
  * Reads the rollouts of one or more files, part by part. It yields at least one part. A part is without rows only if
  * there are no files. The ending of a file's name determines its format:
- * - `.jsonl`, `.ndjson`, `.json`: one JSON object per line. Blank lines are skipped.
+ * - `.jsonl`, `.ndjson`, `.json`: one JSON object per line. Blank lines are skipped. So are the values of columns that
+ *   are not read; only their strings and brackets are checked.
  * - `.csv`, `.tsv`: a header line, followed by the rows. A list is JSON text in a cell. An empty cell means that the
  *   row has no value in this column.
  * - `.parquet`: a table.
@@ -77,7 +85,7 @@ export interface StreamOptions extends ReadOptions {
  *   an action_mask (or attention_mask) that is 0 on padding. Or it is [N] (N tokens, one row after another), with the
  *   rows' offsets in cu_seqlens.
  *
- * Text files may be compressed by gzip (`.jsonl.gz`). A null value counts as absent. Every column except action_mask
+ * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip (`.jsonl.gz`). A null value counts as absent. Every column except action_mask
  * must have a value in every row or in none. The memory needed depends on maxTokens and on the longest row, not on the
  * size of the files. For Parquet, it also depends on the size of the row groups.
  *
@@ -98,6 +106,8 @@ export async function* streamRollouts(
     maxRowTokens = MAX_ROW_TOKENS,
     skipBadRows = false,
     onBadRow,
+    strict = false,
+    onWarning = ({ message }) => process.emitWarning(message, { type: 'PolicyLossWarning' }),
     maxTokens = Number.POSITIVE_INFINITY,
     evenRows = false,
     onProgress,
@@ -105,8 +115,7 @@ export async function* streamRollouts(
 ): AsyncGenerator<RolloutPart> {
   checkLimit('maxRowTokens', maxRowTokens);
   const names = new ColumnNames(columns, rename, backend, keep);
-  const limits = { maxRowTokens };
-  const builder = new PartBuilder(names, maxTokens, limits);
+  const builder = new PartBuilder(names, maxTokens, { maxRowTokens });
   const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
   const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;
@@ -116,7 +125,8 @@ export async function* streamRollouts(
   };
   for (const file of files) {
     let empty = true;
-    for await (const block of readerOf(file)(file, names, onBytes, limits))
+    const warn = strict ? raise : once(onWarning);
+    for await (const block of readerOf(file)(file, names, onBytes, { maxRowTokens, warn }))
       for (const row of block) {
         empty = false;
         const part = units.add(row);
@@ -145,6 +155,22 @@ export async function* streamRollouts(
 export async function readRollouts(files: readonly string[], options: ReadOptions = {}): Promise<Rollouts> {
   for await (const { batch, rows, tokens } of streamRollouts(files, options)) return { batch, rows, tokens };
   throw new Error('a stream of rollouts has at least one part');
+}
+
+type Warn = ReadSettings['warn'];
+
+/** Throws an error instead of a warning. */
+const raise: Warn = (place, details) => {
+  throw errorAt(place, 'ERR_INVALID_INPUT', details);
+};
+
+/** Returns a function that passes on the first warning only. */
+function once(onWarning: (warning: LossError) => void): Warn {
+  let warned = false;
+  return (place, details, consequence) => {
+    if (!warned) onWarning(errorAt(place, 'ERR_INVALID_INPUT', { ...details, hint: consequence }));
+    warned = true;
+  };
 }
 
 function checkLimit(option: string, value: unknown): void {

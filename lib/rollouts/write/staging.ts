@@ -45,6 +45,8 @@ interface RowLine {
 const GRAD = 'grad';
 const GRAD_ENTROPY = 'grad_entropy';
 const ROWS = 'rows.jsonl';
+// This program wrote the rows itself, so they are read whatever their size.
+const UNLIMITED = { maxRowTokens: Number.MAX_SAFE_INTEGER };
 
 /** The rows that were added so far. They are in temporary files, in their own directory next to the final file. */
 export class Staging {
@@ -110,9 +112,9 @@ export class Staging {
     const grad = await this.#reader(GRAD);
     const gradEntropy = this.hasEntropy ? await this.#reader(GRAD_ENTROPY) : undefined;
     try {
-      for await (const block of readRecords(join(this.directory, ROWS), 'line', () => {}))
-        for (const { text } of block) {
-          const { tokens, ids } = JSON.parse(text) as RowLine;
+      for await (const block of readRecords(join(this.directory, ROWS), 'line', () => {}, UNLIMITED))
+        for (const { bytes } of block) {
+          const { tokens, ids } = JSON.parse(bytes().toString()) as RowLine;
           yield { ids, grad: await grad.next(tokens), gradEntropy: await gradEntropy?.next(tokens) };
         }
     } finally {
