@@ -4,7 +4,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../core/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
 import type { EvaluationSettings } from '../parts/index.js';
-import { expandFiles, MAX_ROW_TOKENS } from '../rollouts/index.js';
+import { expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 
@@ -69,6 +69,7 @@ const FILE_OPTIONS = () => [
     `also recognise the column names of a framework: ${KeyMapper.names().join(', ')}`,
   ).default('verl'),
   new Option('--skip-bad-rows', 'skip invalid rows, and count them'),
+  new Option('--strict', 'treat a key that occurs twice in a JSON object as an error instead of a warning'),
   new Option(
     '--batch-tokens <number>',
     'the largest number of tokens in memory at once; larger files are computed in parts, with the same result',
@@ -80,6 +81,9 @@ const FILE_OPTIONS = () => [
     'the largest number of tokens in a row; a longer row is invalid, so that no file can exhaust the memory',
   )
     .default(MAX_ROW_TOKENS)
+    .argParser(parseCount),
+  new Option('--max-rows <number>', 'the largest number of rows; a part of the memory depends on it')
+    .default(MAX_ROWS)
     .argParser(parseCount),
   new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu'),
 ];
@@ -110,8 +114,10 @@ export interface RolloutsOptions extends OutputOptions {
   column?: Record<string, string>;
   backend: string;
   skipBadRows?: boolean;
+  strict?: boolean;
   batchTokens: number;
   maxRowTokens: number;
+  maxRows: number;
   device: string;
   quiet?: boolean;
 }
@@ -142,8 +148,10 @@ export async function runOnRollouts(
     column,
     backend,
     skipBadRows,
+    strict = false,
     batchTokens,
     maxRowTokens,
+    maxRows,
     device,
     quiet = false,
     ...output
@@ -164,6 +172,13 @@ export async function runOnRollouts(
         backend,
         ...wanted,
         maxRowTokens,
+        maxRows,
+        strict,
+        onWarning({ message }) {
+          if (quiet) return;
+          progress.stop();
+          note(`warning: ${message}`);
+        },
         ...(skipBadRows && { skipBadRows, onBadRow: (error) => skipped.add(error) }),
       },
       batchTokens,

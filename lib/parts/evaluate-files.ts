@@ -13,12 +13,9 @@ import { type SubjectEvaluation, SubjectTotal } from './total.js';
 export interface EvaluationSettings {
   /**
    * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, the largest
-   * row, and what to do with bad rows.
+   * row, and what to do with bad and with doubtful rows.
    */
-  read: Pick<
-    StreamOptions,
-    'rename' | 'backend' | 'columns' | 'keep' | 'maxRowTokens' | 'skipBadRows' | 'onBadRow'
-  >;
+  read: Omit<StreamOptions, 'maxTokens' | 'evenRows' | 'onProgress'>;
   /** The capacity of a part, in tokens; see StreamOptions.maxTokens. */
   batchTokens: number;
   /** The device on which to compute; 'cpu' by default. */
@@ -88,8 +85,9 @@ export async function evaluateFiles<S extends Subject>(
   let parts = 0;
   let rows = 0;
   let tokens = 0;
-  // The first pass has already reported the bad rows, so the second pass does not report them again.
-  for await (const part of streamRollouts(files, { ...options, onBadRow: () => {} })) {
+  // The first pass has already reported bad rows and warnings, so the second pass does not report them again.
+  const silent: StreamOptions = { ...options, onBadRow: () => {}, onWarning: () => {} };
+  for await (const part of streamRollouts(files, silent)) {
     if (part.first + part.rows > found.rows) break;
     await computer.compute(part, found, (share) =>
       progress.advance((rows + share * part.rows) / found.rows, rows, tokens),

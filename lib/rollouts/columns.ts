@@ -256,9 +256,10 @@ class RowIds extends RowBuilder<number | string> {
   }
 }
 
-// All different ids are in memory. These limits keep them within a few hundred megabytes.
+// All different ids are in memory. These limits keep their text within a few hundred megabytes. A Map cannot hold more
+// than 2 ** 24 values.
 const MAX_ID_CHARACTERS = 2 ** 16;
-const MAX_IDS = 2 ** 23;
+const MAX_IDS = 2 ** 24 - 1;
 const MAX_CHARACTERS_OF_IDS = 2 ** 27;
 
 /** How to read a column, and what it becomes in a batch. */

@@ -2,7 +2,7 @@
 // row's gradient next to the row's ids.
 export { columnOfKey, type RolloutColumn } from './columns.js';
 export { expandFiles } from './expand.js';
-export { MAX_ROW_TOKENS } from './limits.js';
+export { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 export type { RolloutPart, Rollouts } from './part-builder.js';
 export { describePlace, type Place } from './source.js';
 export {

@@ -6,6 +6,12 @@ import type { DetailsAtPlace } from './source.js';
 /** The default of `ReadOptions.maxRowTokens`: 1,048,576 tokens. */
 export const MAX_ROW_TOKENS = 2 ** 20;
 
+/**
+ * The default of `StreamOptions.maxRows`: 4,194,304 rows. A computation in parts takes up to 200 bytes per row, so this
+ * many rows take less than a gigabyte.
+ */
+export const MAX_ROWS = 2 ** 22;
+
 /** The limits on one row of a file. */
 export interface RowLimits {
   /** The maximum number of tokens in a row. No list with one element per token may be longer. */

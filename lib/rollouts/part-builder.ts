@@ -45,6 +45,14 @@ interface Column {
   present: boolean;
 }
 
+/** The limits on parts and their rows. */
+export interface PartLimits extends RowLimits {
+  /** The capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
+  maxTokens: number;
+  /** The maximum number of rows in all parts. */
+  maxRows: number;
+}
+
 /**
  * Builds parts from rows. Rows are added in units: a unit is one row, or a pair of rows that must be in the same part.
  */
@@ -55,8 +63,7 @@ export class PartBuilder {
   tokens = 0;
 
   readonly #names: ColumnNames;
-  readonly #maxTokens: number;
-  readonly #limits: RowLimits;
+  readonly #limits: PartLimits;
   readonly #logprobs: Column;
   readonly #mask: Column;
   readonly #columns: Column[];
@@ -75,11 +82,9 @@ export class PartBuilder {
   #openCost = 0;
   #unitStart = 0;
 
-  /** @param maxTokens the capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
-  constructor(names: ColumnNames, maxTokens: number, limits: RowLimits) {
+  constructor(names: ColumnNames, limits: PartLimits) {
     this.#limits = limits;
     this.#names = names;
-    this.#maxTokens = maxTokens;
     const columns = names.columns.map((name) => ({
       name,
       names: names.of(name),
@@ -96,6 +101,13 @@ export class PartBuilder {
    */
   add(row: FileRow): void {
     const { place } = row;
+    const { maxRows } = this.#limits;
+    if (this.rows === maxRows)
+      throw errorAt(place, 'ERR_OUT_OF_MEMORY', {
+        expected: `at most ${maxRows} rows`,
+        received: 'more',
+        hint: (spell) => `If memory suffices, raise ${spell('maxRows')}`,
+      });
     const values = row.read();
     const makeErrorFor =
       ({ names: [key] }: Column): MakeError =>
@@ -143,7 +155,7 @@ export class PartBuilder {
    * part, and the unit begins the next part.
    */
   endUnit(): RolloutPart | undefined {
-    const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#maxTokens;
+    const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#limits.maxTokens;
     const part = full ? this.#take(this.#unitStart) : undefined;
     this.#cost += this.#openCost;
     this.#openCost = 0;

@@ -5,7 +5,7 @@ import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { splitTable } from './file-name.js';
 import { readerOf } from './format.js';
-import { MAX_ROW_TOKENS } from './limits.js';
+import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
 import { badFile, errorAt, type ReadSettings } from './source.js';
 import { type OnBadRow, Units } from './units.js';
@@ -29,6 +29,8 @@ export interface ReadOptions {
    * found before the row's lists take memory.
    */
   maxRowTokens?: number;
+  /** The maximum number of rows in all files; 4,194,304 by default. */
+  maxRows?: number;
   /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;
   /** Is called for every row that skipBadRows skips, with the reason and the row's place. */
@@ -93,7 +95,7 @@ export interface StreamOptions extends ReadOptions {
  * - `ERR_INVALID_INPUT`: a file is unreadable or empty, a row is malformed, or a value has the wrong type.
  * - `ERR_SHAPE_MISMATCH`: a list is not as long as the row's logprobs, or a tensor has the wrong shape.
  * - `ERR_MISSING_INPUT`: a row lacks logprobs, or a column that other rows have.
- * - `ERR_OUT_OF_MEMORY`: a part would have too many tokens.
+ * - `ERR_OUT_OF_MEMORY`: a part would have too many tokens, or the files have too many rows or ids.
  * - `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`: an option is invalid.
  */
 export async function* streamRollouts(
@@ -104,6 +106,7 @@ export async function* streamRollouts(
     backend,
     keep,
     maxRowTokens = MAX_ROW_TOKENS,
+    maxRows = MAX_ROWS,
     skipBadRows = false,
     onBadRow,
     strict = false,
@@ -114,8 +117,9 @@ export async function* streamRollouts(
   }: StreamOptions = {},
 ): AsyncGenerator<RolloutPart> {
   checkLimit('maxRowTokens', maxRowTokens);
+  checkLimit('maxRows', maxRows);
   const names = new ColumnNames(columns, rename, backend, keep);
-  const builder = new PartBuilder(names, maxTokens, { maxRowTokens });
+  const builder = new PartBuilder(names, { maxTokens, maxRowTokens, maxRows });
   const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
   const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;
