@@ -81,10 +81,10 @@ export function addCompare(program: Command, words: readonly string[]): readonly
       received: `only ${typed[0]!.choice} ${typed[0]!.name}`,
       hint: "Use 'policy-loss evaluate' for one",
     });
-  command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
+  command.action(async (patterns: string[], options: RolloutsOptions) => {
     const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
     const report = await reportOn(subjects, options.report);
-    await runOnRollouts(patterns, options, report?.wanted ?? {}, async (run) => {
+    await runOnRollouts(patterns, options, typed, report?.wanted ?? {}, async (run) => {
       const products = new Products(subjects.length);
       const reporter = report?.watcher(run.files);
       const watch: PartWatcher = async (part, results) => {
@@ -217,7 +217,7 @@ function inCsv({ subjects, cosines, rows, tokens }: Comparison, titles: readonly
 function describe(comparison: Comparison, titles: readonly string[]): string {
   const { subjects, cosines } = comparison;
   // Each option gets a line of its own, which keeps the columns of the table narrow.
-  const heads = titles.map((title) => title.replaceAll(' --', '\n--'));
+  const heads = titles.map((title) => title.split(/ (?=--)/));
   const line = (name: string, of: (subject: ComparedSubject) => Cell): Cell[] => [name, ...subjects.map(of)];
   const advantages = (subject: ComparedSubject) => subject.advantages ?? 'none';
   const numbers = table(

@@ -64,7 +64,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
   command.action(async (patterns: string[], options: GradientsOptions) => {
     const subject = await makeSubject(typed!, command);
     const { out, ids, padded } = options;
-    await runOnRollouts(patterns, options, { keep: ids }, async (run) => {
+    await runOnRollouts(patterns, options, [typed!], { keep: ids }, async (run) => {
       const writer: GradientWriter = writeGradients(out, { ids, layout: padded ? 'padded' : 'packed' });
       try {
         const result = await evaluateFiles(run.files, [subject], run.settings, async (part, [given]) => {

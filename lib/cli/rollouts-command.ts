@@ -6,7 +6,10 @@ import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../in
 import type { EvaluationSettings } from '../parts/index.js';
 import { expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
-import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
+import { type OutputOptions, type Printable, ProgressBar, print } from './output.js';
+import { refuseInputs } from './output-file.js';
+import { note } from './streams.js';
+import type { TypedSubject } from './typed-subjects.js';
 
 /**
  * The name, the options and the help texts of a command over rollout files. The commands differ in these properties.
@@ -120,6 +123,10 @@ export interface RolloutsOptions extends OutputOptions {
   maxRows: number;
   device: string;
   quiet?: boolean;
+  /** The file of the output option --out, for the command that has it. */
+  out?: string;
+  /** The file of the output option --report, for the commands that have it. */
+  report?: string;
 }
 
 /** What a command over rollout files works with: the files, the settings, and the number of skipped rows. */
@@ -139,6 +146,7 @@ export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>
 /**
  * Runs a command over rollout files, and prints its result.
  * @param patterns file names or glob patterns.
+ * @param subjects the losses and algorithms to compute. Their configurations are files that the command reads.
  * @param wanted the columns that the command needs in addition to the columns of its losses.
  * @param compute computes the result from the files.
  */
@@ -154,14 +162,19 @@ export async function runOnRollouts(
     maxRows,
     device,
     quiet = false,
+    out,
+    report,
     ...output
   }: RolloutsOptions,
+  subjects: readonly TypedSubject[],
   wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
   // Throws an error for an unknown device before any file is read.
   cudaIndex(device);
   const files = await expandFiles(patterns);
+  const configurations = subjects.filter(({ choice }) => choice === '--config').map(({ name }) => name);
+  refuseInputs({ '--out': out, '--report': report }, [...files, ...configurations]);
   const progress = new ProgressBar(quiet);
   const skipped = new SkippedRows(quiet, progress);
   const run: RolloutsRun = {
@@ -193,7 +206,7 @@ export async function runOnRollouts(
     const result = await compute(run);
     progress.stop();
     skipped.sumUp();
-    print(output, result);
+    await print(output, result);
   } finally {
     progress.stop();
   }

@@ -13,3 +13,4 @@ export {
   streamRollouts,
 } from './stream.js';
 export { type GradientOptions, type GradientWriter, writeGradients } from './write/gradients.js';
+export { jsonText } from './write/json.js';

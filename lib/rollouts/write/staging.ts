@@ -1,13 +1,16 @@
 // Collects gradients in temporary files. The final file cannot be written immediately, because its beginning is known
 // only at the end: a tensor file begins with the shapes of all tensors, and a table with the types of its columns.
-import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LossError } from '../../core/errors.js';
 import { readRecords } from '../records.js';
 import { describeFailure, errorAt } from '../source.js';
+import { jsonText } from './json.js';
+import { makeTemporaryFolder, removeTemporaryFolder } from './temporary.js';
 
 /** One staged row. */
 export interface StagedRow {
+  /** The values of the id columns. A number that is not finite is a string, such as "NaN". */
   ids: Record<string, unknown>;
   grad: Float32Array;
   gradEntropy: Float32Array | undefined;
@@ -68,7 +71,9 @@ export class Staging {
    * @throws LossError if nothing can be written there.
    */
   static async nextTo(file: string): Promise<Staging> {
-    const directory = await writing(file, () => mkdtemp(join(dirname(file), `.${basename(file)}-`)));
+    const directory = await writing(file, async () =>
+      makeTemporaryFolder(join(dirname(file), `.${basename(file)}-`)),
+    );
     return new Staging(directory);
   }
 
@@ -88,7 +93,7 @@ export class Staging {
     let lines = '';
     for (const { tokens, ids } of rows) {
       for (const [name, value] of Object.entries(ids)) this.#noteKind(name, value);
-      lines += `${JSON.stringify({ tokens, ids } satisfies RowLine)}\n`;
+      lines += `${jsonText({ tokens, ids } satisfies RowLine)}\n`;
       this.longest = Math.max(this.longest, tokens);
     }
     this.rows += rows.length;
@@ -134,7 +139,7 @@ export class Staging {
   async remove(): Promise<void> {
     for (const file of this.#files.values()) await file.close();
     this.#files.clear();
-    await rm(this.directory, { recursive: true, force: true });
+    await removeTemporaryFolder(this.directory);
   }
 
   #noteKind(name: string, value: unknown): void {
