@@ -19,7 +19,8 @@ import {
 import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
 
 /**
- * The result of `policy-loss compare`, in the form in which `--json` prints it. JSON shows non-finite numbers as null.
+ * The result of `policy-loss compare`, in the form in which `--json` prints it. A number that is not finite
+ * is printed as a string, such as "NaN".
  */
 export interface Comparison {
   /** The result of each loss and algorithm (subject), in the order of the command line. */
@@ -138,8 +139,8 @@ class Products {
     return all.map((i) =>
       all.map((j) => {
         const norms = Math.sqrt(product(i, i)) * Math.sqrt(product(j, j));
-        if (!(norms > 0)) return null;
-        return i === j ? 1 : Math.min(Math.max(product(i, j) / norms, -1), 1);
+        if (norms === 0) return null;
+        return i === j && norms > 0 ? 1 : Math.min(Math.max(product(i, j) / norms, -1), 1);
       }),
     );
   }

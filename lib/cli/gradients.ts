@@ -7,8 +7,8 @@ import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
 /**
- * The result of `policy-loss gradients`, in the form in which `--json` prints it. JSON shows non-finite numbers as
- * null.
+ * The result of `policy-loss gradients`, in the form in which `--json` prints it. A number that is not finite
+ * is printed as a string, such as "NaN".
  */
 export interface WrittenGradients {
   /** The name of the policy loss or algorithm. */

@@ -12,12 +12,18 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 process.stderr.on('error', () => {});
 
 process.on('exit', removeTemporaryFolders);
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
+for (const signal of ['SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM'] as const)
   process.once(signal, () => {
     removeTemporaryFolders();
     // The handler is no longer installed, so this ends the process, and its parent sees the signal.
     process.kill(process.pid, signal);
   });
+
+// Only a bug causes such an error. Node would print its message as it is, but that may contain text from a file.
+process.on('uncaughtException', (error) => {
+  for (const line of (error.stack ?? String(error)).split('\n')) note(line);
+  process.exit(1);
+});
 
 const words = process.argv.slice(2);
 showWarnings(words.includes('--quiet') || words.includes('-q'));

@@ -1,7 +1,8 @@
 // Protects the input files of a command from its output options.
 import { fstatSync, statSync } from 'node:fs';
 import { LossError } from '../core/errors.js';
-import { STDIN, splitTable } from '../rollouts/file-name.js';
+import { splitTable } from '../rollouts/file-name.js';
+import { describePlace, STDIN } from '../rollouts/source.js';
 
 /** The flags of a command's output options, with the files that they name; undefined for an option that is not set. */
 export type OutputFiles = Readonly<Record<string, string | undefined>>;
@@ -22,7 +23,7 @@ export function refuseInputs(outputs: OutputFiles, inputs: readonly string[]): v
           throw new LossError('ERR_INVALID_OPTION', {
             at: `${flag} ${output}`,
             expected: 'a file other than the files that are read',
-            received: file === output ? 'one of them' : `the same file as ${file}`,
+            received: file === output ? 'one of them' : `the same file as ${describePlace({ file })}`,
           });
   }
 }

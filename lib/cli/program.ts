@@ -38,7 +38,7 @@ export async function runProgram(words: readonly string[]): Promise<number> {
     .showHelpAfterError('Add --help for the options and examples.')
     .configureOutput({
       writeOut: (text) => help.push(writeResult(text)),
-      outputError: (message, writeErr) => writeErr(message.split('\n').map(visible).join('\n')),
+      outputError: (message, writeErr) => writeErr(visibleLines(message, words)),
     })
     .configureHelp({ styleTitle: (text) => styleText('bold', text) })
     .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
@@ -67,6 +67,19 @@ async function runCommand(program: Command, words: readonly string[]): Promise<0
     // Commander has already printed the error message or the help.
     return error.exitCode === 0 ? 0 : 2;
   }
+}
+
+/**
+ * Makes control characters in a message visible, except line ends that do not come from the command line.
+ * @param words the arguments of the command line.
+ */
+function visibleLines(message: string, words: readonly string[]): string {
+  const values = words.map((word) => word.slice(word.indexOf('=') + 1));
+  return [...words, ...values]
+    .reduce((text, word) => text.replaceAll(word, visible), message)
+    .split('\n')
+    .map(visible)
+    .join('\n');
 }
 
 function report(error: LossError): void {

@@ -3,8 +3,9 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../core/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
-import type { EvaluationSettings } from '../parts/index.js';
-import { expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
+import type { EvaluationSettings, NonFiniteRow } from '../parts/index.js';
+import { describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
+import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 import { refuseInputs } from './output-file.js';
@@ -35,7 +36,8 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
     .description(description)
     .argument(
       '<files...>',
-      'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz) or glob patterns; several files are read as one',
+      'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz), glob patterns, or - for JSON lines from standard ' +
+        'input; several files are read as one',
     );
   for (const option of [...SUBJECT_OPTIONS(), ...options, ...FILE_OPTIONS(), ...OUTPUT_OPTIONS()])
     command.addOption(option);
@@ -93,7 +95,7 @@ const FILE_OPTIONS = () => [
 
 /** Returns the options that choose the form of the output. */
 export const OUTPUT_OPTIONS = () => [
-  new Option('--json', 'print one JSON object, with all digits of each number'),
+  new Option('--json', 'print one JSON object, with all digits of each number; NaN is the string "NaN"'),
   new Option('--csv', 'print comma-separated values, with all digits of each number').conflicts('json'),
   new Option('-q, --quiet', 'print only the result and errors, without progress and notes'),
 ];
@@ -197,6 +199,12 @@ export async function runOnRollouts(
       batchTokens,
       device,
       progress,
+      ...(!quiet && {
+        onNonFinite: ({ name }, loss, row) => {
+          progress.stop();
+          note(`warning: ${name}: ${describeNonFinite(loss, row)}`);
+        },
+      }),
     },
     get skipped() {
       return skipBadRows ? skipped.count : undefined;
@@ -210,6 +218,14 @@ export async function runOnRollouts(
   } finally {
     progress.stop();
   }
+}
+
+function describeNonFinite(loss: number, row: NonFiniteRow | undefined): string {
+  const what = Number.isFinite(loss) ? 'the gradient is not finite' : `the loss is ${loss}`;
+  if (!row) return what;
+  const { place, value } = row;
+  const reason = value ? `, where ${value.column}[${value.index}] is ${value.number}` : '';
+  return `${what}, first because of ${describePlace(place)}${reason}`;
 }
 
 // Only this many bad rows are reported one by one. Further ones are only counted.
@@ -230,7 +246,7 @@ class SkippedRows {
     this.count++;
     if (this.#quiet || this.count > BAD_ROWS_SHOWN) return;
     this.#progress.stop();
-    note(`skipped: ${error.message}`);
+    note(`skipped: ${error.withOptionNames(flagOf).message}`);
   }
 
   sumUp(): void {

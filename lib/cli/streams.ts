@@ -35,7 +35,7 @@ export async function writeResult(text: string): Promise<void> {
 export function note(message: string): void {
   // Nobody can be told that stderr fails, but the exit code shows it.
   write(process.stderr, `${visible(message)}\n`).catch(() => {
-    process.exitCode = 1;
+    process.exitCode ||= 1;
   });
 }
 

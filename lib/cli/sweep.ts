@@ -20,7 +20,8 @@ import {
 import { asksForHelp, type TypedOption, wordsOf } from './words.js';
 
 /**
- * The result of `policy-loss sweep`, in the form in which `--json` prints it. JSON shows non-finite numbers as null.
+ * The result of `policy-loss sweep`, in the form in which `--json` prints it. A number that is not finite
+ * is printed as a string, such as "NaN".
  */
 export interface Sweep {
   /** The name of the policy loss or algorithm. */

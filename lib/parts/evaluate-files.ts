@@ -4,7 +4,8 @@
 // adds up the results.
 import { LossError } from '../index.js';
 import { type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
-import { PartComputer, type PartWatcher } from './part-computer.js';
+import { STDIN } from '../rollouts/source.js';
+import { type OnNonFinite, PartComputer, type PartWatcher } from './part-computer.js';
 import type { Subject } from './subject.js';
 import { Survey, wholeOf } from './survey.js';
 import { type SubjectEvaluation, SubjectTotal } from './total.js';
@@ -21,6 +22,8 @@ export interface EvaluationSettings {
   /** The device on which to compute; 'cpu' by default. */
   device?: string;
   progress: EvaluationProgress;
+  /** Is called at most once: for the first loss or gradient that is not finite. */
+  onNonFinite?: OnNonFinite;
 }
 
 /** Receives reports on the progress of an evaluation. */
@@ -65,7 +68,7 @@ export async function evaluateFiles<S extends Subject>(
 ): Promise<FilesEvaluation<S>> {
   const { progress } = settings;
   const totals = subjects.map((subject) => new SubjectTotal(subject));
-  const computer = new PartComputer(files, totals, settings.device, watch);
+  const computer = new PartComputer(files, totals, settings, watch);
   const options: StreamOptions = {
     ...settings.read,
     columns: [...(settings.read.columns ?? []), ...subjects.flatMap(({ columns }) => columns)],
@@ -122,6 +125,13 @@ async function readOrSurvey(
   const first: RolloutPart = (await parts.next()).value;
   const second = await parts.next();
   if (second.done) return first;
+  if (files.includes(STDIN))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: 'standard input',
+      option: 'batchTokens',
+      expected: 'a number that all rows fit into, because standard input cannot be read twice',
+      received: String(settings.batchTokens),
+    });
   await computer.check(first);
   const survey = new Survey(subjects, first.batch, settings.batchTokens);
   await survey.add(first);

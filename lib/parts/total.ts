@@ -24,7 +24,8 @@ export interface SubjectEvaluation<S extends Subject = Subject> {
 /** Adds up the results of one subject, part by part. */
 export class SubjectTotal<S extends Subject = Subject> {
   readonly subject: S;
-  #loss: number | undefined;
+  /** The loss over the rows of all parts so far. It begins as −0, to which even a loss of −0 can be added exactly. */
+  loss = -0;
   #metrics: Metrics = {};
   #advantageMetrics: Metrics = {};
   #squares = 0;
@@ -46,7 +47,7 @@ export class SubjectTotal<S extends Subject = Subject> {
     computedAdvantages: boolean,
     advantageMetrics: Metrics,
   ): void {
-    this.#loss = this.#loss === undefined ? loss : this.#loss + loss;
+    this.loss += loss;
     for (const [name, value] of Object.entries(metrics)) {
       const before = this.#metrics[name];
       this.#metrics[name] = before === undefined || COEFFICIENTS.has(name) ? value! : before + value!;
@@ -59,11 +60,16 @@ export class SubjectTotal<S extends Subject = Subject> {
     if (readsAdvantages) this.#advantages = computedAdvantages ? step!.name : 'given';
   }
 
+  /** Whether the loss and the gradients over the rows so far are finite. */
+  get isFinite(): boolean {
+    return [this.loss, this.#squares, this.#entropySquares ?? 0].every(Number.isFinite);
+  }
+
   /** Returns the results over all rows. Must be called after the last part was added. */
   finish(): SubjectEvaluation<S> {
     return {
       subject: this.subject,
-      loss: this.#loss!,
+      loss: this.loss,
       metrics: { ...this.#metrics, ...this.#advantageMetrics },
       gradNorm: Math.sqrt(this.#squares),
       ...(this.#entropySquares !== undefined && { gradEntropyNorm: Math.sqrt(this.#entropySquares) }),

@@ -2,9 +2,6 @@
 // database.
 import { LossError, type LossErrorCode } from '../core/errors.js';
 
-/** The name that stands for standard input. */
-export const STDIN = '-';
-
 /** A file format. */
 export interface Format {
   /** The endings that the names of such files may have, in lower case, such as '.csv'. */

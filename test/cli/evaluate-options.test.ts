@@ -109,6 +109,9 @@ describe('policy-loss evaluate', () => {
       const parted = await evaluate(file, '--loss', 'ppo', '--skip-bad-rows', '-q', '--batch-tokens', '999');
       assert.equal(parted.stderr, '');
       assert.match(parted.stdout, /^rows skipped +7$/m);
+      // Like errors, these messages spell options as flags.
+      const long = await evaluate(file, '--loss', 'ppo', '--skip-bad-rows', '--max-row-tokens', '40');
+      assert.match(long.stderr, /^skipped: .* raise --max-row-tokens$/m);
     });
 
     it('--device reports a missing device as bad usage before it reads files', async () => {

@@ -118,8 +118,9 @@ class StagedWriter implements GradientWriter {
   }
 
   async abort() {
-    await this.#staging?.remove();
+    const staging = this.#staging;
     this.#staging = undefined;
+    await writing(this.#file, async () => staging?.remove());
   }
 
   async #stage(): Promise<Staging> {

@@ -3,14 +3,13 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { resolve } from 'node:path';
 
-// Another thread may still be writing into a folder while it is removed, which then has to be repeated.
+// Another thread may still be writing into the folder, so the removal is retried.
 const REMOVE = { recursive: true, force: true, maxRetries: 10 } as const;
 
 const folders = new Set<string>();
 
 /**
- * Creates a temporary folder. It is created synchronously, so that a signal cannot arrive between its creation and the
- * note of its name.
+ * Creates a temporary folder. It does so synchronously, so that no signal is handled before the folder's name is recorded.
  * @param prefix the beginning of the folder's path. Random characters are appended.
  * @returns the absolute path.
  */
