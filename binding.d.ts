@@ -190,6 +190,8 @@ export interface NativeCall {
   normalizer?: Float64Array | undefined;
   /** Receives this batch's own counts, in the order of NativeCounts. */
   counts?: Float64Array | undefined;
+  /** Receives what merge() needs of this batch: `partLength` numbers. */
+  part?: Float64Array | undefined;
   /** Only for a resident batch: how many times each of its rows counts, as in NativeBatch.repeats. */
   repeats?: Uint32Array | undefined;
   /**
@@ -206,6 +208,8 @@ export interface NativeCall {
 export interface NativeBinding {
   /** The version of the package from whose source the module was built. */
   readonly version: string;
+  /** The length of NativeCall.part. Its last number tells the terms: 1 policy loss + 2 KL loss + 4 entropy loss. */
+  readonly partLength: number;
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
@@ -221,6 +225,12 @@ export interface NativeBinding {
     call: NativeCall,
     device?: number,
   ): number;
+  /**
+   * Computes the values of a batch from NativeCall.part of each of its parts, of which there is at least one. Returns
+   * what evaluateSync() returns, or -1 if a part has other terms or coefficients than the first.
+   * @param counts of the whole batch, in the order of NativeCounts.
+   */
+  merge(fn: NativeFunction, parts: readonly Float64Array[], counts: Float64Array, values: Float64Array): number;
   /**
    * A faster form of evaluateSync() for small host batches that have a mask. It runs on the CPU. Its arguments are
    * separate, because looking up properties by name takes longer than computing a small batch. `dtypes` holds the

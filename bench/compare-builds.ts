@@ -50,7 +50,7 @@ const only = flags.only === undefined ? undefined : new RegExp(flags.only);
 // set before lib/ is imported.
 process.env.POLICY_LOSS_NATIVE ??= resolve(after);
 const { advantageCall, advantageSpec, loadCopy, lossCall, relocated } = await import('./lib/builds.js');
-const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch } = await import('./lib/batch.js');
+const { inHalf, makeInputs, nativeAdvantageBatch, nativeBatch, withCorners } = await import('./lib/batch.js');
 const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
@@ -83,6 +83,7 @@ function readShape(text: string): [rows: number, columns: number] {
 function lossCases(): Case[] {
   const inputs = makeInputs(shape);
   const half = inHalf(inputs, 'bfloat16');
+  const corners = withCorners(inputs);
   return works(only)
     .filter(({ computes }) => computes)
     .flatMap((work) =>
@@ -90,6 +91,7 @@ function lossCases(): Case[] {
         { form: 'gradient', batch: inputs, withGradients: true },
         { form: 'forward', batch: inputs, withGradients: false },
         { form: 'bfloat16', batch: half, withGradients: true },
+        { form: 'masked', batch: corners, withGradients: true },
       ].map(({ form, batch, withGradients }) => ({
         name: work.id,
         form,

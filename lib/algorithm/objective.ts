@@ -2,7 +2,7 @@
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
 import { BatchReader, type ColumnName, type Conversions, type InputName } from '../core/batch-reader.js';
-import type { Counts } from '../core/counts.js';
+import type { Counts, Normalizer } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import {
@@ -18,6 +18,7 @@ import {
   gradArray,
   type Metrics,
   type Result,
+  termsOfPart,
 } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { Layout } from '../core/layout.js';
@@ -167,11 +168,27 @@ export class Objective {
     const result = evaluator.evaluateSync<Metrics>(
       input,
       gradients,
-      options.normalizer,
+      options,
       coefficients(input.layout, options),
       found?.fused,
     );
     return toResult(result, gradients, input.layout, found);
+  }
+
+  /**
+   * Computes the loss and the metrics of a whole batch from its parts, without the metrics of the advantage function.
+   * They have the same bits however the batch is divided, and in whatever order the parts are given.
+   * @param parts the property `part` of each part's result. compute() returns it if the option `part` is true.
+   * @param normalizer the counts of the whole batch, as for compute().
+   * @throws LossError `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`
+   */
+  merge(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result {
+    return guarded(() => {
+      const { kl, entropy } = termsOfPart(parts);
+      const klTerm = kl ? this.klLossFn.term(this.lossAggMode, true) : undefined;
+      const entropyTerm = entropy ? this.entropyLossFn.term(this.lossAggMode) : undefined;
+      return this.#evaluatorFor(klTerm, entropyTerm, false).merge(parts, normalizer);
+    });
   }
 
   /**
@@ -274,9 +291,8 @@ export class Objective {
     const result = await evaluator.evaluate<Metrics>(
       input,
       gradients,
-      options.normalizer,
+      options,
       coefficients(input.layout, options),
-      options.signal,
       found?.fused,
     );
     return toResult(result, gradients, input.layout, found);
@@ -344,18 +360,27 @@ export class Objective {
       this.entropyLossFn.entropyCoef === 0 && lacks('entropy')
         ? undefined
         : this.entropyLossFn.term(this.lossAggMode);
-    const key = `${kl?.name} ${entropy !== undefined} ${computed}`;
-    let evaluator = this.#evaluators.get(key);
-    if (!evaluator) {
-      evaluator = this.#evaluator(kl, entropy, computed);
-      this.#evaluators.set(key, evaluator);
-    }
+    const evaluator = this.#evaluatorFor(kl, entropy, computed);
     const coefficients = (layout: Layout, { normalizer }: ObjectiveComputeSyncOptions): Coefficients => ({
       ...this.policyLossFn.coefficients(batch, layout, normalizer),
       klCoef: this.klLossFn.klCoef,
       entropyCoef: 0 - this.entropyLossFn.entropyCoef,
     });
     return { evaluator, coefficients };
+  }
+
+  #evaluatorFor(
+    kl: NativeFunctionSpec['kl'],
+    entropy: NativeFunctionSpec['entropy'],
+    computed: boolean,
+  ): Evaluator {
+    const key = `${kl?.name} ${entropy !== undefined} ${computed}`;
+    let evaluator = this.#evaluators.get(key);
+    if (!evaluator) {
+      evaluator = this.#evaluator(kl, entropy, computed);
+      this.#evaluators.set(key, evaluator);
+    }
+    return evaluator;
   }
 
   #evaluator(
@@ -414,13 +439,14 @@ function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageCompu
 }
 
 function toResult(
-  { loss, metrics, grad }: Result,
+  { loss, metrics, grad, part }: Result,
   { gradEntropy }: Gradients,
   { tokens }: Layout,
   found: CallAdvantages | undefined,
 ): ObjectiveResult {
   if (found?.metrics) Object.assign(metrics, found.metrics());
   const result: ObjectiveResult = { loss, metrics };
+  if (part) result.part = part;
   if (grad) result.grad = grad;
   if (gradEntropy) result.gradEntropy = gradEntropy;
   else if (grad) addZeros(result, tokens);

@@ -30,6 +30,11 @@ export interface ComputeSyncOptions {
    * kl_coef and mu are exceptions, because they are coefficients and not sums.
    */
   normalizer?: Normalizer;
+  /**
+   * true requests the sums of this part of a batch, as `part` of the result. merge() computes the loss and the metrics
+   * of the whole batch from the sums of all parts. Adding up the results of the parts gives the same, but rounded.
+   */
+  part?: boolean;
 }
 
 /** Options of a call that computes a loss asynchronously. */
@@ -57,6 +62,11 @@ export interface Result<M = Metrics> {
   metrics: M;
   /** Shape [B, T]: the gradient ∂loss/∂logprob, if the call requested it. It is exactly 0 at masked tokens. */
   grad?: Float32Array;
+  /**
+   * The sums that merge() needs of this part of a batch, if the call requested them. They are exact, and can be stored
+   * or sent elsewhere as a list of numbers.
+   */
+  part?: Float64Array;
 }
 
 /** The coefficients that native code takes with each call, because they may change from call to call. */
@@ -138,7 +148,7 @@ export class Evaluator {
     return guarded(() => {
       const input = this.#reader.read(batch);
       const gradients = this.#gradients(input.layout, options);
-      return this.evaluateSync(input, gradients, options?.normalizer, coefficients(input.layout));
+      return this.evaluateSync(input, gradients, options ?? {}, coefficients(input.layout));
     });
   }
 
@@ -150,13 +160,7 @@ export class Evaluator {
     return guardedAsync(async () => {
       const input = this.#reader.read(batch, options?.device);
       const gradients = this.#gradients(input.layout, options);
-      return this.evaluate(
-        input,
-        gradients,
-        options?.normalizer,
-        coefficients(input.layout),
-        options?.signal,
-      );
+      return this.evaluate(input, gradients, options ?? {}, coefficients(input.layout));
     });
   }
 
@@ -187,16 +191,18 @@ export class Evaluator {
   evaluateSync<M>(
     input: Input,
     gradients: Gradients,
-    normalizer: Normalizer | undefined,
+    options: ComputeSyncOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Result<M> {
+    const part = partArray(options);
     let present: number;
     try {
-      if (normalizer === undefined && isPlainHostBatch(input.native)) {
+      if (options.normalizer === undefined && !part && isPlainHostBatch(input.native)) {
         present = this.#evaluateHost(input.native, gradients, coefficients);
       } else {
-        const call = this.#call(input, gradients, normalizer, coefficients, this.#values);
+        const call = this.#call(input, gradients, options.normalizer, coefficients, this.#values);
+        call.part = part;
         call.advantage = fused?.advantage;
         present = native.evaluateSync(this.#fn, input.native, call);
       }
@@ -204,26 +210,46 @@ export class Evaluator {
       throw fromNative(error);
     }
     checkFinite(present, fused);
-    return this.#result(this.#values, gradients, present);
+    return this.#result(this.#values, gradients, present, part);
   }
 
   async evaluate<M>(
     input: Input,
     gradients: Gradients,
-    normalizer: Normalizer | undefined,
+    options: ComputeOptions,
     coefficients: Coefficients,
-    signal: AbortSignal | undefined,
     fused?: FusedAdvantage,
   ): Promise<Result<M>> {
     const values = new Float64Array(this.#names.length);
-    const call = this.#call(input, gradients, normalizer, coefficients, values);
+    const part = partArray(options);
+    const call = this.#call(input, gradients, options.normalizer, coefficients, values);
+    call.part = part;
     call.advantage = fused?.advantage;
-    const present = await abortable(signal, (flag) => {
+    const present = await abortable(options.signal, (flag) => {
       call.abort = flag;
       return native.evaluate(this.#fn, input.native, call, input.device);
     });
     checkFinite(present, fused);
-    return this.#result(values, gradients, present);
+    return this.#result(values, gradients, present, part);
+  }
+
+  /**
+   * Computes the loss and the metrics of a batch from the sums of its parts.
+   * @throws LossError `ERR_INVALID_INPUT` if there is no part, or if a part is not one of this function or was computed
+   * with other coefficients; `ERR_INVALID_OPTION` for an invalid normalizer.
+   */
+  merge<M>(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result<M> {
+    return guarded(() => {
+      const counts = toNativeCounts(normalizer, NO_LAYOUT, this.#reader.separatesExperts);
+      const present = native.merge(this.#fn, checkParts(parts), counts, this.#values);
+      if (present < 0)
+        throw new LossError('ERR_INVALID_INPUT', {
+          key: 'parts',
+          expected: 'parts that were computed by this function with the same coefficients',
+          received: 'others',
+        });
+      return this.#result(this.#values, {}, present, undefined);
+    });
   }
 
   #evaluateHost(batch: PlainHostBatch, { grad, gradEntropy }: Gradients, coefficients: Coefficients): number {
@@ -278,7 +304,12 @@ export class Evaluator {
     };
   }
 
-  #result<M>(values: Float64Array, gradients: Gradients, present: number): Result<M> {
+  #result<M>(
+    values: Float64Array,
+    gradients: Gradients,
+    present: number,
+    part: Float64Array | undefined,
+  ): Result<M> {
     const metrics: Metrics = {};
     for (let i = 1; i < this.#names.length; i++) {
       if (present & (1 << i)) metrics[this.#names[i]!] = values[i]!;
@@ -286,8 +317,46 @@ export class Evaluator {
     const result: Result<M> = { loss: values[0]!, metrics: metrics as M };
     const grad = gradients[this.#gradKey];
     if (grad) result.grad = grad;
+    if (part) result.part = part;
     return result;
   }
+}
+
+// The layout of a batch that only its counts describe.
+const NO_LAYOUT: Layout = { rows: 0, rowLength: 0, tokens: 0, offsets: undefined };
+
+function partArray({ part }: ComputeSyncOptions): Float64Array | undefined {
+  return part ? new Float64Array(native.partLength) : undefined;
+}
+
+/** Returns which terms the first of a batch's parts has in addition to a policy loss. */
+export function termsOfPart(parts: readonly ArrayLike<number>[]): { kl: boolean; entropy: boolean } {
+  const terms = checkParts(parts)[0]!.at(-1)!;
+  return { kl: (terms & 2) !== 0, entropy: (terms & 4) !== 0 };
+}
+
+/**
+ * Checks the sums of the parts of a batch and converts them to typed arrays.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+function checkParts(parts: readonly ArrayLike<number>[]): Float64Array[] {
+  if (!Array.isArray(parts) || parts.length === 0)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'parts',
+      expected: 'a list with the part of at least one result',
+      received: describeValue(parts),
+    });
+  return parts.map((part: ArrayLike<number> | null, index) => {
+    const numbers = Float64Array.from(part ?? []);
+    if (numbers.length !== native.partLength)
+      throw new LossError('ERR_INVALID_INPUT', {
+        key: 'parts',
+        index,
+        expected: `the ${native.partLength} numbers that compute() returned as part`,
+        received: describeValue(part),
+      });
+    return numbers;
+  });
 }
 
 // A native function without any loss. Evaluating it only counts the tokens and rows of a batch.

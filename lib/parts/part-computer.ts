@@ -23,7 +23,7 @@ export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) =>
 
 /**
  * A function that is called for a subject whose loss or gradient is not finite.
- * @param loss the loss over the rows that were computed so far.
+ * @param loss the loss over the rows of one part.
  * @param row the part's first row that is the reason; undefined if no row alone is.
  */
 export type OnNonFinite = (subject: Subject, loss: number, row: NonFiniteRow | undefined) => void;
@@ -68,14 +68,15 @@ export class PartComputer {
         grad: this.#array(this.#watch ? i : 0, batch.logprob.length),
       };
       const normalizer = whole.normalizer(subject);
-      if (normalizer) options.normalizer = normalizer;
+      if (normalizer) Object.assign(options, { normalizer, part: true });
       const { computed, result } = await this.#inTermsOfFiles(subject, part, async () => {
         const computed = await whole.advantagesOf(subject, part);
         return { computed, result: await subject.compute(batch, computed, options) };
       });
       // A policy loss that is evaluated without an algorithm reports only its own metrics, not the advantages' metrics.
-      total.add(result, computed !== undefined, subject.functions ? whole.advantageMetrics(subject) : {});
-      if (!total.isFinite) await this.#explain(total, part, computed, options);
+      const advantageMetrics = subject.functions ? whole.advantageMetrics(subject) : {};
+      total.add(result, normalizer, computed !== undefined, advantageMetrics);
+      if (!total.isFinite) await this.#explain(subject, result.loss, part, computed, options);
       onShare((i + 1) / this.#totals.length);
       if (!this.#watch) continue;
       const advantages = computed ? perToken(batch, computed) : batch.advantages;
@@ -104,9 +105,10 @@ export class PartComputer {
       });
   }
 
-  /** Reports the row that makes the total of a subject NaN or infinite, unless a row was reported before. */
+  /** Reports the row that makes a part's loss or gradient NaN or infinite, unless a row was reported before. */
   async #explain(
-    { subject, loss }: SubjectTotal,
+    subject: Subject,
+    loss: number,
     part: RolloutPart,
     advantages: ComputedAdvantages | undefined,
     options: SubjectOptions,

@@ -55,6 +55,8 @@ export interface Subject {
     advantages: ComputedAdvantages | undefined,
     options: SubjectOptions,
   ): Promise<SubjectResult>;
+  /** Computes the loss and the metrics over all rows from the property `part` of each part's result. */
+  merge(parts: readonly Float64Array[], normalizer: Normalizer): Result<Partial<Metrics>>;
 }
 
 /** Options of {@link Subject.compute}. */
@@ -65,6 +67,8 @@ export interface SubjectOptions {
   device?: string;
   /** The counts over all rows, if the batch is only one part of them. */
   normalizer?: Normalizer;
+  /** Whether the result must have the sums that merge() needs. */
+  part?: boolean;
 }
 
 /** The result of {@link Subject.compute}. */
@@ -100,6 +104,7 @@ export function lossSubject(name: string, args: Readonly<Record<string, unknown>
       column === 'advantages' ? ["both reward and task_id to compute it by GRPO's rule"] : [],
     compute: (batch, advantages, options) =>
       fn.compute(advantages ? { ...batch, advantages: perToken(batch, advantages) } : batch, options),
+    merge: (parts, normalizer) => fn.merge(parts, normalizer),
   };
 }
 
@@ -131,6 +136,7 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
           : advantages,
         options,
       ),
+    merge: (parts, normalizer) => objective.merge(parts, normalizer),
   };
 }
 

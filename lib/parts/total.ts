@@ -1,5 +1,5 @@
 // Adds up the results of one subject (a policy loss or an algorithm) over all parts of the rows.
-import type { Metrics } from '../index.js';
+import type { Metrics, Normalizer } from '../index.js';
 import type { Subject, SubjectResult } from './subject.js';
 
 /** The results of a subject over all rows. */
@@ -24,10 +24,12 @@ export interface SubjectEvaluation<S extends Subject = Subject> {
 /** Adds up the results of one subject, part by part. */
 export class SubjectTotal<S extends Subject = Subject> {
   readonly subject: S;
-  /** The loss over the rows of all parts so far. It begins as −0, to which even a loss of −0 can be added exactly. */
-  loss = -0;
-  #metrics: Metrics = {};
+  // The loss and the metrics, if all rows are in one part; otherwise the sums of every part, and the counts over all rows.
+  #result: Pick<SubjectResult, 'loss' | 'metrics'> | undefined;
+  readonly #parts: Float64Array[] = [];
+  #normalizer: Normalizer | undefined;
   #advantageMetrics: Metrics = {};
+  #hasFiniteLoss = true;
   #squares = 0;
   #entropySquares: number | undefined;
   #advantages: string | undefined;
@@ -38,20 +40,24 @@ export class SubjectTotal<S extends Subject = Subject> {
 
   /**
    * Adds the result of a part.
+   * @param normalizer the counts over all rows with which the part was computed; undefined if it has all rows.
    * @param computedAdvantages whether the part's advantages were computed, instead of read from the files.
    * @param advantageMetrics the advantage function's metrics over all rows so far. They replace the metrics from
    * the previous call.
    */
   add(
-    { loss, metrics, grad, gradEntropy }: SubjectResult,
+    { loss, metrics, grad, gradEntropy, part }: SubjectResult,
+    normalizer: Normalizer | undefined,
     computedAdvantages: boolean,
     advantageMetrics: Metrics,
   ): void {
-    this.loss += loss;
-    for (const [name, value] of Object.entries(metrics)) {
-      const before = this.#metrics[name];
-      this.#metrics[name] = before === undefined || COEFFICIENTS.has(name) ? value! : before + value!;
+    if (normalizer) {
+      this.#parts.push(part!);
+      this.#normalizer = normalizer;
+    } else {
+      this.#result = { loss, metrics };
     }
+    this.#hasFiniteLoss &&= Number.isFinite(loss);
     this.#advantageMetrics = advantageMetrics;
     this.#squares = addSquares(this.#squares, grad!);
     if (metrics.entropy_loss !== undefined && gradEntropy)
@@ -60,26 +66,24 @@ export class SubjectTotal<S extends Subject = Subject> {
     if (readsAdvantages) this.#advantages = computedAdvantages ? step!.name : 'given';
   }
 
-  /** Whether the loss and the gradients over the rows so far are finite. */
+  /** Whether the losses and the gradients of all parts so far are finite. */
   get isFinite(): boolean {
-    return [this.loss, this.#squares, this.#entropySquares ?? 0].every(Number.isFinite);
+    return this.#hasFiniteLoss && Number.isFinite(this.#squares + (this.#entropySquares ?? 0));
   }
 
   /** Returns the results over all rows. Must be called after the last part was added. */
   finish(): SubjectEvaluation<S> {
+    const { loss, metrics } = this.#result ?? this.subject.merge(this.#parts, this.#normalizer!);
     return {
       subject: this.subject,
-      loss: this.loss,
-      metrics: { ...this.#metrics, ...this.#advantageMetrics },
+      loss,
+      metrics: { ...metrics, ...this.#advantageMetrics },
       gradNorm: Math.sqrt(this.#squares),
       ...(this.#entropySquares !== undefined && { gradEntropyNorm: Math.sqrt(this.#entropySquares) }),
       ...(this.#advantages !== undefined && { advantages: this.#advantages }),
     };
   }
 }
-
-/** The metrics that are equal in every part. They are coefficients, which must not be added up. */
-const COEFFICIENTS: ReadonlySet<string> = new Set(['kl_coef', 'mu']);
 
 function addSquares(sum: number, values: Float32Array): number {
   let squares = sum;

@@ -92,6 +92,24 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
   });
 }
 
+// Implements merge(). Arguments from JavaScript: function, parts, counts, values.
+Napi::Value merge_parts(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const FunctionHandle& function = function_of(info[0]);
+    const Napi::Array list = info[1].As<Napi::Array>();
+    std::vector<const double*> parts;
+    for (uint32_t i = 0; i < list.Length(); ++i)
+      parts.push_back(
+          static_cast<const double*>(elements(list.Get(i), napi_float64_array, kPartLength, "part")));
+    const void* counts = elements(info[2], napi_float64_array, kCounts, "counts");
+    double* values =
+        static_cast<double*>(elements(info[3], napi_float64_array, function->values(), "values"));
+    if (parts.empty()) refuse(info.Env(), "parts is empty");
+    const int64_t present = merge(*function, parts, read_counts(static_cast<const double*>(counts)), values);
+    return Napi::Number::New(info.Env(), static_cast<double>(present));
+  });
+}
+
 // Implements kl() and klSync(). If `later` is set, returns a promise. Arguments from JavaScript: estimator,
 // batch, out, base, scale, device.
 Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
@@ -188,10 +206,12 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
     exports.Set(name, Napi::Function::New(env, function, name));
   };
   exports.Set("version", POLICY_LOSS_VERSION);
+  exports.Set("partLength", kPartLength);
   add("createFunction", create_function);
   add("valueNames", function_value_names);
   add("evaluate", later<evaluate>);
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
+  add("merge", merge_parts);
   add("kl", later<kl>);
   add("klSync", [](const Napi::CallbackInfo& info) { return kl(info, false); });
   add("evaluateHost", evaluate_host);

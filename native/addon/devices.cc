@@ -200,7 +200,7 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
     }
     if (call.outputs.counts) write_counts(result->counts, call.outputs.counts);
     const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer);
-    return Napi::Number::New(env, cuda::finish_result(*function, request, *result, call.outputs.values));
+    return Napi::Number::New(env, cuda::finish_result(*function, request, *result, call.outputs));
   };
   return perform(info, work, later);
 }

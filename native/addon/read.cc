@@ -238,6 +238,9 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   const Napi::Value counts = object.Get("counts");
   if (!counts.IsUndefined())
     call.outputs.counts = static_cast<double*>(elements(counts, napi_float64_array, kCounts, "counts"));
+  const Napi::Value part = object.Get("part");
+  if (!part.IsUndefined())
+    call.outputs.part = static_cast<double*>(elements(part, napi_float64_array, kPartLength, "part"));
   const Napi::Value repeats = object.Get("repeats");
   if (!repeats.IsUndefined())
     call.repeats = static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));

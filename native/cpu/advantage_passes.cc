@@ -4,6 +4,7 @@
 
 #include "cpu/advantage_tiles.h"
 #include "cpu/recurrence_rows.h"
+#include "cpu/row_sums.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
@@ -12,32 +13,30 @@ namespace {
 double sum_rewards(const BatchView& view, int64_t row, float* buffer, NonFiniteValue* bad) {
   const int64_t begin = view.layout.begin(row);
   const int64_t length = view.layout.length(row);
-  double sum = 0;
+  LaneSum<double> sum;
   for (int64_t at = 0; at < length; at += kTile) {
     const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
     const float* x = load_tile(view.column[kTokenRewards], begin + at, n, buffer);
-#pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < n; ++i) sum += x[i];
+    for_lanes(n, [&](int lane, int i) { sum.lane[lane] += x[i]; });
     if (bad->input == NonFiniteInput::kNone && any_not_finite(x, nullptr, n))
       report(bad, NonFiniteInput::kTokenRewards, row);
   }
-  return sum;
+  return sum.take();
 }
 
 double mean_logprob_of(const BatchView& view, int64_t row, float* buffer) {
   const int64_t begin = view.layout.begin(row);
   const int64_t length = view.layout.length(row);
   const uint8_t* mask = view.mask + begin;
-  double sum = 0;
+  LaneSum<double> sum;
   int64_t count = 0;
   for (int64_t at = 0; at < length; at += kTile) {
     const int n = static_cast<int>(length - at < kTile ? length - at : kTile);
     const float* x = load_tile(view.column[kSampledLogprob], begin + at, n, buffer);
-#pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < n; ++i) sum += mask[at + i] != 0 ? x[i] : 0.0f;
+    for_lanes(n, [&](int lane, int i) { sum.lane[lane] += mask[at + i] != 0 ? x[i] : 0.0f; });
     count += count_mask(mask + at, n);
   }
-  return mean_logprob(sum, count);
+  return mean_logprob(sum.take(), count);
 }
 
 // The sums of the divergence and of the advantage over one row, or over a part of a row.
@@ -52,23 +51,26 @@ DistillSums distill_row(const F& shared, const cpu::AdvantagePass& pass, int64_t
   const BatchView& view = pass.batch->tokens;
   alignas(64) float old_buffer[kTile];
   alignas(64) float teacher_buffer[kTile];
-  double divergence = 0, advantage = 0;
+  DistillSums total;
+  LaneSum<double> divergence, advantage;
   for (int64_t at = first; at < last; at += kTile) {
     const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
     const float* old = load_tile(view.column[kSampledLogprob], begin + at, n, old_buffer);
     const float* teacher = load_tile(view.column[kTeacherLogprob], begin + at, n, teacher_buffer);
     const uint8_t* mask = view.mask + begin + at;
     float* out = pass.outputs.advantages + begin + at;
-#pragma omp simd reduction(+ : divergence, advantage)
-    for (int i = 0; i < n; ++i) {
+    for_lanes(n, [&](int lane, int i) {
       const DistillTerm term = f.token(old[i], teacher[i]);
       const bool unmasked = mask[i] != 0;
       out[i] = unmasked ? term.advantage : 0.0f;
-      divergence += unmasked ? term.divergence : 0.0f;
-      advantage += unmasked ? term.advantage : 0.0f;
-    }
+      divergence.lane[lane] += unmasked ? term.divergence : 0.0f;
+      advantage.lane[lane] += unmasked ? term.advantage : 0.0f;
+    });
+    if (!ends_sum(at + n, last, cpu::kChunkTokens)) continue;
+    total.divergence += divergence.take();
+    total.advantage += advantage.take();
   }
-  return {divergence, advantage};
+  return total;
 }
 
 }  // namespace
@@ -107,13 +109,13 @@ void broadcast(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk) {
   }
 }
 
-void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spread, NonFiniteValue* bad) {
+void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spreads, NonFiniteValue* bad) {
   with_function(
       pass.index, pass.options,
       [&]<class F>(const F& f) {
         if constexpr (F::traits.whitened)
           for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
-            RecurrenceOfRow<F, true>(f, pass, row, spread, bad).run();
+            RecurrenceOfRow<F, true>(f, pass, row, spreads + row, bad).run();
       },
       RecurrentAdvantages{});
 }

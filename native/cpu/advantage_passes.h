@@ -8,7 +8,7 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad);
 void broadcast(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk);
-void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spread, NonFiniteValue* bad);
+void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spreads, NonFiniteValue* bad);
 void recur(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad);
 void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* part);
 

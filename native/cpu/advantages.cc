@@ -59,7 +59,7 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   chunks_ = plan_chunks(batch.tokens.layout, whole_rows);
   bad_.resize(chunks_.size());
   if (needs_statistics_) row_statistics_.resize(rows);
-  if (whitened_) spreads_.resize(chunks_.size());
+  if (whitened_) spreads_.resize(rows);
   if (function_.shape == AdvantageShape::kDistill) parts_.resize(2 * chunks_.size());
   if (!outputs_.scores) outputs_.scores = scores_.data();
   if (!outputs_.repeats) outputs_.repeats = repeats_.data();
@@ -143,7 +143,7 @@ void AdvantageEvaluation::work(int64_t piece) {
       break;
     case AdvantageShape::kRecurrence:
       if (whitened_ && phase_ == 1)
-        target()->measure(pass_, chunks_[piece], &spreads_[piece], &bad_[piece]);
+        target()->measure(pass_, chunks_[piece], spreads_.data(), &bad_[piece]);
       else
         target()->recur(pass_, chunks_[piece], &bad_[piece]);
       break;
@@ -299,7 +299,7 @@ int64_t AdvantageEvaluation::next_recurrence_phase() {
   if (phase_ == 1) return chunks();
   if (collect_not_finite() || !whitened_ || phase_ > 2) return 0;
   Spread all;
-  for (const Spread& part : spreads_) all.add(part);
+  for (const Spread& row : spreads_) all.add(row);
   pass_.shift = all.mean;
   pass_.scale = all.whitening();
   return chunks();

@@ -71,7 +71,7 @@ class AdvantageEvaluation : public Task {
   bool needs_statistics_ = false;
   std::vector<Chunk> chunks_;
   std::vector<NonFiniteValue> bad_;     // per chunk
-  std::vector<Spread> spreads_;         // per chunk; recurrences only
+  std::vector<Spread> spreads_;         // per row; recurrences only
   std::vector<double> parts_;           // two per chunk; distillation only
   std::vector<double> row_sums_;        // two per row; distillation only
   std::vector<double> row_statistics_;  // per row

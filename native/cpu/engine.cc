@@ -5,11 +5,6 @@
 
 namespace policy_loss::cpu {
 
-// The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
-// L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
-// large enough that starting a chunk on a thread costs little in comparison.
-constexpr int64_t kChunkTokens = 16384;
-
 std::vector<Chunk> plan_chunks(const Layout& layout, bool whole_rows) {
   std::vector<Chunk> chunks;
   plan_chunks(layout, whole_rows, &chunks);
@@ -67,7 +62,8 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
   const bool sums_rows = loss && loss->traits.row_sums != RowSums::kNever && (pairs || parts);
   work_.row_tokens.assign(batch.layout.rows, 0);
-  work_.sums.assign(chunks.size(), {});
+  work_.sums.resize(std::max<size_t>(chunks.size(), 1));
+  for (ExactSums& sums : work_.sums) sums.clear();
   work_.parts.assign(parts ? chunks.size() : 0, {});
   work_.row_sums.assign(sums_rows ? batch.layout.rows : 0, 0.0);
   work_.row_negatives.assign(sums_rows ? batch.layout.rows : 0, 0.0);
@@ -144,8 +140,8 @@ void Evaluation::weights() {
   if (outputs_.counts) write_counts(counts, outputs_.counts);
   if (normalizer_.given) counts = normalizer_.counts;
   if (function_->info() && function_->info()->traits.by_pairs)
-    pair_loss_ = pair_loss(*function_, batch_.layout.rows, std::floor(counts.all().rows / 2),
-                           work_.row_sums.data(), pair_metric_);
+    add_pairs(*function_, batch_.layout.rows, std::floor(counts.all().rows / 2), work_.row_sums.data(),
+              &work_.sums.front());
 
   pass_.terms = &function_->function();
   pass_.batch = &batch_;
@@ -160,10 +156,10 @@ void Evaluation::weights() {
 }
 
 void Evaluation::fold() {
-  Sums total;
-  for (const Sums& sums : work_.sums) total.add(sums);
-  outputs_.present =
-      finish(*function_, pass_.counts, coefficients_, total, pair_loss_, pair_metric_, outputs_.values);
+  ExactSums& total = work_.sums.front();
+  for (size_t i = 1; i < work_.sums.size(); ++i) total.add(work_.sums[i]);
+  if (outputs_.part) write_part(*function_, total, coefficients_, outputs_.part);
+  outputs_.present = finish(*function_, pass_.counts, coefficients_, total.rounded(), outputs_.values);
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)

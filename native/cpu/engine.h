@@ -34,8 +34,8 @@ void run_here(Task& task) {
 // The memory that an evaluation works with. A later evaluation can reuse it.
 struct Workspace {
   std::vector<Chunk> chunks;
-  std::vector<RowPart> parts;  // the row-pass result of each chunk that is part of a row
-  std::vector<Sums> sums;      // the token-pass sums of each chunk
+  std::vector<RowPart> parts;   // the row-pass result of each chunk that is part of a row
+  std::vector<ExactSums> sums;  // the token-pass sums of each chunk; at least one
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
@@ -83,8 +83,6 @@ class Evaluation : public Task {
 
   int phase_ = 0;
   Workspace work_;
-  double pair_loss_ = 0;
-  double pair_metric_[3] = {};
   TokenPass pass_{};
 };
 

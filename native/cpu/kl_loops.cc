@@ -5,34 +5,38 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
 template <class K, bool with_grad, bool add, bool masked, class Values>
-double kl_loop(const TileColumns& in, int n, float weight, float* grad) {
+void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum) {
   const Values logprob = in.get<Values>(kLogprob);
   const Values ref = in.get<Values>(kRefLogprob);
   const Values old = in.get<Values>(kOldLogprob);
   const Lane* lanes = in.lanes;
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int i = 0; i < n; ++i) {
-    const KlTerm term = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f);
-    const int32_t lane = masked ? lanes[i] : -1;
-    if constexpr (with_grad) {
-      const float derivative = kept(term.derivative * weight, lane);
-      grad[i] = add ? grad[i] + derivative : derivative;
+  float partial[kSumLanes];
+  sum->store(partial);
+  for (int at = 0; at < n; at += kSumLanes) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) {
+      const int i = at + l;
+      const KlTerm term = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f);
+      const int32_t lane = masked ? lanes[i] : -1;
+      if constexpr (with_grad) {
+        const float derivative = kept(term.derivative * weight, lane);
+        grad[i] = add ? grad[i] + derivative : derivative;
+      }
+      partial[l] += kept(term.value, lane);
     }
-    sum += kept(term.value, lane);
   }
-  return sum;
+  sum->load(partial);
 }
 
 template <class K>
-double kl_tile(const TileColumns& in, int n, float weight, float* grad, bool add) {
-  return in.with_type([&]<class Values>() {
-    if (!grad) return kl_loop<K, false, false, true, Values>(in, n, weight, grad);
+void kl_tile(const TileColumns& in, int n, float weight, float* grad, bool add, LaneSum<float>* sum) {
+  in.with_type([&]<class Values>() {
+    if (!grad) return kl_loop<K, false, false, true, Values>(in, n, weight, grad, sum);
     if (in.all_unmasked)
-      return add ? kl_loop<K, true, true, false, Values>(in, n, weight, grad)
-                 : kl_loop<K, true, false, false, Values>(in, n, weight, grad);
-    return add ? kl_loop<K, true, true, true, Values>(in, n, weight, grad)
-               : kl_loop<K, true, false, true, Values>(in, n, weight, grad);
+      return add ? kl_loop<K, true, true, false, Values>(in, n, weight, grad, sum)
+                 : kl_loop<K, true, false, false, Values>(in, n, weight, grad, sum);
+    return add ? kl_loop<K, true, true, true, Values>(in, n, weight, grad, sum)
+               : kl_loop<K, true, false, true, Values>(in, n, weight, grad, sum);
   });
 }
 
@@ -49,17 +53,20 @@ void kl_values(const TileColumns& in, int n, float* out) {
 }
 
 template <bool masked, class Values>
-double entropy_loop(const TileColumns& in, int n, float weight, float* grad) {
+void entropy_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum) {
   const Values entropy = in.get<Values>(kEntropy);
   const Lane* lanes = in.lanes;
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int i = 0; i < n; ++i) sum += kept(entropy[i], masked ? lanes[i] : -1);
+  float partial[kSumLanes];
+  sum->store(partial);
+  for (int at = 0; at < n; at += kSumLanes) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(entropy[at + l], masked ? lanes[at + l] : -1);
+  }
+  sum->load(partial);
   if (grad) {
 #pragma omp simd
     for (int i = 0; i < n; ++i) grad[i] = kept(weight, masked ? lanes[i] : -1);
   }
-  return sum;
 }
 
 template <class List>
@@ -77,10 +84,10 @@ const KlLoops& kl_loops(int index) {
   return KlTable<KlEstimators>::loops[index];
 }
 
-double entropy_tile(const TileColumns& in, int n, float weight, float* grad) {
-  return in.with_type([&]<class Values>() {
-    return in.all_unmasked ? entropy_loop<false, Values>(in, n, weight, grad)
-                           : entropy_loop<true, Values>(in, n, weight, grad);
+void entropy_tile(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum) {
+  in.with_type([&]<class Values>() {
+    return in.all_unmasked ? entropy_loop<false, Values>(in, n, weight, grad, sum)
+                           : entropy_loop<true, Values>(in, n, weight, grad, sum);
   });
 }
 

@@ -1,24 +1,18 @@
 // The KL pass on one chunk of a batch. It writes KL values, or rewards minus a KL penalty.
 #pragma once
 
-#include "cpu/loops.h"
-#include "cpu/target.h"
+#include "cpu/row_sums.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 // Subtracts the KL penalty in one piece of a tile. For an unmasked token it writes base − scale·kl to `out`,
-// and for a masked one it writes base. `values` holds the kl of each token. Returns the sum of kl over the
-// unmasked tokens.
-inline double penalise(const uint8_t* mask, const float* values, const float* base, float scale, int n,
-                       float* out) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int i = 0; i < n; ++i) {
-    const bool unmasked = mask[i] != 0;
-    sum += unmasked ? values[i] : 0.0f;
-    out[i] = unmasked ? base[i] - scale * values[i] : base[i];
-  }
-  return sum;
+// and for a masked one it writes base. `values` holds the kl of each token. Adds kl of the unmasked tokens to
+// `sum`.
+inline void penalise(const uint8_t* mask, const float* values, const float* base, float scale, int n,
+                     float* out, LaneSum<float>* sum) {
+#pragma omp simd
+  for (int i = 0; i < n; ++i) out[i] = mask[i] != 0 ? base[i] - scale * values[i] : base[i];
+  for_lanes(n, [&](int lane, int i) { sum->lane[lane] += mask[i] != 0 ? values[i] : 0.0f; });
 }
 
 inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPart* part) {
@@ -31,7 +25,8 @@ inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPa
     const int64_t begin = batch.layout.begin(row);
     const int64_t last = chunk.last_token_of_row(batch.layout, row);
     reader.start_row(row);
-    double sum = 0;
+    double sum = 0, chunk_sum = 0;
+    LaneSum<float> tile_sum;
     int64_t count = 0;
     for (int64_t at = chunk.first_token_of_row(); at < last; at += kTile) {
       const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
@@ -40,12 +35,16 @@ inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPa
                      float* out = pass.out + begin + position;
                      kl.values(in, padded, values);
                      if (pass.base) {
-                       sum += penalise(in.mask, values, pass.base + begin + position, scale, real, out);
+                       penalise(in.mask, values, pass.base + begin + position, scale, real, out, &tile_sum);
                        count += count_mask(in.mask, real);
                      } else {
                        memcpy(out, values, real * sizeof(float));
                      }
                    });
+      chunk_sum += tile_sum.take();
+      if (!ends_sum(at + n, last, cpu::kChunkTokens)) continue;
+      sum += chunk_sum;
+      chunk_sum = 0;
     }
     if (!pass.row_means) continue;
     if (chunk.is_part())

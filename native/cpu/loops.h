@@ -2,8 +2,8 @@
 // entry per policy loss and one per KL estimator.
 //
 // Each loop calls a function's token() for every token of a tile, and the compiler vectorises the loop.
-// Losses and metrics are summed in float32 within a tile, and in float64 over tiles. Row sums are in float64
-// throughout, because an error in a row sum affects all tokens of the row.
+// Losses and metrics are summed in float32 over kSumTokens tokens, and these sums are added in float64. Row
+// sums are in float64 throughout, because an error in a row sum affects all tokens of the row.
 #pragma once
 
 #include "cpu/tile.h"
@@ -18,23 +18,22 @@ struct RowStatistics {
   int kind;
 };
 
-struct TileSums {
-  double loss = 0;
-  double metric[kMaxTokenMetrics] = {};
+// The float32 sums of a loss and its metrics.
+struct LossSums {
+  LaneSum<float> loss;
+  LaneSum<float> metric[kMaxTokenMetrics];
 };
 
 // The loops of one policy loss. The argument `loss` points to an object of this loss's type. The tile length
 // n is a multiple of kBlock. If `grad` is null, the gradient is not computed.
 struct LossLoops {
-  // Returns the sum of row_term() over the unmasked tokens of a tile. It reads the mask as bytes
-  // (TileColumns::mask).
-  double (*row_sum_tile)(const void* loss, const TileColumns& in, int n);
-  // Adds a row's metrics, multiplied by `repeats`, to `out`. `negatives` is the number of the row's tokens
-  // that have a negative advantage.
-  void (*row_metric)(const void* loss, const RowStatistics& row, double negatives, double repeats,
-                     double* out);
+  // Adds row_term() of a tile's unmasked tokens to `sum`.
+  void (*row_sum_tile)(const void* loss, const TileColumns& in, int n, LaneSum<double>* sum);
+  // Writes a row's metrics to `out`. `negatives` is the number of the row's tokens that have a negative
+  // advantage.
+  void (*row_metric)(const void* loss, const RowStatistics& row, double negatives, double* out);
   void (*loss_tile)(const void* loss, const RowStatistics& row, const TileColumns& in, int n, float weight,
-                    float* grad, TileSums* sums);
+                    float* grad, LossSums* sums);
   bool (*needs_row_sums)(const void* loss);
   LossTraits traits;
 };
@@ -42,17 +41,17 @@ const LossLoops& loss_loops(int index);
 
 // The loops of one KL estimator.
 struct KlLoops {
-  // Returns the sum of the KL values of a tile's unmasked tokens. Writes their gradient to `grad`, or adds it
-  // to the numbers in `grad` if `add` is set.
-  double (*tile)(const TileColumns& in, int n, float weight, float* grad, bool add);
+  // Adds the KL values of a tile's unmasked tokens to `sum`. Writes their gradient to `grad`, or adds it to
+  // the numbers in `grad` if `add` is set.
+  void (*tile)(const TileColumns& in, int n, float weight, float* grad, bool add, LaneSum<float>* sum);
   void (*values)(const TileColumns& in, int n, float* out);
   unsigned columns;
 };
 const KlLoops& kl_loops(int index);
 
-// Returns the sum of the entropies of a tile's unmasked tokens. If `grad` is not null, also writes their
-// gradient, which is `weight` for each of these tokens.
-double entropy_tile(const TileColumns& in, int n, float weight, float* grad);
+// Adds the entropies of a tile's unmasked tokens to `sum`. If `grad` is not null, also writes their gradient,
+// which is `weight` for each of these tokens.
+void entropy_tile(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum);
 
 // The number of files loss_loops_<slice>.cc. The losses are divided among these files, so that they compile
 // in parallel.

@@ -31,7 +31,7 @@ PL_FN auto row_of(const L& loss, const RowStatistics& row) {
 // compile.
 template <class L, bool with_grad, bool masked, class Values>
 void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const TileColumns& in, int n,
-               float weight, float* grad, TileSums* sums) {
+               float weight, float* grad, LossSums* sums) {
   // The loop uses local copies, so that the compiler knows that writing the gradient does not change them.
   const L loss = shared_loss;
   const typename L::Row row = shared_row;
@@ -41,36 +41,45 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   const Values ref_logprob = in.get<Values>(kRefLogprob);
   const Values advantages = in.get<Values>(kAdvantages);
   const Lane* lanes = in.lanes;
-  float value = 0, m0 = 0, m1 = 0, m2 = 0, m3 = 0;
-#pragma omp simd reduction(+ : value, m0, m1, m2, m3)
-  for (int i = 0; i < n; ++i) {
-    const TokenTerm term = loss.token(row, PL_TOKEN(L, i));
-    const int32_t lane = masked ? lanes[i] : -1;
-    if constexpr (with_grad) grad[i] = kept(term.derivative * weight, lane);
-    value += kept(term.value, lane);
-    if constexpr (metrics > 0) m0 += kept(term.metric0, lane);
-    if constexpr (metrics > 1) m1 += kept(term.metric1, lane);
-    if constexpr (metrics > 2) m2 += kept(term.metric2, lane);
-    if constexpr (metrics > 3) m3 += kept(term.metric3, lane);
+  // Copies of the sums, which the compiler keeps in registers because no pointer can point to them.
+  float value[kSumLanes], m0[kSumLanes], m1[kSumLanes], m2[kSumLanes], m3[kSumLanes];
+  sums->loss.store(value);
+  if constexpr (metrics > 0) sums->metric[0].store(m0);
+  if constexpr (metrics > 1) sums->metric[1].store(m1);
+  if constexpr (metrics > 2) sums->metric[2].store(m2);
+  if constexpr (metrics > 3) sums->metric[3].store(m3);
+  for (int at = 0; at < n; at += kSumLanes) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) {
+      const int i = at + l;
+      const TokenTerm term = loss.token(row, PL_TOKEN(L, i));
+      const int32_t lane = masked ? lanes[i] : -1;
+      if constexpr (with_grad) grad[i] = kept(term.derivative * weight, lane);
+      value[l] += kept(term.value, lane);
+      if constexpr (metrics > 0) m0[l] += kept(term.metric0, lane);
+      if constexpr (metrics > 1) m1[l] += kept(term.metric1, lane);
+      if constexpr (metrics > 2) m2[l] += kept(term.metric2, lane);
+      if constexpr (metrics > 3) m3[l] += kept(term.metric3, lane);
+    }
   }
-  sums->loss += value;
-  sums->metric[0] += m0;
-  sums->metric[1] += m1;
-  sums->metric[2] += m2;
-  sums->metric[3] += m3;
+  sums->loss.load(value);
+  if constexpr (metrics > 0) sums->metric[0].load(m0);
+  if constexpr (metrics > 1) sums->metric[1].load(m1);
+  if constexpr (metrics > 2) sums->metric[2].load(m2);
+  if constexpr (metrics > 3) sums->metric[3].load(m3);
 }
 
 // Runs the loops of a loss L that another loss uses for one kind of rows. It calls them through the table,
 // because they may be compiled in another file.
 template <class L>
 void tile_of(const L& loss, const RowStatistics& row, const TileColumns& in, int n, float weight, float* grad,
-             TileSums* sums) {
+             LossSums* sums) {
   loss_loops(index_of<L>(Losses{})).loss_tile(&loss, row, in, n, weight, grad, sums);
 }
 
 template <class L>
 void loss_tile(const void* object, const RowStatistics& row, const TileColumns& in, int n, float weight,
-               float* grad, TileSums* sums) {
+               float* grad, LossSums* sums) {
   const L& loss = *static_cast<const L*>(object);
   if constexpr (L::traits.two_kinds) {
     if (row.kind == 0)
@@ -93,36 +102,37 @@ void loss_tile(const void* object, const RowStatistics& row, const TileColumns& 
 }
 
 template <class L, class Values>
-double row_sum_loop(const L& loss, const TileColumns& in, int n) {
+void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* sum) {
   const Values logprob = in.get<Values>(kLogprob);
   const Values old_logprob = in.get<Values>(kOldLogprob);
   const Values ref_logprob = in.get<Values>(kRefLogprob);
   const Values advantages = in.get<Values>(kAdvantages);
-  const uint8_t* mask = in.mask;
-  double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int i = 0; i < n; ++i) {
-    const double term = loss.row_term(PL_TOKEN(L, i));
-    sum += mask[i] != 0 ? term : 0.0;
+  const Lane* lanes = in.lanes;
+  double partial[kSumLanes];
+  sum->store(partial);
+  for (int at = 0; at < n; at += kSumLanes) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) {
+      const int i = at + l;
+      const double term = loss.row_term(PL_TOKEN(L, i));
+      partial[l] += lanes[i] != 0 ? term : 0.0;
+    }
   }
-  return sum;
+  sum->load(partial);
 }
 
 template <class L>
-double row_sum_tile(const void* object, const TileColumns& in, int n) {
+void row_sum_tile(const void* object, const TileColumns& in, int n, LaneSum<double>* sum) {
   if constexpr (has_row_sums<L>)
-    return in.with_type(
-        [&]<class Values>() { return row_sum_loop<L, Values>(*static_cast<const L*>(object), in, n); });
-  return 0;
+    in.with_type(
+        [&]<class Values>() { row_sum_loop<L, Values>(*static_cast<const L*>(object), in, n, sum); });
 }
 
 template <class L>
-void row_metric(const void* object, const RowStatistics& row, double negatives, double repeats, double* out) {
+void row_metric(const void* object, const RowStatistics& row, double negatives, double* out) {
   if constexpr (L::traits.row_metrics > 0) {
     const L& loss = *static_cast<const L*>(object);
-    double metric[kMaxRowMetrics] = {};
-    loss.row_metric(loss.row(row.sum, row.count), row.count, negatives, metric);
-    for (int i = 0; i < L::traits.row_metrics; ++i) out[i] += repeats * metric[i];
+    loss.row_metric(loss.row(row.sum, row.count), row.count, negatives, out);
   }
 }
 

@@ -35,16 +35,16 @@ inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
   // The last sums, which are behind the end of the tile, become wrong. Later steps do not read them.
   for (int span = 1; span < kStride; span *= 2) {
 #pragma omp simd
-    for (int i = 0; i < n + kStride - span; ++i) x[i] += power * x[i + span];
+    for (int i = 0; i < n + kStride - span; ++i) x[i] = fma(power, x[i + span], x[i]);
     power *= power;
   }
   for (int k = 0; k < kStride; ++k) x[n + k] = carry->x[k];
   int i = n;
   for (; i >= kStride; i -= kStride) {
 #pragma omp simd
-    for (int k = 0; k < kStride; ++k) x[i - kStride + k] += power * x[i + k];
+    for (int k = 0; k < kStride; ++k) x[i - kStride + k] = fma(power, x[i + k], x[i - kStride + k]);
   }
-  for (int k = i - 1; k >= 0; --k) x[k] += power * x[k + kStride];
+  for (int k = i - 1; k >= 0; --k) x[k] = fma(power, x[k + kStride], x[k]);
   for (int k = 0; k < kStride; ++k) {
     carry->terms[k] = terms[k];
     carry->x[k] = x[k];
@@ -77,8 +77,9 @@ class RecurrenceOfRow {
       if (!is_finite(baseline_)) report(bad_, NonFiniteInput::kBaselines, row_);
     }
     if (!per_token && !is_finite(batch_.rewards[row_])) report(bad_, NonFiniteInput::kRewards, row_);
+    // Tiles start at multiples of kTile, so that the sums of measure() do not depend on padding.
     for (int64_t end = length; end > 0;) {
-      const int64_t first = end > kTile ? end - kTile : 0;
+      const int64_t first = (end - 1) / kTile * kTile;
       const int n = static_cast<int>(end - first);
       const Tile tile = load(first, n, per_token);
       find_terms(tile, n);
@@ -133,17 +134,16 @@ class RecurrenceOfRow {
     const double* const x = x_;
     const double baseline = baseline_;
     const double count = static_cast<double>(count_mask(tile.mask, n));
-    double sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < n; ++i)
-      sum += tile.mask[i] != 0 ? f.advantage(x[i], tile.token(i, 0.0), baseline) : 0.0;
-    const double mean = count > 0 ? sum / count : 0.0;
-#pragma omp simd reduction(+ : squares)
-    for (int i = 0; i < n; ++i) {
+    LaneSum<double> sum, squares;
+    for_lanes(n, [&](int lane, int i) {
+      sum.lane[lane] += tile.mask[i] != 0 ? f.advantage(x[i], tile.token(i, 0.0), baseline) : 0.0;
+    });
+    const double mean = count > 0 ? sum.take() / count : 0.0;
+    for_lanes(n, [&](int lane, int i) {
       const double d = f.advantage(x[i], tile.token(i, 0.0), baseline) - mean;
-      squares += tile.mask[i] != 0 ? d * d : 0.0;
-    }
-    spread_->add({count, mean, squares});
+      squares.lane[lane] += tile.mask[i] != 0 ? d * d : 0.0;
+    });
+    spread_->add({count, mean, squares.take()});
   }
 
   void write(const Tile& tile, int64_t first, int n) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/loops.h"
+#include "cpu/target.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -18,20 +19,28 @@ inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
   }
 }
 
+// Returns whether a sum over `tokens` tokens ends before the given position of a row that is read up to
+// `last`.
+PL_FN bool ends_sum(int64_t position, int64_t last, int64_t tokens) {
+  return position == last || position % tokens == 0;
+}
+
 // Returns the sum of the loss's row_term() over the unmasked tokens in [first, last) of the reader's current
-// row.
+// row. `first` must be a multiple of kChunkTokens.
 inline double sum_row(const LossLoops& loops, const void* loss, TileReader& reader, int64_t first,
                       int64_t last) {
-  double sum = 0;
+  double total = 0;
+  LaneSum<double> sum;
   for (int64_t at = first; at < last; at += kTile) {
     const int n = static_cast<int>(last - at < kTile ? last - at : kTile);
     const int length = unmasked_length(reader.mask(at), n);
-    reader.tiles(at, length, MaskUse::kBytes, [&](const TileColumns& in, int padded, int64_t, int) {
+    reader.tiles(at, length, MaskUse::kLanes, [&](const TileColumns& in, int padded, int64_t, int) {
       fetch_ahead(in, loops.traits.columns & reads(kAdvantages), padded);
-      sum += loops.row_sum_tile(loss, in, padded);
+      loops.row_sum_tile(loss, in, padded, &sum);
     });
+    if (ends_sum(at + n, last, cpu::kChunkTokens)) total += sum.take();
   }
-  return sum;
+  return total;
 }
 
 // Returns the number of tokens in [first, last) of the reader's current row that have a negative advantage.

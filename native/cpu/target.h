@@ -5,9 +5,16 @@
 #include <cstdint>
 
 #include "engine/advantages.h"
+#include "engine/exact_sums.h"
 #include "engine/function.h"
 
 namespace policy_loss::cpu {
+
+// The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
+// L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
+// large enough that starting a chunk on a thread costs little in comparison. Float64 sums over a row's tokens
+// also end after this many tokens, so they do not depend on whether the row is divided into chunks.
+constexpr int64_t kChunkTokens = 16384;
 
 // What one thread computes at a time: several whole rows, or a part of one long row. Only the batch's layout
 // determines the chunks. So the number of threads does not change how the sums are rounded.
@@ -80,7 +87,7 @@ struct Target {
   // loss needs.
   RowPart (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
                       int64_t first, int64_t last);
-  void (*token_pass)(const TokenPass& pass, const Chunk& chunk, Sums* sums);
+  void (*token_pass)(const TokenPass& pass, const Chunk& chunk, ExactSums* sums);
   // If the chunk is a part of a row, writes the sum of its KL values and its count of unmasked tokens to
   // `part`.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);
@@ -88,7 +95,8 @@ struct Target {
   // whole rows. If the chunk of distill is a part of a row, distill writes the sums over that part to `part`.
   void (*find_row_statistics)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*broadcast)(const AdvantagePass& pass, const Chunk& chunk);
-  void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spread, NonFiniteValue* bad);
+  // Fills the Spread of each of the chunk's rows.
+  void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spreads, NonFiniteValue* bad);
   void (*recur)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
 };

@@ -47,6 +47,59 @@ using Lane = int16_t;
 using Lane = int8_t;
 #endif
 
+// A sum over tokens consists of this many partial sums. Each token belongs to the partial sum of its position
+// in the row modulo kSumLanes. The order of the additions therefore depends on the positions alone, and not
+// on the loop that computes the sum. A step of a vectorised loop must not compute more tokens than this.
+constexpr int kSumLanes = 32;
+// The number of tokens after which a float32 sum is added to a float64 sum. It counts from the row's start.
+constexpr int kSumTokens = 1024;
+static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);
+
+// The partial sums of one sum.
+template <class Number>
+struct alignas(64) LaneSum {
+  Number lane[kSumLanes] = {};
+
+  // Copy the partial sums to and from an array of kSumLanes numbers.
+  PL_FN void store(Number* out) const {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) out[l] = lane[l];
+  }
+  PL_FN void load(const Number* in) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) lane[l] = in[l];
+  }
+
+  // Returns the total of the partial sums, and sets them to 0.
+  PL_FN Number take() {
+    // Explicit vectors keep the partial sums in registers. The compiler's own code stores them after each
+    // step.
+    typedef Number Vector __attribute__((vector_size(32)));
+    constexpr int wide = sizeof(Vector) / sizeof(Number);
+    Vector part[kSumLanes / wide];
+    memcpy(part, lane, sizeof part);
+    *this = {};
+    for (int width = kSumLanes / wide / 2; width > 0; width /= 2)
+      for (int v = 0; v < width; ++v) part[v] += part[v + width];
+    Number sum[wide];
+    memcpy(sum, part, sizeof sum);
+    for (int width = wide / 2; width > 0; width /= 2)
+      for (int l = 0; l < width; ++l) sum[l] += sum[l + width];
+    return sum[0];
+  }
+};
+
+// Calls visit(lane, i) for every token i < n of a tile, where `lane` is the token's partial sum.
+template <class Visit>
+PL_FN void for_lanes(int n, Visit visit) {
+  int at = 0;
+  for (; at + kSumLanes <= n; at += kSumLanes) {
+#pragma omp simd
+    for (int l = 0; l < kSumLanes; ++l) visit(l, at + l);
+  }
+  for (int l = 0; at + l < n; ++l) visit(l, at + l);
+}
+
 // The columns and the mask of one tile.
 struct TileColumns {
   const float* column[kColumns];

@@ -8,9 +8,25 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
+// Adds each member of x to the sum of that member. It is the same as ExactSums::add(), but vectorised.
+inline void add_exactly(const Sums& x, ExactSums* sums) {
+  double number[kSums];
+  double error[kSums];
+  memcpy(number, &x, sizeof number);
+  int errors = 0;
+#pragma omp simd reduction(+ : errors)
+  for (int k = 0; k < kSums; ++k) {
+    error[k] = two_sum(two_sum(number[k], &sums->high[k]), &sums->low[k]);
+    errors += error[k] != 0 ? 1 : 0;
+  }
+  if (errors == 0) return;
+  for (int k = 0; k < kSums; ++k)
+    if (error[k] != 0) sums->add_to_rest(k, error[k]);
+}
+
 class TokenPassOfChunk {
  public:
-  TokenPassOfChunk(const cpu::TokenPass& pass, const cpu::Chunk& chunk, Sums* sums)
+  TokenPassOfChunk(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums)
       : pass_(pass),
         chunk_(chunk),
         batch_(*pass.batch),
@@ -33,8 +49,12 @@ class TokenPassOfChunk {
         continue;
       }
       start_row(row, first, last);
-      for (int64_t at = first; at < last; at += tile_size_)
-        compute_tile(at, static_cast<int>(last - at < tile_size_ ? last - at : tile_size_));
+      for (int64_t at = first; at < last; at += tile_size_) {
+        const int n = static_cast<int>(last - at < tile_size_ ? last - at : tile_size_);
+        compute_tile(at, n);
+        if (ends_sum(at + n, last, kSumTokens)) take_sums();
+        if (ends_sum(at + n, last, cpu::kChunkTokens)) add_sums();
+      }
     }
   }
 
@@ -75,7 +95,29 @@ class TokenPassOfChunk {
       row_.sum = sum_row(*loss_, pass_.loss, reader_, first, last);
       if (traits.counts_negatives) negatives = count_negative_advantages(reader_, first, last);
     }
-    if (first == 0) loss_->row_metric(pass_.loss, row_, negatives, repeats_, sums_->row_metric);
+    if (first == 0) loss_->row_metric(pass_.loss, row_, negatives, row_sums_.row_metric);
+  }
+
+  // Moves the float32 sums to the float64 sums.
+  void take_sums() {
+    if (loss_) {
+      row_sums_.loss[row_.kind] += loss_sums_.loss.take();
+      for (int i = 0; i < loss_->traits.token_metrics; ++i)
+        row_sums_.metric[i] += loss_sums_.metric[i].take();
+    }
+    if (kl_) row_sums_.kl += kl_sum_.take();
+    if (terms_.has_entropy(row_.kind)) row_sums_.entropy += entropy_sum_.take();
+  }
+
+  // Adds the float64 sums, times the row's weights, to the sums of the chunk.
+  void add_sums() {
+    row_sums_.loss[row_.kind] *= weights_.loss;
+    for (double& metric : row_sums_.metric) metric *= repeats_;
+    for (double& metric : row_sums_.row_metric) metric *= repeats_;
+    row_sums_.kl *= weights_.kl;
+    row_sums_.entropy *= weights_.entropy;
+    add_exactly(row_sums_, sums_);
+    row_sums_ = {};
   }
 
   void compute_tile(int64_t at, int n) {
@@ -95,19 +137,12 @@ class TokenPassOfChunk {
     float* const grad_entropy = pass_.grad_entropy ? pass_.grad_entropy + begin_ + position : nullptr;
     float* const g = grad && !direct ? grad_buffer_ : grad;
     float* const h = grad_entropy && !direct ? entropy_buffer_ : grad_entropy;
-    if (loss_) {
-      TileSums tile;
-      loss_->loss_tile(pass_.loss, row_, in, padded, static_cast<float>(weights_.loss_grad), g, &tile);
-      sums_->loss[row_.kind] += tile.loss * weights_.loss;
-      for (int i = 0; i < kMaxTokenMetrics; ++i) sums_->metric[i] += repeats_ * tile.metric[i];
-    }
-    if (kl_)
-      sums_->kl +=
-          weights_.kl * kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, loss_ != nullptr);
+    if (loss_)
+      loss_->loss_tile(pass_.loss, row_, in, padded, static_cast<float>(weights_.loss_grad), g, &loss_sums_);
+    if (kl_) kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, loss_ != nullptr, &kl_sum_);
     if (g && !loss_ && !kl_) memset(g, 0, padded * sizeof(float));
     if (terms_.has_entropy(row_.kind))
-      sums_->entropy +=
-          weights_.entropy * entropy_tile(in, padded, static_cast<float>(weights_.entropy_grad), h);
+      entropy_tile(in, padded, static_cast<float>(weights_.entropy_grad), h, &entropy_sum_);
     else if (h)
       memset(h, 0, padded * sizeof(float));
     if (g && !direct) memcpy(grad, g, real * sizeof(float));
@@ -123,7 +158,7 @@ class TokenPassOfChunk {
   const int tile_size_;
   const MaskUse mask_use_;
   TileReader reader_;
-  Sums* const sums_;
+  ExactSums* const sums_;
 
   // The state for the row that is being computed.
   int64_t begin_ = 0;
@@ -131,11 +166,16 @@ class TokenPassOfChunk {
   double repeats_ = 0;
   RowWeights weights_;
 
+  // The float32 sums of the last kSumTokens tokens, and the float64 sums of the last kChunkTokens.
+  LossSums loss_sums_;
+  LaneSum<float> kl_sum_, entropy_sum_;
+  Sums row_sums_;
+
   alignas(64) float grad_buffer_[kBlock];
   alignas(64) float entropy_buffer_[kBlock];
 };
 
-inline void token_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk, Sums* sums) {
+inline void token_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums) {
   TokenPassOfChunk(pass, chunk, sums).run();
 }
 

@@ -16,13 +16,20 @@ inline Request request_of(const PreparedFunction& function, const Coefficients& 
   return {terms, function.loss(), columns_of(terms), coefficients, normalizer};
 }
 
-// Computes the values of a call from a device's result and writes them to `values`. Bit i of the returned
-// number is set if values[i] exists.
+// Computes the values of a call from a device's result and writes them to outputs.values. If outputs.part is
+// not null, also writes the sums there (see write_part()). Bit i of the returned number is set if values[i]
+// exists.
 inline uint32_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
-                              double* values) {
+                              const Outputs& outputs) {
   const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
-  return finish(function, counts, request.coefficients, result.sums, result.pair_loss, result.pair_metric,
-                values);
+  ExactSums sums;
+  sums.add(result.sums);
+  if (function.info() && function.info()->traits.by_pairs) {
+    sums.add(ExactSums::kLoss, result.pair_loss);
+    for (int k = 0; k < 3; ++k) sums.add(ExactSums::kMetric + k, result.pair_metric[k]);
+  }
+  if (outputs.part) write_part(function, sums, request.coefficients, outputs.part);
+  return finish(function, counts, request.coefficients, sums.rounded(), outputs.values);
 }
 
 // Returns the request for a call. It points to the function's options, so the function must outlive it.

@@ -47,7 +47,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
     for (int64_t pair = threadIdx.x; pair < rows / 2; pair += kThreads) {
       double metric[3] = {};
       double* const both = sums + 2 * pair;
-      total[0] += loss.pair_loss(2, pairs, both, metric);
+      total[0] += loss.pair_loss(pairs, both, metric);
       for (int k = 0; k < 3; ++k) total[1 + k] += metric[k];
       for (int k = 0; k < 2; ++k) states[2 * pair + k].grad_weight = static_cast<float>(both[k]);
     }
@@ -60,7 +60,7 @@ __device__ __forceinline__ void pair_weights(const Pass& pass, const L& loss, do
     const double sum = block_sum(side);
     if (threadIdx.x < 2) of_batch[threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.x == 0) total[0] = loss.pair_loss(2, pairs, of_batch, total + 1);
+    if (threadIdx.x == 0) total[0] = loss.pair_loss(pairs, of_batch, total + 1);
     __syncthreads();
     for (int64_t row = threadIdx.x; row < rows; row += kThreads)
       states[row].grad_weight = static_cast<float>(of_batch[row % 2]);

@@ -1,5 +1,6 @@
 #include "engine/function.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/registry.h"
@@ -47,6 +48,11 @@ double ratio(double sum, double count) {
   return count > 0 ? sum / count : 0.0;
 }
 
+// Returns the terms of a function as bits (see kPartLength).
+double terms_of(const Terms& terms) {
+  return (terms.has_loss() ? 1 : 0) + (terms.has_kl() ? 2 : 0) + (terms.entropy ? 4 : 0);
+}
+
 // Writes the values of a call one after another, and records which of them exist.
 class ValueWriter {
  public:
@@ -72,7 +78,6 @@ struct LossResults {
   const KindScales& scales;
   double total;  // the policy loss
   double mu;
-  const double* pair_metric;
 };
 
 void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out) {
@@ -91,7 +96,7 @@ void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out)
     case Metric::kLoss:
       return out->put(kinds ? from.sums.loss[kind] * from.scales.metric[kind] : from.total, exists);
     case Metric::kPair:
-      return out->put(from.pair_metric[metric.index]);
+      return out->put(from.sums.metric[metric.index]);
     case Metric::kTotal:
       return out->put(from.total);
     case Metric::kMu:
@@ -100,14 +105,6 @@ void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out)
 }
 
 }  // namespace
-
-void Sums::add(const Sums& other) {
-  for (int i = 0; i < 2; ++i) loss[i] += other.loss[i];
-  for (int i = 0; i < kMaxTokenMetrics; ++i) metric[i] += other.metric[i];
-  for (int i = 0; i < kMaxRowMetrics; ++i) row_metric[i] += other.row_metric[i];
-  kl += other.kl;
-  entropy += other.entropy;
-}
 
 const std::vector<LossInfo>& losses() {
   static const std::vector<LossInfo> all = describe_all(Losses{});
@@ -143,16 +140,28 @@ KindScales kind_scales(const PreparedFunction& function, const BatchCounts& coun
   return scales;
 }
 
-double pair_loss(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
-                 double* pair_metric) {
-  double result = 0;
+void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
+               ExactSums* sums) {
   with_loss(
       function,
       [&]<class L>(const L& loss) {
-        if constexpr (L::traits.by_pairs) result = loss.pair_loss(rows, pairs, row_sums, pair_metric);
+        if constexpr (L::traits.by_pairs) {
+          const auto add = [&](double* both) {
+            double metric[kMaxTokenMetrics] = {};
+            sums->add(ExactSums::kLoss, loss.pair_loss(pairs, both, metric));
+            for (int k = 0; k < kMaxTokenMetrics; ++k) sums->add(ExactSums::kMetric + k, metric[k]);
+          };
+          if (loss.pairwise) {
+            for (int64_t row = 0; row + 1 < rows; row += 2) add(row_sums + row);
+            return;
+          }
+          double both[2] = {};
+          for (int64_t row = 0; row < rows; ++row) both[row % 2] += row_sums[row];
+          add(both);
+          for (int64_t row = 0; row < rows; ++row) row_sums[row] = both[row % 2];
+        }
       },
       Losses{});
-  return result;
 }
 
 std::vector<std::string> value_names(const Function& function) {
@@ -168,17 +177,16 @@ std::vector<std::string> value_names(const Function& function) {
 }
 
 uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
-                const Sums& sums, double pair_loss, const double* pair_metric, double* values) {
+                const Sums& sums, double* values) {
   const Function& f = function.function();
   ValueWriter out(values);
   out.put(0);  // reserves the first value for the total loss, which is known at the end
   double total = 0;
   if (const LossInfo* info = function.info()) {
     const KindScales scales = kind_scales(function, counts, coefficients);
-    const double policy =
-        info->traits.by_pairs ? pair_loss : sums.loss[0] * scales.loss[0] + sums.loss[1] * scales.loss[1];
+    const double policy = sums.loss[0] * scales.loss[0] + sums.loss[1] * scales.loss[1];
     total += policy;
-    const LossResults results{*info, counts, sums, scales, policy, coefficients.mu, pair_metric};
+    const LossResults results{*info, counts, sums, scales, policy, coefficients.mu};
     for (const Metric& metric : info->metrics) put_metric(metric, results, &out);
   }
   if (f.entropy) {
@@ -192,6 +200,30 @@ uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, con
   }
   values[0] = total;
   return out.present();
+}
+
+void write_part(const PreparedFunction& function, const ExactSums& sums, const Coefficients& coefficients,
+                double* part) {
+  sums.write(part);
+  double* const after = part + kSums * kTermsOfSum;
+  after[0] = coefficients.mu;
+  after[1] = coefficients.kl;
+  after[2] = coefficients.entropy;
+  after[3] = terms_of(function.function());
+}
+
+int64_t merge(const PreparedFunction& function, const std::vector<const double*>& parts,
+              const BatchCounts& counts, double* values) {
+  constexpr int after_sums = kSums * kTermsOfSum;
+  const double* const first = parts.front();
+  if (first[kPartLength - 1] != terms_of(function.function())) return -1;
+  ExactSums sums;
+  for (const double* part : parts) {
+    if (!std::equal(part + after_sums, part + kPartLength, first + after_sums)) return -1;
+    sums.add(part);
+  }
+  const Coefficients coefficients{first[after_sums], first[after_sums + 1], first[after_sums + 2]};
+  return finish(function, counts, coefficients, sums.rounded(), values);
 }
 
 }  // namespace policy_loss

@@ -11,7 +11,7 @@
 
 #include "engine/batch.h"
 #include "engine/construct.h"
-#include "engine/sums.h"
+#include "engine/exact_sums.h"
 #include "engine/terms.h"
 
 namespace policy_loss {
@@ -67,9 +67,10 @@ KindScales kind_scales(const PreparedFunction& function, const BatchCounts& coun
                        const Coefficients& coefficients);
 
 // Computes a loss over pairs of rows from the row sums (see Dpo::pair_loss()). Replaces the row sums with the
-// rows' gradient weights, writes the metrics to pair_metric, and returns the loss.
-double pair_loss(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
-                 double* pair_metric);
+// rows' gradient weights, and adds the losses and metrics of the pairs to `sums`. `pairs` is the number of
+// pairs in the whole batch.
+void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
+               ExactSums* sums);
 
 // Returns the names of the values that a call computes: the total loss, then every metric.
 std::vector<std::string> value_names(const Function& function);
@@ -77,7 +78,17 @@ std::vector<std::string> value_names(const Function& function);
 // Writes the values of a call in the order of value_names(). Bit i of the returned number is set if values[i]
 // exists. A metric of one kind of row does not exist, and is NaN, if the batch has no row of that kind.
 uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
-                const Sums& sums, double pair_loss, const double* pair_metric, double* values);
+                const Sums& sums, double* values);
+
+// What is needed of each part of a batch to compute the values of the whole batch: the exact sums, three
+// coefficients, and which terms the call had (1: policy loss, 2: KL loss, 4: entropy loss).
+constexpr int kPartLength = kSums * kTermsOfSum + 4;
+void write_part(const PreparedFunction& function, const ExactSums& sums, const Coefficients& coefficients,
+                double* part);
+// Computes the values of a batch from its parts, of which there is at least one, and from the batch's counts.
+// The result is that of finish(), or −1 if a part has other terms or coefficients than the first part.
+int64_t merge(const PreparedFunction& function, const std::vector<const double*>& parts,
+              const BatchCounts& counts, double* values);
 
 // The arrays that receive a call's results. A null pointer means that the result is not wanted.
 struct Outputs {
@@ -85,6 +96,7 @@ struct Outputs {
   float* grad_entropy = nullptr;  // per token, ∂loss/∂entropy
   double* values = nullptr;       // [values()]
   uint32_t present = 0;           // bit i: values[i] exists
+  double* part = nullptr;         // [kPartLength] the sums from which merge() computes the values
   double* counts = nullptr;       // [kCounts] of the batch itself, even if there is a normalizer
 };
 

@@ -21,15 +21,14 @@ struct Coefficients {
 };
 
 // The sums over the batch. The losses are already multiplied by the rows' weights, but not yet by mu and the
-// coefficients. The metrics are only multiplied by the rows' repeats.
+// coefficients. The metrics are only multiplied by the rows' repeats. All members are double, because
+// ExactSums reads them as an array.
 struct Sums {
   double loss[2] = {};  // by kind of row
   double metric[kMaxTokenMetrics] = {};
   double row_metric[kMaxRowMetrics] = {};
   double kl = 0;
   double entropy = 0;
-
-  void add(const Sums& other);
 };
 
 // The numbers of unmasked tokens and of rows in a batch, by kind of row. Index 0 is for usual rows, which the

@@ -59,37 +59,19 @@ struct Dpo {
             beta * (label_smoothing * right - (1.0 - label_smoothing) * wrong)};
   }
 
-  // Replaces the row sums with the rows' gradient weights, writes the three metrics and returns the loss. If
-  // the loss is pairwise, the loss and the metrics are means over `pairs` pairs. Otherwise all even rows
-  // count as one chosen response, and all odd rows as one rejected response.
-  PL_FN double pair_loss(int64_t rows, double pairs, double* sums, double* metric) const {
-    double loss = 0, chosen = 0, rejected = 0, right = 0;
-    if (pairwise) {
-      if (pairs < 1) pairs = 1;  // makes the means 0 if there is no pair
-      for (int64_t row = 0; row + 1 < rows; row += 2) {
-        chosen += sums[row];
-        rejected += sums[row + 1];
-        right += sums[row] > sums[row + 1] ? 1.0 : 0.0;
-        const Margin m = margin(sums[row] - sums[row + 1]);
-        loss += m.value;
-        sums[row] = m.derivative / pairs;
-        sums[row + 1] = -m.derivative / pairs;
-      }
-      loss /= pairs;
-      chosen /= pairs;
-      rejected /= pairs;
-      right /= pairs;
-    } else {
-      for (int64_t row = 0; row < rows; ++row) (row % 2 == 0 ? chosen : rejected) += sums[row];
-      right = chosen > rejected ? 1.0 : 0.0;
-      const Margin m = margin(chosen - rejected);
-      loss = m.value;
-      for (int64_t row = 0; row < rows; ++row) sums[row] = row % 2 == 0 ? m.derivative : -m.derivative;
-    }
-    metric[0] = beta * chosen;
-    metric[1] = beta * rejected;
-    metric[2] = right;
-    return loss;
+  // Computes one pair of responses from the chosen and the rejected response's row sum. Replaces the sums
+  // with the gradient weights of their rows, writes the three metrics and returns the loss. If the loss is
+  // pairwise, everything is divided by `pairs`, the number of pairs in the batch, so that it adds up to means
+  // over pairs. Otherwise the batch is one pair, whose chosen response consists of all even rows.
+  PL_FN double pair_loss(double pairs, double* sums, double* metric) const {
+    const double scale = pairwise && pairs > 1 ? 1.0 / pairs : 1.0;
+    const Margin m = margin(sums[0] - sums[1]);
+    metric[0] = scale * beta * sums[0];
+    metric[1] = scale * beta * sums[1];
+    metric[2] = sums[0] > sums[1] ? scale : 0.0;
+    sums[0] = scale * m.derivative;
+    sums[1] = -scale * m.derivative;
+    return scale * m.value;
   }
 };
 

@@ -1,5 +1,9 @@
 // Scalar float32 functions for losses and estimators. They have no branches, so that loops over tokens
 // vectorise. All of them propagate NaN.
+//
+// Compilers must not fuse a product and a sum on their own, because they would do so differently in every
+// loop. Where fusing is worthwhile, a formula calls fma(). All builds for processors with that instruction
+// therefore compute the same bits.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +33,37 @@ PL_FN float bits_float(int32_t bits) {
 #endif
 }
 
+// Returns a·b + c. It is rounded once if the processor has an instruction for it (AVX2, AVX-512, NEON, GPUs),
+// otherwise twice.
+PL_FN float fma(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return ::fmaf(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__) || defined(POLICY_LOSS_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+PL_FN double fma(double a, double b, double c) {
+#if defined(__CUDA_ARCH__)
+  return ::fma(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__) || defined(POLICY_LOSS_FMA)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// Adds x to *sum and returns the rounding error: the exact sum is the new *sum plus the returned number
+// (Knuth's two-sum).
+PL_FN double two_sum(double x, double* sum) {
+  const double before = *sum;
+  const double after = before + x;
+  const double added = after - before;
+  *sum = after;
+  return (before - (after - added)) + (x - added);
+}
+
 // Return the larger and the smaller of two numbers. The result is NaN if x is NaN.
 PL_FN float at_least(float x, float low) {
   return x < low ? low : x;
@@ -48,13 +83,10 @@ PL_FN float clip_derivative(float x, float low, float high) {
   return clip(x, low, high) == x ? 1.0f : 0.0f;
 }
 
-// What a token that does not count adds to a sum. Adding −0 changes no number, not even −0, so compilers can
-// omit the addition.
-constexpr float kNothing = -0.0f;
-
-// Returns what a token adds to the count of tokens that fulfil the condition.
+// Returns what a token adds to the count of tokens that fulfil the condition. The result must not be −0
+// instead of 0, because GCC would then branch around the addition and not vectorise the loop.
 PL_FN float indicator(bool condition) {
-  return condition ? 1.0f : kNothing;
+  return condition ? 1.0f : 0.0f;
 }
 
 // The result of reduce(), which splits x into n·ln 2 + r with |r| <= ln 2 / 2.
@@ -73,21 +105,21 @@ PL_FN Reduced reduce(float x, int bias) {
   // ln 2 as the sum of two numbers. The first ends in 9 zero bits, so that n·ln2_high is exact.
   const float ln2_high = 0.693145752f;
   const float ln2_low = 1.42860677e-6f;
-  const float shifted = x * log2_e + round_to_integer;
+  const float shifted = fma(x, log2_e, round_to_integer);
   const float n = shifted - round_to_integer;
-  return {(x - n * ln2_high) - n * ln2_low, float_bits(shifted), n};
+  return {fma(-n, ln2_low, fma(-n, ln2_high, x)), float_bits(shifted), n};
 }
 
 // Returns scale·e^r for an r that reduce() returned. `scale` must be a constant power of two. The
 // polynomial's error is 5e-9.
 PL_FN float exp_of_reduced(float r, float scale) {
   float p = scale * 0.00139505381f;
-  p = p * r + scale * 0.00836891774f;
-  p = p * r + scale * 0.041666206f;
-  p = p * r + scale * 0.166665182f;
-  p = p * r + scale * 0.5f;
-  p = p * r + scale;
-  return p * r + scale;
+  p = fma(p, r, scale * 0.00836891774f);
+  p = fma(p, r, scale * 0.041666206f);
+  p = fma(p, r, scale * 0.166665182f);
+  p = fma(p, r, scale * 0.5f);
+  p = fma(p, r, scale);
+  return fma(p, r, scale);
 }
 
 // Returns the power of two whose biased exponent in float32 is `exponent` + `more`: 127 gives 1, and 0 gives
@@ -131,13 +163,13 @@ struct Exponential {
 PL_FN Exponential exp_and_residual(float x) {
   const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
   float p = 1.99076356e-4f;
-  p = p * a.r + 1.39336882e-3f;
-  p = p * a.r + 8.33328627e-3f;
-  p = p * a.r + 4.1666463e-2f;
-  p = p * a.r + 1.66666672e-1f;
-  p = p * a.r + 0.5f;
+  p = fma(p, a.r, 1.39336882e-3f);
+  p = fma(p, a.r, 8.33328627e-3f);
+  p = fma(p, a.r, 4.1666463e-2f);
+  p = fma(p, a.r, 1.66666672e-1f);
+  p = fma(p, a.r, 0.5f);
   const float tail = p * (a.r * a.r);
-  const float whole = ((tail + a.r) * 2.0f + 2.0f) * power_of_two(a.exponent);
+  const float whole = fma(tail + a.r, 2.0f, 2.0f) * power_of_two(a.exponent);
   return {whole, a.n == 0.0f ? tail : whole - 1.0f - x};
 }
 PL_FN float exp_residual(float x) {
@@ -156,18 +188,20 @@ PL_FN float log_positive(float x) {
   // ln(1 + f) equals 2·artanh(s), which is a series in odd powers of s. Here |s| <= 0.172.
   const float s = f / (2.0f + f);
   const float t = s * s;
-  const float series = t * (0.333333333f + t * (0.2f + t * (0.142857143f + t * 0.111111111f)));
-  return n * 0.693147181f + 2.0f * (s + s * series);
+  const float series = t * fma(t, fma(t, fma(t, 0.111111111f, 0.142857143f), 0.2f), 0.333333333f);
+  return fma(n, 0.693147181f, 2.0f * fma(s, series, s));
 }
 
 // Returns z − ln(1 + z) for z > −1/2, without cancellation near 0.
 PL_FN float log1p_residual(float z) {
   const float s = z / (2.0f + z);
   const float t = s * s;
-  const float series =
-      0.333333333f +
-      t * (0.2f + t * (0.142857143f + t * (0.111111111f + t * (0.0909090909f + t * 0.0769230769f))));
-  return z < 0.5f ? s * (z - 2.0f * t * series) : z - log_positive(1.0f + z);
+  float series = fma(t, 0.0769230769f, 0.0909090909f);
+  series = fma(t, series, 0.111111111f);
+  series = fma(t, series, 0.142857143f);
+  series = fma(t, series, 0.2f);
+  series = fma(t, series, 0.333333333f);
+  return z < 0.5f ? s * fma(-2.0f * t, series, z) : z - log_positive(1.0f + z);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -40,10 +40,15 @@ for (const file of readdirSync(root, { recursive: true, encoding: 'utf8' })) {
     return option === undefined ? found : `${indent}/** ${optionComment(option)} */\n${found}`;
   });
   for (const [name, { declaration }] of classes) {
-    const declared = new RegExp(`/\\*\\* (.*) \\*/\\n(?=export declare class ${name} )`);
-    text = text.replace(declared, (_comment, own) => classComment(own, declaration));
+    const declared = new RegExp(`/\\*\\*((?:(?!\\*/)[^])*)\\*/\\n(?=export declare class ${name} )`);
+    text = text.replace(declared, (_comment, own) => classComment(withoutStars(own), declaration));
   }
   writeFileSync(url, text);
+}
+
+/** Returns the text of a comment, without the stars at the beginnings of its lines. */
+function withoutStars(comment) {
+  return comment.replace(/\n *\* ?/g, ' ').trim();
 }
 
 function sentence(text) {

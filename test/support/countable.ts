@@ -22,47 +22,60 @@ export interface Computed {
   metrics: Record<string, number>;
   grad?: Float32Array;
   gradEntropy?: Float32Array;
+  part?: Float64Array;
+}
+/** Options of a call, in addition to its normalizer. By default, the gradients are computed. */
+export interface Wanted {
+  grad?: boolean;
+  part?: boolean;
 }
 /** The calls that policy losses, KL functions, entropy losses and objectives have in common. */
 export interface Countable {
-  sync(batch: Batch, normalizer?: Normalizer): Computed;
-  async(batch: Batch, normalizer?: Normalizer): Promise<Computed>;
+  sync(batch: Batch, normalizer?: Normalizer, wanted?: Wanted): Computed;
+  async(batch: Batch, normalizer?: Normalizer, wanted?: Wanted): Promise<Computed>;
+  merge(parts: Float64Array[], normalizer: Normalizer): Computed;
   countSync(batch: Batch): Counts;
   count(batch: Batch): Promise<Counts>;
 }
 
+const given = (normalizer: Normalizer | undefined, wanted: Wanted | undefined) => ({
+  grad: true,
+  ...wanted,
+  ...(normalizer ? { normalizer } : {}),
+});
+
 export function countable(family: Family, name: string, args: Args): Countable {
   const { loss_agg_mode, ...own } = args;
   const lossAggMode = loss_agg_mode as 'token-mean';
-  const given = (normalizer: Normalizer | undefined) => ({
-    grad: true,
-    ...(normalizer ? { normalizer } : {}),
-  });
   if (family === 'policy') {
     const fn = POLICY_LOSS_FN.create(name, args);
     return {
-      sync: (batch, normalizer) => fn.computeSync(batch, given(normalizer)) as Computed,
-      async: (batch, normalizer) => fn.compute(batch, given(normalizer)) as Promise<Computed>,
+      sync: (batch, normalizer, wanted) => fn.computeSync(batch, given(normalizer, wanted)) as Computed,
+      async: (batch, normalizer, wanted) => fn.compute(batch, given(normalizer, wanted)) as Promise<Computed>,
       countSync: (batch) => fn.countSync(batch),
+      merge: (parts, normalizer) => fn.merge(parts, normalizer) as Computed,
       count: (batch) => fn.count(batch),
     };
   }
   if (family === 'kl') {
     const fn = KL_FN.create(name, own);
     return {
-      sync: (batch, normalizer) =>
-        fn.calculateKlLossSync(batch, { lossAggMode, ...given(normalizer) }) as Computed,
-      async: (batch, normalizer) =>
-        fn.calculateKlLoss(batch, { lossAggMode, ...given(normalizer) }) as Promise<Computed>,
+      sync: (batch, normalizer, wanted) =>
+        fn.calculateKlLossSync(batch, { lossAggMode, ...given(normalizer, wanted) }) as Computed,
+      async: (batch, normalizer, wanted) =>
+        fn.calculateKlLoss(batch, { lossAggMode, ...given(normalizer, wanted) }) as Promise<Computed>,
       countSync: (batch) => fn.countSync(batch),
+      merge: (parts, normalizer) => fn.mergeKlLoss(parts, normalizer) as Computed,
       count: (batch) => fn.count(batch),
     };
   }
   const fn = ENTROPY_LOSS_FN.create(name, own);
   return {
-    sync: (batch, normalizer) => fn.computeSync(batch, { lossAggMode, ...given(normalizer) }) as Computed,
-    async: (batch, normalizer) =>
-      fn.compute(batch, { lossAggMode, ...given(normalizer) }) as Promise<Computed>,
+    sync: (batch, normalizer, wanted) =>
+      fn.computeSync(batch, { lossAggMode, ...given(normalizer, wanted) }) as Computed,
+    async: (batch, normalizer, wanted) =>
+      fn.compute(batch, { lossAggMode, ...given(normalizer, wanted) }) as Promise<Computed>,
+    merge: (parts, normalizer) => fn.merge(parts, normalizer) as Computed,
     countSync: (batch) => fn.countSync(batch),
     count: (batch) => fn.count(batch),
   };
@@ -70,13 +83,10 @@ export function countable(family: Family, name: string, args: Args): Countable {
 
 export function objective(algorithm: string, config: Args): Countable {
   const made = ALGORITHM_TYPE.get(algorithm).objective(config);
-  const given = (normalizer: Normalizer | undefined) => ({
-    grad: true,
-    ...(normalizer ? { normalizer } : {}),
-  });
   return {
-    sync: (batch, normalizer) => made.computeSync(batch, given(normalizer)) as Computed,
-    async: (batch, normalizer) => made.compute(batch, given(normalizer)) as Promise<Computed>,
+    sync: (batch, normalizer, wanted) => made.computeSync(batch, given(normalizer, wanted)) as Computed,
+    async: (batch, normalizer, wanted) => made.compute(batch, given(normalizer, wanted)) as Promise<Computed>,
+    merge: (parts, normalizer) => made.merge(parts, normalizer) as Computed,
     countSync: (batch) => made.countSync(batch),
     count: (batch) => made.count(batch),
   };

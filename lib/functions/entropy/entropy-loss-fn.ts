@@ -3,7 +3,7 @@
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type InputName } from '../../core/batch-reader.js';
-import type { Counts } from '../../core/counts.js';
+import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { guarded } from '../../core/errors.js';
@@ -135,6 +135,17 @@ export abstract class EntropyLossFn {
   /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
     return countBatchSync(this.#counter, batch);
+  }
+
+  /**
+   * Computes the loss and its metric for a whole batch from its parts. They have the same bits however the batch is
+   * divided, and in whatever order the parts are given.
+   * @param parts the property `part` of each part's result. compute() returns it if the option `part` is true.
+   * @param normalizer the counts of the whole batch, as for compute().
+   * @throws LossError `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`
+   */
+  merge(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result<EntropyMetrics> {
+    return this.#evaluator(undefined).merge(parts, normalizer);
   }
 
   /** @internal Returns this loss's part of a native function's specification; undefined for the loss `none`. */

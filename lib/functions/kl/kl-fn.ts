@@ -4,7 +4,7 @@ import type { NativeFunctionSpec } from '../../../binding.js';
 import { fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type Input, type InputName, readTokenFloats } from '../../core/batch-reader.js';
-import type { Counts } from '../../core/counts.js';
+import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import { cudaIndex } from '../../core/device.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
@@ -233,6 +233,17 @@ export abstract class KLFn {
   }
 
   /**
+   * Computes the KL loss and its metrics for a whole batch from its parts. They have the same bits however the batch is
+   * divided, and in whatever order the parts are given.
+   * @param parts the property `part` of each part's result. calculateKlLoss() returns it if the option `part` is true.
+   * @param normalizer the counts of the whole batch, as for calculateKlLoss().
+   * @throws LossError `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`
+   */
+  mergeKlLoss(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result<KLMetrics> {
+    return this.#evaluatorOf('token-mean', true).merge(parts, normalizer);
+  }
+
+  /**
    * @internal Returns the KL loss's part of a native function's specification; undefined for the KL function `none`.
    * @param hasOld whether the batch has old_logprob.
    */
@@ -290,6 +301,10 @@ export abstract class KLFn {
     const lossAggMode = guarded(() => options?.lossAggMode, 'ERR_INVALID_OPTION');
     const aggregation = checkLossAggMode(this.constructor.name, lossAggMode);
     const hasOld = guarded(() => this.#reader.has(batch, 'old_logprob'));
+    return this.#evaluatorOf(aggregation, hasOld);
+  }
+
+  #evaluatorOf(aggregation: LossAggMode, hasOld: boolean): Evaluator {
     const kl = this.term(aggregation, hasOld);
     const key = `${kl?.name ?? 'none'} ${aggregation}`;
     let evaluator = this.#evaluators.get(key);

@@ -162,6 +162,17 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
+   * Computes the loss and the metrics of a whole batch from its parts. They have the same bits however the batch is
+   * divided, and in whatever order the parts are given.
+   * @param parts the property `part` of each part's result. compute() returns it if the option `part` is true.
+   * @param normalizer the counts of the whole batch, as for compute().
+   * @throws LossError `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`
+   */
+  merge(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result<M> {
+    return this.#evaluator.merge(parts, normalizer);
+  }
+
+  /**
    * Returns the numbers that a native call needs in addition to the batch's arrays, such as MIX's mu. Subclasses
    * override it. This version returns no numbers.
    * @internal

@@ -191,7 +191,7 @@ void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int 
   const cuda::Status status =
       shuffled(turn, [&] { return cuda::evaluate(resident, request, call, &problem); });
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  found.present = cuda::finish_result(prepared, request, result, found.values.data());
+  found.present = cuda::finish_result(prepared, request, result, {.values = found.values.data()});
   write_counts(result.counts, found.counts.data());
   ingredients.finish(advantage, values.data());
   compare(expected, found, *batch, what);

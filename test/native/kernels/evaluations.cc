@@ -118,7 +118,7 @@ Outcome on_device(const Function& function, const Batch& batch, const Coefficien
   const cuda::Status status = resident ? cuda::evaluate(resident, request, call, &problem)
                                        : cuda::evaluate_host(0, batch.view, request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);
-  outcome.present = cuda::finish_result(prepared, request, result, outcome.values.data());
+  outcome.present = cuda::finish_result(prepared, request, result, {.values = outcome.values.data()});
   write_counts(result.counts, outcome.counts.data());
   return outcome;
 }

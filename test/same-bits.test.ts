@@ -1,0 +1,238 @@
+/**
+ * Tests that a result has the same bits in whatever form it is requested: with and without gradients, synchronously or
+ * not, for packed and padded rows with any padding, for 16-bit columns and for their widened values, for any division
+ * of the batch into parts, and for any masks on other tokens. Covers every function with every aggregation.
+ * determinism.test.ts covers the number of threads.
+ */
+import assert from 'node:assert/strict';
+import { type Batch, LossError } from '../lib/index.js';
+import type { RewardedBatch } from './reference/advantage.js';
+import { rowPositions } from './reference/batch.js';
+import type { Args } from './reference/index.js';
+import { takeRows } from './reference/objective.js';
+import { type Computed, type Countable, countable, objective, oneOfEach } from './support/countable.js';
+import { type BatchSpec, everyFunction, fitting, inHalf, layOut, makeBatch } from './support/draw.js';
+import { generator } from './support/random.js';
+import { FLOAT_COLUMNS, packedBatch, paddedBatch, unpack } from './support/subject.js';
+import { assertSameArray } from './support/tolerance.js';
+
+// Lengths on both sides of the numbers of tokens at which loops, tiles and sums end.
+const SPEC: BatchSpec = {
+  seed: 21,
+  rows: 10,
+  columns: 2100,
+  rowLengths: [1, 31, 33, 64, 65, 500, 1023, 1025, 2048, 2100],
+  values: 'moderate',
+  mask: 'random',
+  packed: true,
+};
+// A row that is divided among threads, and one that is too short for that but longer than one float64 sum.
+const LONG: BatchSpec = { ...SPEC, rows: 4, columns: 40_001, rowLengths: [40_001, 7, 20_000, 300] };
+
+const batches = new Map<string, RewardedBatch>();
+
+/** Returns the batch of a description, which is made once. */
+function batchOf(spec: BatchSpec): RewardedBatch {
+  const key = JSON.stringify(spec);
+  const batch = batches.get(key) ?? makeBatch(spec);
+  batches.set(key, batch);
+  return batch;
+}
+
+// Per batch: its padded versions and its versions in 16 bits, by what distinguishes them.
+const versions = new WeakMap<RewardedBatch, Map<unknown, unknown>>();
+
+/** Returns a version of a batch, which is made once. */
+function version<T>(batch: RewardedBatch, key: unknown, make: () => T): T {
+  const known = versions.get(batch) ?? new Map();
+  versions.set(batch, known);
+  if (!known.has(key)) known.set(key, make());
+  return known.get(key) as T;
+}
+
+/** Returns the batch with more columns, which are masked and hold zeros. */
+function widened(batch: RewardedBatch, columns: number): RewardedBatch {
+  const wide: RewardedBatch = { ...batch, columns };
+  for (const name of [...FLOAT_COLUMNS, 'actionMask'] as const) {
+    const column = batch[name];
+    if (!column) continue;
+    const out = new Float64Array(batch.rows * columns);
+    for (let b = 0; b < batch.rows; b++)
+      for (const at of rowPositions(batch, b)) out[b * columns + (at - b * batch.columns)] = column[at]!;
+    wide[name] = out;
+  }
+  delete wide.rowLengths;
+  return wide;
+}
+
+/** Returns the first `length` tokens of row `row` of a padded column. */
+const tokensOf = (column: Float32Array, columns: number, row: number, length: number) =>
+  column.subarray(row * columns, row * columns + length);
+
+function assertSameNumbers(actual: Computed, expected: Computed, what: string): void {
+  assert.deepStrictEqual(
+    { loss: actual.loss, metrics: actual.metrics },
+    { loss: expected.loss, metrics: expected.metrics },
+    what,
+  );
+}
+
+function assertSame(actual: Computed, expected: Computed, what: string): void {
+  assertSameNumbers(actual, expected, what);
+  for (const key of ['grad', 'gradEntropy'] as const)
+    if (expected[key]) assertSameArray(actual[key]!, expected[key], `${key}, ${what}`);
+}
+
+/** Divides the rows into parts at random. Two rows of a pair stay together. */
+function divided(batch: RewardedBatch, unit: number, seed: number): RewardedBatch[] {
+  const { integer } = generator(seed);
+  const parts = Array.from({ length: integer(1, 4) }, (): number[] => []);
+  for (let row = 0; row < batch.rows; row += unit) {
+    const part = parts[integer(0, parts.length - 1)]!;
+    for (let k = 0; k < unit; k++) part.push(row + k);
+  }
+  return parts.filter((rows) => rows.length > 0).map((rows) => takeRows(batch, rows));
+}
+
+function assertSameInAnyForm(fn: Countable, batch: RewardedBatch, name: string): Promise<void> {
+  const packed = version(batch, 'packed', () => packedBatch(batch));
+  const whole = fn.sync(packed);
+  assertSameNumbers(fn.sync(packed, undefined, { grad: false }), whole, 'without gradients');
+
+  // The aggregation seq-mean-token-sum-norm depends on the number of columns, so all calls get the same one.
+  const counts = fn.countSync(packed);
+  const normalized = fn.sync(packed, counts);
+  for (const columns of [batch.columns, batch.columns + 37, batch.columns + 1500]) {
+    const padded = fn.sync(
+      version(batch, columns, () => paddedBatch(widened(batch, columns))),
+      counts,
+    );
+    assertSameNumbers(padded, normalized, `padded to ${columns}`);
+    const grad = unpack(batch, normalized.grad!);
+    for (let b = 0; b < batch.rows; b++) {
+      const length = batch.rowLengths![b]!;
+      assertSameArray(
+        tokensOf(padded.grad!, columns, b, length),
+        tokensOf(grad, batch.columns, b, length),
+        `gradient of row ${b}, padded to ${columns}`,
+      );
+    }
+  }
+
+  for (const dtype of ['float16', 'bfloat16'] as const) {
+    const { laid, wide } = version(batch, dtype, () => {
+      const { rounded, laid } = inHalf(batch, dtype);
+      return { laid, wide: layOut(rounded) };
+    });
+    assertSame(fn.sync(laid), fn.sync(wide), dtype);
+  }
+
+  for (const seed of [1, 2, 3]) {
+    const unit = name === 'dpo' ? 2 : 1;
+    const parts = version(batch, `parts ${seed} ${unit}`, () => divided(batch, unit, seed).map(layOut)).map(
+      (part) => fn.sync(part, counts, { part: true }),
+    );
+    const merged = fn.merge(parts.map(({ part }) => part!).reverse(), counts);
+    assertSameNumbers(merged, normalized, `merged from ${parts.length} parts`);
+  }
+  return fn.async(packed).then((later) => assertSame(later, whole, 'asynchronous'));
+}
+
+/** Arguments with which a batch can be divided: without pairs, dpo has one margin for the whole batch. */
+const divisible = (name: string, args: Args): Args => (name === 'dpo' ? { ...args, pairwise: true } : args);
+
+describe('the same bits in any form', () => {
+  for (const { family, name, args, title } of everyFunction(1))
+    for (const mask of ['ones', 'random', 'emptyrows'] as const)
+      it(`${title}, mask ${mask}`, () => {
+        const given = divisible(name, args);
+        const batch = batchOf(fitting(name, given, { ...SPEC, mask }));
+        return assertSameInAnyForm(countable(family, name, given), batch, name);
+      });
+
+  for (const { family, name, args } of oneOfEach())
+    it(`${family} ${name}, long rows`, () => {
+      const given = divisible(name, args);
+      return assertSameInAnyForm(countable(family, name, given), batchOf(fitting(name, given, LONG)), name);
+    }).timeout(20_000);
+
+  for (const policy_loss_fn of ['ppo', 'gspo', 'sft', 'mix'])
+    it(`the objective of ${policy_loss_fn} with KL and entropy losses`, () => {
+      const fn = objective('ppo', { policy_loss_fn, kl_loss_fn: 'k3', entropy_loss_fn: 'default' });
+      return assertSameInAnyForm(fn, batchOf(SPEC), policy_loss_fn);
+    });
+});
+
+describe('masks on other tokens', () => {
+  // With token-mean and given counts, the weight of a row does not depend on its mask.
+  const functions = everyFunction(1).filter(({ args }) =>
+    [undefined, 'token-mean'].includes(args.loss_agg_mode as string),
+  );
+
+  for (const { family, name, args } of functions)
+    it(`${family} ${name}: other rows' masks do not change the gradient of a row`, () => {
+      const given = divisible(name, args);
+      const batch = batchOf(fitting(name, given, { ...SPEC, mask: 'ones' }));
+      const fn = countable(family, name, given);
+      const counts = fn.countSync(packedBatch(batch));
+      const before = unpack(batch, fn.sync(packedBatch(batch), counts).grad!);
+      const { uniform } = generator(5);
+      const kept = [2, 3, 8, 9]; // whole pairs, for dpo
+      const actionMask = Array.from(batch.actionMask, (unmasked, i) =>
+        kept.includes(Math.floor(i / batch.columns)) || uniform() < 0.5 ? unmasked : 0,
+      );
+      const masked = { ...batch, actionMask };
+      const after = unpack(batch, fn.sync(packedBatch(masked), counts).grad!);
+      for (const b of kept) {
+        const [row, expected] = [after, before].map((grad) =>
+          tokensOf(grad, batch.columns, b, batch.rowLengths![b]!),
+        );
+        assertSameArray(row!, expected!, `gradient of row ${b}`);
+      }
+    });
+});
+
+describe('merge', () => {
+  const batch = batchOf(SPEC);
+  const fn = countable('policy', 'ppo', { clip_range: 0.2 });
+  const laid: Batch = packedBatch(batch);
+  const counts = fn.countSync(laid);
+  const { part } = fn.sync(laid, counts, { part: true }) as { part: Float64Array };
+  const refused = (parts: unknown, code: string, index?: number) =>
+    assert.throws(
+      () => fn.merge(parts as Float64Array[], counts),
+      (error) => error instanceof LossError && error.code === code && error.index === index,
+    );
+
+  it('accepts parts that were sent as JSON', () => {
+    const sent = JSON.parse(JSON.stringify(Array.from(part))) as number[];
+    assertSameNumbers(fn.merge([sent as unknown as Float64Array], counts), fn.sync(laid, counts), 'sent');
+  });
+
+  it('refuses what is not a list of parts of the function', () => {
+    refused([], 'ERR_INVALID_INPUT');
+    refused(undefined, 'ERR_INVALID_INPUT');
+    refused([part, [1, 2]], 'ERR_INVALID_INPUT', 1);
+    refused([part, null], 'ERR_INVALID_INPUT', 1);
+    const kl = countable('kl', 'k3', { loss_agg_mode: 'token-mean' }).sync(laid, counts, { part: true }).part;
+    refused([kl], 'ERR_INVALID_INPUT');
+    refused([part, kl], 'ERR_INVALID_INPUT');
+  });
+
+  it('propagates NaN and Infinity', () => {
+    for (const value of [Number.NaN, Number.POSITIVE_INFINITY]) {
+      const bad = {
+        ...batch,
+        advantages: Array.from(batch.advantages!, (x, i) => (i === 3 * batch.columns ? value : x)),
+      };
+      bad.actionMask = Array.from(batch.actionMask, (m, i) => (i === 3 * batch.columns ? 1 : m));
+      const whole = fn.sync(packedBatch(bad), counts, { part: true });
+      assert.ok(!Number.isFinite(whole.loss));
+      assertSameNumbers(
+        fn.merge([whole.part!, part], counts),
+        { ...whole, metrics: fn.merge([whole.part!, part], counts).metrics },
+        'with another part',
+      );
+    }
+  });
+});

@@ -1,0 +1,47 @@
+// Prints the digests of every function's results on drawn batches, as JSON. instruction-sets.test.ts runs it once per instruction
+// set and compares the output.
+import { createHash } from 'node:crypto';
+import fc from 'fast-check';
+import { create } from './advantages.js';
+import {
+  ADVANTAGE_ARGUMENTS,
+  type BatchSpec,
+  everyFunction,
+  fitting,
+  layOut,
+  makeBatch,
+  makeRewarded,
+} from './draw.js';
+import { packedBatch, subject } from './subject.js';
+
+const SPEC: BatchSpec = {
+  seed: 51,
+  rows: 6,
+  columns: 2100,
+  rowLengths: [1, 33, 500, 1025, 2048, 2100],
+  values: 'moderate',
+  mask: 'random',
+  packed: true,
+};
+
+const digests: Record<string, string> = {};
+
+function record(name: string, numbers: object, arrays: readonly Float32Array[]): void {
+  const hash = createHash('sha256').update(JSON.stringify(numbers));
+  for (const array of arrays) hash.update(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
+  digests[name] = hash.digest('hex');
+}
+
+for (const { family, name, args, title } of everyFunction(1)) {
+  const { loss, metrics, grad } = subject(family, name, args).sync(
+    packedBatch(makeBatch(fitting(name, args, SPEC))),
+  );
+  record(title, { loss, metrics }, [grad]);
+}
+const rewarded = layOut(makeRewarded({ ...SPEC, groups: 'some', rewards: 'normal', perToken: true }));
+for (const [name, drawn] of Object.entries(ADVANTAGE_ARGUMENTS)) {
+  const [args] = fc.sample(drawn, { seed: 7, numRuns: 1 });
+  const { metrics, advantages, returns } = create(name, args!).computeSync(rewarded);
+  record(`advantage ${name}`, metrics, [advantages, returns]);
+}
+console.log(JSON.stringify(digests));
