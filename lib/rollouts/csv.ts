@@ -113,18 +113,24 @@ function* cellsOf(line: Buffer, delimiter: number, place: Place): Generator<Cell
   let cells = 0;
   for (let start = 0; ; cells++) {
     const isQuoted = line[start] === QUOTE;
-    let end = isQuoted ? closingQuote(line, start + 1) : line.indexOf(delimiter, start);
-    if (!isQuoted && end < 0) end = line.length;
+    if (isQuoted) start++;
+    const end = isQuoted ? closingQuote(line, start) : placeOf(delimiter, line, start);
     const next = isQuoted ? end + 1 : end;
-    if (isQuoted && (end < 0 || (next < line.length && line[next] !== delimiter)))
+    if (end < 0 || (next < line.length && line[next] !== delimiter))
       throw errorAt(place, 'ERR_INVALID_INPUT', {
         expected: `a quote inside a cell to be written twice`,
         received: `a single one in cell ${cells + 1}`,
       });
-    yield { line, start: isQuoted ? start + 1 : start, end, isQuoted };
+    yield { line, start, end, isQuoted };
     if (next === line.length) return;
     start = next + 1;
   }
+}
+
+/** Returns the first place at or after `from` that has the byte, or the end of the record. */
+function placeOf(byte: number, line: Buffer, from: number): number {
+  const place = line.indexOf(byte, from);
+  return place < 0 ? line.length : place;
 }
 
 /** Returns the place of the first quote at or after `from` that is not written twice; -1 if none is. */

@@ -1,6 +1,5 @@
 // Finds the keys of a JSON object and the places of their values, without parsing the values. A reader then parses only
 // the values that it needs, and can look at a value's size before it parses it.
-
 import {
   BACKSLASH,
   CLOSE_BRACE,
@@ -18,6 +17,8 @@ import {
 const MAX_DEPTH = 1000;
 const MAX_KEYS = 10_000;
 
+const NO_BYTES = Buffer.alloc(0);
+
 /**
  * Moves through the entries of JSON objects, one object after another. Of the values, only strings and brackets are
  * checked; the caller must parse the values that it uses.
@@ -29,7 +30,7 @@ export class JsonObjectReader {
   start = 0;
   end = 0;
 
-  #bytes: Buffer = Buffer.alloc(0);
+  #bytes: Buffer = NO_BYTES;
   // The same text in Latin-1. Short searches and slices are faster in a string than in a buffer.
   #text = '';
   #at = 0;
@@ -48,13 +49,9 @@ export class JsonObjectReader {
    * @param bytes the object as UTF-8.
    */
   begin(bytes: Buffer): void {
-    const text = bytes.toString('latin1');
-    this.#bytes = bytes;
-    this.#text = text;
+    this.#load(bytes);
     this.#at = 0;
     this.#count = 0;
-    for (const finder of [this.#quotes, this.#backslashes, this.#closings, this.#lists, this.#objects])
-      finder.begin(text);
     this.#expect(OPEN_BRACE);
   }
 
@@ -83,7 +80,17 @@ export class JsonObjectReader {
   #finish(): false {
     this.#skipBlanks();
     if (this.#at < this.#bytes.length) throw this.#unexpected();
+    // The text may be long, so it must not stay in memory until the next object begins.
+    this.#load(NO_BYTES);
     return false;
+  }
+
+  #load(bytes: Buffer): void {
+    const text = bytes.toString('latin1');
+    this.#bytes = bytes;
+    this.#text = text;
+    for (const finder of [this.#quotes, this.#backslashes, this.#closings, this.#lists, this.#objects])
+      finder.begin(text);
   }
 
   #expect(character: number): void {

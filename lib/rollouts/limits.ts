@@ -7,10 +7,10 @@ import type { DetailsAtPlace } from './source.js';
 export const MAX_ROW_TOKENS = 2 ** 20;
 
 /**
- * The default of `StreamOptions.maxRows`: 4,194,304 rows. A computation in parts takes up to 200 bytes per row, so this
- * many rows take less than a gigabyte.
+ * The default of `StreamOptions.maxRows`: 2,097,152 rows. A computation in parts takes up to 300 bytes per row for the
+ * ids, rewards and advantages of all rows.
  */
-export const MAX_ROWS = 2 ** 22;
+export const MAX_ROWS = 2 ** 21;
 
 /** The limits on one row of a file. */
 export interface RowLimits {

@@ -198,16 +198,15 @@ export class PartBuilder {
     return slot;
   }
 
-  /** Returns the row's values of the columns to keep, and what they cost. */
+  /** Returns the row's values of the columns to keep, and how much of a part's capacity they take up. */
   #keptOf(values: Readonly<Record<string, unknown>>, place: Place) {
     const { maxRowTokens } = this.#limits;
     const kept: Record<string, unknown> = {};
-    let cost = 0;
+    let sum = 0;
     for (const name of this.#names.keep) {
       const value = values[name] ?? undefined;
       if (value === undefined) continue;
-      kept[name] = ArrayBuffer.isView(value) && isList(value) ? Array.from<unknown>(value) : value;
-      cost += costOf(value);
+      const cost = costOf(value);
       if (cost > maxRowTokens)
         throw errorAt(place, 'ERR_INVALID_INPUT', {
           key: name,
@@ -215,8 +214,10 @@ export class PartBuilder {
           received: 'more',
           hint: (spell) => `If the row is correct, raise ${spell('maxRowTokens')}`,
         });
+      kept[name] = ArrayBuffer.isView(value) && isList(value) ? Array.from<unknown>(value) : value;
+      sum += cost;
     }
-    return { kept, cost };
+    return { kept, cost: sum };
   }
 
   /** Returns the given number of rows, from the first on, as a part. The other rows begin the next part. */

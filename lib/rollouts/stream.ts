@@ -29,15 +29,15 @@ export interface ReadOptions {
    * found before the row's lists take memory.
    */
   maxRowTokens?: number;
-  /** The maximum number of rows in all files; 4,194,304 by default. */
+  /** The maximum number of rows in all files; 2,097,152 by default. */
   maxRows?: number;
   /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;
   /** Is called for every row that skipBadRows skips, with the reason and the row's place. */
   onBadRow?: OnBadRow;
   /**
-   * Makes an error of what otherwise causes a warning: a key that occurs twice in a JSON object. The value that comes
-   * last counts.
+   * Throws an error where there would only be a warning. The cause of a warning is a key that occurs twice in a JSON
+   * object; its last value counts.
    */
   strict?: boolean;
   /** Is called with the first warning about each file. By default, the warning is emitted as a Node.js warning. */
@@ -87,9 +87,10 @@ export interface StreamOptions extends ReadOptions {
  *   an action_mask (or attention_mask) that is 0 on padding. Or it is [N] (N tokens, one row after another), with the
  *   rows' offsets in cu_seqlens.
  *
- * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip (`.jsonl.gz`). A null value counts as absent. Every column except action_mask
- * must have a value in every row or in none. The memory needed depends on maxTokens and on the longest row, not on the
- * size of the files. For Parquet, it also depends on the size of the row groups.
+ * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
+ * (`.jsonl.gz`). A null value counts as absent. Every column except action_mask must have a value in every row or in
+ * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
+ * of the files. For Parquet, it also depends on the size of the row groups.
  *
  * @throws LossError with the file, the line or row, the column, and the expected and the actual value. The codes:
  * - `ERR_INVALID_INPUT`: a file is unreadable or empty, a row is malformed, or a value has the wrong type.
