@@ -55,15 +55,15 @@ const { gradientsOf, works } = await import('./lib/works.js');
 const { ADVANTAGE_FN } = await import('../lib/index.js');
 
 /**
- * One function to measure in one form: 'gradient' (forward and gradient), 'forward' (no gradient) or 'bfloat16'
- * (forward and gradient on 16-bit columns).
+ * One function to measure in one form: 'gradient' (forward and gradient), 'forward' (no gradient), 'bfloat16' (forward
+ * and gradient on 16-bit columns) or 'masked' (forward and gradient on a batch with masked tokens).
  */
 interface Case {
   readonly name: string;
   readonly form: string;
   /**
-   * Copies the arrays to new places in memory. Returns a function that takes a build and prepares that build's call on
-   * these arrays.
+   * Copies the arrays to new places in memory. The returned function takes a build, and returns a function that runs
+   * that build on the copies.
    */
   place(): (build: NativeBinding) => () => unknown;
 }

@@ -142,7 +142,7 @@ describe('checkConfig', () => {
     ...change,
   });
 
-  it('dpo: replaces the KL loss none by k2 with a warning, sets repeat_times to 2, and does not change the given object', async () => {
+  it('dpo: replaces the KL loss none with k2, warns, sets repeat_times to 2, and keeps the given object', async () => {
     const config = { kl_loss_fn: 'none', repeat_times: 8, loss_agg_mode: 'token-mean' };
     const before = structuredClone(config);
     const { result, warnings } = await warningsOf(() => DPOAlgorithm.checkConfig(config));

@@ -13,8 +13,9 @@ import { assertComputed, assertSameBits } from './support/tolerance.js';
 const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];
 
 /**
- * Replaces the values of masked tokens by `value`. With `keepSigns`, masked advantages keep their signs. This is needed
- * for ppo's metric seq_mask/masked_tokens: as in Trinity, it also counts masked tokens whose advantage is negative.
+ * Replaces the values of masked tokens with `value`. With `keepSigns`, masked advantages keep their signs. This is
+ * needed for ppo's metric seq_mask/masked_tokens: as in Trinity, it also counts masked tokens whose advantage is
+ * negative.
  */
 function poison(batch: ReferenceBatch, value: number, keepSigns: boolean): ReferenceBatch {
   const poisoned = { ...batch };

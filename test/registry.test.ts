@@ -33,7 +33,7 @@ describe('registries', () => {
     assert.ok(POLICY_LOSS_FN.names().includes('mix_chord'));
   });
 
-  it("replace the class's default arguments by the given ones, in either spelling", () => {
+  it("replace the class's default arguments with the given ones, in either spelling", () => {
     const snake = POLICY_LOSS_FN.create('ppo', { clip_range_low: 0.1, clip_range_high: 0.28 });
     const camel = new PPOPolicyLossFn({ clipRangeLow: 0.1, clipRangeHigh: 0.28 });
     assert.deepEqual(snake.computeSync(batch), camel.computeSync(batch));

@@ -7,8 +7,8 @@ import { digits, type TableContent } from './tables.js';
 
 const PYTORCH = 'eager PyTorch';
 /**
- * If a function reaches this fraction of the speed of its traffic floor, memory limits its speed, and arithmetic does
- * not.
+ * A function that reaches this fraction of its traffic floor's speed (see floor.ts) is limited by memory, not by
+ * arithmetic.
  */
 const MEMORY_BOUND = 0.8;
 
@@ -60,7 +60,7 @@ function ppoOfFloor(report: Report): Bar {
   const samples = find(report, 'ppo', LARGE, true)?.times;
   const measured = samples?.floor && speedup(samples.floor, samples[OURS]!);
   return bar(
-    `ppo, forward and gradient, ${LARGE.join('×')}: speed as a fraction of the traffic floor's`,
+    `ppo, forward and gradient, ${LARGE.join('×')}: speed relative to its traffic floor`,
     '≥ 0.8',
     measured ? { measured: digits(measured), met: measured >= 0.8 } : undefined,
   );
@@ -85,7 +85,7 @@ function othersOfFloor(report: Report): Bar {
   const others = report.functions
     .filter(({ id, shape, gradient }) => id !== 'ppo' && gradient && shape.join() === LARGE.join())
     .map(({ id, times }) => ({ id, value: speedup(times.floor!, times[OURS]!) }));
-  return bar(`every other function: speed as a fraction of its floor's`, '≥ 0.6', least(others, 0.6));
+  return bar('every other function: speed relative to its traffic floor', '≥ 0.6', least(others, 0.6));
 }
 
 function smallComparedWithPyTorch(report: Report): Bar {
@@ -164,7 +164,7 @@ function worstOf(
 function packedLikePadded({ layouts }: Report): Bar {
   const worst = worstOf(layouts, (samples) => speedup(samples.padded!, samples.packed!));
   return bar(
-    'packed rows: speed as a fraction of that of padded rows with a full mask',
+    'packed rows: speed relative to padded rows with a full mask',
     '≥ 0.95',
     worst && { measured: `least ${digits(worst.value)} (${worst.id})`, met: worst.value >= 0.95 },
   );

@@ -1,5 +1,5 @@
-// Times every function on batches of several shapes. This package, the traffic floor (memory traffic alone) and the
-// peers (other implementations) take turns.
+// Times every function on batches of several shapes. This package, the traffic floor (see floor.ts) and the peers
+// (other implementations) take turns.
 import type { Peer, Prepared } from '../peers/peer.js';
 import { checkAgreement } from './agreement.js';
 import { type Inputs, makeInputs, type Shape, withCorners } from './batch.js';

@@ -1,6 +1,7 @@
 // Draws a picture of a run as SVG. The upper panel shows PPO's tokens per second for each contender, on a logarithmic
-// scale. The lower panel shows the speed of every function as a fraction of its traffic floor's. The picture has its
-// own background, which is light or dark according to the viewer's system.
+// scale. The lower panel compares the speed of every function with its traffic floor (see floor.ts), a loop that only
+// reads and writes the same memory. The picture has its own background, which is light or dark according to the
+// viewer's system.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { LARGE } from './functions.js';
@@ -112,7 +113,7 @@ function partsOfFloor(report: Report, top: number): Panel {
     .map(({ id, times }) => ({ id, part: times.floor!.median / times[OURS]!.median }))
     .sort((a, b) => b.part - a.part);
   const marks = [
-    label(MARGIN, top, 'Every function: speed as a fraction of the traffic floor’s', 'title'),
+    label(MARGIN, top, 'Every function: speed relative to its traffic floor', 'title'),
     label(
       MARGIN,
       top + 18,

@@ -1,5 +1,4 @@
-// The results of one benchmark run on a CPU, in the form in which bench/results stores them. All times are in
-// milliseconds.
+// The results of one benchmark run on a CPU, as stored in bench/results. All times are in milliseconds.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Shape } from './batch.js';

@@ -1,4 +1,4 @@
-// Makes the table that sums up a run: every function's speed compared with the traffic floor and the peers, and what it
+// Makes the table that sums up a run: every function's speed compared with its traffic floor and the peers, and what it
 // gains from a second thread and from 16-bit columns.
 import { CACHED, LARGE, SMALL } from './functions.js';
 import { find, OURS, type Report } from './report.js';

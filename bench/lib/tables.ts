@@ -60,7 +60,10 @@ export function speed(tokens: number, { median }: Sample): string {
   return digits(tokens / median / 1e3);
 }
 
-/** Returns the gigabytes per second at the median, the slowest and the fastest time of a sample. */
+/**
+ * Converts a sample of times, in milliseconds, to throughput in GB/s. The longest time gives the least throughput, and
+ * the shortest time the most.
+ */
 export function gigabytesPerSecond(bytes: number, { median, least, most }: Sample) {
   const rate = (milliseconds: number) => bytes / milliseconds / 1e6;
   return { median: rate(median), least: rate(most), most: rate(least) };

@@ -192,7 +192,7 @@ export class Objective {
   }
 
   /**
-   * Counts the rows and the unmasked tokens of a batch, without the rows that the advantage function drops. These
+   * Counts the rows and the unmasked tokens of a batch, excluding the rows that the advantage function drops. These
    * counts are needed to compute a large batch in parts: add up the counts of all parts, and pass the sum to compute()
    * as `normalizer`. If the batch has no advantages, all rows of a group must be in the same part, because advantages
    * are computed within groups.
@@ -419,8 +419,9 @@ export class Objective {
 }
 
 /**
- * The advantages for one call of the objective. `computed` holds advantages that are already known. `fused` tells the
- * device of the batch to compute them in the same native call as the loss.
+ * The advantages for one call of the objective. For a host batch, `computed` holds them. For a batch on a device,
+ * `fused` makes the device compute them in the same native call as the loss. After that call, `metrics` returns the
+ * metrics of the advantages.
  */
 interface CallAdvantages {
   computed?: ComputedAdvantages;
@@ -453,8 +454,8 @@ function toResult(
   return result;
 }
 
-// Adds a gradient of zeros to the result. The array is made when it is first read, because filling a large one here
-// would block the event loop.
+// Adds a gradient of zeros to the result. The array is made only when it is first read: making a large one blocks the
+// event loop, and callers that never read it should not pay for it.
 function addZeros(result: ObjectiveResult, tokens: number): void {
   const shared = { configurable: true, enumerable: true };
   Object.defineProperty(result, 'gradEntropy', {

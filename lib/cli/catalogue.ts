@@ -26,12 +26,12 @@ export interface CatalogueEntry {
   /** The papers and projects that it follows, separated by commas. */
   source: string;
   /**
-   * For a function: the default of each option, by the option's name in snake_case; null if the option has no default.
-   * For an algorithm: the names of its functions, by configuration key.
+   * For a function: the default of each option, keyed by option name in snake_case; null if the option has no default.
+   * For an algorithm: the names of its functions, keyed by configuration key.
    */
   options: Record<string, TrinityValue>;
   /**
-   * What each option of a function does, by the option's name. Entries of algorithms have neither this field nor those
+   * What each option of the function does, keyed by option name. Algorithm entries have neither this field nor those
    * below.
    */
   help?: Record<string, string>;
@@ -40,8 +40,8 @@ export interface CatalogueEntry {
   /** The batch keys that a function reads in addition to logprob. */
   reads?: readonly string[];
   /**
-   * The unit of each metric of a function, by the metric's name. If a metric is not always present, the text also says
-   * when it is.
+   * The unit of each metric of the function, keyed by metric name. If a metric is not always present, the text also
+   * says when it is.
    */
   metrics?: Record<string, string>;
 }
@@ -53,7 +53,7 @@ const REGISTRIES = {
   entropy: ENTROPY_LOSS_FN,
 } as const;
 
-/** Returns the entries of all functions and algorithms, sorted by kind. */
+/** Returns the entries of all functions and algorithms, grouped by kind. */
 export function catalogue(): CatalogueEntry[] {
   return KINDS.flatMap((kind) =>
     kind === 'algorithm'

@@ -18,10 +18,7 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
 
-/**
- * The result of `policy-loss compare`, in the form in which `--json` prints it. A number that is not finite
- * is printed as a string, such as "NaN".
- */
+/** The result of `policy-loss compare`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Comparison {
   /** The result of each loss and algorithm (subject), in the order of the command line. */
   subjects: ComparedSubject[];

@@ -17,10 +17,7 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/**
- * The result of `policy-loss evaluate`, in the form in which `--json` prints it. A number that is not finite
- * is printed as a string, such as "NaN".
- */
+/** The result of `policy-loss evaluate`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Evaluation {
   /** The name of the policy loss or algorithm. */
   name: string;

@@ -6,10 +6,7 @@ import { csv, twoColumns } from './output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/**
- * The result of `policy-loss gradients`, in the form in which `--json` prints it. A number that is not finite
- * is printed as a string, such as "NaN".
- */
+/** The result of `policy-loss gradients`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface WrittenGradients {
   /** The name of the policy loss or algorithm. */
   name: string;

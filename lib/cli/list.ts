@@ -88,7 +88,7 @@ function entriesOf(what: string | undefined): CatalogueEntry[] {
 }
 
 function overview(entries: readonly CatalogueEntry[]): string {
-  // The width of the middle column of the table: the width of the terminal without the columns of names and sources.
+  // The width of the middle column of the table: the width of the terminal, minus the name and source columns.
   const width = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
   const sections = KINDS.flatMap((kind) => {
     const lines = entries.filter((entry) => entry.kind === kind);

@@ -199,7 +199,7 @@ export async function print(form: OutputOptions, result: Printable): Promise<voi
   await writeResult(`${text}\n`);
 }
 
-// The progress bar appears only after this time in milliseconds, so short work never shows one.
+// The progress bar appears only after this many milliseconds, so that it never flashes up for short tasks.
 const LONG_MS = 400;
 
 /** A progress bar on stderr. It appears only if the work takes long and stderr is a terminal. */

@@ -19,10 +19,7 @@ import {
 } from './typed-subjects.js';
 import { asksForHelp, type TypedOption, wordsOf } from './words.js';
 
-/**
- * The result of `policy-loss sweep`, in the form in which `--json` prints it. A number that is not finite
- * is printed as a string, such as "NaN".
- */
+/** The result of `policy-loss sweep`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Sweep {
   /** The name of the policy loss or algorithm. */
   name: string;
@@ -104,7 +101,7 @@ const EXAMPLES = [
   'sweep rollouts.jsonl --algorithm grpo --advantage-fn grpo,rloo,opmd',
 ];
 
-/** One axis of the grid: an option with each of its values, in the form in which a user would type it. */
+/** One axis of the grid: an option with each of its values, as a user would type it. */
 type Axis = readonly TypedOption[];
 
 function axesOf({ typed }: TypedSubject): Axis[] {

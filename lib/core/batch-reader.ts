@@ -144,7 +144,8 @@ export class BatchReader {
    * Reads a batch from host memory, or checks a batch that is on a device.
    * @param device the `device` option of the call.
    * @param conversions a cache that this reader shares with other readers of the same batch.
-   * @throws LossError that names the key, what was expected and what was given.
+   * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
+   * given.
    */
   read(batch: Batch | DeviceBatch, device?: string, conversions?: Conversions): Input {
     if (batch instanceof DeviceBatch) return this.#readResident(batch, device);
@@ -162,7 +163,8 @@ export class BatchReader {
 
   /**
    * Reads a batch from host memory.
-   * @throws LossError that names the key, what was expected and what was given.
+   * @throws LossError if a value is missing or invalid. The message names the key, what was expected and what was
+   * given.
    */
   readHost(batch: Batch, conversions?: Conversions): { native: NativeBatch; layout: Layout } {
     if (batch === null || typeof batch !== 'object')
@@ -294,7 +296,7 @@ export function missingInput(
 
 /**
  * Returns a required input of a host batch, and the key under which the batch has it.
- * @throws LossError `ERR_MISSING_INPUT`
+ * @throws LossError `ERR_MISSING_INPUT` if the batch does not have the input.
  */
 export function findInput(
   batch: object,
@@ -308,7 +310,8 @@ export function findInput(
 
 /**
  * Reads a column from a host batch that must have one float32 per token.
- * @throws LossError `ERR_MISSING_INPUT`, `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
+ * @throws LossError `ERR_MISSING_INPUT` if there is no such column, `ERR_INVALID_INPUT` if its type or an element is
+ * wrong, `ERR_SHAPE_MISMATCH` if its length is wrong.
  */
 export function readTokenFloats(
   batch: object,

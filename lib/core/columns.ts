@@ -18,7 +18,7 @@ export interface NativeColumn {
 /**
  * Checks a float column and converts it for native code.
  * @param mayBePerRow whether a column with one value per row is accepted.
- * @throws LossError that names the key, what was expected and what was given.
+ * @throws LossError if the column is invalid. The message names the key, what was expected and what was given.
  */
 export function readFloats(key: string, value: unknown, layout: Layout, mayBePerRow: boolean): NativeColumn {
   const { data, dtype } = floatData(key, value, layout, mayBePerRow);
@@ -32,7 +32,8 @@ export function readFloats(key: string, value: unknown, layout: Layout, mayBePer
 
 /**
  * Reads a column with one float32 per token. Rejects 16-bit columns.
- * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
+ * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
+ * wrong.
  */
 export function readFloat32(key: string, value: unknown, layout: Layout): Float32Array {
   const { data } = floatData(key, value, layout, false);
@@ -100,7 +101,7 @@ function floatsOf(
 }
 
 /**
- * Copies numbers into a typed array, as many as that array holds.
+ * Fills the typed array `out` with numbers from the start of `values`.
  * @throws LossError `ERR_INVALID_INPUT` for an element that is not a number.
  */
 export function copyNumbers<T extends Float32Array | Float64Array>(
@@ -124,7 +125,8 @@ export function copyNumbers<T extends Float32Array | Float64Array>(
 
 /**
  * Reads a mask with one flag per token or one per row.
- * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
+ * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
+ * wrong.
  */
 export function readMask(key: string, value: unknown, layout: Layout, per: 'token' | 'row'): Uint8Array {
   const length = per === 'token' ? layout.tokens : layout.rows;
@@ -163,7 +165,8 @@ export function readMask(key: string, value: unknown, layout: Layout, per: 'toke
 
 /**
  * Reads one number per row. NaN and infinities are accepted.
- * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
+ * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
+ * wrong.
  */
 export function readRowNumbers(key: string, value: unknown, rows: number): Float64Array {
   if (value instanceof Float64Array || value instanceof Float32Array) {
@@ -186,7 +189,8 @@ export function readRowNumbers(key: string, value: unknown, rows: number): Float
 
 /**
  * Reads one id per row and returns one integer per row. Rows with equal ids get equal integers.
- * @throws LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH`
+ * @throws LossError `ERR_INVALID_INPUT` if the type or an element is wrong, `ERR_SHAPE_MISMATCH` if the length is
+ * wrong.
  */
 export function readRowIds(key: string, value: unknown, rows: number): Int32Array {
   if (value instanceof Int32Array) {

@@ -80,7 +80,7 @@ function notCounts(part: unknown): LossError {
 
 /**
  * Checks the counts that a caller passed as `normalizer` and converts them to the array that native code takes.
- * @throws LossError `ERR_INVALID_OPTION`
+ * @throws LossError `ERR_INVALID_OPTION` if a count is missing or invalid.
  */
 export function toNativeCounts(
   normalizer: Normalizer,

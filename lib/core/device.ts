@@ -127,7 +127,7 @@ function versionOf(number: number): string {
 /**
  * Limits how many threads compute, or copy to and from devices, at the same time. The limit applies to all calls of the
  * process together. It does not change any result.
- * @throws LossError `ERR_INVALID_OPTION`
+ * @throws LossError `ERR_INVALID_OPTION` if `threads` is not a whole number from 1 to 4096.
  */
 export function setThreads(threads: number): void {
   if (!Number.isInteger(threads) || threads < 1 || threads > 4096)

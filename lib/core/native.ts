@@ -53,7 +53,8 @@ function attempt(path: string): NativeBinding | Error {
     if (native.version === version) return native;
     return new Error(`${path}: expected version ${version}, got ${native.version ?? 'an earlier one'}`);
   } catch (error) {
-    // On some systems the loader's message begins with the path. It is removed, because the new message begins with it.
+    // On some systems the loader's message already begins with the path. Remove it there, so that the new message does
+    // not repeat it.
     const message = (error as Error).message.replace(`${path}: `, '');
     return new Error(`${path}: ${message}`, { cause: error });
   }

@@ -310,7 +310,7 @@ function rangeOf({ atLeast, above, atMost }: NumberOption): string {
 
 /**
  * Checks an aggregation mode that was passed as an argument of a call. undefined means 'token-mean'.
- * @throws LossError `ERR_INVALID_OPTION`
+ * @throws LossError `ERR_INVALID_OPTION` for an unknown mode.
  */
 export function checkLossAggMode(owner: string, mode: unknown): LossAggMode {
   return readOptions(owner, { lossAggMode: aggregationOption('token-mean') }, { lossAggMode: mode })

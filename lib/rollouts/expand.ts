@@ -1,4 +1,4 @@
-// Replaces patterns for file names, such as `*.jsonl`, by the names of the files that match.
+// Replaces patterns for file names, such as `*.jsonl`, with the names of the files that match.
 import { existsSync } from 'node:fs';
 import { isAbsolute, resolve } from 'node:path';
 import { glob, isDynamicPattern } from 'tinyglobby';

@@ -97,7 +97,8 @@ export class PartBuilder {
 
   /**
    * Adds a row to the current unit. If this throws, the row is not added.
-   * @throws LossError with the row's place, the column, and the expected and the actual value.
+   * @throws LossError if the row is invalid or too large for the part. The message names the row's place, the column,
+   * what was expected and what was given.
    */
   add(row: FileRow): void {
     const { place } = row;

@@ -1,5 +1,5 @@
 // Splits text files, which may be compressed by gzip, into records. A record is one line, except in CSV, where a quoted
-// cell may contain line ends. Memory holds only one chunk of the file and the record that it interrupts.
+// cell may contain line breaks. Memory holds only one chunk of the file and the record that it interrupts.
 import { isUtf8 } from 'node:buffer';
 import { createReadStream } from 'node:fs';
 import { pipeline, type Readable } from 'node:stream';
@@ -14,13 +14,13 @@ export interface TextRecord {
   /** The record's first line. */
   place: Place;
   /**
-   * Returns the record as UTF-8, without its line end and without a byte order mark.
+   * Returns the record as UTF-8, without its line break and without a byte order mark.
    * @throws LossError `ERR_INVALID_INPUT` if the record is longer than a row may be.
    */
   bytes(): Buffer;
 }
 
-/** What ends a record: every line end, or only a line end outside of double quotes. */
+/** What ends a record: every line break, or only a line break outside double quotes. */
 export type RecordEnd = 'line' | 'line outside of quotes';
 
 /**
@@ -87,7 +87,7 @@ class Splitter {
   #isReported = false;
 
   /**
-   * @param quotes whether a line end between double quotes belongs to the record.
+   * @param quotes whether a line break inside double quotes is part of the record instead of ending it.
    * @param maxBytes the maximum length of a record. Longer ones are not held in memory.
    */
   constructor(file: string, quotes: boolean, maxBytes: number) {
@@ -115,7 +115,7 @@ class Splitter {
     yield* this.#reportLength();
   }
 
-  /** Yields the last record if no line end follows it. Must be called after the last chunk. */
+  /** Yields the last record if no line break follows it. Must be called after the last chunk. */
   *finish(): Generator<TextRecord> {
     if (this.#open)
       throw this.#error({ expected: 'a closing quote', received: 'none before the end of the file' });

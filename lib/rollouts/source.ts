@@ -49,7 +49,7 @@ export interface ReadSettings extends RowLimits {
 export type ReadRows = (
   file: string,
   names: ColumnNames,
-  /** Is called with the number of file bytes just processed. All calls add up to the file's size. */
+  /** Called with the number of file bytes just processed. These numbers add up to the file's size. */
   onBytes: (bytes: number) => void,
   settings: ReadSettings,
 ) => AsyncGenerator<Iterable<FileRow>>;

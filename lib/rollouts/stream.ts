@@ -33,16 +33,16 @@ export interface ReadOptions {
   maxRows?: number;
   /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;
-  /** Is called for every row that skipBadRows skips, with the reason and the row's place. */
+  /** Called for every row that skipBadRows skips, with the reason and the row's place. */
   onBadRow?: OnBadRow;
   /**
    * Throws an error where there would only be a warning. The cause of a warning is a key that occurs twice in a JSON
    * object; its last value counts.
    */
   strict?: boolean;
-  /** Is called with the first warning about each file. By default, the warning is emitted as a Node.js warning. */
+  /** Called with the first warning about each file. By default, the warning is emitted as a Node.js warning. */
   onWarning?: (warning: LossError) => void;
-  /** Is called repeatedly while the files are read, with the progress over all files. */
+  /** Called repeatedly while the files are read, with the overall progress. */
   onProgress?: (progress: ReadProgress) => void;
 }
 
@@ -92,7 +92,8 @@ export interface StreamOptions extends ReadOptions {
  * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
  * of the files. For Parquet, it also depends on the size of the row groups.
  *
- * @throws LossError with the file, the line or row, the column, and the expected and the actual value. The codes:
+ * @throws LossError if the rollouts cannot be read. For a bad value, the message names the file, the line or row, the
+ * column, what was expected and what was given. The codes:
  * - `ERR_INVALID_INPUT`: a file is unreadable or empty, a row is malformed, or a value has the wrong type.
  * - `ERR_SHAPE_MISMATCH`: a list is not as long as the row's logprobs, or a tensor has the wrong shape.
  * - `ERR_MISSING_INPUT`: a row lacks logprobs, or a column that other rows have.

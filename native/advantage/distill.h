@@ -43,9 +43,9 @@ struct OnPolicyDistill {
 // The generalised Jensen-Shannon divergence of one token: β·(t − M) + (1 − β)·(s − M). Here t is the token's
 // log-probability under the teacher, s under the student, and M under the mixture of both.
 //
-// With d = t − s, the divergence is β·d − ln(1 − β + β·e^d). Replacing β by 1 − β and d by −d gives the same
-// value. The constructor uses this to make β at most ½, so that the formula in token() never subtracts nearly
-// equal numbers.
+// With d = t − s, the divergence is β·d − ln(1 − β + β·e^d). Replacing β with 1 − β and d with −d gives the
+// same value. The constructor uses this to make β at most ½, so that the formula in token() never subtracts
+// nearly equal numbers.
 struct Jsd {
   static constexpr const char* name = "jsd";
   struct Options {

@@ -51,6 +51,7 @@ DistillSums distill_row(const F& shared, const cpu::AdvantagePass& pass, int64_t
   const BatchView& view = pass.batch->tokens;
   alignas(64) float old_buffer[kTile];
   alignas(64) float teacher_buffer[kTile];
+  alignas(64) float divergences[kTile];
   DistillSums total;
   LaneSum<double> divergence, advantage;
   for (int64_t at = first; at < last; at += kTile) {
@@ -59,12 +60,16 @@ DistillSums distill_row(const F& shared, const cpu::AdvantagePass& pass, int64_t
     const float* teacher = load_tile(view.column[kTeacherLogprob], begin + at, n, teacher_buffer);
     const uint8_t* mask = view.mask + begin + at;
     float* out = pass.outputs.advantages + begin + at;
-    for_lanes(n, [&](int lane, int i) {
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
       const DistillTerm term = f.token(old[i], teacher[i]);
       const bool unmasked = mask[i] != 0;
       out[i] = unmasked ? term.advantage : 0.0f;
-      divergence.lane[lane] += unmasked ? term.divergence : 0.0f;
-      advantage.lane[lane] += unmasked ? term.advantage : 0.0f;
+      divergences[i] = unmasked ? term.divergence : 0.0f;
+    }
+    for_lanes(n, [&](int lane, int i) {
+      divergence.lane[lane] += divergences[i];
+      advantage.lane[lane] += out[i];
     });
     if (!ends_sum(at + n, last, cpu::kChunkTokens)) continue;
     total.divergence += divergence.take();

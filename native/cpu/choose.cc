@@ -1,6 +1,6 @@
-// Chooses the build of the inner loops to use. If the environment variable POLICY_LOSS_ISA names an
-// instruction set, it is the build for that set. Otherwise it is the build for the widest instruction set
-// that the processor and the operating system support.
+// Chooses which build of the inner loops to use: the build for the instruction set that the environment
+// variable POLICY_LOSS_ISA names or, if it names none, the build for the widest instruction set that the
+// processor and the operating system support.
 #include <cstdlib>
 #include <cstring>
 

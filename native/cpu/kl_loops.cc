@@ -13,7 +13,7 @@ void kl_loop(const TileColumns& in, int n, float weight, float* grad, LaneSum<fl
   float partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
-#pragma omp simd
+    PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
       const KlTerm term = K::token(logprob[i], ref[i], K::reads_old_logprob ? old[i] : 0.0f);
@@ -59,7 +59,7 @@ void entropy_loop(const TileColumns& in, int n, float weight, float* grad, LaneS
   float partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
-#pragma omp simd
+    PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(entropy[at + l], masked ? lanes[at + l] : -1);
   }
   sum->load(partial);

@@ -49,7 +49,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   if constexpr (metrics > 2) sums->metric[2].store(m2);
   if constexpr (metrics > 3) sums->metric[3].store(m3);
   for (int at = 0; at < n; at += kSumLanes) {
-#pragma omp simd
+    PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
       const TokenTerm term = loss.token(row, PL_TOKEN(L, i));
@@ -111,7 +111,7 @@ void row_sum_loop(const L& loss, const TileColumns& in, int n, LaneSum<double>* 
   double partial[kSumLanes];
   sum->store(partial);
   for (int at = 0; at < n; at += kSumLanes) {
-#pragma omp simd
+    PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) {
       const int i = at + l;
       const double term = loss.row_term(PL_TOKEN(L, i));

@@ -22,7 +22,7 @@ class Task {
   // threads call it at the same time.
   virtual int64_t next_phase() = 0;
   virtual void run(int64_t piece) = 0;
-  // Is called once, after the last piece, by the thread that finished that piece.
+  // Called once, after the last piece, by the thread that finished that piece.
   virtual void done() = 0;
 
  private:

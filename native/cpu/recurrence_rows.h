@@ -19,7 +19,7 @@ struct TileCarry {
   double x[kStride] = {};
 };
 
-// Replaces the n terms in x by the results x_i = term_i + decay·x_{i+1}. The array x must have room for
+// Replaces the n terms in x with the results x_i = term_i + decay·x_{i+1}. The array x must have room for
 // kStride more numbers.
 //
 // First, each term is replaced by a sum of kStride neighbouring terms, in steps that double the number of
@@ -32,7 +32,8 @@ inline void recur_tile(double decay, double* x, int n, TileCarry* carry) {
     terms[k] = k < n ? x[k] : carry->terms[k - n];
   }
   double power = decay;
-  // The last sums, which are behind the end of the tile, become wrong. Later steps do not read them.
+  // The sums from x[n + 1] on stay incomplete, because the terms from x[n + kStride] on are missing. These
+  // sums lie past the end of the tile, and the code after the loop overwrites them without reading them.
   for (int span = 1; span < kStride; span *= 2) {
 #pragma omp simd
     for (int i = 0; i < n + kStride - span; ++i) x[i] = fma(power, x[i + span], x[i]);

@@ -55,6 +55,22 @@ constexpr int kSumLanes = 32;
 constexpr int kSumTokens = 1024;
 static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);
 
+// Precedes a loop over the kSumLanes partial sums, and has the compiler vectorise it. One vector step
+// computes the whole loop, so that the partial sums stay in registers. Clang needs the numbers, because it
+// would unroll a short loop before it vectorises.
+#if !defined(__clang__)
+#define PL_FOR_LANES _Pragma("omp simd")
+#elif defined(__AVX512F__)
+#define PL_FOR_LANES \
+  _Pragma("clang loop vectorize(assume_safety) vectorize_width(16) interleave_count(2) unroll(disable)")
+#elif defined(__AVX__)
+#define PL_FOR_LANES \
+  _Pragma("clang loop vectorize(assume_safety) vectorize_width(8) interleave_count(4) unroll(disable)")
+#else
+#define PL_FOR_LANES \
+  _Pragma("clang loop vectorize(assume_safety) vectorize_width(4) interleave_count(8) unroll(disable)")
+#endif
+
 // The partial sums of one sum.
 template <class Number>
 struct alignas(64) LaneSum {
@@ -62,11 +78,11 @@ struct alignas(64) LaneSum {
 
   // Copy the partial sums to and from an array of kSumLanes numbers.
   PL_FN void store(Number* out) const {
-#pragma omp simd
+    PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) out[l] = lane[l];
   }
   PL_FN void load(const Number* in) {
-#pragma omp simd
+    PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) lane[l] = in[l];
   }
 
@@ -94,7 +110,7 @@ template <class Visit>
 PL_FN void for_lanes(int n, Visit visit) {
   int at = 0;
   for (; at + kSumLanes <= n; at += kSumLanes) {
-#pragma omp simd
+    PL_FOR_LANES
     for (int l = 0; l < kSumLanes; ++l) visit(l, at + l);
   }
   for (int l = 0; at + l < n; ++l) visit(l, at + l);

@@ -206,9 +206,9 @@ class Context {
     staging_.send(transfers, count);
   }
 
-  // Cuts the batch's tokens into spans (pass.h) for a fed kernel (feed.cuh). `memory` is the dynamic shared
-  // memory that one block of the kernel uses, in bytes. The length of the spans is chosen so that all warps
-  // that run at once get nearly the same number of tokens.
+  // Cuts the batch's tokens into spans (pass.h) for a kernel that uses a feed (feed.cuh). `memory` is the
+  // dynamic shared memory that one block of the kernel uses, in bytes. The length of the spans is chosen so
+  // that all warps that run at once get nearly the same number of tokens.
   void cut(int memory, SpannedBatch* pass) const {
     const int64_t blocks = shared_bytes_ / (memory + kOwnSharedBytes + reserved_shared_bytes_);
     pass->fed_blocks = multiprocessors_ * std::clamp<int64_t>(blocks, 1, kFedBlocksPerMultiprocessor);
@@ -244,12 +244,12 @@ class Context {
   // Returns the largest number of blocks that grid() gives to a grid.
   int64_t most_blocks() const { return multiprocessors_ * kBlocksPerMultiprocessor; }
   // Returns a grid with `blocks` blocks, but at least one and at most most_blocks(). The kernels loop over
-  // their work, so a smaller grid also does all of it.
+  // their work, so even a smaller grid does all the work.
   Grid grid(int64_t blocks) const {
     return {static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, most_blocks())), compute_};
   }
-  // Returns the grid of a fed kernel (feed.cuh) that computes this number of spans. The grid has at most as
-  // many blocks as the device can run at once.
+  // Returns the grid of a kernel that uses a feed (feed.cuh) and computes this number of spans. The grid has
+  // at most as many blocks as the device can run at once.
   Grid grid_of_spans(const SpannedBatch& pass, int64_t spans) const {
     return {static_cast<unsigned>(std::clamp<int64_t>((spans + kWarps - 1) / kWarps, 1, pass.fed_blocks)),
             compute_};

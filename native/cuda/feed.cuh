@@ -1,11 +1,11 @@
-// A feed copies tokens from device memory to shared memory, where the warps of a kernel read them. A kernel
-// that uses a feed is called a fed kernel.
+// A feed copies tokens from device memory to shared memory, where the warps of a kernel read them. Names such
+// as fed_blocks refer to kernels that use a feed.
 //
 // A warp goes through a span (a range of tokens, see pass.h) in steps of 256 tokens. While it computes one
 // step, the next step is copied asynchronously. This keeps the memory busy even if warps are few, dtypes are
 // narrow or the arithmetic takes long.
 //
-// Each lane copies 16 bytes at a time, whatever the dtype. In each step, a lane computes four neighbouring
+// Each lane copies 16 bytes at a time, for every dtype. In each step, a lane computes four neighbouring
 // tokens and then four others, 128 tokens later. These need not be the tokens that the lane has copied
 // itself.
 #pragma once
@@ -241,9 +241,9 @@ class Feed {
     return kMaskBytes + slots * kColumnBytes;
   }
 
-  // Starts the copies of one step of the tokens [first, first + length) into a stage. If is_wanted is false,
-  // it copies nothing. Every lane commits one group of copies per step, even an empty one, because
-  // for_stretches() waits by counting groups.
+  // Starts copying the step that begins `step` tokens after `first` into a stage. Tokens from first + length
+  // on are not copied. If is_wanted is false, nothing is copied. Every lane commits one group of copies per
+  // step, even an empty one, because for_stretches() waits by counting groups.
   __device__ __forceinline__ void fetch(int64_t first, int step, int length, int stage,
                                         bool is_wanted) const {
     const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
@@ -271,14 +271,16 @@ class Feed {
     }
   }
 
-  // Starts the copies of a whole step of column c, which must have the dtype float32.
+  // Starts copying a whole step (kSpanStep tokens) of column c, from index `token` on, to the offset `to` in
+  // the warp's shared memory. The column must have the dtype float32.
   __device__ __forceinline__ void copy_step(int c, int64_t token, int to) const {
     const char* const from = static_cast<const char*>(batch_.column[c].data) + token * 4 + lane_ * kCopyBytes;
 #pragma unroll
     for (int at = 0; at < kColumnBytes; at += kWarpBytes) destination_.copy(to + at, from + at);
   }
 
-  // Starts the copies of the first `tokens` tokens of a step of column c, whatever its dtype.
+  // Starts copying `tokens` tokens of column c, from index `token` on, to the offset `to` in the warp's
+  // shared memory. The column may have any dtype.
   __device__ __forceinline__ void copy_part(int c, int64_t token, int tokens, int to) const {
     const int shift = (narrow_ >> c & 1) != 0 ? 1 : 2;
     const char* const from = static_cast<const char*>(batch_.column[c].data) + (token << shift);

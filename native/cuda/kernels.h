@@ -21,8 +21,8 @@ struct Grid {
 
 // The number of bytes of shared memory that a block may use unless cudaFuncSetAttribute() allows more.
 constexpr int kPlainSharedBytes = 48 * 1024;
-// The largest number of bytes of static shared memory that a fed kernel (feed.cuh) declares, in addition to
-// its dynamic shared memory. test/native/check-spills.sh checks this limit.
+// The most static shared memory, in bytes, that a kernel with a feed (feed.cuh) may declare in addition to
+// its dynamic shared memory. test/native/check-spills.sh enforces this limit.
 constexpr int kOwnSharedBytes = (kTokenSums * kThreads + kTokenSums * kWarps) * 8 + 256;
 
 // Launches a kernel. If the launch fails, cudaGetLastError() returns the error.

@@ -15,7 +15,7 @@
 namespace policy_loss::cuda {
 
 // The sizes of blocks and warps. Blocks are small, so that a multiprocessor's shared memory has room for
-// several blocks of a fed kernel (feed.cuh).
+// several blocks of a kernel that uses a feed (feed.cuh).
 constexpr int kThreads = 128;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
@@ -32,8 +32,8 @@ static_assert(kMaxSpan / kSpanStep <= 32, "a span's steps are bits of a 32-bit n
 // The number of tokens in a device's array is rounded up to a multiple of kGranule. Kernels can therefore
 // read 16 bytes at once even at the end of the mask, which has one byte per token.
 constexpr int kGranule = 16;
-// The largest number of blocks of a fed kernel that run on a multiprocessor at once. With this many, each
-// block still has enough registers. If a block needs much shared memory, fewer blocks fit.
+// The largest number of blocks that run on a multiprocessor at once, for a kernel that uses a feed. With this
+// many, each block still has enough registers. If a block needs much shared memory, fewer blocks fit.
 constexpr int kFedBlocksPerMultiprocessor = 4;
 // The largest number of blocks per multiprocessor in the grid of any other kernel.
 constexpr int kBlocksPerMultiprocessor = 8;
@@ -118,7 +118,7 @@ struct SpannedBatch {
   int64_t tokens;
   int64_t span;        // the length of every span except the last
   int64_t spans;       // the number of spans
-  int64_t fed_blocks;  // the most blocks of a fed kernel (feed.cuh) that the GPU runs at once
+  int64_t fed_blocks;  // the most blocks that the GPU runs at once, for a kernel that uses a feed
 };
 
 // The arguments of the row pass, the weights pass and the token pass.

@@ -166,7 +166,7 @@ __device__ __forceinline__ int last_unmasked(unsigned live, int lane, int warp, 
 // tokens.
 //
 // suffix is x at the lane's first token, computed as if no token followed the lane's four. *carried is x at
-// the token after the stretch; it is replaced by x at the stretch's first token. of_warps is shared memory
+// the token after the stretch; it is replaced with x at the stretch's first token. of_warps is shared memory
 // through which the team's warps communicate.
 template <int warps>
 __device__ __forceinline__ double scan_back(double suffix, const DecayPowers& powers, int lane, int warp,

@@ -134,7 +134,7 @@ describe('policy-loss in a terminal', () => {
     }
   });
 
-  it('shows a progress bar during long work', () => {
+  it('shows a progress bar during a long evaluation', () => {
     const many = files.write('many.jsonl', Array.from({ length: 160 }, () => ROWS).flat());
     const words = ['evaluate', many, '--loss', 'ppo', '--batch-tokens', '100000'];
     const { stdout, code } = inTerminal(words);

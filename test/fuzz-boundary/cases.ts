@@ -1,6 +1,6 @@
 /**
- * The cases of the boundary fuzzer. A case takes valid arguments of one public function, replaces some parts of them by
- * hostile values, and calls the function. The case passes if the call returns a result or throws a LossError.
+ * The cases of the boundary fuzzer. A case takes valid arguments of one public function, replaces some parts of them
+ * with hostile values, and calls the function. The case passes if the call returns a result or throws a LossError.
  */
 import { types } from 'node:util';
 import fc from 'fast-check';
@@ -11,7 +11,7 @@ import { KEYS, type Target, targets } from './targets.js';
 import { type Access, behindProxy, build, type ProxyMode, place, type Recipe } from './values.js';
 
 export type Spoil =
-  /** Replaces the whole argument at `index` by a hostile value. */
+  /** Replaces the whole argument at `index` with a hostile value. */
   | { what: 'argument'; index: number; value: Recipe }
   /** Replaces a property of an argument. `access` says what happens when the function reads the property. */
   | { what: 'key'; index: number; key: string; value: Recipe; access: Access }

@@ -1,6 +1,6 @@
 /**
  * The targets of the boundary fuzzer. A target is a public function of the package with valid arguments, some parts of
- * which the fuzzer replaces by hostile values. The functions are found in the package's exports: plain functions,
+ * which the fuzzer replaces with hostile values. The functions are found in the package's exports: plain functions,
  * constructors, static methods, and methods of objects and registries. It is an error if this file has no arguments for
  * a function. So no new function can be forgotten.
  */

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the fed kernels for every shipped architecture, and prints how many registers each of them uses. A fed kernel
-# reads its tokens through a feed (native/cuda/feed.cuh). Needs nvcc. Fails in two cases:
+# Compiles the kernels that read their tokens through a feed (native/cuda/feed.cuh) for every shipped architecture, and
+# prints how many registers each of them uses. Needs nvcc. Fails in two cases:
 #
-# - A fed kernel uses local memory. Spilled registers would use memory bandwidth, which limits the speed of these
-#   kernels.
-# - A fed kernel declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
+# - One of these kernels uses local memory. Spilled registers would use memory bandwidth, which limits their speed.
+# - One of them declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -35,7 +34,7 @@ awk -v own_shared_bytes=8704 '
     if (local > 0 || shared > own_shared_bytes) ++bad
   }
   END {
-    printf "%d fed kernels, %d with local memory or too much shared memory\n", kernels, bad
+    printf "%d kernels with a feed, %d with local memory or too much shared memory\n", kernels, bad
     exit kernels == 0 || bad > 0
   }
 ' "$report"

@@ -58,7 +58,8 @@ export function partOf(rows: readonly MadeRow[], file = 'made.jsonl', first = 0)
 }
 
 /**
- * Returns a policy loss as a subject of a report. Its curve gives the loss and gradient of one token for each ratio.
+ * Wraps a policy loss as a report subject. The subject's curve gives the loss and gradient of a single token at each
+ * requested ratio.
  */
 export function lossSubject(name: string, title = name): ReportSubject {
   const fn = POLICY_LOSS_FN.create(name);

@@ -352,7 +352,7 @@ const offPaper = () => {
 addEventListener('beforeprint', onPaper);
 addEventListener('afterprint', offPaper);
 
-// The tooltips of tokens.
+// Token tooltips.
 
 const tip = document.getElementById('tip')!;
 let selected: Element | undefined;

@@ -180,7 +180,7 @@ function shadeOf(gradient: number, scale: number): string {
   return `${gradient < 0 ? 'u' : 'd'}${shade}`;
 }
 
-// Shows a sign at each line end. Otherwise the colour of a token that is only a line end would not be visible.
+// Shows a sign at each line break. Otherwise the colour of a token that is only a line break would not be visible.
 function withLineEnds(text: string): string {
   return text.replaceAll('\n', '↵\n');
 }

@@ -1,10 +1,10 @@
-// Distillation: the policy learns from a teacher. Advantages follow the generalised Jensen-Shannon divergence between
-// the two.
+// Distillation: the policy learns from a teacher. A token's advantage is minus the generalised Jensen-Shannon
+// divergence between the two.
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 
 /**
- * The advantage of a token for distillation: minus its generalised Jensen-Shannon divergence between policy and
- * teacher.
+ * The advantage for distillation. A token's advantage is minus the generalised Jensen-Shannon divergence between policy
+ * and teacher at that token.
  */
 export class JSDAdvantage extends advantageClass(
   {

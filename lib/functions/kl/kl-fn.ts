@@ -121,7 +121,10 @@ export abstract class KLFn {
   readonly targetKl: number | undefined;
   /** The number of rows in which an adaptive coefficient changes by about 20% at most. */
   readonly horizon: number | undefined;
-  /** @internal Whether the estimator uses the ratio to the old policy, which sampled the rows. */
+  /**
+   * @internal Whether the estimator uses the probability ratio between the current policy and the old one, which
+   * sampled the rows.
+   */
   readonly usesOldLogprob: boolean;
   #klCoef: number;
   readonly #estimator: string | undefined;

@@ -4,8 +4,8 @@ import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
 /**
- * CISPO: the loss of a token is −advantage·weight·logprob, where the weight is the clipped ratio to the old policy. No
- * gradient flows through the weight.
+ * CISPO: the loss of a token is −advantage·weight·logprob, where the weight is the clipped probability ratio between
+ * the current policy and the old one. No gradient flows through the weight.
  */
 export class CISPOPolicyLossFn extends policyLossClass({
   name: 'cispo',

@@ -45,8 +45,8 @@ const SCHEDULE = {
 } as const;
 
 /**
- * MIX-CHORD: the loss MIX, in which mu, the experts' share of the loss, follows a schedule over the trainer's steps. By
- * default, each token of an expert is weighted by φ = p(1 − p), where p is the token's probability.
+ * MIX-CHORD: the MIX loss, but with mu (the experts' share of the loss) following a schedule over the trainer's steps.
+ * By default, each expert token is weighted by φ = p(1 − p), where p is its probability.
  */
 export class MIXCHORDPolicyLossFn extends policyLossClass(
   {

@@ -221,7 +221,10 @@ export function policyLossClass<const D extends PolicyLossDeclaration>(
   };
 }
 
-/** The batch keys of a loss that depends on advantages and on the ratio to the old policy. */
+/**
+ * The batch keys of a loss that depends on advantages and on the probability ratio between the current policy and the
+ * old one.
+ */
 export const RATIO_KEYS = ['old_logprob', 'action_mask', 'advantages'] as const;
 
 /** The registry of the policy losses, by name. */

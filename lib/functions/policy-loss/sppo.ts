@@ -4,7 +4,8 @@ import { aggregationOption } from '../../core/options.js';
 import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js';
 
 /**
- * sPPO: the loss of a token is −advantage·ln(ratio) if the ratio to the old policy is within a range, and 0 otherwise.
+ * sPPO: the loss of a token is −advantage·ln(ratio) if the ratio is within a range, and 0 otherwise. The ratio is the
+ * token's probability under the current policy divided by that under the old one.
  */
 export class sPPOPolicyLossFn extends policyLossClass({
   name: 'sppo',

@@ -5,7 +5,8 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
 
 /**
  * TOPR: the loss of a token is −advantage·weight·logprob. If the advantage is at most advantageThreshold (0 by
- * default), the weight is the ratio to the old policy, truncated to [0, 1]. Otherwise the weight is 1.
+ * default), the weight is the probability ratio between the current policy and the old one, truncated to [0, 1].
+ * Otherwise the weight is 1.
  */
 export class TOPRPolicyLossFn extends policyLossClass({
   name: 'topr',

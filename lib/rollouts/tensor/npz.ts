@@ -132,7 +132,7 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
 }
 
 const MAX_HEADER = 1 << 20;
-// The size limit, in bytes, of an array in Fortran order (column by column). All of it must be in memory to be
+// The size limit, in bytes, of an array in Fortran order (column by column). The whole array must be in memory to be
 // transposed.
 const MAX_TRANSPOSED = 1 << 26;
 

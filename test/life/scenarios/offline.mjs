@@ -1,6 +1,6 @@
 // Node loads this file before the program under test. The file replaces Node's functions that open a socket or make a
-// DNS query by functions that throw. When the process ends, it reports which of them were called, and which sockets are
-// open.
+// DNS query with functions that throw. When the process ends, the file reports which of these functions were called,
+// and which sockets are open.
 import { readdirSync, readlinkSync, writeFileSync } from 'node:fs';
 import { createRequire, syncBuiltinESMExports } from 'node:module';
 

@@ -23,8 +23,8 @@ const large = {
   refLogprob: { data: new Uint16Array(ROWS), dtype: 'bfloat16' as const },
   actionMask: new Uint8Array(ROWS).fill(1),
 };
-// There is enough memory for the results of these rows, but not for the table of their groups. A thread of the pool
-// allocates that table, so it runs out of memory.
+// There is enough memory for the results of these rows, but not for the table of their groups. A pool thread allocates
+// that table, so the failure happens on that thread.
 const GROUPED = 8 * MIB;
 const grouped = {
   ...flatBatch(GROUPED, 1),

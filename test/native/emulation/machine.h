@@ -33,19 +33,20 @@ cudaError_t last_error();
 cudaError_t take_error();
 const char* reported_fault();
 
-// Returns the number in an environment variable, or `otherwise` if it is unset or empty. Needs no lock.
+// Returns the number in an environment variable, or `otherwise` if it is unset or empty. May be called
+// without the lock.
 uint64_t number_from_environment(const char* name, uint64_t otherwise);
-// Returns the seed in POLICY_LOSS_EMULATION_SHUFFLE. The default is 0: blocks, threads and streams are not
-// shuffled.
+// Returns the seed in the environment variable POLICY_LOSS_EMULATION_SHUFFLE. The default is 0: blocks,
+// threads and streams are not shuffled.
 uint64_t shuffle_seed();
 
 // ---- memory.cc: device memory and shared memory, between guard zones that kernels must not change ----
 
-// Returns the number of bytes that each emulated device has. Needs no lock.
+// Returns the memory size of each emulated device, in bytes. May be called without the lock.
 size_t device_memory();
 // Returns whether a device has `bytes` bytes of unused memory.
 bool has_room(int device, size_t bytes);
-// Allocates memory of an emulated device. Returns null if the host has not enough memory.
+// Allocates memory of an emulated device. Returns null if the host does not have enough memory.
 void* allocate(int device, size_t bytes);
 void give_back(void* memory);
 // Records a fault if a kernel changed a guard zone of device memory.
