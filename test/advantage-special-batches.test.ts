@@ -65,6 +65,18 @@ describe('advantages of special batches', () => {
     });
   }
 
+  it('a fully masked row counts in the groups of functions of row rewards, but not in those of rloo', () => {
+    const shape = [2, 2] as const;
+    const masks = { shape, actionMask: [1, 1, 0, 0], groupIds: [0, 0] };
+    // The rewards are equal, so a group that counts both has only advantages of 0.
+    for (const name of ['grpo', 'opmd', 'rec'])
+      assert.equal(computed(name, {}, { ...masks, rewards: [1, 1] }).advantages[0], 0, name);
+    // The reward of a row is the reward of its last unmasked token. The second row has no such token.
+    assert.equal(computed('rloo', {}, { ...masks, rewards: [1, 1] }).advantages[0], 1);
+    // Rewards per token count even if the tokens are masked.
+    assert.equal(computed('rloo', {}, { ...masks, tokenLevelRewards: [0, 1, 0, 1] }).advantages[0], 0);
+  });
+
   it('whitening: a single unmasked token has advantage 0, and a fully masked batch has only zeros', () => {
     const batch = {
       shape: [2, 3] as const,

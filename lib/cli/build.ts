@@ -3,14 +3,15 @@
 // file must not import it when it is loaded.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
 import { LossError } from '../core/errors.js';
+import { makeTemporaryFolder, removeTemporaryFolder } from '../rollouts/write/temporary.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
+import { visible, writeResult } from './streams.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const require = createRequire(import.meta.url);
@@ -45,7 +46,9 @@ export function addBuild(program: Command): void {
       const { devices } = await import('../index.js');
       const [cpu, ...gpus] = devices();
       const found = gpus.map((gpu) => (gpu.available ? gpu.name : gpu.reason.message));
-      process.stdout.write(`Built and loaded: ${cpu.isa} on ${cpu.cores} cores; ${found.join(', ')}.\n`);
+      await writeResult(
+        `${visible(`Built and loaded: ${cpu.isa} on ${cpu.cores} cores; ${found.join(', ')}.`)}\n`,
+      );
     });
 }
 
@@ -56,7 +59,7 @@ export function addBuild(program: Command): void {
 async function withTools(body: (modules: string) => Promise<void>): Promise<void> {
   const own = join(ROOT, 'node_modules');
   if (TOOLS.every((tool) => existsSync(join(own, tool)))) return body(own);
-  const folder = await mkdtemp(join(tmpdir(), 'policy-loss-build-'));
+  const folder = makeTemporaryFolder(join(tmpdir(), 'policy-loss-build-'));
   try {
     const { devDependencies } = require('../../package.json') as { devDependencies: Record<string, string> };
     const wanted = TOOLS.map((tool) => `${tool}@${devDependencies[tool]}`);
@@ -66,7 +69,7 @@ async function withTools(body: (modules: string) => Promise<void>): Promise<void
     await run(npm!, [...words, 'install', '--prefix', folder, '--no-audit', '--no-fund', ...wanted]);
     await body(join(folder, 'node_modules'));
   } finally {
-    await rm(folder, { recursive: true, force: true });
+    await removeTemporaryFolder(folder);
   }
 }
 

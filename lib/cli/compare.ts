@@ -18,7 +18,7 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
 
-/** The result of `policy-loss compare`, as `--json` prints it. JSON shows non-finite numbers as null. */
+/** The result of `policy-loss compare`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Comparison {
   /** The result of each loss and algorithm (subject), in the order of the command line. */
   subjects: ComparedSubject[];
@@ -79,10 +79,10 @@ export function addCompare(program: Command, words: readonly string[]): readonly
       received: `only ${typed[0]!.choice} ${typed[0]!.name}`,
       hint: "Use 'policy-loss evaluate' for one",
     });
-  command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
+  command.action(async (patterns: string[], options: RolloutsOptions) => {
     const subjects = await Promise.all(typed.map((one) => makeSubject(one, command)));
     const report = await reportOn(subjects, options.report);
-    await runOnRollouts(patterns, options, report?.wanted ?? {}, async (run) => {
+    await runOnRollouts(patterns, options, typed, report?.wanted ?? {}, async (run) => {
       const products = new Products(subjects.length);
       const reporter = report?.watcher(run.files);
       const watch: PartWatcher = async (part, results) => {
@@ -136,8 +136,8 @@ class Products {
     return all.map((i) =>
       all.map((j) => {
         const norms = Math.sqrt(product(i, i)) * Math.sqrt(product(j, j));
-        if (!(norms > 0)) return null;
-        return i === j ? 1 : Math.min(Math.max(product(i, j) / norms, -1), 1);
+        if (norms === 0) return null;
+        return i === j && norms > 0 ? 1 : Math.min(Math.max(product(i, j) / norms, -1), 1);
       }),
     );
   }
@@ -215,7 +215,7 @@ function inCsv({ subjects, cosines, rows, tokens }: Comparison, titles: readonly
 function describe(comparison: Comparison, titles: readonly string[]): string {
   const { subjects, cosines } = comparison;
   // Each option gets a line of its own, which keeps the columns of the table narrow.
-  const heads = titles.map((title) => title.replaceAll(' --', '\n--'));
+  const heads = titles.map((title) => title.split(/ (?=--)/));
   const line = (name: string, of: (subject: ComparedSubject) => Cell): Cell[] => [name, ...subjects.map(of)];
   const advantages = (subject: ComparedSubject) => subject.advantages ?? 'none';
   const numbers = table(

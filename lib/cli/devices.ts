@@ -2,7 +2,7 @@
 import type { Command } from 'commander';
 import { type Device, devices } from '../index.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
-import { csv, type OutputOptions, print, styled, table } from './output.js';
+import { csv, type OutputOptions, print, table } from './output.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 /** Adds the command `devices` to the command-line program. */
@@ -13,9 +13,9 @@ export function addDevices(program: Command): void {
     .description('Lists the CPU and the usable GPUs, or the reason why there is no usable GPU.');
   for (const option of OUTPUT_OPTIONS()) command.addOption(option);
   command.addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['devices', 'devices --json'])}`);
-  command.action((options: OutputOptions) => {
+  command.action(async (options: OutputOptions) => {
     const all: readonly Device[] = devices();
-    print(options, {
+    await print(options, {
       json: () => all,
       csv: () =>
         csv(
@@ -27,7 +27,7 @@ export function addDevices(program: Command): void {
           ['device', 'available', 'description'],
           all.map((device) => [
             device.name,
-            device.available ? styled('green', 'yes') : styled('yellow', 'no'),
+            device.available ? { text: 'yes', style: 'green' } : { text: 'no', style: 'yellow' },
             descriptionOf(device),
           ]),
         ),

@@ -7,7 +7,7 @@ import {
   type FilesEvaluation,
   type SubjectEvaluation,
 } from '../parts/index.js';
-import { type Cell, csv, type Printable, readable, styled, twoColumns } from './output.js';
+import { csv, type Printable, readable, styled, twoColumns, type Value } from './output.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
 import {
   type RolloutsOptions,
@@ -17,7 +17,7 @@ import {
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/** The result of `policy-loss evaluate`, as `--json` prints it. JSON shows non-finite numbers as null. */
+/** The result of `policy-loss evaluate`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Evaluation {
   /** The name of the policy loss or algorithm. */
   name: string;
@@ -66,10 +66,10 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
   if (words[0] !== command.name()) return words;
   const { typed, left } = typedSubject(command, words);
   for (const option of typed?.options ?? []) command.addOption(option);
-  command.action(async (patterns: string[], options: RolloutsOptions & { report?: string }) => {
+  command.action(async (patterns: string[], options: RolloutsOptions) => {
     const subject = await makeSubject(typed!, command);
     const report = await reportOn([subject], options.report);
-    await runOnRollouts(patterns, options, report?.wanted ?? {}, async (run) => {
+    await runOnRollouts(patterns, options, [typed!], report?.wanted ?? {}, async (run) => {
       const result = await evaluateFiles(run.files, [subject], run.settings, report?.watcher(run.files));
       await report?.write(result.subjects);
       return printable(result, run, options.quiet === true);
@@ -106,7 +106,7 @@ function printable(result: FilesEvaluation<TitledSubject>, run: RolloutsRun, qui
     json: () => evaluation,
     csv: () => {
       const { metrics, algorithm: _, ...rest } = evaluation;
-      const cells: Record<string, Cell> = { ...rest, ...metrics, loss: evaluation.loss };
+      const cells: Record<string, Value> = { ...rest, ...metrics, loss: evaluation.loss };
       return csv(Object.keys(cells), [Object.values(cells)]);
     },
     text: () => describe(evaluation, quiet),

@@ -6,7 +6,7 @@ import { csv, twoColumns } from './output.js';
 import { type RolloutsOptions, rolloutsCommand, runOnRollouts } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubject } from './typed-subjects.js';
 
-/** The result of `policy-loss gradients`, as `--json` prints it. JSON shows non-finite numbers as null. */
+/** The result of `policy-loss gradients`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface WrittenGradients {
   /** The name of the policy loss or algorithm. */
   name: string;
@@ -61,7 +61,7 @@ export function addGradients(program: Command, words: readonly string[]): readon
   command.action(async (patterns: string[], options: GradientsOptions) => {
     const subject = await makeSubject(typed!, command);
     const { out, ids, padded } = options;
-    await runOnRollouts(patterns, options, { keep: ids }, async (run) => {
+    await runOnRollouts(patterns, options, [typed!], { keep: ids }, async (run) => {
       const writer: GradientWriter = writeGradients(out, { ids, layout: padded ? 'padded' : 'packed' });
       try {
         const result = await evaluateFiles(run.files, [subject], run.settings, async (part, [given]) => {

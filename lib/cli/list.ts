@@ -3,7 +3,17 @@ import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
 import { type CatalogueEntry, catalogue, KINDS, type Kind } from './catalogue.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
-import { csv, inLines, type OutputOptions, print, styled, table, twoColumns } from './output.js';
+import {
+  type Cell,
+  csv,
+  inLines,
+  type Line,
+  type OutputOptions,
+  print,
+  styled,
+  table,
+  twoColumns,
+} from './output.js';
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 const TITLES: Record<Kind, string> = {
@@ -43,10 +53,10 @@ export function addList(program: Command): void {
     'after',
     `\n${EXIT_CODES}\n\n${examplesHelp(['list', 'list loss', 'list gspo', 'list advantage --json'])}`,
   );
-  command.action((what: string | undefined, options: OutputOptions) => {
+  command.action(async (what: string | undefined, options: OutputOptions) => {
     const entries = entriesOf(what);
     const inFull = what !== undefined && !KINDS.includes(what as Kind);
-    print(options, {
+    await print(options, {
       json: () => entries,
       csv: () =>
         csv(
@@ -88,8 +98,8 @@ function overview(entries: readonly CatalogueEntry[]): string {
         ['name', 'what it is', 'source'],
         lines.map((entry) => [
           entry.name,
-          [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)].join('\n'),
-          entry.source.split(', ').join('\n'),
+          [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)],
+          entry.source.split(', '),
         ]),
       )}`,
     ];
@@ -97,7 +107,7 @@ function overview(entries: readonly CatalogueEntry[]): string {
   return [...sections, styled('dim', `${SYMBOLS}\n${SPELLING}`)].join('\n\n');
 }
 
-function detailLines({ options, reads = [], metrics = {} }: CatalogueEntry, width: number): string[] {
+function detailLines({ options, reads = [], metrics = {} }: CatalogueEntry, width: number): Line[] {
   const details = {
     options: settings(options),
     reads,
@@ -106,12 +116,12 @@ function detailLines({ options, reads = [], metrics = {} }: CatalogueEntry, widt
   return Object.entries(details)
     .filter(([, words]) => words.length > 0)
     .flatMap(([title, words]) => inLines([`${title}:`, ...words.join(', ').split(' ')], '', width))
-    .map((line) => styled('dim', line));
+    .map((text) => ({ text, style: 'dim' }));
 }
 
 function describe(entry: CatalogueEntry): string {
   const { kind, name, class: cls, about, details, source, reads, options, help, metrics = {} } = entry;
-  const facts: [string, string][] = [
+  const facts: [string, Cell][] = [
     ['class', cls],
     ['what it is', about],
   ];
@@ -119,7 +129,7 @@ function describe(entry: CatalogueEntry): string {
   facts.push(['source', source]);
   if (reads) facts.push(['reads', reads.join(', ')]);
   const title = styled('bold', `${name} — ${KIND_WORDS[kind]}`);
-  const optionLines = Object.entries(options).map(([option, value]) => [
+  const optionLines = Object.entries(options).map(([option, value]): Cell[] => [
     option,
     value === null ? 'none' : String(value),
     ...(help ? [wrapped(help[option]!)] : []),
@@ -134,8 +144,8 @@ function describe(entry: CatalogueEntry): string {
   ].join('\n\n');
 }
 
-function wrapped(text: string): string {
-  return inLines(text.split(' '), '', 72).join('\n');
+function wrapped(text: string): string[] {
+  return inLines(text.split(' '), '', 72);
 }
 
 function settings(options: CatalogueEntry['options']): string[] {

@@ -1,17 +1,35 @@
 #!/usr/bin/env node
 // The file that runs when a user calls `policy-loss`.
-import { note } from './output.js';
+import { removeTemporaryFolders } from '../rollouts/write/temporary.js';
 import { runProgram } from './program.js';
+import { note } from './streams.js';
 
-// A program that reads the output, such as `head`, may close the pipe early. This is not an error.
+// A program that reads the output, such as `head`, may close the pipe early. This is not an error. All other errors are
+// also passed to the function that wrote.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error;
-  process.exit();
+  if (error.code === 'EPIPE') process.exit();
+});
+process.stderr.on('error', () => {});
+
+process.on('exit', removeTemporaryFolders);
+for (const signal of ['SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM'] as const)
+  process.once(signal, () => {
+    removeTemporaryFolders();
+    // The handler is no longer installed, so this ends the process, and its parent sees the signal.
+    process.kill(process.pid, signal);
+  });
+
+// Only a bug causes such an error. Node would print its message as it is, but that may contain text from a file.
+process.on('uncaughtException', (error) => {
+  for (const line of (error.stack ?? String(error)).split('\n')) note(line);
+  process.exit(1);
 });
 
 const words = process.argv.slice(2);
 showWarnings(words.includes('--quiet') || words.includes('-q'));
-process.exitCode = await runProgram(words);
+const code = await runProgram(words);
+// A failed write to stderr may already have set the exit code.
+if (code !== 0) process.exitCode = code;
 
 /** Prints each warning on one line, without the process id and the hints that Node would add. */
 function showWarnings(quiet: boolean): void {

@@ -1,32 +1,45 @@
-// Formats and prints what the commands output. Results go to stdout as tables, JSON or CSV. Progress and notes go to
-// stderr.
+// Formats results as tables, JSON or CSV, and shows the progress.
 import { styleText } from 'node:util';
 import { Presets, SingleBar } from 'cli-progress';
 import Table from 'cli-table3';
 import type { EvaluationProgress } from '../parts/index.js';
+import { jsonText } from '../rollouts/index.js';
+import { visible, writeResult } from './streams.js';
 
 /** Formats a number with 6 significant digits, for people to read. */
 export function readable(x: number): string {
   return String(Number(x.toPrecision(6)));
 }
 
-/** A cell of a table: text, a number, or undefined for a cell without a value. */
-export type Cell = string | number | undefined;
+/** A value of a result: text, a number, or undefined if the value is absent. */
+export type Value = string | number | undefined;
 
 /** A style for text on a terminal: a colour or weight such as 'bold', or a list of them. */
 export type Style = Parameters<typeof styleText>[0];
 
+/** A line of text, which may have a style of its own. */
+export type Line = string | { readonly text: string; readonly style: Style };
+
+/** A cell of a table: a value, or lines of text. */
+export type Cell = Value | Line | readonly Line[];
+
 /**
  * Returns the text with a style applied to each of its lines if stdout is a terminal that shows colours. Otherwise
- * returns the text unchanged.
+ * returns the text without the style.
  */
 export function styled(style: Style, text: string): string {
-  // hasColors() takes the environment variables NO_COLOR and TERM into account.
-  if (!process.stdout.isTTY || !process.stdout.hasColors()) return text;
   return text
     .split('\n')
-    .map((line) => styleText(style, line))
+    .map((line) => shownLine({ text: line, style }))
     .join('\n');
+}
+
+/** Returns a line as it is printed: with its style and with visible control characters. */
+function shownLine(line: Line): string {
+  if (typeof line === 'string') return visible(line);
+  const text = visible(line.text);
+  // hasColors() takes the environment variables NO_COLOR and TERM into account.
+  return process.stdout.isTTY && process.stdout.hasColors() ? styleText(line.style, text) : text;
 }
 
 /**
@@ -38,7 +51,7 @@ export function twoColumns(
   align: 'left' | 'right' = 'right',
 ): string {
   return aligned(
-    entries.map(([name, value]) => [styled('cyan', name), shown(value)]),
+    entries.map(([name, value]) => [inStyle('cyan', name), value]),
     ['left', align],
   );
 }
@@ -49,18 +62,20 @@ export function twoColumns(
  * and a column that contains only numbers is aligned right.
  */
 export function table(
-  head: readonly string[],
+  head: readonly Cell[],
   rows: readonly (readonly Cell[])[],
   align?: 'left' | 'right',
 ): string {
   const alignments = head.map((_, column) => {
     if (align !== undefined && column > 0) return align;
-    return rows.some((row) => typeof row[column] === 'string') ? 'left' : 'right';
+    return rows.some((row) => row[column] !== undefined && typeof row[column] !== 'number')
+      ? 'left'
+      : 'right';
   });
   return aligned(
     [
-      head.map((name) => styled('bold', name)),
-      ...rows.map((row) => row.map((cell, i) => (i === 0 ? styled('cyan', shown(cell)) : shown(cell)))),
+      head.map((name) => inStyle('bold', name)),
+      ...rows.map((row) => row.map((cell, i) => (i === 0 ? inStyle('cyan', cell) : cell))),
     ],
     alignments,
   );
@@ -100,17 +115,27 @@ export function inLines(words: readonly string[], separator: string, width: numb
   return lines;
 }
 
-function shown(cell: Cell): string {
-  if (cell === undefined) return '–';
-  return typeof cell === 'number' ? readable(cell) : cell;
+/** Returns a cell's lines, all with the same style. */
+function inStyle(style: Style, cell: Cell): Line[] {
+  return linesOf(cell).map((line) => (typeof line === 'string' ? { text: line, style } : line));
 }
 
-function aligned(rows: readonly (readonly string[])[], colAligns: readonly ('left' | 'right')[]): string {
+function linesOf(cell: Cell): readonly Line[] {
+  if (cell === undefined) return ['–'];
+  if (typeof cell === 'number') return [readable(cell)];
+  return isLines(cell) ? cell : [cell];
+}
+
+function isLines(cell: Line | readonly Line[]): cell is readonly Line[] {
+  return Array.isArray(cell);
+}
+
+function aligned(rows: readonly (readonly Cell[])[], colAligns: readonly ('left' | 'right')[]): string {
   const lines = new Table({ chars: NO_LINES, style: PLAIN, colAligns: [...colAligns] });
   // cli-table3 takes quadratic time for a cell with several lines. So each line of such a cell becomes a row of its
   // own.
   for (const row of rows) {
-    const cells = row.map((cell) => cell.split('\n'));
+    const cells = row.map((cell) => linesOf(cell).map(shownLine));
     const height = Math.max(...cells.map(({ length }) => length));
     for (let line = 0; line < height; line++) lines.push(cells.map((cell) => cell[line] ?? ''));
   }
@@ -139,16 +164,15 @@ const NO_LINES = {
 const PLAIN = { 'padding-left': 0, 'padding-right': 0, head: [], border: [] };
 
 /**
- * Formats a table as comma-separated values (RFC 4180) with a header line. Numbers keep all their digits. Absent and
- * non-finite values become empty fields.
+ * Formats a table as comma-separated values (RFC 4180) with a header line. Numbers keep all their digits, and may be
+ * NaN, Infinity or -Infinity. Absent values become empty fields. Control characters become visible.
  */
-export function csv(head: readonly string[], rows: readonly (readonly Cell[])[]): string {
-  const quoted = (cell: Cell) => {
-    if (cell === undefined || (typeof cell === 'number' && !Number.isFinite(cell))) return '';
-    const text = String(cell);
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+export function csv(head: readonly string[], rows: readonly (readonly Value[])[]): string {
+  const field = (value: Value) => {
+    const text = visible(String(value ?? ''));
+    return /[",]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return [head, ...rows].map((row) => row.map(quoted).join(',')).join('\n');
+  return [head, ...rows].map((row) => row.map(field).join(',')).join('\n');
 }
 
 /** The options that choose the form in which a result is printed. Without them, it is printed as a table. */
@@ -159,22 +183,20 @@ export interface OutputOptions {
 
 /** A result that can be printed in any of three forms. */
 export interface Printable {
-  /** Returns the object that `--json` prints. JSON shows non-finite numbers as null. */
+  /** Returns the object that `--json` prints. Numbers that are not finite become strings, such as "NaN". */
   json: () => unknown;
   csv: () => string;
   /** Returns the tables that are printed for people to read. */
   text: () => string;
 }
 
-/** Prints a result on stdout in the chosen form. */
-export function print({ json, csv }: OutputOptions, result: Printable): void {
-  const text = json ? JSON.stringify(result.json()) : csv ? result.csv() : result.text();
-  process.stdout.write(`${text}\n`);
-}
-
-/** Prints a line on stderr. */
-export function note(message: string): void {
-  process.stderr.write(`${message}\n`);
+/**
+ * Prints a result on stdout in the chosen form.
+ * @throws LossError `ERR_INVALID_INPUT` if stdout cannot be written.
+ */
+export async function print(form: OutputOptions, result: Printable): Promise<void> {
+  const text = form.json ? visible(jsonText(result.json())) : form.csv ? result.csv() : result.text();
+  await writeResult(`${text}\n`);
 }
 
 // The progress bar appears only after this many milliseconds, so that it never flashes up for short tasks.

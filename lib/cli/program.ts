@@ -7,7 +7,7 @@ import { description, version } from './about.js';
 import { addBuild } from './build.js';
 import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
-import { note } from './output.js';
+import { note, visible, writeResult } from './streams.js';
 
 /** The error codes that mean a wrong command line (exit code 2). All other codes mean bad data (exit code 1). */
 const BAD_USAGE: readonly LossErrorCode[] = [
@@ -30,14 +30,32 @@ const EXAMPLES = [
  * @returns the exit code: 0 done, 1 bad data, 2 bad usage.
  */
 export async function runProgram(words: readonly string[]): Promise<number> {
+  const help: Promise<void>[] = [];
   const program = new Command('policy-loss')
     .description(description)
     .version(version)
     .exitOverride()
     .showHelpAfterError('Add --help for the options and examples.')
+    .configureOutput({
+      writeOut: (text) => help.push(writeResult(text)),
+      outputError: (message, writeErr) => writeErr(visibleLines(message, words)),
+    })
     .configureHelp({ styleTitle: (text) => styleText('bold', text) })
     .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(EXAMPLES)}`);
   addBuild(program);
+  try {
+    const code = await runCommand(program, words);
+    await Promise.all(help);
+    return code;
+  } catch (error) {
+    if (!(error instanceof LossError)) throw error;
+    report(error);
+    return BAD_USAGE.includes(error.code) ? 2 : 1;
+  }
+}
+
+/** Parses the arguments and runs the command. Returns the exit code. */
+async function runCommand(program: Command, words: readonly string[]): Promise<0 | 2> {
   try {
     // `build` must work before the native module exists. So the other commands, which need that module, are imported
     // only if the command is not `build`.
@@ -45,10 +63,31 @@ export async function runProgram(words: readonly string[]): Promise<number> {
     await program.parseAsync(left, { from: 'user' });
     return 0;
   } catch (error) {
+    if (!(error instanceof CommanderError)) throw error;
     // Commander has already printed the error message or the help.
-    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
-    if (!(error instanceof LossError)) throw error;
-    note(`error: ${error.withOptionNames(flagOf).message}`);
-    return BAD_USAGE.includes(error.code) ? 2 : 1;
+    return error.exitCode === 0 ? 0 : 2;
   }
+}
+
+/**
+ * Makes control characters in a message visible, except line ends that do not come from the command line.
+ * @param words the arguments of the command line.
+ */
+function visibleLines(message: string, words: readonly string[]): string {
+  const values = words.map((word) => word.slice(word.indexOf('=') + 1));
+  return [...words, ...values]
+    .reduce((text, word) => text.replaceAll(word, visible), message)
+    .split('\n')
+    .map(visible)
+    .join('\n');
+}
+
+function report(error: LossError): void {
+  const { message } = error.withOptionNames(flagOf);
+  // The message about a missing native module has a line for each place that was tried. In other messages, a line end
+  // can only come from a file or the command line.
+  const lines = error.code === 'ERR_NATIVE_LOAD' ? message.split('\n') : [message];
+  lines.forEach((line, i) => {
+    note(i === 0 ? `error: ${line}` : line);
+  });
 }

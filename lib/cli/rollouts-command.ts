@@ -3,10 +3,14 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { cudaIndex } from '../core/device.js';
 import { ALGORITHM_TYPE, KeyMapper, type LossError, POLICY_LOSS_FN } from '../index.js';
-import type { EvaluationSettings } from '../parts/index.js';
-import { expandFiles } from '../rollouts/index.js';
+import type { EvaluationSettings, NonFiniteRow } from '../parts/index.js';
+import { describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
+import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
-import { note, type OutputOptions, type Printable, ProgressBar, print } from './output.js';
+import { type OutputOptions, type Printable, ProgressBar, print } from './output.js';
+import { refuseInputs } from './output-file.js';
+import { note } from './streams.js';
+import type { TypedSubject } from './typed-subjects.js';
 
 /**
  * The name, the options and the help texts of a command over rollout files. The commands differ in these properties.
@@ -32,7 +36,8 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
     .description(description)
     .argument(
       '<files...>',
-      'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz) or glob patterns; several files are read as one',
+      'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz), glob patterns, or - for JSON lines from standard ' +
+        'input; several files are read as one',
     );
   for (const option of [...SUBJECT_OPTIONS(), ...options, ...FILE_OPTIONS(), ...OUTPUT_OPTIONS()])
     command.addOption(option);
@@ -69,18 +74,28 @@ const FILE_OPTIONS = () => [
     `also recognise the column names of a framework: ${KeyMapper.names().join(', ')}`,
   ).default('verl'),
   new Option('--skip-bad-rows', 'skip invalid rows, and count them'),
+  new Option('--strict', 'treat a key that occurs twice in a JSON object as an error instead of a warning'),
   new Option(
     '--batch-tokens <number>',
     'the largest number of tokens in memory at once; larger files are computed in parts, with the same result',
   )
     .default(BATCH_TOKENS)
     .argParser(parseCount),
+  new Option(
+    '--max-row-tokens <number>',
+    'the largest number of tokens in a row; a longer row is invalid, so that no file can exhaust the memory',
+  )
+    .default(MAX_ROW_TOKENS)
+    .argParser(parseCount),
+  new Option('--max-rows <number>', 'the largest number of rows; a part of the memory depends on it')
+    .default(MAX_ROWS)
+    .argParser(parseCount),
   new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu'),
 ];
 
 /** Returns the options that choose the form of the output. */
 export const OUTPUT_OPTIONS = () => [
-  new Option('--json', 'print one JSON object, with all digits of each number'),
+  new Option('--json', 'print one JSON object, with all digits of each number; NaN is the string "NaN"'),
   new Option('--csv', 'print comma-separated values, with all digits of each number').conflicts('json'),
   new Option('-q, --quiet', 'print only the result and errors, without progress and notes'),
 ];
@@ -104,9 +119,16 @@ export interface RolloutsOptions extends OutputOptions {
   column?: Record<string, string>;
   backend: string;
   skipBadRows?: boolean;
+  strict?: boolean;
   batchTokens: number;
+  maxRowTokens: number;
+  maxRows: number;
   device: string;
   quiet?: boolean;
+  /** The file of the output option --out, for the command that has it. */
+  out?: string;
+  /** The file of the output option --report, for the commands that have it. */
+  report?: string;
 }
 
 /** What a command over rollout files works with: the files, the settings, and the number of skipped rows. */
@@ -126,18 +148,35 @@ export type WantedColumns = Pick<EvaluationSettings['read'], 'columns' | 'keep'>
 /**
  * Runs a command over rollout files, and prints its result.
  * @param patterns file names or glob patterns.
+ * @param subjects the losses and algorithms to compute. Their configurations are files that the command reads.
  * @param wanted the columns that the command needs in addition to the columns of its losses.
  * @param compute computes the result from the files.
  */
 export async function runOnRollouts(
   patterns: readonly string[],
-  { column, backend, skipBadRows, batchTokens, device, quiet = false, ...output }: RolloutsOptions,
+  {
+    column,
+    backend,
+    skipBadRows,
+    strict = false,
+    batchTokens,
+    maxRowTokens,
+    maxRows,
+    device,
+    quiet = false,
+    out,
+    report,
+    ...output
+  }: RolloutsOptions,
+  subjects: readonly TypedSubject[],
   wanted: WantedColumns,
   compute: (run: RolloutsRun) => Promise<Printable>,
 ): Promise<void> {
   // Throws an error for an unknown device before any file is read.
   cudaIndex(device);
   const files = await expandFiles(patterns);
+  const configurations = subjects.filter(({ choice }) => choice === '--config').map(({ name }) => name);
+  refuseInputs({ '--out': out, '--report': report }, [...files, ...configurations]);
   const progress = new ProgressBar(quiet);
   const skipped = new SkippedRows(quiet, progress);
   const run: RolloutsRun = {
@@ -147,11 +186,25 @@ export async function runOnRollouts(
         ...(column && { rename: column }),
         backend,
         ...wanted,
+        maxRowTokens,
+        maxRows,
+        strict,
+        onWarning({ message }) {
+          if (quiet) return;
+          progress.stop();
+          note(`warning: ${message}`);
+        },
         ...(skipBadRows && { skipBadRows, onBadRow: (error) => skipped.add(error) }),
       },
       batchTokens,
       device,
       progress,
+      ...(!quiet && {
+        onNonFinite: ({ name }, loss, row) => {
+          progress.stop();
+          note(`warning: ${name}: ${describeNonFinite(loss, row)}`);
+        },
+      }),
     },
     get skipped() {
       return skipBadRows ? skipped.count : undefined;
@@ -161,10 +214,18 @@ export async function runOnRollouts(
     const result = await compute(run);
     progress.stop();
     skipped.sumUp();
-    print(output, result);
+    await print(output, result);
   } finally {
     progress.stop();
   }
+}
+
+function describeNonFinite(loss: number, row: NonFiniteRow | undefined): string {
+  const what = Number.isFinite(loss) ? 'the gradient is not finite' : `the loss is ${loss}`;
+  if (!row) return what;
+  const { place, value } = row;
+  const reason = value ? `, where ${value.column}[${value.index}] is ${value.number}` : '';
+  return `${what}, first because of ${describePlace(place)}${reason}`;
 }
 
 // Only this many bad rows are reported one by one. Further ones are only counted.
@@ -185,7 +246,7 @@ class SkippedRows {
     this.count++;
     if (this.#quiet || this.count > BAD_ROWS_SHOWN) return;
     this.#progress.stop();
-    note(`skipped: ${error.message}`);
+    note(`skipped: ${error.withOptionNames(flagOf).message}`);
   }
 
   sumUp(): void {

@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { LossError, type Metrics } from '../index.js';
 import { evaluateFiles, type FilesEvaluation } from '../parts/index.js';
 import { product, valuesOfWord } from './grid.js';
-import { type Cell, countsOf, csv, inLines, type Printable, readable, styled, table } from './output.js';
+import { countsOf, csv, inLines, type Printable, readable, styled, table, type Value } from './output.js';
 import {
   type RolloutsOptions,
   type RolloutsRun,
@@ -19,7 +19,7 @@ import {
 } from './typed-subjects.js';
 import { asksForHelp, type TypedOption, wordsOf } from './words.js';
 
-/** The result of `policy-loss sweep`, as `--json` prints it. JSON shows non-finite numbers as null. */
+/** The result of `policy-loss sweep`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Sweep {
   /** The name of the policy loss or algorithm. */
   name: string;
@@ -80,7 +80,7 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
           ),
         ),
       );
-      await runOnRollouts(patterns, options, {}, async (run) =>
+      await runOnRollouts(patterns, options, [typed], {}, async (run) =>
         printable(await evaluateFiles(run.files, subjects, run.settings), run),
       );
     });
@@ -172,8 +172,8 @@ function printable(
   };
   const metrics = [...new Set(sweep.points.flatMap((point) => Object.keys(point.metrics)))];
   const lines = (metrics: readonly string[]) =>
-    sweep.points.map((point): Cell[] => [
-      ...names.map((name) => asCell(point.options[name])),
+    sweep.points.map((point): Value[] => [
+      ...names.map((name) => asValue(point.options[name])),
       point.loss,
       point.gradNorm,
       ...metrics.map((name) => point.metrics[name]),
@@ -204,6 +204,6 @@ function sameEverywhere({ metrics }: SweepPoint, names: readonly string[]): stri
   return [styled('dim', ['The same at every point:', ...inLines(list, ',', 100)].join('\n'))];
 }
 
-function asCell(value: unknown): Cell {
+function asValue(value: unknown): Value {
   return typeof value === 'number' ? value : String(value);
 }

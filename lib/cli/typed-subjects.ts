@@ -1,4 +1,5 @@
 // Finds the subjects of a command line, that is, the losses and algorithms that it names, each with its options.
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import type { Command, Option } from 'commander';
 import { unknownName } from '../core/errors.js';
@@ -62,7 +63,7 @@ export function typedSubjects(
   several: boolean,
   oneOf: (word: string) => string = (word) => word,
 ): TypedSubjects {
-  const { shared, subjects, operands } = divide(words);
+  const { shared, subjects, operands } = divide(words.map(asFile));
   if (!several && subjects.length > 1)
     throw new LossError('ERR_INVALID_OPTION', {
       expected: `exactly one of ${listed(CHOICES, 'or')}`,
@@ -95,6 +96,14 @@ export function typedSubjects(
     subjects: all.map(({ choice, name, options, typed }) => ({ choice, name, options, typed })),
     rest: [...rest, ...operands],
   };
+}
+
+/**
+ * Returns the path `./-rf.jsonl` for a word such as `-rf.jsonl` if this file exists, because commander would take the
+ * word for a group of short options. Returns other words unchanged.
+ */
+function asFile(word: string): string {
+  return /^-[^-]./s.test(word) && existsSync(word) ? `./${word}` : word;
 }
 
 /**

@@ -4,7 +4,8 @@
 // adds up the results.
 import { LossError } from '../index.js';
 import { type RolloutPart, type StreamOptions, streamRollouts } from '../rollouts/index.js';
-import { PartComputer, type PartWatcher } from './part-computer.js';
+import { STDIN } from '../rollouts/source.js';
+import { type OnNonFinite, PartComputer, type PartWatcher } from './part-computer.js';
 import type { Subject } from './subject.js';
 import { Survey, wholeOf } from './survey.js';
 import { type SubjectEvaluation, SubjectTotal } from './total.js';
@@ -12,15 +13,17 @@ import { type SubjectEvaluation, SubjectTotal } from './total.js';
 /** How to read and compute the rows of the files. */
 export interface EvaluationSettings {
   /**
-   * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, and what to
-   * do with bad rows.
+   * How to read rows: the columns' names, the columns to read in addition to those that the subjects need, the largest
+   * row, and what to do with bad and with doubtful rows.
    */
-  read: Pick<StreamOptions, 'rename' | 'backend' | 'columns' | 'keep' | 'skipBadRows' | 'onBadRow'>;
+  read: Omit<StreamOptions, 'maxTokens' | 'evenRows' | 'onProgress'>;
   /** The capacity of a part, in tokens; see StreamOptions.maxTokens. */
   batchTokens: number;
   /** The device on which to compute; 'cpu' by default. */
   device?: string;
   progress: EvaluationProgress;
+  /** Is called at most once: for the first loss or gradient that is not finite. */
+  onNonFinite?: OnNonFinite;
 }
 
 /** Receives reports on the progress of an evaluation. */
@@ -65,7 +68,7 @@ export async function evaluateFiles<S extends Subject>(
 ): Promise<FilesEvaluation<S>> {
   const { progress } = settings;
   const totals = subjects.map((subject) => new SubjectTotal(subject));
-  const computer = new PartComputer(files, totals, settings.device, watch);
+  const computer = new PartComputer(files, totals, settings, watch);
   const options: StreamOptions = {
     ...settings.read,
     columns: [...(settings.read.columns ?? []), ...subjects.flatMap(({ columns }) => columns)],
@@ -85,8 +88,9 @@ export async function evaluateFiles<S extends Subject>(
   let parts = 0;
   let rows = 0;
   let tokens = 0;
-  // The first pass has already reported the bad rows, so the second pass does not report them again.
-  for await (const part of streamRollouts(files, { ...options, onBadRow: () => {} })) {
+  // The first pass has already reported bad rows and warnings, so the second pass does not report them again.
+  const silent: StreamOptions = { ...options, onBadRow: () => {}, onWarning: () => {} };
+  for await (const part of streamRollouts(files, silent)) {
     if (part.first + part.rows > found.rows) break;
     await computer.compute(part, found, (share) =>
       progress.advance((rows + share * part.rows) / found.rows, rows, tokens),
@@ -121,6 +125,13 @@ async function readOrSurvey(
   const first: RolloutPart = (await parts.next()).value;
   const second = await parts.next();
   if (second.done) return first;
+  if (files.includes(STDIN))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: 'standard input',
+      option: 'batchTokens',
+      expected: 'a number that all rows fit into, because standard input cannot be read twice',
+      received: String(settings.batchTokens),
+    });
   await computer.check(first);
   const survey = new Survey(subjects, first.batch, settings.batchTokens);
   await survey.add(first);

@@ -5,6 +5,7 @@ export {
   evaluateFiles,
   type FilesEvaluation,
 } from './evaluate-files.js';
-export type { PartResult, PartWatcher } from './part-computer.js';
+export type { NonFiniteRow } from './non-finite.js';
+export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
 export { type AlgorithmFunctions, lossSubject, objectiveSubject, type Subject } from './subject.js';
 export type { SubjectEvaluation } from './total.js';

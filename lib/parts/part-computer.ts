@@ -1,7 +1,10 @@
 // Computes all subjects (policy losses and algorithms to evaluate) on the parts of the rows, one part after another.
+import type { ComputedAdvantages } from '../core/evaluator.js';
 import type { Batch } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';
+import type { EvaluationSettings } from './evaluate-files.js';
+import { firstNonFiniteRow, type NonFiniteRow } from './non-finite.js';
 import { inTermsOfFiles } from './row-errors.js';
 import type { Subject, SubjectOptions } from './subject.js';
 import type { Whole } from './survey.js';
@@ -18,12 +21,21 @@ export interface PartResult {
 /** A function that receives every part together with its results, one per subject in the order of the subjects. */
 export type PartWatcher = (part: RolloutPart, results: readonly PartResult[]) => void | Promise<void>;
 
+/**
+ * A function that is called for a subject whose loss or gradient is not finite.
+ * @param loss the loss over the rows of one part.
+ * @param row the part's first row that is the reason; undefined if no row alone is.
+ */
+export type OnNonFinite = (subject: Subject, loss: number, row: NonFiniteRow | undefined) => void;
+
 /** Computes all subjects part by part, and adds each subject's results to its total. */
 export class PartComputer {
   readonly #files: readonly string[];
   readonly #totals: readonly SubjectTotal[];
   readonly #device: { device?: string };
   readonly #watch: PartWatcher | undefined;
+  // Undefined after its first call.
+  #onNonFinite: OnNonFinite | undefined;
   // Arrays for the gradients. A watcher receives the gradients of all subjects together, so each subject needs its own
   // array. Without a watcher, all subjects use the first array in turn.
   readonly #arrays: Float32Array[] = [];
@@ -31,13 +43,14 @@ export class PartComputer {
   constructor(
     files: readonly string[],
     totals: readonly SubjectTotal[],
-    device: string | undefined,
+    { device, onNonFinite }: Pick<EvaluationSettings, 'device' | 'onNonFinite'>,
     watch: PartWatcher | undefined,
   ) {
     this.#files = files;
     this.#totals = totals;
     this.#device = device === undefined ? {} : { device };
     this.#watch = watch;
+    this.#onNonFinite = onNonFinite;
   }
 
   /**
@@ -63,6 +76,7 @@ export class PartComputer {
       // A policy loss that is evaluated without an algorithm reports only its own metrics, not the advantages' metrics.
       const advantageMetrics = subject.functions ? whole.advantageMetrics(subject) : {};
       total.add(result, normalizer, computed !== undefined, advantageMetrics);
+      if (!total.isFinite) await this.#explain(subject, result.loss, part, computed, options);
       onShare((i + 1) / this.#totals.length);
       if (!this.#watch) continue;
       const advantages = computed ? perToken(batch, computed) : batch.advantages;
@@ -89,6 +103,19 @@ export class PartComputer {
         const made = step?.appliesTo(batch) ? await step.compute(batch) : undefined;
         await subject.compute(batch, made?.computed, { grad: new Float32Array(0) });
       });
+  }
+
+  /** Reports the row that makes a part's loss or gradient NaN or infinite, unless a row was reported before. */
+  async #explain(
+    subject: Subject,
+    loss: number,
+    part: RolloutPart,
+    advantages: ComputedAdvantages | undefined,
+    options: SubjectOptions,
+  ): Promise<void> {
+    const report = this.#onNonFinite;
+    this.#onNonFinite = undefined;
+    if (report) report(subject, loss, await firstNonFiniteRow(part, subject, advantages, options));
   }
 
   #array(slot: number, length: number): Float32Array {

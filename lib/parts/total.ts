@@ -29,6 +29,7 @@ export class SubjectTotal<S extends Subject = Subject> {
   readonly #parts: Float64Array[] = [];
   #normalizer: Normalizer | undefined;
   #advantageMetrics: Metrics = {};
+  #hasFiniteLoss = true;
   #squares = 0;
   #entropySquares: number | undefined;
   #advantages: string | undefined;
@@ -56,12 +57,18 @@ export class SubjectTotal<S extends Subject = Subject> {
     } else {
       this.#result = { loss, metrics };
     }
+    this.#hasFiniteLoss &&= Number.isFinite(loss);
     this.#advantageMetrics = advantageMetrics;
     this.#squares = addSquares(this.#squares, grad!);
     if (metrics.entropy_loss !== undefined && gradEntropy)
       this.#entropySquares = addSquares(this.#entropySquares ?? 0, gradEntropy);
     const { readsAdvantages, advantages: step } = this.subject;
     if (readsAdvantages) this.#advantages = computedAdvantages ? step!.name : 'given';
+  }
+
+  /** Whether the losses and the gradients of all parts so far are finite. */
+  get isFinite(): boolean {
+    return this.#hasFiniteLoss && Number.isFinite(this.#squares + (this.#entropySquares ?? 0));
   }
 
   /** Returns the results over all rows. Must be called after the last part was added. */

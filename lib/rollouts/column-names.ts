@@ -13,6 +13,8 @@ export class ColumnNames {
   readonly columns: readonly RolloutColumn[];
   /** Names, as they appear in the files, of additional columns to copy into each part's `kept`. */
   readonly keep: readonly string[];
+  // The columns by the names that they may have in files, including the columns to keep, which may be no RolloutColumn.
+  readonly #byName = new Map<string, RolloutColumn | undefined>();
   readonly #renamed = new Map<RolloutColumn, string>();
   readonly #mapper: KeyMapper | undefined;
 
@@ -42,6 +44,9 @@ export class ColumnNames {
         });
       this.#renamed.set(column, theirs);
     }
+    for (const name of keep) this.#byName.set(name, undefined);
+    for (const column of [...this.columns].reverse())
+      for (const name of this.of(column)) this.#byName.set(name, column);
   }
 
   /** Returns whether the user gave the column a name. Such a column is required in every row. */
@@ -66,6 +71,11 @@ export class ColumnNames {
 
   /** Returns the column that has this name in a file; undefined if no column to read has it. */
   columnOf(name: string): RolloutColumn | undefined {
-    return this.columns.find((column) => this.of(column).includes(name));
+    return this.#byName.get(name);
+  }
+
+  /** Returns whether a column of this name in a file must be read: it has rollout data, or must be kept. */
+  isRead(name: string): boolean {
+    return this.#byName.has(name);
   }
 }

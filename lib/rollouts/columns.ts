@@ -3,11 +3,11 @@
 import {
   allocate,
   describeValue,
-  type LossError,
+  LossError,
   type LossErrorCode,
   type LossErrorDetails,
 } from '../core/errors.js';
-import { isList } from './values.js';
+import { isList, numberOrText } from './values.js';
 
 /** The columns of a rollout file that become batch keys. A file may have other columns too. */
 export type RolloutColumn =
@@ -209,26 +209,58 @@ class RowFlags extends RowBuilder<number> {
  */
 class RowIds extends RowBuilder<number | string> {
   readonly #numbers = new Map<number | string, number>();
+  readonly #key: string;
+  #characters = 0;
+
+  /** @param key the name of the column. */
+  constructor(key: string) {
+    super();
+    this.#key = key;
+  }
 
   protected override read(value: unknown, makeError: MakeError): number | string {
-    if (typeof value !== 'number' && typeof value !== 'string')
+    if (typeof value === 'string') {
+      if (value.length > MAX_ID_CHARACTERS)
+        throw makeError('ERR_INVALID_INPUT', {
+          expected: `at most ${MAX_ID_CHARACTERS} characters`,
+          received: String(value.length),
+        });
+      return value;
+    }
+    if (typeof value !== 'number')
       throw makeError('ERR_INVALID_INPUT', {
         expected: 'a number or a string',
         received: describeValue(value),
       });
-    return value;
+    // Other readers return such integers as text already. A large float64 must be equal to them.
+    return Number.isInteger(value) && !Number.isSafeInteger(value) ? numberOrText(BigInt(value)) : value;
   }
 
   // The ids get their numbers here and not in read(), because a row may still be rejected after read() if another
   // column has a bad value.
   protected override collect(values: (number | string)[]): Int32Array {
-    return Int32Array.from(values, (id) => {
-      const number = this.#numbers.get(id) ?? this.#numbers.size;
-      this.#numbers.set(id, number);
-      return number;
-    });
+    return Int32Array.from(values, (id) => this.#numbers.get(id) ?? this.#add(id));
+  }
+
+  #add(id: number | string): number {
+    const number = this.#numbers.size;
+    if (typeof id === 'string') this.#characters += id.length;
+    if (number === MAX_IDS || this.#characters > MAX_CHARACTERS_OF_IDS)
+      throw new LossError('ERR_OUT_OF_MEMORY', {
+        at: this.#key,
+        expected: `at most ${MAX_IDS} different ids with ${MAX_CHARACTERS_OF_IDS} characters`,
+        received: 'more',
+      });
+    this.#numbers.set(id, number);
+    return number;
   }
 }
+
+// All different ids are in memory. These limits keep their text within a few hundred megabytes. A Map cannot hold more
+// than 2 ** 24 values.
+const MAX_ID_CHARACTERS = 2 ** 16;
+const MAX_IDS = 2 ** 24 - 1;
+const MAX_CHARACTERS_OF_IDS = 2 ** 27;
 
 /** How to read a column, and what it becomes in a batch. */
 export interface ColumnKind {
@@ -253,11 +285,11 @@ const number = (key: string): ColumnKind => ({
   per: 'row',
   make: () => new RowNumbers(),
 });
-const id = (key: string): ColumnKind => ({
+const id = (key: string, column: RolloutColumn): ColumnKind => ({
   key,
   expected: 'a number or a string',
   per: 'row',
-  make: () => new RowIds(),
+  make: () => new RowIds(column),
 });
 
 /** All columns. */
@@ -283,11 +315,16 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   token_level_rewards: floats('tokenLevelRewards'),
   values: floats('values'),
   reward_baseline: number('rewardBaselines'),
-  task_id: id('groupIds'),
-  run_id: id('runIds'),
+  task_id: id('groupIds', 'task_id'),
+  run_id: id('runIds', 'run_id'),
   expert: { key: 'expertMask', expected: 'true or false', per: 'row', make: () => new RowFlags() },
   step: number('step'),
 };
+
+/** Returns whether a column identifies a group or a run. Its values are read exactly. */
+export function isIdColumn(column: RolloutColumn | undefined): boolean {
+  return column === 'task_id' || column === 'run_id';
+}
 
 /** Returns the column that becomes the given batch key (in camelCase); undefined if no column does. */
 export function columnOfKey(key: string): RolloutColumn | undefined {

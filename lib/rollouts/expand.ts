@@ -4,12 +4,13 @@ import { isAbsolute, resolve } from 'node:path';
 import { glob, isDynamicPattern } from 'tinyglobby';
 import { LossError } from '../core/errors.js';
 import { splitTable } from './file-name.js';
+import { STDIN } from './source.js';
 
 /**
  * Returns the names of the files that match patterns such as `part-*.jsonl`, `runs/step-[0-9]/*.parquet` or
  * `logs.db#rollouts`. The files of each pattern are sorted by name; a file that is already in the list is left out. If
  * a file exists whose name is exactly the pattern, only that file is returned. A name that is not a pattern is returned
- * unchanged, even if no such file exists; reading the file then fails.
+ * unchanged, even if no such file exists; reading the file then fails. The name - stands for standard input.
  * @throws LossError `ERR_INVALID_INPUT` for a pattern that matches no file.
  */
 export async function expandFiles(patterns: readonly string[]): Promise<string[]> {
@@ -35,7 +36,8 @@ export async function expandFiles(patterns: readonly string[]): Promise<string[]
     const known = new Set(files.map((name) => resolve(name)));
     files.push(
       ...found
-        .map((name) => name + suffix)
+        // Without a directory, the name of a file called - would mean standard input.
+        .map((name) => (name === STDIN ? `./${name}` : name) + suffix)
         .filter((name) => !known.has(resolve(name)))
         .sort(),
     );

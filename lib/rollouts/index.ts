@@ -2,6 +2,7 @@
 // row's gradient next to the row's ids.
 export { columnOfKey, type RolloutColumn } from './columns.js';
 export { expandFiles } from './expand.js';
+export { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 export type { RolloutPart, Rollouts } from './part-builder.js';
 export { describePlace, type Place } from './source.js';
 export {
@@ -12,3 +13,4 @@ export {
   streamRollouts,
 } from './stream.js';
 export { type GradientOptions, type GradientWriter, writeGradients } from './write/gradients.js';
+export { jsonText } from './write/json.js';

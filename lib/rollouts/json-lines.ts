@@ -1,65 +1,87 @@
 // Reads JSON lines: each line is one object, which is one row.
 import { describeValue } from '../core/errors.js';
-import { readRecords, type TextRecord } from './records.js';
-import { errorAt, type FileRow, type Place, type ReadRows } from './source.js';
+import { isBlank, OPEN_BRACE } from './ascii.js';
+import type { ColumnNames } from './column-names.js';
+import { COLUMNS, isIdColumn } from './columns.js';
+import { JsonObjectReader } from './json-object.js';
+import { arrayHint, exactNumber, type JsonContext, parseJson } from './json-value.js';
+import { checkUtf8, readRecords, type TextRecord } from './records.js';
+import { emptyRow, errorAt, type FileRow, type Place, type ReadRows, type ReadSettings } from './source.js';
 
-/** Reads a file of JSON lines. Skips blank lines. */
-export const readJsonLines: ReadRows = async function* (file, _names, onBytes) {
-  for await (const records of readRecords(file, 'line', onBytes)) yield rowsOf(file, records);
+/** Reads a file of JSON lines. Skips blank lines. If a key occurs twice in a row, warns and takes the last value. */
+export const readJsonLines: ReadRows = async function* (file, names, onBytes, settings) {
+  const reader = new RowReader(names, settings);
+  for await (const records of readRecords(file, 'line', onBytes, settings)) yield rowsOf(records, reader);
 };
 
-function* rowsOf(file: string, records: Iterable<TextRecord>): Generator<FileRow> {
-  for (const { text, line } of records) {
-    const place = { file, line };
-    yield { place, read: () => parseRow(text, place) };
-  }
+function* rowsOf(records: Iterable<TextRecord>, reader: RowReader): Generator<FileRow> {
+  for (const { place, bytes } of records) yield { place, read: () => reader.read(bytes(), place) };
 }
 
-function parseRow(json: string, place: Place): Record<string, unknown> {
-  const expected = 'a JSON object';
-  const row = parseJson(json, expected, place);
-  if (row === null || typeof row !== 'object' || Array.isArray(row))
-    throw errorAt(place, 'ERR_INVALID_INPUT', {
-      expected,
-      received: describeValue(row),
+/** Turns lines into rows. Parses only the values of the columns that are read. */
+class RowReader {
+  readonly #entries = new JsonObjectReader();
+  readonly #names: ColumnNames;
+  readonly #settings: ReadSettings;
+
+  constructor(names: ColumnNames, settings: ReadSettings) {
+    this.#names = names;
+    this.#settings = settings;
+  }
+
+  read(line: Buffer, place: Place): Record<string, unknown> {
+    if (!beginsObject(line)) throw this.#notAnObject(line, place);
+    try {
+      return this.#readObject(line, place);
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+      const received = `text that does not parse (${error.message})`;
+      throw errorAt(place, 'ERR_INVALID_INPUT', { expected: EXPECTED, received }, error);
+    }
+  }
+
+  #readObject(line: Buffer, place: Place): Record<string, unknown> {
+    const entries = this.#entries;
+    const row = emptyRow();
+    entries.begin(line);
+    while (entries.next()) {
+      const { key } = entries;
+      if (key in row)
+        this.#settings.warn(place, { key, expected: 'one value', received: 'two' }, 'The last one counts');
+      row[key] = this.#names.isRead(key) ? this.#value(line, place) : undefined;
+    }
+    return row;
+  }
+
+  /** Parses the value of the current entry. */
+  #value(line: Buffer, place: Place): unknown {
+    const { key, value, start, end } = this.#entries;
+    const column = this.#names.columnOf(key);
+    const expected = column ? COLUMNS[column].expected : 'a JSON value';
+    const context: JsonContext = { place, key, expected, limits: this.#settings };
+    if (column && !isIdColumn(column)) return parseJson(value, context);
+    // Only ids and columns to keep can hold text.
+    const text = line.subarray(start, end);
+    if (column) checkUtf8(text, place, key);
+    const parsed = parseJson(text.toString(), context);
+    return typeof parsed === 'number' ? exactNumber(value) : parsed;
+  }
+
+  #notAnObject(line: Buffer, place: Place): Error {
+    const json = line.toString();
+    const value = parseJson(json, { place, expected: EXPECTED, limits: this.#settings });
+    return errorAt(place, 'ERR_INVALID_INPUT', {
+      expected: EXPECTED,
+      received: describeValue(value),
       hint: arrayHint(json, place),
     });
-  return row as Record<string, unknown>;
-}
-
-/**
- * Parses JSON text. `place`, `expected` and `key` are used only for the error message.
- * @param expected the kind of value that the text should hold.
- * @param key the name of the column that holds the text.
- * @throws LossError `ERR_INVALID_INPUT` if the text is not valid JSON.
- */
-export function parseJson(json: string, expected: string, place: Place, key?: string): unknown {
-  try {
-    return JSON.parse(json);
-  } catch (error) {
-    const withoutStrings = json.replace(/"(?:[^"\\]|\\.)*"/g, '""');
-    const word = /\b(?:NaN|Infinity)\b/.exec(withoutStrings)?.[0];
-    const details =
-      word === undefined
-        ? {
-            received: `text that does not parse (${(error as Error).message})`,
-            hint: arrayHint(json, place),
-          }
-        : {
-            received: `${word}, which JSON cannot represent`,
-            hint:
-              "Python's json.dumps writes it nevertheless. Put a number there; where action_mask is 0, " +
-              'any number will do',
-          };
-    throw errorAt(place, 'ERR_INVALID_INPUT', { key, expected, ...details }, error);
   }
 }
 
-/**
- * Returns a hint for the error message if line 1 begins like an array. The file is then probably a single JSON array
- * instead of JSON lines.
- */
-function arrayHint(json: string, { line }: Place): string | undefined {
-  if (line !== 1 || !json.startsWith('[')) return undefined;
-  return "If the file is one JSON array, `jq -c '.[]'` converts it to lines";
+function beginsObject(line: Buffer): boolean {
+  let at = 0;
+  while (isBlank(line[at])) at++;
+  return line[at] === OPEN_BRACE;
 }
+
+const EXPECTED = 'a JSON object';

@@ -5,7 +5,7 @@ import { cannotRead, type ReadRows } from './source.js';
 import { columnsToRead, tableRows } from './table.js';
 
 /** Reads a Parquet file. The memory needed depends on the size of the file's row groups. */
-export const readParquet: ReadRows = async function* (file, names, onBytes) {
+export const readParquet: ReadRows = async function* (file, names, onBytes, settings) {
   const { size } = await stat(file).catch((error: unknown) => {
     throw cannotRead(file, error);
   });
@@ -21,7 +21,7 @@ export const readParquet: ReadRows = async function* (file, names, onBytes) {
     );
     const rows = counted.getRows()[0]![0] as number;
     const blocks = queryRows(database, { from, columns, rows });
-    yield* tableRows(file, { size, rows, columns, blocks }, names, onBytes);
+    yield* tableRows(file, { size, rows, columns, blocks }, names, onBytes, settings);
   } catch (error) {
     throw cannotRead(file, error);
   } finally {

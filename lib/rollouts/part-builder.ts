@@ -4,6 +4,7 @@ import type { BatchWith } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { COLUMNS, type ColumnBuilder, type MakeError, type RolloutColumn, type Slot } from './columns.js';
+import { type RowLimits, tooManyTokens } from './limits.js';
 import { describeColumns, describePlace, errorAt, type FileRow, type Place } from './source.js';
 import { isList } from './values.js';
 
@@ -44,6 +45,14 @@ interface Column {
   present: boolean;
 }
 
+/** The limits on parts and their rows. */
+export interface PartLimits extends RowLimits {
+  /** The capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
+  maxTokens: number;
+  /** The maximum number of rows in all parts. */
+  maxRows: number;
+}
+
 /**
  * Builds parts from rows. Rows are added in units: a unit is one row, or a pair of rows that must be in the same part.
  */
@@ -54,7 +63,7 @@ export class PartBuilder {
   tokens = 0;
 
   readonly #names: ColumnNames;
-  readonly #maxTokens: number;
+  readonly #limits: PartLimits;
   readonly #logprobs: Column;
   readonly #mask: Column;
   readonly #columns: Column[];
@@ -73,10 +82,9 @@ export class PartBuilder {
   #openCost = 0;
   #unitStart = 0;
 
-  /** @param maxTokens the capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
-  constructor(names: ColumnNames, maxTokens: number) {
+  constructor(names: ColumnNames, limits: PartLimits) {
+    this.#limits = limits;
     this.#names = names;
-    this.#maxTokens = maxTokens;
     const columns = names.columns.map((name) => ({
       name,
       names: names.of(name),
@@ -94,6 +102,13 @@ export class PartBuilder {
    */
   add(row: FileRow): void {
     const { place } = row;
+    const { maxRows } = this.#limits;
+    if (this.rows === maxRows)
+      throw errorAt(place, 'ERR_OUT_OF_MEMORY', {
+        expected: `at most ${maxRows} rows`,
+        received: 'more',
+        hint: (spell) => `If memory suffices, raise ${spell('maxRows')}`,
+      });
     const values = row.read();
     const makeErrorFor =
       ({ names: [key] }: Column): MakeError =>
@@ -122,17 +137,18 @@ export class PartBuilder {
       if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
     }
 
+    const { kept, cost } = this.#keptOf(values, place);
     if (!this.#firstPlace) {
       this.#firstPlace = place;
       for (const column of this.#columns) column.present = columnIn(values, column) !== undefined;
     }
-    this.#keep(values);
+    this.#kept.push(kept);
     this.#places.push(place);
     this.#starts.push(slot.start);
     this.#end = slot.start + slot.tokens;
     this.rows++;
     this.tokens += slot.tokens;
-    this.#openCost += Math.max(slot.tokens, 1);
+    this.#openCost += Math.max(slot.tokens, 1) + cost;
   }
 
   /**
@@ -140,7 +156,7 @@ export class PartBuilder {
    * part, and the unit begins the next part.
    */
   endUnit(): RolloutPart | undefined {
-    const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#maxTokens;
+    const full = this.#unitStart > 0 && this.#cost + this.#openCost > this.#limits.maxTokens;
     const part = full ? this.#take(this.#unitStart) : undefined;
     this.#cost += this.#openCost;
     this.#openCost = 0;
@@ -172,6 +188,8 @@ export class PartBuilder {
       const { expected } = COLUMNS.logprobs;
       throw makeError('ERR_INVALID_INPUT', { expected, received: describeValue(logprobs) });
     }
+    if (logprobs.length > this.#limits.maxRowTokens)
+      throw makeError('ERR_INVALID_INPUT', tooManyTokens(this.#limits, logprobs.length));
     const slot = { row: this.#places.length, start: this.#end, tokens: logprobs.length };
     if (slot.start + slot.tokens > MAX_PART_TOKENS)
       throw makeError('ERR_OUT_OF_MEMORY', {
@@ -181,15 +199,26 @@ export class PartBuilder {
     return slot;
   }
 
-  #keep(values: Readonly<Record<string, unknown>>): void {
+  /** Returns the row's values of the columns to keep, and how much of a part's capacity they take up. */
+  #keptOf(values: Readonly<Record<string, unknown>>, place: Place) {
+    const { maxRowTokens } = this.#limits;
     const kept: Record<string, unknown> = {};
+    let sum = 0;
     for (const name of this.#names.keep) {
       const value = values[name] ?? undefined;
       if (value === undefined) continue;
+      const cost = costOf(value);
+      if (cost > maxRowTokens)
+        throw errorAt(place, 'ERR_INVALID_INPUT', {
+          key: name,
+          expected: `at most ${maxRowTokens} elements, or ${CHARACTERS_PER_TOKEN * maxRowTokens} characters`,
+          received: 'more',
+          hint: (spell) => `If the row is correct, raise ${spell('maxRowTokens')}`,
+        });
       kept[name] = ArrayBuffer.isView(value) && isList(value) ? Array.from<unknown>(value) : value;
-      this.#openCost += costOf(value);
+      sum += cost;
     }
-    this.#kept.push(kept);
+    return { kept, cost: sum };
   }
 
   /** Returns the given number of rows, from the first on, as a part. The other rows begin the next part. */
@@ -249,8 +278,9 @@ const CHARACTERS_PER_TOKEN = 16;
 /** Returns how much of a part's capacity, which is measured in tokens, a kept value takes up. */
 function costOf(value: unknown): number {
   if (typeof value === 'string') return value.length / CHARACTERS_PER_TOKEN;
-  if (!isList(value)) return 0;
-  let cost = value.length;
-  for (const item of value) if (typeof item === 'string') cost += costOf(item);
+  if (value === null || typeof value !== 'object') return 0;
+  if (ArrayBuffer.isView(value)) return isList(value) ? value.length : 0;
+  let cost = 0;
+  for (const item of Object.values(value)) cost += 1 + costOf(item);
   return cost;
 }

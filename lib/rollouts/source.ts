@@ -1,6 +1,10 @@
 // The interface of file readers. A reader yields the rows of a file in blocks, and each row has its place in the file.
 import { LossError, type LossErrorCode, type LossErrorDetails } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
+import type { RowLimits } from './limits.js';
+
+/** The file name that stands for standard input, which is read as JSON lines. */
+export const STDIN = '-';
 
 /** A place in a file: a line number in text files, a row number in other files. Both count from 1. */
 export interface Place {
@@ -20,6 +24,24 @@ export interface FileRow {
   read(): Readonly<Record<string, unknown>>;
 }
 
+// Objects that this function constructs inherit nothing, but V8 accesses them faster than Object.create(null).
+function Row() {}
+Row.prototype = Object.create(null);
+
+/** Returns an object to which any key can be added, because it inherits none, not even `__proto__`. */
+export function emptyRow(): Record<string, unknown> {
+  return new (Row as unknown as new () => Record<string, unknown>)();
+}
+
+/** How to read the rows of a file. */
+export interface ReadSettings extends RowLimits {
+  /**
+   * Reports a flaw that leaves the row usable. With `StreamOptions.strict`, throws an error instead.
+   * @param consequence how the reader deals with the flaw, as a sentence without its full stop.
+   */
+  warn(place: Place, details: DetailsAtPlace, consequence: string): void;
+}
+
 /**
  * Reads the rows of a file. It throws only errors that concern the whole file. An error in a single row is thrown by
  * that row's `read()`.
@@ -29,10 +51,12 @@ export type ReadRows = (
   names: ColumnNames,
   /** Called with the number of file bytes just processed. These numbers add up to the file's size. */
   onBytes: (bytes: number) => void,
+  settings: ReadSettings,
 ) => AsyncGenerator<Iterable<FileRow>>;
 
 /** Returns a place as text for messages, such as 'rollouts.jsonl, line 3'. */
-export function describePlace({ file, line, row }: Place): string {
+export function describePlace({ file: name, line, row }: Place): string {
+  const file = name === STDIN ? 'standard input' : name;
   if (line !== undefined) return `${file}, line ${line}`;
   return row === undefined ? file : `${file}, row ${row}`;
 }

@@ -10,7 +10,7 @@ import { columnsToRead, type TableBlock, tableRows } from './table.js';
 import { numberOrText } from './values.js';
 
 /** Reads an SQLite table. A list in a cell must be JSON text, because SQLite has no type for lists. */
-export const readSqlite: ReadRows = async function* (name, names, onBytes) {
+export const readSqlite: ReadRows = async function* (name, names, onBytes, settings) {
   const { file, suffix } = splitTable(name);
   try {
     const { size } = await stat(file);
@@ -21,7 +21,7 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes) {
       const columns = columnsToRead(name, await source.columns(table), names);
       const rows = await source.count(table);
       const blocks = source.blocks(table, columns, rows);
-      yield* tableRows(name, { size, rows, columns, blocks }, names, onBytes);
+      yield* tableRows(name, { size, rows, columns, blocks }, names, onBytes, settings);
     } finally {
       source.close();
     }

@@ -1,12 +1,13 @@
 // Reads rows from files, either as a stream of parts of limited size or as one batch.
 import { stat } from 'node:fs/promises';
-import { LossError } from '../core/errors.js';
+import { describeValue, LossError } from '../core/errors.js';
 import { ColumnNames } from './column-names.js';
 import type { RolloutColumn } from './columns.js';
 import { splitTable } from './file-name.js';
 import { readerOf } from './format.js';
+import { MAX_ROW_TOKENS, MAX_ROWS } from './limits.js';
 import { PartBuilder, type RolloutPart, type Rollouts } from './part-builder.js';
-import { badFile } from './source.js';
+import { badFile, errorAt, type ReadSettings } from './source.js';
 import { type OnBadRow, Units } from './units.js';
 
 /** Options of {@link readRollouts}. */
@@ -23,10 +24,24 @@ export interface ReadOptions {
   rename?: Readonly<Record<string, string>>;
   /** A training framework whose column names are accepted too. For example, 'verl' accepts old_log_probs. */
   backend?: string;
+  /**
+   * The maximum number of tokens in a row, including masked ones; 1,048,576 by default. A longer row is an error. It is
+   * found before the row's lists take memory.
+   */
+  maxRowTokens?: number;
+  /** The maximum number of rows in all files; 2,097,152 by default. */
+  maxRows?: number;
   /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;
   /** Called for every row that skipBadRows skips, with the reason and the row's place. */
   onBadRow?: OnBadRow;
+  /**
+   * Throws an error where there would only be a warning. The cause of a warning is a key that occurs twice in a JSON
+   * object; its last value counts.
+   */
+  strict?: boolean;
+  /** Called with the first warning about each file. By default, the warning is emitted as a Node.js warning. */
+  onWarning?: (warning: LossError) => void;
   /** Called repeatedly while the files are read, with the overall progress. */
   onProgress?: (progress: ReadProgress) => void;
 }
@@ -61,7 +76,8 @@ export interface StreamOptions extends ReadOptions {
 /**
  * Reads the rollouts of one or more files, part by part. It yields at least one part. A part is without rows only if
  * there are no files. The ending of a file's name determines its format:
- * - `.jsonl`, `.ndjson`, `.json`: one JSON object per line. Blank lines are skipped.
+ * - `.jsonl`, `.ndjson`, `.json`: one JSON object per line. Blank lines are skipped. So are the values of columns that
+ *   are not read; only their strings and brackets are checked.
  * - `.csv`, `.tsv`: a header line, followed by the rows. A list is JSON text in a cell. An empty cell means that the
  *   row has no value in this column.
  * - `.parquet`: a table.
@@ -71,16 +87,17 @@ export interface StreamOptions extends ReadOptions {
  *   an action_mask (or attention_mask) that is 0 on padding. Or it is [N] (N tokens, one row after another), with the
  *   rows' offsets in cu_seqlens.
  *
- * Text files may be compressed by gzip (`.jsonl.gz`). A null value counts as absent. Every column except action_mask
- * must have a value in every row or in none. The memory needed depends on maxTokens and on the longest row, not on the
- * size of the files. For Parquet, it also depends on the size of the row groups.
+ * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
+ * (`.jsonl.gz`). A null value counts as absent. Every column except action_mask must have a value in every row or in
+ * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
+ * of the files. For Parquet, it also depends on the size of the row groups.
  *
  * @throws LossError if the rollouts cannot be read. For a bad value, the message names the file, the line or row, the
  * column, what was expected and what was given. The codes:
  * - `ERR_INVALID_INPUT`: a file is unreadable or empty, a row is malformed, or a value has the wrong type.
  * - `ERR_SHAPE_MISMATCH`: a list is not as long as the row's logprobs, or a tensor has the wrong shape.
  * - `ERR_MISSING_INPUT`: a row lacks logprobs, or a column that other rows have.
- * - `ERR_OUT_OF_MEMORY`: a part would have too many tokens.
+ * - `ERR_OUT_OF_MEMORY`: a part would have too many tokens, or the files have too many rows or ids.
  * - `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`: an option is invalid.
  */
 export async function* streamRollouts(
@@ -90,15 +107,21 @@ export async function* streamRollouts(
     rename,
     backend,
     keep,
+    maxRowTokens = MAX_ROW_TOKENS,
+    maxRows = MAX_ROWS,
     skipBadRows = false,
     onBadRow,
+    strict = false,
+    onWarning = ({ message }) => process.emitWarning(message, { type: 'PolicyLossWarning' }),
     maxTokens = Number.POSITIVE_INFINITY,
     evenRows = false,
     onProgress,
   }: StreamOptions = {},
 ): AsyncGenerator<RolloutPart> {
+  checkLimit('maxRowTokens', maxRowTokens);
+  checkLimit('maxRows', maxRows);
   const names = new ColumnNames(columns, rename, backend, keep);
-  const builder = new PartBuilder(names, maxTokens);
+  const builder = new PartBuilder(names, { maxTokens, maxRowTokens, maxRows });
   const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
   const totalBytes = onProgress ? await totalSize(files) : 0;
   let bytes = 0;
@@ -108,7 +131,8 @@ export async function* streamRollouts(
   };
   for (const file of files) {
     let empty = true;
-    for await (const block of readerOf(file)(file, names, onBytes))
+    const warn = strict ? raise : once(onWarning);
+    for await (const block of readerOf(file)(file, names, onBytes, { maxRowTokens, warn }))
       for (const row of block) {
         empty = false;
         const part = units.add(row);
@@ -137,6 +161,31 @@ export async function* streamRollouts(
 export async function readRollouts(files: readonly string[], options: ReadOptions = {}): Promise<Rollouts> {
   for await (const { batch, rows, tokens } of streamRollouts(files, options)) return { batch, rows, tokens };
   throw new Error('a stream of rollouts has at least one part');
+}
+
+type Warn = ReadSettings['warn'];
+
+/** Throws an error instead of a warning. */
+const raise: Warn = (place, details) => {
+  throw errorAt(place, 'ERR_INVALID_INPUT', details);
+};
+
+/** Returns a function that passes on the first warning only. */
+function once(onWarning: (warning: LossError) => void): Warn {
+  let warned = false;
+  return (place, details, consequence) => {
+    if (!warned) onWarning(errorAt(place, 'ERR_INVALID_INPUT', { ...details, hint: consequence }));
+    warned = true;
+  };
+}
+
+function checkLimit(option: string, value: unknown): void {
+  if (!Number.isSafeInteger(value) || (value as number) < 1)
+    throw new LossError('ERR_INVALID_OPTION', {
+      option,
+      expected: 'a whole number of at least 1',
+      received: describeValue(value),
+    });
 }
 
 async function totalSize(files: readonly string[]): Promise<number> {

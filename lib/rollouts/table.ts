@@ -1,6 +1,8 @@
 // What the readers of all table formats share: they choose the columns to read, and make rows from the columns' values.
 import type { ColumnNames } from './column-names.js';
-import { parseJson } from './json-lines.js';
+import { isIdColumn } from './columns.js';
+import { parseJson } from './json-value.js';
+import type { RowLimits } from './limits.js';
 import { describeColumns, errorAt, type FileRow, type Place } from './source.js';
 
 /**
@@ -43,12 +45,13 @@ export async function* tableRows(
   { size, rows, columns, blocks }: Table,
   names: ColumnNames,
   onBytes: (bytes: number) => void,
+  limits: RowLimits,
 ): AsyncGenerator<FileRow[]> {
   let first = 1;
   for await (const block of blocks) {
     yield Array.from({ length: block.rows }, (_, i) => {
       const place = { file, row: first + i };
-      return { place, read: () => readRow(block.read(i), columns, names, place) };
+      return { place, read: () => readRow(block.read(i), columns, names, place, limits) };
     });
     first += block.rows;
     onBytes((size * block.rows) / rows);
@@ -60,14 +63,16 @@ function readRow(
   columns: readonly string[],
   names: ColumnNames,
   place: Place,
+  limits: RowLimits,
 ): Record<string, unknown> {
   return Object.fromEntries(
-    values.map((value, i) => [columns[i]!, readCell(value, columns[i]!, names, place)]),
+    values.map((value, i) => [columns[i]!, readCell(value, columns[i]!, names, place, limits)]),
   );
 }
 
-function readCell(value: unknown, name: string, names: ColumnNames, place: Place): unknown {
-  const column = names.columnOf(name);
-  if (typeof value !== 'string' || !column || column === 'task_id' || column === 'run_id') return value;
-  return value === '' ? null : parseJson(value, 'a number, or a list as JSON text', place, name);
+function readCell(value: unknown, key: string, names: ColumnNames, place: Place, limits: RowLimits): unknown {
+  const column = names.columnOf(key);
+  if (typeof value !== 'string' || !column || isIdColumn(column)) return value;
+  const expected = 'a number, or a list as JSON text';
+  return value === '' ? null : parseJson(value, { place, key, expected, limits });
 }

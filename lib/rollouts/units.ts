@@ -52,6 +52,8 @@ export class Units {
   }
 
   #tryAdd(row: FileRow): boolean {
+    const { stackTraceLimit } = Error;
+    if (this.bad >= TRACED_ERRORS) Error.stackTraceLimit = 0;
     try {
       this.#builder.add(row);
       return true;
@@ -61,6 +63,11 @@ export class Units {
       this.firstBad ??= error;
       this.#onBadRow(error, row.place);
       return false;
+    } finally {
+      Error.stackTraceLimit = stackTraceLimit;
     }
   }
 }
+
+// Only this many errors of skipped rows get a stack trace, because tracing takes longer than anything else about a row.
+const TRACED_ERRORS = 100;

@@ -109,6 +109,46 @@ describe('policy-loss evaluate', () => {
       const parted = await evaluate(file, '--loss', 'ppo', '--skip-bad-rows', '-q', '--batch-tokens', '999');
       assert.equal(parted.stderr, '');
       assert.match(parted.stdout, /^rows skipped +7$/m);
+      // Like errors, these messages spell options as flags.
+      const long = await evaluate(file, '--loss', 'ppo', '--skip-bad-rows', '--max-row-tokens', '40');
+      assert.match(long.stderr, /^skipped: .* raise --max-row-tokens$/m);
+    });
+
+    it('--strict makes errors of warnings, which are printed once', async () => {
+      const lines = ROWS.map((row) => JSON.stringify(row));
+      const twice = lines.map((line, i) => (i === 7 || i === 9 ? line.replace('{', '{"reward":5,') : line));
+      const file = fileOf('twice.jsonl', twice);
+      const ours = await evaluate(EXAMPLE, '--loss', 'ppo', '--json');
+      for (const words of [[], ['--batch-tokens', '999']]) {
+        const { code, stdout, stderr } = await evaluate(file, '--loss', 'ppo', '--json', ...words);
+        assert.equal(code, 0);
+        assert.match(
+          stderr,
+          /^warning: .*twice\.jsonl, line 8: reward: expected one value, got two\. The last one counts\n$/,
+        );
+        if (words.length === 0) assert.equal(stdout, ours.stdout);
+      }
+      assert.equal((await evaluate(file, '--loss', 'ppo', '--quiet')).stderr, '');
+      await fails(1, [file, '--loss', 'ppo', '--strict'], /line 8: reward: expected one value, got two$/m);
+      const skipped = await evaluateJson(file, '--loss', 'ppo', '--strict', '--skip-bad-rows', '-q');
+      assert.equal(skipped.skipped, 2);
+    });
+
+    it('--max-row-tokens and --max-rows limit what a file may hold', async () => {
+      const longest = Math.max(...ROWS.map(({ logprobs }) => logprobs.length));
+      const words = [EXAMPLE, '--loss', 'ppo'];
+      await evaluateJson(...words, '--max-row-tokens', String(longest), '--max-rows', String(ROWS.length));
+      await fails(
+        1,
+        [...words, '--max-row-tokens', String(longest - 1)],
+        /logprobs: expected at most \d+ tokens in a row, got \d+\. If the row is correct, raise --max-row-tokens/,
+      );
+      await fails(
+        1,
+        [...words, '--max-rows', String(ROWS.length - 1)],
+        /expected at most 255 rows, got more\. If memory suffices, raise --max-rows/,
+      );
+      await fails(2, [...words, '--max-rows', '0'], /--max-rows.*whole number/);
     });
 
     it('--device reports a missing device as bad usage before it reads files', async () => {

@@ -29,13 +29,15 @@ export async function run(...words: string[]): Promise<Run> {
   const result: Run = { code: null, stdout: '', stderr: '' };
   const streams = (['stdout', 'stderr'] as const).map((name) => {
     const stream = process[name];
-    const { write, isTTY, columns } = stream;
-    const capture = (text: string) => {
+    const { write, isTTY, columns, fd } = stream;
+    const capture = (text: string, done?: () => void) => {
       result[name] += text;
+      done?.();
       return true;
     };
-    Object.assign(stream, { write: capture, isTTY: false, columns: undefined });
-    return { stream, original: { write, isTTY, columns } };
+    // Without a file descriptor, the program cannot bypass write().
+    Object.assign(stream, { write: capture, isTTY: false, columns: undefined, fd: undefined });
+    return { stream, original: { write, isTTY, columns, fd } };
   });
   try {
     result.code = await runProgram(words);

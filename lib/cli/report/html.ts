@@ -62,8 +62,8 @@ const ENTITIES: Readonly<Record<string, string>> = {
 
 /**
  * Replaces characters that would be invisible or misleading. An ASCII control character becomes the Unicode symbol that
- * depicts it, such as ␀. Other control characters, lone surrogates, and characters that change the direction of text
- * become U+FFFD.
+ * depicts it, such as ␀. Other control characters, Unicode's line separators, lone surrogates, and characters that
+ * change the direction of text become U+FFFD.
  */
 function visible(text: string): string {
   return text.replace(HIDDEN, (character) => {
@@ -75,4 +75,4 @@ function visible(text: string): string {
 
 const HIDDEN =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the function replaces control characters.
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]|\p{Surrogate}/gu;
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]|\p{Surrogate}/gu;

@@ -13,6 +13,7 @@ export class GRPOGroupedAdvantage extends advantageClass(
     details: [
       'A group of one row counts as mean 0 and standard deviation 1, so the advantage is R / (1 + ε).',
       "With the batch's standard deviation, it is R / (std + ε).",
+      'The reward of a row without unmasked tokens counts in its group; in rloo, which reads rewards per token, it does not.',
     ],
     source: ['arXiv 2402.03300', 'arXiv 2508.08221', 'arXiv 2506.02355', 'Trinity-RFT'],
     reads: ['rewards', 'group_ids', 'action_mask'],

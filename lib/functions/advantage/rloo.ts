@@ -5,7 +5,11 @@ import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
 export class RLOOAdvantageFn extends advantageClass({
   name: 'rloo',
   summary: "R − mean of the group's other rows",
-  details: ['R is the sum of the rewards of all tokens of the row, including masked ones.'],
+  details: [
+    'As in the source, R is the sum of the rewards of all tokens of the row, including masked ones.',
+    'If the batch has one reward per row instead, it counts as the reward of the last unmasked token.',
+    'A row without unmasked tokens then has R = 0 in its group, whatever its reward is; grpo counts the reward.',
+  ],
   source: ['arXiv 2402.14740', 'Trinity-RFT'],
   reads: ['token_level_rewards', 'group_ids', 'action_mask'],
   perRow: true,

@@ -47,7 +47,8 @@ const RESERVED = ['grad', 'grad_entropy', 'cu_seqlens', 'lengths'];
  * Returns a writer of gradients. The ending of the file's name determines the format: `.safetensors`, `.parquet`, or
  * `.jsonl` and `.ndjson` (JSON lines), which may be compressed (`.jsonl.gz`). Each row has `file`, `row` (its line or
  * row number in that file), its ids, `grad` and, if it was passed, `grad_entropy`.
- * - In JSON lines, a number has only as many digits as identify a float32. A number that is not finite becomes null.
+ * - In JSON lines, a number has only as many digits as identify a float32. A number that is not finite
+ *   becomes a string: "NaN", "Infinity" or "-Infinity".
  * - In safetensors, gradients are float32 tensors. The packed layout adds `cu_seqlens`, the padded layout adds
  *   `lengths`. Numeric ids become tensors. For other ids, the metadata holds a JSON list of the different values under
  *   the column's name, and the column's tensor holds each row's index into this list (-1 if the row has no value).
@@ -117,8 +118,9 @@ class StagedWriter implements GradientWriter {
   }
 
   async abort() {
-    await this.#staging?.remove();
+    const staging = this.#staging;
     this.#staging = undefined;
+    await writing(this.#file, async () => staging?.remove());
   }
 
   async #stage(): Promise<Staging> {

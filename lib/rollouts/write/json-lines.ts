@@ -3,6 +3,7 @@ import { createWriteStream } from 'node:fs';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
+import { finiteOrText } from './json.js';
 import type { WriteStaged } from './staging.js';
 
 /** Writes JSON lines. */
@@ -20,13 +21,13 @@ export const writeJsonLines: WriteStaged = async (staging, file, { name }) => {
 
 /**
  * Rounds each float32 to the fewest digits, from 6 to 9, that still identify it. Its text is then shorter than the 17
- * digits of a float64.
+ * digits of a float64. A number that is not finite becomes a string.
  */
-function shortest(floats: Float32Array): number[] {
+function shortest(floats: Float32Array): (number | string)[] {
   return Array.from(floats, (x) => {
     for (let count = 6; ; count++) {
       const short = Number(x.toPrecision(count));
-      if (count === 9 || Math.fround(short) === x) return short;
+      if (count === 9 || Math.fround(short) === x) return finiteOrText(short);
     }
   });
 }

@@ -84,7 +84,7 @@ const ROW_GROUP_TOKENS = 1 << 22;
 
 function idValue(value: unknown, kind: IdKind): DuckDB.DuckDBValue {
   if (kind === 'integer') return BigInt(value as number);
-  if (kind === 'number') return value as number;
+  if (kind === 'number') return Number(value);
   if (value === undefined) return null;
   return typeof value === 'string' ? value : JSON.stringify(value);
 }

@@ -102,7 +102,7 @@ function numberTensor({ rows }: Staging, { name, kind }: IdColumn): Tensor {
     dtype: kind === 'integer' ? 'I64' : 'F64',
     shape: [rows],
     piece: ({ ids }) => {
-      const value = ids[name] as number;
+      const value = Number(ids[name]);
       return kind === 'integer' ? BigInt64Array.of(BigInt(value)) : Float64Array.of(value);
     },
   };

@@ -1,13 +1,16 @@
 // Collects gradients in temporary files. The final file cannot be written immediately, because its beginning is known
 // only at the end: a tensor file begins with the shapes of all tensors, and a table with the types of its columns.
-import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { LossError } from '../../core/errors.js';
 import { readRecords } from '../records.js';
 import { describeFailure, errorAt } from '../source.js';
+import { jsonText } from './json.js';
+import { makeTemporaryFolder, removeTemporaryFolder } from './temporary.js';
 
 /** One staged row. */
 export interface StagedRow {
+  /** The values of the id columns. A number that is not finite is a string, such as "NaN". */
   ids: Record<string, unknown>;
   grad: Float32Array;
   gradEntropy: Float32Array | undefined;
@@ -45,6 +48,8 @@ interface RowLine {
 const GRAD = 'grad';
 const GRAD_ENTROPY = 'grad_entropy';
 const ROWS = 'rows.jsonl';
+// This program wrote the rows itself, so they are read whatever their size.
+const UNLIMITED = { maxRowTokens: Number.MAX_SAFE_INTEGER };
 
 /** The rows that were added so far. They are in temporary files, in their own directory next to the final file. */
 export class Staging {
@@ -66,7 +71,9 @@ export class Staging {
    * @throws LossError if nothing can be written there.
    */
   static async nextTo(file: string): Promise<Staging> {
-    const directory = await writing(file, () => mkdtemp(join(dirname(file), `.${basename(file)}-`)));
+    const directory = await writing(file, async () =>
+      makeTemporaryFolder(join(dirname(file), `.${basename(file)}-`)),
+    );
     return new Staging(directory);
   }
 
@@ -86,7 +93,7 @@ export class Staging {
     let lines = '';
     for (const { tokens, ids } of rows) {
       for (const [name, value] of Object.entries(ids)) this.#noteKind(name, value);
-      lines += `${JSON.stringify({ tokens, ids } satisfies RowLine)}\n`;
+      lines += `${jsonText({ tokens, ids } satisfies RowLine)}\n`;
       this.longest = Math.max(this.longest, tokens);
     }
     this.rows += rows.length;
@@ -110,9 +117,9 @@ export class Staging {
     const grad = await this.#reader(GRAD);
     const gradEntropy = this.hasEntropy ? await this.#reader(GRAD_ENTROPY) : undefined;
     try {
-      for await (const block of readRecords(join(this.directory, ROWS), 'line', () => {}))
-        for (const { text } of block) {
-          const { tokens, ids } = JSON.parse(text) as RowLine;
+      for await (const block of readRecords(join(this.directory, ROWS), 'line', () => {}, UNLIMITED))
+        for (const { bytes } of block) {
+          const { tokens, ids } = JSON.parse(bytes().toString()) as RowLine;
           yield { ids, grad: await grad.next(tokens), gradEntropy: await gradEntropy?.next(tokens) };
         }
     } finally {
@@ -132,7 +139,7 @@ export class Staging {
   async remove(): Promise<void> {
     for (const file of this.#files.values()) await file.close();
     this.#files.clear();
-    await rm(this.directory, { recursive: true, force: true });
+    await removeTemporaryFolder(this.directory);
   }
 
   #noteKind(name: string, value: unknown): void {

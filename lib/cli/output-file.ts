@@ -1,0 +1,48 @@
+// Protects the input files of a command from its output options.
+import { fstatSync, statSync } from 'node:fs';
+import { LossError } from '../core/errors.js';
+import { splitTable } from '../rollouts/file-name.js';
+import { describePlace, STDIN } from '../rollouts/source.js';
+
+/** The flags of a command's output options, with the files that they name; undefined for an option that is not set. */
+export type OutputFiles = Readonly<Record<string, string | undefined>>;
+
+/**
+ * Checks that a command does not write to a file that it reads, under whatever name: files are the same if they have
+ * the same inode, so this includes symbolic and hard links.
+ * @param inputs the files that the command reads.
+ * @throws LossError `ERR_INVALID_OPTION` if an output is one of the inputs.
+ */
+export function refuseInputs(outputs: OutputFiles, inputs: readonly string[]): void {
+  for (const [flag, output] of Object.entries(outputs)) {
+    const written = output === undefined ? undefined : inodeOf(output);
+    if (written === undefined) continue;
+    for (const input of inputs)
+      for (const file of filesOf(input))
+        if (inodeOf(file) === written)
+          throw new LossError('ERR_INVALID_OPTION', {
+            at: `${flag} ${output}`,
+            expected: 'a file other than the files that are read',
+            received: file === output ? 'one of them' : `the same file as ${describePlace({ file })}`,
+          });
+  }
+}
+
+/** Returns the names of all files to which an input belongs. SQLite keeps recent changes in files of their own. */
+function filesOf(input: string): string[] {
+  const { file } = splitTable(input);
+  return [file, `${file}-wal`, `${file}-journal`];
+}
+
+/** Returns a text that identifies a regular file; undefined if there is no such file. */
+function inodeOf(file: string): string | undefined {
+  try {
+    const status = file === STDIN ? fstatSync(0, EXACT) : statSync(file, EXACT);
+    return status.isFile() ? `${status.dev}:${status.ino}` : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+// An inode number may have 64 bits.
+const EXACT = { bigint: true } as const;

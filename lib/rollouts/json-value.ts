@@ -1,0 +1,101 @@
+// Parses JSON text from files. The size of a value is checked before it is parsed, because parsing creates all of its
+// lists at once.
+import { BACKSLASH, COMMA, OPEN_BRACE, OPEN_BRACKET, QUOTE } from './ascii.js';
+import { type RowLimits, tooManyTokens } from './limits.js';
+import { errorAt, type Place } from './source.js';
+
+/** Where JSON text comes from and what it should hold, for error messages, and how large it may be. */
+export interface JsonContext {
+  place: Place;
+  /** The name of the column that holds the text. */
+  key?: string | undefined;
+  /** The kind of value that the text should hold. */
+  expected: string;
+  limits: RowLimits;
+}
+
+/**
+ * Parses JSON text.
+ * @throws LossError `ERR_INVALID_INPUT` if the text is not valid JSON, or if its lists and objects have more than
+ * `limits.maxRowTokens` elements in total.
+ */
+export function parseJson(json: string, { place, key, expected, limits }: JsonContext): unknown {
+  const { maxRowTokens } = limits;
+  // Each element takes at least two characters: itself and a comma or bracket.
+  if (json.length > 2 * maxRowTokens) {
+    const elements = countElements(json);
+    if (elements > maxRowTokens)
+      throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...tooManyTokens(limits, elements) });
+  }
+  try {
+    return JSON.parse(json);
+  } catch (error) {
+    // Text can contain any word, so the word is looked for only in a value without text.
+    const word = json.includes('"') ? undefined : /\b(?:NaN|Infinity)\b/.exec(json)?.[0];
+    const details =
+      word === undefined
+        ? { received: `text that does not parse (${(error as Error).message})`, hint: arrayHint(json, place) }
+        : {
+            received: `${word}, which JSON cannot represent`,
+            hint:
+              "Python's json.dumps writes it nevertheless. Put a number there; where action_mask is 0, " +
+              'any number will do',
+          };
+    throw errorAt(place, 'ERR_INVALID_INPUT', { key, expected, ...details }, error);
+  }
+}
+
+/**
+ * Returns the number of elements in all lists and objects of a JSON text: the number of commas and opening brackets
+ * outside of strings. An empty list counts as one element.
+ */
+function countElements(json: string): number {
+  let elements = 0;
+  for (let i = 0; i < json.length; i++) {
+    const character = json.charCodeAt(i);
+    if (character === COMMA || character === OPEN_BRACKET || character === OPEN_BRACE) elements++;
+    else if (character === QUOTE)
+      for (i++; i < json.length && json.charCodeAt(i) !== QUOTE; i++)
+        if (json.charCodeAt(i) === BACKSLASH) i++;
+  }
+  return elements;
+}
+
+/**
+ * Returns a hint for the error message if line 1 begins like an array. The file is then probably a single JSON array
+ * instead of JSON lines.
+ */
+export function arrayHint(json: string, { line }: Place): string | undefined {
+  if (line !== 1 || !json.startsWith('[')) return undefined;
+  return "If the file is one JSON array, `jq -c '.[]'` converts it to lines";
+}
+
+/**
+ * Returns the exact value of a JSON number that identifies something: a number if a float64 holds the value exactly,
+ * otherwise text. Equal values give equal results, however they are written.
+ * @param literal a valid JSON number.
+ */
+export function exactNumber(literal: string): number | string {
+  const number = Number(literal);
+  const isSafe = Math.abs(number) <= Number.MAX_SAFE_INTEGER;
+  if (isSafe && String(number) === literal) return number;
+  const decimal = decimalOf(literal);
+  return isSafe && decimalOf(String(number)) === decimal ? number : decimal;
+}
+
+/** Writes a number in a form that depends only on its value: an integer as its digits, if they are not too many. */
+function decimalOf(literal: string): string {
+  if (literal.length > MAX_DIGITS) return literal;
+  const [, sign, whole, fraction = '', exponent = '0'] = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(
+    literal,
+  )!;
+  const padded = `${whole}${fraction}`.replace(/^0+/, '');
+  const digits = padded.replace(/0+$/, '');
+  if (digits === '') return '0';
+  const power = Number(exponent) - fraction.length + (padded.length - digits.length);
+  const isInteger = power >= 0 && digits.length + power <= MAX_DIGITS;
+  return `${sign}${digits}${isInteger ? '0'.repeat(power) : `e${power}`}`;
+}
+
+// A float64 has at most 309 digits before its decimal point. A longer number identifies something only as it is written.
+const MAX_DIGITS = 400;

@@ -1,0 +1,40 @@
+// The limits on what a reader holds in memory. A small file can claim or unpack to rows of any size, so readers check
+// sizes before they allocate lists.
+import { constants } from 'node:buffer';
+import type { DetailsAtPlace } from './source.js';
+
+/** The default of `ReadOptions.maxRowTokens`: 1,048,576 tokens. */
+export const MAX_ROW_TOKENS = 2 ** 20;
+
+/**
+ * The default of `StreamOptions.maxRows`: 2,097,152 rows. A computation in parts takes up to 300 bytes per row for the
+ * ids, rewards and advantages of all rows.
+ */
+export const MAX_ROWS = 2 ** 21;
+
+/** The limits on one row of a file. */
+export interface RowLimits {
+  /** The maximum number of tokens in a row. No list with one element per token may be longer. */
+  maxRowTokens: number;
+}
+
+/**
+ * Returns the details of the error to throw for a row that has too many tokens.
+ * @param received the number of tokens, or a description such as 'more'.
+ */
+export function tooManyTokens({ maxRowTokens }: RowLimits, received: number | string): DetailsAtPlace {
+  return {
+    expected: `at most ${maxRowTokens} tokens in a row`,
+    received: String(received),
+    hint: (spell) => `If the row is correct, raise ${spell('maxRowTokens')}`,
+  };
+}
+
+/** Returns the maximum length of a row of a text file, in bytes. */
+export function maxRowBytes({ maxRowTokens }: RowLimits): number {
+  return Math.min(Math.max(MIN_ROW_BYTES, BYTES_PER_TOKEN * maxRowTokens), constants.MAX_STRING_LENGTH);
+}
+
+// A token takes about 20 bytes in each column. A row also has text, whose length does not depend on maxRowTokens.
+const BYTES_PER_TOKEN = 128;
+const MIN_ROW_BYTES = 2 ** 26;

@@ -1,0 +1,60 @@
+/** Tests that a file with as many rows as are allowed, each in a group of its own, takes less than 1 GB of memory. */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { closeSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { MAX_ROWS } from '../../lib/rollouts/index.js';
+
+const PARTS = new URL('../../lib/parts/index.ts', import.meta.url).href;
+const ROWS_AT_ONCE = 2 ** 16;
+
+describe('a file with many rows', () => {
+  let directory: string;
+  before(() => {
+    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
+  });
+  after(() => rmSync(directory, { recursive: true }));
+
+  function fileOf(name: string, rows: number): string {
+    const file = join(directory, name);
+    const handle = openSync(file, 'w');
+    for (let first = 0; first < rows; first += ROWS_AT_ONCE) {
+      const lines = Array.from(
+        { length: Math.min(ROWS_AT_ONCE, rows - first) },
+        (_, i) => `{"logprobs":[-1],"old_logprobs":[-1],"reward":${i % 7},"task_id":"group ${first + i}"}\n`,
+      );
+      writeSync(handle, gzipSync(lines.join(''), { level: 1 }));
+    }
+    closeSync(handle);
+    return file;
+  }
+
+  function evaluate(file: string): { result: string | number; memory: number } {
+    const script = `import { evaluateFiles, lossSubject } from ${JSON.stringify(PARTS)};
+      const progress = { begin() {}, advance() {} };
+      const settings = { read: {}, batchTokens: 2 ** 19, progress };
+      const result = await evaluateFiles([process.argv[1]], [lossSubject('ppo')], settings).then(
+        ({ rows }) => rows,
+        ({ message }) => message,
+      );
+      console.log(JSON.stringify({ result, memory: 1024 * process.resourceUsage().maxRSS }));`;
+    const { stdout, stderr } = spawnSync(
+      process.execPath,
+      ['--import', 'tsx', '--input-type=module', '-e', script, file],
+      { encoding: 'utf8' },
+    );
+    assert.notEqual(stdout, '', stderr);
+    return JSON.parse(stdout);
+  }
+
+  it('is computed within 1 GB if it has at most maxRows, and refused otherwise', () => {
+    const most = evaluate(fileOf('most.jsonl.gz', MAX_ROWS));
+    assert.equal(most.result, MAX_ROWS);
+    assert.ok(most.memory < 2 ** 30, `${most.memory} bytes`);
+    const more = evaluate(fileOf('more.jsonl.gz', MAX_ROWS + 1));
+    assert.match(String(more.result), /line 2097153: expected at most 2097152 rows, got more/);
+    assert.ok(more.memory < 2 ** 30, `${more.memory} bytes`);
+  }).timeout(600_000);
+});
