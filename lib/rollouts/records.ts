@@ -106,20 +106,23 @@ class Splitter {
       from = end + 1;
       if (this.#open) continue;
       this.#add(chunk.subarray(start, end));
-      yield* this.#take();
+      const record = this.#take();
+      if (record) yield record;
       start = this.#skipBlankLines(chunk, from);
       from = start;
     }
     this.#trackQuotes(chunk, from, chunk.length);
     this.#add(chunk.subarray(start));
-    yield* this.#reportLength();
+    const record = this.#length > this.#maxBytes && this.#tooLong();
+    if (record) yield record;
   }
 
   /** Yields the last record if no line break follows it. Must be called after the last chunk. */
   *finish(): Generator<TextRecord> {
     if (this.#open)
       throw this.#error({ expected: 'a closing quote', received: 'none before the end of the file' });
-    yield* this.#take();
+    const record = this.#take();
+    if (record) yield record;
   }
 
   /**
@@ -154,39 +157,46 @@ class Splitter {
     else this.#pieces = [];
   }
 
-  /** Yields the current record, unless it is blank, and begins the next one. */
-  *#take(): Generator<TextRecord> {
-    yield* this.#reportLength();
-    const pieces = this.#pieces;
-    const place = { file: this.#file, line: this.#begin };
+  /** Returns the current record, unless it is blank, and begins the next one. */
+  #take(): TextRecord | undefined {
+    const record = this.#length > this.#maxBytes ? this.#tooLong() : this.#whole();
     this.#pieces = [];
     this.#length = 0;
     this.#isReported = false;
     this.#begin = this.#line;
-    if (pieces.length === 0) return;
-    const bytes = trimmed(pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces));
-    if (!isBlankRecord(bytes)) yield { place, bytes: () => bytes };
+    return record;
   }
 
-  /** Yields a record that stands for the current one if that is too long. Does so only once per record. */
-  *#reportLength(): Generator<TextRecord> {
-    if (this.#length <= this.#maxBytes || this.#isReported) return;
+  #whole(): TextRecord | undefined {
+    const [piece] = this.#pieces;
+    if (!piece) return undefined;
+    const bytes = trimmed(this.#pieces.length === 1 ? piece : Buffer.concat(this.#pieces));
+    return isBlankRecord(bytes) ? undefined : { place: this.#place(), bytes: () => bytes };
+  }
+
+  /** Returns a record that stands for the current one, which is too long; undefined on a second call. */
+  #tooLong(): TextRecord | undefined {
+    if (this.#isReported) return undefined;
     this.#isReported = true;
     const error = this.#error({
       expected: `a row of at most ${this.#maxBytes} bytes`,
       received: 'more',
       hint: (spell) => `If the row is correct, raise ${spell('maxRowTokens')}`,
     });
-    yield {
-      place: { file: this.#file, line: this.#begin },
+    return {
+      place: this.#place(),
       bytes() {
         throw error;
       },
     };
   }
 
+  #place(): Place {
+    return { file: this.#file, line: this.#begin };
+  }
+
   #error(details: DetailsAtPlace): LossError {
-    return errorAt({ file: this.#file, line: this.#begin }, 'ERR_INVALID_INPUT', details);
+    return errorAt(this.#place(), 'ERR_INVALID_INPUT', details);
   }
 }
 
