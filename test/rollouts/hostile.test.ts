@@ -318,9 +318,9 @@ describe('hostile files', () => {
     it('that are not Parquet', async () => {
       await rejects(
         fileOf('bad.parquet', '{"logprobs":[-1]}'),
-        /expected a readable file of rollouts, got an error \(.*bad\.parquet/,
+        /expected a Parquet file, got a file without its signature/,
       );
-      await rejects(fileOf('bad.parquet', ''), /expected a readable file of rollouts/);
+      await rejects(fileOf('bad.parquet', ''), /expected a Parquet file/);
       await rejects(join(directory, 'nowhere.parquet'), /got an error \(ENOENT/);
     });
 
