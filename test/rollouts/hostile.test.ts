@@ -10,6 +10,7 @@ import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
 import { readRollouts } from '../../lib/rollouts/index.js';
+import { isLossError } from '../support/loss-error.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 
@@ -169,7 +170,7 @@ describe('hostile files', () => {
         /logprob: expected \[B, T\], or \[N\] with cu_seqlens, got \[4\] without cu_seqlens/,
       );
       await rejects(
-        safetensors({ logprob, reward: f32([3], 0) }),
+        safetensors({ logprob, reward: f32([3], 16) }),
         /reward: expected \[2\], one per row, got \[3\]/,
       );
       await rejects(
@@ -187,7 +188,7 @@ describe('hostile files', () => {
       );
       await rejects(
         safetensors({ logprob: f32([0, 2 ** 27], 0) }),
-        /expected at most 67108864 tokens in a row, got 134217728/,
+        /logprob: expected at most 1048576 tokens in a row, got 134217728\. .*maxRowTokens/,
       );
     });
 
@@ -301,9 +302,11 @@ describe('hostile files', () => {
     it('with a wrong size do not exhaust the memory', async () => {
       const claim = npy(header("'<f4'", '(1, 60000000)'), Buffer.alloc(0));
       const before = process.memoryUsage().rss;
-      await rejects(
-        npz('logprob.npy', claim, claim.length + 240_000_000),
-        /not enough bytes in the stream|more bytes/,
+      const file = npz('logprob.npy', claim, claim.length + 240_000_000);
+      await rejects(file, /logprob: expected at most 1048576 tokens in a row, got 60000000\. .*maxRowTokens/);
+      await assert.rejects(
+        readRollouts([file], { maxRowTokens: 60_000_000 }),
+        isLossError('ERR_INVALID_INPUT', /not enough bytes in the stream|more bytes/),
       );
       assert.ok(process.memoryUsage().rss - before < 100e6);
     });
