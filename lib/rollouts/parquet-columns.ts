@@ -117,11 +117,11 @@ function sizeOf(value: string, type: DuckDB.DuckDBType, duckdb: typeof DuckDB): 
     const types = [type.keyType, type.valueType].map((part) => duckdb.LIST(part));
     return parts.map((part, i) => sizeOf(part, types[i]!, duckdb)).join(' + ');
   }
-  if (type instanceof duckdb.DuckDBStructType)
-    return [
-      '0',
-      ...type.entryTypes.map((entry, i) => sizeOf(`struct_extract(${value}, ${i + 1})`, entry, duckdb)),
-    ].join(' + ');
+  if (type instanceof duckdb.DuckDBStructType) {
+    const entryOf = (name: string) => `struct_extract(${value}, ${sql.text(name)})`;
+    const sizes = type.entryTypes.map((entry, i) => sizeOf(entryOf(type.entryNames[i]!), entry, duckdb));
+    return ['0', ...sizes].join(' + ');
+  }
   return String(BYTES_PER_VALUE);
 }
 

@@ -23,13 +23,14 @@ export class RowAssembler {
   push(chunk: DuckDB.DuckDBDataChunk): Cells[] {
     const rows: Cells[] = [];
     const begins = chunk.getColumnVector(0);
-    for (let line = 0; line < chunk.rowCount; ) {
+    const lines = chunk.rowCount;
+    for (let line = 0; line < lines; ) {
       if (begins.getItem(line) === true) {
         rows.push(...this.end());
         this.#row = this.#columns.map((_, i) => this.#begin(chunk, i, line));
       }
       let end = line + 1;
-      while (end < chunk.rowCount && begins.getItem(end) !== true) end++;
+      while (end < lines && begins.getItem(end) !== true) end++;
       this.#row?.forEach((value, i) => {
         if (value instanceof NumberList) value.append(valuesOf(chunk, i), line, end, this.#duckdb);
       });

@@ -9,10 +9,10 @@ import { cannotRead, type ReadRows } from './source.js';
 import { type Cells, columnsToRead, tableRow } from './table.js';
 
 // DuckDB decodes 2,048 rows at once, however long they are. This limits what they may take.
-const MEMORY = 512e6;
+const MEMORY = 750e6;
 const BYTES_PER_TOKEN = 64;
 const HINT =
-  'If the rows are long, write row groups of fewer rows: DuckDB decodes 2,048 rows at once, or all rows of a smaller group';
+  'If the file is whole, its rows are too long to decode 2,048 of them at once. Write row groups of fewer rows';
 
 /** Reads a Parquet file. */
 export const readParquet: ReadRows = async function* (file, names, onBytes, limits) {
