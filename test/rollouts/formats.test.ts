@@ -7,13 +7,10 @@ import { fileURLToPath } from 'node:url';
 import { DuckDBInstance } from '@duckdb/node-api';
 import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
+import { readsSqlite } from '../support/node-version.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 const LINES = fixture('rollouts.jsonl');
-
-/** From Node 22.13 on, SQLite files are read with Node's own SQLite. */
-const [major, minor] = process.versions.node.split('.').map(Number) as [number, number];
-const readsSqlite = major > 22 || (major === 22 && minor >= 13);
 
 describe('reading every format', () => {
   let directory: string;
