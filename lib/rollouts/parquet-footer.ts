@@ -37,7 +37,18 @@ export async function checkFooter(file: string, size: number): Promise<number> {
 }
 
 /** The element types of Thrift's compact protocol that the checks distinguish. */
-const TYPE = { true: 1, false: 2, byte: 3, double: 7, binary: 8, list: 9, set: 10, map: 11, struct: 12 };
+const TYPE = {
+  true: 1,
+  false: 2,
+  byte: 3,
+  i32: 5,
+  i64: 6,
+  double: 7,
+  binary: 8,
+  list: 9,
+  set: 10,
+  struct: 12,
+};
 
 /** Reads the footer, which is a structure in Thrift's compact protocol. */
 class FooterReader {
@@ -55,7 +66,7 @@ class FooterReader {
     let rows = 0;
     this.#fields((id, type) => {
       if (id === 2 && type === TYPE.list) this.#schema();
-      else if (id === 3) rows = Number(BigInt.asIntN(64, this.#zigzag()));
+      else if (id === 3 && type === TYPE.i64) rows = Number(this.#integer(64));
       else if (id === 4 && type === TYPE.list) this.#rowGroups();
       else this.#skip(type, 1);
     });
@@ -72,7 +83,7 @@ class FooterReader {
     for (let i = 0; i < count; i++) {
       let children = 0;
       this.#eachField(type, (id, field) => {
-        if (id === 5) children = Number(this.#zigzag());
+        if (id === 5 && field === TYPE.i32) children = Number(this.#integer(32));
         else this.#skip(field, 1);
       });
       while (open.at(-1) === 0) open.pop();
@@ -94,7 +105,8 @@ class FooterReader {
         if (id !== 1 || type !== TYPE.list) return this.#skip(type, 1);
         const columns = this.#list();
         this.#checkCount(columns.count);
-        for (let column = 0; column < columns.count; column++) this.#skip(columns.type, 1);
+        for (let column = 0; column < columns.count; column++)
+          this.#eachField(columns.type, (_, field) => this.#skip(field, 1));
       });
   }
 
@@ -117,7 +129,7 @@ class FooterReader {
     for (let id = 0; ; ) {
       const head = this.#byte();
       if (head === 0) return;
-      id = head >> 4 === 0 ? Number(this.#zigzag()) : id + (head >> 4);
+      id = head >> 4 === 0 ? Number(this.#integer(16)) : id + (head >> 4);
       read(id, head & 15);
     }
   }
@@ -164,9 +176,10 @@ class FooterReader {
     throw this.#error({ expected: 'a number of at most 64 bits', received: 'more' });
   }
 
-  #zigzag(): bigint {
+  /** Reads a signed integer, of which DuckDB uses only the given number of bits. */
+  #integer(bits: 16 | 32 | 64): bigint {
     const value = this.#varint();
-    return (value >> 1n) ^ -(value & 1n);
+    return BigInt.asIntN(bits, (value >> 1n) ^ -(value & 1n));
   }
 
   #ended(): Error {
