@@ -9,7 +9,7 @@ import { cannotRead, type ReadRows } from './source.js';
 import { type Cells, columnsToRead, tableRow } from './table.js';
 
 // DuckDB decodes 2,048 rows at once, however long they are. This limits what they may take.
-const MEMORY = 750e6;
+const MEMORY = 600e6;
 const BYTES_PER_TOKEN = 64;
 const HINT =
   'If the file is whole, its rows are too long to decode 2,048 of them at once. Write row groups of fewer rows';
