@@ -204,4 +204,34 @@ describe('fromTrinityConfig', () => {
       );
     }
   });
+
+  it('rejects text that would take much time, memory or stack to parse', () => {
+    const deep = /expected YAML of at most 64 levels, got more/;
+    for (const text of [
+      '['.repeat(10_000),
+      '{a: '.repeat(10_000),
+      '- '.repeat(20_000),
+      '? '.repeat(20_000),
+      Array.from({ length: 300 }, (_, i) => `${' '.repeat(i)}a:`).join('\n'),
+    ])
+      assert.throws(() => fromTrinityConfig(text), isLossError('ERR_INVALID_INPUT', deep));
+    assert.throws(
+      () => fromTrinityConfig(`# ${'x'.repeat(2 ** 16)}`),
+      isLossError('ERR_INVALID_INPUT', /expected YAML of at most 65536 characters, got more/),
+    );
+    const letters = [...'abcdefghij'];
+    const laughs = letters.map(
+      (to, i) => `${to}: &${to} [${Array(9).fill(i === 0 ? 'x' : `*${letters[i - 1]}`)}]`,
+    );
+    assert.throws(
+      () => fromTrinityConfig(laughs.join('\n')),
+      isLossError('ERR_INVALID_INPUT', /expected YAML, got text with an error: Excessive alias count/),
+    );
+    assert.throws(
+      () => fromTrinityConfig('algorithm: &a\n  policy_loss_fn_args: *a'),
+      isLossError('ERR_INVALID_OPTION', /got an unknown name/),
+    );
+    const nested = `algorithm:\n  algorithm_type: grpo\n  optimizer: ${'['.repeat(50)}${']'.repeat(50)}`;
+    assert.equal(fromTrinityConfig(nested).algorithm, 'grpo');
+  });
 });

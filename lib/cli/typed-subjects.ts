@@ -1,7 +1,7 @@
 // Finds the subjects of a command line, that is, the losses and algorithms that it names, each with its options.
-import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { createReadStream, existsSync } from 'node:fs';
 import type { Command, Option } from 'commander';
+import { MAX_CONFIG_CHARACTERS } from '../algorithm/trinity-config.js';
 import { unknownName } from '../core/errors.js';
 import { toSnakeCase } from '../core/options.js';
 import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
@@ -183,7 +183,9 @@ export function optionsOf(
 async function configured(file: string) {
   let text: string;
   try {
-    text = await readFile(file, 'utf8');
+    // One character more than the limit is enough to find that the text is too long.
+    const chunks = createReadStream(file, { encoding: 'utf8', end: 4 * MAX_CONFIG_CHARACTERS });
+    text = (await chunks.toArray()).join('');
   } catch (error) {
     const details = { expected: 'a readable configuration', received: describeFailure(error) };
     throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);

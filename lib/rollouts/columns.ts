@@ -3,7 +3,7 @@
 import {
   allocate,
   describeValue,
-  LossError,
+  type LossError,
   type LossErrorCode,
   type LossErrorDetails,
 } from '../core/errors.js';
@@ -207,53 +207,59 @@ class RowFlags extends RowBuilder<number> {
  * Collects a column with one id of a group or run per row, and numbers the ids in order of appearance. The numbering
  * continues from part to part, so equal ids get equal numbers in all parts.
  */
-class RowIds extends RowBuilder<number | string> {
-  readonly #numbers = new Map<number | string, number>();
-  readonly #key: string;
+class RowIds extends RowBuilder<Id> {
+  readonly #ids = new Map<number | string, Id>();
+  #numbered = 0;
   #characters = 0;
 
-  /** @param key the name of the column. */
-  constructor(key: string) {
-    super();
-    this.#key = key;
-  }
-
-  protected override read(value: unknown, makeError: MakeError): number | string {
-    if (typeof value === 'string') {
-      if (value.length > MAX_ID_CHARACTERS)
-        throw makeError('ERR_INVALID_INPUT', {
-          expected: `at most ${MAX_ID_CHARACTERS} characters`,
-          received: String(value.length),
-        });
-      return value;
-    }
-    if (typeof value !== 'number')
-      throw makeError('ERR_INVALID_INPUT', {
-        expected: 'a number or a string',
-        received: describeValue(value),
-      });
-    // Other readers return such integers as text already. A large float64 must be equal to them.
-    return Number.isInteger(value) && !Number.isSafeInteger(value) ? numberOrText(BigInt(value)) : value;
+  protected override read(value: unknown, makeError: MakeError): Id {
+    const id = idOf(value, makeError);
+    return this.#ids.get(id) ?? this.#add(id, makeError);
   }
 
   // The ids get their numbers here and not in read(), because a row may still be rejected after read() if another
   // column has a bad value.
-  protected override collect(values: (number | string)[]): Int32Array {
-    return Int32Array.from(values, (id) => this.#numbers.get(id) ?? this.#add(id));
+  protected override collect(values: Id[]): Int32Array {
+    return Int32Array.from(values, (id) => {
+      id.number ??= this.#numbered++;
+      return id.number;
+    });
   }
 
-  #add(id: number | string): number {
-    const number = this.#numbers.size;
+  #add(id: number | string, makeError: MakeError): Id {
     if (typeof id === 'string') this.#characters += id.length;
-    if (number === MAX_IDS || this.#characters > MAX_CHARACTERS_OF_IDS)
-      throw new LossError('ERR_OUT_OF_MEMORY', {
-        at: this.#key,
+    if (this.#ids.size === MAX_IDS || this.#characters > MAX_CHARACTERS_OF_IDS)
+      throw makeError('ERR_OUT_OF_MEMORY', {
         expected: `at most ${MAX_IDS} different ids with ${MAX_CHARACTERS_OF_IDS} characters`,
         received: 'more',
       });
-    this.#numbers.set(id, number);
-    return number;
+    const added: Id = { number: undefined };
+    this.#ids.set(id, added);
+    return added;
   }
+}
+
+/** An id of one or more rows. Rows share this object instead of keeping the id's text. */
+interface Id {
+  number: number | undefined;
+}
+
+function idOf(value: unknown, makeError: MakeError): number | string {
+  if (typeof value === 'string') {
+    if (value.length > MAX_ID_CHARACTERS)
+      throw makeError('ERR_INVALID_INPUT', {
+        expected: `at most ${MAX_ID_CHARACTERS} characters`,
+        received: String(value.length),
+      });
+    return value;
+  }
+  if (typeof value !== 'number')
+    throw makeError('ERR_INVALID_INPUT', {
+      expected: 'a number or a string',
+      received: describeValue(value),
+    });
+  // Other readers return such integers as text already. A large float64 must be equal to them.
+  return Number.isInteger(value) && !Number.isSafeInteger(value) ? numberOrText(BigInt(value)) : value;
 }
 
 // All different ids are in memory. These limits keep their text within a few hundred megabytes. A Map cannot hold more
@@ -285,11 +291,11 @@ const number = (key: string): ColumnKind => ({
   per: 'row',
   make: () => new RowNumbers(),
 });
-const id = (key: string, column: RolloutColumn): ColumnKind => ({
+const id = (key: string): ColumnKind => ({
   key,
   expected: 'a number or a string',
   per: 'row',
-  make: () => new RowIds(column),
+  make: () => new RowIds(),
 });
 
 /** All columns. */
@@ -315,8 +321,8 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   token_level_rewards: floats('tokenLevelRewards'),
   values: floats('values'),
   reward_baseline: number('rewardBaselines'),
-  task_id: id('groupIds', 'task_id'),
-  run_id: id('runIds', 'run_id'),
+  task_id: id('groupIds'),
+  run_id: id('runIds'),
   expert: { key: 'expertMask', expected: 'true or false', per: 'row', make: () => new RowFlags() },
   step: number('step'),
 };

@@ -1,10 +1,9 @@
-// Connects to DuckDB, which reads and writes Parquet files and reads SQLite files. DuckDB is an optional package that
-// is loaded only when it is needed.
+// Connects to DuckDB, which reads and writes Parquet files. DuckDB is an optional package that is loaded only when it
+// is needed.
+import { resolve } from 'node:path';
 import type * as DuckDB from '@duckdb/node-api';
 import { LossError } from '../core/errors.js';
 import { describeFailure } from './source.js';
-import type { TableBlock } from './table.js';
-import { numberOrText } from './values.js';
 
 export type { DuckDB };
 
@@ -15,30 +14,56 @@ export interface Database {
   close(): void;
 }
 
+/** What a DuckDB instance may use. */
+export interface Access {
+  /** The file in which the instance keeps its tables. By default it keeps them in memory. */
+  database?: string;
+  /** The memory that the instance may use, in bytes. A query that needs more fails. */
+  memory: number;
+  /** The only files that the instance may read or write. */
+  files?: readonly string[];
+  /** The only directories in which the instance may read or write all files. */
+  directories?: readonly string[];
+}
+
 /**
- * Starts a DuckDB instance and connects to it.
+ * Starts a DuckDB instance and connects to it. The instance opens no connection to the network, neither downloads nor
+ * loads extensions, and has no access to other files than the given ones.
  * @param purpose what DuckDB is needed for, such as the name of a file to read. The error message shows it.
- * @param file the file in which the instance keeps its tables. By default it keeps them in memory.
  * @throws LossError `ERR_INVALID_INPUT` if DuckDB is not installed, with a hint on how to install it.
  */
-export async function connectDuckDB(purpose: string, file = ':memory:'): Promise<Database> {
+export async function connectDuckDB(
+  purpose: string,
+  { database = ':memory:', memory, files = [], directories = [] }: Access,
+): Promise<Database> {
   const duckdb = await load(purpose);
-  const instance = await duckdb.DuckDBInstance.create(file, {
+  const instance = await duckdb.DuckDBInstance.create(database, {
     // With a single thread, DuckDB keeps only one row group in memory and returns the rows in order.
     threads: '1',
-    // DuckDB must not download or load extensions on its own.
+    memory_limit: `${Math.ceil(memory / 1e6)}MB`,
     autoinstall_known_extensions: 'false',
     autoload_known_extensions: 'false',
+    // Without a database file, DuckDB would write to the working directory when its memory runs out.
+    ...(database === ':memory:' && { temp_directory: '' }),
   });
   const connection = await instance.connect();
-  return {
-    duckdb,
-    connection,
-    close() {
-      connection.closeSync();
-      instance.closeSync();
-    },
+  const close = () => {
+    connection.closeSync();
+    instance.closeSync();
   };
+  try {
+    const list = (texts: readonly string[]) => `[${texts.map(sql.text).join(', ')}]`;
+    const paths = files.map((file) => resolve(file));
+    // DuckDB checks the pattern of a file's name as well as the name.
+    await connection.run(`SET allowed_paths = ${list([...paths, ...paths.map(pattern)])}`);
+    await connection.run(`SET allowed_directories = ${list(directories.map((name) => resolve(name)))}`);
+    await connection.run('SET enable_external_access = false');
+    await connection.run('SET lock_configuration = true');
+  } catch (error) {
+    close();
+    throw error;
+  }
+  return { duckdb, connection, close };
 }
 
 async function load(purpose: string): Promise<typeof DuckDB> {
@@ -59,71 +84,11 @@ async function load(purpose: string): Promise<typeof DuckDB> {
 export const sql = {
   name: (text: string) => `"${text.replaceAll('"', '""')}"`,
   text: (text: string) => `'${text.replaceAll("'", "''")}'`,
-  /** Quotes a file name, and escapes its special characters so that DuckDB does not take it for a glob pattern. */
-  file: (text: string) => sql.text(text.replace(/[*?[]/g, '[$&]')),
+  /** Quotes the name of a file to read, which DuckDB must not take for a pattern. */
+  file: (name: string) => sql.text(pattern(resolve(name))),
 };
 
-/** A query of all rows of a table. */
-export interface Query {
-  /** The SQL text that follows FROM. */
-  from: string;
-  columns: readonly string[];
-  /** The number of rows in the table. */
-  rows: number;
-}
-
-/**
- * Yields the rows of a query in blocks, as DuckDB delivers them. The values are converted to JSON values.
- * @throws an error if a row cannot be read.
- */
-export async function* queryRows(
-  { connection, duckdb }: Database,
-  { from, columns, rows }: Query,
-): AsyncGenerator<TableBlock> {
-  const list = columns.map(sql.name).join(', ');
-  const result = await connection.stream(`SELECT ${list} FROM ${from}`);
-  let read = 0;
-  for (
-    let chunk = await result.fetchChunk();
-    chunk && chunk.rowCount > 0;
-    chunk = await result.fetchChunk()
-  ) {
-    const vectors = columns.map((_, i) => chunk!.getColumnVector(i));
-    yield {
-      rows: chunk.rowCount,
-      read: (row) => vectors.map((vector) => valueAt(vector, row, duckdb)),
-    };
-    read += chunk.rowCount;
-  }
-  if (read === rows) return;
-  // If DuckDB cannot read a row, the stream ends early without an error. A query over the same rows that does not
-  // stream its result throws the error.
-  await connection.run(`SELECT max(hash(${list})) FROM ${from}`);
-  throw new Error(`DuckDB returned ${read} of ${rows} rows`);
-}
-
-function valueAt(vector: DuckDB.DuckDBVector, row: number, duckdb: typeof DuckDB): unknown {
-  if (!(vector instanceof duckdb.DuckDBListVector)) return toJson(vector.getItem(row), duckdb);
-  // Reading the vector of the list's items avoids creating an object for each list. All items have the same type, so
-  // the first item that is not null shows whether all are plain numbers.
-  const items = vector.getItemVector(row)?.toArray() ?? null;
-  return typeof items?.find((item) => item !== null) === 'number' ? items : listToJson(items, duckdb);
-}
-
-function listToJson(items: readonly unknown[] | null, duckdb: typeof DuckDB): unknown[] | null {
-  return items?.map((item) => toJson(item, duckdb)) ?? null;
-}
-
-/** Converts a value that DuckDB returned to a JSON value. */
-function toJson(value: unknown, duckdb: typeof DuckDB): unknown {
-  if (value === null || typeof value !== 'object')
-    return typeof value === 'bigint' ? numberOrText(value) : value;
-  if (value instanceof duckdb.DuckDBListValue || value instanceof duckdb.DuckDBArrayValue)
-    return listToJson(value.items, duckdb);
-  if (value instanceof duckdb.DuckDBDecimalValue) return value.toDouble();
-  if (value instanceof duckdb.DuckDBStructValue)
-    return Object.fromEntries(
-      Object.entries(value.entries).map(([key, item]) => [key, toJson(item, duckdb)]),
-    );
-  return String(value);
+/** Returns a pattern that only the given file name matches. */
+function pattern(name: string): string {
+  return name.replace(/[*?[]/g, '[$&]');
 }

@@ -38,3 +38,18 @@ export function maxRowBytes({ maxRowTokens }: RowLimits): number {
 // A token takes about 20 bytes in each column. A row also has text, whose length does not depend on maxRowTokens.
 const BYTES_PER_TOKEN = 128;
 const MIN_ROW_BYTES = 2 ** 26;
+
+/**
+ * Returns the maximum size of a text in a cell of a table, in bytes. A list of as many numbers as a row may have tokens
+ * fits into it as JSON text.
+ */
+export function maxTextBytes({ maxRowTokens }: RowLimits): number {
+  return Math.min(Math.max(2 ** 20, BYTES_PER_NUMBER * maxRowTokens), constants.MAX_STRING_LENGTH);
+}
+
+const BYTES_PER_NUMBER = 32;
+
+/** Returns the details of the error to throw for a text of too many bytes. */
+export function textTooLong(limits: RowLimits, bytes: number): DetailsAtPlace {
+  return { expected: `a text of at most ${maxTextBytes(limits)} bytes`, received: String(bytes) };
+}

@@ -268,7 +268,9 @@ function missing(
   return errorAt(place, 'ERR_MISSING_INPUT', {
     key: names[0],
     expected: COLUMNS[name].expected,
-    received: describeColumns('a row', Object.keys(values)),
+    received: names.some((name) => values[name] === null)
+      ? 'null'
+      : describeColumns('a row', Object.keys(values)),
   });
 }
 

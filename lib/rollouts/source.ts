@@ -79,16 +79,23 @@ export function badFile(file: string, details: DetailsAtPlace): LossError {
   return errorAt({ file }, 'ERR_INVALID_INPUT', details);
 }
 
-/** Returns the error to throw if a file cannot be opened, read or unpacked. Returns a LossError unchanged. */
-export function cannotRead(file: string, error: unknown): LossError {
+/**
+ * Returns the error to throw if a file cannot be opened, read or unpacked. Returns a LossError unchanged.
+ * @param hint a likely fix, if there is one for all failures of this format.
+ */
+export function cannotRead(file: string, error: unknown, hint?: string): LossError {
   if (error instanceof LossError) return error;
-  const details = { expected: 'a readable file of rollouts', received: describeFailure(error) };
+  const details = { expected: 'a readable file of rollouts', received: describeFailure(error), hint };
   return errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
 }
 
-/** Describes an error of the operating system or of a library, for the `received` part of a message. */
+/**
+ * Describes an error of the operating system or of a library, for the `received` part of a message. Further lines of
+ * the error's message, which advise programmers, are left out.
+ */
 export function describeFailure(error: unknown): string {
-  return `an error (${error instanceof Error ? error.message : String(error)})`;
+  const [line] = (error instanceof Error ? error.message : String(error)).split('\n');
+  return `an error (${line})`;
 }
 
 /**

@@ -1,43 +1,47 @@
-// Reads a table of an SQLite database. The name FILE#table selects the table, and FILE is enough if there is only one.
-// Node's own SQLite reads the database if this version of Node has it. Otherwise DuckDB does, with an extension that it
-// downloads once.
+// Reads a table of an SQLite database with Node's own SQLite. The name FILE#table selects the table, and FILE is enough
+// if there is only one.
 import { open, stat } from 'node:fs/promises';
 import { unknownName } from '../core/errors.js';
-import { connectDuckDB, type Database, queryRows, sql } from './duckdb.js';
+import type { ColumnNames } from './column-names.js';
+import { sql } from './duckdb.js';
 import { splitTable } from './file-name.js';
-import { badFile, cannotRead, describeFailure, errorAt, type ReadRows } from './source.js';
-import { columnsToRead, type TableBlock, tableRows } from './table.js';
+import { maxTextBytes, type RowLimits, textTooLong } from './limits.js';
+import { badFile, cannotRead, type FileRow, type ReadRows } from './source.js';
+import { BadCell, columnsToRead, tableRow } from './table.js';
 import { numberOrText } from './values.js';
 
-/** Reads an SQLite table. A list in a cell must be JSON text, because SQLite has no type for lists. */
-export const readSqlite: ReadRows = async function* (name, names, onBytes, settings) {
+/**
+ * Reads an SQLite table. A list in a cell must be JSON text, because SQLite has no type for lists. Views and virtual
+ * tables are not read, because reading them can run any code and take any time.
+ */
+export const readSqlite: ReadRows = async function* (name, names, onBytes, limits) {
   const { file, suffix } = splitTable(name);
+  let database: Database | undefined;
   try {
     const { size } = await stat(file);
     await checkMagic(file);
-    const source = (await openWithNode(file)) ?? (await openWithDuckDB(file));
-    try {
-      const table = chooseTable(file, suffix.slice(1), await source.tables());
-      const columns = columnsToRead(name, await source.columns(table), names);
-      const rows = await source.count(table);
-      const blocks = source.blocks(table, columns, rows);
-      yield* tableRows(name, { size, rows, columns, blocks }, names, onBytes, settings);
-    } finally {
-      source.close();
+    database = await openDatabase(file);
+    const table = chooseTable(file, suffix.slice(1), database);
+    const columns = columnsToRead(
+      name,
+      database.all(`PRAGMA table_info(${sql.name(table)})`).map((column) => String(column.name)),
+      names,
+    );
+    const bytes = size + (await stat(`${file}-wal`).catch(() => ({ size: 0 }))).size;
+    let reported = 0;
+    for (const block of blocksOf(name, database, { table, columns, bytes }, names, limits)) {
+      yield block.rows;
+      const read = Math.min(block.bytes, size);
+      onBytes(read - reported);
+      reported = read;
     }
+    onBytes(size - reported);
   } catch (error) {
     throw cannotRead(name, error);
+  } finally {
+    database?.close();
   }
 };
-
-/** An open database. Either Node or DuckDB reads it. */
-interface Source {
-  tables(): Promise<string[]>;
-  columns(table: string): Promise<string[]>;
-  count(table: string): Promise<number>;
-  blocks(table: string, columns: readonly string[], rows: number): AsyncGenerator<TableBlock>;
-  close(): void;
-}
 
 async function checkMagic(file: string): Promise<void> {
   const handle = await open(file, 'r');
@@ -52,21 +56,7 @@ async function checkMagic(file: string): Promise<void> {
 
 const MAGIC = 'SQLite format 3\0';
 
-function chooseTable(file: string, asked: string, tables: readonly string[]): string {
-  if (asked !== '') {
-    if (tables.includes(asked)) return asked;
-    throw unknownName('ERR_INVALID_INPUT', `${file}: table`, asked, tables);
-  }
-  const [table] = tables;
-  if (table === undefined)
-    throw badFile(file, { expected: 'a table of rollouts', received: 'a database without tables' });
-  if (tables.length > 1)
-    throw badFile(file, {
-      expected: `the name of one of the tables ${tables.join(', ')}`,
-      hint: `Write ${file}#${table}`,
-    });
-  return table;
-}
+type SqlRow = Record<string, unknown>;
 
 /**
  * The part of the module node:sqlite that this file uses. Node has had the module since 22.5, and `iterate()` since
@@ -79,101 +69,124 @@ interface NodeSqlite {
   ) => {
     prepare(query: string): {
       setReadBigInts(on: boolean): void;
-      iterate?(): Iterable<Record<string, unknown>>;
+      iterate?(): Iterable<SqlRow>;
     };
     close(): void;
   };
 }
 
-const ROWS_PER_BLOCK = 64;
+/** An open database. */
+interface Database {
+  /** Runs a query and returns its rows one by one. Integers are bigints. */
+  rows(query: string): Iterable<SqlRow>;
+  /** Runs a query and returns all its rows. */
+  all(query: string): SqlRow[];
+  close(): void;
+}
 
 /**
- * Opens a database with Node's SQLite. Returns undefined if this version of Node has none, or one without `iterate()`.
+ * Opens a database.
+ * @throws LossError `ERR_INVALID_INPUT` if this version of Node cannot read SQLite.
  */
-async function openWithNode(file: string): Promise<Source | undefined> {
+async function openDatabase(file: string): Promise<Database> {
   // The type declarations of the oldest supported Node lack this module. With a name of type `string`, the compiler
   // does not look for it.
   const module: string = 'node:sqlite';
   const sqlite = (await import(module).catch(() => undefined)) as NodeSqlite | undefined;
-  if (!sqlite) return undefined;
+  if (!sqlite) throw tooOld(file);
   const database = new sqlite.DatabaseSync(file, { readOnly: true });
-  const query = (text: string): Iterable<Record<string, unknown>> | undefined => {
-    const statement = database.prepare(text);
+  const rows = (query: string) => {
+    const statement = database.prepare(query);
     statement.setReadBigInts(true);
-    return statement.iterate?.();
+    if (!statement.iterate) throw tooOld(file);
+    return statement.iterate();
   };
-  if (!query('SELECT 1')) {
-    database.close();
-    return undefined;
-  }
-  const all = (text: string) => [...query(text)!];
-  return {
-    tables: async () =>
-      all(
-        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
-      ).map(({ name }) => String(name)),
-    columns: async (table) => all(`PRAGMA table_info(${sql.name(table)})`).map(({ name }) => String(name)),
-    count: async (table) => Number(all(`SELECT count(*) AS n FROM ${sql.name(table)}`)[0]!.n),
-    async *blocks(table, columns) {
-      let block: unknown[][] = [];
-      const take = () => {
-        const rows = block;
-        block = [];
-        return { rows: rows.length, read: (row: number) => rows[row]! };
-      };
-      for (const row of query(`SELECT ${columns.map(sql.name).join(', ')} FROM ${sql.name(table)}`)!) {
-        block.push(
-          columns.map((name) => {
-            const value = row[name];
-            return typeof value === 'bigint' ? numberOrText(value) : value;
-          }),
-        );
-        if (block.length === ROWS_PER_BLOCK) yield take();
-      }
-      if (block.length > 0) yield take();
-    },
-    close: () => database.close(),
-  };
+  return { rows, all: (query) => [...rows(query)], close: () => database.close() };
 }
 
-async function openWithDuckDB(file: string): Promise<Source> {
-  const database = await connectDuckDB(
-    `${file} (Node ${process.versions.node} cannot read SQLite itself; 22.13 and later can)`,
-  );
-  const { connection } = database;
-  try {
-    await loadExtension(file, database);
-    await connection.run(`ATTACH ${sql.text(file)} AS source (TYPE sqlite, READ_ONLY)`);
-  } catch (error) {
-    database.close();
-    throw error;
-  }
-  const from = (table: string) => `source.${sql.name(table)}`;
-  const column = async (query: string) =>
-    (await connection.runAndReadAll(query)).getRows().map(([value]) => String(value));
-  return {
-    tables: () =>
-      column(
-        "SELECT table_name FROM information_schema.tables WHERE table_catalog = 'source' ORDER BY table_name",
-      ),
-    columns: (table) => column(`DESCRIBE FROM ${from(table)}`),
-    count: async (table) => Number((await column(`SELECT count(*) FROM ${from(table)}`))[0]),
-    blocks: (table, columns, rows) => queryRows(database, { from: from(table), columns, rows }),
-    close: () => database.close(),
-  };
+function tooOld(file: string) {
+  return badFile(file, {
+    expected: 'Node 22.13 or later, which can read SQLite',
+    received: `Node ${process.versions.node}`,
+    hint: `Or convert the table: sqlite3 -header -csv ${file} 'SELECT * FROM TABLE' > rollouts.csv`,
+  });
 }
 
-async function loadExtension(file: string, { connection }: Database): Promise<void> {
-  try {
-    await connection.run('LOAD sqlite').catch(async () => {
-      await connection.run('INSTALL sqlite');
-      await connection.run('LOAD sqlite');
+function chooseTable(file: string, asked: string, database: Database): string {
+  const all = database
+    .all('PRAGMA main.table_list')
+    .map(({ name, type }) => ({ name: String(name), type: String(type) }))
+    .filter(({ name }) => !name.startsWith('sqlite_'));
+  const tables = all.filter(({ type }) => type === 'table').map(({ name }) => name);
+  if (asked !== '') {
+    if (tables.includes(asked)) return asked;
+    const other = all.find(({ name }) => name === asked);
+    if (!other) throw unknownName('ERR_INVALID_INPUT', `${file}: table`, asked, tables);
+    throw badFile(file, {
+      expected: 'the name of a table',
+      received: `${asked}, of type ${other.type}`,
+      hint: `CREATE TABLE rollouts AS SELECT * FROM ${sql.name(asked)} makes a table of it`,
     });
-  } catch (error) {
-    const details = {
-      expected: "Node 22.13 or later, or DuckDB's extension for SQLite",
-      received: `Node ${process.versions.node} and, for the extension, ${describeFailure(error)}`,
-    };
-    throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
+  const [table] = tables;
+  if (table === undefined)
+    throw badFile(file, { expected: 'a table of rollouts', received: 'a database without tables' });
+  if (tables.length > 1)
+    throw badFile(file, {
+      expected: `the name of one of the tables ${tables.join(', ')}`,
+      hint: `Write ${file}#${table}`,
+    });
+  return table;
+}
+
+const ROWS_PER_BLOCK = 64;
+const BYTES_PER_BLOCK = 1 << 20;
+// The least bytes that a row takes in a file: its place in the page, its length, and its header.
+const BYTES_PER_ROW = 4;
+
+/** Yields the rows of a table in blocks. `bytes` are the bytes of all rows so far. */
+function* blocksOf(
+  name: string,
+  database: Database,
+  { table, columns, bytes: limit }: { table: string; columns: readonly string[]; bytes: number },
+  names: ColumnNames,
+  limits: RowLimits,
+): Generator<{ rows: FileRow[]; bytes: number }> {
+  let rows: FileRow[] = [];
+  let row = 1;
+  let bytes = 0;
+  let blockBytes = 0;
+  for (const values of database.rows(queryOf(table, columns, maxTextBytes(limits)))) {
+    const sizes = columns.map((_, i) => Number(values[`size${i}`]));
+    const rowBytes = sizes.reduce((sum, size) => sum + size, BYTES_PER_ROW);
+    bytes += rowBytes;
+    blockBytes += rowBytes;
+    // The pages of a malicious file can refer to each other so that the same rows are found again and again.
+    if (bytes > limit)
+      throw badFile(name, { expected: `rows of at most ${limit} bytes, as the file`, received: 'more' });
+    const cells = columns.map(
+      (column, i) => [column, cellOf(values[`value${i}`], sizes[i]!, limits)] as const,
+    );
+    rows.push(tableRow(cells, names, limits, { file: name, row: row++ }));
+    if (rows.length < ROWS_PER_BLOCK && blockBytes < BYTES_PER_BLOCK) continue;
+    yield { rows, bytes };
+    rows = [];
+    blockBytes = 0;
+  }
+  yield { rows, bytes };
+}
+
+/** Returns a query for the columns and, for each of them, the bytes that a text takes. A long text is NULL. */
+function queryOf(table: string, columns: readonly string[], maxText: number): string {
+  const values = columns.map((column, i) => {
+    const name = sql.name(column);
+    const size = `iif(typeof(${name}) IN ('text', 'blob'), octet_length(${name}), 0)`;
+    return `${size} AS size${i}, iif(${size} <= ${maxText}, ${name}, NULL) AS value${i}`;
+  });
+  return `SELECT ${values.join(', ')} FROM main.${sql.name(table)}`;
+}
+
+function cellOf(value: unknown, size: number, limits: RowLimits): unknown {
+  if (size > maxTextBytes(limits)) return new BadCell(textTooLong(limits, size));
+  return typeof value === 'bigint' ? numberOrText(value) : value;
 }

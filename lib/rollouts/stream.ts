@@ -81,8 +81,8 @@ export interface StreamOptions extends ReadOptions {
  * - `.csv`, `.tsv`: a header line, followed by the rows. A list is JSON text in a cell. An empty cell means that the
  *   row has no value in this column.
  * - `.parquet`: a table.
- * - `.sqlite`, `.sqlite3`, `.db`: a table of an SQLite database. FILE#table names it if there are several. Lists are
- *   JSON text.
+ * - `.sqlite`, `.sqlite3`, `.db`: a table (not a view) of an SQLite database, with Node 22.13 or later. FILE#table names
+ *   the table if there are several. Lists are JSON text.
  * - `.safetensors`, `.npz`: tensors named after columns or batch keys. Their shape is [B, T] (B rows of T tokens), with
  *   an action_mask (or attention_mask) that is 0 on padding. Or it is [N] (N tokens, one row after another), with the
  *   rows' offsets in cu_seqlens.
@@ -90,7 +90,7 @@ export interface StreamOptions extends ReadOptions {
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
  * (`.jsonl.gz`). A null value counts as absent. Every column except action_mask must have a value in every row or in
  * none. The memory needed depends on maxTokens, on the longest row and on the number of different ids, not on the size
- * of the files. For Parquet, it also depends on the size of the row groups.
+ * of the files. A Parquet file is refused if 600 MB do not suffice to decode 2,048 rows of a row group.
  *
  * @throws LossError if the rollouts cannot be read. For a bad value, the message names the file, the line or row, the
  * column, what was expected and what was given. The codes:

@@ -3,7 +3,14 @@ import type { ColumnNames } from './column-names.js';
 import { isIdColumn } from './columns.js';
 import { parseJson } from './json-value.js';
 import type { RowLimits } from './limits.js';
-import { describeColumns, errorAt, type FileRow, type Place } from './source.js';
+import {
+  type DetailsAtPlace,
+  describeColumns,
+  emptyRow,
+  errorAt,
+  type FileRow,
+  type Place,
+} from './source.js';
 
 /**
  * Returns those columns of a table that must be read: the ones with rollout data and the ones to keep.
@@ -17,60 +24,50 @@ export function columnsToRead(file: string, columns: readonly string[], names: C
       expected: 'a column with a list of numbers per row',
       received: describeColumns('a table', columns),
     });
-  return columns.filter((name) => names.columnOf(name) !== undefined || names.keep.includes(name));
+  return columns.filter((name) => names.isRead(name));
 }
 
-/** A block of consecutive rows of a table. */
-export interface TableBlock {
-  rows: number;
-  /** Returns a row's values, one per column. The row's number counts from 0 at the beginning of the block. */
-  read(row: number): readonly unknown[];
-}
+/** Stands for the value of a cell that exceeds a limit, and was therefore not read. */
+export class BadCell {
+  readonly details: DetailsAtPlace;
 
-/** A table whose rows are being read. */
-export interface Table {
-  /** The file's size in bytes, for reporting the progress. */
-  size: number;
-  rows: number;
-  columns: readonly string[];
-  blocks: AsyncIterable<TableBlock>;
-}
-
-/**
- * Yields a table's rows, block by block. Text in a column of numbers or lists is parsed as JSON, because some table
- * formats cannot hold lists.
- */
-export async function* tableRows(
-  file: string,
-  { size, rows, columns, blocks }: Table,
-  names: ColumnNames,
-  onBytes: (bytes: number) => void,
-  limits: RowLimits,
-): AsyncGenerator<FileRow[]> {
-  let first = 1;
-  for await (const block of blocks) {
-    yield Array.from({ length: block.rows }, (_, i) => {
-      const place = { file, row: first + i };
-      return { place, read: () => readRow(block.read(i), columns, names, place, limits) };
-    });
-    first += block.rows;
-    onBytes((size * block.rows) / rows);
+  /** @param details the details of the error to throw for the row. */
+  constructor(details: DetailsAtPlace) {
+    this.details = details;
   }
 }
 
-function readRow(
-  values: readonly unknown[],
-  columns: readonly string[],
-  names: ColumnNames,
-  place: Place,
-  limits: RowLimits,
-): Record<string, unknown> {
-  return Object.fromEntries(
-    values.map((value, i) => [columns[i]!, readCell(value, columns[i]!, names, place, limits)]),
-  );
+/** Stands for the value of a cell that is JSON text, whatever its column is. */
+export class JsonCell {
+  readonly json: string;
+
+  constructor(json: string) {
+    this.json = json;
+  }
 }
 
-function readCell(value: unknown, key: string, names: ColumnNames, place: Place, limits: RowLimits): unknown {
+/** The values of a row, with their columns' names. */
+export type Cells = readonly (readonly [name: string, value: unknown])[];
+
+/**
+ * Makes a row from a table's cells. Text in a column of numbers or lists is parsed as JSON, because some table formats
+ * cannot hold lists.
+ */
+export function tableRow(cells: Cells, names: ColumnNames, limits: RowLimits, place: Place): FileRow {
+  return {
+    place,
+    read() {
+      const row = emptyRow();
+      for (const [name, value] of cells) row[name] = readCell(value, name, names, limits, place);
+      return row;
+    },
+  };
+}
+
+function readCell(value: unknown, key: string, names: ColumnNames, limits: RowLimits, place: Place): unknown {
+  if (value instanceof BadCell) throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...value.details });
+  if (value instanceof JsonCell)
+    return parseJson(value.json, { place, key, expected: 'a value that JSON can represent', limits });
   const column = names.columnOf(key);
   if (typeof value !== 'string' || !column || isIdColumn(column)) return value;
   const expected = 'a number, or a list as JSON text';

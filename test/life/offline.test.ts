@@ -6,10 +6,11 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { readsSqlite } from '../support/node-version.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
@@ -43,7 +44,7 @@ describe('offline', function () {
     const child = spawn(process.execPath, ['--import', OFFLINE, ...words], {
       cwd: folder,
       stdio: ['ignore', out, out],
-      env: { ...process.env, POLICY_LOSS_SEEN: report },
+      env: { ...process.env, POLICY_LOSS_SEEN: report, HOME: folder, USERPROFILE: folder },
     });
     const [code] = (await once(child, 'exit')) as [number | null];
     return { ...JSON.parse(readFileSync(report, 'utf8')), code, output: readFileSync(said, 'utf8') };
@@ -87,6 +88,33 @@ describe('offline', function () {
       assert.equal(code, 0, output);
       assert.notEqual(output, '');
     });
+
+  it('evaluate reads SQLite and Parquet without a socket, and without downloading an extension', async () => {
+    const parquet = join(folder, 'rollouts.parquet');
+    const { code, output } = await runOffline([
+      PROGRAM,
+      'gradients',
+      ROLLOUTS,
+      '--loss',
+      'ppo',
+      '--out',
+      parquet,
+    ]);
+    assert.equal(code, 0, output);
+    const sqlite = `${join(ROOT, 'test', 'rollouts', 'fixtures', 'rollouts.sqlite')}#rollouts`;
+    const columns = ['--column', 'logprobs=grad', '--column', 'old_logprobs=grad', '--column', 'reward=row'];
+    for (const [words, isRead] of [
+      [[sqlite], readsSqlite],
+      [[parquet, ...columns, '--column', 'advantages=grad'], true],
+    ] as const) {
+      const run = await runOffline([PROGRAM, 'evaluate', ...words, '--loss', 'ppo']);
+      assert.deepEqual({ seen: run.seen, sockets: run.sockets }, { seen: [], sockets: [] });
+      assert.equal(run.code === 0, isRead, run.output);
+      assert.match(run.output, isRead ? /pg_loss/ : /expected Node 22\.13 or later, which can read SQLite/);
+    }
+    // DuckDB keeps extensions in this folder.
+    assert.ok(!existsSync(join(folder, '.duckdb')));
+  });
 
   it('is tested with functions that report each attempt to open a socket', async () => {
     const ways: Record<string, string> = {

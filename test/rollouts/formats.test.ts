@@ -5,15 +5,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { DuckDBInstance } from '@duckdb/node-api';
-import { LossError } from '../../lib/index.js';
 import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { isLossError } from '../support/loss-error.js';
+import { readsSqlite } from '../support/node-version.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 const LINES = fixture('rollouts.jsonl');
-
-/** From Node 22.13 on, SQLite files are read with Node's own SQLite. */
-const [major, minor] = process.versions.node.split('.').map(Number) as [number, number];
-const readsSqlite = major > 22 || (major === 22 && minor >= 13);
 
 describe('reading every format', () => {
   let directory: string;
@@ -72,18 +69,17 @@ describe('reading every format', () => {
   it('npz, deflated', () => same(fixture('deflated.npz'), fixture('padded.jsonl')));
   it('npz, packed, of other types', () => same(fixture('packed.npz')));
 
-  it("SQLite by Python's sqlite3, or names what is needed to read it", async () => {
-    try {
-      await same(`${fixture('rollouts.sqlite')}#rollouts`);
-      await same(`${made('copy.db')}#rollouts`);
-    } catch (error) {
-      // Reading may fail only if Node is older than 22.13 and DuckDB could not download its SQLite extension.
-      assert.ok(!readsSqlite && error instanceof LossError, String(error));
-      assert.match(
-        error.message,
-        /^[^:]+rollouts\.sqlite: expected Node 22\.13 or later, or DuckDB's extension/,
-      );
-    }
+  it("SQLite by Python's sqlite3, or names the version of Node that can read it", async () => {
+    for (const file of [fixture('rollouts.sqlite'), made('copy.db')])
+      if (readsSqlite) await same(`${file}#rollouts`);
+      else
+        await assert.rejects(
+          readRollouts([`${file}#rollouts`]),
+          isLossError(
+            'ERR_INVALID_INPUT',
+            /: expected Node 22\.13 or later, which can read SQLite, got Node /,
+          ),
+        );
   });
 
   it('files of several formats together', async () => {

@@ -9,7 +9,8 @@ import { deflateRawSync, gzipSync } from 'node:zlib';
 import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
-import { readRollouts } from '../../lib/rollouts/index.js';
+import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { isLossError } from '../support/loss-error.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 
@@ -159,6 +160,31 @@ describe('hostile files', () => {
       await rejects(safetensors({ logprob: { ...logprob, dtype: 'F8_E4M3' } }), /dtype F16, .*, got F8_E4M3/);
     });
 
+    it('with headers that are deep or have many values', async () => {
+      const deep = (depth: number) => `{"logprob":${'['.repeat(depth)}${']'.repeat(depth)}}`;
+      await rejects(
+        safetensors(deep(5)),
+        /logprob: expected dtype, shape and data_offsets.* got \[\[\[\[\[\]/,
+      );
+      const limits = /expected a header of at most 1000000 values in 8 levels, got more/;
+      await rejects(safetensors(deep(100_000)), limits);
+      await rejects(safetensors(`{"logprob":${'{"a":'.repeat(1e6)}`), limits);
+      await rejects(safetensors(`{"logprob":[${'[],'.repeat(1e6)}[]]}`), limits);
+      const metadata = `"__metadata__":{"format":"${'[{,\\"'.repeat(1e6)}"}`;
+      const file = safetensors(`{${metadata},"logprob":${JSON.stringify(logprob)}}`);
+      assert.equal((await readRollouts([file])).rows, 2);
+    });
+
+    it('that overlap', async () => {
+      await rejects(
+        safetensors({ logprob, reward: f32([2], 12) }),
+        /reward: expected data_offsets from 16, where logprob ends, got \[12, 20\]/,
+      );
+      await rejects(safetensors({ logprob, old_logprob: logprob }), /expected data_offsets from 16/);
+      const { rows } = await readRollouts([safetensors({ reward: f32([2], 16), x: f32([0], 0), logprob })]);
+      assert.equal(rows, 2);
+    });
+
     it('with shapes that do not match', async () => {
       await rejects(
         safetensors({ x: logprob }),
@@ -169,7 +195,7 @@ describe('hostile files', () => {
         /logprob: expected \[B, T\], or \[N\] with cu_seqlens, got \[4\] without cu_seqlens/,
       );
       await rejects(
-        safetensors({ logprob, reward: f32([3], 0) }),
+        safetensors({ logprob, reward: f32([3], 16) }),
         /reward: expected \[2\], one per row, got \[3\]/,
       );
       await rejects(
@@ -187,7 +213,7 @@ describe('hostile files', () => {
       );
       await rejects(
         safetensors({ logprob: f32([0, 2 ** 27], 0) }),
-        /expected at most 67108864 tokens in a row, got 134217728/,
+        /logprob: expected at most 1048576 tokens in a row, got 134217728\. .*maxRowTokens/,
       );
     });
 
@@ -220,33 +246,40 @@ describe('hostile files', () => {
 
   describe('arrays', () => {
     /**
-     * Writes a zip archive with one compressed member. `size` is the uncompressed size that the archive states. It may
-     * be wrong.
+     * Writes a zip archive of compressed members. `size` is the uncompressed size that the archive states. It may be
+     * wrong.
      */
-    function npz(name: string, member: Buffer, size = member.length): string {
-      const data = deflateRawSync(member);
-      const local = Buffer.alloc(30);
-      local.writeUInt32LE(0x04034b50, 0);
-      local.writeUInt16LE(8, 8);
-      local.writeUInt32LE(data.length, 18);
-      local.writeUInt32LE(size, 22);
-      local.writeUInt16LE(name.length, 26);
-      const central = Buffer.alloc(46);
-      central.writeUInt32LE(0x02014b50, 0);
-      central.writeUInt16LE(8, 10);
-      central.writeUInt32LE(data.length, 20);
-      central.writeUInt32LE(size, 24);
-      central.writeUInt16LE(name.length, 28);
+    function npz(...members: [name: string, content: Buffer, size?: number][]): string {
+      const locals: Buffer[] = [];
+      const centrals: Buffer[] = [];
+      let offset = 0;
+      for (const [name, content, size = content.length] of members) {
+        const data = deflateRawSync(content);
+        const local = Buffer.alloc(30);
+        local.writeUInt32LE(0x04034b50, 0);
+        local.writeUInt16LE(8, 8);
+        local.writeUInt32LE(data.length, 18);
+        local.writeUInt32LE(size, 22);
+        local.writeUInt16LE(name.length, 26);
+        const central = Buffer.alloc(46);
+        central.writeUInt32LE(0x02014b50, 0);
+        central.writeUInt16LE(8, 10);
+        central.writeUInt32LE(data.length, 20);
+        central.writeUInt32LE(size, 24);
+        central.writeUInt16LE(name.length, 28);
+        central.writeUInt32LE(offset, 42);
+        locals.push(local, Buffer.from(name), data);
+        centrals.push(central, Buffer.from(name));
+        offset += local.length + name.length + data.length;
+      }
+      const directory = Buffer.concat(centrals);
       const end = Buffer.alloc(22);
       end.writeUInt32LE(0x06054b50, 0);
-      end.writeUInt16LE(1, 8);
-      end.writeUInt16LE(1, 10);
-      end.writeUInt32LE(46 + name.length, 12);
-      end.writeUInt32LE(30 + name.length + data.length, 16);
-      return fileOf(
-        'bad.npz',
-        Buffer.concat([local, Buffer.from(name), data, central, Buffer.from(name), end]),
-      );
+      end.writeUInt16LE(members.length, 8);
+      end.writeUInt16LE(members.length, 10);
+      end.writeUInt32LE(directory.length, 12);
+      end.writeUInt32LE(offset, 16);
+      return fileOf('bad.npz', Buffer.concat([...locals, directory, end]));
     }
 
     function npy(header: string, data = Buffer.alloc(16)): Buffer {
@@ -258,7 +291,7 @@ describe('hostile files', () => {
       `{'descr': ${descr}, 'fortran_order': ${fortran}, 'shape': ${shape}, }\n`;
 
     it('that are correct can be read', async () => {
-      const { batch } = await readRollouts([npz('logprob.npy', npy(header("'<f4'", '(2, 2)')))]);
+      const { batch } = await readRollouts([npz(['logprob.npy', npy(header("'<f4'", '(2, 2)'))])]);
       assert.deepEqual(batch.cuSeqlens, Int32Array.of(0, 2, 4));
     });
 
@@ -268,49 +301,85 @@ describe('hostile files', () => {
         /expected a readable file of rollouts, got an error \(.*end of central directory/i,
       );
       await rejects(
-        npz('logprob.npy', Buffer.from('no array at all')),
+        npz(['logprob.npy', Buffer.from('no array at all')]),
         /logprob: expected an array in version 1, 2 or 3 of the \.npy format/,
       );
-      await rejects(npz('logprob.txt', npy(header("'<f4'", '(2, 2)'))), /got a file without columns/);
+      await rejects(npz(['logprob.txt', npy(header("'<f4'", '(2, 2)'))]), /got a file without columns/);
       await rejects(
-        npz('logprob.npy', npy(header("'|O'", '(2, 2)'))),
+        npz(['logprob.npy', npy(header("'|O'", '(2, 2)'))]),
         /logprob: expected an array of floats, .* got dtype \|O/,
       );
       await rejects(
-        npz('logprob.npy', npy(header("[('a', '<f4')]", '(2, 2)'))),
+        npz(['logprob.npy', npy(header("[('a', '<f4')]", '(2, 2)'))]),
         /expected descr, fortran_order and shape/,
       );
       await rejects(
-        npz('logprob.npy', npy(header("'<f4'", '(9999999999, 9999999999)'))),
+        npz(['logprob.npy', npy(header("'<f4'", '(9999999999, 9999999999)'))]),
         /expected descr, fortran_order/,
       );
       await rejects(
-        npz('logprob.npy', npy(header("'<f4'", '(2, 99999999)'))),
+        npz(['logprob.npy', npy(header("'<f4'", '(2, 99999999)'))]),
         /expected \d+ bytes for the header and shape \[2, 99999999\]/,
       );
-      await rejects(npz('logprob.npy', npy(header("'<f4'", '(2,)'), Buffer.alloc(8))), /expected \[B, T\]/);
-      await rejects(npz('logprob.npy', npy('x'.repeat(20))), /expected descr/);
+      await rejects(npz(['logprob.npy', npy(header("'<f4'", '(2,)'), Buffer.alloc(8))]), /expected \[B, T\]/);
+      await rejects(npz(['logprob.npy', npy('x'.repeat(20))]), /expected descr/);
       await rejects(
-        npz('logprob.npy', npy(header("'<U2'", '(2, 1)'))),
+        npz(['logprob.npy', npy(header("'<U2'", '(2, 1)'))]),
         /row 1: logprobs\[0\]: expected a number, got ''/,
       );
       const long = Buffer.from('\x93NUMPY\x02\0\xff\xff\xff\x7f', 'latin1');
-      await rejects(npz('logprob.npy', long), /expected a header of at most 1048576 bytes/);
+      await rejects(npz(['logprob.npy', long]), /expected a header of at most 1048576 bytes/);
     });
 
     it('with a wrong size do not exhaust the memory', async () => {
       const claim = npy(header("'<f4'", '(1, 60000000)'), Buffer.alloc(0));
       const before = process.memoryUsage().rss;
-      await rejects(
-        npz('logprob.npy', claim, claim.length + 240_000_000),
-        /not enough bytes in the stream|more bytes/,
+      const file = npz(['logprob.npy', claim, claim.length + 240_000_000]);
+      await rejects(file, /logprob: expected at most 1048576 tokens in a row, got 60000000\. .*maxRowTokens/);
+      await assert.rejects(
+        readRollouts([file], { maxRowTokens: 60_000_000 }),
+        isLossError('ERR_INVALID_INPUT', /not enough bytes in the stream|more bytes/),
       );
       assert.ok(process.memoryUsage().rss - before < 100e6);
     });
 
+    it('with elements of much text are read a few at a time', async () => {
+      const letters = 20_000;
+      const ids = npy(header(`'<U${letters}'`, '(1000, 1)'), Buffer.alloc(1000 * letters * 4));
+      const numbers = npy(header("'<f4'", '(1000, 1)'), Buffer.alloc(4000));
+      const file = npz(['task_id.npy', ids], ['logprob.npy', numbers]);
+      const before = process.memoryUsage().rss;
+      assert.equal((await readRollouts([file])).rows, 1000);
+      const grown = process.memoryUsage().rss - before;
+      assert.ok(grown < 80e6, `${grown} bytes`);
+    });
+
+    it('with more text per row than a limit', async () => {
+      const texts = npy(header("'<U1000000'", '(1, 40)'), Buffer.alloc(160_000_000));
+      const row = npy(header("'<f4'", '(1, 40)'), Buffer.alloc(160));
+      const parts = streamRollouts([npz(['tokens.npy', texts], ['logprob.npy', row])], { keep: ['tokens'] });
+      await assert.rejects(
+        parts.next(),
+        isLossError('ERR_INVALID_INPUT', /tokens: expected at most 134217728 bytes per row, got 160000000/),
+      );
+    });
+
+    it('with ids above 2^53, exactly', async () => {
+      const ids = BigInt64Array.of(9007199254740993n, 9007199254740992n, 9007199254740993n, -(2n ** 63n));
+      const unsigned = BigUint64Array.of(2n ** 64n - 1n, 2n ** 64n - 2n, 2n ** 64n - 1n, 1n);
+      const file = npz(
+        ['logprob.npy', npy(header("'<f4'", '(4, 1)'))],
+        ['task_id.npy', npy(header("'<i8'", '(4,)'), Buffer.from(ids.buffer))],
+        ['run_id.npy', npy(header("'<u8'", '(4,)'), Buffer.from(unsigned.buffer))],
+      );
+      const { batch } = await readRollouts([file]);
+      assert.deepEqual(batch.groupIds, Int32Array.of(0, 1, 0, 2));
+      assert.deepEqual(batch.runIds, Int32Array.of(0, 1, 0, 2));
+    });
+
     it('in Fortran order must be small', async () => {
       const claim = npy(header("'<f4'", '(5000, 5000)', 'True'), Buffer.alloc(100_000_000));
-      await rejects(npz('logprob.npy', claim), /np\.ascontiguousarray/);
+      await rejects(npz(['logprob.npy', claim]), /np\.ascontiguousarray/);
     });
   });
 
@@ -318,9 +387,9 @@ describe('hostile files', () => {
     it('that are not Parquet', async () => {
       await rejects(
         fileOf('bad.parquet', '{"logprobs":[-1]}'),
-        /expected a readable file of rollouts, got an error \(.*bad\.parquet/,
+        /expected a Parquet file, got a file without its signature/,
       );
-      await rejects(fileOf('bad.parquet', ''), /expected a readable file of rollouts/);
+      await rejects(fileOf('bad.parquet', ''), /expected a Parquet file/);
       await rejects(join(directory, 'nowhere.parquet'), /got an error \(ENOENT/);
     });
 

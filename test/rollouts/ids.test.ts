@@ -179,7 +179,10 @@ describe('ids', () => {
     await assert.rejects(readRollouts([file]), (error: unknown) => {
       assert.ok(error instanceof LossError);
       assert.equal(error.code, 'ERR_OUT_OF_MEMORY');
-      assert.match(error.message, /^task_id: expected at most \d+ different ids with 134217728 characters/);
+      assert.match(
+        error.message,
+        /, line \d+: task_id: expected at most \d+ different ids with 134217728 characters/,
+      );
       return true;
     });
   });

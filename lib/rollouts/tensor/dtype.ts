@@ -56,15 +56,18 @@ export function textDtype(bytes: number, bytesPerCharacter: 1 | 4): Dtype {
   };
 }
 
-function decodeText(bytes: Uint8Array, bytesPerCharacter: 1 | 4): string {
-  if (bytesPerCharacter === 1) return Buffer.from(bytes).toString().replace(/\0+$/, '');
+function decodeText(padded: Uint8Array, bytesPerCharacter: 1 | 4): string {
+  let end = padded.length;
+  while (end > 0 && padded[end - 1] === 0) end--;
+  const bytes = padded.subarray(0, Math.ceil(end / bytesPerCharacter) * bytesPerCharacter);
+  if (bytesPerCharacter === 1) return Buffer.from(bytes).toString();
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   let text = '';
   for (let at = 0; at < bytes.length; at += 4) {
     const code = view.getUint32(at, true);
     text += code <= 0x10ffff ? String.fromCodePoint(code) : '\uFFFD';
   }
-  return text.replace(/\0+$/, '');
+  return text;
 }
 
 /** Maps the names that safetensors files use to element types. */

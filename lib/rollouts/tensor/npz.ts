@@ -19,9 +19,14 @@ export async function openNpz(file: string): Promise<TensorFile> {
   });
   try {
     const entries = await entriesOf(file, archive);
+    let transposed = 0;
+    const onTranspose = (name: string, bytes: number) => {
+      transposed += bytes;
+      if (transposed > MAX_ALL_TRANSPOSED) throw notContiguous(file, name);
+    };
     return {
       names: [...entries.keys()],
-      tensor: (name) => openArray(file, name, archive, entries.get(name)!),
+      tensor: (name) => openArray(file, name, archive, entries.get(name)!, onTranspose),
       close: async () => archive.close(),
     };
   } catch (error) {
@@ -30,17 +35,24 @@ export async function openNpz(file: string): Promise<TensorFile> {
   }
 }
 
-// Limits the memory that the list of entries can take if the archive is malicious. A batch has far fewer arrays.
+// Limit the memory that the list of entries can take if the archive is malicious. A batch has far fewer arrays.
 const MAX_ENTRIES = 10_000;
+const MAX_ENTRY_BYTES = 1 << 25;
 
 async function entriesOf(file: string, archive: yauzl.ZipFile): Promise<Map<string, yauzl.Entry>> {
   if (archive.entryCount > MAX_ENTRIES)
     throw badFile(file, { expected: `at most ${MAX_ENTRIES} arrays`, received: String(archive.entryCount) });
   const entries = new Map<string, yauzl.Entry>();
+  let bytes = 0;
   await new Promise<void>((resolve, reject) => {
     archive.on('error', reject);
     archive.on('end', resolve);
     archive.on('entry', (entry: yauzl.Entry) => {
+      bytes += entry.fileNameLength + entry.extraFieldLength + entry.fileCommentLength;
+      if (bytes > MAX_ENTRY_BYTES) {
+        const expected = `at most ${MAX_ENTRY_BYTES} bytes of names and comments`;
+        return reject(badFile(file, { expected, received: 'more' }));
+      }
       if (entry.fileName.endsWith('.npy')) entries.set(entry.fileName.slice(0, -'.npy'.length), entry);
       archive.readEntry();
     });
@@ -54,6 +66,7 @@ async function openArray(
   name: string,
   archive: yauzl.ZipFile,
   entry: yauzl.Entry,
+  onTranspose: (name: string, bytes: number) => void,
 ): Promise<Tensor> {
   const openStream = promisify<yauzl.Entry, Readable>(archive.openReadStream.bind(archive));
   const openReader = async () => new StreamReader(file, name, await openStream(entry));
@@ -69,18 +82,13 @@ async function openArray(
         received: String(entry.uncompressedSize),
       });
     const transposed = fortran && shape.filter((n) => n > 1).length > 1;
-    if (transposed && (shape.length > 2 || bytes > MAX_TRANSPOSED))
-      throw badFile(file, {
-        key: name,
-        expected: 'an array in C order, whose rows are contiguous',
-        received: 'one in Fortran order',
-        hint: 'np.ascontiguousarray converts it',
-      });
+    if (transposed && (shape.length > 2 || bytes > MAX_TRANSPOSED)) throw notContiguous(file, name);
     return {
       name,
       shape,
       dtype,
       async open() {
+        if (transposed) onTranspose(name, bytes);
         const elements = await openReader();
         await elements.read(length);
         const inOrder = transposed ? await transpose(elements, shape, dtype.bytes) : elements;
@@ -90,6 +98,15 @@ async function openArray(
   } finally {
     await reader.close();
   }
+}
+
+function notContiguous(file: string, name: string) {
+  return badFile(file, {
+    key: name,
+    expected: 'an array in C order, whose rows are contiguous',
+    received: 'one in Fortran order',
+    hint: 'np.ascontiguousarray converts it',
+  });
 }
 
 interface NpyHeader {
@@ -122,7 +139,8 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
     ?.split(',')
     .filter((part) => part.trim() !== '')
     .map(Number);
-  if (descr === undefined || fortran === undefined || !shape || !Number.isSafeInteger(sizeOfShape(shape)))
+  const isValid = shape && shape.length <= MAX_DIMENSIONS && Number.isSafeInteger(sizeOfShape(shape));
+  if (descr === undefined || fortran === undefined || !isValid)
     throw badFile(file, {
       key: name,
       expected: 'descr, fortran_order and shape of an array of numbers or text',
@@ -132,9 +150,12 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
 }
 
 const MAX_HEADER = 1 << 20;
-// The size limit, in bytes, of an array in Fortran order (column by column). The whole array must be in memory to be
-// transposed.
+// NumPy's own limit.
+const MAX_DIMENSIONS = 64;
+// The size limits, in bytes, of one array in Fortran order (column by column) and of all such arrays that are read. All
+// of an array must be in memory to be transposed.
 const MAX_TRANSPOSED = 1 << 26;
+const MAX_ALL_TRANSPOSED = 1 << 28;
 
 const KINDS: Readonly<Record<string, string>> = { f: 'F', i: 'I', u: 'U', b: 'BOOL' };
 

@@ -5,6 +5,7 @@ import { stat } from 'node:fs/promises';
 import type { LossError, LossErrorCode } from '../../core/errors.js';
 import type { ColumnNames } from '../column-names.js';
 import { COLUMNS, type RolloutColumn } from '../columns.js';
+import { maxRowBytes, type RowLimits, tooManyTokens } from '../limits.js';
 import {
   cannotRead,
   type DetailsAtPlace,
@@ -21,12 +22,12 @@ import { type ByteReader, describeShape, sizeOfShape, type Tensor, type TensorFi
  * @param open opens a file of this format.
  */
 export function readTensors(open: (file: string) => Promise<TensorFile>): ReadRows {
-  return async function* (file, names, onBytes) {
+  return async function* (file, names, onBytes, limits) {
     let tensors: TensorFile | undefined;
     try {
       const { size } = await stat(file);
       tensors = await open(file);
-      yield* rowsOf(file, tensors, names, (share) => onBytes(share * size));
+      yield* rowsOf(file, tensors, names, limits, (share) => onBytes(share * size));
     } catch (error) {
       throw cannotRead(file, error);
     } finally {
@@ -42,11 +43,13 @@ async function* rowsOf(
   file: string,
   tensors: TensorFile,
   names: ColumnNames,
+  limits: RowLimits,
   onShare: (share: number) => void,
 ): AsyncGenerator<Iterable<FileRow>> {
   const makeError: MakeError = (code, details) => errorAt({ file }, code, details);
-  const layout = await readLayout(tensors, names, makeError);
+  const layout = await readLayout(tensors, names, limits, makeError);
   const sources = await sourcesOf(tensors, names, layout, makeError);
+  for (const source of sources) checkSize(source, 1, limits, makeError);
   const readers: ByteReader[] = [];
   try {
     for (const { tensor } of sources) readers.push(await tensor.open());
@@ -56,7 +59,9 @@ async function* rowsOf(
       ),
     );
     let first = 0;
-    for await (const lengths of layout.lengths()) {
+    for await (const lengths of layout.lengths(blockOf(sources))) {
+      const longest = lengths.reduce((most, length) => Math.max(most, length), 0);
+      for (const source of sources) checkSize(source, longest, limits, makeError);
       const tokens = lengths.reduce((sum, length) => sum + length, 0);
       const elements = await Promise.all(
         sources.map(
@@ -72,6 +77,39 @@ async function* rowsOf(
   } finally {
     for (const reader of readers) await reader.close();
   }
+}
+
+/** The limits on a block of rows that is read at once. A longer row is a block of its own. */
+interface Block {
+  rows: number;
+  tokens: number;
+}
+
+/** Returns how many rows and tokens to read at once. An element of text can take much memory. */
+function blockOf(sources: readonly ColumnSource[]): Block {
+  let [tokenBytes, rowBytes] = [1, 1];
+  for (const { tensor, per } of sources)
+    if (per === 'token') tokenBytes += tensor.dtype.bytes;
+    else if (per !== 'file') rowBytes += per * tensor.dtype.bytes;
+  const fitting = (bytes: number) => Math.max(1, Math.floor(BYTES_AT_ONCE / bytes));
+  return { rows: fitting(rowBytes), tokens: fitting(tokenBytes) };
+}
+
+/** Checks what a tensor has for one row of the given number of tokens. */
+function checkSize(
+  { tensor, per }: ColumnSource,
+  tokens: number,
+  limits: RowLimits,
+  makeError: MakeError,
+): void {
+  const elements = per === 'token' ? tokens : per === 'file' ? 1 : per;
+  const bytes = elements * tensor.dtype.bytes;
+  if (bytes > maxRowBytes(limits))
+    throw makeError('ERR_INVALID_INPUT', {
+      key: tensor.name,
+      expected: `at most ${maxRowBytes(limits)} bytes per row`,
+      received: String(bytes),
+    });
 }
 
 async function readElements({ dtype }: Tensor, reader: ByteReader, count: number): Promise<Elements> {
@@ -111,11 +149,16 @@ interface Layout {
   shape: readonly number[];
   /** This shape and the name of a tensor that has it, as text for messages: '[2, 3], as logprobs'. */
   described: string;
-  /** Yields the lengths of all rows, in tokens. Each list holds the lengths of the next few rows. */
-  lengths(): AsyncGenerator<readonly number[]>;
+  /** Yields the lengths of all rows, in tokens. Each list holds the lengths of the next rows that form a block. */
+  lengths(block: Block): AsyncGenerator<readonly number[]>;
 }
 
-async function readLayout(tensors: TensorFile, names: ColumnNames, makeError: MakeError): Promise<Layout> {
+async function readLayout(
+  tensors: TensorFile,
+  names: ColumnNames,
+  limits: RowLimits,
+  makeError: MakeError,
+): Promise<Layout> {
   const logprobs = names.inTensors('logprobs');
   const tensor = await find(tensors, logprobs);
   if (!tensor)
@@ -126,7 +169,7 @@ async function readLayout(tensors: TensorFile, names: ColumnNames, makeError: Ma
     });
   const { name, shape } = tensor;
   const offsets = await find(tensors, OFFSETS);
-  if (offsets) return packedLayout(tensor, offsets, makeError);
+  if (offsets) return packedLayout(tensor, offsets, limits, makeError);
   const received = describeShape(shape);
   if (shape.length !== 2)
     throw makeError('ERR_SHAPE_MISMATCH', {
@@ -138,13 +181,13 @@ async function readLayout(tensors: TensorFile, names: ColumnNames, makeError: Ma
   // Rows without tokens take no bytes, so the file's size would not limit the number of such rows.
   if (width === 0 && rows > 0)
     throw makeError('ERR_SHAPE_MISMATCH', { key: name, expected: '[B, T] with T of at least 1', received });
-  checkRowLength(width, name, makeError);
+  checkRowLength(width, name, limits, makeError);
   return {
     rows,
     shape,
     described: `${received}, as ${name}`,
-    async *lengths() {
-      const rowsAtOnce = Math.max(1, Math.floor(TOKENS_AT_ONCE / Math.max(width, 1)));
+    async *lengths(block) {
+      const rowsAtOnce = Math.max(1, Math.min(block.rows, Math.floor(block.tokens / Math.max(width, 1))));
       for (let first = 0; first < rows; first += rowsAtOnce)
         yield new Array<number>(Math.min(rowsAtOnce, rows - first)).fill(width);
     },
@@ -152,12 +195,15 @@ async function readLayout(tensors: TensorFile, names: ColumnNames, makeError: Ma
 }
 
 const OFFSETS = ['cu_seqlens', 'cuSeqlens'];
-const TOKENS_AT_ONCE = 1 << 16;
+const BYTES_AT_ONCE = 1 << 21;
 const OFFSETS_AT_ONCE = 1 << 12;
-// The limit on the tokens of a row. A longer row is a mistake, or an attempt to exhaust the memory.
-const MAX_ROW_TOKENS = 2 ** 26;
 
-function packedLayout({ name, shape }: Tensor, offsets: Tensor, makeError: MakeError): Layout {
+function packedLayout(
+  { name, shape }: Tensor,
+  offsets: Tensor,
+  limits: RowLimits,
+  makeError: MakeError,
+): Layout {
   const [tokens] = shape;
   if (shape.length !== 1)
     throw makeError('ERR_SHAPE_MISMATCH', {
@@ -178,7 +224,7 @@ function packedLayout({ name, shape }: Tensor, offsets: Tensor, makeError: MakeE
     rows,
     shape,
     described: `${describeShape(shape)}, as ${name}`,
-    async *lengths() {
+    async *lengths(block) {
       const reader = await offsets.open();
       try {
         const [zero] = await readElements(offsets, reader, 1);
@@ -198,8 +244,8 @@ function packedLayout({ name, shape }: Tensor, offsets: Tensor, makeError: MakeE
                 expected: `an offset from ${last} to ${tokens}`,
                 received: String(end),
               });
-            checkRowLength(end - last, key, makeError);
-            if (lengths.length > 0 && sum + end - last > TOKENS_AT_ONCE) {
+            checkRowLength(end - last, key, limits, makeError);
+            if (lengths.length === block.rows || (lengths.length > 0 && sum + end - last > block.tokens)) {
               yield lengths;
               lengths = [];
               sum = 0;
@@ -223,13 +269,9 @@ function packedLayout({ name, shape }: Tensor, offsets: Tensor, makeError: MakeE
   };
 }
 
-function checkRowLength(tokens: number, key: string, makeError: MakeError): void {
-  if (tokens > MAX_ROW_TOKENS)
-    throw makeError('ERR_INVALID_INPUT', {
-      key,
-      expected: `at most ${MAX_ROW_TOKENS} tokens in a row`,
-      received: String(tokens),
-    });
+function checkRowLength(tokens: number, key: string, limits: RowLimits, makeError: MakeError): void {
+  if (tokens > limits.maxRowTokens)
+    throw makeError('ERR_INVALID_INPUT', { key, ...tooManyTokens(limits, tokens) });
 }
 
 /** A tensor from which a column of the rows is read. */

@@ -2,6 +2,7 @@
 // tensor's bytes in the rest of the file.
 import { type FileHandle, open } from 'node:fs/promises';
 import { describeValue } from '../../core/errors.js';
+import { BACKSLASH, CLOSE_BRACE, CLOSE_BRACKET, COMMA, OPEN_BRACE, OPEN_BRACKET, QUOTE } from '../ascii.js';
 import { badFile, describeFailure, errorAt } from '../source.js';
 import { DTYPES } from './dtype.js';
 import { type ByteReader, describeShape, sizeOfShape, type TensorFile } from './tensor.js';
@@ -61,9 +62,11 @@ async function readHeader(file: string, handle: FileHandle, size: number) {
       expected: `a header of at most ${Math.min(size - 8, MAX_HEADER)} bytes`,
       received: `one of ${stated}`,
     });
+  const bytes = await reader.read(length);
+  checkNesting(file, bytes);
   let header: unknown;
   try {
-    header = JSON.parse(Buffer.from(await reader.read(length)).toString());
+    header = JSON.parse(Buffer.from(bytes).toString());
   } catch (error) {
     const details = { expected: 'a header in JSON', received: describeFailure(error) };
     throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
@@ -74,11 +77,51 @@ async function readHeader(file: string, handle: FileHandle, size: number) {
   const entries = new Map<string, Entry>();
   for (const [name, entry] of Object.entries(header))
     if (name !== '__metadata__') entries.set(name, checkEntry(file, name, entry, size - start));
+  checkOverlap(file, entries);
   return { entries, start };
 }
 
 /** The maximum length of a header in bytes. The official safetensors library has the same limit. */
 export const MAX_HEADER = 100_000_000;
+
+// A file of rollouts has far fewer tensors. JSON.parse needs up to 50 times the memory of the text that it parses.
+const MAX_VALUES = 1_000_000;
+const MAX_DEPTH = 8;
+
+/** Checks that a header has few values and levels, so that it can be parsed and its parts shown in messages. */
+function checkNesting(file: string, json: Uint8Array): void {
+  let values = 0;
+  let depth = 0;
+  for (let i = 0; i < json.length; i++) {
+    const byte = json[i];
+    if (byte === QUOTE)
+      for (i++; i < json.length && json[i] !== QUOTE; i++) i += json[i] === BACKSLASH ? 1 : 0;
+    else if (byte === OPEN_BRACE || byte === OPEN_BRACKET) depth++;
+    else if (byte === CLOSE_BRACE || byte === CLOSE_BRACKET) depth--;
+    if (byte === COMMA || byte === OPEN_BRACE || byte === OPEN_BRACKET) values++;
+    if (depth > MAX_DEPTH || values > MAX_VALUES)
+      throw badFile(file, {
+        expected: `a header of at most ${MAX_VALUES} values in ${MAX_DEPTH} levels`,
+        received: 'more',
+      });
+  }
+}
+
+function checkOverlap(file: string, entries: ReadonlyMap<string, Entry>): void {
+  const inOrder = [...entries]
+    .map(([name, { data_offsets }]) => ({ name, begin: data_offsets[0], end: data_offsets[1] }))
+    .filter(({ begin, end }) => begin < end)
+    .sort((a, b) => a.begin - b.begin);
+  for (const [i, { name, begin, end }] of inOrder.entries()) {
+    const before = inOrder[i - 1];
+    if (before && before.end > begin)
+      throw badFile(file, {
+        key: name,
+        expected: `data_offsets from ${before.end}, where ${before.name} ends`,
+        received: describeShape([begin, end]),
+      });
+  }
+}
 
 function checkEntry(file: string, name: string, value: unknown, size: number): Entry {
   const entry = value as Partial<Entry> | null;
@@ -95,7 +138,7 @@ function checkEntry(file: string, name: string, value: unknown, size: number): E
     throw badFile(file, {
       key: name,
       expected: 'dtype, shape and data_offsets in the header',
-      received: JSON.stringify(value),
+      received: shorten(JSON.stringify(value)),
     });
   const [begin, end] = entry.data_offsets;
   if (begin > end || end > size)
@@ -105,6 +148,10 @@ function checkEntry(file: string, name: string, value: unknown, size: number): E
       received: describeShape(entry.data_offsets),
     });
   return entry as Entry;
+}
+
+function shorten(text: string): string {
+  return text.length > 200 ? `${text.slice(0, 200)}…` : text;
 }
 
 function rangeReader(file: string, handle: FileHandle, from: number): ByteReader {

@@ -5,12 +5,14 @@ import type { IdKind, StagedRow, WriteStaged } from './staging.js';
 
 /** Writes Parquet. */
 export const writeParquet: WriteStaged = async (staging, file, { name }) => {
-  const database = await connectDuckDB(name, join(staging.directory, 'table.db'));
+  const chunkBytes = CHUNK_ROWS * staging.longest * Float32Array.BYTES_PER_ELEMENT;
+  const database = await connectDuckDB(name, {
+    database: join(staging.directory, 'table.db'),
+    memory: BASE_MEMORY + CHUNKS_IN_MEMORY * chunkBytes,
+    directories: [staging.directory],
+  });
   try {
     const { connection, duckdb } = database;
-    const chunkBytes = CHUNK_ROWS * staging.longest * Float32Array.BYTES_PER_ELEMENT;
-    const memory = BASE_MEMORY + CHUNKS_IN_MEMORY * chunkBytes;
-    await connection.run(`SET memory_limit = '${Math.ceil(memory / 1e6)}MB'`);
     const ids = staging.idColumns();
     const types: Readonly<Record<IdKind, DuckDB.DuckDBType>> = {
       integer: duckdb.BIGINT,
