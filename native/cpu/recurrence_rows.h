@@ -135,16 +135,24 @@ class RecurrenceOfRow {
     const double* const x = x_;
     const double baseline = baseline_;
     const double count = static_cast<double>(count_mask(tile.mask, n));
-    LaneSum<double> sum, squares;
-    for_lanes(n, [&](int lane, int i) {
-      sum.lane[lane] += tile.mask[i] != 0 ? f.advantage(x[i], tile.token(i, 0.0), baseline) : 0.0;
-    });
-    const double mean = count > 0 ? sum.take() / count : 0.0;
-    for_lanes(n, [&](int lane, int i) {
+    // The terms are stored first, because a loop with 8-bit masks and 64-bit sums would use short vectors.
+    double* const terms = terms_;
+#pragma omp simd
+    for (int i = 0; i < n; ++i)
+      terms[i] = tile.mask[i] != 0 ? f.advantage(x[i], tile.token(i, 0.0), baseline) : 0.0;
+    const double mean = count > 0 ? sum_of_terms(n) / count : 0.0;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
       const double d = f.advantage(x[i], tile.token(i, 0.0), baseline) - mean;
-      squares.lane[lane] += tile.mask[i] != 0 ? d * d : 0.0;
-    });
-    spread_->add({count, mean, squares.take()});
+      terms[i] = tile.mask[i] != 0 ? d * d : 0.0;
+    }
+    spread_->add({count, mean, sum_of_terms(n)});
+  }
+
+  double sum_of_terms(int n) const {
+    LaneSum<double> sum;
+    for_lanes(n, [&](int lane, int i) { sum.lane[lane] += terms_[i]; });
+    return sum.take();
   }
 
   void write(const Tile& tile, int64_t first, int n) {
@@ -179,6 +187,7 @@ class RecurrenceOfRow {
   alignas(64) float reward_buffer_[kTile] = {};
   alignas(64) float value_buffer_[kTile];
   alignas(64) double x_[kTile + kStride] = {};
+  alignas(64) double terms_[kTile];
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -73,35 +73,48 @@ static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSha
 
 // The partial sums of one sum.
 template <class Number>
-struct alignas(64) LaneSum {
+class alignas(64) LaneSum {
+ public:
   Number lane[kSumLanes] = {};
 
-  // Copy the partial sums to and from an array of kSumLanes numbers.
+  // Copy the partial sums to and from an array of kSumLanes numbers, in whole vectors. The loops read the
+  // array as vectors, and a processor cannot forward several narrower stores to one load.
   PL_FN void store(Number* out) const {
-    PL_FOR_LANES
-    for (int l = 0; l < kSumLanes; ++l) out[l] = lane[l];
+    for (int v = 0; v < kVectors; ++v) reinterpret_cast<Vector*>(out)[v] = vectors()[v];
   }
   PL_FN void load(const Number* in) {
-    PL_FOR_LANES
-    for (int l = 0; l < kSumLanes; ++l) lane[l] = in[l];
+    for (int v = 0; v < kVectors; ++v)
+      reinterpret_cast<Vector*>(lane)[v] = reinterpret_cast<const Vector*>(in)[v];
   }
 
   // Returns the total of the partial sums, and sets them to 0.
   PL_FN Number take() {
-    // Explicit vectors keep the partial sums in registers. The compiler's own code stores them after each
-    // step.
-    typedef Number Vector __attribute__((vector_size(32)));
-    constexpr int wide = sizeof(Vector) / sizeof(Number);
-    Vector part[kSumLanes / wide];
-    memcpy(part, lane, sizeof part);
+    Vector part[kVectors];
+    for (int v = 0; v < kVectors; ++v) part[v] = vectors()[v];
     *this = {};
-    for (int width = kSumLanes / wide / 2; width > 0; width /= 2)
+    for (int width = kVectors / 2; width > 0; width /= 2)
       for (int v = 0; v < width; ++v) part[v] += part[v + width];
+    constexpr int wide = kSumLanes / kVectors;
     Number sum[wide];
     memcpy(sum, part, sizeof sum);
     for (int width = wide / 2; width > 0; width /= 2)
       for (int l = 0; l < width; ++l) sum[l] += sum[l + width];
     return sum[0];
+  }
+
+ private:
+  // The widest vector of the instruction set. It may alias the numbers of `lane`.
+#if defined(__AVX512F__)
+  typedef Number Vector __attribute__((vector_size(64), may_alias, aligned(sizeof(Number))));
+#elif defined(__AVX__)
+  typedef Number Vector __attribute__((vector_size(32), may_alias, aligned(sizeof(Number))));
+#else
+  typedef Number Vector __attribute__((vector_size(16), may_alias, aligned(sizeof(Number))));
+#endif
+  static constexpr int kVectors = kSumLanes * sizeof(Number) / sizeof(Vector);
+
+  PL_FN const Vector* vectors() const {
+    return reinterpret_cast<const Vector*>(lane);
   }
 };
 
