@@ -230,7 +230,12 @@ export interface NativeBinding {
    * what evaluateSync() returns, or -1 if a part has other terms or coefficients than the first.
    * @param counts of the whole batch, in the order of NativeCounts.
    */
-  merge(fn: NativeFunction, parts: readonly Float64Array[], counts: Float64Array, values: Float64Array): number;
+  merge(
+    fn: NativeFunction,
+    parts: readonly Float64Array[],
+    counts: Float64Array,
+    values: Float64Array,
+  ): number;
   /**
    * A faster form of evaluateSync() for small host batches that have a mask. It runs on the CPU. Its arguments are
    * separate, because looking up properties by name takes longer than computing a small batch. `dtypes` holds the
