@@ -33,8 +33,7 @@ export interface FileCase {
   command: number;
 }
 
-/** The commands that read a case's file: their words before and after the file's name. REPORT stands for a file. */
-export const REPORT = 'REPORT';
+/** The words that follow the name of a case's file in the command `evaluate`. */
 export const COMMANDS: readonly (readonly string[])[] = [
   ['--loss', 'ppo', '--json'],
   ['--loss', 'ppo', '--skip-bad-rows'],
@@ -42,7 +41,7 @@ export const COMMANDS: readonly (readonly string[])[] = [
   ['--algorithm', 'grpo', '--batch-tokens', '16'],
   ['--loss', 'dpo', '--skip-bad-rows', '--batch-tokens', '8'],
   ['--loss', 'sapo', '--column', 'reward=entropy'],
-  ['--loss', 'ppo', '--report', REPORT],
+  ['--algorithm', 'rloo', '--json'],
 ];
 
 const at = fc.nat({ max: 100_000 });

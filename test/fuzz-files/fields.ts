@@ -180,9 +180,7 @@ export class Fields {
       case 'end':
         return [];
       case 'repeat':
-        return first.length * mutation.times > MEGABYTE
-          ? pieces
-          : new Array<Buffer>(mutation.times).fill(first);
+        return first.length * mutation.times > MEGABYTE ? pieces : [repeated(first, mutation.times)];
       case 'value':
         return [otherValue(kind, first, mutation.which)];
       case 'flip': {
@@ -194,12 +192,14 @@ export class Fields {
       case 'flood': {
         const own = mutation.which % 3 === 0 && first.length > 0;
         const unit = own ? first : Buffer.from(UNITS[mutation.which % UNITS.length]!);
-        const flood = Buffer.alloc(Math.max(unit.length, MEGABYTE - (MEGABYTE % unit.length)), unit);
+        const flood = repeated(unit, Math.ceil(MEGABYTE / unit.length));
         return [first, ...new Array<Buffer>(Math.min(mutation.megabytes, this.#maxMegabytes)).fill(flood)];
       }
     }
   }
 }
+
+const repeated = (unit: Buffer, times: number) => Buffer.alloc(unit.length * times, unit);
 
 function otherValue(kind: Kind, bytes: Buffer, which: number): Buffer {
   if (kind === 'word') return Buffer.from(WORDS[which % WORDS.length]!);

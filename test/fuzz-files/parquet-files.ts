@@ -51,8 +51,8 @@ export function repetitiveParquet({ rows, tokens }: ContentSpec): Buffer {
   ]);
 }
 
-const ROWS_PER_UNIT = 300;
-const TOKENS_PER_UNIT = 40;
+const ROWS_PER_UNIT = 100;
+const TOKENS_PER_UNIT = 20;
 
 /** Passes a Parquet file on, field by field: the page headers, the pages, and the footer. */
 export function parquetFields(file: Buffer, fields: Fields): Buffer[] {

@@ -4,9 +4,10 @@ import { once } from 'node:events';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { describeFailure, search } from '../support/fuzzing.js';
-import { COMMANDS, type FileCase, fileCase, type MadeFile, makeFile, REPORT } from './cases.js';
+import { COMMANDS, type FileCase, fileCase, type MadeFile, makeFile } from './cases.js';
 import type { Order, Verdict } from './reader.js';
 
 const READER = fileURLToPath(new URL('./reader.ts', import.meta.url));
@@ -21,6 +22,7 @@ const BUSY_MS_PER_BYTE = 400e-6;
 const DECODING_MS = 30_000;
 const HANG_MS = 60_000;
 const FILES_PER_READER = 150;
+const LAST_WORDS_MS = 50;
 
 export interface Outcome {
   executions: number;
@@ -50,12 +52,17 @@ export async function fuzzFiles(seconds: number, seed: number): Promise<Outcome>
   }
 }
 
+/** A process that reads files. `ended` resolves when it has ended, with the reason. */
+interface Reader {
+  child: ChildProcess;
+  ended: Promise<string>;
+}
+
 /** Runs cases one after another. */
 export class Runner {
   readonly outcome: Outcome = { executions: 0, read: 0, memory: 0 };
   readonly #folder = mkdtempSync(join(tmpdir(), 'policy-loss-fuzz-'));
-  #reader: ChildProcess | undefined;
-  #complaint = '';
+  #reader: Reader | undefined;
   #files = 0;
 
   /**
@@ -64,7 +71,7 @@ export class Runner {
    */
   async run(one: FileCase): Promise<void> {
     const made = await makeFile(one, this.#folder);
-    const order = orderOf(one, made, join(this.#folder, 'report.html'));
+    const order = orderOf(one, made);
     if (this.#files >= FILES_PER_READER) await this.endReader();
     const isFirst = this.#files === 0;
     let verdict = await this.#judge(order, made);
@@ -84,46 +91,45 @@ export class Runner {
   }
 
   async #judge(order: Order, { unpackedBytes }: MadeFile): Promise<Verdict> {
-    const reader = this.#started();
+    this.#reader ??= this.#start();
+    const { child, ended } = this.#reader;
     this.#files++;
-    const timer = new AbortController();
-    const ended = once(reader, 'close', timer);
-    const answered = once(reader, 'message', timer);
-    let hung = false;
+    const answered = new Promise<Verdict>((resolve) => child.once('message', resolve));
     const limit = HANG_MS + 10 * BUSY_MS_PER_BYTE * unpackedBytes;
-    const watchdog = setTimeout(() => {
-      hung = true;
-      reader.kill('SIGKILL');
-    }, limit);
-    reader.send(order);
-    try {
-      const [answer, signal] = await Promise.race([answered, ended]);
-      if (answer !== null && typeof answer === 'object') return answer;
-      this.#reader = undefined;
-      throw new Error(
-        hung ? `hung for ${limit} ms` : `ended by ${signal ?? `code ${answer}`}: ${this.#complaint}`,
-      );
-    } finally {
-      clearTimeout(watchdog);
-      timer.abort();
-      for (const promise of [ended, answered]) promise.catch(() => {});
-    }
+    let hung = false;
+    const watchdog = new AbortController();
+    setTimeout(limit, undefined, watchdog).then(
+      () => {
+        hung = true;
+        child.kill('SIGKILL');
+      },
+      () => {}, // the answer came in time
+    );
+    child.send(order, () => {}); // if the process has ended, so does the race below
+    const result = await Promise.race([answered, ended]);
+    watchdog.abort();
+    if (typeof result === 'object') return result;
+    this.#reader = undefined;
+    this.#files = 0;
+    throw new Error(hung ? `hung for ${limit} ms` : result);
   }
 
-  #started(): ChildProcess {
-    if (this.#reader) return this.#reader;
-    this.#files = 0;
-    this.#complaint = '';
+  #start(): Reader {
     const node = ['--no-warnings', '--expose-gc', '--import', 'tsx', '--import', OFFLINE];
-    const reader = spawn(process.execPath, [...node, READER], {
+    const child = spawn(process.execPath, [...node, READER], {
       stdio: ['ignore', 'inherit', 'pipe', 'ipc'],
       env: { ...process.env, POLICY_LOSS_SEEN: this.#seenFile },
     });
-    reader.stderr!.setEncoding('utf8').on('data', (text: string) => {
-      this.#complaint += text;
+    let complaint = '';
+    child.stderr!.setEncoding('utf8').on('data', (text: string) => {
+      complaint += text;
     });
-    this.#reader = reader;
-    return reader;
+    const ended = once(child, 'exit').then(async ([code, signal]) => {
+      // The loader's own process may keep stderr open, so the event 'close' might never come.
+      await setTimeout(LAST_WORDS_MS);
+      return `ended by ${signal ?? `code ${code}`}: ${complaint}`;
+    });
+    return { child, ended };
   }
 
   get #seenFile(): string {
@@ -139,9 +145,9 @@ export class Runner {
     if (!reader) return;
     this.#reader = undefined;
     this.#files = 0;
-    const ended = once(reader, 'close');
-    reader.disconnect();
-    await ended;
+    if (reader.child.connected) reader.child.disconnect();
+    const how = await reader.ended;
+    if (!how.startsWith('ended by code 0')) throw new Error(how);
     const { seen } = existsSync(this.#seenFile)
       ? JSON.parse(readFileSync(this.#seenFile, 'utf8'))
       : { seen: [] };
@@ -149,20 +155,16 @@ export class Runner {
   }
 
   close(): void {
-    this.#reader?.kill('SIGKILL');
+    this.#reader?.child.kill('SIGKILL');
     rmSync(this.#folder, { recursive: true, force: true });
   }
 }
 
-function orderOf(
-  { command, format }: FileCase,
-  { path, unpackedBytes, expected }: MadeFile,
-  report: string,
-): Order {
+function orderOf({ command, format }: FileCase, { path, unpackedBytes, expected }: MadeFile): Order {
   const decoding = format.endsWith('parquet') ? DECODING_MS : 0;
   return {
     path,
-    words: COMMANDS[command]!.map((word) => (word === REPORT ? report : word)),
+    words: COMMANDS[command]!,
     expected,
     busyMs: BUSY_MS + decoding + BUSY_MS_PER_BYTE * unpackedBytes,
   };
