@@ -11,7 +11,7 @@ import { csv, gzip, jsonLines } from './text-files.js';
 
 export type Format = 'jsonl' | 'csv' | 'safetensors' | 'npz' | 'parquet' | 'repetitive parquet' | 'sqlite';
 
-const FORMATS: readonly Format[] = [
+export const FORMATS: readonly Format[] = [
   'jsonl',
   'csv',
   'safetensors',
@@ -91,7 +91,8 @@ export const fileCase: fc.Arbitrary<FileCase> = fc.record({
 
 /** A case's file on the disk. */
 export interface MadeFile {
-  path: string;
+  /** The file's name, with the name of its table if it has several. */
+  name: string;
   /** The size of the file's content without compression, in bytes. */
   unpackedBytes: number;
   /** What a reader must return; undefined if the file was mutated. */
@@ -110,7 +111,7 @@ export async function makeFile(one: FileCase, folder: string): Promise<MadeFile>
   const length = writePieces(path, pieces, one.left);
   const isValid = one.mutations.length === 0 && one.left === 1000;
   return {
-    path,
+    name: one.format === 'sqlite' ? `${path}#rollouts` : path,
     unpackedBytes: Math.max(unpackedBytes, length),
     expected: isValid && rows ? expectedOf(rows) : undefined,
   };

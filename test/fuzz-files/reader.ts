@@ -12,7 +12,7 @@ import type { Expected } from './content.js';
 
 /** What to read, and how much time it may take. */
 export interface Order {
-  path: string;
+  file: string;
   words: readonly string[];
   expected: Expected | undefined;
   /** The time that one reading of the file may keep a core busy, in milliseconds. */
@@ -35,8 +35,8 @@ async function judge(order: Order): Promise<Verdict> {
   let fault: string | undefined;
   let isRead = false;
   try {
-    const whole = await timed('readRollouts', order, () => attempt(() => readRollouts([order.path])));
-    const parts = await timed('streamRollouts', order, () => attempt(() => readParts(order.path)));
+    const whole = await timed('readRollouts', order, () => attempt(() => readRollouts([order.file])));
+    const parts = await timed('streamRollouts', order, () => attempt(() => readParts(order.file)));
     isRead = !(whole instanceof LossError);
     if (whole instanceof LossError !== parts instanceof LossError)
       throw new Error(`whole: ${describe(whole)}; in parts: ${describe(parts)}`);
@@ -88,9 +88,9 @@ function checkCause(cause: unknown): void {
   checkCause(cause.cause);
 }
 
-async function readParts(path: string): Promise<RolloutPart[]> {
+async function readParts(file: string): Promise<RolloutPart[]> {
   const parts: RolloutPart[] = [];
-  for await (const part of streamRollouts([path], { maxTokens: 8 })) {
+  for await (const part of streamRollouts([file], { maxTokens: 8 })) {
     parts.push(part);
     // A file of many rows would make as many parts.
     if (parts.length === MAX_PARTS) break;
@@ -146,8 +146,8 @@ function checkExpected(
 }
 
 /** Runs the command line and checks its exit code and output. */
-async function checkProgram({ path, words }: Order): Promise<void> {
-  const { code, stdout, stderr } = await captured(() => runProgram(['evaluate', path, ...words]));
+async function checkProgram({ file, words }: Order): Promise<void> {
+  const { code, stdout, stderr } = await captured(() => runProgram(['evaluate', file, ...words]));
   for (const [name, text] of Object.entries({ stdout, stderr })) {
     const hidden = /[^\P{Cc}\n]|[\p{Zl}\p{Zp}\p{Bidi_Control}]/u.exec(text);
     if (hidden)

@@ -160,10 +160,10 @@ export class Runner {
   }
 }
 
-function orderOf({ command, format }: FileCase, { path, unpackedBytes, expected }: MadeFile): Order {
+function orderOf({ command, format }: FileCase, { name, unpackedBytes, expected }: MadeFile): Order {
   const decoding = format.endsWith('parquet') ? DECODING_MS : 0;
   return {
-    path,
+    file: name,
     words: COMMANDS[command]!,
     expected,
     busyMs: BUSY_MS + decoding + BUSY_MS_PER_BYTE * unpackedBytes,
