@@ -116,10 +116,13 @@ describe('hostile files', () => {
     size.writeBigUInt64LE(BigInt(header.length));
     for (const [file, shown] of [
       [fileOf('long.jsonl', `{"${long}":1}`), /got a row with only namename/],
-      [fileOf('long.jsonl', `{"${long}":1,"${long}":1}`), /namename.*: expected one value, got two/],
+      [fileOf('twice.jsonl', `{"${long}":1,"${long}":1}`), /namename.*: expected one value, got two/],
       [fileOf('long.csv', `${long},x\n1,2\n`), /got a row with only namename/],
-      [fileOf('long.csv', `${long},${long}\n1,2\n`), /names each column once, got namename/],
-      [fileOf('long.safetensors', `${size.toString('latin1')}${header}`), /got a file with only namename/],
+      [fileOf('twice.csv', `${long},${long}\n1,2\n`), /names each column once, got namename/],
+      [
+        fileOf('long.safetensors', Buffer.concat([size, Buffer.from(header)])),
+        /got a file with only namename/,
+      ],
     ] as const)
       await assert.rejects(readRollouts([file], { strict: true }), ({ message }: Error) => {
         assert.match(message, shown);
