@@ -157,7 +157,7 @@ export function unknownName(
 ): LossError {
   return new LossError(code, {
     at: `unknown ${what}`,
-    expected: `one of ${known.join(', ')}`,
+    expected: `one of ${shorten(known.join(', '))}`,
     received: describeValue(name),
     hint: didYouMean(name, known)?.(asIs),
   });
@@ -230,6 +230,13 @@ export function allocate<T>(what: string, make: () => T): T {
     throw new LossError('ERR_OUT_OF_MEMORY', `not enough memory for ${what}`, { cause: error });
   }
 }
+
+/** Returns the beginning of a text that is too long for an error message, with an ellipsis. */
+export function shorten(text: string): string {
+  return text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}…` : text;
+}
+
+const MAX_TEXT = 1000;
 
 /** Describes a value for error messages: its type, and its content if that is short. Never throws. */
 export function describeValue(value: unknown): string {

@@ -1,5 +1,11 @@
 // The interface of file readers. A reader yields the rows of a file in blocks, and each row has its place in the file.
-import { LossError, type LossErrorCode, type LossErrorDetails } from '../core/errors.js';
+import {
+  LossError,
+  type LossErrorCode,
+  type LossErrorDetails,
+  type MessageText,
+  shorten,
+} from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import type { RowLimits } from './limits.js';
 
@@ -64,14 +70,28 @@ export function describePlace({ file: name, line, row }: Place): string {
 /** The details of an error without its place, which errorAt() adds. */
 export type DetailsAtPlace = Omit<LossErrorDetails, 'at'>;
 
-/** Returns an error whose message names a place in a file. */
+/** Returns an error whose message names a place in a file. Texts of any length from the file are shortened. */
 export function errorAt(
   place: Place,
   code: LossErrorCode,
   details: DetailsAtPlace,
   cause?: unknown,
 ): LossError {
-  return new LossError(code, { ...details, at: describePlace(place) }, { cause });
+  const { key, expected, received, hint } = details;
+  const shown = {
+    ...details,
+    at: describePlace(place),
+    key: short(key),
+    expected: short(expected),
+    received: short(received),
+    hint: short(hint),
+  };
+  return new LossError(code, shown, { cause });
+}
+
+// A function returns a text about an option, which has nothing from the file.
+function short<T extends MessageText | undefined>(text: T): T | string {
+  return typeof text === 'string' ? shorten(text) : text;
 }
 
 /** Returns an error about a file whose contents are invalid. */

@@ -17,6 +17,7 @@ export const STEPS = [
   { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },
   { script: 'fuzz', args: ['60', 'engine'], covers: ['test/fuzz/'], packages: clang() },
   { script: 'fuzz', args: ['60', 'boundary'], covers: ['lib/', 'test/fuzz-boundary/'] },
+  { script: 'fuzz:files', args: ['--minutes', '1'], covers: ['lib/', 'test/fuzz-files/'] },
   { script: 'test:life', covers: ['lib/', 'test/life/', 'test/fuzz-boundary/'] },
   {
     script: 'test:isa',

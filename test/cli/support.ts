@@ -8,6 +8,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ADVANTAGE_FN, ALGORITHM_TYPE, type Batch, type Objective, POLICY_LOSS_FN } from '../../lib/index.js';
+import { captured, type Run } from '../support/captured.js';
+
+export type { Run };
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 export const EXAMPLE = join(ROOT, 'examples', 'rollouts.jsonl');
@@ -16,35 +19,10 @@ export const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
 export const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
 const { href } = new URL('../../dist/cli/program.js', import.meta.url);
 
-/** The exit code and the output of one run of the program. */
-export interface Run {
-  code: number | null;
-  stdout: string;
-  stderr: string;
-}
-
 /** Runs the compiled program in this process and captures its output. This is ten times faster than a new process. */
 export async function run(...words: string[]): Promise<Run> {
   const { runProgram }: typeof import('../../lib/cli/program.js') = await import(href);
-  const result: Run = { code: null, stdout: '', stderr: '' };
-  const streams = (['stdout', 'stderr'] as const).map((name) => {
-    const stream = process[name];
-    const { write, isTTY, columns, fd } = stream;
-    const capture = (text: string, done?: () => void) => {
-      result[name] += text;
-      done?.();
-      return true;
-    };
-    // Without a file descriptor, the program cannot bypass write().
-    Object.assign(stream, { write: capture, isTTY: false, columns: undefined, fd: undefined });
-    return { stream, original: { write, isTTY, columns, fd } };
-  });
-  try {
-    result.code = await runProgram(words);
-  } finally {
-    for (const { stream, original } of streams) Object.assign(stream, original);
-  }
-  return result;
+  return captured(() => runProgram(words));
 }
 
 /** Runs the compiled program in this process, with `folder` as the current folder. */

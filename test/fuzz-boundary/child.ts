@@ -3,8 +3,8 @@
 // report as one line of JSON.
 import assert from 'node:assert/strict';
 import { openSync, writeSync } from 'node:fs';
-import fc from 'fast-check';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
+import { type Failure, search } from '../support/fuzzing.js';
 import { anyCase, type Case, run } from './cases.js';
 
 /** The report that the process prints at its end. */
@@ -12,16 +12,13 @@ export interface Report {
   executions: number;
   /** The number of different functions that were called. */
   functions: number;
-  /** The failing case, shrunk as far as possible, and the message of its error. */
-  failure?: { seed: number; case: Case; message: string };
+  failure?: Failure<Case>;
 }
 
 const [seconds, seed, file] = process.argv.slice(2) as [string, string, string];
 const place = openSync(file, 'w');
-const until = performance.now() + 1000 * Number(seconds);
 const called = new Set<string>();
 let executions = 0;
-let failure: Report['failure'];
 
 async function execute(one: Case): Promise<void> {
   executions++;
@@ -43,22 +40,14 @@ const sample = {
 const healthy = () => POLICY_LOSS_FN.create('ppo').computeSync(sample, { grad: true });
 const before = healthy();
 
-for (let round = 0; performance.now() < until && !failure; round++) {
-  const roundSeed = Number(seed) + round;
-  const property = fc.asyncProperty(anyCase, execute);
-  const details = await fc.check(property, {
-    seed: roundSeed,
-    numRuns: 400,
-    interruptAfterTimeLimit: 20_000,
-  });
-  if (details.failed && details.counterexample)
-    failure = {
-      seed: roundSeed,
-      case: details.counterexample[0],
-      message: String((details.errorInstance as Error)?.message ?? details.errorInstance),
-    };
-  assert.deepEqual(healthy(), before);
-}
+const failure = await search({
+  seconds: Number(seconds),
+  seed: Number(seed),
+  cases: anyCase,
+  casesPerRound: 400,
+  run: execute,
+  afterRound: () => assert.deepEqual(healthy(), before),
+});
 process.stdout.write(
   `${JSON.stringify({ executions, functions: called.size, ...(failure && { failure }) } satisfies Report)}\n`,
 );

@@ -6,6 +6,7 @@
 //   POLICY_LOSS_FUZZ_SEED=1 npx tsx …                  repeats a run; by default the seed is the time
 //   npx tsx test/fuzz-boundary/fuzz.ts --case JSON     runs one case; JSON is what a failure prints
 import { parseArgs } from 'node:util';
+import { chosenSeed, conclude } from '../support/fuzzing.js';
 import { fuzz } from './watch.js';
 
 const { values: flags, positionals } = parseArgs({
@@ -19,15 +20,8 @@ if (flags.case !== undefined) {
   console.log('passed: a result or a LossError');
 } else {
   const seconds = Number(positionals[0] ?? process.env.POLICY_LOSS_FUZZ_SECONDS ?? 60);
-  const seed = Number(process.env.POLICY_LOSS_FUZZ_SEED ?? Date.now() % 2 ** 31);
+  const seed = chosenSeed();
   const { executions, functions, fault } = await fuzz(seconds, seed);
-  console.log(
-    `  boundary fuzzer: ${executions} executions of ${functions} functions in ${seconds} s, seed ${seed}`,
-  );
-  if (fault === undefined) console.log(`  ${functions} passing`);
-  else {
-    console.log('  1 failing');
-    console.error(fault);
-    process.exitCode = 1;
-  }
+  const what = `boundary fuzzer: ${executions} executions of ${functions} functions in ${seconds} s, seed ${seed}`;
+  conclude(what, functions, fault);
 }

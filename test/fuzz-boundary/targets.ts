@@ -218,7 +218,16 @@ function* ofClass(name: string, cls: Anything): Generator<Target> {
     });
   else yield* methods(`${name}.`, cls);
   const object = objectOf(cls);
-  if (object) yield* methods(`${name}#`, object);
+  if (object) yield* methods(`${name}#`, object, undefined, mergeOf(object));
+}
+
+/** Returns the arguments of the methods that merge parts: one part, which the object computes, and its counts. */
+function mergeOf(object: Anything): Record<string, () => Anything[]> {
+  const merged = (compute: string) => () => {
+    const { part } = object[compute](whole(), { part: true });
+    return [[part], object.countSync(whole())];
+  };
+  return { merge: merged('computeSync'), mergeKlLoss: merged('calculateKlLossSync') };
 }
 
 const MAPPERS = api.KeyMapper.names().map((backend) => [backend, api.KeyMapper.get(backend)] as const);
@@ -284,6 +293,7 @@ export const KEYS: readonly string[] = [
     'token_level_scores',
     'repeats',
     'counts',
+    'part',
     'advantage',
     ...Object.keys(options()),
     'gradEntropy',

@@ -8,6 +8,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { describeFailure } from '../support/fuzzing.js';
 import type { Report } from './child.js';
 
 /**
@@ -72,10 +73,7 @@ async function watch(seconds: number, seed: number, file: string): Promise<Outco
   if (code === 0) {
     const { failure, ...report } = JSON.parse(said) as Report;
     if (!failure) return report;
-    return {
-      ...report,
-      fault: `${failure.message}\ncase: ${JSON.stringify(failure.case)}\nseed: ${failure.seed}`,
-    };
+    return { ...report, fault: describeFailure(failure) };
   }
   const last = caseAt(file);
   const how = hung ? `hung for ${HANG_MS / 1000} s` : `ended by ${signal ?? `code ${code}`}`;

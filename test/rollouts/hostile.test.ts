@@ -109,6 +109,28 @@ describe('hostile files', () => {
     );
   });
 
+  it('with long names, of which the error shows the beginning', async () => {
+    const long = 'name'.repeat(50_000);
+    const header = JSON.stringify({ [long]: { dtype: 'F32', shape: [], data_offsets: [0, 0] } });
+    const size = Buffer.alloc(8);
+    size.writeBigUInt64LE(BigInt(header.length));
+    for (const [file, shown] of [
+      [fileOf('long.jsonl', `{"${long}":1}`), /got a row with only namename/],
+      [fileOf('twice.jsonl', `{"${long}":1,"${long}":1}`), /namename.*: expected one value, got two/],
+      [fileOf('long.csv', `${long},x\n1,2\n`), /got a row with only namename/],
+      [fileOf('twice.csv', `${long},${long}\n1,2\n`), /names each column once, got namename/],
+      [
+        fileOf('long.safetensors', Buffer.concat([size, Buffer.from(header)])),
+        /got a file with only namename/,
+      ],
+    ] as const)
+      await assert.rejects(readRollouts([file], { strict: true }), ({ message }: Error) => {
+        assert.match(message, shown);
+        assert.ok(message.length < 3000, `${message.length} characters`);
+        return true;
+      });
+  });
+
   describe('tensors', () => {
     type Tensors = Record<string, { dtype: string; shape: unknown; data_offsets: unknown }>;
     const safetensors = (header: Tensors | string, data = Buffer.alloc(64), length?: bigint) => {

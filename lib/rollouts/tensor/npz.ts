@@ -144,7 +144,7 @@ async function readHeader(file: string, name: string, reader: ByteReader): Promi
     throw badFile(file, {
       key: name,
       expected: 'descr, fortran_order and shape of an array of numbers or text',
-      received: text.trim().slice(0, 200),
+      received: text.trim(),
     });
   return { descr, fortran: fortran === 'True', shape, length: 8 + lengthBytes + length };
 }

@@ -138,7 +138,7 @@ function checkEntry(file: string, name: string, value: unknown, size: number): E
     throw badFile(file, {
       key: name,
       expected: 'dtype, shape and data_offsets in the header',
-      received: shorten(JSON.stringify(value)),
+      received: JSON.stringify(value),
     });
   const [begin, end] = entry.data_offsets;
   if (begin > end || end > size)
@@ -148,10 +148,6 @@ function checkEntry(file: string, name: string, value: unknown, size: number): E
       received: describeShape(entry.data_offsets),
     });
   return entry as Entry;
-}
-
-function shorten(text: string): string {
-  return text.length > 200 ? `${text.slice(0, 200)}…` : text;
 }
 
 function rangeReader(file: string, handle: FileHandle, from: number): ByteReader {
