@@ -371,17 +371,28 @@ function checkParts(parts: readonly ArrayLike<number>[]): Float64Array[] {
       expected: 'a list with the part of at least one result',
       received: describeValue(parts),
     });
-  return parts.map((part: ArrayLike<number> | null, index) => {
-    const numbers = Float64Array.from(part ?? []);
-    if (numbers.length !== native.partLength)
-      throw new LossError('ERR_INVALID_INPUT', {
-        key: 'parts',
-        index,
-        expected: `the ${native.partLength} numbers that compute() returned as part`,
-        received: describeValue(part),
-      });
-    return numbers;
-  });
+  // Lengths are checked before anything is copied, because a sparse array may claim any length.
+  const checked: Float64Array[] = [];
+  for (let index = 0; index < parts.length; index++) checked.push(checkPartArray(parts[index], index));
+  return checked;
+}
+
+function checkPartArray(part: ArrayLike<number> | null | undefined, index: number): Float64Array {
+  const numbers = new Float64Array(native.partLength);
+  let isPart = part?.length === numbers.length;
+  for (let i = 0; isPart && i < numbers.length; i++) {
+    const x: unknown = part![i];
+    isPart = typeof x === 'number';
+    numbers[i] = x as number;
+  }
+  if (!isPart)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'parts',
+      index,
+      expected: `the ${numbers.length} numbers that compute() returned as part`,
+      received: describeValue(part),
+    });
+  return numbers;
 }
 
 // A native function without any loss. Evaluating it only counts the tokens and rows of a batch.

@@ -45,7 +45,10 @@ cpu::Workspace used_memory(size_t rows, size_t chunks) {
   workspace.parts.assign(chunks, {11, 13.0, 17.0});
   Sums sums;
   sums.loss[0] = sums.metric[0] = sums.row_metric[0] = sums.kl = sums.entropy = 19;
-  workspace.sums.assign(chunks, sums);
+  ExactSums exact;
+  exact.add(sums);
+  exact.add_to_rest(0, 1e-30);
+  workspace.sums.assign(chunks, exact);
   workspace.row_tokens.assign(rows, 23);
   workspace.row_sums.assign(rows, 29.0);
   workspace.row_negatives.assign(rows, 31.0);
