@@ -222,6 +222,14 @@ describe('merge', () => {
     refused([part, kl], 'ERR_INVALID_INPUT');
   });
 
+  it('reads each count of the normalizer once', () => {
+    let reads = 0;
+    const changing = Object.defineProperty({ ...counts }, 'columns', {
+      get: () => (reads++ === 0 ? counts.columns : assert.fail('read twice')),
+    });
+    assertSameNumbers(fn.merge([part], changing), fn.sync(laid, counts), 'with a getter');
+  });
+
   it('propagates NaN and Infinity', () => {
     for (const value of [Number.NaN, Number.POSITIVE_INFINITY]) {
       const bad = {

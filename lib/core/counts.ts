@@ -90,9 +90,11 @@ export function toNativeCounts(
   if (normalizer === null || typeof normalizer !== 'object')
     throw invalid('normalizer', 'an object with the counts of the whole batch', normalizer);
   const { tokens, rows } = readCounts('normalizer', normalizer);
-  const columns = normalizer.columns ?? layout.rowLength;
+  // Reads the property once, because a getter may return something else the next time.
+  const given = normalizer.columns;
+  const columns = given ?? layout.rowLength;
   checkCount('normalizer.columns', columns);
-  const most = rows * (normalizer.columns ?? Number.MAX_SAFE_INTEGER);
+  const most = rows * (given ?? Number.MAX_SAFE_INTEGER);
   if (tokens > most)
     throw invalid('normalizer.tokens', `at most ${most}, which is rows times columns`, tokens);
   let expert: RowCounts = { tokens: 0, rows: 0 };
