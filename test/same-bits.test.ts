@@ -11,23 +11,21 @@ import { rowPositions } from './reference/batch.js';
 import type { Args } from './reference/index.js';
 import { takeRows } from './reference/objective.js';
 import { type Computed, type Countable, countable, objective, oneOfEach } from './support/countable.js';
-import { type BatchSpec, everyFunction, fitting, inHalf, layOut, makeBatch } from './support/draw.js';
+import {
+  type BatchSpec,
+  EDGE_LENGTHS,
+  everyFunction,
+  fitting,
+  inHalf,
+  layOut,
+  makeBatch,
+} from './support/draw.js';
 import { generator } from './support/random.js';
 import { FLOAT_COLUMNS, packedBatch, paddedBatch, unpack } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';
 
-// Lengths on both sides of the numbers of tokens at which loops, tiles and sums end.
-const SPEC: BatchSpec = {
-  seed: 21,
-  rows: 10,
-  columns: 2100,
-  rowLengths: [1, 31, 33, 64, 65, 500, 1023, 1025, 2048, 2100],
-  values: 'moderate',
-  mask: 'random',
-  packed: true,
-};
 // A row that is divided among threads, and one that is too short for that but longer than one float64 sum.
-const LONG: BatchSpec = { ...SPEC, rows: 4, columns: 40_001, rowLengths: [40_001, 7, 20_000, 300] };
+const LONG: BatchSpec = { ...EDGE_LENGTHS, rows: 4, columns: 40_001, rowLengths: [40_001, 7, 20_000, 300] };
 
 const batches = new Map<string, RewardedBatch>();
 
@@ -146,7 +144,7 @@ describe('the same bits in any form', () => {
     for (const mask of ['ones', 'random', 'emptyrows'] as const)
       it(`${title}, mask ${mask}`, () => {
         const given = divisible(name, args);
-        const batch = batchOf(fitting(name, given, { ...SPEC, mask }));
+        const batch = batchOf(fitting(name, given, { ...EDGE_LENGTHS, mask }));
         return assertSameInAnyForm(countable(family, name, given), batch, name);
       });
 
@@ -159,7 +157,7 @@ describe('the same bits in any form', () => {
   for (const policy_loss_fn of ['ppo', 'gspo', 'sft', 'mix'])
     it(`the objective of ${policy_loss_fn} with KL and entropy losses`, () => {
       const fn = objective('ppo', { policy_loss_fn, kl_loss_fn: 'k3', entropy_loss_fn: 'default' });
-      return assertSameInAnyForm(fn, batchOf(SPEC), policy_loss_fn);
+      return assertSameInAnyForm(fn, batchOf(EDGE_LENGTHS), policy_loss_fn);
     });
 });
 
@@ -172,7 +170,7 @@ describe('masks on other tokens', () => {
   for (const { family, name, args } of functions)
     it(`${family} ${name}: other rows' masks do not change the gradient of a row`, () => {
       const given = divisible(name, args);
-      const batch = batchOf(fitting(name, given, { ...SPEC, mask: 'ones' }));
+      const batch = batchOf(fitting(name, given, { ...EDGE_LENGTHS, mask: 'ones' }));
       const fn = countable(family, name, given);
       const counts = fn.countSync(packedBatch(batch));
       const before = unpack(batch, fn.sync(packedBatch(batch), counts).grad!);
@@ -193,7 +191,7 @@ describe('masks on other tokens', () => {
 });
 
 describe('merge', () => {
-  const batch = batchOf(SPEC);
+  const batch = batchOf(EDGE_LENGTHS);
   const fn = countable('policy', 'ppo', { clip_range: 0.2 });
   const laid: Batch = packedBatch(batch);
   const counts = fn.countSync(laid);

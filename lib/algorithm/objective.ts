@@ -35,7 +35,7 @@ import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
 import { KL_FN } from '../functions/kl/index.js';
 import type { KLFn } from '../functions/kl/kl-fn.js';
 import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
-import type { PolicyLossDeclaration, PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
 
@@ -258,7 +258,7 @@ export class Objective {
         received: describeValue(kl_penalty_fn),
       });
     }
-    if (readsPairs(policy_loss_fn) && this.advantageFn?.definition.drops)
+    if (this.policyLossFn.readsPairs && this.advantageFn?.definition.drops)
       throw new LossError('ERR_INVALID_OPTION', {
         at,
         option: 'advantage_fn',
@@ -481,9 +481,4 @@ function policyLossArgs(config: ObjectiveFunctions): FunctionArgs {
   const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(config.policy_loss_fn).defaultArgs();
   if (config.loss_agg_mode === undefined || !aggregates || names(args, 'loss_agg_mode')) return args;
   return { ...args, loss_agg_mode: config.loss_agg_mode };
-}
-
-function readsPairs(policyLoss: string): boolean {
-  const declaration: PolicyLossDeclaration | undefined = POLICY_LOSS_FN.get(policyLoss).declaration;
-  return declaration?.pairs === true;
 }

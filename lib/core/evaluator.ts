@@ -356,7 +356,8 @@ function partArray({ part }: CallOptions): Float64Array | undefined {
 
 /** Returns which terms the first of a batch's parts has in addition to a policy loss. */
 export function termsOfPart(parts: readonly ArrayLike<number>[]): { kl: boolean; entropy: boolean } {
-  const terms = checkParts(parts)[0]!.at(-1)!;
+  const [first] = checkParts(Array.isArray(parts) ? parts.slice(0, 1) : parts);
+  const terms = first!.at(-1)!;
   return { kl: (terms & 2) !== 0, entropy: (terms & 4) !== 0 };
 }
 

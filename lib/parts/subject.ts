@@ -14,7 +14,6 @@ import {
   type Normalizer,
   type Objective,
   POLICY_LOSS_FN,
-  type PolicyLossDeclaration,
   type PolicyLossFn,
   type Registry,
   type Result,
@@ -164,11 +163,11 @@ function subjectOf(
     readsRatio: columns.includes('old_logprob') && columns.includes('advantages'),
     readsAdvantages: columns.includes('advantages'),
     readsExperts,
-    pairs: readsPairs(policyLossFn),
+    pairs: policyLossFn.readsPairs,
     ...(step && { advantages: step }),
     obstacle(batch: Batch) {
       const { policyLoss } = policyLossFn;
-      if (readsPairs(policyLossFn) && policyLoss.options.pairwise === false)
+      if (policyLossFn.readsPairs && policyLoss.options.pairwise === false)
         return `${name} computes one margin over all rows`;
       if (!step?.appliesTo(batch)) return undefined;
       if (step.scope === 'all')
@@ -176,13 +175,6 @@ function subjectOf(
       return step.adaptsPenalty ? `${name} adapts the coefficient of its KL penalty to all rows` : undefined;
     },
   } satisfies Partial<Subject>;
-}
-
-// Returns whether a loss compares pairs of rows, which its declaration says. A loss class without a declaration, such
-// as a user's own, counts as one that does not.
-function readsPairs(policyLossFn: object): boolean {
-  const { declaration } = policyLossFn.constructor as { declaration?: PolicyLossDeclaration };
-  return declaration?.pairs === true;
 }
 
 function functionsOf(objective: Objective): AlgorithmFunctions {

@@ -35,20 +35,15 @@ PL_FN float bits_float(int32_t bits) {
 
 // Returns a·b + c. It is rounded once if the processor has an instruction for it (AVX2, AVX-512, NEON, GPUs),
 // otherwise twice.
-PL_FN float fma(float a, float b, float c) {
-#if defined(__CUDA_ARCH__)
-  return ::fmaf(a, b, c);
-#elif defined(__FMA__) || defined(__aarch64__) || defined(POLICY_LOSS_FMA)
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-PL_FN double fma(double a, double b, double c) {
+template <class Number>
+PL_FN Number fma(Number a, Number b, Number c) {
 #if defined(__CUDA_ARCH__)
   return ::fma(a, b, c);
 #elif defined(__FMA__) || defined(__aarch64__) || defined(POLICY_LOSS_FMA)
-  return __builtin_fma(a, b, c);
+  if constexpr (sizeof(Number) == sizeof(float))
+    return __builtin_fmaf(a, b, c);
+  else
+    return __builtin_fma(a, b, c);
 #else
   return a * b + c;
 #endif

@@ -4,19 +4,9 @@
  */
 import assert from 'node:assert/strict';
 import { devices, KL_FN } from '../../lib/index.js';
-import { ARGUMENTS, type BatchSpec, everyFunction, fitting, makeBatch } from '../support/draw.js';
+import { ARGUMENTS, EDGE_LENGTHS, everyFunction, fitting, makeBatch } from '../support/draw.js';
 import { packedBatch, paddedBatch, subject } from '../support/subject.js';
 import { assertSameArray } from '../support/tolerance.js';
-
-const SPEC: BatchSpec = {
-  seed: 33,
-  rows: 8,
-  columns: 2100,
-  rowLengths: [1, 33, 64, 500, 1023, 1025, 2048, 2100],
-  values: 'moderate',
-  mask: 'random',
-  packed: true,
-};
 
 describe('the same bits per token on the CPU and on a CUDA device', () => {
   before(function () {
@@ -26,7 +16,7 @@ describe('the same bits per token on the CPU and on a CUDA device', () => {
   for (const { family, name, args, title } of everyFunction(2))
     it(title, async () => {
       const on = subject(family, name, args);
-      const batch = makeBatch(fitting(name, args, SPEC));
+      const batch = makeBatch(fitting(name, args, EDGE_LENGTHS));
       for (const laid of [packedBatch(batch), paddedBatch(batch)])
         assertSameArray(
           (await on.async(laid, { device: 'cuda:0' })).grad,
@@ -38,7 +28,7 @@ describe('the same bits per token on the CPU and on a CUDA device', () => {
   for (const name of Object.keys(ARGUMENTS.kl))
     it(`values of ${name}`, async () => {
       const fn = KL_FN.create(name);
-      const laid = packedBatch(makeBatch(SPEC));
+      const laid = packedBatch(makeBatch(EDGE_LENGTHS));
       const [there, here] = await Promise.all([
         fn.calculateKl(laid, { device: 'cuda:0' }),
         fn.calculateKl(laid),

@@ -1,33 +1,21 @@
 /** Tests that no text file can exhaust the memory or the time: rows and files have limits, which options can raise. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 
 const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
 const MEGABYTE = 2 ** 20;
 const GIGABYTE = 2 ** 30;
 
 describe('limits on text', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
-
-  function fileOf(name: string, content: string | Uint8Array): string {
-    const file = join(directory, name);
-    writeFileSync(file, content);
-    return file;
-  }
+  const folder = temporaryFolder();
 
   /** Returns a small gzip file that unpacks to `head`, about so many megabytes of repeated `unit`, and `tail`. */
   function bomb(name: string, head: string, unit: string, megabytes: number, tail: string): string {
     const middle = gzipSync(unit.repeat(MEGABYTE / Buffer.byteLength(unit)));
-    return fileOf(
+    return folder.write(
       name,
       Buffer.concat([gzipSync(head), ...new Array<Buffer>(megabytes).fill(middle), gzipSync(tail)]),
     );
@@ -98,12 +86,12 @@ describe('limits on text', () => {
     'rows of 100 MB': () => {
       const row = [gzipSync('{"x":"'), ...new Array(100).fill(gzipSync('a'.repeat(MEGABYTE)))];
       const rows = [...row, gzipSync('","logprobs":[-1]}\n')];
-      return fileOf('rows.jsonl.gz', Buffer.concat([...rows, ...rows, ...rows, ...rows]));
+      return folder.write('rows.jsonl.gz', Buffer.concat([...rows, ...rows, ...rows, ...rows]));
     },
     'as many tokens as a row may have': () => {
       const list = `[${'-0.1234567890123456,'.repeat(MEGABYTE - 1)}-1]`;
       const columns = ['logprobs', 'old_logprobs', 'ref_logprobs', 'entropy', 'values'];
-      return fileOf('longest.jsonl', `{${columns.map((name) => `"${name}":${list}`).join()}}\n`);
+      return folder.write('longest.jsonl', `{${columns.map((name) => `"${name}":${list}`).join()}}\n`);
     },
   };
 
@@ -165,8 +153,8 @@ describe('limits on text', () => {
     const lines = [3, 4, 3].map((tokens) => `{"x":${row(9)},"logprobs":${row(tokens)}}\n`);
     const cells = [3, 4, 3].map((tokens) => `"${row(9)}","${row(tokens)}"\n`);
     for (const file of [
-      fileOf('rows.jsonl', lines.join('')),
-      fileOf('rows.csv', `x,logprobs\n${cells.join('')}`),
+      folder.write('rows.jsonl', lines.join('')),
+      folder.write('rows.csv', `x,logprobs\n${cells.join('')}`),
     ]) {
       assert.equal((await readRollouts([file], { maxRowTokens: 4 })).rows, 3);
       await assert.rejects(readRollouts([file], { maxRowTokens: 3 }), {
@@ -196,7 +184,7 @@ describe('limits on text', () => {
 
   it('count what is kept', async () => {
     const read = (value: unknown) =>
-      partsOf(fileOf('kept.jsonl', `${JSON.stringify({ logprobs: [-1], kept: value })}\n`), {
+      partsOf(folder.write('kept.jsonl', `${JSON.stringify({ logprobs: [-1], kept: value })}\n`), {
         keep: ['kept'],
         maxRowTokens: 4,
       });

@@ -1,24 +1,19 @@
 /** Tests that a file with as many rows as are allowed, each in a group of its own, takes less than 1 GB of memory. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { closeSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { closeSync, openSync, writeSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
 import { MAX_ROWS } from '../../lib/rollouts/index.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 
 const PARTS = new URL('../../lib/parts/index.ts', import.meta.url).href;
 const ROWS_AT_ONCE = 2 ** 16;
 
 describe('a file with many rows', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
+  const folder = temporaryFolder();
 
   function fileOf(name: string, rows: number): string {
-    const file = join(directory, name);
+    const file = folder.path(name);
     const handle = openSync(file, 'w');
     for (let first = 0; first < rows; first += ROWS_AT_ONCE) {
       const lines = Array.from(

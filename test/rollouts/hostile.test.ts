@@ -1,9 +1,7 @@
 /** Tests that truncated, corrupt and malicious files cause an error that describes the problem, and never a crash. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { deflateRawSync, gzipSync } from 'node:zlib';
 import { DuckDBInstance } from '@duckdb/node-api';
@@ -11,6 +9,7 @@ import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
 import { readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/${name}`, import.meta.url));
 
@@ -18,17 +17,7 @@ const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
 const dataOf = (script: string) => `data:text/javascript,${encodeURIComponent(script)}`;
 
 describe('hostile files', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
-
-  function fileOf(name: string, content: string | Uint8Array): string {
-    const file = join(directory, name);
-    writeFileSync(file, content);
-    return file;
-  }
+  const folder = temporaryFolder();
 
   async function rejects(file: string, ...patterns: RegExp[]) {
     await assert.rejects(readRollouts([file]), (error: unknown) => {
@@ -58,7 +47,7 @@ describe('hostile files', () => {
             const changed = Buffer.from(bytes);
             for (const { at, byte } of changes) changed[at] = byte;
             const truncated = changes.length === 0 ? changed.subarray(0, length) : changed;
-            const file = fileOf(name, truncated);
+            const file = folder.write(name, truncated);
             try {
               await readRollouts([file]);
             } catch (error) {
@@ -71,7 +60,7 @@ describe('hostile files', () => {
     });
 
   it('Parquet, truncated or changed anywhere', async () => {
-    const whole = join(directory, 'whole.parquet');
+    const whole = folder.path('whole.parquet');
     const connection = await (await DuckDBInstance.create(':memory:')).connect();
     await connection.run(
       `COPY (FROM '${fixture('rollouts.jsonl')}', range(2000)) TO '${whole}' (ROW_GROUP_SIZE 2048)`,
@@ -88,7 +77,7 @@ describe('hostile files', () => {
       const truncated = i % 4 >= 2 ? changed.subarray(0, at) : changed;
       try {
         // DuckDB silently ends a stream when an error occurs. So if the file can be read, no row may be missing.
-        assert.equal((await readRollouts([fileOf('bad.parquet', truncated)])).rows, 12000);
+        assert.equal((await readRollouts([folder.write('bad.parquet', truncated)])).rows, 12000);
       } catch (error) {
         assert.ok(error instanceof LossError, `${(error as Error).stack} is not a LossError`);
         refused++;
@@ -99,12 +88,12 @@ describe('hostile files', () => {
 
   it('gzip, invalid or truncated', async () => {
     await rejects(
-      fileOf('invalid.jsonl.gz', '{"logprobs":[-1]}'),
+      folder.write('invalid.jsonl.gz', '{"logprobs":[-1]}'),
       /expected a readable file of rollouts, got an error \(incorrect header check\)/,
     );
     const compressed = gzipSync('{"logprobs":[-1]}\n'.repeat(1000));
     await rejects(
-      fileOf('truncated.jsonl.gz', compressed.subarray(0, -20)),
+      folder.write('truncated.jsonl.gz', compressed.subarray(0, -20)),
       /got an error \(unexpected end of file\)/,
     );
   });
@@ -115,12 +104,12 @@ describe('hostile files', () => {
     const size = Buffer.alloc(8);
     size.writeBigUInt64LE(BigInt(header.length));
     for (const [file, shown] of [
-      [fileOf('long.jsonl', `{"${long}":1}`), /got a row with only namename/],
-      [fileOf('twice.jsonl', `{"${long}":1,"${long}":1}`), /namename.*: expected one value, got two/],
-      [fileOf('long.csv', `${long},x\n1,2\n`), /got a row with only namename/],
-      [fileOf('twice.csv', `${long},${long}\n1,2\n`), /names each column once, got namename/],
+      [folder.write('long.jsonl', `{"${long}":1}`), /got a row with only namename/],
+      [folder.write('twice.jsonl', `{"${long}":1,"${long}":1}`), /namename.*: expected one value, got two/],
+      [folder.write('long.csv', `${long},x\n1,2\n`), /got a row with only namename/],
+      [folder.write('twice.csv', `${long},${long}\n1,2\n`), /names each column once, got namename/],
       [
-        fileOf('long.safetensors', Buffer.concat([size, Buffer.from(header)])),
+        folder.write('long.safetensors', Buffer.concat([size, Buffer.from(header)])),
         /got a file with only namename/,
       ],
     ] as const)
@@ -137,7 +126,7 @@ describe('hostile files', () => {
       const json = Buffer.from(typeof header === 'string' ? header : JSON.stringify(header));
       const size = Buffer.alloc(8);
       size.writeBigUInt64LE(length ?? BigInt(json.length));
-      return fileOf('bad.safetensors', Buffer.concat([size, json, data]));
+      return folder.write('bad.safetensors', Buffer.concat([size, json, data]));
     };
     const f32 = (shape: number[], begin: number) => ({
       dtype: 'F32',
@@ -147,7 +136,7 @@ describe('hostile files', () => {
     const logprob = f32([2, 2], 0);
 
     it('with wrong headers', async () => {
-      await rejects(fileOf('bad.safetensors', 'abc'), /expected a header, got a file of 3 bytes/);
+      await rejects(folder.write('bad.safetensors', 'abc'), /expected a header, got a file of 3 bytes/);
       await rejects(
         safetensors({}, undefined, 2n ** 63n),
         /expected a header of at most \d+ bytes, got one of 9223372036854775808/,
@@ -301,7 +290,7 @@ describe('hostile files', () => {
       end.writeUInt16LE(members.length, 10);
       end.writeUInt32LE(directory.length, 12);
       end.writeUInt32LE(offset, 16);
-      return fileOf('bad.npz', Buffer.concat([...locals, directory, end]));
+      return folder.write('bad.npz', Buffer.concat([...locals, directory, end]));
     }
 
     function npy(header: string, data = Buffer.alloc(16)): Buffer {
@@ -319,7 +308,7 @@ describe('hostile files', () => {
 
     it('with wrong headers', async () => {
       await rejects(
-        fileOf('bad.npz', 'no archive'),
+        folder.write('bad.npz', 'no archive'),
         /expected a readable file of rollouts, got an error \(.*end of central directory/i,
       );
       await rejects(
@@ -408,11 +397,11 @@ describe('hostile files', () => {
   describe('tables', () => {
     it('that are not Parquet', async () => {
       await rejects(
-        fileOf('bad.parquet', '{"logprobs":[-1]}'),
+        folder.write('bad.parquet', '{"logprobs":[-1]}'),
         /expected a Parquet file, got a file without its signature/,
       );
-      await rejects(fileOf('bad.parquet', ''), /expected a Parquet file/);
-      await rejects(join(directory, 'nowhere.parquet'), /got an error \(ENOENT/);
+      await rejects(folder.write('bad.parquet', ''), /expected a Parquet file/);
+      await rejects(folder.path('nowhere.parquet'), /got an error \(ENOENT/);
     });
 
     it('in Parquet, with a hint to install DuckDB if it is missing', () => {
@@ -423,7 +412,7 @@ describe('hostile files', () => {
       const hooks = `import { register } from 'node:module'; register(${JSON.stringify(dataOf(without))});`;
       const script = `import { readRollouts } from ${JSON.stringify(LIBRARY)};
         await readRollouts([process.argv[1]]).catch(({ code, message }) => console.log(code, message));`;
-      const file = fileOf('good.parquet', 'PAR1');
+      const file = folder.write('good.parquet', 'PAR1');
       const { stdout, stderr } = spawnSync(
         process.execPath,
         ['--import', 'tsx', '--import', dataOf(hooks), '--input-type=module', '-e', script, file],
@@ -437,13 +426,13 @@ describe('hostile files', () => {
     });
 
     it('that are not SQLite', async () => {
-      await rejects(fileOf('bad.db', '{"logprobs":[-1]}'), /expected an SQLite 3 database/);
-      await rejects(join(directory, 'nowhere.sqlite#x'), /got an error \(ENOENT/);
+      await rejects(folder.write('bad.db', '{"logprobs":[-1]}'), /expected an SQLite 3 database/);
+      await rejects(folder.path('nowhere.sqlite#x'), /got an error \(ENOENT/);
     });
 
     it('with missing columns or wrong values', async () => {
       const connection = await (await DuckDBInstance.create(':memory:')).connect();
-      const file = join(directory, "it's.parquet");
+      const file = folder.path("it's.parquet");
       const path = file.replace("'", "''");
       const write = (select: string) => connection.run(`COPY (${select}) TO '${path}'`);
       await write("SELECT [1.5] AS logprob, 'a' AS text");

@@ -1,29 +1,18 @@
 /** Tests that the ids of groups and runs are read exactly from every format. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
 import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
 import { evaluateFiles, lossSubject } from '../../lib/parts/index.js';
 import { readRollouts, streamRollouts, writeGradients } from '../../lib/rollouts/index.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 
 const BIG = ['9007199254740992', '9007199254740993', '18446744073709551615', '18446744073709551614', '7'];
 
 describe('ids', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
-
-  function fileOf(name: string, content: string | Uint8Array): string {
-    const file = join(directory, name);
-    writeFileSync(file, content);
-    return file;
-  }
+  const folder = temporaryFolder();
 
   /** The lines of rows with these ids, which are JSON text. */
   const linesOf = (ids: readonly string[], column = 'task_id') =>
@@ -35,10 +24,11 @@ describe('ids', () => {
 
   /** Writes rows with these integers as ids to a file of each format. */
   const writers: Record<string, (ids: readonly string[]) => Promise<string> | string> = {
-    'JSON lines': (ids) => fileOf('ids.jsonl', linesOf(ids)),
-    'JSON lines in gzip': (ids) => fileOf('ids.jsonl.gz', gzipSync(linesOf(ids))),
-    CSV: (ids) => fileOf('ids.csv', `logprobs,task_id\n${ids.map((id) => `[-1],${id}\n`).join('')}`),
-    TSV: (ids) => fileOf('ids.tsv', `task_id\tlogprobs\n${ids.map((id) => `"${id}"\t[-1]\n`).join('')}`),
+    'JSON lines': (ids) => folder.write('ids.jsonl', linesOf(ids)),
+    'JSON lines in gzip': (ids) => folder.write('ids.jsonl.gz', gzipSync(linesOf(ids))),
+    CSV: (ids) => folder.write('ids.csv', `logprobs,task_id\n${ids.map((id) => `[-1],${id}\n`).join('')}`),
+    TSV: (ids) =>
+      folder.write('ids.tsv', `task_id\tlogprobs\n${ids.map((id) => `"${id}"\t[-1]\n`).join('')}`),
     safetensors(ids) {
       const header = JSON.stringify({
         logprobs: { dtype: 'F32', shape: [ids.length, 1], data_offsets: [0, 4 * ids.length] },
@@ -50,10 +40,10 @@ describe('ids', () => {
       ids.forEach((id, i) => {
         data.writeBigUInt64LE(BigInt(id), 8 + header.length + 4 * ids.length + 8 * i);
       });
-      return fileOf('ids.safetensors', data);
+      return folder.write('ids.safetensors', data);
     },
     async Parquet(ids) {
-      const file = join(directory, 'ids.parquet');
+      const file = folder.path('ids.parquet');
       const connection = await (await DuckDBInstance.create(':memory:')).connect();
       await connection.run(
         `COPY (SELECT [-1::FLOAT] AS logprobs, id AS task_id FROM unnest([${ids.join()}]::UBIGINT[]) AS _(id))
@@ -68,13 +58,13 @@ describe('ids', () => {
     it(`of 64 bits differ in ${format}, and equal those in JSON lines`, async () => {
       assert.deepEqual(await groupsOf(await write(BIG)), [0, 1, 2, 3, 4]);
       assert.deepEqual(
-        await groupsOf(await write(BIG), fileOf('same.jsonl', linesOf(BIG))),
+        await groupsOf(await write(BIG), folder.write('same.jsonl', linesOf(BIG))),
         [0, 1, 2, 3, 4, 0, 1, 2, 3, 4],
       );
     });
 
   it('of runs are exact too', async () => {
-    const { batch } = await readRollouts([fileOf('runs.jsonl', linesOf(BIG, 'run_id'))]);
+    const { batch } = await readRollouts([folder.write('runs.jsonl', linesOf(BIG, 'run_id'))]);
     assert.deepEqual(batch.runIds, Int32Array.of(0, 1, 2, 3, 4));
   });
 
@@ -102,7 +92,10 @@ describe('ids', () => {
       ['100000000000000000000', '1e20', '1E+20'],
       ['1e400', '10e399', '1.0e400'],
     ])
-      assert.deepEqual(await groupsOf(fileOf('same.jsonl', linesOf(same))), new Array(same.length).fill(0));
+      assert.deepEqual(
+        await groupsOf(folder.write('same.jsonl', linesOf(same))),
+        new Array(same.length).fill(0),
+      );
     const different = [
       '1',
       '"1"',
@@ -115,7 +108,7 @@ describe('ids', () => {
       '2e-400',
     ];
     assert.deepEqual(
-      await groupsOf(fileOf('different.jsonl', linesOf(different))),
+      await groupsOf(folder.write('different.jsonl', linesOf(different))),
       different.map((_, i) => i),
     );
   });
@@ -130,7 +123,7 @@ describe('ids', () => {
     const small = rows.map((row) => row.replace(BIG[0]!, '0').replace(BIG[1]!, '1'));
     const lossOf = async (lines: readonly string[], batchTokens: number) => {
       const settings = { read: {}, batchTokens, progress: { begin() {}, advance() {} } };
-      const file = fileOf('groups.jsonl', lines.join(''));
+      const file = folder.write('groups.jsonl', lines.join(''));
       const { subjects } = await evaluateFiles([file], [lossSubject('ppo')], settings);
       return subjects[0]!.loss;
     };
@@ -139,9 +132,11 @@ describe('ids', () => {
   });
 
   it('are written next to gradients as they were read', async () => {
-    const out = join(directory, 'gradients.jsonl');
+    const out = folder.path('gradients.jsonl');
     const writer = writeGradients(out, { ids: ['task_id'] });
-    for await (const part of streamRollouts([fileOf('kept.jsonl', linesOf(BIG))], { keep: ['task_id'] }))
+    for await (const part of streamRollouts([folder.write('kept.jsonl', linesOf(BIG))], {
+      keep: ['task_id'],
+    }))
       await writer.add(part, new Float32Array(BIG.length));
     await writer.close();
     const written = readFileSync(out, 'utf8').trimEnd().split('\n');
@@ -154,18 +149,18 @@ describe('ids', () => {
   it('must be valid UTF-8, because invalid bytes all look equal', async () => {
     const bytes = (text: string) => Buffer.from(text, 'latin1');
     for (const file of [
-      fileOf('latin1.jsonl', bytes('{"logprobs":[-1],"task_id":"\xe9"}\n')),
-      fileOf('latin1.csv', bytes('logprobs,task_id\n[-1],\xe9\n')),
+      folder.write('latin1.jsonl', bytes('{"logprobs":[-1],"task_id":"\xe9"}\n')),
+      folder.write('latin1.csv', bytes('logprobs,task_id\n[-1],\xe9\n')),
     ])
       await assert.rejects(readRollouts([file]), /task_id: expected text in UTF-8, got other bytes/);
     assert.deepEqual(
-      await groupsOf(fileOf('utf8.jsonl', linesOf(['"é"', '"\\u00e9"', '"\uFFFD"']))),
+      await groupsOf(folder.write('utf8.jsonl', linesOf(['"é"', '"\\u00e9"', '"\uFFFD"']))),
       [0, 0, 1],
     );
   });
 
   it('may be long, but not without limit', async () => {
-    const longOf = (length: number) => fileOf('long.jsonl', linesOf([`"${'a'.repeat(length)}"`]));
+    const longOf = (length: number) => folder.write('long.jsonl', linesOf([`"${'a'.repeat(length)}"`]));
     assert.deepEqual(await groupsOf(longOf(65_536)), [0]);
     await assert.rejects(groupsOf(longOf(65_537)), /task_id: expected at most 65536 characters, got 65537/);
   });
@@ -175,7 +170,7 @@ describe('ids', () => {
       { length: 2100 },
       (_, i) => `{"task_id":"${i}${'a'.repeat(65_000)}","logprobs":[-1]}\n`,
     );
-    const file = fileOf('many.jsonl.gz', gzipSync(lines.join(''), { level: 1 }));
+    const file = folder.write('many.jsonl.gz', gzipSync(lines.join(''), { level: 1 }));
     await assert.rejects(readRollouts([file]), (error: unknown) => {
       assert.ok(error instanceof LossError);
       assert.equal(error.code, 'ERR_OUT_OF_MEMORY');

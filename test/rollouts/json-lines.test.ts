@@ -1,28 +1,16 @@
 /** Tests how JSON lines are read into batches, and that errors name the file, the line and the column. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { LossError } from '../../lib/index.js';
 import { columnOfKey, readRollouts } from '../../lib/rollouts/index.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 
 describe('reading JSON lines', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
-
-  function fileOf(name: string, content: string | Buffer): string {
-    const file = join(directory, name);
-    writeFileSync(file, content);
-    return file;
-  }
+  const folder = temporaryFolder();
 
   const linesOf = (...rows: object[]) => rows.map((row) => JSON.stringify(row)).join('\n');
 
   function refuses(content: string | Buffer, code: LossError['code'], ...says: (string | RegExp)[]) {
-    const file = fileOf('bad.jsonl', content);
+    const file = folder.write('bad.jsonl', content);
     return assert.rejects(readRollouts([file]), (error: unknown) => {
       assert.ok(error instanceof LossError, `${error} is not a LossError`);
       assert.equal(error.code, code, error.message);
@@ -37,7 +25,7 @@ describe('reading JSON lines', () => {
   }
 
   it('packs rows of different lengths', async () => {
-    const file = fileOf(
+    const file = folder.write(
       'all.jsonl',
       linesOf(
         {
@@ -116,7 +104,7 @@ describe('reading JSON lines', () => {
   });
 
   it('reads only the columns asked for, and ignores errors in others', async () => {
-    const file = fileOf(
+    const file = folder.write(
       'some.jsonl',
       linesOf({ logprobs: [-1], entropy: 'x', reward: 1 }, { logprobs: [-2] }),
     );
@@ -126,14 +114,17 @@ describe('reading JSON lines', () => {
 
   it('reads lines longer than a chunk of the file', async () => {
     const long = Array.from({ length: 100_000 }, (_, t) => -(t + 1) / 8);
-    const file = fileOf('long.jsonl', linesOf({ logprobs: long }, { logprobs: [-1] }, { logprobs: long }));
+    const file = folder.write(
+      'long.jsonl',
+      linesOf({ logprobs: long }, { logprobs: [-1] }, { logprobs: long }),
+    );
     const { batch, rows } = await readRollouts([file]);
     assert.equal(rows, 3);
     assert.deepEqual(batch.logprob, Float32Array.from([...long, -1, ...long]));
   });
 
   it('accepts blank lines, CRLF, a byte order mark, and U+2028 within a string', async () => {
-    const file = fileOf(
+    const file = folder.write(
       'odd.jsonl',
       '\uFEFF{"logprobs":[-1],"response":"a\u2028b\u2029c"}\r\n\r\n  \n{"logprobs":[-2]}\r\n\n',
     );
@@ -144,10 +135,13 @@ describe('reading JSON lines', () => {
   it('reads several files as if they were one', async () => {
     const one = { task_id: 1, logprobs: [-1, -2] };
     const two = { task_id: 2, logprobs: [-3] };
-    const files = [fileOf('1.jsonl', linesOf(one, two)), fileOf('2.jsonl', `${linesOf(two, one)}\n`)];
+    const files = [
+      folder.write('1.jsonl', linesOf(one, two)),
+      folder.write('2.jsonl', `${linesOf(two, one)}\n`),
+    ];
     assert.deepEqual(
       await readRollouts(files),
-      await readRollouts([fileOf('both.jsonl', linesOf(one, two, two, one))]),
+      await readRollouts([folder.write('both.jsonl', linesOf(one, two, two, one))]),
     );
   });
 
@@ -161,7 +155,7 @@ describe('reading JSON lines', () => {
     const content = linesOf({ logprobs: [-1] }, { logprobs: [-2] });
     let read = 0;
     let last = 0;
-    await readRollouts([fileOf('progress.jsonl', content)], {
+    await readRollouts([folder.write('progress.jsonl', content)], {
       onProgress: ({ bytes, rows, totalBytes }) => {
         assert.equal(totalBytes, Buffer.byteLength(content));
         read = bytes;
@@ -287,17 +281,17 @@ describe('reading JSON lines', () => {
       ));
     it('an empty file', () => refuses('\n \n', 'ERR_INVALID_INPUT', 'got an empty file'));
     it('an empty file after a good one', () =>
-      assert.rejects(readRollouts([fileOf('good.jsonl', good), fileOf('empty.jsonl', '')]), {
+      assert.rejects(readRollouts([folder.write('good.jsonl', good), folder.write('empty.jsonl', '')]), {
         code: 'ERR_INVALID_INPUT',
         message: /empty\.jsonl: .* got an empty file/,
       }));
     it('a file that does not exist', () =>
-      assert.rejects(readRollouts([join(directory, 'nowhere.jsonl')]), {
+      assert.rejects(readRollouts([folder.path('nowhere.jsonl')]), {
         code: 'ERR_INVALID_INPUT',
         message: /nowhere\.jsonl: expected a readable file of rollouts, got an error \(ENOENT/,
       }));
     it('a directory', () =>
-      assert.rejects(readRollouts([directory]), {
+      assert.rejects(readRollouts([folder.directory]), {
         code: 'ERR_INVALID_INPUT',
         message: /expected a readable file of rollouts, got an error \(EISDIR/,
       }));

@@ -1,13 +1,12 @@
 /** Tests the reading of Parquet files: of every type of column, and of files that claim far more than they hold. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { writeFileSync } from 'node:fs';
 import { DuckDBInstance } from '@duckdb/node-api';
 import { connectDuckDB } from '../../lib/rollouts/duckdb.js';
 import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 import {
   group,
   list,
@@ -21,21 +20,17 @@ import {
 const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
 
 describe('Parquet', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
+  const folder = temporaryFolder();
 
   function fileOf(content: Buffer): string {
-    const file = join(directory, 'made.parquet');
+    const file = folder.path('made.parquet');
     writeFileSync(file, content);
     return file;
   }
 
   /** Writes the result of an SQL query. */
   async function written(select: string): Promise<string> {
-    const file = join(directory, 'written.parquet');
+    const file = folder.path('written.parquet');
     const instance = await DuckDBInstance.create(':memory:');
     const connection = await instance.connect();
     await connection.run(`COPY (${select}) TO '${file}'`);
@@ -59,7 +54,7 @@ describe('Parquet', () => {
       const row = { logprobs: values(-9), old_logprobs: values(-8), advantages: values(0), reward: i / 4 };
       return [row, { ...row, advantages: values(1) }];
     });
-    const jsonl = join(directory, 'rows.jsonl');
+    const jsonl = folder.path('rows.jsonl');
     writeFileSync(
       jsonl,
       rows

@@ -3,8 +3,7 @@
  * names.
  */
 import assert from 'node:assert/strict';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
@@ -15,16 +14,13 @@ import {
   type StreamOptions,
   streamRollouts,
 } from '../../lib/rollouts/index.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 
 describe('streaming rollouts', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
+  const folder = temporaryFolder();
 
   function fileOf(rows: readonly (object | string)[], name = 'rows.jsonl'): string {
-    const file = join(directory, name);
+    const file = folder.path(name);
     writeFileSync(file, rows.map((row) => (typeof row === 'string' ? row : JSON.stringify(row))).join('\n'));
     return file;
   }
@@ -172,10 +168,7 @@ describe('streaming rollouts', () => {
       }));
 
     it('throws for an unreadable file', () =>
-      assert.rejects(
-        partsOf([fileOf(good), join(directory, 'nowhere.jsonl')], { skipBadRows: true }),
-        /ENOENT/,
-      ));
+      assert.rejects(partsOf([fileOf(good), folder.path('nowhere.jsonl')], { skipBadRows: true }), /ENOENT/));
   });
 
   describe('with other column names', () => {
@@ -236,7 +229,7 @@ describe('streaming rollouts', () => {
 
   describe('CSV', () => {
     const csv = (text: string, options: StreamOptions = {}) => {
-      const file = join(directory, 'rows.csv');
+      const file = folder.path('rows.csv');
       writeFileSync(file, text);
       return partsOf(file, options);
     };
@@ -301,7 +294,7 @@ describe('streaming rollouts', () => {
 
   describe('patterns of file names', () => {
     before(() => {
-      mkdirSync(join(directory, 'runs', 'b'), { recursive: true });
+      mkdirSync(join(folder.directory, 'runs', 'b'), { recursive: true });
       for (const name of [
         'part-2.jsonl',
         'part-1.jsonl',
@@ -310,11 +303,11 @@ describe('streaming rollouts', () => {
         '[x].jsonl',
         'log.db',
       ])
-        writeFileSync(join(directory, 'runs', name), '');
+        writeFileSync(join(folder.directory, 'runs', name), '');
     });
     const expand = async (...patterns: string[]) =>
-      (await expandFiles(patterns.map((pattern) => join(directory, 'runs', pattern)))).map((file) =>
-        file.slice(join(directory, 'runs').length + 1),
+      (await expandFiles(patterns.map((pattern) => join(folder.directory, 'runs', pattern)))).map((file) =>
+        file.slice(folder.path('runs').length + 1),
       );
 
     it('sort the files and skip those already listed', async () => {

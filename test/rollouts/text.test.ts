@@ -1,26 +1,14 @@
 /** Tests what the readers of text do with repeated keys, with columns that nobody reads, and with standard input. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import type { LossError } from '../../lib/index.js';
 import { type ReadOptions, readRollouts, streamRollouts } from '../../lib/rollouts/index.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
 
 const LIBRARY = new URL('../../lib/rollouts/index.ts', import.meta.url).href;
 
 describe('text formats', () => {
-  let directory: string;
-  before(() => {
-    directory = mkdtempSync(join(tmpdir(), 'policy-loss-'));
-  });
-  after(() => rmSync(directory, { recursive: true }));
-
-  function fileOf(name: string, content: string): string {
-    const file = join(directory, name);
-    writeFileSync(file, content);
-    return file;
-  }
+  const folder = temporaryFolder();
 
   describe('a key that occurs twice', () => {
     const repeated = '{"logprobs":[-1],"reward":1,"x":0,"reward":2}\n';
@@ -33,8 +21,8 @@ describe('text formats', () => {
     }
 
     it('gives the last value and one warning per file', async () => {
-      const one = fileOf('one.jsonl', `{"logprobs":[-2],"reward":0}\n${repeated}${repeated}`);
-      const two = fileOf('two.jsonl', repeated);
+      const one = folder.write('one.jsonl', `{"logprobs":[-2],"reward":0}\n${repeated}${repeated}`);
+      const two = folder.write('two.jsonl', repeated);
       assert.deepEqual(await read([one, two]), {
         rewards: [0, 2, 2, 2],
         warnings: [
@@ -45,7 +33,7 @@ describe('text formats', () => {
     });
 
     it('is an error with strict, which skipBadRows skips', async () => {
-      const file = fileOf('strict.jsonl', `${repeated}{"logprobs":[-2],"reward":0}\n`);
+      const file = folder.write('strict.jsonl', `${repeated}{"logprobs":[-2],"reward":0}\n`);
       await assert.rejects(read([file], { strict: true }), {
         code: 'ERR_INVALID_INPUT',
         key: 'reward',
@@ -58,21 +46,21 @@ describe('text formats', () => {
     });
 
     it('is noticed in any notation, and in columns that are not read', async () => {
-      const file = fileOf(
+      const file = folder.write(
         'notation.jsonl',
         '{"logprobs":[-1],"reward":1,"\\u0072eward":2,"é":1,"\\u00e9":1}\n',
       );
       const { rewards, warnings } = await read([file]);
       assert.deepEqual({ rewards, count: warnings.length }, { rewards: [2], count: 1 });
       await assert.rejects(
-        read([fileOf('unread.jsonl', '{"logprobs":[-1],"é":1,"\\u00e9":[]}\n')], { strict: true }),
+        read([folder.write('unread.jsonl', '{"logprobs":[-1],"é":1,"\\u00e9":[]}\n')], { strict: true }),
         /: é: expected one value, got two/,
       );
     });
 
     it('causes a Node.js warning by default', async () => {
       const emitted = new Promise<Error>((resolve) => process.once('warning', resolve));
-      await readRollouts([fileOf('node.jsonl', repeated)]);
+      await readRollouts([folder.write('node.jsonl', repeated)]);
       assert.match((await emitted).message, /line 1: reward: expected one value, got two/);
     });
   });
@@ -81,11 +69,11 @@ describe('text formats', () => {
     it('may have any values, as long as strings and brackets end', async () => {
       const values = ['NaN', '[-Infinity, nan]', '{"a":[{"b":"]}"}, "\\"["]}', '"\\\\"', 'nil', '[1,,2]'];
       const lines = values.map((value) => `{"x":${value},"logprobs":[-1],"y": ${value} }\n`);
-      const { rows } = await readRollouts([fileOf('other.jsonl', lines.join(''))]);
+      const { rows } = await readRollouts([folder.write('other.jsonl', lines.join(''))]);
       assert.equal(rows, values.length);
       for (const value of ['[1', '[1}', '"\\"', '{"a":1]'])
         await assert.rejects(
-          readRollouts([fileOf('open.jsonl', `{"x":${value},"logprobs":[-1]}\n`)]),
+          readRollouts([folder.write('open.jsonl', `{"x":${value},"logprobs":[-1]}\n`)]),
           /line 1: expected a JSON object, got text that does not parse/,
         );
     });
@@ -93,8 +81,8 @@ describe('text formats', () => {
     it('may be called like a property of every object', async () => {
       const keys = ['__proto__', 'constructor', 'hasOwnProperty', 'toString'];
       const pairs = keys.map((key) => `"${key}":{"logprobs":[7]}`);
-      const lines = fileOf('proto.jsonl', `{${pairs.join()},"logprobs":[-1]}\n`);
-      const table = fileOf('proto.csv', `${keys.join()},logprobs\n1,2,3,4,[-1]\n`);
+      const lines = folder.write('proto.jsonl', `{${pairs.join()},"logprobs":[-1]}\n`);
+      const table = folder.write('proto.csv', `${keys.join()},logprobs\n1,2,3,4,[-1]\n`);
       for (const file of [lines, table]) {
         const { batch } = await readRollouts([file], { onWarning: () => assert.fail() });
         assert.deepEqual(batch.logprob, Float32Array.of(-1));
@@ -126,7 +114,7 @@ describe('text formats', () => {
 
   it('keep nested values, which count towards a part', async () => {
     const message = { role: 'user', content: 'x'.repeat(160) };
-    const file = fileOf(
+    const file = folder.write(
       'nested.jsonl',
       `${JSON.stringify({ logprobs: [-1], messages: [message] })}\n`.repeat(4),
     );

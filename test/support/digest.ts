@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { create } from './advantages.js';
 import {
   ADVANTAGE_ARGUMENTS,
-  type BatchSpec,
+  EDGE_LENGTHS,
   everyFunction,
   fitting,
   layOut,
@@ -13,16 +13,6 @@ import {
   makeRewarded,
 } from './draw.js';
 import { packedBatch, subject } from './subject.js';
-
-const SPEC: BatchSpec = {
-  seed: 51,
-  rows: 6,
-  columns: 2100,
-  rowLengths: [1, 33, 500, 1025, 2048, 2100],
-  values: 'moderate',
-  mask: 'random',
-  packed: true,
-};
 
 const digests: Record<string, string> = {};
 
@@ -34,11 +24,11 @@ function record(name: string, numbers: object, arrays: readonly Float32Array[]):
 
 for (const { family, name, args, title } of everyFunction(1)) {
   const { loss, metrics, grad } = subject(family, name, args).sync(
-    packedBatch(makeBatch(fitting(name, args, SPEC))),
+    packedBatch(makeBatch(fitting(name, args, EDGE_LENGTHS))),
   );
   record(title, { loss, metrics }, [grad]);
 }
-const rewarded = layOut(makeRewarded({ ...SPEC, groups: 'some', rewards: 'normal', perToken: true }));
+const rewarded = layOut(makeRewarded({ ...EDGE_LENGTHS, groups: 'some', rewards: 'normal', perToken: true }));
 for (const [name, drawn] of Object.entries(ADVANTAGE_ARGUMENTS)) {
   const [args] = fc.sample(drawn, { seed: 7, numRuns: 1 });
   const { metrics, advantages, returns } = create(name, args!).computeSync(rewarded);

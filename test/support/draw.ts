@@ -35,6 +35,17 @@ export interface BatchSpec {
   rowLengths?: number[];
 }
 
+/** Packed rows with lengths on both sides of the numbers of tokens at which loops, tiles and sums end. */
+export const EDGE_LENGTHS: BatchSpec = {
+  seed: 21,
+  rows: 10,
+  columns: 2100,
+  rowLengths: [1, 31, 33, 64, 65, 500, 1023, 1025, 2048, 2100],
+  values: 'moderate',
+  mask: 'random',
+  packed: true,
+};
+
 export const batchSpec: fc.Arbitrary<BatchSpec> = fc.record({
   seed: fc.nat(),
   rows: fc.integer({ min: 1, max: 9 }),

@@ -73,6 +73,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly reads: { columns: readonly ColumnName[]; expertMask: boolean; step: boolean };
   /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages: boolean;
+  /** @internal Whether the loss compares pairs of rows, which must stay in the same part of a batch. */
+  readonly readsPairs: boolean;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
@@ -102,6 +104,7 @@ export abstract class PolicyLossFn<M = Metrics> {
       ...native,
     };
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
+    this.readsPairs = declaration.pairs === true;
     this.reads = { columns, expertMask: keys.includes('expert_mask'), step: keys.includes('step') };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];
