@@ -16,7 +16,7 @@ export interface NativeAdvantage {
 
 /**
  * The CUDA devices of the machine. A compute capability is the number 10·major + minor. A CUDA version is the number
- * 1000·major + 10·minor, or 0 if there is no driver or if the module was built without CUDA.
+ * 1000·major + 10·minor, or 0 without a driver or in a module that was built without CUDA.
  */
 export interface NativeCudaDevices {
   devices: {

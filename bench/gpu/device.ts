@@ -22,7 +22,7 @@ export const DEVICE = 0;
 /**
  * Returns the CUDA device to measure.
  * @param allowEmulated whether to accept a device that is emulated on the CPU. It has no clock, so all its times are 0.
- * @throws Error if there is no device, or only an emulated one that is not accepted.
+ * @throws Error if no device is found. An emulated device counts only if the caller accepts it.
  */
 export function findDevice(allowEmulated: boolean): CudaDevice {
   const [, first] = devices();

@@ -20,7 +20,7 @@ const NAMES: Record<Form, string> = { eager: 'eager PyTorch', compiled: 'torch.c
 // next contender. GCC's OpenMP reads the first two variables; the OpenMP of LLVM and Intel reads the third.
 const NO_SPINNING = { OMP_WAIT_POLICY: 'PASSIVE', GOMP_SPINCOUNT: '0', KMP_BLOCKTIME: '0' };
 
-/** What the Python process reports about itself: its versions, its device and its losses. */
+/** The versions, the device and the losses of the Python process, as the process reports them. */
 export interface AboutTorch {
   version: string;
   device: string;

@@ -66,7 +66,7 @@ export interface AlgorithmConfig {
   kl_penalty_fn?: string;
   /** The name, in {@link KL_FN}, of the KL function that computes the KL loss; absent if there is no KL loss. */
   kl_loss_fn?: string;
-  /** The name of an entropy loss in {@link ENTROPY_LOSS_FN}; absent if there is no entropy loss. */
+  /** The name of the entropy loss in {@link ENTROPY_LOSS_FN}. Without it, the objective has no entropy loss. */
   entropy_loss_fn?: string;
   /** The number of answers that are sampled for each prompt. */
   repeat_times?: number;

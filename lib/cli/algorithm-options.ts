@@ -5,7 +5,7 @@ import { ALGORITHM_TYPE, ENTROPY_LOSS_FN, KL_FN, type ObjectiveConfig } from '..
 import { optionValue } from './flags.js';
 import { advantageOptions, lossOptions, numberOption, takeAdvantageArgs } from './function-options.js';
 
-/** What the flags of an algorithm set: its configuration and its seed. */
+/** An algorithm's configuration and seed, as set by flags. */
 export interface AlgorithmArguments {
   config: ObjectiveConfig;
   /** The seed for random draws of the advantage function; absent if the command line does not set it. */

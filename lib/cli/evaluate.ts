@@ -29,7 +29,7 @@ export interface Evaluation {
   /** The Euclidean norm of ∂loss/∂logprob over all tokens. */
   gradNorm: number;
   /**
-   * The Euclidean norm of ∂loss/∂entropy over all tokens. Absent if there is no entropy loss or the files have no
+   * The Euclidean norm of ∂loss/∂entropy over all tokens. Absent without an entropy loss, or if the files have no
    * entropy.
    */
   gradEntropyNorm?: number;

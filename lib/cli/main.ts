@@ -15,7 +15,7 @@ process.on('exit', removeTemporaryFolders);
 for (const signal of ['SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM'] as const)
   process.once(signal, () => {
     removeTemporaryFolders();
-    // The handler is no longer installed, so this ends the process, and its parent sees the signal.
+    // once() has removed this handler, so the signal now ends the process, and the parent process learns which signal it was.
     process.kill(process.pid, signal);
   });
 

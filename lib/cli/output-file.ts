@@ -34,7 +34,7 @@ function filesOf(input: string): string[] {
   return [file, `${file}-wal`, `${file}-journal`];
 }
 
-/** Returns a text that identifies a regular file; undefined if there is no such file. */
+/** Returns a text that identifies a regular file, or undefined if the file is missing or of another kind. */
 function inodeOf(file: string): string | undefined {
   try {
     const status = file === STDIN ? fstatSync(0, EXACT) : statSync(file, EXACT);

@@ -131,7 +131,7 @@ export interface RolloutsOptions extends OutputOptions {
   report?: string;
 }
 
-/** What a command over rollout files works with: the files, the settings, and the number of skipped rows. */
+/** The files and settings of one run of a command, and the number of rows that it has skipped. */
 export interface RolloutsRun {
   files: readonly string[];
   settings: EvaluationSettings;

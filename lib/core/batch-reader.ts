@@ -355,7 +355,7 @@ export function findInput(
 
 /**
  * Reads a column from a host batch that must have one float32 per token.
- * @throws LossError `ERR_MISSING_INPUT` if there is no such column, `ERR_INVALID_INPUT` if its type or an element is
+ * @throws LossError `ERR_MISSING_INPUT` if the column is missing, `ERR_INVALID_INPUT` if its type or an element is
  * wrong, `ERR_SHAPE_MISMATCH` if its length is wrong.
  */
 export function readTokenFloats(

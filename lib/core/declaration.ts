@@ -42,7 +42,7 @@ export interface TokenValues {
 export interface NumericsDeclaration {
   /** The inputs for which the error bounds in `docs/numerics.md` hold. */
   readonly range: string;
-  /** What the function returns for inputs outside the range. */
+  /** Describes the results for inputs outside the range. */
   readonly outside: string;
   /**
    * Whether the loss becomes infinite at a ratio of e^100 (for KL functions: at log-probabilities that differ by 100

@@ -9,7 +9,7 @@ import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
 
 export type { ReportInfo, ReportResult, ReportSubject } from './statistics.js';
 
-/** What a loss or an algorithm computed for one part of the rollouts. */
+/** The result of a loss or an algorithm for one part of the rollouts. */
 export interface ReportPartResult {
   /** ∂loss/∂logprob of each token. */
   grad: Float32Array;
