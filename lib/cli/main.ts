@@ -15,7 +15,7 @@ process.on('exit', removeTemporaryFolders);
 for (const signal of ['SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGTERM'] as const)
   process.once(signal, () => {
     removeTemporaryFolders();
-    // once() has removed this handler, so the signal now ends the process, and the parent process learns which signal it was.
+    // once() has removed this handler, so the signal now ends the process. Its parent learns which signal it was.
     process.kill(process.pid, signal);
   });
 
