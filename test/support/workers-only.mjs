@@ -7,15 +7,16 @@ import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { isMainThread, Worker } from 'node:worker_threads';
+import { isMainThread, parentPort, Worker } from 'node:worker_threads';
 
 const path = process.env.POLICY_LOSS_NATIVE;
 
 async function employ(workers) {
   for (let i = 0; i < workers; i++) {
     const worker = new Worker(fileURLToPath(import.meta.url));
-    await once(worker, 'online');
-    // The delays differ, so that some workers are terminated while they load the module, and most of them during calls.
+    // Some workers are terminated while they load the module. The others have loaded it, even on a slow machine, and
+    // are terminated during calls.
+    await once(worker, i % 3 === 0 ? 'online' : 'message');
     await sleep((i * 7) % 40);
     await worker.terminate();
   }
@@ -24,6 +25,7 @@ async function employ(workers) {
 
 async function work() {
   const native = createRequire(import.meta.url)(path);
+  parentPort.postMessage('loaded');
   const fn = native.createFunction({
     policyLoss: { name: 'opmd', options: { tau: 1 }, aggregation: 'token-mean' },
   });

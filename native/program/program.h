@@ -1,0 +1,113 @@
+// Programs: user-defined losses in the form that the engines run. lib/define compiles a loss to a program.
+//
+// A program is a list of instructions in segments. A segment computes one kind of value:
+// - A token segment runs for all unmasked tokens of a row. Its instructions write registers, which hold one
+//   float32 number per token. Reductions over the row write row values.
+// - A row segment runs once per row, after the token segment before it. It writes row values, which are
+//   float64. Reductions over all rows write batch values.
+// - A batch segment runs once, after all rows have run the segments before it. It writes batch values, which
+//   are float64. The batch values of reductions before it are then available.
+// Segments run in their order. The last one is a token segment, which also outputs the losses, the gradients
+// and the metrics of the tokens. Every value is written before it is read, and written only once. Only
+// registers are reused.
+//
+// Reductions over a row have kSumLanes partial results, by a token's position in the row modulo kSumLanes.
+// Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
+// order, so they compute the same bits. A row without unmasked tokens, and a row that counts 0 times, is
+// skipped.
+#pragma once
+
+#include <cstdint>
+
+#include "columns.h"
+
+namespace policy_loss::program {
+
+// Lists all operations as X(name, number of operands). An operand that an operation does not use is 0.
+// clang-format off
+#define POLICY_LOSS_PROGRAM_OPS(X)                                                                     \
+  /* Begin a segment. */                                                                               \
+  X(tokens, 0) X(row, 0) X(batch, 0)                                                                   \
+  /* Arithmetic, in every segment. Conditions are the numbers 0 and 1. */                              \
+  X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) X(min, 2) X(max, 2) X(pow, 2)                                \
+  X(lt, 2) X(le, 2) X(eq, 2)                                                                           \
+  X(neg, 1) X(abs, 1) X(sign, 1) X(sqrt, 1) X(exp, 1) X(expm1, 1) X(exp_residual, 1)                   \
+  X(log, 1) X(log1p, 1) X(tanh, 1) X(sigmoid, 1) X(logsigmoid, 1)                                      \
+  X(select, 3) /* the second operand if the first, a condition, is not 0; otherwise the third */       \
+  X(clip, 3)   /* the first operand, at least the second and at most the third */                      \
+  /* 1 for the token at the position in the row that the operand, a value of the row, gives; else 0. In token segments. */ \
+  X(is_at, 1)                                                                                          \
+  /* 1 in the row whose index the operand, a batch value, gives; else 0. In row segments. */           \
+  X(is_row, 1)                                                                                         \
+  /* Reductions over a row. In token segments; they write a row value. arg_…: the position of the first smallest or largest. */ \
+  X(row_sum, 1) X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
+  /* Reductions over all rows. In row segments; they write a batch value. */                           \
+  X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
+  /* Output a token's loss, its gradient, and its term in metric number `out`. In the last segment. */ \
+  X(loss, 1) X(grad, 1) X(metric, 1)
+// clang-format on
+
+enum class Op : uint8_t {
+#define X(name, operands) k_##name,
+  POLICY_LOSS_PROGRAM_OPS(X)
+#undef X
+};
+
+constexpr const char* kOpNames[] = {
+#define X(name, operands) #name,
+    POLICY_LOSS_PROGRAM_OPS(X)
+#undef X
+};
+constexpr int kOpOperands[] = {
+#define X(name, operands) operands,
+    POLICY_LOSS_PROGRAM_OPS(X)
+#undef X
+};
+constexpr int kOps = sizeof kOpOperands / sizeof kOpOperands[0];
+
+// The kinds of operands. kRowInput has the indices of RowInput.
+enum class Kind : uint8_t { kRegister, kColumn, kConstant, kRowValue, kBatchValue, kRowInput };
+constexpr int kKinds = 6;
+
+// The numbers of a row that a program gets: how many unmasked tokens it has, the weight of its tokens in the
+// loss, and how often it counts. The weight includes how often the row counts.
+enum RowInput { kRowTokens, kRowWeight, kRowRepeats };
+constexpr int kRowInputs = 3;
+
+struct Operand {
+  Kind kind;
+  uint16_t index;
+};
+
+struct Instruction {
+  Op op;
+  uint16_t out;
+  Operand operand[3];
+};
+
+// The limits on the size of a program. The registers of a tile fit into the L1 cache.
+constexpr int kMaxRegisters = 32;
+constexpr int kMaxInstructions = 4096;
+constexpr int kMaxValues = 256;  // of each kind: constants, row values, batch values
+constexpr int kMaxReductions = 16;  // in one segment
+
+// A segment without the instruction that begins it.
+struct Segment {
+  Op kind;  // k_tokens, k_row or k_batch
+  int first, last;  // instructions [first, last)
+};
+
+// A view of a program as plain arrays, which can be copied to every device.
+struct ProgramView {
+  const Instruction* instructions = nullptr;
+  const Segment* segments = nullptr;
+  const double* constants = nullptr;
+  int instruction_count = 0, segment_count = 0, constant_count = 0;
+  int registers = 0, row_values = 0, batch_values = 0, metrics = 0;
+  unsigned columns = 0;  // the columns that it reads, including logprob
+
+  PL_FN constexpr bool has_row_values() const { return row_values > 0; }
+  PL_FN constexpr bool has_batch_values() const { return batch_values > 0; }
+};
+
+}  // namespace policy_loss::program
