@@ -131,8 +131,7 @@ PL_FN void for_lanes(int n, Visit visit) {
 
 // The columns and the mask of one tile.
 struct TileColumns {
-  const float* column[kColumns];
-  const uint16_t* narrow[kColumns];  // used instead of `column` unless dtype is kFloat32
+  const void* column[kColumns];  // of floats if dtype is kFloat32, otherwise of uint16_t
   DType dtype;
   const uint8_t* mask;
   // The mask for kept(), one Lane per token. Not valid if all_unmasked is set, or if tiles() was called with
@@ -143,9 +142,9 @@ struct TileColumns {
   template <class Values>
   PL_FN Values get(int c) const {
     if constexpr (std::is_pointer_v<Values>)
-      return column[c];
+      return static_cast<Values>(column[c]);
     else
-      return {narrow[c]};
+      return {static_cast<const uint16_t*>(column[c])};
   }
 
   // Calls loop.operator()<Values>(), where Values is the type argument that get() needs for this tile's
@@ -298,7 +297,7 @@ class TileReader {
       in.column[c] = buffer_[c];
       if (view.per_row) return;
       if (narrow_ != DType::kFloat32)
-        in.narrow[c] = static_cast<const uint16_t*>(view.data) + begin_ + first;
+        in.column[c] = static_cast<const uint16_t*>(view.data) + begin_ + first;
       else if (view.dtype == DType::kFloat32)
         in.column[c] = static_cast<const float*>(view.data) + begin_ + first;
       else
