@@ -14,6 +14,11 @@ import { isLossError } from '../support/loss-error.js';
 
 type Computed = { loss: number; metrics: object; grad?: Float32Array };
 
+/** Returns a change that adds a number to the loss. */
+const plus = (addend: () => number) => (result: Computed) => {
+  result.loss += addend();
+};
+
 /** Returns a loss whose results are changed by `change`. It gets the logprobs and the mask of the batch. */
 function broken(
   text: string,
@@ -135,10 +140,17 @@ describe('checkLoss', () => {
   });
 
   it('finds results that differ between calls', async () => {
-    const asynchronous = broken('lp', (result) => void (result.loss += 1e-12), { sync: false, async: true });
+    const asynchronous = broken(
+      'lp',
+      plus(() => 1e-12),
+      { sync: false, async: true },
+    );
     assert.deepEqual(await failures(asynchronous), ['sync and async']);
     let calls = 0;
-    const random = broken('lp', (result) => void (result.loss += 1e-15 * calls++));
+    const random = broken(
+      'lp',
+      plus(() => 1e-15 * calls++),
+    );
     assert.ok((await failures(random)).includes('repetition'));
   });
 
