@@ -4,7 +4,7 @@ import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { differentiate } from './differentiate.js';
 import { type Graph, type Node, reachable, tooLarge } from './graph.js';
-import { assignRegisters, hasRegister, type Use } from './registers.js';
+import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 
 /** A loss in the form that the engines run. */
@@ -109,14 +109,15 @@ class Encoder {
 
   addTokens(uses: readonly Use[]): void {
     this.#add('tokens', 0, []);
-    for (const step of assignRegisters(uses)) {
+    const steps = assignRegisters(uses);
+    this.#registerCount = Math.max(this.#registerCount, registerCount(steps));
+    for (const step of steps) {
       if ('use' in step) {
         this.#add(step.use.op, step.use.out, [step.use.operand]);
         continue;
       }
       this.#add(step.node.op, step.register, step.node.operands);
       this.#registers.set(step.node, step.register);
-      this.#registerCount = Math.max(this.#registerCount, step.register + 1);
     }
   }
 
