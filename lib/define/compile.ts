@@ -119,11 +119,12 @@ class Encoder {
       this.#add(step.node.op, step.register, step.node.operands);
       this.#registers.set(step.node, step.register);
     }
+    // Checked for each segment, because many segments can repeat a long computation.
+    checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);
   }
 
   program(metrics: number): NativeProgram {
     const { constant, row, batch } = this.#indices;
-    checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);
     checkSize('constants', constant.size, MAX_VALUES);
     checkSize('values per row', row.size, MAX_VALUES);
     checkSize('values of the batch', batch.size, MAX_VALUES);
