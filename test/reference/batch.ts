@@ -15,6 +15,9 @@ export interface ReferenceBatch {
   logprob?: ArrayLike<number>;
   oldLogprob?: ArrayLike<number>;
   refLogprob?: ArrayLike<number>;
+  rolloutLogprob?: ArrayLike<number>;
+  proxLogprob?: ArrayLike<number>;
+  teacherLogprob?: ArrayLike<number>;
   advantages?: ArrayLike<number>;
   entropy?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
@@ -31,7 +34,15 @@ export interface ReferenceResult {
   magnitude: { loss: number; metrics: Record<string, number> };
 }
 
-export type Column = 'logprob' | 'oldLogprob' | 'refLogprob' | 'advantages' | 'entropy';
+export type Column =
+  | 'logprob'
+  | 'oldLogprob'
+  | 'refLogprob'
+  | 'rolloutLogprob'
+  | 'proxLogprob'
+  | 'teacherLogprob'
+  | 'advantages'
+  | 'entropy';
 export type Args = Record<string, unknown>;
 /** What a formula returns. A metric is a `Variable` if it is computed from variables, and a plain number otherwise. */
 export interface Outcome {

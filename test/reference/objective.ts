@@ -36,6 +36,8 @@ const PER_TOKEN = [
   'logprob',
   'oldLogprob',
   'refLogprob',
+  'rolloutLogprob',
+  'proxLogprob',
   'advantages',
   'entropy',
   'actionMask',

@@ -22,7 +22,7 @@ import { rowPositions } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
 import { fromHalf, type Half, toHalf } from './half.js';
 import { generator } from './random.js';
-import { type Family, FLOAT_COLUMNS, packedBatch, paddedBatch, type Subject } from './subject.js';
+import { type Family, LOSS_COLUMNS, packedBatch, paddedBatch, type Subject } from './subject.js';
 
 export interface BatchSpec {
   seed: number;
@@ -117,6 +117,19 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
   };
 }
 
+/** Draws a batch that has all columns that a user's loss may read. */
+export function makeFullBatch(spec: BatchSpec): ReferenceBatch {
+  const batch = makeBatch(spec);
+  const { normal } = generator(spec.seed + 0xf111);
+  const near = (column: ArrayLike<number>) => Array.from(column, (x) => Math.fround(x + 0.3 * normal()));
+  return {
+    ...batch,
+    rolloutLogprob: near(batch.oldLogprob!),
+    proxLogprob: near(batch.logprob!),
+    teacherLogprob: near(batch.refLogprob!),
+  };
+}
+
 export interface RewardSpec extends BatchSpec {
   groups: 'one' | 'each' | 'some';
   rewards: 'normal' | 'binary' | 'equal' | 'large';
@@ -164,7 +177,7 @@ export function makeRewarded(spec: RewardSpec): RewardedBatch {
   };
 }
 
-const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'teacherLogprob'] as const;
+const TOKEN_COLUMNS = ['tokenLevelRewards', 'values'] as const;
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
 const ID_COLUMNS = ['groupIds', 'runIds'] as const;
 
@@ -189,7 +202,7 @@ export function inHalf(
   dtype: Half,
 ): { rounded: RewardedBatch; laid: Batch & Record<string, unknown> } {
   const rounded = { ...batch };
-  const names = [...FLOAT_COLUMNS, ...TOKEN_COLUMNS].filter((name) => batch[name]);
+  const names = [...LOSS_COLUMNS, ...TOKEN_COLUMNS].filter((name) => batch[name]);
   for (const name of names) {
     rounded[name] = Array.from(batch[name]!, (x) => fromHalf(toHalf(x, dtype), dtype));
   }
