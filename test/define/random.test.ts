@@ -1,0 +1,30 @@
+/** Compares random expressions with the float64 reference, in all aggregations. */
+import fc from 'fast-check';
+import { LOSS_AGG_MODES } from '../../lib/core/options.js';
+import { batchSpec, makeFullBatch } from '../support/draw.js';
+import { assertJudged, EXPRESSIONS, judge } from '../support/expressions.js';
+import { packedBatch, paddedBatch, unpack } from '../support/subject.js';
+import { syncOf, userLoss } from '../support/user-loss.js';
+
+const SEED = Number(process.env.FC_SEED ?? 2025);
+const RUNS = Number(process.env.FC_RUNS ?? 300);
+
+describe('random expressions agree with the reference', () => {
+  for (const level of ['token', 'row', 'batch'] as const)
+    for (const mode of LOSS_AGG_MODES)
+      it(`${level} expressions, ${mode}`, () => {
+        const expression = EXPRESSIONS[level];
+        fc.assert(
+          fc.property(expression, expression, batchSpec, (loss, metric, spec) => {
+            const batch = makeFullBatch(spec);
+            const { fn, formula, args } = userLoss(loss, mode, { metric });
+            const judged = judge(formula, args, batch);
+            if (!judged) return;
+            const computed = syncOf(fn, batch.rowLengths ? packedBatch(batch) : paddedBatch(batch));
+            const grad = batch.rowLengths ? unpack(batch, computed.grad) : computed.grad;
+            assertJudged({ ...computed, grad }, judged);
+          }),
+          { numRuns: RUNS, seed: SEED + LOSS_AGG_MODES.indexOf(mode) },
+        );
+      });
+});
