@@ -10,13 +10,7 @@ import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';
 import { assertSameInAnyForm, assertSameNumbers, tokensOf } from './support/any-form.js';
 import { countable, objective, oneOfEach } from './support/countable.js';
-import {
-  type BatchSpec,
-  EDGE_LENGTHS,
-  everyFunction,
-  fitting,
-  makeBatch,
-} from './support/draw.js';
+import { type BatchSpec, EDGE_LENGTHS, everyFunction, fitting, makeBatch } from './support/draw.js';
 import { generator } from './support/random.js';
 import { packedBatch, unpack } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';

@@ -119,12 +119,13 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
   const step = hasAdvantages(objective)
     ? objectiveStep(objective, functions.advantageFn!, functions.klPenaltyFn, seed)
     : undefined;
+  const columnsOfLoss = columnsOf(objective.backend, policyLossFn.selectKeys);
   return {
     ...subjectOf(algorithm, policyLossFn, readsExperts, step),
     columns: columnsOf(objective.backend, keysOf(objective, readsExperts)),
     functions,
     substitutes: (column) => {
-      if (!OF_ADVANTAGES.has(column)) return [];
+      if (!OF_ADVANTAGES.has(column) || columnsOfLoss.includes(column)) return [];
       return column === 'token_level_rewards' ? ['reward', 'advantages'] : ['advantages'];
     },
     compute: (batch, advantages, options) =>
@@ -139,7 +140,10 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
   };
 }
 
-/** The columns that only advantage functions read. Rows that have advantages do not need them. */
+/**
+ * The columns that advantage functions read. Rows that have advantages do not need them, unless the policy loss reads
+ * them too.
+ */
 const OF_ADVANTAGES: ReadonlySet<RolloutColumn> = new Set([
   'reward',
   'token_level_rewards',
@@ -166,9 +170,10 @@ function subjectOf(
     pairs: policyLossFn.readsPairs,
     ...(step && { advantages: step }),
     obstacle(batch: Batch) {
-      const { policyLoss } = policyLossFn;
-      if (policyLossFn.readsPairs && policyLoss.options.pairwise === false)
+      const { nativeOptions } = policyLossFn;
+      if (policyLossFn.readsPairs && nativeOptions.pairwise === false)
         return `${name} computes one margin over all rows`;
+      if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
       if (!step?.appliesTo(batch)) return undefined;
       if (step.scope === 'all')
         return `${name} whitens its advantages (${step.name}) over the tokens of all rows`;

@@ -10,7 +10,13 @@ import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index
 import { ARGUMENTS, batchSpec, makeBatch } from '../support/draw.js';
 import { type Computed, packedBatch, paddedBatch, type Subject, subject } from '../support/subject.js';
 import { assertArray, assertNumber } from '../support/tolerance.js';
-import { METRICS_NOT_WRITTEN, NOT_WRITTEN, WRITTEN, WRITTEN_KL, type Written } from '../support/written-losses.js';
+import {
+  METRICS_NOT_WRITTEN,
+  NOT_WRITTEN,
+  WRITTEN,
+  WRITTEN_KL,
+  type Written,
+} from '../support/written-losses.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
 const RUNS = 50;
@@ -33,14 +39,21 @@ function agrees(written: Written, on: Subject, batch: ReferenceBatch, inLossUnit
 
 describe('built-in losses written as expressions', () => {
   it('are all built-in losses that the language can express', () => {
-    assert.deepEqual([...POLICY_LOSS_FN.names()].sort(), [...Object.keys(WRITTEN), ...Object.keys(NOT_WRITTEN)].sort());
+    assert.deepEqual(
+      [...POLICY_LOSS_FN.names()].sort(),
+      [...Object.keys(WRITTEN), ...Object.keys(NOT_WRITTEN)].sort(),
+    );
     assert.deepEqual([...KL_FN.names()].sort(), Object.keys(WRITTEN_KL).sort());
   });
 
   for (const [name, write] of Object.entries(WRITTEN))
     it(`policy ${name}`, () => {
-      const { declaration } = POLICY_LOSS_FN.get(name) as { declaration: { metrics: Record<string, { unit: string }> } };
-      const inLossUnits = Object.keys(declaration.metrics).filter((key) => declaration.metrics[key]!.unit === 'loss');
+      const { declaration } = POLICY_LOSS_FN.get(name) as {
+        declaration: { metrics: Record<string, { unit: string }> };
+      };
+      const inLossUnits = Object.keys(declaration.metrics).filter(
+        (key) => declaration.metrics[key]!.unit === 'loss',
+      );
       fc.assert(
         fc.property(ARGUMENTS.policy[name]!, batchSpec, (args: Args, spec) => {
           const on = subject('policy', name, args);

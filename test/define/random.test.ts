@@ -1,7 +1,7 @@
 /** Compares random expressions with the float64 reference, in all aggregations. */
 import fc from 'fast-check';
 import { LOSS_AGG_MODES } from '../../lib/core/options.js';
-import { batchSpec, makeFullBatch } from '../support/draw.js';
+import { batchSpec, makeBatch } from '../support/draw.js';
 import { assertJudged, EXPRESSIONS, judge } from '../support/expressions.js';
 import { packedBatch, paddedBatch, unpack } from '../support/subject.js';
 import { syncOf, userLoss } from '../support/user-loss.js';
@@ -16,7 +16,7 @@ describe('random expressions agree with the reference', () => {
         const expression = EXPRESSIONS[level];
         fc.assert(
           fc.property(expression, expression, batchSpec, (loss, metric, spec) => {
-            const batch = makeFullBatch(spec);
+            const batch = makeBatch(spec);
             const { fn, formula, args } = userLoss(loss, mode, { metric });
             const judged = judge(formula, args, batch);
             if (!judged) return;

@@ -8,7 +8,7 @@ import { Tape } from '../reference/autograd.js';
 import { Tokens } from '../reference/batch.js';
 import { COLUMNS, type Expression, expressionFormula, textOf, valueOf } from '../reference/expression.js';
 import { centralDifference, evaluator } from '../reference/index.js';
-import { batchSpec, makeFullBatch } from '../support/draw.js';
+import { batchSpec, makeBatch } from '../support/draw.js';
 import { EXPRESSIONS, judge, OPTIONS } from '../support/expressions.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
@@ -37,7 +37,7 @@ const hasLogic = (expression: Expression): boolean =>
 describe('reference of expressions', () => {
   it('writes texts that mean the same to JavaScript', () => {
     const spec = { seed: 5, rows: 2, columns: 4, values: 'moderate', mask: 'ones', packed: false } as const;
-    const batch = makeFullBatch(spec);
+    const batch = makeBatch(spec);
     fc.assert(
       fc.property(
         EXPRESSIONS.token.filter((each) => !hasLogic(each)),
@@ -67,7 +67,11 @@ describe('reference of expressions', () => {
       let compared = 0;
       fc.assert(
         fc.property(EXPRESSIONS[level], batchSpec, (expression, spec) => {
-          const batch = makeFullBatch({ ...spec, rows: Math.min(spec.rows, 3), columns: Math.min(spec.columns, 5) });
+          const batch = makeBatch({
+            ...spec,
+            rows: Math.min(spec.rows, 3),
+            columns: Math.min(spec.columns, 5),
+          });
           const formula = expressionFormula(expression);
           if (!judge(formula, OPTIONS, batch)) return;
           const { grad, loss } = evaluator(formula, 'logprob')(OPTIONS, batch);

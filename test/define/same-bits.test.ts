@@ -9,7 +9,7 @@ import { setThreads } from '../../lib/index.js';
 import type { Expression } from '../reference/expression.js';
 import { assertSameInAnyForm } from '../support/any-form.js';
 import { countableLoss } from '../support/countable.js';
-import { type BatchSpec, EDGE_LENGTHS, makeFullBatch } from '../support/draw.js';
+import { type BatchSpec, EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { EXPRESSIONS } from '../support/expressions.js';
 import { HOSTILE, poison } from '../support/poison.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';
@@ -26,7 +26,7 @@ const drawn = (level: (typeof LEVELS)[number], count: number): [Expression, Expr
 describe('losses from expressions have the same bits', () => {
   after(() => setThreads(cpus().length));
 
-  const edges = makeFullBatch(EDGE_LENGTHS);
+  const edges = makeBatch(EDGE_LENGTHS);
   for (const level of LEVELS)
     it(`in any form: ${level} expressions`, async () => {
       for (const [loss, metric] of drawn(level, 40)) {
@@ -35,8 +35,13 @@ describe('losses from expressions have the same bits', () => {
       }
     });
 
-  const LONG: BatchSpec = { ...EDGE_LENGTHS, rows: 6, columns: 20_000, rowLengths: [1, 9000, 700, 20_000, 64, 3] };
-  const long = packedBatch(makeFullBatch(LONG));
+  const LONG: BatchSpec = {
+    ...EDGE_LENGTHS,
+    rows: 6,
+    columns: 20_000,
+    rowLengths: [1, 9000, 700, 20_000, 64, 3],
+  };
+  const long = packedBatch(makeBatch(LONG));
   for (const level of LEVELS)
     it(`on any number of threads: ${level} expressions`, async () => {
       for (const [loss, metric] of drawn(level, 15)) {
@@ -56,7 +61,7 @@ describe('losses from expressions have the same bits', () => {
       const spec = { seed: 11, rows: 6, columns: 37, values: 'moderate', mask: 'random', packed } as const;
       const lay = packed ? packedBatch : paddedBatch;
       for (const mask of ['random', 'emptyrows', 'zero'] as const) {
-        const batch = makeFullBatch({ ...spec, mask });
+        const batch = makeBatch({ ...spec, mask });
         const laid = lay(batch);
         const poisoned = HOSTILE.map((value) => lay(poison(batch, value)));
         for (const [loss, metric] of drawn('batch', 60)) {

@@ -15,7 +15,8 @@ function atToken(text: string, token: Record<string, number>): [value: number, d
 }
 
 function assertClose(actual: number, expected: number, what: string): void {
-  const isClose = Object.is(actual, expected) || Math.abs(actual - expected) <= 1e-6 * Math.max(1, Math.abs(expected));
+  const isClose =
+    Object.is(actual, expected) || Math.abs(actual - expected) <= 1e-6 * Math.max(1, Math.abs(expected));
   assert.ok(isClose, `${what} is ${actual}, expected ${expected}`);
 }
 
@@ -204,9 +205,16 @@ describe('the language of losses', () => {
   describe('reductions', () => {
     for (const [text, values, derivatives] of AT_ROWS)
       it(text, () => {
-        const fn = lossFromExpression(text, { lossAggMode: 'seq-mean-token-sum', metrics: { first: `(${text})*A` } });
+        const fn = lossFromExpression(text, {
+          lossAggMode: 'seq-mean-token-sum',
+          metrics: { first: `(${text})*A` },
+        });
         const { loss, grad, metrics } = syncOf(fn, ROWS);
-        assertClose(3 * loss, values.reduce((sum, x) => sum + x, 0), 'sum');
+        assertClose(
+          3 * loss,
+          values.reduce((sum, x) => sum + x, 0),
+          'sum',
+        );
         const [a, b, c] = values as [number, number, number];
         assertClose(3 * metrics.first!, 5 * a + 5 * b + 4 * c, 'sum of products with A');
         [grad[0], grad[1], grad[4]].forEach((g, i) => {

@@ -1,7 +1,7 @@
 /** Tests losses from expressions on a CUDA device, real or emulated: golden cases and random expressions. */
 import fc from 'fast-check';
 import { devices, lossFromExpression, type PolicyLossFn, upload } from '../../lib/index.js';
-import { batchSpec, EDGE_LENGTHS, makeFullBatch } from '../support/draw.js';
+import { batchSpec, EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { assertJudged, EXPRESSIONS, judge } from '../support/expressions.js';
 import { cutRows, expressionCases, goldenBatch, referenceBatch } from '../support/golden.js';
 import { packedBatch, paddedBatch, unpack } from '../support/subject.js';
@@ -40,7 +40,7 @@ describe(`random expressions on ${DEVICE}`, () => {
     it(`agree with the reference: ${level} expressions`, () =>
       fc.assert(
         fc.asyncProperty(EXPRESSIONS[level], EXPRESSIONS[level], batchSpec, async (loss, metric, spec) => {
-          const batch = makeFullBatch(spec);
+          const batch = makeBatch(spec);
           const { fn, formula, args } = userLoss(loss, 'seq-mean-token-mean', { metric });
           const judged = judge(formula, args, batch);
           if (!judged) return;
@@ -54,7 +54,7 @@ describe(`random expressions on ${DEVICE}`, () => {
   for (const level of LEVELS)
     it(`have the same bits per token as on the CPU: ${level} expressions`, async function () {
       if (devices()[0]!.isa === 'sse4') this.skip();
-      const laid = packedBatch(makeFullBatch(EDGE_LENGTHS));
+      const laid = packedBatch(makeBatch(EDGE_LENGTHS));
       for (const loss of fc.sample(EXPRESSIONS[level], { seed: SEED, numRuns: 20 })) {
         const { fn } = userLoss(loss);
         const [there, here] = [await asyncOf(fn, laid, DEVICE), await asyncOf(fn, laid)];

@@ -15,11 +15,11 @@ export interface ReferenceBatch {
   logprob?: ArrayLike<number>;
   oldLogprob?: ArrayLike<number>;
   refLogprob?: ArrayLike<number>;
+  advantages?: ArrayLike<number>;
+  entropy?: ArrayLike<number>;
   rolloutLogprob?: ArrayLike<number>;
   proxLogprob?: ArrayLike<number>;
   teacherLogprob?: ArrayLike<number>;
-  advantages?: ArrayLike<number>;
-  entropy?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
@@ -38,11 +38,11 @@ export type Column =
   | 'logprob'
   | 'oldLogprob'
   | 'refLogprob'
+  | 'advantages'
+  | 'entropy'
   | 'rolloutLogprob'
   | 'proxLogprob'
-  | 'teacherLogprob'
-  | 'advantages'
-  | 'entropy';
+  | 'teacherLogprob';
 export type Args = Record<string, unknown>;
 /** What a formula returns. A metric is a `Variable` if it is computed from variables, and a plain number otherwise. */
 export interface Outcome {

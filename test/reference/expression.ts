@@ -186,12 +186,12 @@ function written(expression: Expression): [text: string, precedence: number] {
   if (typeof expression === 'number') return [String(expression), expression < 0 ? UNARY : PRIMARY];
   const [operation, ...operands] = expression as readonly [string, ...Expression[]];
   const [a, b, c] = operands as [Expression, Expression, Expression];
-  if (operation === '?:')
-    return [`${textOf(a, CONDITIONAL + 1)} ? ${textOf(b)} : ${textOf(c)}`, CONDITIONAL];
+  if (operation === '?:') return [`${textOf(a, CONDITIONAL + 1)} ? ${textOf(b)} : ${textOf(c)}`, CONDITIONAL];
   if (operands.length === 1 && (operation === '-' || operation === '!'))
     return [operation + textOf(a, PRIMARY), UNARY];
   const precedence = PRECEDENCE[operation];
-  if (precedence === undefined) return [`${operation}(${operands.map((each) => textOf(each)).join(', ')})`, PRIMARY];
+  if (precedence === undefined)
+    return [`${operation}(${operands.map((each) => textOf(each)).join(', ')})`, PRIMARY];
   // `**` groups from the right, and its left operand must not be a unary operator. The others group from the left.
   const [left, right] = precedence === POWER ? [PRIMARY, UNARY] : [precedence, precedence + 1];
   return [`${textOf(a, left)} ${operation} ${textOf(b, right)}`, precedence];

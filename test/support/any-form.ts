@@ -6,7 +6,7 @@ import { takeRows } from '../reference/objective.js';
 import type { Computed, Countable } from './countable.js';
 import { inHalf, layOut } from './draw.js';
 import { generator } from './random.js';
-import { LOSS_COLUMNS, packedBatch, paddedBatch, unpack } from './subject.js';
+import { FLOAT_COLUMNS, packedBatch, paddedBatch, unpack } from './subject.js';
 import { assertSameArray } from './tolerance.js';
 
 // Per batch: its padded versions and its versions in 16 bits, by what distinguishes them.
@@ -23,7 +23,7 @@ function version<T>(batch: RewardedBatch, key: unknown, make: () => T): T {
 /** Returns the batch with more columns, which are masked and hold zeros. */
 function widened(batch: RewardedBatch, columns: number): RewardedBatch {
   const wide: RewardedBatch = { ...batch, columns };
-  for (const name of [...LOSS_COLUMNS, 'actionMask'] as const) {
+  for (const name of [...FLOAT_COLUMNS, 'actionMask'] as const) {
     const column = batch[name];
     if (!column) continue;
     const out = new Float64Array(batch.rows * columns);

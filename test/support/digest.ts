@@ -10,7 +10,6 @@ import {
   fitting,
   layOut,
   makeBatch,
-  makeFullBatch,
   makeRewarded,
 } from './draw.js';
 import { EXPRESSIONS } from './expressions.js';
@@ -31,8 +30,11 @@ for (const { family, name, args, title } of everyFunction(1)) {
   );
   record(title, { loss, metrics }, [grad]);
 }
-const full = packedBatch(makeFullBatch(EDGE_LENGTHS));
-for (const [loss, metric] of fc.sample(fc.tuple(EXPRESSIONS.batch, EXPRESSIONS.batch), { seed: 7, numRuns: 100 })) {
+const full = packedBatch(makeBatch(EDGE_LENGTHS));
+for (const [loss, metric] of fc.sample(fc.tuple(EXPRESSIONS.batch, EXPRESSIONS.batch), {
+  seed: 7,
+  numRuns: 100,
+})) {
   const { fn, text } = userLoss(loss, 'token-mean', { metric });
   const { grad, ...numbers } = syncOf(fn, full);
   record(text, numbers, [grad]);

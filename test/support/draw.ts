@@ -22,7 +22,7 @@ import { rowPositions } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
 import { fromHalf, type Half, toHalf } from './half.js';
 import { generator } from './random.js';
-import { type Family, LOSS_COLUMNS, packedBatch, paddedBatch, type Subject } from './subject.js';
+import { type Family, FLOAT_COLUMNS, packedBatch, paddedBatch, type Subject } from './subject.js';
 
 export interface BatchSpec {
   seed: number;
@@ -98,9 +98,13 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
       actionMask.push(unmasked && t < lengthOf(b) ? 1 : 0);
     }
   }
+  const nearOld = (spread: number) =>
+    oldLogprob.map((old) => (spec.values === 'wide' ? -25 * uniform() : old + spread * normal()));
   // The engine reads float32. Rounding here gives the engine and the reference exactly the same numbers.
   const round = (column: number[]) => column.map(Math.fround);
   const kinds = uniform();
+  // In a tenth of the batches the policy wrote all rows, and in another tenth an expert wrote all rows.
+  const expertMask = Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1)));
   return {
     rows,
     columns,
@@ -110,23 +114,12 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     refLogprob: round(refLogprob),
     advantages: round(advantages),
     entropy: round(entropy),
+    rolloutLogprob: round(nearOld(0.1)),
+    proxLogprob: round(nearOld(0.2)),
+    teacherLogprob: round(nearOld(0.5)),
     actionMask,
-    // In a tenth of the batches the policy wrote all rows, and in another tenth an expert wrote all rows.
-    expertMask: Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1))),
+    expertMask,
     step: Array.from({ length: rows }, () => 60),
-  };
-}
-
-/** Draws a batch that has all columns that a user's loss may read. */
-export function makeFullBatch(spec: BatchSpec): ReferenceBatch {
-  const batch = makeBatch(spec);
-  const { normal } = generator(spec.seed + 0xf111);
-  const near = (column: ArrayLike<number>) => Array.from(column, (x) => Math.fround(x + 0.3 * normal()));
-  return {
-    ...batch,
-    rolloutLogprob: near(batch.oldLogprob!),
-    proxLogprob: near(batch.logprob!),
-    teacherLogprob: near(batch.refLogprob!),
   };
 }
 
@@ -171,9 +164,6 @@ export function makeRewarded(spec: RewardSpec): RewardedBatch {
     rewardBaselines: perRow(() => Math.fround(normal())),
     ...(spec.perToken ? { tokenLevelRewards: perToken(() => (uniform() < 0.5 ? 0 : reward())) } : {}),
     values: perToken(normal),
-    teacherLogprob: Array.from(batch.oldLogprob!, (old) =>
-      Math.fround(spec.values === 'wide' ? -25 * uniform() : old + 0.5 * normal()),
-    ),
   };
 }
 
@@ -202,7 +192,7 @@ export function inHalf(
   dtype: Half,
 ): { rounded: RewardedBatch; laid: Batch & Record<string, unknown> } {
   const rounded = { ...batch };
-  const names = [...LOSS_COLUMNS, ...TOKEN_COLUMNS].filter((name) => batch[name]);
+  const names = [...FLOAT_COLUMNS, ...TOKEN_COLUMNS].filter((name) => batch[name]);
   for (const name of names) {
     rounded[name] = Array.from(batch[name]!, (x) => fromHalf(toHalf(x, dtype), dtype));
   }

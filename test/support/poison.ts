@@ -1,6 +1,6 @@
 /** Replaces the values of masked tokens with values that must not change a result. */
 import type { ReferenceBatch } from '../reference/index.js';
-import { LOSS_COLUMNS } from './subject.js';
+import { FLOAT_COLUMNS } from './subject.js';
 
 export const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];
 
@@ -11,7 +11,7 @@ export const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_IN
  */
 export function poison(batch: ReferenceBatch, value: number, keepSigns = false): ReferenceBatch {
   const poisoned = { ...batch };
-  for (const name of LOSS_COLUMNS) {
+  for (const name of FLOAT_COLUMNS) {
     const column = batch[name];
     if (!column) continue;
     poisoned[name] = Array.from(column, (x, i) => {

@@ -77,10 +77,16 @@ export function subject(family: Family, name: string, args: Args): Subject {
   }
 }
 
-/** The columns that built-in losses read. */
-export const FLOAT_COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
-/** The columns that a user's loss may read. */
-export const LOSS_COLUMNS = [...FLOAT_COLUMNS, 'rolloutLogprob', 'proxLogprob', 'teacherLogprob'] as const;
+export const FLOAT_COLUMNS = [
+  'logprob',
+  'oldLogprob',
+  'refLogprob',
+  'advantages',
+  'entropy',
+  'rolloutLogprob',
+  'proxLogprob',
+  'teacherLogprob',
+] as const;
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
@@ -96,7 +102,7 @@ export function packedBatch(batch: ReferenceBatch): Batch & Record<string, unkno
 
 function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>) => ArrayLike<number>) {
   const columns: Record<string, unknown> = { actionMask: new Uint8Array(layout(batch.actionMask)) };
-  for (const name of LOSS_COLUMNS) {
+  for (const name of FLOAT_COLUMNS) {
     const column = batch[name];
     if (column) columns[name] = new Float32Array(layout(column));
   }
