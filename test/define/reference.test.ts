@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { Tape } from '../reference/autograd.js';
 import { Tokens } from '../reference/batch.js';
-import { COLUMNS, type Expression, expressionFormula, textOf, valueOf } from '../reference/expression.js';
+import { COLUMNS, type Expression, expressionFormula, textOf, tokenValues } from '../reference/expression.js';
 import { centralDifference, evaluator } from '../reference/index.js';
 import { batchSpec, makeBatch } from '../support/draw.js';
 import { EXPRESSIONS, judge, OPTIONS } from '../support/expressions.js';
@@ -43,7 +43,7 @@ describe('reference of expressions', () => {
         EXPRESSIONS.token.filter((each) => !hasLogic(each)),
         (expression) => {
           const x = new Tokens(new Tape(), batch);
-          const values = valueOf(expression, x, OPTIONS).value;
+          const values = tokenValues(expression, x, OPTIONS).value;
           const text = textOf(expression);
           x.index.forEach((at, i) => {
             const columns = Object.entries(COLUMNS).map(([name, column]) => [name, batch[column]![at]!]);

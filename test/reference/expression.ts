@@ -121,12 +121,12 @@ const OPERATIONS: Readonly<Record<string, Operation>> = {
 };
 
 /** Computes the value of an expression for each unmasked token. `args` holds the values of the options. */
-export function valueOf(expression: Expression, x: Tokens, args: Args): Variable {
+export function tokenValues(expression: Expression, x: Tokens, args: Args): Variable {
   if (typeof expression === 'number') return constant(expression, x);
   if (typeof expression !== 'string') {
     const [operation, ...operands] = expression;
     return OPERATIONS[operation as string]!(
-      operands.map((each) => valueOf(each, x, args)),
+      operands.map((each) => tokenValues(each, x, args)),
       x,
     );
   }
@@ -145,9 +145,9 @@ function constant(value: number, x: Tokens): Variable {
 export const expressionFormula =
   (loss: Expression, metrics: Readonly<Record<string, Expression>> = {}): Formula =>
   (x, args) => ({
-    loss: x.aggregate(valueOf(loss, x, args), option(args, 'loss_agg_mode', 'token-mean')),
+    loss: x.aggregate(tokenValues(loss, x, args), option(args, 'loss_agg_mode', 'token-mean')),
     metrics: Object.fromEntries(
-      Object.entries(metrics).map(([name, metric]) => [name, x.mean(valueOf(metric, x, args))]),
+      Object.entries(metrics).map(([name, metric]) => [name, x.mean(tokenValues(metric, x, args))]),
     ),
   });
 
