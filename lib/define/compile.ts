@@ -74,7 +74,7 @@ function encode(uses: readonly Use[], metrics: number, operations: readonly stri
   );
   const encoder = new Encoder(operations);
   for (const { kind, nodes } of schedule(outputs)) encoder.addSegment(kind, nodes);
-  encoder.addOutputs(uses);
+  encoder.addTokens(uses);
   return encoder.program(metrics);
 }
 
@@ -105,17 +105,28 @@ class Encoder {
   }
 
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
-    if (kind === 'tokens')
-      return this.#addTokens(
+    if (kind === 'tokens') {
+      this.addTokens(
         nodes.map((node) => ({ op: node.op, out: this.#index('row', node), operand: node.operands[0]! })),
       );
+      return;
+    }
     this.#add(kind, 0, []);
     for (const node of nodes)
       this.#add(node.op, this.#index(node.level as 'row' | 'batch', node), node.operands);
   }
 
-  addOutputs(uses: readonly Use[]): void {
-    this.#addTokens(uses);
+  addTokens(uses: readonly Use[]): void {
+    this.#add('tokens', 0, []);
+    for (const step of assignRegisters(uses)) {
+      if ('use' in step) {
+        this.#add(step.use.op, step.use.out, [step.use.operand]);
+        continue;
+      }
+      this.#add(step.node.op, step.register, step.node.operands);
+      this.#registers.set(step.node, step.register);
+      this.#registerCount = Math.max(this.#registerCount, step.register + 1);
+    }
   }
 
   program(metrics: number): NativeProgram {
@@ -133,19 +144,6 @@ class Encoder {
       batchValues: batch.size,
       metrics,
     };
-  }
-
-  #addTokens(uses: readonly Use[]): void {
-    this.#add('tokens', 0, []);
-    for (const step of assignRegisters(uses)) {
-      if ('use' in step) {
-        this.#add(step.use.op, step.use.out, [step.use.operand]);
-        continue;
-      }
-      this.#add(step.node.op, step.register, step.node.operands);
-      this.#registers.set(step.node, step.register);
-      this.#registerCount = Math.max(this.#registerCount, step.register + 1);
-    }
   }
 
   #add(op: string, out: number, operands: readonly Node[]): void {
