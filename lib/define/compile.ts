@@ -1,8 +1,9 @@
 // Compiles a graph to the programs that the engines run (see native/program/program.h).
 import type { NativeProgram } from '../../binding.js';
+import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { differentiate } from './differentiate.js';
-import { COLUMN_NAMES, type ColumnName, type Graph, type Node, reachable, tooLarge } from './graph.js';
+import { type Graph, type Node, reachable, tooLarge } from './graph.js';
 import { assignRegisters, hasRegister, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 
@@ -26,27 +27,22 @@ const MAX_VALUES = 256;
  * Compiles a loss and its metrics.
  * @throws LossError `ERR_INVALID_OPTION` if the loss is too large for a program.
  */
-export function compileLoss(
-  graph: Graph,
-  loss: Node,
-  metrics: readonly Node[],
-  operations = native.programOps,
-): CompiledLoss {
+export function compileLoss(graph: Graph, loss: Node, metrics: readonly Node[]): CompiledLoss {
   // The nodes of the values come first, so they do not depend on whether there is a gradient.
   const [value, ...metricValues] = withoutStops(graph, [loss, ...metrics]) as [Node, ...Node[]];
   const uses: Use[] = [
     { op: 'loss', out: 0, operand: value },
     ...metricValues.map((operand, out) => ({ op: 'metric', out, operand })),
   ];
-  const withoutGrad = encode(uses, metrics.length, operations);
+  const withoutGrad = encode(uses, metrics.length);
   const [gradient] = withoutStops(graph, [differentiate(graph, loss)]) as [Node];
   const allUses = [...uses, { op: 'grad', out: 0, operand: gradient }];
-  const withGrad = encode(allUses, metrics.length, operations);
+  const withGrad = encode(allUses, metrics.length);
   const nodes = reachable([...allUses.map((use) => use.operand), graph.column('logprob')]);
   return {
     withGrad,
     withoutGrad,
-    columns: COLUMN_NAMES.filter((_, i) => nodes.some((node) => node.op === 'column' && node.value === i)),
+    columns: COLUMNS.filter((_, i) => nodes.some((node) => node.op === 'column' && node.value === i)),
     readsWholeBatch: withGrad.batchValues > 0,
   };
 }
@@ -64,7 +60,7 @@ function withoutStops(graph: Graph, roots: readonly Node[]): Node[] {
   return roots.map((root) => results.get(root)!);
 }
 
-function encode(uses: readonly Use[], metrics: number, operations: readonly string[]): NativeProgram {
+function encode(uses: readonly Use[], metrics: number): NativeProgram {
   const outputs = uses.map((use) => use.operand);
   // Each node takes at least one instruction, so this bounds the time for what follows.
   checkSize(
@@ -72,7 +68,7 @@ function encode(uses: readonly Use[], metrics: number, operations: readonly stri
     reachable(outputs).filter((node) => node.operands.length > 0).length,
     MAX_INSTRUCTIONS,
   );
-  const encoder = new Encoder(operations);
+  const encoder = new Encoder();
   for (const { kind, nodes } of schedule(outputs)) encoder.addSegment(kind, nodes);
   encoder.addTokens(uses);
   return encoder.program(metrics);
@@ -89,7 +85,6 @@ type Kind = (typeof KINDS)[number];
 const NUMBERS_PER_INSTRUCTION = 5;
 
 class Encoder {
-  readonly #operations: readonly string[];
   readonly #code: number[] = [];
   readonly #indices: Record<'constant' | 'row' | 'batch', Map<Node, number>> = {
     constant: new Map(),
@@ -99,10 +94,6 @@ class Encoder {
   // The registers of the current segment.
   readonly #registers = new Map<Node, number>();
   #registerCount = 0;
-
-  constructor(operations: readonly string[]) {
-    this.#operations = operations;
-  }
 
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
     if (kind === 'tokens') {
@@ -148,7 +139,7 @@ class Encoder {
 
   #add(op: string, out: number, operands: readonly Node[]): void {
     const encoded = operands.map((node) => this.#operand(node));
-    this.#code.push(this.#operations.indexOf(op), out, ...encoded, ...[0, 0, 0].slice(encoded.length));
+    this.#code.push(native.programOps.indexOf(op), out, ...encoded, ...[0, 0, 0].slice(encoded.length));
   }
 
   #operand(node: Node): number {

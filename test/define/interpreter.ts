@@ -10,9 +10,6 @@ const OPERATIONS = [...HEADER.matchAll(/X\((\w+), (\d)\)/g)].map(([, name, opera
   operands: Number(operands),
 }));
 
-/** The names of the operations, in the order of kOpNames. */
-export const OPERATION_NAMES = OPERATIONS.map(({ name }) => name);
-
 export interface Row {
   /** The columns in native order, one number per token. */
   readonly columns: readonly (readonly number[])[];
