@@ -79,13 +79,19 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
 }
 
 const HELP = `\
-Give exactly one of --loss, --algorithm and --config.
+Give exactly one of --loss, --loss-expr, --algorithm and --config.
 
 Options of a loss are written in kebab case: clip_range_low is --clip-range-low. --no-NAME turns a switch --NAME off.
 An algorithm has the options of its policy loss, the options of its advantage function with the prefix 'advantage-'
 (--advantage-std-threshold), and options for the names of its functions (--kl-loss-fn) and their coefficients
 (--kl-coef). With --config, the file sets all of these. To list the options with their defaults, add --help to
---loss NAME or --algorithm NAME.`;
+--loss NAME or --algorithm NAME.
+
+An expression gives the loss of one token. Its columns are logprob (lp), old_logprob (old), ref_logprob (ref),
+rollout_logprob (rollout), prox_logprob (prox), teacher_logprob (teacher), advantages (A) and entropy (H). d is lp - old,
+r is exp(d), and n is the number of unmasked tokens in the row. --set gives other names their values. The functions are
+exp, expm1, log, log1p, sqrt, abs, sign, tanh, sigmoid, logsigmoid, square, pow, min, max, clip(x, low, high), sg(x) to
+stop the gradient, and row_sum, row_mean, row_min, row_max, batch_sum, batch_mean, batch_min and batch_max.`;
 
 const EXAMPLES = [
   'evaluate rollouts.jsonl --loss ppo',
@@ -97,6 +103,8 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --algorithm rloo --policy-loss-fn cispo --clip-range-high 0.3 --csv',
   'evaluate batch.safetensors --loss sapo --column logprobs=lp --device cuda',
   'evaluate rollouts.jsonl --config trinity.yaml --skip-bad-rows',
+  "evaluate rollouts.jsonl --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+high))' --set low=0.2 --set high=0.28",
+  'evaluate rollouts.jsonl --loss-file my-loss.mjs --loss my_loss',
 ];
 
 function printable(result: FilesEvaluation<TitledSubject>, run: RolloutsRun, quiet: boolean): Printable {

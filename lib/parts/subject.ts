@@ -93,7 +93,14 @@ export interface AlgorithmFunctions {
  * @throws LossError `ERR_UNKNOWN_NAME` for an unknown loss or backend, `ERR_INVALID_OPTION` for an invalid option.
  */
 export function lossSubject(name: string, args: Readonly<Record<string, unknown>> = {}): Subject {
-  const fn = POLICY_LOSS_FN.create(name, args);
+  return policyLossSubject(name, POLICY_LOSS_FN.create(name, args));
+}
+
+/**
+ * Returns a subject that evaluates a policy loss, as {@link lossSubject} does.
+ * @param name the name of the loss in messages and results.
+ */
+export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Subject {
   const columns = columnsOf(fn.backend, fn.selectKeys);
   const step = columns.includes('advantages') ? grpoStep() : undefined;
   return {

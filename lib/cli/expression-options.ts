@@ -1,0 +1,103 @@
+// `--loss-expr 'TEXT'`: a policy loss that the command line itself states, with its options `--set NAME=NUMBER`.
+import { InvalidArgumentError, Option } from 'commander';
+import { LOSS_AGG_MODES, type LossAggMode } from '../core/options.js';
+import { LossError, lossFromExpression, type PolicyLossFn } from '../index.js';
+import { flagOf } from './flags.js';
+import type { TypedOption } from './words.js';
+
+/** A policy loss from the command line, and its name in results. */
+export interface ExpressionLoss {
+  name: string;
+  fn: PolicyLossFn;
+}
+
+/** Returns the options that every expression accepts. */
+export function expressionOptions(): Option[] {
+  const mode = new Option('--loss-agg-mode <value>', 'how the losses of the tokens are combined into one number');
+  // Commander only shows the choices in the help. The loss itself checks its options.
+  mode.argChoices = [...LOSS_AGG_MODES];
+  return [
+    new Option(
+      '--set <name=number>',
+      'the value of a name in the expression: --set low=0.2; repeatable',
+    ).argParser(parseSet),
+    mode.default('token-mean'),
+  ].map((option) => option.helpGroup('Options of an expression:'));
+}
+
+/** The part of a typed option that a sweep varies, and the name of what it sets. */
+export interface Setting {
+  /** The name in the expression for `--set`; otherwise the flag without its leading dashes. */
+  name: string;
+  /** What stands before the value in the option's argument: `low=` in `--set low=0.2`, and otherwise nothing. */
+  prefix: string;
+  /** Absent if the option was typed without a value. */
+  value: string | undefined;
+}
+
+/** Returns what an option sets, and to which value. */
+export function settingOf({ option, value }: TypedOption): Setting {
+  const end = option.long === '--set' && value !== undefined ? value.indexOf('=') : -1;
+  if (end < 0) return { name: option.name().replace(/^no-/, ''), prefix: '', value };
+  return { name: value!.slice(0, end), prefix: value!.slice(0, end + 1), value: value!.slice(end + 1) };
+}
+
+/** Returns the value of a setting among the values of all options, under commander's names for them. */
+export function valueOfSetting(typed: TypedOption, values: Readonly<Record<string, unknown>>): unknown {
+  const { name, prefix } = settingOf(typed);
+  const own = values[typed.option.attributeName()];
+  return prefix === '' ? own : (own as Record<string, number>)[name];
+}
+
+/**
+ * Makes the loss that `--loss-expr` states.
+ * @param typed the option's value: an expression, after a name and a colon if the loss has a name.
+ * @param values the values of the options from {@link expressionOptions}, under commander's names for them.
+ * @throws LossError `ERR_INVALID_OPTION` for an error in the text or a wrong option.
+ */
+export function expressionLoss(typed: string, values: Readonly<Record<string, unknown>>): ExpressionLoss {
+  const [prefix = '', given] = NAMED.exec(typed) ?? [];
+  const text = typed.slice(prefix.length);
+  const name = given ?? shortened(text);
+  const { set = {}, lossAggMode } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode };
+  checkNames(text, set);
+  try {
+    return { name, fn: lossFromExpression(text, { name, options: set, lossAggMode }) };
+  } catch (error) {
+    if (!(error instanceof LossError)) throw error;
+    const { message } = error.withOptionNames((option) =>
+      Object.hasOwn(set, option) ? `--set ${option}` : flagOf(option),
+    );
+    throw new LossError('ERR_INVALID_OPTION', `--loss-expr: ${message}`, { cause: error });
+  }
+}
+
+// The library ignores a number that the expression does not use. On the command line, it is probably a typing error.
+function checkNames(text: string, set: Readonly<Record<string, number>>): void {
+  const names = text.match(/[a-z_$][\w$]*/gi) ?? [];
+  const unused = Object.keys(set).find((name) => !names.includes(name));
+  if (unused !== undefined)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: `--set ${unused}`,
+      expected: 'a name that the expression contains',
+      received: 'another name',
+    });
+}
+
+// No expression begins with a name and a colon, so the prefix cannot be meant as a part of the expression.
+const NAMED = /^\s*([a-z_][\w-]*)\s*:\s*/i;
+
+const LONGEST_NAME = 48;
+
+function shortened(text: string): string {
+  const line = text.trim().replaceAll(/\s+/g, ' ');
+  return line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1)}…` : line;
+}
+
+function parseSet(text: string, before: Record<string, number> = {}): Record<string, number> {
+  const end = text.indexOf('=');
+  const value = Number(text.slice(end + 1));
+  if (end <= 0 || text.slice(end + 1).trim() === '' || Number.isNaN(value))
+    throw new InvalidArgumentError("Expected a name and a number, such as 'low=0.2'.");
+  return { ...before, [text.slice(0, end)]: value };
+}
