@@ -43,21 +43,46 @@ export interface NativeResident {
   readonly __resident: unique symbol;
 }
 
-export interface NativeFunctionSpec {
+/**
+ * A policy loss of the native module. `name` is its name in native/engine/registry.h. `options` holds the options and
+ * choices of the loss, under the names in its `fields`.
+ */
+export interface NativePolicyLoss {
+  name: string;
+  options: Record<string, number | boolean | string>;
+  aggregation: string;
   /**
-   * The policy loss. `name` is its name in native/engine/registry.h. `options` holds the options and choices of the
-   * loss, under the names in its `fields`.
+   * How the losses of the expert's rows are aggregated, if the loss treats these rows differently from the others. The
+   * default is `aggregation`.
    */
-  policyLoss?: {
-    name: string;
-    options: Record<string, number | boolean | string>;
-    aggregation: string;
-    /**
-     * How the losses of the expert's rows are aggregated, if the loss treats these rows differently from the others.
-     * The default is `aggregation`.
-     */
-    expertAggregation?: string;
-  };
+  expertAggregation?: string;
+}
+
+/** A policy loss that a user defined. `metrics` holds the names of the metrics that the programs compute. */
+export interface NativeUserLoss {
+  program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
+  metrics: readonly string[];
+  aggregation: string;
+}
+
+/** A loss that lib/define compiled. native/program/program.h describes its instructions and limits. */
+export interface NativeProgram {
+  /**
+   * Five numbers for each instruction: the index of the operation in NativeBinding.programOps, `out`, and three operands.
+   * An operand is 65536·kind + index. The kinds have the order of program::Kind: register, column (with the index in
+   * NativeColumns), constant, row value, batch value, row input.
+   */
+  code: Int32Array;
+  constants: Float64Array;
+  /** How many registers, row values, batch values and metrics the program writes. */
+  registers: number;
+  rowValues: number;
+  batchValues: number;
+  metrics: number;
+}
+
+export interface NativeFunctionSpec {
+  policyLoss?: NativePolicyLoss | NativeUserLoss;
   kl?: { name: string; aggregation: string };
   entropy?: { usualRowsOnly: boolean; aggregation: string };
 }
@@ -210,6 +235,8 @@ export interface NativeBinding {
   readonly version: string;
   /** The length of NativeCall.part. Its last number tells the terms: 1 policy loss + 2 KL loss + 4 entropy loss. */
   readonly partLength: number;
+  /** The names of the operations in programs, in the order of program::Op. */
+  readonly programOps: readonly string[];
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
