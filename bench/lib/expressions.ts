@@ -1,5 +1,5 @@
 // Times losses that are written as expressions: PPO compared with the built-in PPO, and others compared with PyTorch.
-import { type LossAggMode, lossFromExpression } from '../../lib/index.js';
+import { lossFromExpression } from '../../lib/index.js';
 import type { Peer, Prepared } from '../peers/peer.js';
 import { checkAgreement } from './agreement.js';
 import { makeInputs, type Shape } from './batch.js';
@@ -9,55 +9,33 @@ import { type FunctionTimes, OURS, type Times } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
 import { gradientsOf, type Work } from './works.js';
 
-interface Expression {
-  text: string;
-  options: Record<string, number>;
-  lossAggMode: LossAggMode;
-}
-
 /**
- * The expressions to time. torch_losses.py has each of them under its text. They are those of the golden cases whose
- * columns the benchmarks have.
+ * The expressions to time, with the values of their names. They are those of the golden cases whose columns the
+ * benchmarks have. torch_losses.py has each of them under its text.
  */
-const EXPRESSIONS: readonly Expression[] = [
-  { text: '-A*r', options: {}, lossAggMode: 'token-mean' },
-  {
-    text: 'max(-A*r, -A*clip(r, 1-low, 1+high))',
-    options: { low: 0.2, high: 0.28 },
-    lossAggMode: 'seq-mean-token-sum',
-  },
-  { text: '-sg(clip(r, 0, hi))*A*lp', options: { hi: 1.28 }, lossAggMode: 'token-mean' },
-  { text: 'A > 0 ? -A*lp : -sg(min(r, 1))*A*lp', options: {}, lossAggMode: 'seq-mean-token-sum' },
-  { text: '-A*exp(row_mean(lp-old))', options: {}, lossAggMode: 'seq-mean-token-sum-norm' },
-  {
-    text: '-A*exp(row_mean(A > 0 ? min(d, eps) : max(d, -eps)))',
-    options: { eps: 0.4 },
-    lossAggMode: 'seq-mean-token-sum',
-  },
-  { text: '-logsigmoid(beta*row_sum(lp-ref))', options: { beta: 0.1 }, lossAggMode: 'token-mean' },
-  { text: '-A*r/sg(row_max(r))', options: {}, lossAggMode: 'seq-mean-token-sum' },
-  {
-    text: '-A*d*sg(r >= 1/(1+e) && r <= 1+e ? 1 : 0)',
-    options: { e: 0.3 },
-    lossAggMode: 'seq-mean-token-sum',
-  },
-  { text: 'abs(lp-ref) + sign(A)*lp', options: {}, lossAggMode: 'token-mean' },
-  {
-    text: '-A*clip(r, 1-(A > 0 ? a : b), 1+(A > 0 ? b : a))',
-    options: { a: 0.1, b: 0.4 },
-    lossAggMode: 'seq-mean-token-sum',
-  },
-];
+const EXPRESSIONS: Readonly<Record<string, Record<string, number>>> = {
+  '-A*r': {},
+  'max(-A*r, -A*clip(r, 1-low, 1+high))': { low: 0.2, high: 0.28 },
+  '-sg(clip(r, 0, hi))*A*lp': { hi: 1.28 },
+  'A > 0 ? -A*lp : -sg(min(r, 1))*A*lp': {},
+  '-A*exp(row_mean(lp-old))': {},
+  '-A*exp(row_mean(A > 0 ? min(d, eps) : max(d, -eps)))': { eps: 0.4 },
+  '-logsigmoid(beta*row_sum(lp-ref))': { beta: 0.1 },
+  '-A*r/sg(row_max(r))': {},
+  '-A*d*sg(r >= 1/(1+e) && r <= 1+e ? 1 : 0)': { e: 0.3 },
+  'abs(lp-ref) + sign(A)*lp': {},
+  '-A*clip(r, 1-(A > 0 ? a : b), 1+(A > 0 ? b : a))': { a: 0.1, b: 0.4 },
+};
 
 /** Returns the expressions as functions to time. If a pattern is given, only those whose id matches it. */
 export function expressionWorks(only: RegExp | undefined): Work[] {
-  return EXPRESSIONS.map(({ text, options, lossAggMode }): Work => {
-    const fn = lossFromExpression(text, { options, lossAggMode });
+  const all = Object.entries(EXPRESSIONS).map(([text, options]): Work => {
+    const fn = lossFromExpression(text, { options });
     return {
       id: `expression ${text}`,
       family: 'expression',
       name: text,
-      args: { ...options, loss_agg_mode: lossAggMode },
+      args: options,
       wrt: ['logprob'],
       computes: true,
       ...fn.reads,
@@ -65,7 +43,8 @@ export function expressionWorks(only: RegExp | undefined): Work[] {
       compute: (batch, gradients) => fn.compute(batch, gradients),
       computeSync: (batch, gradients) => fn.computeSync(batch, gradients),
     };
-  }).filter(({ id }) => !only || only.test(id));
+  });
+  return only ? all.filter(({ id }) => only.test(id)) : all;
 }
 
 /** Times the expressions and those peers that have them, with gradients. */

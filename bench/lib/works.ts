@@ -31,7 +31,7 @@ export interface Work {
   /** The function's name in its registry, such as 'k3', or the text of an expression. */
   readonly name: string;
   /** The arguments that differ from the function's defaults, under Trinity-RFT's names. */
-  readonly args: Record<string, number | string>;
+  readonly args: Record<string, number>;
   /** The columns with respect to which the loss is differentiated. */
   readonly wrt: readonly ('logprob' | 'entropy')[];
   /** Whether the function computes anything. It is false for `none`, which only writes zeros. */

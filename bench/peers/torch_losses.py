@@ -461,8 +461,8 @@ def clipped_by_sign(batch, a, b):
 
 
 def expression_loss(per_token):
-    def loss_of(batch, loss_agg_mode="token-mean", **options):
-        return aggregate(per_token(batch, **options), batch.mask, loss_agg_mode), {}
+    def loss_of(batch, **options):
+        return masked_mean(per_token(batch, **options), batch.mask), {}
 
     return loss_of
 

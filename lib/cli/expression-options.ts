@@ -57,7 +57,8 @@ export function valueOfSetting(typed: TypedOption, values: Readonly<Record<strin
  */
 export function expressionLoss(typed: string, values: Readonly<Record<string, unknown>>): ExpressionLoss {
   const [prefix = '', given] = NAMED.exec(typed) ?? [];
-  const text = typed.slice(prefix.length);
+  // With spaces instead of the name, a position in an error message is a position in the typed value.
+  const text = typed.replace(prefix, ' '.repeat(prefix.length));
   const name = given ?? shortened(text);
   const { set = {}, lossAggMode } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode };
   checkNames(text, set);
