@@ -43,12 +43,11 @@ export interface NativeResident {
   readonly __resident: unique symbol;
 }
 
-/**
- * A policy loss of the native module. `name` is its name in native/engine/registry.h. `options` holds the options and
- * choices of the loss, under the names in its `fields`.
- */
-export interface NativePolicyLoss {
+/** A policy loss of native/engine/registry.h. */
+export interface NativeLossSpec {
+  /** The loss's name in the registry. */
   name: string;
+  /** The options and choices of the loss, under the names in its `fields`. */
   options: Record<string, number | boolean | string>;
   aggregation: string;
   /**
@@ -58,31 +57,32 @@ export interface NativePolicyLoss {
   expertAggregation?: string;
 }
 
-/** A policy loss that a user defined. `metrics` holds the names of the metrics that the programs compute. */
-export interface NativeUserLoss {
-  program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
-  metrics: readonly string[];
-  aggregation: string;
-}
-
-/** A loss that lib/define compiled. native/program/program.h describes its instructions and limits. */
+/** A program, as native/program/program.h describes it. */
 export interface NativeProgram {
   /**
-   * Five numbers for each instruction: the index of the operation in NativeBinding.programOps, `out`, and three operands.
-   * An operand is 65536·kind + index. The kinds have the order of program::Kind: register, column (with the index in
-   * NativeColumns), constant, row value, batch value, row input.
+   * Five numbers per instruction: the index of the operation in NativeBinding.programOps, where the result goes (`out`),
+   * and three operands. An operand is 65536·kind + index, with the kinds of program::Kind.
    */
   code: Int32Array;
   constants: Float64Array;
-  /** How many registers, row values, batch values and metrics the program writes. */
+  /** The number of registers that the program uses. */
   registers: number;
   rowValues: number;
   batchValues: number;
   metrics: number;
 }
 
+/** A user-defined policy loss. */
+export interface NativeUserLossSpec {
+  /** Calls without a gradient run a program of their own. It must output the same losses and metrics. */
+  program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
+  /** The names of the metrics that the programs output. */
+  metrics: readonly string[];
+  aggregation: string;
+}
+
 export interface NativeFunctionSpec {
-  policyLoss?: NativePolicyLoss | NativeUserLoss;
+  policyLoss?: NativeLossSpec | NativeUserLossSpec;
   kl?: { name: string; aggregation: string };
   entropy?: { usualRowsOnly: boolean; aggregation: string };
 }
@@ -94,6 +94,9 @@ export type NativeColumns = [
   refLogprob: number,
   advantages: number,
   entropy: number,
+  rolloutLogprob: number,
+  proxLogprob: number,
+  teacherLogprob: number,
 ];
 
 export interface NativeBatch {
@@ -104,8 +107,8 @@ export interface NativeBatch {
   /** If the rows are packed: the position at which each row begins, then the end of the last row (cuSeqlens). */
   offsets: Int32Array | undefined;
   /**
-   * The columns in the order of NativeColumns, undefined where a column is not given. float32 values are in a
-   * Float32Array, and 16-bit values in a Uint16Array.
+   * The columns in the order of NativeColumns, undefined where a column is not given. The list may end before columns
+   * that are not given. float32 values are in a Float32Array, and 16-bit values in a Uint16Array.
    */
   data: (Float32Array | Uint16Array | undefined)[];
   /**
@@ -136,7 +139,6 @@ export type NativeAdvantageColumns = [
   oldLogprob: number,
   teacherLogprob: number,
   values: number,
-  unused: number,
 ];
 
 /** A batch from which an advantage function computes advantages. */
@@ -235,7 +237,7 @@ export interface NativeBinding {
   readonly version: string;
   /** The length of NativeCall.part. Its last number tells the terms: 1 policy loss + 2 KL loss + 4 entropy loss. */
   readonly partLength: number;
-  /** The names of the operations in programs, in the order of program::Op. */
+  /** The names of the operations of programs. */
   readonly programOps: readonly string[];
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
@@ -279,6 +281,9 @@ export interface NativeBinding {
     refLogprob: Float32Array | Uint16Array | undefined,
     advantages: Float32Array | Uint16Array | undefined,
     entropy: Float32Array | Uint16Array | undefined,
+    rolloutLogprob: Float32Array | Uint16Array | undefined,
+    proxLogprob: Float32Array | Uint16Array | undefined,
+    teacherLogprob: Float32Array | Uint16Array | undefined,
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,

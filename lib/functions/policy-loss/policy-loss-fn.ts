@@ -1,6 +1,6 @@
 // Defines the base class of all policy losses, the function that makes a subclass from a declaration, and the registry
 // of the subclasses.
-import type { NativePolicyLoss, NativeUserLoss } from '../../../binding.js';
+import type { NativeLossSpec, NativeUserLossSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import {
   BatchReader,
@@ -54,13 +54,13 @@ export interface PolicyLossDeclaration extends FunctionDeclaration {
 }
 
 /** The properties of a policy loss that depend on its options and therefore cannot be part of the declaration. */
-export interface PolicyLossVariant extends Partial<NativePolicyLoss> {
+export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   /** Keys in the declaration's `reads` that the loss does not read with the chosen options. */
   readonly unread?: readonly string[];
   /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages?: boolean;
   /** The compiled form of a loss that a user defined. It runs instead of a loss of the native module. */
-  readonly program?: NativeUserLoss['program'] & {
+  readonly program?: NativeUserLossSpec['program'] & {
     /** The columns that the program reads. They replace the declaration's `reads`. */
     readonly columns: readonly ColumnName[];
   };
@@ -82,7 +82,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
   readonly backend: string;
   /** @internal The loss as native code takes it: one of the native module, or a program. */
-  readonly policyLoss: NativePolicyLoss | NativeUserLoss;
+  readonly policyLoss: NativeLossSpec | NativeUserLossSpec;
   /** @internal The checked options as native code takes them, under snake_case names. */
   readonly nativeOptions: Readonly<Record<string, number | boolean | string>>;
   /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask and step. */
