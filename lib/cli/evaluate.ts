@@ -7,6 +7,7 @@ import {
   type FilesEvaluation,
   type SubjectEvaluation,
 } from '../parts/index.js';
+import { EXPRESSION_HELP } from './expression-options.js';
 import { csv, type Printable, readable, styled, twoColumns, type Value } from './output.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
 import {
@@ -87,11 +88,7 @@ An algorithm has the options of its policy loss, the options of its advantage fu
 (--kl-coef). With --config, the file sets all of these. To list the options with their defaults, add --help to
 --loss NAME or --algorithm NAME.
 
-An expression gives the loss of one token. Its columns are logprob (lp), old_logprob (old), ref_logprob (ref),
-rollout_logprob (rollout), prox_logprob (prox), teacher_logprob (teacher), advantages (A) and entropy (H). d is lp - old,
-r is exp(d), and n is the number of unmasked tokens in the row. --set gives other names their values. The functions are
-exp, expm1, log, log1p, sqrt, abs, sign, tanh, sigmoid, logsigmoid, square, pow, min, max, clip(x, low, high), sg(x) to
-stop the gradient, and row_sum, row_mean, row_min, row_max, batch_sum, batch_mean, batch_min and batch_max.`;
+${EXPRESSION_HELP}`;
 
 const EXAMPLES = [
   'evaluate rollouts.jsonl --loss ppo',

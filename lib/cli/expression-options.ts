@@ -1,9 +1,26 @@
 // `--loss-expr 'TEXT'`: a policy loss that the command line itself states, with its options `--set NAME=NUMBER`.
 import { InvalidArgumentError, Option } from 'commander';
 import { LOSS_AGG_MODES, type LossAggMode } from '../core/options.js';
+import { FUNCTIONS, VALUES } from '../define/symbols.js';
 import { LossError, lossFromExpression, type PolicyLossFn } from '../index.js';
 import { flagOf } from './flags.js';
+import { inLines } from './output.js';
 import type { TypedOption } from './words.js';
+
+/** The part of a command's help that describes the language of expressions. */
+export const EXPRESSION_HELP = inLines(
+  [
+    'An expression gives the loss of one token. It may use the columns and values',
+    `${[...VALUES.keys()].join(', ')}, where d is lp - old, r is exp(d), and n is the number of unmasked tokens in the`,
+    'row. --set gives other names their numbers. The operators are those of JavaScript: + - * / ** ! < <= > >= == !=',
+    `&& || and c ? a : b. The functions are ${[...FUNCTIONS.keys()].join(', ')}.`,
+    'sg(x) is x as a constant for the gradient.',
+  ]
+    .join(' ')
+    .split(' '),
+  '',
+  120,
+).join('\n');
 
 /** A policy loss from the command line, and its name in results. */
 export interface ExpressionLoss {
