@@ -144,7 +144,7 @@ describe('policy-loss --loss-expr', () => {
     /** Returns the rows of the table of curve values: ratio, then loss and gradient for A = 1 and A = −1. */
     const valuesOf = (page: string) =>
       [...page.matchAll(/<tr><th scope="row">([\d.]+)<\/th>((?:<td>[^<]*<\/td>){4})<\/tr>/g)].map(
-        ([, ratio, cells]) => [ratio, ...cells!.matchAll(/<td>([^<]*)/g)].map((cell) => cell[1] ?? cell),
+        ([, ratio, cells]) => [ratio, ...[...cells!.matchAll(/<td>([^<]*)/g)].map(([, value]) => value)],
       );
 
     it('draws the same curves as for the built-in loss', async () => {
