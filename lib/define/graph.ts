@@ -219,6 +219,10 @@ export function tooLarge(limit: string, received?: string): LossError {
   });
 }
 
+export function isConstant(node: Node, value: number): boolean {
+  return node.op === 'constant' && node.value === value;
+}
+
 /** Returns the nodes from which the given nodes are computed and these nodes themselves, operands first. */
 export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean = () => false): Node[] {
   const found = new Set<Node>(roots);
@@ -262,7 +266,7 @@ function isCondition(op: Node['op'], operands: readonly Node[], value: number): 
     case 'is_row':
       return true;
     case 'sub':
-      return operands[0]!.value === 1 && operands[1]!.isCondition;
+      return isConstant(operands[0]!, 1) && operands[1]!.isCondition;
     case 'select':
       return operands[1]!.isCondition && operands[2]!.isCondition;
     case 'mul':
