@@ -26,4 +26,4 @@ for (const [name, fn] of Object.entries({ expression: lossFn, 'built-in PPO': bu
 }
 
 // The gradient must agree with finite differences, masked values must not matter, and micro-batches must add up.
-console.log(await checkLoss(lossFn));
+console.log(String(await checkLoss(lossFn)));

@@ -92,7 +92,7 @@ export function expressionLoss(typed: string, values: Readonly<Record<string, un
 
 // The library ignores a number that the expression does not use. On the command line, it is probably a typing error.
 function checkNames(text: string, set: Readonly<Record<string, number>>): void {
-  const names = text.match(/[a-z_$][\w$]*/gi) ?? [];
+  const names: readonly string[] = text.match(/[a-z_$][\w$]*/gi) ?? [];
   const unused = Object.keys(set).find((name) => !names.includes(name));
   if (unused !== undefined)
     throw new LossError('ERR_INVALID_OPTION', {
