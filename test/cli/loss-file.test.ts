@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { ADVANTAGE_FN, lossFromExpression } from '../../lib/index.js';
-import { batchOf, EXAMPLE, fails, norm, ROOT, ROWS, run, runJson, TOKENS } from './support.js';
+import { batchOf, EXAMPLE, fails, norm, ROOT, ROWS, run, runJson, runProcess, TOKENS } from './support.js';
 
 const EXAMPLE_FILE = join(ROOT, 'examples', 'my-losses.mjs');
 const USE = ['--loss-file', EXAMPLE_FILE];
@@ -84,7 +84,7 @@ describe('policy-loss --loss-file', () => {
     assert.deepEqual(entry.reads, ['old_logprob', 'advantages', 'action_mask']);
     const { stdout } = await run('evaluate', ...USE, '--loss', 'penalised', '--help');
     assert.match(stdout, /Options of penalised:/);
-    assert.match(stdout, /--beta <value> +penalty on a squared nat .* of at least 0/);
+    assert.match(stdout, /--beta <value> +penalty on a squared nat of log-ratio; a number of\s+at least 0/);
     assert.equal((await run('list', 'row_ratio', ...USE)).code, 0);
   });
 
@@ -109,10 +109,13 @@ describe('policy-loss --loss-file', () => {
        module.exports = { own: ${define('second')} };
        POLICY_LOSS_FN.register('second', module.exports.own);`,
     );
-    const { subjects } = await runJson(
+    // In this process, require() would load a second copy of the package.
+    const { code, stdout, stderr } = await runProcess(
       ...['compare', EXAMPLE, '--loss-file', first, '--loss', 'first_a', '--loss', 'first_b'],
-      ...['--loss-file', second, '--loss', 'second'],
+      ...['--loss-file', second, '--loss', 'second', '--json'],
     );
+    assert.equal(code, 0, stderr);
+    const { subjects } = JSON.parse(stdout);
     assert.equal(subjects.length, 3);
     for (const { loss } of subjects) assert.equal(loss, subjects[0].loss);
   });
