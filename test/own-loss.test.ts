@@ -12,7 +12,11 @@ import { checkLoss, type PolicyLossFn } from '../lib/index.js';
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 
 /** Runs a program in the repository's folder. Returns what it prints. Asserts that it prints no error. */
-async function outputOf(program: string, words: string[], env: NodeJS.ProcessEnv = process.env): Promise<string> {
+async function outputOf(
+  program: string,
+  words: string[],
+  env: NodeJS.ProcessEnv = process.env,
+): Promise<string> {
   const { stdout, stderr } = await promisify(execFile)(program, words, { cwd: ROOT, env });
   assert.equal(stderr, '');
   return stdout;
@@ -21,9 +25,13 @@ async function outputOf(program: string, words: string[], env: NodeJS.ProcessEnv
 describe('the examples of user-defined losses', () => {
   it('own-loss.ts computes the same as the built-in loss, and passes all checks', async () => {
     const stdout = await outputOf(process.execPath, ['--import', 'tsx', 'examples/own-loss.ts']);
-    const results = [...stdout.matchAll(/^(expression|built-in PPO) \{(.*?)^\}/gms)].map(([, , text]) => text!);
+    const results = [...stdout.matchAll(/^(expression|built-in PPO) \{(.*?)^\}/gms)].map(
+      ([, , text]) => text!,
+    );
     assert.equal(results.length, 2, stdout);
-    const [ours, builtIn] = results.map((text) => [...text.matchAll(/-?\d+(\.\d+)?/g)].map(([x]) => Number(x)));
+    const [ours, builtIn] = results.map((text) =>
+      [...text.matchAll(/-?\d+(\.\d+)?/g)].map(([x]) => Number(x)),
+    );
     assert.ok(ours!.length > 8);
     ours!.forEach((x, i) => {
       assert.ok(Math.abs(x - builtIn![i]!) < 1e-6, `${results[0]} and ${results[1]}`);
@@ -47,7 +55,10 @@ describe('the examples of user-defined losses', () => {
     const folder = mkdtempSync(join(tmpdir(), 'policy-loss-'));
     try {
       // In the repository, npx does not find the package's own program.
-      writeFileSync(join(folder, 'npx'), `#!/bin/sh\nshift\nexec '${process.execPath}' dist/cli/main.js "$@" --quiet\n`);
+      writeFileSync(
+        join(folder, 'npx'),
+        `#!/bin/sh\nshift\nexec '${process.execPath}' dist/cli/main.js "$@" --quiet\n`,
+      );
       chmodSync(join(folder, 'npx'), 0o755);
       const path = [folder, process.env.PATH].join(delimiter);
       const stdout = await outputOf('sh', ['examples/own-loss.sh'], { ...process.env, PATH: path });

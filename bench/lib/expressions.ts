@@ -107,7 +107,11 @@ export async function timePpo(ppo: Work, peers: readonly Peer[], rounds: number)
   // The expression has no metric pg_loss, because it would only repeat the loss.
   const { loss, metrics } = ppo.computeSync(inputs, own);
   delete metrics.pg_loss;
-  checkAgreement(AS_EXPRESSION, { ...expression.computeSync(inputs, other), ...other }, { loss, metrics, ...own });
+  checkAgreement(
+    AS_EXPRESSION,
+    { ...expression.computeSync(inputs, other), ...other },
+    { loss, metrics, ...own },
+  );
   const prepared: Prepared[] = [];
   try {
     for (const peer of peers.filter((each) => each.covers(ppo))) {

@@ -30,7 +30,10 @@ export interface ExpressionLoss {
 
 /** Returns the options that every expression accepts. */
 export function expressionOptions(): Option[] {
-  const mode = new Option('--loss-agg-mode <value>', 'how the losses of the tokens are combined into one number');
+  const mode = new Option(
+    '--loss-agg-mode <value>',
+    'how the losses of the tokens are combined into one number',
+  );
   // Commander only shows the choices in the help. The loss itself checks its options.
   mode.argChoices = [...LOSS_AGG_MODES];
   return [

@@ -9,8 +9,7 @@ export const CHOICES = ['--loss', '--loss-expr', '--algorithm', '--config'] as c
 export type Choice = (typeof CHOICES)[number];
 
 /** The flags that name a subject, each with a placeholder for its value, for error messages. */
-export const CHOICES_WITH_VALUES =
-  '--loss <name>, --loss-expr <text>, --algorithm <name> or --config <file>';
+export const CHOICES_WITH_VALUES = '--loss <name>, --loss-expr <text>, --algorithm <name> or --config <file>';
 
 /** A subject as typed: a flag and its value, such as `--loss ppo`, and the words up to the next subject. */
 export interface SubjectWords {

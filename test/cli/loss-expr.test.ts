@@ -155,7 +155,9 @@ describe('policy-loss --loss-expr', () => {
       const range = ['--clip-range-low', '0.2', '--clip-range-high', '0.28', '--clip-ratio-c', '1e6'];
       assert.equal(values.length, 12);
       assert.deepEqual(values, valuesOf(await report('--loss', 'ppo', ...range)));
-      assert.ok(page.includes(`<code>${CLIPPED}</code> <code>--set low=0.2</code> <code>--set high=0.28</code>`));
+      assert.ok(
+        page.includes(`<code>${CLIPPED}</code> <code>--set low=0.2</code> <code>--set high=0.28</code>`),
+      );
     });
 
     it('draws no curves if the loss depends on more than ratio and advantage', async () => {
@@ -174,7 +176,8 @@ describe('policy-loss --loss-expr', () => {
     const { stdout } = await run('evaluate', '--loss-expr', CLIPPED, '--help');
     assert.match(stdout, /Options of an expression:\n +--set <name=number>/);
     assert.match(stdout, /--loss-agg-mode <value>/);
-    for (const name of ['rollout_logprob', 'logsigmoid', 'batch_mean']) assert.ok(stdout.includes(name), name);
+    for (const name of ['rollout_logprob', 'logsigmoid', 'batch_mean'])
+      assert.ok(stdout.includes(name), name);
   });
 
   describe('bad usage exits with 2', () => {
@@ -182,7 +185,11 @@ describe('policy-loss --loss-expr', () => {
       fails(2, ['evaluate', EXAMPLE, '--loss-expr', text, ...words], ...says);
 
     it('an error in the text, with its place', async () => {
-      await refused('-A*rr', [], /^error: --loss-expr: .*unknown name.*got 'rr' at character 4\. Did you mean 'r'/);
+      await refused(
+        '-A*rr',
+        [],
+        /^error: --loss-expr: .*unknown name.*got 'rr' at character 4\. Did you mean 'r'/,
+      );
       await refused('mine: -A*rr', [], /got 'rr' at character 10/);
       await refused('max(A', [], /--loss-expr: .*got the end of the text at character 6/);
       await refused('clip(r, 1)', [], /3 arguments .*clip, got 2 at character 1/);
@@ -196,7 +203,11 @@ describe('policy-loss --loss-expr', () => {
     });
     it('a wrong value', async () => {
       for (const value of ['low', 'low=', '=1', 'low=a', 'low=1,2'])
-        await refused('-A*r*low', ['--set', value], /--set <name=number>.*is invalid\. Expected a name and a number/);
+        await refused(
+          '-A*r*low',
+          ['--set', value],
+          /--set <name=number>.*is invalid\. Expected a name and a number/,
+        );
       await refused('-A*r*low', ['--set', 'low=Infinity'], /--set low: expected a finite number/);
       await refused('-A*r', ['--set', 'r=1'], /--set r: expected a name that no column/);
       await refused('-A*r', ['--loss-agg-mode', 'mean'], /expected one of token-mean/);
@@ -208,11 +219,7 @@ describe('policy-loss --loss-expr', () => {
   });
 
   it('reports a column that the files lack, by its name in the files', () =>
-    fails(
-      1,
-      ['evaluate', EXAMPLE, '--loss-expr', '-A*exp(old-rollout)*r'],
-      /rollout_logprobs: expected/,
-    ));
+    fails(1, ['evaluate', EXAMPLE, '--loss-expr', '-A*exp(old-rollout)*r'], /rollout_logprobs: expected/));
 
   it('gives the same result as the built-in loss that it restates', async () => {
     const { loss, gradNorm } = await fromLibrary('importance_sampling');

@@ -91,7 +91,11 @@ describe('policy-loss --loss-file', () => {
   it('checks the options of a loss', async () => {
     const words = ['evaluate', EXAMPLE, ...USE, '--loss', 'penalised'];
     await fails(2, [...words, '--beta', '-1'], /--beta: expected a number of at least 0, got number -1/);
-    await fails(2, [...words, '--bata', '1'], /unknown option of penalised: .*'--bata'.*Did you mean '--beta'/);
+    await fails(
+      2,
+      [...words, '--bata', '1'],
+      /unknown option of penalised: .*'--bata'.*Did you mean '--beta'/,
+    );
     await fails(2, ['evaluate', EXAMPLE, ...USE, '--loss', 'penalized'], /Did you mean 'penalised'/);
   });
 
@@ -132,9 +136,17 @@ describe('policy-loss --loss-file', () => {
       fails(code, ['evaluate', EXAMPLE, '--loss-file', file, '--loss', 'ppo'], ...says);
 
     it('a missing file', () =>
-      refused(1, join(folder, 'none.mjs'), /none\.mjs: expected a module that can be imported, got an error/));
+      refused(
+        1,
+        join(folder, 'none.mjs'),
+        /none\.mjs: expected a module that can be imported, got an error/,
+      ));
     it('a module that does not compile', () =>
-      refused(1, write('syntax.mjs', 'export const = 1'), /syntax\.mjs: expected a module that can be imported/));
+      refused(
+        1,
+        write('syntax.mjs', 'export const = 1'),
+        /syntax\.mjs: expected a module that can be imported/,
+      ));
     it('a module that throws', () =>
       refused(1, write('throws.mjs', "throw new Error('not today')"), /throws\.mjs.*not today/));
     it('an error in a definition', () =>
@@ -165,7 +177,10 @@ describe('policy-loss --loss-file', () => {
 
   it('runs no file that another command, or an operand, names', async () => {
     const marker = join(folder, 'ran');
-    const file = write('runs.mjs', `import { writeFileSync } from 'node:fs'; writeFileSync(${JSON.stringify(marker)}, '')`);
+    const file = write(
+      'runs.mjs',
+      `import { writeFileSync } from 'node:fs'; writeFileSync(${JSON.stringify(marker)}, '')`,
+    );
     await run('devices', '--loss-file', file);
     await run('evaluate', file, '--loss', 'ppo');
     await run('evaluate', '--loss', 'ppo', '--', '--loss-file', file);
