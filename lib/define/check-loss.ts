@@ -159,7 +159,7 @@ function verdict({ compared, kinks, worst }: Comparison): { ok: boolean; detail:
   const left = kinks > 0 ? `; ${kinks} at kinks left out` : '';
   if (compared === 0) return { ok: kinks === 0, detail: `no token could be compared${left}` };
   const { token, expected, received, excess } = worst!;
-  const detail = `${compared} tokens compared${left}; the largest difference is at token ${token}: ${expected} by finite differences, ${received} in the gradient`;
+  const detail = `${compared} tokens compared${left}; the largest difference is at token ${token}: ${expected.toPrecision(6)} by finite differences, ${received.toPrecision(6)} in the gradient`;
   return { ok: excess <= 1, detail };
 }
 

@@ -1,6 +1,7 @@
 // Makes the class of a policy loss from the definition of a user.
+import { types } from 'node:util';
 import type { MetricDeclaration } from '../core/declaration.js';
-import { describeValue, guarded, LossError } from '../core/errors.js';
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
 import {
   type AggregationOption,
   aggregationOption,
@@ -34,12 +35,14 @@ export const MAX_METRICS = 8;
  */
 export type ExpressionOf<S extends OptionSchema> =
   | string
-  | ((symbols: LossSymbols, options: CheckedOptions<OptionsWithAggregation<S>>) => Operand);
+  | ((symbols: LossSymbols, options: Checked<S>) => Operand);
 
 /** The options of a defined loss: its own, and lossAggMode. */
 export type OptionsWithAggregation<S extends OptionSchema> = Omit<S, 'lossAggMode'> & {
   readonly lossAggMode: AggregationOption & { readonly default: LossAggMode };
 };
+
+type Checked<S extends OptionSchema> = CheckedOptions<OptionsWithAggregation<S>>;
 
 /** The definition of a metric. */
 export interface MetricDefinition<S extends OptionSchema> extends MetricDeclaration {
@@ -143,29 +146,47 @@ export function lossClass<S extends OptionSchema, M extends string>(
   return cls as PolicyLossClass<DefinedLossDeclaration<S, M>>;
 }
 
-function checkDefinition(name: unknown, definition: unknown): void {
+function checkDefinition<S extends OptionSchema, M extends string>(
+  name: string,
+  definition: LossDefinition<S, M>,
+): void {
   if (typeof name !== 'string' || name === '' || name.length > MAX_NAME)
     throw new LossError('ERR_INVALID_OPTION', {
       at: 'defineLoss',
       expected: 'the name of the loss',
       received: describeValue(name),
     });
-  if (definition === null || typeof definition !== 'object')
+  checkObject(name, undefined, definition);
+  for (const key of Object.keys(definition)) if (!KEYS.includes(key)) throw unknownOption(name, key, KEYS);
+  for (const key of ['options', 'metrics'] as const)
+    if (definition[key] !== undefined) checkObject(name, key, definition[key]);
+}
+
+const KEYS = ['summary', 'source', 'options', 'lossAggMode', 'metrics', 'loss'];
+
+/** @throws LossError `ERR_INVALID_OPTION` if a value of the user is not an object. */
+export function checkObject(at: string, option: string | undefined, value: unknown): void {
+  if (value === null || typeof value !== 'object')
     throw new LossError('ERR_INVALID_OPTION', {
-      at: name,
-      expected: 'the definition of the loss',
-      received: describeValue(definition),
+      at,
+      option,
+      expected: 'an object',
+      received: describeValue(value),
     });
 }
 
 const OPTION_TYPES: readonly string[] = ['number', 'integer', 'boolean', 'choice', 'aggregation'];
 
 function checkOption(at: string, option: string, declaration: OptionDeclaration): void {
-  if (!/^[a-z][A-Za-z0-9]*$/.test(option) || toCamelCase(toSnakeCase(option)) !== option)
+  if (
+    option.length > MAX_NAME ||
+    !/^[a-z][A-Za-z0-9]*$/.test(option) ||
+    toCamelCase(toSnakeCase(option)) !== option
+  )
     throw new LossError('ERR_INVALID_OPTION', {
       at,
-      option,
-      expected: 'a name in camelCase',
+      option: shorten(option),
+      expected: `a name in camelCase of at most ${MAX_NAME} letters and digits`,
       received: 'another',
     });
   if (RESERVED_OPTIONS.includes(option))
@@ -186,7 +207,8 @@ function checkOption(at: string, option: string, declaration: OptionDeclaration)
 
 /** The options that every loss has. */
 export const RESERVED_OPTIONS = ['lossAggMode', 'backend'];
-const MAX_NAME = 100;
+/** The length of the longest name of a loss, an option or a metric. */
+export const MAX_NAME = 100;
 
 // Returns options with which a loss can be built to find out which columns it reads: the defaults, and any valid value
 // of options without a default.
@@ -290,8 +312,23 @@ function build<S extends OptionSchema>(
   return nodeOf(
     graph,
     at,
-    expression(symbolsOf(graph), options as CheckedOptions<OptionsWithAggregation<S>>),
+    called(at, () => expression(symbolsOf(graph), options as Checked<S>)),
   );
+}
+
+// Calls a function of the user. An error that it throws becomes the cause of a LossError.
+function called<T>(at: string, fn: () => T): T {
+  try {
+    return fn();
+  } catch (error) {
+    if (error instanceof LossError) throw error;
+    const received = types.isNativeError(error) ? `the error '${error.message}'` : 'an error';
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      { at, expected: 'a function that returns an expression', received },
+      { cause: error },
+    );
+  }
 }
 
 // Returns the options that a text can use. true is 1 and false is 0.

@@ -1,8 +1,8 @@
 // Makes a policy loss from the text of an expression.
-import { describeValue, guarded, LossError, unknownOption } from '../core/errors.js';
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
 import type { LossAggMode, OptionSchema } from '../core/options.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
-import { lossClass, RESERVED_OPTIONS } from './define-loss.js';
+import { checkObject, lossClass, MAX_NAME, RESERVED_OPTIONS } from './define-loss.js';
 
 /** Options of {@link lossFromExpression} for metrics with the names M. */
 export interface ExpressionOptions<M extends string = never> {
@@ -56,7 +56,9 @@ export function lossFromExpression<const M extends string = never>(
 ): PolicyLossFn<Record<M, number>> {
   return guarded(() => {
     const given = checkKeys(options);
-    const { lossAggMode, backend, name = 'expression' } = given;
+    const { options: numbers = {}, lossAggMode, metrics: texts = {}, backend, name = 'expression' } = given;
+    checkObject(AT, 'options', numbers);
+    checkObject(AT, 'metrics', texts);
     if (typeof name !== 'string')
       throw new LossError('ERR_INVALID_OPTION', {
         at: AT,
@@ -64,11 +66,11 @@ export function lossFromExpression<const M extends string = never>(
         expected: 'a text',
         received: describeValue(name),
       });
-    const metrics = Object.entries<string>(given.metrics ?? {}).map(
+    const metrics = Object.entries<string>(texts).map(
       ([metric, value]) => [metric, { unit: 'mean per token', value }] as const,
     );
     const Loss = lossClass(AT, name, {
-      options: schemaOf(given.options ?? {}),
+      options: schemaOf(numbers),
       ...(lossAggMode !== undefined && { lossAggMode }),
       metrics: Object.fromEntries(metrics),
       loss: text,
@@ -79,15 +81,10 @@ export function lossFromExpression<const M extends string = never>(
 
 const AT = 'lossFromExpression';
 
-function checkKeys<M extends string>(options: ExpressionOptions<M> | undefined): ExpressionOptions<M> {
-  if (options !== undefined && (options === null || typeof options !== 'object'))
-    throw new LossError('ERR_INVALID_OPTION', {
-      at: AT,
-      expected: 'an object of options',
-      received: describeValue(options),
-    });
-  for (const key of Object.keys(options ?? {})) if (!KEYS.includes(key)) throw unknownOption(AT, key, KEYS);
-  return options ?? {};
+function checkKeys<M extends string>(options: ExpressionOptions<M> = {}): ExpressionOptions<M> {
+  checkObject(AT, undefined, options);
+  for (const key of Object.keys(options)) if (!KEYS.includes(key)) throw unknownOption(AT, key, KEYS);
+  return options;
 }
 
 // Declares the named numbers of an expression as options.
@@ -100,11 +97,11 @@ function schemaOf(numbers: Readonly<Record<string, number>>): OptionSchema {
 }
 
 function checkNumber(name: string, value: unknown): void {
-  if (!/^[A-Za-z][A-Za-z0-9_]*$/.test(name) || RESERVED_OPTIONS.includes(name))
+  if (name.length > MAX_NAME || !/^[A-Za-z][A-Za-z0-9_]*$/.test(name) || RESERVED_OPTIONS.includes(name))
     throw new LossError('ERR_INVALID_OPTION', {
       at: AT,
-      option: name,
-      expected: `a name of letters, digits and _ that begins with a letter and is not ${RESERVED_OPTIONS.join(' or ')}`,
+      option: shorten(name),
+      expected: `a name of at most ${MAX_NAME} letters, digits and _ that begins with a letter and is not ${RESERVED_OPTIONS.join(' or ')}`,
       received: 'another',
     });
   if (!Number.isFinite(value))
