@@ -1,9 +1,12 @@
 // `--loss-expr 'TEXT'`: a policy loss that the command line itself states, with its options `--set NAME=NUMBER`.
 import { InvalidArgumentError, Option } from 'commander';
-import { LOSS_AGG_MODES, type LossAggMode } from '../core/options.js';
+import { aggregationOption, type LossAggMode } from '../core/options.js';
+import { expressionLoss } from '../define/loss-from-expression.js';
 import { FUNCTIONS, VALUES } from '../define/symbols.js';
-import { LossError, lossFromExpression, type PolicyLossFn } from '../index.js';
+import { LossError } from '../index.js';
+import { policyLossSubject, type Subject } from '../parts/index.js';
 import { flagOf } from './flags.js';
+import { schemaOptions } from './function-options.js';
 import { inLines } from './output.js';
 import type { TypedOption } from './words.js';
 
@@ -22,27 +25,17 @@ export const EXPRESSION_HELP = inLines(
   120,
 ).join('\n');
 
-/** A policy loss from the command line, and its name in results. */
-export interface ExpressionLoss {
-  name: string;
-  fn: PolicyLossFn;
-}
-
 /** Returns the options that every expression accepts. */
 export function expressionOptions(): Option[] {
-  const mode = new Option(
-    '--loss-agg-mode <value>',
-    'how the losses of the tokens are combined into one number',
+  const group = 'Options of an expression:';
+  const set = new Option(
+    '--set <name=number>',
+    'the number for a name in the expression, such as low=0.2; repeatable',
   );
-  // Commander only shows the choices in the help. The loss itself checks its options.
-  mode.argChoices = [...LOSS_AGG_MODES];
   return [
-    new Option(
-      '--set <name=number>',
-      'the value of a name in the expression: --set low=0.2; repeatable',
-    ).argParser(parseSet),
-    mode.default('token-mean'),
-  ].map((option) => option.helpGroup('Options of an expression:'));
+    set.argParser(parseSet).helpGroup(group),
+    ...schemaOptions({ lossAggMode: aggregationOption('token-mean') }, {}, '', group),
+  ];
 }
 
 /** The part of a typed option that a sweep varies, and the name of what it sets. */
@@ -70,12 +63,12 @@ export function valueOfSetting(typed: TypedOption, values: Readonly<Record<strin
 }
 
 /**
- * Makes the loss that `--loss-expr` states.
+ * Makes a subject from the loss that `--loss-expr` states.
  * @param typed the option's value: an expression, after a name and a colon if the loss has a name.
  * @param values the values of the options from {@link expressionOptions}, under commander's names for them.
- * @throws LossError `ERR_INVALID_OPTION` for an error in the text or a wrong option.
+ * @throws LossError `ERR_UNKNOWN_NAME` or `ERR_INVALID_OPTION` for an error in the text or a wrong option.
  */
-export function expressionLoss(typed: string, values: Readonly<Record<string, unknown>>): ExpressionLoss {
+export function expressionSubject(typed: string, values: Readonly<Record<string, unknown>>): Subject {
   const [prefix = '', given] = NAMED.exec(typed) ?? [];
   // With spaces instead of the name, a position in an error message is a position in the typed value.
   const text = typed.replace(prefix, ' '.repeat(prefix.length));
@@ -83,13 +76,13 @@ export function expressionLoss(typed: string, values: Readonly<Record<string, un
   const { set = {}, lossAggMode } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode };
   checkNames(text, set);
   try {
-    return { name, fn: lossFromExpression(text, { name, options: set, lossAggMode }) };
+    return policyLossSubject(name, expressionLoss('--loss-expr', text, { name, options: set, lossAggMode }));
   } catch (error) {
     if (!(error instanceof LossError)) throw error;
-    const { message } = error.withOptionNames((option) =>
+    const spelt = error.withOptionNames((option) =>
       Object.hasOwn(set, option) ? `--set ${option}` : flagOf(option),
     );
-    throw new LossError('ERR_INVALID_OPTION', `--loss-expr: ${message}`, { cause: error });
+    throw new LossError(error.code, spelt.message, { cause: error });
   }
 }
 

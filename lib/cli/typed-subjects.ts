@@ -5,10 +5,10 @@ import { MAX_CONFIG_CHARACTERS } from '../algorithm/trinity-config.js';
 import { unknownName } from '../core/errors.js';
 import { toSnakeCase } from '../core/options.js';
 import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
-import { lossSubject, objectiveSubject, policyLossSubject, type Subject } from '../parts/index.js';
+import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { describeFailure, errorAt } from '../rollouts/source.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
-import { expressionLoss, expressionOptions, settingOf, valueOfSetting } from './expression-options.js';
+import { expressionOptions, expressionSubject, settingOf, valueOfSetting } from './expression-options.js';
 import { flagsIn } from './flags.js';
 import { lossOptions } from './function-options.js';
 import {
@@ -143,10 +143,7 @@ async function subjectOf(
 ): Promise<Subject> {
   if (choice === '--config') return objectiveSubject(await configured(name));
   if (choice === '--loss') return lossSubject(name, values);
-  if (choice === '--loss-expr') {
-    const loss = expressionLoss(name, values);
-    return policyLossSubject(loss.name, loss.fn);
-  }
+  if (choice === '--loss-expr') return expressionSubject(name, values);
   const { config, seed } = algorithmArguments(name, values);
   return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
 }
