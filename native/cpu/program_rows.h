@@ -124,7 +124,7 @@ class ProgramRows {
 
   TokenOperand token_operand(const Operand& x, const TileColumns& in) {
     if (x.kind == Kind::kRegister) return {register_of(x.index)};
-    if (x.kind == Kind::kColumn) return {in.column[x.index]};
+    if (x.kind == Kind::kColumn) return {in.get<const float*>(x.index)};
     return {nullptr, static_cast<float>(values_.get(x))};
   }
 
