@@ -6,13 +6,19 @@ import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { ADVANTAGE_FN, lossFromExpression } from '../../lib/index.js';
-import { batchOf, EXAMPLE, fails, norm, ROOT, ROWS, run, runJson, runProcess, TOKENS } from './support.js';
+import { assertFailed, batchOf, EXAMPLE, norm, ROOT, ROWS, resultOf, runProcess, TOKENS } from './support.js';
 
 const EXAMPLE_FILE = join(ROOT, 'examples', 'my-losses.mjs');
 const USE = ['--loss-file', EXAMPLE_FILE];
 
 const PENALISED = 'max(-A*r, -A*clip(r, 1-range, 1+range)) + beta*square(d)';
 const PENALISED_METRICS = { pg_clipfrac: 'abs(r-1) > range', penalty: 'square(d)' };
+
+// The program runs in a process of its own, because a loss that it registers stays registered in its process.
+const run = runProcess;
+const runJson = async (...words: string[]) => resultOf(await run(...words, '--json'));
+const fails = async (code: 1 | 2, words: readonly string[], ...says: RegExp[]) =>
+  assertFailed(await run(...words), code, ...says);
 
 /** Computes the first loss of the example file from its formula. */
 async function penalised(range: number, beta: number) {
@@ -113,13 +119,10 @@ describe('policy-loss --loss-file', () => {
        module.exports = { own: ${define('second')} };
        POLICY_LOSS_FN.register('second', module.exports.own);`,
     );
-    // In this process, require() would load a second copy of the package.
-    const { code, stdout, stderr } = await runProcess(
+    const { subjects } = await runJson(
       ...['compare', EXAMPLE, '--loss-file', first, '--loss', 'first_a', '--loss', 'first_b'],
-      ...['--loss-file', second, '--loss', 'second', '--json'],
+      ...['--loss-file', second, '--loss', 'second'],
     );
-    assert.equal(code, 0, stderr);
-    const { subjects } = JSON.parse(stdout);
     assert.equal(subjects.length, 3);
     for (const { loss } of subjects) assert.equal(loss, subjects[0].loss);
   });
