@@ -255,27 +255,17 @@ function compile<S extends OptionSchema, M extends string>(
 ): CompiledLoss & { stopsGradient: boolean } {
   const graph = new Graph();
   const node = (where: string, expression: ExpressionOf<S>) => build(where, graph, expression, options);
-  try {
-    const lossNode = node(at, loss);
-    const definitions = Object.entries<MetricDefinition<S>>(metrics ?? {});
-    checkMetrics(
-      at,
-      definitions.map(([name]) => name),
-    );
-    const metricNodes = definitions.map(([name, metric]) => node(`${at}: metric ${name}`, metric?.value));
-    return {
-      ...compileLoss(graph, lossNode, metricNodes),
-      stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
-    };
-  } catch (error) {
-    // The stack of JavaScript is the limit on the depth of an expression.
-    if (!(error instanceof RangeError)) throw error;
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      { at, expected: 'a smaller expression', received: 'one with too many levels' },
-      { cause: error },
-    );
-  }
+  const lossNode = node(at, loss);
+  const definitions = Object.entries<MetricDefinition<S>>(metrics ?? {});
+  checkMetrics(
+    at,
+    definitions.map(([name]) => name),
+  );
+  const metricNodes = definitions.map(([name, metric]) => node(`${at}: metric ${name}`, metric?.value));
+  return {
+    ...compileLoss(graph, lossNode, metricNodes),
+    stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
+  };
 }
 
 function checkMetrics(at: string, names: readonly string[]): void {
