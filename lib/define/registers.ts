@@ -6,7 +6,7 @@ import { type Node, reachable } from './graph.js';
 export interface Use {
   readonly op: string;
   readonly out: number;
-  readonly operand: Node;
+  readonly operands: readonly Node[];
 }
 
 /** An instruction in order: a node to compute into the register, or a use. */
@@ -31,7 +31,7 @@ export function assignRegisters(uses: readonly Use[]): Step[] {
     // A result may take the place of an operand.
     for (const operand of operandsOf(item))
       if (lastUses.get(operand) === at) free.push(registers.get(operand)!);
-    if ('operand' in item) return { use: item };
+    if (!('id' in item)) return { use: item };
     const register = free.pop() ?? count++;
     registers.set(item, register);
     return { node: item, register };
@@ -39,8 +39,7 @@ export function assignRegisters(uses: readonly Use[]): Step[] {
 }
 
 function operandsOf(item: Node | Use): Set<Node> {
-  const operands = 'operand' in item ? [item.operand] : item.operands;
-  return new Set(operands.filter(hasRegister));
+  return new Set(item.operands.filter(hasRegister));
 }
 
 // Returns the nodes and uses in the order of a depth-first search that begins with the operand that needs the most
@@ -72,7 +71,7 @@ function registerNeeds(uses: readonly Use[]): Map<Node, number> {
   const needs = new Map<Node, number>();
   const isLeaf = (node: Node) => !hasRegister(node);
   for (const node of reachable(
-    uses.map((use) => use.operand),
+    uses.flatMap((use) => use.operands),
     isLeaf,
   )) {
     const operands = [...operandsOf(node)].map((x) => needs.get(x)!).sort((a, b) => b - a);
