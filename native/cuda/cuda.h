@@ -12,6 +12,7 @@
 #include "engine/advantage_batch.h"
 #include "engine/sums.h"
 #include "engine/terms.h"
+#include "program/program.h"
 
 namespace policy_loss::cuda {
 

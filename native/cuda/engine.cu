@@ -67,11 +67,8 @@ class Evaluation {
     pass_.coefficients = request.coefficients;
     pass_.normalizer = request.normalizer;
     if (repeats) {
-      repeats_ = context.allocate(batch.view.layout.rows * sizeof(uint32_t));
-      context.order_copies_after_kernels();
-      context.send(repeats_.as<void>(), repeats, repeats_.bytes());
+      pass_.batch.repeats = context.send_array(repeats, batch.view.layout.rows, &repeats_);
       context.order_kernels_after_copies();
-      pass_.batch.repeats = repeats_.as<uint32_t>();
     }
     if (call.grad || call.grad_stays) grad_ = context.allocate(batch.tokens * sizeof(float));
     if (call.grad_entropy) grad_entropy_ = context.allocate(batch.tokens * sizeof(float));
