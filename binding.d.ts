@@ -43,21 +43,46 @@ export interface NativeResident {
   readonly __resident: unique symbol;
 }
 
-export interface NativeFunctionSpec {
+/** A policy loss of native/engine/registry.h. */
+export interface NativeLossSpec {
+  /** The loss's name in the registry. */
+  name: string;
+  /** The options and choices of the loss, under the names in its `fields`. */
+  options: Record<string, number | boolean | string>;
+  aggregation: string;
   /**
-   * The policy loss. `name` is its name in native/engine/registry.h. `options` holds the options and choices of the
-   * loss, under the names in its `fields`.
+   * How the losses of the expert's rows are aggregated, if the loss treats these rows differently from the others. The
+   * default is `aggregation`.
    */
-  policyLoss?: {
-    name: string;
-    options: Record<string, number | boolean | string>;
-    aggregation: string;
-    /**
-     * How the losses of the expert's rows are aggregated, if the loss treats these rows differently from the others.
-     * The default is `aggregation`.
-     */
-    expertAggregation?: string;
-  };
+  expertAggregation?: string;
+}
+
+/** A program, as native/program/program.h describes it. */
+export interface NativeProgram {
+  /**
+   * Five numbers per instruction: the index of the operation in NativeBinding.programOps, where the result goes (`out`),
+   * and three operands. An operand is 65536·kind + index, with the kinds of program::Kind.
+   */
+  code: Int32Array;
+  constants: Float64Array;
+  /** The number of registers that the program uses. */
+  registers: number;
+  rowValues: number;
+  batchValues: number;
+  metrics: number;
+}
+
+/** A user-defined policy loss. */
+export interface NativeUserLossSpec {
+  /** Calls without a gradient run a program of their own. It must output the same losses and metrics. */
+  program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
+  /** The names of the metrics that the programs output. */
+  metrics: readonly string[];
+  aggregation: string;
+}
+
+export interface NativeFunctionSpec {
+  policyLoss?: NativeLossSpec | NativeUserLossSpec;
   kl?: { name: string; aggregation: string };
   entropy?: { usualRowsOnly: boolean; aggregation: string };
 }
@@ -210,6 +235,8 @@ export interface NativeBinding {
   readonly version: string;
   /** The length of NativeCall.part. Its last number tells the terms: 1 policy loss + 2 KL loss + 4 entropy loss. */
   readonly partLength: number;
+  /** The names of the operations of programs. */
+  readonly programOps: readonly string[];
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**

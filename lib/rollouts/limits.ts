@@ -7,7 +7,7 @@ import type { DetailsAtPlace } from './source.js';
 export const MAX_ROW_TOKENS = 2 ** 20;
 
 /**
- * The default of `StreamOptions.maxRows`: 1,048,576 rows. A computation in parts takes up to 300 bytes per row for the
+ * The default of `ReadOptions.maxRows`: 1,048,576 rows. A computation in parts takes up to 300 bytes per row for the
  * ids, rewards and advantages of all rows.
  */
 export const MAX_ROWS = 2 ** 20;

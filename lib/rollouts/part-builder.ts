@@ -49,7 +49,7 @@ interface Column {
 export interface PartLimits extends RowLimits {
   /** The capacity of a part, in tokens. A unit that exceeds it becomes a part of its own. */
   maxTokens: number;
-  /** The maximum number of rows in all parts. */
+  /** The maximum number of rows in all parts, and of skipped rows. */
   maxRows: number;
 }
 
@@ -61,6 +61,8 @@ export class PartBuilder {
   rows = 0;
   /** The number of tokens, masked or not, in all parts so far, including the part that is being built. */
   tokens = 0;
+  /** The number of rows that were skipped. They count towards maxRows, because reading them takes time. */
+  skipped = 0;
 
   readonly #names: ColumnNames;
   readonly #limits: PartLimits;
@@ -103,7 +105,7 @@ export class PartBuilder {
   add(row: FileRow): void {
     const { place } = row;
     const { maxRows } = this.#limits;
-    if (this.rows === maxRows)
+    if (this.rows + this.skipped >= maxRows)
       throw errorAt(place, 'ERR_OUT_OF_MEMORY', {
         expected: `at most ${maxRows} rows`,
         received: 'more',
@@ -169,6 +171,7 @@ export class PartBuilder {
     const dropped = this.#places.length - this.#unitStart;
     const end = this.#starts[this.#unitStart] ?? this.#end;
     this.rows -= dropped;
+    this.skipped += dropped;
     this.tokens -= this.#end - end;
     this.#end = end;
     for (const list of [this.#starts, this.#places, this.#kept]) list.length = this.#unitStart;

@@ -29,7 +29,7 @@ export interface ReadOptions {
    * found before the row's lists take memory.
    */
   maxRowTokens?: number;
-  /** The maximum number of rows in all files; 1,048,576 by default. */
+  /** The maximum number of rows in all files, including skipped ones; 1,048,576 by default. */
   maxRows?: number;
   /** Skips bad rows instead of throwing an error. With evenRows, it also skips the other row of a bad row's pair. */
   skipBadRows?: boolean;

@@ -60,6 +60,7 @@ export class Units {
     } catch (error) {
       if (!this.#onBadRow || !(error instanceof LossError) || error.code === 'ERR_OUT_OF_MEMORY') throw error;
       this.bad++;
+      this.#builder.skipped++;
       this.firstBad ??= error;
       this.#onBadRow(error, row.place);
       return false;

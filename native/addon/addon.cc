@@ -164,6 +164,13 @@ Napi::Value compute_advantages(const Napi::CallbackInfo& info, bool later) {
   });
 }
 
+// Returns the names of the operations of programs.
+Napi::Value program_ops(Napi::Env env) {
+  Napi::Array names = Napi::Array::New(env);
+  for (const char* name : program::kOpNames) names.Set(names.Length(), name);
+  return names;
+}
+
 // Implements softGate(). Arguments from JavaScript: tauPos, tauNeg, ratio, advantages, out.
 Napi::Value soft_gate(const Napi::CallbackInfo& info) {
   const Sapo sapo({info[0].ToNumber().DoubleValue(), info[1].ToNumber().DoubleValue(), 0.0});
@@ -207,6 +214,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   };
   exports.Set("version", POLICY_LOSS_VERSION);
   exports.Set("partLength", kPartLength);
+  exports.Set("programOps", program_ops(env));
   add("createFunction", create_function);
   add("valueNames", function_value_names);
   add("evaluate", later<evaluate>);

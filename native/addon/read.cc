@@ -1,5 +1,7 @@
 #include "addon/read.h"
 
+#include <stdexcept>
+
 #include "addon/keep.h"
 
 namespace policy_loss::addon {
@@ -40,6 +42,57 @@ double read_option(const OptionInfo& option, const Napi::Value& value) {
   return value.As<Napi::Number>().DoubleValue();
 }
 
+void read_loss(const Napi::Object& object, Function* function) {
+  function->loss = index_of(object.Env(), losses(), object.Get("name").ToString().Utf8Value(), "loss",
+                            [](const LossInfo& info) { return info.name; });
+  const Napi::Object options = object.Get("options").As<Napi::Object>();
+  for (const OptionInfo& option : losses()[function->loss].options)
+    function->options.push_back(read_option(option, options.Get(option.name)));
+}
+
+program::Program read_program(const Napi::Object& object) {
+  const Napi::Env env = object.Env();
+  const Napi::Value code = object.Get("code");
+  const Napi::Value constants = object.Get("constants");
+  if (!code.IsTypedArray() || !constants.IsTypedArray()) refuse(env, "program: an array is missing");
+  program::Encoded encoded;
+  encoded.code_length = static_cast<int64_t>(code.As<Napi::TypedArray>().ElementLength());
+  encoded.code = static_cast<const int32_t*>(elements(code, napi_int32_array, encoded.code_length, "code"));
+  encoded.constant_count = static_cast<int64_t>(constants.As<Napi::TypedArray>().ElementLength());
+  encoded.constants = static_cast<const double*>(
+      elements(constants, napi_float64_array, encoded.constant_count, "constants"));
+  encoded.registers = number_or_zero(object.Get("registers"));
+  encoded.row_values = number_or_zero(object.Get("rowValues"));
+  encoded.batch_values = number_or_zero(object.Get("batchValues"));
+  encoded.metrics = number_or_zero(object.Get("metrics"));
+  try {
+    return program::Program(encoded);
+  } catch (const std::invalid_argument& error) {
+    refuse(env, error.what());
+  }
+}
+
+void read_user_loss(const Napi::Object& object, Function* function) {
+  const Napi::Env env = object.Env();
+  const Napi::Value both = object.Get("program");
+  const Napi::Value names = object.Get("metrics");
+  const Napi::Value with_grad = both.As<Napi::Object>().Get("withGrad");
+  const Napi::Value without_grad = both.As<Napi::Object>().Get("withoutGrad");
+  if (!with_grad.IsObject() || !without_grad.IsObject() || !names.IsArray())
+    refuse(env, "program: a part is missing");
+  std::vector<std::string> metrics;
+  for (uint32_t i = 0; i < names.As<Napi::Array>().Length(); ++i)
+    metrics.push_back(names.As<Napi::Array>().Get(i).ToString().Utf8Value());
+  program::Program grad = read_program(with_grad.As<Napi::Object>());
+  program::Program no_grad = read_program(without_grad.As<Napi::Object>());
+  const auto size = static_cast<int>(metrics.size());
+  if (grad.view().metrics != size || no_grad.view().metrics != size)
+    refuse(env, "program: the number of metrics is wrong");
+  function->loss = kProgram;
+  function->user_loss =
+      std::make_shared<const UserLoss>(std::move(grad), std::move(no_grad), std::move(metrics));
+}
+
 // Reads those members of an advantage function's call that do not depend on whether a loss is computed in the
 // same call.
 AdvantageCall read_advantage_basics(const AdvantageFunction& function, const Napi::Object& object) {
@@ -71,11 +124,10 @@ Function read_function(const Napi::Object& spec) {
   const Napi::Value policy = spec.Get("policyLoss");
   if (policy.IsObject()) {
     const Napi::Object object = policy.As<Napi::Object>();
-    function.loss = index_of(env, losses(), object.Get("name").ToString().Utf8Value(), "loss",
-                             [](const LossInfo& info) { return info.name; });
-    const Napi::Object options = object.Get("options").As<Napi::Object>();
-    for (const OptionInfo& option : losses()[function.loss].options)
-      function.options.push_back(read_option(option, options.Get(option.name)));
+    if (object.Get("program").IsObject())
+      read_user_loss(object, &function);
+    else
+      read_loss(object, &function);
     function.loss_aggregation[0] = read_aggregation(object.Get("aggregation"));
     const Napi::Value expert = object.Get("expertAggregation");
     function.loss_aggregation[1] =

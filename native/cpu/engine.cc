@@ -55,8 +55,15 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
       normalizer_(normalizer),
       outputs_(outputs),
       work_(std::move(workspace)) {
-  plan_chunks(batch.layout, false, &work_.chunks);
   const LossInfo* const loss = function_->info();
+  if (const program::Program* program = function_->program(outputs.grad != nullptr)) {
+    program_ = program->view();
+    const bool kept = program_.batch_values > 0;
+    work_.row_values.assign(kept ? batch.layout.rows * row_stride(program_) : 0, 0.0);
+    work_.batch_values.assign(program_.batch_values, 0.0);
+    pass_.program = {&program_, 0, 0, kept ? work_.row_values.data() : nullptr, work_.batch_values.data()};
+  }
+  plan_chunks(batch.layout, program_.row_values > 0, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;
   const std::vector<Chunk>& chunks = work_.chunks;
   const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
@@ -70,19 +77,37 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
 }
 
 int64_t Evaluation::next_phase() {
-  ++phase_;
   const bool computes = !function_->function().counts_only();
-  const bool counted = computes || outputs_.counts;
-  if (phase_ == 1 && counted && !work_.chunks.empty()) return static_cast<int64_t>(work_.chunks.size());
-  if (phase_ <= 2) {
-    phase_ = 2;
-    weights();
+  const auto pieces = static_cast<int64_t>(work_.chunks.size());
+  if (phase_ == Phase::kBegin) {
+    phase_ = Phase::kRows;
+    if (pieces > 0 && (computes || outputs_.counts)) return pieces;
+  }
+  if (phase_ == Phase::kRows || phase_ == Phase::kProgram) {
+    if (phase_ == Phase::kRows) weights();
+    if (pieces > 0 && !check_abort() && next_program_pass()) return pieces;
+    phase_ = Phase::kTokens;
     const bool tokens_wanted = computes || outputs_.grad || outputs_.grad_entropy;
-    if (!work_.chunks.empty() && tokens_wanted && !check_abort())
-      return static_cast<int64_t>(work_.chunks.size());
+    if (pieces > 0 && tokens_wanted && !check_abort()) return pieces;
   }
   if (!check_abort()) fold();
   return 0;
+}
+
+// Goes on to the next segments of a user-defined loss. Returns whether they need a pass of their own, because
+// a batch segment follows.
+bool Evaluation::next_program_pass() {
+  if (!pass_.program.program) return false;
+  ProgramPass& pass = pass_.program;
+  if (phase_ == Phase::kProgram) {
+    target()->program_batch(pass_);
+    pass.first_segment = pass.last_segment + 1;
+  }
+  phase_ = Phase::kProgram;
+  int last = pass.first_segment;
+  while (last < program_.segment_count && program_.segments[last].kind != program::Op::k_batch) ++last;
+  pass.last_segment = last;
+  return last < program_.segment_count;
 }
 
 bool Evaluation::check_abort() {
@@ -94,8 +119,10 @@ bool Evaluation::check_abort() {
 
 void Evaluation::run(int64_t piece) {
   if (check_abort()) return;
-  if (phase_ == 1)
+  if (phase_ == Phase::kRows)
     rows(piece);
+  else if (phase_ == Phase::kProgram)
+    target()->program_pass(pass_, work_.chunks[piece]);
   else
     target()->token_pass(pass_, work_.chunks[piece], &work_.sums[piece]);
 }

@@ -1,5 +1,6 @@
 // Evaluates functions on the CPU in three steps. First, a row pass counts the unmasked tokens. Then the
-// weights of the rows are computed. Finally, a token pass computes losses, metrics and gradients.
+// weights of the rows are computed. Finally, a token pass computes losses, metrics and gradients. A
+// user-defined loss that reduces over all rows has further passes before the token pass.
 #pragma once
 
 #include <atomic>
@@ -39,14 +40,16 @@ struct Workspace {
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
+  std::vector<double> row_values, batch_values;  // of a user-defined loss; see ProgramPass
 };
 
 // Returns whether a batch is so small that the calling thread computes it faster alone than with the pool's
 // threads.
 bool is_small(const Layout& layout);
 
-// Evaluates a function on a batch, as a task of the thread pool. The first phase computes rows, the second
-// computes tokens. The weights of the rows are computed between the two phases.
+// Evaluates a function on a batch, as a task of the thread pool. The first phase computes rows, the last
+// computes tokens. Between the two, the weights of the rows are computed, and a user-defined loss may have a
+// phase for each of its program's batch segments.
 class Evaluation : public Task {
  public:
   Evaluation(std::shared_ptr<const PreparedFunction> function, const BatchView& batch,
@@ -71,6 +74,7 @@ class Evaluation : public Task {
   bool check_abort();
   void rows(int64_t piece);
   void weights();
+  bool next_program_pass();
   void fold();
 
   std::shared_ptr<const PreparedFunction> function_;
@@ -81,8 +85,10 @@ class Evaluation : public Task {
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};
 
-  int phase_ = 0;
+  enum class Phase { kBegin, kRows, kProgram, kTokens };
+  Phase phase_ = Phase::kBegin;
   Workspace work_;
+  program::ProgramView program_;
   TokenPass pass_{};
 };
 

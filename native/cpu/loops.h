@@ -21,7 +21,7 @@ struct RowStatistics {
 // The float32 sums of a loss and its metrics.
 struct LossSums {
   LaneSum<float> loss;
-  LaneSum<float> metric[kMaxTokenMetrics];
+  LaneSum<float> metric[kMaxMetrics];
 };
 
 // The loops of one policy loss. The argument `loss` points to an object of this loss's type. The tile length

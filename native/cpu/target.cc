@@ -7,6 +7,7 @@
 #include "cpu/advantage_passes.h"
 #include "cpu/kl_pass.h"
 #include "cpu/loops.h"
+#include "cpu/program_pass.h"
 #include "cpu/row_sums.h"
 #include "cpu/token_pass.h"
 
@@ -45,14 +46,8 @@ cpu::RowPart row_pass(const BatchView& batch, int loss_index, const void* loss, 
 namespace policy_loss::cpu {
 
 extern const Target PL_JOIN(target_, POLICY_LOSS_TARGET);
-const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {PL_TEXT(POLICY_LOSS_TARGET),
-                                                     row_pass,
-                                                     token_pass,
-                                                     kl_pass,
-                                                     find_row_statistics,
-                                                     broadcast,
-                                                     measure,
-                                                     recur,
-                                                     distill};
+const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {
+    PL_TEXT(POLICY_LOSS_TARGET), row_pass,  token_pass, program_pass, program_batch, kl_pass,
+    find_row_statistics,         broadcast, measure,    recur,        distill};
 
 }  // namespace policy_loss::cpu

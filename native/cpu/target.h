@@ -7,6 +7,7 @@
 #include "engine/advantages.h"
 #include "engine/exact_sums.h"
 #include "engine/function.h"
+#include "program/program.h"
 
 namespace policy_loss::cpu {
 
@@ -29,11 +30,27 @@ struct Chunk {
   }
 };
 
+// What a pass computes of a user-defined loss: some consecutive segments of its program.
+struct ProgramPass {
+  const program::ProgramView* program;  // null for other losses
+  int first_segment, last_segment;      // the segments [first_segment, last_segment)
+  // row_stride() numbers per row: its row values, then the operands of reductions over rows, in the order of
+  // the batch values that they write. Null if the program has no batch values.
+  double* row_values;
+  double* batch_values;
+};
+
+// Returns how many numbers ProgramPass::row_values has per row.
+PL_FN int64_t row_stride(const program::ProgramView& program) {
+  return program.row_values + program.batch_values;
+}
+
 // The inputs and outputs of the token pass.
 struct TokenPass {
   const Terms* terms;
   const BatchView* batch;
   const void* loss;  // the loss object of a PreparedFunction
+  ProgramPass program;
   BatchCounts counts;
   KindScales scales;
   Coefficients coefficients;
@@ -88,6 +105,12 @@ struct Target {
   RowPart (*row_pass)(const BatchView& batch, int loss_index, const void* loss, bool sum, int64_t row,
                       int64_t first, int64_t last);
   void (*token_pass)(const TokenPass& pass, const Chunk& chunk, ExactSums* sums);
+  // Computes the row values of a user-defined loss that the pass's segments write. The chunk must consist of
+  // whole rows.
+  void (*program_pass)(const TokenPass& pass, const Chunk& chunk);
+  // Ends a program pass over all rows: computes the reductions over rows, and then runs the batch segment
+  // that follows the pass's segments.
+  void (*program_batch)(const TokenPass& pass);
   // If the chunk is a part of a row, writes the sum of its KL values and its count of unmasked tokens to
   // `part`.
   void (*kl_pass)(const KlPass& pass, const Chunk& chunk, RowPart* part);

@@ -231,8 +231,9 @@ enum class MaskUse {
 // converted into buffers.
 class TileReader {
  public:
-  TileReader(const BatchView& batch, unsigned columns)
-      : batch_(batch), columns_(columns), narrow_(narrow_type()) {}
+  // If widens is set, 16-bit columns are always converted to float32.
+  TileReader(const BatchView& batch, unsigned columns, bool widens = false)
+      : batch_(batch), columns_(columns), narrow_(widens ? DType::kFloat32 : narrow_type()) {}
 
   void start_row(int64_t row) {
     begin_ = batch_.layout.begin(row);

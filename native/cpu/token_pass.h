@@ -2,6 +2,7 @@
 // and the entropy loss. It sums these losses and their metrics, and writes the gradients.
 #pragma once
 
+#include "cpu/program_rows.h"
 #include "cpu/row_sums.h"
 #include "cpu/target.h"
 #include "engine/row_weights.h"
@@ -26,16 +27,18 @@ inline void add_exactly(const Sums& x, ExactSums* sums) {
 
 class TokenPassOfChunk {
  public:
-  TokenPassOfChunk(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums)
+  // `program` is null unless the function's loss is user-defined.
+  TokenPassOfChunk(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums, ProgramRows* program)
       : pass_(pass),
         chunk_(chunk),
         batch_(*pass.batch),
         terms_(*pass.terms),
-        loss_(terms_.has_loss() ? &loss_loops(terms_.loss) : nullptr),
+        loss_(terms_.has_loss() && !program ? &loss_loops(terms_.loss) : nullptr),
+        program_(program),
         kl_(terms_.has_kl() ? &kl_loops(terms_.kl) : nullptr),
-        tile_size_((loss_ != nullptr) + (kl_ != nullptr) + terms_.entropy > 1 ? kSharedTile : kTile),
-        mask_use_(pass.grad ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
-        reader_(batch_, columns_of_loops(terms_)),
+        tile_size_(program ? program->tile_size() : tile_size_of(terms_)),
+        mask_use_(pass.grad && !program ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
+        reader_(batch_, columns_of_loops(pass), program != nullptr),
         sums_(sums) {}
 
   void run() {
@@ -58,14 +61,20 @@ class TokenPassOfChunk {
     }
   }
 
-  // Returns the set of columns that the loops for these terms read. The terms are the policy loss, the KL
-  // loss and the entropy loss.
-  static unsigned columns_of_loops(const Terms& terms) {
-    return (terms.has_loss() ? loss_loops(terms.loss).traits.all_columns() : 0u) |
-           (terms.has_kl() ? kl_loops(terms.kl).columns : 0u) | (terms.entropy ? reads(kEntropy) : 0u);
+  // Returns the set of columns that the loops for a pass read.
+  static unsigned columns_of_loops(const cpu::TokenPass& pass) {
+    const Terms& terms = *pass.terms;
+    unsigned columns = terms.has_kl() ? kl_loops(terms.kl).columns : 0u;
+    if (terms.entropy) columns |= reads(kEntropy);
+    if (pass.program.program) return columns | pass.program.program->columns;
+    return columns | (terms.has_loss() ? loss_loops(terms.loss).traits.all_columns() : 0u);
   }
 
  private:
+  static int tile_size_of(const Terms& terms) {
+    return terms.has_loss() + terms.has_kl() + terms.entropy > 1 ? kSharedTile : kTile;
+  }
+
   void clear(float* grad, int64_t first, int64_t last) const {
     if (grad) memset(grad + begin_ + first, 0, (last - first) * sizeof(float));
   }
@@ -79,6 +88,11 @@ class TokenPassOfChunk {
     weights_ = {};
     const WeightedRow weighted{row_.kind, repeats_, tokens};
     weigh_kl_and_entropy(terms_, pass_.counts, pass_.coefficients, weighted, &weights_);
+    if (program_) {
+      weigh_loss(terms_, false, pass_.counts, pass_.scales, weighted, &weights_);
+      program_->start_row(row, tokens, weights_.loss_grad, repeats_);
+      program_->run_segments(reader_, batch_.layout.length(row));
+    }
     if (!loss_) return;
     const LossTraits& traits = loss_->traits;
     if (traits.by_pairs) {
@@ -100,10 +114,10 @@ class TokenPassOfChunk {
 
   // Moves the float32 sums to the float64 sums.
   void take_sums() {
-    if (loss_) {
+    if (terms_.has_loss()) {
+      const int metrics = loss_ ? loss_->traits.token_metrics : pass_.program.program->metrics;
       row_sums_.loss[row_.kind] += loss_sums_.loss.take();
-      for (int i = 0; i < loss_->traits.token_metrics; ++i)
-        row_sums_.metric[i] += loss_sums_.metric[i].take();
+      for (int i = 0; i < metrics; ++i) row_sums_.metric[i] += loss_sums_.metric[i].take();
     }
     if (kl_) row_sums_.kl += kl_sum_.take();
     if (terms_.has_entropy(row_.kind)) row_sums_.entropy += entropy_sum_.take();
@@ -139,8 +153,9 @@ class TokenPassOfChunk {
     float* const h = grad_entropy && !direct ? entropy_buffer_ : grad_entropy;
     if (loss_)
       loss_->loss_tile(pass_.loss, row_, in, padded, static_cast<float>(weights_.loss_grad), g, &loss_sums_);
-    if (kl_) kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, loss_ != nullptr, &kl_sum_);
-    if (g && !loss_ && !kl_) memset(g, 0, padded * sizeof(float));
+    if (program_) program_->output(in, padded, position, g, &loss_sums_);
+    if (kl_) kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, terms_.has_loss(), &kl_sum_);
+    if (g && !terms_.has_loss() && !kl_) memset(g, 0, padded * sizeof(float));
     if (terms_.has_entropy(row_.kind))
       entropy_tile(in, padded, static_cast<float>(weights_.entropy_grad), h, &entropy_sum_);
     else if (h)
@@ -153,7 +168,8 @@ class TokenPassOfChunk {
   const cpu::Chunk& chunk_;
   const BatchView& batch_;
   const Terms& terms_;
-  const LossLoops* const loss_;
+  const LossLoops* const loss_;  // null for a user-defined loss
+  ProgramRows* const program_;
   const KlLoops* const kl_;
   const int tile_size_;
   const MaskUse mask_use_;
@@ -176,7 +192,11 @@ class TokenPassOfChunk {
 };
 
 inline void token_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums) {
-  TokenPassOfChunk(pass, chunk, sums).run();
+  if (pass.program.program) {
+    ProgramRows program(pass.program);
+    return TokenPassOfChunk(pass, chunk, sums, &program).run();
+  }
+  TokenPassOfChunk(pass, chunk, sums, nullptr).run();
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -13,7 +13,7 @@ namespace policy_loss::cuda {
 inline Request request_of(const PreparedFunction& function, const Coefficients& coefficients,
                           const Normalizer& normalizer) {
   const Terms& terms = function.function();
-  return {terms, function.loss(), columns_of(terms), coefficients, normalizer};
+  return {terms, function.loss(), columns_of(function.function()), coefficients, normalizer};
 }
 
 // Computes the values of a call from a device's result and writes them to outputs.values. If outputs.part is

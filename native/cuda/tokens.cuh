@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   const int k = threadIdx.x;
   if (k < 2) out->loss[k] = sum;
   if (k >= 2 && k < 2 + kMaxTokenMetrics) out->metric[k - 2] = sum;
-  if (k >= kMaxTokenMetrics && k < kMaxMetrics) out->metric[k] = 0;  // only a program has that many
+  if (k < kMaxMetrics - kMaxTokenMetrics) out->metric[kMaxTokenMetrics + k] = 0;
   if (k == 2 + kMaxTokenMetrics) out->kl = sum;
   if (k == 3 + kMaxTokenMetrics) out->entropy = sum;
 }

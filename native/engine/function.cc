@@ -116,14 +116,27 @@ const std::vector<KlInfo>& kl_estimators() {
   return all;
 }
 
-unsigned columns_of(const Terms& terms) {
+UserLoss::UserLoss(program::Program grad, program::Program no_grad, std::vector<std::string> metrics)
+    : with_grad(std::move(grad)), without_grad(std::move(no_grad)), metric_names(std::move(metrics)) {
+  info.traits.columns = with_grad.view().columns | without_grad.view().columns;
+  info.traits.token_metrics = static_cast<int>(metric_names.size());
+  for (const std::string& name : metric_names)
+    info.metrics.push_back({name.c_str(), Metric::kTokenMean, static_cast<int>(info.metrics.size())});
+}
+
+const LossInfo* info_of(const Function& function) {
+  if (function.user_loss) return &function.user_loss->info;
+  return function.has_loss() ? &losses()[function.loss] : nullptr;
+}
+
+unsigned columns_of(const Function& function) {
   unsigned columns = 0;
-  if (terms.has_loss()) columns |= losses()[terms.loss].traits.all_columns();
-  if (terms.has_kl()) {
+  if (const LossInfo* info = info_of(function)) columns |= info->traits.all_columns();
+  if (function.has_kl()) {
     columns |= reads(kLogprob) | reads(kRefLogprob);
-    if (kl_estimators()[terms.kl].reads_old_logprob) columns |= reads(kOldLogprob);
+    if (kl_estimators()[function.kl].reads_old_logprob) columns |= reads(kOldLogprob);
   }
-  if (terms.entropy) columns |= reads(kEntropy);
+  if (function.entropy) columns |= reads(kEntropy);
   return columns;
 }
 
@@ -166,8 +179,8 @@ void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, dou
 
 std::vector<std::string> value_names(const Function& function) {
   std::vector<std::string> names{"loss"};
-  if (function.has_loss())
-    for (const Metric& metric : losses()[function.loss].metrics) names.push_back(metric.name);
+  if (const LossInfo* info = info_of(function))
+    for (const Metric& metric : info->metrics) names.push_back(metric.name);
   if (function.entropy) names.push_back("entropy_loss");
   if (function.has_kl()) {
     names.push_back("kl_loss");

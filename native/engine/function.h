@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,15 @@
 #include "engine/construct.h"
 #include "engine/exact_sums.h"
 #include "engine/terms.h"
+#include "program/decode.h"
 
 namespace policy_loss {
 
+struct UserLoss;
+
 struct Function : Terms {
-  std::vector<double> options;  // of the policy loss, in the order of its fields
+  std::vector<double> options;                // of the policy loss, in the order of its fields
+  std::shared_ptr<const UserLoss> user_loss;  // set if `loss` is kProgram
 };
 
 // An option of a loss or an advantage function, for code that does not know the function's C++ type.
@@ -35,14 +40,27 @@ struct LossInfo {
 };
 const std::vector<LossInfo>& losses();
 
+// A user-defined loss. It has two programs, because a call without a gradient computes less.
+struct UserLoss {
+  UserLoss(program::Program with_grad, program::Program without_grad, std::vector<std::string> metrics);
+  UserLoss(const UserLoss&) = delete;
+
+  const program::Program with_grad, without_grad;
+  const std::vector<std::string> metric_names;
+  LossInfo info;
+};
+
 struct KlInfo {
   std::string name;
   bool reads_old_logprob;
 };
 const std::vector<KlInfo>& kl_estimators();
 
+// Returns the description of a function's policy loss, or null if the function has none.
+const LossInfo* info_of(const Function& function);
+
 // Returns the set of columns that a function reads, with one bit per column.
-unsigned columns_of(const Terms& terms);
+unsigned columns_of(const Function& function);
 
 // A function with its loss object. The object is constructed once and used by all calls on all devices.
 class PreparedFunction {
@@ -50,10 +68,15 @@ class PreparedFunction {
   explicit PreparedFunction(Function function);
   const Function& function() const { return function_; }
   // Returns the loss object. Its type is the one at index function().loss in Losses. The object must not be
-  // read if the function has no loss.
+  // read if the function has no loss, or a user-defined one.
   const void* loss() const { return loss_.bytes; }
   // Returns the description of the policy loss, or null if the function has none.
-  const LossInfo* info() const { return function_.has_loss() ? &losses()[function_.loss] : nullptr; }
+  const LossInfo* info() const { return info_of(function_); }
+  // Returns the program that computes a user-defined loss, or null for other losses.
+  const program::Program* program(bool with_grad) const {
+    const UserLoss* const user = function_.user_loss.get();
+    return user ? with_grad ? &user->with_grad : &user->without_grad : nullptr;
+  }
   // Returns how many values a call computes, which is the length of value_names().
   int64_t values() const { return values_; }
 

@@ -25,7 +25,7 @@ struct Coefficients {
 // ExactSums reads them as an array.
 struct Sums {
   double loss[2] = {};  // by kind of row
-  double metric[kMaxTokenMetrics] = {};
+  double metric[kMaxMetrics] = {};
   double row_metric[kMaxRowMetrics] = {};
   double kl = 0;
   double entropy = 0;

@@ -7,9 +7,11 @@
 namespace policy_loss {
 
 constexpr int kNone = -1;
+// The value of Terms::loss for a user-defined loss, which is a program (see program/program.h).
+constexpr int kProgram = -2;
 
 struct Terms {
-  int loss = kNone;                      // index in Losses, or kNone
+  int loss = kNone;                      // index in Losses, kProgram or kNone
   Aggregation loss_aggregation[2] = {};  // by kind of row
 
   int kl = kNone;  // index in KlEstimators, or kNone

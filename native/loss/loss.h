@@ -31,6 +31,9 @@ namespace policy_loss {
 
 constexpr int kMaxTokenMetrics = 4;
 constexpr int kMaxRowMetrics = 2;
+// The maximum number of metrics over tokens of any loss. User-defined losses may have more of them than the
+// losses in this folder.
+constexpr int kMaxMetrics = 8;
 
 // Tells whether a loss needs the sum of row_term() over a row before the row's tokens are computed.
 enum class RowSums {

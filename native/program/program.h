@@ -65,6 +65,20 @@ constexpr int kOpOperands[] = {
 };
 constexpr int kOps = sizeof kOpOperands / sizeof kOpOperands[0];
 
+// Returns whether an operation computes a number from numbers, as opposed to reductions and outputs.
+PL_FN constexpr bool is_arithmetic(Op op) {
+  return op >= Op::k_add && op <= Op::k_clip;
+}
+PL_FN constexpr bool is_row_reduction(Op op) {
+  return op >= Op::k_row_sum && op <= Op::k_row_arg_max;
+}
+PL_FN constexpr bool is_rows_reduction(Op op) {
+  return op >= Op::k_rows_sum && op <= Op::k_rows_arg_max;
+}
+PL_FN constexpr bool is_output(Op op) {
+  return op >= Op::k_loss;
+}
+
 // The kinds of operands. kRowInput has the indices of RowInput.
 enum class Kind : uint8_t { kRegister, kColumn, kConstant, kRowValue, kBatchValue, kRowInput };
 constexpr int kKinds = 6;
@@ -88,12 +102,12 @@ struct Instruction {
 // The limits on the size of a program. The registers of a tile fit into the L1 cache.
 constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
-constexpr int kMaxValues = 256;  // of each kind: constants, row values, batch values
+constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
 constexpr int kMaxReductions = 16;  // in one segment
 
 // A segment without the instruction that begins it.
 struct Segment {
-  Op kind;  // k_tokens, k_row or k_batch
+  Op kind;          // k_tokens, k_row or k_batch
   int first, last;  // instructions [first, last)
 };
 
@@ -105,9 +119,6 @@ struct ProgramView {
   int instruction_count = 0, segment_count = 0, constant_count = 0;
   int registers = 0, row_values = 0, batch_values = 0, metrics = 0;
   unsigned columns = 0;  // the columns that it reads, including logprob
-
-  PL_FN constexpr bool has_row_values() const { return row_values > 0; }
-  PL_FN constexpr bool has_batch_values() const { return batch_values > 0; }
 };
 
 }  // namespace policy_loss::program

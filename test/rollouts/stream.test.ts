@@ -111,6 +111,15 @@ describe('streaming rollouts', () => {
       return { parts, errors, rows: parts.flatMap(({ batch }) => Array.from(batch.rewards as Float64Array)) };
     };
 
+    it('counts skipped rows towards maxRows', async () => {
+      const { rows } = await skipBad(['{}', good[0]!, '{}', good[1]!], { maxRows: 4 });
+      assert.equal(rows.length, 2);
+      await assert.rejects(
+        skipBad(['{}', good[0]!, '{}', good[1]!], { maxRows: 3 }),
+        /line 4: expected at most 3 rows, got more/,
+      );
+    });
+
     it('yields the other rows and reports the reasons', async () => {
       const { rows, errors, parts } = await skipBad([
         '{"logprobs":[',

@@ -1,0 +1,133 @@
+#include "cpu/program_loops.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace {
+
+template <Op op, unsigned uniform>
+void arithmetic(const TokenOperand* operands, int n, float* out) {
+  const float* const a = operands[0].data;
+  const float* const b = operands[1].data;
+  const float* const c = operands[2].data;
+  const float va = operands[0].value, vb = operands[1].value, vc = operands[2].value;
+  constexpr int count = program::kOpOperands[static_cast<int>(op)];
+#pragma omp simd
+  for (int i = 0; i < n; ++i)
+    out[i] = apply<op, float>(uniform & 1 ? va : a[i], count < 2 || uniform & 2 ? vb : b[i],
+                              count < 3 || uniform & 4 ? vc : c[i]);
+}
+
+// The loops of one operation by `uniform`. Sets that contain every operand have none.
+struct Loops {
+  ArithmeticLoop of[8] = {};
+};
+
+template <Op op>
+constexpr Loops loops_of() {
+  Loops loops;
+  if constexpr (program::is_arithmetic(op)) {
+    constexpr int count = program::kOpOperands[static_cast<int>(op)];
+    loops.of[0] = arithmetic<op, 0>;
+    if constexpr (count > 1) {
+      loops.of[1] = arithmetic<op, 1>;
+      loops.of[2] = arithmetic<op, 2>;
+    }
+    if constexpr (count > 2) {
+      loops.of[3] = arithmetic<op, 3>;
+      loops.of[4] = arithmetic<op, 4>;
+      loops.of[5] = arithmetic<op, 5>;
+      loops.of[6] = arithmetic<op, 6>;
+    }
+  }
+  return loops;
+}
+
+constexpr Loops kLoops[] = {
+#define X(name, operands) loops_of<Op::k_##name>(),
+    POLICY_LOSS_PROGRAM_OPS(X)
+#undef X
+};
+
+// Calls loop.operator()<uniform>() for an operand.
+template <class Loop>
+PL_FN void with_form(const TokenOperand& x, const Loop& loop) {
+  if (x.is_uniform())
+    loop.template operator()<true>();
+  else
+    loop.template operator()<false>();
+}
+
+template <class Number>
+PL_FN void add_to_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<Number>* sum) {
+  Number partial[kSumLanes];
+  sum->store(partial);
+  with_form(x, [&]<bool uniform>() {
+    const float* const data = x.data;
+    const float value = x.value;
+    for (int at = 0; at < n; at += kSumLanes) {
+      PL_FOR_LANES
+      for (int l = 0; l < kSumLanes; ++l) partial[l] += kept(uniform ? value : data[at + l], lanes[at + l]);
+    }
+  });
+  sum->load(partial);
+}
+
+PL_FN bool is_before(bool largest, float x, float than) {
+  return largest ? x > than : x < than;
+}
+
+}  // namespace
+
+ArithmeticLoop arithmetic_loop(Op op, unsigned uniform) {
+  return kLoops[static_cast<int>(op)].of[uniform];
+}
+
+void add_to_row_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<double>* sum) {
+  add_to_sum(x, lanes, n, sum);
+}
+
+void add_to_token_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<float>* sum) {
+  add_to_sum(x, lanes, n, sum);
+}
+
+void write_kept(const TokenOperand& x, const Lane* lanes, int n, float* out) {
+  with_form(x, [&]<bool uniform>() {
+    const float* const data = x.data;
+    const float value = x.value;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) out[i] = kept(uniform ? value : data[i], lanes[i]);
+  });
+}
+
+void write_is_at(int64_t at, int n, float* out) {
+  for (int i = 0; i < n; ++i) out[i] = 0.0f;
+  if (at >= 0 && at < n) out[at] = 1.0f;
+}
+
+template <bool largest>
+void Extreme::add(const TokenOperand& x, const Lane* lanes, int n, int64_t first) {
+  const auto at = [&](int i) { return x.is_uniform() ? x.value : x.data[i]; };
+  // Most tiles do not change the result. This loop finds out without a branch per token.
+  const float before = value;
+  const bool is_first = !exists;
+  int better = 0;
+  if (value != value && exists) return;
+#pragma omp simd reduction(| : better)
+  for (int i = 0; i < n; ++i) {
+    const float y = at(i);
+    better |= lanes[i] != 0 && (is_first | is_before(largest, y, before) | (y != y)) ? 1 : 0;
+  }
+  if (better == 0) return;
+  for (int i = 0; i < n; ++i) {
+    const float y = at(i);
+    if (lanes[i] == 0 || (exists && !is_before(largest, y, value) && y == y)) continue;
+    exists = true;
+    value = y;
+    position = first + i;
+    if (y != y) return;
+  }
+}
+
+template void Extreme::add<false>(const TokenOperand&, const Lane*, int, int64_t);
+template void Extreme::add<true>(const TokenOperand&, const Lane*, int, int64_t);
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

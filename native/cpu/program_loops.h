@@ -1,0 +1,45 @@
+// The loops of the interpreter of user-defined losses (see program/program.h). Each loop computes one
+// instruction for a tile. A table holds the loops.
+#pragma once
+
+#include "cpu/tile.h"
+#include "program/interpret.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// An operand of an instruction for tokens: one number per token or, if `data` is null, one number for all.
+struct TokenOperand {
+  const float* data = nullptr;
+  float value = 0;
+
+  PL_FN bool is_uniform() const { return !data; }
+};
+
+// Computes an arithmetic operation for n tokens, a multiple of kBlock. `out` may be the data of an operand.
+using ArithmeticLoop = void (*)(const TokenOperand* operands, int n, float* out);
+
+// Returns the loop of an arithmetic operation. Bit i of `uniform` tells whether operand i is one number for
+// all tokens. At least one of the operation's operands must not be.
+ArithmeticLoop arithmetic_loop(Op op, unsigned uniform);
+
+// Adds the operand's values at unmasked tokens to a sum. Each token belongs to the partial sum of its
+// position.
+void add_to_row_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<double>* sum);
+void add_to_token_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<float>* sum);
+// Writes x for unmasked tokens and 0 for masked ones.
+void write_kept(const TokenOperand& x, const Lane* lanes, int n, float* out);
+// Writes 1 at index `at` and 0 elsewhere. `at` may lie outside the tile.
+void write_is_at(int64_t at, int n, float* out);
+
+// The smallest or largest value of a row so far. NaN replaces any number.
+struct Extreme {
+  bool exists = false;
+  float value = 0;
+  int64_t position = -1;  // the first that has the value
+
+  // Considers the unmasked values of a tile whose first token is at `first`.
+  template <bool largest>
+  void add(const TokenOperand& x, const Lane* lanes, int n, int64_t first);
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,85 @@
+// The passes of user-defined losses that reduce over all rows. Each pass computes row values, and ends with
+// batch values. The token pass comes last, and computes the losses and gradients of the tokens.
+#pragma once
+
+#include "cpu/program_rows.h"
+#include "engine/row_weights.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// Returns whether a row takes part in reductions over rows.
+inline bool is_reduced(const cpu::TokenPass& pass, int64_t row) {
+  return pass.row_tokens[row] > 0 && pass.batch->repeats_of(row) > 0;
+}
+
+inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
+  const BatchView& batch = *pass.batch;
+  ProgramRows program(pass.program);
+  TileReader reader(batch, pass.program.program->columns, true);
+  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+    if (!is_reduced(pass, row)) continue;
+    const WeightedRow weighted{batch.kind(row), static_cast<double>(batch.repeats_of(row)),
+                               static_cast<double>(pass.row_tokens[row])};
+    RowWeights weights;
+    weigh_loss(*pass.terms, false, pass.counts, pass.scales, weighted, &weights);
+    reader.start_row(row);
+    program.start_row(row, weighted.tokens, weights.loss_grad, weighted.repeats);
+    program.run_segments(reader, batch.layout.length(row));
+  }
+}
+
+// Returns a reduction over rows of the numbers operands[row * stride].
+template <class IsBetter>
+double extreme_row(const cpu::TokenPass& pass, const double* operands, int64_t stride, bool wants_row,
+                   IsBetter is_better) {
+  int64_t found = -1;
+  double best = 0;
+  for (int64_t row = 0; row < pass.batch->layout.rows; ++row) {
+    if (!is_reduced(pass, row)) continue;
+    const double x = operands[row * stride];
+    if (found >= 0 && (best != best || !(is_better(x, best) || x != x))) continue;
+    found = row;
+    best = x;
+  }
+  return wants_row ? static_cast<double>(found) : best;
+}
+
+inline double sum_over_rows(const cpu::TokenPass& pass, const double* operands, int64_t stride) {
+  LaneSum<double> sum;
+  for (int64_t row = 0; row < pass.batch->layout.rows; ++row)
+    if (is_reduced(pass, row)) sum.lane[row % kSumLanes] += operands[row * stride];
+  return sum.take();
+}
+
+inline double reduce_rows(const cpu::TokenPass& pass, Op op, const double* operands, int64_t stride) {
+  const auto is_less = [](double x, double than) { return x < than; };
+  const auto is_more = [](double x, double than) { return x > than; };
+  switch (op) {
+    case Op::k_rows_min:
+    case Op::k_rows_arg_min:
+      return extreme_row(pass, operands, stride, op == Op::k_rows_arg_min, is_less);
+    case Op::k_rows_max:
+    case Op::k_rows_arg_max:
+      return extreme_row(pass, operands, stride, op == Op::k_rows_arg_max, is_more);
+    default:
+      return sum_over_rows(pass, operands, stride);
+  }
+}
+
+inline void program_batch(const cpu::TokenPass& pass) {
+  const cpu::ProgramPass& at = pass.program;
+  const ProgramView& program = *at.program;
+  const int64_t stride = cpu::row_stride(program);
+  for (int s = at.first_segment; s < at.last_segment; ++s) {
+    const Segment& segment = program.segments[s];
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program.instructions[i];
+      if (program::is_rows_reduction(x.op))
+        at.batch_values[x.out] = reduce_rows(pass, x.op, at.row_values + program.row_values + x.out, stride);
+    }
+  }
+  ProgramValues values{program, nullptr, at.batch_values};
+  values.run(program.segments[at.last_segment]);
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

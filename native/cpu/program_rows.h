@@ -1,0 +1,196 @@
+// Interprets a user-defined loss (see program/program.h) on the CPU: the token segments tile by tile, the row
+// segments row by row.
+#pragma once
+
+#include "cpu/loops.h"
+#include "cpu/program_loops.h"
+#include "cpu/target.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+using program::Instruction;
+using program::Kind;
+using program::Operand;
+using program::ProgramView;
+using program::Segment;
+
+// The numbers for row segments and batch segments: everything but registers and columns.
+struct ProgramValues {
+  const ProgramView& program;
+  double* row = nullptr;  // row values, then the operands of reductions over rows
+  double* batch = nullptr;
+  double row_input[program::kRowInputs] = {};
+  int64_t row_index = 0;
+
+  double get(const Operand& x) const {
+    switch (x.kind) {
+      case Kind::kConstant:
+        return program.constants[x.index];
+      case Kind::kRowValue:
+        return row[x.index];
+      case Kind::kBatchValue:
+        return batch[x.index];
+      case Kind::kRowInput:
+        return row_input[x.index];
+      default:
+        return 0;
+    }
+  }
+
+  // Runs a row segment or a batch segment.
+  void run(const Segment& segment) {
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program.instructions[i];
+      const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]);
+      if (program::is_rows_reduction(x.op)) {
+        row[program.row_values + x.out] = a;
+        continue;
+      }
+      double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
+      if (x.op == Op::k_is_row)
+        *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;
+      else
+        dispatch(x.op, [&]<Op op>() {
+          if constexpr (program::is_arithmetic(op)) *out = apply<op, double>(a, b, c);
+        });
+    }
+  }
+};
+
+// Computes the tokens of one row after another.
+class ProgramRows {
+ public:
+  ProgramRows(const cpu::ProgramPass& pass)
+      : program_(*pass.program),
+        pass_(pass),
+        values_{program_, nullptr, pass.batch_values},
+        tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
+    static_assert(sizeof registers_ == kSharedTile * kFewRegisters * sizeof(float) &&
+                  program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
+  }
+
+  // The number of tokens for which the registers have room.
+  int tile_size() const { return tile_size_; }
+
+  // Begins a row of `tokens` unmasked tokens.
+  void start_row(int64_t row, double tokens, double weight, double repeats) {
+    values_.row = pass_.row_values ? pass_.row_values + row * cpu::row_stride(program_) : own_row_;
+    values_.row_input[program::kRowTokens] = tokens;
+    values_.row_input[program::kRowWeight] = weight;
+    values_.row_input[program::kRowRepeats] = repeats;
+    values_.row_index = row;
+  }
+
+  // Runs the pass's segments for the row. If the last of them has outputs, leaves it to output().
+  void run_segments(TileReader& reader, int64_t length) {
+    for (int s = pass_.first_segment; s < pass_.last_segment; ++s) {
+      const Segment& segment = program_.segments[s];
+      if (segment.kind == Op::k_row)
+        values_.run(segment);
+      else if (s + 1 < program_.segment_count)
+        reduce_row(segment, reader, length);
+    }
+  }
+
+  // Runs the last segment for a tile. Writes the gradient to `grad` if it is not null.
+  void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
+    const Segment& segment = program_.segments[program_.segment_count - 1];
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program_.instructions[i];
+      if (x.op == Op::k_loss)
+        add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->loss);
+      else if (x.op == Op::k_metric)
+        add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->metric[x.out]);
+      else if (x.op == Op::k_grad)
+        write_kept(token_operand(x.operand[0], in), in.lanes, n, grad);
+      else
+        compute(x, in, n, position);
+    }
+  }
+
+ private:
+  // With this many registers, a tile has kSharedTile tokens, otherwise half as many.
+  static constexpr int kFewRegisters = program::kMaxRegisters / 2;
+
+  // A reduction over the row that is being computed.
+  struct Reduction {
+    LaneSum<double> lanes;
+    double sum;
+    Extreme extreme;
+  };
+
+  float* register_of(int index) { return registers_ + index * tile_size_; }
+
+  TokenOperand token_operand(const Operand& x, const TileColumns& in) {
+    if (x.kind == Kind::kRegister) return {register_of(x.index)};
+    if (x.kind == Kind::kColumn) return {in.column[x.index]};
+    return {nullptr, static_cast<float>(values_.get(x))};
+  }
+
+  // Computes an instruction that writes a register.
+  void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
+    if (x.op == Op::k_is_at)
+      return write_is_at(static_cast<int64_t>(values_.get(x.operand[0])) - position, n, register_of(x.out));
+    TokenOperand operands[3];
+    unsigned uniform = 0;
+    for (int i = 0; i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
+      operands[i] = token_operand(x.operand[i], in);
+      uniform |= operands[i].is_uniform() ? 1u << i : 0u;
+    }
+    arithmetic_loop(x.op, uniform)(operands, n, register_of(x.out));
+  }
+
+  void reduce_row(const Segment& segment, TileReader& reader, int64_t length) {
+    Reduction reductions[program::kMaxReductions];
+    for (int k = 0; k < program::kMaxReductions; ++k) reductions[k].sum = 0;
+    for (int64_t at = 0; at < length; at += tile_size_) {
+      const int n = static_cast<int>(length - at < tile_size_ ? length - at : tile_size_);
+      const int unmasked = unmasked_length(reader.mask(at), n);
+      reader.tiles(at, unmasked, MaskUse::kLanes,
+                   [&](const TileColumns& in, int padded, int64_t position, int) {
+                     reduce_tile(segment, in, padded, position, reductions);
+                   });
+      if (at + n < length && (at + n) % cpu::kChunkTokens != 0) continue;
+      for (Reduction& r : reductions) r.sum += r.lanes.take();
+    }
+    int k = 0;
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program_.instructions[i];
+      if (program::is_row_reduction(x.op)) values_.row[x.out] = result(x.op, reductions[k++]);
+    }
+  }
+
+  void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
+                   Reduction* reductions) {
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program_.instructions[i];
+      if (!program::is_row_reduction(x.op)) {
+        compute(x, in, n, position);
+        continue;
+      }
+      const TokenOperand operand = token_operand(x.operand[0], in);
+      Reduction* const r = reductions++;
+      if (x.op == Op::k_row_sum)
+        add_to_row_sum(operand, in.lanes, n, &r->lanes);
+      else if (x.op == Op::k_row_max || x.op == Op::k_row_arg_max)
+        r->extreme.add<true>(operand, in.lanes, n, position);
+      else
+        r->extreme.add<false>(operand, in.lanes, n, position);
+    }
+  }
+
+  static double result(Op op, const Reduction& r) {
+    if (op == Op::k_row_sum) return r.sum;
+    if (op == Op::k_row_arg_min || op == Op::k_row_arg_max) return static_cast<double>(r.extreme.position);
+    return r.extreme.value;
+  }
+
+  const ProgramView& program_;
+  const cpu::ProgramPass& pass_;
+  ProgramValues values_;
+  const int tile_size_;
+  double own_row_[2 * program::kMaxValues];
+  alignas(64) float registers_[kSharedTile * kFewRegisters];
+};
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

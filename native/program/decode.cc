@@ -1,0 +1,190 @@
+#include "program/decode.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "loss/loss.h"
+
+namespace policy_loss::program {
+namespace {
+
+constexpr int kNumbersPerInstruction = 5;
+
+[[noreturn]] void refuse(const char* what) {
+  throw std::invalid_argument(std::string("program: ") + what);
+}
+
+// Returns a size as an integer. Refuses it unless it is a whole number from 0 to `most`.
+int size_of(double size, int most, const char* what) {
+  if (!(size >= 0 && size <= most) || size != static_cast<int>(size)) refuse(what);
+  return static_cast<int>(size);
+}
+
+// Checks the instructions of a program one after another.
+class Checker {
+ public:
+  explicit Checker(const ProgramView& sizes)
+      : sizes_(sizes), row_values_(sizes.row_values), batch_values_(sizes.batch_values) {}
+
+  void begin_segment(Op kind) {
+    if (has_outputs_) refuse("a segment follows the outputs");
+    kind_ = kind;
+    registers_.assign(sizes_.registers, false);
+    reductions_ = 0;
+    // What the reductions before this segment wrote can now be read.
+    publish(&row_values_);
+    if (kind == Op::k_batch) publish(&batch_values_);
+  }
+
+  void check(const Instruction& x) {
+    const int operands = kOpOperands[static_cast<int>(x.op)];
+    for (int i = 0; i < operands; ++i) check_operand(x.operand[i]);
+    const bool in_tokens = kind_ == Op::k_tokens;
+    const bool in_row = kind_ == Op::k_row;
+    if (x.op == Op::k_is_at || is_row_reduction(x.op) || is_output(x.op)) {
+      if (!in_tokens) refuse("an operation on tokens is not in a token segment");
+    } else if (x.op == Op::k_is_row || is_rows_reduction(x.op)) {
+      if (!in_row) refuse("an operation on rows is not in a row segment");
+    }
+    if (x.op == Op::k_is_at && is_of_token(x.operand[0])) refuse("a position differs among tokens");
+    if (is_row_reduction(x.op) || is_rows_reduction(x.op)) return add_reduction(x);
+    if (is_output(x.op)) return add_output(x);
+    if (in_tokens) return write_register(x, operands);
+    write(in_row ? &row_values_ : &batch_values_, x.out, kWritten);
+  }
+
+  unsigned columns() const { return columns_; }
+  void end() const {
+    if (!has_loss_) refuse("it has no loss");
+  }
+
+ private:
+  // The state of a row value or batch value. A reduction's value is pending until the segment ends.
+  enum State : uint8_t { kUnwritten, kPending, kWritten };
+
+  static bool is_of_token(const Operand& operand) {
+    return operand.kind == Kind::kRegister || operand.kind == Kind::kColumn;
+  }
+
+  static void publish(std::vector<State>* states) {
+    for (State& state : *states)
+      if (state == kPending) state = kWritten;
+  }
+
+  static void write(std::vector<State>* states, int out, State state) {
+    if (out >= static_cast<int>(states->size())) refuse("a value does not exist");
+    if ((*states)[out] != kUnwritten) refuse("a value is written twice");
+    (*states)[out] = state;
+  }
+
+  void check_operand(const Operand& operand) {
+    const int index = operand.index;
+    const bool in_tokens = kind_ == Op::k_tokens;
+    const auto need = [](bool holds, const char* otherwise) {
+      if (!holds) refuse(otherwise);
+    };
+    switch (operand.kind) {
+      case Kind::kRegister:
+        return need(in_tokens && index < sizes_.registers && registers_[index], "a register is not written");
+      case Kind::kColumn:
+        need(in_tokens && index < kColumns, "a column cannot be read here");
+        columns_ |= reads(index);
+        return;
+      case Kind::kConstant:
+        return need(index < sizes_.constant_count, "a constant does not exist");
+      case Kind::kRowValue:
+        return need(kind_ != Op::k_batch && index < sizes_.row_values && row_values_[index] == kWritten,
+                    "a row value cannot be read here");
+      case Kind::kBatchValue:
+        return need(index < sizes_.batch_values && batch_values_[index] == kWritten,
+                    "a batch value cannot be read here");
+      case Kind::kRowInput:
+        return need(kind_ != Op::k_batch && index < kRowInputs, "a number of the row cannot be read here");
+    }
+    refuse("an operand has an unknown kind");
+  }
+
+  void add_reduction(const Instruction& x) {
+    if (++reductions_ > kMaxReductions) refuse("a segment has too many reductions");
+    write(is_row_reduction(x.op) ? &row_values_ : &batch_values_, x.out, kPending);
+  }
+
+  void add_output(const Instruction& x) {
+    has_outputs_ = true;
+    if (x.op == Op::k_loss) has_loss_ = true;
+    if (x.op == Op::k_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
+  }
+
+  void write_register(const Instruction& x, int operands) {
+    if (x.out >= sizes_.registers) refuse("a register does not exist");
+    bool of_token = x.op == Op::k_is_at;
+    for (int i = 0; i < operands; ++i) of_token |= is_of_token(x.operand[i]);
+    if (!of_token) refuse("an instruction for tokens reads nothing of a token");
+    registers_[x.out] = true;
+  }
+
+  const ProgramView& sizes_;
+  Op kind_ = Op::k_tokens;
+  std::vector<bool> registers_;  // which ones the segment has written
+  std::vector<State> row_values_, batch_values_;
+  int reductions_ = 0;
+  bool has_outputs_ = false, has_loss_ = false;
+  unsigned columns_ = reads(kLogprob);
+};
+
+Instruction decode(const int32_t* numbers) {
+  if (numbers[0] < 0 || numbers[0] >= kOps) refuse("an operation does not exist");
+  if (numbers[1] < 0 || numbers[1] > kMaxInstructions) refuse("a result has no place");
+  Instruction x{static_cast<Op>(numbers[0]), static_cast<uint16_t>(numbers[1]), {}};
+  for (int i = 0; i < 3; ++i) {
+    const int32_t operand = numbers[2 + i];
+    if (operand < 0 || operand >> 16 >= kKinds) refuse("an operand has an unknown kind");
+    x.operand[i] = {static_cast<Kind>(operand >> 16), static_cast<uint16_t>(operand & 0xffff)};
+  }
+  return x;
+}
+
+}  // namespace
+
+Program::Program(const Encoded& encoded) {
+  const int64_t count = encoded.code_length / kNumbersPerInstruction;
+  if (encoded.code_length % kNumbersPerInstruction != 0 || count == 0 || count > kMaxInstructions)
+    refuse("its length is wrong");
+  if (encoded.constant_count > kMaxValues) refuse("it has too many constants");
+  constants_.assign(encoded.constants, encoded.constants + encoded.constant_count);
+  sizes_.constant_count = static_cast<int>(encoded.constant_count);
+  sizes_.registers = size_of(encoded.registers, kMaxRegisters, "it has too many registers");
+  sizes_.row_values = size_of(encoded.row_values, kMaxValues, "it has too many row values");
+  sizes_.batch_values = size_of(encoded.batch_values, kMaxValues, "it has too many batch values");
+  sizes_.metrics = size_of(encoded.metrics, kMaxMetrics, "it has too many metrics");
+
+  Checker checker(sizes_);
+  for (int64_t i = 0; i < count; ++i) {
+    const Instruction x = decode(encoded.code + i * kNumbersPerInstruction);
+    if (x.op <= Op::k_batch) {
+      const int at = static_cast<int>(instructions_.size());
+      segments_.push_back({x.op, at, at});
+      checker.begin_segment(x.op);
+      continue;
+    }
+    if (segments_.empty()) refuse("it does not begin with a segment");
+    checker.check(x);
+    instructions_.push_back(x);
+    segments_.back().last = static_cast<int>(instructions_.size());
+  }
+  if (segments_.empty() || segments_.back().kind != Op::k_tokens) refuse("it does not end with tokens");
+  checker.end();
+  sizes_.columns = checker.columns();
+}
+
+ProgramView Program::view() const {
+  ProgramView view = sizes_;
+  view.instructions = instructions_.data();
+  view.segments = segments_.data();
+  view.constants = constants_.data();
+  view.instruction_count = static_cast<int>(instructions_.size());
+  view.segment_count = static_cast<int>(segments_.size());
+  return view;
+}
+
+}  // namespace policy_loss::program
