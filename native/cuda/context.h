@@ -248,7 +248,8 @@ class Context {
     pass.states = scratch<char>(kStates, rows * row_state_bytes());
     pass.pair_sums = scratch<double>(kPairSums, pairs ? rows : 0);
     pass.row_partials = scratch<double>(kRowPartials, most_blocks() * kMaxRowMetrics);
-    pass.token_partials = scratch<double>(kTokenPartials, pass.fed_blocks * std::max(kTokenSums, kProgramSums));
+    pass.token_partials =
+        scratch<double>(kTokenPartials, pass.fed_blocks * std::max(kTokenSums, kProgramSums));
     return pass;
   }
 

@@ -27,6 +27,7 @@ int tokens_memory(const program::ProgramView& program, unsigned columns) {
 
 ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64_t rows)
     : context_(context), host_(host), view_(host) {
+  if (host.instruction_count == 0) return;  // the call has no user-defined loss
   view_.instructions = context.send_array(host.instructions, host.instruction_count, &instructions_);
   view_.segments = context.send_array(host.segments, host.segment_count, &segments_);
   view_.constants = context.send_array(host.constants, host.constant_count, &constants_);

@@ -275,9 +275,7 @@ union RowPartial {
 // Computes the reductions of a token segment. One warp computes one row.
 class RowReducer {
  public:
-  static int bytes(int reductions) {
-    return reductions * kThreads * static_cast<int>(sizeof(RowPartial));
-  }
+  static int bytes(int reductions) { return reductions * kThreads * static_cast<int>(sizeof(RowPartial)); }
 
   __device__ __forceinline__ RowReducer(const ProgramPass& pass, unsigned columns)
       : pass_(pass),
@@ -405,7 +403,8 @@ static __global__ void __launch_bounds__(kThreads)
     const Segment segment = pass.program.segments[at];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass.program, i);
-      if (!program::is_rows_reduction(x.op) || n++ % kWarps != static_cast<int>(threadIdx.x / kWarp)) continue;
+      if (!program::is_rows_reduction(x.op) || n++ % kWarps != static_cast<int>(threadIdx.x / kWarp))
+        continue;
       const double result = reduce_rows(pass, x);
       if (threadIdx.x % kWarp == 0) pass.batch_values[x.out] = result;
     }
@@ -450,7 +449,9 @@ class OutputSums {
     }
   }
 
-  __device__ __forceinline__ double total(int k) const { return k < count_ ? totals_[k * kThreads] : 0.0; }
+  __device__ __forceinline__ double total(int k) const {
+    return k < count_ ? totals_[k * kThreads] : 0.0;
+  }
 
  private:
   const int count_;
@@ -458,8 +459,8 @@ class OutputSums {
   float* const sums_;
 };
 
-// Stores the gradient of a lane's tokens. It is 0 for masked tokens. The KL loss, if there is one, has already
-// stored its gradient.
+// Stores the gradient of a lane's tokens. It is 0 for masked tokens. The KL loss, if there is one, has
+// already stored its gradient.
 __device__ __forceinline__ void store_grad(const ProgramPass& pass, int64_t begin, const LaneTokens& tokens,
                                            const Values& grad) {
 #pragma unroll
