@@ -91,7 +91,7 @@ __device__ __forceinline__ double compute_one(const Instruction& x, const RowOpe
   if (x.op == Op::k_is_row) return a[0] == static_cast<double>(operand.row) ? 1.0 : 0.0;
   const double b[] = {has_two_operands(x.op) ? operand(x.operand[1]) : 0.0};
   const double c[] = {has_three_operands(x.op) ? operand(x.operand[2]) : 0.0};
-  double out[1];
+  double out[1] = {};
   dispatch(x.op, Arithmetic<double, 1>{a, b, c, out});
   return out[0];
 }
