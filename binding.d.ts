@@ -94,6 +94,9 @@ export type NativeColumns = [
   refLogprob: number,
   advantages: number,
   entropy: number,
+  rolloutLogprob: number,
+  proxLogprob: number,
+  teacherLogprob: number,
 ];
 
 export interface NativeBatch {
@@ -104,8 +107,8 @@ export interface NativeBatch {
   /** If the rows are packed: the position at which each row begins, then the end of the last row (cuSeqlens). */
   offsets: Int32Array | undefined;
   /**
-   * The columns in the order of NativeColumns, undefined where a column is not given. float32 values are in a
-   * Float32Array, and 16-bit values in a Uint16Array.
+   * The columns in the order of NativeColumns, undefined where a column is not given. The list may end before columns
+   * that are not given. float32 values are in a Float32Array, and 16-bit values in a Uint16Array.
    */
   data: (Float32Array | Uint16Array | undefined)[];
   /**
@@ -136,7 +139,6 @@ export type NativeAdvantageColumns = [
   oldLogprob: number,
   teacherLogprob: number,
   values: number,
-  unused: number,
 ];
 
 /** A batch from which an advantage function computes advantages. */
@@ -279,6 +281,9 @@ export interface NativeBinding {
     refLogprob: Float32Array | Uint16Array | undefined,
     advantages: Float32Array | Uint16Array | undefined,
     entropy: Float32Array | Uint16Array | undefined,
+    rolloutLogprob: Float32Array | Uint16Array | undefined,
+    proxLogprob: Float32Array | Uint16Array | undefined,
+    teacherLogprob: Float32Array | Uint16Array | undefined,
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,

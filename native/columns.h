@@ -8,9 +8,18 @@
 
 namespace policy_loss {
 
-// The columns of a batch. Each holds one number per token, or one per row.
-enum Column : unsigned { kLogprob, kOldLogprob, kRefLogprob, kAdvantages, kEntropy };
-constexpr int kColumns = 5;
+// The columns of a batch that losses read. Each holds one number per token, or one per row.
+enum Column : unsigned {
+  kLogprob,
+  kOldLogprob,
+  kRefLogprob,
+  kAdvantages,
+  kEntropy,
+  kRolloutLogprob,
+  kProxLogprob,
+  kTeacherLogprobColumn,  // advantage functions have the same numbers in kTeacherLogprob
+};
+constexpr int kColumns = 8;
 
 // Returns the set that holds only this column. A set of columns is an unsigned number with one bit per
 // column.

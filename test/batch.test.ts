@@ -1,10 +1,21 @@
 /** Tests that a batch can be given in several forms, and that all of them give the same results to the last bit. */
 import assert from 'node:assert/strict';
-import { type Batch, POLICY_LOSS_FN } from '../lib/index.js';
+import { BatchReader, COLUMNS as NAMES } from '../lib/core/batch-reader.js';
+import { finish } from '../lib/core/slices.js';
+import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../lib/index.js';
 import type { Args, ReferenceBatch } from './reference/index.js';
+import { renamed, without } from './support/batch-keys.js';
 import { makeBatch } from './support/draw.js';
+import { EveryColumnLossFn } from './support/every-column.js';
 import { fromHalf, type Half, toHalf } from './support/half.js';
-import { type Family, FLOAT_COLUMNS, packedBatch, paddedBatch, subject } from './support/subject.js';
+import {
+  type Computed,
+  type Family,
+  FLOAT_COLUMNS,
+  packedBatch,
+  paddedBatch,
+  subject,
+} from './support/subject.js';
 import { assertSameBits } from './support/tolerance.js';
 
 type Columns = Record<string, unknown>;
@@ -179,6 +190,9 @@ describe('forms of a batch', () => {
           refLogprob: (column) => Array.from(column),
           advantages: (column) => column,
           entropy: (column) => Float64Array.from(column),
+          rolloutLogprob: (column) => Array.from(column),
+          proxLogprob: (column) => column,
+          teacherLogprob: (column) => Float64Array.from(column),
         };
         assertSameBits(
           on.sync(withFloats(batch, (column, of) => types[of](column)) as Batch),
@@ -255,6 +269,44 @@ describe('forms of a batch', () => {
       );
       assert.deepEqual(fn.computeSync(verl as Batch, { grad: true }), fn.computeSync(batch, { grad: true }));
     }
+  });
+
+  it('columns in their native order, under every name', () => {
+    const reader = new BatchReader(KeyMapper.get('verl'), { inputs: NAMES });
+    const batch = paddedBatch(drawn);
+    const verl: Record<string, string> = {
+      logprob: 'log_prob',
+      oldLogprob: 'old_log_probs',
+      refLogprob: 'ref_log_prob',
+      rolloutLogprob: 'rollout_log_probs',
+    };
+    for (const rename of [(key: string) => key, snakeCase, (key: string) => verl[key] ?? key]) {
+      const { native } = finish(reader.readHost(renamed(batch, rename) as Batch));
+      assert.deepEqual(
+        native.data,
+        FLOAT_COLUMNS.map((name) => batch[name]),
+      );
+    }
+    const { entropy, teacherLogprob } = batch as Record<FloatColumn, Float32Array>;
+    const mixed = {
+      ...batch,
+      entropy: { data: Uint16Array.from(entropy), dtype: 'float16' },
+      teacherLogprob: { data: Uint16Array.from(teacherLogprob), dtype: 'bfloat16' },
+      proxLogprob: new Float32Array(ROWS),
+    };
+    assert.deepEqual(finish(reader.readHost(mixed as Batch)).native.dtypes, [0, 0, 0, 0, 1, 0, 4, 2]);
+  });
+
+  it('every column that the declaration of a loss names', () => {
+    const fn = new EveryColumnLossFn();
+    assert.deepEqual(fn.reads.columns, NAMES);
+    const batch = paddedBatch(drawn);
+    assertSameBits(
+      fn.computeSync(batch, { grad: true }) as Computed,
+      subject('policy', 'sft', {}).sync(batch) as Computed,
+    );
+    for (const name of FLOAT_COLUMNS)
+      assert.throws(() => fn.computeSync(without(batch, name)), { code: 'ERR_MISSING_INPUT', key: name });
   });
 
   it('no gradient unless it is requested', async () => {

@@ -65,6 +65,7 @@ export function columns(): void {
   const [shape, one] = [[1, 1] as const, new Float32Array(1)];
   fn.computeSync({ shape, logprob: one, old_logprob: one, advantages: one, action_mask: [true] });
   fn.computeSync({ cu_seqlens: [0, 1], log_prob: one, old_log_probs: one, advantages: one, response_mask: [1] });
+  fn.computeSync({ shape, rollout_log_probs: one, prox_logprob: one, teacherLogprob: one });
   // @ts-expect-error
   fn.computeSync({ shape, logprob: one, oldLogprobs: one, advantages: one, actionMask: [1] });
   // @ts-expect-error

@@ -21,7 +21,16 @@ import { type Layout, readLayout } from './layout.js';
 import { finish, inSlices, type Sliced } from './slices.js';
 
 /** The names of the float columns that losses read. The order is the order of NativeColumns in binding.d.ts. */
-export const COLUMNS = ['logprob', 'old_logprob', 'ref_logprob', 'advantages', 'entropy'] as const;
+export const COLUMNS = [
+  'logprob',
+  'old_logprob',
+  'ref_logprob',
+  'advantages',
+  'entropy',
+  'rollout_logprob',
+  'prox_logprob',
+  'teacher_logprob',
+] as const;
 /** The Trinity-RFT name of a float column that losses read. */
 export type ColumnName = (typeof COLUMNS)[number];
 
@@ -35,6 +44,8 @@ const EXPECTED = {
   logprob: 'a log-probability per token',
   old_logprob: 'a log-probability per token',
   ref_logprob: 'a log-probability per token',
+  rollout_logprob: 'a log-probability per token',
+  prox_logprob: 'a log-probability per token',
   teacher_logprob: 'a log-probability per token',
   advantages: 'an advantage per token, or per row',
   entropy: 'an entropy per token',
@@ -231,8 +242,8 @@ function emptyBatch(layout: Layout): NativeBatch {
     rows: layout.rows,
     rowLength: layout.rowLength,
     offsets: layout.offsets,
-    data: [undefined, undefined, undefined, undefined, undefined],
-    dtypes: [0, 0, 0, 0, 0],
+    data: [undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined],
+    dtypes: [0, 0, 0, 0, 0, 0, 0, 0],
     mask: undefined,
     expert: undefined,
   };

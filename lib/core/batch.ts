@@ -60,6 +60,10 @@ export interface BatchColumns {
   oldLogprob?: FloatColumn;
   /** Shape [B, T]: each token's log-probability under the reference policy. */
   refLogprob?: FloatColumn;
+  /** Shape [B, T]: each token's log-probability as the inference engine reported it when it sampled the token. */
+  rolloutLogprob?: FloatColumn;
+  /** Shape [B, T]: each token's log-probability under the proximal policy, the policy at the start of the update. */
+  proxLogprob?: FloatColumn;
   /** The advantages: shape [B, T], or [B] for one advantage per row. */
   advantages?: FloatColumn;
   /**
@@ -105,6 +109,8 @@ export interface VerlColumns {
   old_log_probs?: FloatColumn;
   /** Verl's name of `refLogprob`. */
   ref_log_prob?: FloatColumn;
+  /** Verl's name of `rolloutLogprob`. */
+  rollout_log_probs?: FloatColumn;
   /** Verl's name of `actionMask`. */
   response_mask?: MaskColumn;
 }

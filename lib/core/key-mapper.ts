@@ -104,6 +104,7 @@ KeyMapper.register(
     log_prob: 'logprob',
     old_log_probs: 'old_logprob',
     ref_log_prob: 'ref_logprob',
+    rollout_log_probs: 'rollout_logprob',
     response_mask: 'action_mask',
     advantages: 'advantages',
   }),

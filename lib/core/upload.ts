@@ -26,7 +26,8 @@ export interface UploadOptions {
 }
 
 const MASKS = ['action_mask', 'expert_mask'] as const;
-// The inputs that advantage functions read and losses do not.
+// The inputs that advantage functions read and losses do not. The other inputs of advantage functions are columns that
+// losses read too.
 const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
   'token_level_rewards',
   'rewards',
@@ -34,7 +35,6 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
   'reward_baselines',
   'group_ids',
   'run_ids',
-  'teacher_logprob',
 ];
 
 /**

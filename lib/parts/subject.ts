@@ -119,12 +119,13 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
   const step = hasAdvantages(objective)
     ? objectiveStep(objective, functions.advantageFn!, functions.klPenaltyFn, seed)
     : undefined;
+  const columnsOfLoss = columnsOf(objective.backend, policyLossFn.selectKeys);
   return {
     ...subjectOf(algorithm, policyLossFn, readsExperts, step),
     columns: columnsOf(objective.backend, keysOf(objective, readsExperts)),
     functions,
     substitutes: (column) => {
-      if (!OF_ADVANTAGES.has(column)) return [];
+      if (!OF_ADVANTAGES.has(column) || columnsOfLoss.includes(column)) return [];
       return column === 'token_level_rewards' ? ['reward', 'advantages'] : ['advantages'];
     },
     compute: (batch, advantages, options) =>
@@ -139,7 +140,10 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
   };
 }
 
-/** The columns that only advantage functions read. Rows that have advantages do not need them. */
+/**
+ * The columns that advantage functions read. Rows that have advantages do not need them, unless the policy loss reads
+ * them too.
+ */
 const OF_ADVANTAGES: ReadonlySet<RolloutColumn> = new Set([
   'reward',
   'token_level_rewards',

@@ -17,6 +17,10 @@ export type RolloutColumn =
   | 'old_logprobs'
   /** One number per token: the log-probability under the reference policy. */
   | 'ref_logprobs'
+  /** One number per token: the log-probability as the inference engine reported it when it sampled the token. */
+  | 'rollout_logprobs'
+  /** One number per token: the log-probability under the proximal policy, the policy at the start of the update. */
+  | 'prox_logprobs'
   /** The advantage: one number per token, or a single number for all tokens of the row. */
   | 'advantages'
   /** 0, 1, false or true for each token: whether it counts. If a row lacks this column, all its tokens count. */
@@ -303,6 +307,8 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   logprobs: { ...floats('logprob'), expected: 'a list of numbers, one per token' },
   old_logprobs: floats('oldLogprob'),
   ref_logprobs: floats('refLogprob'),
+  rollout_logprobs: floats('rolloutLogprob'),
+  prox_logprobs: floats('proxLogprob'),
   advantages: {
     key: 'advantages',
     expected: 'a list of numbers, or one number',

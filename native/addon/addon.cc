@@ -64,30 +64,32 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
   });
 }
 
-// Implements evaluateHost(). Arguments from JavaScript: function, rows, rowLength, offsets, dtypes, five
-// columns, mask, expert, values, grad, gradEntropy, mu, klCoef, entropyCoef.
+// Implements evaluateHost(). Arguments from JavaScript: function, rows, rowLength, offsets, dtypes, each
+// column, mask, expert, values, grad, gradEntropy, mu, klCoef, entropyCoef.
 Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     const FunctionHandle& function = function_of(info[0]);
     BatchView batch;
     batch.layout = read_layout(info[1], info[2], info[3]);
     const int64_t dtypes = info[4].As<Napi::Number>().Int64Value();
-    for (int c = 0; c < kColumns; ++c)
-      if (!info[5 + c].IsUndefined())
-        batch.column[c] = read_column(info[5 + c], static_cast<int>(dtypes >> (3 * c) & 7), batch.layout);
+    const unsigned columns = columns_of(function->function());
+    constexpr size_t first = 5, next = first + kColumns;
+    for (size_t c = 0; c < kColumns; ++c)
+      if ((columns >> c & 1) != 0 && !info[first + c].IsUndefined())
+        batch.column[c] = read_column(info[first + c], static_cast<int>(dtypes >> (3 * c) & 7), batch.layout);
     const int64_t tokens = batch.layout.tokens();
-    batch.mask = static_cast<const uint8_t*>(elements(info[10], napi_uint8_array, tokens, "mask"));
-    if (!info[11].IsUndefined())
-      batch.expert =
-          static_cast<const uint8_t*>(elements(info[11], napi_uint8_array, batch.layout.rows, "expert"));
-    if (tokens > 0)
-      check_columns(info.Env(), columns_of(function->function()), present_columns(batch), true, true);
+    batch.mask = static_cast<const uint8_t*>(elements(info[next], napi_uint8_array, tokens, "mask"));
+    if (!info[next + 1].IsUndefined())
+      batch.expert = static_cast<const uint8_t*>(
+          elements(info[next + 1], napi_uint8_array, batch.layout.rows, "expert"));
+    if (tokens > 0) check_columns(info.Env(), columns, present_columns(batch), true, true);
     Call call;
     call.outputs.values =
-        static_cast<double*>(elements(info[12], napi_float64_array, function->values(), "values"));
-    call.outputs.grad = floats_if_any(info[13], tokens, "grad");
-    call.outputs.grad_entropy = floats_if_any(info[14], tokens, "gradEntropy");
-    call.coefficients = {number_or_zero(info[15]), number_or_zero(info[16]), number_or_zero(info[17])};
+        static_cast<double*>(elements(info[next + 2], napi_float64_array, function->values(), "values"));
+    call.outputs.grad = floats_if_any(info[next + 3], tokens, "grad");
+    call.outputs.grad_entropy = floats_if_any(info[next + 4], tokens, "gradEntropy");
+    call.coefficients = {number_or_zero(info[next + 5]), number_or_zero(info[next + 6]),
+                         number_or_zero(info[next + 7])};
     return evaluate_now(info.Env(), function, batch, call);
   });
 }

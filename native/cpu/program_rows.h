@@ -133,7 +133,7 @@ class ProgramRows {
       return write_is_at(static_cast<int64_t>(values_.get(x.operand[0])) - position, n, register_of(x.out));
     TokenOperand operands[3];
     unsigned uniform = 0;
-    for (int i = 0; i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
+    for (int i = 0; i < 3 && i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
       operands[i] = token_operand(x.operand[i], in);
       uniform |= operands[i].is_uniform() ? 1u << i : 0u;
     }

@@ -77,7 +77,7 @@ struct AdvantageInputs {
 
 // A resident batch: one that stays on a device, unchanged, until release(). It also holds the inputs of
 // advantage functions that were passed to upload(). They do not include the log-probabilities of the sampling
-// policy, because the batch already has these as old_logprob.
+// policy and of the teacher, because the batch already has these as columns of losses.
 struct Resident;
 Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
               Resident** resident, Problem* problem);

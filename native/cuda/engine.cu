@@ -256,9 +256,10 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       constexpr unsigned all = (1u << kColumns) - 1;
       result.batch = context.allocate_batch(host, all);
       send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
-      // Leaves out the log-probabilities of the sampling policy, because the batch already has them as
-      // old_logprob.
-      result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~(1u << kSampledLogprob));
+      // Leaves out the log-probabilities of the sampling policy and of the teacher, because losses read them
+      // too, so the batch already has them.
+      constexpr unsigned shared = 1u << kSampledLogprob | 1u << kTeacherLogprob;
+      result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~shared);
       send_in_chunks(context, inputs.tokens, result.advantage_columns, kSpanStep, abort,
                      [](int64_t, int64_t) {});
       result.inputs = send_inputs(context, inputs);
@@ -267,6 +268,7 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
       view.layout = result.batch.view.layout;
       view.mask = result.batch.view.mask;
       view.column[kSampledLogprob] = result.batch.view.column[kOldLogprob];
+      view.column[kTeacherLogprob] = result.batch.view.column[kTeacherLogprobColumn];
       result.inputs.tokens = result.batch.tokens;
     });
     *resident = new Resident(std::move(result));

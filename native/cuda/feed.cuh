@@ -74,6 +74,11 @@ constexpr unsigned columns_of = std::is_same_v<L, NoLoss> || L::traits.by_pairs
                                     ? 0u
                                     : reads(kLogprob) | L::traits.columns;
 
+// The columns that kernels of built-in functions may read in addition to those that they always read. They
+// also cover every AdvantageColumn.
+constexpr unsigned kBuiltInColumns =
+    reads(kLogprob) | reads(kOldLogprob) | reads(kRefLogprob) | reads(kAdvantages) | reads(kEntropy);
+
 // One row's values in the columns that have one value per row.
 struct RowColumns {
   float value[kColumns] = {};
@@ -92,15 +97,19 @@ struct Quads {
 };
 
 // Copies columns of a batch to shared memory for the warps of a block. `always` is a set of columns that
-// every launch of the kernel reads. The compiler can leave out checks for these columns.
-template <unsigned always>
+// every launch of the kernel reads. The compiler can leave out checks for these columns. `possible` is a set
+// of columns that some launches read. No code is generated for columns in neither set.
+template <unsigned always, unsigned possible = kBuiltInColumns>
 class Feed {
+  static constexpr unsigned others = possible & ~always;
+
  public:
   // Returns how many bytes of shared memory a block needs for these columns.
   static constexpr int bytes(unsigned columns) { return kWarps * kFeedStages * stage_bytes(columns); }
 
-  // Creates a feed for these columns of a batch and, if the batch has one, for the mask. The feed keeps a
-  // reference to `batch`, which must therefore be a parameter of the kernel.
+  // Creates a feed for these columns of a batch and, if the batch has one, for the mask. Columns in neither
+  // `always` nor `possible` are ignored. The feed keeps a reference to `batch`, which must therefore be a
+  // parameter of the kernel.
   __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns)
       : batch_(batch),
         lane_(threadIdx.x % kWarp),
@@ -109,7 +118,7 @@ class Feed {
         destination_(room_ + lane_ * kCopyBytes) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      if ((columns >> c & 1) == 0) continue;
+      if (!may_read(c) || (columns >> c & 1) == 0) continue;
       if (batch.column[c].per_row) {
         per_row_ |= 1u << c;
         continue;
@@ -211,11 +220,14 @@ class Feed {
     if (per_row_ == 0) return columns;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
-      if ((per_row_ >> c & 1) != 0) columns.value[c] = load_one(batch_.column[c], row);
+      if (may_read(c) && (per_row_ >> c & 1) != 0) columns.value[c] = load_one(batch_.column[c], row);
     return columns;
   }
 
  private:
+  __host__ __device__ static constexpr bool may_read(int c) {
+    return ((always | others) >> c & 1) != 0;
+  }
   __host__ __device__ static constexpr int count(unsigned columns) {
     int n = 0;
     for (; columns != 0; columns &= columns - 1) ++n;
@@ -225,7 +237,7 @@ class Feed {
   // launch that reads no other columns needs no room for them.
   __host__ __device__ static constexpr int slot_of(int c) {
     const unsigned before = (1u << c) - 1u;
-    return (always >> c & 1) != 0 ? count(always & before) : count(always) + count(~always & before);
+    return (always >> c & 1) != 0 ? count(always & before) : count(always) + count(others & before);
   }
   template <int c>
   __host__ __device__ static constexpr int place_of() {
@@ -237,7 +249,7 @@ class Feed {
   __host__ __device__ static constexpr int stage_bytes(unsigned columns) {
     int slots = count(always);
     for (int c = 0; c < kColumns; ++c)
-      if ((columns & ~always) >> c & 1) slots = slot_of(c) + 1;
+      if ((columns & others) >> c & 1) slots = slot_of(c) + 1;
     return kMaskBytes + slots * kColumnBytes;
   }
 
@@ -252,9 +264,9 @@ class Feed {
     if (narrow_ == 0 && tokens == kSpanStep) {
       fetch_columns<always>([&](int c, int place) { copy_step(c, token, to + place); });
       if ((per_token_ & ~always) != 0)
-        fetch_columns<~always>([&](int c, int place) { copy_step(c, token, to + place); });
+        fetch_columns<others>([&](int c, int place) { copy_step(c, token, to + place); });
     } else {
-      fetch_columns<~0u>([&](int c, int place) { copy_part(c, token, tokens, to + place); });
+      fetch_columns<always | others>([&](int c, int place) { copy_part(c, token, tokens, to + place); });
     }
     const int at = lane_ * kCopyBytes;
     if (batch_.mask && at < tokens) destination_.copy(to, batch_.mask + token + at);

@@ -2,7 +2,7 @@
 // with float32 numbers, and for every row or batch with float64 numbers.
 #pragma once
 
-#include "math/scalar.h"
+#include "math/elementary.h"
 #include "program/program.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -41,15 +41,15 @@ PL_FN Number apply(Number a, Number b, Number c) {
   if constexpr (op == Op::k_sub) return a - b;
   if constexpr (op == Op::k_mul) return a * b;
   if constexpr (op == Op::k_div) return a / b;
-  if constexpr (op == Op::k_min) return (b < a) | (b != b) ? b : a;
-  if constexpr (op == Op::k_max) return (b > a) | (b != b) ? b : a;
+  if constexpr (op == Op::k_min) return minimum(a, b);
+  if constexpr (op == Op::k_max) return maximum(a, b);
   if constexpr (op == Op::k_pow) return pow(x, static_cast<float>(b));
   if constexpr (op == Op::k_lt) return a < b ? one : zero;
   if constexpr (op == Op::k_le) return a <= b ? one : zero;
   if constexpr (op == Op::k_eq) return a == b ? one : zero;
   if constexpr (op == Op::k_neg) return -a;
   if constexpr (op == Op::k_abs) return a < zero ? -a : a + zero;
-  if constexpr (op == Op::k_sign) return a > zero ? one : a < zero ? -one : a * zero;
+  if constexpr (op == Op::k_sign) return sign(a);
   if constexpr (op == Op::k_sqrt) return square_root(a);
   if constexpr (op == Op::k_exp) return exp_flushed(x);
   if constexpr (op == Op::k_expm1) return expm1(x);
@@ -60,7 +60,7 @@ PL_FN Number apply(Number a, Number b, Number c) {
   if constexpr (op == Op::k_sigmoid) return sigmoid(x);
   if constexpr (op == Op::k_logsigmoid) return logsigmoid(x);
   if constexpr (op == Op::k_select) return a != zero ? b : c;
-  if constexpr (op == Op::k_clip) return apply<Op::k_min, Number>(apply<Op::k_max, Number>(a, b, c), c, c);
+  if constexpr (op == Op::k_clip) return minimum(maximum(a, b), c);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

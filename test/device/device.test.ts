@@ -17,7 +17,9 @@ import {
   upload,
 } from '../../lib/index.js';
 import { type Args, referenceKl, standsOnEdge } from '../reference/index.js';
+import { without } from '../support/batch-keys.js';
 import { ARGUMENTS, batchSpec, fitting, makeBatch, makeBatchOffEdges } from '../support/draw.js';
+import { EveryColumnLossFn } from '../support/every-column.js';
 import {
   cutRows,
   entropyLossCases,
@@ -192,6 +194,27 @@ describe(`batches on ${DEVICE}`, () => {
     assertComputed((await underWay) as unknown as Computed, onCpu());
     assert.equal(resident.disposed, true);
     await rejects(() => ppo.compute(resident), 'ERR_INVALID_INPUT', /disposed/);
+  });
+
+  it('have every column that the declaration of a loss names', async () => {
+    const fn = new EveryColumnLossFn();
+    const whole = {
+      ...batch,
+      refLogprob: column((i) => -1 - (i % 3) / 10),
+      entropy: column((i) => (i % 13) / 10),
+      rolloutLogprob: column((i) => -1 - (i % 4) / 10),
+      proxLogprob: column((i) => -1 - (i % 6) / 10),
+      teacherLogprob: Float32Array.from({ length: 6 }, (_, row) => -1 - row / 10),
+    };
+    using resident = await upload(whole, DEVICE);
+    for (const on of [whole, resident]) {
+      const found = await fn.compute(on, { grad: true, ...(on === whole && { device: DEVICE }) });
+      assertComputed(found as Computed, fn.computeSync(whole, { grad: true }) as Computed);
+    }
+    for (const key of ['rolloutLogprob', 'proxLogprob', 'teacherLogprob'] as const) {
+      using lacking = await upload(without(whole, key), DEVICE);
+      await assert.rejects(fn.compute(lacking), { code: 'ERR_MISSING_INPUT', key });
+    }
   });
 
   it('are refused on an unknown device', async () => {

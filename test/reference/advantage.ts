@@ -13,7 +13,6 @@ export interface RewardedBatch extends ReferenceBatch {
   tokenLevelRewards?: ArrayLike<number>;
   values?: ArrayLike<number>;
   rewardBaselines?: ArrayLike<number>;
-  teacherLogprob?: ArrayLike<number>;
 }
 
 export interface ReferenceAdvantages {

@@ -17,6 +17,9 @@ export interface ReferenceBatch {
   refLogprob?: ArrayLike<number>;
   advantages?: ArrayLike<number>;
   entropy?: ArrayLike<number>;
+  rolloutLogprob?: ArrayLike<number>;
+  proxLogprob?: ArrayLike<number>;
+  teacherLogprob?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
@@ -31,7 +34,15 @@ export interface ReferenceResult {
   magnitude: { loss: number; metrics: Record<string, number> };
 }
 
-export type Column = 'logprob' | 'oldLogprob' | 'refLogprob' | 'advantages' | 'entropy';
+export type Column =
+  | 'logprob'
+  | 'oldLogprob'
+  | 'refLogprob'
+  | 'advantages'
+  | 'entropy'
+  | 'rolloutLogprob'
+  | 'proxLogprob'
+  | 'teacherLogprob';
 export type Args = Record<string, unknown>;
 /** What a formula returns. A metric is a `Variable` if it is computed from variables, and a plain number otherwise. */
 export interface Outcome {

@@ -38,6 +38,8 @@ const PER_TOKEN = [
   'refLogprob',
   'advantages',
   'entropy',
+  'rolloutLogprob',
+  'proxLogprob',
   'actionMask',
   'tokenLevelRewards',
   'values',

@@ -37,6 +37,8 @@ describe('reading JSON lines', () => {
           advantages: [1, 2, 3],
           action_mask: [1, 0, true],
           entropy: [0.1, 0.2, 0.3],
+          rollout_logprobs: [-1, -2, -3],
+          prox_logprobs: [-4, -5, -6],
           teacher_logprobs: [-7, -8, -9],
           token_level_rewards: [0, 0.5, 1],
           values: [0.25, 0.5, 0.75],
@@ -53,6 +55,8 @@ describe('reading JSON lines', () => {
           ref_logprobs: [],
           advantages: 9,
           entropy: [],
+          rollout_logprobs: [],
+          prox_logprobs: [],
           teacher_logprobs: [],
           token_level_rewards: [],
           values: [],
@@ -70,6 +74,8 @@ describe('reading JSON lines', () => {
           advantages: -2,
           action_mask: null,
           entropy: [0.4, 0.5],
+          rollout_logprobs: [-0.1, -0.2],
+          prox_logprobs: [-0.4, -0.5],
           teacher_logprobs: [-0.7, -0.8],
           token_level_rewards: [0, -1],
           values: [0.5, 1],
@@ -91,6 +97,8 @@ describe('reading JSON lines', () => {
       refLogprob: Float32Array.of(-4, -5, -6, -0.5, -0.6),
       advantages: Float32Array.of(1, 2, 3, -2, -2),
       entropy: Float32Array.of(0.1, 0.2, 0.3, 0.4, 0.5),
+      rolloutLogprob: Float32Array.of(-1, -2, -3, -0.1, -0.2),
+      proxLogprob: Float32Array.of(-4, -5, -6, -0.4, -0.5),
       teacherLogprob: Float32Array.of(-7, -8, -9, -0.7, -0.8),
       rewards: Float64Array.of(1.5, 0, -1),
       tokenLevelRewards: Float32Array.of(0, 0.5, 1, 0, -1),
@@ -244,7 +252,13 @@ describe('reading JSON lines', () => {
         'ERR_INVALID_INPUT',
         'run_id: expected a number or a string, got boolean true',
       ));
-    for (const column of ['teacher_logprobs', 'token_level_rewards', 'values'])
+    for (const column of [
+      'rollout_logprobs',
+      'prox_logprobs',
+      'teacher_logprobs',
+      'token_level_rewards',
+      'values',
+    ])
       it(`one number as ${column}`, () =>
         refuses(
           `{"logprobs":[-1],"${column}":-1}`,

@@ -182,17 +182,25 @@ describe('streaming rollouts', () => {
 
   describe('with other column names', () => {
     const rows = [
-      { log_prob: [-1, -2], old_log_probs: [-3, -4], response_mask: [1, 0], score: 2, reward: 9 },
+      {
+        log_prob: [-1, -2],
+        old_log_probs: [-3, -4],
+        rollout_log_probs: [-5, -6],
+        response_mask: [1, 0],
+        score: 2,
+        reward: 9,
+      },
     ];
     const keysOf = async (options: StreamOptions) => (await partsOf(fileOf(rows), options))[0]!.batch;
 
     it('finds the names of a backend', async () => {
-      const { logprob, oldLogprob, actionMask } = await keysOf({ backend: 'verl' });
+      const { logprob, oldLogprob, rolloutLogprob, actionMask } = await keysOf({ backend: 'verl' });
       assert.deepEqual(
-        { logprob, oldLogprob, actionMask },
+        { logprob, oldLogprob, rolloutLogprob, actionMask },
         {
           logprob: Float32Array.of(-1, -2),
           oldLogprob: Float32Array.of(-3, -4),
+          rolloutLogprob: Float32Array.of(-5, -6),
           actionMask: Uint8Array.of(1, 0),
         },
       );

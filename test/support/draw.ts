@@ -98,9 +98,13 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
       actionMask.push(unmasked && t < lengthOf(b) ? 1 : 0);
     }
   }
+  const nearOld = (spread: number) =>
+    oldLogprob.map((old) => (spec.values === 'wide' ? -25 * uniform() : old + spread * normal()));
   // The engine reads float32. Rounding here gives the engine and the reference exactly the same numbers.
   const round = (column: number[]) => column.map(Math.fround);
   const kinds = uniform();
+  // In a tenth of the batches the policy wrote all rows, and in another tenth an expert wrote all rows.
+  const expertMask = Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1)));
   return {
     rows,
     columns,
@@ -110,9 +114,11 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     refLogprob: round(refLogprob),
     advantages: round(advantages),
     entropy: round(entropy),
+    rolloutLogprob: round(nearOld(0.1)),
+    proxLogprob: round(nearOld(0.2)),
+    teacherLogprob: round(nearOld(0.5)),
     actionMask,
-    // In a tenth of the batches the policy wrote all rows, and in another tenth an expert wrote all rows.
-    expertMask: Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1))),
+    expertMask,
     step: Array.from({ length: rows }, () => 60),
   };
 }
@@ -158,13 +164,10 @@ export function makeRewarded(spec: RewardSpec): RewardedBatch {
     rewardBaselines: perRow(() => Math.fround(normal())),
     ...(spec.perToken ? { tokenLevelRewards: perToken(() => (uniform() < 0.5 ? 0 : reward())) } : {}),
     values: perToken(normal),
-    teacherLogprob: Array.from(batch.oldLogprob!, (old) =>
-      Math.fround(spec.values === 'wide' ? -25 * uniform() : old + 0.5 * normal()),
-    ),
   };
 }
 
-const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'teacherLogprob'] as const;
+const TOKEN_COLUMNS = ['tokenLevelRewards', 'values'] as const;
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
 const ID_COLUMNS = ['groupIds', 'runIds'] as const;
 

@@ -77,7 +77,16 @@ export function subject(family: Family, name: string, args: Args): Subject {
   }
 }
 
-export const FLOAT_COLUMNS = ['logprob', 'oldLogprob', 'refLogprob', 'advantages', 'entropy'] as const;
+export const FLOAT_COLUMNS = [
+  'logprob',
+  'oldLogprob',
+  'refLogprob',
+  'advantages',
+  'entropy',
+  'rolloutLogprob',
+  'proxLogprob',
+  'teacherLogprob',
+] as const;
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {

@@ -342,8 +342,8 @@ export abstract class KLFn {
     const rewards = gradArray(layout, true)!;
     const native = {
       ...old,
-      data: [oldLogprob, undefined, refLogprob, undefined, undefined],
-      dtypes: [old.dtypes[1]!, 0, old.dtypes[2]!, 0, 0],
+      data: [oldLogprob, undefined, refLogprob],
+      dtypes: [old.dtypes[1]!, 0, old.dtypes[2]!],
     };
     const input = { native, layout, device: cudaIndex(device), step: undefined };
     return { rows, pass: { estimator, input, out: rewards, base: scores, scale: this.#klCoef }, rewards };

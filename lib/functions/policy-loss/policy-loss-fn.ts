@@ -2,7 +2,13 @@
 // of the subclasses.
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
-import { BatchReader, type ColumnName, type Input, type InputName } from '../../core/batch-reader.js';
+import {
+  BatchReader,
+  COLUMNS,
+  type ColumnName,
+  type Input,
+  type InputName,
+} from '../../core/batch-reader.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
@@ -94,9 +100,9 @@ export abstract class PolicyLossFn<M = Metrics> {
     const keys = declaration.reads;
     this.backend = backend;
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
-    const columns: ColumnName[] = ['logprob'];
-    for (const key of ['old_logprob', 'ref_logprob', 'advantages'] as const)
-      if (keys.includes(key) && !unread?.includes(key)) columns.push(key);
+    const columns = COLUMNS.filter(
+      (name) => name === 'logprob' || (keys.includes(name) && !unread?.includes(name)),
+    );
     this.policyLoss = {
       name: declaration.name,
       options: nativeOptions(declaration.options, options),

@@ -91,7 +91,9 @@ void test_advantages(const Shape& shape, DType dtype, int turn) {
   Inputs inputs = draw_inputs(shape, dtype, 21);
   for (const bool token_rewards : {true, false}) {
     if (!token_rewards) inputs.batch.tokens.column[kTokenRewards] = {};
-    cuda::Resident* const resident = upload_inputs(inputs, inputs.data->view);
+    BatchView view = inputs.data->view;
+    view.column[kTeacherLogprobColumn] = inputs.batch.tokens.column[kTeacherLogprob];
+    cuda::Resident* const resident = upload_inputs(inputs, view);
     for (const AdvantageInfo& info : advantages()) {
       int variant = 0;
       for (const AdvantageFunction& function : make_variants(info)) {
@@ -162,6 +164,7 @@ void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int 
   Inputs inputs = draw_inputs(shape, DType::kFloat32, static_cast<unsigned>(turn));
   inputs.batch.tokens.mask = batch->mask.data();
   inputs.batch.tokens.column[kSampledLogprob] = batch->view.column[kOldLogprob];
+  inputs.batch.tokens.column[kTeacherLogprob] = batch->view.column[kTeacherLogprobColumn];
   inputs.batch.runs = info.name == "step_wise_grpo" ? inputs.runs.data() : nullptr;
   const AdvantageFunction advantage = make_advantage(info, turn);
   const Function function = make_function(loss, turn, static_cast<Aggregation>(turn % 4), turn % 2 - 1, true);

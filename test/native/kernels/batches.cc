@@ -87,7 +87,7 @@ std::unique_ptr<Batch> draw_batch(const Shape& shape, DType dtype, bool per_row_
     const bool per_row = c == kAdvantages && per_row_advantages;
     for (int64_t i = 0; i < (per_row ? shape.rows : tokens); ++i) {
       float x = normal(random);
-      if (c == kOldLogprob || c == kRefLogprob) x = batch->column[kLogprob][i] + 0.2f * x;
+      if (c != kLogprob && c != kAdvantages && c != kEntropy) x = batch->column[kLogprob][i] + 0.2f * x;
       if (c == kLogprob) x = -std::fabs(x);
       if (!per_row && batch->mask[i] == 0)
         x = c == kLogprob ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
