@@ -1,5 +1,5 @@
 // Runs the golden, cross-validation, advantage and masking suites on every instruction set of this machine, except on
-// the best one, which `npm test` uses. Also tests the exponential functions on every float32 number, on every
+// the best one, which `npm test` uses. Also tests the exponential and the other elementary functions on every
 // instruction set. Each instruction set needs its own process, because the native module chooses the instruction set
 // when it is loaded.
 import { spawnSync } from 'node:child_process';
@@ -13,10 +13,13 @@ function isaOf(env) {
   return stdout.trim();
 }
 
-function testExponentials(isa) {
-  const build = spawnSync('cmake', ['--build', 'build', '--target', `exp_test_${isa}`], { encoding: 'utf8' });
+function testFunctions(isa) {
+  const tests = [`elementary_test_${isa}`, `exp_test_${isa}`];
+  const build = spawnSync('cmake', ['--build', 'build', '--target', ...tests], { encoding: 'utf8' });
   if (build.status !== 0) process.stderr.write(build.stdout + build.stderr);
-  return build.status === 0 && spawnSync(`build/emulated/exp_test_${isa}`, { stdio: 'inherit' }).status === 0;
+  return (
+    build.status === 0 && tests.every((test) => spawnSync(`build/emulated/${test}`, { stdio: 'inherit' }).status === 0)
+  );
 }
 
 const best = isaOf(process.env);
@@ -32,6 +35,6 @@ for (const isa of ['sse4', 'avx2', 'avx512', 'neon']) {
     const run = spawnSync('npx', ['mocha', '--parallel', '--reporter', 'dot', ...suites], { env, stdio: 'inherit' });
     failed ||= run.status !== 0;
   }
-  failed ||= !testExponentials(isa);
+  failed ||= !testFunctions(isa);
 }
 process.exitCode = failed ? 1 : 0;

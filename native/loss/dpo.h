@@ -49,7 +49,7 @@ struct Dpo {
   };
   PL_FN Margin margin(double h) const {
     const double x = beta * h;
-    const double tail = log1p(::exp(-fabs(x)));
+    const double tail = ::log1p(::exp(-fabs(x)));
     const double loss_right = tail + (x < 0 ? -x : 0.0);  // -ln σ(x)
     const double loss_wrong = tail + (x > 0 ? x : 0.0);   // -ln σ(-x)
     const double e = ::exp(-fabs(x));

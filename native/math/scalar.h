@@ -139,15 +139,30 @@ PL_FN float exp_flushed(float x) {
   return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
-// Returns e^x within 2 ulp (units in the last place) for every float32 x. If x is so small that the power of
-// two would not be a normal number, multiplies by two factors instead of one, so that subnormal results are
-// correct.
+// Returns e^x, where r is the remainder that reduce(x, 126) returned, for x in [−104, 89]. If x is so small
+// that the power of two would not be a normal number, multiplies by two factors instead of one, so that
+// subnormal results are correct. A caller may add a small number to the remainder to get e^(x + this number).
+PL_FN float exp_of_remainder(float x, float r, int32_t exponent) {
+  const bool low = x < -86.5f;
+  return exp_of_reduced(r, 2.0f) * power_of_two(exponent, low ? 64u : 0u) * (low ? 5.42101086e-20f : 1.0f);
+}
+
+// Returns e^x within 2 ulp (units in the last place) for every float32 x.
 PL_FN float exp(float x) {
   const float bounded = clip(x, -104.0f, 89.0f);
   const Reduced a = reduce(bounded, 126);
-  const bool low = bounded < -86.5f;
-  return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent, low ? 64u : 0u) *
-         (low ? 5.42101086e-20f : 1.0f);
+  return exp_of_remainder(bounded, a.r, a.exponent);
+}
+
+// Returns e^r − 1 − r for an r that reduce() returned, accurate also near 0.
+PL_FN float exp_tail(float r) {
+  float p = 1.99076356e-4f;
+  p = fma(p, r, 1.39336882e-3f);
+  p = fma(p, r, 8.33328627e-3f);
+  p = fma(p, r, 4.1666463e-2f);
+  p = fma(p, r, 1.66666672e-1f);
+  p = fma(p, r, 0.5f);
+  return p * (r * r);
 }
 
 // Returns e^x as exp_flushed() does, and also the residual e^x − 1 − x, which KL estimators need. Near 0, a
@@ -157,13 +172,7 @@ struct Exponential {
 };
 PL_FN Exponential exp_and_residual(float x) {
   const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
-  float p = 1.99076356e-4f;
-  p = fma(p, a.r, 1.39336882e-3f);
-  p = fma(p, a.r, 8.33328627e-3f);
-  p = fma(p, a.r, 4.1666463e-2f);
-  p = fma(p, a.r, 1.66666672e-1f);
-  p = fma(p, a.r, 0.5f);
-  const float tail = p * (a.r * a.r);
+  const float tail = exp_tail(a.r);
   const float whole = fma(tail + a.r, 2.0f, 2.0f) * power_of_two(a.exponent);
   return {whole, a.n == 0.0f ? tail : whole - 1.0f - x};
 }
@@ -171,20 +180,38 @@ PL_FN float exp_residual(float x) {
   return exp_and_residual(x).residual;
 }
 
-// Returns ln x for a positive, normal x, within 2 ulp (units in the last place). Near x = 1, where ln x is
-// close to 0, the error is up to 2 ulp of 1.
-PL_FN float log_positive(float x) {
+// The result of split(), which splits x into 2^n·(1 + f).
+struct Split {
+  float n, f;
+};
+
+// Splits a positive, normal x into 2^n·(1 + f), where 1 + f is in [√½, √2). For other x, such as NaN, the
+// result is finite but arbitrary.
+PL_FN Split split(float x) {
   const int32_t sqrt_half = 0x3f3504f3;
   // Subtracts unsigned numbers, because the signed difference would overflow for a negative x.
   const int32_t bits =
       static_cast<int32_t>(static_cast<uint32_t>(float_bits(x)) - static_cast<uint32_t>(sqrt_half));
   const float n = static_cast<float>(bits >> 23);
-  const float f = bits_float((bits & 0x7fffff) + sqrt_half) - 1.0f;  // x = 2^n·(1 + f)
-  // ln(1 + f) equals 2·artanh(s), which is a series in odd powers of s. Here |s| <= 0.172.
-  const float s = f / (2.0f + f);
+  return {n, bits_float((bits & 0x7fffff) + sqrt_half) - 1.0f};
+}
+
+// Returns artanh(s)/s − 1 for |s| <= 0.172. ln(1 + f) equals 2·artanh(s) with s = f/(2 + f).
+PL_FN float artanh_series(float s) {
   const float t = s * s;
-  const float series = t * fma(t, fma(t, fma(t, 0.111111111f, 0.142857143f), 0.2f), 0.333333333f);
-  return fma(n, 0.693147181f, 2.0f * fma(s, series, s));
+  return t * fma(t, fma(t, fma(t, 0.111111111f, 0.142857143f), 0.2f), 0.333333333f);
+}
+
+// Returns ln(2^n·(1 + f)) for numbers that split() returned.
+PL_FN float log_of_split(float n, float f) {
+  const float s = f / (2.0f + f);
+  return fma(n, 0.693147181f, 2.0f * fma(s, artanh_series(s), s));
+}
+
+// Returns ln x for a positive, normal x, within 3 ulp (units in the last place).
+PL_FN float log_positive(float x) {
+  const Split a = split(x);
+  return log_of_split(a.n, a.f);
 }
 
 // Returns z − ln(1 + z) for z > −1/2, without cancellation near 0.

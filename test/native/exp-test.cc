@@ -10,47 +10,19 @@
 #include <vector>
 
 #include "math/scalar.h"
+#include "ulp.h"
 
 namespace {
 
 using policy_loss::bits_float;
+using policy_loss::test::ulp_at;
+using policy_loss::test::Worst;
 
 constexpr int kBlock = 4096;
 constexpr double kMostUlp = 2.0;
 constexpr double kMostUlpOfResidual = 3.0;
 // exp_flushed() may return 0 if e^x is below this number.
 constexpr double kFlushed = 1.7e-38;
-
-struct Worst {
-  const char* name;
-  double ulp = 0;
-  float at = 0;
-  int64_t wrong = 0;  // the number of wrong values that ulp does not cover, such as an unexpected NaN
-  float wrong_at = 0;
-
-  void error(double found, float x) {
-    if (found > ulp) {
-      ulp = found;
-      at = x;
-    }
-  }
-  void check(bool holds, float x) {
-    if (holds) return;
-    ++wrong;
-    wrong_at = x;
-  }
-  void add(const Worst& other) {
-    error(other.ulp, other.at);
-    wrong += other.wrong;
-    if (other.wrong > 0) wrong_at = other.wrong_at;
-  }
-};
-
-// Returns the distance between neighbouring float32 numbers near x.
-double ulp_at(double x) {
-  const int exponent = std::max(std::ilogb(x), -126);
-  return std::ldexp(1.0, exponent - 23);
-}
 
 struct Results {
   Worst exp{"exp"}, flushed{"exp_flushed"}, bounded{"exp_bounded, |x| <= 87"},
