@@ -45,6 +45,8 @@ export interface LossErrorDetails {
   expected?: MessageText | undefined;
   /** The value that was given. */
   received?: string | undefined;
+  /** The place of the error in the text of an expression: the index of a character. The message counts from 1. */
+  position?: number | undefined;
   /** A likely fix, as a sentence without its full stop. */
   hint?: MessageText | undefined;
 }
@@ -83,6 +85,8 @@ export class LossError extends Error {
   readonly expected: string | undefined;
   /** The value that was given. */
   readonly received: string | undefined;
+  /** The place of the error in the text of an expression: the index of a character (a UTF-16 unit), from 0. */
+  readonly position: number | undefined;
   readonly #details: LossErrorDetails | string;
 
   /**
@@ -92,13 +96,14 @@ export class LossError extends Error {
   constructor(code: LossErrorCode, details: LossErrorDetails | string, options?: { cause?: unknown }) {
     super(messageOf(details), options);
     this.code = code;
-    const { key, index, option, expected, received }: LossErrorDetails =
+    const { key, index, option, expected, received, position }: LossErrorDetails =
       typeof details === 'string' ? {} : details;
     this.key = key;
     this.index = index;
     this.option = option;
     this.expected = expected === undefined ? undefined : worded(expected, asIs);
     this.received = received;
+    this.position = position;
     this.#details = details;
   }
 
@@ -132,7 +137,7 @@ function worded(wording: MessageText, spell: (option: string) => string): string
 
 function messageOf(details: LossErrorDetails | string, spell = asIs): string {
   if (typeof details === 'string') return details;
-  const { at, key, index, option, expected, received, hint } = details;
+  const { at, key, index, option, expected, received, position, hint } = details;
   const place = key === undefined ? undefined : index === undefined ? key : `${key}[${index}]`;
   const where = [at, place, option === undefined ? undefined : spell(option)].filter(
     (part) => part !== undefined,
@@ -141,7 +146,8 @@ function messageOf(details: LossErrorDetails | string, spell = asIs): string {
     expected === undefined ? undefined : `expected ${worded(expected, spell)}`,
     received === undefined ? undefined : `got ${received}`,
   ].filter((part) => part !== undefined);
-  const message = [...where, what.join(', ')].join(': ');
+  const inText = position === undefined ? '' : ` at character ${position + 1}`;
+  const message = [...where, what.join(', ')].join(': ') + inText;
   return hint === undefined ? message : `${message}. ${worded(hint, spell)}`;
 }
 

@@ -136,6 +136,8 @@ export class Evaluator {
   readonly #names: readonly string[];
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
+  /** Whether the function reduces over all rows of a batch, so that the batch cannot be computed in parts. */
+  readonly readsWholeBatch: boolean;
   // Receives the results of synchronous calls. One array is enough, because these calls cannot overlap.
   readonly #values: Float64Array;
 
@@ -148,6 +150,9 @@ export class Evaluator {
     this.#names = native.valueNames(this.#fn);
     this.#reader = reader;
     this.#gradKey = gradKey;
+    const { policyLoss } = spec;
+    this.readsWholeBatch =
+      policyLoss !== undefined && 'program' in policyLoss && policyLoss.program.withGrad.batchValues > 0;
     this.#values = new Float64Array(this.#names.length);
   }
 
@@ -210,6 +215,7 @@ export class Evaluator {
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Result<M> {
+    this.#checkWhole(options);
     const part = partArray(options);
     let present: number;
     let call: NativeCall | undefined;
@@ -237,6 +243,7 @@ export class Evaluator {
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<Result<M>> {
+    this.#checkWhole(options);
     const values = new Float64Array(this.#names.length);
     const part = partArray(options);
     const call = this.#call(input, gradients, options.normalizer, coefficients, values);
@@ -254,10 +261,12 @@ export class Evaluator {
   /**
    * Computes the loss and the metrics of a batch from the sums of its parts.
    * @throws LossError `ERR_INVALID_INPUT` if there is no part, or if a part is not one of this function or was computed
-   * with other coefficients; `ERR_INVALID_OPTION` for an invalid normalizer.
+   * with other coefficients; `ERR_INVALID_OPTION` for an invalid normalizer, and for a function that reads the whole
+   * batch.
    */
   merge<M>(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result<M> {
     return guarded(() => {
+      this.#checkWhole({ part: true });
       const counts = toNativeCounts(normalizer, NO_LAYOUT, this.#reader.separatesExperts);
       const present = native.merge(this.#fn, checkParts(parts), counts, this.#values);
       if (present < 0)
@@ -267,6 +276,16 @@ export class Evaluator {
           received: 'others',
         });
       return this.#result(this.#values, {}, present, undefined);
+    });
+  }
+
+  // Throws if the call computes a part of a batch although the function reads the whole batch.
+  #checkWhole({ normalizer, part }: CallOptions): void {
+    if (!this.readsWholeBatch || (normalizer === undefined && !part)) return;
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: normalizer === undefined ? 'part' : 'normalizer',
+      expected: 'the whole batch in one call, because the loss reduces over all rows (batch_mean, …)',
+      received: 'a part of a batch',
     });
   }
 

@@ -170,9 +170,10 @@ function subjectOf(
     pairs: policyLossFn.readsPairs,
     ...(step && { advantages: step }),
     obstacle(batch: Batch) {
-      const { policyLoss } = policyLossFn;
-      if (policyLossFn.readsPairs && policyLoss.options.pairwise === false)
+      const { nativeOptions } = policyLossFn;
+      if (policyLossFn.readsPairs && nativeOptions.pairwise === false)
         return `${name} computes one margin over all rows`;
+      if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
       if (!step?.appliesTo(batch)) return undefined;
       if (step.scope === 'all')
         return `${name} whitens its advantages (${step.name}) over the tokens of all rows`;

@@ -59,7 +59,7 @@ PL_FN Number apply(Number a, Number b, Number c) {
   if constexpr (op == Op::k_tanh) return tanh(x);
   if constexpr (op == Op::k_sigmoid) return sigmoid(x);
   if constexpr (op == Op::k_logsigmoid) return logsigmoid(x);
-  if constexpr (op == Op::k_select) return a != zero ? b : c;
+  if constexpr (op == Op::k_select) return select(a, b, c);
   if constexpr (op == Op::k_clip) return minimum(maximum(a, b), c);
 }
 

@@ -50,7 +50,7 @@ export class DPOLossFn extends policyLossClass({
 
   /** @internal */
   override coefficients(input: Input, normalizer: Normalizer | undefined): Coefficients {
-    const { pairwise } = this.policyLoss.options;
+    const { pairwise } = this.nativeOptions;
     if (!pairwise && normalizer !== undefined)
       throw new LossError('ERR_INVALID_OPTION', {
         option: 'normalizer',

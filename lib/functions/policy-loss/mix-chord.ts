@@ -107,7 +107,7 @@ export class MIXCHORDPolicyLossFn extends policyLossClass(
 
   /** @internal */
   override coefficients({ step }: Input): Coefficients {
-    const { mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley } = this.policyLoss.options as Record<
+    const { mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley } = this.nativeOptions as Record<
       string,
       number
     >;

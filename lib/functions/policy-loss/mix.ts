@@ -47,7 +47,7 @@ export class MIXPolicyLossFn extends policyLossClass(
 
   /** @internal */
   override coefficients(): Coefficients {
-    return { mu: this.policyLoss.options.mu as number };
+    return { mu: this.nativeOptions.mu as number };
   }
 }
 

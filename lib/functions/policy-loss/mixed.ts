@@ -1,5 +1,5 @@
 // What MIX and MIX-CHORD have in common: options, batch keys, metrics and the choice of the native loss.
-import type { NativeFunctionSpec } from '../../../binding.js';
+import type { NativeLossSpec } from '../../../binding.js';
 import { aggregationOption, type CheckedOptions, nativeOptions, type OptionsOf } from '../../core/options.js';
 import { CLIP_RANGE } from './clip-range.js';
 import type { AggregatedLossOptions, PolicyLossVariant } from './policy-loss-fn.js';
@@ -93,7 +93,7 @@ export const USUAL_METRICS = {
 export function mixedVariant(
   name: string,
   options: CheckedOptions<typeof MIXED_OPTIONS>,
-): PolicyLossVariant & NonNullable<NativeFunctionSpec['policyLoss']> {
+): PolicyLossVariant & NativeLossSpec {
   return {
     name,
     options: { ...nativeOptions(MIXED_OPTIONS, options), clip_ratio_c: 3, cutoff_prob: 1 },

@@ -1,6 +1,6 @@
 // Defines the base class of all policy losses, the function that makes a subclass from a declaration, and the registry
 // of the subclasses.
-import type { NativeFunctionSpec } from '../../../binding.js';
+import type { NativeLossSpec, NativeUserLossSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import {
   BatchReader,
@@ -47,8 +47,6 @@ export interface AggregatedLossOptions extends PolicyLossOptions {
   lossAggMode?: LossAggMode | null | undefined;
 }
 
-type NativePolicyLoss = NonNullable<NativeFunctionSpec['policyLoss']>;
-
 /** The declaration of a policy loss, as data. */
 export interface PolicyLossDeclaration extends FunctionDeclaration {
   /** True if rows come in pairs: each even row holds a chosen answer, and the row after it the rejected answer. */
@@ -56,11 +54,21 @@ export interface PolicyLossDeclaration extends FunctionDeclaration {
 }
 
 /** The properties of a policy loss that depend on its options and therefore cannot be part of the declaration. */
-export interface PolicyLossVariant extends Partial<NativePolicyLoss> {
+export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   /** Keys in the declaration's `reads` that the loss does not read with the chosen options. */
   readonly unread?: readonly string[];
   /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages?: boolean;
+  /** The compiled form of a loss that a user defined. It runs instead of a loss of the native module. */
+  readonly program?: NativeUserLossSpec['program'] & {
+    /** The columns that the program reads. They replace the declaration's `reads`. */
+    readonly columns: readonly ColumnName[];
+  };
+}
+
+/** Returns the batch keys that a loss with these columns reads in addition to logprob. */
+export function keysOfColumns(columns: readonly ColumnName[]): string[] {
+  return [...columns.filter((column) => column !== 'logprob'), 'action_mask'];
 }
 
 /**
@@ -73,14 +81,18 @@ export interface PolicyLossVariant extends Partial<NativePolicyLoss> {
 export abstract class PolicyLossFn<M = Metrics> {
   /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
   readonly backend: string;
-  /** @internal The name, the options and the aggregation of the native loss. */
-  readonly policyLoss: NativePolicyLoss;
+  /** @internal The loss as native code takes it: one of the native module, or a program. */
+  readonly policyLoss: NativeLossSpec | NativeUserLossSpec;
+  /** @internal The checked options as native code takes them, under snake_case names. */
+  readonly nativeOptions: Readonly<Record<string, number | boolean | string>>;
   /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask and step. */
   readonly reads: { columns: readonly ColumnName[]; expertMask: boolean; step: boolean };
   /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages: boolean;
   /** @internal Whether the loss compares pairs of rows, which must stay in the same part of a batch. */
   readonly readsPairs: boolean;
+  /** @internal Whether the loss reduces over all rows, so that a batch cannot be computed in parts. */
+  readonly readsWholeBatch: boolean;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
@@ -94,21 +106,20 @@ export abstract class PolicyLossFn<M = Metrics> {
     backend: string,
     declaration: PolicyLossDeclaration,
     options: Readonly<Record<string, unknown>>,
-    { unread, readsMaskedAdvantages, ...native }: PolicyLossVariant,
+    { unread, readsMaskedAdvantages, program, ...native }: PolicyLossVariant,
   ) {
     const mapper = KeyMapper.get(backend);
-    const keys = declaration.reads;
+    const keys = program ? keysOfColumns(program.columns) : declaration.reads;
     this.backend = backend;
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
     const columns = COLUMNS.filter(
       (name) => name === 'logprob' || (keys.includes(name) && !unread?.includes(name)),
     );
-    this.policyLoss = {
-      name: declaration.name,
-      options: nativeOptions(declaration.options, options),
-      aggregation: (options.lossAggMode as LossAggMode | undefined) ?? 'token-mean',
-      ...native,
-    };
+    this.nativeOptions = native.options ?? nativeOptions(declaration.options, options);
+    const aggregation = (options.lossAggMode as LossAggMode | undefined) ?? 'token-mean';
+    this.policyLoss = program
+      ? { program, metrics: Object.keys(declaration.metrics), aggregation }
+      : { name: declaration.name, aggregation, ...native, options: this.nativeOptions };
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
     this.readsPairs = declaration.pairs === true;
     this.reads = { columns, expertMask: keys.includes('expert_mask'), step: keys.includes('step') };
@@ -116,6 +127,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     const step: InputName[] = this.reads.step ? ['step'] : [];
     const reader = new BatchReader(mapper, { inputs: [...columns, ...masks, ...step] });
     this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader);
+    this.readsWholeBatch = this.#evaluator.readsWholeBatch;
     this.#counter = new BatchReader(mapper, { inputs: masks });
   }
 

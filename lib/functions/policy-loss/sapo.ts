@@ -81,7 +81,7 @@ export class SAPOPolicyLossFn extends policyLossClass({
           received: String(signs.length),
         });
       const out = allocate('the gates', () => new Float32Array(ratios.length));
-      const { tau_pos, tau_neg } = this.policyLoss.options;
+      const { tau_pos, tau_neg } = this.nativeOptions;
       native.softGate(tau_pos as number, tau_neg as number, ratios, signs, out);
       return out;
     });

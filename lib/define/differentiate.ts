@@ -1,0 +1,110 @@
+// The derivative of a loss by the log-probabilities. Within a level, derivatives are computed forwards: one tangent per
+// node and variable. So a branch that was not chosen never counts, not even as 0 · Infinity. From a reduction to what it
+// reduces, they are computed backwards: one adjoint per value.
+import {
+  type Graph,
+  isBatchReduction,
+  isBelow,
+  isRowReduction,
+  type Level,
+  type Node,
+  type ReductionOp,
+  reachable,
+} from './graph.js';
+import { tangentOf } from './tangents.js';
+
+/**
+ * Returns the derivative of the whole loss Σ weight · loss by each token's log-probability. It includes the weight of
+ * the row.
+ */
+export function differentiate(graph: Graph, loss: Node): Node {
+  return new Differentiation(graph).run(loss);
+}
+
+class Differentiation {
+  readonly #graph: Graph;
+  // The derivative of the whole loss by each value of a row or of the batch, and by logprob.
+  readonly #adjoints = new Map<Node, Node>();
+  // The derivatives of the nodes of a level by each variable of that level; undefined if always 0.
+  readonly #tangents = new Map<string, Map<Node, Node | undefined>>();
+
+  constructor(graph: Graph) {
+    this.#graph = graph;
+  }
+
+  run(loss: Node): Node {
+    this.#spread(loss, 'token', this.#graph.rowWeight());
+    const values = reachable([loss]).filter((node) => isBelow(node.level, 'token'));
+    for (const value of values.reverse()) {
+      const adjoint = this.#adjoints.get(value);
+      if (adjoint !== undefined) this.#spreadFrom(value, adjoint);
+    }
+    return this.#adjoints.get(this.#graph.column('logprob')) ?? this.#graph.constant(0);
+  }
+
+  #spreadFrom(value: Node, adjoint: Node): void {
+    if (!isReduction(value)) return this.#spread(value, value.level, adjoint);
+    const level = isRowReduction(value.op) ? 'token' : 'row';
+    this.#spread(value.operands[0]!, level, adjoint, this.#attaining(value));
+  }
+
+  // Returns the condition that holds for the first token or row that attains a minimum or maximum, and undefined for sums.
+  #attaining({ op, operands }: Node): Node | undefined {
+    const position = POSITIONS[op];
+    if (position === undefined) return undefined;
+    const found = this.#graph.apply(position, operands[0]!);
+    return this.#graph.apply(isRowReduction(op) ? 'is_at' : 'is_row', found);
+  }
+
+  // Adds adjoint · ∂root/∂variable to the adjoints of the variables from which a level computes the root.
+  #spread(root: Node, level: Level, adjoint: Node, condition?: Node): void {
+    const graph = this.#graph;
+    const nodes = reachable([root], (node) => isVariable(node, level)).filter((node) => node.isActive);
+    for (const variable of nodes.filter((node) => isVariable(node, level))) {
+      const tangent = this.#tangent(root, variable, level, nodes);
+      if (tangent === undefined) continue;
+      const chosen = condition ? graph.apply('select', condition, tangent, graph.constant(0)) : tangent;
+      let term = graph.apply('mul', adjoint, chosen);
+      if (level === 'token' && isBelow(variable.level, level)) term = graph.apply('row_sum', term);
+      if (level !== 'batch' && variable.level === 'batch') term = graph.apply('rows_sum', term);
+      const sum = this.#adjoints.get(variable);
+      this.#adjoints.set(variable, sum === undefined ? term : graph.apply('add', sum, term));
+    }
+  }
+
+  #tangent(root: Node, variable: Node, level: Level, nodes: readonly Node[]): Node | undefined {
+    const key = `${level} ${variable.id}`;
+    const tangents = this.#tangents.get(key) ?? new Map<Node, Node | undefined>();
+    this.#tangents.set(key, tangents);
+    for (const node of nodes) {
+      if (tangents.has(node)) continue;
+      if (node === variable) tangents.set(node, this.#graph.constant(1));
+      else if (isVariable(node, level)) tangents.set(node, undefined);
+      else {
+        const known = node.operands.map((x) => tangents.get(x));
+        tangents.set(
+          node,
+          known.some((t) => t !== undefined) ? tangentOf(this.#graph, node, known) : undefined,
+        );
+      }
+    }
+    return tangents.get(root);
+  }
+}
+
+// Returns whether a level's computation starts from the node.
+function isVariable(node: Node, level: Level): boolean {
+  if (isBelow(node.level, level)) return true;
+  return node.op === 'column' || isReduction(node);
+}
+
+function isReduction({ op }: Node): boolean {
+  return isRowReduction(op) || isBatchReduction(op);
+}
+
+const POSITIONS: Partial<Record<Node['op'], ReductionOp>> = {
+  row_min: 'row_arg_min',
+  row_max: 'row_arg_max',
+  rows_min: 'rows_arg_min',
+  rows_max: 'rows_arg_max',
+};

@@ -1,0 +1,280 @@
+// The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
+// that is used twice is computed once.
+import { LossError } from '../core/errors.js';
+import type { ArithmeticOp } from './arithmetic.js';
+import { simplify } from './simplify.js';
+
+/** The columns that a loss can read, in the order of NativeColumns in binding.d.ts. */
+export const COLUMN_NAMES = [
+  'logprob',
+  'old_logprob',
+  'ref_logprob',
+  'advantages',
+  'entropy',
+  'rollout_logprob',
+  'prox_logprob',
+  'teacher_logprob',
+] as const;
+export type ColumnName = (typeof COLUMN_NAMES)[number];
+
+/** How often a value changes: never, with the batch, with the row, or with the token. */
+export type Level = 'constant' | 'batch' | 'row' | 'token';
+const RANKS: Record<Level, number> = { constant: 0, batch: 1, row: 2, token: 3 };
+
+/** Returns whether values of level `a` change less often than those of level `b`. */
+export function isBelow(a: Level, b: Level): boolean {
+  return RANKS[a] < RANKS[b];
+}
+
+/** The reductions from the tokens of a row to a value of the row. */
+export const ROW_REDUCTIONS = ['row_sum', 'row_min', 'row_max', 'row_arg_min', 'row_arg_max'] as const;
+/** The reductions from the rows' values to a value of the batch. Each row counts once. */
+export const BATCH_REDUCTIONS = ['rows_sum', 'rows_min', 'rows_max', 'rows_arg_min', 'rows_arg_max'] as const;
+export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
+
+/** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
+export type Op = ArithmeticOp | ReductionOp | 'is_at' | 'is_row' | 'stop';
+
+/** A subexpression of a loss. */
+export interface Node {
+  /** The node's number in its graph. A node's operands have lower numbers. */
+  readonly id: number;
+  readonly op: Op | 'constant' | 'column' | 'row_input';
+  readonly operands: readonly Node[];
+  readonly level: Level;
+  /** The value of a constant, or the index of a column in COLUMN_NAMES or of a row input in ROW_INPUTS. */
+  readonly value: number;
+  /** Whether the derivative by `logprob` can differ from 0. */
+  readonly isActive: boolean;
+  /** Whether the value is always 0 or 1. */
+  readonly isCondition: boolean;
+}
+
+/** The numbers that a program gets for each row, in the order of RowInput in native/program/program.h. */
+const ROW_INPUTS = ['tokens', 'weight', 'repeats'] as const;
+
+/** The operations of one operand that the language has. */
+export const UNARY_OPS = [
+  'neg',
+  'abs',
+  'sign',
+  'sqrt',
+  'exp',
+  'expm1',
+  'log',
+  'log1p',
+  'tanh',
+  'sigmoid',
+  'logsigmoid',
+  'square',
+  'not',
+] as const;
+export type UnaryOp = (typeof UNARY_OPS)[number];
+
+/** The operations of two operands that the language has. Comparisons and conditions give 1 or 0. */
+export const BINARY_OPS = [
+  'add',
+  'sub',
+  'mul',
+  'div',
+  'pow',
+  'min',
+  'max',
+  'lt',
+  'le',
+  'gt',
+  'ge',
+  'eq',
+  'ne',
+  'and',
+  'or',
+] as const;
+export type BinaryOp = (typeof BINARY_OPS)[number];
+
+// Enough for 10,000 subexpressions and their derivatives. A larger graph would not fit into a program anyway.
+const MAX_NODES = 200_000;
+
+/** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */
+export class Graph {
+  readonly #nodes = new Map<string, Node>();
+
+  constant(value: number): Node {
+    return this.#intern('constant', [], value);
+  }
+
+  column(name: ColumnName): Node {
+    return this.#intern('column', [], COLUMN_NAMES.indexOf(name));
+  }
+
+  /** Returns the number of unmasked tokens of the row, at least 1: rows without any are skipped. */
+  rowTokens(): Node {
+    return this.#rowInput('tokens');
+  }
+
+  /** Returns the weight of the row's tokens in the loss. It includes how often the row counts. */
+  rowWeight(): Node {
+    return this.#rowInput('weight');
+  }
+
+  unary(op: UnaryOp, a: Node): Node {
+    if (op === 'square') return this.apply('mul', a, a);
+    if (op === 'not') return this.apply('sub', this.constant(1), this.#condition(a));
+    return this.apply(op, a);
+  }
+
+  binary(op: BinaryOp, a: Node, b: Node): Node {
+    switch (op) {
+      case 'gt':
+        return this.apply('lt', b, a);
+      case 'ge':
+        return this.apply('le', b, a);
+      case 'ne':
+        return this.unary('not', this.apply('eq', a, b));
+      case 'and':
+        return this.apply('mul', this.#condition(a), this.#condition(b));
+      case 'or':
+        return this.apply('max', this.#condition(a), this.#condition(b));
+      default:
+        return this.apply(op, a, b);
+    }
+  }
+
+  /** Returns `a` where the condition is true, and `b` elsewhere. */
+  select(condition: Node, a: Node, b: Node): Node {
+    return this.apply('select', this.#condition(condition), a, b);
+  }
+
+  /** Returns min(max(x, low), high). */
+  clip(x: Node, low: Node, high: Node): Node {
+    return this.apply('clip', x, low, high);
+  }
+
+  /** Returns the value of `a` as a constant for the derivative. */
+  stopGradient(a: Node): Node {
+    return this.apply('stop', a);
+  }
+
+  /**
+   * Reduces the unmasked tokens of each row, or of the whole batch. A batch reduction counts each row as often as it
+   * counts in the loss.
+   */
+  reduce(over: 'row' | 'batch', op: 'sum' | 'mean' | 'min' | 'max', a: Node): Node {
+    if (op === 'mean') return this.#mean(over, a);
+    const row = this.apply(`row_${op}`, a);
+    if (over === 'row') return row;
+    return op === 'sum' ? this.#sumOfRows(row) : this.apply(`rows_${op}`, row);
+  }
+
+  /** Applies an operation of programs. Returns the simplest node that has the same value. */
+  apply(op: Op, ...operands: readonly Node[]): Node {
+    return simplify(this, op, operands) ?? this.#intern(op, operands);
+  }
+
+  #mean(over: 'row' | 'batch', a: Node): Node {
+    if (isBelow(a.level, over === 'row' ? 'token' : 'row')) return a;
+    const sum = this.reduce(over, 'sum', a);
+    if (over === 'row') return this.apply('div', sum, this.rowTokens());
+    const count = this.#sumOfRows(this.rowTokens());
+    return this.apply('div', sum, this.apply('max', count, this.constant(1)));
+  }
+
+  #sumOfRows(a: Node): Node {
+    return this.apply('rows_sum', this.apply('mul', this.#rowInput('repeats'), a));
+  }
+
+  #condition(a: Node): Node {
+    return a.isCondition ? a : this.apply('lt', this.constant(0), this.apply('abs', a));
+  }
+
+  #rowInput(name: (typeof ROW_INPUTS)[number]): Node {
+    return this.#intern('row_input', [], ROW_INPUTS.indexOf(name));
+  }
+
+  #intern(op: Node['op'], operands: readonly Node[], value = 0): Node {
+    const number = Object.is(value, -0) ? '-0' : String(value);
+    const key = `${op} ${operands.length > 0 ? operands.map(({ id }) => id).join(' ') : number}`;
+    const known = this.#nodes.get(key);
+    if (known !== undefined) return known;
+    if (this.#nodes.size >= MAX_NODES) throw tooLarge(`${MAX_NODES} subexpressions, with derivatives`);
+    const node = {
+      id: this.#nodes.size,
+      op,
+      operands,
+      level: levelOf(op, operands),
+      value,
+      isActive: isActive(op, operands, value),
+      isCondition: isCondition(op, operands, value),
+    };
+    this.#nodes.set(key, node);
+    return node;
+  }
+}
+
+/** Returns the error for a loss that exceeds a limit on the size of programs. */
+export function tooLarge(limit: string, received?: string): LossError {
+  return new LossError('ERR_INVALID_OPTION', {
+    at: 'the loss is too large',
+    expected: `at most ${limit}`,
+    received,
+  });
+}
+
+export function isConstant(node: Node, value: number): boolean {
+  return node.op === 'constant' && node.value === value;
+}
+
+/** Returns the nodes from which the given nodes are computed and these nodes themselves, operands first. */
+export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean = () => false): Node[] {
+  const found = new Set<Node>(roots);
+  for (const node of found) if (!isLeaf(node)) for (const operand of node.operands) found.add(operand);
+  return [...found].sort((a, b) => a.id - b.id);
+}
+
+function levelOf(op: Node['op'], operands: readonly Node[]): Level {
+  if (op === 'column' || op === 'is_at') return 'token';
+  if (op === 'row_input' || op === 'is_row' || isRowReduction(op)) return 'row';
+  if (isBatchReduction(op)) return 'batch';
+  return operands.reduce<Level>((level, x) => (isBelow(level, x.level) ? x.level : level), 'constant');
+}
+
+export function isRowReduction(op: string): op is (typeof ROW_REDUCTIONS)[number] {
+  return (ROW_REDUCTIONS as readonly string[]).includes(op);
+}
+
+export function isBatchReduction(op: string): op is (typeof BATCH_REDUCTIONS)[number] {
+  return (BATCH_REDUCTIONS as readonly string[]).includes(op);
+}
+
+const INACTIVE = new Set<string>([
+  ...['stop', 'sign', 'lt', 'le', 'eq', 'is_at', 'is_row'],
+  ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max'],
+]);
+
+function isActive(op: Node['op'], operands: readonly Node[], value: number): boolean {
+  if (op === 'column') return COLUMN_NAMES[value] === 'logprob';
+  return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
+}
+
+function isCondition(op: Node['op'], operands: readonly Node[], value: number): boolean {
+  switch (op) {
+    case 'constant':
+      return value === 0 || value === 1;
+    case 'lt':
+    case 'le':
+    case 'eq':
+    case 'is_at':
+    case 'is_row':
+      return true;
+    case 'sub':
+      return isConstant(operands[0]!, 1) && operands[1]!.isCondition;
+    case 'select':
+      return operands[1]!.isCondition && operands[2]!.isCondition;
+    case 'mul':
+    case 'min':
+    case 'max':
+    case 'stop':
+      return operands.every((x) => x.isCondition);
+    default:
+      return false;
+  }
+}

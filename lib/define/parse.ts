@@ -1,0 +1,204 @@
+// Reads the text of an expression. Acorn parses the text as JavaScript, and this file accepts the part of JavaScript
+// that describes a loss. The text is never executed.
+import { type AnyNode, type Expression, type Program, parse } from 'acorn';
+import { describeValue, LossError, type LossErrorCode, type LossErrorDetails, unknownName } from '../core/errors.js';
+import type { Graph, Node } from './graph.js';
+import { describeArguments, FUNCTIONS, takesArguments, VALUES } from './symbols.js';
+
+/** The length of the longest text that is read, in characters. */
+export const MAX_TEXT_LENGTH = 16_384;
+/** How deeply parentheses may be nested in a text. */
+export const MAX_NESTING = 200;
+
+type BinaryOp = Parameters<Graph['binary']>[0];
+
+const OPERATORS: ReadonlyMap<string, BinaryOp> = new Map([
+  ['+', 'add'],
+  ['-', 'sub'],
+  ['*', 'mul'],
+  ['/', 'div'],
+  ['**', 'pow'],
+  ['<', 'lt'],
+  ['<=', 'le'],
+  ['>', 'gt'],
+  ['>=', 'ge'],
+  ['==', 'eq'],
+  ['===', 'eq'],
+  ['!=', 'ne'],
+  ['!==', 'ne'],
+  ['&&', 'and'],
+  ['||', 'or'],
+]);
+
+const DECIMAL = /^(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+
+/**
+ * Reads a text and adds its expression to a graph.
+ * @param at what the text is, for error messages.
+ * @param options the named numbers that the text may use.
+ * @returns the node of the expression.
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown name, `ERR_INVALID_INPUT` for any other error. If the error has a
+ * place in the text, `position` is the index of its first character.
+ */
+export function parseExpression(
+  at: string,
+  text: unknown,
+  graph: Graph,
+  options: ReadonlyMap<string, number>,
+): Node {
+  return new TextReader(at, text, graph, options).read();
+}
+
+/** Reads one text. */
+class TextReader {
+  readonly #at: string;
+  readonly #text: string;
+  readonly #graph: Graph;
+  readonly #options: ReadonlyMap<string, number>;
+
+  constructor(at: string, text: unknown, graph: Graph, options: ReadonlyMap<string, number>) {
+    this.#at = at;
+    this.#graph = graph;
+    this.#options = options;
+    this.#text = this.#checkText(text);
+  }
+
+  read(): Node {
+    const [statement, second] = this.#parse().body;
+    if (!statement) throw this.#error(0, { expected: 'an expression', received: 'an empty text' });
+    if (statement.type !== 'ExpressionStatement') throw this.#unsupported(statement);
+    if (second) throw this.#unsupported(second);
+    const end = this.#text.slice(statement.expression.end, statement.end).indexOf(';');
+    if (end >= 0)
+      throw this.#error(statement.expression.end + end, { expected: 'a single expression', received: "';'" });
+    return this.#node(statement.expression);
+  }
+
+  #checkText(text: unknown): string {
+    if (typeof text !== 'string')
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: this.#at,
+        expected: 'the text of an expression',
+        received: describeValue(text),
+      });
+    if (text.length > MAX_TEXT_LENGTH)
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: this.#at,
+        expected: `a text of at most ${MAX_TEXT_LENGTH} characters`,
+        received: String(text.length),
+      });
+    return text;
+  }
+
+  #parse(): Program {
+    this.#checkNesting();
+    try {
+      return parse(this.#text, { ecmaVersion: 2022, sourceType: 'module' });
+    } catch (error) {
+      const { pos } = error as { pos?: number };
+      if (!(error instanceof SyntaxError) || pos === undefined) throw error;
+      throw this.#error(pos, { expected: 'a valid expression', received: this.#characterAt(pos) });
+    }
+  }
+
+  // Acorn calls itself for each parenthesis, so the depth must be limited before.
+  #checkNesting(): void {
+    let depth = 0;
+    for (let i = 0; i < this.#text.length; i++) {
+      const character = this.#text[i]!;
+      if ('([{'.includes(character)) depth++;
+      else if (')]}'.includes(character)) depth--;
+      if (depth > MAX_NESTING)
+        throw this.#error(i, { expected: `at most ${MAX_NESTING} nested parentheses`, received: 'more' });
+    }
+  }
+
+  #node(node: Expression): Node {
+    const graph = this.#graph;
+    switch (node.type) {
+      case 'Literal':
+        return graph.constant(this.#number(node));
+      case 'Identifier':
+        return this.#value(node.name, node.start);
+      case 'UnaryExpression':
+        if (node.operator === '-') return graph.unary('neg', this.#node(node.argument));
+        if (node.operator === '!') return graph.unary('not', this.#node(node.argument));
+        break;
+      case 'BinaryExpression':
+      case 'LogicalExpression': {
+        const op = OPERATORS.get(node.operator);
+        if (op === undefined || node.left.type === 'PrivateIdentifier') break;
+        const left = this.#node(node.left);
+        return graph.binary(op, left, this.#node(node.right));
+      }
+      case 'ConditionalExpression': {
+        const condition = this.#node(node.test);
+        const ifTrue = this.#node(node.consequent);
+        return graph.select(condition, ifTrue, this.#node(node.alternate));
+      }
+      case 'CallExpression':
+        if (node.callee.type === 'Identifier' && !node.optional)
+          return this.#call(node.callee.name, node.start, node.arguments);
+    }
+    throw this.#unsupported(node);
+  }
+
+  #number(node: Expression & { type: 'Literal' }): number {
+    const { value, raw } = node;
+    if (typeof value !== 'number' || !DECIMAL.test(raw ?? '')) throw this.#unsupported(node);
+    if (!Number.isFinite(value))
+      throw this.#error(node.start, { expected: 'a finite number', received: describeValue(raw) });
+    return value;
+  }
+
+  #value(name: string, position: number): Node {
+    const option = this.#options.get(name);
+    if (option !== undefined) return this.#graph.constant(option);
+    const build = VALUES.get(name);
+    if (build) return build(this.#graph);
+    const fn = FUNCTIONS.get(name);
+    if (fn)
+      throw this.#error(position, {
+        expected: `${describeArguments(fn)} after the function ${name}`,
+        received: 'its name alone',
+      });
+    throw this.#unknown('name', name, position, [...VALUES.keys(), ...this.#options.keys()]);
+  }
+
+  #call(name: string, position: number, args: readonly AnyNode[]): Node {
+    const fn = FUNCTIONS.get(name);
+    if (!fn) throw this.#unknown('function', name, position, [...FUNCTIONS.keys()]);
+    if (!takesArguments(fn, args.length))
+      throw this.#error(position, {
+        expected: `${describeArguments(fn)} of ${name}`,
+        received: String(args.length),
+      });
+    return fn.build(
+      this.#graph,
+      args.map((arg) => this.#node(arg as Expression)),
+    );
+  }
+
+  #unknown(what: string, name: string, position: number, known: readonly string[]): LossError {
+    return unknownName('ERR_UNKNOWN_NAME', what, name, known).with({
+      at: `${this.#at}: unknown ${what}`,
+      position,
+    });
+  }
+
+  #unsupported({ start, end }: { start: number; end: number }): LossError {
+    return this.#error(start, {
+      expected: 'numbers, names, operators (+ - * / ** ! < <= > >= == != && || ?:) and calls of functions',
+      received: describeValue(this.#text.slice(start, end)),
+    });
+  }
+
+  #characterAt(position: number): string {
+    const code = this.#text.codePointAt(position);
+    return code === undefined ? 'the end of the text' : describeValue(String.fromCodePoint(code));
+  }
+
+  #error(position: number, details: LossErrorDetails, code: LossErrorCode = 'ERR_INVALID_INPUT'): LossError {
+    return new LossError(code, { at: this.#at, position, ...details });
+  }
+}

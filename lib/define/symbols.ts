@@ -1,0 +1,107 @@
+// The names of the language in which users define losses: the columns, the values derived from them, and the functions.
+// The text of an expression and the TypeScript form use the same names.
+import type { ColumnName } from '../core/batch-reader.js';
+import type { Graph, Node } from './graph.js';
+
+/** Short names of columns. */
+const ALIASES = {
+  lp: 'logprob',
+  old: 'old_logprob',
+  ref: 'ref_logprob',
+  rollout: 'rollout_logprob',
+  prox: 'prox_logprob',
+  teacher: 'teacher_logprob',
+  A: 'advantages',
+  H: 'entropy',
+} as const satisfies Record<string, ColumnName>;
+
+function column(name: ColumnName): (graph: Graph) => Node {
+  return (graph) => graph.column(name);
+}
+
+function logRatio(graph: Graph): Node {
+  return graph.binary('sub', graph.column('logprob'), graph.column('old_logprob'));
+}
+
+/** The values that an expression can name: functions that return a value's node in a graph. */
+export const VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
+  ...Object.entries(ALIASES).flatMap(([alias, name]) => [
+    [alias, column(name)] as const,
+    [name, column(name)] as const,
+  ]),
+  ['d', logRatio] as const,
+  ['r', (graph: Graph) => graph.unary('exp', logRatio(graph))] as const,
+  ['n', (graph: Graph) => graph.rowTokens()] as const,
+]);
+
+/** A function of the language. */
+export interface LanguageFunction {
+  /** The names of the parameters, for error messages. */
+  readonly parameters: readonly string[];
+  /** Whether the function also takes more arguments than it has named parameters. */
+  readonly variadic?: true;
+  /** Returns the node of a call. */
+  build(graph: Graph, args: readonly Node[]): Node;
+}
+
+type UnaryOp = Parameters<Graph['unary']>[0];
+type BinaryOp = Parameters<Graph['binary']>[0];
+
+function unary(op: UnaryOp): LanguageFunction {
+  return { parameters: ['x'], build: (graph, [x]) => graph.unary(op, x!) };
+}
+
+function fold(op: BinaryOp): LanguageFunction {
+  return {
+    parameters: ['x', 'y'],
+    variadic: true,
+    build: (graph, args) => args.reduce((first, second) => graph.binary(op, first, second)),
+  };
+}
+
+function reduction(over: 'row' | 'batch', op: 'sum' | 'mean' | 'min' | 'max'): LanguageFunction {
+  return { parameters: ['x'], build: (graph, [x]) => graph.reduce(over, op, x!) };
+}
+
+const UNARY = [
+  'exp',
+  'expm1',
+  'log',
+  'log1p',
+  'sqrt',
+  'abs',
+  'sign',
+  'tanh',
+  'sigmoid',
+  'logsigmoid',
+  'square',
+] as const satisfies readonly UnaryOp[];
+
+const REDUCTIONS = ['sum', 'mean', 'min', 'max'] as const;
+
+/** The functions of the language, by their names in texts. */
+export const FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<string, LanguageFunction>([
+  ...UNARY.map((op) => [op, unary(op)] as const),
+  ['pow', { parameters: ['x', 'y'], build: (graph, [x, y]) => graph.binary('pow', x!, y!) }],
+  ['min', fold('min')],
+  ['max', fold('max')],
+  [
+    'clip',
+    { parameters: ['x', 'low', 'high'], build: (graph, [x, low, high]) => graph.clip(x!, low!, high!) },
+  ],
+  ['sg', { parameters: ['x'], build: (graph, [x]) => graph.stopGradient(x!) }],
+  ...REDUCTIONS.map((op) => [`row_${op}`, reduction('row', op)] as const),
+  ...REDUCTIONS.map((op) => [`batch_${op}`, reduction('batch', op)] as const),
+]);
+
+/** Describes the arguments that a function takes, for error messages. */
+export function describeArguments({ parameters, variadic }: LanguageFunction): string {
+  const count = parameters.length;
+  if (variadic) return `${count} or more arguments`;
+  return count === 1 ? '1 argument' : `${count} arguments (${parameters.join(', ')})`;
+}
+
+/** Returns whether a function takes this number of arguments. */
+export function takesArguments({ parameters, variadic }: LanguageFunction, count: number): boolean {
+  return count === parameters.length || (variadic === true && count > parameters.length);
+}
