@@ -122,7 +122,9 @@ class Draw {
 
   #arithmetic(): { op: string; count: number } {
     const drawn = this.#integer(0, 9);
-    const op = this.#pick(drawn === 0 ? PARTIAL : drawn < 6 ? BINARY.slice(0, -2) : drawn < 8 ? UNARY : TERNARY);
+    const op = this.#pick(
+      drawn === 0 ? PARTIAL : drawn < 6 ? BINARY.slice(0, -2) : drawn < 8 ? UNARY : TERNARY,
+    );
     return { op, count: TERNARY.includes(op) ? 3 : BINARY.includes(op) ? 2 : 1 };
   }
 
@@ -132,7 +134,8 @@ class Draw {
   }
 
   #token(): number {
-    if (this.#written.length > 0 && this.#integer(0, 2) > 0) return operand('register', this.#pick(this.#written));
+    if (this.#written.length > 0 && this.#integer(0, 2) > 0)
+      return operand('register', this.#pick(this.#written));
     return operand('column', this.#integer(0, this.#columns - 1));
   }
 
@@ -191,7 +194,11 @@ class Draw {
     for (let i = this.#integer(0, 3); i > 0 && this.#batch.length > 0; i--) {
       const { op, count } = this.#arithmetic();
       const out = this.#batchValues++;
-      this.#emit(op, out, Array.from({ length: count }, () => operand('batchValue', this.#pick(this.#batch))));
+      this.#emit(
+        op,
+        out,
+        Array.from({ length: count }, () => operand('batchValue', this.#pick(this.#batch))),
+      );
       this.#batch.push(out);
     }
   }
