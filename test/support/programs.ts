@@ -19,7 +19,7 @@ const TERNARY = ['select', 'clip'];
 const UNARY = ['neg', 'abs', 'sign', 'exp', 'expm1', 'exp_residual', 'tanh', 'sigmoid', 'logsigmoid'];
 // The results of these are often NaN, and NaN would soon be everywhere. So they are drawn less often.
 const PARTIAL = ['sqrt', 'log', 'log1p', 'div', 'pow'];
-const REDUCTIONS = ['sum', 'min', 'max', 'arg_min', 'arg_max'];
+const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
 
 /**
  * Draws a program that reads the first `columns` columns. It has up to three rounds of reductions over rows and over the
@@ -78,6 +78,11 @@ class Draw {
   }
   #pick<T>(list: readonly T[]): T {
     return list[this.#integer(0, list.length - 1)]!;
+  }
+
+  // Picks one of the last elements more often, so that most of the computed values reach an output.
+  #pickRecent<T>(list: readonly T[]): T {
+    return this.#pick(this.#integer(0, 1) === 0 ? list.slice(-3) : list);
   }
 
   #begin(kind: 'tokens' | 'row' | 'batch'): void {
@@ -148,9 +153,9 @@ class Draw {
         return operand('rowInput', this.#integer(0, ROW_INPUTS - 1));
       case 2:
       case 3:
-        return this.#row.length > 0 ? operand('rowValue', this.#pick(this.#row)) : undefined;
+        return this.#row.length > 0 ? operand('rowValue', this.#pickRecent(this.#row)) : undefined;
       case 4:
-        return this.#batch.length > 0 ? operand('batchValue', this.#pick(this.#batch)) : undefined;
+        return this.#batch.length > 0 ? operand('batchValue', this.#pickRecent(this.#batch)) : undefined;
       default:
         return undefined;
     }
@@ -210,7 +215,13 @@ class Draw {
 
   #output(op: string, out = 0): void {
     const register = this.#integer(0, this.#registers - 1);
-    this.#bound(this.#token(), register);
+    const shared = this.#shared();
+    if (shared === undefined) {
+      this.#bound(this.#token(), register);
+    } else {
+      this.#emit(this.#pick(['add', 'mul']), register, [this.#token(), shared]);
+      this.#bound(operand('register', register), register);
+    }
     if (!this.#written.includes(register)) this.#written.push(register);
     this.#emit(op, out, [operand('register', register)]);
   }
