@@ -1,7 +1,7 @@
 // The arithmetic of the loss language on float64 numbers, by which constants are computed in advance.
 
 /** A condition is true if it is neither 0 nor NaN. */
-const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
+export const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
 const sigmoid = (x: number) => (x >= 0 ? 1 / (1 + Math.exp(-x)) : Math.exp(x) / (1 + Math.exp(x)));
 
 // exp(x) − 1 − x cancels near 0, so its series is summed there.

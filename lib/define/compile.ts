@@ -1,8 +1,9 @@
 // Compiles a graph to the programs that the engines run (see native/program/program.h).
 import type { NativeProgram } from '../../binding.js';
+import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { differentiate } from './differentiate.js';
-import { COLUMN_NAMES, type ColumnName, type Graph, type Node, reachable, tooLarge } from './graph.js';
+import { type Graph, type Node, reachable, tooLarge } from './graph.js';
 import { assignRegisters, hasRegister, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 
@@ -26,27 +27,22 @@ const MAX_VALUES = 256;
  * Compiles a loss and its metrics.
  * @throws LossError `ERR_INVALID_OPTION` if the loss is too large for a program.
  */
-export function compileLoss(
-  graph: Graph,
-  loss: Node,
-  metrics: readonly Node[],
-  operations = native.programOps,
-): CompiledLoss {
+export function compileLoss(graph: Graph, loss: Node, metrics: readonly Node[]): CompiledLoss {
   // The nodes of the values come first, so they do not depend on whether there is a gradient.
   const [value, ...metricValues] = withoutStops(graph, [loss, ...metrics]) as [Node, ...Node[]];
   const uses: Use[] = [
     { op: 'loss', out: 0, operand: value },
     ...metricValues.map((operand, out) => ({ op: 'metric', out, operand })),
   ];
-  const withoutGrad = encode(uses, metrics.length, operations);
+  const withoutGrad = encode(uses, metrics.length);
   const [gradient] = withoutStops(graph, [differentiate(graph, loss)]) as [Node];
   const allUses = [...uses, { op: 'grad', out: 0, operand: gradient }];
-  const withGrad = encode(allUses, metrics.length, operations);
+  const withGrad = encode(allUses, metrics.length);
   const nodes = reachable([...allUses.map((use) => use.operand), graph.column('logprob')]);
   return {
     withGrad,
     withoutGrad,
-    columns: COLUMN_NAMES.filter((_, i) => nodes.some((node) => node.op === 'column' && node.value === i)),
+    columns: COLUMNS.filter((_, i) => nodes.some((node) => node.op === 'column' && node.value === i)),
     readsWholeBatch: withGrad.batchValues > 0,
   };
 }
@@ -64,7 +60,7 @@ function withoutStops(graph: Graph, roots: readonly Node[]): Node[] {
   return roots.map((root) => results.get(root)!);
 }
 
-function encode(uses: readonly Use[], metrics: number, operations: readonly string[]): NativeProgram {
+function encode(uses: readonly Use[], metrics: number): NativeProgram {
   const outputs = uses.map((use) => use.operand);
   // Each node takes at least one instruction, so this bounds the time for what follows.
   checkSize(
@@ -72,9 +68,9 @@ function encode(uses: readonly Use[], metrics: number, operations: readonly stri
     reachable(outputs).filter((node) => node.operands.length > 0).length,
     MAX_INSTRUCTIONS,
   );
-  const encoder = new Encoder(operations);
+  const encoder = new Encoder();
   for (const { kind, nodes } of schedule(outputs)) encoder.addSegment(kind, nodes);
-  encoder.addOutputs(uses);
+  encoder.addTokens(uses);
   return encoder.program(metrics);
 }
 
@@ -89,7 +85,6 @@ type Kind = (typeof KINDS)[number];
 const NUMBERS_PER_INSTRUCTION = 5;
 
 class Encoder {
-  readonly #operations: readonly string[];
   readonly #code: number[] = [];
   readonly #indices: Record<'constant' | 'row' | 'batch', Map<Node, number>> = {
     constant: new Map(),
@@ -100,22 +95,29 @@ class Encoder {
   readonly #registers = new Map<Node, number>();
   #registerCount = 0;
 
-  constructor(operations: readonly string[]) {
-    this.#operations = operations;
-  }
-
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
-    if (kind === 'tokens')
-      return this.#addTokens(
+    if (kind === 'tokens') {
+      this.addTokens(
         nodes.map((node) => ({ op: node.op, out: this.#index('row', node), operand: node.operands[0]! })),
       );
+      return;
+    }
     this.#add(kind, 0, []);
     for (const node of nodes)
       this.#add(node.op, this.#index(node.level as 'row' | 'batch', node), node.operands);
   }
 
-  addOutputs(uses: readonly Use[]): void {
-    this.#addTokens(uses);
+  addTokens(uses: readonly Use[]): void {
+    this.#add('tokens', 0, []);
+    for (const step of assignRegisters(uses)) {
+      if ('use' in step) {
+        this.#add(step.use.op, step.use.out, [step.use.operand]);
+        continue;
+      }
+      this.#add(step.node.op, step.register, step.node.operands);
+      this.#registers.set(step.node, step.register);
+      this.#registerCount = Math.max(this.#registerCount, step.register + 1);
+    }
   }
 
   program(metrics: number): NativeProgram {
@@ -135,22 +137,9 @@ class Encoder {
     };
   }
 
-  #addTokens(uses: readonly Use[]): void {
-    this.#add('tokens', 0, []);
-    for (const step of assignRegisters(uses)) {
-      if ('use' in step) {
-        this.#add(step.use.op, step.use.out, [step.use.operand]);
-        continue;
-      }
-      this.#add(step.node.op, step.register, step.node.operands);
-      this.#registers.set(step.node, step.register);
-      this.#registerCount = Math.max(this.#registerCount, step.register + 1);
-    }
-  }
-
   #add(op: string, out: number, operands: readonly Node[]): void {
     const encoded = operands.map((node) => this.#operand(node));
-    this.#code.push(this.#operations.indexOf(op), out, ...encoded, ...[0, 0, 0].slice(encoded.length));
+    this.#code.push(native.programOps.indexOf(op), out, ...encoded, ...[0, 0, 0].slice(encoded.length));
   }
 
   #operand(node: Node): number {

@@ -43,9 +43,10 @@ class Differentiation {
   }
 
   #spreadFrom(value: Node, adjoint: Node): void {
-    if (!isReduction(value)) return this.#spread(value, value.level, adjoint);
-    const level = isRowReduction(value.op) ? 'token' : 'row';
-    this.#spread(value.operands[0]!, level, adjoint, this.#attaining(value));
+    if (isReduction(value)) {
+      const level = isRowReduction(value.op) ? 'token' : 'row';
+      this.#spread(value.operands[0]!, level, adjoint, this.#attaining(value));
+    } else this.#spread(value, value.level, adjoint);
   }
 
   // Returns the condition that holds for the first token or row that attains a minimum or maximum, and undefined for sums.

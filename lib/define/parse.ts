@@ -1,16 +1,16 @@
 // Reads the text of an expression. Acorn parses the text as JavaScript, and this file accepts the part of JavaScript
 // that describes a loss. The text is never executed.
 import { type AnyNode, type Expression, type Program, parse } from 'acorn';
-import { describeValue, LossError, type LossErrorCode, type LossErrorDetails, unknownName } from '../core/errors.js';
-import type { Graph, Node } from './graph.js';
+import { describeValue, LossError, type LossErrorDetails, unknownName } from '../core/errors.js';
+import type { BinaryOp, Graph, Node } from './graph.js';
 import { describeArguments, FUNCTIONS, takesArguments, VALUES } from './symbols.js';
 
 /** The length of the longest text that is read, in characters. */
 export const MAX_TEXT_LENGTH = 16_384;
+/** The largest number of characters in a text that are operators, commas or parentheses. */
+export const MAX_OPERATORS = 2000;
 /** How deeply parentheses may be nested in a text. */
 export const MAX_NESTING = 200;
-
-type BinaryOp = Parameters<Graph['binary']>[0];
 
 const OPERATORS: ReadonlyMap<string, BinaryOp> = new Map([
   ['+', 'add'],
@@ -37,12 +37,12 @@ const DECIMAL = /^(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
  * @param at what the text is, for error messages.
  * @param options the named numbers that the text may use.
  * @returns the node of the expression.
- * @throws LossError `ERR_UNKNOWN_NAME` for an unknown name, `ERR_INVALID_INPUT` for any other error. If the error has a
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown name, `ERR_INVALID_OPTION` for any other error. If the error has a
  * place in the text, `position` is the index of its first character.
  */
 export function parseExpression(
   at: string,
-  text: unknown,
+  text: string,
   graph: Graph,
   options: ReadonlyMap<string, number>,
 ): Node {
@@ -56,14 +56,17 @@ class TextReader {
   readonly #graph: Graph;
   readonly #options: ReadonlyMap<string, number>;
 
-  constructor(at: string, text: unknown, graph: Graph, options: ReadonlyMap<string, number>) {
+  constructor(at: string, text: string, graph: Graph, options: ReadonlyMap<string, number>) {
     this.#at = at;
+    this.#text = text;
     this.#graph = graph;
     this.#options = options;
-    this.#text = this.#checkText(text);
   }
 
   read(): Node {
+    this.#checkOptions();
+    this.#checkLength();
+    this.#checkOperators();
     const [statement, second] = this.#parse().body;
     if (!statement) throw this.#error(0, { expected: 'an expression', received: 'an empty text' });
     if (statement.type !== 'ExpressionStatement') throw this.#unsupported(statement);
@@ -74,42 +77,55 @@ class TextReader {
     return this.#node(statement.expression);
   }
 
-  #checkText(text: unknown): string {
-    if (typeof text !== 'string')
-      throw new LossError('ERR_INVALID_INPUT', {
-        at: this.#at,
-        expected: 'the text of an expression',
-        received: describeValue(text),
-      });
-    if (text.length > MAX_TEXT_LENGTH)
-      throw new LossError('ERR_INVALID_INPUT', {
+  #checkOptions(): void {
+    for (const option of this.#options.keys())
+      if (VALUES.has(option) || FUNCTIONS.has(option))
+        throw new LossError('ERR_INVALID_OPTION', {
+          at: this.#at,
+          option,
+          expected: 'a name that no column and no function of the language has',
+          received: `the name of ${VALUES.has(option) ? 'a column' : 'a function'}`,
+        });
+  }
+
+  #checkLength(): void {
+    if (this.#text.length > MAX_TEXT_LENGTH)
+      throw new LossError('ERR_INVALID_OPTION', {
         at: this.#at,
         expected: `a text of at most ${MAX_TEXT_LENGTH} characters`,
-        received: String(text.length),
+        received: String(this.#text.length),
       });
-    return text;
   }
 
   #parse(): Program {
-    this.#checkNesting();
     try {
       return parse(this.#text, { ecmaVersion: 2022, sourceType: 'module' });
     } catch (error) {
       const { pos } = error as { pos?: number };
       if (!(error instanceof SyntaxError) || pos === undefined) throw error;
-      throw this.#error(pos, { expected: 'a valid expression', received: this.#characterAt(pos) });
+      throw this.#error(pos, {
+        expected: 'a valid expression',
+        received: this.#characterAt(pos),
+        hint: this.#text.startsWith('**', pos) ? 'Put parentheses around -a or a ** b in -a ** b' : undefined,
+      });
     }
   }
 
-  // Acorn calls itself for each parenthesis, so the depth must be limited before.
-  #checkNesting(): void {
-    let depth = 0;
+  // Acorn and #node() call themselves for each operator and parenthesis, so their number is limited before.
+  #checkOperators(): void {
+    let [operators, depth] = [0, 0];
     for (let i = 0; i < this.#text.length; i++) {
       const character = this.#text[i]!;
       if ('([{'.includes(character)) depth++;
       else if (')]}'.includes(character)) depth--;
+      if ('+-*/!<>=&|?,('.includes(character)) operators++;
       if (depth > MAX_NESTING)
         throw this.#error(i, { expected: `at most ${MAX_NESTING} nested parentheses`, received: 'more' });
+      if (operators > MAX_OPERATORS)
+        throw this.#error(i, {
+          expected: `at most ${MAX_OPERATORS} operators, commas and parentheses`,
+          received: 'more',
+        });
     }
   }
 
@@ -198,7 +214,7 @@ class TextReader {
     return code === undefined ? 'the end of the text' : describeValue(String.fromCodePoint(code));
   }
 
-  #error(position: number, details: LossErrorDetails, code: LossErrorCode = 'ERR_INVALID_INPUT'): LossError {
-    return new LossError(code, { at: this.#at, position, ...details });
+  #error(position: number, details: LossErrorDetails): LossError {
+    return new LossError('ERR_INVALID_OPTION', { at: this.#at, position, ...details });
   }
 }

@@ -62,8 +62,9 @@ class Scheduler {
       (node) => isBatchReduction(node.op) && !this.#pending.has(node) && this.#isReady(node),
     );
     for (const node of reductions) this.#pending.add(node);
-    if (values.length > 0) this.#segments.push({ kind: 'row', nodes: values });
-    for (const some of inGroups(reductions)) this.#segments.push({ kind: 'row', nodes: some });
+    const [some = [], ...more] = inGroups(reductions);
+    if (values.length + some.length > 0) this.#segments.push({ kind: 'row', nodes: [...values, ...some] });
+    for (const group of more) this.#segments.push({ kind: 'row', nodes: group });
   }
 
   #addBatch(): void {

@@ -1,7 +1,6 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
-import type { ColumnName } from '../core/batch-reader.js';
-import type { Graph, Node } from './graph.js';
+import type { BinaryOp, ColumnName, Graph, Node, UnaryOp } from './graph.js';
 
 /** Short names of columns. */
 const ALIASES = {
@@ -43,9 +42,6 @@ export interface LanguageFunction {
   /** Returns the node of a call. */
   build(graph: Graph, args: readonly Node[]): Node;
 }
-
-type UnaryOp = Parameters<Graph['unary']>[0];
-type BinaryOp = Parameters<Graph['binary']>[0];
 
 function unary(op: UnaryOp): LanguageFunction {
   return { parameters: ['x'], build: (graph, [x]) => graph.unary(op, x!) };

@@ -1,5 +1,5 @@
 // The rules of differentiation. They use the node's own value where they can, because it is computed anyway.
-import type { Graph, Node } from './graph.js';
+import { type Graph, isConstant, type Node } from './graph.js';
 
 /** The derivatives of a node's operands by some variable; undefined if always 0. */
 type Tangents = readonly (Node | undefined)[];
@@ -93,8 +93,12 @@ function difference(graph: Graph, x: Node | undefined, y: Node | undefined): Nod
   return y ? graph.apply('sub', x ?? graph.constant(0), y) : x;
 }
 
+// Multiplies inside of choices, so that x is not multiplied by the 0 of a branch that was not chosen. It also finds more
+// products that the loss itself computes.
 function product(graph: Graph, x: Node, y: Node | undefined): Node | undefined {
-  return y && graph.apply('mul', x, y);
+  if (y?.op !== 'select' || !isConstant(y.operands[2]!, 0)) return y && graph.apply('mul', x, y);
+  const [condition, chosen] = y.operands as [Node, Node];
+  return choice(graph, condition, graph.apply('mul', x, chosen), undefined);
 }
 
 function quotient(graph: Graph, x: Node | undefined, y: Node): Node | undefined {

@@ -65,8 +65,7 @@ class ProgramRows {
         pass_(pass),
         values_{program_, nullptr, pass.batch_values},
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
-    static_assert(sizeof registers_ == kSharedTile * kFewRegisters * sizeof(float) &&
-                  program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
+    static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
   }
 
   // The number of tokens for which the registers have room.
@@ -111,6 +110,8 @@ class ProgramRows {
  private:
   // With this many registers, a tile has kSharedTile tokens, otherwise half as many.
   static constexpr int kFewRegisters = program::kMaxRegisters / 2;
+  // What lies between two registers, for the reason that TileReader gives for its buffers.
+  static constexpr int kPadding = 48;
 
   // A reduction over the row that is being computed.
   struct Reduction {
@@ -119,11 +120,11 @@ class ProgramRows {
     Extreme extreme;
   };
 
-  float* register_of(int index) { return registers_ + index * tile_size_; }
+  float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
 
   TokenOperand token_operand(const Operand& x, const TileColumns& in) {
     if (x.kind == Kind::kRegister) return {register_of(x.index)};
-    if (x.kind == Kind::kColumn) return {in.column[x.index]};
+    if (x.kind == Kind::kColumn) return {in.get<const float*>(x.index)};
     return {nullptr, static_cast<float>(values_.get(x))};
   }
 
@@ -190,7 +191,7 @@ class ProgramRows {
   ProgramValues values_;
   const int tile_size_;
   double own_row_[2 * program::kMaxValues];
-  alignas(64) float registers_[kSharedTile * kFewRegisters];
+  alignas(64) float registers_[program::kMaxRegisters * (kSharedTile / 2 + kPadding)];
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

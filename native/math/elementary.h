@@ -16,11 +16,13 @@ constexpr float kInfinity = __builtin_inff();
 // return a.
 template <class Number>
 PL_FN Number minimum(Number a, Number b) {
-  return ((a <= b) | (a != a)) ? a : b;
+  const Number least = b < a ? b : a;
+  return b != b ? b : least;
 }
 template <class Number>
 PL_FN Number maximum(Number a, Number b) {
-  return ((a >= b) | (a != a)) ? a : b;
+  const Number most = b > a ? b : a;
+  return b != b ? b : most;
 }
 
 // Returns 1, −1 or x itself, which is then 0 or NaN.

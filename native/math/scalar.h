@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "math/target.h"
 
@@ -60,10 +61,12 @@ PL_FN double two_sum(double x, double* sum) {
 }
 
 // Return the larger and the smaller of two numbers. The result is NaN if x is NaN.
-PL_FN float at_least(float x, float low) {
+template <class Number>
+PL_FN Number at_least(Number x, std::type_identity_t<Number> low) {
   return x < low ? low : x;
 }
-PL_FN float at_most(float x, float high) {
+template <class Number>
+PL_FN Number at_most(Number x, std::type_identity_t<Number> high) {
   return x > high ? high : x;
 }
 

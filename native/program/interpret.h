@@ -60,7 +60,7 @@ PL_FN Number apply(Number a, Number b, Number c) {
   if constexpr (op == Op::k_sigmoid) return sigmoid(x);
   if constexpr (op == Op::k_logsigmoid) return logsigmoid(x);
   if constexpr (op == Op::k_select) return select(a, b, c);
-  if constexpr (op == Op::k_clip) return minimum(maximum(a, b), c);
+  if constexpr (op == Op::k_clip) return at_most(at_least(a, b), c);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -45,6 +45,7 @@ export class CISPOPolicyLossFn extends policyLossClass({
     },
     lossAggMode: aggregationOption('token-mean'),
   },
+  stopsGradient: true,
   metrics: {
     cispo_loss: { unit: 'loss' },
     ppo_kl: { unit: 'nats per token' },

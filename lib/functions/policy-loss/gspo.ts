@@ -33,6 +33,7 @@ export class GSPOLossFn extends policyLossClass(
       clipRangeHigh: { ...CLIP_RANGE.clipRangeHigh, trinity: 0.0004, typical: [0.0004, 0.3] },
       lossAggMode: aggregationOption('seq-mean-token-mean'),
     },
+    stopsGradient: true,
     metrics: {
       pg_clipfrac: { unit: 'fraction of tokens' },
       ppo_kl: { unit: 'nats per token' },

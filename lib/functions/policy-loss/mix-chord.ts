@@ -74,7 +74,11 @@ export class MIXCHORDPolicyLossFn extends policyLossClass(
   },
   (options) => {
     const variant = mixedVariant(options.enablePhiFunction ? 'mix_chord' : 'mix_chord_sft', options);
-    return { ...variant, options: { ...variant.options, ...nativeOptions(SCHEDULE, options) } };
+    return {
+      ...variant,
+      options: { ...variant.options, ...nativeOptions(SCHEDULE, options) },
+      stopsGradient: options.enablePhiFunction,
+    };
   },
 ) {
   static {

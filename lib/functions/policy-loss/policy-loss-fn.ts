@@ -51,6 +51,11 @@ export interface AggregatedLossOptions extends PolicyLossOptions {
 export interface PolicyLossDeclaration extends FunctionDeclaration {
   /** True if rows come in pairs: each even row holds a chosen answer, and the row after it the rejected answer. */
   readonly pairs?: true;
+  /**
+   * True if the gradient treats a part of the loss that depends on logprob as constant. It then differs from the loss's
+   * derivative.
+   */
+  readonly stopsGradient?: true;
 }
 
 /** The properties of a policy loss that depend on its options and therefore cannot be part of the declaration. */
@@ -59,6 +64,8 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly unread?: readonly string[];
   /** Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages?: boolean;
+  /** The declaration's `stopsGradient`, if it depends on the options. */
+  readonly stopsGradient?: boolean;
   /** The compiled form of a loss that a user defined. It runs instead of a loss of the native module. */
   readonly program?: NativeUserLossSpec['program'] & {
     /** The columns that the program reads. They replace the declaration's `reads`. */
@@ -91,6 +98,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly readsMaskedAdvantages: boolean;
   /** @internal Whether the loss compares pairs of rows, which must stay in the same part of a batch. */
   readonly readsPairs: boolean;
+  /** @internal Whether the gradient treats a part of the loss that depends on logprob as constant. */
+  readonly stopsGradient: boolean;
   /** @internal Whether the loss reduces over all rows, so that a batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
   readonly #selectKeys: readonly string[];
@@ -106,7 +115,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     backend: string,
     declaration: PolicyLossDeclaration,
     options: Readonly<Record<string, unknown>>,
-    { unread, readsMaskedAdvantages, program, ...native }: PolicyLossVariant,
+    { unread, readsMaskedAdvantages, stopsGradient, program, ...native }: PolicyLossVariant,
   ) {
     const mapper = KeyMapper.get(backend);
     const keys = program ? keysOfColumns(program.columns) : declaration.reads;
@@ -121,6 +130,7 @@ export abstract class PolicyLossFn<M = Metrics> {
       ? { program, metrics: Object.keys(declaration.metrics), aggregation }
       : { name: declaration.name, aggregation, ...native, options: this.nativeOptions };
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
+    this.stopsGradient = stopsGradient ?? declaration.stopsGradient === true;
     this.readsPairs = declaration.pairs === true;
     this.reads = { columns, expertMask: keys.includes('expert_mask'), step: keys.includes('step') };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];

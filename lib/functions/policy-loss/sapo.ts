@@ -10,56 +10,60 @@ import { POLICY_LOSS_FN, policyLossClass, RATIO_KEYS } from './policy-loss-fn.js
  * SAPO: the loss of a token is −advantage·gate·logprob, where the gate is a sigmoid function of the ratio to the old
  * policy. By default, no gradient flows through the gate.
  */
-export class SAPOPolicyLossFn extends policyLossClass({
-  name: 'sapo',
-  summary: 'ℓ = −A·gate(r)·logprob, with a sigmoid gate instead of a clip',
-  details: [
-    'The gate is f(r) = σ(τ(r − 1))·4/τ.',
-    'Trinity holds the gate constant. The paper differentiates it too: its loss is −A·f(r).',
-  ],
-  source: ['arXiv 2511.20347', 'Trinity-RFT'],
-  reads: RATIO_KEYS,
-  options: {
-    tauPos: {
-      type: 'number',
-      default: 1,
-      above: 0,
-      typical: [0.3, 1.5],
-      help: "the gate's temperature where A > 0",
+export class SAPOPolicyLossFn extends policyLossClass(
+  {
+    name: 'sapo',
+    summary: 'ℓ = −A·gate(r)·logprob, with a sigmoid gate instead of a clip',
+    details: [
+      'The gate is f(r) = σ(τ(r − 1))·4/τ.',
+      'Trinity holds the gate constant. The paper differentiates it too: its loss is −A·f(r).',
+    ],
+    source: ['arXiv 2511.20347', 'Trinity-RFT'],
+    reads: RATIO_KEYS,
+    options: {
+      tauPos: {
+        type: 'number',
+        default: 1,
+        above: 0,
+        typical: [0.3, 1.5],
+        help: "the gate's temperature where A > 0",
+      },
+      tauNeg: {
+        type: 'number',
+        default: 1.05,
+        above: 0,
+        atLeastOption: 'tauPos',
+        typical: [1.5, 3],
+        help: "the gate's temperature where A ≤ 0",
+      },
+      lossAggMode: aggregationOption('token-mean'),
+      differentiateGate: {
+        type: 'boolean',
+        default: false,
+        help: "take the gate's gradient, as in the paper, instead of holding it constant",
+      },
     },
-    tauNeg: {
-      type: 'number',
-      default: 1.05,
-      above: 0,
-      atLeastOption: 'tauPos',
-      typical: [1.5, 3],
-      help: "the gate's temperature where A ≤ 0",
+    metrics: {
+      sapo_loss: { unit: 'loss' },
+      ppo_kl: { unit: 'nats per token' },
+      avg_soft_gate: { unit: 'gate, mean over tokens' },
+      avg_ratio: { unit: 'ratio, mean over tokens' },
+      pos_adv_frac: { unit: 'fraction of tokens' },
     },
-    lossAggMode: aggregationOption('token-mean'),
-    differentiateGate: {
-      type: 'boolean',
-      default: false,
-      help: "take the gate's gradient, as in the paper, instead of holding it constant",
+    numerics: {
+      range: 'any finite logprobs and advantages',
+      outside:
+        'the ratio overflows and the gate is open: the loss is finite; the metric avg_ratio is Infinity',
+      /**
+       * Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. Errors of the gradient are
+       * therefore measured relative to its size at a ratio of 1, which is |advantage|.
+       */
+      cancels: ({ advantage }) => ({ gradient: Math.abs(advantage) }),
+      variants: [{ differentiate_gate: true }],
     },
   },
-  metrics: {
-    sapo_loss: { unit: 'loss' },
-    ppo_kl: { unit: 'nats per token' },
-    avg_soft_gate: { unit: 'gate, mean over tokens' },
-    avg_ratio: { unit: 'ratio, mean over tokens' },
-    pos_adv_frac: { unit: 'fraction of tokens' },
-  },
-  numerics: {
-    range: 'any finite logprobs and advantages',
-    outside: 'the ratio overflows and the gate is open: the loss is finite; the metric avg_ratio is Infinity',
-    /**
-     * Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. Errors of the gradient are
-     * therefore measured relative to its size at a ratio of 1, which is |advantage|.
-     */
-    cancels: ({ advantage }) => ({ gradient: Math.abs(advantage) }),
-    variants: [{ differentiate_gate: true }],
-  },
-}) {
+  ({ differentiateGate }) => ({ stopsGradient: !differentiateGate }),
+) {
   static {
     POLICY_LOSS_FN.register('sapo', SAPOPolicyLossFn);
   }

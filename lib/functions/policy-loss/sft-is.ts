@@ -12,6 +12,7 @@ export class SFTISLossFn extends policyLossClass({
   source: ['Trinity-RFT'],
   reads: ['action_mask'],
   options: { lossAggMode: aggregationOption('token-mean') },
+  stopsGradient: true,
   metrics: { sft_is_loss: { unit: 'nats' } },
   numerics: {
     range: 'logprob up to 88.7 (a log-probability is at most 0)',

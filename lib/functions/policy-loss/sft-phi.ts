@@ -24,6 +24,7 @@ export class SFTPhiLossFn extends policyLossClass({
       help: 'the cutoff: log-probabilities above the logarithm of this are lowered to it; 1 has no effect',
     },
   },
+  stopsGradient: true,
   metrics: { sft_phi_loss: { unit: 'nats' } },
   numerics: {
     range: 'logprob of at most 0',

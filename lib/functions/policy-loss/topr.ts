@@ -23,6 +23,7 @@ export class TOPRPolicyLossFn extends policyLossClass({
     },
     lossAggMode: aggregationOption('token-mean'),
   },
+  stopsGradient: true,
   metrics: {
     topr_loss: { unit: 'loss' },
     avg_alpha: { unit: 'weight, mean over tokens' },

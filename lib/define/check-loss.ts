@@ -1,0 +1,270 @@
+// Checks that a policy loss has the properties that training relies on. It is meant for the test suites of users who
+// define their own losses.
+import type { NativeBatch } from '../../binding.js';
+import type { Batch } from '../core/batch.js';
+import { BatchReader, COLUMNS, type ColumnName, type InputName } from '../core/batch-reader.js';
+import { PER_ROW } from '../core/columns.js';
+import { sumCounts } from '../core/counts.js';
+import { LossError } from '../core/errors.js';
+import { KeyMapper } from '../core/key-mapper.js';
+import { finish } from '../core/slices.js';
+import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import { drawRows, packed, padded, type Rows, slice, withPoison } from './check-rows.js';
+import { type Comparison, differenceQuotients } from './finite-differences.js';
+
+/** The result of one check of {@link checkLoss}. */
+export interface LossCheck {
+  /** What was checked, such as 'gradient'. */
+  readonly name: string;
+  /** Whether the loss passed. A check that does not apply to the loss is passed. */
+  readonly ok: boolean;
+  /** What was found, in words. */
+  readonly detail: string;
+}
+
+/** The results of {@link checkLoss}. `String(report)` lists them, one in each line. */
+export interface LossReport {
+  /** Whether the loss passed all checks. */
+  readonly ok: boolean;
+  /** The checks in the order in which they were made. */
+  readonly checks: readonly LossCheck[];
+  /** Returns the checks as text, one in each line. */
+  toString(): string;
+}
+
+type AnyLoss = PolicyLossFn<object>;
+
+interface Computed {
+  loss: number;
+  metrics: object;
+  grad: Float32Array;
+}
+
+/**
+ * Checks a policy loss on a batch:
+ *
+ * - finite: the loss and the gradient are finite;
+ * - gradient: it agrees with finite differences of the loss, at up to 32 tokens. Tokens at a kink of the loss are left
+ *   out. A loss with stopped gradients is not checked, because finite differences see through `sg`;
+ * - mask: values of masked tokens change nothing, and the gradient there is 0;
+ * - padding and packing: the loss is the same with more padding and with packed rows;
+ * - parts: two halves of the batch add up to the whole, and merge() returns the same bits as one call;
+ * - sync and async, and repetition: all calls return the same bits.
+ *
+ * @param fn the loss: one that you defined, or one of this package's own.
+ * @param batch a small batch of float32 columns. The gradient check computes the loss 128 times. By default, a batch is
+ * drawn that has all columns; it is the same in each call.
+ * @returns a promise of the results. It rejects with a LossError if the batch is invalid.
+ *
+ * @example
+ * ```ts
+ * const report = await checkLoss(new MyLoss({ low: 0.1 }));
+ * assert.ok(report.ok, String(report));
+ * ```
+ */
+export async function checkLoss(fn: PolicyLossFn<object>, batch?: Batch): Promise<LossReport> {
+  const rows = batch === undefined ? drawRows() : readRows(fn, batch);
+  const base = compute(fn, padded(rows));
+  const checks = [
+    checkFinite(base),
+    checkGradient(fn, rows, base),
+    checkMask(fn, rows, base),
+    checkPadding(fn, rows, base),
+    checkPacking(fn, rows, base),
+    checkParts(fn, rows, base),
+    await checkAsync(fn, rows, base),
+    checkRepetition(fn, rows, base),
+  ];
+  return {
+    ok: checks.every(({ ok }) => ok),
+    checks,
+    toString: () =>
+      checks.map(({ name, ok, detail }) => `${ok ? 'ok    ' : 'FAILED'} ${name}: ${detail}`).join('\n'),
+  };
+}
+
+// Reads a caller's batch into padded rows.
+function readRows(fn: AnyLoss, batch: Batch): Rows {
+  const { columns, expertMask, step: readsStep } = fn.reads;
+  const inputs: InputName[] = [...columns, 'action_mask'];
+  if (expertMask) inputs.push('expert_mask');
+  if (readsStep) inputs.push('step');
+  const { native, layout, step } = finish(
+    new BatchReader(KeyMapper.get(fn.backend), { inputs }).readHost(batch),
+  );
+  const { rows, rowLength } = layout;
+  const starts = Array.from({ length: rows }, (_, b) => layout.offsets?.[b] ?? b * rowLength);
+  const lengths = starts.map((start, b) => (layout.offsets ? layout.offsets[b + 1]! - start : rowLength));
+  const pad = <T extends Float32Array | Uint8Array>(values: T, out: T): T => {
+    for (let b = 0; b < rows; b++)
+      out.set(values.subarray(starts[b]!, starts[b]! + lengths[b]!), b * rowLength);
+    return out;
+  };
+  const size = rows * rowLength;
+  return {
+    rows,
+    columns: rowLength,
+    floats: new Map(
+      columns.map((name) => {
+        const values = floatsOf(native, name);
+        const perRow = native.dtypes[COLUMNS.indexOf(name)] === PER_ROW;
+        if (perRow)
+          return [name, Float32Array.from({ length: size }, (_, i) => values[Math.floor(i / rowLength)]!)];
+        return [name, pad(values, new Float32Array(size))];
+      }),
+    ),
+    mask: pad(native.mask!, new Uint8Array(size)),
+    expert: native.expert,
+    step,
+  };
+}
+
+function floatsOf(native: NativeBatch, name: ColumnName): Float32Array {
+  const values = native.data[COLUMNS.indexOf(name)];
+  if (values instanceof Float32Array) return values;
+  throw new LossError('ERR_INVALID_INPUT', {
+    at: 'checkLoss',
+    key: name,
+    expected: 'a column of float32 values',
+    received: '16-bit floats',
+  });
+}
+
+function compute(fn: AnyLoss, batch: Batch): Computed {
+  return fn.computeSync(batch, { grad: true }) as Computed;
+}
+
+function checkFinite({ loss, grad }: Computed): LossCheck {
+  const bad = grad.findIndex((x) => !Number.isFinite(x));
+  const ok = Number.isFinite(loss) && bad < 0;
+  return {
+    name: 'finite',
+    ok,
+    detail: ok
+      ? `the loss is ${loss}`
+      : `the loss is ${loss}, ${bad < 0 ? 'the gradient is finite' : `the gradient at token ${bad} is ${grad[bad]}`}`,
+  };
+}
+
+function checkGradient(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+  const name = 'gradient';
+  if (fn.stopsGradient) return { name, ok: true, detail: 'not checked, because the loss stops gradients' };
+  const lossAt = (logprob: Float32Array) =>
+    fn.computeSync(padded({ ...rows, floats: new Map([...rows.floats, ['logprob', logprob]]) })).loss;
+  const found = differenceQuotients(rows, base, lossAt);
+  return { name, ...verdict(found) };
+}
+
+function verdict({ compared, kinks, worst }: Comparison): { ok: boolean; detail: string } {
+  const left = kinks > 0 ? `; ${kinks} at kinks left out` : '';
+  if (compared === 0) return { ok: kinks === 0, detail: `no token could be compared${left}` };
+  const { token, expected, received, excess } = worst!;
+  const detail = `${compared} tokens compared${left}; the largest difference is at token ${token}: ${expected.toPrecision(6)} by finite differences, ${received.toPrecision(6)} in the gradient`;
+  return { ok: excess <= 1, detail };
+}
+
+function checkMask(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+  const name = 'mask';
+  const leaks = base.grad.findIndex((x, i) => rows.mask[i] === 0 && x !== 0);
+  if (leaks >= 0)
+    return { name, ok: false, detail: `the gradient at the masked token ${leaks} is ${base.grad[leaks]}` };
+  for (const poison of [Number.NaN, Number.POSITIVE_INFINITY, -1e30]) {
+    const names = [...rows.floats.keys()].filter(
+      (column) => !(fn.readsMaskedAdvantages && column === 'advantages'),
+    );
+    const difference = differentBits(base, compute(fn, padded(withPoison(rows, names, poison))));
+    if (difference) return { name, ok: false, detail: `with ${poison} at the masked tokens, ${difference}` };
+  }
+  return { name, ok: true, detail: 'values of masked tokens change nothing' };
+}
+
+function checkPadding(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+  const name = 'padding';
+  if (fn.policyLoss.aggregation === 'seq-mean-token-sum-norm')
+    return {
+      name,
+      ok: true,
+      detail: 'does not apply, because the loss is divided by the length of the rows',
+    };
+  const wider = rows.columns + 3;
+  const { loss, grad } = compute(fn, padded(rows, wider));
+  const cut = base.grad.map((_, i) => grad[Math.floor(i / rows.columns) * wider + (i % rows.columns)]!);
+  return compared(name, base, { loss, grad: cut }, 'three more masked columns change nothing');
+}
+
+function checkPacking(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+  const { batch, positions } = packed(rows);
+  const { loss, grad } = compute(fn, batch);
+  const unpacked = new Float32Array(base.grad.length);
+  positions.forEach((position, i) => {
+    unpacked[position] = grad[i]!;
+  });
+  return compared('packing', base, { loss, grad: unpacked }, 'packed rows give the same');
+}
+
+function checkParts(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+  const name = 'parts';
+  const middle = fn.readsPairs ? 2 * Math.floor(rows.rows / 4) : Math.floor(rows.rows / 2);
+  const batches = [slice(rows, 0, middle), slice(rows, middle, rows.rows)].map((part) => padded(part));
+  try {
+    const normalizer = sumCounts(batches.map((part) => fn.countSync(part)));
+    const results = batches.map((part) => fn.computeSync(part, { grad: true, normalizer, part: true }));
+    const loss = results.reduce((sum, part) => sum + part.loss, 0);
+    const grad = Float32Array.from(results.flatMap((part) => [...part.grad!]));
+    const merged = fn.merge(
+      results.map(({ part }) => part!),
+      normalizer,
+    ).loss;
+    if (!Object.is(merged, base.loss))
+      return { name, ok: false, detail: `merge() returns the loss ${merged}, and one call ${base.loss}` };
+    return compared(name, base, { loss, grad }, 'two halves add up to the whole');
+  } catch (error) {
+    if (!(error instanceof LossError) || error.code !== 'ERR_INVALID_OPTION') throw error;
+    return { name, ok: true, detail: 'does not apply, because the loss needs the whole batch' };
+  }
+}
+
+async function checkAsync(fn: AnyLoss, rows: Rows, base: Computed): Promise<LossCheck> {
+  const result = (await fn.compute(padded(rows), { grad: true })) as Computed;
+  const difference = differentBits(base, result);
+  return { name: 'sync and async', ok: !difference, detail: difference ?? 'both return the same bits' };
+}
+
+function checkRepetition(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
+  const difference = differentBits(base, compute(fn, padded(rows)));
+  return { name: 'repetition', ok: !difference, detail: difference ?? 'a second call returns the same bits' };
+}
+
+// Describes the first difference between two results that should have the same bits; undefined if there is none.
+function differentBits(expected: Computed, received: Computed): string | undefined {
+  if (!Object.is(expected.loss, received.loss))
+    return `the loss is ${received.loss} and not ${expected.loss}`;
+  const token = expected.grad.findIndex((x, i) => !Object.is(x, received.grad[i]));
+  if (token >= 0)
+    return `the gradient at token ${token} is ${received.grad[token]} and not ${expected.grad[token]}`;
+  for (const [name, value] of Object.entries(expected.metrics)) {
+    const other = (received.metrics as Record<string, number>)[name];
+    if (!Object.is(value, other)) return `the metric ${name} is ${other} and not ${value}`;
+  }
+  return undefined;
+}
+
+// Compares two results that may differ by the rounding of sums in another order.
+function compared(
+  name: string,
+  expected: Computed,
+  received: { loss: number; grad: Float32Array },
+  success: string,
+): LossCheck {
+  const largest = expected.grad.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  const isClose = (a: number, b: number, size: number) => Object.is(a, b) || Math.abs(a - b) <= 1e-6 * size;
+  const token = expected.grad.findIndex((x, i) => !isClose(x, received.grad[i]!, largest));
+  if (token >= 0)
+    return {
+      name,
+      ok: false,
+      detail: `the gradient at token ${token} is ${received.grad[token]} and not ${expected.grad[token]}`,
+    };
+  const ok = isClose(expected.loss, received.loss, Math.max(Math.abs(expected.loss), largest));
+  return { name, ok, detail: ok ? success : `the loss is ${received.loss} and not ${expected.loss}` };
+}

@@ -1,0 +1,338 @@
+// Makes the class of a policy loss from the definition of a user.
+import { types } from 'node:util';
+import type { MetricDeclaration } from '../core/declaration.js';
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
+import {
+  type AggregationOption,
+  aggregationOption,
+  type CheckedOptions,
+  checkLossAggMode,
+  type LossAggMode,
+  type OptionDeclaration,
+  type OptionSchema,
+  readOptions,
+  toCamelCase,
+  toSnakeCase,
+} from '../core/options.js';
+import {
+  keysOfColumns,
+  type PolicyLossClass,
+  type PolicyLossDeclaration,
+  policyLossClass,
+} from '../functions/policy-loss/policy-loss-fn.js';
+import { type CompiledLoss, compileLoss } from './compile.js';
+import { type LossSymbols, nodeOf, type Operand, symbolsOf } from './expression.js';
+import { Graph, type Node, reachable } from './graph.js';
+import { parseExpression } from './parse.js';
+
+/** How many metrics a loss may define. */
+export const MAX_METRICS = 8;
+
+/**
+ * An expression in the definition of a loss with the options S: a text as for {@link lossFromExpression}, or a function
+ * that builds the expression. The function gets the columns and functions of the language, and the loss's options. It is
+ * called once when the loss is defined, with the default options, and once for each new loss.
+ */
+export type ExpressionOf<S extends OptionSchema> =
+  | string
+  | ((symbols: LossSymbols, options: Checked<S>) => Operand);
+
+/** The options of a defined loss: its own, and lossAggMode. */
+export type OptionsWithAggregation<S extends OptionSchema> = Omit<S, 'lossAggMode'> & {
+  readonly lossAggMode: AggregationOption & { readonly default: LossAggMode };
+};
+
+type Checked<S extends OptionSchema> = CheckedOptions<OptionsWithAggregation<S>>;
+
+/** The definition of a metric. */
+export interface MetricDefinition<S extends OptionSchema> extends MetricDeclaration {
+  /** The metric's value for a token. The metric is the mean over the unmasked tokens of the batch. */
+  readonly value: ExpressionOf<S>;
+}
+
+/** The definition of a policy loss with the options S and metrics with the names M. */
+export interface LossDefinition<S extends OptionSchema, M extends string> {
+  /** A description in one line, without a full stop. By default, the formula if `loss` is a text. */
+  readonly summary?: string;
+  /** The papers and implementations that the loss follows. */
+  readonly source?: readonly string[];
+  /** The declarations of the loss's options, under camelCase names. The option lossAggMode is added to them. */
+  readonly options?: S;
+  /** The default of the option lossAggMode: how the losses of the tokens become one number. 'token-mean' if absent. */
+  readonly lossAggMode?: LossAggMode;
+  /** At most 8 metrics. */
+  readonly metrics?: { readonly [K in M]: MetricDefinition<S> };
+  /** The loss of a token. */
+  readonly loss: ExpressionOf<S>;
+}
+
+/** The declaration of a loss from {@link defineLoss}. */
+export interface DefinedLossDeclaration<S extends OptionSchema, M extends string>
+  extends PolicyLossDeclaration {
+  readonly options: OptionsWithAggregation<S>;
+  readonly metrics: Readonly<Record<M, MetricDeclaration>>;
+}
+
+/**
+ * Defines a policy loss and returns its class. The class works like those of this package's own losses. The gradient is
+ * derived from the expression, and native code computes both. To use the loss by its name, for example in an algorithm,
+ * register the class.
+ *
+ * @param name the name of the loss, for registries and error messages.
+ * @param definition the loss's options, metrics and formula.
+ * @throws LossError `ERR_INVALID_OPTION` if the definition is invalid or the loss is too large, `ERR_UNKNOWN_NAME` for an
+ * unknown name in a text. The constructor of the class throws the same errors, because the formula may depend on the
+ * options.
+ *
+ * @example
+ * ```ts
+ * const ClippedLoss = defineLoss('clipped', {
+ *   options: {
+ *     low: { type: 'number', default: 0.2, help: 'lower clip range' },
+ *     high: { type: 'number', default: 0.28, help: 'upper clip range' },
+ *   },
+ *   metrics: { clipfrac: { unit: 'fraction of tokens', value: ({ r, abs }) => abs(r.sub(1)).gt(0.2) } },
+ *   loss: ({ lp, old, A, exp, max, clip }, { low, high }) => {
+ *     const ratio = exp(lp.sub(old));
+ *     return max(A.neg().mul(ratio), A.neg().mul(clip(ratio, 1 - low, 1 + high)));
+ *   },
+ * });
+ * POLICY_LOSS_FN.register('clipped', ClippedLoss);
+ * const { loss, grad } = await new ClippedLoss({ low: 0.1 }).compute(batch, { grad: true });
+ * ```
+ */
+export function defineLoss<
+  const S extends OptionSchema = Record<never, never>,
+  const M extends string = never,
+>(name: string, definition: LossDefinition<S, M>): PolicyLossClass<DefinedLossDeclaration<S, M>> {
+  return guarded(() => {
+    checkDefinition(name, definition);
+    for (const [option, declaration] of Object.entries(definition.options ?? {}))
+      checkOption(name, option, declaration);
+    return lossClass(name, name, definition);
+  }, 'ERR_INVALID_OPTION');
+}
+
+/**
+ * Makes the class of a defined loss.
+ * @param at the begin of error messages.
+ */
+export function lossClass<S extends OptionSchema, M extends string>(
+  at: string,
+  name: string,
+  definition: LossDefinition<S, M>,
+): PolicyLossClass<DefinedLossDeclaration<S, M>> {
+  const { loss, summary, source = [] } = definition;
+  const options = {
+    ...definition.options,
+    lossAggMode: aggregationOption(checkLossAggMode(at, definition.lossAggMode)),
+  } as unknown as OptionsWithAggregation<S>;
+  const build = (checked: Readonly<Record<string, unknown>>) => compile(at, definition, checked);
+  const { columns } = build(sampleOptions(at, options));
+  const declaration: DefinedLossDeclaration<S, M> = {
+    name,
+    summary: summary ?? (typeof loss === 'string' ? `ℓ = ${loss}` : 'a loss that the user defined'),
+    source,
+    reads: keysOfColumns(columns),
+    options,
+    metrics: metricDeclarations(definition),
+    numerics: { range: 'not measured', outside: 'as the formula in float32' },
+  };
+  const cls = policyLossClass(declaration, (checked) => {
+    const { stopsGradient, ...program } = build(checked);
+    return { stopsGradient, program };
+  });
+  Object.defineProperty(cls, 'name', { value: at });
+  return cls as PolicyLossClass<DefinedLossDeclaration<S, M>>;
+}
+
+function checkDefinition<S extends OptionSchema, M extends string>(
+  name: string,
+  definition: LossDefinition<S, M>,
+): void {
+  if (typeof name !== 'string' || name === '' || name.length > MAX_NAME)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: 'defineLoss',
+      expected: 'the name of the loss',
+      received: describeValue(name),
+    });
+  checkObject(name, undefined, definition);
+  for (const key of Object.keys(definition)) if (!KEYS.includes(key)) throw unknownOption(name, key, KEYS);
+  for (const key of ['options', 'metrics'] as const)
+    if (definition[key] !== undefined) checkObject(name, key, definition[key]);
+}
+
+const KEYS = ['summary', 'source', 'options', 'lossAggMode', 'metrics', 'loss'];
+
+/** @throws LossError `ERR_INVALID_OPTION` if a value of the user is not an object. */
+export function checkObject(at: string, option: string | undefined, value: unknown): void {
+  if (value === null || typeof value !== 'object')
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option,
+      expected: 'an object',
+      received: describeValue(value),
+    });
+}
+
+const OPTION_TYPES: readonly string[] = ['number', 'integer', 'boolean', 'choice', 'aggregation'];
+
+function checkOption(at: string, option: string, declaration: OptionDeclaration): void {
+  if (
+    option.length > MAX_NAME ||
+    !/^[a-z][A-Za-z0-9]*$/.test(option) ||
+    toCamelCase(toSnakeCase(option)) !== option
+  )
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option: shorten(option),
+      expected: `a name in camelCase of at most ${MAX_NAME} letters and digits`,
+      received: 'another',
+    });
+  if (RESERVED_OPTIONS.includes(option))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option,
+      expected: 'another name, because every loss has this option',
+      received: 'its declaration',
+    });
+  if (!OPTION_TYPES.includes(declaration?.type))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option,
+      expected: `a declaration whose type is one of ${OPTION_TYPES.join(', ')}`,
+      received: describeValue(declaration?.type ?? declaration),
+    });
+}
+
+/** The options that every loss has. */
+export const RESERVED_OPTIONS = ['lossAggMode', 'backend'];
+/** The length of the longest name of a loss, an option or a metric. */
+export const MAX_NAME = 100;
+
+// Returns options with which a loss can be built to find out which columns it reads: the defaults, and any valid value
+// of options without a default.
+function sampleOptions(at: string, schema: OptionSchema): Readonly<Record<string, unknown>> {
+  const given = Object.entries(schema).map(([key, option]) => [
+    key,
+    option.default ?? (option.defaultFrom === undefined ? sampleValue(option) : undefined),
+  ]);
+  return readOptions(at, schema, Object.fromEntries(given));
+}
+
+function sampleValue(option: OptionDeclaration): unknown {
+  switch (option.type) {
+    case 'boolean':
+      return false;
+    case 'choice':
+      return option.choices[0];
+    case 'aggregation':
+      return 'token-mean';
+    default: {
+      const { typical, atLeast, above, atMost } = option;
+      return (
+        typical?.[0] ??
+        atLeast ??
+        (above === undefined ? (atMost ?? 0) : Math.min(above + 1, atMost ?? Infinity))
+      );
+    }
+  }
+}
+
+function metricDeclarations<S extends OptionSchema, M extends string>({
+  metrics,
+}: LossDefinition<S, M>): Readonly<Record<M, MetricDeclaration>> {
+  const entries = Object.entries<MetricDefinition<S>>(metrics ?? {});
+  return Object.fromEntries(
+    entries.map(([name, { value, ...declaration }]) => [name, declaration]),
+  ) as Record<M, MetricDeclaration>;
+}
+
+function compile<S extends OptionSchema, M extends string>(
+  at: string,
+  { loss, metrics }: LossDefinition<S, M>,
+  options: Readonly<Record<string, unknown>>,
+): CompiledLoss & { stopsGradient: boolean } {
+  const graph = new Graph();
+  const node = (where: string, expression: ExpressionOf<S>) => build(where, graph, expression, options);
+  try {
+    const lossNode = node(at, loss);
+    const definitions = Object.entries<MetricDefinition<S>>(metrics ?? {});
+    checkMetrics(
+      at,
+      definitions.map(([name]) => name),
+    );
+    const metricNodes = definitions.map(([name, metric]) => node(`${at}: metric ${name}`, metric?.value));
+    return {
+      ...compileLoss(graph, lossNode, metricNodes),
+      stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
+    };
+  } catch (error) {
+    // The stack of JavaScript is the limit on the depth of an expression.
+    if (!(error instanceof RangeError)) throw error;
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      { at, expected: 'a smaller expression', received: 'one with too many levels' },
+      { cause: error },
+    );
+  }
+}
+
+function checkMetrics(at: string, names: readonly string[]): void {
+  if (names.length > MAX_METRICS)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option: 'metrics',
+      expected: `at most ${MAX_METRICS} metrics`,
+      received: String(names.length),
+    });
+  for (const name of names)
+    if (!/^[A-Za-z][\w./-]*$/.test(name) || name.length > MAX_NAME)
+      throw new LossError('ERR_INVALID_OPTION', {
+        at,
+        option: 'metrics',
+        expected: `names of at most ${MAX_NAME} letters, digits and _ . / -, which begin with a letter`,
+        received: describeValue(name),
+      });
+}
+
+function build<S extends OptionSchema>(
+  at: string,
+  graph: Graph,
+  expression: ExpressionOf<S>,
+  options: Readonly<Record<string, unknown>>,
+): Node {
+  if (typeof expression === 'string') return parseExpression(at, expression, graph, numbersOf(options));
+  if (typeof expression !== 'function')
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      expected: 'the text of an expression, or a function that returns one',
+      received: describeValue(expression),
+    });
+  return nodeOf(
+    graph,
+    at,
+    called(at, () => expression(symbolsOf(graph), options as Checked<S>)),
+  );
+}
+
+// Calls a function of the user. An error that it throws becomes the cause of a LossError.
+function called<T>(at: string, fn: () => T): T {
+  try {
+    return fn();
+  } catch (error) {
+    if (error instanceof LossError) throw error;
+    const received = types.isNativeError(error) ? `the error '${error.message}'` : 'an error';
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      { at, expected: 'a function that returns an expression', received },
+      { cause: error },
+    );
+  }
+}
+
+// Returns the options that a text can use. true is 1 and false is 0.
+function numbersOf(options: Readonly<Record<string, unknown>>): ReadonlyMap<string, number> {
+  const numbers = Object.entries(options).filter(([, value]) => ['number', 'boolean'].includes(typeof value));
+  return new Map(numbers.map(([name, value]) => [name, Number(value)]));
+}

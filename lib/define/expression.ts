@@ -1,0 +1,259 @@
+// The TypeScript form of expressions: values with methods in the place of operators, and functions of such values.
+import { describeValue, LossError } from '../core/errors.js';
+import { toCamelCase } from '../core/options.js';
+import type { BinaryOp, Graph, Node } from './graph.js';
+import { describeArguments, FUNCTIONS, type LanguageFunction, takesArguments, VALUES } from './symbols.js';
+
+/** A value in the definition of a loss: an expression, or a finite number. */
+export type Operand = Expression | number;
+
+/**
+ * An expression in the definition of a loss. Its value differs from token to token, so it has methods instead of
+ * JavaScript's operators: `a.mul(b)` for a·b. Each method returns a new expression.
+ */
+export class Expression {
+  /** @internal */
+  readonly graph: Graph;
+  /** @internal */
+  readonly node: Node;
+
+  /** @internal */
+  constructor(graph: Graph, node: Node) {
+    this.graph = graph;
+    this.node = node;
+  }
+
+  /** Returns this + other. */
+  add(other: Operand): Expression {
+    return this.#with('add', other);
+  }
+
+  /** Returns this − other. */
+  sub(other: Operand): Expression {
+    return this.#with('sub', other);
+  }
+
+  /** Returns this · other. */
+  mul(other: Operand): Expression {
+    return this.#with('mul', other);
+  }
+
+  /** Returns this / other. */
+  div(other: Operand): Expression {
+    return this.#with('div', other);
+  }
+
+  /** Returns −this. */
+  neg(): Expression {
+    return new Expression(this.graph, this.graph.unary('neg', this.node));
+  }
+
+  /** Returns 1 where this < other, and 0 elsewhere. */
+  lt(other: Operand): Expression {
+    return this.#with('lt', other);
+  }
+
+  /** Returns 1 where this ≤ other, and 0 elsewhere. */
+  le(other: Operand): Expression {
+    return this.#with('le', other);
+  }
+
+  /** Returns 1 where this > other, and 0 elsewhere. */
+  gt(other: Operand): Expression {
+    return this.#with('gt', other);
+  }
+
+  /** Returns 1 where this ≥ other, and 0 elsewhere. */
+  ge(other: Operand): Expression {
+    return this.#with('ge', other);
+  }
+
+  /** Returns 1 where this equals other, and 0 elsewhere. */
+  eq(other: Operand): Expression {
+    return this.#with('eq', other);
+  }
+
+  /** Returns 1 where this differs from other, and 0 elsewhere. */
+  ne(other: Operand): Expression {
+    return this.#with('ne', other);
+  }
+
+  /** Returns 1 where both conditions hold, and 0 elsewhere. A condition holds if it is neither 0 nor NaN. */
+  and(other: Operand): Expression {
+    return this.#with('and', other);
+  }
+
+  /** Returns 1 where one of the conditions holds, and 0 elsewhere. */
+  or(other: Operand): Expression {
+    return this.#with('or', other);
+  }
+
+  /** Returns 1 where the condition does not hold, and 0 elsewhere. */
+  not(): Expression {
+    return new Expression(this.graph, this.graph.unary('not', this.node));
+  }
+
+  /**
+   * Refuses to turn an expression into a number or a text, which `a * b` and `a > b` would do.
+   * @throws LossError `ERR_INVALID_OPTION`
+   */
+  [Symbol.toPrimitive](): never {
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: 'expression',
+      expected: 'methods (a.add(b), a.mul(b), a.gt(b))',
+      received: "one of JavaScript's operators",
+    });
+  }
+
+  #with(op: BinaryOp, other: Operand): Expression {
+    return new Expression(this.graph, this.graph.binary(op, this.node, nodeOf(this.graph, op, other)));
+  }
+}
+
+/** A function of one value. */
+export type UnaryFunction = (x: Operand) => Expression;
+
+/**
+ * The columns of a batch and the functions from which a loss is built. Log-probabilities and entropies are in nats. A
+ * column that the loss uses must be in the batch. Gradients are taken with respect to `lp`; the other columns are
+ * constants.
+ */
+export interface LossSymbols {
+  /** The log-probability of the token under the current policy. */
+  readonly lp: Expression;
+  /** The same as `lp`. */
+  readonly logprob: Expression;
+  /** The log-probability under the policy that sampled the token. */
+  readonly old: Expression;
+  /** The same as `old`. */
+  readonly oldLogprob: Expression;
+  /** The log-probability under the reference policy. */
+  readonly ref: Expression;
+  /** The same as `ref`. */
+  readonly refLogprob: Expression;
+  /** The log-probability that the inference engine reported when it sampled the token. */
+  readonly rollout: Expression;
+  /** The same as `rollout`. */
+  readonly rolloutLogprob: Expression;
+  /** The log-probability under the proximal policy. */
+  readonly prox: Expression;
+  /** The same as `prox`. */
+  readonly proxLogprob: Expression;
+  /** The log-probability under the teacher. */
+  readonly teacher: Expression;
+  /** The same as `teacher`. */
+  readonly teacherLogprob: Expression;
+  /** The advantage of the token. */
+  readonly A: Expression;
+  /** The same as `A`. */
+  readonly advantages: Expression;
+  /** The entropy of the policy's distribution at the token. */
+  readonly H: Expression;
+  /** The same as `H`. */
+  readonly entropy: Expression;
+  /** The log-ratio: lp − old. */
+  readonly d: Expression;
+  /** The ratio of the current policy to the old one: exp(d). */
+  readonly r: Expression;
+  /** The number of unmasked tokens in the row. */
+  readonly n: Expression;
+
+  /** Returns a number as an expression, so that it can come first: `constant(1).sub(r)`. */
+  readonly constant: (value: number) => Expression;
+  /** Returns `a` where the condition holds (is neither 0 nor NaN), and `b` elsewhere. */
+  readonly select: (condition: Operand, a: Operand, b: Operand) => Expression;
+  /** Returns eˣ. */
+  readonly exp: UnaryFunction;
+  /** Returns eˣ − 1, without a loss of digits near 0. */
+  readonly expm1: UnaryFunction;
+  /** Returns the natural logarithm. */
+  readonly log: UnaryFunction;
+  /** Returns log(1 + x), without a loss of digits near 0. */
+  readonly log1p: UnaryFunction;
+  /** Returns the square root. */
+  readonly sqrt: UnaryFunction;
+  /** Returns the absolute value. Its derivative at 0 is 0. */
+  readonly abs: UnaryFunction;
+  /** Returns −1, 0 or 1. */
+  readonly sign: UnaryFunction;
+  /** Returns the hyperbolic tangent. */
+  readonly tanh: UnaryFunction;
+  /** Returns 1 / (1 + e⁻ˣ). */
+  readonly sigmoid: UnaryFunction;
+  /** Returns log(sigmoid(x)). */
+  readonly logsigmoid: UnaryFunction;
+  /** Returns x². */
+  readonly square: UnaryFunction;
+  /** Returns x to the power of y. */
+  readonly pow: (x: Operand, y: Operand) => Expression;
+  /** Returns the smallest argument, or NaN if one is NaN. At a tie, the first one has the derivative. */
+  readonly min: (x: Operand, y: Operand, ...more: Operand[]) => Expression;
+  /** Returns the largest argument, or NaN if one is NaN. At a tie, the first one has the derivative. */
+  readonly max: (x: Operand, y: Operand, ...more: Operand[]) => Expression;
+  /** Returns min(max(x, low), high). The derivative by x is 1 inside and on the bounds, and 0 outside. */
+  readonly clip: (x: Operand, low: Operand, high: Operand) => Expression;
+  /** Returns x as a constant for the gradient (stop gradient). */
+  readonly sg: UnaryFunction;
+  /** Returns the sum over the unmasked tokens of the row. */
+  readonly rowSum: UnaryFunction;
+  /** Returns the mean over the unmasked tokens of the row, or 0 if it has none. */
+  readonly rowMean: UnaryFunction;
+  /** Returns the smallest value of the row's unmasked tokens, or 0 if it has none. */
+  readonly rowMin: UnaryFunction;
+  /** Returns the largest value of the row's unmasked tokens, or 0 if it has none. */
+  readonly rowMax: UnaryFunction;
+  /** Returns the sum over all unmasked tokens of the batch. The batch then cannot be computed in parts. */
+  readonly batchSum: UnaryFunction;
+  /** Returns the mean over all unmasked tokens of the batch. The batch then cannot be computed in parts. */
+  readonly batchMean: UnaryFunction;
+  /** Returns the smallest value of all unmasked tokens. The batch then cannot be computed in parts. */
+  readonly batchMin: UnaryFunction;
+  /** Returns the largest value of all unmasked tokens. The batch then cannot be computed in parts. */
+  readonly batchMax: UnaryFunction;
+}
+
+/** Returns the columns and functions for the definition of a loss in a graph. */
+export function symbolsOf(graph: Graph): LossSymbols {
+  const expression = (node: Node) => new Expression(graph, node);
+  const values = [...VALUES].map(([name, build]) => [toCamelCase(name), expression(build(graph))]);
+  const functions = [...FUNCTIONS].map(([name, fn]) => {
+    const camelCase = toCamelCase(name);
+    return [camelCase, (...args: Operand[]) => expression(callOf(graph, camelCase, fn, args))];
+  });
+  return {
+    ...(Object.fromEntries([...values, ...functions]) as Omit<LossSymbols, 'constant' | 'select'>),
+    constant: (value) => expression(nodeOf(graph, 'constant', value)),
+    select: (condition, a, b) => {
+      const node = (operand: Operand) => nodeOf(graph, 'select', operand);
+      return expression(graph.select(node(condition), node(a), node(b)));
+    },
+  };
+}
+
+function callOf(graph: Graph, name: string, fn: LanguageFunction, args: readonly Operand[]): Node {
+  if (!takesArguments(fn, args.length))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: name,
+      expected: describeArguments(fn),
+      received: String(args.length),
+    });
+  return fn.build(
+    graph,
+    args.map((arg) => nodeOf(graph, name, arg)),
+  );
+}
+
+/**
+ * Returns the node of an operand.
+ * @param at the call that the operand was passed to, for the error message.
+ * @throws LossError `ERR_INVALID_OPTION` if the operand is not a finite number or an expression of this graph.
+ */
+export function nodeOf(graph: Graph, at: string, operand: unknown): Node {
+  if (typeof operand === 'number' && Number.isFinite(operand)) return graph.constant(operand);
+  if (operand instanceof Expression && operand.graph === graph) return operand.node;
+  throw new LossError('ERR_INVALID_OPTION', {
+    at,
+    expected: 'an expression of this loss or a finite number',
+    received: operand instanceof Expression ? 'an expression of another loss' : describeValue(operand),
+  });
+}

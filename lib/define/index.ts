@@ -1,0 +1,12 @@
+// Losses that users define: from the text of an expression, or in TypeScript.
+export { checkLoss, type LossCheck, type LossReport } from './check-loss.js';
+export {
+  type DefinedLossDeclaration,
+  defineLoss,
+  type ExpressionOf,
+  type LossDefinition,
+  type MetricDefinition,
+  type OptionsWithAggregation,
+} from './define-loss.js';
+export type { Expression, LossSymbols, Operand, UnaryFunction } from './expression.js';
+export { type ExpressionOptions, lossFromExpression } from './loss-from-expression.js';

@@ -1,0 +1,114 @@
+// Makes a policy loss from the text of an expression.
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
+import type { LossAggMode, OptionSchema } from '../core/options.js';
+import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import { checkObject, lossClass, MAX_NAME, RESERVED_OPTIONS } from './define-loss.js';
+
+/** Options of {@link lossFromExpression} for metrics with the names M. */
+export interface ExpressionOptions<M extends string = never> {
+  /** Named numbers that the texts use. */
+  readonly options?: Readonly<Record<string, number>> | undefined;
+  /** How the losses of the tokens become one number; 'token-mean' by default. */
+  readonly lossAggMode?: LossAggMode | undefined;
+  /** At most 8 metrics: for each name, the text of its value for a token. A metric is the mean over the unmasked tokens. */
+  readonly metrics?: Readonly<Record<M, string>> | undefined;
+  /** The name of the loss; 'expression' by default. */
+  readonly name?: string | undefined;
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
+  readonly backend?: string | undefined;
+}
+
+const KEYS = ['options', 'lossAggMode', 'metrics', 'name', 'backend'];
+
+/**
+ * Returns a policy loss whose loss per token is given by the text of an expression. Native code computes the loss, its
+ * metrics and its gradient, which is derived from the expression. The text is read, but never executed as JavaScript.
+ *
+ * The language is a part of JavaScript's: decimal numbers, `+ - * / **`, `- !`, `< <= > >= == !=`, `&& ||`, `c ? a : b`,
+ * parentheses and calls. It has these names:
+ *
+ * - the columns `logprob` or `lp`, `old_logprob` or `old`, `ref_logprob` or `ref`, `rollout_logprob` or `rollout`,
+ *   `prox_logprob` or `prox`, `teacher_logprob` or `teacher` (in nats), `advantages` or `A`, `entropy` or `H` (in nats);
+ * - `d` = lp − old, `r` = exp(d), and `n`, the number of unmasked tokens in the row;
+ * - the functions `exp expm1 log log1p sqrt abs sign tanh sigmoid logsigmoid square pow min max clip(x, low, high)`, and
+ *   `sg(x)`, which is x as a constant for the gradient;
+ * - the reductions over a row's unmasked tokens `row_sum row_mean row_min row_max`, and over those of the batch `batch_sum
+ *   batch_mean batch_min batch_max`. A loss with a batch reduction cannot be computed in parts.
+ *
+ * The gradient is with respect to `lp`; other columns are constants.
+ *
+ * @throws LossError `ERR_UNKNOWN_NAME` for an unknown name in a text or an unknown backend, and `ERR_INVALID_OPTION` for
+ * any other error in a text, an invalid option, or a loss that is too large. An error in a text has its place there as
+ * `position`.
+ *
+ * @example
+ * ```ts
+ * const fn = lossFromExpression('max(-A*r, -A*clip(r, 1-low, 1+high))', {
+ *   options: { low: 0.2, high: 0.28 },
+ *   metrics: { pg_clipfrac: 'abs(r-1) > 0.2 ? 1 : 0' },
+ * });
+ * const { loss, metrics, grad } = await fn.compute(batch, { grad: true });
+ * ```
+ */
+export function lossFromExpression<const M extends string = never>(
+  text: string,
+  options?: ExpressionOptions<M>,
+): PolicyLossFn<Record<M, number>> {
+  return guarded(() => {
+    const given = checkKeys(options);
+    const { options: numbers = {}, lossAggMode, metrics: texts = {}, backend, name = 'expression' } = given;
+    checkObject(AT, 'options', numbers);
+    checkObject(AT, 'metrics', texts);
+    if (typeof name !== 'string')
+      throw new LossError('ERR_INVALID_OPTION', {
+        at: AT,
+        option: 'name',
+        expected: 'a text',
+        received: describeValue(name),
+      });
+    const metrics = Object.entries<string>(texts).map(
+      ([metric, value]) => [metric, { unit: 'mean per token', value }] as const,
+    );
+    const Loss = lossClass(AT, name, {
+      options: schemaOf(numbers),
+      ...(lossAggMode !== undefined && { lossAggMode }),
+      metrics: Object.fromEntries(metrics),
+      loss: text,
+    });
+    return new Loss({ backend }) as PolicyLossFn<Record<M, number>>;
+  }, 'ERR_INVALID_OPTION');
+}
+
+const AT = 'lossFromExpression';
+
+function checkKeys<M extends string>(options: ExpressionOptions<M> = {}): ExpressionOptions<M> {
+  checkObject(AT, undefined, options);
+  for (const key of Object.keys(options)) if (!KEYS.includes(key)) throw unknownOption(AT, key, KEYS);
+  return options;
+}
+
+// Declares the named numbers of an expression as options.
+function schemaOf(numbers: Readonly<Record<string, number>>): OptionSchema {
+  const entries = Object.entries(numbers).map(([name, value]) => {
+    checkNumber(name, value);
+    return [name, { type: 'number', default: value, help: 'a number in the expression' }] as const;
+  });
+  return Object.fromEntries(entries);
+}
+
+function checkNumber(name: string, value: unknown): void {
+  if (name.length > MAX_NAME || !/^[A-Za-z][A-Za-z0-9_]*$/.test(name) || RESERVED_OPTIONS.includes(name))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: AT,
+      option: shorten(name),
+      expected: `a name of at most ${MAX_NAME} letters, digits and _ that begins with a letter and is not ${RESERVED_OPTIONS.join(' or ')}`,
+      received: 'another',
+    });
+  if (!Number.isFinite(value))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: AT,
+      option: name,
+      expected: 'a finite number',
+      received: describeValue(value),
+    });
+}

@@ -1,0 +1,112 @@
+// Compiles random losses and compares the programs with the expression's values and with finite differences.
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { compileLoss } from '../../lib/define/compile.js';
+import { Graph } from '../../lib/define/graph.js';
+import { batches, build, Evaluation, type Expression, expressions } from './expressions.js';
+import { interpret, type Row } from './interpreter.js';
+
+const RUNS = 500;
+
+function compile(x: Expression) {
+  const graph = new Graph();
+  const loss = build(graph, x);
+  return compileLoss(graph, loss, [loss]);
+}
+
+// Evaluates an expression, unless a value of it is too large for finite differences.
+function evaluated(
+  x: Expression,
+  rows: readonly Row[],
+  frozen?: Evaluation,
+): { run: Evaluation; total: number } | undefined {
+  const run = new Evaluation(rows, frozen?.stopped);
+  try {
+    const total = run.total(x);
+    return run.largest < 1e3 ? { run, total } : undefined;
+  } catch (error) {
+    if (error instanceof RangeError) return undefined;
+    throw error;
+  }
+}
+
+function assertClose(actual: number, expected: number, tolerance: number, what: string): void {
+  assert.ok(Math.abs(actual - expected) <= tolerance, `${what}: expected ${expected}, got ${actual}`);
+}
+
+describe('compiled random losses', () => {
+  it('have the values of the expression, with and without the gradient', () => {
+    fc.assert(
+      fc.property(expressions, batches, (x, rows) => {
+        const expected = evaluated(x, rows);
+        fc.pre(expected !== undefined && !expected.run.isDelicate);
+        const { withGrad, withoutGrad } = compile(x);
+        const outputs = interpret(withGrad, rows);
+        const values = new Evaluation(rows).values(x);
+        const counted = outputs.loss.filter((row) => row.length > 0);
+        assert.equal(counted.length, values.length);
+        for (const [b, row] of values.entries())
+          for (const [i, value] of row.entries())
+            assertClose(counted[b]![i]!, value, 1e-9 * (1 + expected.run.largest), `row ${b}, token ${i}`);
+        const { loss, metrics } = interpret(withoutGrad, rows);
+        assert.deepEqual(outputs.loss, loss);
+        assert.deepEqual(outputs.metrics, metrics);
+        assert.deepEqual(metrics, [loss]);
+      }),
+      { numRuns: RUNS },
+    );
+  });
+
+  it('have the gradient of the expression', () => {
+    let checked = 0;
+    fc.assert(
+      fc.property(expressions, batches, (x, rows) => {
+        const base = evaluated(x, rows);
+        fc.pre(base !== undefined);
+        const { grad } = interpret(compile(x).withGrad, rows);
+        for (const [b, { mask, columns }] of rows.entries()) {
+          const positions = mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
+          for (const [i, actual] of grad[b]!.entries()) {
+            const slope = centralDifference(x, rows, b, positions[i]!, base.run);
+            if (slope === undefined) continue;
+            checked++;
+            assertClose(
+              actual,
+              slope,
+              1e-5 * (1 + base.run.largest + Math.abs(slope)),
+              `gradient of ${columns[0]}`,
+            );
+          }
+        }
+      }),
+      { numRuns: RUNS },
+    );
+    assert.ok(checked > RUNS);
+  });
+});
+
+const STEP = 1e-5;
+
+// Returns the slope of the total loss, or undefined if a kink is near.
+function centralDifference(
+  x: Expression,
+  rows: readonly Row[],
+  b: number,
+  t: number,
+  base: Evaluation,
+): number | undefined {
+  const at = (step: number) => {
+    const moved = rows.map((row, i) =>
+      i === b ? { ...row, columns: row.columns.map((c, k) => (k === 0 ? c.with(t, c[t]! + step) : c)) } : row,
+    );
+    const result = evaluated(x, moved, base);
+    if (result === undefined || result.run.isDelicate || !sameChoices(result.run, base)) return undefined;
+    return result.total;
+  };
+  const [low, high] = [at(-STEP), at(STEP)];
+  return low === undefined || high === undefined ? undefined : (high - low) / (2 * STEP);
+}
+
+function sameChoices(a: Evaluation, b: Evaluation): boolean {
+  return a.choices.length === b.choices.length && a.choices.every((choice, i) => choice === b.choices[i]);
+}

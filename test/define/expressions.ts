@@ -1,0 +1,325 @@
+// Expressions of the loss language as trees: how to draw them, build their graph, and evaluate them in float64.
+import fc from 'fast-check';
+import { COLUMNS, type ColumnName } from '../../lib/core/batch-reader.js';
+import {
+  BINARY_OPS,
+  type BinaryOp,
+  type Graph,
+  type Node,
+  UNARY_OPS,
+  type UnaryOp,
+} from '../../lib/define/graph.js';
+import type { Row } from './interpreter.js';
+
+type Over = 'row' | 'batch';
+type Reduction = 'sum' | 'mean' | 'min' | 'max';
+export type Expression =
+  | { readonly kind: 'constant'; readonly value: number }
+  | { readonly kind: 'column'; readonly name: ColumnName }
+  | { readonly kind: 'tokens' }
+  | { readonly kind: 'unary'; readonly op: UnaryOp; readonly of: readonly [Expression] }
+  | { readonly kind: 'binary'; readonly op: BinaryOp; readonly of: readonly [Expression, Expression] }
+  | { readonly kind: 'select' | 'clip'; readonly of: readonly [Expression, Expression, Expression] }
+  | { readonly kind: 'stop'; readonly of: readonly [Expression] }
+  | {
+      readonly kind: 'reduce';
+      readonly over: Over;
+      readonly op: Reduction;
+      readonly of: readonly [Expression];
+    };
+
+export const constant = (value: number): Expression => ({ kind: 'constant', value });
+export const column = (name: ColumnName): Expression => ({ kind: 'column', name });
+export const unary = (op: UnaryOp, a: Expression): Expression => ({ kind: 'unary', op, of: [a] });
+export const binary = (op: BinaryOp, a: Expression, b: Expression): Expression => ({
+  kind: 'binary',
+  op,
+  of: [a, b],
+});
+export const stop = (a: Expression): Expression => ({ kind: 'stop', of: [a] });
+export const clip = (...of: [Expression, Expression, Expression]): Expression => ({ kind: 'clip', of });
+export const select = (...of: [Expression, Expression, Expression]): Expression => ({ kind: 'select', of });
+export const reduce = (over: Over, op: Reduction, a: Expression): Expression => ({
+  kind: 'reduce',
+  over,
+  op,
+  of: [a],
+});
+
+export function build(graph: Graph, x: Expression): Node {
+  const [a, b, c] = 'of' in x ? x.of.map((operand) => build(graph, operand)) : [];
+  switch (x.kind) {
+    case 'constant':
+      return graph.constant(x.value);
+    case 'column':
+      return graph.column(x.name);
+    case 'tokens':
+      return graph.rowTokens();
+    case 'unary':
+      return graph.unary(x.op, a!);
+    case 'binary':
+      return graph.binary(x.op, a!, b!);
+    case 'select':
+      return graph.select(a!, b!, c!);
+    case 'clip':
+      return graph.clip(a!, b!, c!);
+    case 'stop':
+      return graph.stopGradient(a!);
+    case 'reduce':
+      return graph.reduce(x.over, x.op, a!);
+  }
+}
+
+const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
+const UNARY: Record<UnaryOp, (x: number) => number> = {
+  neg: (x) => -x,
+  abs: Math.abs,
+  sign: Math.sign,
+  sqrt: Math.sqrt,
+  exp: Math.exp,
+  expm1: Math.expm1,
+  log: Math.log,
+  log1p: Math.log1p,
+  tanh: Math.tanh,
+  sigmoid: (x) => 1 / (1 + Math.exp(-x)),
+  logsigmoid: (x) => -Math.log1p(Math.exp(-x)),
+  square: (x) => x * x,
+  not: (x) => Number(!isTrue(x)),
+};
+const BINARY: Record<BinaryOp, (x: number, y: number) => number> = {
+  add: (x, y) => x + y,
+  sub: (x, y) => x - y,
+  mul: (x, y) => x * y,
+  div: (x, y) => x / y,
+  pow: (x, y) => x ** y,
+  min: Math.min,
+  max: Math.max,
+  lt: (x, y) => Number(x < y),
+  le: (x, y) => Number(x <= y),
+  gt: (x, y) => Number(x > y),
+  ge: (x, y) => Number(x >= y),
+  eq: (x, y) => Number(x === y),
+  ne: (x, y) => Number(x !== y),
+  and: (x, y) => Number(isTrue(x) && isTrue(y)),
+  or: (x, y) => Number(isTrue(x) || isTrue(y)),
+};
+
+/** The values of an expression: one per unmasked token of each row that counts. */
+type Values = number[][];
+
+/**
+ * An evaluation of an expression. It records the choices that the expression made. Values under sg() can be those of an
+ * earlier evaluation.
+ */
+export class Evaluation {
+  readonly stopped: Values[] = [];
+  readonly choices: number[] = [];
+  largest = 0;
+  /** Whether rounding can change a choice. */
+  isDelicate = false;
+  readonly #rows: readonly Row[];
+  readonly #frozen: readonly Values[] | undefined;
+
+  constructor(rows: readonly Row[], frozen?: readonly Values[]) {
+    this.#rows = rows.filter((row) => row.repeats > 0 && row.mask.some(Boolean));
+    this.#frozen = frozen;
+  }
+
+  /** Returns the loss of each token. */
+  values(x: Expression): Values {
+    const result = this.#compute(x, 'of' in x ? x.of.map((operand) => this.values(operand)) : []);
+    for (const row of result) for (const value of row) this.#record(value);
+    return result;
+  }
+
+  /** Returns Σ weight · loss. */
+  total(x: Expression): number {
+    const values = this.values(x);
+    return this.#rows.reduce((total, { weight }, b) => total + weight * sum(values[b]!), 0);
+  }
+
+  #compare(a: number, b: number): void {
+    this.choices.push(Math.sign(a - b));
+    this.isDelicate ||= a !== b && Math.abs(a - b) < 1e-9 * (1 + Math.abs(a));
+  }
+
+  #record(value: number): void {
+    this.largest = Number.isFinite(value) ? Math.max(this.largest, Math.abs(value)) : Infinity;
+    if (this.largest === Infinity) throw new RangeError('not finite');
+  }
+
+  #compute(x: Expression, operands: readonly Values[]): Values {
+    const perToken = (compute: (...numbers: number[]) => number) =>
+      this.#rows.map(({ mask }, b) =>
+        mask.filter(Boolean).map((_, i) => compute(...operands.map((values) => values[b]![i]!))),
+      );
+    switch (x.kind) {
+      case 'constant':
+        return perToken(() => x.value);
+      case 'tokens':
+        return this.#rows.map(({ mask }) => mask.filter(Boolean).map((_, __, all) => all.length));
+      case 'column':
+        return this.#rows.map(({ columns, mask }) =>
+          columns[COLUMNS.indexOf(x.name)]!.filter((_, t) => mask[t]),
+        );
+      case 'unary':
+        return perToken((a) => {
+          if (x.op === 'abs' || x.op === 'sign' || x.op === 'not') this.#compare(a, 0);
+          return UNARY[x.op](a);
+        });
+      case 'binary':
+        return perToken((a, b) => {
+          if (x.op === 'and' || x.op === 'or') {
+            this.#compare(a, 0);
+            this.#compare(b, 0);
+          } else if (!['add', 'sub', 'mul', 'div', 'pow'].includes(x.op)) this.#compare(a, b);
+          return BINARY[x.op](a, b);
+        });
+      case 'select':
+        return perToken((condition, a, b) => {
+          this.#compare(condition, 0);
+          return isTrue(condition) ? a : b;
+        });
+      case 'clip':
+        return perToken((a, low, high) => {
+          this.#compare(a, low);
+          this.#compare(a, high);
+          this.#compare(low, high);
+          return Math.min(Math.max(a, low), high);
+        });
+      case 'stop':
+        this.stopped.push(operands[0]!);
+        return this.#frozen?.[this.stopped.length - 1] ?? operands[0]!;
+      case 'reduce':
+        return this.#reduce(x.over, x.op, operands[0]!);
+    }
+  }
+
+  #reduce(over: Over, op: Reduction, values: Values): Values {
+    if (over === 'row')
+      return values.map((row) =>
+        fill(
+          row,
+          this.#reduced(
+            op,
+            row,
+            row.map(() => 1),
+          ),
+        ),
+      );
+    const repeats = values.flatMap((row, b) => row.map(() => this.#rows[b]!.repeats));
+    const result = this.#reduced(op, values.flat(), repeats);
+    return values.map((row) => fill(row, result));
+  }
+
+  #reduced(op: Reduction, values: readonly number[], repeats: readonly number[]): number {
+    if (op === 'min' || op === 'max') {
+      const best = Math[op](...values);
+      this.choices.push(values.indexOf(best));
+      for (const value of values) this.#compare(value, best);
+      return values.length > 0 ? best : 0;
+    }
+    const total = sum(values.map((x, i) => x * repeats[i]!));
+    return op === 'sum' ? total : total / Math.max(1, sum(repeats));
+  }
+}
+
+const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
+const fill = (row: readonly number[], value: number) => row.map(() => value);
+
+const ratio = unary('exp', binary('sub', column('logprob'), column('old_logprob')));
+const leaf = fc.oneof(
+  { arbitrary: fc.constant(column('logprob')), weight: 4 },
+  { arbitrary: fc.constant(ratio), weight: 2 },
+  { arbitrary: fc.constantFrom(...COLUMNS.slice(1)).map(column), weight: 3 },
+  { arbitrary: fc.constantFrom(0, 1, -1, 2, 0.5, 0.2, 1.28).map(constant), weight: 2 },
+  { arbitrary: fc.constant<Expression>({ kind: 'tokens' }), weight: 1 },
+);
+
+// Keeps the arguments of functions in their domains.
+const positive = (x: Expression) => binary('add', unary('square', x), constant(0.5));
+function unaryOf(op: UnaryOp, x: Expression): Expression {
+  if (op === 'exp' || op === 'expm1') return unary(op, unary('tanh', x));
+  if (op === 'sqrt' || op === 'log' || op === 'log1p') return unary(op, positive(x));
+  return unary(op, x);
+}
+function binaryOf(op: BinaryOp, a: Expression, b: Expression): Expression {
+  if (op === 'div') return binary(op, a, positive(b));
+  if (op === 'pow') return binary(op, positive(a), unary('tanh', b));
+  return binary(op, a, b);
+}
+
+// exp(u) − 1 − u in several orders.
+function residual(u: Expression, order: number): Expression {
+  const terms: [number, Expression][] = [
+    [1, unary('exp', u)],
+    [-1, constant(1)],
+    [-1, u],
+  ];
+  const [first, ...rest] = [...terms.slice(order % 3), ...terms.slice(0, order % 3)];
+  const flipped = order >= 3 ? -1 : 1;
+  return rest.reduce(
+    (x, [sign, term]) => binary(sign * flipped > 0 ? 'add' : 'sub', x, term),
+    first![0] * flipped > 0 ? first![1] : unary('neg', first![1]),
+  );
+}
+
+/** Draws expressions that use the whole language, mostly with finite values. */
+export const expressions = fc.letrec<{ node: Expression }>((tie) => {
+  const node = tie('node');
+  return {
+    node: fc.oneof(
+      { maxDepth: 5, depthIdentifier: 'expression' },
+      leaf,
+      fc.tuple(fc.constantFrom(...UNARY_OPS), node).map(([op, a]) => unaryOf(op, a)),
+      {
+        arbitrary: fc
+          .tuple(fc.constantFrom(...BINARY_OPS), node, node)
+          .map(([op, a, b]) => binaryOf(op, a, b)),
+        weight: 3,
+      },
+      fc
+        .tuple(node, fc.integer({ min: -3, max: 4 }))
+        .map(([a, k]) => binary('pow', positive(a), constant(k))),
+      fc.tuple(node, node, node).map((of) => select(...of)),
+      fc.tuple(node, node, node).map((of) => clip(...of)),
+      fc.tuple(node, fc.nat(5)).map(([a, order]) => residual(unary('tanh', a), order)),
+      node.map(stop),
+      {
+        arbitrary: fc
+          .tuple(
+            fc.constantFrom<Over>('row', 'batch'),
+            fc.constantFrom<Reduction>('sum', 'mean', 'min', 'max'),
+            node,
+          )
+          .map(([over, op, a]) => reduce(over, op, a)),
+        weight: 3,
+      },
+    ),
+  };
+}).node;
+
+const value = fc.integer({ min: -128, max: 128 }).map((x) => x / 64);
+const row = (length: number): fc.Arbitrary<Row> =>
+  fc
+    .record({
+      mask: fc.array(fc.boolean(), { minLength: length, maxLength: length }),
+      columns: fc.array(fc.array(value, { minLength: length, maxLength: length }), {
+        minLength: COLUMNS.length,
+        maxLength: COLUMNS.length,
+      }),
+      weight: fc.double({ min: 0.1, max: 1, noNaN: true }),
+      repeats: fc.nat(2),
+    })
+    .map(({ mask, columns, ...rest }) => ({
+      ...rest,
+      mask,
+      // Masked values must not matter.
+      columns: columns.map((x) => x.map((y, t) => (mask[t] ? y : Number.NaN))),
+    }));
+
+/** Draws batches of a few rows, with masked tokens, rows without tokens and rows that count 0 or 2 times. */
+export const batches: fc.Arbitrary<Row[]> = fc.array(fc.integer({ min: 1, max: 4 }).chain(row), {
+  minLength: 1,
+  maxLength: 4,
+});
