@@ -1,268 +1,18 @@
 // The kernels that interpret a user-defined loss, which is a program (program/program.h).
 //
-// All lanes of a warp compute the same instruction. A lane computes it for four tokens at once, so that the
-// cost of decoding is shared. The lane's tokens are 32 tokens apart. A token therefore belongs to the lane
-// with the number of its position modulo 32, and the partial results of the lanes are those of the CPU
-// engine. The registers, and the columns that the program reads, are in shared memory.
+// A row is computed by one warp, except in the last segment. If the warp begins at the row's first token, a
+// token belongs to the lane with the number of its position modulo 32. So the lanes' partial sums are those
+// of the CPU engine, and they are added up in the same order.
 #pragma once
 
-#include "cuda/program.h"
+#include "cuda/program_tokens.cuh"
 #include "cuda/spans.cuh"
-#include "program/interpret.h"
 
 namespace policy_loss::cuda {
 
-using program::Instruction;
-using program::Kind;
-using program::Op;
-using program::Operand;
-using program::Segment;
-
-// The number of positions in a row after which the partial sums over the row are added up.
+// The number of positions in a row after which the lanes' sums over the row are added up, as in the CPU
+// engine.
 constexpr int64_t kChunkTokens = 16384;
-
-__device__ __forceinline__ const RowState<NoRow>& state_of_row(const Pass& pass, int64_t row) {
-  return static_cast<const RowState<NoRow>*>(pass.states)[row];
-}
-
-__device__ __forceinline__ Instruction load_instruction(const program::ProgramView& program, int at) {
-  // One load instead of one per member.
-  static_assert(sizeof(Instruction) == sizeof(uint4));
-  const uint4 bits = reinterpret_cast<const uint4*>(program.instructions)[at];
-  Instruction instruction;
-  memcpy(&instruction, &bits, sizeof bits);
-  return instruction;
-}
-
-// Reads the operands that are the same for all tokens of a row.
-struct RowOperands {
-  const ProgramPass& pass;
-  int64_t row;
-
-  __device__ __forceinline__ double operator()(const Operand& x) const {
-    switch (x.kind) {
-      case Kind::kConstant:
-        return pass.program.constants[x.index];
-      case Kind::kRowValue:
-        return __ldcg(pass.row_values + x.index * pass.batch.layout.rows + row);
-      case Kind::kBatchValue:
-        return __ldcg(pass.batch_values + x.index);
-      case Kind::kRowInput:
-        return input(x.index);
-      default:
-        return 0.0;
-    }
-  }
-
- private:
-  __device__ __forceinline__ double input(int index) const {
-    const RowState<NoRow>& state = state_of_row(pass, row);
-    return index == program::kRowTokens   ? state.tokens
-           : index == program::kRowWeight ? state.loss_weight
-                                          : static_cast<double>(state.repeats);
-  }
-};
-
-// Computes an arithmetic operation with N numbers per operand.
-template <class Number, int N>
-struct Arithmetic {
-  const Number (&a)[N];
-  const Number (&b)[N];
-  const Number (&c)[N];
-  Number (&out)[N];
-
-  template <Op op>
-  PL_FN void operator()() const {
-    if constexpr (program::is_arithmetic(op))
-      for (int j = 0; j < N; ++j) out[j] = apply<op, Number>(a[j], b[j], c[j]);
-  }
-};
-
-PL_FN bool has_three_operands(Op op) {
-  return op == Op::k_select || op == Op::k_clip;
-}
-PL_FN bool has_two_operands(Op op) {
-  return op <= Op::k_eq || has_three_operands(op);
-}
-
-// Computes an instruction of a row segment or of a batch segment that is not a reduction.
-__device__ __forceinline__ double compute_one(const Instruction& x, const RowOperands& operand) {
-  const double a[] = {operand(x.operand[0])};
-  if (x.op == Op::k_is_row) return a[0] == static_cast<double>(operand.row) ? 1.0 : 0.0;
-  const double b[] = {has_two_operands(x.op) ? operand(x.operand[1]) : 0.0};
-  const double c[] = {has_three_operands(x.op) ? operand(x.operand[2]) : 0.0};
-  double out[1] = {};
-  dispatch(x.op, Arithmetic<double, 1>{a, b, c, out});
-  return out[0];
-}
-
-// The smallest or largest of several numbers, and the first position that has it. NaN replaces any number.
-template <class Number>
-struct Extreme {
-  Number value = 0;
-  int position = -1;  // −1 before the first number
-
-  __device__ __forceinline__ void add(bool largest, Number x, int at) {
-    if (at >= 0 && (position < 0 || is_before(largest, x, at))) *this = {x, at};
-  }
-
-  // Returns the result of all lanes of a warp. Only lane 0 gets it.
-  __device__ __forceinline__ Extreme of_warp(bool largest) const {
-    Extreme all = *this;
-    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-      const Number other = __shfl_down_sync(kAllLanes, all.value, distance);
-      const int at = __shfl_down_sync(kAllLanes, all.position, distance);
-      all.add(largest, other, at);
-    }
-    return all;
-  }
-
- private:
-  __device__ __forceinline__ bool is_before(bool largest, Number x, int at) const {
-    if (x != x || value != value) return x != x && (value == value || at < position);
-    if (x == value) return at < position;
-    return largest ? x > value : x < value;
-  }
-};
-
-PL_FN bool is_sum(Op op) {
-  return op == Op::k_row_sum || op == Op::k_rows_sum;
-}
-PL_FN bool is_largest(Op op) {
-  return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
-}
-PL_FN bool is_position(Op op) {
-  return op == Op::k_row_arg_min || op == Op::k_row_arg_max || op == Op::k_rows_arg_min ||
-         op == Op::k_rows_arg_max;
-}
-template <class Number>
-__device__ __forceinline__ double result_of(Op op, const Extreme<Number>& extreme) {
-  return is_position(op) ? static_cast<double>(extreme.position) : static_cast<double>(extreme.value);
-}
-
-// The values of a lane's four tokens.
-struct alignas(16) Values {
-  float of[kQuad];
-};
-
-// The four tokens of a lane. They are kWarp tokens apart.
-struct LaneTokens {
-  int64_t first;   // the position of the first of them in the row
-  unsigned exist;  // bit j: token j is one of those to compute
-  unsigned live;   // bit j: it is also unmasked
-
-  __device__ __forceinline__ int64_t position(int j) const { return first + j * kWarp; }
-};
-
-// Runs token segments.
-class TokenInterpreter {
- public:
-  // Returns how many bytes of shared memory the registers and the columns of a block need.
-  static int bytes(int registers, unsigned columns) {
-    return (registers + __builtin_popcount(columns)) * kThreads * static_cast<int>(sizeof(Values));
-  }
-
-  __device__ __forceinline__ TokenInterpreter(const ProgramPass& pass, unsigned columns)
-      : pass_(pass), columns_(columns), slots_(reinterpret_cast<Values*>(launch_memory())) {}
-
-  // Returns the shared memory after the registers and columns.
-  __device__ __forceinline__ void* end_of_slots() const {
-    return slots_ + (pass_.program.registers + __popc(columns_)) * kThreads;
-  }
-
-  // Runs a segment on the tokens [from, to) of a row. Positions count from the row's first token. Calls
-  // visit(instruction, n, values, tokens) for each instruction that is not arithmetic; n counts these
-  // instructions. Calls end(tokens) after the last instruction. If all tokens of the warp are masked, only
-  // end() is called.
-  template <class Visit, class End>
-  __device__ __forceinline__ void run(const Segment& segment, int64_t row, int64_t from, int64_t to,
-                                      Visit visit, End end) const {
-    const RowOperands shared{pass_, row};
-    const int64_t begin = pass_.batch.layout.begin(row);
-    const bool counts = state_of_row(pass_, row).tokens > 0;
-    for (int64_t at = from; at < to; at += kStretch) {
-      LaneTokens tokens = find_tokens(begin, at + threadIdx.x % kWarp, to);
-      if (!counts) tokens.live = 0;
-      load_columns(begin, row, tokens);
-      if (__reduce_or_sync(kAllLanes, tokens.live) != 0) run_on(segment, shared, tokens, visit);
-      end(tokens);
-    }
-  }
-
- private:
-  __device__ __forceinline__ Values& slot(int index) const { return slots_[index * kThreads + threadIdx.x]; }
-  __device__ __forceinline__ int slot_of_column(unsigned column) const {
-    return pass_.program.registers + __popc(columns_ & (reads(column) - 1u));
-  }
-
-  // Returns the lane's tokens that begin at position `first`. Only positions before `to` exist.
-  __device__ __forceinline__ LaneTokens find_tokens(int64_t begin, int64_t first, int64_t to) const {
-    LaneTokens tokens{first, 0, 0};
-#pragma unroll
-    for (int j = 0; j < kQuad; ++j) {
-      if (tokens.position(j) >= to) continue;
-      tokens.exist |= 1u << j;
-      if (__ldcg(pass_.batch.mask + begin + tokens.position(j)) != 0) tokens.live |= 1u << j;
-    }
-    return tokens;
-  }
-
-  // Loads the columns of the unmasked tokens. The values of other tokens are 0.
-  __device__ __forceinline__ void load_columns(int64_t begin, int64_t row, const LaneTokens& tokens) const {
-    int to = pass_.program.registers;
-    for (int c = 0; c < kColumns; ++c) {
-      if ((columns_ >> c & 1) == 0) continue;
-      const ColumnView& column = pass_.batch.column[c];
-      Values values{};
-#pragma unroll
-      for (int j = 0; j < kQuad; ++j)
-        if (tokens.live >> j & 1)
-          values.of[j] = load_one(column, column.per_row ? row : begin + tokens.position(j));
-      slot(to++) = values;
-    }
-  }
-
-  __device__ __forceinline__ Values operand(const Operand& x, const RowOperands& shared) const {
-    if (x.kind == Kind::kRegister) return slot(x.index);
-    if (x.kind == Kind::kColumn) return slot(slot_of_column(x.index));
-    const float value = static_cast<float>(shared(x));
-    return {{value, value, value, value}};
-  }
-
-  template <class Visit>
-  __device__ __forceinline__ void run_on(const Segment& segment, const RowOperands& shared,
-                                         const LaneTokens& tokens, Visit visit) const {
-    int others = 0;
-    Instruction next = load_instruction(pass_.program, segment.first);
-    for (int i = segment.first; i < segment.last; ++i) {
-      const Instruction x = next;
-      // The load takes as long as the computation of an instruction.
-      if (i + 1 < segment.last) next = load_instruction(pass_.program, i + 1);
-      Values out;
-      if (x.op == Op::k_is_at) {
-        const double at = shared(x.operand[0]);
-#pragma unroll
-        for (int j = 0; j < kQuad; ++j)
-          out.of[j] = static_cast<double>(tokens.position(j)) == at ? 1.0f : 0.0f;
-        slot(x.out) = out;
-        continue;
-      }
-      const Values a = operand(x.operand[0], shared);
-      if (!program::is_arithmetic(x.op)) {
-        visit(x, others++, a, tokens);
-        continue;
-      }
-      const Values b = has_two_operands(x.op) ? operand(x.operand[1], shared) : a;
-      const Values c = has_three_operands(x.op) ? operand(x.operand[2], shared) : a;
-      dispatch(x.op, Arithmetic<float, kQuad>{a.of, b.of, c.of, out.of});
-      slot(x.out) = out;
-    }
-  }
-
-  const ProgramPass& pass_;
-  const unsigned columns_;
-  Values* const slots_;
-};
 
 // ---- Token segments with reductions, and row segments ----
 
@@ -275,6 +25,7 @@ union RowPartial {
 // Computes the reductions of a token segment. One warp computes one row.
 class RowReducer {
  public:
+  // Returns how many bytes of shared memory the partial results of a block need.
   static int bytes(int reductions) { return reductions * kThreads * static_cast<int>(sizeof(RowPartial)); }
 
   __device__ __forceinline__ RowReducer(const ProgramPass& pass, unsigned columns)
@@ -282,6 +33,7 @@ class RowReducer {
         interpreter_(pass, columns),
         partials_(static_cast<RowPartial*>(interpreter_.end_of_slots()) + threadIdx.x) {}
 
+  // Computes the row values that the reductions of a segment write.
   __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
     for_reductions(segment, [&](const Instruction& x, int n) { clear(x.op, n); });
     const int64_t length = pass_.batch.layout.length(row);
@@ -299,6 +51,7 @@ class RowReducer {
  private:
   __device__ __forceinline__ RowPartial& partial(int n) const { return partials_[n * kThreads]; }
 
+  // Calls visit(instruction, n) for reduction number n of the segment.
   template <class Visit>
   __device__ __forceinline__ void for_reductions(const Segment& segment, Visit visit) const {
     int n = 0;
@@ -332,7 +85,8 @@ class RowReducer {
     }
   }
 
-  // Combines the lanes' partial results, after each chunk of the row, and stores the result in the row value.
+  // Combines the lanes' partial results after a chunk of the row. Stores the result for all chunks so far in
+  // the row value.
   __device__ __forceinline__ void fold(const Instruction& x, int n, int64_t row, bool is_first) const {
     double* const to = pass_.row_values + x.out * pass_.batch.layout.rows + row;
     double result;
@@ -423,6 +177,7 @@ static __global__ void __launch_bounds__(kThreads)
 // A thread's sums of the loss (number 0) and of the metrics (from number 1 on).
 class OutputSums {
  public:
+  // Returns how many bytes of shared memory the sums of a block need.
   static int bytes(int metrics) {
     return (1 + metrics) * kThreads * static_cast<int>(sizeof(double) + sizeof(float));
   }
