@@ -118,6 +118,7 @@ describe('compileLoss()', () => {
 
   it('has finite derivatives of powers at 0', () => {
     assert.deepEqual(gradient('pow(lp, 2)', row([0])), [[0]]);
+    assert.deepEqual(gradient('pow(lp, A)', row([0, 3], [0, 1])), [[0, 1]]);
     assert.deepEqual(gradient('pow(A, lp)', row([2, 1], [0, Math.E])), [[0, Math.E]]);
   });
 
