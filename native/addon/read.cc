@@ -66,6 +66,8 @@ program::Program read_program(const Napi::Object& object) {
   encoded.row_values = number_or_zero(object.Get("rowValues"));
   encoded.batch_values = number_or_zero(object.Get("batchValues"));
   encoded.metrics = number_or_zero(object.Get("metrics"));
+  encoded.batch_metrics = number_or_zero(object.Get("batchMetrics"));
+  encoded.all_rows = object.Get("allRows").ToBoolean();
   try {
     return program::Program(encoded);
   } catch (const std::invalid_argument& error) {

@@ -38,6 +38,7 @@ struct ProgramPass {
   // the batch values that they write. Null if the program has no batch values.
   double* row_values;
   double* batch_values;
+  double* batch_metrics;
 };
 
 // Returns how many numbers ProgramPass::row_values has per row.
@@ -108,7 +109,7 @@ struct Target {
   // Computes the row values of a user-defined loss that the pass's segments write. The chunk must consist of
   // whole rows.
   void (*program_pass)(const TokenPass& pass, const Chunk& chunk);
-  // Ends a program pass over all rows: computes the reductions over rows, and then runs the batch segment
+  // Ends a program pass or the token pass: computes the reductions over rows, and then runs the batch segment
   // that follows the pass's segments.
   void (*program_batch)(const TokenPass& pass);
   // If the chunk is a part of a row, writes the sum of its KL values and its count of unmasked tokens to
