@@ -27,7 +27,7 @@ __device__ __forceinline__ Instruction load_instruction(const program::ProgramVi
   return instruction;
 }
 
-// Reads the operands that are the same for all tokens of a row.
+// The operands that are the same for all tokens of a row.
 struct RowOperands {
   const ProgramPass& pass;
   int64_t row;
