@@ -42,6 +42,9 @@ export const ARITHMETIC = {
   logsigmoid: (x: number) => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs(x))),
   select: (condition: number, x: number, y: number) => (isTrue(condition) ? x : y),
   clip: (x: number, low: number, high: number) => Math.min(Math.max(x, low), high),
+  select_lt: (a: number, b: number, x: number, y: number) => (a < b ? x : y),
+  select_le: (a: number, b: number, x: number, y: number) => (a <= b ? x : y),
+  select_eq: (a: number, b: number, x: number, y: number) => (a === b ? x : y),
 } satisfies Record<string, (...operands: number[]) => number>;
 
 export type ArithmeticOp = keyof typeof ARITHMETIC;

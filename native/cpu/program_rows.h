@@ -41,7 +41,7 @@ struct ProgramValues {
   void run(const Segment& segment) {
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program.instructions[i];
-      const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]);
+      const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
       if (program::is_rows_reduction(x.op)) {
         row[program.row_values + x.out] = a;
         continue;
@@ -51,7 +51,7 @@ struct ProgramValues {
         *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;
       else
         dispatch(x.op, [&]<Op op>() {
-          if constexpr (program::is_arithmetic(op)) *out = apply<op, double>(a, b, c);
+          if constexpr (program::is_arithmetic(op)) *out = apply<op, double>(a, b, c, d);
         });
     }
   }
@@ -101,7 +101,7 @@ class ProgramRows {
       else if (x.op == Op::k_metric)
         add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->metric[x.out]);
       else if (x.op == Op::k_grad)
-        write_kept(token_operand(x.operand[0], in), in.lanes, n, grad);
+        write_kept(token_operand(x.operand[0], in), token_operand(x.operand[1], in).value, in.lanes, n, grad);
       else
         compute(x, in, n, position);
     }
@@ -132,9 +132,9 @@ class ProgramRows {
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
     if (x.op == Op::k_is_at)
       return write_is_at(static_cast<int64_t>(values_.get(x.operand[0])) - position, n, register_of(x.out));
-    TokenOperand operands[3];
+    TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
-    for (int i = 0; i < 3 && i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
+    for (int i = 0; i < program::kMaxOperands && i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
       operands[i] = token_operand(x.operand[i], in);
       uniform |= operands[i].is_uniform() ? 1u << i : 0u;
     }
