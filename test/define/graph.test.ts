@@ -143,7 +143,7 @@ describe('differentiate()', () => {
     ['exp(d) - 1 - d', 'mul(expm1(sub(lp, old)), weight)'],
     ['logsigmoid(lp)', 'mul(sigmoid(neg(lp)), weight)'],
     ['sigmoid(lp)', 'mul(mul(sigmoid(lp), sigmoid(neg(lp))), weight)'],
-    ['tanh(lp)', 'mul(sub(1, mul(tanh(lp), tanh(lp))), weight)'],
+    ['tanh(lp)', 'mul(mul(4, mul(sigmoid(mul(-2, lp)), sigmoid(mul(2, lp)))), weight)'],
     ['square(lp)', 'mul(mul(2, lp), weight)'],
     ['sg(lp) * lp', 'mul(stop(lp), weight)'],
     ['clip(lp, 0, 1)', 'mul(eq(clip(lp, 0, 1), lp), weight)'],
