@@ -1,9 +1,9 @@
 // The graph of a user-defined loss: which expressions are one node, and how they are simplified and differentiated.
 import assert from 'node:assert/strict';
 import { COLUMNS } from '../../lib/core/batch-reader.js';
-import { differentiate } from '../../lib/define/differentiate.js';
-import { Graph, type Level, type Node } from '../../lib/define/graph.js';
-import { parseExpression } from '../../lib/define/parse.js';
+import { differentiate } from '../../lib/program/differentiate.js';
+import { Graph, type Level, type Node } from '../../lib/program/graph.js';
+import { parseExpression } from '../../lib/program/parse.js';
 import { isLossError } from '../support/loss-error.js';
 
 const NAMES: Record<string, string> = {

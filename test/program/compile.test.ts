@@ -1,8 +1,8 @@
 // How losses become programs: the number of passes, the limits, and the cases that random losses seldom meet.
 import assert from 'node:assert/strict';
-import { type CompiledLoss, compileLoss } from '../../lib/define/compile.js';
-import { Graph, type Node } from '../../lib/define/graph.js';
-import { parseExpression } from '../../lib/define/parse.js';
+import { type CompiledLoss, compileLoss } from '../../lib/program/compile.js';
+import { Graph, type Node } from '../../lib/program/graph.js';
+import { parseExpression } from '../../lib/program/parse.js';
 import { isLossError } from '../support/loss-error.js';
 import { decode, interpret, type Row, segmentKinds } from './interpreter.js';
 
