@@ -26,7 +26,9 @@ union RowPartial {
 class RowReducer {
  public:
   // Returns how many bytes of shared memory the partial results of a block need.
-  static int bytes(int reductions) { return reductions * kThreads * static_cast<int>(sizeof(RowPartial)); }
+  static constexpr int bytes(int reductions) {
+    return reductions * kThreads * static_cast<int>(sizeof(RowPartial));
+  }
 
   __device__ __forceinline__ RowReducer(const ProgramPass& pass, unsigned columns)
       : pass_(pass),
@@ -178,7 +180,7 @@ static __global__ void __launch_bounds__(kThreads)
 class OutputSums {
  public:
   // Returns how many bytes of shared memory the sums of a block need.
-  static int bytes(int metrics) {
+  static constexpr int bytes(int metrics) {
     return (1 + metrics) * kThreads * static_cast<int>(sizeof(double) + sizeof(float));
   }
 

@@ -28,7 +28,7 @@ struct LaneTokens {
 class TokenInterpreter {
  public:
   // Returns how many bytes of shared memory the registers and the columns of a block need.
-  static int bytes(int registers, unsigned columns) {
+  static constexpr int bytes(int registers, unsigned columns) {
     return (registers + __builtin_popcount(columns)) * kThreads * static_cast<int>(sizeof(Values));
   }
 
