@@ -137,7 +137,7 @@ export function expressionsTable(
   const names = peers.map(({ name }) => name).filter((name) => expressions.some(({ times }) => times[name]));
   return {
     title: `Expressions, forward and gradient, ${LARGE.join('×')}; × is the peer's time divided by this package's`,
-    head: ['expression', 'ms', 'min – max', 'Mtoken/s', ...names.map((name) => `× ${name}`)],
+    head: ['expression', 'ms', 'min – max', 'Mtoken/s', 'of the floor', ...names.map((name) => `× ${name}`)],
     rows: expressions.map(({ id, times }) => {
       const sample = times[OURS]!;
       return [
@@ -145,6 +145,7 @@ export function expressionsTable(
         sample.median.toFixed(2),
         spread(sample),
         speed(LARGE[0] * LARGE[1], sample),
+        ratio(times.floor, sample),
         ...names.map((name) => ratio(times[name], sample)),
       ];
     }),
