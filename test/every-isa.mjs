@@ -4,7 +4,9 @@
 // when it is loaded.
 import { spawnSync } from 'node:child_process';
 
-const suites = ['golden', 'cross-validation', 'advantage', 'masking'].map((name) => `test/${name}.test.ts`);
+const suites = ['golden', 'cross-validation', 'advantage', 'masking', 'define/golden', 'define/random'].map(
+  (name) => `test/${name}.test.ts`,
+);
 
 /** Returns the instruction set that a process uses if its environment variables are `env`. */
 function isaOf(env) {

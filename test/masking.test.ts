@@ -7,27 +7,9 @@ import assert from 'node:assert/strict';
 import type { Batch } from '../lib/index.js';
 import type { ReferenceBatch } from './reference/index.js';
 import { everyFunction, fitting, makeBatch } from './support/draw.js';
-import { FLOAT_COLUMNS, packedBatch, paddedBatch, subject, unpack } from './support/subject.js';
+import { HOSTILE, poison } from './support/poison.js';
+import { packedBatch, paddedBatch, subject, unpack } from './support/subject.js';
 import { assertComputed, assertSameBits } from './support/tolerance.js';
-
-const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];
-
-/**
- * Replaces the values of masked tokens with `value`. With `keepSigns`, masked advantages keep their signs. This is
- * needed for ppo's metric seq_mask/masked_tokens: as in Trinity, it also counts masked tokens whose advantage is
- * negative.
- */
-function poison(batch: ReferenceBatch, value: number, keepSigns: boolean): ReferenceBatch {
-  const poisoned = { ...batch };
-  for (const name of FLOAT_COLUMNS) {
-    poisoned[name] = Array.from(batch[name]!, (x, i) => {
-      if (batch.actionMask[i]) return x;
-      if (!keepSigns || name !== 'advantages') return value;
-      return x < 0 ? -Math.abs(Number.isNaN(value) ? 1e30 : value) : Math.abs(value);
-    });
-  }
-  return poisoned;
-}
 
 describe('masking', () => {
   for (const { family, name, args, title } of everyFunction()) {

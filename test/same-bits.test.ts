@@ -7,21 +7,12 @@
 import assert from 'node:assert/strict';
 import { type Batch, LossError } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
-import { rowPositions } from './reference/batch.js';
 import type { Args } from './reference/index.js';
-import { takeRows } from './reference/objective.js';
-import { type Computed, type Countable, countable, objective, oneOfEach } from './support/countable.js';
-import {
-  type BatchSpec,
-  EDGE_LENGTHS,
-  everyFunction,
-  fitting,
-  inHalf,
-  layOut,
-  makeBatch,
-} from './support/draw.js';
+import { assertSameInAnyForm, assertSameNumbers, tokensOf } from './support/any-form.js';
+import { countable, objective, oneOfEach } from './support/countable.js';
+import { type BatchSpec, EDGE_LENGTHS, everyFunction, fitting, makeBatch } from './support/draw.js';
 import { generator } from './support/random.js';
-import { FLOAT_COLUMNS, packedBatch, paddedBatch, unpack } from './support/subject.js';
+import { packedBatch, unpack } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';
 
 // A row that is divided among threads, and one that is too short for that but longer than one float64 sum.
@@ -37,107 +28,11 @@ function batchOf(spec: BatchSpec): RewardedBatch {
   return batch;
 }
 
-// Per batch: its padded versions and its versions in 16 bits, by what distinguishes them.
-const versions = new WeakMap<RewardedBatch, Map<unknown, unknown>>();
-
-/** Returns a version of a batch, which is made once. */
-function version<T>(batch: RewardedBatch, key: unknown, make: () => T): T {
-  const known = versions.get(batch) ?? new Map();
-  versions.set(batch, known);
-  if (!known.has(key)) known.set(key, make());
-  return known.get(key) as T;
-}
-
-/** Returns the batch with more columns, which are masked and hold zeros. */
-function widened(batch: RewardedBatch, columns: number): RewardedBatch {
-  const wide: RewardedBatch = { ...batch, columns };
-  for (const name of [...FLOAT_COLUMNS, 'actionMask'] as const) {
-    const column = batch[name];
-    if (!column) continue;
-    const out = new Float64Array(batch.rows * columns);
-    for (let b = 0; b < batch.rows; b++)
-      for (const at of rowPositions(batch, b)) out[b * columns + (at - b * batch.columns)] = column[at]!;
-    wide[name] = out;
-  }
-  delete wide.rowLengths;
-  return wide;
-}
-
-/** Returns the first `length` tokens of row `row` of a padded column. */
-const tokensOf = (column: Float32Array, columns: number, row: number, length: number) =>
-  column.subarray(row * columns, row * columns + length);
-
-function assertSameNumbers(actual: Computed, expected: Computed, what: string): void {
-  assert.deepStrictEqual(
-    { loss: actual.loss, metrics: actual.metrics },
-    { loss: expected.loss, metrics: expected.metrics },
-    what,
-  );
-}
-
-function assertSame(actual: Computed, expected: Computed, what: string): void {
-  assertSameNumbers(actual, expected, what);
-  for (const key of ['grad', 'gradEntropy'] as const)
-    if (expected[key]) assertSameArray(actual[key]!, expected[key], `${key}, ${what}`);
-}
-
-/** Divides the rows into parts at random. Two rows of a pair stay together. */
-function divided(batch: RewardedBatch, unit: number, seed: number): RewardedBatch[] {
-  const { integer } = generator(seed);
-  const parts = Array.from({ length: integer(1, 4) }, (): number[] => []);
-  for (let row = 0; row < batch.rows; row += unit) {
-    const part = parts[integer(0, parts.length - 1)]!;
-    for (let k = 0; k < unit; k++) part.push(row + k);
-  }
-  return parts.filter((rows) => rows.length > 0).map((rows) => takeRows(batch, rows));
-}
-
-function assertSameInAnyForm(fn: Countable, batch: RewardedBatch, name: string): Promise<void> {
-  const packed = version(batch, 'packed', () => packedBatch(batch));
-  const whole = fn.sync(packed);
-  assertSameNumbers(fn.sync(packed, undefined, { grad: false }), whole, 'without gradients');
-
-  // The aggregation seq-mean-token-sum-norm depends on the number of columns, so all calls get the largest one.
-  const counts = { ...fn.countSync(packed), columns: batch.columns + 1500 };
-  const normalized = fn.sync(packed, counts);
-  for (const columns of [batch.columns, batch.columns + 37, batch.columns + 1500]) {
-    const padded = fn.sync(
-      version(batch, columns, () => paddedBatch(widened(batch, columns))),
-      counts,
-    );
-    assertSameNumbers(padded, normalized, `padded to ${columns}`);
-    const grad = unpack(batch, normalized.grad!);
-    for (let b = 0; b < batch.rows; b++) {
-      const length = batch.rowLengths![b]!;
-      assertSameArray(
-        tokensOf(padded.grad!, columns, b, length),
-        tokensOf(grad, batch.columns, b, length),
-        `gradient of row ${b}, padded to ${columns}`,
-      );
-    }
-  }
-
-  for (const dtype of ['float16', 'bfloat16'] as const) {
-    const { laid, wide } = version(batch, dtype, () => {
-      const { rounded, laid } = inHalf(batch, dtype);
-      return { laid, wide: layOut(rounded) };
-    });
-    assertSame(fn.sync(laid), fn.sync(wide), dtype);
-  }
-
-  for (const seed of [1, 2, 3]) {
-    const unit = name === 'dpo' ? 2 : 1;
-    const parts = version(batch, `parts ${seed} ${unit}`, () => divided(batch, unit, seed).map(layOut)).map(
-      (part) => fn.sync(part, counts, { part: true }),
-    );
-    const merged = fn.merge(parts.map(({ part }) => part!).reverse(), counts);
-    assertSameNumbers(merged, normalized, `merged from ${parts.length} parts`);
-  }
-  return fn.async(packed).then((later) => assertSame(later, whole, 'asynchronous'));
-}
-
 /** Arguments with which a batch can be divided: without pairs, dpo has one margin for the whole batch. */
 const divisible = (name: string, args: Args): Args => (name === 'dpo' ? { ...args, pairwise: true } : args);
+
+/** Returns the number of rows that must stay in the same part. */
+const unitOf = (name: string) => (name === 'dpo' ? 2 : 1);
 
 describe('the same bits in any form', () => {
   for (const { family, name, args, title } of everyFunction(1))
@@ -145,19 +40,20 @@ describe('the same bits in any form', () => {
       it(`${title}, mask ${mask}`, () => {
         const given = divisible(name, args);
         const batch = batchOf(fitting(name, given, { ...EDGE_LENGTHS, mask }));
-        return assertSameInAnyForm(countable(family, name, given), batch, name);
+        return assertSameInAnyForm(countable(family, name, given), batch, unitOf(name));
       });
 
   for (const { family, name, args } of oneOfEach())
     it(`${family} ${name}, long rows`, () => {
       const given = divisible(name, args);
-      return assertSameInAnyForm(countable(family, name, given), batchOf(fitting(name, given, LONG)), name);
+      const batch = batchOf(fitting(name, given, LONG));
+      return assertSameInAnyForm(countable(family, name, given), batch, unitOf(name));
     }).timeout(20_000);
 
   for (const policy_loss_fn of ['ppo', 'gspo', 'sft', 'mix'])
     it(`the objective of ${policy_loss_fn} with KL and entropy losses`, () => {
       const fn = objective('ppo', { policy_loss_fn, kl_loss_fn: 'k3', entropy_loss_fn: 'default' });
-      return assertSameInAnyForm(fn, batchOf(EDGE_LENGTHS), policy_loss_fn);
+      return assertSameInAnyForm(fn, batchOf(EDGE_LENGTHS));
     });
 });
 

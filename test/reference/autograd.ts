@@ -12,15 +12,35 @@
 export class Tape {
   readonly detached: Float64Array[] = [];
   readonly branches: number[] = [];
+  /** With noise: the largest and the smallest finite absolute value of all results and derivatives, except for 0. */
+  largest = 0;
+  smallest = Number.POSITIVE_INFINITY;
   readonly #replayed: Float64Array[] | undefined;
+  readonly #noise: (() => number) | undefined;
   readonly #steps: (() => void)[] = [];
 
   /**
    * @param replayed detached values of an earlier run of the same formula. They replace the values that this run
    * detaches.
+   * @param noise draws factors close to 1. The result and the derivative of every operation are multiplied by them, as
+   * rounding would. So the results of several runs show how far rounding errors can move them.
    */
-  constructor(replayed?: Float64Array[]) {
+  constructor(replayed?: Float64Array[], noise?: () => number) {
     this.#replayed = replayed;
+    this.#noise = noise;
+  }
+
+  /** Multiplies numbers by the tape's noise in place, and returns them. */
+  disturb(numbers: Float64Array): Float64Array {
+    if (!this.#noise) return numbers;
+    for (let i = 0; i < numbers.length; i++) {
+      numbers[i]! *= this.#noise();
+      const size = Math.abs(numbers[i]!);
+      if (size === 0 || !Number.isFinite(size)) continue;
+      this.largest = Math.max(this.largest, size);
+      this.smallest = Math.min(this.smallest, size);
+    }
+    return numbers;
   }
 
   leaf(value: ArrayLike<number>): Variable {
@@ -87,6 +107,21 @@ export class Variable {
   exp(): Variable {
     return this.#map(Math.exp, (_x, y) => y);
   }
+  expm1(): Variable {
+    return this.#map(Math.expm1, (x) => Math.exp(x));
+  }
+  log(): Variable {
+    return this.#map(Math.log, (x) => 1 / x);
+  }
+  log1p(): Variable {
+    return this.#map(Math.log1p, (x) => 1 / (1 + x));
+  }
+  sqrt(): Variable {
+    return this.#map(Math.sqrt, (_x, y) => 0.5 / y);
+  }
+  tanh(): Variable {
+    return this.#map(Math.tanh, (x) => 1 / Math.cosh(x) ** 2);
+  }
   square(): Variable {
     return this.#map(
       (x) => x * x,
@@ -106,6 +141,12 @@ export class Variable {
   abs(): Variable {
     for (const x of this.value) this.tape.branches.push(Math.sign(x));
     return this.#map(Math.abs, Math.sign);
+  }
+  /** Returns −1, 0 or 1. The result has no gradient. */
+  sign(): Variable {
+    const signs = this.value.map(Math.sign);
+    for (const sign of signs) this.tape.branches.push(sign);
+    return new Variable(this.tape, signs);
   }
   /** Limits each value to [low, high]. The derivative is 1 inside and on the bounds, and 0 outside. */
   clip(low: number, high: number): Variable {
@@ -146,6 +187,14 @@ export class Variable {
       (x, y) => x / y,
       (_x, y) => 1 / y,
       (x, y) => -x / (y * y),
+    );
+  }
+  pow(other: Operand): Variable {
+    return this.#zip(
+      other,
+      (x, y) => x ** y,
+      (x, y) => (y === 0 ? 0 : y * x ** (y - 1)),
+      (x, y) => x ** y * Math.log(x),
     );
   }
   /** Returns the larger of two values. On a tie, each of them gets half of the gradient, as in torch.maximum. */
@@ -207,9 +256,34 @@ export class Variable {
       out.value[groupOf[i]!]! += this.value[i]!;
       out.magnitude[groupOf[i]!]! += magnitudes[i]!;
     }
+    this.tape.disturb(out.value);
+    this.tape.step(() => {
+      const [grad, above] = [this.grad, this.tape.disturb(out.grad)];
+      for (let i = 0; i < grad.length; i++) grad[i]! += above[groupOf[i]!]!;
+    });
+    return out;
+  }
+
+  /**
+   * Returns the largest element of each group, or the smallest if `sign` is −1, and 0 for an empty group. The first
+   * element that attains it gets the gradient.
+   */
+  extremeBy(groupOf: ArrayLike<number>, groups: number, sign: 1 | -1): Variable {
+    const places = new Int32Array(groups).fill(-1);
+    this.value.forEach((x, i) => {
+      const group = groupOf[i]!;
+      if (places[group]! < 0 || sign * (x - this.value[places[group]!]!) > 0) places[group] = i;
+    });
+    for (const place of places) this.tape.branches.push(place);
+    const out = new Variable(
+      this.tape,
+      Float64Array.from(places, (place) => (place < 0 ? 0 : this.value[place]!)),
+    );
     this.tape.step(() => {
       const [grad, above] = [this.grad, out.grad];
-      for (let i = 0; i < grad.length; i++) grad[i]! += above[groupOf[i]!]!;
+      places.forEach((place, group) => {
+        if (place >= 0) grad[place]! += above[group]!;
+      });
     });
     return out;
   }
@@ -226,17 +300,14 @@ export class Variable {
   }
 
   #map(f: (x: number) => number, df: (x: number, y: number) => number): Variable {
-    const out = new Variable(
-      this.tape,
-      this.value.map((x) => f(x)),
-    );
+    const out = new Variable(this.tape, this.tape.disturb(this.value.map((x) => f(x))));
     if (this.magnitude) {
       out.magnitude = out.value.map(
         (y, i) => Math.abs(y) + Math.abs(df(this.value[i]!, y)) * this.magnitude![i]!,
       );
     }
     this.tape.step(() => {
-      const [grad, above, x, y] = [this.grad, out.grad, this.value, out.value];
+      const [grad, above, x, y] = [this.grad, this.tape.disturb(out.grad), this.value, out.value];
       for (let i = 0; i < above.length; i++) if (above[i]) grad[i]! += above[i]! * df(x[i]!, y[i]!);
     });
     return out;
@@ -261,6 +332,7 @@ export class Variable {
     const [xs, ys] = [this.value, that.value];
     const out = new Variable(this.tape, new Float64Array(length));
     for (let i = 0; i < length; i++) out.value[i] = f(xs[i * stepX]!, ys[i * stepY]!, i);
+    this.tape.disturb(out.value);
     if (this.magnitude || that.magnitude) {
       const [mine, theirs] = [this.magnitudes, that.magnitudes];
       out.magnitude = out.value.map((_, i) => {
@@ -269,7 +341,7 @@ export class Variable {
       });
     }
     this.tape.step(() => {
-      const [above, gradX, gradY] = [out.grad, this.grad, that.grad];
+      const [above, gradX, gradY] = [this.tape.disturb(out.grad), this.grad, that.grad];
       for (let i = 0; i < length; i++) {
         const g = above[i]!;
         if (g === 0) continue; // A branch that was not taken may have an infinite derivative.

@@ -12,7 +12,7 @@ import * as mixed from './mixed.js';
 
 export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
 
-export type Evaluate = (args: Args, batch: ReferenceBatch) => ReferenceResult;
+export type Evaluate = (args: Args, batch: ReferenceBatch, tape?: Tape) => ReferenceResult;
 type Wrt = 'logprob' | 'entropy';
 
 /** Returns the formulas that a file exports, by registry name: `sftIs` becomes `sft_is`. */
@@ -32,9 +32,10 @@ export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formul
   entropy: entropyFormulas,
 };
 
-function evaluator(formula: Formula, wrt: Wrt): Evaluate {
-  return (args, batch) => {
-    const x = new Tokens(new Tape(), batch);
+/** Makes the function that evaluates a formula and computes its gradient with respect to `wrt`. */
+export function evaluator(formula: Formula, wrt: Wrt): Evaluate {
+  return (args, batch, tape = new Tape()) => {
+    const x = new Tokens(tape, batch);
     const { loss, metrics } = formula(x, args);
     x.tape.backward(loss);
     const numbers = (of: (value: Variable) => number) =>
@@ -80,7 +81,7 @@ export const referenceKl: Record<string, { values(batch: ReferenceBatch): Float6
 
 /**
  * Returns the slope of the loss with respect to one element of logprob or entropy, computed as a central difference.
- * Detached values do not change. Returns undefined if the formula has a kink between the two points.
+ * Detached values do not change. Returns undefined if the formula takes another branch at one of the two points.
  */
 export function centralDifference(
   formula: Formula,
@@ -99,7 +100,10 @@ export function centralDifference(
     return { loss: formula(x, args).loss.item, branches: x.tape.branches };
   };
   const [up, down] = [side(h), side(-h)];
-  if (up.branches.some((branch, i) => branch !== down.branches[i])) return undefined;
+  const isOnEdge = here.tape.branches.some(
+    (branch, i) => branch !== up.branches[i] || branch !== down.branches[i],
+  );
+  if (isOnEdge) return undefined;
   return (up.loss - down.loss) / (2 * h);
 }
 

@@ -9,8 +9,10 @@ import {
   type Counts,
   ENTROPY_LOSS_FN,
   KL_FN,
+  type Metrics,
   type Normalizer,
   POLICY_LOSS_FN,
+  type PolicyLossFn,
 } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
@@ -44,18 +46,21 @@ const given = (normalizer: Normalizer | undefined, wanted: Wanted | undefined) =
   ...(normalizer ? { normalizer } : {}),
 });
 
+export function countableLoss(fn: PolicyLossFn<Partial<Metrics>>): Countable {
+  return {
+    sync: (batch, normalizer, wanted) => fn.computeSync(batch, given(normalizer, wanted)) as Computed,
+    async: (batch, normalizer, wanted) => fn.compute(batch, given(normalizer, wanted)) as Promise<Computed>,
+    countSync: (batch) => fn.countSync(batch),
+    merge: (parts, normalizer) => fn.merge(parts, normalizer) as Computed,
+    count: (batch) => fn.count(batch),
+  };
+}
+
 export function countable(family: Family, name: string, args: Args): Countable {
   const { loss_agg_mode, ...own } = args;
   const lossAggMode = loss_agg_mode as 'token-mean';
   if (family === 'policy') {
-    const fn = POLICY_LOSS_FN.create(name, args);
-    return {
-      sync: (batch, normalizer, wanted) => fn.computeSync(batch, given(normalizer, wanted)) as Computed,
-      async: (batch, normalizer, wanted) => fn.compute(batch, given(normalizer, wanted)) as Promise<Computed>,
-      countSync: (batch) => fn.countSync(batch),
-      merge: (parts, normalizer) => fn.merge(parts, normalizer) as Computed,
-      count: (batch) => fn.count(batch),
-    };
+    return countableLoss(POLICY_LOSS_FN.create(name, args));
   }
   if (family === 'kl') {
     const fn = KL_FN.create(name, own);

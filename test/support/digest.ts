@@ -12,7 +12,9 @@ import {
   makeBatch,
   makeRewarded,
 } from './draw.js';
+import { EXPRESSIONS } from './expressions.js';
 import { packedBatch, subject } from './subject.js';
+import { syncOf, userLoss } from './user-loss.js';
 
 const digests: Record<string, string> = {};
 
@@ -27,6 +29,15 @@ for (const { family, name, args, title } of everyFunction(1)) {
     packedBatch(makeBatch(fitting(name, args, EDGE_LENGTHS))),
   );
   record(title, { loss, metrics }, [grad]);
+}
+const full = packedBatch(makeBatch(EDGE_LENGTHS));
+for (const [loss, metric] of fc.sample(fc.tuple(EXPRESSIONS.batch, EXPRESSIONS.batch), {
+  seed: 7,
+  numRuns: 100,
+})) {
+  const { fn, text } = userLoss(loss, 'token-mean', { metric });
+  const { grad, ...numbers } = syncOf(fn, full);
+  record(text, numbers, [grad]);
 }
 const rewarded = layOut(makeRewarded({ ...EDGE_LENGTHS, groups: 'some', rewards: 'normal', perToken: true }));
 for (const [name, drawn] of Object.entries(ADVANTAGE_ARGUMENTS)) {

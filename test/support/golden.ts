@@ -3,7 +3,7 @@
  * describes the files.
  */
 import { readFileSync } from 'node:fs';
-import type { Batch } from '../../lib/index.js';
+import type { Batch, LossAggMode } from '../../lib/index.js';
 import type { ReferenceBatch } from '../reference/index.js';
 import { generator } from './random.js';
 
@@ -32,6 +32,15 @@ export interface EntropyLossCase extends Case {
   expected: { loss: number; metrics: Record<string, number>; grad_entropy: Tensor };
 }
 
+/** A loss written as an expression. `args` holds the values of the options. */
+export interface ExpressionCase {
+  id: string;
+  expression: string;
+  args: Record<string, number>;
+  loss_agg_mode: LossAggMode;
+  inputs: Record<string, Tensor>;
+  expected: { loss: number; grad_logprob: Tensor };
+}
 export interface AdvantageCase extends Case {
   args: Record<string, unknown>;
   expected: { advantages: Tensor; returns: Tensor; kept_rows: number[]; metrics: Record<string, number> };
@@ -57,6 +66,7 @@ export const policyLossCases = read<PolicyLossCase>('policy_loss');
 export const klLossCases = read<KlLossCase>('kl_loss');
 export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 
+export const expressionCases = read<ExpressionCase>('beyond/expressions');
 export const advantageCases = read<AdvantageCase>('advantage');
 export const algorithmCases = read<AlgorithmCase>('algorithm');
 

@@ -1,0 +1,24 @@
+/** Replaces the values of masked tokens with values that must not change a result. */
+import type { ReferenceBatch } from '../reference/index.js';
+import { FLOAT_COLUMNS } from './subject.js';
+
+export const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];
+
+/**
+ * Replaces the values of masked tokens with `value`. With `keepSigns`, masked advantages keep their signs. This is
+ * needed for ppo's metric seq_mask/masked_tokens: as in Trinity, it also counts masked tokens whose advantage is
+ * negative.
+ */
+export function poison(batch: ReferenceBatch, value: number, keepSigns = false): ReferenceBatch {
+  const poisoned = { ...batch };
+  for (const name of FLOAT_COLUMNS) {
+    const column = batch[name];
+    if (!column) continue;
+    poisoned[name] = Array.from(column, (x, i) => {
+      if (batch.actionMask[i]) return x;
+      if (!keepSigns || name !== 'advantages') return value;
+      return x < 0 ? -Math.abs(Number.isNaN(value) ? 1e30 : value) : Math.abs(value);
+    });
+  }
+  return poisoned;
+}
