@@ -230,6 +230,12 @@ __device__ __forceinline__ void store_grad(const ProgramPass& pass, int64_t begi
   }
 }
 
+__device__ __forceinline__ Values scaled(Values values, float factor) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) values.of[j] *= factor;
+  return values;
+}
+
 // Runs the last segment of a program. Sums its losses and metrics, and writes the gradients.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     program_tokens_kernel(const ProgramPass pass, const Stage stage) {
@@ -250,7 +256,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
           segment, row, first + from, first + to,
           [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
             if (x.op == Op::k_grad)
-              grad = values;
+              grad = scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
             else
               sums.add(x.op == Op::k_loss ? 0 : 1 + x.out, values, tokens.live);
           },

@@ -62,17 +62,21 @@ struct Arithmetic {
   const Number (&a)[N];
   const Number (&b)[N];
   const Number (&c)[N];
+  const Number (&d)[N];
   Number (&out)[N];
 
   template <Op op>
   PL_FN void operator()() const {
     if constexpr (program::is_arithmetic(op))
-      for (int j = 0; j < N; ++j) out[j] = apply<op, Number>(a[j], b[j], c[j]);
+      for (int j = 0; j < N; ++j) out[j] = apply<op, Number>(a[j], b[j], c[j], d[j]);
   }
 };
 
+PL_FN bool has_four_operands(Op op) {
+  return op >= Op::k_select_lt && op <= Op::k_select_eq;
+}
 PL_FN bool has_three_operands(Op op) {
-  return op == Op::k_select || op == Op::k_clip;
+  return op == Op::k_select || op == Op::k_clip || has_four_operands(op);
 }
 PL_FN bool has_two_operands(Op op) {
   return op <= Op::k_eq || has_three_operands(op);
@@ -84,8 +88,9 @@ __device__ __forceinline__ double compute_one(const Instruction& x, const RowOpe
   if (x.op == Op::k_is_row) return a[0] == static_cast<double>(operand.row) ? 1.0 : 0.0;
   const double b[] = {has_two_operands(x.op) ? operand(x.operand[1]) : 0.0};
   const double c[] = {has_three_operands(x.op) ? operand(x.operand[2]) : 0.0};
+  const double d[] = {has_four_operands(x.op) ? operand(x.operand[3]) : 0.0};
   double out[1] = {};
-  dispatch(x.op, Arithmetic<double, 1>{a, b, c, out});
+  dispatch(x.op, Arithmetic<double, 1>{a, b, c, d, out});
   return out[0];
 }
 

@@ -125,7 +125,8 @@ class TokenInterpreter {
       }
       const Values b = has_two_operands(x.op) ? operand(x.operand[1], shared) : a;
       const Values c = has_three_operands(x.op) ? operand(x.operand[2], shared) : a;
-      dispatch(x.op, Arithmetic<float, kQuad>{a.of, b.of, c.of, out.of});
+      const Values d = has_four_operands(x.op) ? operand(x.operand[3], shared) : a;
+      dispatch(x.op, Arithmetic<float, kQuad>{a.of, b.of, c.of, d.of, out.of});
       slot(x.out) = out;
     }
   }

@@ -1,4 +1,4 @@
-// Programs: user-defined losses in the form that the engines run. lib/define compiles a loss to a program.
+// Programs: user-defined losses in the form that the engines run. lib/program compiles a loss to a program.
 //
 // A program is a list of instructions in segments. A segment computes one kind of value:
 // - A token segment runs for all unmasked tokens of a row. Its instructions write registers, which hold one
@@ -95,10 +95,11 @@ constexpr int kMaxOperands = 4;
 
 struct Operand {
   Kind kind;
-  uint16_t index;
+  uint8_t index;
 };
 
-struct Instruction {
+// It is aligned so that a GPU loads it at once.
+struct alignas(16) Instruction {
   Op op;
   uint16_t out;
   Operand operand[kMaxOperands];
