@@ -89,6 +89,7 @@ void read_user_loss(const Napi::Object& object, Function* function) {
   const auto size = static_cast<int>(metrics.size());
   if (grad.view().metrics != size || no_grad.view().metrics != size)
     refuse(env, "program: the number of metrics is wrong");
+  if (!grad.view().has_grad || no_grad.view().has_grad) refuse(env, "program: a gradient is wrong");
   function->loss = kProgram;
   function->user_loss =
       std::make_shared<const UserLoss>(std::move(grad), std::move(no_grad), std::move(metrics));

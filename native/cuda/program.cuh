@@ -10,10 +10,6 @@
 
 namespace policy_loss::cuda {
 
-// The number of positions in a row after which the lanes' sums over the row are added up, as in the CPU
-// engine.
-constexpr int64_t kChunkTokens = 16384;
-
 // ---- Token segments with reductions, and row segments ----
 
 // A lane's part of a reduction over a row.

@@ -28,6 +28,7 @@ class Checker {
 
   void begin_segment(Op kind) {
     if (has_outputs_) refuse("a segment follows the outputs");
+    if (kind == Op::k_batch && batch_values_.empty()) refuse("a batch segment has no values");
     kind_ = kind;
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;
@@ -55,6 +56,7 @@ class Checker {
   }
 
   unsigned columns() const { return columns_; }
+  bool has_grad() const { return has_grad_; }
   void end() const {
     if (!has_loss_) refuse("it has no loss");
   }
@@ -113,6 +115,7 @@ class Checker {
   void add_output(const Instruction& x) {
     has_outputs_ = true;
     if (x.op == Op::k_loss) has_loss_ = true;
+    if (x.op == Op::k_grad) has_grad_ = true;
     if (x.op == Op::k_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
   }
 
@@ -129,7 +132,7 @@ class Checker {
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_;
   int reductions_ = 0;
-  bool has_outputs_ = false, has_loss_ = false;
+  bool has_outputs_ = false, has_loss_ = false, has_grad_ = false;
   unsigned columns_ = reads(kLogprob);
 };
 
@@ -177,6 +180,7 @@ Program::Program(const Encoded& encoded) {
   if (segments_.empty() || segments_.back().kind != Op::k_tokens) refuse("it does not end with tokens");
   checker.end();
   sizes_.columns = checker.columns();
+  sizes_.has_grad = checker.has_grad();
 }
 
 ProgramView Program::view() const {

@@ -11,7 +11,7 @@
 // and the metrics of the tokens. Every value is written before it is read, and written only once. Only
 // registers are reused.
 //
-// Reductions over a row have kSumLanes partial results, by a token's position in the row modulo kSumLanes.
+// Reductions over a row have 32 partial results, by a token's position in the row modulo kSumLanes.
 // Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
 // order, so they compute the same bits. A row without unmasked tokens, and a row that counts 0 times, is
 // skipped.
@@ -124,7 +124,8 @@ struct ProgramView {
   const double* constants = nullptr;
   int instruction_count = 0, segment_count = 0, constant_count = 0;
   int registers = 0, row_values = 0, batch_values = 0, metrics = 0;
-  unsigned columns = 0;  // the columns that it reads, including logprob
+  bool has_grad = false;  // whether it outputs gradients
+  unsigned columns = 0;   // the columns that it reads, including logprob
 };
 
 }  // namespace policy_loss::program
