@@ -97,6 +97,7 @@ export type NativeColumns = [
   rolloutLogprob: number,
   proxLogprob: number,
   teacherLogprob: number,
+  oldEntropy: number,
 ];
 
 export interface NativeBatch {
@@ -284,6 +285,7 @@ export interface NativeBinding {
     rolloutLogprob: Float32Array | Uint16Array | undefined,
     proxLogprob: Float32Array | Uint16Array | undefined,
     teacherLogprob: Float32Array | Uint16Array | undefined,
+    oldEntropy: Float32Array | Uint16Array | undefined,
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,

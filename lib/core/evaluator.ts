@@ -313,6 +313,7 @@ export class Evaluator {
       data[5],
       data[6],
       data[7],
+      data[8],
       batch.mask,
       batch.expert,
       this.#values,

@@ -203,7 +203,7 @@ class ProgramRows {
   // Computes an instruction that writes a register.
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
     if (x.op == Op::k_is_at)
-      return write_is_at(static_cast<int64_t>(values_.get(x.operand[0])) - position, n, register_of(x.out));
+      return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
@@ -223,7 +223,7 @@ class ProgramRows {
                    [&](const TileColumns& in, int padded, int64_t position, int) {
                      reduce_tile(segment, in, padded, position, reductions);
                    });
-      if (at + n < length && (at + n) % cpu::kChunkTokens != 0) continue;
+      if (at + n < length && (at + n) % kChunkTokens != 0) continue;
       for (Reduction& r : reductions) r.sum += r.lanes.take();
     }
     int k = 0;

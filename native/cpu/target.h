@@ -11,12 +11,6 @@
 
 namespace policy_loss::cpu {
 
-// The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
-// L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
-// large enough that starting a chunk on a thread costs little in comparison. Float64 sums over a row's tokens
-// also end after this many tokens, so they do not depend on whether the row is divided into chunks.
-constexpr int64_t kChunkTokens = 16384;
-
 // What one thread computes at a time: several whole rows, or a part of one long row. Only the batch's layout
 // determines the chunks. So the number of threads does not change how the sums are rounded.
 struct Chunk {

@@ -56,7 +56,7 @@ class TokenPassOfChunk {
         const int n = static_cast<int>(last - at < tile_size_ ? last - at : tile_size_);
         compute_tile(at, n);
         if (ends_sum(at + n, last, kSumTokens)) take_sums();
-        if (ends_sum(at + n, last, cpu::kChunkTokens)) add_sums();
+        if (ends_sum(at + n, last, kChunkTokens)) add_sums();
       }
       if (program_ && takes_part(pass_, row)) program_->finish_row(reader_, batch_.layout.length(row), sums_);
     }

@@ -30,6 +30,7 @@ class Checker {
     if (has_ended_) refuse("a segment follows the last one");
     has_ended_ = has_outputs_ && kind == Op::k_batch;
     may_output_ = !has_outputs_;
+    if (kind == Op::k_batch && !has_outputs_ && batch_values_.empty()) refuse("a batch segment has no values");
     kind_ = kind;
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;
@@ -60,6 +61,7 @@ class Checker {
   unsigned columns() const { return columns_; }
   unsigned row_columns() const { return row_columns_; }
   bool has_outputs() const { return has_outputs_; }
+  bool has_grad() const { return has_grad_; }
   void end() const {
     if (!has_loss_) refuse("it has no loss");
   }
@@ -125,6 +127,7 @@ class Checker {
     if (!may_output_) refuse("two segments have outputs");
     has_outputs_ = true;
     if (x.op == Op::k_loss) has_loss_ = true;
+    if (x.op == Op::k_grad) has_grad_ = true;
     if (x.op == Op::k_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
   }
 
@@ -148,7 +151,7 @@ class Checker {
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_;
   int reductions_ = 0;
-  bool may_output_ = true, has_outputs_ = false, has_loss_ = false;
+  bool may_output_ = true, has_outputs_ = false, has_loss_ = false, has_grad_ = false;
   bool has_ended_ = false;  // the last segment has begun
   unsigned columns_ = reads(kLogprob), row_columns_ = 0;
 };
@@ -201,6 +204,7 @@ Program::Program(const Encoded& encoded) {
   checker.end();
   sizes_.columns = checker.columns();
   sizes_.row_columns = checker.row_columns();
+  sizes_.has_grad = checker.has_grad();
 }
 
 ProgramView Program::view() const {

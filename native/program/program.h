@@ -12,7 +12,7 @@
 // the metrics of the batch. Every value is written before it is read, and written only once. Only
 // registers are reused.
 //
-// Reductions over a row have kSumLanes partial results, by a token's position in the row modulo kSumLanes.
+// Reductions over a row have 32 partial results, by a token's position in the row modulo 32.
 // Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
 // order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without unmasked
 // tokens unless the program wants all rows.
@@ -150,6 +150,7 @@ struct ProgramView {
   int registers = 0, row_values = 0, batch_values = 0;
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
+  bool has_grad = false;               // whether it outputs gradients
   bool all_rows = false;               // whether rows without unmasked tokens take part
   unsigned columns = 0;                // the columns that it reads, including logprob
   unsigned row_columns = 0;            // the row columns that it reads
