@@ -69,20 +69,39 @@ export interface NativeProgram {
   registers: number;
   rowValues: number;
   batchValues: number;
+  /** The number of metrics of tokens and rows. */
   metrics: number;
+  /** The number of metrics of the batch. */
+  batchMetrics: number;
+  /** Whether rows without unmasked tokens also take part. */
+  allRows: boolean;
 }
 
-/** A user-defined policy loss. */
-export interface NativeUserLossSpec {
+/**
+ * A metric of a program: the mean of its values for the tokens or the rows, or its value for the batch. A result of a part
+ * of a batch lacks the metrics of the batch.
+ */
+export interface NativeProgramMetric {
+  name: string;
+  per: 'token' | 'row' | 'batch';
+}
+
+/** A policy loss that is computed by programs. */
+export interface NativeProgramLossSpec {
   /** Calls without a gradient run a program of their own. It must output the same losses and metrics. */
-  program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
-  /** The names of the metrics that the programs output. */
-  metrics: readonly string[];
+  program: {
+    withGrad: NativeProgram;
+    withoutGrad: NativeProgram;
+    /** Whether the programs need the whole batch in one call. lib/ checks it. */
+    readsWholeBatch: boolean;
+  };
+  /** The metrics that the programs output. Those of tokens and rows are numbered together, in this order. */
+  metrics: readonly NativeProgramMetric[];
   aggregation: string;
 }
 
 export interface NativeFunctionSpec {
-  policyLoss?: NativeLossSpec | NativeUserLossSpec;
+  policyLoss?: NativeLossSpec | NativeProgramLossSpec;
   kl?: { name: string; aggregation: string };
   entropy?: { usualRowsOnly: boolean; aggregation: string };
 }
@@ -99,6 +118,9 @@ export type NativeColumns = [
   teacherLogprob: number,
   oldEntropy: number,
 ];
+
+/** The order of the columns in `NativeBatch.rowData`. */
+export type NativeRowColumns = [rewards: number, vStar: number, probability: number, logZ: number];
 
 export interface NativeBatch {
   /** The number of rows. */
@@ -117,6 +139,8 @@ export interface NativeBatch {
    * per row instead of one per token.
    */
   dtypes: number[];
+  /** Numbers per row in the order of NativeRowColumns, undefined where they are not given. */
+  rowData?: (Float64Array | undefined)[] | undefined;
   /** One byte per token, 0 if the token is masked (does not count). */
   mask: Uint8Array | undefined;
   /** One byte per row, not 0 if an expert wrote the row. */

@@ -30,9 +30,15 @@ export const COLUMNS = [
   'rollout_logprob',
   'prox_logprob',
   'teacher_logprob',
+  'old_entropy',
 ] as const;
 /** The Trinity-RFT name of a float column that losses read. */
 export type ColumnName = (typeof COLUMNS)[number];
+
+/** The names of the numbers per row that losses read. The order is that of NativeBatch.rowData in binding.d.ts. */
+export const ROW_COLUMNS = ['rewards', 'v_star', 'probability', 'log_z'] as const;
+/** The name of a number per row that losses read. */
+export type RowColumnName = (typeof ROW_COLUMNS)[number];
 
 /**
  * The names of the float columns that advantage functions read, in the order of NativeAdvantageColumns in binding.d.ts.
@@ -47,6 +53,7 @@ const EXPECTED = {
   rollout_logprob: 'a log-probability per token',
   prox_logprob: 'a log-probability per token',
   teacher_logprob: 'a log-probability per token',
+  old_entropy: 'an entropy per token',
   advantages: 'an advantage per token, or per row',
   entropy: 'an entropy per token',
   token_level_rewards: 'a reward per token, or the key rewards with one per row',
@@ -55,6 +62,9 @@ const EXPECTED = {
   action_mask: 'a mask per token',
   expert_mask: 'a mask per row',
   rewards: 'a reward per row',
+  v_star: 'a value per row',
+  probability: 'a probability per row',
+  log_z: 'a logarithm per row',
   reward_baselines: 'a reward per row',
   group_ids: 'an id per row, equal within a group',
   run_ids: 'an id per row, equal within a run',
@@ -242,8 +252,8 @@ function emptyBatch(layout: Layout): NativeBatch {
     rows: layout.rows,
     rowLength: layout.rowLength,
     offsets: layout.offsets,
-    data: [undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined],
-    dtypes: [0, 0, 0, 0, 0, 0, 0, 0],
+    data: [undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined],
+    dtypes: [0, 0, 0, 0, 0, 0, 0, 0, 0],
     mask: undefined,
     expert: undefined,
   };

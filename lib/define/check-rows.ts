@@ -35,6 +35,7 @@ export function drawRows(): Rows {
     rollout_logprob: near(0.3),
     prox_logprob: near(0.2),
     teacher_logprob: near(0.7),
+    old_entropy: logprob.map(() => 2 * random()),
   };
   return {
     rows: DRAWN_ROWS,

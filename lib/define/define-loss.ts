@@ -285,7 +285,10 @@ function compile<S extends OptionSchema>(
     build(`${at}: metric ${name}`, graph, value, options),
   );
   return {
-    ...compileLoss(graph, lossNode, metricNodes),
+    ...compileLoss(graph, {
+      loss: lossNode,
+      metrics: metricNodes.map((node) => ({ node, per: 'token' as const })),
+    }),
     stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
   };
 }

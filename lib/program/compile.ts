@@ -1,9 +1,9 @@
 // Compiles a graph to the programs that the engines run (see native/program/program.h).
 import type { NativeProgram } from '../../binding.js';
-import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
+import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { differentiate } from './differentiate.js';
-import { type Graph, isBelow, type Node, type Op, reachable, tooLarge } from './graph.js';
+import { type Graph, isBatchReduction, isBelow, isLeaf, type Node, type Op, reachable, tooLarge } from './graph.js';
 import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 
@@ -14,8 +14,28 @@ export interface CompiledLoss {
   readonly withoutGrad: NativeProgram;
   /** The columns that the programs read, in native order. `logprob` is always among them. */
   readonly columns: readonly ColumnName[];
-  /** Whether the loss or a metric reduces over the whole batch. Such a loss cannot be computed in parts. */
+  /** The numbers per row that the programs read, in native order. */
+  readonly rowColumns: readonly RowColumnName[];
+  /**
+   * Whether the loss, or a metric of tokens or rows, reduces over the whole batch. Such a loss cannot be computed in
+   * parts. Metrics of the batch do not matter: they are left out of the results of parts.
+   */
   readonly readsWholeBatch: boolean;
+}
+
+/** What a metric has one value for. It is the mean of the values of the tokens or rows, or the value of the batch. */
+export type MetricPer = 'token' | 'row' | 'batch';
+
+/** A loss as nodes of a graph. The whole loss is Σ weight · loss over the tokens, plus Σ repeats · rowLoss over the rows. */
+export interface LossNodes {
+  /** The loss of a token; 0 if absent. */
+  readonly loss?: Node | undefined;
+  /** The loss of a row; 0 if absent. Its level is at most 'row'. */
+  readonly rowLoss?: Node | undefined;
+  /** The metrics. Their levels are at most what they are `per`. */
+  readonly metrics: readonly { readonly node: Node; readonly per: MetricPer }[];
+  /** Whether rows without unmasked tokens also take part in the reductions, losses and metrics of rows. */
+  readonly allRows?: boolean | undefined;
 }
 
 // The limits on the size of a program, as native/program/program.h states them.
@@ -27,41 +47,74 @@ const MAX_VALUES = 256;
  * Compiles a loss and its metrics.
  * @throws LossError `ERR_INVALID_OPTION` if the loss is too large for a program.
  */
-export function compileLoss(graph: Graph, loss: Node, metrics: readonly Node[]): CompiledLoss {
+export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
+  const { loss = graph.constant(0), rowLoss, metrics, allRows = false } = nodes;
+  const roots = [loss, ...(rowLoss ? [rowLoss] : []), ...metrics.map(({ node }) => node)];
   // The nodes of the values come first, so they do not depend on whether there is a gradient.
-  const [value, ...metricValues] = lowered(graph, [loss, ...metrics]) as [Node, ...Node[]];
-  const uses: Use[] = [
-    { op: 'loss', out: 0, operands: [value] },
-    ...metricValues.map((operand, out) => ({ op: 'metric', out, operands: [operand] })),
-  ];
-  const withoutGrad = encode(uses, metrics.length);
-  const [gradient] = lowered(graph, [differentiate(graph, loss)]) as [Node];
-  const allUses = [...uses, { op: 'grad', out: 0, operands: factorsOf(graph, gradient) }];
-  const withGrad = encode(allUses, metrics.length);
-  const nodes = reachable([...allUses.flatMap((use) => use.operands), graph.column('logprob')]);
-  return {
-    withGrad,
-    withoutGrad,
-    columns: COLUMNS.filter((_, i) => nodes.some((node) => node.op === 'column' && node.value === i)),
-    readsWholeBatch: withGrad.batchValues > 0,
+  const values = lowered(graph, roots, allRows);
+  const uses = {
+    tokens: [{ op: 'loss', out: 0, operands: values.splice(0, 1) }],
+    rows: rowLoss ? [{ op: 'row_loss', out: 0, operands: values.splice(0, 1) }] : [],
+    batch: [],
   };
+  const withMetrics = addMetrics(uses, metrics, values);
+  const withoutGrad = encode(withMetrics, metrics, allRows);
+  const [gradient] = lowered(graph, [differentiate(graph, loss, rowLoss ?? graph.constant(0))], allRows);
+  const grad = { op: 'grad', out: 0, operands: factorsOf(graph, gradient!) };
+  const allUses = { ...withMetrics, tokens: [...withMetrics.tokens, grad] };
+  const withGrad = encode(allUses, metrics, allRows);
+  const read = reachable([...operandsOf(Object.values(allUses).flat()), graph.column('logprob')]);
+  const named = <T>(list: readonly T[], kind: Node['op']) =>
+    list.filter((_, i) => read.some(({ op, value }) => op === kind && value === i));
+  return {
+    withGrad: withGrad.program,
+    withoutGrad: withoutGrad.program,
+    columns: named(COLUMNS, 'column'),
+    rowColumns: named(ROW_COLUMNS, 'row_column'),
+    readsWholeBatch: withGrad.readsWholeBatch,
+  };
+}
+
+// What a program outputs for tokens, for rows and for the batch.
+type Uses = Readonly<Record<'tokens' | 'rows' | 'batch', readonly Use[]>>;
+
+function operandsOf(uses: readonly Use[]): Node[] {
+  return uses.flatMap(({ operands }) => operands);
+}
+
+const METRIC_USES = {
+  token: { op: 'metric', list: 'tokens' },
+  row: { op: 'row_metric', list: 'rows' },
+  batch: { op: 'batch_metric', list: 'batch' },
+} as const;
+
+// Adds the outputs of the metrics. Those of tokens and rows are numbered together, and those of the batch separately.
+function addMetrics(uses: Uses, metrics: LossNodes['metrics'], values: readonly Node[]): Uses {
+  const result = { tokens: [...uses.tokens], rows: [...uses.rows], batch: [...uses.batch] };
+  for (const [i, { per }] of metrics.entries()) {
+    const { op, list } = METRIC_USES[per];
+    const out = metrics.slice(0, i).filter((other) => (other.per === 'batch') === (per === 'batch')).length;
+    result[list].push({ op, out, operands: [values[i]!] });
+  }
+  return result;
 }
 
 // The operations that compare two numbers and choose one of two others.
 const CHOICES: Partial<Record<Node['op'], Op>> = { lt: 'select_lt', le: 'select_le', eq: 'select_eq' };
 
-// Returns the nodes with the operands of sg() in place of sg(), and with comparisons that are part of a choice.
-function lowered(graph: Graph, roots: readonly Node[]): Node[] {
+// Returns the nodes with the operands of sg() in place of sg(), and with comparisons that are part of a choice. Where rows
+// without unmasked tokens do not take part, max(n, 1) becomes n.
+function lowered(graph: Graph, roots: readonly Node[], allRows: boolean): Node[] {
   const results = new Map<Node, Node>();
+  const atLeastOne = graph.apply('max', graph.rowTokens(), graph.constant(1));
   for (const node of reachable(roots)) {
     const operands = node.operands.map((x) => results.get(x)!);
     const [first, ...others] = operands;
     const choice = node.op === 'select' ? CHOICES[first!.op] : undefined;
     if (node.op === 'stop') results.set(node, first!);
     else if (choice) results.set(node, graph.apply(choice, ...first!.operands, ...others));
-    else if (node.op === 'constant' || node.op === 'column' || node.op === 'row_input')
-      results.set(node, node);
-    else results.set(node, graph.apply(node.op, ...operands));
+    else if (node === atLeastOne && !allRows) results.set(node, graph.rowTokens());
+    else results.set(node, isLeaf(node) ? node : graph.apply(node.op as Op, ...operands));
   }
   return roots.map((root) => results.get(root)!);
 }
@@ -74,18 +127,32 @@ function factorsOf(graph: Graph, gradient: Node): readonly [Node, Node] {
   return [gradient, graph.constant(1)];
 }
 
-function encode(uses: readonly Use[], metrics: number): NativeProgram {
-  const outputs = uses.flatMap((use) => use.operands);
+function encode(
+  uses: Uses,
+  metrics: LossNodes['metrics'],
+  allRows: boolean,
+): { program: NativeProgram; readsWholeBatch: boolean } {
+  const outputs = {
+    tokens: operandsOf(uses.tokens),
+    rows: operandsOf(uses.rows),
+    batch: operandsOf(uses.batch),
+  };
   // Each node takes at least one instruction, so this bounds the time for what follows.
-  checkSize(
-    'instructions',
-    reachable(outputs).filter((node) => node.operands.length > 0).length,
-    MAX_INSTRUCTIONS,
-  );
+  const nodes = reachable(Object.values(outputs).flat()).filter((node) => !isLeaf(node));
+  checkSize('instructions', nodes.length, MAX_INSTRUCTIONS);
+  const { before, after, last } = schedule(outputs);
   const encoder = new Encoder();
-  for (const { kind, nodes } of schedule(outputs)) encoder.addSegment(kind, nodes);
-  encoder.addTokens(uses);
-  return encoder.program(metrics);
+  for (const { kind, nodes } of before) encoder.addSegment(kind, nodes);
+  encoder.addTokens(uses.tokens);
+  for (const { kind, nodes } of after) encoder.addSegment(kind, nodes);
+  encoder.addOutputs('row', uses.rows);
+  if (uses.batch.length > 0) encoder.addSegment('batch', last);
+  encoder.addOutputs('batch', uses.batch);
+  const batchMetrics = metrics.filter(({ per }) => per === 'batch').length;
+  return {
+    program: encoder.program({ metrics: metrics.length - batchMetrics, batchMetrics, allRows }),
+    readsWholeBatch: before.some(({ kind }) => kind === 'batch'),
+  };
 }
 
 function checkSize(what: string, size: number, limit: number): void {
@@ -93,7 +160,16 @@ function checkSize(what: string, size: number, limit: number): void {
 }
 
 // The kinds of operands, in the order of program::Kind.
-const KINDS = ['register', 'column', 'constant', 'row value', 'batch value', 'row input'] as const;
+const KINDS = [
+  'register',
+  'column',
+  'constant',
+  'row value',
+  'batch value',
+  'row input',
+  'batch input',
+  'row column',
+] as const;
 type Kind = (typeof KINDS)[number];
 
 const NUMBERS_PER_INSTRUCTION = 6;
@@ -108,6 +184,7 @@ class Encoder {
   // The registers of the current segment.
   readonly #registers = new Map<Node, number>();
   #registerCount = 0;
+  #segment: 'tokens' | 'row' | 'batch' = 'tokens';
 
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
     if (kind === 'tokens') {
@@ -116,13 +193,32 @@ class Encoder {
       );
       return;
     }
+    this.#begin(kind);
+    for (const node of nodes) this.#addValue(kind, node);
+  }
+
+  // Adds outputs to the last segment, or to a new one if that is of another kind.
+  addOutputs(kind: 'row' | 'batch', uses: readonly Use[]): void {
+    if (uses.length > 0 && this.#segment !== kind) this.#begin(kind);
+    for (const { op, out, operands } of uses) this.#add(op, out, operands);
+  }
+
+  #begin(kind: 'tokens' | 'row' | 'batch'): void {
+    this.#segment = kind;
     this.#add(kind, 0, []);
-    for (const node of nodes)
-      this.#add(node.op, this.#index(node.level as 'row' | 'batch', node), node.operands);
+  }
+
+  // Adds the instruction for a value of a row or of the batch. A number that the batch gives for each row is copied to a
+  // value of the row, because only row segments can read it.
+  #addValue(kind: 'row' | 'batch', node: Node): void {
+    const out = this.#index(isBatchReduction(node.op) ? 'batch' : kind, node);
+    if (node.op !== 'row_column') return this.#add(node.op, out, node.operands);
+    const source = operand('row column', node.value);
+    this.#push('min', out, [source, source]);
   }
 
   addTokens(uses: readonly Use[]): void {
-    this.#add('tokens', 0, []);
+    this.#begin('tokens');
     const steps = assignRegisters(uses);
     this.#registerCount = Math.max(this.#registerCount, registerCount(steps));
     for (const step of steps) {
@@ -137,7 +233,7 @@ class Encoder {
     checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);
   }
 
-  program(metrics: number): NativeProgram {
+  program(outputs: Pick<NativeProgram, 'metrics' | 'batchMetrics' | 'allRows'>): NativeProgram {
     const { constant, row, batch } = this.#indices;
     checkSize('constants', constant.size, MAX_VALUES);
     checkSize('values per row', row.size, MAX_VALUES);
@@ -149,21 +245,31 @@ class Encoder {
       registers: this.#registerCount,
       rowValues: row.size,
       batchValues: batch.size,
-      metrics,
+      ...outputs,
     };
   }
 
   #add(op: string, out: number, operands: readonly Node[]): void {
-    const encoded = operands.map((node) => this.#operand(node));
-    this.#code.push(native.programOps.indexOf(op), out, ...encoded, ...[0, 0, 0, 0].slice(encoded.length));
+    this.#push(
+      op,
+      out,
+      operands.map((node) => this.#operand(node)),
+    );
+  }
+
+  #push(op: string, out: number, operands: readonly number[]): void {
+    this.#code.push(native.programOps.indexOf(op), out, ...operands, ...[0, 0, 0, 0].slice(operands.length));
   }
 
   #operand(node: Node): number {
     if (hasRegister(node)) return operand('register', this.#registers.get(node)!);
     if (node.op === 'column') return operand('column', node.value);
     if (node.op === 'row_input') return operand('row input', node.value);
+    if (node.op === 'batch_input') return operand('batch input', node.value);
     if (node.level === 'constant') return operand('constant', this.#index('constant', node));
-    return node.level === 'row'
+    // A value of the level 'counts' is computed in rows, and again in a batch segment that reads it.
+    const isOfRow = node.level === 'row' || (node.level === 'counts' && this.#segment !== 'batch');
+    return isOfRow
       ? operand('row value', this.#index('row', node))
       : operand('batch value', this.#index('batch', node));
   }

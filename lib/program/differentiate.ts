@@ -14,11 +14,11 @@ import {
 import { tangentOf } from './tangents.js';
 
 /**
- * Returns the derivative of the whole loss Σ weight · loss by each token's log-probability. It includes the weight of
- * the row.
+ * Returns the derivative of the whole loss by each token's log-probability. The whole loss is Σ weight · loss over the
+ * tokens, plus Σ repeats · rowLoss over the rows.
  */
-export function differentiate(graph: Graph, loss: Node): Node {
-  return new Differentiation(graph).run(loss);
+export function differentiate(graph: Graph, loss: Node, rowLoss: Node): Node {
+  return new Differentiation(graph).run(loss, rowLoss);
 }
 
 class Differentiation {
@@ -32,9 +32,10 @@ class Differentiation {
     this.#graph = graph;
   }
 
-  run(loss: Node): Node {
+  run(loss: Node, rowLoss: Node): Node {
     this.#spread(loss, 'token', this.#graph.rowWeight());
-    const values = reachable([loss]).filter((node) => isBelow(node.level, 'token'));
+    this.#spread(rowLoss, 'row', this.#graph.rowRepeats());
+    const values = reachable([loss, rowLoss]).filter((node) => isBelow(node.level, 'token'));
     for (const value of values.reverse()) {
       const adjoint = this.#adjoints.get(value);
       if (adjoint !== undefined) this.#spreadFrom(value, adjoint);

@@ -1,13 +1,16 @@
 // The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
 // that is used twice is computed once.
-import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
+import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../core/batch-reader.js';
 import { LossError } from '../core/errors.js';
 import type { ArithmeticOp } from './arithmetic.js';
 import { simplify } from './simplify.js';
 
-/** How often a value changes: never, with the batch, with the row, or with the token. */
-export type Level = 'constant' | 'batch' | 'row' | 'token';
-const RANKS: Record<Level, number> = { constant: 0, batch: 1, row: 2, token: 3 };
+/**
+ * How often a value changes: never, with the batch, with the row, or with the token. Values of the level 'counts' also
+ * change with the batch, but depend only on its size. So they are known before the batch is read.
+ */
+export type Level = 'constant' | 'counts' | 'batch' | 'row' | 'token';
+const RANKS: Record<Level, number> = { constant: 0, counts: 1, batch: 2, row: 3, token: 4 };
 
 /** Returns whether values of level `a` change less often than those of level `b`. */
 export function isBelow(a: Level, b: Level): boolean {
@@ -23,14 +26,17 @@ export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCT
 /** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
 export type Op = ArithmeticOp | ReductionOp | 'is_at' | 'is_row' | 'stop';
 
+/** What a node without operands is. */
+export type Leaf = 'constant' | 'column' | 'row_input' | 'batch_input' | 'row_column';
+
 /** A subexpression of a loss. */
 export interface Node {
   /** The node's number in its graph. A node's operands have lower numbers. */
   readonly id: number;
-  readonly op: Op | 'constant' | 'column' | 'row_input';
+  readonly op: Op | Leaf;
   readonly operands: readonly Node[];
   readonly level: Level;
-  /** The value of a constant, or the index of a column in COLUMNS or of a row input in ROW_INPUTS. */
+  /** The value of a constant, or the index of another leaf in the list of its kind: COLUMNS, ROW_INPUTS, …. */
   readonly value: number;
   /** Whether the derivative by `logprob` can differ from 0. */
   readonly isActive: boolean;
@@ -40,6 +46,13 @@ export interface Node {
 
 /** The numbers that a program gets for each row, in the order of RowInput in native/program/program.h. */
 const ROW_INPUTS = ['tokens', 'weight', 'repeats'] as const;
+
+/** The numbers that a program gets for the batch, in the order of BatchInput in native/program/program.h. */
+const BATCH_INPUTS = ['tokens', 'rows', 'row_length'] as const;
+export type BatchInput = (typeof BATCH_INPUTS)[number];
+
+/** What a reduction combines: the tokens of a row, those of the batch, or the rows of the batch. */
+export type Over = 'row' | 'batch' | 'rows';
 
 /** The operations of one operand that the language has. */
 export const UNARY_OPS = [
@@ -94,9 +107,27 @@ export class Graph {
     return this.#intern('column', [], COLUMNS.indexOf(name));
   }
 
-  /** Returns the number of unmasked tokens of the row, at least 1: rows without any are skipped. */
+  /** Returns a number of the row that the batch gives. */
+  rowColumn(name: RowColumnName): Node {
+    return this.#intern('row_column', [], ROW_COLUMNS.indexOf(name));
+  }
+
+  /**
+   * Returns the number of unmasked tokens of the whole batch, its number of rows (both count a row as often as it counts),
+   * or the length of its rows.
+   */
+  batchInput(name: BatchInput): Node {
+    return this.#intern('batch_input', [], BATCH_INPUTS.indexOf(name));
+  }
+
+  /** Returns the number of unmasked tokens of the row. It is 0 only in a loss for which all rows count. */
   rowTokens(): Node {
     return this.#rowInput('tokens');
+  }
+
+  /** Returns how often the row counts. */
+  rowRepeats(): Node {
+    return this.#rowInput('repeats');
   }
 
   /** Returns the weight of the row's tokens in the loss. It includes how often the row counts. */
@@ -143,12 +174,12 @@ export class Graph {
   }
 
   /**
-   * Reduces the unmasked tokens of each row, or of the whole batch. A batch reduction counts each row as often as it
-   * counts in the loss.
+   * Reduces the unmasked tokens of each row, those of the whole batch, or the values of the batch's rows. The last two
+   * count each row as often as it counts in the loss.
    */
-  reduce(over: 'row' | 'batch', op: 'sum' | 'mean' | 'min' | 'max', a: Node): Node {
+  reduce(over: Over, op: 'sum' | 'mean' | 'min' | 'max', a: Node): Node {
     if (op === 'mean') return this.#mean(over, a);
-    const row = this.apply(`row_${op}`, a);
+    const row = over === 'rows' ? a : this.apply(`row_${op}`, a);
     if (over === 'row') return row;
     return op === 'sum' ? this.#sumOfRows(row) : this.apply(`rows_${op}`, row);
   }
@@ -158,16 +189,22 @@ export class Graph {
     return simplify(this, op, operands) ?? this.#intern(op, operands);
   }
 
-  #mean(over: 'row' | 'batch', a: Node): Node {
+  #mean(over: Over, a: Node): Node {
     if (isBelow(a.level, over === 'row' ? 'token' : 'row')) return a;
-    const sum = this.reduce(over, 'sum', a);
-    if (over === 'row') return this.apply('div', sum, this.rowTokens());
-    const count = this.#sumOfRows(this.rowTokens());
-    return this.apply('div', sum, this.apply('max', count, this.constant(1)));
+    const counts = {
+      row: () => this.rowTokens(),
+      batch: () => this.#sumOfRows(this.rowTokens()),
+      rows: () => this.batchInput('rows'),
+    };
+    return this.apply('div', this.reduce(over, 'sum', a), this.#atLeastOne(counts[over]()));
+  }
+
+  #atLeastOne(count: Node): Node {
+    return this.apply('max', count, this.constant(1));
   }
 
   #sumOfRows(a: Node): Node {
-    return this.apply('rows_sum', this.apply('mul', this.#rowInput('repeats'), a));
+    return this.apply('rows_sum', this.apply('mul', this.rowRepeats(), a));
   }
 
   #condition(a: Node): Node {
@@ -207,6 +244,10 @@ export function tooLarge(limit: string, received?: string): LossError {
   });
 }
 
+export function isLeaf({ operands }: Node): boolean {
+  return operands.length === 0;
+}
+
 export function isConstant(node: Node, value: number): boolean {
   return node.op === 'constant' && node.value === value;
 }
@@ -220,7 +261,8 @@ export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean
 
 function levelOf(op: Node['op'], operands: readonly Node[]): Level {
   if (op === 'column' || op === 'is_at') return 'token';
-  if (op === 'row_input' || op === 'is_row' || isRowReduction(op)) return 'row';
+  if (op === 'row_input' || op === 'row_column' || op === 'is_row' || isRowReduction(op)) return 'row';
+  if (op === 'batch_input') return 'counts';
   if (isBatchReduction(op)) return 'batch';
   return operands.reduce<Level>((level, x) => (isBelow(level, x.level) ? x.level : level), 'constant');
 }

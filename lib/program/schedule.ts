@@ -1,5 +1,5 @@
 // Divides the values of a loss into the segments of a program, with as few passes over the tokens as possible.
-import { isBatchReduction, isRowReduction, type Node, reachable } from './graph.js';
+import { isBatchReduction, isBelow, isLeaf, isRowReduction, type Node, reachable } from './graph.js';
 
 /** The most reductions in a segment: kMaxReductions in native/program/program.h. */
 const MAX_REDUCTIONS = 16;
@@ -10,45 +10,89 @@ export interface Segment {
   readonly nodes: readonly Node[];
 }
 
-/**
- * Returns the segments that compute all values of rows and of the batch on which the outputs depend. They come before
- * the last segment, which computes the outputs.
- */
-export function schedule(outputs: readonly Node[]): Segment[] {
+/** What a program outputs. */
+export interface Outputs {
+  readonly tokens: readonly Node[];
+  readonly rows: readonly Node[];
+  readonly batch: readonly Node[];
+}
+
+/** The segments around the one that outputs the values of the tokens. */
+export interface Schedule {
+  readonly before: readonly Segment[];
+  /** The segments that compute what is output for the rows, and the reductions for the last segment. */
+  readonly after: readonly Segment[];
+  /** The values that the last segment computes for the outputs of the batch. */
+  readonly last: readonly Node[];
+}
+
+/** Returns the segments that compute all values of rows and of the batch on which the outputs depend. */
+export function schedule(outputs: Outputs): Schedule {
   return new Scheduler(outputs).run();
 }
 
 class Scheduler {
-  readonly #outputs: readonly Node[];
-  readonly #segments: Segment[] = [];
+  readonly #outputs: Outputs;
+  // What must be available before the tokens are output.
+  readonly #needed: readonly Node[];
+  #segments: Segment[] = [];
   // What the next segment can read. A node for tokens counts if a segment can compute it from what it can read.
   readonly #available = new Set<Node>();
-  // The nodes that are not available yet, operands first.
+  // The nodes that are not available yet, operands first: those for the outputs of tokens, and all others.
   #waiting: Node[];
+  #later: Node[];
   // The reductions over rows so far. They are available from the next batch segment on.
   readonly #reduced = new Set<Node>();
+  // The values of the level 'counts' that segments for tokens or rows read. Each row computes them.
+  readonly #countsOfRows: ReadonlySet<Node>;
+  readonly #countsOfBatch = new Set<Node>();
 
-  constructor(outputs: readonly Node[]) {
+  constructor(outputs: Outputs) {
     this.#outputs = outputs;
-    this.#waiting = reachable(outputs);
+    const later = reachable([...outputs.rows, ...outputs.batch]);
+    this.#needed = [...outputs.tokens, ...valuesOfBatch(later, outputs.rows)];
+    this.#waiting = reachable(this.#needed);
+    this.#later = without(later, new Set(this.#waiting));
+    const readers = [...this.#waiting, ...this.#later].filter((x) => isBelow('batch', x.level) || isBatchReduction(x.op));
+    const read = [...readers.flatMap((x) => x.operands), ...outputs.tokens, ...outputs.rows];
+    this.#countsOfRows = new Set(countsAmong(read));
   }
 
-  run(): Segment[] {
+  run(): Schedule {
+    this.#computeNeeded();
+    const before = this.#segments;
+    this.#segments = [];
+    this.#waiting = this.#later.splice(0);
+    const goals = this.#waiting.filter((node) => isBatchReduction(node.op));
+    this.#addRow();
+    while (
+      !this.#areAvailable(this.#outputs.rows) ||
+      !goals.every((node) => this.#available.has(node) || this.#reduced.has(node))
+    )
+      this.#addTokens();
+    return { before, after: this.#segments, last: this.#computeBatch(this.#outputs.batch) };
+  }
+
+  #computeNeeded(): void {
     const depths = batchDepths(this.#waiting);
     const last = Math.max(0, ...depths.values());
     this.#addRow();
     for (let depth = 1; depth <= last; depth++) {
       const needed = this.#waiting.filter((node) => isBatchReduction(node.op) && depths.get(node) === depth);
       while (!needed.every((node) => this.#reduced.has(node))) this.#addTokens();
-      this.#addBatch();
+      this.#segments.push({ kind: 'batch', nodes: this.#computeBatch([]) });
+      this.#addRow();
     }
-    while (!this.#outputs.every((node) => this.#available.has(node))) this.#addTokens();
-    return this.#segments;
+    while (!this.#areAvailable(this.#needed)) this.#addTokens();
   }
 
-  // Adds a pass over the tokens with all reductions that are possible now.
+  // Adds a pass over the tokens with all reductions that are possible now. Reductions for later come along if there is
+  // room, because they are cheap in a pass that is needed anyway.
   #addTokens(): void {
-    const nodes = this.#waiting.filter((node) => isRowReduction(node.op) && this.#isReady(node));
+    const isPossible = (node: Node) => isRowReduction(node.op) && this.#isReady(node);
+    const needed = this.#waiting.filter(isPossible);
+    const room = (MAX_REDUCTIONS - (needed.length % MAX_REDUCTIONS)) % MAX_REDUCTIONS;
+    const nodes = [...needed, ...this.#later.filter(isPossible).slice(0, room)];
     for (const some of inGroups(nodes)) this.#segments.push({ kind: 'tokens', nodes: some });
     for (const node of nodes) this.#available.add(node);
     this.#addRow();
@@ -57,7 +101,9 @@ class Scheduler {
   // Adds what can be computed for the row, and makes the nodes for tokens available that need nothing else.
   #addRow(): void {
     const nodes = this.#take((node) => node.level !== 'batch' && !isRowReduction(node.op));
-    const values = nodes.filter((node) => node.level === 'row' && node.op !== 'row_input');
+    const values = nodes.filter(
+      (node) => (node.level === 'row' && node.op !== 'row_input') || this.#countsOfRows.has(node),
+    );
     const reductions = this.#waiting.filter(
       (node) => isBatchReduction(node.op) && !this.#reduced.has(node) && this.#isReady(node),
     );
@@ -65,13 +111,18 @@ class Scheduler {
     const [some = [], ...more] = inGroups(reductions);
     if (values.length + some.length > 0) this.#segments.push({ kind: 'row', nodes: [...values, ...some] });
     for (const group of more) this.#segments.push({ kind: 'row', nodes: group });
+    for (const node of this.#later) if (isForTokens(node) && this.#isReady(node)) this.#available.add(node);
+    this.#later = without(this.#later, this.#available);
   }
 
-  #addBatch(): void {
+  // Returns the values that a batch segment computes now.
+  #computeBatch(outputs: readonly Node[]): Node[] {
     for (const node of this.#reduced) this.#available.add(node);
-    const nodes = this.#take((node) => node.level === 'batch' && !isBatchReduction(node.op));
-    this.#segments.push({ kind: 'batch', nodes });
-    this.#addRow();
+    const values = this.#take((node) => node.level === 'batch' && !isBatchReduction(node.op));
+    const counts = countsAmong([...values.flatMap((x) => x.operands), ...outputs]);
+    const newCounts = counts.filter((node) => !this.#countsOfBatch.has(node));
+    for (const node of newCounts) this.#countsOfBatch.add(node);
+    return [...newCounts, ...values];
   }
 
   // Makes those of the given nodes available whose operands are, and returns them.
@@ -81,13 +132,40 @@ class Scheduler {
       this.#available.add(node);
       return true;
     });
-    this.#waiting = this.#waiting.filter((node) => !this.#available.has(node));
+    this.#waiting = without(this.#waiting, this.#available);
     return taken;
   }
 
   #isReady(node: Node): boolean {
     return node.operands.every((x) => this.#available.has(x));
   }
+
+  #areAvailable(nodes: readonly Node[]): boolean {
+    return nodes.every((node) => this.#available.has(node));
+  }
+}
+
+function without(nodes: readonly Node[], others: ReadonlySet<Node>): Node[] {
+  return nodes.filter((node) => !others.has(node));
+}
+
+// Returns whether no segment has to compute the node before a segment for tokens uses it.
+function isForTokens(node: Node): boolean {
+  return node.level === 'token' || (isLeaf(node) && node.op !== 'row_column');
+}
+
+// Returns the values of the batch that segments for tokens or rows read. Only one batch segment can follow the outputs,
+// and no other segment can follow that one. So these values are computed before the outputs.
+function valuesOfBatch(nodes: readonly Node[], outputsOfRows: readonly Node[]): Node[] {
+  const readers = nodes.filter((node) => isBelow('batch', node.level) || isBatchReduction(node.op));
+  return [...readers.flatMap((node) => node.operands), ...outputsOfRows].filter(({ level }) => level === 'batch');
+}
+
+// Returns the values of the level 'counts' that must be computed for the given nodes, operands first.
+function countsAmong(nodes: readonly Node[]): Node[] {
+  return reachable(nodes.filter(({ level }) => level === 'counts')).filter(
+    ({ level, op }) => level === 'counts' && op !== 'batch_input',
+  );
 }
 
 // Returns how many batch segments must come before each node.

@@ -11,7 +11,7 @@ const RUNS = 500;
 function compile(x: Expression) {
   const graph = new Graph();
   const loss = build(graph, x);
-  return compileLoss(graph, loss, [loss]);
+  return compileLoss(graph, { loss, metrics: [{ node: loss, per: 'token' }] });
 }
 
 // Evaluates an expression, unless a value of it is too large for finite differences.

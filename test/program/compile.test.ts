@@ -1,5 +1,6 @@
 // How losses become programs: the number of passes, the limits, and the cases that random losses seldom meet.
 import assert from 'node:assert/strict';
+import { COLUMNS, ROW_COLUMNS } from '../../lib/core/batch-reader.js';
 import { type CompiledLoss, compileLoss } from '../../lib/program/compile.js';
 import { Graph, type Node } from '../../lib/program/graph.js';
 import { parseExpression } from '../../lib/program/parse.js';
@@ -9,19 +10,23 @@ import { decode, interpret, type Row, segmentKinds } from './interpreter.js';
 function compile(text: string, metrics: readonly string[] = []): CompiledLoss {
   const graph = new Graph();
   const parse = (x: string) => parseExpression('test', x, graph, new Map());
-  return compileLoss(graph, parse(text), metrics.map(parse));
+  const nodes = metrics.map((metric) => ({ node: parse(metric), per: 'token' as const }));
+  return compileLoss(graph, { loss: parse(text), metrics: nodes });
 }
 
 function compileNode(build: (graph: Graph) => Node): CompiledLoss {
   const graph = new Graph();
-  return compileLoss(graph, build(graph), []);
+  return compileLoss(graph, { loss: build(graph), metrics: [] });
 }
 
 // A row without masked tokens. Its log-probabilities and advantages are given; the other columns are 0.
 function row(logprobs: readonly number[], advantages: readonly number[] = logprobs): Row {
   const zeros = logprobs.map(() => 0);
   return {
-    columns: [logprobs, zeros, zeros, advantages, zeros, zeros, zeros, zeros],
+    columns: COLUMNS.map((name) =>
+      name === 'logprob' ? logprobs : name === 'advantages' ? advantages : zeros,
+    ),
+    numbers: ROW_COLUMNS.map(() => 0),
     mask: logprobs.map(() => true),
     weight: 1,
     repeats: 1,

@@ -1,6 +1,6 @@
 // Expressions of the loss language as trees: how to draw them, build their graph, and evaluate them in float64.
 import fc from 'fast-check';
-import { COLUMNS, type ColumnName } from '../../lib/core/batch-reader.js';
+import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../../lib/core/batch-reader.js';
 import {
   BINARY_OPS,
   type BinaryOp,
@@ -309,6 +309,7 @@ const row = (length: number): fc.Arbitrary<Row> =>
         minLength: COLUMNS.length,
         maxLength: COLUMNS.length,
       }),
+      numbers: fc.array(value, { minLength: ROW_COLUMNS.length, maxLength: ROW_COLUMNS.length }),
       weight: fc.double({ min: 0.1, max: 1, noNaN: true }),
       repeats: fc.nat(2),
     })

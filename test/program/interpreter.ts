@@ -13,16 +13,22 @@ const OPERATIONS = [...HEADER.matchAll(/X\((\w+), (\d)\)/g)].map(([, name, opera
 export interface Row {
   /** The columns in native order, one number per token. */
   readonly columns: readonly (readonly number[])[];
+  /** The numbers of the row in the order of ROW_COLUMNS. */
+  readonly numbers: readonly number[];
   readonly mask: readonly boolean[];
   readonly weight: number;
   readonly repeats: number;
 }
 
-/** What a program outputs for each unmasked token of each row; rows that are skipped have none. */
+/** What a program outputs for each unmasked token of each row and for each row. Rows that are skipped have none. */
 export interface Outputs {
   readonly loss: number[][];
   readonly grad: number[][];
   readonly metrics: number[][][];
+  readonly rowLoss: (number | undefined)[];
+  /** For each metric of tokens or rows, its values for the rows if it is one of rows. */
+  readonly rowMetrics: (number | undefined)[][];
+  readonly batchMetrics: number[];
 }
 
 export interface Instruction {
@@ -51,7 +57,9 @@ export function segmentKinds(program: NativeProgram): string[] {
     .filter((op) => ['tokens', 'row', 'batch'].includes(op));
 }
 
-const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT] = [0, 1, 2, 3, 4, 5];
+const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT, BATCH_INPUT, ROW_COLUMN] = [
+  0, 1, 2, 3, 4, 5, 6, 7,
+];
 
 export function interpret(program: NativeProgram, rows: readonly Row[]): Outputs {
   checkLimits(program);
@@ -70,39 +78,63 @@ class Interpreter {
   readonly #counted: readonly number[];
   readonly #rowValues: (number | undefined)[][];
   readonly #batchValues: (number | undefined)[] = [];
+  readonly #batchInputs: readonly number[];
   readonly #outputs: Outputs;
+  #hasOutputs = false;
 
   constructor(program: NativeProgram, rows: readonly Row[]) {
     this.#program = program;
     this.#rows = rows;
     this.#rowValues = rows.map(() => []);
-    this.#counted = rows.flatMap((row, b) => (row.repeats > 0 && row.mask.some(Boolean) ? [b] : []));
+    this.#counted = rows.flatMap((row, b) =>
+      row.repeats > 0 && (program.allRows || row.mask.some(Boolean)) ? [b] : [],
+    );
+    this.#batchInputs = sizesOf(rows);
     const empty = () => rows.map((): number[] => []);
-    this.#outputs = { loss: empty(), grad: empty(), metrics: Array.from({ length: program.metrics }, empty) };
+    this.#outputs = {
+      loss: empty(),
+      grad: empty(),
+      metrics: Array.from({ length: program.metrics }, empty),
+      rowLoss: rows.map(() => undefined),
+      rowMetrics: Array.from({ length: program.metrics }, () => rows.map(() => undefined)),
+      batchMetrics: [],
+    };
   }
 
   run(): Outputs {
     const pendingBatch: [number, number][] = [];
     const segments = inSegments(decode(this.#program));
-    assert.equal(segments.at(-1)?.[0]?.op, 'tokens');
     for (const [i, [header, ...instructions]] of segments.entries()) {
-      const isLast = i === segments.length - 1;
-      const reductions = instructions.filter(({ op }) => op.startsWith('row_') || op.startsWith('rows_'));
-      assert.ok(reductions.length <= 16);
-      if (header!.op === 'tokens') this.#runTokens(instructions, isLast);
+      assert.ok(instructions.filter(({ op }) => isReduction(op)).length <= 16);
+      if (header!.op === 'tokens') this.#runTokens(instructions);
       else if (header!.op === 'row') pendingBatch.push(...this.#runRows(instructions));
       else {
+        assert.ok(!this.#hasOutputs || i === segments.length - 1, 'a segment follows the last one');
         for (const [out, value] of pendingBatch.splice(0)) this.#writeBatch(out, value);
-        for (const { op, out, operands } of instructions) {
-          const numbers = operands.map((x) => this.#read(x, undefined, undefined));
-          this.#writeBatch(out, arithmetic(op, numbers));
-        }
+        this.#runBatch(instructions);
       }
     }
+    assert.ok(this.#hasOutputs);
+    assert.equal(this.#outputs.batchMetrics.filter((x) => x !== undefined).length, this.#program.batchMetrics);
     return this.#outputs;
   }
 
-  #runTokens(instructions: readonly Instruction[], isLast: boolean): void {
+  #runBatch(instructions: readonly Instruction[]): void {
+    for (const { op, out, operands } of instructions) {
+      const numbers = operands.map((x) => this.#read(x, undefined, undefined));
+      if (op !== 'batch_metric') this.#writeBatch(out, arithmetic(op, numbers));
+      else {
+        assert.ok(this.#hasOutputs);
+        this.#outputs.batchMetrics[out] = numbers[0]!;
+      }
+    }
+  }
+
+  #runTokens(instructions: readonly Instruction[]): void {
+    if (instructions.some(({ op }) => op === 'loss')) {
+      assert.ok(!this.#hasOutputs, 'two segments have outputs');
+      this.#hasOutputs = true;
+    } else assert.ok(instructions.every(({ op }) => op !== 'grad' && op !== 'metric'));
     for (const b of this.#counted) {
       const row = this.#rows[b]!;
       const positions = row.mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
@@ -116,9 +148,8 @@ class Interpreter {
           }),
         );
         const x = values[0]!;
-        if (op.startsWith('row_')) written.push([out, reduced(op.slice(4), x, positions)]);
+        if (isReduction(op)) written.push([out, reduced(op.slice(4), x, positions)]);
         else if (op === 'loss' || op === 'grad' || op === 'metric') {
-          assert.ok(isLast);
           const numbers = op === 'grad' ? x.map((y, i) => y * values[1]![i]!) : x;
           (op === 'metric' ? this.#outputs.metrics[out]! : this.#outputs[op])[b]!.push(...numbers);
         } else {
@@ -144,17 +175,25 @@ class Interpreter {
     const reductions: [number, number][] = [];
     for (const { op, out, operands } of instructions) {
       const values = this.#counted.map((b) => operands.map((x) => this.#read(x, b, undefined)));
-      if (op.startsWith('rows_')) {
+      if (isReduction(op)) {
         const numbers = values.map(([x]) => x!);
         reductions.push([out, reduced(op.slice(5), numbers, this.#counted)]);
         continue;
       }
       this.#counted.forEach((b, i) => {
         const numbers = values[i]!;
-        this.#writeRow(b, out, op === 'is_row' ? Number(numbers[0] === b) : arithmetic(op, numbers));
+        if (op === 'row_loss' || op === 'row_metric') this.#outputRow(op, b, out, numbers[0]!);
+        else this.#writeRow(b, out, op === 'is_row' ? Number(numbers[0] === b) : arithmetic(op, numbers));
       });
     }
     return reductions;
+  }
+
+  #outputRow(op: 'row_loss' | 'row_metric', b: number, out: number, value: number): void {
+    assert.ok(this.#hasOutputs, 'an output of rows comes too early');
+    const outputs = op === 'row_loss' ? this.#outputs.rowLoss : this.#outputs.rowMetrics[out]!;
+    assert.equal(outputs[b], undefined);
+    outputs[b] = value;
   }
 
   #read({ kind, index }: { kind: number; index: number }, b: number | undefined, t: number | undefined) {
@@ -171,6 +210,11 @@ class Interpreter {
         const { mask, weight, repeats } = this.#rows[defined(b)]!;
         return defined([mask.filter(Boolean).length, weight, repeats][index]);
       }
+      case BATCH_INPUT:
+        return defined(this.#batchInputs[index]);
+      case ROW_COLUMN:
+        assert.equal(t, undefined, 'a token segment reads a row column');
+        return defined(this.#rows[defined(b)]!.numbers[index]);
       default:
         assert.fail(`operand of kind ${kind}`);
     }
@@ -187,6 +231,20 @@ class Interpreter {
     assert.equal(this.#batchValues[out], undefined, 'a batch value is written twice');
     this.#batchValues[out] = value;
   }
+}
+
+/** Returns a batch's number of unmasked tokens, its number of rows, and the length of its rows. */
+export function sizesOf(rows: readonly Row[]): readonly [tokens: number, rows: number, rowLength: number] {
+  const total = (of: (row: Row) => number) => rows.reduce((sum, row) => sum + row.repeats * of(row), 0);
+  return [
+    total(({ mask }) => mask.filter(Boolean).length),
+    total(() => 1),
+    Math.max(...rows.map(({ mask }) => mask.length)),
+  ];
+}
+
+function isReduction(op: string): boolean {
+  return /^rows?_(arg_)?(sum|min|max)$/.test(op);
 }
 
 function inSegments(instructions: readonly Instruction[]): Instruction[][] {

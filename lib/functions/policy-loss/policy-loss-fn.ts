@@ -1,6 +1,6 @@
 // Defines the base class of all policy losses, the function that makes a subclass from a declaration, and the registry
 // of the subclasses.
-import type { NativeLossSpec, NativeUserLossSpec } from '../../../binding.js';
+import type { NativeLossSpec, NativeProgramLossSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import {
   BatchReader,
@@ -67,7 +67,7 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   /** The declaration's `stopsGradient`, if it depends on the options. */
   readonly stopsGradient?: boolean;
   /** The compiled form of a loss that a user defined. It runs instead of a loss of the native module. */
-  readonly program?: NativeUserLossSpec['program'] & {
+  readonly program?: NativeProgramLossSpec['program'] & {
     /** The columns that the program reads. They replace the declaration's `reads`. */
     readonly columns: readonly ColumnName[];
   };
@@ -89,7 +89,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
   readonly backend: string;
   /** @internal The loss as native code takes it: one of the native module, or a program. */
-  readonly policyLoss: NativeLossSpec | NativeUserLossSpec;
+  readonly policyLoss: NativeLossSpec | NativeProgramLossSpec;
   /** @internal The checked options as native code takes them, under snake_case names. */
   readonly nativeOptions: Readonly<Record<string, number | boolean | string>>;
   /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask and step. */
