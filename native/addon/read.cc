@@ -261,8 +261,8 @@ void read_row_columns(const Napi::Value& value, BatchView* batch) {
   for (uint32_t i = 0; i < given; ++i) {
     const Napi::Value column = data[i];
     if (!column.IsUndefined())
-      batch->row_column[i] = static_cast<const double*>(
-          elements(column, napi_float64_array, batch->layout.rows, "rowData"));
+      batch->row_column[i] =
+          static_cast<const double*>(elements(column, napi_float64_array, batch->layout.rows, "rowData"));
   }
 }
 

@@ -140,7 +140,8 @@ class ProgramRows {
 
   // Runs the pass's segments for the row, up to the segment with the outputs.
   void run_before_outputs(TileReader& reader, int64_t length) {
-    const int last = pass_.last_segment < program_.output_segment ? pass_.last_segment : program_.output_segment;
+    const int last =
+        pass_.last_segment < program_.output_segment ? pass_.last_segment : program_.output_segment;
     run_segments(pass_.first_segment, last, reader, length);
   }
 

@@ -21,7 +21,7 @@ namespace policy_loss {
 struct ProgramLoss;
 
 struct Function : Terms {
-  std::vector<double> options;                // of the policy loss, in the order of its fields
+  std::vector<double> options;                      // of the policy loss, in the order of its fields
   std::shared_ptr<const ProgramLoss> program_loss;  // set if `loss` is kProgram
 };
 
@@ -40,8 +40,8 @@ struct LossInfo {
 };
 const std::vector<LossInfo>& losses();
 
-// A metric of a program: a mean over tokens or over rows, or a number that the program computes from the whole
-// batch.
+// A metric of a program: a mean over tokens or over rows, or a number that the program computes from the
+// whole batch.
 struct ProgramMetric {
   std::string name;
   Metric::Source source;  // kTokenMean, kMeanOfRows or kBatch

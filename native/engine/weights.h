@@ -5,7 +5,13 @@
 
 namespace policy_loss {
 
-enum class Aggregation : int { kTokenMean, kSeqMeanTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSumNorm, kTokenSum };
+enum class Aggregation : int {
+  kTokenMean,
+  kSeqMeanTokenSum,
+  kSeqMeanTokenMean,
+  kSeqMeanTokenSumNorm,
+  kTokenSum
+};
 constexpr const char* kAggregationNames[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
                                              "seq-mean-token-sum-norm", "token-sum"};
 

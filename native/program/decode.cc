@@ -30,7 +30,8 @@ class Checker {
     if (has_ended_) refuse("a segment follows the last one");
     has_ended_ = has_outputs_ && kind == Op::k_batch;
     may_output_ = !has_outputs_;
-    if (kind == Op::k_batch && !has_outputs_ && batch_values_.empty()) refuse("a batch segment has no values");
+    if (kind == Op::k_batch && !has_outputs_ && batch_values_.empty())
+      refuse("a batch segment has no values");
     kind_ = kind;
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;

@@ -14,8 +14,8 @@
 //
 // Reductions over a row have 32 partial results, by a token's position in the row modulo 32.
 // Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
-// order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without unmasked
-// tokens unless the program wants all rows.
+// order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without
+// unmasked tokens unless the program wants all rows.
 #pragma once
 
 #include <cstdint>
