@@ -10,9 +10,11 @@
 namespace policy_loss::cuda {
 
 // Returns the request for a call. It points to the function's loss object or program, so the function must
-// outlive it. `with_grad` tells whether the call computes a gradient.
+// outlive it. `with_grad` tells whether the call computes a gradient, and `with_part` whether write_part()
+// will write its sums. The batch may then be a part of a larger one, as with a normalizer, and metrics of the
+// batch would be wrong.
 inline Request request_of(const PreparedFunction& function, const Coefficients& coefficients,
-                          const Normalizer& normalizer, bool with_grad) {
+                          const Normalizer& normalizer, bool with_grad, bool with_part = false) {
   Request request;
   request.terms = function.function();
   request.loss = function.loss();
@@ -20,6 +22,7 @@ inline Request request_of(const PreparedFunction& function, const Coefficients& 
   request.columns = columns_of(function.function());
   request.coefficients = coefficients;
   request.normalizer = normalizer;
+  request.batch_metrics = request.program.batch_metrics > 0 && !normalizer.given && !with_part;
   return request;
 }
 
