@@ -99,7 +99,10 @@ function draw(shape: Shape, seed: number): Drawn {
   const batch = drawBatch(shape, seed);
   const program: DrawnPrograms = drawPrograms(native.programOps, FLOAT_COLUMNS.length, seed);
   const aggregation = LOSS_AGG_MODES[integer(0, LOSS_AGG_MODES.length - 1)]!;
-  const metrics = Array.from({ length: program.withGrad.metrics }, (_, i) => `metric ${i}`);
+  const metrics = Array.from({ length: program.withGrad.metrics }, (_, i) => ({
+    name: `metric ${i}`,
+    per: 'token' as const,
+  }));
   const kl = { name: ['k1', 'k2', 'k3', 'corrected_k3'][integer(0, 3)]!, aggregation };
   const fn = native.createFunction({
     policyLoss: { program, metrics, aggregation },

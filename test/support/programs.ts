@@ -6,6 +6,7 @@ import { generator } from './random.js';
 export interface DrawnPrograms {
   withGrad: NativeProgram;
   withoutGrad: NativeProgram;
+  readsWholeBatch: boolean;
 }
 
 /** No loss, gradient or metric term of a drawn program is larger than this, unless it is NaN. */
@@ -70,7 +71,7 @@ class Draw {
     this.#output('loss');
     const withoutGrad = this.#encode();
     this.#output('grad');
-    return { withGrad: this.#encode(), withoutGrad };
+    return { withGrad: this.#encode(), withoutGrad, readsWholeBatch: this.#batchValues > 0 };
   }
 
   #integer(low: number, high: number): number {
@@ -104,6 +105,8 @@ class Draw {
       rowValues: this.#rowValues,
       batchValues: this.#batchValues,
       metrics: this.#metrics,
+      batchMetrics: 0,
+      allRows: false,
     };
   }
 
