@@ -18,8 +18,13 @@ enum Column : unsigned {
   kRolloutLogprob,
   kProxLogprob,
   kTeacherLogprobColumn,  // advantage functions have the same numbers in kTeacherLogprob
+  kOldEntropy,
 };
-constexpr int kColumns = 8;
+constexpr int kColumns = 9;
+
+// The columns of float64 numbers, one per row, that programs read.
+enum RowColumn : unsigned { kRewards, kVStar, kProbability, kLogZ };
+constexpr int kRowColumns = 4;
 
 // Returns the set that holds only this column. A set of columns is an unsigned number with one bit per
 // column.

@@ -1,50 +1,47 @@
 // Times losses that are written as expressions: PPO compared with the built-in PPO, and others compared with PyTorch.
+import { readFileSync } from 'node:fs';
+import type { ColumnName } from '../../lib/core/batch-reader.js';
 import { lossFromExpression } from '../../lib/index.js';
 import type { Peer, Prepared } from '../peers/peer.js';
 import { checkAgreement } from './agreement.js';
-import { makeInputs, type Shape } from './batch.js';
+import { FLOAT_COLUMNS, makeInputs, type Shape } from './batch.js';
 import { LARGE, SMALL, timeFunctions } from './functions.js';
 import { contender, race, syncContender } from './race.js';
 import { type FunctionTimes, OURS, type Times } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
 import { gradientsOf, type Work } from './works.js';
 
-/**
- * The expressions to time, with the values of their names. They are those of the golden cases whose columns the
- * benchmarks have. torch_losses.py has each of them under its text.
- */
-const EXPRESSIONS: Readonly<Record<string, Record<string, number>>> = {
-  '-A*r': {},
-  'max(-A*r, -A*clip(r, 1-low, 1+high))': { low: 0.2, high: 0.28 },
-  '-sg(clip(r, 0, hi))*A*lp': { hi: 1.28 },
-  'A > 0 ? -A*lp : -sg(min(r, 1))*A*lp': {},
-  '-A*exp(row_mean(lp-old))': {},
-  '-A*exp(row_mean(A > 0 ? min(d, eps) : max(d, -eps)))': { eps: 0.4 },
-  '-logsigmoid(beta*row_sum(lp-ref))': { beta: 0.1 },
-  '-A*r/sg(row_max(r))': {},
-  '-A*d*sg(r >= 1/(1+e) && r <= 1+e ? 1 : 0)': { e: 0.3 },
-  'abs(lp-ref) + sign(A)*lp': {},
-  '-A*clip(r, 1-(A > 0 ? a : b), 1+(A > 0 ? b : a))': { a: 0.1, b: 0.4 },
-};
+const GOLDEN_CASES = new URL('../../test/golden/beyond/expressions.json', import.meta.url);
 
-/** Returns the expressions as functions to time. If a pattern is given, only those whose id matches it. */
+/**
+ * Returns the expressions of the golden cases as functions to time, except those with columns that the benchmarks lack.
+ * torch_losses.py has each of them under its text.
+ * @param only a pattern for the ids of the functions.
+ */
 export function expressionWorks(only: RegExp | undefined): Work[] {
-  const all = Object.entries(EXPRESSIONS).map(([text, options]): Work => {
-    const fn = lossFromExpression(text, { options });
-    return {
-      id: `expression ${text}`,
-      family: 'expression',
-      name: text,
-      args: options,
-      wrt: ['logprob'],
-      computes: true,
-      ...fn.reads,
-      spec: { policyLoss: fn.policyLoss },
-      compute: (batch, gradients) => fn.compute(batch, gradients),
-      computeSync: (batch, gradients) => fn.computeSync(batch, gradients),
-    };
-  });
-  return only ? all.filter(({ id }) => only.test(id)) : all;
+  const cases: { expression: string; args: Record<string, number> }[] = JSON.parse(
+    readFileSync(GOLDEN_CASES, 'utf8'),
+  );
+  const known: readonly ColumnName[] = Object.values(FLOAT_COLUMNS);
+  return cases
+    .map(({ expression, args }) => expressionWork(expression, args))
+    .filter(({ id, columns }) => (!only || only.test(id)) && columns.every((name) => known.includes(name)));
+}
+
+function expressionWork(text: string, options: Record<string, number>): Work {
+  const fn = lossFromExpression(text, { options });
+  return {
+    id: `expression ${text}`,
+    family: 'expression',
+    name: text,
+    args: options,
+    wrt: ['logprob'],
+    computes: true,
+    ...fn.reads,
+    spec: { policyLoss: fn.policyLoss },
+    compute: (batch, gradients) => fn.compute(batch, gradients),
+    computeSync: (batch, gradients) => fn.computeSync(batch, gradients),
+  };
 }
 
 /** Times the expressions and those peers that have them, with gradients. */
@@ -137,7 +134,7 @@ export function expressionsTable(
   const names = peers.map(({ name }) => name).filter((name) => expressions.some(({ times }) => times[name]));
   return {
     title: `Expressions, forward and gradient, ${LARGE.join('×')}; × is the peer's time divided by this package's`,
-    head: ['expression', 'ms', 'min – max', 'Mtoken/s', ...names.map((name) => `× ${name}`)],
+    head: ['expression', 'ms', 'min – max', 'Mtoken/s', 'of the floor', ...names.map((name) => `× ${name}`)],
     rows: expressions.map(({ id, times }) => {
       const sample = times[OURS]!;
       return [
@@ -145,6 +142,7 @@ export function expressionsTable(
         sample.median.toFixed(2),
         spread(sample),
         speed(LARGE[0] * LARGE[1], sample),
+        ratio(times.floor, sample),
         ...names.map((name) => ratio(times[name], sample)),
       ];
     }),

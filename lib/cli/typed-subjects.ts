@@ -36,6 +36,7 @@ export interface TitledSubject extends Subject {
 /** A subject (a loss or an algorithm) as typed on the command line, before it is created. */
 export interface TypedSubject {
   choice: Choice;
+  /** The value of the flag: the name of a loss or algorithm, the text of an expression, or a file. */
   name: string;
   /** All options that this loss or algorithm accepts. */
   options: readonly Option[];
@@ -75,8 +76,7 @@ export function typedSubjects(
       ),
       hint: "Use 'policy-loss compare' for several",
     });
-  // If --loss, --algorithm or --config has no name, or the arguments ask for help, commander prints the error or the
-  // help.
+  // If a flag that names a subject has no value, or the arguments ask for help, commander prints the error or the help.
   const unnamed = shared.some((word) => CHOICES.includes(word as Choice));
   if (subjects.length === 0) {
     if (unnamed || asksForHelp(words)) return { subjects: [], rest: [...words] };

@@ -104,6 +104,7 @@ function difference(graph: Graph, x: Node | undefined, y: Node | undefined): Nod
 // Multiplies inside of choices, so that x is not multiplied by the 0 of a branch that was not chosen. It also finds more
 // products that the loss itself computes.
 function product(graph: Graph, x: Node, y: Node | undefined): Node | undefined {
+  if (y?.isCondition) return choice(graph, y, x, undefined);
   if (y?.op !== 'select' || !isConstant(y.operands[2]!, 0)) return y && graph.apply('mul', x, y);
   const [condition, chosen] = y.operands as [Node, Node];
   return choice(graph, condition, graph.apply('mul', x, chosen), undefined);

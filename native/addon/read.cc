@@ -66,6 +66,8 @@ program::Program read_program(const Napi::Object& object) {
   encoded.row_values = number_or_zero(object.Get("rowValues"));
   encoded.batch_values = number_or_zero(object.Get("batchValues"));
   encoded.metrics = number_or_zero(object.Get("metrics"));
+  encoded.batch_metrics = number_or_zero(object.Get("batchMetrics"));
+  encoded.all_rows = object.Get("allRows").ToBoolean();
   try {
     return program::Program(encoded);
   } catch (const std::invalid_argument& error) {
@@ -73,25 +75,48 @@ program::Program read_program(const Napi::Object& object) {
   }
 }
 
-void read_user_loss(const Napi::Object& object, Function* function) {
+ProgramMetric read_program_metric(const Napi::Value& value) {
+  const Napi::Env env = value.Env();
+  if (!value.IsObject()) refuse(env, "program: a metric is not an object");
+  const Napi::Object object = value.As<Napi::Object>();
+  const std::string per = object.Get("per").ToString().Utf8Value();
+  ProgramMetric metric{object.Get("name").ToString().Utf8Value(), Metric::kTokenMean};
+  if (per == "row")
+    metric.source = Metric::kMeanOfRows;
+  else if (per == "batch")
+    metric.source = Metric::kBatch;
+  else if (per != "token")
+    refuse(env, "program: a metric cannot be per " + per);
+  return metric;
+}
+
+void check_metrics(Napi::Env env, const program::ProgramView& program,
+                   const std::vector<ProgramMetric>& metrics) {
+  int batch = 0;
+  for (const ProgramMetric& metric : metrics) batch += metric.source == Metric::kBatch ? 1 : 0;
+  if (program.batch_metrics != batch || program.metrics + batch != static_cast<int>(metrics.size()))
+    refuse(env, "program: the number of metrics is wrong");
+}
+
+void read_program_loss(const Napi::Object& object, Function* function) {
   const Napi::Env env = object.Env();
   const Napi::Value both = object.Get("program");
-  const Napi::Value names = object.Get("metrics");
+  const Napi::Value list = object.Get("metrics");
   const Napi::Value with_grad = both.As<Napi::Object>().Get("withGrad");
   const Napi::Value without_grad = both.As<Napi::Object>().Get("withoutGrad");
-  if (!with_grad.IsObject() || !without_grad.IsObject() || !names.IsArray())
+  if (!with_grad.IsObject() || !without_grad.IsObject() || !list.IsArray())
     refuse(env, "program: a part is missing");
-  std::vector<std::string> metrics;
-  for (uint32_t i = 0; i < names.As<Napi::Array>().Length(); ++i)
-    metrics.push_back(names.As<Napi::Array>().Get(i).ToString().Utf8Value());
+  std::vector<ProgramMetric> metrics;
+  for (uint32_t i = 0; i < list.As<Napi::Array>().Length(); ++i)
+    metrics.push_back(read_program_metric(list.As<Napi::Array>().Get(i)));
   program::Program grad = read_program(with_grad.As<Napi::Object>());
   program::Program no_grad = read_program(without_grad.As<Napi::Object>());
-  const auto size = static_cast<int>(metrics.size());
-  if (grad.view().metrics != size || no_grad.view().metrics != size)
-    refuse(env, "program: the number of metrics is wrong");
+  check_metrics(env, grad.view(), metrics);
+  check_metrics(env, no_grad.view(), metrics);
+  if (!grad.view().has_grad || no_grad.view().has_grad) refuse(env, "program: a gradient is wrong");
   function->loss = kProgram;
-  function->user_loss =
-      std::make_shared<const UserLoss>(std::move(grad), std::move(no_grad), std::move(metrics));
+  function->program_loss =
+      std::make_shared<const ProgramLoss>(std::move(grad), std::move(no_grad), std::move(metrics));
 }
 
 // Reads those members of an advantage function's call that do not depend on whether a loss is computed in the
@@ -126,7 +151,7 @@ Function read_function(const Napi::Object& spec) {
   if (policy.IsObject()) {
     const Napi::Object object = policy.As<Napi::Object>();
     if (object.Get("program").IsObject())
-      read_user_loss(object, &function);
+      read_program_loss(object, &function);
     else
       read_loss(object, &function);
     function.loss_aggregation[0] = read_aggregation(object.Get("aggregation"));
@@ -228,6 +253,19 @@ ColumnView read_column(const Napi::Value& value, int code, const Layout& layout)
   return view;
 }
 
+// Reads the columns with one float64 number per row, of which a batch may have none.
+void read_row_columns(const Napi::Value& value, BatchView* batch) {
+  if (!value.IsArray()) return;
+  const Napi::Array data = value.As<Napi::Array>();
+  const uint32_t given = std::min<uint32_t>(data.Length(), kRowColumns);
+  for (uint32_t i = 0; i < given; ++i) {
+    const Napi::Value column = data[i];
+    if (!column.IsUndefined())
+      batch->row_column[i] =
+          static_cast<const double*>(elements(column, napi_float64_array, batch->layout.rows, "rowData"));
+  }
+}
+
 BatchView read_batch(const Napi::Object& object) {
   BatchView batch;
   const Layout& layout = batch.layout =
@@ -252,6 +290,7 @@ BatchView read_batch(const Napi::Object& object) {
   if (!repeats.IsUndefined())
     batch.repeats =
         static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, layout.rows, "repeats"));
+  read_row_columns(object.Get("rowData"), &batch);
   return batch;
 }
 
@@ -378,6 +417,16 @@ unsigned present_columns(const BatchView& batch) {
   for (int i = 0; i < kColumns; ++i)
     if (batch.column[i].data) present |= 1u << i;
   return present;
+}
+
+void check_row_columns(Napi::Env env, const PreparedFunction& function, const BatchView& batch) {
+  for (const bool grad : {false, true}) {
+    const program::Program* const program = function.program(grad);
+    if (!program) return;
+    for (int c = 0; c < kRowColumns; ++c)
+      if ((program->view().row_columns & reads(c)) != 0 && !batch.row_column[c])
+        refuse(env, "a row column is missing");
+  }
 }
 
 void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask) {

@@ -71,7 +71,7 @@ DistillSums distill_row(const F& shared, const cpu::AdvantagePass& pass, int64_t
       divergence.lane[lane] += divergences[i];
       advantage.lane[lane] += out[i];
     });
-    if (!ends_sum(at + n, last, cpu::kChunkTokens)) continue;
+    if (!ends_sum(at + n, last, kChunkTokens)) continue;
     total.divergence += divergence.take();
     total.advantage += advantage.take();
   }

@@ -61,9 +61,15 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
     const bool kept = program_.batch_values > 0;
     work_.row_values.assign(kept ? batch.layout.rows * row_stride(program_) : 0, 0.0);
     work_.batch_values.assign(program_.batch_values, 0.0);
-    pass_.program = {&program_, 0, 0, kept ? work_.row_values.data() : nullptr, work_.batch_values.data()};
+    work_.batch_metrics.assign(program_.batch_metrics, 0.0);
+    pass_.program = {&program_,
+                     0,
+                     0,
+                     kept ? work_.row_values.data() : nullptr,
+                     work_.batch_values.data(),
+                     work_.batch_metrics.data()};
   }
-  plan_chunks(batch.layout, program_.row_values > 0, &work_.chunks);
+  plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;
   const std::vector<Chunk>& chunks = work_.chunks;
   const bool parts = std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.is_part(); });
@@ -104,10 +110,21 @@ bool Evaluation::next_program_pass() {
     pass.first_segment = pass.last_segment + 1;
   }
   phase_ = Phase::kProgram;
-  int last = pass.first_segment;
-  while (last < program_.segment_count && program_.segments[last].kind != program::Op::k_batch) ++last;
-  pass.last_segment = last;
-  return last < program_.segment_count;
+  pass.last_segment = pass.first_segment;
+  while (pass.last_segment < program_.output_segment) {
+    if (program_.segments[pass.last_segment].kind == program::Op::k_batch) return true;
+    ++pass.last_segment;
+  }
+  return false;
+}
+
+// Computes the metrics of the batch, which the last segment of a program outputs. Returns null if there are
+// none, or if the batch is only a part of a batch.
+const double* Evaluation::batch_metrics() {
+  if (program_.batch_metrics == 0 || normalizer_.given || outputs_.part) return nullptr;
+  pass_.program.last_segment = program_.segment_count - 1;
+  target()->program_batch(pass_);
+  return work_.batch_metrics.data();
 }
 
 bool Evaluation::check_abort() {
@@ -186,7 +203,8 @@ void Evaluation::fold() {
   ExactSums& total = work_.sums.front();
   for (size_t i = 1; i < work_.sums.size(); ++i) total.add(work_.sums[i]);
   if (outputs_.part) write_part(*function_, total, coefficients_, outputs_.part);
-  outputs_.present = finish(*function_, pass_.counts, coefficients_, total.rounded(), outputs_.values);
+  outputs_.present =
+      finish(*function_, pass_.counts, coefficients_, total.rounded(), batch_metrics(), outputs_.values);
 }
 
 KlEvaluation::KlEvaluation(int estimator, const BatchView& batch, const float* base, double scale, float* out)

@@ -40,7 +40,7 @@ struct Workspace {
   std::vector<int64_t> row_tokens;
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
-  std::vector<double> row_values, batch_values;  // of a user-defined loss; see ProgramPass
+  std::vector<double> row_values, batch_values, batch_metrics;  // of a program; see ProgramPass
 };
 
 // Returns whether a batch is so small that the calling thread computes it faster alone than with the pool's
@@ -75,6 +75,7 @@ class Evaluation : public Task {
   void rows(int64_t piece);
   void weights();
   bool next_program_pass();
+  const double* batch_metrics();
   void fold();
 
   std::shared_ptr<const PreparedFunction> function_;

@@ -42,7 +42,7 @@ inline void kl_pass(const cpu::KlPass& pass, const cpu::Chunk& chunk, cpu::RowPa
                      }
                    });
       chunk_sum += tile_sum.take();
-      if (!ends_sum(at + n, last, cpu::kChunkTokens)) continue;
+      if (!ends_sum(at + n, last, kChunkTokens)) continue;
       sum += chunk_sum;
       chunk_sum = 0;
     }

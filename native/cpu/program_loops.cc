@@ -103,9 +103,11 @@ void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, f
   });
 }
 
-void write_is_at(int64_t at, int n, float* out) {
+void write_is_at(double at, int n, float* out) {
   for (int i = 0; i < n; ++i) out[i] = 0.0f;
-  if (at >= 0 && at < n) out[at] = 1.0f;
+  if (!(at >= 0 && at < n)) return;
+  const int index = static_cast<int>(at);
+  if (index == at) out[index] = 1.0f;
 }
 
 template <bool largest>

@@ -7,24 +7,19 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// Returns whether a row takes part in reductions over rows.
-inline bool is_reduced(const cpu::TokenPass& pass, int64_t row) {
-  return pass.row_tokens[row] > 0 && pass.batch->repeats_of(row) > 0;
-}
-
 inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
   const BatchView& batch = *pass.batch;
-  ProgramRows program(pass.program);
+  ProgramRows program(pass);
   TileReader reader(batch, pass.program.program->columns, true);
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
-    if (!is_reduced(pass, row)) continue;
+    if (!takes_part(pass, row)) continue;
     const WeightedRow weighted{batch.kind(row), static_cast<double>(batch.repeats_of(row)),
                                static_cast<double>(pass.row_tokens[row])};
     RowWeights weights;
     weigh_loss(*pass.terms, false, pass.counts, pass.scales, weighted, &weights);
     reader.start_row(row);
     program.start_row(row, weighted.tokens, weights.loss_grad, weighted.repeats);
-    program.run_segments(reader, batch.layout.length(row));
+    program.run_before_outputs(reader, batch.layout.length(row));
   }
 }
 
@@ -35,7 +30,7 @@ double extreme_row(const cpu::TokenPass& pass, const double* operands, int64_t s
   int64_t found = -1;
   double best = 0;
   for (int64_t row = 0; row < pass.batch->layout.rows; ++row) {
-    if (!is_reduced(pass, row)) continue;
+    if (!takes_part(pass, row)) continue;
     const double x = operands[row * stride];
     if (found >= 0 && (best != best || !(is_better(x, best) || x != x))) continue;
     found = row;
@@ -47,7 +42,7 @@ double extreme_row(const cpu::TokenPass& pass, const double* operands, int64_t s
 inline double sum_over_rows(const cpu::TokenPass& pass, const double* operands, int64_t stride) {
   LaneSum<double> sum;
   for (int64_t row = 0; row < pass.batch->layout.rows; ++row)
-    if (is_reduced(pass, row)) sum.lane[row % kSumLanes] += operands[row * stride];
+    if (takes_part(pass, row)) sum.lane[row % kSumLanes] += operands[row * stride];
   return sum.take();
 }
 
@@ -78,8 +73,7 @@ inline void program_batch(const cpu::TokenPass& pass) {
         at.batch_values[x.out] = reduce_rows(pass, x.op, at.row_values + program.row_values + x.out, stride);
     }
   }
-  ProgramValues values{program, nullptr, at.batch_values};
-  values.run(program.segments[at.last_segment]);
+  ProgramValues(pass).run(program.segments[at.last_segment]);
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -16,11 +16,24 @@ using program::Segment;
 
 // The numbers for row segments and batch segments: everything but registers and columns.
 struct ProgramValues {
+  explicit ProgramValues(const cpu::TokenPass& pass)
+      : program(*pass.program.program), pass(pass), batch(pass.program.batch_values) {
+    const Counts counts = pass.counts.all();
+    batch_input[program::kBatchTokens] = counts.tokens;
+    batch_input[program::kBatchRows] = counts.rows;
+    batch_input[program::kRowLength] = counts.row_length;
+  }
+
   const ProgramView& program;
+  const cpu::TokenPass& pass;
   double* row = nullptr;  // row values, then the operands of reductions over rows
-  double* batch = nullptr;
+  double* const batch;
   double row_input[program::kRowInputs] = {};
+  double batch_input[program::kBatchInputs];
   int64_t row_index = 0;
+  // The outputs of the row.
+  double loss = 0;
+  double metric[kMaxMetrics] = {};
 
   double get(const Operand& x) const {
     switch (x.kind) {
@@ -32,9 +45,18 @@ struct ProgramValues {
         return batch[x.index];
       case Kind::kRowInput:
         return row_input[x.index];
+      case Kind::kBatchInput:
+        return batch_input[x.index];
+      case Kind::kRowColumn:
+        return pass.batch->row_column[x.index][row_index];
       default:
         return 0;
     }
+  }
+
+  double* output(const Instruction& x) {
+    if (x.op == Op::k_batch_metric) return &pass.program.batch_metrics[x.out];
+    return x.op == Op::k_row_loss ? &loss : &metric[x.out];
   }
 
   // Runs a row segment or a batch segment.
@@ -44,6 +66,10 @@ struct ProgramValues {
       const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
       if (program::is_rows_reduction(x.op)) {
         row[program.row_values + x.out] = a;
+        continue;
+      }
+      if (program::is_row_output(x.op) || x.op == Op::k_batch_metric) {
+        *output(x) += a;
         continue;
       }
       double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
@@ -82,13 +108,18 @@ class ReadAhead {
   int at_ = 0;
 };
 
+// Returns whether a row takes part in the program's computation of rows and in reductions over rows.
+inline bool takes_part(const cpu::TokenPass& pass, int64_t row) {
+  return pass.batch->repeats_of(row) > 0 && (pass.row_tokens[row] > 0 || pass.program.program->all_rows);
+}
+
 // Computes the tokens of one row after another.
 class ProgramRows {
  public:
-  ProgramRows(const cpu::ProgramPass& pass)
-      : program_(*pass.program),
-        pass_(pass),
-        values_{program_, nullptr, pass.batch_values},
+  explicit ProgramRows(const cpu::TokenPass& pass)
+      : program_(*pass.program.program),
+        pass_(pass.program),
+        values_(pass),
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
   }
@@ -103,22 +134,29 @@ class ProgramRows {
     values_.row_input[program::kRowWeight] = weight;
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_index = row;
+    values_.loss = 0;
+    for (int k = 0; k < program_.metrics; ++k) values_.metric[k] = 0;
   }
 
-  // Runs the pass's segments for the row. If the last of them has outputs, leaves it to output().
-  void run_segments(TileReader& reader, int64_t length) {
-    for (int s = pass_.first_segment; s < pass_.last_segment; ++s) {
-      const Segment& segment = program_.segments[s];
-      if (segment.kind == Op::k_row)
-        values_.run(segment);
-      else if (s + 1 < program_.segment_count)
-        reduce_row(segment, reader, length);
-    }
+  // Runs the pass's segments for the row, up to the segment with the outputs.
+  void run_before_outputs(TileReader& reader, int64_t length) {
+    const int last =
+        pass_.last_segment < program_.output_segment ? pass_.last_segment : program_.output_segment;
+    run_segments(pass_.first_segment, last, reader, length);
+  }
+
+  // Runs the segments after the one with the outputs, and adds what they output to the sums.
+  void finish_row(TileReader& reader, int64_t length, ExactSums* sums) {
+    run_segments(program_.output_segment + 1, program_.segment_count, reader, length);
+    const double repeats = values_.row_input[program::kRowRepeats];
+    if (values_.loss != 0) sums->add(ExactSums::kLoss, repeats * values_.loss);
+    for (int k = 0; k < program_.metrics; ++k)
+      if (values_.metric[k] != 0) sums->add(ExactSums::kMetric + k, repeats * values_.metric[k]);
   }
 
   // Runs the last segment for a tile. Writes the gradient to `grad` if it is not null.
   void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
-    const Segment& segment = program_.segments[program_.segment_count - 1];
+    const Segment& segment = program_.segments[program_.output_segment];
     ReadAhead ahead(program_, in, n, segment.last - segment.first);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -147,6 +185,14 @@ class ProgramRows {
     Extreme extreme;
   };
 
+  void run_segments(int first, int last, TileReader& reader, int64_t length) {
+    for (int s = first; s < last; ++s) {
+      const Segment& segment = program_.segments[s];
+      if (segment.kind == Op::k_row) values_.run(segment);
+      if (segment.kind == Op::k_tokens) reduce_row(segment, reader, length);
+    }
+  }
+
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
 
   TokenOperand token_operand(const Operand& x, const TileColumns& in) {
@@ -158,7 +204,7 @@ class ProgramRows {
   // Computes an instruction that writes a register.
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
     if (x.op == Op::k_is_at)
-      return write_is_at(static_cast<int64_t>(values_.get(x.operand[0])) - position, n, register_of(x.out));
+      return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
@@ -178,7 +224,7 @@ class ProgramRows {
                    [&](const TileColumns& in, int padded, int64_t position, int) {
                      reduce_tile(segment, in, padded, position, reductions);
                    });
-      if (at + n < length && (at + n) % cpu::kChunkTokens != 0) continue;
+      if (at + n < length && (at + n) % kChunkTokens != 0) continue;
       for (Reduction& r : reductions) r.sum += r.lanes.take();
     }
     int k = 0;

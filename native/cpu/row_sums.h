@@ -36,7 +36,7 @@ inline double sum_row(const LossLoops& loops, const void* loss, TileReader& read
       fetch_ahead(in, loops.traits.columns & reads(kAdvantages), padded);
       loops.row_sum_tile(loss, in, padded, &sum);
     });
-    if (ends_sum(at + n, last, cpu::kChunkTokens)) total += sum.take();
+    if (ends_sum(at + n, last, kChunkTokens)) total += sum.take();
   }
   return total;
 }

@@ -11,12 +11,6 @@
 
 namespace policy_loss::cpu {
 
-// The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
-// L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
-// large enough that starting a chunk on a thread costs little in comparison. Float64 sums over a row's tokens
-// also end after this many tokens, so they do not depend on whether the row is divided into chunks.
-constexpr int64_t kChunkTokens = 16384;
-
 // What one thread computes at a time: several whole rows, or a part of one long row. Only the batch's layout
 // determines the chunks. So the number of threads does not change how the sums are rounded.
 struct Chunk {
@@ -38,6 +32,7 @@ struct ProgramPass {
   // the batch values that they write. Null if the program has no batch values.
   double* row_values;
   double* batch_values;
+  double* batch_metrics;
 };
 
 // Returns how many numbers ProgramPass::row_values has per row.
@@ -108,7 +103,7 @@ struct Target {
   // Computes the row values of a user-defined loss that the pass's segments write. The chunk must consist of
   // whole rows.
   void (*program_pass)(const TokenPass& pass, const Chunk& chunk);
-  // Ends a program pass over all rows: computes the reductions over rows, and then runs the batch segment
+  // Ends a program pass or the token pass: computes the reductions over rows, and then runs the batch segment
   // that follows the pass's segments.
   void (*program_batch)(const TokenPass& pass);
   // If the chunk is a part of a row, writes the sum of its KL values and its count of unmasked tokens to

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "engine/batch.h"
+#include "engine/sums.h"
 #include "math/half.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -47,10 +48,6 @@ using Lane = int16_t;
 using Lane = int8_t;
 #endif
 
-// A sum over tokens consists of this many partial sums. Each token belongs to the partial sum of its position
-// in the row modulo kSumLanes. The order of the additions therefore depends on the positions alone, and not
-// on the loop that computes the sum. A step of a vectorised loop must not compute more tokens than this.
-constexpr int kSumLanes = 32;
 // The number of tokens after which a float32 sum is added to a float64 sum. It counts from the row's start.
 constexpr int kSumTokens = 1024;
 static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);

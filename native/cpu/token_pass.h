@@ -56,8 +56,9 @@ class TokenPassOfChunk {
         const int n = static_cast<int>(last - at < tile_size_ ? last - at : tile_size_);
         compute_tile(at, n);
         if (ends_sum(at + n, last, kSumTokens)) take_sums();
-        if (ends_sum(at + n, last, cpu::kChunkTokens)) add_sums();
+        if (ends_sum(at + n, last, kChunkTokens)) add_sums();
       }
+      if (program_ && takes_part(pass_, row)) program_->finish_row(reader_, batch_.layout.length(row), sums_);
     }
   }
 
@@ -91,7 +92,7 @@ class TokenPassOfChunk {
     if (program_) {
       weigh_loss(terms_, false, pass_.counts, pass_.scales, weighted, &weights_);
       program_->start_row(row, tokens, weights_.loss_grad, repeats_);
-      program_->run_segments(reader_, batch_.layout.length(row));
+      if (takes_part(pass_, row)) program_->run_before_outputs(reader_, batch_.layout.length(row));
     }
     if (!loss_) return;
     const LossTraits& traits = loss_->traits;
@@ -193,7 +194,7 @@ class TokenPassOfChunk {
 
 inline void token_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums) {
   if (pass.program.program) {
-    ProgramRows program(pass.program);
+    ProgramRows program(pass);
     return TokenPassOfChunk(pass, chunk, sums, &program).run();
   }
   TokenPassOfChunk(pass, chunk, sums, nullptr).run();

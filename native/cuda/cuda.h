@@ -110,6 +110,8 @@ struct Result {
   Sums sums;
   double pair_loss = 0;
   double pair_metric[3] = {};
+  bool has_batch_metrics = false;
+  double batch_metrics[program::kMaxBatchMetrics] = {};
 };
 
 // What a call computes: an AdvantageFunction (engine/advantages.h) as plain data, and the seed of its random

@@ -10,10 +10,6 @@
 
 namespace policy_loss::cuda {
 
-// The number of positions in a row after which the lanes' sums over the row are added up, as in the CPU
-// engine.
-constexpr int64_t kChunkTokens = 16384;
-
 // ---- Token segments with reductions, and row segments ----
 
 // A lane's part of a reduction over a row.
@@ -26,7 +22,9 @@ union RowPartial {
 class RowReducer {
  public:
   // Returns how many bytes of shared memory the partial results of a block need.
-  static int bytes(int reductions) { return reductions * kThreads * static_cast<int>(sizeof(RowPartial)); }
+  static constexpr int bytes(int reductions) {
+    return reductions * kThreads * static_cast<int>(sizeof(RowPartial));
+  }
 
   __device__ __forceinline__ RowReducer(const ProgramPass& pass, unsigned columns)
       : pass_(pass),
@@ -178,7 +176,7 @@ static __global__ void __launch_bounds__(kThreads)
 class OutputSums {
  public:
   // Returns how many bytes of shared memory the sums of a block need.
-  static int bytes(int metrics) {
+  static constexpr int bytes(int metrics) {
     return (1 + metrics) * kThreads * static_cast<int>(sizeof(double) + sizeof(float));
   }
 
@@ -230,6 +228,7 @@ __device__ __forceinline__ void store_grad(const ProgramPass& pass, int64_t begi
   }
 }
 
+// Returns the values times a factor.
 __device__ __forceinline__ Values scaled(Values values, float factor) {
 #pragma unroll
   for (int j = 0; j < kQuad; ++j) values.of[j] *= factor;

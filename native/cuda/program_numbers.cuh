@@ -19,15 +19,19 @@ __device__ __forceinline__ const RowState<NoRow>& state_of_row(const Pass& pass,
 }
 
 __device__ __forceinline__ Instruction load_instruction(const program::ProgramView& program, int at) {
-  // One load instead of one per member.
-  static_assert(sizeof(Instruction) == sizeof(uint4));
-  const uint4 bits = reinterpret_cast<const uint4*>(program.instructions)[at];
+  // Loads words instead of members, because that needs fewer loads.
+  constexpr int words = sizeof(Instruction) / sizeof(uint32_t);
+  static_assert(sizeof(Instruction) % sizeof(uint32_t) == 0);
+  const uint32_t* const from = reinterpret_cast<const uint32_t*>(program.instructions) + at * words;
+  uint32_t bits[words];
+#pragma unroll
+  for (int i = 0; i < words; ++i) bits[i] = from[i];
   Instruction instruction;
-  memcpy(&instruction, &bits, sizeof bits);
+  memcpy(&instruction, bits, sizeof bits);
   return instruction;
 }
 
-// Reads the operands that are the same for all tokens of a row.
+// The operands that are the same for all tokens of a row.
 struct RowOperands {
   const ProgramPass& pass;
   int64_t row;
@@ -72,6 +76,7 @@ struct Arithmetic {
   }
 };
 
+// Return whether an arithmetic operation has at least four, three or two operands.
 PL_FN bool has_four_operands(Op op) {
   return op >= Op::k_select_lt && op <= Op::k_select_eq;
 }

@@ -24,11 +24,11 @@ struct LaneTokens {
   __device__ __forceinline__ int64_t position(int j) const { return first + j * kWarp; }
 };
 
-// Runs token segments.
+// The interpreter of token segments.
 class TokenInterpreter {
  public:
   // Returns how many bytes of shared memory the registers and the columns of a block need.
-  static int bytes(int registers, unsigned columns) {
+  static constexpr int bytes(int registers, unsigned columns) {
     return (registers + __builtin_popcount(columns)) * kThreads * static_cast<int>(sizeof(Values));
   }
 
@@ -47,14 +47,14 @@ class TokenInterpreter {
   template <class Visit, class End>
   __device__ __forceinline__ void run(const Segment& segment, int64_t row, int64_t from, int64_t to,
                                       Visit visit, End end) const {
-    const RowOperands shared{pass_, row};
+    const RowOperands of_row{pass_, row};
     const int64_t begin = pass_.batch.layout.begin(row);
     const bool counts = state_of_row(pass_, row).tokens > 0;
     for (int64_t at = from; at < to; at += kStretch) {
       LaneTokens tokens = find_tokens(begin, at + threadIdx.x % kWarp, to);
       if (!counts) tokens.live = 0;
       load_columns(begin, row, tokens);
-      if (__reduce_or_sync(kAllLanes, tokens.live) != 0) run_on(segment, shared, tokens, visit);
+      if (__reduce_or_sync(kAllLanes, tokens.live) != 0) run_on(segment, of_row, tokens, visit);
       end(tokens);
     }
   }
@@ -92,16 +92,16 @@ class TokenInterpreter {
     }
   }
 
-  __device__ __forceinline__ Values operand(const Operand& x, const RowOperands& shared) const {
+  __device__ __forceinline__ Values operand(const Operand& x, const RowOperands& of_row) const {
     if (x.kind == Kind::kRegister) return slot(x.index);
     if (x.kind == Kind::kColumn) return slot(slot_of_column(x.index));
-    const float value = static_cast<float>(shared(x));
+    const float value = static_cast<float>(of_row(x));
     return {{value, value, value, value}};
   }
 
   // Runs a segment on the lane's four tokens. The columns must have been loaded.
   template <class Visit>
-  __device__ __forceinline__ void run_on(const Segment& segment, const RowOperands& shared,
+  __device__ __forceinline__ void run_on(const Segment& segment, const RowOperands& of_row,
                                          const LaneTokens& tokens, Visit visit) const {
     int others = 0;
     Instruction next = load_instruction(pass_.program, segment.first);
@@ -111,21 +111,21 @@ class TokenInterpreter {
       if (i + 1 < segment.last) next = load_instruction(pass_.program, i + 1);
       Values out;
       if (x.op == Op::k_is_at) {
-        const double at = shared(x.operand[0]);
+        const double at = of_row(x.operand[0]);
 #pragma unroll
         for (int j = 0; j < kQuad; ++j)
           out.of[j] = static_cast<double>(tokens.position(j)) == at ? 1.0f : 0.0f;
         slot(x.out) = out;
         continue;
       }
-      const Values a = operand(x.operand[0], shared);
+      const Values a = operand(x.operand[0], of_row);
       if (!program::is_arithmetic(x.op)) {
         visit(x, others++, a, tokens);
         continue;
       }
-      const Values b = has_two_operands(x.op) ? operand(x.operand[1], shared) : a;
-      const Values c = has_three_operands(x.op) ? operand(x.operand[2], shared) : a;
-      const Values d = has_four_operands(x.op) ? operand(x.operand[3], shared) : a;
+      const Values b = has_two_operands(x.op) ? operand(x.operand[1], of_row) : a;
+      const Values c = has_three_operands(x.op) ? operand(x.operand[2], of_row) : a;
+      const Values d = has_four_operands(x.op) ? operand(x.operand[3], of_row) : a;
       dispatch(x.op, Arithmetic<float, kQuad>{a.of, b.of, c.of, d.of, out.of});
       slot(x.out) = out;
     }

@@ -36,7 +36,8 @@ inline uint32_t finish_result(const PreparedFunction& function, const Request& r
     for (int k = 0; k < 3; ++k) sums.add(ExactSums::kMetric + k, result.pair_metric[k]);
   }
   if (outputs.part) write_part(function, sums, request.coefficients, outputs.part);
-  return finish(function, counts, request.coefficients, sums.rounded(), outputs.values);
+  return finish(function, counts, request.coefficients, sums.rounded(),
+                result.has_batch_metrics ? result.batch_metrics : nullptr, outputs.values);
 }
 
 // Returns the request for a call. It points to the function's options, so the function must outlive it.

@@ -148,10 +148,14 @@ class TokenWalk {
       if constexpr (metrics > 2) sums_.metric2 += counts ? term.metric2 : 0.0f;
       if constexpr (metrics > 3) sums_.metric3 += counts ? term.metric3 : 0.0f;
     }
-    if (pass_.terms.has_kl())
+    if (pass_.terms.has_kl()) {
+      // −0 + x has the bits of x, even if x is −0. So the gradient of the KL loss alone has the CPU's bits.
+      if constexpr (std::is_same_v<L, NoLoss>)
+        for (float& x : grad) x = -0.0f;
       add_kl_of(pass_.terms.kl, logprob, here.template column<kRefLogprob>(of_row_),
                 here.template column<kOldLogprob>(of_row_), live, kl_weight_, &sums_.kl, grad,
                 KlEstimators{});
+    }
     if (pass_.grad) store_quad(pass_.grad, base_ + i, which, grad);
     if (pass_.terms.entropy || pass_.grad_entropy) add_entropy(i, which, live, here);
   }

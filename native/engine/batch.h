@@ -36,9 +36,10 @@ struct Layout {
 struct BatchView {
   Layout layout;
   ColumnView column[kColumns];
-  const uint8_t* mask = nullptr;      // per token; 0 if masked
-  const uint8_t* expert = nullptr;    // per row, not 0 for an expert's; null if there are none
-  const uint32_t* repeats = nullptr;  // per row, how often it counts; null: each counts once
+  const uint8_t* mask = nullptr;               // per token; 0 if masked
+  const uint8_t* expert = nullptr;             // per row, not 0 for an expert's; null if there are none
+  const uint32_t* repeats = nullptr;           // per row, how often it counts; null: each counts once
+  const double* row_column[kRowColumns] = {};  // per row; null if the batch lacks the column
 
   // Returns the kind of a row: 0 for a usual row, which the policy sampled, and 1 for a row that an expert
   // wrote.

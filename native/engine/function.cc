@@ -78,6 +78,7 @@ struct LossResults {
   const KindScales& scales;
   double total;  // the policy loss
   double mu;
+  const double* batch_metrics;  // null if there are none
 };
 
 void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out) {
@@ -91,6 +92,10 @@ void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out)
                       exists);
     case Metric::kRowMean:
       return out->put(ratio(from.sums.row_metric[metric.index], counts.rows));
+    case Metric::kMeanOfRows:
+      return out->put(ratio(from.sums.metric[metric.index], counts.rows));
+    case Metric::kBatch:
+      return out->put(from.batch_metrics ? from.batch_metrics[metric.index] : NAN, from.batch_metrics);
     case Metric::kRowPerToken:
       return out->put(from.sums.row_metric[metric.index] / (counts.tokens + 1e-10));
     case Metric::kLoss:
@@ -116,16 +121,18 @@ const std::vector<KlInfo>& kl_estimators() {
   return all;
 }
 
-UserLoss::UserLoss(program::Program grad, program::Program no_grad, std::vector<std::string> metrics)
-    : with_grad(std::move(grad)), without_grad(std::move(no_grad)), metric_names(std::move(metrics)) {
+ProgramLoss::ProgramLoss(program::Program grad, program::Program no_grad, std::vector<ProgramMetric> list)
+    : with_grad(std::move(grad)), without_grad(std::move(no_grad)), metrics(std::move(list)) {
   info.traits.columns = with_grad.view().columns | without_grad.view().columns;
-  info.traits.token_metrics = static_cast<int>(metric_names.size());
-  for (const std::string& name : metric_names)
-    info.metrics.push_back({name.c_str(), Metric::kTokenMean, static_cast<int>(info.metrics.size())});
+  int batch_metrics = 0;
+  for (const ProgramMetric& metric : metrics) {
+    int& next = metric.source == Metric::kBatch ? batch_metrics : info.traits.token_metrics;
+    info.metrics.push_back({metric.name.c_str(), metric.source, next++});
+  }
 }
 
 const LossInfo* info_of(const Function& function) {
-  if (function.user_loss) return &function.user_loss->info;
+  if (function.program_loss) return &function.program_loss->info;
   return function.has_loss() ? &losses()[function.loss] : nullptr;
 }
 
@@ -190,7 +197,7 @@ std::vector<std::string> value_names(const Function& function) {
 }
 
 uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
-                const Sums& sums, double* values) {
+                const Sums& sums, const double* batch_metrics, double* values) {
   const Function& f = function.function();
   ValueWriter out(values);
   out.put(0);  // reserves the first value for the total loss, which is known at the end
@@ -199,7 +206,7 @@ uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, con
     const KindScales scales = kind_scales(function, counts, coefficients);
     const double policy = sums.loss[0] * scales.loss[0] + sums.loss[1] * scales.loss[1];
     total += policy;
-    const LossResults results{*info, counts, sums, scales, policy, coefficients.mu};
+    const LossResults results{*info, counts, sums, scales, policy, coefficients.mu, batch_metrics};
     for (const Metric& metric : info->metrics) put_metric(metric, results, &out);
   }
   if (f.entropy) {
@@ -236,7 +243,7 @@ int64_t merge(const PreparedFunction& function, const std::vector<const double*>
     sums.add(part);
   }
   const Coefficients coefficients{first[after_sums], first[after_sums + 1], first[after_sums + 2]};
-  return finish(function, counts, coefficients, sums.rounded(), values);
+  return finish(function, counts, coefficients, sums.rounded(), nullptr, values);
 }
 
 }  // namespace policy_loss

@@ -18,11 +18,11 @@
 
 namespace policy_loss {
 
-struct UserLoss;
+struct ProgramLoss;
 
 struct Function : Terms {
-  std::vector<double> options;                // of the policy loss, in the order of its fields
-  std::shared_ptr<const UserLoss> user_loss;  // set if `loss` is kProgram
+  std::vector<double> options;                      // of the policy loss, in the order of its fields
+  std::shared_ptr<const ProgramLoss> program_loss;  // set if `loss` is kProgram
 };
 
 // An option of a loss or an advantage function, for code that does not know the function's C++ type.
@@ -40,13 +40,20 @@ struct LossInfo {
 };
 const std::vector<LossInfo>& losses();
 
-// A user-defined loss. It has two programs, because a call without a gradient computes less.
-struct UserLoss {
-  UserLoss(program::Program with_grad, program::Program without_grad, std::vector<std::string> metrics);
-  UserLoss(const UserLoss&) = delete;
+// A metric of a program: a mean over tokens or over rows, or a number that the program computes from the
+// whole batch.
+struct ProgramMetric {
+  std::string name;
+  Metric::Source source;  // kTokenMean, kMeanOfRows or kBatch
+};
+
+// A loss that is computed by programs. It has two of them, because a call without a gradient computes less.
+struct ProgramLoss {
+  ProgramLoss(program::Program with_grad, program::Program without_grad, std::vector<ProgramMetric> metrics);
+  ProgramLoss(const ProgramLoss&) = delete;
 
   const program::Program with_grad, without_grad;
-  const std::vector<std::string> metric_names;
+  const std::vector<ProgramMetric> metrics;
   LossInfo info;
 };
 
@@ -72,10 +79,10 @@ class PreparedFunction {
   const void* loss() const { return loss_.bytes; }
   // Returns the description of the policy loss, or null if the function has none.
   const LossInfo* info() const { return info_of(function_); }
-  // Returns the program that computes a user-defined loss, or null for other losses.
+  // Returns the program that computes the loss, or null if no program does.
   const program::Program* program(bool with_grad) const {
-    const UserLoss* const user = function_.user_loss.get();
-    return user ? with_grad ? &user->with_grad : &user->without_grad : nullptr;
+    const ProgramLoss* const loss = function_.program_loss.get();
+    return loss ? with_grad ? &loss->with_grad : &loss->without_grad : nullptr;
   }
   // Returns how many values a call computes, which is the length of value_names().
   int64_t values() const { return values_; }
@@ -100,8 +107,9 @@ std::vector<std::string> value_names(const Function& function);
 
 // Writes the values of a call in the order of value_names(). Bit i of the returned number is set if values[i]
 // exists. A metric of one kind of row does not exist, and is NaN, if the batch has no row of that kind.
+// `batch_metrics` are the metrics that a program computed from the whole batch, or null.
 uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
-                const Sums& sums, double* values);
+                const Sums& sums, const double* batch_metrics, double* values);
 
 // What is needed of each part of a batch to compute the values of the whole batch: the exact sums, three
 // coefficients, and which terms the call had (1: policy loss, 2: KL loss, 4: entropy loss).

@@ -13,6 +13,17 @@
 
 namespace policy_loss {
 
+// A sum over tokens consists of this many partial sums. Each token belongs to the partial sum of its position
+// in the row modulo kSumLanes. The order of the additions therefore depends on the positions alone, and not
+// on the loop that computes the sum. A step of a vectorised loop must not compute more tokens than this.
+constexpr int kSumLanes = 32;
+
+// The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
+// L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
+// large enough that starting a chunk on a thread costs little in comparison. Float64 sums over a row's tokens
+// also end after this many tokens, so they do not depend on whether the row is divided into chunks.
+constexpr int64_t kChunkTokens = 16384;
+
 // The factors that the caller may change from one call to the next.
 struct Coefficients {
   double mu = 0;       // the weight of the expert's rows in mix

@@ -5,9 +5,15 @@
 
 namespace policy_loss {
 
-enum class Aggregation : int { kTokenMean, kSeqMeanTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSumNorm };
+enum class Aggregation : int {
+  kTokenMean,
+  kSeqMeanTokenSum,
+  kSeqMeanTokenMean,
+  kSeqMeanTokenSumNorm,
+  kTokenSum
+};
 constexpr const char* kAggregationNames[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
-                                             "seq-mean-token-sum-norm"};
+                                             "seq-mean-token-sum-norm", "token-sum"};
 
 // The counts on which a weight depends. They cover either all rows or the rows of one kind.
 struct Counts {
@@ -29,6 +35,8 @@ PL_FN double row_weight(Aggregation aggregation, const Counts& counts, double ro
       return 1.0 / (counts.rows * (row_tokens + 1e-8));
     case Aggregation::kSeqMeanTokenSumNorm:
       return 1.0 / (counts.row_length + 1e-8);
+    case Aggregation::kTokenSum:
+      return 1.0;
   }
   return 0.0;
 }

@@ -33,7 +33,7 @@ constexpr int kMaxTokenMetrics = 4;
 constexpr int kMaxRowMetrics = 2;
 // The maximum number of metrics over tokens of any loss. User-defined losses may have more of them than the
 // losses in this folder.
-constexpr int kMaxMetrics = 8;
+constexpr int kMaxMetrics = 16;
 
 // Tells whether a loss needs the sum of row_term() over a row before the row's tokens are computed.
 enum class RowSums {
@@ -69,6 +69,8 @@ struct Metric {
   enum Source {
     kTokenMean,    // a sum over tokens / (N + 1e-8)
     kRowMean,      // a sum over rows / B
+    kMeanOfRows,   // the same, for a sum among those over tokens
+    kBatch,        // computed from the whole batch, and absent if the call computes a part
     kRowPerToken,  // a sum over rows / (N + 1e-10)
     kLoss,         // the aggregated loss
     kPair,         // a value that pair_loss() computed

@@ -27,7 +27,11 @@ class Checker {
       : sizes_(sizes), row_values_(sizes.row_values), batch_values_(sizes.batch_values) {}
 
   void begin_segment(Op kind) {
-    if (has_outputs_) refuse("a segment follows the outputs");
+    if (has_ended_) refuse("a segment follows the last one");
+    has_ended_ = has_outputs_ && kind == Op::k_batch;
+    may_output_ = !has_outputs_;
+    if (kind == Op::k_batch && !has_outputs_ && batch_values_.empty())
+      refuse("a batch segment has no values");
     kind_ = kind;
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;
@@ -43,18 +47,22 @@ class Checker {
     const bool in_row = kind_ == Op::k_row;
     if (x.op == Op::k_is_at || is_row_reduction(x.op) || is_output(x.op)) {
       if (!in_tokens) refuse("an operation on tokens is not in a token segment");
-    } else if (x.op == Op::k_is_row || is_rows_reduction(x.op)) {
+    } else if (x.op == Op::k_is_row || is_rows_reduction(x.op) || is_row_output(x.op)) {
       if (!in_row) refuse("an operation on rows is not in a row segment");
     }
     if (x.op == Op::k_is_at && is_of_token(x.operand[0])) refuse("a position differs among tokens");
     if (x.op == Op::k_grad && is_of_token(x.operand[1])) refuse("a factor differs among tokens");
     if (is_row_reduction(x.op) || is_rows_reduction(x.op)) return add_reduction(x);
     if (is_output(x.op)) return add_output(x);
+    if (is_row_output(x.op) || x.op == Op::k_batch_metric) return add_later_output(x);
     if (in_tokens) return write_register(x, operands);
     write(in_row ? &row_values_ : &batch_values_, x.out, kWritten);
   }
 
   unsigned columns() const { return columns_; }
+  unsigned row_columns() const { return row_columns_; }
+  bool has_outputs() const { return has_outputs_; }
+  bool has_grad() const { return has_grad_; }
   void end() const {
     if (!has_loss_) refuse("it has no loss");
   }
@@ -101,6 +109,12 @@ class Checker {
                     "a batch value cannot be read here");
       case Kind::kRowInput:
         return need(kind_ != Op::k_batch && index < kRowInputs, "a number of the row cannot be read here");
+      case Kind::kBatchInput:
+        return need(index < kBatchInputs, "a number of the batch does not exist");
+      case Kind::kRowColumn:
+        need(kind_ == Op::k_row && index < kRowColumns, "a row column cannot be read here");
+        row_columns_ |= reads(index);
+        return;
     }
     refuse("an operand has an unknown kind");
   }
@@ -111,9 +125,18 @@ class Checker {
   }
 
   void add_output(const Instruction& x) {
+    if (!may_output_) refuse("two segments have outputs");
     has_outputs_ = true;
     if (x.op == Op::k_loss) has_loss_ = true;
+    if (x.op == Op::k_grad) has_grad_ = true;
     if (x.op == Op::k_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
+  }
+
+  void add_later_output(const Instruction& x) {
+    if (!has_outputs_) refuse("an output of rows or of the batch comes too early");
+    if (x.op == Op::k_row_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
+    if (x.op != Op::k_batch_metric) return;
+    if (kind_ != Op::k_batch || x.out >= sizes_.batch_metrics) refuse("a metric of the batch does not exist");
   }
 
   void write_register(const Instruction& x, int operands) {
@@ -129,8 +152,9 @@ class Checker {
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_;
   int reductions_ = 0;
-  bool has_outputs_ = false, has_loss_ = false;
-  unsigned columns_ = reads(kLogprob);
+  bool may_output_ = true, has_outputs_ = false, has_loss_ = false, has_grad_ = false;
+  bool has_ended_ = false;  // the last segment has begun
+  unsigned columns_ = reads(kLogprob), row_columns_ = 0;
 };
 
 Instruction decode(const int32_t* numbers) {
@@ -159,6 +183,8 @@ Program::Program(const Encoded& encoded) {
   sizes_.row_values = size_of(encoded.row_values, kMaxValues, "it has too many row values");
   sizes_.batch_values = size_of(encoded.batch_values, kMaxValues, "it has too many batch values");
   sizes_.metrics = size_of(encoded.metrics, kMaxMetrics, "it has too many metrics");
+  sizes_.batch_metrics = size_of(encoded.batch_metrics, kMaxBatchMetrics, "it has too many metrics");
+  sizes_.all_rows = encoded.all_rows;
 
   Checker checker(sizes_);
   for (int64_t i = 0; i < count; ++i) {
@@ -170,13 +196,16 @@ Program::Program(const Encoded& encoded) {
       continue;
     }
     if (segments_.empty()) refuse("it does not begin with a segment");
+    const bool had_outputs = checker.has_outputs();
     checker.check(x);
+    if (checker.has_outputs() && !had_outputs) sizes_.output_segment = static_cast<int>(segments_.size()) - 1;
     instructions_.push_back(x);
     segments_.back().last = static_cast<int>(instructions_.size());
   }
-  if (segments_.empty() || segments_.back().kind != Op::k_tokens) refuse("it does not end with tokens");
   checker.end();
   sizes_.columns = checker.columns();
+  sizes_.row_columns = checker.row_columns();
+  sizes_.has_grad = checker.has_grad();
 }
 
 ProgramView Program::view() const {

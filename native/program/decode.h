@@ -15,7 +15,8 @@ struct Encoded {
   int64_t code_length = 0;
   const double* constants = nullptr;
   int64_t constant_count = 0;
-  double registers = 0, row_values = 0, batch_values = 0, metrics = 0;
+  double registers = 0, row_values = 0, batch_values = 0, metrics = 0, batch_metrics = 0;
+  bool all_rows = false;
 };
 
 // A program and the memory that holds it.

@@ -7,14 +7,15 @@
 //   float64. Reductions over all rows write batch values.
 // - A batch segment runs once, after all rows have run the segments before it. It writes batch values, which
 //   are float64. The batch values of reductions before it are then available.
-// Segments run in their order. The last one is a token segment, which also outputs the losses, the gradients
-// and the metrics of the tokens. Every value is written before it is read, and written only once. Only
+// Segments run in their order. One token segment outputs the losses, the gradients and the metrics of the
+// tokens. Segments after it compute the losses and metrics of rows, and then, in a batch segment at the end,
+// the metrics of the batch. Every value is written before it is read, and written only once. Only
 // registers are reused.
 //
-// Reductions over a row have kSumLanes partial results, by a token's position in the row modulo kSumLanes.
+// Reductions over a row have 32 partial results, by a token's position in the row modulo 32.
 // Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
-// order, so they compute the same bits. A row without unmasked tokens, and a row that counts 0 times, is
-// skipped.
+// order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without
+// unmasked tokens unless the program wants all rows.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,12 @@ namespace policy_loss::program {
   X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
   /* Output a token's loss, its gradient (the product of two operands, of which the second is the same for */ \
   /* all tokens of a row), and its term in metric number `out`. In the last segment. */                \
-  X(loss, 1) X(grad, 2) X(metric, 1)
+  X(loss, 1) X(grad, 2) X(metric, 1)                                                                   \
+  /* Add a number, times how often the row counts, to the loss and to metric number `out`. In row segments */ \
+  /* after the outputs. */                                                                             \
+  X(row_loss, 1) X(row_metric, 1)                                                                      \
+  /* Output metric number `out` of the batch. In the batch segment after the outputs. */              \
+  X(batch_metric, 1)
 // clang-format on
 
 enum class Op : uint8_t {
@@ -79,17 +85,34 @@ PL_FN constexpr bool is_rows_reduction(Op op) {
   return op >= Op::k_rows_sum && op <= Op::k_rows_arg_max;
 }
 PL_FN constexpr bool is_output(Op op) {
-  return op >= Op::k_loss;
+  return op >= Op::k_loss && op <= Op::k_metric;
+}
+PL_FN constexpr bool is_row_output(Op op) {
+  return op == Op::k_row_loss || op == Op::k_row_metric;
 }
 
-// The kinds of operands. kRowInput has the indices of RowInput.
-enum class Kind : uint8_t { kRegister, kColumn, kConstant, kRowValue, kBatchValue, kRowInput };
-constexpr int kKinds = 6;
+// The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn.
+enum class Kind : uint8_t {
+  kRegister,
+  kColumn,
+  kConstant,
+  kRowValue,
+  kBatchValue,
+  kRowInput,
+  kBatchInput,
+  kRowColumn
+};
+constexpr int kKinds = 8;
 
 // The numbers of a row that a program gets: how many unmasked tokens it has, the weight of its tokens in the
 // loss, and how often it counts. The weight includes how often the row counts.
 enum RowInput { kRowTokens, kRowWeight, kRowRepeats };
 constexpr int kRowInputs = 3;
+
+// The numbers of the whole batch that a program gets: unmasked tokens, rows, and the row length T. Tokens and
+// rows count as often as their rows do. If the batch is a part, they are those of the whole.
+enum BatchInput { kBatchTokens, kBatchRows, kRowLength };
+constexpr int kBatchInputs = 3;
 
 constexpr int kMaxOperands = 4;
 
@@ -110,6 +133,7 @@ constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
 constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
 constexpr int kMaxReductions = 16;  // in one segment
+constexpr int kMaxBatchMetrics = 16;
 
 // A segment without the instruction that begins it.
 struct Segment {
@@ -123,8 +147,13 @@ struct ProgramView {
   const Segment* segments = nullptr;
   const double* constants = nullptr;
   int instruction_count = 0, segment_count = 0, constant_count = 0;
-  int registers = 0, row_values = 0, batch_values = 0, metrics = 0;
-  unsigned columns = 0;  // the columns that it reads, including logprob
+  int registers = 0, row_values = 0, batch_values = 0;
+  int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
+  int output_segment = 0;              // the segment with the outputs
+  bool has_grad = false;               // whether it outputs gradients
+  bool all_rows = false;               // whether rows without unmasked tokens take part
+  unsigned columns = 0;                // the columns that it reads, including logprob
+  unsigned row_columns = 0;            // the row columns that it reads
 };
 
 }  // namespace policy_loss::program

@@ -9,14 +9,17 @@ export interface DrawnPrograms {
   readsWholeBatch: boolean;
 }
 
-/** No loss, gradient or metric term of a drawn program is larger than this, unless it is NaN. */
+/** No loss or metric term of a drawn program is larger than this, unless it is NaN. */
 export const LARGEST_OUTPUT = 4;
 
 const KINDS = ['register', 'column', 'constant', 'rowValue', 'batchValue', 'rowInput'] as const;
 const ROW_INPUTS = 3;
+const ROW_WEIGHT = 1;
 const CONSTANTS = [-LARGEST_OUTPUT, LARGEST_OUTPUT, 0, 1, -1, 0.5, 2, 1e-3];
 const BINARY = ['add', 'sub', 'mul', 'min', 'max', 'lt', 'le', 'eq', 'div', 'pow'];
 const TERNARY = ['select', 'clip'];
+const QUATERNARY = ['select_lt', 'select_le', 'select_eq'];
+const MAX_OPERANDS = 4;
 const UNARY = ['neg', 'abs', 'sign', 'exp', 'expm1', 'exp_residual', 'tanh', 'sigmoid', 'logsigmoid'];
 // The results of these are often NaN, and NaN would soon be everywhere. So they are drawn less often.
 const PARTIAL = ['sqrt', 'log', 'log1p', 'div', 'pow'];
@@ -94,7 +97,8 @@ class Draw {
   }
 
   #emit(op: string, out: number, operands: readonly number[] = []): void {
-    this.#code.push([this.#ops.indexOf(op), out, operands[0] ?? 0, operands[1] ?? 0, operands[2] ?? 0]);
+    const all = Array.from({ length: MAX_OPERANDS }, (_, i) => operands[i] ?? 0);
+    this.#code.push([this.#ops.indexOf(op), out, ...all]);
   }
 
   #encode(): NativeProgram {
@@ -131,9 +135,16 @@ class Draw {
   #arithmetic(): { op: string; count: number } {
     const drawn = this.#integer(0, 9);
     const op = this.#pick(
-      drawn === 0 ? PARTIAL : drawn < 6 ? BINARY.slice(0, -2) : drawn < 8 ? UNARY : TERNARY,
+      drawn === 0
+        ? PARTIAL
+        : drawn < 6
+          ? BINARY.slice(0, -2)
+          : drawn < 8
+            ? UNARY
+            : [...TERNARY, ...QUATERNARY],
     );
-    return { op, count: TERNARY.includes(op) ? 3 : BINARY.includes(op) ? 2 : 1 };
+    const lists = [UNARY, BINARY, TERNARY, QUATERNARY];
+    return { op, count: Math.max(1, lists.findIndex((list) => list.includes(op)) + 1) };
   }
 
   // Keeps numbers small, so that not every program ends with infinite numbers.
@@ -226,7 +237,9 @@ class Draw {
       this.#bound(operand('register', register), register);
     }
     if (!this.#written.includes(register)) this.#written.push(register);
-    this.#emit(op, out, [operand('register', register)]);
+    // The gradient is the product of two operands.
+    const factor = this.#shared() ?? operand('rowInput', ROW_WEIGHT);
+    this.#emit(op, out, [operand('register', register), ...(op === 'grad' ? [factor] : [])]);
   }
 }
 
