@@ -28,7 +28,8 @@ const KEYS = ['options', 'lossAggMode', 'metrics', 'name', 'backend'];
  * parentheses and calls. It has these names:
  *
  * - the columns `logprob` or `lp`, `old_logprob` or `old`, `ref_logprob` or `ref`, `rollout_logprob` or `rollout`,
- *   `prox_logprob` or `prox`, `teacher_logprob` or `teacher` (in nats), `advantages` or `A`, `entropy` or `H` (in nats);
+ *   `prox_logprob` or `prox`, `teacher_logprob` or `teacher` (in nats), `advantages` or `A`, `entropy` or `H` and
+ *   `old_entropy` (in nats);
  * - `d` = lp − old, `r` = exp(d), and `n`, the number of unmasked tokens in the row;
  * - the functions `exp expm1 log log1p sqrt abs sign tanh sigmoid logsigmoid square pow min max clip(x, low, high)`, and
  *   `sg(x)`, which is x as a constant for the gradient;

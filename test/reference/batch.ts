@@ -144,6 +144,8 @@ export class Tokens {
     switch (mode) {
       case 'token-mean':
         return this.mean(x);
+      case 'token-sum':
+        return x.sum();
       case 'seq-mean-token-sum':
         return this.meanOverRows(this.rowSum(x));
       case 'seq-mean-token-mean':

@@ -9,6 +9,8 @@ import { entropyFormulas } from './entropy.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
 import * as likelihood from './likelihood.js';
 import * as mixed from './mixed.js';
+import { trlFormulas } from './trl.js';
+import { verlFormulas } from './verl.js';
 
 export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
 
@@ -27,7 +29,13 @@ function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string,
 
 /** The formulas of all losses, by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
-  policy: { ...formulasOf(clipped), ...formulasOf(likelihood), ...formulasOf(mixed) },
+  policy: {
+    ...formulasOf(clipped),
+    ...formulasOf(likelihood),
+    ...formulasOf(mixed),
+    ...verlFormulas,
+    ...trlFormulas,
+  },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
   entropy: entropyFormulas,
 };

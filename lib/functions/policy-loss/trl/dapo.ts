@@ -16,12 +16,14 @@ export class TRLDAPOLossFn extends expressionLossClass(
       numItemsInBatch: {
         type: 'integer',
         atLeast: 0,
+        typical: [0, 200],
         help: 'the loss is divided by this; the number of unmasked tokens of the batch if absent',
       },
       numProcesses: {
         type: 'integer',
         default: 1,
         atLeast: 1,
+        typical: [1, 8],
         help: 'the number of processes whose gradients are averaged; the loss is multiplied by it',
       },
     },

@@ -9,6 +9,7 @@ export const AGGREGATION = {
   lossScaleFactor: {
     type: 'number',
     above: 0,
+    typical: [1, 64],
     help: 'seq-mean-token-sum-norm also divides by this; the row length T if absent',
   },
   dpSize: {
@@ -20,11 +21,13 @@ export const AGGREGATION = {
   batchNumTokens: {
     type: 'integer',
     atLeast: 1,
+    typical: [1, 200],
     help: 'token-mean divides by this; the number of unmasked tokens of the batch if absent',
   },
   globalBatchSize: {
     type: 'integer',
     atLeast: 1,
+    typical: [1, 32],
     help: 'the modes seq-mean-… divide by this; the number of rows with unmasked tokens if absent',
   },
 } as const;
