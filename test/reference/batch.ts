@@ -15,14 +15,20 @@ export interface ReferenceBatch {
   logprob?: ArrayLike<number>;
   oldLogprob?: ArrayLike<number>;
   refLogprob?: ArrayLike<number>;
+  /** B×T values (rows × columns), or one per row, which each of the row's tokens has. */
   advantages?: ArrayLike<number>;
   entropy?: ArrayLike<number>;
+  oldEntropy?: ArrayLike<number>;
   rolloutLogprob?: ArrayLike<number>;
   proxLogprob?: ArrayLike<number>;
   teacherLogprob?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
+  rewards?: ArrayLike<number>;
+  vStar?: ArrayLike<number>;
+  probability?: ArrayLike<number>;
+  groupIds?: ArrayLike<number | string>;
 }
 
 export interface ReferenceResult {
@@ -40,9 +46,12 @@ export type Column =
   | 'refLogprob'
   | 'advantages'
   | 'entropy'
+  | 'oldEntropy'
   | 'rolloutLogprob'
   | 'proxLogprob'
   | 'teacherLogprob';
+/** The columns with one value per row. They are constants. */
+export type RowColumn = 'rewards' | 'vStar' | 'probability';
 export type Args = Record<string, unknown>;
 /** What a formula returns. A metric is a `Variable` if it is computed from variables, and a plain number otherwise. */
 export interface Outcome {
@@ -92,15 +101,40 @@ export class Tokens {
   leaf(name: Column): Variable {
     const known = this.#leaves.get(name);
     if (known) return known;
-    const data = this.batch[name];
-    if (!data) throw new Error(`reference batch: expected ${name}, got none`);
-    const leaf = this.tape.leaf(data);
+    const leaf = this.tape.leaf(this.#data(name));
     this.#leaves.set(name, leaf);
     return leaf;
   }
+  /** Returns whether a gradient with respect to this column has been asked for. */
+  hasLeaf(name: Column): boolean {
+    return this.#leaves.has(name);
+  }
 
   column(name: Column): Variable {
-    return this.leaf(name).gather(this.index);
+    return this.#ofTokens(this.leaf(name));
+  }
+  /** Returns a column's values as constants, with respect to which there is no gradient. */
+  constant(name: Column): Variable {
+    return this.#ofTokens(this.tape.leaf(this.#data(name)));
+  }
+  /** Returns a column with one value per row. */
+  perRow(name: RowColumn | 'advantages'): Variable {
+    return this.tape.leaf(this.#data(name)).gather(this.rows);
+  }
+  /** Whether the batch has one advantage for all tokens of a row. */
+  get hasAdvantagePerRow(): boolean {
+    return this.#data('advantages').length === this.batch.rows;
+  }
+  #data(name: Column | RowColumn): ArrayLike<number> {
+    const data = this.batch[name];
+    if (!data) throw new Error(`reference batch: expected ${name}, got none`);
+    return data;
+  }
+  #ofTokens(whole: Variable): Variable {
+    const { rows, columns } = this.batch;
+    return whole.length === rows * columns
+      ? whole.gather(this.index)
+      : whole.gather(this.rowOf.map((row) => this.rows[row]!));
   }
   get logprob(): Variable {
     return this.column('logprob');
