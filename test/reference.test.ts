@@ -7,35 +7,12 @@ import {
   centralDifference,
   formulas,
   type ReferenceBatch,
-  type ReferenceResult,
   referenceEntropyLosses,
   referenceKl,
   referencePolicyLosses,
 } from './reference/index.js';
+import { agrees, allClose, close } from './support/close.js';
 import { entropyLossCases, klLossCases, policyLossCases, referenceBatch } from './support/golden.js';
-
-function close(actual: number, expected: number, what: string, scale = Math.abs(expected)): void {
-  assert.ok(Math.abs(actual - expected) <= 1e-9 * scale + 1e-12, `${what}: ${actual}, expected ${expected}`);
-}
-
-function allClose(actual: ArrayLike<number>, expected: number[], what: string): void {
-  assert.equal(actual.length, expected.length, what);
-  const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
-  expected.forEach((x, i) => {
-    close(actual[i]!, x, `${what}[${i}]`, Math.max(Math.abs(x), 1e-3 * largest));
-  });
-}
-
-function agrees(
-  actual: ReferenceResult,
-  expected: { loss: number; metrics: Record<string, number> },
-  grad: number[],
-): void {
-  close(actual.loss, expected.loss, 'loss');
-  assert.deepEqual(Object.keys(actual.metrics).sort(), Object.keys(expected.metrics).sort());
-  for (const [name, value] of Object.entries(expected.metrics)) close(actual.metrics[name]!, value, name);
-  allClose(actual.grad, grad, 'grad');
-}
 
 describe('reference', () => {
   describe('against the golden cases', () => {
