@@ -132,21 +132,32 @@ export function centralDifference(
   return (up.loss - down.loss) / (2 * h);
 }
 
+/** Moves the elements of a column that differ from another column, by several float32 rounding errors. */
+function nudged(
+  column: ArrayLike<number>,
+  other: ArrayLike<number> | undefined,
+  sign: (i: number) => number,
+) {
+  return Float64Array.from(column, (x, i) => {
+    const d = x - (other?.[i] ?? 0);
+    return d === 0 ? x : x + sign(i) * 1e-6 * (1 + Math.abs(d));
+  });
+}
+
 /**
  * Returns whether rounding to float32 could move a token across one of the formula's thresholds. Changes each nonzero
- * difference between logprob and oldLogprob (or refLogprob) by several float32 rounding errors, and checks whether the
- * formula then takes another branch.
+ * difference between logprob and oldLogprob (or refLogprob), and between rolloutLogprob and oldLogprob, and checks
+ * whether the formula then takes another branch.
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
-  const { logprob, oldLogprob, refLogprob } = batch;
+  const { logprob, oldLogprob, refLogprob, rolloutLogprob } = batch;
   if (!logprob) return false;
   const branches = (sign: (i: number) => number) => {
-    const moved = new Float64Array(logprob);
-    for (let i = 0; i < moved.length; i++) {
-      const d = moved[i]! - ((oldLogprob ?? refLogprob)?.[i] ?? 0);
-      if (d !== 0) moved[i]! += sign(i) * 1e-6 * (1 + Math.abs(d));
-    }
-    const x = new Tokens(new Tape(), { ...batch, logprob: moved });
+    const moved = {
+      logprob: nudged(logprob, oldLogprob ?? refLogprob, sign),
+      ...(rolloutLogprob ? { rolloutLogprob: nudged(rolloutLogprob, oldLogprob, sign) } : {}),
+    };
+    const x = new Tokens(new Tape(), { ...batch, ...moved });
     formula(x, args);
     return x.tape.branches;
   };

@@ -85,8 +85,10 @@ function verdicts(x: Tokens, q: Variable, args: Args): Verdict[] {
 const boundedSums = (x: Tokens, q: Variable) => x.rowSum(q).clip(-20, 20);
 
 function importanceWeights(x: Tokens, q: Variable, args: Args) {
-  const level = option<'token' | 'sequence' | null>(args, 'rollout_is', null);
-  const threshold = option<number | string | null>(args, 'rollout_is_threshold', 2);
+  const { rollout_is: level = null, rollout_is_threshold: threshold = 2 } = args as {
+    rollout_is?: 'token' | 'sequence' | null;
+    rollout_is_threshold?: number | string | null;
+  };
   if (level === null || threshold === null) return { weights: null, metrics: {} };
   const bounds = boundsOf(threshold);
   const raw = level === 'token' ? q.clip(-20, 20).exp() : x.spread(boundedSums(x, q).exp());

@@ -8,7 +8,7 @@ import { rolloutCorrection, underCorrection } from './verl-correction.js';
 
 /** Returns how far the clip range reaches below and above. */
 export function clipRange(args: Args): [number, number] {
-  const both = args.clip_ratio as number;
+  const both = option(args, 'clip_ratio', 0.2);
   return [option(args, 'clip_ratio_low', both), option(args, 'clip_ratio_high', both)];
 }
 
@@ -200,8 +200,8 @@ export const distillation: Formula = (x, args) => {
   const mode = option<string>(args, 'loss_mode', 'k3');
   const estimate = klEstimators[mode === 'k3' ? 'low_var_kl' : mode]!;
   const divergence = estimate(x.column('teacherLogprob').sub(x.logprob), x);
-  const most = option(args, 'loss_max_clamp', Number.POSITIVE_INFINITY);
-  const limited = divergence.clip(-most, most);
+  const { loss_max_clamp: most = 10 } = args as { loss_max_clamp?: number | null };
+  const limited = most === null ? divergence : divergence.clip(-most, most);
   const { perToken, metrics } = option(args, 'use_policy_gradient', false)
     ? ppo(x, args, limited.detach().neg(), 3)
     : { perToken: limited, metrics: {} };

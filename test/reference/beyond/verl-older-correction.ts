@@ -59,7 +59,7 @@ export function rolloutCorrectionV070(
   const rejection = option<Level | null>(args, 'rollout_rs', null);
   let kept = spared;
   if (rejection !== null) {
-    const high = option(args, 'rollout_rs_threshold', 2);
+    const high = args.rollout_rs_threshold as number;
     const inside = within(
       ratios(x, q, rejection),
       option(args, 'rollout_rs_threshold_lower', 1 / high),
@@ -78,7 +78,10 @@ export function rolloutImportanceWeightsV060(
   rollout: Variable,
 ): Correction {
   const q = policy.sub(rollout);
-  const { kept: spared, metrics } = veto(x, q, args.rollout_is_veto_threshold as number | null);
+  const { rollout_is_veto_threshold: smallest = 1e-4 } = args as {
+    rollout_is_veto_threshold?: number | null;
+  };
+  const { kept: spared, metrics } = veto(x, q, smallest);
   const ratio = ratios(x, q, option<Level>(args, 'rollout_is_level', 'token'));
   const high = option(args, 'rollout_is_threshold', 2);
   const inside = within(ratio, option(args, 'rollout_is_threshold_lower', 1 / high), high);
