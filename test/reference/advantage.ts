@@ -7,8 +7,6 @@ import { type Args, option, type ReferenceBatch, rowPositions } from './batch.js
 
 /** A batch with the inputs of advantage functions. Columns with a value per token have shape B×T (rows × columns). */
 export interface RewardedBatch extends ReferenceBatch {
-  rewards?: ArrayLike<number>;
-  groupIds?: ArrayLike<number | string>;
   runIds?: ArrayLike<number | string>;
   tokenLevelRewards?: ArrayLike<number>;
   values?: ArrayLike<number>;
@@ -36,13 +34,13 @@ export type Advantage = (
   leftOut?: ReadonlySet<number>,
 ) => ReferenceAdvantages;
 
-const rowsOf = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
-const zeros = (batch: RewardedBatch) => new Float64Array(batch.rows * batch.columns);
-const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
+export const rowsOf = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
+export const zeros = (batch: RewardedBatch) => new Float64Array(batch.rows * batch.columns);
+export const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
 /**
  * Returns the mean. Sums differences from the first value, so that the mean of equal numbers is exactly that number.
  */
-const mean = (values: readonly number[]) => {
+export const mean = (values: readonly number[]) => {
   const origin = values[0]!;
   return origin + sum(values.map((x) => x - origin)) / values.length;
 };
@@ -50,7 +48,7 @@ const squares = (values: readonly number[]) => {
   const m = mean(values);
   return sum(values.map((x) => (x - m) ** 2));
 };
-const sampleStd = (values: readonly number[]) => Math.sqrt(squares(values) / (values.length - 1));
+export const sampleStd = (values: readonly number[]) => Math.sqrt(squares(values) / (values.length - 1));
 const populationStd = (values: readonly number[]) => Math.sqrt(squares(values) / values.length);
 
 export function unmaskedPositions(batch: RewardedBatch, b: number): number[] {

@@ -23,12 +23,20 @@ export interface ReferenceBatch {
   proxLogprob?: ArrayLike<number>;
   teacherLogprob?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
+  /** One value per row: the output of FlowRL's learned head. */
+  logZ?: ArrayLike<number>;
+  /** One value per row. */
+  rewards?: ArrayLike<number>;
+  /** One value per row: a2po's estimate of the best reward that the prompt allows. */
+  vStar?: ArrayLike<number>;
+  /** One value per row: nash_md's probability that the row is preferred. */
+  probability?: ArrayLike<number>;
+  /** One value per row: rows with the same id belong to one group. */
+  groupIds?: ArrayLike<number | string>;
+  /** One key per token: clip_cov drops the candidates with the smallest keys. */
+  clipCovKeys?: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
-  rewards?: ArrayLike<number>;
-  vStar?: ArrayLike<number>;
-  probability?: ArrayLike<number>;
-  groupIds?: ArrayLike<number | string>;
 }
 
 export interface ReferenceResult {
@@ -36,6 +44,8 @@ export interface ReferenceResult {
   metrics: Record<string, number>;
   /** The gradient with respect to logprob, or to entropy for an entropy loss. */
   grad: Float64Array;
+  /** The gradient with respect to logZ, if the batch has this column. */
+  gradLogZ?: Float64Array;
   /** For the loss and each metric: the sum of the absolute values of its terms; see `Variable.magnitude`. */
   magnitude: { loss: number; metrics: Record<string, number> };
 }
@@ -49,8 +59,9 @@ export type Column =
   | 'oldEntropy'
   | 'rolloutLogprob'
   | 'proxLogprob'
-  | 'teacherLogprob';
-/** The columns with one value per row. They are constants. */
+  | 'teacherLogprob'
+  | 'logZ';
+/** The columns with one value per row that are constants. */
 export type RowColumn = 'rewards' | 'vStar' | 'probability';
 export type Args = Record<string, unknown>;
 /** What a formula returns. A metric is a `Variable` if it is computed from variables, and a plain number otherwise. */
@@ -77,10 +88,21 @@ export class Tokens {
   readonly index: number[] = [];
   readonly rowOf: number[] = [];
   readonly #leaves: Map<Column, Variable>;
+  readonly #weights: Variable | undefined;
 
-  constructor(tape: Tape, batch: ReferenceBatch, rows?: number[], leaves = new Map<Column, Variable>()) {
+  /**
+   * @param weights a weight for every element of a B×T column. Aggregation multiplies the tokens' losses by them.
+   */
+  constructor(
+    tape: Tape,
+    batch: ReferenceBatch,
+    rows?: number[],
+    leaves = new Map<Column, Variable>(),
+    weights?: Variable,
+  ) {
     this.tape = tape;
     this.batch = batch;
+    this.#weights = weights;
     this.rows = rows ?? Array.from({ length: batch.rows }, (_, b) => b);
     this.#leaves = leaves;
     this.rows.forEach((b, row) => {
@@ -94,7 +116,17 @@ export class Tokens {
 
   /** Returns only the tokens of these rows of the batch. */
   of(rows: number[]): Tokens {
-    return new Tokens(this.tape, this.batch, rows, this.#leaves);
+    return new Tokens(this.tape, this.batch, rows, this.#leaves, this.#weights);
+  }
+
+  /** Returns the tokens under a narrower mask, with weights for their losses. Both are B×T. */
+  corrected(actionMask: ArrayLike<number>, weights: Variable | undefined): Tokens {
+    return new Tokens(this.tape, { ...this.batch, actionMask }, this.rows, this.#leaves, weights);
+  }
+
+  /** The weights of the tokens' losses, if they have any. */
+  get weights(): Variable | undefined {
+    return this.#weights?.gather(this.index);
   }
 
   /** Returns a whole column, including its masked tokens. Gradients are computed with respect to this variable. */
@@ -174,7 +206,13 @@ export class Tokens {
     return perRow.sum().div(this.rows.length || 1); // A mixed loss may have no row of one kind.
   }
 
-  aggregate(x: Variable, mode: string): Variable {
+  /** Multiplies the losses of tokens by their weights, if they have any. */
+  weighted(perToken: Variable): Variable {
+    return this.weights ? perToken.mul(this.weights) : perToken;
+  }
+
+  aggregate(perToken: Variable, mode: string): Variable {
+    const x = this.weighted(perToken);
     switch (mode) {
       case 'token-mean':
         return this.mean(x);

@@ -59,6 +59,26 @@ export interface AlgorithmCase {
   expected: { loss: number; metrics: Record<string, number>; grad_logprob: Tensor; grad_entropy: Tensor };
 }
 
+/** A case of a framework other than Trinity-RFT. Metrics of null are not compared. */
+export type FrameworkCase =
+  | (Case & {
+      kind: 'policy_loss';
+      args: Record<string, unknown>;
+      expected: {
+        loss: number;
+        metrics: Record<string, number>;
+        grad_logprob: Tensor;
+        grad_log_z?: Tensor;
+      };
+    })
+  | (Case & {
+      kind: 'rollout_correction';
+      args: Record<string, unknown>;
+      expected: { weights: Tensor | null; kept_mask: Tensor; metrics: Record<string, number> };
+    })
+  | (KlLossCase & { kind: 'kl_loss' })
+  | (AdvantageCase & { kind: 'advantage' });
+
 const read = <T>(file: string): T[] =>
   JSON.parse(readFileSync(new URL(`../golden/${file}.json`, import.meta.url), 'utf8'));
 
@@ -68,6 +88,7 @@ export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 
 export const expressionCases = read<ExpressionCase>('beyond/expressions');
 export const advantageCases = read<AdvantageCase>('advantage');
+export const verlCases = read<FrameworkCase>('beyond/verl');
 export const algorithmCases = read<AlgorithmCase>('algorithm');
 
 const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
