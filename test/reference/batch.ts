@@ -46,6 +46,8 @@ export interface ReferenceResult {
   grad: Float64Array;
   /** The gradient with respect to logZ, if the batch has this column. */
   gradLogZ?: Float64Array;
+  /** The gradient of a policy loss with respect to entropy, if entropy is a term of the loss. */
+  gradEntropy?: Float64Array;
   /** For the loss and each metric: the sum of the absolute values of its terms; see `Variable.magnitude`. */
   magnitude: { loss: number; metrics: Record<string, number> };
 }

@@ -1,4 +1,4 @@
-/** The clipped loss of PPO for each token, which several losses use. */
+/** The clipped losses of PPO for each token, which several losses use. */
 import type { Variable } from './autograd.js';
 import type { Outcome, Tokens } from './batch.js';
 
@@ -10,6 +10,34 @@ export interface TokenLosses {
 
 export const greater = (x: Variable, y: Variable): Variable => x.test((value, i) => value > y.value[i]!);
 
+/** Returns −A·ratio, the same with the ratio clipped to the two bounds, and the larger of both as `perToken`. */
+export function surrogate(
+  advantages: Variable,
+  ratio: Variable,
+  [low, high]: readonly [number, number],
+): { unclipped: Variable; clipped: Variable; perToken: Variable } {
+  const unclipped = advantages.neg().mul(ratio);
+  const clipped = advantages.neg().mul(ratio.clip(low, high));
+  return { unclipped, clipped, perToken: unclipped.max(clipped) };
+}
+
+/**
+ * Limits losses to `cap` times the advantage's size where the advantage is negative. `cut` flags the tokens whose loss
+ * is larger. Without a cap, nothing changes.
+ */
+export function limited(
+  perToken: Variable,
+  advantages: Variable,
+  cap: number | null,
+): { perToken: Variable; cut: Variable } {
+  const negative = advantages.test((a) => a < 0);
+  const limit = advantages.neg().mul(cap ?? Number.POSITIVE_INFINITY);
+  return {
+    perToken: cap === null ? perToken : negative.choose(limit.min(perToken), perToken),
+    cut: greater(perToken, limit).mul(negative),
+  };
+}
+
 /**
  * Clips the ratio exp(d) to the two bounds. Where the advantage is negative, a token's loss is at most `ratioCap` times
  * the advantage's size.
@@ -18,20 +46,16 @@ export function dualClip(
   x: Tokens,
   d: Variable,
   advantages: Variable,
-  [low, high]: readonly [number, number],
-  ratioCap: number,
+  bounds: readonly [number, number],
+  ratioCap: number | null,
 ): TokenLosses {
-  const ratio = d.exp();
-  const p1 = advantages.neg().mul(ratio);
-  const p2 = advantages.neg().mul(ratio.clip(low, high));
-  const c = p1.max(p2);
-  const p3 = advantages.neg().mul(ratioCap);
-  const negative = advantages.test((a) => a < 0);
+  const ppo = surrogate(advantages, d.exp(), bounds);
+  const { perToken, cut } = limited(ppo.perToken, advantages, ratioCap);
   return {
-    perToken: negative.choose(p3.min(c), c),
+    perToken,
     metrics: {
-      pg_clipfrac: x.mean(greater(p2, p1)),
-      pg_clipfrac_lower: x.mean(greater(c, p3).mul(negative)),
+      pg_clipfrac: x.mean(greater(ppo.clipped, ppo.unclipped)),
+      pg_clipfrac_lower: x.mean(cut),
       ppo_kl: x.mean(d.neg()),
     },
   };

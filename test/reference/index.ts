@@ -50,6 +50,7 @@ export function evaluator(formula: Formula, wrt: Wrt): Evaluate {
       loss: loss.item,
       metrics: values,
       grad: x.leaf(wrt).grad,
+      ...(wrt === 'logprob' && x.hasLeaf('entropy') ? { gradEntropy: x.leaf('entropy').grad } : {}),
       ...(batch.logZ ? { gradLogZ: x.leaf('logZ').grad } : {}),
       magnitude: { loss: loss.magnitudes[0]!, metrics: magnitudes },
     };

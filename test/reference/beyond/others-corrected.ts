@@ -1,19 +1,20 @@
 /** corrected_ppo: PPO with the corrections that seven frameworks have for samples of another policy. */
 import type { Variable } from '../autograd.js';
-import { type Args, type Formula, option, type Tokens } from '../batch.js';
+import { type Args, type Formula, type Outcome, option, type Tokens } from '../batch.js';
+import { greater, limited, surrogate } from '../dual-clip.js';
 import {
+  type Bound,
   bounded,
   complement,
-  dualClip,
-  greater,
   isNegative,
-  rowMean,
+  meanOfRow,
+  ones,
+  ratioBounds,
   runMean,
-  surrogate,
+  tokenMean,
   within,
 } from './shared.js';
 
-type Bound = number | null;
 type Level = 'token' | 'sequence' | 'geometric' | 'segment';
 
 /** Returns a log-ratio, or another value, of each token, of its row or of its segment. */
@@ -24,7 +25,7 @@ function ofLevel(x: Tokens, level: Level, values: Variable): Variable {
     case 'sequence':
       return x.spread(x.rowSum(values));
     case 'geometric':
-      return x.spread(rowMean(x, values));
+      return x.spread(meanOfRow(x, values));
     case 'segment':
       return runMean(x, values);
   }
@@ -43,34 +44,33 @@ function ratioOf({ x, args, old, rollout }: Sampled, level: Level): Variable {
   return ofLevel(x, level, old.sub(rollout)).clip(-bound, bound).exp();
 }
 
-/** The weight of each token, and the ratio from which it comes. */
-function importance(sampled: Sampled): { weight: Variable; ratio: Variable | null; outside: Variable } {
+/** Returns the weight of each token and the ratio from which it comes, or null if tokens have no weight. */
+function importance(sampled: Sampled): { weights: Variable; metrics: Outcome['metrics'] } | null {
   const { x, args } = sampled;
   const level = option<Level | 'none'>(args, 'is_level', 'none');
-  const ones = x.tape.leaf(x.index.map(() => 1));
-  if (level === 'none') return { weight: ones, ratio: null, outside: ones.mul(0) };
-  const mode = option(args, 'is_mode', 'none');
+  if (level === 'none') return null;
   const low = option<Bound>(args, 'is_lower', null);
   const high = option<Bound>(args, 'is_upper', null);
   const ratio = ratioOf(sampled, level);
   const inside = within(ratio, low, high);
-  const weights: Record<string, () => Variable> = {
+  const modes: Record<string, () => Variable> = {
     none: () => ratio,
     truncate: () => bounded(ratio, null, high),
     clip: () => bounded(ratio, low, high),
     mask: () => inside.choose(ratio, 0),
   };
-  const weight = weights[mode]!();
-  const normalized = option(args, 'is_batch_normalize', false)
-    ? weight.div(batchMean(x, level, weight))
-    : weight;
-  return { weight: normalized, ratio, outside: complement(inside) };
+  const weights = modes[option(args, 'is_mode', 'none')]!();
+  const isNormalized = option(args, 'is_batch_normalize', false);
+  return {
+    weights: isNormalized ? weights.div(batchMean(x, level, weights)) : weights,
+    metrics: { is_ratio_mean: x.mean(ratio), is_clipfrac: x.mean(complement(inside)) },
+  };
 }
 
 /** The mean weight of the batch's tokens, or of its rows, of which those without tokens have weight 0. */
-function batchMean(x: Tokens, level: Level, weight: Variable): Variable {
-  if (level === 'token') return weight.sum().div(x.index.length);
-  if (level === 'sequence') return x.meanOverRows(rowMean(x, weight));
+function batchMean(x: Tokens, level: Level, weights: Variable): Variable {
+  if (level === 'token') return tokenMean(x, weights);
+  if (level === 'sequence') return x.meanOverRows(meanOfRow(x, weights));
   throw new Error('is_batch_normalize: expected is_level token or sequence');
 }
 
@@ -113,33 +113,30 @@ function keptByDistance({ x, args, old, rollout }: Sampled): Variable | null {
   const delta = option<Bound>(args, 'opsm_delta', null);
   if (delta === null) return null;
   const from = option(args, 'opsm_reference', 'old') === 'old' ? old : rollout;
-  const far = rowMean(x, from.sub(x.logprob.detach())).test((k) => k > delta);
+  const far = meanOfRow(x, from.sub(x.logprob.detach())).test((k) => k > delta);
   return complement(x.spread(far).mul(isNegative(x.advantages)));
 }
 
 export const correctedPpo: Formula = (x, args) => {
-  const { advantages } = x;
-  const sampled: Sampled = { x, args, old: x.constant('oldLogprob'), rollout: x.constant('rolloutLogprob') };
-  const { weight, ratio, outside } = importance(sampled);
+  const { advantages, oldLogprob: old } = x;
+  const sampled = { x, args, old, rollout: x.column('rolloutLogprob') };
+  const correction = importance(sampled);
   const kept = [keptByStatistic(sampled), keptByVeto(sampled), keptByDistance(sampled)]
     .filter((flags) => flags !== null)
-    .reduce((all, flags) => all.mul(flags), x.tape.leaf(x.index.map(() => 1)));
+    .reduce((all, flags) => all.mul(flags), ones(x));
 
-  const d = x.logprob.sub(sampled.old);
-  const [low, high] = [1 - option(args, 'clip_range_low', 0.2), 1 + option(args, 'clip_range_high', 0.28)];
-  const ppo = surrogate(advantages, d.exp(), low, high);
-  const { loss } = dualClip(ppo.loss, advantages, option<Bound>(args, 'clip_ratio_c', null));
-  const aggregated = x.aggregate(
-    kept.choose(loss.mul(weight), 0),
-    option(args, 'loss_agg_mode', 'token-mean'),
-  );
+  const d = x.logprob.sub(old);
+  const ppo = surrogate(advantages, d.exp(), ratioBounds(args, 0.2, 0.28));
+  const { perToken } = limited(ppo.perToken, advantages, option<Bound>(args, 'clip_ratio_c', null));
+  const weighted = correction ? perToken.mul(correction.weights) : perToken;
+  const loss = x.aggregate(kept.choose(weighted, 0), option(args, 'loss_agg_mode', 'token-mean'));
   return {
-    loss: aggregated,
+    loss,
     metrics: {
-      pg_loss: aggregated,
+      pg_loss: loss,
       pg_clipfrac: x.mean(greater(ppo.clipped, ppo.unclipped)),
       ppo_kl: x.mean(d.neg()),
-      ...(ratio ? { is_ratio_mean: x.mean(ratio), is_clipfrac: x.mean(outside) } : {}),
+      ...correction?.metrics,
       reject_fraction: x.mean(complement(kept)),
     },
   };

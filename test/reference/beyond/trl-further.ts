@@ -1,58 +1,60 @@
-/** TRL's losses outside the GRPO trainer. Many of them are sums over rows, to which a row without tokens adds a term. */
+/** TRL's losses outside the GRPO trainer. Many of them are sums over rows, and rows without tokens count in these. */
 import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
-import { k3, largest, rowMean, smallest, surrogate, tokenMean } from './shared.js';
-import {
-  beyondRange,
-  clipMetrics,
-  entropyMetric,
-  type Metrics,
-  oldLogprob,
-  topEntropy,
-  weights,
-} from './trl-options.js';
+import { surrogate } from '../dual-clip.js';
+import { k3 } from '../kl.js';
+import { isPositive, meanOfRow, orNull, perCount, tokenMean } from './shared.js';
+import { clipMetrics, entropyMetric, oldLogprob, outside, topEntropy, weights } from './trl-options.js';
+import { extreme } from './verl-aggregate.js';
 
-function clipRange(args: Args, fallback: number): { below: number; above: number } {
+/** Returns how far the clip range reaches below and above. */
+function clipRange(args: Args, fallback: number): [number, number] {
   const below = option(args, 'epsilon', fallback);
-  return { below, above: option(args, 'epsilon_high', below) };
+  return [below, option(args, 'epsilon_high', below)];
+}
+function ratioBounds(args: Args): [number, number] {
+  const [below, above] = clipRange(args, 0.2);
+  return [1 - below, 1 + above];
 }
 
-/** A geometric mean of the ratios of each row, whose logarithms are clipped on the side that the advantage favours. */
+/** Takes the geometric mean of a row's ratios. Their logarithms are clipped on the side that the advantage favours. */
 const gmpo: Formula = (x, args) => {
-  const { below, above } = clipRange(args, 0.4);
+  const [below, above] = clipRange(args, 0.4);
   const { advantages } = x;
   const d = x.logprob.sub(oldLogprob(x));
-  const limited = advantages
-    .test((a) => a > 0)
-    .choose(d.clip(Number.NEGATIVE_INFINITY, above), d.clip(-below, Number.POSITIVE_INFINITY));
+  const clipped = isPositive(advantages).choose(
+    d.clip(Number.NEGATIVE_INFINITY, above),
+    d.clip(-below, Number.POSITIVE_INFINITY),
+  );
   const top = topEntropy(x, args);
-  const counts = x.tape.leaf(x.rowSum(top).value.map((n) => Math.max(n, 1)));
-  const ratio = x.rowSum(limited.mul(top)).div(counts).exp();
-  let perRow = x.perRow('advantages').neg().mul(ratio);
-  const beyond = beyondRange(d, advantages, -below, above);
-  const metrics: Metrics = { ...clipMetrics(x, false, beyond.low, beyond.high), ...entropyMetric(x) };
+  const ratio = perCount(x.rowSum(clipped.mul(top)), x.rowSum(top)).exp();
+  const perRow = x.perRow('advantages').neg().mul(ratio);
   const beta = option(args, 'beta', 0);
-  if (beta !== 0) {
-    const kl = k3(x.refLogprob.sub(x.logprob));
-    metrics.kl = tokenMean(x, kl);
-    perRow = perRow.add(rowMean(x, kl).mul(beta));
-  }
-  return { loss: x.meanOverRows(perRow).div(option(args, 'gradient_accumulation_steps', 1)), metrics };
+  const kl = beta === 0 ? undefined : k3(x.refLogprob.sub(x.logprob));
+  const penalized = kl ? perRow.add(meanOfRow(x, kl).mul(beta)) : perRow;
+  return {
+    loss: x.meanOverRows(penalized).div(option(args, 'gradient_accumulation_steps', 1)),
+    metrics: {
+      ...clipMetrics(x, false, outside(d, advantages, [-below, above])),
+      ...(kl ? { kl: tokenMean(x, kl) } : {}),
+      ...entropyMetric(x),
+    },
+  };
 };
 
 const asyncGrpo: Formula = (x, args) => {
-  const { below, above } = clipRange(args, 0.2);
-  const { advantages } = x;
+  const bounds = ratioBounds(args);
   const d = x.logprob.sub(x.oldLogprob);
   const ratio = d.exp();
   const processes = option(args, 'num_processes', 1);
   const tokens = Math.max(option(args, 'global_n_tokens', x.index.length), processes);
-  const beyond = beyondRange(ratio, advantages, 1 - below, 1 + above);
-  const [low, high] = [tokenMean(x, beyond.low), tokenMean(x, beyond.high)];
+  const steps = option(args, 'gradient_accumulation_steps', 1);
+  const clipped = outside(ratio, x.advantages, bounds);
+  const [low, high] = [tokenMean(x, clipped.low), tokenMean(x, clipped.high)];
   return {
-    loss: surrogate(advantages, ratio, 1 - below, 1 + above)
-      .loss.sum()
-      .mul(processes / (option(args, 'gradient_accumulation_steps', 1) * tokens)),
+    loss: surrogate(x.advantages, ratio, bounds)
+      .perToken.sum()
+      .mul(processes / (steps * tokens)),
     metrics: {
       ratio: tokenMean(x, ratio),
       kl: tokenMean(x, k3(d)),
@@ -67,13 +69,12 @@ const asyncGrpo: Formula = (x, args) => {
 };
 
 const rloo: Formula = (x, args) => {
-  const { below, above } = clipRange(args, 0.2);
+  const bounds = ratioBounds(args);
   const advantages = x.perRow('advantages');
   const ratio = x.rowSum(x.logprob.sub(x.oldLogprob)).exp();
-  const { low, high } = beyondRange(ratio, advantages, 1 - below, 1 + above);
   return {
-    loss: x.meanOverRows(surrogate(advantages, ratio, 1 - below, 1 + above).loss),
-    metrics: clipMetrics(x, true, low, high),
+    loss: x.meanOverRows(surrogate(advantages, ratio, bounds).perToken),
+    metrics: clipMetrics(x, true, outside(ratio, advantages, bounds)),
   };
 };
 
@@ -87,66 +88,56 @@ const a2po: Formula = (x, args) => {
 };
 
 const nashMd: Formula = (x, args) => {
-  const log = x.logprob.sub(x.refLogprob);
+  const { logprob } = x;
+  const logRatio = logprob.sub(x.refLogprob);
   const preference = x.perRow('probability').sub(0.5);
-  const perToken = log
-    .detach()
-    .mul(option(args, 'beta', 0.1))
-    .sub(x.spread(preference))
-    .mul(x.logprob);
+  const penalty = logRatio.detach().mul(option(args, 'beta', 0.1));
   return {
-    loss: x.meanOverRows(x.rowSum(perToken)),
+    loss: x.meanOverRows(x.rowSum(penalty.sub(x.spread(preference)).mul(logprob))),
     metrics: {
-      'loss/score': x.meanOverRows(preference.mul(x.rowSum(x.logprob))),
-      'loss/kl': x.meanOverRows(x.rowSum(log)),
+      'loss/score': x.meanOverRows(preference.mul(x.rowSum(logprob))),
+      'loss/kl': x.meanOverRows(x.rowSum(logRatio)),
     },
   };
 };
 
-/** Returns, for each token, the sum over the row's tokens before it. */
-function runningSum(x: Tokens, values: Variable): Variable {
-  const before = new Float64Array(values.length);
-  for (let i = 1; i < before.length; i++)
-    before[i] = x.rowOf[i] === x.rowOf[i - 1] ? before[i - 1]! + values.value[i - 1]! : 0;
-  return x.tape.leaf(before);
+/** Returns for each token the sum over the row's tokens before it. The result has no gradient. */
+function sumBefore(x: Tokens, values: Variable): Variable {
+  const sums = new Float64Array(values.length);
+  for (let i = 1; i < sums.length; i++)
+    if (x.rowOf[i] === x.rowOf[i - 1]) sums[i] = sums[i - 1]! + values.value[i - 1]!;
+  return x.tape.leaf(sums);
 }
 
 const iwOpd: Formula = (x, args) => {
-  const sampler = x.batch.rolloutLogprob ? x.constant('rolloutLogprob') : x.logprob.detach();
-  const advantages = x.constant('teacherLogprob').sub(sampler);
-  const size = advantages.abs();
-  const total = x.spread(x.rowSum(size)).max(option(args, 'iw_opd_epsilon', 1e-8));
-  const weight = runningSum(x, size)
-    .div(total)
-    .neg()
-    .add(1)
-    .mul(option(args, 'iw_opd_gamma', 0.5))
-    .add(1);
+  const sampler = x.batch.rolloutLogprob ? x.column('rolloutLogprob') : x.logprob;
+  const advantages = x.column('teacherLogprob').sub(sampler).detach();
+  const sizes = advantages.abs();
+  const total = x.spread(x.rowSum(sizes)).max(option(args, 'iw_opd_epsilon', 1e-8));
+  const shareAfter = sumBefore(x, sizes).div(total).neg().add(1);
+  const weight = shareAfter.mul(option(args, 'iw_opd_gamma', 0.5)).add(1);
   const weighted = weight.mul(advantages);
+  const items = option(args, 'num_items_in_batch', Math.max(x.index.length, 1));
   return {
-    loss: weighted
-      .neg()
-      .mul(x.logprob)
-      .sum()
-      .div(option(args, 'num_items_in_batch', Math.max(x.index.length, 1))),
+    loss: weighted.neg().mul(x.logprob).sum().div(items),
     metrics: {
       'iw_opd/mean_advantage': tokenMean(x, weighted),
-      'iw_opd/mean_abs_advantage': tokenMean(x, size),
+      'iw_opd/mean_abs_advantage': tokenMean(x, sizes),
       'iw_opd/mean_weight': tokenMean(x, weight),
-      'iw_opd/min_weight': smallest(weight.value),
-      'iw_opd/max_weight': largest(weight.value),
+      'iw_opd/min_weight': extreme(weight, -1),
+      'iw_opd/max_weight': extreme(weight, 1),
     },
   };
 };
 
 const sdpoSampledToken: Formula = (x, args) => {
-  const cap = args.distillation_is_clip === null ? null : option(args, 'distillation_is_clip', 2);
+  const cap = orNull(args, 'distillation_is_clip', 2);
   const { logprob } = x;
-  let perToken = logprob.sub(x.constant('teacherLogprob')).detach().mul(logprob);
-  if (cap !== null && x.batch.oldLogprob) {
-    const d = logprob.sub(x.oldLogprob).detach();
-    perToken = perToken.mul(d.clip(-20, 20).exp().clip(Number.NEGATIVE_INFINITY, cap));
-  }
+  const reinforced = logprob.sub(x.column('teacherLogprob')).detach().mul(logprob);
+  const isCorrected = cap !== null && x.batch.oldLogprob;
+  const perToken = isCorrected
+    ? reinforced.mul(logprob.sub(x.oldLogprob).detach().clip(-20, 20).exp().clip(0, cap))
+    : reinforced;
   return {
     loss: perToken.mul(weights(x, 'grpo', {})).sum(),
     metrics: { 'self_distillation/distillation_loss': tokenMean(x, perToken) },

@@ -27,7 +27,7 @@ export const geoMean: Formula = (x, args) => {
 };
 
 /** Returns the position of each row's group in the order of first appearance. */
-function groupOfRows(x: Tokens): number[] {
+export function groupOfRows(x: Tokens): number[] {
   const ids = x.rows.map((b) => x.batch.groupIds![b]!);
   const distinct = [...new Set(ids)];
   return ids.map((id) => distinct.indexOf(id));
