@@ -30,7 +30,7 @@ function check({ kind, fn, args, inputs, expected }: FrameworkCase): void {
       break;
     }
     case 'advantage': {
-      const actual = verlReference.advantage[fn]!(args, { ...batch });
+      const actual = verlReference.advantage[fn]!(args, batch);
       allClose(actual.advantages, expected.advantages.data, 'advantages');
       allClose(actual.returns, expected.returns.data, 'returns');
       assert.deepEqual(actual.kept, expected.kept_rows.map(Boolean));

@@ -4,13 +4,13 @@
  */
 import type { Variable } from '../autograd.js';
 import { type Args, type Formula, type Outcome, option, type Tokens } from '../batch.js';
-import { filledRows, plainMean } from './verl-aggregate.js';
 import {
   divergenceMetrics,
   rejectionMetrics,
   type Verdict,
   weightMetrics,
 } from './verl-correction-metrics.js';
+import { filledRows, plainMean, prefixed } from './verl-shared.js';
 
 /** The result of a correction. `weights` and `kept` hold one value for each unmasked token. */
 export interface Correction {
@@ -116,18 +116,12 @@ export function rolloutCorrection(x: Tokens, args: Args, policy: Variable, rollo
     (both, verdict) => both.mul(verdict.passed),
     q.test(() => true),
   );
-  const named = {
+  const unprefixed = {
     ...metrics,
     ...rejectionMetrics(x, all, kept),
     ...divergenceMetrics(x, policy, rollout),
   };
-  return {
-    weights,
-    kept,
-    metrics: Object.fromEntries(
-      Object.entries(named).map(([name, value]) => [`rollout_corr/${name}`, value]),
-    ),
-  };
+  return { weights, kept, metrics: prefixed('rollout_corr/', unprefixed) };
 }
 
 /** Returns the values of tokens as a B×T column (rows × columns) with 0 elsewhere. */
