@@ -1,4 +1,7 @@
-/** The rollout corrections of verl 0.7.0 and 0.6.0, with only the metrics that later versions lack. */
+/**
+ * The rollout corrections of verl 0.7.0 and 0.6.0. Their only metrics are those of the veto, of rejected tokens and of
+ * the normalisation.
+ */
 import type { Variable } from '../autograd.js';
 import { type Args, option, type Tokens } from '../batch.js';
 import { batchNormalised, type Correction } from './verl-correction.js';
