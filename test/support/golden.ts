@@ -60,7 +60,7 @@ export interface AlgorithmCase {
   expected: { loss: number; metrics: Record<string, number>; grad_logprob: Tensor; grad_entropy: Tensor };
 }
 
-/** A case of a framework other than Trinity-RFT. Metrics of null are not compared. */
+/** A case of a framework other than Trinity-RFT. */
 export type FrameworkCase =
   | (Case & {
       kind: 'policy_loss';
