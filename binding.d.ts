@@ -60,8 +60,8 @@ export interface NativeLossSpec {
 /** A program, as native/program/program.h describes it. */
 export interface NativeProgram {
   /**
-   * Five numbers per instruction: the index of the operation in NativeBinding.programOps, where the result goes (`out`),
-   * and three operands. An operand is 65536·kind + index, with the kinds of program::Kind.
+   * Six numbers per instruction: the index of the operation in NativeBinding.programOps, where the result goes (`out`),
+   * and four operands. An operand is 65536·kind + index, with the kinds of program::Kind.
    */
   code: Int32Array;
   constants: Float64Array;

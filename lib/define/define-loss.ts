@@ -1,6 +1,7 @@
 // Makes the class of a policy loss from the definition of a user.
+import { types } from 'node:util';
 import type { MetricDeclaration } from '../core/declaration.js';
-import { describeValue, guarded, LossError } from '../core/errors.js';
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
 import {
   type AggregationOption,
   aggregationOption,
@@ -19,10 +20,10 @@ import {
   type PolicyLossDeclaration,
   policyLossClass,
 } from '../functions/policy-loss/policy-loss-fn.js';
-import { type CompiledLoss, compileLoss } from './compile.js';
-import { type LossSymbols, nodeOf, type Operand, symbolsOf } from './expression.js';
-import { Graph, type Node, reachable } from './graph.js';
-import { parseExpression } from './parse.js';
+import { type CompiledLoss, compileLoss } from '../program/compile.js';
+import { type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
+import { Graph, type Node, reachable } from '../program/graph.js';
+import { parseExpression } from '../program/parse.js';
 
 /** How many metrics a loss may define. */
 export const MAX_METRICS = 8;
@@ -34,12 +35,14 @@ export const MAX_METRICS = 8;
  */
 export type ExpressionOf<S extends OptionSchema> =
   | string
-  | ((symbols: LossSymbols, options: CheckedOptions<OptionsWithAggregation<S>>) => Operand);
+  | ((symbols: LossSymbols, options: Checked<S>) => Operand);
 
 /** The options of a defined loss: its own, and lossAggMode. */
 export type OptionsWithAggregation<S extends OptionSchema> = Omit<S, 'lossAggMode'> & {
   readonly lossAggMode: AggregationOption & { readonly default: LossAggMode };
 };
+
+type Checked<S extends OptionSchema> = CheckedOptions<OptionsWithAggregation<S>>;
 
 /** The definition of a metric. */
 export interface MetricDefinition<S extends OptionSchema> extends MetricDeclaration {
@@ -112,7 +115,7 @@ export function defineLoss<
 
 /**
  * Makes the class of a defined loss.
- * @param at the begin of error messages.
+ * @param at the beginning of error messages.
  */
 export function lossClass<S extends OptionSchema, M extends string>(
   at: string,
@@ -120,11 +123,12 @@ export function lossClass<S extends OptionSchema, M extends string>(
   definition: LossDefinition<S, M>,
 ): PolicyLossClass<DefinedLossDeclaration<S, M>> {
   const { loss, summary, source = [] } = definition;
+  const metrics = metricsOf(at, definition.metrics);
   const options = {
     ...definition.options,
     lossAggMode: aggregationOption(checkLossAggMode(at, definition.lossAggMode)),
   } as unknown as OptionsWithAggregation<S>;
-  const build = (checked: Readonly<Record<string, unknown>>) => compile(at, definition, checked);
+  const build = (checked: Readonly<Record<string, unknown>>) => compile(at, loss, metrics, checked);
   const { columns } = build(sampleOptions(at, options));
   const declaration: DefinedLossDeclaration<S, M> = {
     name,
@@ -132,7 +136,9 @@ export function lossClass<S extends OptionSchema, M extends string>(
     source,
     reads: keysOfColumns(columns),
     options,
-    metrics: metricDeclarations(definition),
+    metrics: Object.fromEntries(
+      metrics.map(([metric, { declaration }]) => [metric, declaration]),
+    ) as Readonly<Record<M, MetricDeclaration>>,
     numerics: { range: 'not measured', outside: 'as the formula in float32' },
   };
   const cls = policyLossClass(declaration, (checked) => {
@@ -143,29 +149,47 @@ export function lossClass<S extends OptionSchema, M extends string>(
   return cls as PolicyLossClass<DefinedLossDeclaration<S, M>>;
 }
 
-function checkDefinition(name: unknown, definition: unknown): void {
+function checkDefinition<S extends OptionSchema, M extends string>(
+  name: string,
+  definition: LossDefinition<S, M>,
+): void {
   if (typeof name !== 'string' || name === '' || name.length > MAX_NAME)
     throw new LossError('ERR_INVALID_OPTION', {
       at: 'defineLoss',
       expected: 'the name of the loss',
       received: describeValue(name),
     });
-  if (definition === null || typeof definition !== 'object')
+  checkObject(name, undefined, definition);
+  for (const key of Object.keys(definition)) if (!KEYS.includes(key)) throw unknownOption(name, key, KEYS);
+  for (const key of ['options', 'metrics'] as const)
+    if (definition[key] !== undefined) checkObject(name, key, definition[key]);
+}
+
+const KEYS = ['summary', 'source', 'options', 'lossAggMode', 'metrics', 'loss'];
+
+/** @throws LossError `ERR_INVALID_OPTION` if a value of the user is not an object. */
+export function checkObject(at: string, option: string | undefined, value: unknown): void {
+  if (value === null || typeof value !== 'object')
     throw new LossError('ERR_INVALID_OPTION', {
-      at: name,
-      expected: 'the definition of the loss',
-      received: describeValue(definition),
+      at,
+      option,
+      expected: 'an object',
+      received: describeValue(value),
     });
 }
 
 const OPTION_TYPES: readonly string[] = ['number', 'integer', 'boolean', 'choice', 'aggregation'];
 
 function checkOption(at: string, option: string, declaration: OptionDeclaration): void {
-  if (!/^[a-z][A-Za-z0-9]*$/.test(option) || toCamelCase(toSnakeCase(option)) !== option)
+  if (
+    option.length > MAX_NAME ||
+    !/^[a-z][A-Za-z0-9]*$/.test(option) ||
+    toCamelCase(toSnakeCase(option)) !== option
+  )
     throw new LossError('ERR_INVALID_OPTION', {
       at,
-      option,
-      expected: 'a name in camelCase',
+      option: shorten(option),
+      expected: `a name in camelCase of at most ${MAX_NAME} letters and digits`,
       received: 'another',
     });
   if (RESERVED_OPTIONS.includes(option))
@@ -186,7 +210,8 @@ function checkOption(at: string, option: string, declaration: OptionDeclaration)
 
 /** The options that every loss has. */
 export const RESERVED_OPTIONS = ['lossAggMode', 'backend'];
-const MAX_NAME = 100;
+/** The length of the longest name of a loss, an option or a metric. */
+export const MAX_NAME = 100;
 
 // Returns options with which a loss can be built to find out which columns it reads: the defaults, and any valid value
 // of options without a default.
@@ -217,61 +242,52 @@ function sampleValue(option: OptionDeclaration): unknown {
   }
 }
 
-function metricDeclarations<S extends OptionSchema, M extends string>({
-  metrics,
-}: LossDefinition<S, M>): Readonly<Record<M, MetricDeclaration>> {
-  const entries = Object.entries<MetricDefinition<S>>(metrics ?? {});
-  return Object.fromEntries(
-    entries.map(([name, { value, ...declaration }]) => [name, declaration]),
-  ) as Record<M, MetricDeclaration>;
-}
+type NamedMetrics<S extends OptionSchema> = readonly (readonly [
+  name: string,
+  metric: { declaration: MetricDeclaration; value: ExpressionOf<S> },
+])[];
 
-function compile<S extends OptionSchema, M extends string>(
-  at: string,
-  { loss, metrics }: LossDefinition<S, M>,
-  options: Readonly<Record<string, unknown>>,
-): CompiledLoss & { stopsGradient: boolean } {
-  const graph = new Graph();
-  const node = (where: string, expression: ExpressionOf<S>) => build(where, graph, expression, options);
-  try {
-    const lossNode = node(at, loss);
-    const definitions = Object.entries<MetricDefinition<S>>(metrics ?? {});
-    checkMetrics(
-      at,
-      definitions.map(([name]) => name),
-    );
-    const metricNodes = definitions.map(([name, metric]) => node(`${at}: metric ${name}`, metric?.value));
-    return {
-      ...compileLoss(graph, lossNode, metricNodes),
-      stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
-    };
-  } catch (error) {
-    // The stack of JavaScript is the limit on the depth of an expression.
-    if (!(error instanceof RangeError)) throw error;
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      { at, expected: 'a smaller expression', received: 'one with too many levels' },
-      { cause: error },
-    );
-  }
-}
-
-function checkMetrics(at: string, names: readonly string[]): void {
-  if (names.length > MAX_METRICS)
+function metricsOf<S extends OptionSchema>(at: string, metrics: object = {}): NamedMetrics<S> {
+  const entries = Object.entries<MetricDefinition<S>>(metrics as Record<string, MetricDefinition<S>>);
+  if (entries.length > MAX_METRICS)
     throw new LossError('ERR_INVALID_OPTION', {
       at,
       option: 'metrics',
       expected: `at most ${MAX_METRICS} metrics`,
-      received: String(names.length),
+      received: String(entries.length),
     });
-  for (const name of names)
-    if (!/^[A-Za-z][\w./-]*$/.test(name) || name.length > MAX_NAME)
-      throw new LossError('ERR_INVALID_OPTION', {
-        at,
-        option: 'metrics',
-        expected: `names of at most ${MAX_NAME} letters, digits and _ . / -, which begin with a letter`,
-        received: describeValue(name),
-      });
+  return entries.map(([name, metric]) => {
+    checkMetricName(at, name);
+    const { value, ...declaration } = Object(metric) as MetricDefinition<S>;
+    return [name, { declaration, value }];
+  });
+}
+
+function checkMetricName(at: string, name: string): void {
+  if (!/^[A-Za-z][\w./-]*$/.test(name) || name.length > MAX_NAME)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option: 'metrics',
+      expected: `names of at most ${MAX_NAME} letters, digits and _ . / -, which begin with a letter`,
+      received: describeValue(name),
+    });
+}
+
+function compile<S extends OptionSchema>(
+  at: string,
+  loss: ExpressionOf<S>,
+  metrics: NamedMetrics<S>,
+  options: Readonly<Record<string, unknown>>,
+): CompiledLoss & { stopsGradient: boolean } {
+  const graph = new Graph();
+  const lossNode = build(at, graph, loss, options);
+  const metricNodes = metrics.map(([name, { value }]) =>
+    build(`${at}: metric ${name}`, graph, value, options),
+  );
+  return {
+    ...compileLoss(graph, lossNode, metricNodes),
+    stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
+  };
 }
 
 function build<S extends OptionSchema>(
@@ -290,8 +306,23 @@ function build<S extends OptionSchema>(
   return nodeOf(
     graph,
     at,
-    expression(symbolsOf(graph), options as CheckedOptions<OptionsWithAggregation<S>>),
+    called(at, () => expression(symbolsOf(graph), options as Checked<S>)),
   );
+}
+
+// Calls a function of the user. An error that it throws becomes the cause of a LossError.
+function called<T>(at: string, fn: () => T): T {
+  try {
+    return fn();
+  } catch (error) {
+    if (error instanceof LossError) throw error;
+    const received = types.isNativeError(error) ? `the error '${error.message}'` : 'an error';
+    throw new LossError(
+      'ERR_INVALID_OPTION',
+      { at, expected: 'a function that returns an expression', received },
+      { cause: error },
+    );
+  }
 }
 
 // Returns the options that a text can use. true is 1 and false is 0.

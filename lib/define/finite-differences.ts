@@ -15,9 +15,11 @@ export interface Comparison {
 const MOST_TOKENS = 32;
 // The larger of two steps, in nats. With smaller ones, the rounding of float32 would dominate.
 const STEP = 2 ** -5;
+// The largest error of a gradient that passes, relative to the gradient.
 const TOLERANCE = 2e-3;
-// Slopes at the two steps that differ by more than this show that the loss is not smooth.
-const SMOOTH = 0.02;
+// The loss is not smooth if the slopes at the two steps differ by more than this. A third of it is the error of the
+// extrapolated slope.
+const SMOOTH = 5e-3;
 
 /**
  * Compares the gradient of a loss with central differences.

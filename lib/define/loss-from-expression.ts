@@ -1,8 +1,8 @@
 // Makes a policy loss from the text of an expression.
-import { describeValue, guarded, LossError, unknownOption } from '../core/errors.js';
+import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
 import type { LossAggMode, OptionSchema } from '../core/options.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
-import { lossClass, RESERVED_OPTIONS } from './define-loss.js';
+import { checkObject, lossClass, MAX_NAME, RESERVED_OPTIONS } from './define-loss.js';
 
 /** Options of {@link lossFromExpression} for metrics with the names M. */
 export interface ExpressionOptions<M extends string = never> {
@@ -35,7 +35,8 @@ const KEYS = ['options', 'lossAggMode', 'metrics', 'name', 'backend'];
  * - the reductions over a row's unmasked tokens `row_sum row_mean row_min row_max`, and over those of the batch `batch_sum
  *   batch_mean batch_min batch_max`. A loss with a batch reduction cannot be computed in parts.
  *
- * The gradient is with respect to `lp`; other columns are constants.
+ * The gradient is with respect to `lp`; other columns are constants. A text has at most 16,384 characters, of which at most
+ * 2,000 are operators, commas and parentheses.
  *
  * @throws LossError `ERR_UNKNOWN_NAME` for an unknown name in a text or an unknown backend, and `ERR_INVALID_OPTION` for
  * any other error in a text, an invalid option, or a loss that is too large. An error in a text has its place there as
@@ -54,21 +55,35 @@ export function lossFromExpression<const M extends string = never>(
   text: string,
   options?: ExpressionOptions<M>,
 ): PolicyLossFn<Record<M, number>> {
+  return expressionLoss('lossFromExpression', text, options);
+}
+
+/**
+ * Does the same as {@link lossFromExpression}.
+ * @param at the beginning of error messages.
+ */
+export function expressionLoss<const M extends string = never>(
+  at: string,
+  text: string,
+  options?: ExpressionOptions<M>,
+): PolicyLossFn<Record<M, number>> {
   return guarded(() => {
-    const given = checkKeys(options);
-    const { lossAggMode, backend, name = 'expression' } = given;
+    const given = checkKeys(at, options);
+    const { options: numbers = {}, lossAggMode, metrics: texts = {}, backend, name = 'expression' } = given;
+    checkObject(at, 'options', numbers);
+    checkObject(at, 'metrics', texts);
     if (typeof name !== 'string')
       throw new LossError('ERR_INVALID_OPTION', {
-        at: AT,
+        at,
         option: 'name',
         expected: 'a text',
         received: describeValue(name),
       });
-    const metrics = Object.entries<string>(given.metrics ?? {}).map(
+    const metrics = Object.entries<string>(texts).map(
       ([metric, value]) => [metric, { unit: 'mean per token', value }] as const,
     );
-    const Loss = lossClass(AT, name, {
-      options: schemaOf(given.options ?? {}),
+    const Loss = lossClass(at, name, {
+      options: schemaOf(at, numbers),
       ...(lossAggMode !== undefined && { lossAggMode }),
       metrics: Object.fromEntries(metrics),
       loss: text,
@@ -77,39 +92,32 @@ export function lossFromExpression<const M extends string = never>(
   }, 'ERR_INVALID_OPTION');
 }
 
-const AT = 'lossFromExpression';
-
-function checkKeys<M extends string>(options: ExpressionOptions<M> | undefined): ExpressionOptions<M> {
-  if (options !== undefined && (options === null || typeof options !== 'object'))
-    throw new LossError('ERR_INVALID_OPTION', {
-      at: AT,
-      expected: 'an object of options',
-      received: describeValue(options),
-    });
-  for (const key of Object.keys(options ?? {})) if (!KEYS.includes(key)) throw unknownOption(AT, key, KEYS);
-  return options ?? {};
+function checkKeys<M extends string>(at: string, options: ExpressionOptions<M> = {}): ExpressionOptions<M> {
+  checkObject(at, undefined, options);
+  for (const key of Object.keys(options)) if (!KEYS.includes(key)) throw unknownOption(at, key, KEYS);
+  return options;
 }
 
 // Declares the named numbers of an expression as options.
-function schemaOf(numbers: Readonly<Record<string, number>>): OptionSchema {
+function schemaOf(at: string, numbers: Readonly<Record<string, number>>): OptionSchema {
   const entries = Object.entries(numbers).map(([name, value]) => {
-    checkNumber(name, value);
+    checkNumber(at, name, value);
     return [name, { type: 'number', default: value, help: 'a number in the expression' }] as const;
   });
   return Object.fromEntries(entries);
 }
 
-function checkNumber(name: string, value: unknown): void {
-  if (!/^[A-Za-z][A-Za-z0-9_]*$/.test(name) || RESERVED_OPTIONS.includes(name))
+function checkNumber(at: string, name: string, value: unknown): void {
+  if (name.length > MAX_NAME || !/^[A-Za-z][A-Za-z0-9_]*$/.test(name) || RESERVED_OPTIONS.includes(name))
     throw new LossError('ERR_INVALID_OPTION', {
-      at: AT,
-      option: name,
-      expected: `a name of letters, digits and _ that begins with a letter and is not ${RESERVED_OPTIONS.join(' or ')}`,
+      at,
+      option: shorten(name),
+      expected: `a name of at most ${MAX_NAME} letters, digits and _ that begins with a letter and is not ${RESERVED_OPTIONS.join(' or ')}`,
       received: 'another',
     });
   if (!Number.isFinite(value))
     throw new LossError('ERR_INVALID_OPTION', {
-      at: AT,
+      at,
       option: name,
       expected: 'a finite number',
       received: describeValue(value),

@@ -1,5 +1,6 @@
 #include "addon/read.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "addon/keep.h"
@@ -234,7 +235,8 @@ BatchView read_batch(const Napi::Object& object) {
   const int64_t tokens = layout.tokens();
   const Napi::Array data = object.Get("data").As<Napi::Array>();
   const Napi::Array dtypes = object.Get("dtypes").As<Napi::Array>();
-  for (uint32_t i = 0; i < static_cast<uint32_t>(kColumns); ++i) {
+  const uint32_t given = std::min<uint32_t>(data.Length(), kColumns);
+  for (uint32_t i = 0; i < given; ++i) {
     const Napi::Value column = data[i];
     if (column.IsUndefined()) continue;
     const Napi::Value code = dtypes[i];

@@ -1,5 +1,7 @@
 #include "cpu/program_loops.h"
 
+#include <utility>
+
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 namespace {
 
@@ -8,37 +10,40 @@ void arithmetic(const TokenOperand* operands, int n, float* out) {
   const float* const a = operands[0].data;
   const float* const b = operands[1].data;
   const float* const c = operands[2].data;
-  const float va = operands[0].value, vb = operands[1].value, vc = operands[2].value;
+  const float* const d = operands[3].data;
+  const float va = operands[0].value, vb = operands[1].value, vc = operands[2].value, vd = operands[3].value;
   constexpr int count = program::kOpOperands[static_cast<int>(op)];
 #pragma omp simd
   for (int i = 0; i < n; ++i)
     out[i] = apply<op, float>(uniform & 1 ? va : a[i], count < 2 || uniform & 2 ? vb : b[i],
-                              count < 3 || uniform & 4 ? vc : c[i]);
+                              count < 3 || uniform & 4 ? vc : c[i], count < 4 || uniform & 8 ? vd : d[i]);
 }
 
 // The loops of one operation by `uniform`. Sets that contain every operand have none.
 struct Loops {
-  ArithmeticLoop of[8] = {};
+  ArithmeticLoop of[1 << program::kMaxOperands] = {};
 };
+
+template <Op op, unsigned uniform>
+constexpr void add_loop(Loops* loops) {
+  loops->of[uniform] = arithmetic<op, uniform>;
+}
+
+template <Op op, unsigned... uniform>
+constexpr Loops loops_for(std::integer_sequence<unsigned, uniform...>) {
+  Loops loops;
+  (add_loop<op, uniform>(&loops), ...);
+  return loops;
+}
 
 template <Op op>
 constexpr Loops loops_of() {
-  Loops loops;
   if constexpr (program::is_arithmetic(op)) {
-    constexpr int count = program::kOpOperands[static_cast<int>(op)];
-    loops.of[0] = arithmetic<op, 0>;
-    if constexpr (count > 1) {
-      loops.of[1] = arithmetic<op, 1>;
-      loops.of[2] = arithmetic<op, 2>;
-    }
-    if constexpr (count > 2) {
-      loops.of[3] = arithmetic<op, 3>;
-      loops.of[4] = arithmetic<op, 4>;
-      loops.of[5] = arithmetic<op, 5>;
-      loops.of[6] = arithmetic<op, 6>;
-    }
+    constexpr unsigned all = (1u << program::kOpOperands[static_cast<int>(op)]) - 1;
+    return loops_for<op>(std::make_integer_sequence<unsigned, all>{});
+  } else {
+    return {};
   }
-  return loops;
 }
 
 constexpr Loops kLoops[] = {
@@ -89,12 +94,12 @@ void add_to_token_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<f
   add_to_sum(x, lanes, n, sum);
 }
 
-void write_kept(const TokenOperand& x, const Lane* lanes, int n, float* out) {
+void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out) {
   with_form(x, [&]<bool uniform>() {
     const float* const data = x.data;
     const float value = x.value;
 #pragma omp simd
-    for (int i = 0; i < n; ++i) out[i] = kept(uniform ? value : data[i], lanes[i]);
+    for (int i = 0; i < n; ++i) out[i] = kept((uniform ? value : data[i]) * factor, lanes[i]);
   });
 }
 

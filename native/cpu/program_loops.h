@@ -26,8 +26,8 @@ ArithmeticLoop arithmetic_loop(Op op, unsigned uniform);
 // position.
 void add_to_row_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<double>* sum);
 void add_to_token_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<float>* sum);
-// Writes x for unmasked tokens and 0 for masked ones.
-void write_kept(const TokenOperand& x, const Lane* lanes, int n, float* out);
+// Writes x times the factor for unmasked tokens and 0 for masked ones.
+void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out);
 // Writes 1 at index `at` and 0 elsewhere. `at` may lie outside the tile.
 void write_is_at(int64_t at, int n, float* out);
 

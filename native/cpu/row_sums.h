@@ -11,9 +11,7 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 inline void fetch_ahead(const TileColumns& in, unsigned columns, int n) {
   for (int c = 0; c < kColumns; ++c) {
     if ((columns & (1u << c)) == 0) continue;
-    const bool wide = in.dtype == DType::kFloat32;
-    const char* const data =
-        wide ? reinterpret_cast<const char*>(in.column[c]) : reinterpret_cast<const char*>(in.narrow[c]);
+    const char* const data = static_cast<const char*>(in.column[c]);
     const int bytes = n * static_cast<int>(size_of(in.dtype));
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(data + at, 0, 2);
   }

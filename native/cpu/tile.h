@@ -131,8 +131,7 @@ PL_FN void for_lanes(int n, Visit visit) {
 
 // The columns and the mask of one tile.
 struct TileColumns {
-  const float* column[kColumns];
-  const uint16_t* narrow[kColumns];  // used instead of `column` unless dtype is kFloat32
+  const void* column[kColumns];  // of floats if dtype is kFloat32, otherwise of uint16_t
   DType dtype;
   const uint8_t* mask;
   // The mask for kept(), one Lane per token. Not valid if all_unmasked is set, or if tiles() was called with
@@ -143,9 +142,9 @@ struct TileColumns {
   template <class Values>
   PL_FN Values get(int c) const {
     if constexpr (std::is_pointer_v<Values>)
-      return column[c];
+      return static_cast<Values>(column[c]);
     else
-      return {narrow[c]};
+      return {static_cast<const uint16_t*>(column[c])};
   }
 
   // Calls loop.operator()<Values>(), where Values is the type argument that get() needs for this tile's
@@ -239,12 +238,12 @@ class TileReader {
     begin_ = batch_.layout.begin(row);
     const int64_t length = (batch_.layout.length(row) + kBlock - 1) / kBlock * kBlock;
     const int filled = static_cast<int>(length < kTile ? length : kTile);
-    for (int c = 0; c < kColumns; ++c) {
+    for_columns([&](int c) {
       const ColumnView& view = batch_.column[c];
-      if (!is_read(c) || !view.per_row) continue;
+      if (!view.per_row) return;
       const float value = element(view, row);
       for (int i = 0; i < filled; ++i) buffer_[c][i] = value;
-    }
+    });
   }
 
   // Divides the tokens [first, first + n) of the row into one or two pieces, and calls visit(columns, length,
@@ -260,19 +259,24 @@ class TileReader {
   const uint8_t* mask(int64_t first) const { return batch_.mask + begin_ + first; }
 
  private:
-  bool is_read(int c) const { return (columns_ & (1u << c)) != 0; }
+  // Calls visit(c) for each column that is read. A short row takes little longer than this loop, so the loop
+  // does not visit the other columns at all.
+  template <class Visit>
+  PL_FN void for_columns(Visit visit) const {
+    for (unsigned left = columns_; left != 0; left &= left - 1) visit(__builtin_ctz(left));
+  }
 
   // Returns the dtype of the columns if they all have the same 16-bit dtype and one number per token.
   // Otherwise returns kFloat32.
   DType narrow_type() const {
     const ColumnView* first = nullptr;
-    for (int c = 0; c < kColumns; ++c) {
+    bool same = true;
+    for_columns([&](int c) {
       const ColumnView& view = batch_.column[c];
-      if (!is_read(c)) continue;
       if (!first) first = &view;
-      if (view.dtype != first->dtype || view.per_row) return DType::kFloat32;
-    }
-    return first ? first->dtype : DType::kFloat32;
+      same = same && view.dtype == first->dtype && !view.per_row;
+    });
+    return first && same ? first->dtype : DType::kFloat32;
   }
 
   static float element(const ColumnView& view, int64_t index) {
@@ -289,18 +293,17 @@ class TileReader {
   TileColumns piece(int64_t first, int n, MaskUse use) {
     TileColumns in{};
     in.dtype = narrow_;
-    for (int c = 0; c < kColumns; ++c) {
-      if (!is_read(c)) continue;
+    for_columns([&](int c) {
       const ColumnView& view = batch_.column[c];
       in.column[c] = buffer_[c];
-      if (view.per_row) continue;
+      if (view.per_row) return;
       if (narrow_ != DType::kFloat32)
-        in.narrow[c] = static_cast<const uint16_t*>(view.data) + begin_ + first;
+        in.column[c] = static_cast<const uint16_t*>(view.data) + begin_ + first;
       else if (view.dtype == DType::kFloat32)
         in.column[c] = static_cast<const float*>(view.data) + begin_ + first;
       else
         widen(view, begin_ + first, n, buffer_[c]);
-    }
+    });
     if (!batch_.mask) return in;
     in.mask = batch_.mask + begin_ + first;
     if (use != MaskUse::kBytes) read_lanes(n, use, &in);
@@ -325,16 +328,15 @@ class TileReader {
 
   TileColumns remainder(int64_t first, int n) {
     TileColumns in{};
-    for (int c = 0; c < kColumns; ++c) {
-      if (!is_read(c)) continue;
+    for_columns([&](int c) {
       const ColumnView& view = batch_.column[c];
       in.column[c] = view.per_row ? buffer_[c] : remainder_[c];
-      if (view.per_row) continue;
+      if (view.per_row) return;
       if (view.dtype == DType::kFloat32)
         memcpy(remainder_[c], static_cast<const float*>(view.data) + begin_ + first, n * sizeof(float));
       else
         widen(view, begin_ + first, n, remainder_[c]);
-    }
+    });
     memset(remainder_mask_, 0, kBlock);
     if (batch_.mask) memcpy(remainder_mask_, batch_.mask + begin_ + first, n);
     in.mask = remainder_mask_;

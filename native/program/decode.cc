@@ -8,7 +8,7 @@
 namespace policy_loss::program {
 namespace {
 
-constexpr int kNumbersPerInstruction = 5;
+constexpr int kNumbersPerInstruction = 2 + kMaxOperands;
 
 [[noreturn]] void refuse(const char* what) {
   throw std::invalid_argument(std::string("program: ") + what);
@@ -47,6 +47,7 @@ class Checker {
       if (!in_row) refuse("an operation on rows is not in a row segment");
     }
     if (x.op == Op::k_is_at && is_of_token(x.operand[0])) refuse("a position differs among tokens");
+    if (x.op == Op::k_grad && is_of_token(x.operand[1])) refuse("a factor differs among tokens");
     if (is_row_reduction(x.op) || is_rows_reduction(x.op)) return add_reduction(x);
     if (is_output(x.op)) return add_output(x);
     if (in_tokens) return write_register(x, operands);
@@ -136,10 +137,11 @@ Instruction decode(const int32_t* numbers) {
   if (numbers[0] < 0 || numbers[0] >= kOps) refuse("an operation does not exist");
   if (numbers[1] < 0 || numbers[1] > kMaxInstructions) refuse("a result has no place");
   Instruction x{static_cast<Op>(numbers[0]), static_cast<uint16_t>(numbers[1]), {}};
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < kMaxOperands; ++i) {
     const int32_t operand = numbers[2 + i];
     if (operand < 0 || operand >> 16 >= kKinds) refuse("an operand has an unknown kind");
-    x.operand[i] = {static_cast<Kind>(operand >> 16), static_cast<uint16_t>(operand & 0xffff)};
+    if ((operand & 0xffff) >= kMaxValues) refuse("an operand does not exist");
+    x.operand[i] = {static_cast<Kind>(operand >> 16), static_cast<uint8_t>(operand & 0xff)};
   }
   return x;
 }

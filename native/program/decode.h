@@ -8,7 +8,7 @@
 
 namespace policy_loss::program {
 
-// A program as JavaScript passes it. `code` has five numbers per instruction: the operation, `out` and three
+// A program as JavaScript passes it. `code` has six numbers per instruction: the operation, `out` and four
 // operands. An operand is 65536·kind + index.
 struct Encoded {
   const int32_t* code = nullptr;

@@ -33,7 +33,7 @@ PL_FN double square_root(double x) {
 // Transcendental functions are computed in float32 even if the numbers are float64, because every device
 // computes the same bits of the functions in math/.
 template <Op op, class Number>
-PL_FN Number apply(Number a, Number b, Number c) {
+PL_FN Number apply(Number a, Number b, Number c, Number d) {
   static_assert(is_arithmetic(op));
   const auto x = static_cast<float>(a);
   const Number one = 1, zero = 0;
@@ -60,6 +60,9 @@ PL_FN Number apply(Number a, Number b, Number c) {
   if constexpr (op == Op::k_sigmoid) return sigmoid(x);
   if constexpr (op == Op::k_logsigmoid) return logsigmoid(x);
   if constexpr (op == Op::k_select) return select(a, b, c);
+  if constexpr (op == Op::k_select_lt) return a < b ? c : d;
+  if constexpr (op == Op::k_select_le) return a <= b ? c : d;
+  if constexpr (op == Op::k_select_eq) return a == b ? c : d;
   if constexpr (op == Op::k_clip) return at_most(at_least(a, b), c);
 }
 

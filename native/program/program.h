@@ -1,4 +1,4 @@
-// Programs: user-defined losses in the form that the engines run. lib/define compiles a loss to a program.
+// Programs: user-defined losses in the form that the engines run. lib/program compiles a loss to a program.
 //
 // A program is a list of instructions in segments. A segment computes one kind of value:
 // - A token segment runs for all unmasked tokens of a row. Its instructions write registers, which hold one
@@ -35,6 +35,8 @@ namespace policy_loss::program {
   X(log, 1) X(log1p, 1) X(tanh, 1) X(sigmoid, 1) X(logsigmoid, 1)                                      \
   X(select, 3) /* the second operand if the first, a condition, is not 0; otherwise the third */       \
   X(clip, 3)   /* the first operand, at least the second and at most the third */                      \
+  /* The third operand if the first is less than, at most, or equal to the second; otherwise the fourth. */ \
+  X(select_lt, 4) X(select_le, 4) X(select_eq, 4)                                                      \
   /* 1 for the token at the position in the row that the operand, a value of the row, gives; else 0. In token segments. */ \
   X(is_at, 1)                                                                                          \
   /* 1 in the row whose index the operand, a batch value, gives; else 0. In row segments. */           \
@@ -43,8 +45,9 @@ namespace policy_loss::program {
   X(row_sum, 1) X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
   /* Reductions over all rows. In row segments; they write a batch value. */                           \
   X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
-  /* Output a token's loss, its gradient, and its term in metric number `out`. In the last segment. */ \
-  X(loss, 1) X(grad, 1) X(metric, 1)
+  /* Output a token's loss, its gradient (the product of two operands, of which the second is the same for */ \
+  /* all tokens of a row), and its term in metric number `out`. In the last segment. */                \
+  X(loss, 1) X(grad, 2) X(metric, 1)
 // clang-format on
 
 enum class Op : uint8_t {
@@ -67,7 +70,7 @@ constexpr int kOps = sizeof kOpOperands / sizeof kOpOperands[0];
 
 // Returns whether an operation computes a number from numbers, as opposed to reductions and outputs.
 PL_FN constexpr bool is_arithmetic(Op op) {
-  return op >= Op::k_add && op <= Op::k_clip;
+  return op >= Op::k_add && op <= Op::k_select_eq;
 }
 PL_FN constexpr bool is_row_reduction(Op op) {
   return op >= Op::k_row_sum && op <= Op::k_row_arg_max;
@@ -88,15 +91,18 @@ constexpr int kKinds = 6;
 enum RowInput { kRowTokens, kRowWeight, kRowRepeats };
 constexpr int kRowInputs = 3;
 
+constexpr int kMaxOperands = 4;
+
 struct Operand {
   Kind kind;
-  uint16_t index;
+  uint8_t index;
 };
 
-struct Instruction {
+// It is aligned so that a GPU loads it at once.
+struct alignas(16) Instruction {
   Op op;
   uint16_t out;
-  Operand operand[3];
+  Operand operand[kMaxOperands];
 };
 
 // The limits on the size of a program. The registers of a tile fit into the L1 cache.

@@ -120,6 +120,13 @@ const AT_TOKEN: Record<string, [text: string, value: number, derivative: number]
     ['lp + 1 ? 1/(lp + 1) : 5*lp', -5, 5],
     ['row_sum(lp == -1 ? lp : log(lp + 1))', -1, 1],
     ['A > 0 ? lp : exp(1000*A)*lp', -1, 1],
+    ['0/0 ? lp : 2*lp', -2, 2],
+    ['lp - 1 ? lp : 2*lp', -1, 1],
+    ['1 - lp ? lp : 2*lp', -1, 1],
+    ['1 - A/2 ? lp : 2*lp', -2, 2],
+    ['!(A - 2) ? lp : 2*lp', -1, 1],
+    ['!!A*lp', -1, 1],
+    ['1 - !A ? lp : 2*lp', -1, 1],
   ],
 };
 

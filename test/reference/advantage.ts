@@ -69,6 +69,12 @@ export function tokenRewards(batch: RewardedBatch): Float64Array {
   return rewards;
 }
 
+/** Returns the sum of each row's rewards, those of masked tokens included. */
+export function rowRewards(batch: RewardedBatch): number[] {
+  const rewards = tokenRewards(batch);
+  return rowsOf(batch).map((b) => sum(rowPositions(batch, b).map((at) => rewards[at]!)));
+}
+
 /** Groups items by key. The groups are in the order in which their keys first appear. */
 function gather<K, T>(items: readonly T[], key: (item: T) => K): Map<K, T[]> {
   const groups = new Map<K, T[]>();
@@ -115,13 +121,18 @@ function whitened(batch: RewardedBatch, x: Float64Array): Float64Array {
   return out;
 }
 
-function recurrence(
+/** Returns results without metrics. */
+export const everyRow = (
   batch: RewardedBatch,
   advantages: Float64Array,
-  returns: Float64Array,
-): ReferenceAdvantages {
-  return { advantages, returns, kept: rowsOf(batch).map(() => true), metrics: {}, magnitude: {} };
-}
+  returns = advantages,
+): ReferenceAdvantages => ({
+  advantages,
+  returns,
+  kept: rowsOf(batch).map(() => true),
+  metrics: {},
+  magnitude: {},
+});
 
 const ppo: Advantage = (args, batch) => {
   const gamma = option(args, 'gamma', 1);
@@ -140,7 +151,7 @@ const ppo: Advantage = (args, batch) => {
       returns[at] = next + nextValue;
     }
   }
-  return recurrence(batch, whitened(batch, advantages), returns);
+  return everyRow(batch, whitened(batch, advantages), returns);
 };
 
 /**
@@ -159,12 +170,12 @@ function rewardToGo(batch: RewardedBatch, rewards: Float64Array, gamma: number):
   return out;
 }
 
-const masked = (batch: RewardedBatch, x: Float64Array) =>
+export const masked = (batch: RewardedBatch, x: Float64Array) =>
   x.map((value, i) => (batch.actionMask[i] ? value : 0));
 
 const reinforceplusplus: Advantage = (args, batch) => {
   const returns = rewardToGo(batch, tokenRewards(batch), option(args, 'gamma', 1));
-  return recurrence(batch, masked(batch, whitened(batch, returns)), returns);
+  return everyRow(batch, masked(batch, whitened(batch, returns)), returns);
 };
 
 const remax: Advantage = (_args, batch) => {
@@ -172,12 +183,12 @@ const remax: Advantage = (_args, batch) => {
   const advantages = returns.map((value, i) =>
     batch.actionMask[i] ? value - batch.rewardBaselines![Math.floor(i / batch.columns)]! : value,
   );
-  return recurrence(batch, advantages, returns);
+  return everyRow(batch, advantages, returns);
 };
 
 // Advantage functions that compute one score per row, from the rewards of the row's group.
 
-function scored(
+export function scored(
   batch: RewardedBatch,
   scores: readonly number[],
   metrics: Record<string, number>,
@@ -191,8 +202,7 @@ function scored(
 }
 
 const rloo: Advantage = (_args, batch) => {
-  const rewards = tokenRewards(batch);
-  const perRow = rowsOf(batch).map((b) => sum(rowPositions(batch, b).map((at) => rewards[at]!)));
+  const perRow = rowRewards(batch);
   const scores: number[] = [];
   for (const rows of groupsOf(batch)) {
     for (const b of rows) {

@@ -12,6 +12,9 @@
 export class Tape {
   readonly detached: Float64Array[] = [];
   readonly branches: number[] = [];
+  /** With noise: the largest and the smallest finite absolute value of all results and derivatives, except for 0. */
+  largest = 0;
+  smallest = Number.POSITIVE_INFINITY;
   readonly #replayed: Float64Array[] | undefined;
   readonly #noise: (() => number) | undefined;
   readonly #steps: (() => void)[] = [];
@@ -29,7 +32,14 @@ export class Tape {
 
   /** Multiplies numbers by the tape's noise in place, and returns them. */
   disturb(numbers: Float64Array): Float64Array {
-    if (this.#noise) for (let i = 0; i < numbers.length; i++) numbers[i]! *= this.#noise();
+    if (!this.#noise) return numbers;
+    for (let i = 0; i < numbers.length; i++) {
+      numbers[i]! *= this.#noise();
+      const size = Math.abs(numbers[i]!);
+      if (size === 0 || !Number.isFinite(size)) continue;
+      this.largest = Math.max(this.largest, size);
+      this.smallest = Math.min(this.smallest, size);
+    }
     return numbers;
   }
 

@@ -78,6 +78,9 @@ export function option<T>(args: Args, name: string, fallback: T): T {
   return (args[name] ?? fallback) as T;
 }
 
+export const camelCase = (key: string): string =>
+  key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+
 export class Tokens {
   readonly tape: Tape;
   readonly batch: ReferenceBatch;

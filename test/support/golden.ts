@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs';
 import type { Batch, LossAggMode } from '../../lib/index.js';
+import { camelCase } from '../reference/batch.js';
 import type { ReferenceBatch } from '../reference/index.js';
 import { generator } from './random.js';
 
@@ -59,7 +60,7 @@ export interface AlgorithmCase {
   expected: { loss: number; metrics: Record<string, number>; grad_logprob: Tensor; grad_entropy: Tensor };
 }
 
-/** A case of a framework other than Trinity-RFT. Metrics of null are not compared. */
+/** A case of a framework other than Trinity-RFT. */
 export type FrameworkCase =
   | (Case & {
       kind: 'policy_loss';
@@ -90,8 +91,6 @@ export const expressionCases = read<ExpressionCase>('beyond/expressions');
 export const advantageCases = read<AdvantageCase>('advantage');
 export const verlCases = read<FrameworkCase>('beyond/verl');
 export const algorithmCases = read<AlgorithmCase>('algorithm');
-
-const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
   const [rows, columns] = inputs.action_mask!.shape as [number, number];

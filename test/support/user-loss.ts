@@ -20,6 +20,8 @@ export const asyncOf = (fn: PolicyLossFn, batch: Batch | DeviceBatch, device?: s
 /** A drawn loss: the library's version, and the reference's formula with its arguments. */
 export interface UserLoss {
   text: string;
+  /** Whether the loss or a metric reduces over all rows, so that the batch cannot be divided. */
+  readsWholeBatch: boolean;
   fn: PolicyLossFn;
   formula: Formula;
   args: Args;
@@ -35,6 +37,7 @@ export function userLoss(
   const text = textOf(loss);
   return {
     text,
+    readsWholeBatch: [text, ...Object.values(texts)].some((each) => each.includes('batch_')),
     fn: lossFromExpression(text, { options: OPTIONS, lossAggMode, metrics: texts }),
     formula: expressionFormula(loss, metrics),
     args: { ...OPTIONS, loss_agg_mode: lossAggMode },

@@ -26,6 +26,7 @@ export const METRICS_NOT_WRITTEN: Readonly<Record<string, string>> = {
   ppo_kl_seq: 'a mean over rows, not over tokens',
   'seq_mask/mean_sequence_kl': 'a mean over rows, not over tokens',
   'seq_mask/masked_tokens': 'counts masked tokens too',
+  kl_loss: 'the loss without its coefficient, in the aggregation of the loss',
   kl_coef: 'an option, also if the batch has no token',
 };
 

@@ -3,53 +3,29 @@
  * function keeps every row.
  */
 import {
+  everyRow,
   groupsOf,
+  masked,
   mean,
   type ReferenceAdvantages,
   type RewardedBatch,
+  rowRewards,
   rowsOf,
   sampleStd,
+  scored,
   sum,
   unmaskedPositions,
   zeros,
 } from '../advantage.js';
-import { type Args, option, rowPositions } from '../batch.js';
+import { type Args, camelCase, option, rowPositions } from '../batch.js';
 
 export interface VerlAdvantageBatch extends RewardedBatch {
   /** For each token, the sum of the squared probabilities of the vocabulary. */
   sumPiSquared?: ArrayLike<number>;
   rolloutIsWeights?: ArrayLike<number>;
-  /** Values per row for gdpo, under the names in `gdpo_reward_keys` in camel case. */
-  [rewardKey: string]: unknown;
 }
 
 export type VerlAdvantage = (args: Args, batch: VerlAdvantageBatch) => ReferenceAdvantages;
-
-const result = (
-  batch: VerlAdvantageBatch,
-  advantages: Float64Array,
-  returns = advantages,
-): ReferenceAdvantages => ({
-  advantages,
-  returns,
-  kept: rowsOf(batch).map(() => true),
-  metrics: {},
-  magnitude: {},
-});
-
-/** Returns the reward of each row. */
-const rowRewards = (batch: VerlAdvantageBatch): number[] =>
-  rowsOf(batch).map((b) => sum(rowPositions(batch, b).map((at) => batch.tokenLevelRewards![at]!)));
-
-/** Gives each unmasked token the score of its row. */
-function spread(batch: VerlAdvantageBatch, scores: readonly number[]): Float64Array {
-  const out = zeros(batch);
-  for (const b of rowsOf(batch)) for (const at of unmaskedPositions(batch, b)) out[at] = scores[b]!;
-  return out;
-}
-
-const masked = (batch: VerlAdvantageBatch, x: Float64Array) =>
-  x.map((value, i) => (batch.actionMask[i] ? value : 0));
 
 /** Centers and scales values by the mean and the variance of those under the mask. Masked ones are changed too. */
 function whitened(batch: VerlAdvantageBatch, x: Float64Array): Float64Array {
@@ -118,7 +94,7 @@ const gae: VerlAdvantage = (args, batch) => {
       returns[at] = next + values[at]!;
     }
   }
-  return result(batch, whitened(batch, advantages), returns);
+  return everyRow(batch, whitened(batch, advantages), returns);
 };
 
 const reinforcePlusPlus: VerlAdvantage = (args, batch) => {
@@ -130,25 +106,25 @@ const reinforcePlusPlus: VerlAdvantage = (args, batch) => {
       returns[at] = next;
     }
   }
-  return result(batch, masked(batch, whitened(batch, returns)), returns);
+  return everyRow(batch, masked(batch, whitened(batch, returns)), returns);
 };
 
 // Functions that compute one score per row from the rewards of the row's group.
 
 const reinforcePlusPlusBaseline: VerlAdvantage = (_args, batch) => {
   const scores = grouped(batch, rowRewards(batch), centered);
-  return result(batch, masked(batch, whitened(batch, spread(batch, scores))));
+  return everyRow(batch, masked(batch, whitened(batch, scored(batch, scores, {}).advantages)));
 };
 
 const grpoVectorized: VerlAdvantage = (args, batch) =>
-  result(batch, spread(batch, grouped(batch, rowRewards(batch), grpo(args))));
+  scored(batch, grouped(batch, rowRewards(batch), grpo(args)), {});
 
 /** A group's only row gets 0. */
 const rlooVectorized: VerlAdvantage = (_args, batch) => {
   const scores = grouped(batch, rowRewards(batch), (rewards) =>
     rewards.map((reward) => (rewards.length * reward - sum(rewards)) / Math.max(rewards.length - 1, 1)),
   );
-  return result(batch, spread(batch, scores));
+  return scored(batch, scores, {});
 };
 
 /** Only the best row of a group gets an advantage. */
@@ -159,7 +135,7 @@ const grpoPassk: VerlAdvantage = (args, batch) => {
     const winner = rewards.indexOf(best!);
     return rewards.map((_, i) => (i === winner ? (best! - second!) / scaleOf(args, rewards) : 0));
   });
-  return result(batch, spread(batch, scores));
+  return scored(batch, scores, {});
 };
 
 /**
@@ -173,7 +149,7 @@ const opo: VerlAdvantage = (_args, batch) => {
     const baseline = sum(rewards.map((reward, i) => reward * lengths[i]!)) / (sum(lengths) || 1);
     return rewards.map((reward) => reward - baseline);
   });
-  return result(batch, spread(batch, scores));
+  return scored(batch, scores, {});
 };
 
 const gpg: VerlAdvantage = (args, batch) => {
@@ -181,16 +157,14 @@ const gpg: VerlAdvantage = (args, batch) => {
   const alpha = rewards.length / Math.max(1, rewards.filter((reward) => reward !== 0).length);
   const scale = alpha / option(args, 'f_norm', 1);
   const scores = grouped(batch, rewards, centered).map((score) => scale * score);
-  return result(batch, spread(batch, scores));
+  return scored(batch, scores, {});
 };
 
-const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
-
+/** Each key of `gdpo_reward_keys` names a column with a reward per row. The batch has it in camel case. */
 const gdpo: VerlAdvantage = (args, batch) => {
+  const columns = batch as unknown as Record<string, ArrayLike<number>>;
   const keys = option<string[] | null>(args, 'gdpo_reward_keys', null);
-  const rewards = keys
-    ? keys.map((key) => Array.from(batch[camelCase(key)] as ArrayLike<number>))
-    : [rowRewards(batch)];
+  const rewards = keys ? keys.map((key) => Array.from(columns[camelCase(key)]!)) : [rowRewards(batch)];
   const weights = option(
     args,
     'gdpo_reward_weights',
@@ -198,7 +172,7 @@ const gdpo: VerlAdvantage = (args, batch) => {
   );
   const scores = rewards.map((ofKey) => grouped(batch, ofKey, grpo(args)));
   const total = rowsOf(batch).map((b) => sum(scores.map((ofKey, k) => weights[k]! * ofKey[b]!)));
-  return result(batch, masked(batch, whitened(batch, spread(batch, total))));
+  return everyRow(batch, masked(batch, whitened(batch, scored(batch, total, {}).advantages)));
 };
 
 // Optimal token baselines: each token is compared with the same token of the other rows of its group.
@@ -253,7 +227,7 @@ const tokenBaseline =
         });
       }
     }
-    return result(batch, advantages, returns);
+    return everyRow(batch, advantages, returns);
   };
 
 /** verl's advantage functions, by name. */

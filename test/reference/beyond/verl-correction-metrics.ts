@@ -1,7 +1,7 @@
 /** The metrics of verl's rollout correction. Statistics over rows count rows without tokens as 0, unless said. */
 import type { Variable } from '../autograd.js';
 import type { Outcome, Tokens } from '../batch.js';
-import { extreme, filledRows, plainMean, sampleStd } from './verl-aggregate.js';
+import { extreme, filledRows, not, plainMean, prefixed, sampleStd } from './verl-shared.js';
 
 type Metrics = Outcome['metrics'];
 
@@ -49,9 +49,6 @@ function rowSummary(perRow: Variable): Metrics {
   };
 }
 
-const prefixed = (prefix: string, metrics: Metrics): Metrics =>
-  Object.fromEntries(Object.entries(metrics).map(([name, value]) => [prefix + name, value]));
-
 export function weightMetrics(x: Tokens, { level, q, raw, weights, bounds }: Weights): Metrics {
   const { low, high } = bounds;
   const perRow = x.rowMean(weights);
@@ -86,11 +83,10 @@ export function weightMetrics(x: Tokens, { level, q, raw, weights, bounds }: Wei
   });
 }
 
-const not = (flags: Variable) => flags.neg().add(1);
 /** Returns 1 for each row with a rejected token. */
 const rowsWithRejected = (x: Tokens, passed: Variable) => over(x.rowSum(not(passed)), 0);
 
-/** Returns the metrics of one statistic. Those of rows leave out rows without tokens. */
+/** Returns the metrics of one statistic. Statistics over rows leave out rows without tokens. */
 function verdictMetrics(x: Tokens, verdict: Verdict): Metrics {
   const { bounds, statistic, passed, twoSided } = verdict;
   const filled = filledRows(x);

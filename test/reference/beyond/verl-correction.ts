@@ -4,13 +4,13 @@
  */
 import type { Variable } from '../autograd.js';
 import { type Args, type Formula, type Outcome, option, type Tokens } from '../batch.js';
-import { filledRows, plainMean } from './verl-aggregate.js';
 import {
   divergenceMetrics,
   rejectionMetrics,
   type Verdict,
   weightMetrics,
 } from './verl-correction-metrics.js';
+import { filledRows, plainMean, prefixed } from './verl-shared.js';
 
 /** The result of a correction. `weights` and `kept` hold one value for each unmasked token. */
 export interface Correction {
@@ -21,7 +21,7 @@ export interface Correction {
 }
 
 /** Two bounds. `given` tells whether both were given, or the lower one was computed from the upper one. */
-export interface Bounds {
+interface Bounds {
   low: number;
   high: number;
   given: boolean;
@@ -92,15 +92,15 @@ function importanceWeights(x: Tokens, q: Variable, args: Args) {
   if (level === null || threshold === null) return { weights: null, metrics: {} };
   const bounds = boundsOf(threshold);
   const raw = level === 'token' ? q.clip(-20, 20).exp() : x.spread(boundedSums(x, q).exp());
-  const inside = raw.test((w) => w >= bounds.low && w <= bounds.high);
-  const weights = bounds.given ? inside.choose(raw, 0) : raw.min(bounds.high);
+  const { low, high, given } = bounds;
+  const weights = given ? raw.test((w) => w >= low && w <= high).choose(raw, 0) : raw.min(high);
   const metrics = weightMetrics(x, { level, q, raw, weights, bounds });
   if (!option(args, 'rollout_is_batch_normalize', false)) return { weights, metrics };
   const { normalised, factor } = batchNormalised(x, weights, level);
   return { weights: normalised, metrics: { ...metrics, rollout_is_batch_norm_factor: factor } };
 }
 
-/** Divides weights by their mean over the tokens, or over the rows' means for weights of rows. */
+/** Divides weights of tokens by their mean, and weights of rows by the mean of the rows that have tokens. */
 export function batchNormalised(x: Tokens, weights: Variable, level: string) {
   const mean = level === 'token' ? x.mean(weights) : plainMean(x.rowMean(weights).gather(filledRows(x)));
   const usable = mean.item > 1e-8;
@@ -116,18 +116,12 @@ export function rolloutCorrection(x: Tokens, args: Args, policy: Variable, rollo
     (both, verdict) => both.mul(verdict.passed),
     q.test(() => true),
   );
-  const named = {
+  const unprefixed = {
     ...metrics,
     ...rejectionMetrics(x, all, kept),
     ...divergenceMetrics(x, policy, rollout),
   };
-  return {
-    weights,
-    kept,
-    metrics: Object.fromEntries(
-      Object.entries(named).map(([name, value]) => [`rollout_corr/${name}`, value]),
-    ),
-  };
+  return { weights, kept, metrics: prefixed('rollout_corr/', unprefixed) };
 }
 
 /** Returns the values of tokens as a B×T column (rows × columns) with 0 elsewhere. */

@@ -3,8 +3,8 @@ import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
 import { dualClip, greater, type TokenLosses } from '../dual-clip.js';
 import { klEstimators } from '../kl.js';
-import { type AggregationMode, aggregate, extreme, plainMean } from './verl-aggregate.js';
 import { rolloutCorrection, underCorrection } from './verl-correction.js';
+import { type AggregationMode, aggregate, extreme, not, plainMean, prefixed } from './verl-shared.js';
 
 /** Returns how far the clip range reaches below and above. */
 export function clipRange(args: Args): [number, number] {
@@ -19,7 +19,6 @@ function ratioBounds(args: Args): [number, number] {
 
 export const logRatio = (x: Tokens): Variable => x.logprob.sub(x.oldLogprob);
 const boundedLogRatio = (x: Tokens) => logRatio(x).clip(-20, 20);
-const not = (flags: Variable) => flags.neg().add(1);
 
 /** Makes a loss from the losses of its tokens. `mode` is the aggregation of a loss that has only one. */
 const summed =
@@ -213,8 +212,5 @@ export const distillation: Formula = (x, args) => {
     ...metrics,
     loss,
   };
-  return {
-    loss,
-    metrics: Object.fromEntries(Object.entries(all).map(([name, value]) => [`distillation/${name}`, value])),
-  };
+  return { loss, metrics: prefixed('distillation/', all) };
 };

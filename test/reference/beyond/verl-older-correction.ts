@@ -1,9 +1,12 @@
-/** The rollout corrections of verl 0.7.0 and 0.6.0, with only the metrics that later versions lack. */
+/**
+ * The rollout corrections of verl 0.7.0 and 0.6.0. Their only metrics are those of the veto, of rejected tokens and of
+ * the normalisation.
+ */
 import type { Variable } from '../autograd.js';
 import { type Args, option, type Tokens } from '../batch.js';
-import { plainMean } from './verl-aggregate.js';
 import { batchNormalised, type Correction } from './verl-correction.js';
 import { rejectedFractions } from './verl-correction-metrics.js';
+import { not, plainMean, prefixed } from './verl-shared.js';
 
 type Level = 'token' | 'sequence' | 'geometric';
 
@@ -22,7 +25,7 @@ function veto(x: Tokens, q: Variable, threshold: number | null) {
   const tiny = q.test((value) => threshold !== null && value < Math.log(threshold));
   const rows = x.rowSum(tiny).test((count) => count > 0);
   return {
-    kept: x.spread(rows).neg().add(1),
+    kept: not(x.spread(rows)),
     metrics: {
       rollout_is_veto_fraction: plainMean(rows),
       rollout_is_catastrophic_token_fraction: x.mean(tiny),
@@ -68,7 +71,7 @@ export function rolloutCorrectionV070(
     Object.assign(metrics, rejectedFractions(x, inside));
     kept = spared.mul(inside);
   }
-  return { weights, kept, metrics: named('rollout_corr/', metrics) };
+  return { weights, kept, metrics: prefixed('rollout_corr/', metrics) };
 }
 
 export function rolloutImportanceWeightsV060(
@@ -95,9 +98,6 @@ export function rolloutImportanceWeightsV060(
   return {
     weights,
     kept: q.test(() => true),
-    metrics: named('mismatch/', { ...metrics, ...(masks ? maskMetrics : {}) }),
+    metrics: prefixed('mismatch/', { ...metrics, ...(masks ? maskMetrics : {}) }),
   };
 }
-
-const named = (prefix: string, metrics: Correction['metrics']): Correction['metrics'] =>
-  Object.fromEntries(Object.entries(metrics).map(([name, value]) => [prefix + name, value]));

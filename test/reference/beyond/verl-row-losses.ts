@@ -1,8 +1,8 @@
 /** verl's policy losses that first compute a value for each row: those of its recipes, and geo_mean. */
 import type { Variable } from '../autograd.js';
 import { type Formula, option, type Tokens } from '../batch.js';
-import { plainMean } from './verl-aggregate.js';
 import { clipRange, logRatio } from './verl-losses.js';
+import { plainMean } from './verl-shared.js';
 
 /** GMPO: the ratio of a row is the geometric mean of its tokens' clipped ratios. Rows without tokens count. */
 export const geoMean: Formula = (x, args) => {

@@ -42,7 +42,7 @@ const evaluateCorrection =
   };
 
 /** The formulas of the policy losses. All but bypass_mode take the arguments of a rollout correction too. */
-export const policyFormulas: Record<string, Formula> = {
+const policyFormulas: Record<string, Formula> = {
   vanilla: withCorrection(losses.vanilla),
   dppo_tv: withCorrection(losses.dppoTv),
   dppo_kl: withCorrection(losses.dppoKl),
@@ -64,6 +64,12 @@ export const policyFormulas: Record<string, Formula> = {
 
 const mapped = <T, U>(record: Record<string, T>, f: (value: T) => U): Record<string, U> =>
   Object.fromEntries(Object.entries(record).map(([name, value]) => [name, f(value)]));
+
+/** The formulas of all losses, by family and name. */
+export const verlFormulas = {
+  policy: policyFormulas,
+  kl: mapped(klFunctions, ({ loss }) => loss),
+};
 
 export const verlReference = {
   policy: mapped(policyFormulas, (formula): Evaluate => evaluator(formula, 'logprob')),

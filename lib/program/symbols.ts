@@ -1,6 +1,7 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
-import type { BinaryOp, ColumnName, Graph, Node, UnaryOp } from './graph.js';
+import type { ColumnName } from '../core/batch-reader.js';
+import type { BinaryOp, Graph, Node, UnaryOp } from './graph.js';
 
 /** Short names of columns. */
 const ALIASES = {

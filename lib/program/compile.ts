@@ -1,9 +1,10 @@
 // Compiles a graph to the programs that the engines run (see native/program/program.h).
 import type { NativeProgram } from '../../binding.js';
+import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { differentiate } from './differentiate.js';
-import { COLUMN_NAMES, type ColumnName, type Graph, type Node, reachable, tooLarge } from './graph.js';
-import { assignRegisters, hasRegister, type Use } from './registers.js';
+import { type Graph, isBelow, type Node, type Op, reachable, tooLarge } from './graph.js';
+import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 
 /** A loss in the form that the engines run. */
@@ -26,37 +27,38 @@ const MAX_VALUES = 256;
  * Compiles a loss and its metrics.
  * @throws LossError `ERR_INVALID_OPTION` if the loss is too large for a program.
  */
-export function compileLoss(
-  graph: Graph,
-  loss: Node,
-  metrics: readonly Node[],
-  operations = native.programOps,
-): CompiledLoss {
+export function compileLoss(graph: Graph, loss: Node, metrics: readonly Node[]): CompiledLoss {
   // The nodes of the values come first, so they do not depend on whether there is a gradient.
-  const [value, ...metricValues] = withoutStops(graph, [loss, ...metrics]) as [Node, ...Node[]];
+  const [value, ...metricValues] = lowered(graph, [loss, ...metrics]) as [Node, ...Node[]];
   const uses: Use[] = [
-    { op: 'loss', out: 0, operand: value },
-    ...metricValues.map((operand, out) => ({ op: 'metric', out, operand })),
+    { op: 'loss', out: 0, operands: [value] },
+    ...metricValues.map((operand, out) => ({ op: 'metric', out, operands: [operand] })),
   ];
-  const withoutGrad = encode(uses, metrics.length, operations);
-  const [gradient] = withoutStops(graph, [differentiate(graph, loss)]) as [Node];
-  const allUses = [...uses, { op: 'grad', out: 0, operand: gradient }];
-  const withGrad = encode(allUses, metrics.length, operations);
-  const nodes = reachable([...allUses.map((use) => use.operand), graph.column('logprob')]);
+  const withoutGrad = encode(uses, metrics.length);
+  const [gradient] = lowered(graph, [differentiate(graph, loss)]) as [Node];
+  const allUses = [...uses, { op: 'grad', out: 0, operands: factorsOf(graph, gradient) }];
+  const withGrad = encode(allUses, metrics.length);
+  const nodes = reachable([...allUses.flatMap((use) => use.operands), graph.column('logprob')]);
   return {
     withGrad,
     withoutGrad,
-    columns: COLUMN_NAMES.filter((_, i) => nodes.some((node) => node.op === 'column' && node.value === i)),
+    columns: COLUMNS.filter((_, i) => nodes.some((node) => node.op === 'column' && node.value === i)),
     readsWholeBatch: withGrad.batchValues > 0,
   };
 }
 
-// Returns the nodes with the operands of sg() in place of sg().
-function withoutStops(graph: Graph, roots: readonly Node[]): Node[] {
+// The operations that compare two numbers and choose one of two others.
+const CHOICES: Partial<Record<Node['op'], Op>> = { lt: 'select_lt', le: 'select_le', eq: 'select_eq' };
+
+// Returns the nodes with the operands of sg() in place of sg(), and with comparisons that are part of a choice.
+function lowered(graph: Graph, roots: readonly Node[]): Node[] {
   const results = new Map<Node, Node>();
   for (const node of reachable(roots)) {
     const operands = node.operands.map((x) => results.get(x)!);
-    if (node.op === 'stop') results.set(node, operands[0]!);
+    const [first, ...others] = operands;
+    const choice = node.op === 'select' ? CHOICES[first!.op] : undefined;
+    if (node.op === 'stop') results.set(node, first!);
+    else if (choice) results.set(node, graph.apply(choice, ...first!.operands, ...others));
     else if (node.op === 'constant' || node.op === 'column' || node.op === 'row_input')
       results.set(node, node);
     else results.set(node, graph.apply(node.op, ...operands));
@@ -64,15 +66,23 @@ function withoutStops(graph: Graph, roots: readonly Node[]): Node[] {
   return roots.map((root) => results.get(root)!);
 }
 
-function encode(uses: readonly Use[], metrics: number, operations: readonly string[]): NativeProgram {
-  const outputs = uses.map((use) => use.operand);
+// Splits a gradient into a factor per token and one that is the same for all tokens of a row, if it is such a product.
+function factorsOf(graph: Graph, gradient: Node): readonly [Node, Node] {
+  const [a, b] = gradient.operands;
+  if (gradient.op === 'mul' && isBelow(a!.level, 'token')) return [b!, a!];
+  if (gradient.op === 'mul' && isBelow(b!.level, 'token')) return [a!, b!];
+  return [gradient, graph.constant(1)];
+}
+
+function encode(uses: readonly Use[], metrics: number): NativeProgram {
+  const outputs = uses.flatMap((use) => use.operands);
   // Each node takes at least one instruction, so this bounds the time for what follows.
   checkSize(
     'instructions',
     reachable(outputs).filter((node) => node.operands.length > 0).length,
     MAX_INSTRUCTIONS,
   );
-  const encoder = new Encoder(operations);
+  const encoder = new Encoder();
   for (const { kind, nodes } of schedule(outputs)) encoder.addSegment(kind, nodes);
   encoder.addTokens(uses);
   return encoder.program(metrics);
@@ -86,10 +96,9 @@ function checkSize(what: string, size: number, limit: number): void {
 const KINDS = ['register', 'column', 'constant', 'row value', 'batch value', 'row input'] as const;
 type Kind = (typeof KINDS)[number];
 
-const NUMBERS_PER_INSTRUCTION = 5;
+const NUMBERS_PER_INSTRUCTION = 6;
 
 class Encoder {
-  readonly #operations: readonly string[];
   readonly #code: number[] = [];
   readonly #indices: Record<'constant' | 'row' | 'batch', Map<Node, number>> = {
     constant: new Map(),
@@ -100,14 +109,10 @@ class Encoder {
   readonly #registers = new Map<Node, number>();
   #registerCount = 0;
 
-  constructor(operations: readonly string[]) {
-    this.#operations = operations;
-  }
-
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
     if (kind === 'tokens') {
       this.addTokens(
-        nodes.map((node) => ({ op: node.op, out: this.#index('row', node), operand: node.operands[0]! })),
+        nodes.map((node) => ({ op: node.op, out: this.#index('row', node), operands: node.operands })),
       );
       return;
     }
@@ -118,20 +123,22 @@ class Encoder {
 
   addTokens(uses: readonly Use[]): void {
     this.#add('tokens', 0, []);
-    for (const step of assignRegisters(uses)) {
+    const steps = assignRegisters(uses);
+    this.#registerCount = Math.max(this.#registerCount, registerCount(steps));
+    for (const step of steps) {
       if ('use' in step) {
-        this.#add(step.use.op, step.use.out, [step.use.operand]);
+        this.#add(step.use.op, step.use.out, step.use.operands);
         continue;
       }
       this.#add(step.node.op, step.register, step.node.operands);
       this.#registers.set(step.node, step.register);
-      this.#registerCount = Math.max(this.#registerCount, step.register + 1);
     }
+    // Checked for each segment, because many segments can repeat a long computation.
+    checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);
   }
 
   program(metrics: number): NativeProgram {
     const { constant, row, batch } = this.#indices;
-    checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);
     checkSize('constants', constant.size, MAX_VALUES);
     checkSize('values per row', row.size, MAX_VALUES);
     checkSize('values of the batch', batch.size, MAX_VALUES);
@@ -148,7 +155,7 @@ class Encoder {
 
   #add(op: string, out: number, operands: readonly Node[]): void {
     const encoded = operands.map((node) => this.#operand(node));
-    this.#code.push(this.#operations.indexOf(op), out, ...encoded, ...[0, 0, 0].slice(encoded.length));
+    this.#code.push(native.programOps.indexOf(op), out, ...encoded, ...[0, 0, 0, 0].slice(encoded.length));
   }
 
   #operand(node: Node): number {

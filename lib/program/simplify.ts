@@ -1,6 +1,6 @@
 // The rules by which a graph simplifies its nodes. A rule keeps the value, except for rounding, the sign of zero, and
 // overflow that it avoids.
-import { compute, isArithmetic } from './arithmetic.js';
+import { compute, isArithmetic, isTrue } from './arithmetic.js';
 import { splitProduct } from './factors.js';
 import { type Graph, isBelow, isConstant, type Node, type Op } from './graph.js';
 import { stableSum } from './sums.js';
@@ -89,7 +89,9 @@ function simplifyNeg(graph: Graph, a: Node): Node | undefined {
 function simplifyLog(graph: Graph, a: Node): Node | undefined {
   if (a.op === 'exp') return a.operands[0]!;
   if (a.op === 'sigmoid') return graph.apply('logsigmoid', a.operands[0]!);
-  const x = isConstant(a.operands[0]!, 1) && a.op === 'sub' ? graph.apply('neg', a.operands[1]!) : onePlus(a);
+  if (a.op === 'sub' && isConstant(a.operands[0]!, 1))
+    return graph.apply('log1p', graph.apply('neg', a.operands[1]!));
+  const x = onePlus(a);
   return x === undefined ? undefined : graph.apply('log1p', x);
 }
 
@@ -118,11 +120,11 @@ function simplifyPow(graph: Graph, base: Node, exponent: Node): Node | undefined
 }
 
 function simplifySelect(graph: Graph, condition: Node, a: Node, b: Node): Node | undefined {
-  if (condition.op === 'constant') return condition.value !== 0 ? a : b;
+  if (condition.op === 'constant') return isTrue(condition.value) ? a : b;
   if (a === b) return a;
+  if (!condition.isCondition) return undefined;
   if (condition.op === 'sub') return graph.apply('select', condition.operands[1]!, b, a);
-  if (isConstant(a, 1) && isConstant(b, 0)) return condition;
-  return undefined;
+  return isConstant(a, 1) && isConstant(b, 0) ? condition : undefined;
 }
 
 // A factor that is the same for all terms of a sum is taken out of it: it is then applied once, in float64, and the sum

@@ -1,17 +1,17 @@
 // Compiles random losses and compares the programs with the expression's values and with finite differences.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { compileLoss } from '../../lib/define/compile.js';
-import { Graph } from '../../lib/define/graph.js';
+import { compileLoss } from '../../lib/program/compile.js';
+import { Graph } from '../../lib/program/graph.js';
 import { batches, build, Evaluation, type Expression, expressions } from './expressions.js';
-import { interpret, OPERATION_NAMES, type Row } from './interpreter.js';
+import { interpret, type Row } from './interpreter.js';
 
-const RUNS = Number(process.env.RUNS ?? 500);
+const RUNS = 500;
 
 function compile(x: Expression) {
   const graph = new Graph();
   const loss = build(graph, x);
-  return compileLoss(graph, loss, [loss], OPERATION_NAMES);
+  return compileLoss(graph, loss, [loss]);
 }
 
 // Evaluates an expression, unless a value of it is too large for finite differences.

@@ -2,16 +2,13 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { NativeProgram } from '../../binding.js';
-import { compute, isArithmetic } from '../../lib/define/arithmetic.js';
+import { compute, isArithmetic } from '../../lib/program/arithmetic.js';
 
 const HEADER = readFileSync(new URL('../../native/program/program.h', import.meta.url), 'utf8');
 const OPERATIONS = [...HEADER.matchAll(/X\((\w+), (\d)\)/g)].map(([, name, operands]) => ({
   name: name!,
   operands: Number(operands),
 }));
-
-/** The names of the operations, in the order of kOpNames. */
-export const OPERATION_NAMES = OPERATIONS.map(({ name }) => name);
 
 export interface Row {
   /** The columns in native order, one number per token. */
@@ -35,8 +32,8 @@ export interface Instruction {
 }
 
 export function decode({ code }: NativeProgram): Instruction[] {
-  return Array.from({ length: code.length / 5 }, (_, i) => {
-    const [op, out, ...operands] = code.subarray(5 * i, 5 * i + 5);
+  return Array.from({ length: code.length / 6 }, (_, i) => {
+    const [op, out, ...operands] = code.subarray(6 * i, 6 * i + 6);
     const { name, operands: count } = OPERATIONS[op!]!;
     for (const unused of operands.slice(count)) assert.equal(unused, 0);
     return {
@@ -62,7 +59,7 @@ export function interpret(program: NativeProgram, rows: readonly Row[]): Outputs
 }
 
 function checkLimits(program: NativeProgram): void {
-  assert.ok(program.code.length / 5 <= 4096 && program.registers <= 32);
+  assert.ok(program.code.length / 6 <= 4096 && program.registers <= 32);
   for (const size of [program.constants.length, program.rowValues, program.batchValues])
     assert.ok(size <= 256);
 }
@@ -122,7 +119,8 @@ class Interpreter {
         if (op.startsWith('row_')) written.push([out, reduced(op.slice(4), x, positions)]);
         else if (op === 'loss' || op === 'grad' || op === 'metric') {
           assert.ok(isLast);
-          (op === 'metric' ? this.#outputs.metrics[out]! : this.#outputs[op])[b]!.push(...x);
+          const numbers = op === 'grad' ? x.map((y, i) => y * values[1]![i]!) : x;
+          (op === 'metric' ? this.#outputs.metrics[out]! : this.#outputs[op])[b]!.push(...numbers);
         } else {
           assert.ok(out < this.#program.registers);
           const isOfToken = operands.some(({ kind }) => kind === REGISTER || kind === COLUMN);

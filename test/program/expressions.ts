@@ -1,15 +1,14 @@
 // Expressions of the loss language as trees: how to draw them, build their graph, and evaluate them in float64.
 import fc from 'fast-check';
+import { COLUMNS, type ColumnName } from '../../lib/core/batch-reader.js';
 import {
   BINARY_OPS,
   type BinaryOp,
-  COLUMN_NAMES,
-  type ColumnName,
   type Graph,
   type Node,
   UNARY_OPS,
   type UnaryOp,
-} from '../../lib/define/graph.js';
+} from '../../lib/program/graph.js';
 import type { Row } from './interpreter.js';
 
 type Over = 'row' | 'batch';
@@ -161,7 +160,7 @@ export class Evaluation {
         return this.#rows.map(({ mask }) => mask.filter(Boolean).map((_, __, all) => all.length));
       case 'column':
         return this.#rows.map(({ columns, mask }) =>
-          columns[COLUMN_NAMES.indexOf(x.name)]!.filter((_, t) => mask[t]),
+          columns[COLUMNS.indexOf(x.name)]!.filter((_, t) => mask[t]),
         );
       case 'unary':
         return perToken((a) => {
@@ -232,7 +231,7 @@ const ratio = unary('exp', binary('sub', column('logprob'), column('old_logprob'
 const leaf = fc.oneof(
   { arbitrary: fc.constant(column('logprob')), weight: 4 },
   { arbitrary: fc.constant(ratio), weight: 2 },
-  { arbitrary: fc.constantFrom(...COLUMN_NAMES.slice(1)).map(column), weight: 3 },
+  { arbitrary: fc.constantFrom(...COLUMNS.slice(1)).map(column), weight: 3 },
   { arbitrary: fc.constantFrom(0, 1, -1, 2, 0.5, 0.2, 1.28).map(constant), weight: 2 },
   { arbitrary: fc.constant<Expression>({ kind: 'tokens' }), weight: 1 },
 );
@@ -273,6 +272,7 @@ export const expressions = fc.letrec<{ node: Expression }>((tie) => {
       { maxDepth: 5, depthIdentifier: 'expression' },
       leaf,
       fc.tuple(fc.constantFrom(...UNARY_OPS), node).map(([op, a]) => unaryOf(op, a)),
+      fc.tuple(fc.constantFrom(...UNARY_OPS), node).map(([op, a]) => unary(op, a)),
       {
         arbitrary: fc
           .tuple(fc.constantFrom(...BINARY_OPS), node, node)
@@ -306,8 +306,8 @@ const row = (length: number): fc.Arbitrary<Row> =>
     .record({
       mask: fc.array(fc.boolean(), { minLength: length, maxLength: length }),
       columns: fc.array(fc.array(value, { minLength: length, maxLength: length }), {
-        minLength: COLUMN_NAMES.length,
-        maxLength: COLUMN_NAMES.length,
+        minLength: COLUMNS.length,
+        maxLength: COLUMNS.length,
       }),
       weight: fc.double({ min: 0.1, max: 1, noNaN: true }),
       repeats: fc.nat(2),

@@ -1,7 +1,7 @@
 // The arithmetic of the loss language on float64 numbers, by which constants are computed in advance.
 
 /** A condition is true if it is neither 0 nor NaN. */
-const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
+export const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
 const sigmoid = (x: number) => (x >= 0 ? 1 / (1 + Math.exp(-x)) : Math.exp(x) / (1 + Math.exp(x)));
 
 // exp(x) − 1 − x cancels near 0, so its series is summed there.
@@ -42,6 +42,9 @@ export const ARITHMETIC = {
   logsigmoid: (x: number) => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs(x))),
   select: (condition: number, x: number, y: number) => (isTrue(condition) ? x : y),
   clip: (x: number, low: number, high: number) => Math.min(Math.max(x, low), high),
+  select_lt: (a: number, b: number, x: number, y: number) => (a < b ? x : y),
+  select_le: (a: number, b: number, x: number, y: number) => (a <= b ? x : y),
+  select_eq: (a: number, b: number, x: number, y: number) => (a === b ? x : y),
 } satisfies Record<string, (...operands: number[]) => number>;
 
 export type ArithmeticOp = keyof typeof ARITHMETIC;

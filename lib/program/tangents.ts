@@ -1,5 +1,5 @@
 // The rules of differentiation. They use the node's own value where they can, because it is computed anyway.
-import type { Graph, Node } from './graph.js';
+import { type Graph, isConstant, type Node } from './graph.js';
 
 /** The derivatives of a node's operands by some variable; undefined if always 0. */
 type Tangents = readonly (Node | undefined)[];
@@ -54,7 +54,7 @@ function slope(graph: Graph, node: Node, x: Node): Node {
     case 'exp_residual':
       return graph.apply('expm1', x);
     case 'tanh':
-      return graph.apply('sub', graph.constant(1), graph.apply('mul', node, node));
+      return tanhSlope(graph, x);
     case 'sigmoid':
       return graph.apply('mul', node, mirrored());
     case 'logsigmoid':
@@ -62,6 +62,14 @@ function slope(graph: Graph, node: Node, x: Node): Node {
     default:
       throw new Error(`${node.op} has no derivative`);
   }
+}
+
+// tanh'(x) = 4·sigmoid(2x)·sigmoid(−2x). 1 − tanh(x)² cancels where tanh(x) is almost 1.
+function tanhSlope(graph: Graph, x: Node): Node {
+  const twice = graph.apply('mul', graph.constant(2), x);
+  const rising = graph.apply('sigmoid', twice);
+  const falling = graph.apply('sigmoid', graph.apply('neg', twice));
+  return graph.apply('mul', graph.constant(4), graph.apply('mul', rising, falling));
 }
 
 // d(aᵇ) = b·aᵇ⁻¹·da + aᵇ·log(a)·db. A factor 0 gives 0, even if the other factor is infinite.
@@ -93,8 +101,12 @@ function difference(graph: Graph, x: Node | undefined, y: Node | undefined): Nod
   return y ? graph.apply('sub', x ?? graph.constant(0), y) : x;
 }
 
+// Multiplies inside of choices, so that x is not multiplied by the 0 of a branch that was not chosen. It also finds more
+// products that the loss itself computes.
 function product(graph: Graph, x: Node, y: Node | undefined): Node | undefined {
-  return y && graph.apply('mul', x, y);
+  if (y?.op !== 'select' || !isConstant(y.operands[2]!, 0)) return y && graph.apply('mul', x, y);
+  const [condition, chosen] = y.operands as [Node, Node];
+  return choice(graph, condition, graph.apply('mul', x, chosen), undefined);
 }
 
 function quotient(graph: Graph, x: Node | undefined, y: Node): Node | undefined {

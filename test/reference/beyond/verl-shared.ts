@@ -1,6 +1,6 @@
-/** How verl adds up the losses of tokens, and statistics of a few values that several of its functions use. */
+/** Adds up the losses of tokens as verl does, and holds what several of verl's functions share. */
 import type { Variable } from '../autograd.js';
-import { type Args, option, type Tokens } from '../batch.js';
+import { type Args, type Outcome, option, type Tokens } from '../batch.js';
 
 export type AggregationMode =
   | 'token-mean'
@@ -53,3 +53,9 @@ export function sampleStd(values: Variable): Variable | number {
 
 /** Returns the rows that have unmasked tokens. */
 export const filledRows = (x: Tokens): number[] => x.rows.map((_, row) => row).filter((row) => x.counts[row]);
+
+/** Turns flags of 1 and 0 into flags of 0 and 1. */
+export const not = (flags: Variable): Variable => flags.neg().add(1);
+
+export const prefixed = (prefix: string, metrics: Outcome['metrics']): Outcome['metrics'] =>
+  Object.fromEntries(Object.entries(metrics).map(([name, value]) => [prefix + name, value]));

@@ -1,21 +1,9 @@
 // The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
 // that is used twice is computed once.
+import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
 import { LossError } from '../core/errors.js';
 import type { ArithmeticOp } from './arithmetic.js';
 import { simplify } from './simplify.js';
-
-/** The columns that a loss can read, in the order of NativeColumns in binding.d.ts. */
-export const COLUMN_NAMES = [
-  'logprob',
-  'old_logprob',
-  'ref_logprob',
-  'advantages',
-  'entropy',
-  'rollout_logprob',
-  'prox_logprob',
-  'teacher_logprob',
-] as const;
-export type ColumnName = (typeof COLUMN_NAMES)[number];
 
 /** How often a value changes: never, with the batch, with the row, or with the token. */
 export type Level = 'constant' | 'batch' | 'row' | 'token';
@@ -42,7 +30,7 @@ export interface Node {
   readonly op: Op | 'constant' | 'column' | 'row_input';
   readonly operands: readonly Node[];
   readonly level: Level;
-  /** The value of a constant, or the index of a column in COLUMN_NAMES or of a row input in ROW_INPUTS. */
+  /** The value of a constant, or the index of a column in COLUMNS or of a row input in ROW_INPUTS. */
   readonly value: number;
   /** Whether the derivative by `logprob` can differ from 0. */
   readonly isActive: boolean;
@@ -103,7 +91,7 @@ export class Graph {
   }
 
   column(name: ColumnName): Node {
-    return this.#intern('column', [], COLUMN_NAMES.indexOf(name));
+    return this.#intern('column', [], COLUMNS.indexOf(name));
   }
 
   /** Returns the number of unmasked tokens of the row, at least 1: rows without any are skipped. */
@@ -139,9 +127,9 @@ export class Graph {
     }
   }
 
-  /** Returns `a` where the condition is true, and `b` elsewhere. */
+  /** Returns `a` where the condition is true (neither 0 nor NaN), and `b` elsewhere. */
   select(condition: Node, a: Node, b: Node): Node {
-    return this.apply('select', this.#condition(condition), a, b);
+    return this.apply('select', condition, a, b);
   }
 
   /** Returns min(max(x, low), high). */
@@ -251,7 +239,7 @@ const INACTIVE = new Set<string>([
 ]);
 
 function isActive(op: Node['op'], operands: readonly Node[], value: number): boolean {
-  if (op === 'column') return COLUMN_NAMES[value] === 'logprob';
+  if (op === 'column') return COLUMNS[value] === 'logprob';
   return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
 }
 
