@@ -69,7 +69,7 @@ export function metricNumbers(metrics: Outcome['metrics']) {
   };
 }
 
-const evaluators = (family: Record<string, Formula>, wrt: Wrt): Record<string, Evaluate> =>
+export const evaluators = (family: Record<string, Formula>, wrt: Wrt): Record<string, Evaluate> =>
   Object.fromEntries(Object.entries(family).map(([name, formula]) => [name, evaluator(formula, wrt)]));
 
 export const referencePolicyLosses = evaluators(formulas.policy, 'logprob');

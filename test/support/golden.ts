@@ -60,18 +60,22 @@ export interface AlgorithmCase {
   expected: { loss: number; metrics: Record<string, number>; grad_logprob: Tensor; grad_entropy: Tensor };
 }
 
+export interface FrameworkLossCase extends Case {
+  kind: 'policy_loss';
+  /** The framework that computed the case, if a file has cases of several. */
+  source?: string;
+  args: Record<string, unknown>;
+  expected: {
+    loss: number;
+    metrics: Record<string, number>;
+    grad_logprob: Tensor;
+    grad_log_z?: Tensor;
+    grad_entropy?: Tensor;
+  };
+}
 /** A case of a framework other than Trinity-RFT. */
 export type FrameworkCase =
-  | (Case & {
-      kind: 'policy_loss';
-      args: Record<string, unknown>;
-      expected: {
-        loss: number;
-        metrics: Record<string, number>;
-        grad_logprob: Tensor;
-        grad_log_z?: Tensor;
-      };
-    })
+  | FrameworkLossCase
   | (Case & {
       kind: 'rollout_correction';
       args: Record<string, unknown>;
@@ -89,6 +93,9 @@ export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 
 export const expressionCases = read<ExpressionCase>('beyond/expressions');
 export const advantageCases = read<AdvantageCase>('advantage');
+/** Preference losses have no reference yet. */
+export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('beyond/trl');
+export const othersCases = read<FrameworkLossCase>('beyond/others');
 export const verlCases = read<FrameworkCase>('beyond/verl');
 export const algorithmCases = read<AlgorithmCase>('algorithm');
 

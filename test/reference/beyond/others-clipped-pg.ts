@@ -3,17 +3,8 @@ import type { Variable } from '../autograd.js';
 import { type Args, type Formula, type Outcome, option, type Tokens } from '../batch.js';
 import { limited } from '../dual-clip.js';
 import { k3, klEstimators } from '../kl.js';
-import {
-  type Bound,
-  bounded,
-  complement,
-  isPositive,
-  meanOfRow,
-  orNull,
-  unitRatio,
-  within,
-} from './shared.js';
-import { extreme } from './verl-aggregate.js';
+import { type Bound, bounded, isPositive, meanOfRow, orNull, unitRatio, within } from './shared.js';
+import { extreme, not } from './verl-shared.js';
 
 interface Ratios {
   ratio: Variable;
@@ -52,11 +43,11 @@ function importance(x: Tokens, args: Args): { weights: Variable; metrics: Outcom
   const isRowInside = within(meanOfRow(x, difference).exp(), low, high);
   const types: Record<string, () => { weights: Variable; outside?: Variable }> = {
     none: () => ({ weights: ratio }),
-    tis: () => ({ weights: bounded(ratio, low ?? 0, high), outside: mean(complement(inside)) }),
-    icepop: () => ({ weights: inside.choose(ratio, 0), outside: mean(complement(inside)) }),
+    tis: () => ({ weights: bounded(ratio, low ?? 0, high), outside: mean(not(inside)) }),
+    icepop: () => ({ weights: inside.choose(ratio, 0), outside: mean(not(inside)) }),
     'seq-mask-tis': () => ({
       weights: (perRow ? isRowInside : x.spread(isRowInside)).choose(ratio, 0),
-      outside: x.meanOverRows(complement(isRowInside)),
+      outside: x.meanOverRows(not(isRowInside)),
     }),
   };
   const { weights, outside } = types[option(args, 'truncated_importance_sampling_type', 'none')]!();

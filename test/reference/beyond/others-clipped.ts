@@ -3,7 +3,6 @@ import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
 import { dualClip, greater, limited, surrogate, type TokenLosses } from '../dual-clip.js';
 import {
-  complement,
   isNegative,
   isPositive,
   orNull,
@@ -13,6 +12,7 @@ import {
   tokenMean,
   unitRatio,
 } from './shared.js';
+import { not } from './verl-shared.js';
 
 /** Makes a loss from the losses of its tokens. */
 const summed =
@@ -166,7 +166,7 @@ const aspo = summed((x, args) => {
       option(args, `high_entropy_clip_range_${side}`, 0.4),
     );
   const negative = isNegative(advantages);
-  const bounded = negative.choose(ratio.max(complement(range('low'))), ratio.min(range('high').add(1)));
+  const bounded = negative.choose(ratio.max(range('low').neg().add(1)), ratio.min(range('high').add(1)));
   // The value of the flipped ratio is 1/bounded, but its derivative has the sign of that of the ratio.
   const flipped = bounded.div(bounded.detach().square());
   const weight = negative.choose(bounded, flipped);
@@ -230,11 +230,17 @@ const m2poClip = summed((x, args) => {
     .square()
     .value.filter((_, i) => moved.value[i]);
   const { low, high, m2, m2After } = withinBudget(squares.sort(), args);
-  const { perToken, metrics } = dualClip(x, d, advantages, [1 - low, 1 + high], null);
-  const { pg_clipfrac, ppo_kl } = metrics;
+  const ppo = surrogate(advantages, ratio, [1 - low, 1 + high]);
   return {
-    perToken,
-    metrics: { pg_clipfrac, ppo_kl, clip_low: low, clip_high: high, m2, m2_after: m2After },
+    perToken: ppo.perToken,
+    metrics: {
+      pg_clipfrac: x.mean(greater(ppo.clipped, ppo.unclipped)),
+      ppo_kl: x.mean(d.neg()),
+      clip_low: low,
+      clip_high: high,
+      m2,
+      m2_after: m2After,
+    },
   };
 });
 
@@ -253,7 +259,7 @@ function futureInfluence(x: Tokens, args: Args, ratio: Variable, future: Variabl
   const influence = range === 0 ? future.exp() : future.exp().clip(least, 1 + range);
   const threshold = orNull(args, 'safety_threshold', 4) ?? Number.POSITIVE_INFINITY;
   const isUnsafe = ratio.test((r) => r > threshold).mul(isNegative(x.advantages));
-  return { weight: isUnsafe.choose(influence.clip(0.8, 1), influence), isSafe: complement(isUnsafe) };
+  return { weight: isUnsafe.choose(influence.clip(0.8, 1), influence), isSafe: not(isUnsafe) };
 }
 
 const fipo = summed((x, args) => {
@@ -299,7 +305,7 @@ const rolloutIs = summed((x, args) => {
   const inside = ratio.test((r) => r > low && r < high);
   return {
     perToken: x.advantages.neg().mul(ratio.mul(inside)).mul(x.logprob),
-    metrics: { pg_clipfrac: tokenMean(x, complement(inside)) },
+    metrics: { pg_clipfrac: tokenMean(x, not(inside)) },
   };
 });
 

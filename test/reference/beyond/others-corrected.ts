@@ -5,7 +5,6 @@ import { greater, limited, surrogate } from '../dual-clip.js';
 import {
   type Bound,
   bounded,
-  complement,
   isNegative,
   meanOfRow,
   ones,
@@ -14,6 +13,7 @@ import {
   tokenMean,
   within,
 } from './shared.js';
+import { not } from './verl-shared.js';
 
 type Level = 'token' | 'sequence' | 'geometric' | 'segment';
 
@@ -63,7 +63,7 @@ function importance(sampled: Sampled): { weights: Variable; metrics: Outcome['me
   const isNormalized = option(args, 'is_batch_normalize', false);
   return {
     weights: isNormalized ? weights.div(batchMean(x, level, weights)) : weights,
-    metrics: { is_ratio_mean: x.mean(ratio), is_clipfrac: x.mean(complement(inside)) },
+    metrics: { is_ratio_mean: x.mean(ratio), is_clipfrac: x.mean(not(inside)) },
   };
 }
 
@@ -95,7 +95,7 @@ function keptByStatistic(sampled: Sampled): Variable | null {
     .sub(rollout)
     .mul(x.advantages)
     .test((product) => product > 0);
-  return complement(complement(inside).mul(pushed));
+  return not(not(inside).mul(pushed));
 }
 
 /** Flags the tokens of the rows without an outlier. */
@@ -104,7 +104,7 @@ function keptByVeto(sampled: Sampled): Variable | null {
   const low = option<Bound>(args, 'veto_lower', null);
   const high = option<Bound>(args, 'veto_upper', null);
   if (low === null && high === null) return null;
-  const outliers = x.rowSum(complement(within(ratioOf(sampled, 'token'), low, high)));
+  const outliers = x.rowSum(not(within(ratioOf(sampled, 'token'), low, high)));
   return x.spread(outliers.test((n) => n === 0));
 }
 
@@ -114,7 +114,7 @@ function keptByDistance({ x, args, old, rollout }: Sampled): Variable | null {
   if (delta === null) return null;
   const from = option(args, 'opsm_reference', 'old') === 'old' ? old : rollout;
   const far = meanOfRow(x, from.sub(x.logprob.detach())).test((k) => k > delta);
-  return complement(x.spread(far).mul(isNegative(x.advantages)));
+  return not(x.spread(far).mul(isNegative(x.advantages)));
 }
 
 export const correctedPpo: Formula = (x, args) => {
@@ -137,7 +137,7 @@ export const correctedPpo: Formula = (x, args) => {
       pg_clipfrac: x.mean(greater(ppo.clipped, ppo.unclipped)),
       ppo_kl: x.mean(d.neg()),
       ...correction?.metrics,
-      reject_fraction: x.mean(complement(kept)),
+      reject_fraction: x.mean(not(kept)),
     },
   };
 };

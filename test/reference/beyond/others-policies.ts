@@ -9,7 +9,6 @@ import { k3, klEstimators } from '../kl.js';
 import {
   type Bound,
   bounded,
-  complement,
   isNegative,
   isPositive,
   meanOfRow,
@@ -21,6 +20,7 @@ import {
   within,
 } from './shared.js';
 import { groupOfRows } from './verl-row-losses.js';
+import { not } from './verl-shared.js';
 
 /** The mean over the flagged tokens, with the epsilon that metrics have. */
 const flaggedMean = (flags: Variable, values: Variable): Variable =>
@@ -44,7 +44,7 @@ interface Rejection {
 function rejection(x: Tokens, args: Args, log: Variable): Rejection | null {
   const level = option<string | null>(args, 'rejection_level', null);
   if (level === null) return null;
-  const metric = option(args, 'rejection_metric', 'ratio');
+  const metric = option<string>(args, 'rejection_metric', 'ratio');
   const perRow = level === 'sequence';
   // Their difference is old − prox, so k1 is `log` itself.
   const statistic = metric === 'ratio' ? log : klEstimators[metric.replace('kl_', '')]!(log.neg(), x);
@@ -54,7 +54,7 @@ function rejection(x: Tokens, args: Args, log: Variable): Rejection | null {
   const inside = within(metric === 'ratio' ? judged.exp() : judged, low, high);
   const weights = (perRow && metric === 'ratio' ? x.spread(meanOfRow(x, log)) : log).exp();
   if (option(args, 'rejection_action', 'mask') === 'mask')
-    return { kept: inside, weights, filtered: complement(inside) };
+    return { kept: inside, weights, filtered: not(inside) };
   const clamped = inside.choose(weights, bounded(weights, low ?? 0, high));
   const isChanged = clamped.test((weight, i) => weight !== weights.value[i]);
   return { kept: ones(x), weights: clamped, filtered: isChanged };
@@ -121,7 +121,7 @@ const m2po: Formula = (x, args) => {
       approx_kl: flaggedMean(kept, d),
       clip_ratio: flaggedMean(kept, greater(ppo.clipped, ppo.unclipped)),
       dual_clip_ratio: flaggedMean(kept, cut),
-      m2_masked_fraction: tokenMean(x, complement(kept)),
+      m2_masked_fraction: tokenMean(x, not(kept)),
     },
   };
 };
@@ -143,7 +143,7 @@ function trustRegion(x: Tokens, args: Args, advantages: Variable, dropped: Varia
     metrics: {
       pg_loss: loss,
       masked_mismatch_kl: meanOverRows(x, dropped, k3(d)),
-      unmasked_mismatch_kl: meanOverRows(x, complement(dropped), k3(d)),
+      unmasked_mismatch_kl: meanOverRows(x, not(dropped), k3(d)),
       is_masked: meanOverRows(x, ones(x), dropped),
     },
   };
@@ -196,7 +196,7 @@ const real: Formula = (x, args) => {
   const tau = option(args, 'tau', 0.5);
   const score = meanOfRow(x, x.logprob.sub(x.oldLogprob)).div(tau);
   const positive = isPositive(meanOfRow(x, x.advantages));
-  const negative = complement(positive);
+  const negative = not(positive);
   const groupOf = groupOfRows(x);
   const groups = new Set(groupOf).size;
   const both = positive.sumBy(groupOf, groups).mul(negative.sumBy(groupOf, groups));

@@ -6,8 +6,6 @@ import { type Args, option, type Tokens } from '../batch.js';
 export const orNull = <T>(args: Args, name: string, fallback: T | null): T | null =>
   args[name] === undefined ? fallback : (args[name] as T | null);
 
-/** Returns 1 − x, for flags and weights. */
-export const complement = (x: Variable): Variable => x.neg().add(1);
 export const isNegative = (x: Variable): Variable => x.test((value) => value < 0);
 export const isPositive = (x: Variable): Variable => x.test((value) => value > 0);
 

@@ -5,7 +5,7 @@ import { surrogate } from '../dual-clip.js';
 import { k3 } from '../kl.js';
 import { isPositive, meanOfRow, orNull, perCount, tokenMean } from './shared.js';
 import { clipMetrics, entropyMetric, oldLogprob, outside, topEntropy, weights } from './trl-options.js';
-import { extreme } from './verl-aggregate.js';
+import { extreme } from './verl-shared.js';
 
 /** Returns how far the clip range reaches below and above. */
 function clipRange(args: Args, fallback: number): [number, number] {

@@ -5,7 +5,6 @@ import { k3 } from '../kl.js';
 import {
   type Bound,
   bounded,
-  complement,
   isNegative,
   isPositive,
   meanOfRow,
@@ -15,7 +14,7 @@ import {
   tokenMean,
   within,
 } from './shared.js';
-import { extreme, filledRows } from './verl-aggregate.js';
+import { extreme, filledRows, not } from './verl-shared.js';
 
 type Metrics = Outcome['metrics'];
 
@@ -55,7 +54,7 @@ export function nearPolicy(x: Tokens, args: Args): Variable {
   if (threshold === null) return ones(x);
   const sampler = option(args, 'use_vllm', false) ? x.column('rolloutLogprob') : oldLogprob(x);
   const far = meanOfRow(x, sampler.sub(x.logprob).detach()).test((kl) => kl > threshold);
-  return complement(x.spread(far).mul(isNegative(x.advantages)));
+  return not(x.spread(far).mul(isNegative(x.advantages)));
 }
 
 /** Corrects for the difference between the policy that the trainer computes and the one that vLLM sampled from. */
