@@ -68,12 +68,11 @@ export function weightMetrics(x: Tokens, { level, q, raw, weights, bounds }: Wei
       min: extreme(sums, -1).exp(),
     }),
   };
-  const clipped = weights.clip(0, high);
-  const relative = clipped.div(x.mean(clipped).add(1e-8));
+  const relative = weights.div(x.mean(weights).add(1e-8));
   return prefixed('rollout_is_', {
     ...ofLevel[level](),
     mean: x.mean(weights),
-    std: tokenStd(x, clipped),
+    std: tokenStd(x, weights),
     eff_sample_size: x.tape.leaf([1]).div(x.mean(relative.square())),
     ...rowSummary(perRow),
     seq_max_deviation: extreme(perRow.sub(1).abs(), 1),
