@@ -147,18 +147,19 @@ function nudged(
 
 /**
  * Returns whether rounding to float32 could move a token across one of the formula's thresholds. Changes each nonzero
- * difference between logprob and oldLogprob (or refLogprob), and between rolloutLogprob and oldLogprob, and checks
- * whether the formula then takes another branch.
+ * difference between logprob, rolloutLogprob or proxLogprob and oldLogprob (or refLogprob), and between entropy and
+ * oldEntropy, and checks whether the formula then takes another branch.
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
-  const { logprob, oldLogprob, refLogprob, rolloutLogprob } = batch;
-  if (!logprob) return false;
+  if (!batch.logprob) return false;
+  const old = batch.oldLogprob ?? batch.refLogprob;
   const branches = (sign: (i: number) => number) => {
-    const moved = {
-      logprob: nudged(logprob, oldLogprob ?? refLogprob, sign),
-      ...(rolloutLogprob ? { rolloutLogprob: nudged(rolloutLogprob, oldLogprob, sign) } : {}),
-    };
-    const x = new Tokens(new Tape(), { ...batch, ...moved });
+    const moved = { ...batch };
+    for (const name of ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy'] as const) {
+      const column = batch[name];
+      if (column) moved[name] = nudged(column, name === 'entropy' ? batch.oldEntropy : old, sign);
+    }
+    const x = new Tokens(new Tape(), moved);
     formula(x, args);
     return x.tape.branches;
   };

@@ -3,8 +3,17 @@ import type { Variable } from '../autograd.js';
 import { type Args, type Formula, type Outcome, option, type Tokens } from '../batch.js';
 import { limited } from '../dual-clip.js';
 import { k3, klEstimators } from '../kl.js';
-import { type Bound, bounded, isPositive, meanOfRow, orNull, unitRatio, within } from './shared.js';
-import { extreme, not } from './verl-shared.js';
+import {
+  type Bound,
+  bounded,
+  extreme,
+  isPositive,
+  meanOfRow,
+  not,
+  orNull,
+  unitRatio,
+  within,
+} from './shared.js';
 
 interface Ratios {
   ratio: Variable;

@@ -5,6 +5,7 @@ import { dualClip, greater, limited, surrogate, type TokenLosses } from '../dual
 import {
   isNegative,
   isPositive,
+  not,
   orNull,
   quantile,
   ratioBounds,
@@ -12,7 +13,6 @@ import {
   tokenMean,
   unitRatio,
 } from './shared.js';
-import { not } from './verl-shared.js';
 
 /** Makes a loss from the losses of its tokens. */
 const summed =

@@ -7,13 +7,13 @@ import {
   bounded,
   isNegative,
   meanOfRow,
+  not,
   ones,
   ratioBounds,
   runMean,
   tokenMean,
   within,
 } from './shared.js';
-import { not } from './verl-shared.js';
 
 type Level = 'token' | 'sequence' | 'geometric' | 'segment';
 

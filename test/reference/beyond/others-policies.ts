@@ -9,9 +9,11 @@ import { k3, klEstimators } from '../kl.js';
 import {
   type Bound,
   bounded,
+  groupOfRows,
   isNegative,
   isPositive,
   meanOfRow,
+  not,
   ones,
   orNull,
   perCount,
@@ -19,8 +21,6 @@ import {
   tokenMean,
   within,
 } from './shared.js';
-import { groupOfRows } from './verl-row-losses.js';
-import { not } from './verl-shared.js';
 
 /** The mean over the flagged tokens, with the epsilon that metrics have. */
 const flaggedMean = (flags: Variable, values: Variable): Variable =>

@@ -1,6 +1,6 @@
 /** What the losses of several frameworks have in common. */
 import type { Variable } from '../autograd.js';
-import { type Args, option, type Tokens } from '../batch.js';
+import { type Args, type Outcome, option, type Tokens } from '../batch.js';
 
 /** Returns an argument for which null has a meaning of its own. If it is absent, returns `fallback`. */
 export const orNull = <T>(args: Args, name: string, fallback: T | null): T | null =>
@@ -58,4 +58,37 @@ export function quantile(values: Float64Array, q: number): number {
   const rank = q * (sorted.length - 1);
   const [below, above] = [sorted[Math.floor(rank)]!, sorted[Math.ceil(rank)]!];
   return below + (above - below) * (rank - Math.floor(rank));
+}
+
+/** Returns the largest of all values, or the smallest if `sign` is −1, and 0 for no value. */
+export const extreme = (values: Variable, sign: 1 | -1): Variable =>
+  values.extremeBy(new Int32Array(values.length), 1, sign);
+
+export const plainMean = (values: Variable): Variable => values.sum().div(values.length || 1);
+
+/** Returns the standard deviation with the divisor n − 1. That of a single value is 0. */
+export function sampleStd(values: Variable): Variable | number {
+  if (values.length < 2) return 0;
+  return values
+    .sub(plainMean(values))
+    .square()
+    .sum()
+    .div(values.length - 1)
+    .sqrt();
+}
+
+/** Returns the rows that have unmasked tokens. */
+export const filledRows = (x: Tokens): number[] => x.rows.map((_, row) => row).filter((row) => x.counts[row]);
+
+/** Turns flags of 1 and 0 into flags of 0 and 1. */
+export const not = (flags: Variable): Variable => flags.neg().add(1);
+
+export const prefixed = (prefix: string, metrics: Outcome['metrics']): Outcome['metrics'] =>
+  Object.fromEntries(Object.entries(metrics).map(([name, value]) => [prefix + name, value]));
+
+/** Returns the position of each row's group in the order of first appearance. */
+export function groupOfRows(x: Tokens): number[] {
+  const ids = x.rows.map((b) => x.batch.groupIds![b]!);
+  const distinct = [...new Set(ids)];
+  return ids.map((id) => distinct.indexOf(id));
 }

@@ -3,9 +3,8 @@ import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
 import { surrogate } from '../dual-clip.js';
 import { k3 } from '../kl.js';
-import { isPositive, meanOfRow, orNull, perCount, tokenMean } from './shared.js';
+import { extreme, isPositive, meanOfRow, orNull, perCount, tokenMean } from './shared.js';
 import { clipMetrics, entropyMetric, oldLogprob, outside, topEntropy, weights } from './trl-options.js';
-import { extreme } from './verl-shared.js';
 
 /** Returns how far the clip range reaches below and above. */
 function clipRange(args: Args, fallback: number): [number, number] {

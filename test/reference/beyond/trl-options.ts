@@ -5,16 +5,18 @@ import { k3 } from '../kl.js';
 import {
   type Bound,
   bounded,
+  extreme,
+  filledRows,
   isNegative,
   isPositive,
   meanOfRow,
+  not,
   ones,
   orNull,
   quantile,
   tokenMean,
   within,
 } from './shared.js';
-import { extreme, filledRows, not } from './verl-shared.js';
 
 type Metrics = Outcome['metrics'];
 

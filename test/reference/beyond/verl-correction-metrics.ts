@@ -1,7 +1,7 @@
 /** The metrics of verl's rollout correction. Statistics over rows count rows without tokens as 0, unless said. */
 import type { Variable } from '../autograd.js';
 import type { Outcome, Tokens } from '../batch.js';
-import { extreme, filledRows, not, plainMean, prefixed, sampleStd } from './verl-shared.js';
+import { extreme, filledRows, not, plainMean, prefixed, sampleStd } from './shared.js';
 
 type Metrics = Outcome['metrics'];
 

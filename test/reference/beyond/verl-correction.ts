@@ -4,13 +4,13 @@
  */
 import type { Variable } from '../autograd.js';
 import { type Args, type Formula, type Outcome, option, type Tokens } from '../batch.js';
+import { filledRows, plainMean, prefixed } from './shared.js';
 import {
   divergenceMetrics,
   rejectionMetrics,
   type Verdict,
   weightMetrics,
 } from './verl-correction-metrics.js';
-import { filledRows, plainMean, prefixed } from './verl-shared.js';
 
 /** The result of a correction. `weights` and `kept` hold one value for each unmasked token. */
 export interface Correction {

@@ -2,7 +2,7 @@
 import type { Variable } from '../autograd.js';
 import { type Formula, option, type Tokens } from '../batch.js';
 import { klEstimators } from '../kl.js';
-import { aggregate } from './verl-shared.js';
+import { aggregate } from './verl-aggregate.js';
 
 /** The estimator that gives the value, by the name of the function. verl's k3 is the clipped low_var_kl. */
 const ESTIMATORS: Record<string, string> = {

@@ -3,8 +3,9 @@ import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
 import { dualClip, greater, type TokenLosses } from '../dual-clip.js';
 import { klEstimators } from '../kl.js';
+import { extreme, meanOfRow, not, plainMean, prefixed } from './shared.js';
+import { type AggregationMode, aggregate } from './verl-aggregate.js';
 import { rolloutCorrection, underCorrection } from './verl-correction.js';
-import { type AggregationMode, aggregate, extreme, not, plainMean, prefixed } from './verl-shared.js';
 
 /** Returns how far the clip range reaches below and above. */
 export function clipRange(args: Args): [number, number] {
@@ -140,7 +141,7 @@ export const gspo = summed((x, args) => {
   const [low, high] = ratioBounds(args);
   const { logprob, advantages } = x;
   const d = logRatio(x);
-  const rowLog = x.rowSum(d).div(x.tape.leaf(x.counts.map((n) => Math.max(n, 1))));
+  const rowLog = meanOfRow(x, d);
   // The value is that of the row, and each token's derivative is its own.
   const ratio = logprob
     .sub(logprob.detach())

@@ -4,9 +4,9 @@
  */
 import type { Variable } from '../autograd.js';
 import { type Args, option, type Tokens } from '../batch.js';
+import { not, plainMean, prefixed } from './shared.js';
 import { batchNormalised, type Correction } from './verl-correction.js';
 import { rejectedFractions } from './verl-correction-metrics.js';
-import { not, plainMean, prefixed } from './verl-shared.js';
 
 type Level = 'token' | 'sequence' | 'geometric';
 

@@ -1,8 +1,8 @@
 /** verl's policy losses that first compute a value for each row: those of its recipes, and geo_mean. */
 import type { Variable } from '../autograd.js';
 import { type Formula, option, type Tokens } from '../batch.js';
+import { groupOfRows, plainMean } from './shared.js';
 import { clipRange, logRatio } from './verl-losses.js';
-import { plainMean } from './verl-shared.js';
 
 /** GMPO: the ratio of a row is the geometric mean of its tokens' clipped ratios. Rows without tokens count. */
 export const geoMean: Formula = (x, args) => {
@@ -25,13 +25,6 @@ export const geoMean: Formula = (x, args) => {
     },
   };
 };
-
-/** Returns the position of each row's group in the order of first appearance. */
-export function groupOfRows(x: Tokens): number[] {
-  const ids = x.rows.map((b) => x.batch.groupIds![b]!);
-  const distinct = [...new Set(ids)];
-  return ids.map((id) => distinct.indexOf(id));
-}
 
 /** Compares rows within groups of n. A row without tokens has no mean advantage, so it is not allowed. */
 export const gvpo: Formula = (x, args) => {
