@@ -1,6 +1,7 @@
 /** Tests the float64 reference of TRL's policy losses against every result of TRL itself. */
 import assert from 'node:assert/strict';
 import { trlFormulas, trlReference } from '../reference/beyond/trl.js';
+import { close } from '../support/close.js';
 import { type FrameworkLossCase, trlCases } from '../support/golden.js';
 import { agreesWithCase, behaveAsLosses } from './policy-losses.js';
 
@@ -22,4 +23,20 @@ describe("reference of TRL's policy losses", () => {
   });
 
   behaveAsLosses(trlFormulas, trlReference, cases);
+
+  it('divides luspo by the number of rows alone, also per token', () => {
+    const batch = {
+      rows: 2,
+      columns: 2,
+      actionMask: [1, 1, 1, 0],
+      logprob: [-1, -2, -1, 0],
+      oldLogprob: [-1, -2, -1, 0],
+      refLogprob: [-1, -2, 0, 0],
+      advantages: [1, 2, 4, 8],
+    };
+    const args = { importance_sampling_level: 'token', beta: 1 };
+    // All ratios are 1. The log-ratios to the reference are 0, but 1 for the last unmasked token.
+    const { loss } = trlReference.luspo!(args, batch);
+    close(loss, (-1 - 2 - 4 + Math.E - 2) / 2, 'loss');
+  });
 });

@@ -1,4 +1,8 @@
-/** Losses that clip the importance ratio in new ways: where a fact of the batch or the entropy says, or not to zero. */
+/**
+ * Losses that clip the importance ratio in other ways than PPO: the bounds depend on the batch or on the entropy (bapo,
+ * m2po_clip, aspo), clipped tokens keep a gradient (ce_gppo, erc), or the ratio or its weight is another one (up, fipo,
+ * segment_ppo, rollout_is).
+ */
 import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
 import { dualClip, greater, limited, surrogate, type TokenLosses } from '../dual-clip.js';
