@@ -52,7 +52,7 @@ function importance(x: Tokens, args: Args): { weights: Variable; metrics: Outcom
   const isRowInside = within(meanOfRow(x, difference).exp(), low, high);
   const types: Record<string, () => { weights: Variable; outside?: Variable }> = {
     none: () => ({ weights: ratio }),
-    tis: () => ({ weights: bounded(ratio, low ?? 0, high), outside: mean(not(inside)) }),
+    tis: () => ({ weights: bounded(ratio, low, high), outside: mean(not(inside)) }),
     icepop: () => ({ weights: inside.choose(ratio, 0), outside: mean(not(inside)) }),
     'seq-mask-tis': () => ({
       weights: (perRow ? isRowInside : x.spread(isRowInside)).choose(ratio, 0),

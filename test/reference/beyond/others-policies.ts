@@ -55,7 +55,7 @@ function rejection(x: Tokens, args: Args, log: Variable): Rejection | null {
   const weights = (perRow && metric === 'ratio' ? x.spread(meanOfRow(x, log)) : log).exp();
   if (option(args, 'rejection_action', 'mask') === 'mask')
     return { kept: inside, weights, filtered: not(inside) };
-  const clamped = inside.choose(weights, bounded(weights, low ?? 0, high));
+  const clamped = inside.choose(weights, bounded(weights, low, high));
   const isChanged = clamped.test((weight, i) => weight !== weights.value[i]);
   return { kept: ones(x), weights: clamped, filtered: isChanged };
 }
