@@ -2,9 +2,9 @@
 //
 // First, every function takes turns with its traffic floor (a loop that only reads and writes the same memory) and with
 // its peers (the same function in other libraries and in plain TypeScript). Then the run compares variants of the
-// package's own calls: threads, layouts, masks, dtypes, small calls and advantage functions. It prints tables of
-// medians, writes bench/results/<cpu>.json, draws bench/speed.svg, and says which of the project's speed targets are
-// met.
+// package's own calls: threads, layouts, masks, dtypes, small calls, advantage functions and losses that are written as
+// expressions. It prints tables of medians, writes bench/results/<cpu>.json, draws bench/speed.svg, and says which of
+// the project's speed targets are met.
 //
 //   npm run bench [-- --quick] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
 //
@@ -17,6 +17,7 @@ import { parseArgs } from 'node:util';
 import { bars, barsTable } from './lib/bars.js';
 import { timeCores } from './lib/cores.js';
 import { eventLoopTable, timeEventLoop } from './lib/event-loop.js';
+import { expressionsTable, expressionWorks, timeExpressions, timePpo } from './lib/expressions.js';
 import {
   CACHED,
   checkPeers,
@@ -86,6 +87,7 @@ const report: Report = { machine, date: new Date().toISOString(), rounds, peers:
 const peers = flags['no-peers'] ? [] : await findPeers();
 try {
   await timeAllFunctions();
+  await timeUserLosses();
 } finally {
   for (const peer of peers) await peer.end();
 }
@@ -120,6 +122,25 @@ async function timeAllFunctions(): Promise<void> {
   if (peers.length === 0) return;
   for (const work of works.filter((each) => peers.every((peer) => peer.covers(each))))
     print(contendersTable(find(report, work.id, LARGE, true)!));
+}
+
+/** Times losses that are written as expressions, and compares PPO in this form with the built-in PPO. */
+async function timeUserLosses(): Promise<void> {
+  const expressions = expressionWorks(only);
+  if (expressions.length > 0) {
+    await checkPeers(expressions, peers);
+    report.expressions = await timeExpressions(expressions, peers, rounds);
+    print(expressionsTable(report.expressions, peers));
+  }
+  const ppo = works.find(({ id }) => id === 'ppo');
+  if (ppo) {
+    const { large, small } = await timePpo(ppo, peers, rounds);
+    report.ppoAsExpression = { large, small };
+    const title = 'PPO as an expression, forward and gradient';
+    print(timesTable(`${title}, ${LARGE.join('×')}`, large, LARGE[0] * LARGE[1], 'ms'));
+    print(timesTable(`${title}, ${SMALL.join('×')} through computeSync()`, small, SMALL[0] * SMALL[1], 'µs'));
+  }
+  save(report, results);
 }
 
 /**

@@ -1,5 +1,6 @@
 // Compares a run's measurements with the project's performance targets. Almost all targets are ratios of two times from
 // the same run.
+import { AS_EXPRESSION, BUILT_IN } from './expressions.js';
 import { CACHED, LARGE, SMALL } from './functions.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
@@ -25,6 +26,7 @@ export function bars(report: Report): Bar[] {
     packedLikePadded(report),
     prefixMasks(report),
     halves(report),
+    ...expressions(report),
   ];
 }
 
@@ -149,6 +151,26 @@ function objective({ objective: samples }: Report): Bar {
     measured: `${digits(measured)}; the floors ${digits(traffic)}; without the entropy’s gradient ${digits(plain)}`,
     met: measured <= 1.5,
   });
+}
+
+/** The targets for losses that are written as expressions, which PPO represents. */
+function expressions({ ppoAsExpression: found }: Report): Bar[] {
+  const at = (shape: readonly number[]) => `ppo as an expression, forward and gradient, ${shape.join('×')}`;
+  const { [BUILT_IN]: builtIn, [AS_EXPRESSION]: own, [PYTORCH]: torch } = found?.large ?? {};
+  const faster = (other: Sample | undefined, wanted: number) => {
+    const measured = other && own && speedup(other, own);
+    return measured === undefined ? undefined : { measured: digits(measured), met: measured >= wanted };
+  };
+  const slower = found && found.small[AS_EXPRESSION]!.median / found.small[BUILT_IN]!.median;
+  return [
+    bar(`${at(LARGE)}: speed relative to the built-in loss`, '≥ 0.5', faster(builtIn, 0.5)),
+    bar(`${at(LARGE)}: speed-up over eager PyTorch`, '≥ 25', faster(torch, 25)),
+    bar(
+      `${at(SMALL)} through computeSync(): time divided by the built-in loss's`,
+      '≤ 4',
+      slower === undefined ? undefined : { measured: digits(slower), met: slower <= 4 },
+    ),
+  ];
 }
 
 /** Returns the function with the smallest ratio, together with that ratio. */

@@ -60,18 +60,19 @@ async function checkPrepared(
   return checkAgreement(who, await theirs.evaluate(), { loss, metrics, ...gradients });
 }
 
-/** Times every function on a batch of one shape, without gradients and with them. */
+/** Times every function on a batch of one shape, by default both without gradients and with them. */
 export async function timeFunctions(
   works: readonly Work[],
   peers: readonly Peer[],
   shape: Shape,
   rounds: number,
+  withGradients: readonly boolean[] = [false, true],
 ): Promise<FunctionTimes[]> {
   const inputs = makeInputs(shape);
   for (const peer of peers) await peer.load(inputs);
   const results: FunctionTimes[] = [];
   for (const work of works)
-    for (const gradient of [false, true])
+    for (const gradient of withGradients)
       results.push(await timeFunction(work, peers, inputs, gradient, rounds));
   return results;
 }

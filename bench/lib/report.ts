@@ -2,6 +2,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import type { Shape } from './batch.js';
+import type { PpoTimes } from './expressions.js';
 import type { Machine } from './machine.js';
 import type { Sample } from './race.js';
 
@@ -33,6 +34,9 @@ export interface Report {
   objective?: Times;
   smallCalls?: Times;
   advantages?: Times;
+  /** Losses that are written as expressions. */
+  expressions?: FunctionTimes[];
+  ppoAsExpression?: PpoTimes;
   /** The times with one thread and with two threads, by function. */
   threads?: Record<string, Times>;
   /**

@@ -27,8 +27,8 @@ export interface Outcome extends Gradients {
 export interface Work {
   /** The function's name in tables and result files, such as 'ppo', 'kl k3', 'entropy mix' or 'grpo objective'. */
   readonly id: string;
-  readonly family: 'policy' | 'kl' | 'entropy' | 'objective';
-  /** The function's name in its registry, such as 'k3'. */
+  readonly family: 'policy' | 'kl' | 'entropy' | 'objective' | 'expression';
+  /** The function's name in its registry, such as 'k3', or the text of an expression. */
   readonly name: string;
   /** The arguments that differ from the function's defaults, under Trinity-RFT's names. */
   readonly args: Record<string, number>;

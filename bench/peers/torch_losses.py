@@ -395,6 +395,78 @@ def grpo(b, entropy_coef=0.0, kl_coef=0.001):
     return policy - entropy_loss + kl, {**metrics, **entropy_metrics, **kl_metrics}
 
 
+# Losses of the benchmark's expressions, under their texts. Each takes a Batch and the names in the text, and returns
+# one value per token.
+
+
+def log_ratio_of(b):
+    return b.logprob - b.old_logprob
+
+
+def row_sum(values, mask):
+    return (values * mask).sum(-1, keepdim=True)
+
+
+def clipped_ratio(b, low, high):
+    ratio = log_ratio_of(b).exp()
+    return torch.maximum(-b.advantages * ratio, -b.advantages * ratio.clamp(1.0 - low, 1.0 + high))
+
+
+def limited_weight(b, hi):
+    return -log_ratio_of(b).exp().clamp(0.0, hi).detach() * b.advantages * b.logprob
+
+
+def truncated_weight(b):
+    weight = log_ratio_of(b).exp().clamp(max=1.0).detach()
+    return torch.where(b.advantages > 0, -b.advantages * b.logprob, -weight * b.advantages * b.logprob)
+
+
+def geometric_mean(b):
+    return -b.advantages * row_mean(log_ratio_of(b), b.mask).exp()[:, None]
+
+
+def one_sided_mean(b, eps):
+    log_ratio = log_ratio_of(b)
+    limited = torch.where(b.advantages > 0, log_ratio.clamp(max=eps), log_ratio.clamp(min=-eps))
+    return -b.advantages * row_mean(limited, b.mask).exp()[:, None]
+
+
+def log_odds(b, beta):
+    # The same value for all tokens of a row.
+    return -F.logsigmoid(beta * row_sum(b.logprob - b.ref_logprob, b.mask)).expand_as(b.logprob)
+
+
+def relative_to_largest(b):
+    ratio = log_ratio_of(b).exp()
+    largest = torch.where(b.mask > 0, ratio, -math.inf).amax(-1, keepdim=True).detach()
+    return -b.advantages * ratio / largest
+
+
+def gated(b, e):
+    log_ratio = log_ratio_of(b)
+    ratio = log_ratio.exp()
+    inside = (ratio >= 1.0 / (1.0 + e)) & (ratio <= 1.0 + e)
+    return -b.advantages * log_ratio * inside
+
+
+def signed(b):
+    return (b.logprob - b.ref_logprob).abs() + b.advantages.sign() * b.logprob
+
+
+def clipped_by_sign(batch, a, b):
+    ratio = log_ratio_of(batch).exp()
+    positive = batch.advantages > 0
+    low, high = torch.where(positive, a, b).to(ratio.dtype), torch.where(positive, b, a).to(ratio.dtype)
+    return -batch.advantages * ratio.clamp(1.0 - low, 1.0 + high)
+
+
+def expression_loss(per_token):
+    def loss_of(batch, **options):
+        return masked_mean(per_token(batch, **options), batch.mask), {}
+
+    return loss_of
+
+
 POLICY = (ppo, gspo, cispo, topr, sapo, sppo, rec, opmd, importance_sampling, dpo, sft, sft_is, sft_phi, mix, mix_chord)
 KL = {
     "none": none,
@@ -405,9 +477,23 @@ KL = {
     "abs": absolute,
     "corrected_k3": corrected_k3,
 }
+EXPRESSIONS = {
+    "-A*r": lambda b: -b.advantages * log_ratio_of(b).exp(),
+    "max(-A*r, -A*clip(r, 1-low, 1+high))": clipped_ratio,
+    "-sg(clip(r, 0, hi))*A*lp": limited_weight,
+    "A > 0 ? -A*lp : -sg(min(r, 1))*A*lp": truncated_weight,
+    "-A*exp(row_mean(lp-old))": geometric_mean,
+    "-A*exp(row_mean(A > 0 ? min(d, eps) : max(d, -eps)))": one_sided_mean,
+    "-logsigmoid(beta*row_sum(lp-ref))": log_odds,
+    "-A*r/sg(row_max(r))": relative_to_largest,
+    "-A*d*sg(r >= 1/(1+e) && r <= 1+e ? 1 : 0)": gated,
+    "abs(lp-ref) + sign(A)*lp": signed,
+    "-A*clip(r, 1-(A > 0 ? a : b), 1+(A > 0 ? b : a))": clipped_by_sign,
+}
 FUNCTIONS = {
     "policy": {function.__name__: function for function in POLICY},
     "kl": {name: kl_loss(estimator) for name, estimator in KL.items()},
     "entropy": {"default": entropy, "mix": usual_entropy},
     "objective": {"grpo": grpo},
+    "expression": {text: expression_loss(per_token) for text, per_token in EXPRESSIONS.items()},
 }

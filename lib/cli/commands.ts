@@ -5,16 +5,22 @@ import { addDevices } from './devices.js';
 import { addEvaluate } from './evaluate.js';
 import { addGradients } from './gradients.js';
 import { addList } from './list.js';
+import { registerLossFiles } from './loss-file.js';
 import { addSweep } from './sweep.js';
+
+/** The commands that have the option `--loss-file`. */
+const TAKING_LOSS_FILES = ['evaluate', 'compare', 'sweep', 'gradients', 'list'];
 
 /**
  * Adds all commands except `build` to the command-line program.
  * @param words the arguments of the command line.
  * @returns the arguments that commander must parse. The arguments that only a command itself understands, such as the
  * options of a loss, are removed.
- * @throws LossError for arguments that a command does not understand.
+ * @throws LossError for arguments that a command does not understand, and for a `--loss-file` without losses.
  */
-export function addCommands(program: Command, words: readonly string[]): readonly string[] {
+export async function addCommands(program: Command, words: readonly string[]): Promise<readonly string[]> {
+  // The losses of these files have options, which the commands must know to read their arguments.
+  if (TAKING_LOSS_FILES.includes(words[0]!)) await registerLossFiles(words);
   let left = words;
   for (const add of [addEvaluate, addCompare, addSweep, addGradients]) left = add(program, left);
   addList(program);

@@ -17,6 +17,7 @@ import {
   runOnRollouts,
 } from './rollouts-command.js';
 import { makeSubject, type TitledSubject, typedSubjects } from './typed-subjects.js';
+import { CHOICES_WITH_VALUES } from './words.js';
 
 /** The result of `policy-loss compare`, as `--json` prints it: with strings such as "NaN" for non-finite numbers. */
 export interface Comparison {
@@ -75,7 +76,7 @@ export function addCompare(program: Command, words: readonly string[]): readonly
   const { subjects: typed, rest } = typedSubjects(command, words.slice(1), true);
   if (typed.length === 1)
     throw new LossError('ERR_INVALID_OPTION', {
-      expected: 'two or more of --loss <name>, --algorithm <name> or --config <file>',
+      expected: `two or more of ${CHOICES_WITH_VALUES}`,
       received: `only ${typed[0]!.choice} ${typed[0]!.name}`,
       hint: "Use 'policy-loss evaluate' for one",
     });
@@ -100,13 +101,14 @@ export function addCompare(program: Command, words: readonly string[]): readonly
 const HELP = `\
 An option belongs to the loss or algorithm before it; options before the first loss or algorithm belong to all of
 them. The same loss may appear twice with different options. To list the options of a loss, use
-'policy-loss evaluate --loss NAME --help'.`;
+'policy-loss evaluate --loss NAME --help'. An expression is shown under its name in --loss-expr 'NAME: EXPRESSION'.`;
 
 const EXAMPLES = [
   'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
   'compare rollouts.parquet --loss ppo --clip-range 0.1 --loss ppo --clip-range 0.3',
   'compare rollouts.jsonl --loss-agg-mode token-mean --loss ppo --loss cispo --loss sapo --csv',
   "compare 'rollouts-*.jsonl' --algorithm grpo --algorithm rloo --config trinity.yaml --report out.html",
+  "compare rollouts.jsonl --loss ppo --loss-expr 'squared: -A*r + beta*square(d)' --set beta=0.1",
 ];
 
 /** Sums the dot products of all pairs of gradients over the parts of the rollouts. */

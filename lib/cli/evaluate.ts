@@ -7,6 +7,7 @@ import {
   type FilesEvaluation,
   type SubjectEvaluation,
 } from '../parts/index.js';
+import { EXPRESSION_HELP } from './expression-options.js';
 import { csv, type Printable, readable, styled, twoColumns, type Value } from './output.js';
 import { REPORT_OPTION, reportOn } from './report-file.js';
 import {
@@ -79,13 +80,15 @@ export function addEvaluate(program: Command, words: readonly string[]): readonl
 }
 
 const HELP = `\
-Give exactly one of --loss, --algorithm and --config.
+Give exactly one of --loss, --loss-expr, --algorithm and --config.
 
 Options of a loss are written in kebab case: clip_range_low is --clip-range-low. --no-NAME turns a switch --NAME off.
 An algorithm has the options of its policy loss, the options of its advantage function with the prefix 'advantage-'
 (--advantage-std-threshold), and options for the names of its functions (--kl-loss-fn) and their coefficients
 (--kl-coef). With --config, the file sets all of these. To list the options with their defaults, add --help to
---loss NAME or --algorithm NAME.`;
+--loss NAME or --algorithm NAME.
+
+${EXPRESSION_HELP}`;
 
 const EXAMPLES = [
   'evaluate rollouts.jsonl --loss ppo',
@@ -97,6 +100,8 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --algorithm rloo --policy-loss-fn cispo --clip-range-high 0.3 --csv',
   'evaluate batch.safetensors --loss sapo --column logprobs=lp --device cuda',
   'evaluate rollouts.jsonl --config trinity.yaml --skip-bad-rows',
+  "evaluate rollouts.jsonl --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+high))' --set low=0.2 --set high=0.28",
+  'evaluate rollouts.jsonl --loss-file my-loss.mjs --loss my_loss',
 ];
 
 function printable(result: FilesEvaluation<TitledSubject>, run: RolloutsRun, quiet: boolean): Printable {

@@ -10,18 +10,24 @@ export function flagOf(option: string, prefix = ''): string {
 }
 
 /**
- * Returns the value of a flag that is written as `--name value` or `--name=value`; undefined if it is absent. If the
- * flag appears several times, the last value counts.
+ * Returns the values of a flag that is written as `--name value` or `--name=value`, in their order. Arguments after
+ * `--` are not flags.
  * @param name the flag, including its dashes.
  * @param words the arguments of the command line.
  */
-export function optionValue(name: string, words: readonly string[]): string | undefined {
-  let value: string | undefined;
-  words.forEach((word, i) => {
-    if (word === name) value = words[i + 1];
-    else if (word.startsWith(`${name}=`)) value = word.slice(name.length + 1);
+export function optionValues(name: string, words: readonly string[]): string[] {
+  return beforeOperands(words).flatMap((word, i, all) => {
+    if (word === name) return all[i + 1] ?? [];
+    return word.startsWith(`${name}=`) ? word.slice(name.length + 1) : [];
   });
-  return value;
+}
+
+/**
+ * Returns the value of a flag, as {@link optionValues} does; undefined if it is absent. If the flag appears several
+ * times, the last value counts.
+ */
+export function optionValue(name: string, words: readonly string[]): string | undefined {
+  return optionValues(name, words).at(-1);
 }
 
 /**
@@ -29,8 +35,12 @@ export function optionValue(name: string, words: readonly string[]): string | un
  * as `--a`. Arguments after `--` are not flags.
  */
 export function flagsIn(words: readonly string[]): string[] {
-  const end = words.indexOf('--');
-  return (end < 0 ? words : words.slice(0, end))
+  return beforeOperands(words)
     .filter((word) => word.startsWith('--'))
     .map((word) => word.replace(/=.*/s, ''));
+}
+
+function beforeOperands(words: readonly string[]): readonly string[] {
+  const end = words.indexOf('--');
+  return end < 0 ? words : words.slice(0, end);
 }

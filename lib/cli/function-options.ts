@@ -1,7 +1,14 @@
 // The command-line flags of functions, such as `--clip-range-low 0.1` for the option clipRangeLow of a policy loss. The
 // flags and their help texts are made from the declarations of the functions.
 import { InvalidArgumentError, Option } from 'commander';
-import { LOSS_AGG_MODES, type OptionDeclaration, toSnakeCase, validValues } from '../core/options.js';
+import {
+  LOSS_AGG_MODES,
+  type OptionDeclaration,
+  type OptionSchema,
+  type TrinityArgs,
+  toSnakeCase,
+  validValues,
+} from '../core/options.js';
 import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN, type RegisteredClass } from '../index.js';
 import { flagOf } from './flags.js';
 
@@ -85,8 +92,22 @@ export function helpOf(
 }
 
 function optionsOf(cls: RegisteredClass<unknown>, prefix: string, group: string): Option[] {
-  const defaults = cls.defaultArgs();
-  return Object.entries(cls.declaration!.options).flatMap(([name, option]) => {
+  return schemaOptions(cls.declaration!.options, cls.defaultArgs(), prefix, group);
+}
+
+/**
+ * Returns the flags of declared options.
+ * @param defaults the defaults that replace those of the schema, under snake_case names.
+ * @param prefix a prefix of the flags' names, such as `advantage-`.
+ * @param group the heading of the flags in the help.
+ */
+export function schemaOptions(
+  schema: OptionSchema,
+  defaults: TrinityArgs,
+  prefix: string,
+  group: string,
+): Option[] {
+  return Object.entries(schema).flatMap(([name, option]) => {
     const value = defaults[toSnakeCase(name)] ?? option.default;
     const help = helpOf(option, value !== undefined, (other) => flagOf(other, prefix));
     return flagsOf(flagOf(name, prefix), option, help).map((flag) => {

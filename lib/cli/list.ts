@@ -3,6 +3,7 @@ import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
 import { type CatalogueEntry, catalogue, KINDS, type Kind } from './catalogue.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
+import { LOSS_FILE_OPTION } from './loss-file.js';
 import {
   type Cell,
   csv,
@@ -48,7 +49,7 @@ export function addList(program: Command): void {
       'Lists the functions and algorithms with their summaries, sources, options, defaults, inputs and metrics.',
     )
     .addArgument(new Argument('[what]', `a kind (${KINDS.join(', ')}), or a name to describe in full`));
-  for (const option of OUTPUT_OPTIONS()) command.addOption(option);
+  for (const option of [LOSS_FILE_OPTION(), ...OUTPUT_OPTIONS()]) command.addOption(option);
   command.addHelpText(
     'after',
     `\n${EXIT_CODES}\n\n${examplesHelp(['list', 'list loss', 'list gspo', 'list advantage --json'])}`,

@@ -59,7 +59,8 @@ async function runCommand(program: Command, words: readonly string[]): Promise<0
   try {
     // `build` must work before the native module exists. So the other commands, which need that module, are imported
     // only if the command is not `build`.
-    const left = words[0] === 'build' ? words : (await import('./commands.js')).addCommands(program, words);
+    const left =
+      words[0] === 'build' ? words : await (await import('./commands.js')).addCommands(program, words);
     await program.parseAsync(left, { from: 'user' });
     return 0;
   } catch (error) {

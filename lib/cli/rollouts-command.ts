@@ -7,6 +7,7 @@ import type { EvaluationSettings, NonFiniteRow } from '../parts/index.js';
 import { describePlace, expandFiles, MAX_ROW_TOKENS, MAX_ROWS } from '../rollouts/index.js';
 import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
+import { LOSS_FILE_OPTION } from './loss-file.js';
 import { type OutputOptions, type Printable, ProgressBar, print } from './output.js';
 import { refuseInputs } from './output-file.js';
 import { note } from './streams.js';
@@ -54,11 +55,16 @@ If columns have other names, use --column for one column or --backend for a fram
 
 const SUBJECT_OPTIONS = () => [
   new Option('--loss <name>', `a policy loss: ${POLICY_LOSS_FN.names().join(', ')}`),
+  new Option(
+    '--loss-expr <text>',
+    "a policy loss as an expression, such as 'max(-A*r, -A*clip(r, 1-low, 1+high))', or 'NAME: EXPRESSION'",
+  ),
   new Option('--algorithm <name>', `an algorithm: ${ALGORITHM_TYPE.names().join(', ')}`),
   new Option(
     '--config <file>',
     "take the algorithm and its options from a Trinity-RFT configuration's `algorithm` section",
   ),
+  LOSS_FILE_OPTION(),
 ];
 
 // The default of --batch-tokens. With it, a command needs less than 300 MB of memory: for the columns of a part, for
@@ -126,6 +132,7 @@ export interface RolloutsOptions extends OutputOptions {
   maxRows: number;
   device: string;
   quiet?: boolean;
+  lossFile?: string[];
   /** The file of the output option --out, for the command that has it. */
   out?: string;
   /** The file of the output option --report, for the commands that have it. */
@@ -165,6 +172,7 @@ export async function runOnRollouts(
     maxRows,
     device,
     quiet = false,
+    lossFile = [],
     out,
     report,
     ...output
@@ -177,7 +185,7 @@ export async function runOnRollouts(
   cudaIndex(device);
   const files = await expandFiles(patterns);
   const configurations = subjects.filter(({ choice }) => choice === '--config').map(({ name }) => name);
-  refuseInputs({ '--out': out, '--report': report }, [...files, ...configurations]);
+  refuseInputs({ '--out': out, '--report': report }, [...files, ...configurations, ...lossFile]);
   const progress = new ProgressBar(quiet);
   const skipped = new SkippedRows(quiet, progress);
   const run: RolloutsRun = {

@@ -2,6 +2,7 @@
 import type { Command } from 'commander';
 import { LossError, type Metrics } from '../index.js';
 import { evaluateFiles, type FilesEvaluation } from '../parts/index.js';
+import { settingOf } from './expression-options.js';
 import { product, valuesOfWord } from './grid.js';
 import { countsOf, csv, inLines, type Printable, readable, styled, table, type Value } from './output.js';
 import {
@@ -91,7 +92,8 @@ export function addSweep(program: Command, words: readonly string[]): readonly s
 const HELP = `\
 Every option of the loss or algorithm accepts several values, separated by commas: names, numbers, and ranges
 start:end:step that include both ends. For a switch, write --enable-mask-clip=true,false. The sweep computes all
-combinations, at most ${MOST_POINTS}. 'policy-loss evaluate --loss NAME --help' lists the options.`;
+combinations, at most ${MOST_POINTS}. 'policy-loss evaluate --loss NAME --help' lists the options. The numbers of an
+expression are swept with --set: --set low=0.1:0.3:0.05.`;
 
 const EXAMPLES = [
   'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05',
@@ -99,6 +101,7 @@ const EXAMPLES = [
   'sweep rollouts.jsonl --loss cispo --clip-range-high 0.2:0.4:0.1 --enable-mask-clip=true,false',
   'sweep rollouts.parquet --algorithm grpo --kl-loss-fn k1,k2,k3 --kl-coef 0.001,0.01 --json',
   'sweep rollouts.jsonl --algorithm grpo --advantage-fn grpo,rloo,opmd',
+  "sweep rollouts.jsonl --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+low))' --set low=0.1:0.3:0.05",
 ];
 
 /** One axis of the grid: an option with each of its values, as a user would type it. */
@@ -106,12 +109,13 @@ type Axis = readonly TypedOption[];
 
 function axesOf({ typed }: TypedSubject): Axis[] {
   // If an option appears twice, the last one wins.
-  const last = new Map(typed.map((one) => [one.option.attributeName(), one]));
+  const last = new Map(typed.map((one) => [settingOf(one).name, one]));
   return [...last.values()].map((one) => {
-    const { option, flag, value } = one;
+    const { option, flag } = one;
+    const { name, prefix, value } = settingOf(one);
     if (value === undefined) return [one];
-    const values = valuesOfWord(flag, value, MOST_POINTS);
-    if (option.required) return values.map((value) => ({ option, flag, value }));
+    const values = valuesOfWord(prefix === '' ? flag : `${flag} ${name}`, value, MOST_POINTS);
+    if (option.required) return values.map((value) => ({ option, flag, value: prefix + value }));
     return values.map((value) => {
       if (value === 'true') return { option, flag };
       if (value === 'false') return { option, flag: flag.replace(/^--(no-)?/, '--no-') };

@@ -8,11 +8,13 @@ import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
 import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { describeFailure, errorAt } from '../rollouts/source.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
+import { expressionOptions, expressionSubject, settingOf, valueOfSetting } from './expression-options.js';
 import { flagsIn } from './flags.js';
 import { lossOptions } from './function-options.js';
 import {
   asksForHelp,
   CHOICES,
+  CHOICES_WITH_VALUES,
   type Choice,
   divide,
   listed,
@@ -79,7 +81,7 @@ export function typedSubjects(
   if (subjects.length === 0) {
     if (unnamed || asksForHelp(words)) return { subjects: [], rest: [...words] };
     throw new LossError('ERR_INVALID_OPTION', {
-      expected: `${several ? 'two or more' : 'exactly one'} of --loss <name>, --algorithm <name> or --config <file>`,
+      expected: `${several ? 'two or more' : 'exactly one'} of ${CHOICES_WITH_VALUES}`,
       received: 'none',
       hint: `'policy-loss ${command.name()} --help' shows examples`,
     });
@@ -128,11 +130,10 @@ export async function makeSubject(
   command: Command,
 ): Promise<TitledSubject> {
   const values = valuesOf(wordsOf(typed), options, command);
-  const given = Object.fromEntries(
-    typed.map(({ option }) => [option.name().replace(/^no-/, ''), values[option.attributeName()]]),
-  );
-  const title = [choice === '--config' ? `${choice} ${name}` : name, ...typed.map(shownOption)].join(' ');
-  return { ...(await subjectOf(choice, name, values)), title, given };
+  const given = Object.fromEntries(typed.map((one) => [settingOf(one).name, valueOfSetting(one, values)]));
+  const subject = await subjectOf(choice, name, values);
+  const title = [choice === '--config' ? `${choice} ${name}` : subject.name, ...typed.map(shownOption)];
+  return { ...subject, title: title.join(' '), given };
 }
 
 async function subjectOf(
@@ -142,6 +143,7 @@ async function subjectOf(
 ): Promise<Subject> {
   if (choice === '--config') return objectiveSubject(await configured(name));
   if (choice === '--loss') return lossSubject(name, values);
+  if (choice === '--loss-expr') return expressionSubject(name, values);
   const { config, seed } = algorithmArguments(name, values);
   return objectiveSubject(ALGORITHM_TYPE.get(name).objective(config), seed);
 }
@@ -163,11 +165,12 @@ export function optionsOf(
   const own = new Set([...command.options.map((option) => option.long!), '--help']);
   const flags = flagsIn(words);
   if (choice !== '--config') {
-    const options = choice === '--loss' ? lossOptions(name, own) : algorithmOptions(name, words, own);
+    const options = functionOptions(choice, name, words, own);
     const unknown = flags.find((flag) => !own.has(flag) && !options.some(({ long }) => long === flag));
     if (unknown !== undefined) {
       const shown = options.filter(({ hidden }) => !hidden).map(({ long }) => long!);
-      throw unknownName('ERR_INVALID_OPTION', `option of ${name}`, unknown, [...shown, ...own]);
+      const owner = choice === '--loss-expr' ? choice : name;
+      throw unknownName('ERR_INVALID_OPTION', `option of ${owner}`, unknown, [...shown, ...own]);
     }
     return options;
   }
@@ -178,6 +181,16 @@ export function optionsOf(
       expected: 'no further option with --config, because the file sets them all',
     });
   return [];
+}
+
+function functionOptions(
+  choice: Exclude<Choice, '--config'>,
+  name: string,
+  words: readonly string[],
+  own: ReadonlySet<string>,
+): Option[] {
+  if (choice === '--loss-expr') return expressionOptions();
+  return choice === '--loss' ? lossOptions(name, own) : algorithmOptions(name, words, own);
 }
 
 async function configured(file: string) {

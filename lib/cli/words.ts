@@ -4,9 +4,12 @@
 import { Command, type Option } from 'commander';
 import { LossError } from '../index.js';
 
-/** The flags that name a subject: the loss, algorithm or configuration that a command is about. */
-export const CHOICES = ['--loss', '--algorithm', '--config'] as const;
+/** The flags that name a subject: the loss, expression, algorithm or configuration that a command is about. */
+export const CHOICES = ['--loss', '--loss-expr', '--algorithm', '--config'] as const;
 export type Choice = (typeof CHOICES)[number];
+
+/** The flags that name a subject, each with a placeholder for its value, for error messages. */
+export const CHOICES_WITH_VALUES = '--loss <name>, --loss-expr <text>, --algorithm <name> or --config <file>';
 
 /** A subject as typed: a flag and its value, such as `--loss ppo`, and the words up to the next subject. */
 export interface SubjectWords {

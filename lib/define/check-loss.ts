@@ -1,14 +1,14 @@
 // Checks that a policy loss has the properties that training relies on. It is meant for the test suites of users who
 // define their own losses.
-import type { NativeBatch } from '../../binding.js';
+import type { NativeBatch, NativeLossSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
 import { BatchReader, COLUMNS, type ColumnName, type InputName } from '../core/batch-reader.js';
 import { PER_ROW } from '../core/columns.js';
 import { sumCounts } from '../core/counts.js';
-import { LossError } from '../core/errors.js';
+import { describeValue, guardedAsync, LossError } from '../core/errors.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import { finish } from '../core/slices.js';
-import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { drawRows, packed, padded, type Rows, slice, withPoison } from './check-rows.js';
 import { type Comparison, differenceQuotients } from './finite-differences.js';
 
@@ -62,19 +62,30 @@ interface Computed {
  * assert.ok(report.ok, String(report));
  * ```
  */
-export async function checkLoss(fn: PolicyLossFn<object>, batch?: Batch): Promise<LossReport> {
-  const rows = batch === undefined ? drawRows() : readRows(fn, batch);
-  const base = compute(fn, padded(rows));
-  const checks = [
-    checkFinite(base),
-    checkGradient(fn, rows, base),
-    checkMask(fn, rows, base),
-    checkPadding(fn, rows, base),
-    checkPacking(fn, rows, base),
-    checkParts(fn, rows, base),
-    await checkAsync(fn, rows, base),
-    checkRepetition(fn, rows, base),
-  ];
+export function checkLoss(fn: PolicyLossFn<object>, batch?: Batch): Promise<LossReport> {
+  return guardedAsync(async () => {
+    if (!(fn instanceof PolicyLossFn))
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'checkLoss',
+        expected: 'a policy loss',
+        received: describeValue(fn),
+      });
+    const rows = batch === undefined ? drawRows() : readRows(fn, batch);
+    const base = compute(fn, padded(rows));
+    return reportOf([
+      checkFinite(base),
+      checkGradient(fn, rows, base),
+      checkMask(fn, rows, base),
+      checkPadding(fn, rows, base),
+      checkPacking(fn, rows, base),
+      checkParts(fn, rows, base),
+      await checkAsync(fn, rows, base),
+      checkRepetition(fn, rows, base),
+    ]);
+  });
+}
+
+function reportOf(checks: readonly LossCheck[]): LossReport {
   return {
     ok: checks.every(({ ok }) => ok),
     checks,
@@ -180,7 +191,12 @@ function checkMask(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
 
 function checkPadding(fn: AnyLoss, rows: Rows, base: Computed): LossCheck {
   const name = 'padding';
-  if (fn.policyLoss.aggregation === 'seq-mean-token-sum-norm')
+  const { policyLoss } = fn;
+  if (
+    [policyLoss.aggregation, (policyLoss as NativeLossSpec).expertAggregation].includes(
+      'seq-mean-token-sum-norm',
+    )
+  )
     return {
       name,
       ok: true,

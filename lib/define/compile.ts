@@ -4,7 +4,7 @@ import { COLUMNS, type ColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { differentiate } from './differentiate.js';
 import { type Graph, isBelow, type Node, type Op, reachable, tooLarge } from './graph.js';
-import { assignRegisters, hasRegister, type Use } from './registers.js';
+import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 
 /** A loss in the form that the engines run. */
@@ -123,20 +123,22 @@ class Encoder {
 
   addTokens(uses: readonly Use[]): void {
     this.#add('tokens', 0, []);
-    for (const step of assignRegisters(uses)) {
+    const steps = assignRegisters(uses);
+    this.#registerCount = Math.max(this.#registerCount, registerCount(steps));
+    for (const step of steps) {
       if ('use' in step) {
         this.#add(step.use.op, step.use.out, step.use.operands);
         continue;
       }
       this.#add(step.node.op, step.register, step.node.operands);
       this.#registers.set(step.node, step.register);
-      this.#registerCount = Math.max(this.#registerCount, step.register + 1);
     }
+    // Checked for each segment, because many segments can repeat a long computation.
+    checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);
   }
 
   program(metrics: number): NativeProgram {
     const { constant, row, batch } = this.#indices;
-    checkSize('instructions', this.#code.length / NUMBERS_PER_INSTRUCTION, MAX_INSTRUCTIONS);
     checkSize('constants', constant.size, MAX_VALUES);
     checkSize('values per row', row.size, MAX_VALUES);
     checkSize('values of the batch', batch.size, MAX_VALUES);

@@ -115,7 +115,7 @@ export function defineLoss<
 
 /**
  * Makes the class of a defined loss.
- * @param at the begin of error messages.
+ * @param at the beginning of error messages.
  */
 export function lossClass<S extends OptionSchema, M extends string>(
   at: string,
@@ -123,11 +123,12 @@ export function lossClass<S extends OptionSchema, M extends string>(
   definition: LossDefinition<S, M>,
 ): PolicyLossClass<DefinedLossDeclaration<S, M>> {
   const { loss, summary, source = [] } = definition;
+  const metrics = metricsOf(at, definition.metrics);
   const options = {
     ...definition.options,
     lossAggMode: aggregationOption(checkLossAggMode(at, definition.lossAggMode)),
   } as unknown as OptionsWithAggregation<S>;
-  const build = (checked: Readonly<Record<string, unknown>>) => compile(at, definition, checked);
+  const build = (checked: Readonly<Record<string, unknown>>) => compile(at, loss, metrics, checked);
   const { columns } = build(sampleOptions(at, options));
   const declaration: DefinedLossDeclaration<S, M> = {
     name,
@@ -135,7 +136,9 @@ export function lossClass<S extends OptionSchema, M extends string>(
     source,
     reads: keysOfColumns(columns),
     options,
-    metrics: metricDeclarations(definition),
+    metrics: Object.fromEntries(
+      metrics.map(([metric, { declaration }]) => [metric, declaration]),
+    ) as Readonly<Record<M, MetricDeclaration>>,
     numerics: { range: 'not measured', outside: 'as the formula in float32' },
   };
   const cls = policyLossClass(declaration, (checked) => {
@@ -239,61 +242,52 @@ function sampleValue(option: OptionDeclaration): unknown {
   }
 }
 
-function metricDeclarations<S extends OptionSchema, M extends string>({
-  metrics,
-}: LossDefinition<S, M>): Readonly<Record<M, MetricDeclaration>> {
-  const entries = Object.entries<MetricDefinition<S>>(metrics ?? {});
-  return Object.fromEntries(
-    entries.map(([name, { value, ...declaration }]) => [name, declaration]),
-  ) as Record<M, MetricDeclaration>;
-}
+type NamedMetrics<S extends OptionSchema> = readonly (readonly [
+  name: string,
+  metric: { declaration: MetricDeclaration; value: ExpressionOf<S> },
+])[];
 
-function compile<S extends OptionSchema, M extends string>(
-  at: string,
-  { loss, metrics }: LossDefinition<S, M>,
-  options: Readonly<Record<string, unknown>>,
-): CompiledLoss & { stopsGradient: boolean } {
-  const graph = new Graph();
-  const node = (where: string, expression: ExpressionOf<S>) => build(where, graph, expression, options);
-  try {
-    const lossNode = node(at, loss);
-    const definitions = Object.entries<MetricDefinition<S>>(metrics ?? {});
-    checkMetrics(
-      at,
-      definitions.map(([name]) => name),
-    );
-    const metricNodes = definitions.map(([name, metric]) => node(`${at}: metric ${name}`, metric?.value));
-    return {
-      ...compileLoss(graph, lossNode, metricNodes),
-      stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
-    };
-  } catch (error) {
-    // The stack of JavaScript is the limit on the depth of an expression.
-    if (!(error instanceof RangeError)) throw error;
-    throw new LossError(
-      'ERR_INVALID_OPTION',
-      { at, expected: 'a smaller expression', received: 'one with too many levels' },
-      { cause: error },
-    );
-  }
-}
-
-function checkMetrics(at: string, names: readonly string[]): void {
-  if (names.length > MAX_METRICS)
+function metricsOf<S extends OptionSchema>(at: string, metrics: object = {}): NamedMetrics<S> {
+  const entries = Object.entries<MetricDefinition<S>>(metrics as Record<string, MetricDefinition<S>>);
+  if (entries.length > MAX_METRICS)
     throw new LossError('ERR_INVALID_OPTION', {
       at,
       option: 'metrics',
       expected: `at most ${MAX_METRICS} metrics`,
-      received: String(names.length),
+      received: String(entries.length),
     });
-  for (const name of names)
-    if (!/^[A-Za-z][\w./-]*$/.test(name) || name.length > MAX_NAME)
-      throw new LossError('ERR_INVALID_OPTION', {
-        at,
-        option: 'metrics',
-        expected: `names of at most ${MAX_NAME} letters, digits and _ . / -, which begin with a letter`,
-        received: describeValue(name),
-      });
+  return entries.map(([name, metric]) => {
+    checkMetricName(at, name);
+    const { value, ...declaration } = Object(metric) as MetricDefinition<S>;
+    return [name, { declaration, value }];
+  });
+}
+
+function checkMetricName(at: string, name: string): void {
+  if (!/^[A-Za-z][\w./-]*$/.test(name) || name.length > MAX_NAME)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at,
+      option: 'metrics',
+      expected: `names of at most ${MAX_NAME} letters, digits and _ . / -, which begin with a letter`,
+      received: describeValue(name),
+    });
+}
+
+function compile<S extends OptionSchema>(
+  at: string,
+  loss: ExpressionOf<S>,
+  metrics: NamedMetrics<S>,
+  options: Readonly<Record<string, unknown>>,
+): CompiledLoss & { stopsGradient: boolean } {
+  const graph = new Graph();
+  const lossNode = build(at, graph, loss, options);
+  const metricNodes = metrics.map(([name, { value }]) =>
+    build(`${at}: metric ${name}`, graph, value, options),
+  );
+  return {
+    ...compileLoss(graph, lossNode, metricNodes),
+    stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
+  };
 }
 
 function build<S extends OptionSchema>(

@@ -54,14 +54,26 @@ export function lossFromExpression<const M extends string = never>(
   text: string,
   options?: ExpressionOptions<M>,
 ): PolicyLossFn<Record<M, number>> {
+  return expressionLoss('lossFromExpression', text, options);
+}
+
+/**
+ * Does the same as {@link lossFromExpression}.
+ * @param at the beginning of error messages.
+ */
+export function expressionLoss<const M extends string = never>(
+  at: string,
+  text: string,
+  options?: ExpressionOptions<M>,
+): PolicyLossFn<Record<M, number>> {
   return guarded(() => {
-    const given = checkKeys(options);
+    const given = checkKeys(at, options);
     const { options: numbers = {}, lossAggMode, metrics: texts = {}, backend, name = 'expression' } = given;
-    checkObject(AT, 'options', numbers);
-    checkObject(AT, 'metrics', texts);
+    checkObject(at, 'options', numbers);
+    checkObject(at, 'metrics', texts);
     if (typeof name !== 'string')
       throw new LossError('ERR_INVALID_OPTION', {
-        at: AT,
+        at,
         option: 'name',
         expected: 'a text',
         received: describeValue(name),
@@ -69,8 +81,8 @@ export function lossFromExpression<const M extends string = never>(
     const metrics = Object.entries<string>(texts).map(
       ([metric, value]) => [metric, { unit: 'mean per token', value }] as const,
     );
-    const Loss = lossClass(AT, name, {
-      options: schemaOf(numbers),
+    const Loss = lossClass(at, name, {
+      options: schemaOf(at, numbers),
       ...(lossAggMode !== undefined && { lossAggMode }),
       metrics: Object.fromEntries(metrics),
       loss: text,
@@ -79,34 +91,32 @@ export function lossFromExpression<const M extends string = never>(
   }, 'ERR_INVALID_OPTION');
 }
 
-const AT = 'lossFromExpression';
-
-function checkKeys<M extends string>(options: ExpressionOptions<M> = {}): ExpressionOptions<M> {
-  checkObject(AT, undefined, options);
-  for (const key of Object.keys(options)) if (!KEYS.includes(key)) throw unknownOption(AT, key, KEYS);
+function checkKeys<M extends string>(at: string, options: ExpressionOptions<M> = {}): ExpressionOptions<M> {
+  checkObject(at, undefined, options);
+  for (const key of Object.keys(options)) if (!KEYS.includes(key)) throw unknownOption(at, key, KEYS);
   return options;
 }
 
 // Declares the named numbers of an expression as options.
-function schemaOf(numbers: Readonly<Record<string, number>>): OptionSchema {
+function schemaOf(at: string, numbers: Readonly<Record<string, number>>): OptionSchema {
   const entries = Object.entries(numbers).map(([name, value]) => {
-    checkNumber(name, value);
+    checkNumber(at, name, value);
     return [name, { type: 'number', default: value, help: 'a number in the expression' }] as const;
   });
   return Object.fromEntries(entries);
 }
 
-function checkNumber(name: string, value: unknown): void {
+function checkNumber(at: string, name: string, value: unknown): void {
   if (name.length > MAX_NAME || !/^[A-Za-z][A-Za-z0-9_]*$/.test(name) || RESERVED_OPTIONS.includes(name))
     throw new LossError('ERR_INVALID_OPTION', {
-      at: AT,
+      at,
       option: shorten(name),
       expected: `a name of at most ${MAX_NAME} letters, digits and _ that begins with a letter and is not ${RESERVED_OPTIONS.join(' or ')}`,
       received: 'another',
     });
   if (!Number.isFinite(value))
     throw new LossError('ERR_INVALID_OPTION', {
-      at: AT,
+      at,
       option: name,
       expected: 'a finite number',
       received: describeValue(value),

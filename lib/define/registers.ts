@@ -19,7 +19,18 @@ export function hasRegister(node: Node): boolean {
 
 /** Returns the instructions of a segment for tokens in order. */
 export function assignRegisters(uses: readonly Use[]): Step[] {
-  const order = depthFirst(uses);
+  // Either order can need fewer registers. A long loss often needs fewer if its gradient comes first, because the
+  // derivative of each step then follows the step.
+  const [forwards, backwards] = [uses, uses.toReversed()].map((x) => assignInOrder(depthFirst(x)));
+  return registerCount(backwards!) < registerCount(forwards!) ? backwards! : forwards!;
+}
+
+/** Returns the number of registers that the instructions use. */
+export function registerCount(steps: readonly Step[]): number {
+  return steps.reduce((count, step) => ('use' in step ? count : Math.max(count, step.register + 1)), 0);
+}
+
+function assignInOrder(order: readonly (Node | Use)[]): Step[] {
   const lastUses = new Map<Node, number>();
   order.forEach((item, at) => {
     for (const operand of operandsOf(item)) lastUses.set(operand, at);
@@ -42,10 +53,10 @@ function operandsOf(item: Node | Use): Set<Node> {
   return new Set(item.operands.filter(hasRegister));
 }
 
-// Returns the nodes and uses in the order of a depth-first search that begins with the operand that needs the most
-// registers.
+// Returns the nodes and uses in the order of a depth-first search that begins with the operand of the longest chain of
+// operations. That one needs the most registers, and while it is computed, the other operands would occupy theirs.
 function depthFirst(uses: readonly Use[]): (Node | Use)[] {
-  const needs = registerNeeds(uses);
+  const lengths = chainLengths(uses);
   const order: (Node | Use)[] = [];
   const done = new Set<Node>();
   for (const use of uses) {
@@ -54,7 +65,7 @@ function depthFirst(uses: readonly Use[]): (Node | Use)[] {
       const node = stack.at(-1)!;
       const next = [...operandsOf(node)].filter((x) => !done.has(x));
       if (next.length > 0 && !done.has(node)) {
-        stack.push(next.reduce((a, b) => (needs.get(b)! > needs.get(a)! ? b : a)));
+        stack.push(next.reduce((a, b) => (lengths.get(b)! > lengths.get(a)! ? b : a)));
         continue;
       }
       stack.pop();
@@ -66,16 +77,10 @@ function depthFirst(uses: readonly Use[]): (Node | Use)[] {
   return order;
 }
 
-// Returns how many registers each node needs if nothing is shared (the Sethi-Ullman numbers).
-function registerNeeds(uses: readonly Use[]): Map<Node, number> {
-  const needs = new Map<Node, number>();
-  const isLeaf = (node: Node) => !hasRegister(node);
-  for (const node of reachable(
-    uses.flatMap((use) => use.operands),
-    isLeaf,
-  )) {
-    const operands = [...operandsOf(node)].map((x) => needs.get(x)!).sort((a, b) => b - a);
-    needs.set(node, Math.max(1, ...operands.map((need, i) => need + i)));
-  }
-  return needs;
+function chainLengths(uses: readonly Use[]): Map<Node, number> {
+  const lengths = new Map<Node, number>();
+  const roots = uses.flatMap((use) => use.operands);
+  for (const node of reachable(roots, (x) => !hasRegister(x)))
+    lengths.set(node, Math.max(0, ...[...operandsOf(node)].map((x) => lengths.get(x)!)) + 1);
+  return lengths;
 }

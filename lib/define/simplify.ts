@@ -89,7 +89,9 @@ function simplifyNeg(graph: Graph, a: Node): Node | undefined {
 function simplifyLog(graph: Graph, a: Node): Node | undefined {
   if (a.op === 'exp') return a.operands[0]!;
   if (a.op === 'sigmoid') return graph.apply('logsigmoid', a.operands[0]!);
-  const x = isConstant(a.operands[0]!, 1) && a.op === 'sub' ? graph.apply('neg', a.operands[1]!) : onePlus(a);
+  if (a.op === 'sub' && isConstant(a.operands[0]!, 1))
+    return graph.apply('log1p', graph.apply('neg', a.operands[1]!));
+  const x = onePlus(a);
   return x === undefined ? undefined : graph.apply('log1p', x);
 }
 

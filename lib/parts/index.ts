@@ -7,5 +7,11 @@ export {
 } from './evaluate-files.js';
 export type { NonFiniteRow } from './non-finite.js';
 export type { OnNonFinite, PartResult, PartWatcher } from './part-computer.js';
-export { type AlgorithmFunctions, lossSubject, objectiveSubject, type Subject } from './subject.js';
+export {
+  type AlgorithmFunctions,
+  lossSubject,
+  objectiveSubject,
+  policyLossSubject,
+  type Subject,
+} from './subject.js';
 export type { SubjectEvaluation } from './total.js';

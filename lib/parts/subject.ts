@@ -1,5 +1,6 @@
 // Subjects: the policy losses and algorithms that evaluateFiles() evaluates. Computing advantages and computing the
 // loss are two separate steps, because the advantages of one part of the rows may depend on the rows of all parts.
+import type { ColumnName } from '../core/batch-reader.js';
 import type { ComputedAdvantages } from '../core/evaluator.js';
 import { toCamelCase } from '../core/options.js';
 import {
@@ -30,7 +31,7 @@ export interface Subject {
   /** The functions of an algorithm; undefined if the subject is a policy loss. */
   readonly functions?: AlgorithmFunctions;
   readonly policyLossFn: PolicyLossFn<Partial<Metrics>>;
-  /** Whether the policy loss depends on advantages and on the ratio of the current policy to the old policy. */
+  /** Whether the policy loss depends on advantages and on the ratio of the current policy to the old one, and no more. */
   readonly readsRatio: boolean;
   readonly readsAdvantages: boolean;
   /** Whether experts' rows and the policy's own rows must be counted separately. */
@@ -93,7 +94,14 @@ export interface AlgorithmFunctions {
  * @throws LossError `ERR_UNKNOWN_NAME` for an unknown loss or backend, `ERR_INVALID_OPTION` for an invalid option.
  */
 export function lossSubject(name: string, args: Readonly<Record<string, unknown>> = {}): Subject {
-  const fn = POLICY_LOSS_FN.create(name, args);
+  return policyLossSubject(name, POLICY_LOSS_FN.create(name, args));
+}
+
+/**
+ * Returns a subject that evaluates a policy loss, as {@link lossSubject} does.
+ * @param name the name of the loss in messages and results.
+ */
+export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Subject {
   const columns = columnsOf(fn.backend, fn.selectKeys);
   const step = columns.includes('advantages') ? grpoStep() : undefined;
   return {
@@ -154,6 +162,9 @@ const OF_ADVANTAGES: ReadonlySet<RolloutColumn> = new Set([
   'teacher_logprobs',
 ]);
 
+/** The columns of a loss that depends on nothing but advantages and ratios. */
+const OF_RATIO: ReadonlySet<ColumnName> = new Set(['logprob', 'old_logprob', 'advantages']);
+
 function subjectOf(
   name: string,
   policyLossFn: Subject['policyLossFn'],
@@ -164,7 +175,10 @@ function subjectOf(
   return {
     name,
     policyLossFn,
-    readsRatio: columns.includes('old_logprob') && columns.includes('advantages'),
+    readsRatio:
+      columns.includes('old_logprob') &&
+      columns.includes('advantages') &&
+      columns.every((column) => OF_RATIO.has(column)),
     readsAdvantages: columns.includes('advantages'),
     readsExperts,
     pairs: policyLossFn.readsPairs,

@@ -169,8 +169,9 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   }
   work->device = device_of(place);
   work->caller_abort = call.abort;
+  const bool with_grad = call.outputs.grad || call.grad_stays;
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
-    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer);
+    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer, with_grad);
     cuda::Call on_device;
     on_device.result = result.get();
     on_device.grad = call.outputs.grad;
@@ -199,7 +200,7 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
       call.timing[1] = milliseconds->token_pass;
     }
     if (call.outputs.counts) write_counts(result->counts, call.outputs.counts);
-    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer);
+    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer, with_grad);
     return Napi::Number::New(env, cuda::finish_result(*function, request, *result, call.outputs));
   };
   return perform(info, work, later);

@@ -27,24 +27,15 @@ NonFiniteValue earlier(const NonFiniteValue& a, const NonFiniteValue& b) {
   return b.row < a.row ? b : a;
 }
 
-template <class T>
-const T* send_array(Context& context, const T* from, int64_t n, Buffer* buffer) {
-  if (!from) return nullptr;
-  *buffer = context.allocate(n * sizeof(T));
-  context.order_copies_after_kernels();
-  context.send(buffer->as<void>(), from, buffer->bytes());
-  return buffer->as<T>();
-}
-
 DeviceGroups send_groups(Context& context, const GroupsView& host, int64_t rows) {
   DeviceGroups groups;
   groups.view = host;
   if (!host.offsets) return groups;
-  groups.view.offsets = send_array(context, host.offsets, host.size + 1, &groups.offsets);
-  groups.view.members = send_array(context, host.members, host.units, &groups.members);
-  groups.view.last_row = send_array(context, host.last_row, host.units, &groups.last_row);
-  groups.view.unit_rows = send_array(context, host.unit_rows, host.units, &groups.unit_rows);
-  groups.view.unit_of_row = send_array(context, host.unit_of_row, rows, &groups.unit_of_row);
+  groups.view.offsets = context.send_array(host.offsets, host.size + 1, &groups.offsets);
+  groups.view.members = context.send_array(host.members, host.units, &groups.members);
+  groups.view.last_row = context.send_array(host.last_row, host.units, &groups.last_row);
+  groups.view.unit_rows = context.send_array(host.unit_rows, host.units, &groups.unit_rows);
+  groups.view.unit_of_row = context.send_array(host.unit_of_row, rows, &groups.unit_of_row);
   return groups;
 }
 
@@ -53,8 +44,8 @@ DeviceGroups send_groups(Context& context, const GroupsView& host, int64_t rows)
 DeviceInputs send_inputs(Context& context, const AdvantageInputs& host) {
   const int64_t rows = host.tokens.layout.rows;
   DeviceInputs inputs;
-  inputs.view.rewards = send_array(context, host.rewards, rows, &inputs.rewards);
-  inputs.view.baselines = send_array(context, host.baselines, rows, &inputs.baselines);
+  inputs.view.rewards = context.send_array(host.rewards, rows, &inputs.rewards);
+  inputs.view.baselines = context.send_array(host.baselines, rows, &inputs.baselines);
   inputs.groups = send_groups(context, host.groups, rows);
   inputs.runs = send_groups(context, host.runs, rows);
   inputs.view.groups = inputs.groups.view;

@@ -138,6 +138,17 @@ class Context {
     staging_.send(&transfer, 1);
   }
 
+  // Allocates device memory for an array, and copies the array there. Returns null if `from` is null. The
+  // caller must call order_kernels_after_copies() before it launches kernels that read the array.
+  template <class T>
+  const T* send_array(const T* from, int64_t n, Buffer* buffer) {
+    if (!from) return nullptr;
+    *buffer = allocate(n * sizeof(T));
+    order_copies_after_kernels();
+    send(buffer->as<void>(), from, buffer->bytes());
+    return buffer->as<T>();
+  }
+
   // Copies bytes from the device to the host, on the copy stream. Returns when the copy is complete. If
   // *abort becomes non-zero, throws a Failure with the status kAborted.
   void receive(void* to, const void* from, int64_t bytes, const int32_t* abort) {
@@ -237,7 +248,8 @@ class Context {
     pass.states = scratch<char>(kStates, rows * row_state_bytes());
     pass.pair_sums = scratch<double>(kPairSums, pairs ? rows : 0);
     pass.row_partials = scratch<double>(kRowPartials, most_blocks() * kMaxRowMetrics);
-    pass.token_partials = scratch<double>(kTokenPartials, pass.fed_blocks * kTokenSums);
+    pass.token_partials =
+        scratch<double>(kTokenPartials, pass.fed_blocks * std::max(kTokenSums, kProgramSums));
     return pass;
   }
 

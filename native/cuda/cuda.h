@@ -12,6 +12,7 @@
 #include "engine/advantage_batch.h"
 #include "engine/sums.h"
 #include "engine/terms.h"
+#include "program/program.h"
 
 namespace policy_loss::cuda {
 
@@ -97,8 +98,9 @@ ResidentInfo resident_info(const Resident* resident);
 // normalizer of the call.
 struct Request {
   Terms terms;
-  const void* loss = nullptr;  // the loss object; its type is entry terms.loss of Losses
-  unsigned columns = 0;        // columns_of(terms)
+  const void* loss = nullptr;    // the loss object; its type is entry terms.loss of Losses
+  program::ProgramView program;  // the loss, if terms.loss is kProgram; its arrays are in host memory
+  unsigned columns = 0;          // columns_of() the function
   Coefficients coefficients;
   Normalizer normalizer;
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cuda/advantages.h"
+#include "cuda/program.h"
 
 namespace policy_loss::cuda {
 namespace {
@@ -56,22 +57,21 @@ class Evaluation {
   // repeats: how often each row counts, in host memory; null if every row counts once.
   Evaluation(Context& context, const DeviceBatch& batch, const Request& request, const uint32_t* repeats,
              const Call& call)
-      : context_(context), batch_(batch), loss_(request.terms.loss), object_(request.loss), call_(call) {
-    // A loss over pairs of rows reads its columns only in the row pass, because all tokens of a row have the
-    // same gradient. Without a KL loss, the token pass then reads at most the entropy.
+      : context_(context),
+        batch_(batch),
+        loss_(request.terms.loss),
+        object_(request.loss),
+        program_(context, request.program, batch.view.layout.rows),
+        call_(call) {
     const bool pairs = is_over_pairs(loss_);
-    const unsigned columns =
-        pairs && !request.terms.has_kl() ? request.columns & reads(kEntropy) : request.columns;
-    pass_ = context.prepare(batch, columns, token_memory(loss_, columns), pairs);
+    const unsigned columns = columns_of_tokens(request);
+    pass_ = context.prepare(batch, columns, std::max(token_memory(loss_, columns), program_.memory()), pairs);
     pass_.terms = request.terms;
     pass_.coefficients = request.coefficients;
     pass_.normalizer = request.normalizer;
     if (repeats) {
-      repeats_ = context.allocate(batch.view.layout.rows * sizeof(uint32_t));
-      context.order_copies_after_kernels();
-      context.send(repeats_.as<void>(), repeats, repeats_.bytes());
+      pass_.batch.repeats = context.send_array(repeats, batch.view.layout.rows, &repeats_);
       context.order_kernels_after_copies();
-      pass_.batch.repeats = repeats_.as<uint32_t>();
     }
     if (call.grad || call.grad_stays) grad_ = context.allocate(batch.tokens * sizeof(float));
     if (call.grad_entropy) grad_entropy_ = context.allocate(batch.tokens * sizeof(float));
@@ -102,10 +102,8 @@ class Evaluation {
                    is_over_pairs(loss_) ? context_.grid(1) : context_.grid_of_rows(pass_));
     if (is_over_pairs(loss_) && !pass_.terms.has_kl()) pass_.columns &= reads(kEntropy);
     if (is_timed()) context_.mark_tokens_begin();
-    // A call without any loss term only asks for the counts of the batch, which the weights pass stores. The
-    // token pass is then needed only to write zeros to a gradient.
-    if (!pass_.terms.counts_only() || pass_.grad || pass_.grad_entropy)
-      launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
+    if (needs_token_pass()) launch_tokens(loss_, object_, pass_, context_.grid_of_spans(pass_, pass_.spans));
+    if (is_program()) program_.run(pass_);
     if (is_timed()) context_.mark_passes_end();
     context_.copy_result();
   }
@@ -120,12 +118,33 @@ class Evaluation {
   }
 
  private:
+  // Returns the columns that the token pass reads.
+  static unsigned columns_of_tokens(const Request& request) {
+    const Terms& terms = request.terms;
+    // A loss over pairs of rows reads its columns only in the row pass, because all tokens of a row have the
+    // same gradient. Without a KL loss, the token pass then reads at most the entropy.
+    if (is_over_pairs(terms.loss) && !terms.has_kl()) return request.columns & reads(kEntropy);
+    // A user-defined loss has kernels of its own. The token pass only computes the other terms.
+    if (terms.loss != kProgram) return request.columns;
+    const unsigned of_kl = reads(kLogprob) | reads(kRefLogprob) | reads(kOldLogprob);
+    return request.columns & ((terms.has_kl() ? of_kl : 0u) | (terms.entropy ? reads(kEntropy) : 0u));
+  }
+
   bool is_timed() const { return call_.passes_ms || call_.token_pass_ms; }
+  bool is_program() const { return loss_ == kProgram; }
+
+  bool needs_token_pass() const {
+    if (is_program()) return pass_.terms.has_kl() || pass_.terms.entropy || pass_.grad_entropy;
+    // A call without any loss term only asks for the counts of the batch, which the weights pass stores. The
+    // token pass is then needed only to write zeros to a gradient.
+    return !pass_.terms.counts_only() || pass_.grad || pass_.grad_entropy;
+  }
 
   Context& context_;
   const DeviceBatch& batch_;
   const int loss_;
   const void* const object_;
+  const ProgramRun program_;
   const Call& call_;
   Pass pass_;
   Buffer grad_, grad_entropy_, repeats_;

@@ -88,6 +88,7 @@ struct RowState {
   float grad_weight, kl_grad_weight, entropy_grad_weight;
   int kind;
   unsigned repeats;  // how often the row counts; if 0, all other members are 0
+  double tokens;     // the row's unmasked tokens
   Row row;
 };
 
@@ -111,6 +112,8 @@ struct Totals {
 // The number of sums that the token pass computes. Their order is: the loss of each kind of row, the metrics
 // of the loss, the KL loss, the entropy loss.
 constexpr int kTokenSums = 2 + kMaxTokenMetrics + 2;
+// The number of sums of a user-defined loss: the loss and the metrics.
+constexpr int kProgramSums = 1 + kMaxMetrics;
 
 // A batch on a device, cut into spans.
 struct SpannedBatch {
@@ -134,7 +137,7 @@ struct Pass : SpannedBatch {
   void* states;            // [rows] of RowState<Row>, with the loss's Row
   double* pair_sums;       // [rows] the row sums of a loss over pairs
   double* row_partials;    // [blocks of the weights pass][kMaxRowMetrics]
-  double* token_partials;  // [blocks of the token pass][kTokenSums]
+  double* token_partials;  // [blocks of the token pass][kTokenSums or kProgramSums]
   Result* result;
   float* grad;          // per token; null if not wanted
   float* grad_entropy;  // per token; null if not wanted

@@ -9,11 +9,18 @@
 
 namespace policy_loss::cuda {
 
-// Returns the request for a call. It points to the function's loss object, so the function must outlive it.
+// Returns the request for a call. It points to the function's loss object or program, so the function must
+// outlive it. `with_grad` tells whether the call computes a gradient.
 inline Request request_of(const PreparedFunction& function, const Coefficients& coefficients,
-                          const Normalizer& normalizer) {
-  const Terms& terms = function.function();
-  return {terms, function.loss(), columns_of(function.function()), coefficients, normalizer};
+                          const Normalizer& normalizer, bool with_grad) {
+  Request request;
+  request.terms = function.function();
+  request.loss = function.loss();
+  if (const program::Program* program = function.program(with_grad)) request.program = program->view();
+  request.columns = columns_of(function.function());
+  request.coefficients = coefficients;
+  request.normalizer = normalizer;
+  return request;
 }
 
 // Computes the values of a call from a device's result and writes them to outputs.values. If outputs.part is

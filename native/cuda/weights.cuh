@@ -21,7 +21,8 @@ __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
 
 // Returns the state of a row with these weights. The caller fills in the row statistics of the policy loss.
 template <class Row>
-__device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int kind, unsigned repeats) {
+__device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int kind, unsigned repeats,
+                                                  double tokens) {
   RowState<Row> state{};
   state.loss_weight = weights.loss;
   state.kl_weight = weights.kl;
@@ -31,6 +32,7 @@ __device__ __forceinline__ RowState<Row> state_of(const RowWeights& weights, int
   state.entropy_grad_weight = static_cast<float>(weights.entropy_grad);
   state.kind = kind;
   state.repeats = repeats;
+  state.tokens = tokens;
   return state;
 }
 
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
     if constexpr (!L::traits.by_pairs)
       if (pass.terms.has_loss())
         weigh_loss(pass.terms, L::traits.two_kinds, counts, scales, weighted, &weights);
-    RowState<Row> state = state_of<Row>(weights, kind, repeats);
+    RowState<Row> state = state_of<Row>(weights, kind, repeats, tokens);
     if constexpr (has_row_sums<L>) {
       state.row = loss.row(part.sum, tokens);
       if constexpr (L::traits.row_metrics > 0) {

@@ -140,7 +140,8 @@ Instruction decode(const int32_t* numbers) {
   for (int i = 0; i < kMaxOperands; ++i) {
     const int32_t operand = numbers[2 + i];
     if (operand < 0 || operand >> 16 >= kKinds) refuse("an operand has an unknown kind");
-    x.operand[i] = {static_cast<Kind>(operand >> 16), static_cast<uint16_t>(operand & 0xffff)};
+    if ((operand & 0xffff) >= kMaxValues) refuse("an operand does not exist");
+    x.operand[i] = {static_cast<Kind>(operand >> 16), static_cast<uint8_t>(operand & 0xff)};
   }
   return x;
 }

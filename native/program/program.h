@@ -95,10 +95,11 @@ constexpr int kMaxOperands = 4;
 
 struct Operand {
   Kind kind;
-  uint16_t index;
+  uint8_t index;
 };
 
-struct Instruction {
+// It is aligned so that a GPU loads it at once.
+struct alignas(16) Instruction {
   Op op;
   uint16_t out;
   Operand operand[kMaxOperands];

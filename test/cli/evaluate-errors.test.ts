@@ -23,7 +23,7 @@ describe('policy-loss evaluate', () => {
       fails(
         2,
         [EXAMPLE, '--clip-range', '0.2'],
-        /exactly one of --loss <name>, --algorithm <name> or --config <file>, got none/,
+        /exactly one of --loss <name>, --loss-expr <text>, --algorithm <name> or --config <file>, got none/,
       ));
     it('more than one loss, algorithm or configuration', async () => {
       await fails(

@@ -35,12 +35,16 @@ describe('policy-loss', () => {
       for (const example of examples) {
         assert.ok(example.startsWith(command));
         // The files that an example names need not exist here, but the command must get as far as reading them.
-        const words = example.split(' ').map((word) => word.replaceAll("'", ''));
+        const words = example.match(/'[^']*'|\S+/g)!.map((word) => word.replaceAll("'", ''));
         const { code, stderr } = await runIn(files.directory, words);
         if (words.includes('cuda') && code === 2)
           assert.match(stderr, /^error: --device: expected one of cpu\b.*, got 'cuda'/);
         else if (code !== 0) {
-          assert.match(stderr, /expected (a readable|at least one matching) (file|configuration)/, example);
+          assert.match(
+            stderr,
+            /expected (a readable (file|configuration)|at least one matching file|a module that can be imported)/,
+            example,
+          );
           assert.equal(code, 1, example);
         }
       }

@@ -52,18 +52,26 @@ export function runProcess(...words: string[]): Promise<Run> {
 
 /** Runs the program with --json and returns the parsed result. Asserts that it succeeds and prints nothing else. */
 export async function runJson(...words: string[]) {
-  const { code, stdout, stderr } = await run(...words, '--json');
+  return resultOf(await run(...words, '--json'));
+}
+
+/** Returns the parsed result of a run with --json. Asserts that it has succeeded and printed nothing else. */
+export function resultOf({ code, stdout, stderr }: Run) {
   assert.equal(stderr, '');
   assert.equal(code, 0);
   return JSON.parse(stdout);
 }
 
-/**
- * Asserts that the program fails with this exit code. It must print a message that matches all patterns, and neither a
- * result nor a stack trace.
- */
+/** Runs the program and asserts that it fails, as {@link assertFailed} does. */
 export async function fails(code: 1 | 2, words: readonly string[], ...says: RegExp[]): Promise<void> {
-  const result = await run(...words);
+  assertFailed(await run(...words), code, ...says);
+}
+
+/**
+ * Asserts that the program has failed with this exit code. It must have printed a message that matches all patterns, and
+ * neither a result nor a stack trace.
+ */
+export function assertFailed(result: Run, code: 1 | 2, ...says: RegExp[]): void {
   assert.equal(result.code, code, result.stderr);
   assert.equal(result.stdout, '');
   for (const pattern of says) assert.match(result.stderr, pattern);

@@ -8,6 +8,7 @@ import {
   lossFromExpression,
   POLICY_LOSS_FN,
   type PolicyLossFn,
+  PPOPolicyLossFn,
   SAPOPolicyLossFn,
 } from '../../lib/index.js';
 import { isLossError } from '../support/loss-error.js';
@@ -186,6 +187,14 @@ describe('checkLoss', () => {
       checkLoss(lossFromExpression('H'), columns),
       isLossError('ERR_MISSING_INPUT', /entropy/),
     );
+  });
+
+  it('takes only policy losses', async () => {
+    for (const fn of [undefined, {}, PPOPolicyLossFn])
+      await assert.rejects(
+        checkLoss(fn as never),
+        isLossError('ERR_INVALID_INPUT', /checkLoss: expected a policy loss/),
+      );
   });
 
   it('draws the same batch in each call, and reports in lines', async () => {

@@ -7,7 +7,10 @@ import {
   type LossSymbols,
   lossFromExpression,
   POLICY_LOSS_FN,
+  type PolicyLossFn,
   PPOPolicyLossFn,
+  type RegisteredClass,
+  Registry,
 } from '../../lib/index.js';
 import { lossSubject } from '../../lib/parts/subject.js';
 import { isLossError } from '../support/loss-error.js';
@@ -39,6 +42,19 @@ const Clipped = defineLoss('clipped', {
     return max(A.neg().mul(ratio), A.neg().mul(clip(ratio, 1 - low, 1 + high)));
   },
 });
+
+/** The name under which tests register a loss for a moment. Other tests see only the package's own losses. */
+const REPLACED = 'sft';
+
+function registered<T>(cls: RegisteredClass<PolicyLossFn<Partial<Record<string, number>>>>, use: () => T): T {
+  const before = POLICY_LOSS_FN.get(REPLACED);
+  POLICY_LOSS_FN.register(REPLACED, cls);
+  try {
+    return use();
+  } finally {
+    POLICY_LOSS_FN.register(REPLACED, before);
+  }
+}
 
 describe('lossFromExpression', () => {
   it('computes what the loss of the same formula computes', () => {
@@ -175,8 +191,6 @@ describe('a loss with a batch reduction', () => {
 });
 
 describe('defineLoss', () => {
-  before(() => POLICY_LOSS_FN.register('clipped', Clipped));
-
   it('builds the same loss as a text', () => {
     const text = lossFromExpression(CLIPPED, {
       options: NUMBERS,
@@ -249,24 +263,33 @@ describe('defineLoss', () => {
     assert.ok(Math.abs(new Needs({ beta: 10 }).computeSync(BATCH).loss + 9.4) < 1e-5);
   });
 
-  it('works by its name: in the registry, in parts of files, and in an objective', () => {
-    const fn = POLICY_LOSS_FN.create('clipped', { loss_agg_mode: 'seq-mean-token-sum' });
-    const { loss, grad } = fn.computeSync(BATCH, { grad: true });
-    const subject = lossSubject('clipped');
-    assert.deepEqual([subject.readsRatio, subject.obstacle(BATCH)], [true, undefined]);
-    const objective = ALGORITHM_TYPE.get('grpo').objective({
-      policy_loss_fn: 'clipped',
-      policy_loss_fn_args: { loss_agg_mode: 'seq-mean-token-sum' },
-      kl_loss_fn: 'none',
-    });
-    const result = objective.computeSync(BATCH, { grad: true });
-    assert.equal(result.loss, loss);
-    assert.deepEqual(result.grad, grad);
+  it('can be registered', () => {
+    const registry = new Registry<PolicyLossFn<object>>('policy loss');
+    registry.register('clipped', Clipped);
+    const args = { low: 0.1, loss_agg_mode: 'seq-mean-token-sum' };
+    const fn = new Clipped({ low: 0.1, lossAggMode: 'seq-mean-token-sum' });
+    assert.deepEqual(registry.create('clipped', args).computeSync(BATCH), fn.computeSync(BATCH));
   });
 
-  it('tells what keeps a loss from being computed in parts', () => {
-    POLICY_LOSS_FN.register('whole', defineLoss('whole', { loss: 'A*lp - batch_max(A)' }));
-    assert.equal(lossSubject('whole').obstacle(BATCH), 'whole reduces over all rows of a batch');
+  it('can be the loss of an objective', () => {
+    const objective = registered(Clipped, () =>
+      ALGORITHM_TYPE.get('grpo').objective({
+        policy_loss_fn: REPLACED,
+        policy_loss_fn_args: { high: 0.1 },
+        kl_loss_fn: 'none',
+      }),
+    );
+    const expected = new Clipped({ high: 0.1 }).computeSync(BATCH, { grad: true });
+    const { loss, grad, metrics } = objective.computeSync(BATCH, { grad: true });
+    assert.deepEqual([loss, grad], [expected.loss, expected.grad]);
+    assert.equal(metrics.pg_clipfrac, expected.metrics.pg_clipfrac);
+  });
+
+  it('can be computed in parts of files, unless it has a batch reduction', () => {
+    const Whole = defineLoss('whole', { loss: 'A*lp - batch_max(A)' });
+    const [clipped, whole] = [Clipped, Whole].map((cls) => registered(cls, () => lossSubject(REPLACED)));
+    assert.deepEqual([clipped!.readsRatio, clipped!.obstacle(BATCH)], [true, undefined]);
+    assert.equal(whole!.obstacle(BATCH), `${REPLACED} reduces over all rows of a batch`);
   });
 
   it('refuses invalid definitions', () => {

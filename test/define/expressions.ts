@@ -272,6 +272,7 @@ export const expressions = fc.letrec<{ node: Expression }>((tie) => {
       { maxDepth: 5, depthIdentifier: 'expression' },
       leaf,
       fc.tuple(fc.constantFrom(...UNARY_OPS), node).map(([op, a]) => unaryOf(op, a)),
+      fc.tuple(fc.constantFrom(...UNARY_OPS), node).map(([op, a]) => unary(op, a)),
       {
         arbitrary: fc
           .tuple(fc.constantFrom(...BINARY_OPS), node, node)

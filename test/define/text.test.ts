@@ -70,7 +70,7 @@ describe('the text of a loss', () => {
   ];
   const ERRORS: Record<string, Case> = {
     'an unknown name': ['A*lpp', 2, 'ERR_UNKNOWN_NAME', "'lpp'", /Did you mean 'lp'/],
-    'an unknown option': ['1 - lwo', 4, 'ERR_UNKNOWN_NAME', "'lwo'", /Did you mean 'low'/],
+    'an unknown option': ['1 - hihg', 4, 'ERR_UNKNOWN_NAME', "'hihg'", /Did you mean 'high'/],
     'an unknown function': ['A*row_maen(r)', 2, 'ERR_UNKNOWN_NAME', "'row_maen'", /Did you mean 'row_mean'/],
     'a column that is called': ['2*lp(1)', 2, 'ERR_UNKNOWN_NAME', "'lp'"],
     'a function without arguments': ['1+exp', 2, 'ERR_INVALID_OPTION', 'its name alone'],

@@ -103,6 +103,28 @@ const FUNCTIONS: Record<string, () => Anything[]> = {
   setThreads: () => [2],
   sumCounts: () => [[counts(), counts()]],
   upload: () => [whole(), 'cuda:0', { backend: 'verl', signal: CONTROLLER.signal }],
+  lossFromExpression: () => [
+    'max(-A*r, -A*clip(r, 1-low, 1+high))',
+    {
+      options: { low: 0.2, high: 0.28 },
+      lossAggMode: 'token-mean',
+      metrics: { clipped: 'abs(r-1) > low' },
+      name: 'mine',
+      backend: 'verl',
+    },
+  ],
+  defineLoss: () => [
+    'mine',
+    {
+      summary: 'a loss',
+      source: ['a paper'],
+      options: { beta: { type: 'number', default: 0.1, atLeast: 0, atMost: 1, help: 'a factor' } },
+      lossAggMode: 'token-mean',
+      metrics: { ratio: { unit: 'ratio', value: 'r' } },
+      loss: ({ r, A }: api.LossSymbols, { beta }: { beta: number }) => r.mul(A).mul(beta),
+    },
+  ],
+  checkLoss: () => [new api.SFTLossFn(), whole()],
   fromTrinityConfig: () => {
     const { backend, ...section } = config();
     return [{ algorithm: { algorithm_type: 'grpo', ...section } }, { backend }];

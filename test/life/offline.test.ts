@@ -17,6 +17,7 @@ const PROGRAM = join(ROOT, 'dist', 'cli', 'main.js');
 const OFFLINE = new URL('./scenarios/offline.mjs', import.meta.url).href;
 const ROLLOUTS = join(ROOT, 'examples', 'rollouts.jsonl');
 const TRINITY = join(ROOT, 'examples', 'trinity.yaml');
+const LOSSES = join(ROOT, 'examples', 'my-losses.mjs');
 
 interface Seen {
   seen: string[];
@@ -60,6 +61,8 @@ describe('offline', function () {
       '--report',
       join(to, 'report.html'),
     ],
+    'evaluate --loss-expr': () => ['evaluate', ROLLOUTS, '--loss-expr', '-A*r*scale', '--set', 'scale=2'],
+    'evaluate --loss-file': () => ['evaluate', ROLLOUTS, '--loss-file', LOSSES, '--loss', 'penalised'],
     'evaluate --config': () => ['evaluate', ROLLOUTS, '--config', TRINITY],
     compare: () => ['compare', ROLLOUTS, '--loss', 'ppo', '--loss', 'gspo', '--algorithm', 'grpo'],
     sweep: () => ['sweep', ROLLOUTS, '--loss', 'ppo', '--clip-range', '0.1:0.3:0.1'],

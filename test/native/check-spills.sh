@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the kernels that read their tokens through a feed (native/cuda/feed.cuh) for every shipped architecture, and
-# prints how many registers each of them uses. Needs nvcc. Fails in two cases:
+# Compiles the kernels that read their tokens through a feed (native/cuda/feed.cuh), and those that interpret user-defined
+# losses, for every shipped architecture. Prints how many registers each of them uses. Needs nvcc. Fails in two cases:
 #
 # - One of these kernels uses local memory. Spilled registers would use memory bandwidth, which limits their speed.
 # - One of them declares more shared memory than kOwnSharedBytes, from which the host computes the number of blocks.
@@ -12,7 +12,7 @@ object=$(mktemp)
 trap 'rm -f "$report" "$object"' EXIT
 
 for architecture in 80 86 89 90 100 120; do
-  for source in native/cuda/{tokens_*,rows,advantages}.cu; do
+  for source in native/cuda/{tokens_*,rows,advantages,program}.cu; do
     nvcc -std=c++20 -O3 -DPOLICY_LOSS_TARGET=gpu -Inative -Xptxas -v -cubin \
       -gencode "arch=compute_$architecture,code=sm_$architecture" -o "$object" "$source" 2>>"$report"
   done
@@ -22,10 +22,10 @@ done
 awk -v own_shared_bytes=8704 '
   /Compiling entry function/ {
     name = $0; sub(/^.*4cuda[0-9]+/, "", name); sub(/\x27 for \x27/, " ", name); sub(/\x27.*/, "", name)
-    fed = name ~ /^(token|row|kl|value_sums|distill)_kernel/
+    checked = name ~ /^(token|row|kl|value_sums|distill|program_rows|program_tokens)_kernel/
   }
   /bytes stack frame/ { local = $1 + $5 + $9 }
-  /Used [0-9]+ registers/ && fed {
+  /Used [0-9]+ registers/ && checked {
     match($0, /Used [0-9]+/)
     registers = substr($0, RSTART + 5, RLENGTH - 5)
     shared = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART) + 0 : 0
@@ -34,7 +34,7 @@ awk -v own_shared_bytes=8704 '
     if (local > 0 || shared > own_shared_bytes) ++bad
   }
   END {
-    printf "%d kernels with a feed, %d with local memory or too much shared memory\n", kernels, bad
+    printf "%d kernels, %d with local memory or too much shared memory\n", kernels, bad
     exit kernels == 0 || bad > 0
   }
 ' "$report"

@@ -182,7 +182,7 @@ void test_loss_on_advantages(const Shape& shape, const AdvantageInfo& info, int 
   cuda::Call call;
   cuda::AdvantageIngredients ingredients;
   const PreparedFunction prepared(function);
-  const cuda::Request request = cuda::request_of(prepared, coefficients, {});
+  const cuda::Request request = cuda::request_of(prepared, coefficients, {}, true);
   const cuda::AdvantageRequest advantage_request = cuda::request_of(advantage, kSeed);
   call.result = &result;
   call.grad = found.grad.data();

@@ -114,7 +114,7 @@ Outcome on_device(const Function& function, const Batch& batch, const Coefficien
   if (resident) call.repeats = batch.view.repeats;
   cuda::Problem problem;
   const PreparedFunction prepared(function);
-  const cuda::Request request = cuda::request_of(prepared, coefficients, normalizer);
+  const cuda::Request request = cuda::request_of(prepared, coefficients, normalizer, true);
   const cuda::Status status = resident ? cuda::evaluate(resident, request, call, &problem)
                                        : cuda::evaluate_host(0, batch.view, request, call, &problem);
   expect(status == cuda::Status::kOk, what + ": " + problem.message);

@@ -38,7 +38,7 @@ void test_evaluation_errors() {
   call.result = &result;
   cuda::Problem problem;
   const PreparedFunction prepared(function);
-  const cuda::Request request = cuda::request_of(prepared, {}, {});
+  const cuda::Request request = cuda::request_of(prepared, {}, {}, true);
   const auto status_on = [&](int device) {
     return cuda::evaluate_host(device, batch->view, request, call, &problem);
   };
@@ -140,7 +140,7 @@ void test_staging() {
     call.grad = outcome.grad.data();
     call.abort = &abort_flag;
     cuda::Problem problem;
-    expect(cuda::evaluate_host(0, batch->view, cuda::request_of(prepared, {}, {}), call, &problem) ==
+    expect(cuda::evaluate_host(0, batch->view, cuda::request_of(prepared, {}, {}, true), call, &problem) ==
                cuda::Status::kAborted,
            "an abort after " + std::to_string(pieces) + " pieces");
   }

@@ -1,0 +1,284 @@
+// The kernels that interpret a user-defined loss, which is a program (program/program.h).
+//
+// A row is computed by one warp, except in the last segment. If the warp begins at the row's first token, a
+// token belongs to the lane with the number of its position modulo 32. So the lanes' partial sums are those
+// of the CPU engine, and they are added up in the same order.
+#pragma once
+
+#include "cuda/program_tokens.cuh"
+#include "cuda/spans.cuh"
+
+namespace policy_loss::cuda {
+
+// The number of positions in a row after which the lanes' sums over the row are added up, as in the CPU
+// engine.
+constexpr int64_t kChunkTokens = 16384;
+
+// ---- Token segments with reductions, and row segments ----
+
+// A lane's part of a reduction over a row.
+union RowPartial {
+  double sum;
+  Extreme<float> extreme;
+};
+
+// Computes the reductions of a token segment. One warp computes one row.
+class RowReducer {
+ public:
+  // Returns how many bytes of shared memory the partial results of a block need.
+  static int bytes(int reductions) { return reductions * kThreads * static_cast<int>(sizeof(RowPartial)); }
+
+  __device__ __forceinline__ RowReducer(const ProgramPass& pass, unsigned columns)
+      : pass_(pass),
+        interpreter_(pass, columns),
+        partials_(static_cast<RowPartial*>(interpreter_.end_of_slots()) + threadIdx.x) {}
+
+  // Computes the row values that the reductions of a segment write.
+  __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
+    for_reductions(segment, [&](const Instruction& x, int n) { clear(x.op, n); });
+    const int64_t length = pass_.batch.layout.length(row);
+    for (int64_t from = 0; from < length; from += kChunkTokens) {
+      interpreter_.run(
+          segment, row, from, min(from + kChunkTokens, length),
+          [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
+            add(x.op, partial(n), values, tokens);
+          },
+          [](const LaneTokens&) {});
+      for_reductions(segment, [&](const Instruction& x, int n) { fold(x, n, row, from == 0); });
+    }
+  }
+
+ private:
+  __device__ __forceinline__ RowPartial& partial(int n) const { return partials_[n * kThreads]; }
+
+  // Calls visit(instruction, n) for reduction number n of the segment.
+  template <class Visit>
+  __device__ __forceinline__ void for_reductions(const Segment& segment, Visit visit) const {
+    int n = 0;
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction x = load_instruction(pass_.program, i);
+      if (program::is_row_reduction(x.op)) visit(x, n++);
+    }
+  }
+
+  __device__ __forceinline__ void clear(Op op, int n) const {
+    if (is_sum(op))
+      partial(n).sum = 0;
+    else
+      partial(n).extreme = {};
+  }
+
+  static __device__ __forceinline__ void add(Op op, RowPartial& to, const Values& values,
+                                             const LaneTokens& tokens) {
+    if (is_sum(op)) {
+      double sum = to.sum;
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) sum += tokens.live >> j & 1 ? values.of[j] : 0.0f;
+      to.sum = sum;
+    } else {
+      Extreme<float> extreme = to.extreme;
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j)
+        if (tokens.live >> j & 1)
+          extreme.add(is_largest(op), values.of[j], static_cast<int>(tokens.position(j)));
+      to.extreme = extreme;
+    }
+  }
+
+  // Combines the lanes' partial results after a chunk of the row. Stores the result for all chunks so far in
+  // the row value.
+  __device__ __forceinline__ void fold(const Instruction& x, int n, int64_t row, bool is_first) const {
+    double* const to = pass_.row_values + x.out * pass_.batch.layout.rows + row;
+    double result;
+    if (is_sum(x.op)) {
+      result = warp_sum(partial(n).sum);
+      partial(n).sum = 0;
+      if (threadIdx.x % kWarp == 0 && !is_first) result += *to;
+    } else {
+      result = result_of(x.op, partial(n).extreme.of_warp(is_largest(x.op)));
+    }
+    if (threadIdx.x % kWarp == 0) *to = result;
+  }
+
+  const ProgramPass& pass_;
+  const TokenInterpreter interpreter_;
+  RowPartial* const partials_;
+};
+
+// Runs the token segments and row segments of a stage.
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    program_rows_kernel(const ProgramPass pass, const Stage stage) {
+  const RowReducer reducer(pass, stage.columns);
+  const int64_t rows = pass.batch.layout.rows;
+  for (int64_t row = first_warp(); row < rows; row += all_warps()) {
+    if (state_of_row(pass, row).tokens == 0) continue;
+    for (int at = stage.first; at < stage.last; ++at) {
+      const Segment segment = pass.program.segments[at];
+      if (segment.kind == Op::k_tokens) {
+        reducer.reduce(segment, row);
+      } else if (threadIdx.x % kWarp == 0) {
+        for (int i = segment.first; i < segment.last; ++i) {
+          const Instruction x = load_instruction(pass.program, i);
+          if (!program::is_rows_reduction(x.op))
+            pass.row_values[x.out * rows + row] = compute_one(x, {pass, row});
+        }
+      }
+      __syncwarp();  // the next segment reads the row values on all lanes
+    }
+  }
+}
+
+// ---- Reductions over rows, and batch segments ----
+
+// Computes a reduction over all rows with one warp. Lane 0 gets the result. A row belongs to the lane with
+// the number of its index modulo 32, as on the CPU.
+__device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Instruction& x) {
+  const bool largest = is_largest(x.op);
+  double sum = 0;
+  Extreme<double> extreme;
+#pragma unroll 4
+  for (int64_t row = threadIdx.x % kWarp; row < pass.batch.layout.rows; row += kWarp) {
+    if (state_of_row(pass, row).tokens == 0) continue;
+    const double value = RowOperands{pass, row}(x.operand[0]);
+    sum += value;
+    extreme.add(largest, value, static_cast<int>(row));
+  }
+  sum = warp_sum(sum);
+  extreme = extreme.of_warp(largest);
+  return is_sum(x.op) ? sum : result_of(x.op, extreme);
+}
+
+// Computes the reductions over rows in a stage, and then runs the batch segment that ends the stage. Must be
+// launched with one block.
+static __global__ void __launch_bounds__(kThreads)
+    program_batch_kernel(const ProgramPass pass, const Stage stage) {
+  int n = 0;
+  for (int at = stage.first; at < stage.last - 1; ++at) {
+    const Segment segment = pass.program.segments[at];
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction x = load_instruction(pass.program, i);
+      if (!program::is_rows_reduction(x.op) || n++ % kWarps != static_cast<int>(threadIdx.x / kWarp))
+        continue;
+      const double result = reduce_rows(pass, x);
+      if (threadIdx.x % kWarp == 0) pass.batch_values[x.out] = result;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  const Segment segment = pass.program.segments[stage.last - 1];
+  for (int i = segment.first; i < segment.last; ++i) {
+    const Instruction x = load_instruction(pass.program, i);
+    pass.batch_values[x.out] = compute_one(x, {pass, 0});
+  }
+}
+
+// ---- The last token segment ----
+
+// A thread's sums of the loss (number 0) and of the metrics (from number 1 on).
+class OutputSums {
+ public:
+  // Returns how many bytes of shared memory the sums of a block need.
+  static int bytes(int metrics) {
+    return (1 + metrics) * kThreads * static_cast<int>(sizeof(double) + sizeof(float));
+  }
+
+  __device__ __forceinline__ OutputSums(void* room, int metrics)
+      : count_(1 + metrics),
+        totals_(static_cast<double*>(room) + threadIdx.x),
+        sums_(reinterpret_cast<float*>(static_cast<double*>(room) + count_ * kThreads) + threadIdx.x) {
+    for (int k = 0; k < count_; ++k) totals_[k * kThreads] = sums_[k * kThreads] = 0;
+  }
+
+  __device__ __forceinline__ void add(int k, const Values& values, unsigned live) const {
+    float sum = sums_[k * kThreads];
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) sum += live >> j & 1 ? values.of[j] : 0.0f;
+    sums_[k * kThreads] = sum;
+  }
+
+  // Multiplies the sums over a row's tokens by the row's weights, and adds them to the totals.
+  __device__ __forceinline__ void end_row(const RowState<NoRow>& state) const {
+    for (int k = 0; k < count_; ++k) {
+      totals_[k * kThreads] += sums_[k * kThreads] * (k == 0 ? state.loss_weight : state.repeats);
+      sums_[k * kThreads] = 0;
+    }
+  }
+
+  __device__ __forceinline__ double total(int k) const {
+    return k < count_ ? totals_[k * kThreads] : 0.0;
+  }
+
+ private:
+  const int count_;
+  double* const totals_;
+  float* const sums_;
+};
+
+// Stores the gradient of a lane's tokens. It is 0 for masked tokens. The KL loss, if there is one, has
+// already stored its gradient.
+__device__ __forceinline__ void store_grad(const ProgramPass& pass, int64_t begin, const LaneTokens& tokens,
+                                           const Values& grad) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) {
+    if ((tokens.exist >> j & 1) == 0) continue;
+    float* const to = pass.grad + begin + tokens.position(j);
+    const float value = tokens.live >> j & 1 ? grad.of[j] : 0.0f;
+    if (!pass.terms.has_kl())
+      __stcs(to, value);
+    else if (tokens.live >> j & 1)
+      __stcs(to, value + __ldcs(to));
+  }
+}
+
+__device__ __forceinline__ Values scaled(Values values, float factor) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) values.of[j] *= factor;
+  return values;
+}
+
+// Runs the last segment of a program. Sums its losses and metrics, and writes the gradients.
+static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
+    program_tokens_kernel(const ProgramPass pass, const Stage stage) {
+  const TokenInterpreter interpreter(pass, stage.columns);
+  const OutputSums sums(interpreter.end_of_slots(), pass.program.metrics);
+  const Segment segment = pass.program.segments[stage.first];
+  for (int64_t span = first_warp(); span < pass.spans; span += all_warps()) {
+    SpanRows rows(pass, span);
+    const auto visit = [&](int64_t row, bool, int from, int to) {
+      const RowState<NoRow>& state = state_of_row(pass, row);
+      const int64_t begin = pass.batch.layout.begin(row);
+      const int64_t first = rows.first() - begin;
+      Values grad{};
+      const auto end = [&](const LaneTokens& tokens) {
+        if (pass.grad) store_grad(pass, begin, tokens, grad);
+      };
+      interpreter.run(
+          segment, row, first + from, first + to,
+          [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
+            if (x.op == Op::k_grad)
+              grad = scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
+            else
+              sums.add(x.op == Op::k_loss ? 0 : 1 + x.out, values, tokens.live);
+          },
+          end);
+      sums.end_row(state);
+    };
+    rows.stretch(0, rows.length(), visit, [](int64_t) {});
+  }
+
+  double total[kProgramSums];
+  for (int k = 0; k < kProgramSums; ++k) total[k] = sums.total(k);
+  double sum;
+  if (!grid_sum(total, pass.token_partials, &pass.totals->token_ticket, &sum)) return;
+  Sums* const out = &pass.result->sums;
+  const int k = threadIdx.x;
+  if (k == 0) {
+    out->loss[0] = sum;
+    out->loss[1] = 0;
+    if (!pass.terms.has_kl()) out->kl = 0;
+    if (!pass.terms.entropy) out->entropy = 0;
+  }
+  if (k >= 1 && k < kProgramSums) out->metric[k - 1] = sum;
+}
+
+}  // namespace policy_loss::cuda

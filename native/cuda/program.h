@@ -1,0 +1,49 @@
+// Runs a user-defined loss, which is a program (program/program.h), on a device.
+//
+// The segments of a program are divided into stages. A stage ends with a batch segment, because that needs
+// the values of all rows. The last token segment is a stage of its own, because it needs no reductions: its
+// rows are divided among many warps, while each row of an earlier segment is computed by one warp.
+#pragma once
+
+#include "cuda/context.h"
+
+namespace policy_loss::cuda {
+
+// The arguments of the kernels that interpret a program.
+struct ProgramPass : Pass {
+  program::ProgramView program;  // its arrays are in device memory
+  double* row_values;            // [program.row_values][rows]
+  double* batch_values;          // [program.batch_values]
+};
+
+// The segments [first, last) of a program, which one launch computes.
+struct Stage {
+  int first, last;
+  unsigned columns;  // the columns that their instructions read
+};
+
+// A program in the memory of a device, with room for the values that it computes.
+class ProgramRun {
+ public:
+  // Sends the program to the device. `host` must outlive this object.
+  ProgramRun(Context& context, const program::ProgramView& host, int64_t rows);
+
+  // Returns how much dynamic shared memory the kernel of the last segment needs at most, in bytes per block.
+  int memory() const;
+
+  // Launches all kernels of the program, after the weights pass. If the call has a KL loss, the token pass
+  // must have stored its gradient before; the program's gradient is added to it. Writes the program's sums to
+  // *pass.result, and clears the sums of terms that the call does not have.
+  void run(const Pass& pass) const;
+
+ private:
+  Stage stage_of(int first, int last) const;
+  void launch_rows(const ProgramPass& pass, int first, int last) const;
+
+  Context& context_;
+  const program::ProgramView& host_;
+  program::ProgramView view_;
+  Buffer instructions_, segments_, constants_, row_values_, batch_values_;
+};
+
+}  // namespace policy_loss::cuda

@@ -1,0 +1,141 @@
+// Computes the instructions of a program (program/program.h) that are not for tokens: those of row segments
+// and batch segments. Also holds what token segments share with them.
+#pragma once
+
+#include "cuda/program.h"
+#include "cuda/warp.cuh"
+#include "program/interpret.h"
+
+namespace policy_loss::cuda {
+
+using program::Instruction;
+using program::Kind;
+using program::Op;
+using program::Operand;
+using program::Segment;
+
+__device__ __forceinline__ const RowState<NoRow>& state_of_row(const Pass& pass, int64_t row) {
+  return static_cast<const RowState<NoRow>*>(pass.states)[row];
+}
+
+__device__ __forceinline__ Instruction load_instruction(const program::ProgramView& program, int at) {
+  // One load instead of one per member.
+  static_assert(sizeof(Instruction) == sizeof(uint4));
+  const uint4 bits = reinterpret_cast<const uint4*>(program.instructions)[at];
+  Instruction instruction;
+  memcpy(&instruction, &bits, sizeof bits);
+  return instruction;
+}
+
+// Reads the operands that are the same for all tokens of a row.
+struct RowOperands {
+  const ProgramPass& pass;
+  int64_t row;
+
+  __device__ __forceinline__ double operator()(const Operand& x) const {
+    switch (x.kind) {
+      case Kind::kConstant:
+        return pass.program.constants[x.index];
+      case Kind::kRowValue:
+        return pass.row_values[x.index * pass.batch.layout.rows + row];
+      case Kind::kBatchValue:
+        return pass.batch_values[x.index];
+      case Kind::kRowInput:
+        return input(x.index);
+      default:
+        return 0.0;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ double input(int index) const {
+    const RowState<NoRow>& state = state_of_row(pass, row);
+    return index == program::kRowTokens   ? state.tokens
+           : index == program::kRowWeight ? state.loss_weight
+                                          : static_cast<double>(state.repeats);
+  }
+};
+
+// Computes an arithmetic operation with N numbers per operand.
+template <class Number, int N>
+struct Arithmetic {
+  const Number (&a)[N];
+  const Number (&b)[N];
+  const Number (&c)[N];
+  const Number (&d)[N];
+  Number (&out)[N];
+
+  template <Op op>
+  PL_FN void operator()() const {
+    if constexpr (program::is_arithmetic(op))
+      for (int j = 0; j < N; ++j) out[j] = apply<op, Number>(a[j], b[j], c[j], d[j]);
+  }
+};
+
+PL_FN bool has_four_operands(Op op) {
+  return op >= Op::k_select_lt && op <= Op::k_select_eq;
+}
+PL_FN bool has_three_operands(Op op) {
+  return op == Op::k_select || op == Op::k_clip || has_four_operands(op);
+}
+PL_FN bool has_two_operands(Op op) {
+  return op <= Op::k_eq || has_three_operands(op);
+}
+
+// Computes an instruction of a row segment or of a batch segment that is not a reduction.
+__device__ __forceinline__ double compute_one(const Instruction& x, const RowOperands& operand) {
+  const double a[] = {operand(x.operand[0])};
+  if (x.op == Op::k_is_row) return a[0] == static_cast<double>(operand.row) ? 1.0 : 0.0;
+  const double b[] = {has_two_operands(x.op) ? operand(x.operand[1]) : 0.0};
+  const double c[] = {has_three_operands(x.op) ? operand(x.operand[2]) : 0.0};
+  const double d[] = {has_four_operands(x.op) ? operand(x.operand[3]) : 0.0};
+  double out[1] = {};
+  dispatch(x.op, Arithmetic<double, 1>{a, b, c, d, out});
+  return out[0];
+}
+
+// The smallest or largest of several numbers, and the first position that has it. NaN replaces any number.
+template <class Number>
+struct Extreme {
+  Number value = 0;
+  int position = -1;  // −1 before the first number
+
+  __device__ __forceinline__ void add(bool largest, Number x, int at) {
+    if (at >= 0 && (position < 0 || is_before(largest, x, at))) *this = {x, at};
+  }
+
+  // Returns the result of all lanes of a warp. Only lane 0 gets it.
+  __device__ __forceinline__ Extreme of_warp(bool largest) const {
+    Extreme all = *this;
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      const Number other = __shfl_down_sync(kAllLanes, all.value, distance);
+      const int at = __shfl_down_sync(kAllLanes, all.position, distance);
+      all.add(largest, other, at);
+    }
+    return all;
+  }
+
+ private:
+  __device__ __forceinline__ bool is_before(bool largest, Number x, int at) const {
+    if (x != x || value != value) return x != x && (value == value || at < position);
+    if (x == value) return at < position;
+    return largest ? x > value : x < value;
+  }
+};
+
+PL_FN bool is_sum(Op op) {
+  return op == Op::k_row_sum || op == Op::k_rows_sum;
+}
+PL_FN bool is_largest(Op op) {
+  return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
+}
+PL_FN bool is_position(Op op) {
+  return op == Op::k_row_arg_min || op == Op::k_row_arg_max || op == Op::k_rows_arg_min ||
+         op == Op::k_rows_arg_max;
+}
+template <class Number>
+__device__ __forceinline__ double result_of(Op op, const Extreme<Number>& extreme) {
+  return is_position(op) ? static_cast<double>(extreme.position) : static_cast<double>(extreme.value);
+}
+
+}  // namespace policy_loss::cuda

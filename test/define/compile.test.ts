@@ -1,0 +1,178 @@
+// How losses become programs: the number of passes, the limits, and the cases that random losses seldom meet.
+import assert from 'node:assert/strict';
+import { type CompiledLoss, compileLoss } from '../../lib/define/compile.js';
+import { Graph, type Node } from '../../lib/define/graph.js';
+import { parseExpression } from '../../lib/define/parse.js';
+import { isLossError } from '../support/loss-error.js';
+import { decode, interpret, type Row, segmentKinds } from './interpreter.js';
+
+function compile(text: string, metrics: readonly string[] = []): CompiledLoss {
+  const graph = new Graph();
+  const parse = (x: string) => parseExpression('test', x, graph, new Map());
+  return compileLoss(graph, parse(text), metrics.map(parse));
+}
+
+function compileNode(build: (graph: Graph) => Node): CompiledLoss {
+  const graph = new Graph();
+  return compileLoss(graph, build(graph), []);
+}
+
+// A row without masked tokens. Its log-probabilities and advantages are given; the other columns are 0.
+function row(logprobs: readonly number[], advantages: readonly number[] = logprobs): Row {
+  const zeros = logprobs.map(() => 0);
+  return {
+    columns: [logprobs, zeros, zeros, advantages, zeros, zeros, zeros, zeros],
+    mask: logprobs.map(() => true),
+    weight: 1,
+    repeats: 1,
+  };
+}
+
+const gradient = (text: string, ...rows: Row[]) => interpret(compile(text).withGrad, rows).grad;
+
+describe('the segments of a loss', () => {
+  for (const [text, withGrad, withoutGrad] of [
+    ['-A*r', 'tokens', 'tokens'],
+    ['max(-A*r, -A*clip(r, 0.8, 1.28)) + 0.1*(exp(ref-lp)-ref+lp-1)', 'tokens', 'tokens'],
+    ['-A*r/n', 'tokens', 'tokens'],
+    // One pass for the row's ratio and for its adjoint, because the adjoint is a product of values of the row.
+    ['-A*exp(row_mean(d))', 'row tokens row tokens', 'tokens row tokens'],
+    ['-logsigmoid(0.1*row_sum(lp-ref))', 'row tokens row tokens', 'tokens row tokens'],
+    ['-A*r/sg(row_max(r))', 'tokens tokens', 'tokens tokens'],
+    // The clipped ratio of a row decides which tokens count for its adjoint, so that takes a pass of its own.
+    [
+      'min(A*exp(row_mean(d)), A*clip(exp(row_mean(d)), 0.8, 1.2))',
+      'row tokens row tokens row tokens',
+      'tokens row tokens',
+    ],
+    ['-(A - batch_mean(A))*r', 'row tokens row batch tokens', 'row tokens row batch tokens'],
+    // One pass for the sum and for its adjoint.
+    ['batch_sum(lp)*lp', 'tokens row batch row tokens', 'tokens row batch tokens'],
+    [
+      'batch_mean(square(lp - batch_mean(lp)))',
+      'row tokens row batch row tokens row batch row tokens',
+      'row tokens row batch tokens row batch tokens',
+    ],
+  ] as const)
+    it(`of ${text}`, () => {
+      const compiled = compile(text);
+      assert.equal(segmentKinds(compiled.withGrad).join(' '), withGrad);
+      assert.equal(segmentKinds(compiled.withoutGrad).join(' '), withoutGrad);
+    });
+});
+
+describe('compileLoss()', () => {
+  it('lists the columns in native order, and logprob always', () => {
+    assert.deepEqual(compile('A*rollout').columns, ['logprob', 'advantages', 'rollout_logprob']);
+    assert.deepEqual(compile('A', ['H', 'ref']).columns, ['logprob', 'ref_logprob', 'advantages', 'entropy']);
+  });
+
+  it('tells whether a loss or a metric reduces over the batch', () => {
+    assert.equal(compile('row_sum(lp)').readsWholeBatch, false);
+    assert.equal(compile('batch_sum(A)*lp').readsWholeBatch, true);
+    assert.equal(compile('lp', ['batch_max(A)']).readsWholeBatch, true);
+  });
+
+  it('outputs the metrics in their order', () => {
+    const { metrics } = interpret(compile('lp', ['A', '2', 'lp']).withoutGrad, [row([1, 3], [5, 6])]);
+    assert.deepEqual(metrics, [[[5, 6]], [[2, 2]], [[1, 3]]]);
+  });
+
+  it('computes a subexpression once in a segment', () => {
+    const ops = decode(compile('exp(d)*A + exp(lp-old)*exp(d)', ['exp(d)']).withGrad).map(({ op }) => op);
+    assert.equal(ops.filter((op) => op === 'exp').length, 1);
+  });
+
+  it('leaves out what no output needs', () => {
+    assert.deepEqual(
+      decode(compile('A > 0 ? A : A').withGrad).map(({ op }) => op),
+      ['tokens', 'loss', 'grad'],
+    );
+  });
+
+  it('gives no derivative to the branch that is not chosen', () => {
+    assert.deepEqual(gradient('A > 0 ? lp : sqrt(lp)', row([0, 4], [1, 0])), [[1, 0.25]]);
+    assert.deepEqual(gradient('A > 0 ? 3*lp : log(lp)*log(lp)', row([0], [1])), [[3]]);
+    assert.deepEqual(gradient('max(A, 0) == 0 ? 0 : A/lp', row([0], [0])), [[0]]);
+  });
+
+  it('gives the derivative at a tie to the first argument, or to the first token', () => {
+    assert.deepEqual(gradient('min(2*lp, 3*lp)', row([0])), [[2]]);
+    assert.deepEqual(gradient('max(3*lp, 2*lp)', row([0])), [[3]]);
+    assert.deepEqual(gradient('row_max(lp)', row([1, 2, 2, 0])), [[0, 4, 0, 0]]);
+    assert.deepEqual(gradient('row_min(abs(lp))', row([-1, 1, 1])), [[-3, 0, 0]]);
+    assert.deepEqual(gradient('batch_max(lp)', row([1, 2]), row([2, 2])), [
+      [0, 4],
+      [0, 0],
+    ]);
+  });
+
+  it('gives clip the derivative 1 on its bounds', () => {
+    assert.deepEqual(gradient('clip(lp, -1, 1)', row([-2, -1, 0, 1, 2])), [[0, 1, 1, 1, 0]]);
+    assert.deepEqual(gradient('clip(lp, A, 1)', row([-2, -1, 0, 1, 2], [-1, -1, -1, -1, -1])), [
+      [0, 1, 1, 1, 0],
+    ]);
+    assert.deepEqual(gradient('clip(A, lp, 1)', row([2, 0, -3], [1, -1, -1])), [[0, 1, 0]]);
+    assert.deepEqual(gradient('clip(lp, 2, 1)', row([0, 1, 1.5, 2, 3])), [[0, 0, 0, 0, 0]]);
+  });
+
+  it('has finite derivatives of powers at 0', () => {
+    assert.deepEqual(gradient('pow(lp, 2)', row([0])), [[0]]);
+    assert.deepEqual(gradient('pow(A, lp)', row([2, 1], [0, Math.E])), [[0, Math.E]]);
+  });
+
+  it('divides more than 16 reductions among several segments', () => {
+    const sums = Array.from({ length: 20 }, (_, i) => `row_sum(lp*A + ${i})*batch_sum(tanh(lp*${i}))`);
+    const compiled = compile(sums.join(' + '));
+    assert.deepEqual(interpret(compiled.withoutGrad, [row([0, 0])]).loss, [[0, 0]]);
+    assert.ok(interpret(compiled.withGrad, [row([1, 2], [3, 4])]).grad[0]!.every(Number.isFinite));
+  });
+
+  describe('refuses', () => {
+    const refuses = (limit: RegExp, build: (graph: Graph) => Node) =>
+      assert.throws(() => compileNode(build), isLossError('ERR_INVALID_OPTION', limit));
+
+    it('too many instructions', () => {
+      refuses(/at most 4096 instructions/, (graph) => {
+        let x = graph.column('logprob');
+        for (let i = 0; i < 10_000; i++) x = graph.unary('tanh', x);
+        return x;
+      });
+    });
+
+    it('too many registers', () => {
+      refuses(/at most 32 values per token/, (graph) => {
+        const lp = graph.column('logprob');
+        const values = Array.from({ length: 40 }, (_, i) => graph.binary('pow', lp, graph.constant(i + 0.5)));
+        const products = values.flatMap((x, i) => values.slice(i + 1).map((y) => graph.binary('mul', x, y)));
+        return products.reduce((x, y) => graph.binary('add', x, y));
+      });
+    });
+
+    it('too many values of a row', () => {
+      refuses(/at most 256 values per row/, (graph) => {
+        let x = graph.reduce('row', 'sum', graph.column('logprob'));
+        for (let i = 0; i < 300; i++) x = graph.unary('tanh', x);
+        return x;
+      });
+    });
+
+    it('a loss with too large a derivative', () => {
+      refuses(/at most 4096 instructions/, (graph) => {
+        const lp = graph.column('logprob');
+        let x: Node = lp;
+        for (let i = 0; i < 1500; i++) x = graph.unary('tanh', graph.binary('add', x, lp));
+        return x;
+      });
+    });
+  });
+
+  it('compiles a chain of a thousand operations into few registers', () => {
+    const { withGrad } = compileNode((graph) => {
+      let x = graph.column('logprob');
+      for (let i = 0; i < 1000; i++) x = graph.unary('tanh', x);
+      return x;
+    });
+    assert.ok(withGrad.registers <= 6, `${withGrad.registers} registers`);
+  });
+});

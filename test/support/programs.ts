@@ -1,0 +1,232 @@
+/** Draws random programs: user-defined losses in the form that the native module runs (native/program/program.h). */
+import type { NativeProgram } from '../../binding.js';
+import { generator } from './random.js';
+
+/** A program with a gradient, and the same program without it. */
+export interface DrawnPrograms {
+  withGrad: NativeProgram;
+  withoutGrad: NativeProgram;
+}
+
+/** No loss, gradient or metric term of a drawn program is larger than this, unless it is NaN. */
+export const LARGEST_OUTPUT = 4;
+
+const KINDS = ['register', 'column', 'constant', 'rowValue', 'batchValue', 'rowInput'] as const;
+const ROW_INPUTS = 3;
+const CONSTANTS = [-LARGEST_OUTPUT, LARGEST_OUTPUT, 0, 1, -1, 0.5, 2, 1e-3];
+const BINARY = ['add', 'sub', 'mul', 'min', 'max', 'lt', 'le', 'eq', 'div', 'pow'];
+const TERNARY = ['select', 'clip'];
+const UNARY = ['neg', 'abs', 'sign', 'exp', 'expm1', 'exp_residual', 'tanh', 'sigmoid', 'logsigmoid'];
+// The results of these are often NaN, and NaN would soon be everywhere. So they are drawn less often.
+const PARTIAL = ['sqrt', 'log', 'log1p', 'div', 'pow'];
+const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
+
+/**
+ * Draws a program that reads the first `columns` columns. It has up to three rounds of reductions over rows and over the
+ * batch, and each operation and kind of operand occurs in some programs.
+ * @param ops NativeBinding.programOps
+ */
+export function drawPrograms(ops: readonly string[], columns: number, seed: number): DrawnPrograms {
+  return new Draw(ops, columns, seed).programs();
+}
+
+class Draw {
+  readonly #ops: readonly string[];
+  readonly #columns: number;
+  readonly #random: ReturnType<typeof generator>;
+  readonly #registers: number;
+  readonly #metrics: number;
+  readonly #code: number[][] = [];
+  #written: number[] = [];
+  // The operands that each kind of segment may read. A reduction's result is pending until its segment ends.
+  readonly #row: number[] = [];
+  readonly #batch: number[] = [];
+  #pendingRow: number[] = [];
+  #pendingBatch: number[] = [];
+  #rowValues = 0;
+  #batchValues = 0;
+  // Row values that are positions in the row, and batch values that are row indices.
+  readonly #positions: number[] = [];
+  readonly #rowIndices: number[] = [];
+
+  constructor(ops: readonly string[], columns: number, seed: number) {
+    this.#ops = ops;
+    this.#columns = columns;
+    this.#random = generator(seed);
+    this.#registers = this.#integer(0, 3) === 0 ? 32 : this.#integer(1, 6);
+    this.#metrics = this.#integer(0, 8);
+  }
+
+  programs(): DrawnPrograms {
+    const rounds = this.#integer(0, 3);
+    for (let round = 0; round < rounds; round++) {
+      this.#tokens();
+      this.#reduceRows(this.#integer(1, 4));
+      this.#rows();
+      if (this.#batchValues > 0 && this.#integer(0, 3) > 0) this.#wholeBatch();
+    }
+    this.#tokens();
+    for (let i = 0; i < this.#metrics; i++) this.#output('metric', i);
+    this.#output('loss');
+    const withoutGrad = this.#encode();
+    this.#output('grad');
+    return { withGrad: this.#encode(), withoutGrad };
+  }
+
+  #integer(low: number, high: number): number {
+    return this.#random.integer(low, high);
+  }
+  #pick<T>(list: readonly T[]): T {
+    return list[this.#integer(0, list.length - 1)]!;
+  }
+
+  // Picks one of the last elements more often, so that most of the computed values reach an output.
+  #pickRecent<T>(list: readonly T[]): T {
+    return this.#pick(this.#integer(0, 1) === 0 ? list.slice(-3) : list);
+  }
+
+  #begin(kind: 'tokens' | 'row' | 'batch'): void {
+    this.#emit(kind, 0);
+    this.#written = [];
+    this.#row.push(...this.#pendingRow.splice(0));
+    if (kind === 'batch') this.#batch.push(...this.#pendingBatch.splice(0));
+  }
+
+  #emit(op: string, out: number, operands: readonly number[] = []): void {
+    this.#code.push([this.#ops.indexOf(op), out, operands[0] ?? 0, operands[1] ?? 0, operands[2] ?? 0]);
+  }
+
+  #encode(): NativeProgram {
+    return {
+      code: Int32Array.from(this.#code.flat()),
+      constants: Float64Array.from(CONSTANTS),
+      registers: this.#registers,
+      rowValues: this.#rowValues,
+      batchValues: this.#batchValues,
+      metrics: this.#metrics,
+    };
+  }
+
+  #tokens(): void {
+    this.#begin('tokens');
+    const count = this.#integer(1, 12);
+    for (let i = 0; i < count; i++) {
+      const out = this.#integer(0, this.#registers - 1);
+      if (this.#positions.length > 0 && this.#integer(0, 5) === 0) {
+        this.#emit('is_at', out, [operand('rowValue', this.#pick(this.#positions))]);
+      } else {
+        const { op, count: operands } = this.#arithmetic();
+        const from = Array.from({ length: operands }, () => this.#shared() ?? this.#token());
+        from[this.#integer(0, operands - 1)] = this.#token();
+        this.#emit(op, out, from);
+        if (this.#integer(0, 3) > 0) this.#bound(operand('register', out), out);
+      }
+      this.#written.push(out);
+    }
+  }
+
+  #arithmetic(): { op: string; count: number } {
+    const drawn = this.#integer(0, 9);
+    const op = this.#pick(
+      drawn === 0 ? PARTIAL : drawn < 6 ? BINARY.slice(0, -2) : drawn < 8 ? UNARY : TERNARY,
+    );
+    return { op, count: TERNARY.includes(op) ? 3 : BINARY.includes(op) ? 2 : 1 };
+  }
+
+  // Keeps numbers small, so that not every program ends with infinite numbers.
+  #bound(from: number, out: number): void {
+    this.#emit('clip', out, [from, operand('constant', 0), operand('constant', 1)]);
+  }
+
+  #token(): number {
+    if (this.#written.length > 0 && this.#integer(0, 2) > 0)
+      return operand('register', this.#pick(this.#written));
+    return operand('column', this.#integer(0, this.#columns - 1));
+  }
+
+  // Returns an operand that is the same for all tokens of a row or, now and then, undefined.
+  #shared(): number | undefined {
+    switch (this.#integer(0, 6)) {
+      case 0:
+        return operand('constant', this.#integer(0, CONSTANTS.length - 1));
+      case 1:
+        return operand('rowInput', this.#integer(0, ROW_INPUTS - 1));
+      case 2:
+      case 3:
+        return this.#row.length > 0 ? operand('rowValue', this.#pickRecent(this.#row)) : undefined;
+      case 4:
+        return this.#batch.length > 0 ? operand('batchValue', this.#pickRecent(this.#batch)) : undefined;
+      default:
+        return undefined;
+    }
+  }
+
+  #reduceRows(count: number): void {
+    for (let i = 0; i < count; i++) {
+      const name = this.#pick(REDUCTIONS);
+      const out = this.#rowValues++;
+      this.#emit(`row_${name}`, out, [this.#token()]);
+      this.#pendingRow.push(out);
+      if (name.startsWith('arg')) this.#positions.push(out);
+    }
+  }
+
+  #rows(): void {
+    this.#begin('row');
+    const ofRow = () => this.#shared() ?? operand('rowValue', this.#pick(this.#row));
+    for (let i = this.#integer(0, 4); i > 0; i--) {
+      const out = this.#rowValues++;
+      if (this.#rowIndices.length > 0 && this.#integer(0, 1) === 0) {
+        this.#emit('is_row', out, [operand('batchValue', this.#pick(this.#rowIndices))]);
+      } else {
+        const { op, count } = this.#arithmetic();
+        this.#emit(op, out, Array.from({ length: count }, ofRow));
+      }
+      this.#row.push(out);
+    }
+    for (let i = this.#integer(0, 3); i > 0; i--) {
+      const name = this.#pick(REDUCTIONS);
+      const out = this.#batchValues++;
+      this.#emit(`rows_${name}`, out, [ofRow()]);
+      this.#pendingBatch.push(out);
+    }
+  }
+
+  #wholeBatch(): void {
+    const indices = this.#pendingBatch.filter((value) => this.#isRowIndex(value));
+    this.#begin('batch');
+    this.#rowIndices.push(...indices);
+    for (let i = this.#integer(0, 3); i > 0 && this.#batch.length > 0; i--) {
+      const { op, count } = this.#arithmetic();
+      const out = this.#batchValues++;
+      this.#emit(
+        op,
+        out,
+        Array.from({ length: count }, () => operand('batchValue', this.#pick(this.#batch))),
+      );
+      this.#batch.push(out);
+    }
+  }
+
+  #isRowIndex(value: number): boolean {
+    const arg = ['rows_arg_min', 'rows_arg_max'].map((op) => this.#ops.indexOf(op));
+    return this.#code.some(([op, out]) => arg.includes(op!) && out === value);
+  }
+
+  #output(op: string, out = 0): void {
+    const register = this.#integer(0, this.#registers - 1);
+    const shared = this.#shared();
+    if (shared === undefined) {
+      this.#bound(this.#token(), register);
+    } else {
+      this.#emit(this.#pick(['add', 'mul']), register, [this.#token(), shared]);
+      this.#bound(operand('register', register), register);
+    }
+    if (!this.#written.includes(register)) this.#written.push(register);
+    this.#emit(op, out, [operand('register', register)]);
+  }
+}
+
+function operand(kind: (typeof KINDS)[number], index: number): number {
+  return 65536 * KINDS.indexOf(kind) + index;
+}
