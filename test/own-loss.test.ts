@@ -6,8 +6,8 @@ import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { FUNCTIONS, VALUES } from '../lib/define/symbols.js';
 import { checkLoss, type PolicyLossFn } from '../lib/index.js';
+import { FUNCTIONS, VALUES } from '../lib/program/symbols.js';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 

@@ -2,9 +2,9 @@
 import { InvalidArgumentError, Option } from 'commander';
 import { aggregationOption, type LossAggMode } from '../core/options.js';
 import { expressionLoss } from '../define/loss-from-expression.js';
-import { FUNCTIONS, VALUES } from '../define/symbols.js';
 import { LossError } from '../index.js';
 import { policyLossSubject, type Subject } from '../parts/index.js';
+import { FUNCTIONS, VALUES } from '../program/symbols.js';
 import { flagOf } from './flags.js';
 import { schemaOptions } from './function-options.js';
 import { inLines } from './output.js';

@@ -12,7 +12,10 @@ export type LossErrorCode =
   | 'ERR_INVALID_INPUT'
   /** An option is unknown, has a value outside its range, or conflicts with another option. */
   | 'ERR_INVALID_OPTION'
-  /** A name is unknown: no function, algorithm or backend is registered under it. */
+  /**
+   * A name is unknown: no function, algorithm or backend is registered under it, or the text of an expression uses a name
+   * that the language does not have.
+   */
   | 'ERR_UNKNOWN_NAME'
   /** The device does not exist, or this machine or this build of the package cannot use it. */
   | 'ERR_DEVICE_UNAVAILABLE'

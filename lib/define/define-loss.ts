@@ -20,10 +20,10 @@ import {
   type PolicyLossDeclaration,
   policyLossClass,
 } from '../functions/policy-loss/policy-loss-fn.js';
-import { type CompiledLoss, compileLoss } from './compile.js';
-import { type LossSymbols, nodeOf, type Operand, symbolsOf } from './expression.js';
-import { Graph, type Node, reachable } from './graph.js';
-import { parseExpression } from './parse.js';
+import { type CompiledLoss, compileLoss } from '../program/compile.js';
+import { type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
+import { Graph, type Node, reachable } from '../program/graph.js';
+import { parseExpression } from '../program/parse.js';
 
 /** How many metrics a loss may define. */
 export const MAX_METRICS = 8;

@@ -1,4 +1,6 @@
 // Losses that users define: from the text of an expression, or in TypeScript.
+
+export type { Expression, LossSymbols, Operand, UnaryFunction } from '../program/expression.js';
 export { checkLoss, type LossCheck, type LossReport } from './check-loss.js';
 export {
   type DefinedLossDeclaration,
@@ -8,5 +10,4 @@ export {
   type MetricDefinition,
   type OptionsWithAggregation,
 } from './define-loss.js';
-export type { Expression, LossSymbols, Operand, UnaryFunction } from './expression.js';
 export { type ExpressionOptions, lossFromExpression } from './loss-from-expression.js';

@@ -1,4 +1,4 @@
-// Programs: user-defined losses in the form that the engines run. lib/define compiles a loss to a program.
+// Programs: user-defined losses in the form that the engines run. lib/program compiles a loss to a program.
 //
 // A program is a list of instructions in segments. A segment computes one kind of value:
 // - A token segment runs for all unmasked tokens of a row. Its instructions write registers, which hold one

@@ -1,8 +1,8 @@
 // Compiles random losses and compares the programs with the expression's values and with finite differences.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { compileLoss } from '../../lib/define/compile.js';
-import { Graph } from '../../lib/define/graph.js';
+import { compileLoss } from '../../lib/program/compile.js';
+import { Graph } from '../../lib/program/graph.js';
 import { batches, build, Evaluation, type Expression, expressions } from './expressions.js';
 import { interpret, type Row } from './interpreter.js';
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { NativeProgram } from '../../binding.js';
-import { compute, isArithmetic } from '../../lib/define/arithmetic.js';
+import { compute, isArithmetic } from '../../lib/program/arithmetic.js';
 
 const HEADER = readFileSync(new URL('../../native/program/program.h', import.meta.url), 'utf8');
 const OPERATIONS = [...HEADER.matchAll(/X\((\w+), (\d)\)/g)].map(([, name, operands]) => ({

@@ -8,7 +8,7 @@ import {
   type Node,
   UNARY_OPS,
   type UnaryOp,
-} from '../../lib/define/graph.js';
+} from '../../lib/program/graph.js';
 import type { Row } from './interpreter.js';
 
 type Over = 'row' | 'batch';

@@ -54,7 +54,7 @@ function slope(graph: Graph, node: Node, x: Node): Node {
     case 'exp_residual':
       return graph.apply('expm1', x);
     case 'tanh':
-      return graph.apply('sub', graph.constant(1), graph.apply('mul', node, node));
+      return tanhSlope(graph, x);
     case 'sigmoid':
       return graph.apply('mul', node, mirrored());
     case 'logsigmoid':
@@ -62,6 +62,14 @@ function slope(graph: Graph, node: Node, x: Node): Node {
     default:
       throw new Error(`${node.op} has no derivative`);
   }
+}
+
+// tanh'(x) = 4·sigmoid(2x)·sigmoid(−2x). 1 − tanh(x)² cancels where tanh(x) is almost 1.
+function tanhSlope(graph: Graph, x: Node): Node {
+  const twice = graph.apply('mul', graph.constant(2), x);
+  const rising = graph.apply('sigmoid', twice);
+  const falling = graph.apply('sigmoid', graph.apply('neg', twice));
+  return graph.apply('mul', graph.constant(4), graph.apply('mul', rising, falling));
 }
 
 // d(aᵇ) = b·aᵇ⁻¹·da + aᵇ·log(a)·db. A factor 0 gives 0, even if the other factor is infinite.

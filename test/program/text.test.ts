@@ -1,8 +1,8 @@
 /** Tests the parser of losses that are written as text: what it accepts, and where its errors point. */
 import assert from 'node:assert/strict';
-import { Graph } from '../../lib/define/graph.js';
-import { MAX_NESTING, MAX_OPERATORS, MAX_TEXT_LENGTH, parseExpression } from '../../lib/define/parse.js';
 import { LossError, type LossErrorCode } from '../../lib/index.js';
+import { Graph } from '../../lib/program/graph.js';
+import { MAX_NESTING, MAX_OPERATORS, MAX_TEXT_LENGTH, parseExpression } from '../../lib/program/parse.js';
 
 const OPTIONS = new Map([
   ['low', 0.2],

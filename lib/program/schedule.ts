@@ -25,8 +25,8 @@ class Scheduler {
   readonly #available = new Set<Node>();
   // The nodes that are not available yet, operands first.
   #waiting: Node[];
-  // The reductions over rows of the current pass, which are available after it.
-  #pending = new Set<Node>();
+  // The reductions over rows so far. They are available from the next batch segment on.
+  readonly #reduced = new Set<Node>();
 
   constructor(outputs: readonly Node[]) {
     this.#outputs = outputs;
@@ -39,7 +39,7 @@ class Scheduler {
     this.#addRow();
     for (let depth = 1; depth <= last; depth++) {
       const needed = this.#waiting.filter((node) => isBatchReduction(node.op) && depths.get(node) === depth);
-      while (!needed.every((node) => this.#pending.has(node))) this.#addTokens();
+      while (!needed.every((node) => this.#reduced.has(node))) this.#addTokens();
       this.#addBatch();
     }
     while (!this.#outputs.every((node) => this.#available.has(node))) this.#addTokens();
@@ -59,17 +59,16 @@ class Scheduler {
     const nodes = this.#take((node) => node.level !== 'batch' && !isRowReduction(node.op));
     const values = nodes.filter((node) => node.level === 'row' && node.op !== 'row_input');
     const reductions = this.#waiting.filter(
-      (node) => isBatchReduction(node.op) && !this.#pending.has(node) && this.#isReady(node),
+      (node) => isBatchReduction(node.op) && !this.#reduced.has(node) && this.#isReady(node),
     );
-    for (const node of reductions) this.#pending.add(node);
+    for (const node of reductions) this.#reduced.add(node);
     const [some = [], ...more] = inGroups(reductions);
     if (values.length + some.length > 0) this.#segments.push({ kind: 'row', nodes: [...values, ...some] });
     for (const group of more) this.#segments.push({ kind: 'row', nodes: group });
   }
 
   #addBatch(): void {
-    for (const node of this.#pending) this.#available.add(node);
-    this.#pending = new Set();
+    for (const node of this.#reduced) this.#available.add(node);
     const nodes = this.#take((node) => node.level === 'batch' && !isBatchReduction(node.op));
     this.#segments.push({ kind: 'batch', nodes });
     this.#addRow();

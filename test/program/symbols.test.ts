@@ -1,10 +1,10 @@
 /** Tests that the TypeScript form of losses has the columns and functions of the text, with the same meaning. */
 import assert from 'node:assert/strict';
 import { toCamelCase } from '../../lib/core/options.js';
-import { type Expression, type LossSymbols, symbolsOf } from '../../lib/define/expression.js';
-import { Graph } from '../../lib/define/graph.js';
-import { parseExpression } from '../../lib/define/parse.js';
-import { FUNCTIONS, VALUES } from '../../lib/define/symbols.js';
+import { type Expression, type LossSymbols, symbolsOf } from '../../lib/program/expression.js';
+import { Graph } from '../../lib/program/graph.js';
+import { parseExpression } from '../../lib/program/parse.js';
+import { FUNCTIONS, VALUES } from '../../lib/program/symbols.js';
 
 /** Asserts that an expression and a text give the same node. */
 function same(text: string, build: (symbols: LossSymbols) => Expression): void {
