@@ -21,8 +21,9 @@ class Writer {
   Writer(Bytes& in, int metrics)
       : in_(in), registers_(1 + in.below(program::kMaxRegisters)), metrics_(metrics) {}
 
-  void write_segment(Op kind) {
+  void write_segment(Op kind, bool may_reduce) {
     kind_ = kind;
+    may_reduce_ = may_reduce && kind != Op::k_batch;
     written_.clear();
     reductions_ = 0;
     readable_rows_ = rows_;
@@ -80,7 +81,7 @@ class Writer {
   void write_instruction() {
     const bool in_tokens = kind_ == Op::k_tokens;
     const int first = static_cast<int>(Op::k_add), last = static_cast<int>(Op::k_select_eq);
-    if (kind_ != Op::k_batch && in_.below(4) == 0 && reductions_ < program::kMaxReductions) {
+    if (may_reduce_ && in_.below(4) == 0 && reductions_ < program::kMaxReductions) {
       ++reductions_;
       const Op from = in_tokens ? Op::k_row_sum : Op::k_rows_sum;
       const Op op = static_cast<Op>(static_cast<int>(from) + in_.below(5));
@@ -117,6 +118,7 @@ class Writer {
   std::vector<int32_t> code_;
   size_t gradient_ = 0;  // where the instruction that outputs the gradient begins
   Op kind_ = Op::k_tokens;
+  bool may_reduce_ = false;
   std::vector<int> written_;  // the registers that the segment has written
   int registers_, metrics_;
   int rows_ = 0, readable_rows_ = 0, batch_ = 0, readable_batch_ = 0, reductions_ = 0;
@@ -129,9 +131,9 @@ std::shared_ptr<const UserLoss> read_user_loss(Bytes& in) {
   Writer writer(in, metrics);
   for (int count = in.below(6); count > 0; --count) {
     constexpr Op kinds[] = {Op::k_tokens, Op::k_row, Op::k_batch};
-    writer.write_segment(kinds[in.below(3)]);
+    writer.write_segment(kinds[in.below(3)], true);
   }
-  writer.write_segment(Op::k_tokens);
+  writer.write_segment(Op::k_tokens, false);  // nothing could read its reductions
   writer.write_outputs();
   std::vector<std::string> names;
   for (int k = 0; k < metrics; ++k) names.push_back("metric " + std::to_string(k));
