@@ -22,6 +22,7 @@ export interface CompiledLoss {
 const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
+const MAX_BATCH_SEGMENTS = 60;
 
 /**
  * Compiles a loss and its metrics.
@@ -83,7 +84,10 @@ function encode(uses: readonly Use[], metrics: number): NativeProgram {
     MAX_INSTRUCTIONS,
   );
   const encoder = new Encoder();
-  for (const { kind, nodes } of schedule(outputs)) encoder.addSegment(kind, nodes);
+  const segments = schedule(outputs);
+  const batches = segments.filter(({ kind }) => kind === 'batch').length;
+  checkSize('batch reductions that depend on each other', batches, MAX_BATCH_SEGMENTS);
+  for (const { kind, nodes } of segments) encoder.addSegment(kind, nodes);
   encoder.addTokens(uses);
   return encoder.program(metrics);
 }

@@ -29,6 +29,8 @@ class Checker {
   void begin_segment(Op kind) {
     if (has_outputs_) refuse("a segment follows the outputs");
     if (kind == Op::k_batch && batch_values_.empty()) refuse("a batch segment has no values");
+    if (kind == Op::k_batch && ++batch_segments_ > kMaxBatchSegments)
+      refuse("it has too many batch segments");
     kind_ = kind;
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;
@@ -40,6 +42,9 @@ class Checker {
   void check(const Instruction& x) {
     const int operands = kOpOperands[static_cast<int>(x.op)];
     for (int i = 0; i < operands; ++i) check_operand(x.operand[i]);
+    for (int i = operands; i < kMaxOperands; ++i)
+      if (x.operand[i].kind != Kind::kRegister || x.operand[i].index != 0)
+        refuse("there are too many operands");
     const bool in_tokens = kind_ == Op::k_tokens;
     const bool in_row = kind_ == Op::k_row;
     if (x.op == Op::k_is_at || is_row_reduction(x.op) || is_output(x.op)) {
@@ -108,11 +113,13 @@ class Checker {
   }
 
   void add_reduction(const Instruction& x) {
+    if (has_outputs_) refuse("a reduction is among the outputs");
     if (++reductions_ > kMaxReductions) refuse("a segment has too many reductions");
     write(is_row_reduction(x.op) ? &row_values_ : &batch_values_, x.out, kPending);
   }
 
   void add_output(const Instruction& x) {
+    if (reductions_ > 0) refuse("a reduction is among the outputs");
     has_outputs_ = true;
     if (x.op == Op::k_loss) has_loss_ = true;
     if (x.op == Op::k_grad) has_grad_ = true;
@@ -131,7 +138,7 @@ class Checker {
   Op kind_ = Op::k_tokens;
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_;
-  int reductions_ = 0;
+  int reductions_ = 0, batch_segments_ = 0;
   bool has_outputs_ = false, has_loss_ = false, has_grad_ = false;
   unsigned columns_ = reads(kLogprob);
 };
