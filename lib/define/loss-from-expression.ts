@@ -73,11 +73,11 @@ export function expressionLoss<const M extends string = never>(
     const { options: numbers = {}, lossAggMode, metrics: texts = {}, backend, name = 'expression' } = given;
     checkObject(at, 'options', numbers);
     checkObject(at, 'metrics', texts);
-    if (typeof name !== 'string')
+    if (typeof name !== 'string' || name === '' || name.length > MAX_NAME)
       throw new LossError('ERR_INVALID_OPTION', {
         at,
         option: 'name',
-        expected: 'a text',
+        expected: `a text of at most ${MAX_NAME} characters`,
         received: describeValue(name),
       });
     const metrics = Object.entries<string>(texts).map(

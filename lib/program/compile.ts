@@ -52,6 +52,7 @@ export interface LossNodes {
 const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
+const MAX_BATCH_SEGMENTS = 60;
 
 /**
  * Compiles a loss and its metrics.
@@ -153,6 +154,8 @@ function encode(
   checkSize('instructions', nodes.length, MAX_INSTRUCTIONS);
   const { before, after, last } = schedule(outputs);
   const encoder = new Encoder();
+  const batches = before.filter(({ kind }) => kind === 'batch').length;
+  checkSize('batch reductions that depend on each other', batches, MAX_BATCH_SEGMENTS);
   for (const { kind, nodes } of before) encoder.addSegment(kind, nodes);
   encoder.addTokens(uses.tokens);
   for (const { kind, nodes } of after) encoder.addSegment(kind, nodes);
@@ -162,7 +165,7 @@ function encode(
   const batchMetrics = metrics.filter(({ per }) => per === 'batch').length;
   return {
     program: encoder.program({ metrics: metrics.length - batchMetrics, batchMetrics, allRows }),
-    readsWholeBatch: before.some(({ kind }) => kind === 'batch'),
+    readsWholeBatch: batches > 0,
   };
 }
 
