@@ -4,38 +4,15 @@
  */
 import assert from 'node:assert/strict';
 import {
-  centralDifference,
   formulas,
   type ReferenceBatch,
-  type ReferenceResult,
   referenceEntropyLosses,
   referenceKl,
   referencePolicyLosses,
 } from './reference/index.js';
+import { agrees, allClose, close } from './support/close.js';
 import { entropyLossCases, klLossCases, policyLossCases, referenceBatch } from './support/golden.js';
-
-function close(actual: number, expected: number, what: string, scale = Math.abs(expected)): void {
-  assert.ok(Math.abs(actual - expected) <= 1e-9 * scale + 1e-12, `${what}: ${actual}, expected ${expected}`);
-}
-
-function allClose(actual: ArrayLike<number>, expected: number[], what: string): void {
-  assert.equal(actual.length, expected.length, what);
-  const largest = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
-  expected.forEach((x, i) => {
-    close(actual[i]!, x, `${what}[${i}]`, Math.max(Math.abs(x), 1e-3 * largest));
-  });
-}
-
-function agrees(
-  actual: ReferenceResult,
-  expected: { loss: number; metrics: Record<string, number> },
-  grad: number[],
-): void {
-  close(actual.loss, expected.loss, 'loss');
-  assert.deepEqual(Object.keys(actual.metrics).sort(), Object.keys(expected.metrics).sort());
-  for (const [name, value] of Object.entries(expected.metrics)) close(actual.metrics[name]!, value, name);
-  allClose(actual.grad, grad, 'grad');
-}
+import { slopesAgree } from './support/slopes.js';
 
 describe('reference', () => {
   describe('against the golden cases', () => {
@@ -86,17 +63,13 @@ describe('reference', () => {
         it(`${family} ${name}`, () => {
           let compared = 0;
           for (const c of cases.filter((each) => each.family === family && each.fn === name)) {
-            const batch = referenceBatch(c.inputs);
-            const { loss, grad } = c.evaluate(c.args, batch);
-            for (const element of someTokens(batch)) {
-              const slope = centralDifference(formulas[family][name]!, c.args, batch, wrt, element);
-              if (slope === undefined) continue;
-              compared++;
-              // A central difference with step h has two errors. One is h² times the third derivative, which is about
-              // as large as the gradient or the advantage. The other is the rounding error of the loss, divided by h.
-              const scale = Math.max(Math.abs(grad[element]!), 1e-3) + 1e-4 * Math.abs(loss);
-              close(slope, grad[element]!, `${c.id} at ${element}`, 1e3 * scale);
-            }
+            compared += slopesAgree(
+              formulas[family][name]!,
+              c.evaluate,
+              c.args,
+              referenceBatch(c.inputs),
+              wrt,
+            );
           }
           assert.ok(compared > 20, `only ${compared} elements lie away from kinks`);
         });
@@ -142,15 +115,3 @@ describe('reference', () => {
     assert.deepEqual(referencePolicyLosses.ppo!(args, hostile), referencePolicyLosses.ppo!(args, batch));
   });
 });
-
-/**
- * Selects some unmasked elements of a batch, evenly spaced. Testing all would be slow, because each difference
- * evaluates the whole loss several times.
- */
-function someTokens(batch: ReferenceBatch): number[] {
-  const unmasked = Array.from({ length: batch.rows * batch.columns }, (_, i) => i).filter(
-    (i) => batch.actionMask[i],
-  );
-  const stride = Math.max(1, Math.floor(unmasked.length / 16));
-  return unmasked.filter((_, i) => i % stride === 0);
-}

@@ -399,9 +399,10 @@ export class Objective {
     const corrected = this.klLossFn.usesOldLogprob && this.klLossFn.term(this.lossAggMode, true)?.name;
     if (kl && kl.name === corrected) columns.add('old_logprob');
     if (entropy) columns.add('entropy');
-    const step: InputName[] = this.policyLossFn.reads.step ? ['step'] : [];
+    const { rowColumns, step: readsStep } = this.policyLossFn.reads;
+    const step: InputName[] = readsStep ? ['step'] : [];
     const reader = new BatchReader(this.#mapper, {
-      inputs: [...columns, ...this.#masks(entropy !== undefined), ...step],
+      inputs: [...columns, ...rowColumns, ...this.#masks(entropy !== undefined), ...step],
       perToken: ['logprob', 'entropy'],
     });
     const spec: NativeFunctionSpec = { policyLoss: this.policyLossFn.policyLoss };

@@ -135,6 +135,8 @@ interface ReaderEntry {
   mayBePerRow: boolean;
   /** The column's index in NativeBatch.data, or -1 if the input is not a float column. */
   slot: number;
+  /** The index in NativeBatch.rowData, or -1 if the input is not a number per row that losses read. */
+  rowSlot: number;
 }
 
 /** Reads the inputs of one function from batches, which may be in host memory or on a device. */
@@ -165,6 +167,7 @@ export class BatchReader {
       optional: optional.includes(name),
       mayBePerRow: order === 'loss' && !perToken.includes(name),
       slot: slots.indexOf(name),
+      rowSlot: order === 'loss' ? (ROW_COLUMNS as readonly string[]).indexOf(name) : -1,
     });
     this.#entries = [...others, ...optional, ...masks].map(entry);
     this.#tokenRewards = this.#entries.findIndex(({ name }) => name === 'token_level_rewards');
@@ -303,6 +306,9 @@ function* convert(
     const { data, dtype } = converted as NativeColumn;
     native.data[entry.slot] = data;
     native.dtypes[entry.slot] = dtype;
+  } else if (entry.rowSlot >= 0) {
+    native.rowData ??= [undefined, undefined, undefined, undefined];
+    native.rowData[entry.rowSlot] = converted as Float64Array;
   } else {
     (native as unknown as Record<string, unknown>)[MEMBERS[entry.name]!] = converted;
   }
@@ -336,6 +342,9 @@ function convertedInput(
     case 'expert_mask':
       return readMask(key, value, layout, 'row');
     case 'rewards':
+    case 'v_star':
+    case 'probability':
+    case 'log_z':
     case 'reward_baselines':
       return readRowNumbers(key, value, layout.rows);
     case 'group_ids':

@@ -115,13 +115,13 @@ function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
   if (fused && present < -1) throw fused.notFinite(-1 - present);
 }
 
-// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, and counts every row
-// once.
+// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask and no numbers per row,
+// and counts every row once.
 type PlainHostBatch = NativeBatch & { mask: Uint8Array };
 
 function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
-  const { mask, repeats } = batch as NativeBatch;
-  return mask !== undefined && repeats === undefined;
+  const { mask, repeats, rowData } = batch as NativeBatch;
+  return mask !== undefined && repeats === undefined && rowData === undefined;
 }
 
 /** The options of a call that concern a part of a batch; see ComputeSyncOptions. */

@@ -14,6 +14,8 @@ export type TrinityArgs = Record<string, TrinityValue>;
 export type LossAggMode =
   /** The mean over all tokens of the batch. */
   | 'token-mean'
+  /** The sum over all tokens of the batch. */
+  | 'token-sum'
   /** The sum over the tokens of each row, averaged over the rows. */
   | 'seq-mean-token-sum'
   /** The mean over the tokens of each row, averaged over the rows. */
@@ -24,6 +26,7 @@ export type LossAggMode =
 /** All values of {@link LossAggMode}. */
 export const LOSS_AGG_MODES = [
   'token-mean',
+  'token-sum',
   'seq-mean-token-sum',
   'seq-mean-token-mean',
   'seq-mean-token-sum-norm',

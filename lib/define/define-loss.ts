@@ -15,13 +15,14 @@ import {
   toSnakeCase,
 } from '../core/options.js';
 import {
-  keysOfColumns,
+  keysOfProgram,
   type PolicyLossClass,
   type PolicyLossDeclaration,
+  type PolicyLossVariant,
   policyLossClass,
 } from '../functions/policy-loss/policy-loss-fn.js';
-import { type CompiledLoss, compileLoss } from '../program/compile.js';
-import { type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
+import { compileLoss, METRIC_PER, type MetricPer } from '../program/compile.js';
+import { checkedLevel, type LossSymbols, nodeOf, type Operand, symbolsOf } from '../program/expression.js';
 import { Graph, type Node, reachable } from '../program/graph.js';
 import { parseExpression } from '../program/parse.js';
 
@@ -46,8 +47,14 @@ type Checked<S extends OptionSchema> = CheckedOptions<OptionsWithAggregation<S>>
 
 /** The definition of a metric. */
 export interface MetricDefinition<S extends OptionSchema> extends MetricDeclaration {
-  /** The metric's value for a token. The metric is the mean over the unmasked tokens of the batch. */
+  /** The metric's value for a token, for a row or for the batch, as `per` says. */
   readonly value: ExpressionOf<S>;
+  /**
+   * What the value belongs to; 'token' by default. The metric is then the mean over the unmasked tokens of the batch; with
+   * 'row', the mean over its rows; with 'batch', the value itself. The result of a part of a batch lacks the metrics with
+   * 'batch'.
+   */
+  readonly per?: MetricPer;
 }
 
 /** The definition of a policy loss with the options S and metrics with the names M. */
@@ -129,12 +136,12 @@ export function lossClass<S extends OptionSchema, M extends string>(
     lossAggMode: aggregationOption(checkLossAggMode(at, definition.lossAggMode)),
   } as unknown as OptionsWithAggregation<S>;
   const build = (checked: Readonly<Record<string, unknown>>) => compile(at, loss, metrics, checked);
-  const { columns } = build(sampleOptions(at, options));
+  const sample = build(sampleOptions(at, options));
   const declaration: DefinedLossDeclaration<S, M> = {
     name,
     summary: summary ?? (typeof loss === 'string' ? `ℓ = ${loss}` : 'a loss that the user defined'),
     source,
-    reads: keysOfColumns(columns),
+    reads: keysOfProgram(sample),
     options,
     metrics: Object.fromEntries(
       metrics.map(([metric, { declaration }]) => [metric, declaration]),
@@ -244,7 +251,7 @@ function sampleValue(option: OptionDeclaration): unknown {
 
 type NamedMetrics<S extends OptionSchema> = readonly (readonly [
   name: string,
-  metric: { declaration: MetricDeclaration; value: ExpressionOf<S> },
+  metric: { declaration: MetricDeclaration; value: ExpressionOf<S>; per: MetricPer },
 ])[];
 
 function metricsOf<S extends OptionSchema>(at: string, metrics: object = {}): NamedMetrics<S> {
@@ -258,9 +265,20 @@ function metricsOf<S extends OptionSchema>(at: string, metrics: object = {}): Na
     });
   return entries.map(([name, metric]) => {
     checkMetricName(at, name);
-    const { value, ...declaration } = Object(metric) as MetricDefinition<S>;
-    return [name, { declaration, value }];
+    const { value, per = 'token', ...declaration } = Object(metric) as MetricDefinition<S>;
+    checkPer(at, name, per);
+    return [name, { declaration, value, per }];
   });
+}
+
+function checkPer(at: string, metric: string, per: unknown): void {
+  if (!METRIC_PER.includes(per as MetricPer))
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: `${at}: metric ${metric}`,
+      option: 'per',
+      expected: `one of ${METRIC_PER.join(', ')}`,
+      received: describeValue(per),
+    });
 }
 
 function checkMetricName(at: string, name: string): void {
@@ -278,17 +296,16 @@ function compile<S extends OptionSchema>(
   loss: ExpressionOf<S>,
   metrics: NamedMetrics<S>,
   options: Readonly<Record<string, unknown>>,
-): CompiledLoss & { stopsGradient: boolean } {
+): NonNullable<PolicyLossVariant['program']> & { stopsGradient: boolean } {
   const graph = new Graph();
   const lossNode = build(at, graph, loss, options);
-  const metricNodes = metrics.map(([name, { value }]) =>
-    build(`${at}: metric ${name}`, graph, value, options),
-  );
+  const nodes = metrics.map(([name, { value, per }]) => {
+    const node = build(`${at}: metric ${name}`, graph, value, options, per);
+    return { name, per, node };
+  });
   return {
-    ...compileLoss(graph, {
-      loss: lossNode,
-      metrics: metricNodes.map((node) => ({ node, per: 'token' as const })),
-    }),
+    ...compileLoss(graph, { loss: lossNode, metrics: nodes }),
+    metrics: nodes.map(({ name, per }) => ({ name, per })),
     stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
   };
 }
@@ -298,8 +315,10 @@ function build<S extends OptionSchema>(
   graph: Graph,
   expression: ExpressionOf<S>,
   options: Readonly<Record<string, unknown>>,
+  per: MetricPer = 'token',
 ): Node {
-  if (typeof expression === 'string') return parseExpression(at, expression, graph, numbersOf(options));
+  if (typeof expression === 'string')
+    return checkedLevel(at, parseExpression(at, expression, graph, numbersOf(options)), per);
   if (typeof expression !== 'function')
     throw new LossError('ERR_INVALID_OPTION', {
       at,
@@ -310,6 +329,7 @@ function build<S extends OptionSchema>(
     graph,
     at,
     called(at, () => expression(symbolsOf(graph), options as Checked<S>)),
+    per,
   );
 }
 

@@ -28,7 +28,8 @@ const KEYS = ['options', 'lossAggMode', 'metrics', 'name', 'backend'];
  * parentheses and calls. It has these names:
  *
  * - the columns `logprob` or `lp`, `old_logprob` or `old`, `ref_logprob` or `ref`, `rollout_logprob` or `rollout`,
- *   `prox_logprob` or `prox`, `teacher_logprob` or `teacher` (in nats), `advantages` or `A`, `entropy` or `H` (in nats);
+ *   `prox_logprob` or `prox`, `teacher_logprob` or `teacher` (in nats), `advantages` or `A`, `entropy` or `H` and
+ *   `old_entropy` (in nats);
  * - `d` = lp − old, `r` = exp(d), and `n`, the number of unmasked tokens in the row;
  * - the functions `exp expm1 log log1p sqrt abs sign tanh sigmoid logsigmoid square pow min max clip(x, low, high)`, and
  *   `sg(x)`, which is x as a constant for the gradient;
@@ -72,11 +73,11 @@ export function expressionLoss<const M extends string = never>(
     const { options: numbers = {}, lossAggMode, metrics: texts = {}, backend, name = 'expression' } = given;
     checkObject(at, 'options', numbers);
     checkObject(at, 'metrics', texts);
-    if (typeof name !== 'string')
+    if (typeof name !== 'string' || name === '' || name.length > MAX_NAME)
       throw new LossError('ERR_INVALID_OPTION', {
         at,
         option: 'name',
-        expected: 'a text',
+        expected: `a text of at most ${MAX_NAME} characters`,
         received: describeValue(name),
       });
     const metrics = Object.entries<string>(texts).map(

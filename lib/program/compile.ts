@@ -3,7 +3,16 @@ import type { NativeProgram } from '../../binding.js';
 import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { differentiate } from './differentiate.js';
-import { type Graph, isBatchReduction, isBelow, isLeaf, type Node, type Op, reachable, tooLarge } from './graph.js';
+import {
+  type Graph,
+  isBatchReduction,
+  isBelow,
+  isLeaf,
+  type Node,
+  type Op,
+  reachable,
+  tooLarge,
+} from './graph.js';
 import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
 import { schedule } from './schedule.js';
 
@@ -24,7 +33,8 @@ export interface CompiledLoss {
 }
 
 /** What a metric has one value for. It is the mean of the values of the tokens or rows, or the value of the batch. */
-export type MetricPer = 'token' | 'row' | 'batch';
+export type MetricPer = (typeof METRIC_PER)[number];
+export const METRIC_PER = ['token', 'row', 'batch'] as const;
 
 /** A loss as nodes of a graph. The whole loss is Σ weight · loss over the tokens, plus Σ repeats · rowLoss over the rows. */
 export interface LossNodes {
@@ -42,24 +52,26 @@ export interface LossNodes {
 const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
+const MAX_BATCH_SEGMENTS = 60;
 
 /**
  * Compiles a loss and its metrics.
  * @throws LossError `ERR_INVALID_OPTION` if the loss is too large for a program.
  */
 export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
-  const { loss = graph.constant(0), rowLoss, metrics, allRows = false } = nodes;
-  const roots = [loss, ...(rowLoss ? [rowLoss] : []), ...metrics.map(({ node }) => node)];
+  const zero = graph.constant(0);
+  const { loss = zero, rowLoss = zero, metrics, allRows = false } = nodes;
+  const roots = [loss, rowLoss, ...metrics.map(({ node }) => node)];
   // The nodes of the values come first, so they do not depend on whether there is a gradient.
-  const values = lowered(graph, roots, allRows);
+  const [value, rowValue, ...metricValues] = lowered(graph, roots, allRows) as [Node, Node, ...Node[]];
   const uses = {
-    tokens: [{ op: 'loss', out: 0, operands: values.splice(0, 1) }],
-    rows: rowLoss ? [{ op: 'row_loss', out: 0, operands: values.splice(0, 1) }] : [],
+    tokens: [{ op: 'loss', out: 0, operands: [value] }],
+    rows: rowValue === zero ? [] : [{ op: 'row_loss', out: 0, operands: [rowValue] }],
     batch: [],
   };
-  const withMetrics = addMetrics(uses, metrics, values);
+  const withMetrics = addMetrics(uses, metrics, metricValues);
   const withoutGrad = encode(withMetrics, metrics, allRows);
-  const [gradient] = lowered(graph, [differentiate(graph, loss, rowLoss ?? graph.constant(0))], allRows);
+  const [gradient] = lowered(graph, [differentiate(graph, loss, rowLoss)], allRows);
   const grad = { op: 'grad', out: 0, operands: factorsOf(graph, gradient!) };
   const allUses = { ...withMetrics, tokens: [...withMetrics.tokens, grad] };
   const withGrad = encode(allUses, metrics, allRows);
@@ -142,6 +154,8 @@ function encode(
   checkSize('instructions', nodes.length, MAX_INSTRUCTIONS);
   const { before, after, last } = schedule(outputs);
   const encoder = new Encoder();
+  const batches = before.filter(({ kind }) => kind === 'batch').length;
+  checkSize('batch reductions that depend on each other', batches, MAX_BATCH_SEGMENTS);
   for (const { kind, nodes } of before) encoder.addSegment(kind, nodes);
   encoder.addTokens(uses.tokens);
   for (const { kind, nodes } of after) encoder.addSegment(kind, nodes);
@@ -151,7 +165,7 @@ function encode(
   const batchMetrics = metrics.filter(({ per }) => per === 'batch').length;
   return {
     program: encoder.program({ metrics: metrics.length - batchMetrics, batchMetrics, allRows }),
-    readsWholeBatch: before.some(({ kind }) => kind === 'batch'),
+    readsWholeBatch: batches > 0,
   };
 }
 
@@ -212,9 +226,10 @@ class Encoder {
   // value of the row, because only row segments can read it.
   #addValue(kind: 'row' | 'batch', node: Node): void {
     const out = this.#index(isBatchReduction(node.op) ? 'batch' : kind, node);
-    if (node.op !== 'row_column') return this.#add(node.op, out, node.operands);
-    const source = operand('row column', node.value);
-    this.#push('min', out, [source, source]);
+    if (node.op === 'row_column') {
+      const source = operand('row column', node.value);
+      this.#push('min', out, [source, source]);
+    } else this.#add(node.op, out, node.operands);
   }
 
   addTokens(uses: readonly Use[]): void {

@@ -1,8 +1,16 @@
 // The TypeScript form of expressions: values with methods in the place of operators, and functions of such values.
 import { describeValue, LossError } from '../core/errors.js';
 import { toCamelCase } from '../core/options.js';
-import type { BinaryOp, Graph, Node } from './graph.js';
-import { describeArguments, FUNCTIONS, type LanguageFunction, takesArguments, VALUES } from './symbols.js';
+import { type BinaryOp, type Graph, isBelow, type Level, type Node } from './graph.js';
+import {
+  describeArguments,
+  FUNCTIONS,
+  type LanguageFunction,
+  OWN_FUNCTIONS,
+  OWN_VALUES,
+  takesArguments,
+  VALUES,
+} from './symbols.js';
 
 /** A value in the definition of a loss: an expression, or a finite number. */
 export type Operand = Expression | number;
@@ -151,6 +159,8 @@ export interface LossSymbols {
   readonly H: Expression;
   /** The same as `H`. */
   readonly entropy: Expression;
+  /** The entropy of the old policy's distribution at the token. */
+  readonly oldEntropy: Expression;
   /** The log-ratio: lp − old. */
   readonly d: Expression;
   /** The ratio of the current policy to the old one: exp(d). */
@@ -212,22 +222,70 @@ export interface LossSymbols {
   readonly batchMax: UnaryFunction;
 }
 
+/**
+ * What the losses of this package are built from: the symbols of users' losses, and others that are not part of the
+ * language. N, B and the reductions over rows count each row as often as its repeats say.
+ * @internal
+ */
+export interface ProgramSymbols extends LossSymbols {
+  /** N: the number of unmasked tokens of the whole batch. */
+  readonly tokens: Expression;
+  /** B: the number of rows of the whole batch. Rows without unmasked tokens are among them. */
+  readonly rows: Expression;
+  /** T: the length of the rows, of which some tokens may be masked. */
+  readonly rowLength: Expression;
+  /** How often the row counts. */
+  readonly repeats: Expression;
+  /** The reward of the row. */
+  readonly rewards: Expression;
+  /** The value of the row's prompt under the best policy. */
+  readonly vStar: Expression;
+  /** The probability that the row's answer is preferred to another. */
+  readonly probability: Expression;
+  /** The logarithm of the row's partition function. */
+  readonly logZ: Expression;
+  /** Returns the sum of a value of the rows. The batch then cannot be computed in parts. */
+  readonly rowsSum: UnaryFunction;
+  /** Returns the mean of a value of the rows, whose divisor is B. The batch then cannot be computed in parts. */
+  readonly rowsMean: UnaryFunction;
+  /** Returns the smallest value of the rows. The batch then cannot be computed in parts. */
+  readonly rowsMin: UnaryFunction;
+  /** Returns the largest value of the rows. The batch then cannot be computed in parts. */
+  readonly rowsMax: UnaryFunction;
+}
+
 /** Returns the columns and functions for the definition of a loss in a graph. */
 export function symbolsOf(graph: Graph): LossSymbols {
   const expression = (node: Node) => new Expression(graph, node);
-  const values = [...VALUES].map(([name, build]) => [toCamelCase(name), expression(build(graph))]);
-  const functions = [...FUNCTIONS].map(([name, fn]) => {
-    const camelCase = toCamelCase(name);
-    return [camelCase, (...args: Operand[]) => expression(callOf(graph, camelCase, fn, args))];
-  });
   return {
-    ...(Object.fromEntries([...values, ...functions]) as Omit<LossSymbols, 'constant' | 'select'>),
+    ...(namedSymbols(graph, VALUES, FUNCTIONS) as unknown as Omit<LossSymbols, 'constant' | 'select'>),
     constant: (value) => expression(nodeOf(graph, 'constant', value)),
     select: (condition, a, b) => {
       const node = (operand: Operand) => nodeOf(graph, 'select', operand);
       return expression(graph.select(node(condition), node(a), node(b)));
     },
   };
+}
+
+/** Returns the columns, numbers and functions for the definition of one of this package's losses in a graph. */
+export function programSymbolsOf(graph: Graph): ProgramSymbols {
+  return { ...symbolsOf(graph), ...namedSymbols(graph, OWN_VALUES, OWN_FUNCTIONS) } as ProgramSymbols;
+}
+
+// Returns values and functions under their names in camelCase.
+function namedSymbols(
+  graph: Graph,
+  values: typeof VALUES,
+  functions: typeof FUNCTIONS,
+): Record<string, Expression | ((...args: Operand[]) => Expression)> {
+  const expressions = [...values].map(
+    ([name, build]) => [toCamelCase(name), new Expression(graph, build(graph))] as const,
+  );
+  const calls = [...functions].map(([name, fn]) => {
+    const at = toCamelCase(name);
+    return [at, (...args: Operand[]) => new Expression(graph, callOf(graph, at, fn, args))] as const;
+  });
+  return Object.fromEntries([...expressions, ...calls]);
 }
 
 function callOf(graph: Graph, name: string, fn: LanguageFunction, args: readonly Operand[]): Node {
@@ -246,14 +304,29 @@ function callOf(graph: Graph, name: string, fn: LanguageFunction, args: readonly
 /**
  * Returns the node of an operand.
  * @param at the call that the operand was passed to, for the error message.
- * @throws LossError `ERR_INVALID_OPTION` if the operand is not a finite number or an expression of this graph.
+ * @param most the highest level that the operand may have.
+ * @throws LossError `ERR_INVALID_OPTION` if the operand is not a finite number or an expression of this graph, or if its
+ * level is too high.
  */
-export function nodeOf(graph: Graph, at: string, operand: unknown): Node {
+export function nodeOf(graph: Graph, at: string, operand: unknown, most: Level = 'token'): Node {
   if (typeof operand === 'number' && Number.isFinite(operand)) return graph.constant(operand);
-  if (operand instanceof Expression && operand.graph === graph) return operand.node;
+  if (operand instanceof Expression && operand.graph === graph) return checkedLevel(at, operand.node, most);
   throw new LossError('ERR_INVALID_OPTION', {
     at,
     expected: 'an expression of this loss or a finite number',
     received: operand instanceof Expression ? 'an expression of another loss' : describeValue(operand),
+  });
+}
+
+/**
+ * Returns a node whose level is at most the given one.
+ * @throws LossError `ERR_INVALID_OPTION` if the level is higher.
+ */
+export function checkedLevel(at: string, node: Node, most: Level): Node {
+  if (!isBelow(most, node.level)) return node;
+  throw new LossError('ERR_INVALID_OPTION', {
+    at,
+    expected: `one value per ${most}`,
+    received: `a value for each ${node.level}`,
   });
 }

@@ -190,7 +190,7 @@ export class Graph {
   }
 
   #mean(over: Over, a: Node): Node {
-    if (isBelow(a.level, over === 'row' ? 'token' : 'row')) return a;
+    if (over !== 'rows' && isBelow(a.level, over === 'row' ? 'token' : 'row')) return a;
     const counts = {
       row: () => this.rowTokens(),
       batch: () => this.#sumOfRows(this.rowTokens()),

@@ -53,7 +53,9 @@ class Scheduler {
     this.#needed = [...outputs.tokens, ...valuesOfBatch(later, outputs.rows)];
     this.#waiting = reachable(this.#needed);
     this.#later = without(later, new Set(this.#waiting));
-    const readers = [...this.#waiting, ...this.#later].filter((x) => isBelow('batch', x.level) || isBatchReduction(x.op));
+    const readers = [...this.#waiting, ...this.#later].filter(
+      (x) => isBelow('batch', x.level) || isBatchReduction(x.op),
+    );
     const read = [...readers.flatMap((x) => x.operands), ...outputs.tokens, ...outputs.rows];
     this.#countsOfRows = new Set(countsAmong(read));
   }
@@ -158,7 +160,9 @@ function isForTokens(node: Node): boolean {
 // and no other segment can follow that one. So these values are computed before the outputs.
 function valuesOfBatch(nodes: readonly Node[], outputsOfRows: readonly Node[]): Node[] {
   const readers = nodes.filter((node) => isBelow('batch', node.level) || isBatchReduction(node.op));
-  return [...readers.flatMap((node) => node.operands), ...outputsOfRows].filter(({ level }) => level === 'batch');
+  return [...readers.flatMap((node) => node.operands), ...outputsOfRows].filter(
+    ({ level }) => level === 'batch',
+  );
 }
 
 // Returns the values of the level 'counts' that must be computed for the given nodes, operands first.

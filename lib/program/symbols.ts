@@ -1,7 +1,7 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
-import type { ColumnName } from '../core/batch-reader.js';
-import type { BinaryOp, Graph, Node, UnaryOp } from './graph.js';
+import { type ColumnName, ROW_COLUMNS } from '../core/batch-reader.js';
+import type { BinaryOp, Graph, Node, Over, UnaryOp } from './graph.js';
 
 /** Short names of columns. */
 const ALIASES = {
@@ -29,9 +29,19 @@ export const VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
     [alias, column(name)] as const,
     [name, column(name)] as const,
   ]),
+  ['old_entropy', column('old_entropy')] as const,
   ['d', logRatio] as const,
   ['r', (graph: Graph) => graph.unary('exp', logRatio(graph))] as const,
   ['n', (graph: Graph) => graph.rowTokens()] as const,
+]);
+
+/** The values that only the losses of this package can name. */
+export const OWN_VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
+  ...(['tokens', 'rows', 'row_length'] as const).map(
+    (name) => [name, (graph: Graph) => graph.batchInput(name)] as const,
+  ),
+  ...ROW_COLUMNS.map((name) => [name, (graph: Graph) => graph.rowColumn(name)] as const),
+  ['repeats', (graph: Graph) => graph.rowRepeats()] as const,
 ]);
 
 /** A function of the language. */
@@ -56,7 +66,7 @@ function fold(op: BinaryOp): LanguageFunction {
   };
 }
 
-function reduction(over: 'row' | 'batch', op: 'sum' | 'mean' | 'min' | 'max'): LanguageFunction {
+function reduction(over: Over, op: 'sum' | 'mean' | 'min' | 'max'): LanguageFunction {
   return { parameters: ['x'], build: (graph, [x]) => graph.reduce(over, op, x!) };
 }
 
@@ -90,6 +100,11 @@ export const FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<string, 
   ...REDUCTIONS.map((op) => [`row_${op}`, reduction('row', op)] as const),
   ...REDUCTIONS.map((op) => [`batch_${op}`, reduction('batch', op)] as const),
 ]);
+
+/** The functions that only the losses of this package can call. */
+export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map(
+  REDUCTIONS.map((op) => [`rows_${op}`, reduction('rows', op)] as const),
+);
 
 /** Describes the arguments that a function takes, for error messages. */
 export function describeArguments({ parameters, variadic }: LanguageFunction): string {

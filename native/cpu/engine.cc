@@ -41,6 +41,9 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* plan
   if (first_row < layout.rows) chunks.push_back({first_row, layout.rows, 0, -1});
 }
 
+// There is a phase for rows, one for tokens, and one for each batch segment of a program.
+static_assert(program::kMaxBatchSegments + 2 <= Task::kMaxPhases);
+
 const Target* target() {
   static const Target* const chosen = choose_target();
   return chosen;

@@ -17,9 +17,11 @@ namespace policy_loss::cpu {
 // starts when the previous phase is done.
 class Task {
  public:
+  static constexpr int kMaxPhases = 64;
+
   virtual ~Task() = default;
-  // Starts the next phase and returns the number of its pieces, or returns 0 after the last phase. No two
-  // threads call it at the same time.
+  // Starts the next phase and returns the number of its pieces, or returns 0 after the last phase. There are
+  // at most kMaxPhases phases. No two threads call it at the same time.
   virtual int64_t next_phase() = 0;
   virtual void run(int64_t piece) = 0;
   // Called once, after the last piece, by the thread that finished that piece.
@@ -27,7 +29,6 @@ class Task {
 
  private:
   friend class Pool;
-  static constexpr int kMaxPhases = 4;
   static constexpr int kPhaseShift = 48;
 
   // The number of the phase in the high bits, and the index of the next piece in the low bits. So one atomic

@@ -32,6 +32,9 @@ class Checker {
     may_output_ = !has_outputs_;
     if (kind == Op::k_batch && !has_outputs_ && batch_values_.empty())
       refuse("a batch segment has no values");
+    if (kind == Op::k_batch && ++batch_segments_ > kMaxBatchSegments)
+      refuse("it has too many batch segments");
+    outputs_here_ = false;
     kind_ = kind;
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;
@@ -43,6 +46,9 @@ class Checker {
   void check(const Instruction& x) {
     const int operands = kOpOperands[static_cast<int>(x.op)];
     for (int i = 0; i < operands; ++i) check_operand(x.operand[i]);
+    for (int i = operands; i < kMaxOperands; ++i)
+      if (x.operand[i].kind != Kind::kRegister || x.operand[i].index != 0)
+        refuse("there are too many operands");
     const bool in_tokens = kind_ == Op::k_tokens;
     const bool in_row = kind_ == Op::k_row;
     if (x.op == Op::k_is_at || is_row_reduction(x.op) || is_output(x.op)) {
@@ -121,12 +127,15 @@ class Checker {
   }
 
   void add_reduction(const Instruction& x) {
+    if (outputs_here_) refuse("a reduction is among the outputs");
     if (++reductions_ > kMaxReductions) refuse("a segment has too many reductions");
     write(is_row_reduction(x.op) ? &row_values_ : &batch_values_, x.out, kPending);
   }
 
   void add_output(const Instruction& x) {
     if (!may_output_) refuse("two segments have outputs");
+    if (reductions_ > 0) refuse("a reduction is among the outputs");
+    outputs_here_ = true;
     has_outputs_ = true;
     if (x.op == Op::k_loss) has_loss_ = true;
     if (x.op == Op::k_grad) has_grad_ = true;
@@ -152,9 +161,10 @@ class Checker {
   Op kind_ = Op::k_tokens;
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_;
-  int reductions_ = 0;
+  int reductions_ = 0, batch_segments_ = 0;
   bool may_output_ = true, has_outputs_ = false, has_loss_ = false, has_grad_ = false;
-  bool has_ended_ = false;  // the last segment has begun
+  bool outputs_here_ = false;  // whether the segment has outputs
+  bool has_ended_ = false;     // the last segment has begun
   unsigned columns_ = reads(kLogprob), row_columns_ = 0;
 };
 

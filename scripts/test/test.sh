@@ -19,7 +19,7 @@ kernels=$!
 
 if [ "${1:-}" != emulated ]; then
   # The folders with the longest test files come first, so that only short files are left near the end.
-  npx mocha --parallel 'test/{cli,report,rollouts,fuzz-files,program,define}/*.test.ts' 'test/*.test.ts' || failed=1
+  npx mocha --parallel 'test/{cli,report,rollouts,fuzz-files,program,define,beyond}/*.test.ts' 'test/*.test.ts' || failed=1
 fi
 POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \
   POLICY_LOSS_NATIVE=$emulated/policy_loss_emulated.node npx mocha --parallel 'test/device/*.test.ts' || failed=1

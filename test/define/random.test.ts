@@ -8,7 +8,7 @@ import { packedBatch, paddedBatch, unpack } from '../support/subject.js';
 import { syncOf, userLoss } from '../support/user-loss.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
-const RUNS = Number(process.env.FC_RUNS ?? 300);
+const RUNS = Number(process.env.FC_RUNS ?? 200);
 
 describe('random expressions agree with the reference', () => {
   for (const level of ['token', 'row', 'batch'] as const)

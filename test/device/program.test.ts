@@ -25,7 +25,6 @@ import { assertNumber, assertSameArray } from '../support/tolerance.js';
 const DEVICE = 0;
 /** The columns of the drawn batches. The last one stands for the old entropies. */
 const COLUMNS = [...FLOAT_COLUMNS, 'entropy'] as const;
-const AGGREGATIONS = [...LOSS_AGG_MODES, 'token-sum'];
 /** The column's index in NativeColumns. */
 const ADVANTAGES = 3;
 const DTYPES = ['float32', 'float16', 'bfloat16'];
@@ -112,7 +111,7 @@ function draw(shape: Shape, seed: number): Drawn {
   const { integer } = generator(seed + 0x5eed);
   const batch = drawBatch(shape, seed);
   const { program, metrics } = drawPrograms(native.programOps, COLUMNS.length, seed);
-  const aggregation = AGGREGATIONS[integer(0, AGGREGATIONS.length - 1)]!;
+  const aggregation = LOSS_AGG_MODES[integer(0, LOSS_AGG_MODES.length - 1)]!;
   const kl = { name: ['k1', 'k2', 'k3', 'corrected_k3'][integer(0, 3)]!, aggregation };
   const fn = native.createFunction({
     policyLoss: { program, metrics, aggregation },

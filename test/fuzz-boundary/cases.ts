@@ -5,6 +5,7 @@
 import { types } from 'node:util';
 import fc from 'fast-check';
 import { LossError } from '../../lib/index.js';
+import { anyText, type Tampering, tamper, tampering } from './losses.js';
 import { type Anything, Hostile } from './odd-values.js';
 import { access, proxyMode, recipe } from './recipes.js';
 import { KEYS, type Target, targets } from './targets.js';
@@ -16,6 +17,8 @@ export type Spoil =
   /** Replaces a property of an argument. `access` says what happens when the function reads the property. */
   | { what: 'key'; index: number; key: string; value: Recipe; access: Access }
   | { what: 'proxy'; index: number; mode: ProxyMode; after: number }
+  /** Changes numbers of a program, which is the argument at `index`. */
+  | { what: 'program'; index: number; how: Tampering }
   /** Adds a property to Object.prototype during the call, so that every object seems to have it. */
   | { what: 'pollution'; key: string; value: Recipe }
   /** Overwrites or resizes the arrays in the arguments while an asynchronous call is running. */
@@ -67,14 +70,35 @@ function spoilOf(target: Target): fc.Arbitrary<Spoil> {
   );
 }
 
-/** Draws a random case of any public function. */
-export const anyCase: fc.Arbitrary<Case> = fc
+const hostileCase: fc.Arbitrary<Case> = fc
   .constantFrom(...targets)
   .chain((target) =>
     fc
       .array(spoilOf(target), { minLength: 1, maxLength: 3 })
       .map((spoils) => ({ target: target.name, spoils })),
   );
+
+const textCase: fc.Arbitrary<Case> = anyText.map((value) => ({
+  target: 'a loss of lossFromExpression',
+  spoils: [{ what: 'argument', index: 0, value: { kind: 'plain', value } }],
+}));
+
+const programCase: fc.Arbitrary<Case> = fc
+  .tuple(
+    fc.constantFrom(...[...byName.keys()].filter((name) => name.startsWith('the program of '))),
+    fc.array(
+      fc.record({ what: fc.constant('program' as const), index: fc.nat({ max: 1 }), how: tampering }),
+      { minLength: 1, maxLength: 2 },
+    ),
+  )
+  .map(([target, spoils]) => ({ target, spoils }));
+
+/** Draws a random case of any target. The texts and programs of losses have cases of their own. */
+export const anyCase: fc.Arbitrary<Case> = fc.oneof(
+  { arbitrary: hostileCase, weight: 7 },
+  { arbitrary: textCase, weight: 1 },
+  { arbitrary: programCase, weight: 2 },
+);
 
 const CODES: readonly string[] = [
   'ERR_MISSING_INPUT',
@@ -162,6 +186,11 @@ export async function run(one: Case): Promise<void> {
       case 'proxy':
         given[spoil.index] = behindProxy(given[spoil.index], spoil.mode, spoil.after);
         break;
+      case 'program': {
+        const { how } = spoil;
+        given[spoil.index][how.array] = tamper(given[spoil.index][how.array], how);
+        break;
+      }
       case 'pollution':
         if (!(spoil.key in Object.prototype)) pollution.push([spoil.key, build(spoil.value)]);
         break;

@@ -7,6 +7,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { fromTrinityArgs } from '../../lib/core/options.js';
 import * as api from '../../lib/index.js';
+import { ofLosses } from './losses.js';
 import type { Anything } from './odd-values.js';
 
 export interface Target {
@@ -304,6 +305,7 @@ function* walk(): Generator<Target> {
     else throw new Error(`${name}: expected a class, a function or a registry`);
   }
   yield* ofAlgorithms();
+  yield* ofLosses(whole, TOKENS);
 }
 
 /** The keys that any function reads in its arguments. */

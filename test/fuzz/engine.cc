@@ -1,5 +1,6 @@
-// Fuzzes the CPU engine with libFuzzer. The bytes of an input determine a function with options, a batch of
-// any layout, dtype and mask, and the results to compute. The fuzzer checks for every input:
+// Fuzzes the CPU engine with libFuzzer. The bytes of an input determine a function with options, or a program
+// of a user-defined loss, a batch of any layout, dtype and mask, and the results to compute. The fuzzer
+// checks for every input:
 //
 // - Nothing is read or written out of bounds (AddressSanitizer), and no behaviour is undefined
 //   (UndefinedBehaviorSanitizer).
@@ -29,9 +30,10 @@ void require(bool holds, const char* what) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   fuzz::Bytes in(bytes, size);
-  const int kind = in.below(8);
+  const int first = in.byte();
+  const int kind = first % 8;
   if (kind < 4)
-    fuzz::fuzz_evaluation(in);
+    fuzz::fuzz_evaluation(in, first >= 128);
   else if (kind == 4)
     fuzz::fuzz_kl_values(in);
   else

@@ -1,6 +1,7 @@
 // Fuzzes evaluations. An evaluation computes a policy loss, a KL loss and an entropy loss, or some of them.
 #include "engine/function.h"
 #include "test/fuzz/options.h"
+#include "test/fuzz/programs.h"
 #include "test/fuzz/targets.h"
 #include "test/fuzz/tasks.h"
 
@@ -23,7 +24,8 @@ struct Call {
   Normalizer normalizer;
   Wanted wanted{};
 
-  bool has_pairs() const { return function.has_loss() && losses()[function.loss].traits.by_pairs; }
+  bool is_program() const { return function.loss == kProgram; }
+  bool has_pairs() const { return function.has_loss() && info_of(function)->traits.by_pairs; }
 };
 
 struct Outcome {
@@ -108,7 +110,7 @@ Aggregation read_aggregation(Bytes& in) {
 void read_function(Bytes& in, Call* call) {
   Function& function = call->function;
   const int estimators = static_cast<int>(kl_estimators().size());
-  if (function.has_loss()) function.options = read_options(in, call->values, losses()[function.loss].options);
+  if (function.has_loss()) function.options = read_options(in, call->values, info_of(function)->options);
   function.loss_aggregation[0] = read_aggregation(in);
   function.loss_aggregation[1] = read_aggregation(in);
   function.kl = in.below(2 * estimators) - estimators;
@@ -150,6 +152,10 @@ void read_columns(Bytes& in, Random& random, Call* call) {
   column(kRefLogprob, kLeastLogprob, 0, in.flag());
   column(kAdvantages, -kMostAdvantage, kMostAdvantage, false);
   column(kEntropy, 0, 20, false);
+  // Only programs read these columns.
+  column(kRolloutLogprob, kLeastLogprob, 0, true);
+  column(kProxLogprob, kLeastLogprob, 0, true);
+  column(kTeacherLogprobColumn, kLeastLogprob, 0, true);
 }
 
 // Reads the counts of a larger batch from the fuzzer's input. The tested batch is a part of that larger
@@ -181,7 +187,8 @@ void check(const Call& call, const Outcome& outcome) {
       require(!call.wanted.grad_entropy || float32_bits(outcome.grad_entropy[i]) == 0,
               "no gradient of entropy under the mask");
     }
-  if (call.values != kOrdinary) return;
+  // A program may overflow or divide by 0.
+  if (call.values != kOrdinary || call.is_program()) return;
   require(all_finite(outcome.grad) && all_finite(outcome.grad_entropy), "a finite gradient");
   for (int64_t i = 0; i < outcome.values.size(); ++i)
     require((outcome.present >> i & 1) == 0 || std::isfinite(outcome.values[i]), "finite values");
@@ -189,16 +196,21 @@ void check(const Call& call, const Outcome& outcome) {
 
 }  // namespace
 
-void fuzz_evaluation(Bytes& in) {
+void fuzz_evaluation(Bytes& in, bool of_program) {
   Call call;
   Function& function = call.function;
-  function.loss = in.below(static_cast<int>(losses().size()) + 1) - 1;
+  if (of_program) {
+    function.loss = kProgram;
+    function.user_loss = read_user_loss(in);
+  } else {
+    function.loss = in.below(static_cast<int>(losses().size()) + 1) - 1;
+  }
   read_layout(in, call.has_pairs(), &call.batch);
   Random random(in.word());
   read_mask(in, random, &call.batch);
   call.values = in.below(3) == 2 ? kAny : kOrdinary;
   read_function(in, &call);
-  subject = (function.has_loss() ? losses()[function.loss].name : "no loss") + ", KL estimator " +
+  subject = (function.has_loss() ? info_of(function)->name : "no loss") + ", KL estimator " +
             (function.has_kl() ? kl_estimators()[function.kl].name : "none");
   read_rows(in, random, &call.batch);
   read_columns(in, random, &call);
@@ -221,8 +233,7 @@ void fuzz_evaluation(Bytes& in) {
 
   // A loss over pairs reads rows even if they count 0 times, so these rows are not disturbed. One metric of
   // ppo_sequence_masking counts masked tokens with negative advantages, so their signs are kept.
-  const bool keep_signs =
-      function.has_loss() && losses()[function.loss].name.starts_with("ppo_sequence_masking");
+  const bool keep_signs = function.has_loss() && info_of(function)->name.starts_with("ppo_sequence_masking");
   disturb(random, ~0u, !call.has_pairs(), keep_signs, &call.batch);
   require(at(kTwoThreads).same_bits(expected), "values under the mask do not matter");
 

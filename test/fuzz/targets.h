@@ -6,7 +6,8 @@
 
 namespace fuzz {
 
-void fuzz_evaluation(Bytes& in);  // of losses, KL losses and entropy losses
+// Of losses, KL losses and entropy losses. If of_program is set, the loss is a program.
+void fuzz_evaluation(Bytes& in, bool of_program);
 void fuzz_kl_values(Bytes& in);
 void fuzz_advantages(Bytes& in);
 

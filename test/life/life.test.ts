@@ -54,9 +54,15 @@ describe('life', function () {
     await playsWell('crowd');
   });
 
+  it('thousands of user-defined losses leave no memory behind', async () => {
+    await playsWell('losses');
+  });
+
   describe('arrays that are changed during a call', () => {
     it('in their values', () => playsWell('memory', ['changed']));
     it('in the mask', () => playsWell('memory', ['masked']));
+    it('in the mask and the values of a user-defined loss', () =>
+      playsWell('memory', ['masked in a program']));
     it('in the offsets, without an effect', () => playsWell('memory', ['offsets']));
     it('in the group ids, without an effect', () => playsWell('memory', ['groups']));
     it('in their length, if they are resizable', () => playsWell('memory', ['shrunk']));

@@ -3,27 +3,80 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { compileLoss } from '../../lib/program/compile.js';
 import { Graph } from '../../lib/program/graph.js';
-import { batches, build, Evaluation, type Expression, expressions } from './expressions.js';
+import {
+  batches,
+  build,
+  constant,
+  Evaluation,
+  type Expression,
+  expressions,
+  expressionsOfBatches,
+  expressionsOfRows,
+} from './expressions.js';
 import { interpret, type Row } from './interpreter.js';
 
 const RUNS = 500;
 
-function compile(x: Expression) {
-  const graph = new Graph();
-  const loss = build(graph, x);
-  return compileLoss(graph, { loss, metrics: [{ node: loss, per: 'token' }] });
+interface Loss {
+  readonly loss: Expression;
+  readonly rowLoss: Expression;
+  readonly rowMetric: Expression;
+  readonly batchMetric: Expression;
 }
 
-// Evaluates an expression, unless a value of it is too large for finite differences.
+const zero = constant(0);
+const losses: fc.Arbitrary<Loss> = fc.oneof(
+  expressions.map((loss) => ({ loss, rowLoss: zero, rowMetric: zero, batchMetric: zero })),
+  fc.record({
+    loss: fc.oneof(expressions, fc.constant(zero)),
+    rowLoss: expressionsOfRows,
+    rowMetric: expressionsOfRows,
+    batchMetric: expressionsOfBatches,
+  }),
+);
+
+function compile(x: Loss) {
+  const graph = new Graph();
+  const loss = build(graph, x.loss);
+  return compileLoss(graph, {
+    loss,
+    rowLoss: build(graph, x.rowLoss),
+    metrics: [
+      { node: build(graph, x.batchMetric), per: 'batch' },
+      { node: build(graph, x.rowMetric), per: 'row' },
+      { node: loss, per: 'token' },
+    ],
+  });
+}
+
+// Evaluates a loss, unless a value of it is too large for finite differences.
 function evaluated(
-  x: Expression,
+  x: Loss,
   rows: readonly Row[],
   frozen?: Evaluation,
 ): { run: Evaluation; total: number } | undefined {
   const run = new Evaluation(rows, frozen?.stopped);
   try {
-    const total = run.total(x);
+    const total = run.total(x.loss, x.rowLoss);
     return run.largest < 1e3 ? { run, total } : undefined;
+  } catch (error) {
+    if (error instanceof RangeError) return undefined;
+    throw error;
+  }
+}
+
+// Returns the values of the metrics of rows and of the batch, unless rounding can change a choice.
+function metricsOf(
+  x: Loss,
+  rows: readonly Row[],
+): { ofRows: number[]; ofBatch: number; run: Evaluation } | undefined {
+  const run = new Evaluation(rows);
+  try {
+    const ofRows = run.values(x.rowMetric).map(([value]) => value!);
+    const ofBatch = run.values(x.batchMetric)[0]?.[0];
+    return ofBatch === undefined || run.isDelicate || run.largest > 1e3
+      ? undefined
+      : { ofRows, ofBatch, run };
   } catch (error) {
     if (error instanceof RangeError) return undefined;
     throw error;
@@ -37,30 +90,54 @@ function assertClose(actual: number, expected: number, tolerance: number, what: 
 describe('compiled random losses', () => {
   it('have the values of the expression, with and without the gradient', () => {
     fc.assert(
-      fc.property(expressions, batches, (x, rows) => {
+      fc.property(losses, batches, (x, rows) => {
         const expected = evaluated(x, rows);
         fc.pre(expected !== undefined && !expected.run.isDelicate);
         const { withGrad, withoutGrad } = compile(x);
         const outputs = interpret(withGrad, rows);
-        const values = new Evaluation(rows).values(x);
+        const values = new Evaluation(rows).values(x.loss);
         const counted = outputs.loss.filter((row) => row.length > 0);
         assert.equal(counted.length, values.length);
         for (const [b, row] of values.entries())
           for (const [i, value] of row.entries())
             assertClose(counted[b]![i]!, value, 1e-9 * (1 + expected.run.largest), `row ${b}, token ${i}`);
-        const { loss, metrics } = interpret(withoutGrad, rows);
-        assert.deepEqual(outputs.loss, loss);
-        assert.deepEqual(outputs.metrics, metrics);
-        assert.deepEqual(metrics, [loss]);
+        const rowLosses = new Evaluation(rows).values(x.rowLoss);
+        const countedRows = outputs.rowLoss.filter((value) => value !== undefined);
+        for (const [b, value] of countedRows.entries())
+          assertClose(value, rowLosses[b]![0]!, 1e-9 * (1 + expected.run.largest), `row ${b}`);
+        const { grad: _, ...others } = outputs;
+        const { grad: __, ...same } = interpret(withoutGrad, rows);
+        assert.deepEqual(same, others);
+        assert.deepEqual(same.metrics[1], same.loss);
       }),
       { numRuns: RUNS },
     );
   });
 
+  it('have the metrics of the rows and of the batch', () => {
+    let checked = 0;
+    fc.assert(
+      fc.property(losses, batches, (x, rows) => {
+        const expected = metricsOf(x, rows);
+        fc.pre(expected !== undefined);
+        const { rowMetrics, batchMetrics } = interpret(compile(x).withGrad, rows);
+        const tolerance = 1e-9 * (1 + expected.run.largest);
+        const counted = rowMetrics[0]!.filter((value) => value !== undefined);
+        assert.equal(counted.length, expected.ofRows.length);
+        for (const [b, value] of counted.entries())
+          assertClose(value, expected.ofRows[b]!, tolerance, `row ${b}`);
+        assertClose(batchMetrics[0]!, expected.ofBatch, tolerance, 'the batch');
+        checked++;
+      }),
+      { numRuns: RUNS },
+    );
+    assert.ok(checked > RUNS / 2);
+  });
+
   it('have the gradient of the expression', () => {
     let checked = 0;
     fc.assert(
-      fc.property(expressions, batches, (x, rows) => {
+      fc.property(losses, batches, (x, rows) => {
         const base = evaluated(x, rows);
         fc.pre(base !== undefined);
         const { grad } = interpret(compile(x).withGrad, rows);
@@ -89,7 +166,7 @@ const STEP = 1e-5;
 
 // Returns the slope of the total loss, or undefined if a kink is near.
 function centralDifference(
-  x: Expression,
+  x: Loss,
   rows: readonly Row[],
   b: number,
   t: number,

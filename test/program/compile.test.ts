@@ -1,7 +1,7 @@
 // How losses become programs: the number of passes, the limits, and the cases that random losses seldom meet.
 import assert from 'node:assert/strict';
 import { COLUMNS, ROW_COLUMNS } from '../../lib/core/batch-reader.js';
-import { type CompiledLoss, compileLoss } from '../../lib/program/compile.js';
+import { type CompiledLoss, compileLoss, type LossNodes } from '../../lib/program/compile.js';
 import { Graph, type Node } from '../../lib/program/graph.js';
 import { parseExpression } from '../../lib/program/parse.js';
 import { isLossError } from '../support/loss-error.js';
@@ -132,6 +132,69 @@ describe('compileLoss()', () => {
     const compiled = compile(sums.join(' + '));
     assert.deepEqual(interpret(compiled.withoutGrad, [row([0, 0])]).loss, [[0, 0]]);
     assert.ok(interpret(compiled.withGrad, [row([1, 2], [3, 4])]).grad[0]!.every(Number.isFinite));
+  });
+
+  it('divides the losses of rows and of the batch among few segments', () => {
+    const kinds = (build: (graph: Graph) => LossNodes) => {
+      const graph = new Graph();
+      const { withGrad, readsWholeBatch } = compileLoss(graph, build(graph));
+      return `${segmentKinds(withGrad).join(' ')}${readsWholeBatch ? ', whole batch' : ''}`;
+    };
+    const lp = (graph: Graph) => graph.column('logprob');
+    const sum = (graph: Graph) => graph.reduce('row', 'sum', lp(graph));
+    const batchSum = (graph: Graph) => graph.reduce('batch', 'sum', lp(graph));
+    // One pass for the metric, after the outputs.
+    assert.equal(
+      kinds((graph) => ({ loss: lp(graph), metrics: [{ node: sum(graph), per: 'row' }] })),
+      'tokens tokens row',
+    );
+    // The sum for the metric comes along with the sum for the loss.
+    assert.equal(
+      kinds((graph) => ({
+        rowLoss: graph.unary('square', sum(graph)),
+        metrics: [{ node: graph.reduce('row', 'max', lp(graph)), per: 'row' }],
+      })),
+      'tokens row tokens row',
+    );
+    assert.equal(
+      kinds((graph) => ({ loss: lp(graph), metrics: [{ node: batchSum(graph), per: 'batch' }] })),
+      'tokens tokens row batch',
+    );
+    assert.equal(
+      kinds((graph) => ({ rowLoss: graph.unary('square', batchSum(graph)), metrics: [] })),
+      'row tokens row batch tokens row, whole batch',
+    );
+    // What depends on the batch's size alone needs no pass over the batch.
+    assert.equal(
+      kinds((graph) => {
+        const perRow = graph.binary('div', graph.constant(2), graph.batchInput('rows'));
+        const weighted = graph.binary('mul', perRow, lp(graph));
+        return { loss: weighted, metrics: [{ node: perRow, per: 'batch' }] };
+      }),
+      'row tokens batch',
+    );
+  });
+
+  it('lets rows without unmasked tokens take part if all rows do', () => {
+    const graph = new Graph();
+    const rewards = graph.rowColumn('rewards');
+    const rowLoss = graph.binary('add', graph.reduce('row', 'mean', graph.column('logprob')), rewards);
+    const metrics = [
+      { node: graph.reduce('rows', 'min', rewards), per: 'batch' },
+      { node: rewards, per: 'row' },
+    ] as const;
+    const full = { ...row([1, 3]), numbers: [5, 0, 0, 0], repeats: 2 };
+    const empty = { ...row([7]), mask: [false], numbers: [4, 0, 0, 0] };
+    const run = (allRows: boolean) =>
+      interpret(compileLoss(graph, { rowLoss, metrics, allRows }).withGrad, [full, empty]);
+    const all = run(true);
+    assert.deepEqual(all.rowLoss, [7, 4]);
+    assert.deepEqual(all.rowMetrics, [[5, 4]]);
+    assert.deepEqual(all.batchMetrics, [4]);
+    assert.deepEqual(all.grad, [[1, 1], []]);
+    const some = run(false);
+    assert.deepEqual(some.rowLoss, [7, undefined]);
+    assert.deepEqual(some.batchMetrics, [5]);
   });
 
   describe('refuses', () => {

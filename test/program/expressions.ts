@@ -2,21 +2,24 @@
 import fc from 'fast-check';
 import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../../lib/core/batch-reader.js';
 import {
+  type BatchInput,
   BINARY_OPS,
   type BinaryOp,
   type Graph,
   type Node,
+  type Over,
   UNARY_OPS,
   type UnaryOp,
 } from '../../lib/program/graph.js';
-import type { Row } from './interpreter.js';
+import { type Row, sizesOf } from './interpreter.js';
 
-type Over = 'row' | 'batch';
 type Reduction = 'sum' | 'mean' | 'min' | 'max';
 export type Expression =
   | { readonly kind: 'constant'; readonly value: number }
   | { readonly kind: 'column'; readonly name: ColumnName }
-  | { readonly kind: 'tokens' }
+  | { readonly kind: 'tokens' | 'repeats' }
+  | { readonly kind: 'size'; readonly name: BatchInput }
+  | { readonly kind: 'number'; readonly name: RowColumnName }
   | { readonly kind: 'unary'; readonly op: UnaryOp; readonly of: readonly [Expression] }
   | { readonly kind: 'binary'; readonly op: BinaryOp; readonly of: readonly [Expression, Expression] }
   | { readonly kind: 'select' | 'clip'; readonly of: readonly [Expression, Expression, Expression] }
@@ -55,6 +58,12 @@ export function build(graph: Graph, x: Expression): Node {
       return graph.column(x.name);
     case 'tokens':
       return graph.rowTokens();
+    case 'repeats':
+      return graph.rowRepeats();
+    case 'size':
+      return graph.batchInput(x.name);
+    case 'number':
+      return graph.rowColumn(x.name);
     case 'unary':
       return graph.unary(x.op, a!);
     case 'binary':
@@ -118,9 +127,12 @@ export class Evaluation {
   /** Whether rounding can change a choice. */
   isDelicate = false;
   readonly #rows: readonly Row[];
+  readonly #sizes: Readonly<Record<BatchInput, number>>;
   readonly #frozen: readonly Values[] | undefined;
 
   constructor(rows: readonly Row[], frozen?: readonly Values[]) {
+    const [tokens, count, row_length] = sizesOf(rows);
+    this.#sizes = { tokens, rows: count, row_length };
     this.#rows = rows.filter((row) => row.repeats > 0 && row.mask.some(Boolean));
     this.#frozen = frozen;
   }
@@ -132,10 +144,12 @@ export class Evaluation {
     return result;
   }
 
-  /** Returns Σ weight · loss. */
-  total(x: Expression): number {
-    const values = this.values(x);
-    return this.#rows.reduce((total, { weight }, b) => total + weight * sum(values[b]!), 0);
+  /** Returns Σ weight · loss over the tokens, plus Σ repeats · rowLoss over the rows. */
+  total(loss: Expression, rowLoss: Expression): number {
+    const [ofTokens, ofRows] = [this.values(loss), this.values(rowLoss)];
+    return sum(
+      this.#rows.map(({ weight, repeats }, b) => weight * sum(ofTokens[b]!) + repeats * ofRows[b]![0]!),
+    );
   }
 
   #compare(a: number, b: number): void {
@@ -158,6 +172,12 @@ export class Evaluation {
         return perToken(() => x.value);
       case 'tokens':
         return this.#rows.map(({ mask }) => mask.filter(Boolean).map((_, __, all) => all.length));
+      case 'repeats':
+        return this.#perRow(({ repeats }) => repeats);
+      case 'size':
+        return perToken(() => this.#sizes[x.name]);
+      case 'number':
+        return this.#perRow(({ numbers }) => numbers[ROW_COLUMNS.indexOf(x.name)]!);
       case 'column':
         return this.#rows.map(({ columns, mask }) =>
           columns[COLUMNS.indexOf(x.name)]!.filter((_, t) => mask[t]),
@@ -195,7 +215,20 @@ export class Evaluation {
     }
   }
 
+  #perRow(compute: (row: Row) => number): Values {
+    return this.#rows.map((row) => row.mask.filter(Boolean).map(() => compute(row)));
+  }
+
   #reduce(over: Over, op: Reduction, values: Values): Values {
+    if (over === 'rows') {
+      const all = values.map(([value]) => value!);
+      const repeats = this.#rows.map((row) => row.repeats);
+      const result =
+        op === 'mean'
+          ? sum(all.map((x, b) => x * repeats[b]!)) / Math.max(1, this.#sizes.rows)
+          : this.#reduced(op, all, repeats);
+      return values.map((row) => fill(row, result));
+    }
     if (over === 'row')
       return values.map((row) =>
         fill(
@@ -234,6 +267,17 @@ const leaf = fc.oneof(
   { arbitrary: fc.constantFrom(...COLUMNS.slice(1)).map(column), weight: 3 },
   { arbitrary: fc.constantFrom(0, 1, -1, 2, 0.5, 0.2, 1.28).map(constant), weight: 2 },
   { arbitrary: fc.constant<Expression>({ kind: 'tokens' }), weight: 1 },
+  { arbitrary: fc.constant<Expression>({ kind: 'repeats' }), weight: 1 },
+  {
+    arbitrary: fc
+      .constantFrom<BatchInput>('tokens', 'rows', 'row_length')
+      .map((name): Expression => ({ kind: 'size', name })),
+    weight: 1,
+  },
+  {
+    arbitrary: fc.constantFrom(...ROW_COLUMNS).map((name): Expression => ({ kind: 'number', name })),
+    weight: 1,
+  },
 );
 
 // Keeps the arguments of functions in their domains.
@@ -264,6 +308,14 @@ function residual(u: Expression, order: number): Expression {
   );
 }
 
+const reductions = fc.constantFrom<Reduction>('sum', 'mean', 'min', 'max');
+
+// Combines two reductions over the row.
+function ofRow(tokens: fc.Arbitrary<Expression>): fc.Arbitrary<Expression> {
+  const reduced = fc.tuple(reductions, tokens).map(([op, a]) => reduce('row', op, a));
+  return fc.tuple(fc.constantFrom(...BINARY_OPS), reduced, reduced).map(([op, a, b]) => binaryOf(op, a, b));
+}
+
 /** Draws expressions that use the whole language, mostly with finite values. */
 export const expressions = fc.letrec<{ node: Expression }>((tie) => {
   const node = tie('node');
@@ -288,17 +340,21 @@ export const expressions = fc.letrec<{ node: Expression }>((tie) => {
       node.map(stop),
       {
         arbitrary: fc
-          .tuple(
-            fc.constantFrom<Over>('row', 'batch'),
-            fc.constantFrom<Reduction>('sum', 'mean', 'min', 'max'),
-            node,
-          )
+          .tuple(fc.constantFrom<Over>('row', 'batch'), reductions, node)
           .map(([over, op, a]) => reduce(over, op, a)),
         weight: 3,
       },
+      fc.tuple(reductions, ofRow(node)).map(([op, a]) => reduce('rows', op, a)),
     ),
   };
 }).node;
+
+/** Draws expressions with one value per row. */
+export const expressionsOfRows = ofRow(expressions);
+/** Draws expressions with one value for the batch. */
+export const expressionsOfBatches = fc
+  .tuple(reductions, reductions, expressionsOfRows, expressions)
+  .map(([ofRows, ofTokens, a, b]) => binary('add', reduce('rows', ofRows, a), reduce('batch', ofTokens, b)));
 
 const value = fc.integer({ min: -128, max: 128 }).map((x) => x / 64);
 const row = (length: number): fc.Arbitrary<Row> =>

@@ -115,7 +115,10 @@ class Interpreter {
       }
     }
     assert.ok(this.#hasOutputs);
-    assert.equal(this.#outputs.batchMetrics.filter((x) => x !== undefined).length, this.#program.batchMetrics);
+    assert.equal(
+      this.#outputs.batchMetrics.filter((x) => x !== undefined).length,
+      this.#program.batchMetrics,
+    );
     return this.#outputs;
   }
 

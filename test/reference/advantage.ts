@@ -7,8 +7,6 @@ import { type Args, option, type ReferenceBatch, rowPositions } from './batch.js
 
 /** A batch with the inputs of advantage functions. Columns with a value per token have shape B×T (rows × columns). */
 export interface RewardedBatch extends ReferenceBatch {
-  rewards?: ArrayLike<number>;
-  groupIds?: ArrayLike<number | string>;
   runIds?: ArrayLike<number | string>;
   tokenLevelRewards?: ArrayLike<number>;
   values?: ArrayLike<number>;
@@ -36,13 +34,13 @@ export type Advantage = (
   leftOut?: ReadonlySet<number>,
 ) => ReferenceAdvantages;
 
-const rowsOf = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
-const zeros = (batch: RewardedBatch) => new Float64Array(batch.rows * batch.columns);
-const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
+export const rowsOf = (batch: RewardedBatch) => Array.from({ length: batch.rows }, (_, b) => b);
+export const zeros = (batch: RewardedBatch) => new Float64Array(batch.rows * batch.columns);
+export const sum = (values: readonly number[]) => values.reduce((total, x) => total + x, 0);
 /**
  * Returns the mean. Sums differences from the first value, so that the mean of equal numbers is exactly that number.
  */
-const mean = (values: readonly number[]) => {
+export const mean = (values: readonly number[]) => {
   const origin = values[0]!;
   return origin + sum(values.map((x) => x - origin)) / values.length;
 };
@@ -50,7 +48,7 @@ const squares = (values: readonly number[]) => {
   const m = mean(values);
   return sum(values.map((x) => (x - m) ** 2));
 };
-const sampleStd = (values: readonly number[]) => Math.sqrt(squares(values) / (values.length - 1));
+export const sampleStd = (values: readonly number[]) => Math.sqrt(squares(values) / (values.length - 1));
 const populationStd = (values: readonly number[]) => Math.sqrt(squares(values) / values.length);
 
 export function unmaskedPositions(batch: RewardedBatch, b: number): number[] {
@@ -69,6 +67,12 @@ export function tokenRewards(batch: RewardedBatch): Float64Array {
     if (last !== undefined) rewards[last] = batch.rewards![b]!;
   }
   return rewards;
+}
+
+/** Returns the sum of each row's rewards, those of masked tokens included. */
+export function rowRewards(batch: RewardedBatch): number[] {
+  const rewards = tokenRewards(batch);
+  return rowsOf(batch).map((b) => sum(rowPositions(batch, b).map((at) => rewards[at]!)));
 }
 
 /** Groups items by key. The groups are in the order in which their keys first appear. */
@@ -117,13 +121,18 @@ function whitened(batch: RewardedBatch, x: Float64Array): Float64Array {
   return out;
 }
 
-function recurrence(
+/** Returns results without metrics. */
+export const everyRow = (
   batch: RewardedBatch,
   advantages: Float64Array,
-  returns: Float64Array,
-): ReferenceAdvantages {
-  return { advantages, returns, kept: rowsOf(batch).map(() => true), metrics: {}, magnitude: {} };
-}
+  returns = advantages,
+): ReferenceAdvantages => ({
+  advantages,
+  returns,
+  kept: rowsOf(batch).map(() => true),
+  metrics: {},
+  magnitude: {},
+});
 
 const ppo: Advantage = (args, batch) => {
   const gamma = option(args, 'gamma', 1);
@@ -142,7 +151,7 @@ const ppo: Advantage = (args, batch) => {
       returns[at] = next + nextValue;
     }
   }
-  return recurrence(batch, whitened(batch, advantages), returns);
+  return everyRow(batch, whitened(batch, advantages), returns);
 };
 
 /**
@@ -161,12 +170,12 @@ function rewardToGo(batch: RewardedBatch, rewards: Float64Array, gamma: number):
   return out;
 }
 
-const masked = (batch: RewardedBatch, x: Float64Array) =>
+export const masked = (batch: RewardedBatch, x: Float64Array) =>
   x.map((value, i) => (batch.actionMask[i] ? value : 0));
 
 const reinforceplusplus: Advantage = (args, batch) => {
   const returns = rewardToGo(batch, tokenRewards(batch), option(args, 'gamma', 1));
-  return recurrence(batch, masked(batch, whitened(batch, returns)), returns);
+  return everyRow(batch, masked(batch, whitened(batch, returns)), returns);
 };
 
 const remax: Advantage = (_args, batch) => {
@@ -174,12 +183,12 @@ const remax: Advantage = (_args, batch) => {
   const advantages = returns.map((value, i) =>
     batch.actionMask[i] ? value - batch.rewardBaselines![Math.floor(i / batch.columns)]! : value,
   );
-  return recurrence(batch, advantages, returns);
+  return everyRow(batch, advantages, returns);
 };
 
 // Advantage functions that compute one score per row, from the rewards of the row's group.
 
-function scored(
+export function scored(
   batch: RewardedBatch,
   scores: readonly number[],
   metrics: Record<string, number>,
@@ -193,8 +202,7 @@ function scored(
 }
 
 const rloo: Advantage = (_args, batch) => {
-  const rewards = tokenRewards(batch);
-  const perRow = rowsOf(batch).map((b) => sum(rowPositions(batch, b).map((at) => rewards[at]!)));
+  const perRow = rowRewards(batch);
   const scores: number[] = [];
   for (const rows of groupsOf(batch)) {
     for (const b of rows) {

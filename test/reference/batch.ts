@@ -15,12 +15,26 @@ export interface ReferenceBatch {
   logprob?: ArrayLike<number>;
   oldLogprob?: ArrayLike<number>;
   refLogprob?: ArrayLike<number>;
+  /** B×T values (rows × columns), or one per row, which each of the row's tokens has. */
   advantages?: ArrayLike<number>;
   entropy?: ArrayLike<number>;
+  oldEntropy?: ArrayLike<number>;
   rolloutLogprob?: ArrayLike<number>;
   proxLogprob?: ArrayLike<number>;
   teacherLogprob?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
+  /** One value per row: the output of FlowRL's learned head. */
+  logZ?: ArrayLike<number>;
+  /** One value per row. */
+  rewards?: ArrayLike<number>;
+  /** One value per row: a2po's estimate of the best reward that the prompt allows. */
+  vStar?: ArrayLike<number>;
+  /** One value per row: nash_md's probability that the row is preferred. */
+  probability?: ArrayLike<number>;
+  /** One value per row: rows with the same id belong to one group. */
+  groupIds?: ArrayLike<number | string>;
+  /** One key per token: clip_cov drops the candidates with the smallest keys. */
+  clipCovKeys?: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;
 }
@@ -30,6 +44,10 @@ export interface ReferenceResult {
   metrics: Record<string, number>;
   /** The gradient with respect to logprob, or to entropy for an entropy loss. */
   grad: Float64Array;
+  /** The gradient with respect to logZ, if the batch has this column. */
+  gradLogZ?: Float64Array;
+  /** The gradient of a policy loss with respect to entropy, if entropy is a term of the loss. */
+  gradEntropy?: Float64Array;
   /** For the loss and each metric: the sum of the absolute values of its terms; see `Variable.magnitude`. */
   magnitude: { loss: number; metrics: Record<string, number> };
 }
@@ -40,9 +58,13 @@ export type Column =
   | 'refLogprob'
   | 'advantages'
   | 'entropy'
+  | 'oldEntropy'
   | 'rolloutLogprob'
   | 'proxLogprob'
-  | 'teacherLogprob';
+  | 'teacherLogprob'
+  | 'logZ';
+/** The columns with one value per row that are constants. */
+export type RowColumn = 'rewards' | 'vStar' | 'probability';
 export type Args = Record<string, unknown>;
 /** What a formula returns. A metric is a `Variable` if it is computed from variables, and a plain number otherwise. */
 export interface Outcome {
@@ -56,6 +78,9 @@ export function option<T>(args: Args, name: string, fallback: T): T {
   return (args[name] ?? fallback) as T;
 }
 
+export const camelCase = (key: string): string =>
+  key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+
 export class Tokens {
   readonly tape: Tape;
   readonly batch: ReferenceBatch;
@@ -68,10 +93,21 @@ export class Tokens {
   readonly index: number[] = [];
   readonly rowOf: number[] = [];
   readonly #leaves: Map<Column, Variable>;
+  readonly #weights: Variable | undefined;
 
-  constructor(tape: Tape, batch: ReferenceBatch, rows?: number[], leaves = new Map<Column, Variable>()) {
+  /**
+   * @param weights a weight for every element of a B×T column. Aggregation multiplies the tokens' losses by them.
+   */
+  constructor(
+    tape: Tape,
+    batch: ReferenceBatch,
+    rows?: number[],
+    leaves = new Map<Column, Variable>(),
+    weights?: Variable,
+  ) {
     this.tape = tape;
     this.batch = batch;
+    this.#weights = weights;
     this.rows = rows ?? Array.from({ length: batch.rows }, (_, b) => b);
     this.#leaves = leaves;
     this.rows.forEach((b, row) => {
@@ -85,22 +121,57 @@ export class Tokens {
 
   /** Returns only the tokens of these rows of the batch. */
   of(rows: number[]): Tokens {
-    return new Tokens(this.tape, this.batch, rows, this.#leaves);
+    return new Tokens(this.tape, this.batch, rows, this.#leaves, this.#weights);
+  }
+
+  /** Returns the tokens under a narrower mask, with weights for their losses. Both are B×T. */
+  corrected(actionMask: ArrayLike<number>, weights: Variable | undefined): Tokens {
+    return new Tokens(this.tape, { ...this.batch, actionMask }, this.rows, this.#leaves, weights);
+  }
+
+  /** The weights of the tokens' losses, if they have any. */
+  get weights(): Variable | undefined {
+    return this.#weights?.gather(this.index);
   }
 
   /** Returns a whole column, including its masked tokens. Gradients are computed with respect to this variable. */
   leaf(name: Column): Variable {
     const known = this.#leaves.get(name);
     if (known) return known;
-    const data = this.batch[name];
-    if (!data) throw new Error(`reference batch: expected ${name}, got none`);
-    const leaf = this.tape.leaf(data);
+    const leaf = this.tape.leaf(this.#data(name));
     this.#leaves.set(name, leaf);
     return leaf;
   }
+  /** Returns whether a gradient with respect to this column has been asked for. */
+  hasLeaf(name: Column): boolean {
+    return this.#leaves.has(name);
+  }
 
   column(name: Column): Variable {
-    return this.leaf(name).gather(this.index);
+    return this.#ofTokens(this.leaf(name));
+  }
+  /** Returns a column's values as constants, with respect to which there is no gradient. */
+  constant(name: Column): Variable {
+    return this.#ofTokens(this.tape.leaf(this.#data(name)));
+  }
+  /** Returns a column with one value per row. */
+  perRow(name: RowColumn | 'advantages'): Variable {
+    return this.tape.leaf(this.#data(name)).gather(this.rows);
+  }
+  /** Whether the batch has one advantage for all tokens of a row. */
+  get hasAdvantagePerRow(): boolean {
+    return this.#data('advantages').length === this.batch.rows;
+  }
+  #data(name: Column | RowColumn): ArrayLike<number> {
+    const data = this.batch[name];
+    if (!data) throw new Error(`reference batch: expected ${name}, got none`);
+    return data;
+  }
+  #ofTokens(whole: Variable): Variable {
+    const { rows, columns } = this.batch;
+    return whole.length === rows * columns
+      ? whole.gather(this.index)
+      : whole.gather(this.rowOf.map((row) => this.rows[row]!));
   }
   get logprob(): Variable {
     return this.column('logprob');
@@ -140,10 +211,18 @@ export class Tokens {
     return perRow.sum().div(this.rows.length || 1); // A mixed loss may have no row of one kind.
   }
 
-  aggregate(x: Variable, mode: string): Variable {
+  /** Multiplies the losses of tokens by their weights, if they have any. */
+  weighted(perToken: Variable): Variable {
+    return this.weights ? perToken.mul(this.weights) : perToken;
+  }
+
+  aggregate(perToken: Variable, mode: string): Variable {
+    const x = this.weighted(perToken);
     switch (mode) {
       case 'token-mean':
         return this.mean(x);
+      case 'token-sum':
+        return x.sum();
       case 'seq-mean-token-sum':
         return this.meanOverRows(this.rowSum(x));
       case 'seq-mean-token-mean':

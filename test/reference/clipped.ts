@@ -4,6 +4,7 @@
  */
 import type { Variable } from './autograd.js';
 import { type Args, type Formula, option, rowPositions, type Tokens } from './batch.js';
+import { dualClip, greater } from './dual-clip.js';
 
 /** Returns the lower and upper bound of the ratio, 1 − low and 1 + high, where low and high are the clip range. */
 function clipBounds(args: Args): [number, number] {
@@ -14,32 +15,17 @@ function clipBounds(args: Args): [number, number] {
   return [1 - low, 1 + high];
 }
 
-const greater = (x: Variable, y: Variable) => x.test((value, i) => value > y.value[i]!);
-
 export const ppo: Formula = (x, args) => {
-  const [low, high] = clipBounds(args);
-  const ratioCap = option(args, 'clip_ratio_c', 3);
   const { logprob, advantages } = x;
   const old = option(args, 'fallback_to_policy_gradient', false) ? logprob.detach() : x.oldLogprob;
-
   const d = logprob.sub(old).clip(-20, 20);
-  const ratio = d.exp();
-  const p1 = advantages.neg().mul(ratio);
-  const p2 = advantages.neg().mul(ratio.clip(low, high));
-  const c = p1.max(p2);
-  const p3 = advantages.neg().mul(ratioCap);
-  const negative = advantages.test((a) => a < 0);
-  let loss = negative.choose(p3.min(c), c);
-
-  const metrics: Record<string, Variable | number> = {
-    pg_clipfrac: x.mean(greater(p2, p1)),
-    pg_clipfrac_lower: x.mean(greater(c, p3).mul(negative)),
-    ppo_kl: x.mean(d.neg()),
-  };
+  const clipped = dualClip(x, d, advantages, clipBounds(args), option(args, 'clip_ratio_c', 3));
+  let loss = clipped.perToken;
+  const metrics = { ...clipped.metrics };
   if (option(args, 'enable_sequence_masking', false)) {
     const k = x.rowMean(d.neg(), 1e-10);
     const far = k.test((value) => value > option(args, 'delta_sequence_masking', 0.1));
-    const dropped = x.spread(far).mul(negative);
+    const dropped = x.spread(far).mul(advantages.test((a) => a < 0));
     loss = dropped.choose(0, loss);
     metrics['seq_mask/masked_tokens'] = negativeTokens(x, far) / (x.index.length + 1e-10);
     metrics['seq_mask/mean_sequence_kl'] = x.meanOverRows(k);

@@ -48,8 +48,11 @@ const binary =
   ([a, b]) =>
     f(a!, b!);
 
-/** Returns 1 where the condition holds for the difference of two variables, and 0 elsewhere. */
-const compared = (holds: (difference: number) => boolean) => binary((a, b) => a.sub(b).test(holds));
+/**
+ * Returns 1 where the condition holds for the sign of the difference of two variables, and 0 elsewhere. The sign is
+ * recorded as a choice, because float32 may round numbers to the same one that differ a little.
+ */
+const compared = (holds: (sign: number) => boolean) => binary((a, b) => a.sub(b).sign().test(holds));
 const isTrue = (a: Variable) => a.test((x) => x !== 0 && !Number.isNaN(x));
 /** Returns the smaller of two variables, or the larger if `sign` is −1. On a tie, the first gets the gradient. */
 const smaller = (a: Variable, b: Variable, sign = 1) =>

@@ -3,12 +3,21 @@
  * lib/. Gradients are computed by autograd.ts.
  */
 import { Tape, type Variable } from './autograd.js';
-import { type Args, type Formula, type ReferenceBatch, type ReferenceResult, Tokens } from './batch.js';
+import {
+  type Args,
+  type Formula,
+  type Outcome,
+  type ReferenceBatch,
+  type ReferenceResult,
+  Tokens,
+} from './batch.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
 import * as likelihood from './likelihood.js';
 import * as mixed from './mixed.js';
+import { trlFormulas } from './trl.js';
+import { verlFormulas } from './verl.js';
 
 export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
 
@@ -27,7 +36,13 @@ function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string,
 
 /** The formulas of all losses, by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
-  policy: { ...formulasOf(clipped), ...formulasOf(likelihood), ...formulasOf(mixed) },
+  policy: {
+    ...formulasOf(clipped),
+    ...formulasOf(likelihood),
+    ...formulasOf(mixed),
+    ...verlFormulas,
+    ...trlFormulas,
+  },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
   entropy: entropyFormulas,
 };
@@ -38,46 +53,65 @@ export function evaluator(formula: Formula, wrt: Wrt): Evaluate {
     const x = new Tokens(tape, batch);
     const { loss, metrics } = formula(x, args);
     x.tape.backward(loss);
-    const numbers = (of: (value: Variable) => number) =>
-      Object.fromEntries(
-        Object.entries(metrics).map(([name, value]) => [name, typeof value === 'number' ? value : of(value)]),
-      );
+    const { values, magnitudes } = metricNumbers(metrics);
     return {
       loss: loss.item,
-      metrics: numbers((value) => value.item),
+      metrics: values,
       grad: x.leaf(wrt).grad,
-      magnitude: { loss: loss.magnitudes[0]!, metrics: numbers((value) => value.magnitudes[0]!) },
+      ...(wrt === 'logprob' && x.hasLeaf('entropy') ? { gradEntropy: x.leaf('entropy').grad } : {}),
+      ...(batch.logZ ? { gradLogZ: x.leaf('logZ').grad } : {}),
+      magnitude: { loss: loss.magnitudes[0]!, metrics: magnitudes },
     };
   };
 }
 
-const evaluators = (family: Record<string, Formula>, wrt: Wrt): Record<string, Evaluate> =>
+/** Returns the metrics' values and the sums of their terms' absolute values. */
+export function metricNumbers(metrics: Outcome['metrics']) {
+  const numbers = (of: (value: Variable) => number): Record<string, number> =>
+    Object.fromEntries(
+      Object.entries(metrics).map(([name, value]) => [name, typeof value === 'number' ? value : of(value)]),
+    );
+  return {
+    values: numbers((value) => value.item),
+    magnitudes: numbers((value) => value.magnitudes[0]!),
+  };
+}
+
+export const evaluators = (family: Record<string, Formula>, wrt: Wrt): Record<string, Evaluate> =>
   Object.fromEntries(Object.entries(family).map(([name, formula]) => [name, evaluator(formula, wrt)]));
 
 export const referencePolicyLosses = evaluators(formulas.policy, 'logprob');
 export const referenceEntropyLosses = evaluators(formulas.entropy, 'entropy');
 
 /**
- * The KL functions by registry name. `values` returns a B×T array (rows × columns) that includes masked tokens, because
- * Trinity-RFT's calculate_kl reads no mask.
+ * A KL function. `values` returns a B×T array (rows × columns) that includes masked tokens, because Trinity-RFT's
+ * calculate_kl reads no mask.
  */
-export const referenceKl: Record<string, { values(batch: ReferenceBatch): Float64Array; loss: Evaluate }> =
-  Object.fromEntries(
-    Object.entries(formulas.kl).map(([name, formula]) => [
-      name,
-      {
-        values(batch: ReferenceBatch) {
-          const out = new Float64Array(batch.rows * batch.columns);
-          const x = new Tokens(new Tape(), { ...batch, actionMask: out.map(() => 1) });
-          klValues(name, x).value.forEach((value, i) => {
-            out[x.index[i]!] = value;
-          });
-          return out;
-        },
-        loss: evaluator(formula, 'logprob'),
-      },
-    ]),
-  );
+export interface ReferenceKl {
+  values(batch: ReferenceBatch): Float64Array;
+  loss: Evaluate;
+}
+
+/** Makes a KL function from its estimator and its loss. */
+export const klReference = (estimate: (x: Tokens) => Variable, loss: Formula): ReferenceKl => ({
+  values(batch) {
+    const out = new Float64Array(batch.rows * batch.columns);
+    const x = new Tokens(new Tape(), { ...batch, actionMask: out.map(() => 1) });
+    estimate(x).value.forEach((value, i) => {
+      out[x.index[i]!] = value;
+    });
+    return out;
+  },
+  loss: evaluator(loss, 'logprob'),
+});
+
+/** The KL functions by registry name. */
+export const referenceKl: Record<string, ReferenceKl> = Object.fromEntries(
+  Object.entries(formulas.kl).map(([name, formula]) => [
+    name,
+    klReference((x) => klValues(name, x), formula),
+  ]),
+);
 
 /**
  * Returns the slope of the loss with respect to one element of logprob or entropy, computed as a central difference.
@@ -107,21 +141,33 @@ export function centralDifference(
   return (up.loss - down.loss) / (2 * h);
 }
 
+/** Moves the elements of a column that differ from another column, by several float32 rounding errors. */
+function nudged(
+  column: ArrayLike<number>,
+  other: ArrayLike<number> | undefined,
+  sign: (i: number) => number,
+) {
+  return Float64Array.from(column, (x, i) => {
+    const d = x - (other?.[i] ?? 0);
+    return d === 0 ? x : x + sign(i) * 1e-6 * (1 + Math.abs(d));
+  });
+}
+
 /**
  * Returns whether rounding to float32 could move a token across one of the formula's thresholds. Changes each nonzero
- * difference between logprob and oldLogprob (or refLogprob) by several float32 rounding errors, and checks whether the
- * formula then takes another branch.
+ * difference between logprob, rolloutLogprob or proxLogprob and oldLogprob (or refLogprob), and between entropy and
+ * oldEntropy, and checks whether the formula then takes another branch.
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
-  const { logprob, oldLogprob, refLogprob } = batch;
-  if (!logprob) return false;
+  if (!batch.logprob) return false;
+  const old = batch.oldLogprob ?? batch.refLogprob;
   const branches = (sign: (i: number) => number) => {
-    const moved = new Float64Array(logprob);
-    for (let i = 0; i < moved.length; i++) {
-      const d = moved[i]! - ((oldLogprob ?? refLogprob)?.[i] ?? 0);
-      if (d !== 0) moved[i]! += sign(i) * 1e-6 * (1 + Math.abs(d));
+    const moved = { ...batch };
+    for (const name of ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy'] as const) {
+      const column = batch[name];
+      if (column) moved[name] = nudged(column, name === 'entropy' ? batch.oldEntropy : old, sign);
     }
-    const x = new Tokens(new Tape(), { ...batch, logprob: moved });
+    const x = new Tokens(new Tape(), moved);
     formula(x, args);
     return x.tape.branches;
   };

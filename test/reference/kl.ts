@@ -2,7 +2,7 @@
 import type { Variable } from './autograd.js';
 import { type Formula, option, type Tokens } from './batch.js';
 
-const k3 = (delta: Variable) => delta.exp().sub(1).sub(delta);
+export const k3 = (delta: Variable): Variable => delta.expm1().sub(delta);
 
 export const klEstimators: Record<string, (delta: Variable, x: Tokens) => Variable> = {
   none: (delta) => delta.detach().mul(0),

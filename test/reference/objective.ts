@@ -32,42 +32,16 @@ export interface ReferenceObjective extends ReferenceResult {
   gradMagnitude: number;
 }
 
-const PER_TOKEN = [
-  'logprob',
-  'oldLogprob',
-  'refLogprob',
-  'advantages',
-  'entropy',
-  'rolloutLogprob',
-  'proxLogprob',
-  'actionMask',
-  'tokenLevelRewards',
-  'values',
-  'teacherLogprob',
-] as const;
-const PER_ROW = [
-  'rowLengths',
-  'expertMask',
-  'step',
-  'rewards',
-  'groupIds',
-  'runIds',
-  'rewardBaselines',
-] as const;
-
 /**
  * Returns a batch of these rows, in this order. A row may appear more than once. The number of columns stays the same.
  */
 export function takeRows(batch: RewardedBatch, rows: readonly number[]): RewardedBatch {
   const taken: Record<string, unknown> = { ...batch, rows: rows.length };
   const places = rows.flatMap((b) => Array.from({ length: batch.columns }, (_, t) => b * batch.columns + t));
-  for (const name of PER_TOKEN) {
-    const column = batch[name];
-    if (column) taken[name] = places.map((at) => column[at]!);
-  }
-  for (const name of PER_ROW) {
-    const column = batch[name];
-    if (column) taken[name] = rows.map((b) => column[b]!);
+  for (const [name, column] of Object.entries(batch) as [string, number | ArrayLike<unknown> | undefined][]) {
+    if (typeof column !== 'object') continue;
+    const isPerToken = column.length === batch.rows * batch.columns;
+    taken[name] = (isPerToken ? places : rows).map((at) => column[at]);
   }
   return taken as unknown as RewardedBatch;
 }

@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs';
 import type { Batch, LossAggMode } from '../../lib/index.js';
+import { camelCase } from '../reference/batch.js';
 import type { ReferenceBatch } from '../reference/index.js';
 import { generator } from './random.js';
 
@@ -59,6 +60,30 @@ export interface AlgorithmCase {
   expected: { loss: number; metrics: Record<string, number>; grad_logprob: Tensor; grad_entropy: Tensor };
 }
 
+export interface FrameworkLossCase extends Case {
+  kind: 'policy_loss';
+  /** The framework that computed the case, if a file has cases of several. */
+  source?: string;
+  args: Record<string, unknown>;
+  expected: {
+    loss: number;
+    metrics: Record<string, number>;
+    grad_logprob: Tensor;
+    grad_log_z?: Tensor;
+    grad_entropy?: Tensor;
+  };
+}
+/** A case of a framework other than Trinity-RFT. */
+export type FrameworkCase =
+  | FrameworkLossCase
+  | (Case & {
+      kind: 'rollout_correction';
+      args: Record<string, unknown>;
+      expected: { weights: Tensor | null; kept_mask: Tensor; metrics: Record<string, number> };
+    })
+  | (KlLossCase & { kind: 'kl_loss' })
+  | (AdvantageCase & { kind: 'advantage' });
+
 const read = <T>(file: string): T[] =>
   JSON.parse(readFileSync(new URL(`../golden/${file}.json`, import.meta.url), 'utf8'));
 
@@ -68,9 +93,11 @@ export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 
 export const expressionCases = read<ExpressionCase>('beyond/expressions');
 export const advantageCases = read<AdvantageCase>('advantage');
+/** Preference losses have no reference yet. */
+export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('beyond/trl');
+export const othersCases = read<FrameworkLossCase>('beyond/others');
+export const verlCases = read<FrameworkCase>('beyond/verl');
 export const algorithmCases = read<AlgorithmCase>('algorithm');
-
-const camelCase = (key: string) => key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {
   const [rows, columns] = inputs.action_mask!.shape as [number, number];

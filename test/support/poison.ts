@@ -11,9 +11,9 @@ export const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_IN
  */
 export function poison(batch: ReferenceBatch, value: number, keepSigns = false): ReferenceBatch {
   const poisoned = { ...batch };
-  for (const name of FLOAT_COLUMNS) {
+  for (const name of [...FLOAT_COLUMNS, 'oldEntropy'] as const) {
     const column = batch[name];
-    if (!column) continue;
+    if (column?.length !== batch.actionMask.length) continue; // Absent, or one value per row.
     poisoned[name] = Array.from(column, (x, i) => {
       if (batch.actionMask[i]) return x;
       if (!keepSigns || name !== 'advantages') return value;

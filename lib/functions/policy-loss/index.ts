@@ -15,6 +15,8 @@ export * from './importance-sampling.js';
 export * from './dpo.js';
 export * from './mix.js';
 export * from './mix-chord.js';
+export * from './verl/dro.js';
+export * from './trl/dapo.js';
 export type { ClipRangeOptions } from './clip-range.js';
 export type { MixedLossOptions } from './mixed.js';
 export {

@@ -1,6 +1,6 @@
 // Defines the base class of all policy losses, the function that makes a subclass from a declaration, and the registry
 // of the subclasses.
-import type { NativeLossSpec, NativeProgramLossSpec } from '../../../binding.js';
+import type { NativeLossSpec, NativeProgramLossSpec, NativeProgramMetric } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import {
   BatchReader,
@@ -8,6 +8,7 @@ import {
   type ColumnName,
   type Input,
   type InputName,
+  type RowColumnName,
 } from '../../core/batch-reader.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
@@ -34,6 +35,7 @@ import {
   type TrinityArgs,
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
+import type { CompiledLoss } from '../../program/compile.js';
 
 /** Options that every policy loss accepts. */
 export interface PolicyLossOptions {
@@ -66,16 +68,19 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   readonly readsMaskedAdvantages?: boolean;
   /** The declaration's `stopsGradient`, if it depends on the options. */
   readonly stopsGradient?: boolean;
-  /** The compiled form of a loss that a user defined. It runs instead of a loss of the native module. */
-  readonly program?: NativeProgramLossSpec['program'] & {
-    /** The columns that the program reads. They replace the declaration's `reads`. */
-    readonly columns: readonly ColumnName[];
-  };
+  /**
+   * The compiled form of a loss that is defined by expressions. It runs instead of a loss of the native module. The
+   * columns that it reads replace the declaration's `reads`.
+   */
+  readonly program?: CompiledLoss & { readonly metrics: readonly NativeProgramMetric[] };
 }
 
-/** Returns the batch keys that a loss with these columns reads in addition to logprob. */
-export function keysOfColumns(columns: readonly ColumnName[]): string[] {
-  return [...columns.filter((column) => column !== 'logprob'), 'action_mask'];
+/** Returns the batch keys that a compiled loss reads in addition to logprob. */
+export function keysOfProgram({
+  columns,
+  rowColumns,
+}: Pick<CompiledLoss, 'columns' | 'rowColumns'>): string[] {
+  return [...columns.filter((column) => column !== 'logprob'), ...rowColumns, 'action_mask'];
 }
 
 /**
@@ -93,7 +98,12 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** @internal The checked options as native code takes them, under snake_case names. */
   readonly nativeOptions: Readonly<Record<string, number | boolean | string>>;
   /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask and step. */
-  readonly reads: { columns: readonly ColumnName[]; expertMask: boolean; step: boolean };
+  readonly reads: {
+    columns: readonly ColumnName[];
+    rowColumns: readonly RowColumnName[];
+    expertMask: boolean;
+    step: boolean;
+  };
   /** @internal Whether one of the loss's metrics also reads the advantages of masked tokens. */
   readonly readsMaskedAdvantages: boolean;
   /** @internal Whether the loss compares pairs of rows, which must stay in the same part of a batch. */
@@ -118,7 +128,7 @@ export abstract class PolicyLossFn<M = Metrics> {
     { unread, readsMaskedAdvantages, stopsGradient, program, ...native }: PolicyLossVariant,
   ) {
     const mapper = KeyMapper.get(backend);
-    const keys = program ? keysOfColumns(program.columns) : declaration.reads;
+    const keys = program ? keysOfProgram(program) : declaration.reads;
     this.backend = backend;
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
     const columns = COLUMNS.filter(
@@ -127,15 +137,21 @@ export abstract class PolicyLossFn<M = Metrics> {
     this.nativeOptions = native.options ?? nativeOptions(declaration.options, options);
     const aggregation = (options.lossAggMode as LossAggMode | undefined) ?? 'token-mean';
     this.policyLoss = program
-      ? { program, metrics: Object.keys(declaration.metrics), aggregation }
+      ? { program, metrics: program.metrics, aggregation: native.aggregation ?? aggregation }
       : { name: declaration.name, aggregation, ...native, options: this.nativeOptions };
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
     this.stopsGradient = stopsGradient ?? declaration.stopsGradient === true;
     this.readsPairs = declaration.pairs === true;
-    this.reads = { columns, expertMask: keys.includes('expert_mask'), step: keys.includes('step') };
+    const rowColumns = program?.rowColumns ?? [];
+    this.reads = {
+      columns,
+      rowColumns,
+      expertMask: keys.includes('expert_mask'),
+      step: keys.includes('step'),
+    };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];
-    const reader = new BatchReader(mapper, { inputs: [...columns, ...masks, ...step] });
+    const reader = new BatchReader(mapper, { inputs: [...columns, ...rowColumns, ...masks, ...step] });
     this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
     this.#counter = new BatchReader(mapper, { inputs: masks });

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
-import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN } from '../../../lib/index.js';
+import { ADVANTAGE_FN, LossError, lossFromExpression, POLICY_LOSS_FN } from '../../../lib/index.js';
 import { flatBatch } from '../support.js';
 
 const [what] = process.argv.slice(2);
@@ -32,6 +32,16 @@ for (let time = 0; time < TIMES; time++) {
       // The call counts the tokens in one pass and sums them in another, and the mask may change in between. So the
       // loss may be wrong, but it must be finite and not negative.
       assert.ok(loss >= 0 && Number.isFinite(loss), `loss is ${loss}`);
+      break;
+    }
+    case 'masked in a program': {
+      // The program reads the batch in several passes: for the sums over all rows, for the rows, and for the tokens.
+      const program = lossFromExpression('-r*row_max(r)*batch_mean(r)*sg(row_min(lp))');
+      const promise = program.compute(batch, { grad: true });
+      (batch.actionMask as Uint8Array).fill(0);
+      batch.logprob.fill(-2);
+      const { loss, grad } = await promise;
+      assert.ok(Number.isFinite(loss) && grad!.every(Number.isFinite), `loss is ${loss}`);
       break;
     }
     case 'offsets': {

@@ -1,0 +1,46 @@
+// verl's DRO: REINFORCE with a quadratic penalty on the log-ratio.
+import type { MetricsOf } from '../../../core/declaration.js';
+import { expressionLossClass } from '../expression-loss.js';
+import { lossMetric } from '../loss-metric.js';
+import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
+import { AGGREGATION, weightOf } from './aggregation.js';
+
+/** DRO (direct reward optimisation) as in verl: ℓ = −A·logprob + β/2·(ln r)². */
+export class VerlDROLossFn extends expressionLossClass(
+  {
+    name: 'verl/dro',
+    summary: 'ℓ = −A·logprob + β/2·(ln r)²',
+    details: ['The paper squares the sum of ln r over a row; verl squares it for each token.'],
+    source: ['arXiv 2405.19107', 'verl'],
+    reads: RATIO_KEYS,
+    options: {
+      droBeta: {
+        type: 'number',
+        above: 0,
+        required: true,
+        typical: [0.05, 5],
+        help: 'β, the coefficient of the penalty',
+      },
+      ...AGGREGATION,
+    },
+    metrics: { ppo_kl: { unit: 'nats per token' }, pg_loss: { unit: 'loss' } },
+    numerics: { range: 'any finite logprobs and advantages', outside: 'nothing is clipped' },
+  },
+  (symbols, options) => {
+    const { lp, A, d, square } = symbols;
+    const perToken = A.neg()
+      .mul(lp)
+      .add(square(d).mul(options.droBeta / 2));
+    const loss = perToken.mul(weightOf('VerlDROLossFn', symbols, options));
+    return { loss, metrics: { ppo_kl: { token: d.neg() }, pg_loss: lossMetric(symbols, loss) } };
+  },
+) {
+  static {
+    POLICY_LOSS_FN.register('verl/dro', VerlDROLossFn);
+  }
+}
+
+/** Options of {@link VerlDROLossFn}. */
+export type VerlDROLossOptions = NonNullable<ConstructorParameters<typeof VerlDROLossFn>[0]>;
+/** Metrics of {@link VerlDROLossFn}. */
+export type VerlDROMetrics = MetricsOf<(typeof VerlDROLossFn)['declaration']['metrics']>;

@@ -1,0 +1,118 @@
+/** The losses that lib/ defines by expressions: their declarations, their inputs, and what their results hold. */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { NativeProgramLossSpec } from '../binding.js';
+import { expressionLossClass } from '../lib/functions/policy-loss/expression-loss.js';
+import { POLICY_LOSS_FN, sumCounts } from '../lib/index.js';
+import { ARGUMENTS } from './support/draw.js';
+import { isLossError } from './support/loss-error.js';
+import { assertArray } from './support/tolerance.js';
+
+const NUMERICS = { range: 'any', outside: 'none' };
+const base = { name: 'test', summary: 'test', source: [], options: {}, numerics: NUMERICS } as const;
+
+const programs = POLICY_LOSS_FN.names().filter(
+  (name) => 'program' in POLICY_LOSS_FN.create(name, sampled(name)[0]!).policyLoss,
+);
+
+function sampled(name: string) {
+  return fc.sample(ARGUMENTS.policy[name]!, { seed: 3, numRuns: 30 });
+}
+
+describe('losses that are defined by expressions', () => {
+  for (const name of programs) {
+    const { declaration } = POLICY_LOSS_FN.get(name);
+    const created = sampled(name).map((args) => POLICY_LOSS_FN.create(name, args, { backend: 'tinker' }));
+
+    it(`${name} has the metrics of its declaration`, () => {
+      const declared = Object.entries(declaration!.metrics);
+      for (const { policyLoss } of created) {
+        const names = (policyLoss as NativeProgramLossSpec).metrics.map((metric) => metric.name);
+        const expected = declared.filter(
+          ([metric, { when }]) => when === undefined || names.includes(metric),
+        );
+        assert.deepEqual([...names].sort(), expected.map(([metric]) => metric).sort());
+      }
+    });
+
+    it(`${name} reads the columns of its declaration`, () => {
+      const read = new Set(created.flatMap(({ selectKeys }) => selectKeys));
+      assert.deepEqual([...read].sort(), [...declaration!.reads].sort());
+    });
+  }
+});
+
+const RowLoss = expressionLossClass(
+  {
+    ...base,
+    reads: ['old_entropy', 'rewards', 'log_z', 'action_mask'],
+    metrics: { tokens: { unit: 'x' }, reward: { unit: 'x' }, best: { unit: 'x', when: 'in one call' } },
+  },
+  ({ lp, oldEntropy, rewards, logZ, rowSum, rowsMax, rows, square }) => ({
+    loss: lp.mul(oldEntropy),
+    rowLoss: square(rowSum(lp).sub(rewards)).div(rows),
+    metrics: { tokens: { token: oldEntropy }, reward: { row: rewards }, best: { batch: rowsMax(logZ) } },
+    allRows: true,
+  }),
+);
+
+const batch = {
+  shape: [3, 2] as const,
+  logprob: Float32Array.of(-1, -2, -3, -4, -5, -6),
+  old_entropy: Float32Array.of(1, 2, 3, 4, 5, 6),
+  action_mask: Uint8Array.of(1, 1, 1, 0, 0, 0),
+  rewards: Float64Array.of(1, 2, 6),
+  logZ: [0.5, 0.25, 0.75],
+};
+
+describe('expressionLossClass()', () => {
+  it('adds the losses of tokens and rows, and their gradients', () => {
+    const { loss, metrics, grad } = new RowLoss().computeSync(batch, { grad: true });
+    assert.equal(loss, -1 - 4 - 9 + (16 + 25 + 36) / 3);
+    assert.deepEqual(
+      { ...metrics, tokens: Math.round(metrics.tokens * 1e6) / 1e6 },
+      { tokens: 2, reward: 3, best: 0.75 },
+    );
+    const expected = [1, 2, 3, 0, 0, 0].map((h, i) => h && h + (2 / 3) * (i < 2 ? -4 : -5));
+    assertArray(grad!, expected, 'grad');
+  });
+
+  it('leaves the metrics of the batch out of the results of parts', () => {
+    const fn = new RowLoss();
+    const normalizer = sumCounts([fn.countSync(batch)]);
+    const { loss, metrics } = fn.computeSync(batch, { normalizer });
+    assert.equal(loss, new RowLoss().computeSync(batch).loss);
+    assert.deepEqual(Object.keys(metrics), ['tokens', 'reward']);
+  });
+
+  it('names the numbers per row that a batch lacks', () => {
+    const { rewards: _, ...without } = batch;
+    assert.throws(
+      () => new RowLoss().computeSync(without),
+      isLossError('ERR_MISSING_INPUT', /rewards: expected a reward per row/),
+    );
+  });
+
+  it('refuses expressions with more values than they may have', () => {
+    const Invalid = expressionLossClass({ ...base, reads: ['action_mask'], metrics: {} }, ({ lp }) => ({
+      rowLoss: lp,
+      metrics: {},
+    }));
+    assert.throws(() => new Invalid(), isLossError('ERR_INVALID_OPTION', /one value per row/));
+  });
+
+  it('has the types of the declared metrics', () => {
+    const declaration = {
+      ...base,
+      reads: [],
+      metrics: { a: { unit: 'x' }, b: { unit: 'x', when: 'at times' } },
+    } as const;
+    expressionLossClass(declaration, ({ lp }) => ({ loss: lp, metrics: { a: { token: lp }, b: undefined } }));
+    // @ts-expect-error: the metric b is missing
+    expressionLossClass(declaration, ({ lp }) => ({ loss: lp, metrics: { a: { token: lp } } }));
+    // @ts-expect-error: a is declared without a condition
+    expressionLossClass(declaration, ({ lp }) => ({ loss: lp, metrics: { a: undefined, b: { token: lp } } }));
+    // @ts-expect-error: a metric is per token, per row or per batch
+    expressionLossClass(declaration, ({ lp }) => ({ metrics: { a: { tokens: lp }, b: undefined } }));
+  });
+});

@@ -1,0 +1,143 @@
+#include "test/fuzz/programs.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fuzz {
+namespace {
+
+using namespace policy_loss;
+using program::Kind;
+using program::Op;
+
+constexpr double kConstants[] = {0, 1, -1, 2, 0.5, -3.25, 1e-3, 20, 1e30};
+constexpr int kConstantCount = sizeof kConstants / sizeof kConstants[0];
+constexpr int kMostMetrics = 3;
+
+// Appends the instructions of a program, of which each reads only values that exist at that point.
+class Writer {
+ public:
+  Writer(Bytes& in, int metrics)
+      : in_(in), registers_(1 + in.below(program::kMaxRegisters)), metrics_(metrics) {}
+
+  void write_segment(Op kind, bool may_reduce) {
+    kind_ = kind;
+    may_reduce_ = may_reduce && kind != Op::k_batch;
+    written_.clear();
+    reductions_ = 0;
+    readable_rows_ = rows_;
+    if (kind == Op::k_batch) readable_batch_ = batch_;
+    append(kind, 0, {});
+    for (int count = 1 + in_.below(12); count > 0; --count) write_instruction();
+  }
+
+  void write_outputs() {
+    append(Op::k_loss, 0, {operand()});
+    for (int k = 0; k < metrics_; ++k) append(Op::k_metric, k, {operand()});
+    gradient_ = code_.size();
+    append(Op::k_grad, 0, {operand(), operand_of_row()});
+  }
+
+  program::Program finish(bool with_grad) const {
+    program::Encoded encoded;
+    encoded.code = code_.data();
+    encoded.code_length = static_cast<int64_t>(with_grad ? code_.size() : gradient_);
+    encoded.constants = kConstants;
+    encoded.constant_count = kConstantCount;
+    encoded.registers = registers_;
+    encoded.row_values = rows_;
+    encoded.batch_values = batch_;
+    encoded.metrics = metrics_;
+    return program::Program(encoded);
+  }
+
+ private:
+  static int encode(Kind kind, int index) { return static_cast<int>(kind) << 16 | index; }
+
+  void append(Op op, int out, const std::vector<int>& operands) {
+    code_.push_back(static_cast<int32_t>(op));
+    code_.push_back(out);
+    for (size_t i = 0; i < program::kMaxOperands; ++i) code_.push_back(i < operands.size() ? operands[i] : 0);
+  }
+
+  int operand_of_token() {
+    if (!written_.empty() && in_.flag())
+      return encode(Kind::kRegister, written_[in_.below(static_cast<int>(written_.size()))]);
+    return encode(Kind::kColumn, in_.below(kColumns));
+  }
+  // Returns an operand that is the same for all tokens of a row.
+  int operand_of_row() {
+    const bool has_rows = kind_ != Op::k_batch;
+    const int choice = in_.below(4);
+    if (choice == 0 && has_rows && readable_rows_ > 0)
+      return encode(Kind::kRowValue, in_.below(readable_rows_));
+    if (choice == 1 && readable_batch_ > 0) return encode(Kind::kBatchValue, in_.below(readable_batch_));
+    if (choice == 2 && has_rows) return encode(Kind::kRowInput, in_.below(program::kRowInputs));
+    return encode(Kind::kConstant, in_.below(kConstantCount));
+  }
+  int operand() { return kind_ == Op::k_tokens && in_.below(3) > 0 ? operand_of_token() : operand_of_row(); }
+
+  void write_instruction() {
+    const bool in_tokens = kind_ == Op::k_tokens;
+    const int first = static_cast<int>(Op::k_add), last = static_cast<int>(Op::k_select_eq);
+    if (may_reduce_ && in_.below(4) == 0 && reductions_ < program::kMaxReductions) {
+      ++reductions_;
+      const Op from = in_tokens ? Op::k_row_sum : Op::k_rows_sum;
+      const Op op = static_cast<Op>(static_cast<int>(from) + in_.below(5));
+      append(op, in_tokens ? rows_++ : batch_++, {operand()});
+    } else if (kind_ != Op::k_batch && in_.below(8) == 0) {
+      append_result(in_tokens ? Op::k_is_at : Op::k_is_row, {operand_of_row()});
+    } else {
+      const Op op = static_cast<Op>(first + in_.below(last - first + 1));
+      std::vector<int> operands;
+      for (int i = 0; i < program::kOpOperands[static_cast<int>(op)]; ++i)
+        operands.push_back(i == 0 && in_tokens ? operand_of_token() : operand());
+      append_result(op, operands);
+    }
+  }
+
+  void append_result(Op op, const std::vector<int>& operands) {
+    if (kind_ == Op::k_tokens) {
+      const int out = in_.below(registers_);
+      append(op, out, operands);
+      written_.push_back(out);
+    } else if (kind_ == Op::k_row) {
+      // A reduction of this segment is not readable yet, so values that follow it are not read in this
+      // segment either.
+      const bool is_next = readable_rows_ == rows_;
+      append(op, rows_++, operands);
+      if (is_next) readable_rows_ = rows_;
+    } else {
+      append(op, batch_++, operands);
+      readable_batch_ = batch_;
+    }
+  }
+
+  Bytes& in_;
+  std::vector<int32_t> code_;
+  size_t gradient_ = 0;  // where the instruction that outputs the gradient begins
+  Op kind_ = Op::k_tokens;
+  bool may_reduce_ = false;
+  std::vector<int> written_;  // the registers that the segment has written
+  int registers_, metrics_;
+  int rows_ = 0, readable_rows_ = 0, batch_ = 0, readable_batch_ = 0, reductions_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const UserLoss> read_user_loss(Bytes& in) {
+  const int metrics = in.below(kMostMetrics + 1);
+  Writer writer(in, metrics);
+  for (int count = in.below(6); count > 0; --count) {
+    constexpr Op kinds[] = {Op::k_tokens, Op::k_row, Op::k_batch};
+    writer.write_segment(kinds[in.below(3)], true);
+  }
+  writer.write_segment(Op::k_tokens, false);  // nothing could read its reductions
+  writer.write_outputs();
+  std::vector<std::string> names;
+  for (int k = 0; k < metrics; ++k) names.push_back("metric " + std::to_string(k));
+  return std::make_shared<const UserLoss>(writer.finish(true), writer.finish(false), std::move(names));
+}
+
+}  // namespace fuzz

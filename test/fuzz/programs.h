@@ -1,0 +1,13 @@
+// Makes programs of user-defined losses from a fuzzer's input. They obey all rules of program.h.
+#pragma once
+
+#include <memory>
+
+#include "engine/function.h"
+#include "test/fuzz/input.h"
+
+namespace fuzz {
+
+std::shared_ptr<const policy_loss::UserLoss> read_user_loss(Bytes& in);
+
+}  // namespace fuzz
