@@ -284,12 +284,7 @@ class Draw {
 
   #outputBatch(): void {
     this.#wholeBatch();
-    for (let i = 0; i < this.#count('batch'); i++)
-      this.#emit('batch_metric', i, [
-        this.#batch.length > 0
-          ? operand('batchValue', this.#pickRecent(this.#batch))
-          : operand('batchInput', this.#integer(0, BATCH_INPUTS - 1)),
-      ]);
+    for (let i = 0; i < this.#count('batch'); i++) this.#emit('batch_metric', i, [this.#ofBatch()]);
   }
 
   #wholeBatch(): void {
@@ -302,10 +297,18 @@ class Draw {
       this.#emit(
         op,
         out,
-        Array.from({ length: count }, () => operand('batchValue', this.#pick(this.#batch))),
+        Array.from({ length: count }, () => this.#ofBatch()),
       );
       this.#batch.push(out);
     }
+  }
+
+  #ofBatch(): number {
+    if (this.#batch.length > 0 && this.#integer(0, 3) > 0)
+      return operand('batchValue', this.#pickRecent(this.#batch));
+    return this.#integer(0, 1) === 0
+      ? operand('constant', this.#integer(0, CONSTANTS.length - 1))
+      : operand('batchInput', this.#integer(0, BATCH_INPUTS - 1));
   }
 
   #isRowIndex(value: number): boolean {
