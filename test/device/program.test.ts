@@ -27,6 +27,8 @@ const DEVICE = 0;
 const COLUMNS = [...FLOAT_COLUMNS, 'entropy'] as const;
 /** The column's index in NativeColumns. */
 const ADVANTAGES = 3;
+/** The kind of operands that are numbers per row. */
+const ROW_COLUMN = 7;
 const DTYPES = ['float32', 'float16', 'bfloat16'];
 
 interface Shape {
@@ -49,6 +51,7 @@ interface Drawn {
   batch: NativeBatch;
   fn: NativeFunction;
   metrics: NativeProgramMetric[];
+  readsRowColumns: boolean;
   /** The arguments of the call. */
   given: Pick<NativeCall, 'mu' | 'klCoef' | 'entropyCoef' | 'normalizer'>;
   /** The largest possible sum of the absolute values of the terms of the loss. */
@@ -128,6 +131,7 @@ function draw(shape: Shape, seed: number): Drawn {
     batch,
     fn,
     metrics,
+    readsRowColumns: program.withGrad.code.some((x, i) => i % 6 > 1 && x >> 16 === ROW_COLUMN),
     given: { mu: undefined, klCoef: 0.05, entropyCoef: -0.02, ...(integer(0, 2) === 0 && { normalizer }) },
     magnitude:
       LARGEST_OUTPUT *
@@ -249,6 +253,23 @@ describe('user-defined losses on a CUDA device', () => {
       if (shape.rowLengths.length > 0)
         assert.ok(finite >= shape.programs / 4, `${finite} programs with a gradient`);
     });
+
+  it('refuse a batch without the numbers per row that they read', async () => {
+    let refused = 0;
+    for (let seed = 1; seed <= 20; seed++) {
+      const drawn = draw(SHAPES['padded rows']!, seed);
+      const lacking = { ...drawn, batch: { ...drawn.batch, rowData: undefined } };
+      const resident = (await native.upload(DEVICE, lacking.batch, undefined)) as NativeResident;
+      for (const options of [{ device: DEVICE }, { resident }]) {
+        const call = () => evaluate(lacking, options);
+        if (drawn.readsRowColumns) assert.throws(call, /TypeError: a row column is missing/);
+        else assert.deepEqual(call(), evaluate(drawn, options));
+      }
+      native.release(resident);
+      if (drawn.readsRowColumns) refused++;
+    }
+    assert.ok(refused > 5 && refused < 20, `${refused} refused`);
+  });
 
   it('use the advantages and the repeats that an advantage function computes in the same call', async () => {
     const shape = SHAPES['padded rows']!;
