@@ -29,7 +29,7 @@ inline Request request_of(const PreparedFunction& function, const Coefficients& 
 // Computes the values of a call from a device's result and writes them to outputs.values. If outputs.part is
 // not null, also writes the sums there (see write_part()). Bit i of the returned number is set if values[i]
 // exists.
-inline uint32_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
+inline uint64_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
                               const Outputs& outputs) {
   const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
   ExactSums sums;

@@ -103,7 +103,7 @@ export function* ofLosses(batch: () => Anything, tokens: number): Generator<Targ
     });
     const { program, metrics, aggregation } = policyLoss as {
       program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
-      metrics: string[];
+      metrics: { name: string; per: string }[];
       aggregation: string;
     };
     yield {
