@@ -1,34 +1,53 @@
 /**
- * Computes every loss in plain float64, so that tests can compare the library with it. Shares no code with native/ or
- * lib/. Gradients are computed by autograd.ts.
+ * Computes every loss in plain float64, so that tests can compare the library with it. Also holds the losses as
+ * expressions. Shares no code with native/ or lib/. Gradients are computed by autograd.ts.
  */
 import { Tape, type Variable } from './autograd.js';
-import { type Args, type Formula, type ReferenceBatch, type ReferenceResult, Tokens } from './batch.js';
+import {
+  type Args,
+  type Formula,
+  type Loss,
+  type ReferenceBatch,
+  type ReferenceResult,
+  Tokens,
+} from './batch.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
 import * as likelihood from './likelihood.js';
 import * as mixed from './mixed.js';
 
-export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
+export type { Args, ReferenceBatch, ReferenceResult, Written } from './batch.js';
 
 export type Evaluate = (args: Args, batch: ReferenceBatch, tape?: Tape) => ReferenceResult;
 type Wrt = 'logprob' | 'entropy';
 
-/** Returns the formulas that a file exports, by registry name: `sftIs` becomes `sft_is`. */
-function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string, Formula> {
+/** Returns the losses that a file exports, by registry name: `sftIs` becomes `sft_is`. */
+function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss> {
   return Object.fromEntries(
-    Object.entries(exported).map(([name, formula]) => [
+    Object.entries(exported).map(([name, loss]) => [
       name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
-      formula,
+      loss,
     ]),
   );
 }
 
+/**
+ * The policy losses and KL losses, by registry name. Entropy losses have no expressions, because the gradient of an
+ * expression is with respect to logprob.
+ */
+export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
+  policy: { ...lossesOf(clipped), ...lossesOf(likelihood), ...lossesOf(mixed) },
+  kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
+};
+
+const formulasOf = (family: Record<string, Loss>): Record<string, Formula> =>
+  Object.fromEntries(Object.entries(family).map(([name, { formula }]) => [name, formula]));
+
 /** The formulas of all losses, by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
-  policy: { ...formulasOf(clipped), ...formulasOf(likelihood), ...formulasOf(mixed) },
-  kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
+  policy: formulasOf(losses.policy),
+  kl: formulasOf(losses.kl),
   entropy: entropyFormulas,
 };
 
