@@ -1,6 +1,6 @@
 // Compares a run's measurements with the project's performance targets. Almost all targets are ratios of two times from
 // the same run.
-import { AS_EXPRESSION, BUILT_IN } from './expressions.js';
+import { AS_EXPRESSION, BUILT_IN, CLIPPED_EXPRESSION } from './expressions.js';
 import { CACHED, LARGE, SMALL } from './functions.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
@@ -156,10 +156,16 @@ function objective({ objective: samples }: Report): Bar {
 /** The targets for losses that are written as expressions, which PPO represents. */
 function expressions({ ppoAsExpression: found }: Report): Bar[] {
   const at = (shape: readonly number[]) => `ppo as an expression, forward and gradient, ${shape.join('×')}`;
-  const { [BUILT_IN]: builtIn, [AS_EXPRESSION]: own, [PYTORCH]: torch } = found?.large ?? {};
+  const { [BUILT_IN]: builtIn, [PYTORCH]: torch, ...own } = found?.large ?? {};
   const faster = (other: Sample | undefined, wanted: number) => {
-    const measured = other && own && speedup(other, own);
-    return measured === undefined ? undefined : { measured: digits(measured), met: measured >= wanted };
+    const readme = own[CLIPPED_EXPRESSION];
+    const whole = own[AS_EXPRESSION];
+    if (!other || !readme || !whole) return undefined;
+    const measured = speedup(other, readme);
+    return {
+      measured: `${digits(measured)} in the README's form; ${digits(speedup(other, whole))} with the dual clip and all metrics`,
+      met: measured >= wanted,
+    };
   };
   const slower = found && found.small[AS_EXPRESSION]!.median / found.small[BUILT_IN]!.median;
   return [

@@ -68,8 +68,16 @@ const PPO = (() => {
   };
 })();
 
-/** The name of PPO as an expression among the contenders. */
+/** PPO as the README writes it: the clipped surrogate and its clip fraction, without the dual clip. */
+const CLIPPED_PPO = {
+  text: 'max(-A*r, -A*clip(r, 1-low, 1+high))',
+  options: { low: 0.2, high: 0.2 },
+  metrics: { pg_clipfrac: 'abs(r-1) > 0.2' },
+};
+
+/** The names of PPO as expressions among the contenders: all of the built-in PPO, and the README's form. */
 export const AS_EXPRESSION = 'as an expression';
+export const CLIPPED_EXPRESSION = 'as the expression of the README';
 /** The name of this package's own PPO among the contenders. */
 export const BUILT_IN = 'built-in';
 
@@ -88,6 +96,8 @@ export interface PpoTimes {
  */
 export async function timePpo(ppo: Work, peers: readonly Peer[], rounds: number): Promise<PpoTimes> {
   const expression = lossFromExpression(PPO.text, { metrics: PPO.metrics });
+  const { text, ...options } = CLIPPED_PPO;
+  const clipped = lossFromExpression(text, options);
   const small = inputsFor(ppo, SMALL);
   const times = await race(
     [
@@ -100,6 +110,7 @@ export async function timePpo(ppo: Work, peers: readonly Peer[], rounds: number)
   const contenders = [
     contender(BUILT_IN, () => ppo.compute(inputs, own)),
     contender(AS_EXPRESSION, () => expression.compute(inputs, other)),
+    contender(CLIPPED_EXPRESSION, () => clipped.compute(inputs, other)),
   ];
   // The expression has no metric pg_loss, because it would only repeat the loss.
   const { loss, metrics } = ppo.computeSync(inputs, own);

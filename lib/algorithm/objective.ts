@@ -18,11 +18,11 @@ import {
   gradArray,
   type Metrics,
   type Result,
-  termsOfPart,
 } from '../core/evaluator.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { Layout } from '../core/layout.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
+import { termsOfPart } from '../core/part-sums.js';
 import { finish, finishInTurns } from '../core/slices.js';
 import type {
   AdvantageComputeOptions,

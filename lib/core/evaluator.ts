@@ -17,6 +17,7 @@ import type { DeviceBatch } from './device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 import { native } from './native.js';
+import { checkParts } from './part-sums.js';
 import { finish, finishInTurns, type Sliced } from './slices.js';
 
 /** Options of a call that computes a loss synchronously. */
@@ -380,48 +381,6 @@ const NO_LAYOUT: Layout = { rows: 0, rowLength: 0, tokens: 0, offsets: undefined
 
 function partArray({ part }: CallOptions): Float64Array | undefined {
   return part ? new Float64Array(native.partLength) : undefined;
-}
-
-/** Returns which terms the first of a batch's parts has in addition to a policy loss. */
-export function termsOfPart(parts: readonly ArrayLike<number>[]): { kl: boolean; entropy: boolean } {
-  const [first] = checkParts(Array.isArray(parts) ? parts.slice(0, 1) : parts);
-  const terms = first!.at(-1)!;
-  return { kl: (terms & 2) !== 0, entropy: (terms & 4) !== 0 };
-}
-
-/**
- * Checks the sums of the parts of a batch and converts them to typed arrays.
- * @throws LossError `ERR_INVALID_INPUT` if there is no part, or if one has the wrong number of values.
- */
-function checkParts(parts: readonly ArrayLike<number>[]): Float64Array[] {
-  if (!Array.isArray(parts) || parts.length === 0)
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: 'parts',
-      expected: 'a list with the part of at least one result',
-      received: describeValue(parts),
-    });
-  // Lengths are checked before anything is copied, because a sparse array may claim any length.
-  const checked: Float64Array[] = [];
-  for (let index = 0; index < parts.length; index++) checked.push(checkPartArray(parts[index], index));
-  return checked;
-}
-
-function checkPartArray(part: ArrayLike<number> | null | undefined, index: number): Float64Array {
-  const numbers = new Float64Array(native.partLength);
-  let isPart = part?.length === numbers.length;
-  for (let i = 0; isPart && i < numbers.length; i++) {
-    const x: unknown = part![i];
-    isPart = typeof x === 'number';
-    numbers[i] = x as number;
-  }
-  if (!isPart)
-    throw new LossError('ERR_INVALID_INPUT', {
-      key: 'parts',
-      index,
-      expected: `the ${numbers.length} numbers that compute() returned as part`,
-      received: describeValue(part),
-    });
-  return numbers;
 }
 
 // A native function without any loss. Evaluating it only counts the tokens and rows of a batch.

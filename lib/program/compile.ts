@@ -122,9 +122,11 @@ function lowered(graph: Graph, roots: readonly Node[], allRows: boolean): Node[]
   for (const node of reachable(roots)) {
     const operands = node.operands.map((x) => results.get(x)!);
     const [first, ...others] = operands;
-    const choice = node.op === 'select' ? CHOICES[first!.op] : undefined;
+    const isAnd = node.op === 'mul' && operands.every((x) => x.isCondition);
+    const choice = node.op === 'select' || isAnd ? CHOICES[first!.op] : undefined;
+    const chosen = isAnd ? [...others, graph.constant(0)] : others;
     if (node.op === 'stop') results.set(node, first!);
-    else if (choice) results.set(node, graph.apply(choice, ...first!.operands, ...others));
+    else if (choice) results.set(node, graph.apply(choice, ...first!.operands, ...chosen));
     else if (node === atLeastOne && !allRows) results.set(node, graph.rowTokens());
     else results.set(node, isLeaf(node) ? node : graph.apply(node.op as Op, ...operands));
   }

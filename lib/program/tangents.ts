@@ -107,7 +107,7 @@ function product(graph: Graph, x: Node, y: Node | undefined): Node | undefined {
   if (y?.isCondition) return choice(graph, y, x, undefined);
   if (y?.op !== 'select' || !isConstant(y.operands[2]!, 0)) return y && graph.apply('mul', x, y);
   const [condition, chosen] = y.operands as [Node, Node];
-  return choice(graph, condition, graph.apply('mul', x, chosen), undefined);
+  return choice(graph, condition, product(graph, x, chosen), undefined);
 }
 
 function quotient(graph: Graph, x: Node | undefined, y: Node): Node | undefined {

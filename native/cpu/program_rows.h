@@ -83,12 +83,14 @@ struct ProgramValues {
   }
 };
 
-// Prefetches the columns of the tokens that follow a tile, a few cache lines with each instruction. Memory is
-// thus read while the processor computes. Otherwise, the instructions that read columns would wait for it.
+// Prefetches the columns of the tokens that follow a tile, and the tile's own gradients, a few cache lines
+// with each instruction. Memory is thus read while the processor computes. Otherwise, the instructions that
+// read columns or write gradients would wait for it.
 class ReadAhead {
  public:
-  ReadAhead(const ProgramView& program, const TileColumns& in, int n, int instructions)
-      : lines_(n * static_cast<int>(sizeof(float)) / kLine),
+  ReadAhead(const ProgramView& program, const TileColumns& in, int n, int instructions, float* grad)
+      : grad_(reinterpret_cast<char*>(grad)),
+        lines_(n * static_cast<int>(sizeof(float)) / kLine),
         step_((lines_ + instructions - 1) / instructions) {
     for (int c = 0; c < kColumns; ++c)
       if ((program.columns & reads(c)) != 0)
@@ -96,14 +98,17 @@ class ReadAhead {
   }
 
   void step() {
-    for (const int end = at_ + step_; at_ < end && at_ < lines_; ++at_)
+    for (const int end = at_ + step_; at_ < end && at_ < lines_; ++at_) {
       for (int c = 0; c < count_; ++c) __builtin_prefetch(begin_[c] + at_ * kLine);
+      if (grad_) __builtin_prefetch(grad_ + at_ * kLine, 1);
+    }
   }
 
  private:
   static constexpr int kLine = 64;  // the bytes of a cache line
   const char* begin_[kColumns];
   int count_ = 0;
+  char* const grad_;  // null if no gradient is wanted
   const int lines_, step_;
   int at_ = 0;
 };
@@ -157,7 +162,7 @@ class ProgramRows {
   // Runs the last segment for a tile. Writes the gradient to `grad` if it is not null.
   void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
     const Segment& segment = program_.segments[program_.output_segment];
-    ReadAhead ahead(program_, in, n, segment.last - segment.first);
+    ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
       ahead.step();
@@ -236,7 +241,7 @@ class ProgramRows {
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
                    Reduction* reductions) {
-    ReadAhead ahead(program_, in, n, segment.last - segment.first);
+    ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
       ahead.step();

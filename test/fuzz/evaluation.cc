@@ -54,6 +54,8 @@ cpu::Workspace used_memory(size_t rows, size_t chunks) {
   workspace.row_tokens.assign(rows, 23);
   workspace.row_sums.assign(rows, 29.0);
   workspace.row_negatives.assign(rows, 31.0);
+  workspace.row_values.assign(rows, 37.0);
+  workspace.batch_values.assign(chunks, 41.0);
   return workspace;
 }
 

@@ -73,6 +73,23 @@ export interface Outcome {
 }
 export type Formula = (x: Tokens, args: Args) => Outcome;
 
+/** A loss in the language of user-defined losses, as a caller of lossFromExpression() writes it. */
+export interface Written {
+  text: string;
+  options?: Record<string, number>;
+  metrics?: Record<string, string>;
+  /** Metrics that the language cannot express, with the reason. */
+  metricsNotWritten?: Record<string, string>;
+  /** By default, the argument loss_agg_mode, or token-mean without it. */
+  lossAggMode?: string;
+}
+
+/**
+ * A loss as a formula in float64, and again in the language of user-defined losses, or the reason why the language
+ * cannot express it.
+ */
+export type Loss = { formula: Formula } & ({ written: (args: Args) => Written } | { notWritten: string });
+
 /** Returns an argument. If it is absent, returns `fallback`, the default in Trinity-RFT. */
 export function option<T>(args: Args, name: string, fallback: T): T {
   return (args[name] ?? fallback) as T;

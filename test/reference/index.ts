@@ -1,11 +1,12 @@
 /**
- * Computes every loss in plain float64, so that tests can compare the library with it. Shares no code with native/ or
- * lib/. Gradients are computed by autograd.ts.
+ * Computes every loss in plain float64, so that tests can compare the library with it. Also holds the losses as
+ * expressions. Shares no code with native/ or lib/. Gradients are computed by autograd.ts.
  */
 import { Tape, type Variable } from './autograd.js';
 import {
   type Args,
   type Formula,
+  type Loss,
   type Outcome,
   type ReferenceBatch,
   type ReferenceResult,
@@ -19,31 +20,50 @@ import * as mixed from './mixed.js';
 import { trlFormulas } from './trl.js';
 import { verlFormulas } from './verl.js';
 
-export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
+export type { Args, ReferenceBatch, ReferenceResult, Written } from './batch.js';
 
 export type Evaluate = (args: Args, batch: ReferenceBatch, tape?: Tape) => ReferenceResult;
 type Wrt = 'logprob' | 'entropy';
 
-/** Returns the formulas that a file exports, by registry name: `sftIs` becomes `sft_is`. */
-function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string, Formula> {
+/** Returns the losses that a file exports, by registry name: `sftIs` becomes `sft_is`. */
+function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss> {
   return Object.fromEntries(
-    Object.entries(exported).map(([name, formula]) => [
+    Object.entries(exported).map(([name, loss]) => [
       name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
-      formula,
+      loss,
     ]),
   );
 }
 
-/** The formulas of all losses, by family and registry name. */
-export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
+/** Returns the losses that the library itself defines by expressions. */
+function expressionLosses(family: Record<string, Formula>): Record<string, Loss> {
+  const notWritten = 'is itself defined by an expression';
+  return Object.fromEntries(
+    Object.entries(family).map(([name, formula]) => [name, { formula, notWritten }]),
+  );
+}
+
+/**
+ * The policy losses and KL losses, by registry name. Entropy losses have no expressions, because the gradient of an
+ * expression is with respect to logprob.
+ */
+export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
   policy: {
-    ...formulasOf(clipped),
-    ...formulasOf(likelihood),
-    ...formulasOf(mixed),
-    ...verlFormulas,
-    ...trlFormulas,
+    ...lossesOf(clipped),
+    ...lossesOf(likelihood),
+    ...lossesOf(mixed),
+    ...expressionLosses({ ...verlFormulas, ...trlFormulas }),
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
+};
+
+const formulasOf = (family: Record<string, Loss>): Record<string, Formula> =>
+  Object.fromEntries(Object.entries(family).map(([name, { formula }]) => [name, formula]));
+
+/** The formulas of all losses, by family and registry name. */
+export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
+  policy: formulasOf(losses.policy),
+  kl: formulasOf(losses.kl),
   entropy: entropyFormulas,
 };
 

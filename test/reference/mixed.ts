@@ -1,10 +1,10 @@
 /** Losses on batches in which the policy wrote some rows and an expert wrote the others: mix and mix_chord. */
 import type { Variable } from './autograd.js';
-import { type Args, type Formula, type Outcome, option, rowsOfKind, type Tokens } from './batch.js';
+import { type Args, type Loss, type Outcome, option, rowsOfKind, type Tokens } from './batch.js';
 import { ppo } from './clipped.js';
 import { sft, sftPhi } from './likelihood.js';
 
-function mixture(x: Tokens, args: Args, mu: number, expertLoss: Formula): Outcome {
+function mixture(x: Tokens, args: Args, mu: number, expert: Loss): Outcome {
   const miniBatch = option(args, 'ppo_mini_batch_size', 1);
   const gpus = option(args, 'ngpus_trainer', 1);
   const scale = option(args, 'use_dynamic_bsz', false)
@@ -18,7 +18,7 @@ function mixture(x: Tokens, args: Args, mu: number, expertLoss: Formula): Outcom
       rows: rowsOfKind(x.batch, false),
       share: 1 - mu,
       expected: Math.floor(option(args, 'train_batch_size_usual', gpus) / gpus),
-      formula: ppo,
+      formula: ppo.formula,
       mode: option(args, 'grpo_loss_agg_mode', mode),
     },
     {
@@ -26,7 +26,7 @@ function mixture(x: Tokens, args: Args, mu: number, expertLoss: Formula): Outcom
       rows: rowsOfKind(x.batch, true),
       share: mu,
       expected: Math.floor(option(args, 'train_batch_size_expert', gpus) / gpus),
-      formula: expertLoss,
+      formula: expert.formula,
       mode: option(args, 'sft_loss_agg_mode', mode),
     },
   ];
@@ -44,7 +44,10 @@ function mixture(x: Tokens, args: Args, mu: number, expertLoss: Formula): Outcom
   return { loss, metrics: { ...metrics, loss } };
 }
 
-export const mix: Formula = (x, args) => mixture(x, args, option(args, 'mu', 0.1), sft);
+export const mix: Loss = {
+  formula: (x, args) => mixture(x, args, option(args, 'mu', 0.1), sft),
+  notWritten: 'reads expert_mask, and weights the experts’ rows by the sizes of batches',
+};
 
 function muSchedule(step: number, warmup: number, decay: number, peak: number, valley: number): number {
   if (step < warmup) return (step / warmup) * peak;
@@ -52,16 +55,19 @@ function muSchedule(step: number, warmup: number, decay: number, peak: number, v
   return (peak - valley) * 0.5 * (1 + Math.cos((Math.PI * (step - warmup)) / decay)) + valley;
 }
 
-export const mixChord: Formula = (x, args) => {
-  const mu = muSchedule(
-    x.batch.step![0]!,
-    option(args, 'mu_warmup_steps', 0),
-    option(args, 'mu_decay_steps', 0),
-    option(args, 'mu_peak', 0.1),
-    option(args, 'mu_valley', 0.1),
-  );
-  // mix_chord has no argument cutoff_prob, so the loss on the expert's rows uses the default.
-  const expert = option(args, 'enable_phi_function', true) ? sftPhi : sft;
-  const { loss, metrics } = mixture(x, args, mu, expert);
-  return { loss, metrics: { ...metrics, mu } };
+export const mixChord: Loss = {
+  formula: (x, args) => {
+    const mu = muSchedule(
+      x.batch.step![0]!,
+      option(args, 'mu_warmup_steps', 0),
+      option(args, 'mu_decay_steps', 0),
+      option(args, 'mu_peak', 0.1),
+      option(args, 'mu_valley', 0.1),
+    );
+    // mix_chord has no argument cutoff_prob, so the loss on the expert's rows uses the default.
+    const expert = option(args, 'enable_phi_function', true) ? sftPhi : sft;
+    const { loss, metrics } = mixture(x, args, mu, expert);
+    return { loss, metrics: { ...metrics, mu } };
+  },
+  notWritten: 'reads expert_mask and the step of the training',
 };

@@ -66,7 +66,7 @@ function importance(x: Tokens, args: Args): { weights: Variable; metrics: Outcom
   };
 }
 
-const estimatorOf = (args: Args) => klEstimators[option(args, 'reference_policy_kl_type', 'k3')]!;
+const estimatorOf = (args: Args) => klEstimators[option(args, 'reference_policy_kl_type', 'k3')]!.formula;
 
 /** The KL to the reference policy per token. Its gradient includes that of the probability of the token. */
 function klPenalty(x: Tokens, args: Args): Variable {

@@ -47,7 +47,7 @@ function rejection(x: Tokens, args: Args, log: Variable): Rejection | null {
   const metric = option<string>(args, 'rejection_metric', 'ratio');
   const perRow = level === 'sequence';
   // Their difference is old − prox, so k1 is `log` itself.
-  const statistic = metric === 'ratio' ? log : klEstimators[metric.replace('kl_', '')]!(log.neg(), x);
+  const statistic = metric === 'ratio' ? log : klEstimators[metric.replace('kl_', '')]!.formula(log.neg(), x);
   const judged = perRow ? x.spread(ofRow(x, option(args, 'rejection_agg', 'sum'), statistic)) : statistic;
   const low = option<Bound>(args, 'rejection_lower', null);
   const high = orNull(args, 'rejection_upper', 5);

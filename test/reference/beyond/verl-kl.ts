@@ -17,8 +17,8 @@ const ESTIMATORS: Record<string, string> = {
 
 function straightThrough(estimator: string, x: Tokens): Variable {
   const delta = x.refLogprob.sub(x.logprob);
-  const slope = klEstimators.k2!(delta, x);
-  return slope.sub(slope.detach()).add(klEstimators[estimator]!(delta, x).detach());
+  const slope = klEstimators.k2!.formula(delta, x);
+  return slope.sub(slope.detach()).add(klEstimators[estimator]!.formula(delta, x).detach());
 }
 
 const loss =
