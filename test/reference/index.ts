@@ -11,6 +11,7 @@ import {
   type ReferenceResult,
   Tokens,
 } from './batch.js';
+import { othersFormulas } from './beyond/others.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
@@ -34,6 +35,9 @@ function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string,
   );
 }
 
+// The library does not have these losses of beyond/others.ts.
+const { aspo, fipo, m2po, m2po_clip, real, segment_ppo, ...othersLosses } = othersFormulas;
+
 /** The formulas of all losses, by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
   policy: {
@@ -42,6 +46,7 @@ export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formul
     ...formulasOf(mixed),
     ...verlFormulas,
     ...trlFormulas,
+    ...othersLosses,
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
   entropy: entropyFormulas,

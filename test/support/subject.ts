@@ -86,6 +86,7 @@ export const FLOAT_COLUMNS = [
   'rolloutLogprob',
   'proxLogprob',
   'teacherLogprob',
+  'oldEntropy',
 ] as const;
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
@@ -107,6 +108,7 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
     if (column) columns[name] = new Float32Array(layout(column));
   }
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
+  if (batch.rewards) columns.rewards = Float64Array.from(batch.rewards);
   if (batch.step) columns.step = Array.from(batch.step);
   return columns;
 }
