@@ -117,7 +117,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     rolloutLogprob: round(nearOld(0.1)),
     proxLogprob: round(nearOld(0.2)),
     teacherLogprob: round(nearOld(0.5)),
-    oldEntropy: round(entropy.map((h) => (spec.values === 'onpolicy' ? h : h * (1 + 0.1 * normal())))),
+    oldEntropy: round(entropy.map((h) => (spec.values === 'onpolicy' ? h : h * Math.exp(0.3 * normal())))),
     rewards: Array.from({ length: rows }, () => integer(-1, 1)),
     actionMask,
     expertMask,

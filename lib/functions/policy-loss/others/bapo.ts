@@ -72,7 +72,6 @@ export class BAPOLossFn extends expressionLossClass(
     details: [
       'First the lower bound rises, then the upper one. Both are the same for the whole batch.',
       'A higher lower bound only adds weight to negative tokens, so it rises to its largest value or not at all.',
-      'pos_neg_ratio is Infinity if the sum over negative tokens is 0.',
     ],
     source: ['arXiv 2510.18927', 'BAPO'],
     reads: RATIO_KEYS,
@@ -81,7 +80,7 @@ export class BAPOLossFn extends expressionLossClass(
       ...CLIP_METRICS,
       clip_low: { unit: 'ratio' },
       clip_high: { unit: 'ratio' },
-      pos_neg_ratio: { unit: 'ratio' },
+      pos_neg_ratio: { unit: 'ratio', when: 'unless the sum over negative tokens is 0' },
     },
     numerics: {
       range: 'logprob − old_logprob from −20 to 20',
@@ -117,7 +116,8 @@ export type BAPOLossOptions = NonNullable<ConstructorParameters<typeof BAPOLossF
 /** Metrics of {@link BAPOLossFn}. */
 export type BAPOMetrics = MetricsOf<(typeof BAPOLossFn)['declaration']['metrics']>;
 
-// Returns the bounds on the ratio, and the balance of the batch's positive and negative tokens under them.
+// Returns the bounds on the ratio, and the balance of the batch's positive and negative tokens under them. The balance is
+// NaN without the latter, and the bounds then do not rise.
 function adaptedBounds(
   { A, batchSum, max, min, select, constant }: ProgramSymbols,
   ratio: Expression,
@@ -127,7 +127,7 @@ function adaptedBounds(
   const gainUnder = (high: number) => batchSum(max(A, 0).mul(min(ratio, high)));
   const lossOver = (low: number) => batchSum(max(A.neg(), 0).mul(max(ratio, low)));
   const balanceOf = (gain: Expression, loss: Expression) =>
-    select(loss.gt(0), gain.div(loss.add(eps)), constant(1).div(0));
+    select(loss.gt(0), gain.div(loss.add(eps)), constant(0).div(0));
   const isShort = (gain: Expression, loss: Expression) => balanceOf(gain, loss).lt(options.advRatioTarget);
 
   const trials = upperTrials(options).map((high) => ({ high: constant(high), gain: gainUnder(high) }));

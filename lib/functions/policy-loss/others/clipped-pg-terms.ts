@@ -155,7 +155,7 @@ export function importanceOf(
   const meanOf = (x: Expression) => (isPerRow ? { row: x } : { token: x });
   const log = oldLogprob(symbols, options).sub(rollout);
   const exact = exp(isPerRow ? rowSum(log) : log);
-  const ratio = select(exact.le(isPerRow ? Number.MAX_VALUE : LARGEST_FLOAT), exact, 0);
+  const ratio = select(exact.le(LARGEST_FLOAT), exact, 0);
   if (type === undefined) return { weight: ratio, mean: meanOf(ratio), outside: undefined };
   if (type === 'seq-mask-tis') {
     const isInside = within(symbols, exp(rowMean(log)), low, high);
@@ -167,7 +167,7 @@ export function importanceOf(
   return { weight, mean: meanOf(weight), outside: meanOf(isInside.not()) };
 }
 
-// The largest finite number of values per token, which are float32.
+// The largest finite float32 number. NeMo-RL computes in float32 and takes infinite weights as 0.
 const LARGEST_FLOAT = (2 - 2 ** -23) * 2 ** 127;
 
 function estimateOf(symbols: ProgramSymbols, { referencePolicyKlType }: Options, x: Expression): Expression {
@@ -201,5 +201,23 @@ export function mismatchMetrics(symbols: ProgramSymbols, options: Options) {
     policy_kl_error: { token: estimateOf(symbols, options, log.neg()) },
     js_divergence_error: { token: divergence },
     approx_entropy: { token: exp(lp.sub(rollout)).mul(lp).neg() },
+  };
+}
+
+/** Returns functions for the smallest and the largest value of the batch's tokens. They are NaN if it has none. */
+export function extremesOf({
+  n,
+  tokens,
+  rowMin,
+  rowMax,
+  rowsMin,
+  rowsMax,
+  select,
+  constant,
+}: ProgramSymbols) {
+  const ofTokens = (x: Expression) => select(tokens.gt(0), x, constant(0).div(0));
+  return {
+    least: (x: Expression) => ofTokens(rowsMin(select(n.gt(0), rowMin(x), LARGEST_FLOAT))),
+    largest: (x: Expression) => ofTokens(rowsMax(select(n.gt(0), rowMax(x), -LARGEST_FLOAT))),
   };
 }

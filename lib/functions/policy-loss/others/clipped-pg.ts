@@ -4,8 +4,17 @@ import { expressionLossClass } from '../expression-loss.js';
 import { lossMetric } from '../loss-metric.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { aggregated, MEANS } from './aggregation.js';
-import { CLIPPED_PG, importanceOf, klPenalty, mismatchMetrics, ratiosOf } from './clipped-pg-terms.js';
+import {
+  CLIPPED_PG,
+  extremesOf,
+  importanceOf,
+  klPenalty,
+  mismatchMetrics,
+  ratiosOf,
+} from './clipped-pg-terms.js';
 import { limited } from './surrogate.js';
+
+const OF_TOKENS = 'when the whole batch is computed in one call and has unmasked tokens';
 
 /**
  * NeMo-RL's loss: a clipped surrogate or CISPO, importance weights for the sampler, a KL penalty whose gradient includes
@@ -15,10 +24,7 @@ export class ClippedPGLossFn extends expressionLossClass(
   {
     name: 'clipped_pg',
     summary: 'ℓ = ω·max(−A·ρ, −A·clip(ρ)) + β·KL − μ·logprob, the last term in rows with a positive reward',
-    details: [
-      'sampling_importance_ratio counts each row once at the level of sequences.',
-      'The metrics with _min and _max are 0 if no token is unmasked.',
-    ],
+    details: ['sampling_importance_ratio counts each row once at the level of sequences.'],
     source: ['arXiv 2506.09477', 'NeMo-RL'],
     reads: [...RATIO_KEYS, 'rollout_logprob', 'ref_logprob', 'rewards'],
     options: { ...CLIPPED_PG, ...MEANS },
@@ -26,10 +32,10 @@ export class ClippedPGLossFn extends expressionLossClass(
       pg_loss: { unit: 'loss' },
       probs_ratio: { unit: 'ratio' },
       probs_ratio_clamped: { unit: 'ratio' },
-      probs_ratio_min: { unit: 'ratio', when: 'when the whole batch is computed in one call' },
-      probs_ratio_max: { unit: 'ratio', when: 'when the whole batch is computed in one call' },
-      probs_ratio_clamped_min: { unit: 'ratio', when: 'when the whole batch is computed in one call' },
-      probs_ratio_clamped_max: { unit: 'ratio', when: 'when the whole batch is computed in one call' },
+      probs_ratio_min: { unit: 'ratio', when: OF_TOKENS },
+      probs_ratio_max: { unit: 'ratio', when: OF_TOKENS },
+      probs_ratio_clamped_min: { unit: 'ratio', when: OF_TOKENS },
+      probs_ratio_clamped_max: { unit: 'ratio', when: OF_TOKENS },
       kl_penalty: { unit: 'nats' },
       token_mult_prob_error: { unit: 'ratio' },
       gen_kl_error: { unit: 'nats per token' },
@@ -46,7 +52,7 @@ export class ClippedPGLossFn extends expressionLossClass(
     },
   },
   (symbols, options) => {
-    const { A, lp, max, sg, select, batchMin, batchMax, batchSum, rewards, constant } = symbols;
+    const { A, lp, max, sg, select, batchSum, rewards, constant } = symbols;
     const { lossAggMode } = options;
     const { ratio, clipped } = ratiosOf(symbols, options);
     const reinforced = options.useCispo
@@ -65,16 +71,17 @@ export class ClippedPGLossFn extends expressionLossClass(
     const loss = aggregated(symbols, corrected, lossAggMode)
       .loss.add(aggregatedKl.loss.mul(beta))
       .add(likelihood.mul(share));
+    const { least, largest } = extremesOf(symbols);
     return {
       loss,
       metrics: {
         pg_loss: lossMetric(symbols, loss),
         probs_ratio: { token: ratio },
         probs_ratio_clamped: { token: clipped },
-        probs_ratio_min: { batch: batchMin(ratio) },
-        probs_ratio_max: { batch: batchMax(ratio) },
-        probs_ratio_clamped_min: { batch: batchMin(clipped) },
-        probs_ratio_clamped_max: { batch: batchMax(clipped) },
+        probs_ratio_min: { batch: least(ratio) },
+        probs_ratio_max: { batch: largest(ratio) },
+        probs_ratio_clamped_min: { batch: least(clipped) },
+        probs_ratio_clamped_max: { batch: largest(clipped) },
         kl_penalty: aggregatedKl.pg_loss,
         ...mismatchMetrics(symbols, options),
         sampling_importance_ratio: importance.mean,
