@@ -366,7 +366,7 @@ export class Evaluator {
     for (let i = 1; i < this.#names.length; i++) {
       const name = this.#names[i]!;
       const hasValue = !(Number.isNaN(values[i]) && this.#batchMetrics.has(name));
-      if (present & (1 << i) && hasValue) metrics[name] = values[i]!;
+      if (hasBit(present, i) && hasValue) metrics[name] = values[i]!;
     }
     const result: Result<M> = { loss: values[0]!, metrics: metrics as M };
     const grad = gradients[this.#gradKey];
@@ -374,6 +374,11 @@ export class Evaluator {
     if (part) result.part = part;
     return result;
   }
+}
+
+// Returns bit i of a whole number, which may have more bits than JavaScript's bitwise operators use.
+function hasBit(number: number, i: number): boolean {
+  return Math.floor(number / 2 ** i) % 2 === 1;
 }
 
 // The layout of a batch that only its counts describe.

@@ -118,10 +118,11 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     proxLogprob: round(nearOld(0.2)),
     teacherLogprob: round(nearOld(0.5)),
     oldEntropy: round(entropy.map((h) => (spec.values === 'onpolicy' ? h : h * Math.exp(0.3 * normal())))),
-    rewards: Array.from({ length: rows }, () => integer(-1, 1)),
     actionMask,
     expertMask,
     step: Array.from({ length: rows }, () => 60),
+    rewards: Array.from({ length: rows }, normal),
+    logZ: Array.from({ length: rows }, normal),
   };
 }
 
@@ -255,7 +256,10 @@ function drawOption(option: OptionDeclaration): fc.Arbitrary<unknown> | undefine
     case 'boolean':
       return fc.boolean();
     case 'choice':
-      return fc.constantFrom(...option.choices, ...(option.default === undefined ? [null] : []));
+      return fc.constantFrom(
+        ...option.choices,
+        ...(option.default === undefined && !option.required ? [null] : []),
+      );
     case 'aggregation':
       return fc.constantFrom(...LOSS_AGG_MODES);
     default:

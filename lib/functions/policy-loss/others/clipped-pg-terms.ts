@@ -188,6 +188,12 @@ export function klPenalty(symbols: ProgramSymbols, options: Options): Expression
   return limitedTo(select(isInside, ratio, sg(ratio)).mul(kl), limit);
 }
 
+/** Returns the terms of the mean of −logprob over the tokens of rows with a positive reward. */
+export function positiveLoss({ lp, rewards, select, batchSum }: ProgramSymbols): Expression {
+  const isPositive = rewards.gt(0);
+  return select(isPositive, lp.neg(), 0).div(batchSum(isPositive).add(1e-8));
+}
+
 /** Returns the metrics that compare the current policy, the old one and the sampler. */
 export function mismatchMetrics(symbols: ProgramSymbols, options: Options) {
   const { lp, rollout, abs, exp, expm1, log1p } = symbols;

@@ -52,7 +52,7 @@ export class ClippedPGLossFn extends expressionLossClass(
     },
   },
   (symbols, options) => {
-    const { A, lp, max, sg, select, batchSum, rewards, constant } = symbols;
+    const { A, lp, max, sg, constant } = symbols;
     const { lossAggMode } = options;
     const { ratio, clipped } = ratiosOf(symbols, options);
     const reinforced = options.useCispo
@@ -66,8 +66,7 @@ export class ClippedPGLossFn extends expressionLossClass(
     const kl = beta === 0 ? constant(0) : klPenalty(symbols, options);
     const aggregatedKl = aggregated(symbols, kl, lossAggMode);
     const share = options.positiveExampleNllWeight;
-    const isPositive = share === 0 ? constant(0) : rewards.gt(0);
-    const likelihood = select(isPositive, lp.neg(), 0).div(batchSum(isPositive).add(1e-8));
+    const likelihood = share === 0 ? constant(0) : positiveLoss(symbols);
     const loss = aggregated(symbols, corrected, lossAggMode)
       .loss.add(aggregatedKl.loss.mul(beta))
       .add(likelihood.mul(share));
