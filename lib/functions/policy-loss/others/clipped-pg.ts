@@ -10,6 +10,7 @@ import {
   importanceOf,
   klPenalty,
   mismatchMetrics,
+  positiveLoss,
   ratiosOf,
 } from './clipped-pg-terms.js';
 import { limited } from './surrogate.js';
