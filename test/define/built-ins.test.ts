@@ -38,10 +38,14 @@ function agrees(written: Written, on: Subject, batch: ReferenceBatch): void {
   assertArray(actual.grad, expected.grad, 'grad');
 }
 
+/** Returns whether a loss has native code, instead of being defined by expressions. */
+const isNative = (name: string) =>
+  !('program' in POLICY_LOSS_FN.create(name, fc.sample(ARGUMENTS.policy[name]!, 1)[0]).policyLoss);
+
 describe('built-in losses written as expressions', () => {
   it('are all built-in losses that the language can express', () => {
     assert.deepEqual(
-      [...POLICY_LOSS_FN.names()].sort(),
+      POLICY_LOSS_FN.names().filter(isNative).sort(),
       [...Object.keys(WRITTEN), ...Object.keys(NOT_WRITTEN)].sort(),
     );
     assert.deepEqual([...KL_FN.names()].sort(), Object.keys(WRITTEN_KL).sort());

@@ -19,8 +19,6 @@ export const NOT_WRITTEN: Readonly<Record<string, string>> = {
   dpo: 'compares the rows of a pair',
   mix: 'reads expert_mask, and weights the experts’ rows by the sizes of batches',
   mix_chord: 'reads expert_mask and the step of the training',
-  'verl/dro': 'is itself written as an expression, with weights that the language cannot express',
-  'trl/dapo': 'is itself written as an expression, with weights that the language cannot express',
 };
 
 /** Metrics that the language cannot express, with the reason. */
