@@ -50,6 +50,7 @@ export class ClippedPGLossFn extends expressionLossClass(
     numerics: {
       range: 'differences of log-probabilities from −20 to 20',
       outside: 'ratios are not clipped where A < 0: they overflow from 88 on',
+      overflows: 'for A < 0',
     },
   },
   (symbols, options) => {

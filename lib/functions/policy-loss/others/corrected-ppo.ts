@@ -39,6 +39,7 @@ export class CorrectedPPOLossFn extends expressionLossClass(
     numerics: {
       range: 'differences of log-probabilities from −20 to 20',
       outside: 'ratios overflow from 88 on, unless log_ratio_bound limits them',
+      overflows: 'for A < 0',
     },
   },
   (symbols, options) => {

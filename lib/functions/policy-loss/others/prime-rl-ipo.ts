@@ -37,7 +37,7 @@ export class PrimeRLIPOLossFn extends expressionLossClass(
     metrics: TRUST_REGION_METRICS,
     numerics: {
       range: 'logprob − old_logprob from −20 to 20',
-      outside: 'the ratio of dropped tokens has no effect; only the penalty grows',
+      outside: 'the ratio is not clipped: it overflows from 88 on where both probabilities are small',
     },
   },
   (symbols, { ipoThreshold, advTau, klTau }) => {

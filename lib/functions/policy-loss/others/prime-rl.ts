@@ -52,8 +52,8 @@ export class PrimeRLLossFn extends expressionLossClass(
     },
     numerics: {
       range: 'logprob − old_logprob from −20 to 20',
-      outside:
-        'the ratio is not clipped; where its token is not dropped, logprob is near old_logprob or below it',
+      outside: 'the ratio is not clipped: where A < 0, it overflows from 88 on',
+      overflows: 'for A < 0',
     },
   },
   (symbols, { dppoMaskLow, dppoMaskHigh, advTau, klTau }) => {

@@ -70,8 +70,8 @@ export function surrogateOf(
 }
 
 /**
- * Returns a surrogate whose clipped tokens keep a gradient: it equals the token's loss, which is that at the bound, times
- * `below` or `above`.
+ * Returns a surrogate whose clipped tokens keep a gradient. Their loss is −A times the bound, times `below` under the range
+ * or `above` over it, and their gradient equals their loss.
  * @param logRatio the logarithm of the ratio.
  */
 export function gentleSurrogate(
