@@ -193,6 +193,7 @@ describe('forms of a batch', () => {
           rolloutLogprob: (column) => Array.from(column),
           proxLogprob: (column) => column,
           teacherLogprob: (column) => Float64Array.from(column),
+          oldEntropy: (column) => Array.from(column),
         };
         assertSameBits(
           on.sync(withFloats(batch, (column, of) => types[of](column)) as Batch),
@@ -294,7 +295,7 @@ describe('forms of a batch', () => {
       teacherLogprob: { data: Uint16Array.from(teacherLogprob), dtype: 'bfloat16' },
       proxLogprob: new Float32Array(ROWS),
     };
-    assert.deepEqual(finish(reader.readHost(mixed as Batch)).native.dtypes, [0, 0, 0, 0, 1, 0, 4, 2]);
+    assert.deepEqual(finish(reader.readHost(mixed as Batch)).native.dtypes, [0, 0, 0, 0, 1, 0, 4, 2, 0]);
   });
 
   it('every column that the declaration of a loss names', () => {

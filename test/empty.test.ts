@@ -1,7 +1,9 @@
 /** Tests that batches without rows, columns or tokens give zeros and empty gradients, and no NaN. */
 import assert from 'node:assert/strict';
+import fc from 'fast-check';
 import { ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
-import { subject } from './support/subject.js';
+import { ARGUMENTS } from './support/draw.js';
+import { FLOAT_COLUMNS, subject } from './support/subject.js';
 
 const SHAPES = [
   { shape: [0, 5] as const },
@@ -16,18 +18,18 @@ describe('empty batches', () => {
   for (const [family, registry] of Object.entries(FAMILIES))
     for (const name of registry.names())
       it(`${family} ${name}`, async () => {
-        const args = family === 'policy' ? {} : { loss_agg_mode: 'seq-mean-token-mean' };
+        const args =
+          family === 'policy'
+            ? fc.sample(ARGUMENTS.policy[name]!, { seed: 1, numRuns: 1 })[0]!
+            : { loss_agg_mode: 'seq-mean-token-mean' };
         const on = subject(family as 'policy', name, args);
         for (const layout of SHAPES) {
           const rows = layout.shape ? layout.shape[0] : layout.cuSeqlens.length - 1;
           const column = new Float32Array(0);
           const batch = {
             ...layout,
-            logprob: column,
-            oldLogprob: column,
-            refLogprob: column,
-            advantages: column,
-            entropy: column,
+            ...Object.fromEntries(FLOAT_COLUMNS.map((each) => [each, column])),
+            rewards: new Float64Array(rows),
             actionMask: new Uint8Array(0),
             expertMask: new Uint8Array(rows),
             step: 1,

@@ -59,7 +59,8 @@ describe('reference', () => {
     ];
     for (const family of ['policy', 'kl', 'entropy'] as const) {
       const wrt = family === 'entropy' ? 'entropy' : 'logprob';
-      for (const name of Object.keys(formulas[family])) {
+      // The tests in beyond/ cover the losses of other frameworks.
+      for (const name of new Set(cases.filter((each) => each.family === family).map(({ fn }) => fn))) {
         it(`${family} ${name}`, () => {
           let compared = 0;
           for (const c of cases.filter((each) => each.family === family && each.fn === name)) {

@@ -135,6 +135,8 @@ interface CallOptions {
 export class Evaluator {
   readonly #fn: NativeFunction;
   readonly #names: readonly string[];
+  // The metrics of the batch. A result lacks those whose value is NaN.
+  readonly #batchMetrics: ReadonlySet<string>;
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
   /** Whether the function reduces over all rows of a batch, so that the batch cannot be computed in parts. */
@@ -152,8 +154,10 @@ export class Evaluator {
     this.#reader = reader;
     this.#gradKey = gradKey;
     const { policyLoss } = spec;
-    this.readsWholeBatch =
-      policyLoss !== undefined && 'program' in policyLoss && policyLoss.program.readsWholeBatch;
+    const program = policyLoss !== undefined && 'program' in policyLoss ? policyLoss : undefined;
+    this.readsWholeBatch = program?.program.readsWholeBatch === true;
+    const metrics = program?.metrics.filter(({ per }) => per === 'batch') ?? [];
+    this.#batchMetrics = new Set(metrics.map(({ name }) => name));
     this.#values = new Float64Array(this.#names.length);
   }
 
@@ -361,7 +365,9 @@ export class Evaluator {
   ): Result<M> {
     const metrics: Metrics = {};
     for (let i = 1; i < this.#names.length; i++) {
-      if (hasBit(present, i)) metrics[this.#names[i]!] = values[i]!;
+      const name = this.#names[i]!;
+      const hasValue = !(Number.isNaN(values[i]) && this.#batchMetrics.has(name));
+      if (hasBit(present, i) && hasValue) metrics[name] = values[i]!;
     }
     const result: Result<M> = { loss: values[0]!, metrics: metrics as M };
     const grad = gradients[this.#gradKey];

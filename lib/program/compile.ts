@@ -30,6 +30,8 @@ export interface CompiledLoss {
    * parts. Metrics of the batch do not matter: they are left out of the results of parts.
    */
   readonly readsWholeBatch: boolean;
+  /** Whether the programs read the length of the rows, which includes masked tokens. */
+  readonly readsRowLength: boolean;
 }
 
 /** What a metric has one value for. It is the mean of the values of the tokens or rows, or the value of the batch. */
@@ -84,6 +86,7 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
     columns: named(COLUMNS, 'column'),
     rowColumns: named(ROW_COLUMNS, 'row_column'),
     readsWholeBatch: withGrad.readsWholeBatch,
+    readsRowLength: read.includes(graph.batchInput('row_length')),
   };
 }
 

@@ -1,21 +1,13 @@
 /** Tests the float64 reference of the other frameworks' policy losses against every result of these frameworks. */
 import assert from 'node:assert/strict';
-import { othersFormulas, othersReference } from '../reference/beyond/others.js';
+import { othersFormulas } from '../reference/beyond/others.js';
+import { evaluators } from '../reference/index.js';
 import { allClose, close } from '../support/close.js';
 import { othersCases } from '../support/golden.js';
 import { agreesWithCase, behaveAsLosses } from './policy-losses.js';
+import { UNREPORTED } from './unreported.js';
 
-/** The metrics that a framework does not report for a loss that it shares with another one. */
-const UNREPORTED: Readonly<Record<string, readonly string[]>> = {
-  'RLinf decoupled_ppo': [
-    'importance_weight',
-    'clip_ratio',
-    'dual_clip_ratio',
-    'behave_imp_weight',
-    'behave_approx_kl',
-  ],
-  'AReaL ref_kl': ['ref_kl', 'masked_mismatch_kl', 'unmasked_mismatch_kl', 'is_masked'],
-};
+const othersReference = evaluators(othersFormulas, 'logprob');
 
 /**
  * The functions whose frameworks add 1e-8 to other counts than Trinity-RFT does. Dividing by a small count, of rows or

@@ -1,6 +1,7 @@
 /** Tests checkLoss(): correct losses pass, and each kind of mistake fails the check for it. */
 import assert from 'node:assert/strict';
 import { types } from 'node:util';
+import fc from 'fast-check';
 import {
   type Batch,
   checkLoss,
@@ -11,6 +12,8 @@ import {
   PPOPolicyLossFn,
   SAPOPolicyLossFn,
 } from '../../lib/index.js';
+import type { Args } from '../reference/index.js';
+import { ARGUMENTS, modesOf } from '../support/draw.js';
 import { isLossError } from '../support/loss-error.js';
 
 type Computed = { loss: number; metrics: object; grad?: Float32Array };
@@ -57,10 +60,12 @@ async function failures(fn: PolicyLossFn<object>, batch?: Batch): Promise<string
 describe('checkLoss', () => {
   for (const name of POLICY_LOSS_FN.names())
     it(`passes ${name}, with each aggregation`, async () => {
-      const modes = ['token-mean', 'seq-mean-token-sum', 'seq-mean-token-mean', 'seq-mean-token-sum-norm'];
+      // Some losses of frameworks have required arguments.
+      const drawn = fc.sample(ARGUMENTS.policy[name]!, { seed: 1, numRuns: 1 });
+      const args: Args = name.includes('/') ? drawn[0]! : {};
       const aggregates = 'loss_agg_mode' in POLICY_LOSS_FN.get(name).defaultArgs();
-      for (const mode of aggregates ? modes : [undefined]) {
-        const fn = POLICY_LOSS_FN.create(name, mode === undefined ? {} : { loss_agg_mode: mode });
+      for (const mode of aggregates ? modesOf('policy', name, args) : [undefined]) {
+        const fn = POLICY_LOSS_FN.create(name, mode === undefined ? args : { ...args, loss_agg_mode: mode });
         const report = await checkLoss(fn as PolicyLossFn<object>);
         assert.ok(report.ok, `${mode}\n${report}`);
       }

@@ -12,6 +12,7 @@ import {
   type ReferenceResult,
   Tokens,
 } from './batch.js';
+import { othersFormulas } from './beyond/others.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
@@ -35,6 +36,9 @@ function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss
   );
 }
 
+// The library does not have these losses of beyond/others.ts.
+const { aspo, fipo, m2po, m2po_clip, real, segment_ppo, ...othersLosses } = othersFormulas;
+
 /** Returns the losses that the library itself defines by expressions. */
 function expressionLosses(family: Record<string, Formula>): Record<string, Loss> {
   const notWritten = 'is itself defined by an expression';
@@ -52,7 +56,7 @@ export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
     ...lossesOf(clipped),
     ...lossesOf(likelihood),
     ...lossesOf(mixed),
-    ...expressionLosses({ ...verlFormulas, ...trlFormulas }),
+    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...othersLosses }),
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
 };

@@ -38,6 +38,8 @@ export interface Countable {
   merge(parts: Float64Array[], normalizer: Normalizer): Computed;
   countSync(batch: Batch): Counts;
   count(batch: Batch): Promise<Counts>;
+  /** Whether the batch cannot be computed in parts. */
+  readsWholeBatch?: boolean;
 }
 
 const given = (normalizer: Normalizer | undefined, wanted: Wanted | undefined) => ({
@@ -53,6 +55,7 @@ export function countableLoss(fn: PolicyLossFn<Partial<Metrics>>): Countable {
     countSync: (batch) => fn.countSync(batch),
     merge: (parts, normalizer) => fn.merge(parts, normalizer) as Computed,
     count: (batch) => fn.count(batch),
+    readsWholeBatch: fn.readsWholeBatch,
   };
 }
 

@@ -6,11 +6,11 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { LOSS_AGG_MODES } from '../../lib/core/options.js';
-import { ALGORITHM_TYPE, type ObjectiveResult } from '../../lib/index.js';
+import { ALGORITHM_TYPE, type ObjectiveResult, POLICY_LOSS_FN } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
 import type { Parts, ReferenceObjective } from '../reference/objective.js';
-import { ARGUMENTS, makeRewarded, type RewardSpec } from './draw.js';
+import { ARGUMENTS, makeRewarded, modesOf, type RewardSpec } from './draw.js';
 import { unpack } from './subject.js';
 import { assertArray, assertComputed, assertSameArray } from './tolerance.js';
 
@@ -74,8 +74,13 @@ export const configOf = (
 };
 
 export const EVERY_POLICY = Object.keys(ARGUMENTS.policy);
-/** The policy losses from which single rows can be dropped. The rows of dpo are pairs. */
-export const POLICIES_BY_ROW = EVERY_POLICY.filter((name) => name !== 'dpo');
+/** The policy losses from which single rows can be dropped, and whose batches can be divided. The rows of dpo are pairs. */
+export const POLICIES_BY_ROW = EVERY_POLICY.filter((name) => name !== 'dpo' && !mayReadWholeBatch(name));
+
+function mayReadWholeBatch(name: string): boolean {
+  const drawn = fc.sample(ARGUMENTS.policy[name]!, { seed: 7, numRuns: 30 });
+  return drawn.some((args) => POLICY_LOSS_FN.create(name, args).readsWholeBatch);
+}
 
 /** Draws a policy loss, a KL loss and an entropy loss with arguments, and makes the configuration that names them. */
 export const partsOf = (policyNames: readonly string[]) =>
@@ -95,13 +100,14 @@ export const partsOf = (policyNames: readonly string[]) =>
     })
     .map(({ mode, own, policy, kl, entropy }) => {
       const inMode = (args: Args) => ({ ...args, loss_agg_mode: mode });
+      const keepsMode = own || !modesOf('policy', policy.name, policy.args).includes(mode);
       const hasMode = 'loss_agg_mode' in policy.args;
       const parts: Parts = {
-        policy: { name: policy.name, args: own || !hasMode ? policy.args : inMode(policy.args) },
+        policy: { name: policy.name, args: keepsMode || !hasMode ? policy.args : inMode(policy.args) },
         kl: { name: kl.name, args: inMode(kl.args) },
         entropy: { name: entropy.name, args: inMode(entropy.args) },
       };
-      return { parts, mode, config: configOf(parts, mode, own) };
+      return { parts, mode, config: configOf(parts, mode, keepsMode) };
     });
 
 export const REWARDED: RewardSpec = {

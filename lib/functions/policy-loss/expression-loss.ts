@@ -13,8 +13,8 @@ import {
 
 /**
  * The value of a metric. `token` and `row` give a value for each token or row, and the metric is their mean: Σ over the
- * unmasked tokens / (N + 1e-8), or Σ over the rows / B. `batch` gives the metric itself; the result of a part of a batch
- * lacks it.
+ * unmasked tokens / (N + 1e-8), or Σ over the rows / B. `batch` gives the metric itself. The result lacks it if it is NaN,
+ * and so does the result of a part of a batch.
  */
 export type MetricExpression = { token: Operand } | { row: Operand } | { batch: Operand };
 

@@ -17,6 +17,17 @@ export * from './mix.js';
 export * from './mix-chord.js';
 export * from './verl/dro.js';
 export * from './trl/dapo.js';
+export * from './others/corrected-ppo.js';
+export * from './others/clipped-pg.js';
+export * from './others/decoupled-ppo.js';
+export * from './others/rollout-is.js';
+export * from './others/prime-rl.js';
+export * from './others/prime-rl-ipo.js';
+export * from './others/ref-kl.js';
+export * from './others/ce-gppo.js';
+export * from './others/bapo.js';
+export * from './others/erc.js';
+export * from './others/up.js';
 export type { ClipRangeOptions } from './clip-range.js';
 export type { MixedLossOptions } from './mixed.js';
 export {

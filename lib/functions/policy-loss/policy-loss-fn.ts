@@ -112,6 +112,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly stopsGradient: boolean;
   /** @internal Whether the loss reduces over all rows, so that a batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
+  /** @internal Whether the loss depends on the length of the rows, so that more padding changes it. */
+  readonly readsRowLength: boolean;
   readonly #selectKeys: readonly string[];
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
@@ -139,6 +141,9 @@ export abstract class PolicyLossFn<M = Metrics> {
     this.policyLoss = program
       ? { program, metrics: program.metrics, aggregation: native.aggregation ?? aggregation }
       : { name: declaration.name, aggregation, ...native, options: this.nativeOptions };
+    this.readsRowLength =
+      program?.readsRowLength === true ||
+      [this.policyLoss.aggregation, native.expertAggregation].includes('seq-mean-token-sum-norm');
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
     this.stopsGradient = stopsGradient ?? declaration.stopsGradient === true;
     this.readsPairs = declaration.pairs === true;

@@ -39,13 +39,16 @@ function ratios(x: Tokens, args: Args): Ratios {
   return { ratio, clipped };
 }
 
+/** NeMo-RL computes in float32, where larger numbers are infinite. */
+const LARGEST_FLOAT = 3.4028234663852886e38;
+
 /** Returns the weight of each token for the sampler's policy, and its metrics. */
 function importance(x: Tokens, args: Args): { weights: Variable; metrics: Outcome['metrics'] } {
   const difference = oldLogprob(x, args).sub(x.column('rolloutLogprob'));
   const perRow = option(args, 'sequence_level_importance_ratios', false);
   const mean = (values: Variable) => (perRow ? x.meanOverRows(values) : x.mean(values));
   const exact = (perRow ? x.rowSum(difference) : difference).exp();
-  const ratio = exact.test(Number.isFinite).choose(exact, 0);
+  const ratio = exact.test((value) => value <= LARGEST_FLOAT).choose(exact, 0);
   const low = option<Bound>(args, 'truncated_importance_sampling_ratio_min', null);
   const high = option<Bound>(args, 'truncated_importance_sampling_ratio', null);
   const inside = within(ratio, low, high);

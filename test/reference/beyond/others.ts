@@ -1,6 +1,5 @@
 /** The policy losses that neither verl nor TRL has, in float64, by name. */
 import type { Formula } from '../batch.js';
-import { type Evaluate, evaluators } from '../index.js';
 import { clippedFormulas } from './others-clipped.js';
 import { clippedPg } from './others-clipped-pg.js';
 import { correctedPpo } from './others-corrected.js';
@@ -12,4 +11,3 @@ export const othersFormulas: Record<string, Formula> = {
   clipped_pg: clippedPg,
   corrected_ppo: correctedPpo,
 };
-export const othersReference: Record<string, Evaluate> = evaluators(othersFormulas, 'logprob');

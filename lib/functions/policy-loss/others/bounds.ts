@@ -1,0 +1,48 @@
+// Values of tokens and of their rows, and bounds on them.
+import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+
+/** What a statistic is computed for: each token, the sum over its row, or the mean over its row. */
+export type StatisticLevel = 'token' | 'sequence' | 'geometric';
+
+/** Returns a value for each token, or the sum or mean over its row. */
+export function ofLevel(
+  { rowSum, rowMean }: ProgramSymbols,
+  level: StatisticLevel,
+  x: Expression,
+): Expression {
+  switch (level) {
+    case 'token':
+      return x;
+    case 'sequence':
+      return rowSum(x);
+    case 'geometric':
+      return rowMean(x);
+  }
+}
+
+/** Returns the condition that x is within bounds, which are inclusive. A bound that is undefined is open. */
+export function within(
+  { constant }: ProgramSymbols,
+  x: Expression,
+  low: number | undefined,
+  high: number | undefined,
+): Expression {
+  const above = low === undefined ? constant(1) : x.ge(low);
+  return high === undefined ? above : above.and(x.le(high));
+}
+
+/** Limits x to bounds. A bound that is undefined is open. */
+export function bounded(
+  { min, max }: ProgramSymbols,
+  x: Expression,
+  low: number | undefined,
+  high: number | undefined,
+): Expression {
+  const above = low === undefined ? x : max(x, low);
+  return high === undefined ? above : min(above, high);
+}
+
+/** Returns the estimate k3 of a KL divergence from a log-ratio: eˣ − 1 − x. */
+export function k3({ expm1 }: ProgramSymbols, x: Expression): Expression {
+  return expm1(x).sub(x);
+}
