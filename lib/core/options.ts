@@ -65,6 +65,8 @@ export interface NumberOption extends AnyOption {
   readonly above?: number;
   /** The largest valid value. */
   readonly atMost?: number;
+  /** Whether null means that there is no value. If not, null means the default. */
+  readonly nullable?: true;
   /** The name of another option. Its value is the smallest valid value of this option. */
   readonly atLeastOption?: string;
   /** The smallest and the largest value that are usual in training. Property tests draw values from this range. */
@@ -88,7 +90,7 @@ export interface ChoiceOption extends AnyOption {
   /** The value that the constructor uses if the option is absent. */
   readonly default?: string;
   /** The choices that are valid only if another option has a certain value: `{ choice: { option: value } }`. */
-  readonly needs?: Readonly<Record<string, Readonly<Record<string, string>>>>;
+  readonly needs?: Readonly<Record<string, Readonly<Record<string, string | boolean>>>>;
 }
 
 /** An option whose value is an aggregation mode. */
@@ -119,13 +121,15 @@ type ValueOf<O> = O extends { type: 'number' | 'integer' }
 export type OptionsOf<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
 
 /**
- * Options as {@link readOptions} returns them: checked and completed with defaults. Only an option that is not required
- * and has no default may be undefined.
+ * Options as {@link readOptions} returns them: checked and completed with defaults. Only an option that is nullable, or
+ * that is not required and has no default, may be undefined.
  */
 export type CheckedOptions<S> = {
-  readonly [K in keyof S]: S[K] extends { default: unknown } | { defaultFrom: string } | { required: true }
-    ? ValueOf<S[K]>
-    : ValueOf<S[K]> | undefined;
+  readonly [K in keyof S]: S[K] extends { nullable: true }
+    ? ValueOf<S[K]> | undefined
+    : S[K] extends { default: unknown } | { defaultFrom: string } | { required: true }
+      ? ValueOf<S[K]>
+      : ValueOf<S[K]> | undefined;
 };
 
 /**
@@ -180,7 +184,7 @@ export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
 
 /**
  * Checks the options that a caller passed and completes them with defaults. null counts as absent, as None does in
- * Python.
+ * Python, unless the option is nullable.
  * @param owner the class whose name begins the error messages.
  * @param given the caller's options; `backend` is accepted in addition to the options of the schema.
  * @throws LossError `ERR_INVALID_OPTION` that names the option, its valid values and the given value.
@@ -202,7 +206,10 @@ export function readOptions<S extends OptionSchema>(
     for (const [key, option] of Object.entries(schema)) {
       const value = source[key] ?? undefined;
       if (value !== undefined && !isValid(option, value)) throw invalidOption(owner, key, option, value);
-      checked[key] = value ?? option.default ?? (option.defaultFrom && checked[option.defaultFrom]);
+      const isNone = source[key] === null && 'nullable' in option;
+      checked[key] = isNone
+        ? undefined
+        : (value ?? option.default ?? (option.defaultFrom && checked[option.defaultFrom]));
     }
     for (const [key, option] of Object.entries(schema))
       checkRelations(owner, key, option, checked, (source[key] ?? undefined) !== undefined);

@@ -1,0 +1,27 @@
+// The KL term of TRL's losses.
+import type { CheckedOptions } from '../../../core/options.js';
+import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+
+/** The option that sets the coefficient of the KL term. */
+export const BETA = {
+  beta: {
+    type: 'number',
+    default: 0,
+    atLeast: 0,
+    typical: [0, 0.5],
+    help: 'the coefficient of the KL to the reference policy; the batch needs ref_logprob unless it is 0',
+  },
+} as const;
+
+/** The declaration of the metric of the KL term. */
+export const KL_METRIC = { kl: { unit: 'nats per token', when: 'if beta is not 0' } } as const;
+
+/** Returns the k3 estimate of the KL to the reference policy for a token; undefined if its coefficient is 0. */
+export function klTerm(
+  { lp, ref, expm1 }: ProgramSymbols,
+  { beta }: CheckedOptions<typeof BETA>,
+): Expression | undefined {
+  if (beta === 0) return undefined;
+  const difference = ref.sub(lp);
+  return expm1(difference).sub(difference);
+}
