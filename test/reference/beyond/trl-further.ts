@@ -16,6 +16,10 @@ function ratioBounds(args: Args): [number, number] {
   return [1 - below, 1 + above];
 }
 
+/** Returns the advantage of each row: the mean over its tokens if the batch has one per token. */
+const advantageOfRow = (x: Tokens): Variable =>
+  x.hasAdvantagePerRow ? x.perRow('advantages') : meanOfRow(x, x.advantages);
+
 /** Takes the geometric mean of a row's ratios. Their logarithms are clipped on the side that the advantage favours. */
 const gmpo: Formula = (x, args) => {
   const [below, above] = clipRange(args, 0.4);
@@ -27,7 +31,7 @@ const gmpo: Formula = (x, args) => {
   );
   const top = topEntropy(x, args);
   const ratio = perCount(x.rowSum(clipped.mul(top)), x.rowSum(top)).exp();
-  const perRow = x.perRow('advantages').neg().mul(ratio);
+  const perRow = advantageOfRow(x).neg().mul(ratio);
   const beta = option(args, 'beta', 0);
   const kl = beta === 0 ? undefined : k3(x.refLogprob.sub(x.logprob));
   const penalized = kl ? perRow.add(meanOfRow(x, kl).mul(beta)) : perRow;
@@ -69,7 +73,7 @@ const asyncGrpo: Formula = (x, args) => {
 
 const rloo: Formula = (x, args) => {
   const bounds = ratioBounds(args);
-  const advantages = x.perRow('advantages');
+  const advantages = advantageOfRow(x);
   const ratio = x.rowSum(x.logprob.sub(x.oldLogprob)).exp();
   return {
     loss: x.meanOverRows(surrogate(advantages, ratio, bounds).perToken),

@@ -6,7 +6,7 @@ import type { MetricExpression } from '../expression-loss.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP, CLIP_METRICS, clipped } from './clipped.js';
 import { BONUS, BONUS_METRICS, withBonus } from './entropy-bonus.js';
-import { BETA, KL_METRIC, klTerm } from './kl-term.js';
+import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { isDividedByItems, type LossType, meanWeight, SCALE, weightOf } from './scale.js';
 import { TOP_ENTROPY } from './top-entropy.js';
@@ -113,8 +113,8 @@ export function policyTerm<M extends Metrics>(
   const { loss, metrics, isCorrected, allRows } = surrogate(ratio, correction.weight);
   const corrected = correction.weight && !isCorrected ? loss.mul(correction.weight) : loss;
   const kept = withoutFarRows(symbols, options, corrected);
-  const unbiased = klTerm(symbols, options);
-  const kl = unbiased && options.useBiasCorrectionKl ? unbiased.mul(ratio.value) : unbiased;
+  const plain = klTerm(symbols, options);
+  const kl = plain && options.useBiasCorrectionKl ? biasCorrected(symbols, plain, ratio) : plain;
   return {
     loss: kl ? kept.add(kl.mul(options.beta)) : kept,
     metrics: { ...metrics, ...correction.metrics, kl: kl && { token: kl } },
