@@ -193,6 +193,7 @@ describe('forms of a batch', () => {
           rolloutLogprob: (column) => Array.from(column),
           proxLogprob: (column) => column,
           teacherLogprob: (column) => Float64Array.from(column),
+          oldEntropy: (column) => Array.from(column),
         };
         assertSameBits(
           on.sync(withFloats(batch, (column, of) => types[of](column)) as Batch),

@@ -65,7 +65,7 @@ export interface NumberOption extends AnyOption {
   readonly above?: number;
   /** The largest valid value. */
   readonly atMost?: number;
-  /** Whether null means that there is no value. If not, null means the default. */
+  /** Whether null is a valid value. The constructor then takes null as undefined, and not as the default. */
   readonly nullable?: true;
   /** The name of another option. Its value is the smallest valid value of this option. */
   readonly atLeastOption?: string;
@@ -79,7 +79,12 @@ export interface BooleanOption extends AnyOption {
   readonly type: 'boolean';
   /** The value that the constructor uses if the option is absent. */
   readonly default: boolean;
+  /** The valid values that other options have if this one is true. undefined stands for an absent option. */
+  readonly needs?: Needs;
 }
+
+/** The valid values of options: `{ option: values }`. */
+export type Needs = Readonly<Record<string, readonly (string | boolean | undefined)[]>>;
 
 /** An option whose value is one of several words. */
 export interface ChoiceOption extends AnyOption {
@@ -89,8 +94,8 @@ export interface ChoiceOption extends AnyOption {
   readonly choices: readonly string[];
   /** The value that the constructor uses if the option is absent. */
   readonly default?: string;
-  /** The choices that are valid only if another option has a certain value: `{ choice: { option: value } }`. */
-  readonly needs?: Readonly<Record<string, Readonly<Record<string, string | boolean>>>>;
+  /** The choices that are valid only with certain values of other options: `{ choice: { option: values } }`. */
+  readonly needs?: Readonly<Record<string, Needs>>;
 }
 
 /** An option whose value is an aggregation mode. */
@@ -121,8 +126,8 @@ type ValueOf<O> = O extends { type: 'number' | 'integer' }
 export type OptionsOf<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
 
 /**
- * Options as {@link readOptions} returns them: checked and completed with defaults. Only an option that is nullable, or
- * that is not required and has no default, may be undefined.
+ * Options as {@link readOptions} returns them: checked and completed with defaults. Only an option that is not required
+ * and has no default, or that is nullable, may be undefined.
  */
 export type CheckedOptions<S> = {
   readonly [K in keyof S]: S[K] extends { nullable: true }
@@ -184,7 +189,7 @@ export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
 
 /**
  * Checks the options that a caller passed and completes them with defaults. null counts as absent, as None does in
- * Python, unless the option is nullable.
+ * Python, except for a nullable option.
  * @param owner the class whose name begins the error messages.
  * @param given the caller's options; `backend` is accepted in addition to the options of the schema.
  * @throws LossError `ERR_INVALID_OPTION` that names the option, its valid values and the given value.
@@ -204,10 +209,11 @@ export function readOptions<S extends OptionSchema>(
     const source = (given ?? {}) as Record<string, unknown>;
     const checked: Record<string, unknown> = {};
     for (const [key, option] of Object.entries(schema)) {
-      const value = source[key] ?? undefined;
+      const given = source[key];
+      const value = given ?? undefined;
       if (value !== undefined && !isValid(option, value)) throw invalidOption(owner, key, option, value);
-      const isNone = source[key] === null && 'nullable' in option;
-      checked[key] = isNone
+      const isNull = given === null && 'nullable' in option && option.nullable;
+      checked[key] = isNull
         ? undefined
         : (value ?? option.default ?? (option.defaultFrom && checked[option.defaultFrom]));
     }
@@ -278,15 +284,21 @@ function checkRelations(
         received: String(value),
       });
   }
-  const needs = option.type === 'choice' ? option.needs?.[value as string] : undefined;
-  for (const [other, needed] of Object.entries(needs ?? {}))
-    if (checked[other] !== needed)
+  for (const [other, needed] of Object.entries(needsOf(option, value)))
+    if (!needed.includes(checked[other] as string | boolean | undefined))
       throw new LossError('ERR_INVALID_OPTION', {
         at: owner,
         option: key,
-        expected: (spell) => `${spell(other)} to be ${needed} for ${value}`,
-        received: describeValue(checked[other]),
+        expected: (spell) =>
+          `${spell(other)} to be ${needed.map((each) => each ?? 'absent').join(' or ')} for ${value}`,
+        received: checked[other] === undefined ? 'nothing' : describeValue(checked[other]),
       });
+}
+
+/** Returns the values that other options must have if an option has a certain value. */
+export function needsOf(option: OptionDeclaration, value: unknown): Needs {
+  if (option.type === 'boolean' && value === true) return option.needs ?? {};
+  return (option.type === 'choice' && option.needs?.[value as string]) || {};
 }
 
 function invalidOption(

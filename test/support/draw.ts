@@ -4,7 +4,7 @@
  * failure.
  */
 import fc from 'fast-check';
-import { LOSS_AGG_MODES, toSnakeCase } from '../../lib/core/options.js';
+import { LOSS_AGG_MODES, needsOf, toSnakeCase } from '../../lib/core/options.js';
 import type { PolicyLossDeclaration } from '../../lib/functions/policy-loss/policy-loss-fn.js';
 import {
   ADVANTAGE_FN,
@@ -117,6 +117,10 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     rolloutLogprob: round(nearOld(0.1)),
     proxLogprob: round(nearOld(0.2)),
     teacherLogprob: round(nearOld(0.5)),
+    oldEntropy: round(entropy.map((h) => (spec.values === 'onpolicy' ? h : h * (1 + 0.1 * normal())))),
+    rewards: Array.from({ length: rows }, () => integer(-1, 1)),
+    vStar: Array.from({ length: rows }, normal),
+    probability: Array.from({ length: rows }, uniform),
     actionMask,
     expertMask,
     step: Array.from({ length: rows }, () => 60),
@@ -240,7 +244,8 @@ function drawNumber(option: NumberOption): fc.Arbitrary<number | null> | undefin
   const ends = [option.atLeast, option.atMost].filter(
     (end) => end !== undefined && [min, max, option.default].includes(end),
   );
-  const special = [...ends, ...(option.default === undefined && !option.required ? [null] : [])];
+  const isOptional = option.nullable || (option.default === undefined && !option.required);
+  const special = [...ends, ...(isOptional ? [null] : [])];
   return fc.oneof(
     { weight: 6, arbitrary: drawn },
     ...special.map((value) => ({ weight: 1, arbitrary: fc.constant(value as number | null) })),
@@ -252,7 +257,7 @@ function drawOption(option: OptionDeclaration): fc.Arbitrary<unknown> | undefine
     case 'boolean':
       return fc.boolean();
     case 'choice':
-      return fc.constantFrom(...option.choices);
+      return fc.constantFrom(...option.choices, ...(option.default === undefined ? [null] : []));
     case 'aggregation':
       return fc.constantFrom(...LOSS_AGG_MODES);
     default:
@@ -277,10 +282,13 @@ function drawArguments({ options }: FunctionDeclaration): fc.Arbitrary<Args> {
 
 // Adds the arguments that the drawn values of other arguments require.
 function withNeeds(options: OptionSchema, args: Record<string, unknown>): Record<string, unknown> {
-  const needed = Object.entries(options).flatMap(([key, option]) =>
-    option.type === 'choice' ? Object.entries(option.needs?.[args[toSnakeCase(key)] as string] ?? {}) : [],
-  );
-  return { ...args, ...Object.fromEntries(needed.map(([key, value]) => [toSnakeCase(key), value])) };
+  const result = { ...args };
+  for (const [key, option] of Object.entries(options))
+    for (const [other, values] of Object.entries(needsOf(option, args[toSnakeCase(key)]))) {
+      const name = toSnakeCase(other);
+      if (!values.includes((result[name] ?? undefined) as (typeof values)[number])) result[name] = values[0];
+    }
+  return result;
 }
 
 function drawEvery(
@@ -330,6 +338,13 @@ export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
   };
 }
 
+// Returns the values of loss_agg_mode that a function takes.
+function modesOf(family: Family, name: string): readonly string[] {
+  if (family !== 'policy') return LOSS_AGG_MODES;
+  const option = POLICY_LOSS_FN.get(name).declaration?.options.lossAggMode;
+  return option?.type === 'choice' ? option.choices : LOSS_AGG_MODES;
+}
+
 /**
  * Lists every function with `samples` sets of drawn arguments. If loss_agg_mode is an argument, lists each set once per
  * mode.
@@ -338,7 +353,7 @@ export function everyFunction(samples = 3): { family: Family; name: string; args
   return (['policy', 'kl', 'entropy'] as const).flatMap((family) =>
     Object.entries(ARGUMENTS[family]).flatMap(([name, arbitrary]) =>
       fc.sample(arbitrary, { seed: 5, numRuns: samples }).flatMap((args, i) => {
-        const modes = 'loss_agg_mode' in args ? LOSS_AGG_MODES : [undefined];
+        const modes = 'loss_agg_mode' in args ? modesOf(family, name) : [undefined];
         return modes.map((mode) => ({
           family,
           name,

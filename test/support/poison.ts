@@ -11,7 +11,7 @@ export const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_IN
  */
 export function poison(batch: ReferenceBatch, value: number, keepSigns = false): ReferenceBatch {
   const poisoned = { ...batch };
-  for (const name of [...FLOAT_COLUMNS, 'oldEntropy'] as const) {
+  for (const name of FLOAT_COLUMNS) {
     const column = batch[name];
     if (column?.length !== batch.actionMask.length) continue; // Absent, or one value per row.
     poisoned[name] = Array.from(column, (x, i) => {

@@ -86,7 +86,10 @@ export const FLOAT_COLUMNS = [
   'rolloutLogprob',
   'proxLogprob',
   'teacherLogprob',
+  'oldEntropy',
 ] as const;
+
+const ROW_COLUMNS = ['rewards', 'vStar', 'probability'] as const;
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
@@ -107,6 +110,7 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
     if (column) columns[name] = new Float32Array(layout(column));
   }
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
+  for (const name of ROW_COLUMNS) if (batch[name]) columns[name] = Float64Array.from(batch[name]);
   if (batch.step) columns.step = Array.from(batch.step);
   return columns;
 }

@@ -59,7 +59,7 @@ export class RECPolicyLossFn extends policyLossClass(
         type: 'choice',
         choices: ['none', 'importance_sampling', 'gspo_importance_sampling', 'advantage'],
         default: 'none',
-        needs: { gspo_importance_sampling: { clipMode: 'gspo-one-side' } },
+        needs: { gspo_importance_sampling: { clipMode: ['gspo-one-side'] } },
         help: 'what the advantage is multiplied by',
       },
       regularizer: {

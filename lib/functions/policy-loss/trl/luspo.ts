@@ -2,7 +2,6 @@
 import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
-import { CLIP_NUMERICS } from './clipped.js';
 import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS } from './grpo-family.js';
 
 /** LUSPO as in TRL: the clipped surrogate with one ratio per row, summed over each row and averaged over the rows. */
@@ -18,7 +17,10 @@ export class TRLLUSPOLossFn extends expressionLossClass(
       ...CLIPPED_FAMILY.options,
       importanceSamplingLevel: { ...CLIPPED_FAMILY.options.importanceSamplingLevel, default: 'sequence' },
     },
-    numerics: CLIP_NUMERICS,
+    numerics: {
+      range: 'mean log-ratios of rows up to 88',
+      outside: 'the ratio of a row is at most e^88, and has no gradient there',
+    },
   },
   (symbols, options) => clippedFamilyLoss(symbols, 'luspo', options),
 ) {

@@ -20,10 +20,14 @@ export const RATIO_LEVEL = {
   },
 } as const;
 
+// The ratio of a row is at most e^88, which float32 can hold. An infinite ratio would give tokens with A > 0, whose loss is
+// clipped, the gradient 0 · Infinity.
+const LARGEST_LOG_RATIO = 88;
+
 /** Returns the ratio of each token, or the geometric mean of a row's ratios. */
 export function ratioOf(symbols: ProgramSymbols, level: 'token' | 'sequence'): Ratio {
-  const { d, r, exp, rowMean } = symbols;
+  const { d, r, exp, min, rowMean } = symbols;
   if (level === 'token') return { log: d, value: r, perRow: false };
   const log = rowMean(d);
-  return { log, value: exp(log), perRow: true };
+  return { log, value: exp(min(log, LARGEST_LOG_RATIO)), perRow: true };
 }

@@ -34,7 +34,7 @@ export class TRLVESPOLossFn extends expressionLossClass(
       ...FAMILY,
       vllmImportanceSamplingMode: {
         ...VLLM.vllmImportanceSamplingMode,
-        needs: { sequence_truncate: { useVllm: false }, sequence_mask: { useVllm: false } },
+        needs: { sequence_truncate: { useVllm: [false] }, sequence_mask: { useVllm: [false] } },
       },
     },
     metrics: { 'vespo/phi_seq_mean': { unit: 'weight' }, ...FAMILY_METRICS },
