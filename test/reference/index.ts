@@ -11,13 +11,12 @@ import {
   type ReferenceResult,
   Tokens,
 } from './batch.js';
-import { furtherFormulas } from './beyond/trl-further.js';
-import { grpoFormulas } from './beyond/trl-grpo.js';
 import * as clipped from './clipped.js';
 import { entropyFormulas } from './entropy.js';
 import { klEstimators, klLoss, klValues } from './kl.js';
 import * as likelihood from './likelihood.js';
 import * as mixed from './mixed.js';
+import { trlFormulas } from './trl.js';
 import { verlFormulas } from './verl.js';
 
 export type { Args, ReferenceBatch, ReferenceResult } from './batch.js';
@@ -35,13 +34,6 @@ function formulasOf(exported: Readonly<Record<string, Formula>>): Record<string,
   );
 }
 
-/** Returns the formulas of a framework by registry name: `dapo` becomes `trl/dapo`. */
-function ofFramework(framework: string, named: Readonly<Record<string, Formula>>): Record<string, Formula> {
-  return Object.fromEntries(
-    Object.entries(named).map(([name, formula]) => [`${framework}/${name}`, formula]),
-  );
-}
-
 /** The formulas of all losses, by family and registry name. */
 export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formula>> = {
   policy: {
@@ -49,7 +41,7 @@ export const formulas: Record<'policy' | 'kl' | 'entropy', Record<string, Formul
     ...formulasOf(likelihood),
     ...formulasOf(mixed),
     ...verlFormulas,
-    ...ofFramework('trl', { ...grpoFormulas, ...furtherFormulas }),
+    ...trlFormulas,
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
   entropy: entropyFormulas,
