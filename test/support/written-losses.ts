@@ -2,6 +2,7 @@
  * The built-in policy losses and KL estimators, written in the language of user-defined losses. They are derived from
  * the formulas of the papers, and share nothing with the native code.
  */
+import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { option } from '../reference/batch.js';
 import type { Args } from '../reference/index.js';
 
@@ -19,8 +20,14 @@ export const NOT_WRITTEN: Readonly<Record<string, string>> = {
   dpo: 'compares the rows of a pair',
   mix: 'reads expert_mask, and weights the experts’ rows by the sizes of batches',
   mix_chord: 'reads expert_mask and the step of the training',
-  'verl/dro': 'is itself written as an expression, with weights that the language cannot express',
-  'trl/dapo': 'is itself written as an expression, with weights that the language cannot express',
+  ...Object.fromEntries(
+    POLICY_LOSS_FN.names()
+      .filter((name) => name.includes('/'))
+      .map((name) => [
+        name,
+        'is itself written as an expression, with weights that the language cannot express',
+      ]),
+  ),
 };
 
 /** Metrics that the language cannot express, with the reason. */

@@ -1,5 +1,6 @@
 // TRL's SAPO: a soft gate instead of clipping.
 import type { MetricsOf } from '../../../core/declaration.js';
+import type { Operand } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { FAMILY, FAMILY_KEYS, FAMILY_METRICS, familyLoss } from './grpo-family.js';
@@ -39,10 +40,17 @@ export class TRLSAPOLossFn extends expressionLossClass(
   },
   (symbols, options) => {
     const { A, constant, exp, min, select, sigmoid } = symbols;
-    const temperature = select(A.gt(0), options.sapoTemperaturePos, options.sapoTemperatureNeg);
-    return familyLoss(symbols, 'sapo', options, ({ log }) => {
-      const gate = sigmoid(exp(min(log, LARGEST_LOG_RATIO)).sub(1).mul(temperature));
-      return { loss: A.neg().mul(constant(4).div(temperature)).mul(gate), metrics: {} };
+    const { sapoTemperaturePos, sapoTemperatureNeg } = options;
+    return familyLoss(symbols, 'sapo', options, ({ log, perRow }) => {
+      const distance = exp(min(log, LARGEST_LOG_RATIO)).sub(1);
+      const gate = (temperature: Operand) =>
+        sigmoid(distance.mul(temperature)).mul(constant(4).div(temperature));
+      const chosen = (a: Operand, b: Operand) => select(A.gt(0), a, b);
+      // If a row has one ratio, both gates are computed once per row, in float64.
+      const value = perRow
+        ? chosen(gate(sapoTemperaturePos), gate(sapoTemperatureNeg))
+        : gate(chosen(sapoTemperaturePos, sapoTemperatureNeg));
+      return { loss: A.neg().mul(value), metrics: {} };
     });
   },
 ) {
