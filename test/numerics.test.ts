@@ -1,7 +1,7 @@
 // Tests what docs/numerics.md states: no error exceeds its bounds, and for inputs outside its ranges each function
 // behaves as its declaration says.
 import assert from 'node:assert/strict';
-import { ADVANTAGE_FN, type Batch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import { ADVANTAGE_FN, type BatchWith, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import { BOUNDS, everyFunction, RANGES } from '../scripts/generate/measure.js';
 
 const TOKENS = 1000;
@@ -20,11 +20,15 @@ describe('numerics', () => {
 
   describe('beyond the range', () => {
     // logprob is 100 above oldLogprob and 100 below refLogprob, and e^100 exceeds float32's range.
-    const far = (advantage: number): Batch => ({
+    const far = (advantage: number): BatchWith<'teacherLogprob' | 'vStar' | 'probability'> => ({
       shape: [2, 1],
       logprob: Float32Array.of(-1, -1),
       oldLogprob: Float32Array.of(-101, -101),
       refLogprob: Float32Array.of(99, 99),
+      teacherLogprob: Float32Array.of(-101, -101),
+      rewards: [1, 0],
+      vStar: Float64Array.of(0, 1),
+      probability: Float64Array.of(1, 0),
       advantages: Float32Array.of(advantage, advantage),
       entropy: Float32Array.of(1, 1),
       actionMask: Uint8Array.of(1, 1),

@@ -122,6 +122,8 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     expertMask,
     step: Array.from({ length: rows }, () => 60),
     rewards: Array.from({ length: rows }, normal),
+    vStar: Array.from({ length: rows }, normal),
+    probability: Array.from({ length: rows }, uniform),
     logZ: Array.from({ length: rows }, normal),
   };
 }
@@ -329,8 +331,23 @@ function readsPairs(name: string): boolean {
   return (POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration | undefined)?.pairs === true;
 }
 
-/** Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows. */
+/**
+ * The losses that read the exponential of a sum of a row's log-ratios. Where log-ratios are wide, it overflows, or
+ * multiplies the rounding errors of the sum.
+ */
+const OF_ROW_SUMS = ['trl/rloo', 'trl/vespo'];
+
+function readsRowSums(name: string, args: Args): boolean {
+  const isUnbounded = args.vllm_importance_sampling_clip_max === null;
+  return OF_ROW_SUMS.includes(name) || (args.use_vllm === true && isUnbounded);
+}
+
+/**
+ * Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows, and one that reads
+ * sums over rows needs log-ratios that are not wide.
+ */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
+  if (spec.values === 'wide' && readsRowSums(name, args)) return { ...spec, values: 'moderate' };
   if (!readsPairs(name) || args.pairwise === false) return spec;
   const rowLengths = spec.rowLengths?.slice(0, spec.rows - (spec.rows % 2));
   return {

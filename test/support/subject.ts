@@ -89,7 +89,7 @@ export const FLOAT_COLUMNS = [
   'oldEntropy',
 ] as const;
 
-const ROW_COLUMNS = ['rewards', 'logZ'] as const;
+const ROW_COLUMNS = ['rewards', 'vStar', 'probability', 'logZ'] as const;
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
@@ -110,8 +110,8 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
     if (column) columns[name] = new Float32Array(layout(column));
   }
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
+  for (const name of ROW_COLUMNS) if (batch[name]) columns[name] = Float64Array.from(batch[name]);
   if (batch.step) columns.step = Array.from(batch.step);
-  for (const name of ROW_COLUMNS) if (batch[name]) columns[name] = Array.from(batch[name]);
   return columns;
 }
 

@@ -2,7 +2,7 @@
 import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
 import { surrogate, type TokenLosses } from '../dual-clip.js';
-import { isPositive, meanOfRow, tokenMean } from './shared.js';
+import { isPositive, meanOfRow, ones, tokenMean } from './shared.js';
 import {
   clipMetrics,
   entropyMetric,
@@ -24,23 +24,26 @@ interface Context {
   d: Variable;
   /** The importance ratio of each token. */
   ratio: Variable;
-  /** What the metrics count: tokens, or rows if ratio and advantage are the same in a row. */
-  counted: { perRow: boolean; ratio: Variable; advantages: Variable };
+  /** Whether the metrics of ratios count rows instead of tokens. */
+  perRow: boolean;
+  /** Whether the metrics of weights count rows if weights are the same in a row. */
+  countsRows: boolean;
   /** The vLLM correction of each token. */
   correction: Variable | undefined;
 }
 type TokenLoss = (context: Context) => TokenLosses;
 
-/** Returns the importance ratio of each token, and that of each row if it is one number in a row. */
-function importanceRatio(x: Tokens, args: Args, d: Variable): { ratio: Variable; ofRow?: Variable } {
+/** Returns the importance ratio of each token, and whether it is one number in a row. */
+function importanceRatio(x: Tokens, args: Args, d: Variable): { ratio: Variable; isOfRow: boolean } {
   const level = option(args, 'importance_sampling_level', 'token');
-  if (level === 'token') return { ratio: d.exp() };
+  if (level === 'token') return { ratio: d.exp(), isOfRow: false };
   const mean = meanOfRow(x, d);
-  if (level === 'sequence') return { ratio: x.spread(mean.exp()), ofRow: mean.exp() };
-  return { ratio: x.logprob.sub(x.logprob.detach()).add(x.spread(mean).detach()).exp() };
+  if (level === 'sequence') return { ratio: x.spread(mean.exp()), isOfRow: true };
+  const ratio = x.logprob.sub(x.logprob.detach()).add(x.spread(mean).detach()).exp();
+  return { ratio, isOfRow: false };
 }
 
-const clip: TokenLoss = ({ x, args, ratio, counted }) => {
+const clip: TokenLoss = ({ x, args, ratio, perRow }) => {
   const epsilon = option(args, 'epsilon', 0.2);
   const range = [1 - epsilon, 1 + option(args, 'epsilon_high', epsilon)] as const;
   const cap = option(args, 'delta', Number.POSITIVE_INFINITY);
@@ -48,17 +51,17 @@ const clip: TokenLoss = ({ x, args, ratio, counted }) => {
   const { clipped } = surrogate(x.advantages, ratio, range);
   return {
     perToken: x.advantages.neg().mul(capped(ratio)).max(clipped),
-    metrics: clipMetrics(x, counted.perRow, outside(capped(counted.ratio), counted.advantages, range)),
+    metrics: clipMetrics(x, perRow, outside(capped(ratio), x.advantages, range)),
   };
 };
 
-const cispo: TokenLoss = ({ x, args, ratio, counted }) => {
+const cispo: TokenLoss = ({ x, args, ratio, perRow }) => {
   const cap = option(args, 'epsilon_high', option(args, 'epsilon', 0.2));
-  const clipped = counted.ratio.test((r) => r > cap).mul(isPositive(counted.advantages));
+  const clipped = ratio.test((r) => r > cap).mul(isPositive(x.advantages));
   const weight = ratio.detach().clip(Number.NEGATIVE_INFINITY, cap);
   return {
     perToken: x.advantages.neg().mul(weight).mul(x.logprob),
-    metrics: { cispo_clip_ratio: counted.perRow ? x.meanOverRows(clipped) : tokenMean(x, clipped) },
+    metrics: { cispo_clip_ratio: perRow ? x.meanOverRows(meanOfRow(x, clipped)) : tokenMean(x, clipped) },
   };
 };
 
@@ -82,7 +85,7 @@ function gammaWeight(args: Args, advantages: Variable, logRatio: Variable): Vari
 }
 
 /** Weighs each token by a function of the ratio of the whole row, which includes the correction. */
-const vespo: TokenLoss = ({ x, args, d, correction }) => {
+const vespo: TokenLoss = ({ x, args, d, correction, countsRows }) => {
   const smallest = Math.log(1e-8);
   const perToken = d.detach().clip(-20, 20);
   const corrected = correction ? perToken.add(correction.log().clip(smallest, 20)) : perToken;
@@ -91,26 +94,34 @@ const vespo: TokenLoss = ({ x, args, d, correction }) => {
   return {
     perToken: x.advantages.neg().mul(weight).mul(x.logprob),
     metrics: {
-      'vespo/phi_seq_mean': x.hasAdvantagePerRow
-        ? x.meanOverRows(gammaWeight(args, x.perRow('advantages'), logRatio))
+      // In a row without tokens, the log-ratio is 0 and the weight is 1.
+      'vespo/phi_seq_mean': countsRows
+        ? x.meanOverRows(meanOfRow(x, weight).add(x.rowSum(ones(x)).test((n) => n === 0)))
         : tokenMean(x, weight),
     },
   };
 };
 
+/** Decides whether the metrics of rows count rows instead of tokens. */
+type CountsRows = (x: Tokens) => boolean;
+
 /** Makes a loss of the family. `kind` names what the sum is divided by. */
 const family =
-  (tokenLoss: TokenLoss, kind: string | ((args: Args) => string)): Formula =>
+  (countsRows: CountsRows, tokenLoss: TokenLoss, kind: string | ((args: Args) => string)): Formula =>
   (x, args) => {
     const divisor = typeof kind === 'string' ? kind : kind(args);
     const d = x.logprob.sub(oldLogprob(x));
-    const { ratio, ofRow } = importanceRatio(x, args, d);
-    const counted =
-      ofRow && x.hasAdvantagePerRow
-        ? { perRow: true, ratio: ofRow, advantages: x.perRow('advantages') }
-        : { perRow: false, ratio, advantages: x.advantages };
+    const { ratio, isOfRow } = importanceRatio(x, args, d);
     const correction = vllmCorrection(x, args);
-    const { perToken, metrics } = tokenLoss({ x, args, d, ratio, counted, correction: correction?.weights });
+    const { perToken, metrics } = tokenLoss({
+      x,
+      args,
+      d,
+      ratio,
+      perRow: isOfRow && countsRows(x),
+      countsRows: countsRows(x),
+      correction: correction?.weights,
+    });
 
     const top = topEntropy(x, args);
     const kept = perToken.mul(top).mul(nearPolicy(x, args));
@@ -128,16 +139,22 @@ const family =
     };
   };
 
-const clippedAs = (kind: string) => family(clip, kind);
+function familyFormulas(countsRows: CountsRows): Record<string, Formula> {
+  const clippedAs = (kind: string) => family(countsRows, clip, kind);
+  return {
+    grpo: clippedAs('grpo'),
+    bnpo: clippedAs('bnpo'),
+    dr_grpo: clippedAs('dr_grpo'),
+    dapo: clippedAs('dapo'),
+    cispo: family(countsRows, cispo, 'cispo'),
+    sapo: family(countsRows, sapo, 'sapo'),
+    vespo: family(countsRows, vespo, 'vespo'),
+    luspo: (x, args) => clippedAs('luspo')(x, { importance_sampling_level: 'sequence', ...args }),
+    gspo_token: family(countsRows, clip, (args) => option(args, 'loss_type', 'grpo')),
+  };
+}
 
-export const grpoFormulas: Record<string, Formula> = {
-  grpo: clippedAs('grpo'),
-  bnpo: clippedAs('bnpo'),
-  dr_grpo: clippedAs('dr_grpo'),
-  dapo: clippedAs('dapo'),
-  cispo: family(cispo, 'cispo'),
-  sapo: family(sapo, 'sapo'),
-  vespo: family(vespo, 'vespo'),
-  luspo: (x, args) => clippedAs('luspo')(x, { importance_sampling_level: 'sequence', ...args }),
-  gspo_token: family(clip, (args) => option(args, 'loss_type', 'grpo')),
-};
+/** TRL's losses. Their metrics count rows if the batch has an advantage per row, and tokens otherwise. */
+export const grpoFormulas = familyFormulas((x) => x.hasAdvantagePerRow);
+/** The same losses, with metrics that count rows in any case. */
+export const grpoFormulasOfRows = familyFormulas(() => true);

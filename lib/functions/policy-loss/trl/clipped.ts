@@ -1,10 +1,12 @@
 // The clipped surrogate of TRL's losses.
 import type { CheckedOptions } from '../../../core/options.js';
-import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import type { Expression, Operand, ProgramSymbols } from '../../../program/expression.js';
 import type { MetricExpression } from '../expression-loss.js';
+import type { Ratio } from './ratio.js';
+import { smallestOfRows } from './rows.js';
 
 /** The options that set the range to which a ratio is clipped. */
-export const CLIP = {
+export const CLIP_RANGE = {
   epsilon: {
     type: 'number',
     default: 0.2,
@@ -19,6 +21,11 @@ export const CLIP = {
     typical: [0.05, 0.6],
     help: 'the ratio is clipped to at most 1 + this',
   },
+} as const;
+
+/** The options of {@link clipped}. */
+export const CLIP = {
+  ...CLIP_RANGE,
   delta: {
     type: 'number',
     above: 0,
@@ -27,7 +34,7 @@ export const CLIP = {
   },
 } as const;
 
-/** The declarations of the metrics of {@link clipped}. */
+/** The declarations of the metrics of {@link clipMetrics}. */
 export const CLIP_METRICS = {
   'clip_ratio/low_mean': { unit: 'fraction of tokens' },
   'clip_ratio/high_mean': { unit: 'fraction of tokens' },
@@ -36,24 +43,68 @@ export const CLIP_METRICS = {
   'clip_ratio/high_max': { unit: 'fraction of tokens', when: 'when the whole batch is computed in one call' },
 } as const;
 
-/** Returns the loss −min(min(r, δ)·A, clip(r, 1−ε, 1+ε_high)·A) of a token, and the metrics of its clipping. */
+/** How the clipped losses behave outside the range of their inputs, for their declarations. */
+export const CLIP_NUMERICS = {
+  range: 'logprob − old_logprob from −20 to 20',
+  outside: 'the ratio is not clipped where A < 0 and no delta is given: it overflows from 88.7 on',
+  overflows: 'for A < 0',
+} as const;
+
+/** Returns the loss −min(min(r, δ)·A, clip(r, 1−ε, 1+ε_h)·A) of a token, and the metrics of its clipping. */
 export function clipped(
-  { A, min, clip, rowMean, rowsMin, rowsMax }: ProgramSymbols,
-  ratio: Expression,
+  symbols: ProgramSymbols,
+  { value: ratio, perRow }: Ratio,
   { epsilon, epsilonHigh, delta }: CheckedOptions<typeof CLIP>,
 ): { loss: Expression; metrics: Record<keyof typeof CLIP_METRICS, MetricExpression> } {
+  const { A, min } = symbols;
   const bounded = delta === undefined ? ratio : min(ratio, delta);
-  const loss = min(bounded.mul(A), clip(ratio, 1 - epsilon, 1 + epsilonHigh).mul(A)).neg();
-  const low = bounded.lt(1 - epsilon).and(A.lt(0));
-  const high = bounded.gt(1 + epsilonHigh).and(A.gt(0));
+  const [low, high] = [1 - epsilon, 1 + epsilonHigh];
   return {
-    loss,
-    metrics: {
-      'clip_ratio/low_mean': { token: low },
-      'clip_ratio/high_mean': { token: high },
-      'clip_ratio/region_mean': { token: low.or(high) },
-      'clip_ratio/low_min': { batch: rowsMin(rowMean(low)) },
-      'clip_ratio/high_max': { batch: rowsMax(rowMean(high)) },
-    },
+    loss: clippedLoss(symbols, A, ratio, bounded, [low, high]),
+    metrics: clipMetrics(symbols, outside(bounded, A, [low, high]), perRow),
+  };
+}
+
+/**
+ * Returns −min(bounded·A, clip(r, low, high)·A).
+ * @param bounded the ratio, or the smaller of the ratio and a bound.
+ */
+export function clippedLoss(
+  { min, clip }: ProgramSymbols,
+  A: Expression,
+  ratio: Expression,
+  bounded: Expression,
+  [low, high]: readonly [Operand, Operand],
+): Expression {
+  return min(bounded.mul(A), clip(ratio, low, high).mul(A)).neg();
+}
+
+/** Returns where a value is below the range and A < 0, and where it is above the range and A > 0. */
+export function outside(
+  value: Expression,
+  A: Expression,
+  [low, high]: readonly [Operand, Operand],
+): { low: Expression; high: Expression } {
+  return { low: value.lt(low).and(A.lt(0)), high: value.gt(high).and(A.gt(0)) };
+}
+
+/**
+ * Returns the metrics of clipping.
+ * @param perRow whether a whole row is clipped or not. The metrics then count rows, including those without tokens.
+ */
+export function clipMetrics(
+  symbols: ProgramSymbols,
+  { low, high }: { low: Expression; high: Expression },
+  perRow: boolean,
+): Record<keyof typeof CLIP_METRICS, MetricExpression> {
+  const { rowMean, rowsMin, rowsMax } = symbols;
+  const mean = (flag: Expression) => (perRow ? { row: rowMean(flag) } : { token: flag });
+  const lowOfRow = rowMean(low);
+  return {
+    'clip_ratio/low_mean': mean(low),
+    'clip_ratio/high_mean': mean(high),
+    'clip_ratio/region_mean': mean(low.or(high)),
+    'clip_ratio/low_min': { batch: perRow ? rowsMin(lowOfRow) : smallestOfRows(symbols, lowOfRow) },
+    'clip_ratio/high_max': { batch: rowsMax(rowMean(high)) },
   };
 }

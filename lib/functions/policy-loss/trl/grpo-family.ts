@@ -1,0 +1,134 @@
+// What the losses of TRL's GRPO trainer have in common: Σ weight · (k·ℓ + beta·kl) over all tokens, less an entropy bonus.
+// Each loss of the trainer chooses the weight and ℓ.
+import type { CheckedOptions } from '../../../core/options.js';
+import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import type { MetricExpression } from '../expression-loss.js';
+import { RATIO_KEYS } from '../policy-loss-fn.js';
+import { CLIP, CLIP_METRICS, clipped } from './clipped.js';
+import { BONUS, BONUS_METRICS, withBonus } from './entropy-bonus.js';
+import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
+import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
+import { isDividedByItems, type LossType, meanWeight, SCALE, weightOf } from './scale.js';
+import { TOP_ENTROPY } from './top-entropy.js';
+import { VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
+
+const MASK_AND_KL = {
+  offPolicyMaskThreshold: {
+    type: 'number',
+    above: 0,
+    typical: [0.01, 0.5],
+    help: 'tokens with A < 0 do not count in rows whose mean log-ratio, of the sampling to the current policy, exceeds this; all count if absent',
+  },
+  useBiasCorrectionKl: {
+    type: 'boolean',
+    default: false,
+    help: 'whether the KL term is multiplied by the importance ratio',
+  },
+} as const;
+
+/** The options that all losses of the family have. */
+export const FAMILY = {
+  ...RATIO_LEVEL,
+  ...TOP_ENTROPY,
+  ...MASK_AND_KL,
+  ...BETA,
+  ...VLLM,
+  ...BONUS,
+  ...SCALE,
+} as const;
+
+/** The declarations of the metrics that all losses of the family have. */
+export const FAMILY_METRICS = { ...KL_METRIC, ...VLLM_METRICS, ...BONUS_METRICS } as const;
+
+/** The batch keys that a loss of the family can read. The last three depend on its options. */
+export const FAMILY_KEYS = [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob', 'entropy'] as const;
+
+/** The declaration of the losses with the clipped surrogate. */
+export const CLIPPED_FAMILY = {
+  options: { ...CLIP, ...FAMILY },
+  metrics: { ...CLIP_METRICS, ...FAMILY_METRICS },
+} as const;
+
+type FamilyOptions = CheckedOptions<typeof FAMILY>;
+type Metrics = Record<string, MetricExpression | undefined>;
+
+/** The loss ℓ of a token. */
+export interface TokenLoss<M extends Metrics> {
+  readonly loss: Expression;
+  readonly metrics: M;
+  /** Whether ℓ already includes the vLLM correction. */
+  readonly isCorrected?: boolean;
+  /** Whether rows without tokens count in the metrics. */
+  readonly allRows?: boolean;
+}
+
+/** Returns ℓ for a ratio, and for the weight of the vLLM correction if there is one. */
+type Surrogate<M extends Metrics> = (ratio: Ratio, correction: Expression | undefined) => TokenLoss<M>;
+
+/** Builds a loss of the family. */
+export function familyLoss<M extends Metrics>(
+  symbols: ProgramSymbols,
+  type: LossType,
+  options: FamilyOptions,
+  surrogate: Surrogate<M>,
+) {
+  const { loss, metrics, allRows } = policyTerm(
+    symbols,
+    options,
+    ratioOf(symbols, options.importanceSamplingLevel),
+    surrogate,
+  );
+  const weight = weightOf(symbols, type, options);
+  const bonus = isDividedByItems(type)
+    ? withBonus(symbols, options, loss.mul(weight), weight, 1)
+    : withBonus(
+        symbols,
+        options,
+        loss.mul(weight),
+        meanWeight(symbols, options),
+        options.gradientAccumulationSteps,
+      );
+  return { loss: bonus.loss, metrics: { ...metrics, ...bonus.metrics }, allRows };
+}
+
+/** Builds a loss of the family with the clipped surrogate. */
+export function clippedFamilyLoss(
+  symbols: ProgramSymbols,
+  type: LossType,
+  options: CheckedOptions<typeof CLIPPED_FAMILY.options>,
+) {
+  return familyLoss(symbols, type, options, (ratio) => clipped(symbols, ratio, options));
+}
+
+type TermOptions = CheckedOptions<typeof VLLM & typeof BETA> & Partial<CheckedOptions<typeof MASK_AND_KL>>;
+
+/** Returns k·ℓ + beta·kl of a token, without its weight in the batch. */
+export function policyTerm<M extends Metrics>(
+  symbols: ProgramSymbols,
+  options: TermOptions,
+  ratio: Ratio,
+  surrogate: Surrogate<M>,
+) {
+  const correction = vllmCorrection(symbols, options);
+  const { loss, metrics, isCorrected, allRows } = surrogate(ratio, correction.weight);
+  const corrected = correction.weight && !isCorrected ? loss.mul(correction.weight) : loss;
+  const kept = withoutFarRows(symbols, options, corrected);
+  const plain = klTerm(symbols, options);
+  const kl = plain && options.useBiasCorrectionKl ? biasCorrected(symbols, plain, ratio) : plain;
+  return {
+    loss: kl ? kept.add(kl.mul(options.beta)) : kept,
+    metrics: { ...metrics, ...correction.metrics, kl: kl && { token: kl } },
+    allRows: ratio.perRow || correction.perRow || allRows === true,
+  };
+}
+
+// Replaces the losses of tokens with A < 0 with 0 in rows that the current policy would hardly have sampled.
+function withoutFarRows(
+  { A, lp, old, rollout, rowMean, select, sg }: ProgramSymbols,
+  { offPolicyMaskThreshold, useVllm }: TermOptions,
+  loss: Expression,
+): Expression {
+  if (offPolicyMaskThreshold === undefined) return loss;
+  const divergence = rowMean(sg((useVllm ? rollout : old).sub(lp)));
+  return select(A.lt(0).and(divergence.gt(offPolicyMaskThreshold)), 0, loss);
+}

@@ -1,0 +1,65 @@
+// TRL's GSPO-token: the clipped surrogate with the ratio of a row as its value and that of a token in its gradient.
+import type { MetricsOf } from '../../../core/declaration.js';
+import type { ProgramSymbols } from '../../../program/expression.js';
+import { expressionLossClass } from '../expression-loss.js';
+import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
+import { CLIP, CLIP_METRICS, CLIP_NUMERICS, clipped } from './clipped.js';
+import { policyTerm } from './grpo-family.js';
+import { BETA, KL_METRIC } from './kl-term.js';
+import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
+import { COMPLETION_LENGTH, SCALE, weightOf } from './scale.js';
+import { TOP_ENTROPY } from './top-entropy.js';
+import { VLLM, VLLM_METRICS } from './vllm-correction.js';
+
+/** GSPO-token as in TRL: with advantages that differ within a row, its gradient differs from that of GSPO. */
+export class TRLGSPOTokenLossFn extends expressionLossClass(
+  {
+    name: 'trl/gspo_token',
+    summary:
+      'ℓ = −min(min(r, δ)·A, clip(r)·A), r = exp(logprob − sg(logprob) + sg(mean log-ratio of the row))',
+    source: ['arXiv 2507.18071', 'TRL'],
+    reads: [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob'],
+    options: {
+      ...CLIP,
+      importanceSamplingLevel: {
+        ...RATIO_LEVEL.importanceSamplingLevel,
+        choices: ['token', 'sequence', 'sequence_token'],
+        help: 'the ratio of a token, the geometric mean over the row, or this mean with the gradient of a token',
+      },
+      lossType: {
+        type: 'choice',
+        choices: ['grpo', 'bnpo', 'dr_grpo', 'dapo'],
+        default: 'grpo',
+        help: 'the loss whose mean over tokens is used',
+      },
+      ...TOP_ENTROPY,
+      ...BETA,
+      ...VLLM,
+      ...SCALE,
+      ...COMPLETION_LENGTH,
+    },
+    metrics: { ...CLIP_METRICS, ...KL_METRIC, ...VLLM_METRICS },
+    numerics: CLIP_NUMERICS,
+  },
+  (symbols, options) => {
+    const ratio = levelRatio(symbols, options.importanceSamplingLevel);
+    const term = policyTerm(symbols, options, ratio, () => clipped(symbols, ratio, options));
+    return { ...term, loss: term.loss.mul(weightOf(symbols, options.lossType, options)) };
+  },
+) {
+  static {
+    POLICY_LOSS_FN.register('trl/gspo_token', TRLGSPOTokenLossFn);
+  }
+}
+
+function levelRatio(symbols: ProgramSymbols, level: 'token' | 'sequence' | 'sequence_token'): Ratio {
+  if (level !== 'sequence_token') return ratioOf(symbols, level);
+  const { lp, d, exp, rowMean, sg } = symbols;
+  const log = lp.sub(sg(lp)).add(sg(rowMean(d)));
+  return { log, value: exp(log), perRow: false };
+}
+
+/** Options of {@link TRLGSPOTokenLossFn}. */
+export type TRLGSPOTokenLossOptions = NonNullable<ConstructorParameters<typeof TRLGSPOTokenLossFn>[0]>;
+/** Metrics of {@link TRLGSPOTokenLossFn}. */
+export type TRLGSPOTokenMetrics = MetricsOf<(typeof TRLGSPOTokenLossFn)['declaration']['metrics']>;
