@@ -236,6 +236,8 @@ function sampleValue(option: OptionDeclaration): unknown {
       return false;
     case 'choice':
       return option.choices[0];
+    case 'text':
+      return option.typical[0];
     case 'aggregation':
       return 'token-mean';
     default: {

@@ -252,7 +252,12 @@ function drawOption(option: OptionDeclaration): fc.Arbitrary<unknown> | undefine
     case 'boolean':
       return fc.boolean();
     case 'choice':
-      return fc.constantFrom(...option.choices);
+      return fc.constantFrom(
+        ...option.choices,
+        ...(option.default === undefined && !option.required ? [null] : []),
+      );
+    case 'text':
+      return fc.constantFrom(...option.typical);
     case 'aggregation':
       return fc.constantFrom(...LOSS_AGG_MODES);
     default:

@@ -1,0 +1,159 @@
+// The metrics of verl's rollout correction.
+import type { Expression, Operand, ProgramSymbols } from '../../../program/expression.js';
+import type { MetricExpression } from '../expression-loss.js';
+import { bounded } from './clipped.js';
+import { type CorrectionOptions, meanOfBatch, meanOfRow, type Weights } from './rollout-correction.js';
+
+const RATIO = { unit: 'ratio' };
+const WEIGHTED = 'with rollout_is';
+const IN_ONE_CALL = 'when the whole batch is computed in one call';
+const WEIGHTED_IN_ONE_CALL = `${WEIGHTED}, ${IN_ONE_CALL}`;
+const CORRECTED = 'with rollout_is or rollout_rs';
+const CORRECTED_IN_ONE_CALL = `${CORRECTED}, ${IN_ONE_CALL}`;
+const REJECTING = 'with rollout_rs';
+
+/**
+ * The declarations of the metrics. A result has at most 16 metrics of the batch and 16 others, so it has no metrics of
+ * each statistic that rejects tokens. It also lacks three numbers that follow, exactly or nearly, from others.
+ */
+export const CORRECTION_METRICS = {
+  'rollout_corr/rollout_is_mean': { ...RATIO, when: WEIGHTED },
+  'rollout_corr/rollout_is_ratio_fraction_high': { unit: 'fraction', when: WEIGHTED },
+  'rollout_corr/rollout_is_ratio_fraction_low': { unit: 'fraction', when: WEIGHTED },
+  'rollout_corr/rollout_is_oob_ratio': { unit: 'fraction of tokens', when: 'with two bounds of the weights' },
+  'rollout_corr/rollout_is_seq_mean': { ...RATIO, when: WEIGHTED },
+  'rollout_corr/rollout_is_seq_fraction_high': { unit: 'fraction of rows', when: WEIGHTED },
+  'rollout_corr/rollout_is_seq_fraction_low': { unit: 'fraction of rows', when: WEIGHTED },
+  'rollout_corr/rollout_is_max': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_min': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_std': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_eff_sample_size': { unit: 'fraction', when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_seq_std': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_seq_max': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_seq_min': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_batch_norm_factor': { ...RATIO, when: 'with rollout_is_batch_normalize' },
+  'rollout_corr/rollout_rs_masked_fraction': { unit: 'fraction of tokens', when: REJECTING },
+  'rollout_corr/rollout_rs_seq_masked_fraction': { unit: 'fraction of rows', when: REJECTING },
+  'rollout_corr/kl': { unit: 'nats per token', when: CORRECTED },
+  'rollout_corr/k3_kl': { unit: 'nats per token', when: CORRECTED },
+  'rollout_corr/chi2_token': { unit: 'divergence', when: CORRECTED },
+  'rollout_corr/chi2_seq': { unit: 'divergence', when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/training_ppl': { unit: 'perplexity', when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/training_log_ppl': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/rollout_ppl': { unit: 'perplexity', when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/rollout_log_ppl': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/ppl_ratio': { ...RATIO, when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/log_ppl_diff_max': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/log_ppl_diff_min': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
+} as const;
+
+type Metric = keyof typeof CORRECTION_METRICS;
+/** The metrics of a correction. Those that it does not have are undefined. */
+export type CorrectionMetrics = Record<Metric, MetricExpression | undefined>;
+
+/** The metrics of a loss without a correction. */
+export const NO_CORRECTION_METRICS = Object.fromEntries(
+  Object.keys(CORRECTION_METRICS).map((name) => [name, undefined]),
+) as Record<Metric, undefined>;
+
+/**
+ * Returns the metrics of a correction.
+ * @param policy the log-probability of a token under the policy.
+ * @param rollout the one that the inference engine reported.
+ */
+export function correctionMetrics(
+  symbols: ProgramSymbols,
+  { rolloutIs }: CorrectionOptions,
+  policy: Expression,
+  rollout: Expression,
+  weights: Weights | undefined,
+  kept: Expression | undefined,
+): CorrectionMetrics {
+  const q = policy.sub(rollout);
+  return {
+    ...NO_CORRECTION_METRICS,
+    ...(weights && weightMetrics(symbols, weights)),
+    ...(weights && ratioMetrics(symbols, weights, rolloutIs!, q)),
+    ...(kept && {
+      'rollout_corr/rollout_rs_masked_fraction': { token: kept.not() },
+      'rollout_corr/rollout_rs_seq_masked_fraction': { row: symbols.rowSum(kept).lt(symbols.n) },
+    }),
+    ...divergenceMetrics(symbols, policy, rollout, q),
+  };
+}
+
+function weightMetrics(symbols: ProgramSymbols, { raw, limited, factor, bounds }: Weights) {
+  const { tokens, constant, clip, square, sqrt, max, select, rowsMin, rowsMax } = symbols;
+  const { low, high, both } = bounds;
+  const clipped = clip(limited, 0, high);
+  const [mean, meanOfSquares] = [meanOfBatch(symbols, clipped), meanOfBatch(symbols, square(clipped))];
+  const ofRow = meanOfRow(symbols, limited);
+  const rawOfRow = meanOfRow(symbols, raw);
+  return {
+    'rollout_corr/rollout_is_mean': { token: limited },
+    'rollout_corr/rollout_is_oob_ratio': both ? { token: raw.lt(low).or(raw.gt(high)) } : undefined,
+    'rollout_corr/rollout_is_seq_mean': { row: ofRow },
+    'rollout_corr/rollout_is_seq_fraction_high': { row: rawOfRow.gt(high) },
+    'rollout_corr/rollout_is_seq_fraction_low': { row: rawOfRow.lt(low) },
+    // Of a single token, the 1e-8 in the divisors would leave more than 0.
+    'rollout_corr/rollout_is_std': {
+      batch: select(tokens.lt(2), 0, sqrt(max(meanOfSquares.sub(square(mean)), constant(0)))),
+    },
+    'rollout_corr/rollout_is_eff_sample_size': { batch: square(mean.add(1e-8)).div(meanOfSquares) },
+    'rollout_corr/rollout_is_seq_std': { batch: deviationOfRows(symbols, ofRow) },
+    'rollout_corr/rollout_is_seq_max': { batch: rowsMax(ofRow) },
+    'rollout_corr/rollout_is_seq_min': { batch: rowsMin(ofRow) },
+    'rollout_corr/rollout_is_batch_norm_factor': factor && { batch: factor },
+  };
+}
+
+// Returns the standard deviation of a sample of rows, computed in one pass; 0 for a single row.
+function deviationOfRows({ rows, rowsSum, square, sqrt, max }: ProgramSymbols, x: Expression): Expression {
+  const squares = rowsSum(square(x)).sub(square(rowsSum(x)).div(rows));
+  return sqrt(max(squares, 0).div(max(rows.sub(1), 1)));
+}
+
+// The extremes of the ratios of rows are those before the weights were limited.
+function ratioMetrics(
+  { exp, min, rowSum, rowsMin, rowsMax, batchMin, batchMax }: ProgramSymbols,
+  { raw, limited, bounds: { low, high } }: Weights,
+  level: 'token' | 'sequence',
+  q: Expression,
+) {
+  const sum = rowSum(q);
+  const metrics: Record<string, [MetricExpression, MetricExpression]> = {
+    token: [{ token: raw.gt(high) }, { token: raw.lt(low) }],
+    sequence: [{ row: sum.gt(Math.log(high)) }, { row: sum.lt(Math.log(low)) }],
+  };
+  const extremes: Record<string, [Operand, Operand]> = {
+    token: [batchMax(limited), batchMin(limited)],
+    sequence: [exp(min(rowsMax(sum), 20)), exp(rowsMin(sum))],
+  };
+  return {
+    'rollout_corr/rollout_is_ratio_fraction_high': metrics[level]![0],
+    'rollout_corr/rollout_is_ratio_fraction_low': metrics[level]![1],
+    'rollout_corr/rollout_is_max': { batch: extremes[level]![0] },
+    'rollout_corr/rollout_is_min': { batch: extremes[level]![1] },
+  };
+}
+
+function divergenceMetrics(symbols: ProgramSymbols, policy: Expression, rollout: Expression, q: Expression) {
+  const { tokens, exp, expm1, rowSum, rowsMean, rowsMin, rowsMax } = symbols;
+  const [policyLog, rolloutLog] = [meanOfRow(symbols, policy).neg(), meanOfRow(symbols, rollout).neg()];
+  const difference = policyLog.sub(rolloutLog);
+  const doubled = (logRatio: Expression) => bounded(symbols, logRatio).mul(2);
+  return {
+    'rollout_corr/kl': { token: q.neg() },
+    'rollout_corr/k3_kl': { token: expm1(q).sub(q) },
+    // A metric of tokens is divided by N + 1e-8, and so this subtracts 1 from the mean.
+    'rollout_corr/chi2_token': { token: exp(doubled(q)).sub(tokens.add(1e-8).div(tokens)) },
+    'rollout_corr/chi2_seq': { batch: rowsMean(expm1(doubled(rowSum(q)))) },
+    'rollout_corr/training_ppl': { batch: rowsMean(exp(policyLog)) },
+    'rollout_corr/training_log_ppl': { batch: rowsMean(policyLog) },
+    'rollout_corr/rollout_ppl': { batch: rowsMean(exp(rolloutLog)) },
+    'rollout_corr/rollout_log_ppl': { batch: rowsMean(rolloutLog) },
+    'rollout_corr/ppl_ratio': { batch: rowsMean(exp(difference)) },
+    'rollout_corr/log_ppl_diff_max': { batch: rowsMax(difference) },
+    'rollout_corr/log_ppl_diff_min': { batch: rowsMin(difference) },
+  };
+}
