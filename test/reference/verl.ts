@@ -1,35 +1,46 @@
-/** verl's losses. */
-import type { Variable } from './autograd.js';
-import { type Args, type Formula, option, type Tokens } from './batch.js';
+/** verl's losses as the library has them, by registry name. */
+import type { Formula } from './batch.js';
+import { withCorrection } from './beyond/verl-correction.js';
+import * as losses from './beyond/verl-losses.js';
+import * as rowLosses from './beyond/verl-row-losses.js';
 
-/** Combines the tokens' losses as verl's agg_loss() does. Unlike Trinity-RFT, it leaves out rows without tokens. */
-function aggregate(x: Tokens, losses: Variable, args: Args): Variable {
-  const rows = option(args, 'global_batch_size', x.counts.filter((n) => n > 0).length) || 1;
-  const total = losses.sum().mul(option(args, 'dp_size', 1));
-  switch (option<string>(args, 'loss_agg_mode', 'token-mean')) {
-    case 'token-mean':
-      return total.div(option(args, 'batch_num_tokens', x.index.length) || 1);
-    case 'token-sum':
-      return total;
-    case 'seq-mean-token-sum':
-      return total.div(rows);
-    case 'seq-mean-token-sum-norm':
-      return total.div(rows * option(args, 'loss_scale_factor', x.batch.columns));
-    default:
-      return x
-        .rowMean(losses)
-        .sum()
-        .mul(option(args, 'dp_size', 1) / rows);
-  }
-}
+/**
+ * The metrics of a correction for which a result of the library has no room. Each statistic that rejects tokens has
+ * several.
+ */
+const LEFT_METRICS =
+  /^rollout_corr\/(rollout_rs_(token|seq_sum|seq_mean|seq_max)_k[123]_.*|rollout_is_seq_max_deviation|log_ppl_diff|log_ppl_abs_diff)$/;
 
-const dro: Formula = (x, args) => {
-  const { logprob, advantages } = x;
-  const d = logprob.sub(x.oldLogprob);
-  const penalty = d.square().mul((args.dro_beta as number) / 2);
-  const loss = aggregate(x, penalty.sub(advantages.mul(logprob)), args);
-  return { loss, metrics: { ppo_kl: x.mean(d.neg()), pg_loss: loss } };
+/** Returns the metrics that a result of the library has, out of all that verl computes. */
+export const reported = <T>(metrics: Readonly<Record<string, T>>): Record<string, T> =>
+  Object.fromEntries(Object.entries(metrics).filter(([name]) => !LEFT_METRICS.test(name)));
+
+const asReported =
+  (formula: Formula): Formula =>
+  (x, args) => {
+    const { loss, metrics } = formula(x, args);
+    return { loss, metrics: reported(metrics) };
+  };
+
+/** Lets a loss take the arguments of a correction, which applies only if it weights or rejects tokens. */
+const correctable = (formula: Formula): Formula => {
+  const corrected = asReported(withCorrection(formula));
+  return (x, args) =>
+    (args.rollout_is ?? args.rollout_rs ?? null) === null ? formula(x, args) : corrected(x, args);
 };
 
-/** The formulas by registry name. */
-export const verlFormulas: Record<string, Formula> = { 'verl/dro': dro };
+export const verlFormulas: Record<string, Formula> = {
+  'verl/vanilla': correctable(losses.vanilla),
+  'verl/dppo_tv': correctable(losses.dppoTv),
+  'verl/dppo_kl': correctable(losses.dppoKl),
+  'verl/gpg': correctable(losses.gpg),
+  'verl/dro': correctable(losses.dro),
+  'verl/geo_mean': correctable(rowLosses.geoMean),
+  'verl/gspo': correctable(losses.gspo),
+  'verl/sapo': correctable(losses.sapo),
+  'verl/cispo': correctable(losses.cispo),
+  'verl/bypass_mode': asReported(losses.bypassMode),
+  'verl/distillation': losses.distillation,
+  'verl/flowrl': rowLosses.flowrl,
+  'verl/self_play_sppo': rowLosses.selfPlaySppo,
+};

@@ -120,6 +120,8 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     actionMask,
     expertMask,
     step: Array.from({ length: rows }, () => 60),
+    rewards: Array.from({ length: rows }, normal),
+    logZ: Array.from({ length: rows }, normal),
   };
 }
 

@@ -88,6 +88,8 @@ export const FLOAT_COLUMNS = [
   'teacherLogprob',
 ] as const;
 
+const ROW_COLUMNS = ['rewards', 'logZ'] as const;
+
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
   return { shape: [batch.rows, batch.columns], ...typedColumns(batch, (column) => column) };
@@ -108,6 +110,7 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
   }
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
   if (batch.step) columns.step = Array.from(batch.step);
+  for (const name of ROW_COLUMNS) if (batch[name]) columns[name] = Array.from(batch[name]);
   return columns;
 }
 

@@ -99,7 +99,10 @@ function weightMetrics(symbols: ProgramSymbols, { raw, limited, factor, bounds }
     'rollout_corr/rollout_is_std': {
       batch: select(tokens.lt(2), 0, sqrt(max(meanOfSquares.sub(square(mean)), constant(0)))),
     },
-    'rollout_corr/rollout_is_eff_sample_size': { batch: square(mean.add(1e-8)).div(meanOfSquares) },
+    // verl divides by 0 if all weights are 0.
+    'rollout_corr/rollout_is_eff_sample_size': {
+      batch: select(meanOfSquares.gt(0), square(mean.add(1e-8)).div(meanOfSquares), 0),
+    },
     'rollout_corr/rollout_is_seq_std': { batch: deviationOfRows(symbols, ofRow) },
     'rollout_corr/rollout_is_seq_max': { batch: rowsMax(ofRow) },
     'rollout_corr/rollout_is_seq_min': { batch: rowsMin(ofRow) },
@@ -115,18 +118,20 @@ function deviationOfRows({ rows, rowsSum, square, sqrt, max }: ProgramSymbols, x
 
 // The extremes of the ratios of rows are those before the weights were limited.
 function ratioMetrics(
-  { exp, min, rowSum, rowsMin, rowsMax, batchMin, batchMax }: ProgramSymbols,
+  { n, tokens, exp, min, select, rowMin, rowSum, rowsMin, rowsMax, batchMax }: ProgramSymbols,
   { raw, limited, bounds: { low, high } }: Weights,
   level: 'token' | 'sequence',
   q: Expression,
 ) {
   const sum = rowSum(q);
+  // Rows without tokens must not count as 0 here.
+  const smallest = select(tokens.gt(0), rowsMin(select(n.gt(0), rowMin(limited), high)), 0);
   const metrics: Record<string, [MetricExpression, MetricExpression]> = {
     token: [{ token: raw.gt(high) }, { token: raw.lt(low) }],
     sequence: [{ row: sum.gt(Math.log(high)) }, { row: sum.lt(Math.log(low)) }],
   };
   const extremes: Record<string, [Operand, Operand]> = {
-    token: [batchMax(limited), batchMin(limited)],
+    token: [batchMax(limited), smallest],
     sequence: [exp(min(rowsMax(sum), 20)), exp(rowsMin(sum))],
   };
   return {
