@@ -76,7 +76,10 @@ export function expressionSubject(typed: string, values: Readonly<Record<string,
   const { set = {}, lossAggMode } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode };
   checkNames(text, set);
   try {
-    return policyLossSubject(name, expressionLoss('--loss-expr', text, { name, options: set, lossAggMode }));
+    return policyLossSubject(
+      name,
+      expressionLoss('--loss-expr', text, { name: name || undefined, options: set, lossAggMode }),
+    );
   } catch (error) {
     if (!(error instanceof LossError)) throw error;
     const spelt = error.withOptionNames((option) =>

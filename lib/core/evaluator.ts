@@ -360,7 +360,7 @@ export class Evaluator {
   ): Result<M> {
     const metrics: Metrics = {};
     for (let i = 1; i < this.#names.length; i++) {
-      if (present & (1 << i)) metrics[this.#names[i]!] = values[i]!;
+      if (hasBit(present, i)) metrics[this.#names[i]!] = values[i]!;
     }
     const result: Result<M> = { loss: values[0]!, metrics: metrics as M };
     const grad = gradients[this.#gradKey];
@@ -368,6 +368,11 @@ export class Evaluator {
     if (part) result.part = part;
     return result;
   }
+}
+
+// Returns bit i of a whole number, which may have more bits than JavaScript's bitwise operators use.
+function hasBit(number: number, i: number): boolean {
+  return Math.floor(number / 2 ** i) % 2 === 1;
 }
 
 // The layout of a batch that only its counts describe.

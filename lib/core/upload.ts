@@ -9,6 +9,7 @@ import {
   type Conversions,
   type HostInput,
   type InputName,
+  ROW_COLUMNS,
 } from './batch-reader.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch } from './device-batch.js';
@@ -81,11 +82,13 @@ function* readAll(batch: Batch, mapper: KeyMapper): Sliced<Uploaded> {
   const isPresent = (name: InputName) =>
     batch !== null && typeof batch === 'object' && find(batch, mapper.keys(name)) !== undefined;
   const columns = COLUMNS.filter(isPresent);
+  // Losses that read numbers per row read columns too.
+  const numbers = columns.length > 0 ? ROW_COLUMNS.filter(isPresent) : [];
   const masks = MASKS.filter(isPresent);
   const conversions: Conversions = new Map();
   const step = batch && find(batch, mapper.keys('step'))?.value;
   const reader = new BatchReader(mapper, {
-    inputs: [...columns, ...masks],
+    inputs: [...columns, ...numbers, ...masks],
     perToken: ['logprob', 'entropy'],
   });
   // Without a mask, the inputs of advantage functions are not copied, because every advantage function needs the mask.
@@ -96,5 +99,5 @@ function* readAll(batch: Batch, mapper: KeyMapper): Sliced<Uploaded> {
     const further = new BatchReader(mapper, { inputs: ['action_mask', ...inputs], order: 'advantage' });
     advantage = (yield* further.readHost(batch, conversions)).native;
   }
-  return { columns: new Set([...columns, ...masks, ...inputs]), loss, advantage, step };
+  return { columns: new Set([...columns, ...numbers, ...masks, ...inputs]), loss, advantage, step };
 }

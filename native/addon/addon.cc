@@ -52,7 +52,7 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     unsigned columns = columns_of(function->function());
     if (object.Get("advantage").IsObject()) columns &= ~reads(kAdvantages);
     const Place place = read_place(info[1], info[3], columns, true);
-    check_row_columns(info.Env(), *function, place.batch);
+    if (place.rows() > 0) check_row_columns(info.Env(), *function, place.row_columns());
     const Call call = read_call(function->function(), place.rows(), place.tokens(), object);
     if (call.advantage && !place.resident)
       refuse(info.Env(), "advantage: only a resident batch can compute advantages and a loss in one call");
@@ -84,7 +84,7 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
       batch.expert = static_cast<const uint8_t*>(
           elements(info[next + 1], napi_uint8_array, batch.layout.rows, "expert"));
     if (tokens > 0) check_columns(info.Env(), columns, present_columns(batch), true, true);
-    check_row_columns(info.Env(), *function, batch);
+    check_row_columns(info.Env(), *function, present_row_columns(batch));
     Call call;
     call.outputs.values =
         static_cast<double*>(elements(info[next + 2], napi_float64_array, function->values(), "values"));

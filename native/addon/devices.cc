@@ -140,6 +140,10 @@ int64_t Place::tokens() const {
   return resident ? cuda::resident_info(resident.get()).tokens : batch.layout.tokens();
 }
 
+unsigned Place::row_columns() const {
+  return resident ? cuda::resident_info(resident.get()).row_present : present_row_columns(batch);
+}
+
 Place read_place(const Napi::Value& batch, const Napi::Value& device, unsigned columns, bool mask_needed) {
   const Napi::Env env = batch.Env();
   Place place;
@@ -170,8 +174,12 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   work->device = device_of(place);
   work->caller_abort = call.abort;
   const bool with_grad = call.outputs.grad || call.grad_stays;
+  const auto request_of_call = [=] {
+    return cuda::request_of(*function, call.coefficients, call.normalizer, with_grad,
+                            call.outputs.part != nullptr);
+  };
   work->run = [=](const int32_t* abort, cuda::Problem* problem) {
-    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer, with_grad);
+    const cuda::Request request = request_of_call();
     cuda::Call on_device;
     on_device.result = result.get();
     on_device.grad = call.outputs.grad;
@@ -200,8 +208,7 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
       call.timing[1] = milliseconds->token_pass;
     }
     if (call.outputs.counts) write_counts(result->counts, call.outputs.counts);
-    const cuda::Request request = cuda::request_of(*function, call.coefficients, call.normalizer, with_grad);
-    return Napi::Number::New(env, cuda::finish_result(*function, request, *result, call.outputs));
+    return Napi::Number::New(env, cuda::finish_result(*function, request_of_call(), *result, call.outputs));
   };
   return perform(info, work, later);
 }

@@ -25,6 +25,8 @@ struct Place {
   bool on_cuda() const { return resident || device >= 0; }
   int64_t rows() const;
   int64_t tokens() const;
+  // Returns the set of row columns that the batch has.
+  unsigned row_columns() const;
 };
 // Reads two arguments of a call: its batch, and the index of its device (undefined for the CPU). `columns` is
 // the set of columns that the call needs. Throws if the batch lacks one of them, or if it lacks a mask and

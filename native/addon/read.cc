@@ -419,13 +419,17 @@ unsigned present_columns(const BatchView& batch) {
   return present;
 }
 
-void check_row_columns(Napi::Env env, const PreparedFunction& function, const BatchView& batch) {
+unsigned present_row_columns(const BatchView& batch) {
+  unsigned present = 0;
+  for (int c = 0; c < kRowColumns; ++c)
+    if (batch.row_column[c]) present |= reads(c);
+  return present;
+}
+
+void check_row_columns(Napi::Env env, const PreparedFunction& function, unsigned present) {
   for (const bool grad : {false, true}) {
     const program::Program* const program = function.program(grad);
-    if (!program) return;
-    for (int c = 0; c < kRowColumns; ++c)
-      if ((program->view().row_columns & reads(c)) != 0 && !batch.row_column[c])
-        refuse(env, "a row column is missing");
+    if (program && (program->view().row_columns & ~present) != 0) refuse(env, "a row column is missing");
   }
 }
 

@@ -89,8 +89,10 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function, co
 // `present` are sets of columns.
 void check_columns(Napi::Env env, unsigned needed, unsigned present, bool mask_needed, bool has_mask);
 unsigned present_columns(const BatchView& batch);
-// Throws an error if the batch lacks a row column that the function's program reads.
-void check_row_columns(Napi::Env env, const PreparedFunction& function, const BatchView& batch);
+// Throws an error if a row column that the function's program reads is not present. `present` is a set of row
+// columns.
+void check_row_columns(Napi::Env env, const PreparedFunction& function, unsigned present);
+unsigned present_row_columns(const BatchView& batch);
 
 // Runs the body of a function that JavaScript calls. If memory runs out, throws an error with the code
 // ERR_OUT_OF_MEMORY.

@@ -32,7 +32,7 @@ class Reporting : public Task {
 // Each of these functions returns the result of a finished task as a number for JavaScript, or throws an
 // error.
 inline double result_of(Napi::Env, const cpu::Evaluation& task) {
-  return task.aborted() ? -1.0 : task.outputs().present;
+  return task.aborted() ? -1.0 : static_cast<double>(task.outputs().present);
 }
 inline double result_of(Napi::Env, const cpu::KlEvaluation& task) {
   return task.mean_kl();

@@ -110,27 +110,53 @@ void write_is_at(double at, int n, float* out) {
   if (index == at) out[index] = 1.0f;
 }
 
+namespace {
+
+// Returns the smallest or largest unmasked value of a tile, or NaN if one of the values is NaN. If all tokens
+// are masked, returns the infinity that is not better than any value.
+template <bool largest, bool uniform>
+PL_FN float extreme_of_tile(const TokenOperand& x, const Lane* lanes, int n) {
+  const float* const data = x.data;
+  const float value = x.value;
+  constexpr float worst = largest ? -kInfinity : kInfinity;
+  const int32_t worst_bits = float_bits(worst);
+  float best[kSumLanes];
+  int32_t nans[kSumLanes] = {};
+  for (float& b : best) b = worst;
+  for (int at = 0; at < n; at += kSumLanes) {
+    PL_FOR_LANES
+    for (int l = 0; l < kSumLanes; ++l) {
+      const int32_t lane = lanes[at + l];
+      const float y = bits_float((float_bits(uniform ? value : data[at + l]) & lane) | (worst_bits & ~lane));
+      best[l] = (largest ? y > best[l] : y < best[l]) ? y : best[l];
+      nans[l] |= y != y ? 1 : 0;
+    }
+  }
+  float result = worst;
+  int32_t nan = 0;
+  for (int l = 0; l < kSumLanes; ++l) {
+    result = is_before(largest, best[l], result) ? best[l] : result;
+    nan |= nans[l];
+  }
+  return nan != 0 ? bits_float(0x7fc00000) : result;
+}
+
+}  // namespace
+
 template <bool largest>
 void Extreme::add(const TokenOperand& x, const Lane* lanes, int n, int64_t first) {
-  const auto at = [&](int i) { return x.is_uniform() ? x.value : x.data[i]; };
-  // Most tiles do not change the result. This loop finds out without a branch per token.
-  const float before = value;
-  const bool is_first = !exists;
-  int better = 0;
-  if (value != value && exists) return;
-#pragma omp simd reduction(| : better)
+  if (exists && value != value) return;
+  float of_tile = 0;
+  with_form(x, [&]<bool uniform>() { of_tile = extreme_of_tile<largest, uniform>(x, lanes, n); });
+  // Most tiles do not change the result.
+  if (exists && of_tile == of_tile && !is_before(largest, of_tile, value)) return;
   for (int i = 0; i < n; ++i) {
-    const float y = at(i);
-    better |= lanes[i] != 0 && (is_first | is_before(largest, y, before) | (y != y)) ? 1 : 0;
-  }
-  if (better == 0) return;
-  for (int i = 0; i < n; ++i) {
-    const float y = at(i);
-    if (lanes[i] == 0 || (exists && !is_before(largest, y, value) && y == y)) continue;
+    const float y = x.is_uniform() ? x.value : x.data[i];
+    if (lanes[i] == 0 || (y != of_tile && (y == y || of_tile == of_tile))) continue;
     exists = true;
     value = y;
     position = first + i;
-    if (y != y) return;
+    return;
   }
 }
 

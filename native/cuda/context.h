@@ -68,6 +68,7 @@ struct DeviceBatch {
   BatchView view;
   int64_t tokens = 0;
   Buffer column[kColumns];
+  Buffer row_column[kRowColumns];
   Buffer mask, expert, offsets;
 };
 
@@ -180,10 +181,10 @@ class Context {
     return batch;
   }
 
-  // Allocates memory for a whole batch: the columns in the set `columns` and, if the host batch has them, the
-  // mask, the expert mask and the offsets of packed rows. Sends everything that is not per token;
-  // send_tokens() sends the rest.
-  DeviceBatch allocate_batch(const BatchView& host, unsigned columns) {
+  // Allocates memory for a whole batch: the columns in the set `columns`, the row columns in the set
+  // `row_columns`, the mask, the expert mask and the offsets of packed rows, each if the host batch has it.
+  // Sends everything that is not per token; send_tokens() sends the rest.
+  DeviceBatch allocate_batch(const BatchView& host, unsigned columns, unsigned row_columns) {
     DeviceBatch batch = allocate_columns(host, columns);
     if (host.mask) batch.mask = allocate(whole_granules(batch.tokens));
     if (host.expert) batch.expert = allocate(host.layout.rows);
@@ -191,6 +192,9 @@ class Context {
     order_copies_after_kernels();
     if (host.expert) send(batch.expert.as<void>(), host.expert, batch.expert.bytes());
     if (host.layout.offsets) send(batch.offsets.as<void>(), host.layout.offsets, batch.offsets.bytes());
+    for (int c = 0; c < kRowColumns; ++c)
+      if ((row_columns & reads(c)) != 0)
+        batch.view.row_column[c] = send_array(host.row_column[c], host.layout.rows, &batch.row_column[c]);
     order_kernels_after_copies();
     batch.view.mask = batch.mask.as<uint8_t>();
     batch.view.expert = batch.expert.as<uint8_t>();

@@ -88,6 +88,7 @@ struct ResidentInfo {
   int64_t rows, columns, tokens;
   unsigned present;  // bit c: the batch has column c
   bool mask, expert;
+  unsigned row_present;        // bit c: the batch has RowColumn c
   unsigned advantage_present;  // bit c: the batch has AdvantageColumn c
   bool rewards, baselines, groups, runs;
   int64_t group_count;
@@ -101,6 +102,7 @@ struct Request {
   const void* loss = nullptr;    // the loss object; its type is entry terms.loss of Losses
   program::ProgramView program;  // the loss, if terms.loss is kProgram; its arrays are in host memory
   unsigned columns = 0;          // columns_of() the function
+  bool batch_metrics = false;    // whether the program's metrics of the batch are wanted
   Coefficients coefficients;
   Normalizer normalizer;
 };
@@ -110,6 +112,7 @@ struct Result {
   Sums sums;
   double pair_loss = 0;
   double pair_metric[3] = {};
+  // The metrics of the batch that a program outputs, if the request wants them.
   bool has_batch_metrics = false;
   double batch_metrics[program::kMaxBatchMetrics] = {};
 };

@@ -61,7 +61,7 @@ class Evaluation {
         batch_(batch),
         loss_(request.terms.loss),
         object_(request.loss),
-        program_(context, request.program, batch.view.layout.rows),
+        program_(context, request.program, batch.view.layout.rows, request.batch_metrics),
         call_(call) {
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns = columns_of_tokens(request);
@@ -254,7 +254,7 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
     result.device = device;
     context.run([&] {
       constexpr unsigned all = (1u << kColumns) - 1;
-      result.batch = context.allocate_batch(host, all);
+      result.batch = context.allocate_batch(host, all, (1u << kRowColumns) - 1);
       send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
       // Leaves out the log-probabilities of the sampling policy and of the teacher, because losses read them
       // too, so the batch already has them.
@@ -293,6 +293,8 @@ ResidentInfo resident_info(const Resident* resident) {
     if (batch.view.column[c].data) info.present |= 1u << c;
     if (inputs.tokens.column[c].data && !inputs.tokens.column[c].per_row) info.advantage_present |= 1u << c;
   }
+  for (int c = 0; c < kRowColumns; ++c)
+    if (batch.view.row_column[c]) info.row_present |= reads(c);
   info.mask = batch.mask.bytes() > 0;
   info.expert = batch.expert.bytes() > 0;
   info.rewards = inputs.rewards != nullptr;
@@ -329,7 +331,7 @@ Status evaluate_host(int device, const BatchView& host, const Request& request, 
   return guarded(problem, [&] {
     Context& context = context_of(device);
     context.run([&] {
-      const DeviceBatch batch = context.allocate_batch(host, request.columns);
+      const DeviceBatch batch = context.allocate_batch(host, request.columns, request.program.row_columns);
       Evaluation evaluation(context, batch, request, host.repeats, call);
       send_in_chunks(context, host, batch, evaluation.span(), call.abort,
                      [&](int64_t first, int64_t last) { evaluation.sum_rows(first, last); });
@@ -357,7 +359,7 @@ Status advantages_host(int device, const AdvantageInputs& host, const AdvantageR
   return guarded(problem, [&] {
     Context& context = context_of(device);
     context.run([&] {
-      const DeviceBatch batch = context.allocate_batch(host.tokens, columns_of_advantage(request));
+      const DeviceBatch batch = context.allocate_batch(host.tokens, columns_of_advantage(request), 0);
       send_in_chunks(context, host.tokens, batch, kSpanStep, call.abort, [](int64_t, int64_t) {});
       DeviceInputs inputs = send_inputs(context, host);
       inputs.view.tokens = batch.view;
@@ -379,7 +381,7 @@ Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* p
   return guarded(problem, [&] {
     Context& context = context_of(device);
     context.run([&] {
-      const DeviceBatch batch = context.allocate_batch(host, call.columns);
+      const DeviceBatch batch = context.allocate_batch(host, call.columns, 0);
       send_in_chunks(context, host, batch, kSpanStep, call.abort, [](int64_t, int64_t) {});
       compute_kl(context, batch, call);
     });

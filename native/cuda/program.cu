@@ -33,8 +33,8 @@ int tokens_memory(const program::ProgramView& program, unsigned columns) {
 
 }  // namespace
 
-ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64_t rows)
-    : context_(context), host_(host), view_(host) {
+ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, bool batch_metrics)
+    : context_(context), host_(host), view_(host), batch_metrics_(batch_metrics) {
   if (host.instruction_count == 0) return;  // the call has no user-defined loss
   view_.instructions = context.send_array(host.instructions, host.instruction_count, &instructions_);
   view_.segments = context.send_array(host.segments, host.segment_count, &segments_);
@@ -68,7 +68,7 @@ void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const
 
 void ProgramRun::run(const Pass& pass) const {
   const ProgramPass whole{pass, view_, row_values_.as<double>(), batch_values_.as<double>()};
-  const int outputs = host_.segment_count - 1;
+  const int outputs = host_.output_segment;
   int first = 0;
   for (int at = 0; at < outputs; ++at) {
     if (host_.segments[at].kind != Op::k_batch) continue;
@@ -77,11 +77,22 @@ void ProgramRun::run(const Pass& pass) const {
     first = at + 1;
   }
   launch_rows(whole, first, outputs);
+  launch_outputs(whole);
 
-  const Stage stage = stage_of(outputs, outputs + 1);
+  const int end = host_.segment_count;
+  const int end_of_rows = host_.segments[end - 1].kind == Op::k_batch ? end - 1 : end;
+  launch_rows(whole, outputs + 1, end_of_rows);
+  if (batch_metrics_)
+    launch(program_batch_kernel, context_.grid(1), whole, Stage{first, end, 0});
+  else if (end_of_rows > outputs + 1)
+    launch(program_batch_kernel, context_.grid(1), whole, Stage{outputs + 1, end_of_rows, 0});
+}
+
+void ProgramRun::launch_outputs(const ProgramPass& pass) const {
+  const Stage stage = stage_of(host_.output_segment, host_.output_segment + 1);
   Grid grid = context_.grid_of_spans(pass, pass.spans);
   grid.memory = tokens_memory(host_, stage.columns);
-  launch(program_tokens_kernel, grid, whole, stage);
+  launch(program_tokens_kernel, grid, pass, stage);
 }
 
 }  // namespace policy_loss::cuda

@@ -1,8 +1,8 @@
 // The kernels that interpret a user-defined loss, which is a program (program/program.h).
 //
-// A row is computed by one warp, except in the last segment. If the warp begins at the row's first token, a
-// token belongs to the lane with the number of its position modulo 32. So the lanes' partial sums are those
-// of the CPU engine, and they are added up in the same order.
+// A row is computed by one warp, except in the segment with the outputs. If the warp begins at the row's
+// first token, a token belongs to the lane with the number of its position modulo 32. So the lanes' partial
+// sums are those of the CPU engine, and they are added up in the same order.
 #pragma once
 
 #include "cuda/program_tokens.cuh"
@@ -35,7 +35,8 @@ class RowReducer {
   __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
     for_reductions(segment, [&](const Instruction& x, int n) { clear(x.op, n); });
     const int64_t length = pass_.batch.layout.length(row);
-    for (int64_t from = 0; from < length; from += kChunkTokens) {
+    // A row without tokens has one chunk too, because its reductions have results.
+    for (int64_t from = 0; from == 0 || from < length; from += kChunkTokens) {
       interpreter_.run(
           segment, row, from, min(from + kChunkTokens, length),
           [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
@@ -109,7 +110,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   const RowReducer reducer(pass, stage.columns);
   const int64_t rows = pass.batch.layout.rows;
   for (int64_t row = first_warp(); row < rows; row += all_warps()) {
-    if (state_of_row(pass, row).tokens == 0) continue;
+    if (!takes_part(pass, row)) continue;
     for (int at = stage.first; at < stage.last; ++at) {
       const Segment segment = pass.program.segments[at];
       if (segment.kind == Op::k_tokens) {
@@ -117,8 +118,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       } else if (threadIdx.x % kWarp == 0) {
         for (int i = segment.first; i < segment.last; ++i) {
           const Instruction x = load_instruction(pass.program, i);
-          if (!program::is_rows_reduction(x.op))
-            pass.row_values[x.out * rows + row] = compute_one(x, {pass, row});
+          if (!is_over_rows(x.op)) pass.row_values[x.out * rows + row] = compute_one(x, {pass, row});
         }
       }
       __syncwarp();  // the next segment reads the row values on all lanes
@@ -126,65 +126,89 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   }
 }
 
-// ---- Reductions over rows, and batch segments ----
+// ---- Reductions over rows, the outputs of rows, and batch segments ----
 
-// Computes a reduction over all rows with one warp. Lane 0 gets the result. A row belongs to the lane with
-// the number of its index modulo 32, as on the CPU.
+// Computes a reduction over all rows, or the sum of an output of rows, with one warp. Lane 0 gets the result.
+// A row belongs to the lane with the number of its index modulo 32, as on the CPU.
 __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Instruction& x) {
   const bool largest = is_largest(x.op);
+  const bool is_output = program::is_row_output(x.op);
   double sum = 0;
   Extreme<double> extreme;
 #pragma unroll 4
   for (int64_t row = threadIdx.x % kWarp; row < pass.batch.layout.rows; row += kWarp) {
-    if (state_of_row(pass, row).tokens == 0) continue;
+    if (!takes_part(pass, row)) continue;
     const double value = RowOperands{pass, row}(x.operand[0]);
-    sum += value;
+    sum += is_output ? value * state_of_row(pass, row).repeats : value;
     extreme.add(largest, value, static_cast<int>(row));
   }
   sum = warp_sum(sum);
   extreme = extreme.of_warp(largest);
-  return is_sum(x.op) ? sum : result_of(x.op, extreme);
+  return is_sum(x.op) || is_output ? sum : result_of(x.op, extreme);
 }
 
-// Computes the reductions over rows in a stage, and then runs the batch segment that ends the stage. Must be
-// launched with one block.
+// Runs a batch segment in one thread.
+__device__ __forceinline__ void run_batch(const ProgramPass& pass, const Segment& segment) {
+  double* const metrics = pass.result->batch_metrics;
+  for (int i = segment.first; i < segment.last; ++i) {
+    const Instruction x = load_instruction(pass.program, i);
+    if (x.op == Op::k_batch_metric)
+      metrics[x.out] += RowOperands{pass, 0}(x.operand[0]);
+    else
+      pass.batch_values[x.out] = compute_one(x, {pass, 0});
+  }
+}
+
+// Computes the reductions over rows in a stage, and adds the outputs of its rows to the sums of the tokens.
+// If the stage ends with a batch segment, then runs that. Must be launched with one block.
 static __global__ void __launch_bounds__(kThreads)
     program_batch_kernel(const ProgramPass pass, const Stage stage) {
-  int n = 0;
-  for (int at = stage.first; at < stage.last - 1; ++at) {
+  for (int at = stage.first; at < stage.last; ++at) {
     const Segment segment = pass.program.segments[at];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass.program, i);
-      if (!program::is_rows_reduction(x.op) || n++ % kWarps != static_cast<int>(threadIdx.x / kWarp))
-        continue;
+      // All instructions that write the same number are computed by the same warp.
+      if (!is_over_rows(x.op) || x.out % kWarps != static_cast<int>(threadIdx.x / kWarp)) continue;
       const double result = reduce_rows(pass, x);
-      if (threadIdx.x % kWarp == 0) pass.batch_values[x.out] = result;
+      if (threadIdx.x % kWarp != 0) continue;
+      Sums& sums = pass.result->sums;
+      if (x.op == Op::k_row_loss)
+        sums.loss[0] += result;
+      else if (x.op == Op::k_row_metric)
+        sums.metric[x.out] += result;
+      else
+        pass.batch_values[x.out] = result;
     }
   }
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  const Segment segment = pass.program.segments[stage.last - 1];
-  for (int i = segment.first; i < segment.last; ++i) {
-    const Instruction x = load_instruction(pass.program, i);
-    pass.batch_values[x.out] = compute_one(x, {pass, 0});
+  const Segment last = pass.program.segments[stage.last - 1];
+  if (last.kind != Op::k_batch || threadIdx.x != 0) return;
+  if (stage.last > pass.program.output_segment) {
+    pass.result->has_batch_metrics = true;
+    for (int k = 0; k < pass.program.batch_metrics; ++k) pass.result->batch_metrics[k] = 0;
   }
+  run_batch(pass, last);
 }
 
-// ---- The last token segment ----
+// ---- The segment with the outputs ----
 
-// A thread's sums of the loss (number 0) and of the metrics (from number 1 on).
+// The sums of the loss (number 0) and of the metrics (from number 1 on). Each thread has float32 sums over a
+// row, and each warp has float64 sums over all its rows.
 class OutputSums {
  public:
   // Returns how many bytes of shared memory the sums of a block need.
   static constexpr int bytes(int metrics) {
-    return (1 + metrics) * kThreads * static_cast<int>(sizeof(double) + sizeof(float));
+    return (1 + metrics) * static_cast<int>(kWarps * sizeof(double) + kThreads * sizeof(float));
   }
 
   __device__ __forceinline__ OutputSums(void* room, int metrics)
       : count_(1 + metrics),
-        totals_(static_cast<double*>(room) + threadIdx.x),
-        sums_(reinterpret_cast<float*>(static_cast<double*>(room) + count_ * kThreads) + threadIdx.x) {
-    for (int k = 0; k < count_; ++k) totals_[k * kThreads] = sums_[k * kThreads] = 0;
+        totals_(static_cast<double*>(room) + threadIdx.x / kWarp),
+        sums_(reinterpret_cast<float*>(static_cast<double*>(room) + count_ * kWarps) + threadIdx.x) {
+    for (int k = 0; k < count_; ++k) {
+      sums_[k * kThreads] = 0;
+      if (is_first_lane()) totals_[k * kWarps] = 0;
+    }
   }
 
   __device__ __forceinline__ void add(int k, const Values& values, unsigned live) const {
@@ -197,16 +221,22 @@ class OutputSums {
   // Multiplies the sums over a row's tokens by the row's weights, and adds them to the totals.
   __device__ __forceinline__ void end_row(const RowState<NoRow>& state) const {
     for (int k = 0; k < count_; ++k) {
-      totals_[k * kThreads] += sums_[k * kThreads] * (k == 0 ? state.loss_weight : state.repeats);
+      const double sum = warp_sum(static_cast<double>(sums_[k * kThreads]));
       sums_[k * kThreads] = 0;
+      if (is_first_lane()) totals_[k * kWarps] += sum * (k == 0 ? state.loss_weight : state.repeats);
     }
   }
 
+  // Returns this thread's share of the total. It is 0 except for the first thread of a warp.
   __device__ __forceinline__ double total(int k) const {
-    return k < count_ ? totals_[k * kThreads] : 0.0;
+    return k < count_ && is_first_lane() ? totals_[k * kWarps] : 0.0;
   }
 
  private:
+  static __device__ __forceinline__ bool is_first_lane() {
+    return threadIdx.x % kWarp == 0;
+  }
+
   const int count_;
   double* const totals_;
   float* const sums_;
@@ -235,7 +265,7 @@ __device__ __forceinline__ Values scaled(Values values, float factor) {
   return values;
 }
 
-// Runs the last segment of a program. Sums its losses and metrics, and writes the gradients.
+// Runs the segment of a program with the outputs. Sums its losses and metrics, and writes the gradients.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     program_tokens_kernel(const ProgramPass pass, const Stage stage) {
   const TokenInterpreter interpreter(pass, stage.columns);

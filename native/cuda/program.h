@@ -1,8 +1,8 @@
 // Runs a user-defined loss, which is a program (program/program.h), on a device.
 //
 // The segments of a program are divided into stages. A stage ends with a batch segment, because that needs
-// the values of all rows. The last token segment is a stage of its own, because it needs no reductions: its
-// rows are divided among many warps, while each row of an earlier segment is computed by one warp.
+// the values of all rows. The segment with the outputs is a stage of its own, because it needs no reductions:
+// its rows are divided among many warps, while each row of another segment is computed by one warp.
 #pragma once
 
 #include "cuda/context.h"
@@ -25,24 +25,27 @@ struct Stage {
 // A program in the memory of a device, with room for the values that it computes.
 class ProgramRun {
  public:
-  // Sends the program to the device. `host` must outlive this object.
-  ProgramRun(Context& context, const program::ProgramView& host, int64_t rows);
+  // Sends the program to the device. `host` must outlive this object. `batch_metrics` tells whether the
+  // metrics of the batch are wanted.
+  ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, bool batch_metrics);
 
-  // Returns how much dynamic shared memory the kernel of the last segment needs at most, in bytes per block.
+  // Returns how much dynamic shared memory the kernel of the outputs needs at most, in bytes per block.
   int memory() const;
 
   // Launches all kernels of the program, after the weights pass. If the call has a KL loss, the token pass
-  // must have stored its gradient before; the program's gradient is added to it. Writes the program's sums to
-  // *pass.result, and clears the sums of terms that the call does not have.
+  // must have stored its gradient before; the program's gradient is added to it. Writes the program's sums
+  // and metrics to *pass.result, and clears the sums of terms that the call does not have.
   void run(const Pass& pass) const;
 
  private:
   Stage stage_of(int first, int last) const;
   void launch_rows(const ProgramPass& pass, int first, int last) const;
+  void launch_outputs(const ProgramPass& pass) const;
 
   Context& context_;
   const program::ProgramView& host_;
   program::ProgramView view_;
+  const bool batch_metrics_;
   Buffer instructions_, segments_, constants_, row_values_, batch_values_;
 };
 

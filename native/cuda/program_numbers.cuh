@@ -19,16 +19,17 @@ __device__ __forceinline__ const RowState<NoRow>& state_of_row(const Pass& pass,
 }
 
 __device__ __forceinline__ Instruction load_instruction(const program::ProgramView& program, int at) {
-  // Loads words instead of members, because that needs fewer loads.
-  constexpr int words = sizeof(Instruction) / sizeof(uint32_t);
-  static_assert(sizeof(Instruction) % sizeof(uint32_t) == 0);
-  const uint32_t* const from = reinterpret_cast<const uint32_t*>(program.instructions) + at * words;
-  uint32_t bits[words];
-#pragma unroll
-  for (int i = 0; i < words; ++i) bits[i] = from[i];
+  static_assert(sizeof(Instruction) == sizeof(uint4));
+  const uint4 bits = reinterpret_cast<const uint4*>(program.instructions)[at];
   Instruction instruction;
-  memcpy(&instruction, bits, sizeof bits);
+  memcpy(&instruction, &bits, sizeof bits);
   return instruction;
+}
+
+// Returns whether a row takes part in the computation of rows and in reductions over rows.
+__device__ __forceinline__ bool takes_part(const ProgramPass& pass, int64_t row) {
+  const RowState<NoRow>& state = state_of_row(pass, row);
+  return state.repeats > 0 && (state.tokens > 0 || pass.program.all_rows);
 }
 
 // The operands that are the same for all tokens of a row.
@@ -45,18 +46,30 @@ struct RowOperands {
       case Kind::kBatchValue:
         return pass.batch_values[x.index];
       case Kind::kRowInput:
-        return input(x.index);
+        return row_input(x.index);
+      case Kind::kBatchInput:
+        return batch_input(x.index);
+      case Kind::kRowColumn:
+        return pass.batch.row_column[x.index][row];
       default:
         return 0.0;
     }
   }
 
  private:
-  __device__ __forceinline__ double input(int index) const {
+  __device__ __forceinline__ double row_input(int index) const {
     const RowState<NoRow>& state = state_of_row(pass, row);
     return index == program::kRowTokens   ? state.tokens
            : index == program::kRowWeight ? state.loss_weight
                                           : static_cast<double>(state.repeats);
+  }
+
+  __device__ __forceinline__ double batch_input(int index) const {
+    const BatchCounts counts = pass.normalizer.given ? pass.normalizer.counts : pass.result->counts;
+    const Counts all = counts.all();
+    return index == program::kBatchTokens ? all.tokens
+           : index == program::kBatchRows ? all.rows
+                                          : all.row_length;
   }
 };
 
@@ -128,6 +141,10 @@ struct Extreme {
   }
 };
 
+// Returns whether an instruction of a row segment is computed for all rows together.
+PL_FN bool is_over_rows(Op op) {
+  return program::is_rows_reduction(op) || program::is_row_output(op);
+}
 PL_FN bool is_sum(Op op) {
   return op == Op::k_row_sum || op == Op::k_rows_sum;
 }

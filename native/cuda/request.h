@@ -10,9 +10,11 @@
 namespace policy_loss::cuda {
 
 // Returns the request for a call. It points to the function's loss object or program, so the function must
-// outlive it. `with_grad` tells whether the call computes a gradient.
+// outlive it. `with_grad` tells whether the call computes a gradient, and `with_part` whether write_part()
+// will write its sums. The batch may then be a part of a larger one, as with a normalizer, and metrics of the
+// batch would be wrong.
 inline Request request_of(const PreparedFunction& function, const Coefficients& coefficients,
-                          const Normalizer& normalizer, bool with_grad) {
+                          const Normalizer& normalizer, bool with_grad, bool with_part = false) {
   Request request;
   request.terms = function.function();
   request.loss = function.loss();
@@ -20,13 +22,14 @@ inline Request request_of(const PreparedFunction& function, const Coefficients& 
   request.columns = columns_of(function.function());
   request.coefficients = coefficients;
   request.normalizer = normalizer;
+  request.batch_metrics = request.program.batch_metrics > 0 && !normalizer.given && !with_part;
   return request;
 }
 
 // Computes the values of a call from a device's result and writes them to outputs.values. If outputs.part is
 // not null, also writes the sums there (see write_part()). Bit i of the returned number is set if values[i]
 // exists.
-inline uint32_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
+inline uint64_t finish_result(const PreparedFunction& function, const Request& request, const Result& result,
                               const Outputs& outputs) {
   const BatchCounts& counts = request.normalizer.given ? request.normalizer.counts : result.counts;
   ExactSums sums;

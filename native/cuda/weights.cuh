@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
   if (threadIdx.x < kMaxRowMetrics) pass.result->sums.row_metric[threadIdx.x] = total;
   if (threadIdx.x == 0) {
     pass.result->counts = own;
+    pass.result->has_batch_metrics = false;
     for (int kind = 0; kind < 2; ++kind) pass.totals->tokens[kind] = pass.totals->rows[kind] = 0;
   }
 }

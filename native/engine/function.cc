@@ -59,15 +59,15 @@ class ValueWriter {
   explicit ValueWriter(double* values) : values_(values) {}
   void put(double value, bool exists = true) {
     values_[next_] = exists ? value : NAN;
-    if (exists) present_ |= 1u << next_;
+    if (exists) present_ |= uint64_t{1} << next_;
     ++next_;
   }
-  uint32_t present() const { return present_; }
+  uint64_t present() const { return present_; }
 
  private:
   double* const values_;
   int next_ = 0;
-  uint32_t present_ = 0;
+  uint64_t present_ = 0;
 };
 
 // The numbers from which the metrics of a policy loss are computed.
@@ -196,7 +196,7 @@ std::vector<std::string> value_names(const Function& function) {
   return names;
 }
 
-uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
+uint64_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
                 const Sums& sums, const double* batch_metrics, double* values) {
   const Function& f = function.function();
   ValueWriter out(values);

@@ -108,7 +108,7 @@ std::vector<std::string> value_names(const Function& function);
 // Writes the values of a call in the order of value_names(). Bit i of the returned number is set if values[i]
 // exists. A metric of one kind of row does not exist, and is NaN, if the batch has no row of that kind.
 // `batch_metrics` are the metrics that a program computed from the whole batch, or null.
-uint32_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
+uint64_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
                 const Sums& sums, const double* batch_metrics, double* values);
 
 // What is needed of each part of a batch to compute the values of the whole batch: the exact sums, three
@@ -126,7 +126,7 @@ struct Outputs {
   float* grad = nullptr;          // per token, ∂loss/∂logprob
   float* grad_entropy = nullptr;  // per token, ∂loss/∂entropy
   double* values = nullptr;       // [values()]
-  uint32_t present = 0;           // bit i: values[i] exists
+  uint64_t present = 0;           // bit i: values[i] exists
   double* part = nullptr;         // [kPartLength] the sums from which merge() computes the values
   double* counts = nullptr;       // [kCounts] of the batch itself, even if there is a normalizer
 };

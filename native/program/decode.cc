@@ -71,6 +71,7 @@ class Checker {
   bool has_grad() const { return has_grad_; }
   void end() const {
     if (!has_loss_) refuse("it has no loss");
+    if (sizes_.batch_metrics > 0 && !has_ended_) refuse("no segment outputs the metrics of the batch");
   }
 
  private:

@@ -132,7 +132,9 @@ describe('lossFromExpression', () => {
       [{ metrics: { 'a b': 'A' } }, /metrics: expected names/],
       [{ metrics: { ['__proto__']: 'A' } }, /metrics: expected names/],
       [{ metrics: { first: 1 } }, /metric first: expected the text of an expression/],
-      [{ name: 1 }, /name: expected a text, got number 1/],
+      [{ name: 1 }, /name: expected a text of at most 100 characters, got number 1/],
+      [{ name: '' }, /name: expected a text of at most 100 characters, got ''/],
+      [{ name: 'x'.repeat(101) }, /name: expected a text of at most 100 characters/],
     ] as const)
       assert.throws(
         () => lossFromExpression('A', options as never),

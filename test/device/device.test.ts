@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
+import { type OptionDeclaration, toSnakeCase } from '../../lib/core/options.js';
 import {
   type Batch,
   type CudaDevice,
@@ -205,13 +206,14 @@ describe(`batches on ${DEVICE}`, () => {
       rolloutLogprob: column((i) => -1 - (i % 4) / 10),
       proxLogprob: column((i) => -1 - (i % 6) / 10),
       teacherLogprob: Float32Array.from({ length: 6 }, (_, row) => -1 - row / 10),
+      oldEntropy: column((i) => (i % 11) / 10),
     };
     using resident = await upload(whole, DEVICE);
     for (const on of [whole, resident]) {
       const found = await fn.compute(on, { grad: true, ...(on === whole && { device: DEVICE }) });
       assertComputed(found as Computed, fn.computeSync(whole, { grad: true }) as Computed);
     }
-    for (const key of ['rolloutLogprob', 'proxLogprob', 'teacherLogprob'] as const) {
+    for (const key of ['rolloutLogprob', 'proxLogprob', 'teacherLogprob', 'oldEntropy'] as const) {
       using lacking = await upload(without(whole, key), DEVICE);
       await assert.rejects(fn.compute(lacking), { code: 'ERR_MISSING_INPUT', key });
     }
@@ -332,7 +334,7 @@ describe(`batches on ${DEVICE}`, () => {
       ['entropy', Object.keys(ARGUMENTS.entropy)],
     ] as const)
       for (const name of names) {
-        const args = family === 'policy' ? {} : { loss_agg_mode: 'token-mean' };
+        const args = family === 'policy' ? requiredArgs(name) : { loss_agg_mode: 'token-mean' };
         const on = subject(family, name, args);
         const cpu = on.sync(large);
         const gpu = await on.async(resident);
@@ -341,6 +343,14 @@ describe(`batches on ${DEVICE}`, () => {
       }
   });
 });
+
+// Returns values of the options that a loss requires.
+function requiredArgs(name: string): Args {
+  const { options } = POLICY_LOSS_FN.get(name).declaration!;
+  const required = Object.keys(options).filter((key) => (options[key] as OptionDeclaration).required);
+  const [drawn] = fc.sample(ARGUMENTS.policy[name]!, { seed: 1, numRuns: 1 }) as [Args];
+  return Object.fromEntries(required.map(toSnakeCase).map((key) => [key, drawn[key]!]));
+}
 
 // Asserts that two float32 gradients agree in all but a thousandth of the tokens. A token within a rounding error of a
 // clip bound may be on either side of it.

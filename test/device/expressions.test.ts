@@ -1,9 +1,15 @@
-/** Tests losses from expressions on a CUDA device, real or emulated: golden cases and random expressions. */
+/**
+ * Tests losses from expressions on a CUDA device, real or emulated: golden cases, random expressions, and a loss that reads
+ * numbers per row.
+ */
+import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { expressionLossClass } from '../../lib/functions/policy-loss/expression-loss.js';
 import { devices, lossFromExpression, type PolicyLossFn, upload } from '../../lib/index.js';
 import { batchSpec, EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { assertJudged, EXPRESSIONS, judge } from '../support/expressions.js';
 import { cutRows, expressionCases, goldenBatch, referenceBatch } from '../support/golden.js';
+import { isLossError } from '../support/loss-error.js';
 import { packedBatch, paddedBatch, unpack } from '../support/subject.js';
 import { assertComputed, assertSameArray, assertSameBits } from '../support/tolerance.js';
 import { asyncOf, syncOf, userLoss } from '../support/user-loss.js';
@@ -61,4 +67,54 @@ describe(`random expressions on ${DEVICE}`, () => {
         assertSameArray(there.grad, here.grad, 'gradient');
       }
     });
+});
+
+const RowLoss = expressionLossClass(
+  {
+    name: 'test',
+    summary: 'test',
+    source: [],
+    options: {},
+    numerics: { range: 'any', outside: 'none' },
+    reads: ['rewards', 'v_star', 'probability', 'log_z', 'action_mask'],
+    metrics: { reward: { unit: 'x' }, best: { unit: 'x', when: 'in one call' } },
+  },
+  ({ lp, rewards, vStar, probability, logZ, rowSum, rowsMax, rows, square }) => ({
+    rowLoss: square(rowSum(lp).add(logZ).sub(rewards)).mul(probability).div(rows),
+    metrics: { reward: { row: rewards }, best: { batch: rowsMax(vStar) } },
+    allRows: true,
+  }),
+);
+
+describe(`a loss that reads numbers per row on ${DEVICE}`, () => {
+  // The third row has no unmasked token.
+  const batch = {
+    shape: [4, 2] as const,
+    logprob: Float32Array.of(-1, -2, -3, -4, -5, -6, -7, -8),
+    actionMask: Uint8Array.of(1, 1, 1, 0, 0, 0, 1, 1),
+    rewards: Float64Array.of(1, 2, 6, -17),
+    vStar: [0.5, 0.25, 0.75, 0],
+    probability: [1, 0.5, 0.25, 0.5],
+    logZ: [1, 2, 4, 0],
+  };
+
+  it('has the same results as on the CPU', async () => {
+    const fn = new RowLoss();
+    const expected = fn.computeSync(batch, { grad: true });
+    assert.deepEqual(expected.metrics, { reward: -2, best: 0.75 });
+    assert.equal(expected.loss, (9 + 0.5 * 9 + 0.25 * 4 + 0.5 * 4) / 4);
+    assert.deepEqual([...expected.grad!], [-1.5, -1.5, -0.75, 0, 0, 0, 0.5, 0.5]);
+    assert.deepEqual(await fn.compute(batch, { grad: true, device: DEVICE }), expected);
+    using resident = await upload(batch, DEVICE);
+    assert.deepEqual(await fn.compute(resident, { grad: true }), expected);
+  });
+
+  it('names the numbers that were not uploaded', async () => {
+    const { logZ: _, ...without } = batch;
+    using resident = await upload(without, DEVICE);
+    await assert.rejects(
+      new RowLoss().compute(resident),
+      isLossError('ERR_MISSING_INPUT', /logZ: expected a column that was uploaded/),
+    );
+  });
 });

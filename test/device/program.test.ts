@@ -4,20 +4,31 @@
  * of operand occurs. Processors without fused multiply-adds are left out, because their results differ in the last bit.
  */
 import assert from 'node:assert/strict';
-import type { NativeBatch, NativeCall, NativeFunction, NativeResident } from '../../binding.js';
+import type {
+  NativeBatch,
+  NativeCall,
+  NativeFunction,
+  NativeProgramMetric,
+  NativeResident,
+} from '../../binding.js';
+import { ROW_COLUMNS } from '../../lib/core/batch-reader.js';
 import { native } from '../../lib/core/native.js';
 import { LOSS_AGG_MODES } from '../../lib/core/options.js';
 import { ADVANTAGE_FN, devices } from '../../lib/index.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { type Half, toHalf } from '../support/half.js';
-import { type DrawnPrograms, drawPrograms, LARGEST_OUTPUT } from '../support/programs.js';
+import { drawPrograms, LARGEST_OUTPUT } from '../support/programs.js';
 import { generator } from '../support/random.js';
 import { FLOAT_COLUMNS, packedBatch, paddedBatch } from '../support/subject.js';
 import { assertNumber, assertSameArray } from '../support/tolerance.js';
 
 const DEVICE = 0;
+/** The columns of the drawn batches. The last one stands for the old entropies. */
+const COLUMNS = [...FLOAT_COLUMNS, 'entropy'] as const;
 /** The column's index in NativeColumns. */
 const ADVANTAGES = 3;
+/** The kind of operands that are numbers per row. */
+const ROW_COLUMN = 7;
 const DTYPES = ['float32', 'float16', 'bfloat16'];
 
 interface Shape {
@@ -39,13 +50,15 @@ const SHAPES: Record<string, Shape> = {
 interface Drawn {
   batch: NativeBatch;
   fn: NativeFunction;
+  metrics: NativeProgramMetric[];
+  readsRowColumns: boolean;
   /** The arguments of the call. */
   given: Pick<NativeCall, 'mu' | 'klCoef' | 'entropyCoef' | 'normalizer'>;
   /** The largest possible sum of the absolute values of the terms of the loss. */
   magnitude: number;
 }
 
-// Draws a batch with a mask, in which the columns of tokens that do not count hold NaN or Infinity.
+// Draws a batch with a mask, in which the numbers of tokens and rows that do not count are NaN or Infinity.
 function drawBatch(shape: Shape, seed: number): NativeBatch {
   const { integer, uniform } = generator(seed);
   const { rowLengths } = shape;
@@ -72,7 +85,7 @@ function drawBatch(shape: Shape, seed: number): NativeBatch {
 
   const data: (Float32Array | Uint16Array)[] = [];
   const dtypes: number[] = [];
-  for (const name of FLOAT_COLUMNS) {
+  for (const name of COLUMNS) {
     const perRow = integer(0, 4) === 0;
     const dtype = integer(0, 1) === 0 ? 0 : integer(0, 2);
     const values = perRow
@@ -88,6 +101,9 @@ function drawBatch(shape: Shape, seed: number): NativeBatch {
     offsets: shape.packed ? offsets : undefined,
     data,
     dtypes,
+    rowData: ROW_COLUMNS.map(() =>
+      Float64Array.from(rowLengths, (_, row) => (repeats?.[row] === 0 ? NaN : uniform() - 0.5)),
+    ),
     mask,
     expert: integer(0, 2) === 0 ? Uint8Array.from(rowLengths, () => integer(0, 1)) : undefined,
     repeats,
@@ -97,12 +113,8 @@ function drawBatch(shape: Shape, seed: number): NativeBatch {
 function draw(shape: Shape, seed: number): Drawn {
   const { integer } = generator(seed + 0x5eed);
   const batch = drawBatch(shape, seed);
-  const program: DrawnPrograms = drawPrograms(native.programOps, FLOAT_COLUMNS.length, seed);
+  const { program, metrics } = drawPrograms(native.programOps, COLUMNS.length, seed);
   const aggregation = LOSS_AGG_MODES[integer(0, LOSS_AGG_MODES.length - 1)]!;
-  const metrics = Array.from({ length: program.withGrad.metrics }, (_, i) => ({
-    name: `metric ${i}`,
-    per: 'token' as const,
-  }));
   const kl = { name: ['k1', 'k2', 'k3', 'corrected_k3'][integer(0, 3)]!, aggregation };
   const fn = native.createFunction({
     policyLoss: { program, metrics, aggregation },
@@ -110,14 +122,35 @@ function draw(shape: Shape, seed: number): Drawn {
     ...(integer(0, 2) === 0 && { entropy: { usualRowsOnly: integer(0, 1) === 0, aggregation } }),
   });
   const { rows, rowLength } = batch;
+  const counted = (row: number) => batch.repeats?.[row] ?? 1;
+  const rowsThatCount = shape.rowLengths.reduce((sum, _, row) => sum + counted(row), 0);
+  const tokensThatCount = shape.rowLengths.reduce((sum, length, row) => sum + counted(row) * length, 0);
   // The counts of a larger batch, of which this one is a part.
   const normalizer = Float64Array.of(3 * rows * rowLength + 1, 9, 2 * rows + 1, rows, rowLength);
   return {
     batch,
     fn,
+    metrics,
+    readsRowColumns: program.withGrad.code.some((x, i) => i % 6 > 1 && x >> 16 === ROW_COLUMN),
     given: { mu: undefined, klCoef: 0.05, entropyCoef: -0.02, ...(integer(0, 2) === 0 && { normalizer }) },
-    magnitude: LARGEST_OUTPUT * (aggregation === 'seq-mean-token-sum' ? batch.rowLength : 1),
+    magnitude:
+      LARGEST_OUTPUT *
+      (2 * rowsThatCount + tokenWeights(aggregation, batch.rowLength, rowsThatCount, tokensThatCount)),
   };
+}
+
+// Returns an upper limit on the sum of the tokens' weights.
+function tokenWeights(aggregation: string, rowLength: number, rows: number, tokens: number): number {
+  switch (aggregation) {
+    case 'token-sum':
+      return tokens;
+    case 'seq-mean-token-sum':
+      return rowLength;
+    case 'seq-mean-token-sum-norm':
+      return rows;
+    default:
+      return 1;
+  }
 }
 
 interface Outcome {
@@ -168,16 +201,27 @@ function mergedValues(drawn: Drawn): Float64Array {
   return merged;
 }
 
+// Returns whether values[index] is a metric of the batch. The loss comes first, then the program's metrics.
+function isOfBatch({ metrics }: Drawn, index: number): boolean {
+  return metrics[index - 1]?.per === 'batch';
+}
+
+// Returns the values of a batch that may be a part of a larger one. It has no metrics of the batch.
+function ofPart(drawn: Drawn, values: Float64Array): Float64Array {
+  return values.map((value, i) => (isOfBatch(drawn, i) ? NaN : value));
+}
+
 function assertGradients(actual: Outcome, expected: Outcome, what: string): void {
   for (const name of ['grad', 'gradEntropy'] as const)
     assertSameArray(actual[name]!, expected[name]!, `${what}: ${name}`);
 }
 
+// The metrics of the batch are computed from numbers that have the same bits on all devices.
 function assertAgrees(drawn: Drawn, actual: Outcome, expected: Outcome, what: string): void {
   assertGradients(actual, expected, what);
   native.valueNames(drawn.fn).forEach((name, i) => {
     const [found, value] = [actual.values[i]!, expected.values[i]!];
-    if (Number.isNaN(value)) assert.ok(Number.isNaN(found), `${what}: ${name} is ${found}, expected NaN`);
+    if (Number.isNaN(value) || isOfBatch(drawn, i)) assert.equal(found, value, `${what}: ${name}`);
     else assertNumber(found, value, `${what}: ${name}`, drawn.magnitude);
   });
 }
@@ -197,7 +241,7 @@ describe('user-defined losses on a CUDA device', () => {
         assertAgrees(drawn, actual, expected, `program ${seed}`);
         const without = evaluate(drawn, { device: DEVICE, withGrad: false });
         assert.deepEqual(without.values, actual.values, `program ${seed} without a gradient`);
-        assert.deepEqual(mergedValues(drawn), actual.values, `program ${seed} as a part`);
+        assert.deepEqual(mergedValues(drawn), ofPart(drawn, actual.values), `program ${seed} as a part`);
         if (drawn.batch.mask!.length === 0) continue;
         const resident = (await native.upload(DEVICE, drawn.batch, undefined)) as NativeResident;
         const again = evaluate(drawn, { resident });
@@ -209,6 +253,23 @@ describe('user-defined losses on a CUDA device', () => {
       if (shape.rowLengths.length > 0)
         assert.ok(finite >= shape.programs / 4, `${finite} programs with a gradient`);
     });
+
+  it('refuse a batch without the numbers per row that they read', async () => {
+    let refused = 0;
+    for (let seed = 1; seed <= 20; seed++) {
+      const drawn = draw(SHAPES['padded rows']!, seed);
+      const lacking = { ...drawn, batch: { ...drawn.batch, rowData: undefined } };
+      const resident = (await native.upload(DEVICE, lacking.batch, undefined)) as NativeResident;
+      for (const options of [{ device: DEVICE }, { resident }]) {
+        const call = () => evaluate(lacking, options);
+        if (drawn.readsRowColumns) assert.throws(call, /TypeError: a row column is missing/);
+        else assert.deepEqual(call(), evaluate(drawn, options));
+      }
+      native.release(resident);
+      if (drawn.readsRowColumns) refused++;
+    }
+    assert.ok(refused > 5 && refused < 20, `${refused} refused`);
+  });
 
   it('use the advantages and the repeats that an advantage function computes in the same call', async () => {
     const shape = SHAPES['padded rows']!;

@@ -101,9 +101,9 @@ export function* ofLosses(batch: () => Anything, tokens: number): Generator<Targ
       options: OPTIONS,
       metrics: { first: 'r', second: 'A*d' },
     });
-    const { program, metrics, aggregation } = policyLoss as {
+    const { program, metrics, aggregation } = policyLoss as unknown as {
       program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
-      metrics: string[];
+      metrics: { name: string; per: string }[];
       aggregation: string;
     };
     yield {

@@ -31,7 +31,7 @@ struct Call {
 struct Outcome {
   Array<float> grad, grad_entropy;
   Array<double> values, counts;
-  uint32_t present = 0;
+  uint64_t present = 0;
 
   bool same_bits(const Outcome& other) const {
     return present == other.present && values.same_bits(other.values) && counts.same_bits(other.counts) &&

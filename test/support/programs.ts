@@ -1,5 +1,5 @@
 /** Draws random programs: user-defined losses in the form that the native module runs (native/program/program.h). */
-import type { NativeProgram } from '../../binding.js';
+import type { NativeProgram, NativeProgramMetric } from '../../binding.js';
 import { generator } from './random.js';
 
 /** A program with a gradient, and the same program without it. */
@@ -9,11 +9,28 @@ export interface DrawnPrograms {
   readsWholeBatch: boolean;
 }
 
-/** No loss or metric term of a drawn program is larger than this, unless it is NaN. */
+/** The programs of a loss, and the metrics that they output. */
+export interface DrawnLoss {
+  program: DrawnPrograms;
+  metrics: NativeProgramMetric[];
+}
+
+/** No loss of a token or row, and no metric of one, is larger than this, unless it is NaN. */
 export const LARGEST_OUTPUT = 4;
 
-const KINDS = ['register', 'column', 'constant', 'rowValue', 'batchValue', 'rowInput'] as const;
+const KINDS = [
+  'register',
+  'column',
+  'constant',
+  'rowValue',
+  'batchValue',
+  'rowInput',
+  'batchInput',
+  'rowColumn',
+] as const;
 const ROW_INPUTS = 3;
+const BATCH_INPUTS = 3;
+const ROW_COLUMNS = 4;
 const ROW_WEIGHT = 1;
 const CONSTANTS = [-LARGEST_OUTPUT, LARGEST_OUTPUT, 0, 1, -1, 0.5, 2, 1e-3];
 const BINARY = ['add', 'sub', 'mul', 'min', 'max', 'lt', 'le', 'eq', 'div', 'pow'];
@@ -27,11 +44,12 @@ const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
 
 /**
  * Draws a program that reads the first `columns` columns. It has up to three rounds of reductions over rows and over the
- * batch, and each operation and kind of operand occurs in some programs.
+ * batch before it outputs the losses of the tokens, and up to two rounds over rows after that. Each operation and kind of
+ * operand occurs in some programs.
  * @param ops NativeBinding.programOps
  */
-export function drawPrograms(ops: readonly string[], columns: number, seed: number): DrawnPrograms {
-  return new Draw(ops, columns, seed).programs();
+export function drawPrograms(ops: readonly string[], columns: number, seed: number): DrawnLoss {
+  return new Draw(ops, columns, seed).loss();
 }
 
 class Draw {
@@ -39,7 +57,8 @@ class Draw {
   readonly #columns: number;
   readonly #random: ReturnType<typeof generator>;
   readonly #registers: number;
-  readonly #metrics: number;
+  readonly #metrics: readonly NativeProgramMetric[];
+  readonly #allRows: boolean;
   readonly #code: number[][] = [];
   #written: number[] = [];
   // The operands that each kind of segment may read. A reduction's result is pending until its segment ends.
@@ -58,10 +77,16 @@ class Draw {
     this.#columns = columns;
     this.#random = generator(seed);
     this.#registers = this.#integer(0, 3) === 0 ? 32 : this.#integer(1, 6);
-    this.#metrics = this.#integer(0, 8);
+    const metrics = this.#integer(0, 4) === 0 ? 16 : this.#integer(0, 6);
+    const ofBatch = this.#integer(0, 1) * this.#integer(1, 4);
+    this.#metrics = Array.from({ length: metrics + ofBatch }, (_, i) => ({
+      name: `metric ${i}`,
+      per: i >= metrics ? 'batch' : this.#pick(['token', 'token', 'row']),
+    }));
+    this.#allRows = this.#integer(0, 1) === 0;
   }
 
-  programs(): DrawnPrograms {
+  loss(): DrawnLoss {
     const rounds = this.#integer(0, 3);
     for (let round = 0; round < rounds; round++) {
       this.#tokens();
@@ -70,11 +95,29 @@ class Draw {
       if (this.#batchValues > 0 && this.#integer(0, 3) > 0) this.#wholeBatch();
     }
     this.#tokens();
-    for (let i = 0; i < this.#metrics; i++) this.#output('metric', i);
+    for (const i of this.#indicesOf('token')) this.#output('metric', i);
     this.#output('loss');
-    const withoutGrad = this.#encode();
+    const grad = this.#code.length;
     this.#output('grad');
-    return { withGrad: this.#encode(), withoutGrad, readsWholeBatch: this.#batchValues > 0 };
+    const afterGrad = this.#code.length;
+    for (let round = this.#integer(0, 2); round > 0; round--) this.#rowsAfterOutputs();
+    if (this.#indicesOf('row').length > 0) this.#outputRows();
+    if (this.#count('batch') > 0) this.#outputBatch();
+    const program = {
+      withGrad: this.#encode(this.#code),
+      withoutGrad: this.#encode(this.#code.toSpliced(grad, afterGrad - grad)),
+      readsWholeBatch: this.#batchValues > 0,
+    };
+    return { program, metrics: [...this.#metrics] };
+  }
+
+  #count(per: NativeProgramMetric['per']): number {
+    return this.#metrics.filter((metric) => metric.per === per).length;
+  }
+
+  // Returns the numbers of the metrics of tokens or of those of rows, which are numbered together.
+  #indicesOf(per: 'token' | 'row'): number[] {
+    return this.#metrics.flatMap((metric, i) => (metric.per === per ? [i] : []));
   }
 
   #integer(low: number, high: number): number {
@@ -101,16 +144,16 @@ class Draw {
     this.#code.push([this.#ops.indexOf(op), out, ...all]);
   }
 
-  #encode(): NativeProgram {
+  #encode(code: readonly number[][]): NativeProgram {
     return {
-      code: Int32Array.from(this.#code.flat()),
+      code: Int32Array.from(code.flat()),
       constants: Float64Array.from(CONSTANTS),
       registers: this.#registers,
       rowValues: this.#rowValues,
       batchValues: this.#batchValues,
-      metrics: this.#metrics,
-      batchMetrics: 0,
-      allRows: false,
+      metrics: this.#count('token') + this.#count('row'),
+      batchMetrics: this.#count('batch'),
+      allRows: this.#allRows,
     };
   }
 
@@ -160,7 +203,7 @@ class Draw {
 
   // Returns an operand that is the same for all tokens of a row or, now and then, undefined.
   #shared(): number | undefined {
-    switch (this.#integer(0, 6)) {
+    switch (this.#integer(0, 7)) {
       case 0:
         return operand('constant', this.#integer(0, CONSTANTS.length - 1));
       case 1:
@@ -170,6 +213,8 @@ class Draw {
         return this.#row.length > 0 ? operand('rowValue', this.#pickRecent(this.#row)) : undefined;
       case 4:
         return this.#batch.length > 0 ? operand('batchValue', this.#pickRecent(this.#batch)) : undefined;
+      case 5:
+        return operand('batchInput', this.#integer(0, BATCH_INPUTS - 1));
       default:
         return undefined;
     }
@@ -187,23 +232,59 @@ class Draw {
 
   #rows(): void {
     this.#begin('row');
-    const ofRow = () => this.#shared() ?? operand('rowValue', this.#pick(this.#row));
     for (let i = this.#integer(0, 4); i > 0; i--) {
       const out = this.#rowValues++;
       if (this.#rowIndices.length > 0 && this.#integer(0, 1) === 0) {
         this.#emit('is_row', out, [operand('batchValue', this.#pick(this.#rowIndices))]);
       } else {
         const { op, count } = this.#arithmetic();
-        this.#emit(op, out, Array.from({ length: count }, ofRow));
+        this.#emit(
+          op,
+          out,
+          Array.from({ length: count }, () => this.#ofRow()),
+        );
       }
       this.#row.push(out);
     }
     for (let i = this.#integer(0, 3); i > 0; i--) {
       const name = this.#pick(REDUCTIONS);
       const out = this.#batchValues++;
-      this.#emit(`rows_${name}`, out, [ofRow()]);
+      this.#emit(`rows_${name}`, out, [this.#ofRow()]);
       this.#pendingBatch.push(out);
     }
+  }
+
+  #ofRow(): number {
+    if (this.#row.length === 0 || this.#integer(0, 4) === 0)
+      return operand('rowColumn', this.#integer(0, ROW_COLUMNS - 1));
+    return this.#shared() ?? operand('rowValue', this.#pick(this.#row));
+  }
+
+  // Adds segments after the one with the outputs. Some of them reduce tokens, and some output losses of rows.
+  #rowsAfterOutputs(): void {
+    if (this.#integer(0, 2) > 0) {
+      this.#tokens();
+      this.#reduceRows(this.#integer(1, 4));
+    }
+    this.#rows();
+    if (this.#integer(0, 2) > 0) this.#outputRow('row_loss');
+  }
+
+  #outputRows(): void {
+    this.#rows();
+    for (const i of this.#indicesOf('row')) this.#outputRow('row_metric', i);
+  }
+
+  #outputRow(op: string, out = 0): void {
+    const bounded = this.#rowValues++;
+    this.#bound(this.#ofRow(), bounded);
+    this.#row.push(bounded);
+    this.#emit(op, out, [operand('rowValue', bounded)]);
+  }
+
+  #outputBatch(): void {
+    this.#wholeBatch();
+    for (let i = 0; i < this.#count('batch'); i++) this.#emit('batch_metric', i, [this.#ofBatch()]);
   }
 
   #wholeBatch(): void {
@@ -216,10 +297,18 @@ class Draw {
       this.#emit(
         op,
         out,
-        Array.from({ length: count }, () => operand('batchValue', this.#pick(this.#batch))),
+        Array.from({ length: count }, () => this.#ofBatch()),
       );
       this.#batch.push(out);
     }
+  }
+
+  #ofBatch(): number {
+    if (this.#batch.length > 0 && this.#integer(0, 3) > 0)
+      return operand('batchValue', this.#pickRecent(this.#batch));
+    return this.#integer(0, 1) === 0
+      ? operand('constant', this.#integer(0, CONSTANTS.length - 1))
+      : operand('batchInput', this.#integer(0, BATCH_INPUTS - 1));
   }
 
   #isRowIndex(value: number): boolean {

@@ -15,7 +15,7 @@ namespace kernels_test {
 struct Outcome {
   std::vector<float> grad, grad_entropy;
   std::vector<double> values, counts;
-  uint32_t present = 0;
+  uint64_t present = 0;
 
   bool same_bits(const Outcome& other) const;
 };
