@@ -29,7 +29,7 @@ const nameOf = (fn: string) => `verl/${fn.replace(/^verl_/, '')}`;
 
 async function agreesWithCase({ fn, args, inputs, expected }: FrameworkLossCase): Promise<void> {
   const on = subject('policy', nameOf(fn), args);
-  const wanted = { ...expected, metrics: reported(expected.metrics), grad: expected.grad_logprob.data };
+  const wanted = { ...expected, metrics: reported(expected.metrics, args), grad: expected.grad_logprob.data };
   const batch = goldenBatch(inputs);
   const computed = on.sync(batch);
   assertComputed(computed, wanted);

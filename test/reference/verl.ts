@@ -1,25 +1,40 @@
 /** verl's losses as the library has them, by registry name. */
-import type { Formula } from './batch.js';
+import { type Args, type Formula, option } from './batch.js';
 import { withCorrection } from './beyond/verl-correction.js';
 import * as losses from './beyond/verl-losses.js';
 import * as rowLosses from './beyond/verl-row-losses.js';
 
-/**
- * The metrics of a correction for which a result of the library has no room. Each statistic that rejects tokens has
- * several.
- */
-const LEFT_METRICS =
-  /^rollout_corr\/(rollout_rs_(token|seq_sum|seq_mean|seq_max)_k[123]_.*|rollout_is_seq_max_deviation|log_ppl_diff|log_ppl_abs_diff)$/;
+/** The metrics of a statistic that rejects tokens, in the library's order. */
+const OF_STATISTIC = [
+  ...['masked_fraction', 'seq_masked_fraction', 'mean', 'max', 'min', 'std', 'fraction_high', 'fraction_low'],
+  ...[
+    'seq_mean',
+    'seq_std',
+    'seq_max',
+    'seq_min',
+    'seq_max_deviation',
+    'seq_fraction_high',
+    'seq_fraction_low',
+  ],
+];
 
-/** Returns the metrics that a result of the library has, out of all that verl computes. */
-export const reported = <T>(metrics: Readonly<Record<string, T>>): Record<string, T> =>
-  Object.fromEntries(Object.entries(metrics).filter(([name]) => !LEFT_METRICS.test(name)));
+/** Leaves out what the library has no room for: the last metrics of statistics, if there would be more than 32. */
+export function reported<T>(metrics: Readonly<Record<string, T>>, args: Args): Record<string, T> {
+  const statistics = (option(args, 'rollout_rs', null as string | null) ?? '').split(',');
+  const ofStatistics = statistics
+    .flatMap((name) => OF_STATISTIC.map((metric) => `rollout_corr/rollout_rs_${name.trim()}_${metric}`))
+    .filter((name) => name in metrics);
+  const others =
+    10 + (args.rollout_is ? 8 : 0) + ('rollout_corr/rollout_is_batch_norm_factor' in metrics ? 1 : 0);
+  const left = ofStatistics.slice(32 - others);
+  return Object.fromEntries(Object.entries(metrics).filter(([name]) => !left.includes(name)));
+}
 
 const asReported =
   (formula: Formula): Formula =>
   (x, args) => {
     const { loss, metrics } = formula(x, args);
-    return { loss, metrics: reported(metrics) };
+    return { loss, metrics: reported(metrics, args) };
   };
 
 /** Lets a loss take the arguments of a correction, which applies only if it weights or rejects tokens. */

@@ -65,7 +65,8 @@ export function weightMetrics(x: Tokens, { level, q, raw, weights, bounds }: Wei
       ratio_fraction_high: plainMean(over(sums, Math.log(high))),
       ratio_fraction_low: plainMean(under(sums, Math.log(low))),
       max: extreme(sums, 1).clip(Number.NEGATIVE_INFINITY, 20).exp(),
-      min: extreme(sums, -1).exp(),
+      // verl does not limit the smallest ratio, but e^88 is about the largest float32 number.
+      min: extreme(sums, -1).clip(Number.NEGATIVE_INFINITY, 88).exp(),
     }),
   };
   const relative = x.mean(weights.div(x.mean(weights).add(1e-8)).square());

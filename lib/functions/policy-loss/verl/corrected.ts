@@ -3,7 +3,7 @@ import type { Expression, Operand, ProgramSymbols } from '../../../program/expre
 import type { MetricExpression } from '../expression-loss.js';
 import { lossMetric } from '../loss-metric.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
-import { type CorrectionOptions, importanceWeights, keptTokens } from './rollout-correction.js';
+import { type CorrectionOptions, importanceWeights, statisticsOf } from './rollout-correction.js';
 import { type CorrectionMetrics, correctionMetrics, NO_CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** The batch keys of a loss of {@link RATIO_KEYS} with a correction. */
@@ -73,8 +73,10 @@ export function rolloutCorrection(
 ): Correction {
   const q = policy.sub(rollout);
   const weights = importanceWeights(owner, symbols, options, q);
-  const kept = keptTokens(owner, symbols, options, q);
-  const metrics = correctionMetrics(symbols, options, policy, rollout, weights, kept);
+  const statistics = statisticsOf(owner, symbols, options, q);
+  const [first, ...others] = statistics.map(({ passed }) => passed);
+  const kept = first && others.reduce((all, passed) => all.and(passed), first);
+  const metrics = correctionMetrics(symbols, { policy, rollout, weights, statistics, kept });
   return { weight: weights?.weight, kept, metrics };
 }
 

@@ -40,6 +40,7 @@ export type CorrectionOptions = CheckedOptions<typeof ROLLOUT_CORRECTION>;
 
 /** The importance weights. Those of rows have one value per row. */
 export interface Weights {
+  readonly level: 'token' | 'sequence';
   /** The weight before it is limited. */
   readonly raw: Expression;
   /** The limited weight. */
@@ -88,9 +89,10 @@ export function importanceWeights(
   const limited = bounds.both
     ? select(raw.ge(bounds.low).and(raw.le(bounds.high)), raw, 0)
     : min(raw, bounds.high);
-  if (!rolloutIsBatchNormalize) return { raw, limited, weight: limited, factor: undefined, bounds };
+  if (!rolloutIsBatchNormalize)
+    return { level: rolloutIs, raw, limited, weight: limited, factor: undefined, bounds };
   const factor = normalizer(symbols, limited, rolloutIs);
-  return { raw, limited, weight: limited.div(factor), factor, bounds };
+  return { level: rolloutIs, raw, limited, weight: limited.div(factor), factor, bounds };
 }
 
 // Returns the mean weight, of tokens or of the rows that have tokens. It is 1 if the mean is nearly 0.
@@ -103,62 +105,85 @@ function normalizer(symbols: ProgramSymbols, weight: Expression, level: 'token' 
   return select(mean.gt(1e-8), mean, 1);
 }
 
-type Statistic = (symbols: ProgramSymbols, x: Expression) => Expression;
-
-// Estimates of the divergence at a token, from the log-ratio of the policy to the rollout.
-const ESTIMATES: Record<string, Statistic> = {
-  k1: (_, q) => q.neg(),
-  k2: ({ square }, q) => square(q).div(2),
-  k3: ({ expm1 }, q) => expm1(q).sub(q),
+/** The estimates of the divergence at a token, from the log-ratio of the policy to the rollout. */
+const ESTIMATES = {
+  k1: (_: ProgramSymbols, q: Expression) => q.neg(),
+  k2: ({ square }: ProgramSymbols, q: Expression) => square(q).div(2),
+  k3: ({ expm1 }: ProgramSymbols, q: Expression) => expm1(q).sub(q),
 };
 
-const LEVELS: Record<string, Statistic> = {
-  token: (_, x) => x,
-  seq_sum: ({ rowSum }, x) => rowSum(x),
+const LEVELS = {
+  token: (_: ProgramSymbols, x: Expression) => x,
+  seq_sum: ({ rowSum }: ProgramSymbols, x: Expression) => rowSum(x),
   seq_mean: meanOfRow,
-  seq_max: ({ rowMax }, x) => rowMax(x),
+  seq_max: ({ rowMax }: ProgramSymbols, x: Expression) => rowMax(x),
 };
 
-// The maximum over a row is no estimate with a sign, so verl has none of k1.
-const STATISTICS = Object.keys(LEVELS).flatMap((level) =>
-  Object.keys(ESTIMATES)
-    .map((estimate) => `${level}_${estimate}`)
-    .filter((name) => name !== 'seq_max_k1'),
+type Level = keyof typeof LEVELS;
+type Estimate = keyof typeof ESTIMATES;
+/** The name of a statistic by which tokens or rows are rejected. */
+export type StatisticName = Exclude<`${Level}_${Estimate}`, 'seq_max_k1'>;
+
+// verl has no maximum of k1, which can be negative.
+const STATISTICS = new Map(
+  (Object.keys(LEVELS) as Level[])
+    .flatMap((level) => (Object.keys(ESTIMATES) as Estimate[]).map((estimate) => ({ level, estimate })))
+    .map(({ level, estimate }) => [`${level}_${estimate}`, { level, estimate }] as const)
+    .filter(([name]) => name !== 'seq_max_k1'),
 );
 
+/** The names of all statistics. */
+export const STATISTIC_NAMES = [...STATISTICS.keys()] as readonly StatisticName[];
+
+/** A statistic by which tokens or rows are rejected. */
+export interface Statistic {
+  readonly name: StatisticName;
+  readonly level: Level;
+  /** The value, of a token or of a row. */
+  readonly value: Expression;
+  /** The lower bound. Only k1, which can be negative, has one; otherwise it is 0. */
+  readonly low: number;
+  readonly high: number;
+  readonly isTwoSided: boolean;
+  /** 1 where the value is within the bounds, and 0 elsewhere. */
+  readonly passed: Expression;
+}
+
 /**
- * Returns 1 for the tokens that all statistics keep and 0 for the others, or undefined if the options name no statistic.
+ * Returns the statistics that the options name. A token is kept if it passes all of them.
  * @param q the log-ratio of the policy to the rollout.
  * @throws LossError `ERR_INVALID_OPTION`
  */
-export function keptTokens(
+export function statisticsOf(
   owner: string,
   symbols: ProgramSymbols,
   { rolloutRs, rolloutRsThreshold }: CorrectionOptions,
   q: Expression,
-): Expression | undefined {
-  if (rolloutRs === undefined) return undefined;
+): Statistic[] {
+  if (rolloutRs === undefined) return [];
   const names = [...new Set(listOf(rolloutRs))];
   const thresholds = listOf(rolloutRsThreshold ?? '');
   if (thresholds.length !== 1 && thresholds.length !== names.length)
-    throw invalid(owner, 'rolloutRsThreshold', `one number, or ${names.length}`, String(rolloutRsThreshold));
-  const passed = names.map((name, i) => {
-    if (!STATISTICS.includes(name))
-      throw invalid(owner, 'rolloutRs', `some of ${STATISTICS.join(', ')}`, name);
-    const at = name.lastIndexOf('_');
-    const estimate = ESTIMATES[name.slice(at + 1)]!(symbols, bounded(symbols, q));
-    const statistic = LEVELS[name.slice(0, at)]!(symbols, estimate);
-    return isWithin(owner, statistic, thresholds[i] ?? thresholds[0]!, name.endsWith('_k1'));
+    throw invalid(owner, 'rolloutRsThreshold', `one bound, or ${names.length}`, String(rolloutRsThreshold));
+  return names.map((name, i) => {
+    const parts = STATISTICS.get(name as StatisticName);
+    if (!parts) throw invalid(owner, 'rolloutRs', `some of ${STATISTIC_NAMES.join(', ')}`, name);
+    const { level, estimate } = parts;
+    const value = LEVELS[level](symbols, ESTIMATES[estimate](symbols, bounded(symbols, q)));
+    const bounds = statisticBounds(owner, estimate, thresholds[i] ?? thresholds[0]!);
+    const { low, high, isTwoSided } = bounds;
+    const isBelow = value.le(high);
+    const passed = isTwoSided ? isBelow.and(value.ge(low)) : isBelow;
+    return { name: name as StatisticName, level, value, ...bounds, passed };
   });
-  return passed.reduce((all, one) => all.and(one));
 }
 
-// k1 estimates −q and can be negative, so it has two bounds, which are given as ratios.
-function isWithin(owner: string, statistic: Expression, threshold: string, isTwoSided: boolean): Expression {
+// The bounds of k1 are given as ratios. k1 estimates −q, so they bound the reciprocal of the ratio.
+function statisticBounds(owner: string, estimate: Estimate, threshold: string) {
   const { low, high, both } = boundsOf(owner, 'rolloutRsThreshold', threshold);
-  if (isTwoSided) return statistic.ge(Math.log(low)).and(statistic.le(Math.log(high)));
+  if (estimate === 'k1') return { low: Math.log(low), high: Math.log(high), isTwoSided: true };
   if (both) throw invalid(owner, 'rolloutRsThreshold', 'one number for a statistic of k2 or k3', threshold);
-  return statistic.le(high);
+  return { low: 0, high, isTwoSided: false };
 }
 
 function listOf(text: string | number): string[] {

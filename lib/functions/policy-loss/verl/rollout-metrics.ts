@@ -1,8 +1,16 @@
 // The metrics of verl's rollout correction.
-import type { Expression, Operand, ProgramSymbols } from '../../../program/expression.js';
+import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import type { MetricExpression } from '../expression-loss.js';
 import { bounded } from './clipped.js';
-import { type CorrectionOptions, meanOfBatch, meanOfRow, type Weights } from './rollout-correction.js';
+import { meanOfBatch, meanOfRow, type Statistic, type Weights } from './rollout-correction.js';
+import {
+  deviationOfRows,
+  deviationOfTokens,
+  maxOfFilled,
+  minOfFilled,
+  STATISTIC_METRICS,
+  statisticMetrics,
+} from './statistic-metrics.js';
 
 const RATIO = { unit: 'ratio' };
 const WEIGHTED = 'with rollout_is';
@@ -12,10 +20,7 @@ const CORRECTED = 'with rollout_is or rollout_rs';
 const CORRECTED_IN_ONE_CALL = `${CORRECTED}, ${IN_ONE_CALL}`;
 const REJECTING = 'with rollout_rs';
 
-/**
- * The declarations of the metrics. A result has at most 16 metrics of the batch and 16 others, so it has no metrics of
- * each statistic that rejects tokens. It also lacks three numbers that follow, exactly or nearly, from others.
- */
+/** The declarations of the metrics. */
 export const CORRECTION_METRICS = {
   'rollout_corr/rollout_is_mean': { ...RATIO, when: WEIGHTED },
   'rollout_corr/rollout_is_ratio_fraction_high': { unit: 'fraction', when: WEIGHTED },
@@ -31,6 +36,7 @@ export const CORRECTION_METRICS = {
   'rollout_corr/rollout_is_seq_std': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
   'rollout_corr/rollout_is_seq_max': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
   'rollout_corr/rollout_is_seq_min': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
+  'rollout_corr/rollout_is_seq_max_deviation': { ...RATIO, when: WEIGHTED_IN_ONE_CALL },
   'rollout_corr/rollout_is_batch_norm_factor': { ...RATIO, when: 'with rollout_is_batch_normalize' },
   'rollout_corr/rollout_rs_masked_fraction': { unit: 'fraction of tokens', when: REJECTING },
   'rollout_corr/rollout_rs_seq_masked_fraction': { unit: 'fraction of rows', when: REJECTING },
@@ -43,8 +49,11 @@ export const CORRECTION_METRICS = {
   'rollout_corr/rollout_ppl': { unit: 'perplexity', when: CORRECTED_IN_ONE_CALL },
   'rollout_corr/rollout_log_ppl': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
   'rollout_corr/ppl_ratio': { ...RATIO, when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/log_ppl_diff': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
+  'rollout_corr/log_ppl_abs_diff': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
   'rollout_corr/log_ppl_diff_max': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
   'rollout_corr/log_ppl_diff_min': { unit: 'nats per token', when: CORRECTED_IN_ONE_CALL },
+  ...STATISTIC_METRICS,
 } as const;
 
 type Metric = keyof typeof CORRECTION_METRICS;
@@ -56,34 +65,42 @@ export const NO_CORRECTION_METRICS = Object.fromEntries(
   Object.keys(CORRECTION_METRICS).map((name) => [name, undefined]),
 ) as Record<Metric, undefined>;
 
-/**
- * Returns the metrics of a correction.
- * @param policy the log-probability of a token under the policy.
- * @param rollout the one that the inference engine reported.
- */
-export function correctionMetrics(
-  symbols: ProgramSymbols,
-  { rolloutIs }: CorrectionOptions,
-  policy: Expression,
-  rollout: Expression,
-  weights: Weights | undefined,
-  kept: Expression | undefined,
-): CorrectionMetrics {
+/** What a correction is computed from, and its parts. */
+interface Parts {
+  /** The log-probability of a token under the policy. */
+  readonly policy: Expression;
+  /** The log-probability that the inference engine reported. */
+  readonly rollout: Expression;
+  readonly weights: Weights | undefined;
+  readonly statistics: readonly Statistic[];
+  /** 1 for tokens that pass all statistics; undefined if there are none. */
+  readonly kept: Expression | undefined;
+}
+
+// The most metrics of the batch that a result can have: kMaxBatchMetrics in native/program/program.h.
+const MAX_BATCH_METRICS = 32;
+
+/** Returns the metrics of a correction. Where there is no room for all, the last ones of the statistics are left out. */
+export function correctionMetrics(symbols: ProgramSymbols, parts: Parts): CorrectionMetrics {
+  const { policy, rollout, weights, statistics, kept } = parts;
   const q = policy.sub(rollout);
-  return {
+  const metrics: CorrectionMetrics = {
     ...NO_CORRECTION_METRICS,
     ...(weights && weightMetrics(symbols, weights)),
-    ...(weights && ratioMetrics(symbols, weights, rolloutIs!, q)),
+    ...(weights && ratioMetrics(symbols, weights, q)),
     ...(kept && {
       'rollout_corr/rollout_rs_masked_fraction': { token: kept.not() },
       'rollout_corr/rollout_rs_seq_masked_fraction': { row: symbols.rowSum(kept).lt(symbols.n) },
     }),
     ...divergenceMetrics(symbols, policy, rollout, q),
   };
+  const taken = Object.values(metrics).filter((metric) => metric && 'batch' in metric).length;
+  const ofStatistics = statistics.flatMap((each) => statisticMetrics(symbols, each));
+  return { ...metrics, ...Object.fromEntries(ofStatistics.slice(0, MAX_BATCH_METRICS - taken)) };
 }
 
 function weightMetrics(symbols: ProgramSymbols, { raw, limited, factor, bounds }: Weights) {
-  const { tokens, constant, clip, square, sqrt, max, select, rowsMin, rowsMax } = symbols;
+  const { rows, abs, clip, square, select, rowsMin, rowsMax } = symbols;
   const { low, high, both } = bounds;
   const clipped = clip(limited, 0, high);
   const [mean, meanOfSquares] = [meanOfBatch(symbols, clipped), meanOfBatch(symbols, square(clipped))];
@@ -95,55 +112,51 @@ function weightMetrics(symbols: ProgramSymbols, { raw, limited, factor, bounds }
     'rollout_corr/rollout_is_seq_mean': { row: ofRow },
     'rollout_corr/rollout_is_seq_fraction_high': { row: rawOfRow.gt(high) },
     'rollout_corr/rollout_is_seq_fraction_low': { row: rawOfRow.lt(low) },
-    // Of a single token, the 1e-8 in the divisors would leave more than 0.
-    'rollout_corr/rollout_is_std': {
-      batch: select(tokens.lt(2), 0, sqrt(max(meanOfSquares.sub(square(mean)), constant(0)))),
-    },
+    'rollout_corr/rollout_is_std': { batch: deviationOfTokens(symbols, clipped) },
     // verl divides by 0 if all weights are 0.
     'rollout_corr/rollout_is_eff_sample_size': {
       batch: select(meanOfSquares.gt(0), square(mean.add(1e-8)).div(meanOfSquares), 0),
     },
-    'rollout_corr/rollout_is_seq_std': { batch: deviationOfRows(symbols, ofRow) },
+    'rollout_corr/rollout_is_seq_std': { batch: deviationOfRows(symbols, ofRow, rows) },
     'rollout_corr/rollout_is_seq_max': { batch: rowsMax(ofRow) },
     'rollout_corr/rollout_is_seq_min': { batch: rowsMin(ofRow) },
+    'rollout_corr/rollout_is_seq_max_deviation': { batch: rowsMax(abs(ofRow.sub(1))) },
     'rollout_corr/rollout_is_batch_norm_factor': factor && { batch: factor },
   };
 }
 
-// Returns the standard deviation of a sample of rows, computed in one pass; 0 for a single row.
-function deviationOfRows({ rows, rowsSum, square, sqrt, max }: ProgramSymbols, x: Expression): Expression {
-  const squares = rowsSum(square(x)).sub(square(rowsSum(x)).div(rows));
-  return sqrt(max(squares, 0).div(max(rows.sub(1), 1)));
-}
-
-// The extremes of the ratios of rows are those before the weights were limited.
+// The extremes of the ratios of rows are those before the weights were limited. e^88 is about the largest float32 number.
 function ratioMetrics(
-  { n, tokens, exp, min, select, rowMin, rowSum, rowsMin, rowsMax, batchMax }: ProgramSymbols,
-  { raw, limited, bounds: { low, high } }: Weights,
-  level: 'token' | 'sequence',
+  symbols: ProgramSymbols,
+  { level, raw, limited, bounds: { low, high } }: Weights,
   q: Expression,
 ) {
+  const { exp, min, rowMin, rowMax, rowSum, rowsMin, rowsMax } = symbols;
   const sum = rowSum(q);
-  // Rows without tokens must not count as 0 here.
-  const smallest = select(tokens.gt(0), rowsMin(select(n.gt(0), rowMin(limited), high)), 0);
-  const metrics: Record<string, [MetricExpression, MetricExpression]> = {
-    token: [{ token: raw.gt(high) }, { token: raw.lt(low) }],
-    sequence: [{ row: sum.gt(Math.log(high)) }, { row: sum.lt(Math.log(low)) }],
-  };
-  const extremes: Record<string, [Operand, Operand]> = {
-    token: [batchMax(limited), smallest],
-    sequence: [exp(min(rowsMax(sum), 20)), exp(rowsMin(sum))],
-  };
+  const [isHigh, isLow, largest, smallest] =
+    level === 'token'
+      ? [
+          { token: raw.gt(high) },
+          { token: raw.lt(low) },
+          maxOfFilled(symbols, rowMax(limited)),
+          minOfFilled(symbols, rowMin(limited)),
+        ]
+      : [
+          { row: sum.gt(Math.log(high)) },
+          { row: sum.lt(Math.log(low)) },
+          exp(min(rowsMax(sum), 20)),
+          exp(min(rowsMin(sum), 88)),
+        ];
   return {
-    'rollout_corr/rollout_is_ratio_fraction_high': metrics[level]![0],
-    'rollout_corr/rollout_is_ratio_fraction_low': metrics[level]![1],
-    'rollout_corr/rollout_is_max': { batch: extremes[level]![0] },
-    'rollout_corr/rollout_is_min': { batch: extremes[level]![1] },
+    'rollout_corr/rollout_is_ratio_fraction_high': isHigh,
+    'rollout_corr/rollout_is_ratio_fraction_low': isLow,
+    'rollout_corr/rollout_is_max': { batch: largest },
+    'rollout_corr/rollout_is_min': { batch: smallest },
   };
 }
 
 function divergenceMetrics(symbols: ProgramSymbols, policy: Expression, rollout: Expression, q: Expression) {
-  const { tokens, exp, expm1, rowSum, rowsMean, rowsMin, rowsMax } = symbols;
+  const { tokens, abs, exp, expm1, rowSum, rowsMean, rowsMin, rowsMax } = symbols;
   const [policyLog, rolloutLog] = [meanOfRow(symbols, policy).neg(), meanOfRow(symbols, rollout).neg()];
   const difference = policyLog.sub(rolloutLog);
   const doubled = (logRatio: Expression) => bounded(symbols, logRatio).mul(2);
@@ -158,6 +171,8 @@ function divergenceMetrics(symbols: ProgramSymbols, policy: Expression, rollout:
     'rollout_corr/rollout_ppl': { batch: rowsMean(exp(rolloutLog)) },
     'rollout_corr/rollout_log_ppl': { batch: rowsMean(rolloutLog) },
     'rollout_corr/ppl_ratio': { batch: rowsMean(exp(difference)) },
+    'rollout_corr/log_ppl_diff': { batch: rowsMean(difference) },
+    'rollout_corr/log_ppl_abs_diff': { batch: rowsMean(abs(difference)) },
     'rollout_corr/log_ppl_diff_max': { batch: rowsMax(difference) },
     'rollout_corr/log_ppl_diff_min': { batch: rowsMin(difference) },
   };
