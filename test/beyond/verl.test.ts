@@ -12,6 +12,7 @@ import {
   referenceBatch,
   verlCases,
 } from '../support/golden.js';
+import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
 import { packedBatch, paddedBatch, subject, unpack } from '../support/subject.js';
 import { assertComputed, assertSameBits } from '../support/tolerance.js';
@@ -67,4 +68,40 @@ describe("verl's policy losses", () => {
       );
       assert.ok(compared > 15, `compared only ${compared} batches`);
     });
+
+  it('refuses several processes without the counts of all of them', () => {
+    const create = (args: Record<string, unknown>) => () => POLICY_LOSS_FN.create('verl/gpg', args);
+    const refused = (option: string) => isLossError('ERR_INVALID_OPTION', new RegExp(`${option}: expected`));
+    assert.throws(create({ dp_size: 2 }), refused('batchNumTokens'));
+    assert.throws(create({ dp_size: 2, loss_agg_mode: 'seq-mean-token-sum' }), refused('globalBatchSize'));
+    create({ dp_size: 2, loss_agg_mode: 'token-sum' })();
+    create({ dp_size: 2, batch_num_tokens: 64 })();
+  });
+
+  it('minimizes k1 by policy gradient only', () => {
+    assert.throws(
+      () => POLICY_LOSS_FN.create('verl/distillation', { loss_mode: 'k1' }),
+      isLossError('ERR_INVALID_OPTION', /lossMode: expected usePolicyGradient to be true for k1/),
+    );
+  });
+
+  it('gives 0 if no token is kept', () => {
+    const batch = {
+      shape: [1, 2] as const,
+      logprob: [-1, -2],
+      oldLogprob: [-1, -2],
+      rolloutLogprob: [-3, -4],
+      advantages: [1, -1],
+      actionMask: [1, 1],
+    };
+    const args = { rollout_is: 'token', rollout_rs: 'token_k1', rollout_rs_threshold: 1.1 };
+    for (const name of ['vanilla', 'gspo', 'geo_mean']) {
+      const fn = POLICY_LOSS_FN.create(`verl/${name}`, args);
+      const { loss, metrics, grad } = fn.computeSync(batch, { grad: true });
+      assert.equal(loss, 0, name);
+      assert.deepEqual([...grad!].map(Math.abs), [0, 0], name);
+      assert.ok(Object.values(metrics).every(Number.isFinite), name);
+      assert.equal(metrics['rollout_corr/rollout_rs_seq_masked_fraction'], 1, name);
+    }
+  });
 });

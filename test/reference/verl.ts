@@ -20,9 +20,11 @@ const OF_STATISTIC = [
 
 /** Leaves out what the library has no room for: the last metrics of statistics, if there would be more than 32. */
 export function reported<T>(metrics: Readonly<Record<string, T>>, args: Args): Record<string, T> {
-  const statistics = (option(args, 'rollout_rs', null as string | null) ?? '').split(',');
-  const ofStatistics = statistics
-    .flatMap((name) => OF_STATISTIC.map((metric) => `rollout_corr/rollout_rs_${name.trim()}_${metric}`))
+  const statistics = new Set(
+    (option(args, 'rollout_rs', null as string | null) ?? '').split(',').map((name) => name.trim()),
+  );
+  const ofStatistics = [...statistics]
+    .flatMap((name) => OF_STATISTIC.map((metric) => `rollout_corr/rollout_rs_${name}_${metric}`))
     .filter((name) => name in metrics);
   const others =
     10 + (args.rollout_is ? 8 : 0) + ('rollout_corr/rollout_is_batch_norm_factor' in metrics ? 1 : 0);
