@@ -95,8 +95,12 @@ export function importanceWeights(
   return { level: rolloutIs, raw, limited, weight: limited.div(factor), factor, bounds };
 }
 
-// Returns the mean weight, of tokens or of the rows that have tokens. It is 1 if the mean is nearly 0.
-function normalizer(symbols: ProgramSymbols, weight: Expression, level: 'token' | 'sequence'): Expression {
+/** Returns the mean weight, of tokens or of the rows that have tokens. It is 1 if the mean is nearly 0. */
+export function normalizer(
+  symbols: ProgramSymbols,
+  weight: Expression,
+  level: 'token' | 'sequence',
+): Expression {
   const { n, max, rowsSum, select } = symbols;
   const mean =
     level === 'token'
