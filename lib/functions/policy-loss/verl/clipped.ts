@@ -57,24 +57,25 @@ export function bounded({ clip }: ProgramSymbols, logRatio: Expression): Express
   return clip(logRatio, -20, 20);
 }
 
-/** Returns PPO's clipped surrogate. For tokens with A < 0, it is at most −A·clipRatioC. */
+/**
+ * Returns PPO's clipped surrogate, max(−A·r, −A·clip(r)), which is at most −A·clipRatioC where A < 0. The ratio that
+ * counts is thus at least 1 − clipRatioLow and at most clipRatioC where A < 0, and at most 1 + clipRatioHigh elsewhere.
+ */
 export function dualClipped(
   symbols: ProgramSymbols,
   A: Expression,
   { clipRatioLow, clipRatioHigh, clipRatioC }: CheckedOptions<typeof CLIP_RATIO & typeof CLIP_RATIO_C>,
 ): Surrogate {
-  const { exp, clip, min, max, select } = symbols;
+  const { exp, clip, min, select } = symbols;
   const d = bounded(symbols, symbols.d);
   const ratio = exp(d);
-  const p1 = A.neg().mul(ratio);
-  const p2 = A.neg().mul(clip(ratio, 1 - clipRatioLow, 1 + clipRatioHigh));
-  const p3 = A.neg().mul(clipRatioC);
-  const clipped = max(p1, p2);
+  const [low, high] = [1 - clipRatioLow, 1 + clipRatioHigh];
+  const isNegative = A.lt(0);
   return {
-    perToken: select(A.lt(0), min(p3, clipped), clipped),
+    perToken: A.neg().mul(select(isNegative, clip(ratio, low, clipRatioC), min(ratio, high))),
     metrics: {
-      pg_clipfrac: { token: p2.gt(p1) },
-      pg_clipfrac_lower: { token: clipped.gt(p3).and(A.lt(0)) },
+      pg_clipfrac: { token: select(isNegative, ratio.lt(low), ratio.gt(high).and(A.gt(0))) },
+      pg_clipfrac_lower: { token: ratio.gt(clipRatioC).and(isNegative) },
       ppo_kl: { token: d.neg() },
     },
   };

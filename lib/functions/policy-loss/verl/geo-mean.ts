@@ -22,6 +22,7 @@ export class VerlGeoMeanLossFn extends expressionLossClass(
     metrics: { ...CLIP_METRICS, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },
     numerics: {
       range: 'logprob − old_logprob from −20 to 20',
+      overflows: 'for A < 0',
       outside:
         'the ratio is not clipped where A < 0: the gradient overflows if its mean over a row is above 88',
     },
