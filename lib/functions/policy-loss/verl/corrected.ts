@@ -32,7 +32,7 @@ export interface UncorrectedRowLoss<K extends string> {
   readonly metrics: Record<K, MetricExpression>;
 }
 
-/** A loss of this module, with the metrics of the correction. */
+/** A loss under a correction. allRows is true if the correction has metrics of rows without tokens. */
 interface CorrectedLoss<K extends string> {
   readonly loss?: Expression;
   readonly rowLoss?: Expression;
@@ -88,7 +88,6 @@ export function underCorrection<K extends string>(
 ): CorrectedLoss<K> {
   const { select, tokens, rows } = symbols;
   const ofKept = kept ? keeping(symbols, kept) : symbols;
-  const only = (x: Operand) => (kept ? select(kept, x, 0) : x);
   // A metric of tokens is divided by N + 1e-8, where N also counts the tokens that are not kept.
   const share = tokens.add(1e-8).div(ofKept.tokens.add(1e-8));
   const { metrics, ...built } = build(ofKept, weight);
@@ -104,7 +103,8 @@ export function underCorrection<K extends string>(
     const pg_loss = { row: built.rowLoss.mul(rows) };
     return { rowLoss: built.rowLoss, metrics: { ...result, pg_loss }, allRows };
   }
-  const loss = only(weight ? built.loss.mul(weight) : built.loss) as Expression;
+  const weighted = weight ? built.loss.mul(weight) : built.loss;
+  const loss = kept ? select(kept, weighted, 0) : weighted;
   return { loss, metrics: { ...result, pg_loss: lossMetric(symbols, loss) }, allRows };
 }
 
