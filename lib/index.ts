@@ -86,6 +86,7 @@ export type {
   OptionDeclaration,
   OptionSchema,
   OptionsOf,
+  TextOption,
   TrinityArgs,
   TrinityValue,
 } from './core/options.js';

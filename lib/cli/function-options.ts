@@ -129,6 +129,8 @@ function flagsOf(flag: string, option: OptionDeclaration, help: string): Option[
       choice.argChoices = [...(option.type === 'choice' ? option.choices : LOSS_AGG_MODES)];
       return [choice];
     }
+    case 'text':
+      return [new Option(`${flag} <value>`, help)];
     default:
       return [numberOption(`${flag} <value>`, help)];
   }

@@ -98,6 +98,16 @@ export interface ChoiceOption extends AnyOption {
   readonly needs?: Readonly<Record<string, Needs>>;
 }
 
+/** An option whose value is a text in a format of its own. A number is valid too, and stands for its digits. */
+export interface TextOption extends AnyOption {
+  /** Marks the option as a text. */
+  readonly type: 'text';
+  /** The value that the constructor uses if the option is absent. */
+  readonly default?: string;
+  /** Values that are usual in training, from which property tests draw. null means that the option is absent. */
+  readonly typical: readonly (string | null)[];
+}
+
 /** An option whose value is an aggregation mode. */
 export interface AggregationOption extends AnyOption {
   /** Marks the option as an aggregation mode. */
@@ -107,7 +117,7 @@ export interface AggregationOption extends AnyOption {
 }
 
 /** The declaration of one option of any type. */
-export type OptionDeclaration = NumberOption | BooleanOption | ChoiceOption | AggregationOption;
+export type OptionDeclaration = NumberOption | BooleanOption | ChoiceOption | TextOption | AggregationOption;
 
 /** The declarations of a function's options, under the options' camelCase names. */
 export type OptionSchema = Readonly<Record<string, OptionDeclaration>>;
@@ -116,11 +126,13 @@ type ValueOf<O> = O extends { type: 'number' | 'integer' }
   ? number
   : O extends { type: 'boolean' }
     ? boolean
-    : O extends { type: 'aggregation' }
-      ? LossAggMode
-      : O extends { type: 'choice'; choices: readonly (infer C)[] }
-        ? C
-        : never;
+    : O extends { type: 'text' }
+      ? string | number
+      : O extends { type: 'aggregation' }
+        ? LossAggMode
+        : O extends { type: 'choice'; choices: readonly (infer C)[] }
+          ? C
+          : never;
 
 /** The options that a caller passes. Each may be absent, undefined or null. */
 export type OptionsOf<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
@@ -237,6 +249,8 @@ function isValid(option: OptionDeclaration, value: unknown): boolean {
       return typeof value === 'boolean';
     case 'choice':
       return option.choices.includes(value as string);
+    case 'text':
+      return typeof value === 'string' || Number.isFinite(value);
     case 'aggregation':
       return LOSS_AGG_MODES.includes(value as LossAggMode);
     default:
@@ -323,6 +337,8 @@ export function validValues(option: OptionDeclaration): string {
       return 'true or false';
     case 'choice':
       return option.choices.length === 1 ? `'${option.choices[0]}'` : `one of ${option.choices.join(', ')}`;
+    case 'text':
+      return 'a text or a number';
     case 'aggregation':
       return `one of ${LOSS_AGG_MODES.join(', ')}`;
     default:

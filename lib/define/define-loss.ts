@@ -185,7 +185,7 @@ export function checkObject(at: string, option: string | undefined, value: unkno
     });
 }
 
-const OPTION_TYPES: readonly string[] = ['number', 'integer', 'boolean', 'choice', 'aggregation'];
+const OPTION_TYPES: readonly string[] = ['number', 'integer', 'boolean', 'choice', 'text', 'aggregation'];
 
 function checkOption(at: string, option: string, declaration: OptionDeclaration): void {
   if (
@@ -236,6 +236,8 @@ function sampleValue(option: OptionDeclaration): unknown {
       return false;
     case 'choice':
       return option.choices[0];
+    case 'text':
+      return option.typical?.[0];
     case 'aggregation':
       return 'token-mean';
     default: {

@@ -303,7 +303,8 @@ export class Variable {
     const out = new Variable(this.tape, this.tape.disturb(this.value.map((x) => f(x))));
     if (this.magnitude) {
       out.magnitude = out.value.map(
-        (y, i) => Math.abs(y) + Math.abs(df(this.value[i]!, y)) * this.magnitude![i]!,
+        (y, i) =>
+          Math.abs(y) + (this.magnitude![i]! && Math.abs(df(this.value[i]!, y)) * this.magnitude![i]!),
       );
     }
     this.tape.step(() => {

@@ -262,6 +262,8 @@ function drawOption(option: OptionDeclaration): fc.Arbitrary<unknown> | undefine
         ...option.choices,
         ...(option.default === undefined && !option.required ? [null] : []),
       );
+    case 'text':
+      return fc.constantFrom(...option.typical);
     case 'aggregation':
       return fc.constantFrom(...LOSS_AGG_MODES);
     default:

@@ -3,6 +3,8 @@ import assert from 'node:assert/strict';
 import type { Computed } from './subject.js';
 
 const RELATIVE = 2e-5;
+/** Numbers below e^−87, the smallest normal float32 number, become 0. Factors may then make the error larger. */
+const TINY = 1e-34;
 /** The relative bound for golden group advantages, which Trinity-RFT computed in float32. */
 export const GROUP_RELATIVE = 2e-4;
 
@@ -54,7 +56,7 @@ export function assertArray(
   let largest = magnitude;
   for (let i = 0; i < expected.length; i++) largest = Math.max(largest, Math.abs(expected[i]!));
   for (let i = 0; i < expected.length; i++) {
-    const bound = relative * Math.max(Math.abs(expected[i]!), largest / 100);
+    const bound = Math.max(relative * Math.max(Math.abs(expected[i]!), largest / 100), TINY);
     if (!(Math.abs(actual[i]! - expected[i]!) <= bound)) {
       assert.fail(
         `${what}[${i}] is ${actual[i]}, expected ${expected[i]} ± ${bound.toExponential(2)} (largest ${largest})`,

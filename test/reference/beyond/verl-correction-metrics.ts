@@ -65,15 +65,17 @@ export function weightMetrics(x: Tokens, { level, q, raw, weights, bounds }: Wei
       ratio_fraction_high: plainMean(over(sums, Math.log(high))),
       ratio_fraction_low: plainMean(under(sums, Math.log(low))),
       max: extreme(sums, 1).clip(Number.NEGATIVE_INFINITY, 20).exp(),
-      min: extreme(sums, -1).exp(),
+      // verl does not limit the smallest ratio, but e^88 is about the largest float32 number.
+      min: extreme(sums, -1).clip(Number.NEGATIVE_INFINITY, 88).exp(),
     }),
   };
-  const relative = weights.div(x.mean(weights).add(1e-8));
+  const relative = x.mean(weights.div(x.mean(weights).add(1e-8)).square());
   return prefixed('rollout_is_', {
     ...ofLevel[level](),
     mean: x.mean(weights),
     std: tokenStd(x, weights),
-    eff_sample_size: x.tape.leaf([1]).div(x.mean(relative.square())),
+    // verl divides by 0 if all weights are 0.
+    eff_sample_size: relative.item > 0 ? x.tape.leaf([1]).div(relative) : 0,
     ...rowSummary(perRow),
     seq_max_deviation: extreme(perRow.sub(1).abs(), 1),
     seq_fraction_high: plainMean(over(x.rowMean(raw), high)),
@@ -139,7 +141,7 @@ export function divergenceMetrics(x: Tokens, policy: Variable, rollout: Variable
     ppl_ratio: plainMean(difference.exp()),
     kl: x.mean(q.neg()),
     k3_kl: x.mean(q.exp().sub(1).sub(q)),
-    chi2_token: x.mean(doubled(q)).sub(1),
+    chi2_token: x.index.length > 0 ? x.mean(doubled(q)).sub(1) : 0,
     chi2_seq: plainMean(doubled(x.rowSum(q))).sub(1),
   };
 }

@@ -107,8 +107,8 @@ export function batchNormalised(x: Tokens, weights: Variable, level: string) {
   return { normalised: usable ? weights.div(mean) : weights, factor: usable ? mean : 1 };
 }
 
+/** verl refuses a batch without unmasked tokens. */
 export function rolloutCorrection(x: Tokens, args: Args, policy: Variable, rollout: Variable): Correction {
-  if (x.index.length === 0) throw new Error('rollout correction: expected an unmasked token, got none');
   const q = policy.sub(rollout);
   const { weights, metrics } = importanceWeights(x, q, args);
   const all = verdicts(x, q.clip(-20, 20), args);

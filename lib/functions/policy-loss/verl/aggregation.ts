@@ -4,8 +4,7 @@ import { aggregationOption, type CheckedOptions, type LossAggMode } from '../../
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 
 /** The options that set the divisors of verl's aggregation modes. */
-export const AGGREGATION = {
-  lossAggMode: aggregationOption('token-mean'),
+export const DIVISORS = {
   lossScaleFactor: {
     type: 'number',
     above: 0,
@@ -32,13 +31,17 @@ export const AGGREGATION = {
   },
 } as const;
 
+/** The options of losses whose aggregation mode can be chosen. */
+export const AGGREGATION = { lossAggMode: aggregationOption('token-mean'), ...DIVISORS } as const;
+
 type Divisor = (symbols: ProgramSymbols, options: CheckedOptions<typeof AGGREGATION>) => Expression;
 
-const rows: Divisor = ({ n, constant, rowsSum }, { globalBatchSize }) =>
-  globalBatchSize === undefined ? rowsSum(n.gt(0)) : constant(globalBatchSize);
+// A batch can have rows without having tokens in any of them.
+const rows: Divisor = ({ n, constant, rowsSum, max }, { globalBatchSize }) =>
+  globalBatchSize === undefined ? max(rowsSum(n.gt(0)), 1) : constant(globalBatchSize);
 
 /** What each mode divides the sum of the tokens' losses by. */
-const DIVISORS: Record<LossAggMode, Divisor> = {
+const DIVISOR_OF_MODE: Record<LossAggMode, Divisor> = {
   'token-mean': ({ tokens, constant }, { batchNumTokens }) =>
     batchNumTokens === undefined ? tokens : constant(batchNumTokens),
   'token-sum': ({ constant }) => constant(1),
@@ -68,5 +71,5 @@ export function weightOf(
       expected: (spell) => `a number, because ${spell('dpSize')} is ${dpSize}`,
       received: 'nothing',
     });
-  return symbols.constant(dpSize).div(DIVISORS[lossAggMode](symbols, options));
+  return symbols.constant(dpSize).div(DIVISOR_OF_MODE[lossAggMode](symbols, options));
 }

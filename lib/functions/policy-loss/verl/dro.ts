@@ -1,9 +1,11 @@
 // verl's DRO: REINFORCE with a quadratic penalty on the log-ratio.
 import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { lossMetric } from '../loss-metric.js';
-import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
+import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
+import { CORRECTED_KEYS, corrected } from './corrected.js';
+import { ROLLOUT_CORRECTION } from './rollout-correction.js';
+import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** DRO (direct reward optimisation) as in verl: ℓ = −A·logprob + β/2·(ln r)². */
 export class VerlDROLossFn extends expressionLossClass(
@@ -12,7 +14,7 @@ export class VerlDROLossFn extends expressionLossClass(
     summary: 'ℓ = −A·logprob + β/2·(ln r)²',
     details: ['The paper squares the sum of ln r over a row; verl squares it for each token.'],
     source: ['arXiv 2405.19107', 'verl'],
-    reads: RATIO_KEYS,
+    reads: CORRECTED_KEYS,
     options: {
       droBeta: {
         type: 'number',
@@ -22,18 +24,22 @@ export class VerlDROLossFn extends expressionLossClass(
         help: 'β, the coefficient of the penalty',
       },
       ...AGGREGATION,
+      ...ROLLOUT_CORRECTION,
     },
-    metrics: { ppo_kl: { unit: 'nats per token' }, pg_loss: { unit: 'loss' } },
+    metrics: { ppo_kl: { unit: 'nats per token' }, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },
     numerics: { range: 'any finite logprobs and advantages', outside: 'nothing is clipped' },
   },
-  (symbols, options) => {
-    const { lp, A, d, square } = symbols;
-    const perToken = A.neg()
-      .mul(lp)
-      .add(square(d).mul(options.droBeta / 2));
-    const loss = perToken.mul(weightOf('VerlDROLossFn', symbols, options));
-    return { loss, metrics: { ppo_kl: { token: d.neg() }, pg_loss: lossMetric(symbols, loss) } };
-  },
+  (symbols, options) =>
+    corrected('VerlDROLossFn', symbols, options, (kept) => {
+      const { lp, A, d, square } = kept;
+      const perToken = A.neg()
+        .mul(lp)
+        .add(square(d).mul(options.droBeta / 2));
+      return {
+        loss: perToken.mul(weightOf('VerlDROLossFn', kept, options)),
+        metrics: { ppo_kl: { token: d.neg() } },
+      };
+    }),
 ) {
   static {
     POLICY_LOSS_FN.register('verl/dro', VerlDROLossFn);

@@ -1,0 +1,124 @@
+// Applies a rollout correction to a loss: the loss sees only the tokens that are kept, and is multiplied by their weights.
+import type { Expression, Operand, ProgramSymbols } from '../../../program/expression.js';
+import type { MetricExpression } from '../expression-loss.js';
+import { lossMetric } from '../loss-metric.js';
+import { RATIO_KEYS } from '../policy-loss-fn.js';
+import { type CorrectionOptions, importanceWeights, statisticsOf } from './rollout-correction.js';
+import { type CorrectionMetrics, correctionMetrics, NO_CORRECTION_METRICS } from './rollout-metrics.js';
+
+/** The batch keys of a loss of {@link RATIO_KEYS} with a correction. */
+export const CORRECTED_KEYS = [...RATIO_KEYS, 'rollout_logprob'] as const;
+
+/** A rollout correction. */
+export interface Correction {
+  /** The weight that a token's loss is multiplied by. */
+  readonly weight?: Expression | undefined;
+  /** 1 for tokens that are kept, and 0 for others. */
+  readonly kept?: Expression | undefined;
+  readonly metrics: CorrectionMetrics;
+}
+
+/** A loss before it is corrected. */
+export interface UncorrectedLoss<K extends string> {
+  /** The loss of a token, including its weight in the batch. */
+  readonly loss: Expression;
+  readonly metrics: Record<K, MetricExpression>;
+}
+
+/** A loss of rows that applies the correction's weights itself. */
+export interface UncorrectedRowLoss<K extends string> {
+  /** The loss of a row, including its weight in the batch. */
+  readonly rowLoss: Expression;
+  readonly metrics: Record<K, MetricExpression>;
+}
+
+/** A loss under a correction. allRows is true if the correction has metrics of rows without tokens. */
+interface CorrectedLoss<K extends string> {
+  readonly loss?: Expression;
+  readonly rowLoss?: Expression;
+  readonly metrics: Record<K | 'pg_loss', MetricExpression> & CorrectionMetrics;
+  readonly allRows: boolean;
+}
+
+/**
+ * Returns a loss under the correction that its options ask for, if any.
+ * @param build returns the loss. Its sums over rows and counts of tokens are those of the tokens that are kept.
+ * @throws LossError `ERR_INVALID_OPTION`
+ */
+export function corrected<K extends string>(
+  owner: string,
+  symbols: ProgramSymbols,
+  options: CorrectionOptions,
+  build: (symbols: ProgramSymbols, weight?: Expression) => UncorrectedLoss<K> | UncorrectedRowLoss<K>,
+): CorrectedLoss<K> {
+  const isCorrected = options.rolloutIs !== undefined || options.rolloutRs !== undefined;
+  const correction = isCorrected
+    ? rolloutCorrection(owner, symbols, options, symbols.old, symbols.rollout)
+    : { metrics: NO_CORRECTION_METRICS };
+  return underCorrection(symbols, correction, build);
+}
+
+/**
+ * Returns the correction for the difference between a policy and the rollout.
+ * @param policy the log-probability of a token under the policy, constant for the gradient.
+ * @param rollout the one that the inference engine reported.
+ * @throws LossError `ERR_INVALID_OPTION`
+ */
+export function rolloutCorrection(
+  owner: string,
+  symbols: ProgramSymbols,
+  options: CorrectionOptions,
+  policy: Expression,
+  rollout: Expression,
+): Correction {
+  const q = policy.sub(rollout);
+  const weights = importanceWeights(owner, symbols, options, q);
+  const statistics = statisticsOf(owner, symbols, options, q);
+  const [first, ...others] = statistics.map(({ passed }) => passed);
+  const kept = first && others.reduce((all, passed) => all.and(passed), first);
+  const metrics = correctionMetrics(symbols, { policy, rollout, weights, statistics, kept });
+  return { weight: weights?.weight, kept, metrics };
+}
+
+/** Returns a loss under a correction. */
+export function underCorrection<K extends string>(
+  symbols: ProgramSymbols,
+  { weight, kept, metrics: correctionMetrics }: Correction,
+  build: (symbols: ProgramSymbols, weight?: Expression) => UncorrectedLoss<K> | UncorrectedRowLoss<K>,
+): CorrectedLoss<K> {
+  const { select, tokens, rows } = symbols;
+  const ofKept = kept ? keeping(symbols, kept) : symbols;
+  // A metric of tokens is divided by N + 1e-8, where N also counts the tokens that are not kept.
+  const share = tokens.add(1e-8).div(ofKept.tokens.add(1e-8));
+  const { metrics, ...built } = build(ofKept, weight);
+  const ownMetrics = Object.entries<MetricExpression>(metrics).map(([name, metric]) =>
+    'token' in metric && kept ? [name, { token: select(kept, metric.token, 0).mul(share) }] : [name, metric],
+  );
+  const result = {
+    ...(Object.fromEntries(ownMetrics) as Record<K, MetricExpression>),
+    ...correctionMetrics,
+  };
+  const allRows = correctionMetrics !== NO_CORRECTION_METRICS;
+  if ('rowLoss' in built) {
+    const pg_loss = { row: built.rowLoss.mul(rows) };
+    return { rowLoss: built.rowLoss, metrics: { ...result, pg_loss }, allRows };
+  }
+  const weighted = weight ? built.loss.mul(weight) : built.loss;
+  const loss = kept ? select(kept, weighted, 0) : weighted;
+  return { loss, metrics: { ...result, pg_loss: lossMetric(symbols, loss) }, allRows };
+}
+
+// Returns symbols for which only some of the unmasked tokens count.
+function keeping(symbols: ProgramSymbols, kept: Expression): ProgramSymbols {
+  const { select, rowSum, batchSum, max } = symbols;
+  const n = rowSum(kept);
+  const sum = (x: Operand) => rowSum(select(kept, x, 0));
+  // The counts are divisors, and no token may be kept.
+  return {
+    ...symbols,
+    n,
+    tokens: max(batchSum(kept), 1),
+    rowSum: sum,
+    rowMean: (x) => sum(x).div(max(n, 1)),
+  };
+}

@@ -1,0 +1,107 @@
+/** Compares verl's policy losses with every result of verl itself, and with the float64 reference on drawn batches. */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import { POLICY_LOSS_FN } from '../../lib/index.js';
+import { standsOnEdge } from '../reference/index.js';
+import { reported, verlFormulas } from '../reference/verl.js';
+import { ARGUMENTS, batchSpec, makeBatch } from '../support/draw.js';
+import {
+  cutRows,
+  type FrameworkLossCase,
+  goldenBatch,
+  referenceBatch,
+  verlCases,
+} from '../support/golden.js';
+import { isLossError } from '../support/loss-error.js';
+import { poison } from '../support/poison.js';
+import { packedBatch, paddedBatch, subject, unpack } from '../support/subject.js';
+import { assertComputed, assertSameBits } from '../support/tolerance.js';
+
+/** verl's policy losses that the library lacks, and the operation that each needs. */
+const LEFT: Record<string, string> = {
+  clip_cov: 'a seeded choice among the tokens of the batch',
+  kl_cov: 'the largest values of the batch',
+  gvpo: 'means over groups of rows',
+  online_dpo: 'differences between the rows of pairs',
+};
+
+const cases = verlCases.filter((each): each is FrameworkLossCase => each.kind === 'policy_loss');
+const nameOf = (fn: string) => `verl/${fn.replace(/^verl_/, '')}`;
+
+async function agreesWithCase({ fn, args, inputs, expected }: FrameworkLossCase): Promise<void> {
+  const on = subject('policy', nameOf(fn), args);
+  const wanted = { ...expected, metrics: reported(expected.metrics, args), grad: expected.grad_logprob.data };
+  const batch = goldenBatch(inputs);
+  const computed = on.sync(batch);
+  assertComputed(computed, wanted);
+  assertSameBits(await on.async(batch), computed);
+  const cut = cutRows(referenceBatch(inputs));
+  const packed = on.sync(packedBatch(cut));
+  assertComputed({ ...packed, grad: unpack(cut, packed.grad) }, wanted);
+}
+
+describe("verl's policy losses", () => {
+  for (const each of cases) if (!(each.fn in LEFT)) it(each.id, () => agreesWithCase(each));
+
+  it('are all of those that have cases, but for those that are left', () => {
+    const covered = new Set(cases.filter(({ fn }) => !(fn in LEFT)).map(({ fn }) => nameOf(fn)));
+    const names = POLICY_LOSS_FN.names().filter((name) => name.startsWith('verl/'));
+    assert.deepEqual([...covered].sort(), names.sort());
+  });
+
+  for (const name of Object.keys(verlFormulas))
+    it(`${name} agrees with the reference on drawn batches`, () => {
+      let compared = 0;
+      fc.assert(
+        fc.property(ARGUMENTS.policy[name]!, batchSpec, (args, spec) => {
+          const on = subject('policy', name, args);
+          const batch = makeBatch(spec);
+          if (standsOnEdge(on.formula, args, batch)) return;
+          compared++;
+          const hostile = poison(batch, Number.NaN);
+          const lay = spec.packed ? packedBatch : paddedBatch;
+          const computed = on.sync(lay(hostile));
+          const grad = spec.packed ? unpack(batch, computed.grad) : computed.grad;
+          assertComputed({ ...computed, grad }, on.reference(batch));
+        }),
+        { seed: 11, numRuns: 60 },
+      );
+      assert.ok(compared > 15, `compared only ${compared} batches`);
+    });
+
+  it('refuses several processes without the counts of all of them', () => {
+    const create = (args: Record<string, unknown>) => () => POLICY_LOSS_FN.create('verl/gpg', args);
+    const refused = (option: string) => isLossError('ERR_INVALID_OPTION', new RegExp(`${option}: expected`));
+    assert.throws(create({ dp_size: 2 }), refused('batchNumTokens'));
+    assert.throws(create({ dp_size: 2, loss_agg_mode: 'seq-mean-token-sum' }), refused('globalBatchSize'));
+    create({ dp_size: 2, loss_agg_mode: 'token-sum' })();
+    create({ dp_size: 2, batch_num_tokens: 64 })();
+  });
+
+  it('minimizes k1 by policy gradient only', () => {
+    assert.throws(
+      () => POLICY_LOSS_FN.create('verl/distillation', { loss_mode: 'k1' }),
+      isLossError('ERR_INVALID_OPTION', /lossMode: expected usePolicyGradient to be true for k1/),
+    );
+  });
+
+  it('gives 0 if no token is kept', () => {
+    const batch = {
+      shape: [1, 2] as const,
+      logprob: [-1, -2],
+      oldLogprob: [-1, -2],
+      rolloutLogprob: [-3, -4],
+      advantages: [1, -1],
+      actionMask: [1, 1],
+    };
+    const args = { rollout_is: 'token', rollout_rs: 'token_k1', rollout_rs_threshold: 1.1 };
+    for (const name of ['vanilla', 'gspo', 'geo_mean']) {
+      const fn = POLICY_LOSS_FN.create(`verl/${name}`, args);
+      const { loss, metrics, grad } = fn.computeSync(batch, { grad: true });
+      assert.equal(loss, 0, name);
+      assert.deepEqual([...grad!].map(Math.abs), [0, 0], name);
+      assert.ok(Object.values(metrics).every(Number.isFinite), name);
+      assert.equal(metrics['rollout_corr/rollout_rs_seq_masked_fraction'], 1, name);
+    }
+  });
+});
