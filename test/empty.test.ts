@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import { ARGUMENTS } from './support/draw.js';
-import { FLOAT_COLUMNS, subject } from './support/subject.js';
+import { FLOAT_COLUMNS, ROW_COLUMNS, subject } from './support/subject.js';
 
 const SHAPES = [
   { shape: [0, 5] as const },
@@ -29,7 +29,7 @@ describe('empty batches', () => {
           const batch = {
             ...layout,
             ...Object.fromEntries(FLOAT_COLUMNS.map((each) => [each, column])),
-            rewards: new Float64Array(rows),
+            ...Object.fromEntries(ROW_COLUMNS.map((each) => [each, new Float64Array(rows)])),
             actionMask: new Uint8Array(0),
             expertMask: new Uint8Array(rows),
             step: 1,

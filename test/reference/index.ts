@@ -42,9 +42,7 @@ const { aspo, fipo, m2po, m2po_clip, real, segment_ppo, ...othersLosses } = othe
 /** Returns the losses that the library itself defines by expressions. */
 function expressionLosses(family: Record<string, Formula>): Record<string, Loss> {
   const notWritten = 'is itself defined by an expression';
-  return Object.fromEntries(
-    Object.entries(family).map(([name, formula]) => [name, { formula, notWritten }]),
-  );
+  return Object.fromEntries(Object.entries(family).map(([name, formula]) => [name, { formula, notWritten }]));
 }
 
 /**

@@ -89,7 +89,7 @@ export const FLOAT_COLUMNS = [
   'oldEntropy',
 ] as const;
 
-const ROW_COLUMNS = ['rewards', 'vStar', 'probability', 'logZ'] as const;
+export const ROW_COLUMNS = ['rewards', 'vStar', 'probability', 'logZ'] as const;
 
 /** Returns a batch in the library's padded layout, in typed arrays that the library reads without a copy. */
 export function paddedBatch(batch: ReferenceBatch): Batch & Record<string, unknown> {
