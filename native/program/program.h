@@ -82,6 +82,18 @@ PL_FN constexpr bool is_output(Op op) {
   return op >= Op::k_loss;
 }
 
+// Describe a reduction over a row or over rows: a sum, a position, or an extreme that is the largest.
+PL_FN constexpr bool is_sum(Op op) {
+  return op == Op::k_row_sum || op == Op::k_rows_sum;
+}
+PL_FN constexpr bool is_position(Op op) {
+  return op == Op::k_row_arg_min || op == Op::k_row_arg_max || op == Op::k_rows_arg_min ||
+         op == Op::k_rows_arg_max;
+}
+PL_FN constexpr bool is_largest(Op op) {
+  return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
+}
+
 // The kinds of operands. kRowInput has the indices of RowInput.
 enum class Kind : uint8_t { kRegister, kColumn, kConstant, kRowValue, kBatchValue, kRowInput };
 constexpr int kKinds = 6;
@@ -101,6 +113,7 @@ struct Operand {
 // It is aligned so that a GPU loads it at once.
 struct alignas(16) Instruction {
   Op op;
+  uint8_t operands;  // how many the operation has
   uint16_t out;
   Operand operand[kMaxOperands];
 };

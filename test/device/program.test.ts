@@ -8,11 +8,12 @@ import type { NativeBatch, NativeCall, NativeFunction, NativeResident } from '..
 import { native } from '../../lib/core/native.js';
 import { LOSS_AGG_MODES } from '../../lib/core/options.js';
 import { ADVANTAGE_FN, devices } from '../../lib/index.js';
+import { FLOAT_COLUMNS } from '../reference/batch.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { type Half, toHalf } from '../support/half.js';
 import { type DrawnPrograms, drawPrograms, LARGEST_OUTPUT } from '../support/programs.js';
 import { generator } from '../support/random.js';
-import { FLOAT_COLUMNS, packedBatch, paddedBatch } from '../support/subject.js';
+import { packedBatch, paddedBatch } from '../support/subject.js';
 import { assertNumber, assertSameArray } from '../support/tolerance.js';
 
 const DEVICE = 0;

@@ -18,7 +18,7 @@ export interface Row {
   readonly repeats: number;
 }
 
-/** What a program outputs for each unmasked token of each row; rows that are skipped have none. */
+/** The outputs of a program: a list per row, with one number per unmasked token. The list of a skipped row is empty. */
 export interface Outputs {
   readonly loss: number[][];
   readonly grad: number[][];

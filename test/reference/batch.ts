@@ -4,7 +4,19 @@
  */
 import type { Tape, Variable } from './autograd.js';
 
-export interface ReferenceBatch {
+/** The columns with one number per token that losses read. */
+export const FLOAT_COLUMNS = [
+  'logprob',
+  'oldLogprob',
+  'refLogprob',
+  'advantages',
+  'entropy',
+  'rolloutLogprob',
+  'proxLogprob',
+  'teacherLogprob',
+] as const;
+
+export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
   rows: number;
   columns: number;
   /**
@@ -12,14 +24,6 @@ export interface ReferenceBatch {
    * row do not belong to the batch.
    */
   rowLengths?: number[];
-  logprob?: ArrayLike<number>;
-  oldLogprob?: ArrayLike<number>;
-  refLogprob?: ArrayLike<number>;
-  advantages?: ArrayLike<number>;
-  entropy?: ArrayLike<number>;
-  rolloutLogprob?: ArrayLike<number>;
-  proxLogprob?: ArrayLike<number>;
-  teacherLogprob?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
   expertMask?: ArrayLike<number>;
   step?: ArrayLike<number>;

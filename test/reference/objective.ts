@@ -4,7 +4,7 @@
  * the sum over its appearances.
  */
 import type { RewardedBatch } from './advantage.js';
-import type { Args, ReferenceResult } from './batch.js';
+import { type Args, FLOAT_COLUMNS, type ReferenceResult } from './batch.js';
 import {
   formulas,
   referenceEntropyLosses,
@@ -32,19 +32,7 @@ export interface ReferenceObjective extends ReferenceResult {
   gradMagnitude: number;
 }
 
-const PER_TOKEN = [
-  'logprob',
-  'oldLogprob',
-  'refLogprob',
-  'advantages',
-  'entropy',
-  'rolloutLogprob',
-  'proxLogprob',
-  'actionMask',
-  'tokenLevelRewards',
-  'values',
-  'teacherLogprob',
-] as const;
+const PER_TOKEN = [...FLOAT_COLUMNS, 'actionMask', 'tokenLevelRewards', 'values'] as const;
 const PER_ROW = [
   'rowLengths',
   'expertMask',
