@@ -75,7 +75,12 @@ export interface NativeProgram {
 /** A user-defined policy loss. */
 export interface NativeUserLossSpec {
   /** Calls without a gradient run a program of their own. It must output the same losses and metrics. */
-  program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
+  program: {
+    withGrad: NativeProgram;
+    withoutGrad: NativeProgram;
+    /** Whether the programs reduce over all rows of a batch. lib/ refuses parts of a batch for them. */
+    readsWholeBatch: boolean;
+  };
   /** The names of the metrics that the programs output. */
   metrics: readonly string[];
   aggregation: string;

@@ -153,7 +153,7 @@ export class Evaluator {
     this.#gradKey = gradKey;
     const { policyLoss } = spec;
     this.readsWholeBatch =
-      policyLoss !== undefined && 'program' in policyLoss && policyLoss.program.withGrad.batchValues > 0;
+      policyLoss !== undefined && 'program' in policyLoss && policyLoss.program.readsWholeBatch;
     this.#values = new Float64Array(this.#names.length);
   }
 

@@ -6,6 +6,7 @@ import { generator } from './random.js';
 export interface DrawnPrograms {
   withGrad: NativeProgram;
   withoutGrad: NativeProgram;
+  readsWholeBatch: boolean;
 }
 
 /** No loss or metric term of a drawn program is larger than this, unless it is NaN. */
@@ -73,7 +74,7 @@ class Draw {
     this.#output('loss');
     const withoutGrad = this.#encode();
     this.#output('grad');
-    return { withGrad: this.#encode(), withoutGrad };
+    return { withGrad: this.#encode(), withoutGrad, readsWholeBatch: this.#batchValues > 0 };
   }
 
   #integer(low: number, high: number): number {
