@@ -6,7 +6,7 @@ set -e
 npx policy-loss evaluate examples/rollouts.jsonl \
   --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+high))' --set low=0.2 --set high=0.28
 
-# Expressions with names, beside a built-in loss and a loss from a module.
+# Compares a built-in loss, an expression with a name, and a loss from a module.
 npx policy-loss compare examples/rollouts.jsonl --loss-file examples/my-losses.mjs \
   --loss ppo \
   --loss-expr 'squared: -A*r + beta*square(d)' --set beta=0.1 \

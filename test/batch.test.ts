@@ -3,19 +3,13 @@ import assert from 'node:assert/strict';
 import { BatchReader, COLUMNS as NAMES } from '../lib/core/batch-reader.js';
 import { finish } from '../lib/core/slices.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../lib/index.js';
+import { FLOAT_COLUMNS } from './reference/batch.js';
 import type { Args, ReferenceBatch } from './reference/index.js';
 import { renamed, without } from './support/batch-keys.js';
 import { makeBatch } from './support/draw.js';
 import { EveryColumnLossFn } from './support/every-column.js';
 import { fromHalf, type Half, toHalf } from './support/half.js';
-import {
-  type Computed,
-  type Family,
-  FLOAT_COLUMNS,
-  packedBatch,
-  paddedBatch,
-  subject,
-} from './support/subject.js';
+import { type Computed, type Family, packedBatch, paddedBatch, subject } from './support/subject.js';
 import { assertSameBits } from './support/tolerance.js';
 
 type Columns = Record<string, unknown>;

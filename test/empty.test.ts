@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
+import { FLOAT_COLUMNS } from './reference/batch.js';
 import { ARGUMENTS } from './support/draw.js';
-import { FLOAT_COLUMNS, ROW_COLUMNS, subject } from './support/subject.js';
+import { ROW_COLUMNS, subject } from './support/subject.js';
 
 const SHAPES = [
   { shape: [0, 5] as const },

@@ -9,7 +9,7 @@ import { LARGE, SMALL, timeFunctions } from './functions.js';
 import { contender, race, syncContender } from './race.js';
 import { type FunctionTimes, OURS, type Times } from './report.js';
 import { ratio, speed, spread, type TableContent } from './tables.js';
-import { gradientsOf, type Work } from './works.js';
+import { gradientsOf, policyWork, type Work } from './works.js';
 
 const GOLDEN_CASES = new URL('../../test/golden/beyond/expressions.json', import.meta.url);
 
@@ -29,19 +29,8 @@ export function expressionWorks(only: RegExp | undefined): Work[] {
 }
 
 function expressionWork(text: string, options: Record<string, number>): Work {
-  const fn = lossFromExpression(text, { options });
-  return {
-    id: `expression ${text}`,
-    family: 'expression',
-    name: text,
-    args: options,
-    wrt: ['logprob'],
-    computes: true,
-    ...fn.reads,
-    spec: { policyLoss: fn.policyLoss },
-    compute: (batch, gradients) => fn.compute(batch, gradients),
-    computeSync: (batch, gradients) => fn.computeSync(batch, gradients),
-  };
+  const named = { id: `expression ${text}`, family: 'expression', name: text, args: options } as const;
+  return policyWork(named, lossFromExpression(text, { options }));
 }
 
 /** Times the expressions and those peers that have them, with gradients. */

@@ -9,6 +9,7 @@ import {
   ENTROPY_LOSS_FN,
   KL_FN,
   POLICY_LOSS_FN,
+  type PolicyLossFn,
 } from '../../lib/index.js';
 
 /** The arrays that receive the gradients of a call. */
@@ -51,12 +52,16 @@ export interface Work {
 const ENTROPY_COEF = 0.01;
 
 function policyLoss(name: string): Work {
-  const fn = POLICY_LOSS_FN.create(name);
+  return policyWork({ id: name, family: 'policy', name, args: {} }, POLICY_LOSS_FN.create(name));
+}
+
+/** Returns the work that times a policy loss. */
+export function policyWork(
+  named: Pick<Work, 'id' | 'family' | 'name' | 'args'>,
+  fn: PolicyLossFn<Partial<Record<string, number>>>,
+): Work {
   return {
-    id: name,
-    family: 'policy',
-    name,
-    args: {},
+    ...named,
     wrt: ['logprob'],
     computes: true,
     ...fn.reads,

@@ -11,7 +11,7 @@ export function termsOfPart(parts: readonly ArrayLike<number>[]): { kl: boolean;
 
 /**
  * Checks the sums of the parts of a batch and converts them to typed arrays.
- * @throws LossError `ERR_INVALID_INPUT` if there is no part, or if one has the wrong number of values.
+ * @throws LossError `ERR_INVALID_INPUT` if the list is empty, or if a part has the wrong number of values.
  */
 export function checkParts(parts: readonly ArrayLike<number>[]): Float64Array[] {
   if (!Array.isArray(parts) || parts.length === 0)

@@ -1,4 +1,5 @@
-// The TypeScript form of expressions: values with methods in the place of operators, and functions of such values.
+// The TypeScript form of expressions. Its values have methods instead of operators, and its functions take and return
+// such values.
 import { describeValue, LossError } from '../core/errors.js';
 import { toCamelCase } from '../core/options.js';
 import { type BinaryOp, type Graph, isBelow, type Level, type Node } from './graph.js';

@@ -23,20 +23,19 @@ inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
   }
 }
 
-// Returns a reduction over rows of the numbers operands[row * stride].
-template <class IsBetter>
-double extreme_row(const cpu::TokenPass& pass, const double* operands, int64_t stride, bool wants_row,
-                   IsBetter is_better) {
+// Returns the smallest or largest of the numbers operands[row * stride], or the row that has it.
+inline double extreme_over_rows(const cpu::TokenPass& pass, Op op, const double* operands, int64_t stride) {
+  const bool largest = program::is_largest(op);
   int64_t found = -1;
   double best = 0;
   for (int64_t row = 0; row < pass.batch->layout.rows; ++row) {
     if (!takes_part(pass, row)) continue;
     const double x = operands[row * stride];
-    if (found >= 0 && (best != best || !(is_better(x, best) || x != x))) continue;
+    if (found >= 0 && (best != best || !((largest ? x > best : x < best) || x != x))) continue;
     found = row;
     best = x;
   }
-  return wants_row ? static_cast<double>(found) : best;
+  return program::is_position(op) ? static_cast<double>(found) : best;
 }
 
 inline double sum_over_rows(const cpu::TokenPass& pass, const double* operands, int64_t stride) {
@@ -44,21 +43,6 @@ inline double sum_over_rows(const cpu::TokenPass& pass, const double* operands, 
   for (int64_t row = 0; row < pass.batch->layout.rows; ++row)
     if (takes_part(pass, row)) sum.lane[row % kSumLanes] += operands[row * stride];
   return sum.take();
-}
-
-inline double reduce_rows(const cpu::TokenPass& pass, Op op, const double* operands, int64_t stride) {
-  const auto is_less = [](double x, double than) { return x < than; };
-  const auto is_more = [](double x, double than) { return x > than; };
-  switch (op) {
-    case Op::k_rows_min:
-    case Op::k_rows_arg_min:
-      return extreme_row(pass, operands, stride, op == Op::k_rows_arg_min, is_less);
-    case Op::k_rows_max:
-    case Op::k_rows_arg_max:
-      return extreme_row(pass, operands, stride, op == Op::k_rows_arg_max, is_more);
-    default:
-      return sum_over_rows(pass, operands, stride);
-  }
 }
 
 inline void program_batch(const cpu::TokenPass& pass) {
@@ -69,8 +53,10 @@ inline void program_batch(const cpu::TokenPass& pass) {
     const Segment& segment = program.segments[s];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program.instructions[i];
-      if (program::is_rows_reduction(x.op))
-        at.batch_values[x.out] = reduce_rows(pass, x.op, at.row_values + program.row_values + x.out, stride);
+      if (!program::is_rows_reduction(x.op)) continue;
+      const double* const operands = at.row_values + program.row_values + x.out;
+      at.batch_values[x.out] = program::is_sum(x.op) ? sum_over_rows(pass, operands, stride)
+                                                     : extreme_over_rows(pass, x.op, operands, stride);
     }
   }
   ProgramValues(pass).run(program.segments[at.last_segment]);

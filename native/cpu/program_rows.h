@@ -212,7 +212,7 @@ class ProgramRows {
       return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
-    for (int i = 0; i < program::kMaxOperands && i < program::kOpOperands[static_cast<int>(x.op)]; ++i) {
+    for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
       operands[i] = token_operand(x.operand[i], in);
       uniform |= operands[i].is_uniform() ? 1u << i : 0u;
     }
@@ -251,9 +251,9 @@ class ProgramRows {
       }
       const TokenOperand operand = token_operand(x.operand[0], in);
       Reduction* const r = reductions++;
-      if (x.op == Op::k_row_sum)
+      if (program::is_sum(x.op))
         add_to_row_sum(operand, in.lanes, n, &r->lanes);
-      else if (x.op == Op::k_row_max || x.op == Op::k_row_arg_max)
+      else if (program::is_largest(x.op))
         r->extreme.add<true>(operand, in.lanes, n, position);
       else
         r->extreme.add<false>(operand, in.lanes, n, position);
@@ -261,9 +261,8 @@ class ProgramRows {
   }
 
   static double result(Op op, const Reduction& r) {
-    if (op == Op::k_row_sum) return r.sum;
-    if (op == Op::k_row_arg_min || op == Op::k_row_arg_max) return static_cast<double>(r.extreme.position);
-    return r.extreme.value;
+    if (program::is_sum(op)) return r.sum;
+    return program::is_position(op) ? static_cast<double>(r.extreme.position) : r.extreme.value;
   }
 
   const ProgramView& program_;

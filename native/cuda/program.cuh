@@ -61,7 +61,7 @@ class RowReducer {
   }
 
   __device__ __forceinline__ void clear(Op op, int n) const {
-    if (is_sum(op))
+    if (program::is_sum(op))
       partial(n).sum = 0;
     else
       partial(n).extreme = {};
@@ -69,7 +69,7 @@ class RowReducer {
 
   static __device__ __forceinline__ void add(Op op, RowPartial& to, const Values& values,
                                              const LaneTokens& tokens) {
-    if (is_sum(op)) {
+    if (program::is_sum(op)) {
       double sum = to.sum;
 #pragma unroll
       for (int j = 0; j < kQuad; ++j) sum += tokens.live >> j & 1 ? values.of[j] : 0.0f;
@@ -79,7 +79,7 @@ class RowReducer {
 #pragma unroll
       for (int j = 0; j < kQuad; ++j)
         if (tokens.live >> j & 1)
-          extreme.add(is_largest(op), values.of[j], static_cast<int>(tokens.position(j)));
+          extreme.add(program::is_largest(op), values.of[j], static_cast<int>(tokens.position(j)));
       to.extreme = extreme;
     }
   }
@@ -89,12 +89,12 @@ class RowReducer {
   __device__ __forceinline__ void fold(const Instruction& x, int n, int64_t row, bool is_first) const {
     double* const to = pass_.row_values + x.out * pass_.batch.layout.rows + row;
     double result;
-    if (is_sum(x.op)) {
+    if (program::is_sum(x.op)) {
       result = warp_sum(partial(n).sum);
       partial(n).sum = 0;
       if (threadIdx.x % kWarp == 0 && !is_first) result += *to;
     } else {
-      result = result_of(x.op, partial(n).extreme.of_warp(is_largest(x.op)));
+      result = result_of(x.op, partial(n).extreme.of_warp(program::is_largest(x.op)));
     }
     if (threadIdx.x % kWarp == 0) *to = result;
   }
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
 // Computes a reduction over all rows, or the sum of an output of rows, with one warp. Lane 0 gets the result.
 // A row belongs to the lane with the number of its index modulo 32, as on the CPU.
 __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Instruction& x) {
-  const bool largest = is_largest(x.op);
+  const bool largest = program::is_largest(x.op);
   const bool is_output = program::is_row_output(x.op);
   double sum = 0;
   Extreme<double> extreme;
@@ -144,7 +144,7 @@ __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Ins
   }
   sum = warp_sum(sum);
   extreme = extreme.of_warp(largest);
-  return is_sum(x.op) || is_output ? sum : result_of(x.op, extreme);
+  return program::is_sum(x.op) || is_output ? sum : result_of(x.op, extreme);
 }
 
 // Runs a batch segment in one thread.

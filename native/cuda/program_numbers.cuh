@@ -89,24 +89,13 @@ struct Arithmetic {
   }
 };
 
-// Return whether an arithmetic operation has at least four, three or two operands.
-PL_FN bool has_four_operands(Op op) {
-  return op >= Op::k_select_lt && op <= Op::k_select_eq;
-}
-PL_FN bool has_three_operands(Op op) {
-  return op == Op::k_select || op == Op::k_clip || has_four_operands(op);
-}
-PL_FN bool has_two_operands(Op op) {
-  return op <= Op::k_eq || has_three_operands(op);
-}
-
 // Computes an instruction of a row segment or of a batch segment that is not a reduction.
 __device__ __forceinline__ double compute_one(const Instruction& x, const RowOperands& operand) {
   const double a[] = {operand(x.operand[0])};
   if (x.op == Op::k_is_row) return a[0] == static_cast<double>(operand.row) ? 1.0 : 0.0;
-  const double b[] = {has_two_operands(x.op) ? operand(x.operand[1]) : 0.0};
-  const double c[] = {has_three_operands(x.op) ? operand(x.operand[2]) : 0.0};
-  const double d[] = {has_four_operands(x.op) ? operand(x.operand[3]) : 0.0};
+  const double b[] = {x.operands > 1 ? operand(x.operand[1]) : 0.0};
+  const double c[] = {x.operands > 2 ? operand(x.operand[2]) : 0.0};
+  const double d[] = {x.operands > 3 ? operand(x.operand[3]) : 0.0};
   double out[1] = {};
   dispatch(x.op, Arithmetic<double, 1>{a, b, c, d, out});
   return out[0];
@@ -145,19 +134,10 @@ struct Extreme {
 PL_FN bool is_over_rows(Op op) {
   return program::is_rows_reduction(op) || program::is_row_output(op);
 }
-PL_FN bool is_sum(Op op) {
-  return op == Op::k_row_sum || op == Op::k_rows_sum;
-}
-PL_FN bool is_largest(Op op) {
-  return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
-}
-PL_FN bool is_position(Op op) {
-  return op == Op::k_row_arg_min || op == Op::k_row_arg_max || op == Op::k_rows_arg_min ||
-         op == Op::k_rows_arg_max;
-}
 template <class Number>
 __device__ __forceinline__ double result_of(Op op, const Extreme<Number>& extreme) {
-  return is_position(op) ? static_cast<double>(extreme.position) : static_cast<double>(extreme.value);
+  return program::is_position(op) ? static_cast<double>(extreme.position)
+                                  : static_cast<double>(extreme.value);
 }
 
 }  // namespace policy_loss::cuda

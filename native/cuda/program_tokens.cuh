@@ -123,9 +123,9 @@ class TokenInterpreter {
         visit(x, others++, a, tokens);
         continue;
       }
-      const Values b = has_two_operands(x.op) ? operand(x.operand[1], of_row) : a;
-      const Values c = has_three_operands(x.op) ? operand(x.operand[2], of_row) : a;
-      const Values d = has_four_operands(x.op) ? operand(x.operand[3], of_row) : a;
+      const Values b = x.operands > 1 ? operand(x.operand[1], of_row) : a;
+      const Values c = x.operands > 2 ? operand(x.operand[2], of_row) : a;
+      const Values d = x.operands > 3 ? operand(x.operand[3], of_row) : a;
       dispatch(x.op, Arithmetic<float, kQuad>{a.of, b.of, c.of, d.of, out.of});
       slot(x.out) = out;
     }

@@ -44,9 +44,8 @@ class Checker {
   }
 
   void check(const Instruction& x) {
-    const int operands = kOpOperands[static_cast<int>(x.op)];
-    for (int i = 0; i < operands; ++i) check_operand(x.operand[i]);
-    for (int i = operands; i < kMaxOperands; ++i)
+    for (int i = 0; i < x.operands; ++i) check_operand(x.operand[i]);
+    for (int i = x.operands; i < kMaxOperands; ++i)
       if (x.operand[i].kind != Kind::kRegister || x.operand[i].index != 0)
         refuse("there are too many operands");
     const bool in_tokens = kind_ == Op::k_tokens;
@@ -61,7 +60,7 @@ class Checker {
     if (is_row_reduction(x.op) || is_rows_reduction(x.op)) return add_reduction(x);
     if (is_output(x.op)) return add_output(x);
     if (is_row_output(x.op) || x.op == Op::k_batch_metric) return add_later_output(x);
-    if (in_tokens) return write_register(x, operands);
+    if (in_tokens) return write_register(x);
     write(in_row ? &row_values_ : &batch_values_, x.out, kWritten);
   }
 
@@ -149,10 +148,10 @@ class Checker {
     if (kind_ != Op::k_batch || x.out >= sizes_.batch_metrics) refuse("a metric of the batch does not exist");
   }
 
-  void write_register(const Instruction& x, int operands) {
+  void write_register(const Instruction& x) {
     if (x.out >= sizes_.registers) refuse("a register does not exist");
     bool of_token = x.op == Op::k_is_at;
-    for (int i = 0; i < operands; ++i) of_token |= is_of_token(x.operand[i]);
+    for (int i = 0; i < x.operands; ++i) of_token |= is_of_token(x.operand[i]);
     if (!of_token) refuse("an instruction for tokens reads nothing of a token");
     registers_[x.out] = true;
   }
@@ -171,7 +170,8 @@ class Checker {
 Instruction decode(const int32_t* numbers) {
   if (numbers[0] < 0 || numbers[0] >= kOps) refuse("an operation does not exist");
   if (numbers[1] < 0 || numbers[1] > kMaxInstructions) refuse("a result has no place");
-  Instruction x{static_cast<Op>(numbers[0]), static_cast<uint16_t>(numbers[1]), {}};
+  const auto operands = static_cast<uint8_t>(kOpOperands[numbers[0]]);
+  Instruction x{static_cast<Op>(numbers[0]), operands, static_cast<uint16_t>(numbers[1]), {}};
   for (int i = 0; i < kMaxOperands; ++i) {
     const int32_t operand = numbers[2 + i];
     if (operand < 0 || operand >> 16 >= kKinds) refuse("an operand has an unknown kind");

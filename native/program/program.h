@@ -91,6 +91,18 @@ PL_FN constexpr bool is_row_output(Op op) {
   return op == Op::k_row_loss || op == Op::k_row_metric;
 }
 
+// Describe a reduction over a row or over rows: a sum, a position, or an extreme that is the largest.
+PL_FN constexpr bool is_sum(Op op) {
+  return op == Op::k_row_sum || op == Op::k_rows_sum;
+}
+PL_FN constexpr bool is_position(Op op) {
+  return op == Op::k_row_arg_min || op == Op::k_row_arg_max || op == Op::k_rows_arg_min ||
+         op == Op::k_rows_arg_max;
+}
+PL_FN constexpr bool is_largest(Op op) {
+  return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
+}
+
 // The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn.
 enum class Kind : uint8_t {
   kRegister,
@@ -124,6 +136,7 @@ struct Operand {
 // It is aligned so that a GPU loads it at once.
 struct alignas(16) Instruction {
   Op op;
+  uint8_t operands;  // how many the operation has
   uint16_t out;
   Operand operand[kMaxOperands];
 };

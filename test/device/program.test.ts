@@ -15,11 +15,12 @@ import { ROW_COLUMNS } from '../../lib/core/batch-reader.js';
 import { native } from '../../lib/core/native.js';
 import { LOSS_AGG_MODES } from '../../lib/core/options.js';
 import { ADVANTAGE_FN, devices } from '../../lib/index.js';
+import { FLOAT_COLUMNS } from '../reference/batch.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { type Half, toHalf } from '../support/half.js';
 import { drawPrograms, LARGEST_OUTPUT } from '../support/programs.js';
 import { generator } from '../support/random.js';
-import { FLOAT_COLUMNS, packedBatch, paddedBatch } from '../support/subject.js';
+import { packedBatch, paddedBatch } from '../support/subject.js';
 import { assertNumber, assertSameArray } from '../support/tolerance.js';
 
 const DEVICE = 0;
@@ -113,7 +114,7 @@ function drawBatch(shape: Shape, seed: number): NativeBatch {
 function draw(shape: Shape, seed: number): Drawn {
   const { integer } = generator(seed + 0x5eed);
   const batch = drawBatch(shape, seed);
-  const { program, metrics } = drawPrograms(native.programOps, COLUMNS.length, seed);
+  const { program, metrics } = drawPrograms(native.programOps, FLOAT_COLUMNS.length, seed);
   const aggregation = LOSS_AGG_MODES[integer(0, LOSS_AGG_MODES.length - 1)]!;
   const kl = { name: ['k1', 'k2', 'k3', 'corrected_k3'][integer(0, 3)]!, aggregation };
   const fn = native.createFunction({

@@ -6,7 +6,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import * as api from '../../lib/index.js';
-import { anyCase, run } from './cases.js';
+import { anyCase, type Case, run } from './cases.js';
 import { type Anything, Hostile } from './odd-values.js';
 import { EXEMPT, targets } from './targets.js';
 import { fuzz } from './watch.js';
@@ -28,6 +28,13 @@ const batch = (): Anything => ({
   groupIds: [1, 1],
   actionMask: new Uint8Array(TOKENS).fill(1),
 });
+// Cases of the fuzzer (see Case) that failed once.
+const FAULTS: Case[] = [
+  {
+    target: 'the program of max(-A*r, -A*clip(r, 1 - low, 1 + high))',
+    spoils: [{ what: 'proxy', index: 0, mode: 'throws', after: 6 }],
+  },
+];
 const raise = (): never => {
   throw new Hostile('thrown by the caller');
 };
@@ -78,6 +85,10 @@ describe('the boundary', () => {
 
   it(`holds in ${RUNS} random cases`, async () => {
     await fc.assert(fc.asyncProperty(anyCase, run), { seed: SEED, numRuns: RUNS });
+  });
+
+  it('holds in the cases in which the fuzzer found faults', async () => {
+    for (const one of FAULTS) await run(one);
   });
 
   it('holds in a process of its own', async () => {

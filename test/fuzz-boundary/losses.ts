@@ -3,7 +3,7 @@
  * almost right, as the compiler would make them if it had a fault. Native code must refuse a wrong program.
  */
 import fc from 'fast-check';
-import type { NativeFunctionSpec, NativeProgram } from '../../binding.js';
+import type { NativeFunctionSpec, NativeProgramLossSpec } from '../../binding.js';
 import { BatchReader, COLUMNS } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
 import { type Batch, KeyMapper, LossError, lossFromExpression } from '../../lib/index.js';
@@ -72,7 +72,8 @@ function runProgram(
   batch: Batch,
   tokens: number,
 ): unknown {
-  const policyLoss = { program: { withGrad, withoutGrad }, metrics, aggregation } as Spec;
+  const program = { withGrad, withoutGrad, readsWholeBatch: false };
+  const policyLoss = { program, metrics, aggregation } as Spec;
   let evaluator: Evaluator;
   try {
     evaluator = new Evaluator({ policyLoss }, READER);
@@ -101,11 +102,7 @@ export function* ofLosses(batch: () => Anything, tokens: number): Generator<Targ
       options: OPTIONS,
       metrics: { first: 'r', second: 'A*d' },
     });
-    const { program, metrics, aggregation } = policyLoss as unknown as {
-      program: { withGrad: NativeProgram; withoutGrad: NativeProgram };
-      metrics: { name: string; per: string }[];
-      aggregation: string;
-    };
+    const { program, metrics, aggregation } = policyLoss as NativeProgramLossSpec;
     yield {
       name: `the program of ${text}`,
       valid: () => structuredClone([program.withGrad, program.withoutGrad, metrics, aggregation]),

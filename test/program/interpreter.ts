@@ -20,7 +20,9 @@ export interface Row {
   readonly repeats: number;
 }
 
-/** What a program outputs for each unmasked token of each row and for each row. Rows that are skipped have none. */
+/**
+ * The outputs of a program for each row, and for each unmasked token of a row. The list of a skipped row is empty.
+ */
 export interface Outputs {
   readonly loss: number[][];
   readonly grad: number[][];

@@ -4,7 +4,20 @@
  */
 import type { Tape, Variable } from './autograd.js';
 
-export interface ReferenceBatch {
+/** The columns with one number per token that losses read. */
+export const FLOAT_COLUMNS = [
+  'logprob',
+  'oldLogprob',
+  'refLogprob',
+  'advantages',
+  'entropy',
+  'rolloutLogprob',
+  'proxLogprob',
+  'teacherLogprob',
+  'oldEntropy',
+] as const;
+
+export interface ReferenceBatch extends Partial<Record<(typeof FLOAT_COLUMNS)[number], ArrayLike<number>>> {
   rows: number;
   columns: number;
   /**
@@ -12,16 +25,6 @@ export interface ReferenceBatch {
    * row do not belong to the batch.
    */
   rowLengths?: number[];
-  logprob?: ArrayLike<number>;
-  oldLogprob?: ArrayLike<number>;
-  refLogprob?: ArrayLike<number>;
-  /** B×T values (rows × columns), or one per row, which each of the row's tokens has. */
-  advantages?: ArrayLike<number>;
-  entropy?: ArrayLike<number>;
-  oldEntropy?: ArrayLike<number>;
-  rolloutLogprob?: ArrayLike<number>;
-  proxLogprob?: ArrayLike<number>;
-  teacherLogprob?: ArrayLike<number>;
   actionMask: ArrayLike<number>;
   /** One value per row: the output of FlowRL's learned head. */
   logZ?: ArrayLike<number>;

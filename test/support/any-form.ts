@@ -1,12 +1,12 @@
 /** Checks that a function's result has the same bits in whatever form it is requested. */
 import assert from 'node:assert/strict';
 import type { RewardedBatch } from '../reference/advantage.js';
-import { rowPositions } from '../reference/batch.js';
+import { FLOAT_COLUMNS, rowPositions } from '../reference/batch.js';
 import { takeRows } from '../reference/objective.js';
 import type { Computed, Countable } from './countable.js';
 import { inHalf, layOut } from './draw.js';
 import { generator } from './random.js';
-import { FLOAT_COLUMNS, packedBatch, paddedBatch, unpack } from './subject.js';
+import { packedBatch, paddedBatch, unpack } from './subject.js';
 import { assertSameArray } from './tolerance.js';
 
 // Per batch: its padded versions and its versions in 16 bits, by what distinguishes them.

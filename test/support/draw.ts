@@ -18,11 +18,11 @@ import {
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
 import type { RewardedBatch } from '../reference/advantage.js';
-import { rowPositions } from '../reference/batch.js';
+import { FLOAT_COLUMNS, rowPositions } from '../reference/batch.js';
 import { type Args, type ReferenceBatch, standsOnEdge } from '../reference/index.js';
 import { fromHalf, type Half, toHalf } from './half.js';
 import { generator } from './random.js';
-import { type Family, FLOAT_COLUMNS, packedBatch, paddedBatch, type Subject } from './subject.js';
+import { type Family, packedBatch, paddedBatch, type Subject } from './subject.js';
 
 export interface BatchSpec {
   seed: number;

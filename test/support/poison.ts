@@ -1,6 +1,7 @@
 /** Replaces the values of masked tokens with values that must not change a result. */
+
+import { FLOAT_COLUMNS } from '../reference/batch.js';
 import type { ReferenceBatch } from '../reference/index.js';
-import { FLOAT_COLUMNS } from './subject.js';
 
 export const HOSTILE = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1e30, -1e30];
 

@@ -4,7 +4,7 @@
  * convert between the reference's batches and the library's.
  */
 import { type Batch, type DeviceBatch, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
-import type { Formula } from '../reference/batch.js';
+import { FLOAT_COLUMNS, type Formula } from '../reference/batch.js';
 import {
   type Args,
   formulas,
@@ -76,18 +76,6 @@ export function subject(family: Family, name: string, args: Args): Subject {
     }
   }
 }
-
-export const FLOAT_COLUMNS = [
-  'logprob',
-  'oldLogprob',
-  'refLogprob',
-  'advantages',
-  'entropy',
-  'rolloutLogprob',
-  'proxLogprob',
-  'teacherLogprob',
-  'oldEntropy',
-] as const;
 
 export const ROW_COLUMNS = ['rewards', 'vStar', 'probability', 'logZ'] as const;
 

@@ -58,7 +58,8 @@ export type { MixedLossOptions } from './mixed.js';
 export {
   type AggregatedLossOptions,
   POLICY_LOSS_FN,
+  type PolicyLossClass,
+  type PolicyLossDeclaration,
   PolicyLossFn,
   type PolicyLossOptions,
 } from './policy-loss-fn.js';
-export type { PolicyLossDeclaration } from './policy-loss-fn.js';

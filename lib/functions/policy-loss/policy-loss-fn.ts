@@ -237,7 +237,7 @@ export abstract class PolicyLossFn<M = Metrics> {
 
 const NO_COEFFICIENTS: Coefficients = Object.freeze({});
 
-/** The type of the classes that {@link policyLossClass} makes. */
+/** The type of the classes of policy losses: those of this package, and those that defineLoss() makes. */
 export interface PolicyLossClass<D extends PolicyLossDeclaration> {
   /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
   new (options?: OptionsOf<D['options']> & PolicyLossOptions): PolicyLossFn<MetricsOf<D['metrics']>>;
