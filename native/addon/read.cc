@@ -81,14 +81,15 @@ void read_user_loss(const Napi::Object& object, Function* function) {
   const Napi::Value without_grad = both.As<Napi::Object>().Get("withoutGrad");
   if (!with_grad.IsObject() || !without_grad.IsObject() || !names.IsArray())
     refuse(env, "program: a part is missing");
-  std::vector<std::string> metrics;
-  for (uint32_t i = 0; i < names.As<Napi::Array>().Length(); ++i)
-    metrics.push_back(names.As<Napi::Array>().Get(i).ToString().Utf8Value());
   program::Program grad = read_program(with_grad.As<Napi::Object>());
   program::Program no_grad = read_program(without_grad.As<Napi::Object>());
-  const auto size = static_cast<int>(metrics.size());
-  if (grad.view().metrics != size || no_grad.view().metrics != size)
-    refuse(env, "program: the number of metrics is wrong");
+  const uint32_t count = names.As<Napi::Array>().Length();
+  for (const program::Program* program : {&grad, &no_grad})
+    if (static_cast<uint32_t>(program->view().metrics) != count)
+      refuse(env, "program: the number of metrics is wrong");
+  std::vector<std::string> metrics;
+  for (uint32_t i = 0; i < count; ++i)
+    metrics.push_back(names.As<Napi::Array>().Get(i).ToString().Utf8Value());
   if (!grad.view().has_grad || no_grad.view().has_grad) refuse(env, "program: a gradient is wrong");
   function->loss = kProgram;
   function->user_loss =
