@@ -90,14 +90,6 @@ ProgramMetric read_program_metric(const Napi::Value& value) {
   return metric;
 }
 
-void check_metrics(Napi::Env env, const program::ProgramView& program,
-                   const std::vector<ProgramMetric>& metrics) {
-  int batch = 0;
-  for (const ProgramMetric& metric : metrics) batch += metric.source == Metric::kBatch ? 1 : 0;
-  if (program.batch_metrics != batch || program.metrics + batch != static_cast<int>(metrics.size()))
-    refuse(env, "program: the number of metrics is wrong");
-}
-
 void read_program_loss(const Napi::Object& object, Function* function) {
   const Napi::Env env = object.Env();
   const Napi::Value both = object.Get("program");
@@ -106,13 +98,20 @@ void read_program_loss(const Napi::Object& object, Function* function) {
   const Napi::Value without_grad = both.As<Napi::Object>().Get("withoutGrad");
   if (!with_grad.IsObject() || !without_grad.IsObject() || !list.IsArray())
     refuse(env, "program: a part is missing");
-  std::vector<ProgramMetric> metrics;
-  for (uint32_t i = 0; i < list.As<Napi::Array>().Length(); ++i)
-    metrics.push_back(read_program_metric(list.As<Napi::Array>().Get(i)));
   program::Program grad = read_program(with_grad.As<Napi::Object>());
   program::Program no_grad = read_program(without_grad.As<Napi::Object>());
-  check_metrics(env, grad.view(), metrics);
-  check_metrics(env, no_grad.view(), metrics);
+  const uint32_t count = list.As<Napi::Array>().Length();
+  for (const program::Program* program : {&grad, &no_grad})
+    if (static_cast<uint32_t>(program->view().metrics + program->view().batch_metrics) != count)
+      refuse(env, "program: the number of metrics is wrong");
+  std::vector<ProgramMetric> metrics;
+  int batch_metrics = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    metrics.push_back(read_program_metric(list.As<Napi::Array>().Get(i)));
+    batch_metrics += metrics.back().source == Metric::kBatch ? 1 : 0;
+  }
+  if (grad.view().batch_metrics != batch_metrics || no_grad.view().batch_metrics != batch_metrics)
+    refuse(env, "program: the number of metrics of the batch is wrong");
   if (!grad.view().has_grad || no_grad.view().has_grad) refuse(env, "program: a gradient is wrong");
   function->loss = kProgram;
   function->program_loss =

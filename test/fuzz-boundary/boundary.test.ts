@@ -34,6 +34,11 @@ const FAULTS: Case[] = [
     target: 'the program of max(-A*r, -A*clip(r, 1 - low, 1 + high))',
     spoils: [{ what: 'proxy', index: 0, mode: 'throws', after: 6 }],
   },
+  // Native code read as many names of metrics as the array claims to have.
+  {
+    target: 'the program of max(-A*r, -A*clip(r, 1 - low, 1 + high))',
+    spoils: [{ what: 'argument', index: 2, value: { kind: 'odd', name: 'array of length 2**32 - 1' } }],
+  },
 ];
 const raise = (): never => {
   throw new Hostile('thrown by the caller');
