@@ -62,7 +62,20 @@ function tokenSegments({ code }: NativeProgram): Instruction[][] {
         operands: operands.slice(0, operandsOf(op)).map((x) => [x >> 16, x & 0xffff] as const),
       });
   }
-  return segments.filter(({ kind }) => kind === 'tokens').map(({ instructions }) => instructions);
+  // One loop computes the segment with the outputs and the token segment that follows it, if there is one.
+  return segments.flatMap(({ kind, instructions }, i) => {
+    const [before, after] = [segments[i - 1], segments[i + 1]];
+    if (kind !== 'tokens' || (before && hasOutputs(before))) return [];
+    return [
+      hasOutputs({ instructions }) && after?.kind === 'tokens'
+        ? [...instructions, ...after.instructions]
+        : instructions,
+    ];
+  });
+}
+
+function hasOutputs({ instructions }: { instructions: readonly Instruction[] }): boolean {
+  return instructions.some(({ op }) => OUTPUTS.includes(op));
 }
 
 // Returns a segment in the macros of the list, without the macro that begins it and the segment's index.
