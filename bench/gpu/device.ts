@@ -1,16 +1,10 @@
 // Finds the CUDA device to measure, checks its results, and makes contenders that the device's own clock times.
 import { execFileSync } from 'node:child_process';
 import type { NativeResident } from '../../binding.js';
+import { COLUMNS, ROW_COLUMNS } from '../../lib/core/batch-reader.js';
 import { type CudaDevice, devices, upload } from '../../lib/index.js';
 import { checkAgreement } from '../lib/agreement.js';
-import {
-  FLOAT_COLUMNS,
-  type Inputs,
-  makeInputs,
-  nativeBatch,
-  type Shape,
-  withCorners,
-} from '../lib/batch.js';
+import { type Inputs, makeInputs, nativeBatch, type Shape, withCorners } from '../lib/batch.js';
 import { benchNative } from '../lib/native.js';
 import { callFor } from '../lib/native-calls.js';
 import type { Contender } from '../lib/race.js';
@@ -63,11 +57,11 @@ export function bytesPerToken({ columns }: Work): number {
   return 4 * columns.length + 1 + 4;
 }
 
-/** Uploads a batch with all columns that losses read, for calls of the bench build. The caller must release it. */
+/** Uploads a batch with all inputs that losses read, for calls of the bench build. The caller must release it. */
 export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
   const resident = await benchNative.upload(
     DEVICE,
-    nativeBatch(inputs, Object.values(FLOAT_COLUMNS), true),
+    nativeBatch(inputs, { columns: COLUMNS, rowColumns: ROW_COLUMNS, expertMask: true }),
     undefined,
   );
   if (resident === -1) throw new Error('the upload was aborted');
