@@ -115,7 +115,8 @@ async function findPeers(): Promise<Peer[]> {
 
 /** Compares the peers' results with this package's on small batches, without timing anything. */
 async function checkAll(): Promise<void> {
-  const checked = [...works, ...frameworks, ...(works.length > 0 ? expressionWorks(only) : [])];
+  const expressions = works.length > 0 ? expressionWorks(only) : [];
+  const checked = [...works, ...frameworks, ...expressions].filter(({ computes }) => computes);
   await checkPeers(checked, peers);
   for (const peer of peers) {
     const covered = checked.filter((work) => peer.covers(work));

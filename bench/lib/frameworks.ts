@@ -1,8 +1,8 @@
 // Times the policy losses of other frameworks and papers than Trinity-RFT. Each takes turns with the built-in PPO and with
 // the peers that have it.
-import { native } from '../../lib/core/native.js';
 import type { Peer } from '../peers/peer.js';
 import { LARGE, timeFunctions } from './functions.js';
+import { passesOf } from './passes.js';
 import { contender } from './race.js';
 import { type FrameworkTimes, OURS } from './report.js';
 import { digits, ratio, spread, type TableContent } from './tables.js';
@@ -27,20 +27,8 @@ export async function timeFrameworks(
   const times = await timeFunctions(losses, peers, LARGE, rounds, [true], (_, inputs, gradients) => [
     contender(PPO, () => ppo!.compute(inputs, gradients)),
   ]);
-  return times.map((each, i) => ({ ...each, passes: passesOf(losses[i]!) }));
+  return times.map((each, i) => ({ ...each, passes: passesOf(losses[i]!.spec) }));
 }
-
-// Returns how many passes over the tokens a loss makes: the number of its program's segments for tokens.
-function passesOf({ id, spec }: Work): number {
-  const { policyLoss } = spec;
-  if (!policyLoss || !('program' in policyLoss)) throw new Error(`${id}: expected a program`);
-  const { code } = policyLoss.program.withGrad;
-  const begin = native.programOps.indexOf('tokens');
-  return code.filter((op, i) => i % NUMBERS_PER_INSTRUCTION === 0 && op === begin).length;
-}
-
-// The first of them is the index of the operation; see NativeProgram in binding.d.ts.
-const NUMBERS_PER_INSTRUCTION = 6;
 
 /** Returns how many times as long as PPO a loss takes. */
 export function timeOverPpo({ times }: FrameworkTimes): number {

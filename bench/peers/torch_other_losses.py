@@ -169,11 +169,11 @@ def run_mean(values, mask):
     return means.gather(0, runs).reshape(values.shape)
 
 
-def segment_ppo(b, clip_range=0.2):
+def segment_ppo(b, clip_range_low=0.2, clip_range_high=0.2):
     ratio = run_mean(log_ratio_of(b), b.mask).exp()
-    losses, _ = surrogate(b.advantages, ratio, 1.0 - clip_range, 1.0 + clip_range)
-    above, below = ratio > 1.0 + clip_range, ratio < 1.0 - clip_range
-    return outcome(b, losses, token_metrics(b, ratio_high_clipfrac=above, ratio_low_clipfrac=below))
+    low, high = 1.0 - clip_range_low, 1.0 + clip_range_high
+    losses, _ = surrogate(b.advantages, ratio, low, high)
+    return outcome(b, losses, token_metrics(b, ratio_high_clipfrac=ratio > high, ratio_low_clipfrac=ratio < low))
 
 
 def mean_of_rows(values, flags):
