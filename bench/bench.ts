@@ -72,11 +72,11 @@ if (!Number.isInteger(rounds) || rounds < 1)
   throw new Error(`--rounds: expected a whole number of at least 1, got ${flags.rounds}`);
 const only = flags.only !== undefined ? new RegExp(flags.only) : flags.quick ? /^ppo$/ : undefined;
 const all = listWorks(only);
-if (all.length === 0)
-  throw new Error(`--only: expected a pattern that matches a function, got ${flags.only}`);
 const isOfFramework = ({ family }: Work) => family === 'framework';
 const frameworks = all.filter(isOfFramework);
 const works = flags.frameworks ? [] : all.filter((work) => !isOfFramework(work));
+if (works.length + frameworks.length === 0)
+  throw new Error(`--only: expected a pattern that matches a function, got ${flags.only}`);
 const print = printer(flags.markdown);
 
 const machine = describeMachine();
@@ -133,21 +133,21 @@ async function timeWithPeers(): Promise<void> {
   if (frameworks.length > 0) await timeFrameworkLosses();
 }
 
-/** Times the package's calls, and reports the results of the whole run. */
+/** Times the package's calls, and reports the results of the whole run. A short run has only the targets that it measured. */
 async function finish(): Promise<void> {
-  if (works.length > 0) {
+  const isShort = works.length === 0;
+  if (!isShort) {
     await timeCalls();
     await timeForms();
     print(summaryTable(report));
-    report.bars = bars(report);
-    print(barsTable(report.bars));
     drawSpeed(report, picture);
   }
+  const targets = bars(report);
+  report.bars = isShort ? targets.filter(({ met }) => met !== undefined) : targets;
+  print(barsTable(report.bars));
   save(report, results);
-  console.log(
-    `\nAll numbers are in ${results.slice(root.length)}` +
-      (works.length > 0 ? `, the picture in ${picture.slice(root.length)}.` : '.'),
-  );
+  const drawn = isShort ? '' : `, the picture in ${picture.slice(root.length)}`;
+  console.log(`\nAll numbers are in ${results.slice(root.length)}${drawn}.`);
 }
 
 async function timeAllFunctions(): Promise<void> {
