@@ -67,11 +67,6 @@ function policyLoss(name: string): Work {
   return policyWork({ id: name, family, name, args }, fn);
 }
 
-/** Returns the names of the policy losses, without their aliases. */
-function policyLossNames(): string[] {
-  return POLICY_LOSS_FN.names().filter((name) => POLICY_LOSS_FN.get(name).declaration?.name === name);
-}
-
 /** Returns the work that times a policy loss. */
 export function policyWork(
   named: Pick<Work, 'id' | 'family' | 'name' | 'args'>,
@@ -159,7 +154,7 @@ function grpoObjective(): Work {
 /** Returns the functions to time, PPO first. If a pattern is given, returns only the functions whose id matches it. */
 export function works(only: RegExp | undefined): Work[] {
   const all = [
-    ...policyLossNames().map(policyLoss),
+    ...POLICY_LOSS_FN.names().map(policyLoss),
     ...KL_FN.names().map(kl),
     ...ENTROPY_LOSS_FN.names().map(entropy),
     grpoObjective(),
