@@ -58,6 +58,7 @@ const ENTROPY_COEF = 0.01;
 const ARGUMENTS: Record<string, Record<string, number>> = {
   'verl/dro': { dro_beta: 0.1 },
   'verl/gvpo': { n: GROUP_SIZE },
+  'verl/online_dpo': { beta: 0.1 },
 };
 
 function policyLoss(name: string): Work {
