@@ -84,7 +84,7 @@ def vespo(b, k_pos=2.0, lambda_pos=3.0, k_neg=3.0, lambda_neg=2.0):
     weight_of = lambda k, rate: (rate + k * log_ratio - rate * log_ratio.exp()).exp()
     weight = torch.where(b.advantages >= 0, weight_of(k_pos, lambda_pos), weight_of(k_neg, lambda_neg))
     loss = masked_mean(-b.advantages * weight * b.logprob, b.mask)
-    return with_entropy(b, loss, {"vespo/phi_seq_mean": row_mean(weight, b.mask).mean()})
+    return with_entropy(b, loss, {"vespo/phi_seq_mean": masked_mean(weight, b.mask)})
 
 
 def gmpo(b, epsilon=0.4):
