@@ -1,15 +1,10 @@
 // The inputs on which all contenders are timed, and their conversion for native calls. The numbers are pseudo-random
 // with a fixed seed, so every run uses the same ones.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
-import {
-  BatchReader,
-  type ColumnName,
-  type InputName,
-  type RowColumnName,
-} from '../../lib/core/batch-reader.js';
+import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
 import { finish } from '../../lib/core/slices.js';
-import type { Batch, HalfColumn } from '../../lib/index.js';
+import type { Batch, HalfColumn, PolicyLossFn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
 /** The shape of a batch: the number of rows, and the number of tokens in each row. */
@@ -191,11 +186,7 @@ function toFloat16(values: Float32Array): Uint16Array {
 const TRINITY = KeyMapper.get('verl');
 
 /** The inputs of a function that native calls read, in addition to the action mask. */
-export interface NativeReads {
-  readonly columns: readonly ColumnName[];
-  readonly rowColumns: readonly RowColumnName[];
-  readonly expertMask: boolean;
-}
+export type NativeReads = Readonly<Pick<PolicyLossFn['reads'], 'columns' | 'rowColumns' | 'expertMask'>>;
 
 /** Converts a batch for native calls that evaluate losses. The result has only the given inputs and the action mask. */
 export function nativeBatch(batch: Batch, { columns, rowColumns, expertMask }: NativeReads): NativeBatch {
