@@ -8,9 +8,9 @@
 //
 //   npm run bench [-- --quick | --frameworks | --check] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
 //
-// --quick times only PPO, in few rounds. --frameworks times only the losses of other frameworks and papers, and prints
-// one table. --check compares results with the peers' and times nothing. --only selects the functions whose names match.
-// A run that leaves something out writes to build/bench instead of bench/results. --markdown prints the tables for
+// --quick times only PPO, in few rounds. --frameworks times only the losses of other frameworks and papers. --check
+// compares results with the peers' and times nothing. --only selects the functions whose names match. A run that leaves
+// something out writes to build/bench instead of bench/results. --markdown prints the tables for
 // bench/README.md. To time another native module, such as a prebuilt one, set the environment variable
 // POLICY_LOSS_NATIVE to its absolute path.
 import { join } from 'node:path';
@@ -133,7 +133,10 @@ async function timeWithPeers(): Promise<void> {
   if (frameworks.length > 0) await timeFrameworkLosses();
 }
 
-/** Times the package's calls, and reports the results of the whole run. A short run has only the targets that it measured. */
+/**
+ * Times the package's calls, and reports the results of the whole run. A short run lists only the targets that it
+ * measured.
+ */
 async function finish(): Promise<void> {
   const isShort = works.length === 0;
   if (!isShort) {

@@ -1,5 +1,5 @@
-// Times the policy losses of other frameworks and papers than Trinity-RFT. Each takes turns with the built-in PPO and with
-// the peers that have it.
+// Times the policy losses of other frameworks and papers than Trinity-RFT. Each takes turns with the built-in PPO and
+// with the peers that have it.
 import type { Peer } from '../peers/peer.js';
 import { LARGE, timeFunctions } from './functions.js';
 import { passesOf } from './passes.js';

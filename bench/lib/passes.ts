@@ -6,9 +6,9 @@ import { native } from '../../lib/core/native.js';
 const NUMBERS_PER_INSTRUCTION = 6;
 
 /**
- * Returns how many passes over the tokens a compiled loss needs for its value and its gradient: the number of its segments
- * for tokens, up to the one that outputs the gradient. Segments after it serve only metrics. Their sums could be taken in
- * the pass that outputs the gradient, so they do not count.
+ * Returns how many passes over the tokens a compiled loss needs for its value and its gradient. This is the number of its
+ * segments for tokens, up to the one that outputs the gradient. Segments after it serve only metrics. Their sums could
+ * be taken in the pass that outputs the gradient, so they do not count.
  * @throws Error if the loss is not compiled.
  */
 export function passesOf({ policyLoss }: NativeFunctionSpec): number {

@@ -25,8 +25,8 @@ export interface Outcome extends Gradients {
 }
 
 /**
- * The family of a function. 'framework' are the policy losses of other frameworks and papers than Trinity-RFT, which this
- * package defines by expressions.
+ * The family of a function. 'framework' has the policy losses of other frameworks and papers than Trinity-RFT, which
+ * this package defines by expressions.
  */
 type Family = 'policy' | 'framework' | 'kl' | 'entropy' | 'objective' | 'expression';
 

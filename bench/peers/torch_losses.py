@@ -1,5 +1,5 @@
-"""PyTorch versions of Trinity-RFT's policy losses, KL estimators, entropy losses and GRPO's objective, and of the
-benchmark's expressions. For the benchmarks, which time a loss that is missing here without PyTorch.
+"""PyTorch versions of Trinity-RFT's functions (policy losses, KL estimators, entropy losses and GRPO's objective), and of
+the expressions that the benchmarks time.
 
 They are written in PyTorch's usual style: the mask multiplies, autograd differentiates, and metrics reuse what the loss
 has computed. Nothing here reads a value back to the host.
