@@ -40,10 +40,8 @@ export function compiledSegments(): string {
 function programsOf(name: string): NativeProgram[] {
   const { options } = POLICY_LOSS_FN.get(name).declaration!;
   const required = Object.entries(options).filter(([, option]) => option.required);
-  const { policyLoss } = POLICY_LOSS_FN.create(
-    name,
-    Object.fromEntries(required.map(([key, option]) => [key, option.typical[0]])),
-  );
+  const args = required.map(([key, option]) => [key, 'typical' in option ? option.typical[0] : undefined]);
+  const { policyLoss } = POLICY_LOSS_FN.create(name, Object.fromEntries(args));
   return 'program' in policyLoss ? [policyLoss.program.withGrad] : [];
 }
 
