@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { type Batch, setThreads } from '../lib/index.js';
-import { type RewardedBatch, referenceAdvantages } from './reference/advantage.js';
+import type { RewardedBatch } from './reference/advantage.js';
+import { referenceAdvantages } from './reference/advantages.js';
 import type { Args } from './reference/index.js';
 import {
   assertAdvantages,
