@@ -75,6 +75,7 @@ export function makeInputs(shape: Shape): Inputs {
     tokenLevelRewards: column(() => random() - 0.5),
     values: column(() => random() - 0.5),
     teacherLogprob: near(),
+    sumPiSquared: column((i) => Math.exp(2 * oldLogprob[i]!) + 0.1),
   };
 }
 
