@@ -18,9 +18,9 @@ struct BaselineTraits {
   bool skips_masked = false;
 };
 
-// The rows of one group, and the places at which they are compared.
+// Facts about the rows of one group that take part.
 struct BaselineGroup {
-  int64_t rows = 0;                 // the rows that take part
+  int64_t rows = 0;
   int64_t longest = 0, second = 0;  // the two largest numbers of unmasked tokens
 
   PL_FN void add(int64_t tokens) {
@@ -64,10 +64,10 @@ struct OptimalTokenBaseline {
   // and `weights` the sum of the energies.
   PL_FN double baseline(double weighted, double weights) const { return weighted / (weights + epsilon); }
 
-  // Returns the first place from which a row has no baseline. `tokens` is the row's number of unmasked tokens
-  // and `end` the number of its places. Beyond the second longest row, the longest would be compared with
-  // itself only.
-  PL_FN int64_t compared(const BaselineGroup& group, int64_t tokens, int64_t end) const {
+  // Returns the number of places of a row that have a baseline. They are its first ones. `tokens` is the
+  // row's number of unmasked tokens and `end` the number of its places. Beyond the second longest row, the
+  // longest would be compared with itself only.
+  PL_FN int64_t compared_places(const BaselineGroup& group, int64_t tokens, int64_t end) const {
     if (group.rows < 2) return 0;
     const bool is_alone = tokens == group.longest && tokens > group.second;
     return handle_zero_tail && is_alone && group.second < end ? group.second : end;

@@ -36,7 +36,7 @@ class BaselineOfGroup {
       const int64_t tokens = tokens_of(row);
       // In a group of one row, the rewards to go are still there.
       if (group_.size > 1) find_rewards_to_go(row);
-      write(row, f_.compared(lengths, tokens, end_of(row, tokens)));
+      write(row, f_.compared_places(lengths, tokens, end_of(row, tokens)));
     }
   }
 

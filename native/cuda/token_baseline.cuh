@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) baseline_kernel(const AdvantagePass 
       const int64_t end = end_of(row);
       if (place < end)
         pass.weights[layout.begin(row) + place] =
-            place < f.compared(lengths, tokens_of(row), end) ? baseline : 0.0;
+            place < f.compared_places(lengths, tokens_of(row), end) ? baseline : 0.0;
     }
   }
 }
