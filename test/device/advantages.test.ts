@@ -251,6 +251,12 @@ describe(`advantages on ${DEVICE} refuse`, () => {
     assert.throws(() => objective.countSync(resident), { code });
   });
 
+  it('named rewards of an uploaded batch', async () => {
+    const fn = ADVANTAGE_FN.create('verl/gdpo', { gdpo_reward_keys: ['rewards'] });
+    using resident = await upload({ ...batch, rewards: [1, 2] }, DEVICE);
+    await assert.rejects(fn.compute(resident), { code: 'ERR_MISSING_INPUT', message: /rewards.*device/ });
+  });
+
   it('inputs that were not uploaded, a disposed batch, a KL penalty', async () => {
     const { groupIds: _, ...without } = batch;
     const resident = await upload(without, DEVICE);
