@@ -158,6 +158,7 @@ interface Outcome {
   values: Float64Array;
   grad?: Float32Array;
   gradEntropy?: Float32Array;
+  gradLogZ?: Float32Array;
 }
 
 /** Where to evaluate, and additional arguments of the call. */
@@ -176,6 +177,7 @@ function evaluate(
   const gradients = withGrad && {
     grad: new Float32Array(tokens).fill(42),
     gradEntropy: new Float32Array(tokens).fill(42),
+    gradLogZ: new Float32Array(batch.rows).fill(42),
   };
   const values = new Float64Array(native.valueNames(fn).length).fill(42);
   const call: NativeCall = {
@@ -213,7 +215,7 @@ function ofPart(drawn: Drawn, values: Float64Array): Float64Array {
 }
 
 function assertGradients(actual: Outcome, expected: Outcome, what: string): void {
-  for (const name of ['grad', 'gradEntropy'] as const)
+  for (const name of ['grad', 'gradEntropy', 'gradLogZ'] as const)
     assertSameArray(actual[name]!, expected[name]!, `${what}: ${name}`);
 }
 
