@@ -342,13 +342,17 @@ export class Evaluator {
       this.#checkWhole({ part: true });
       const counts = toNativeCounts(normalizer, NO_LAYOUT, this.#reader.separatesExperts);
       const checked = checkParts(parts);
-      const number = takeForm(checked, this.#forms ? this.#forms.optional.length + this.#forms.perRow.length : 0);
+      const number = takeForm(
+        checked,
+        this.#forms ? this.#forms.optional.length + this.#forms.perRow.length : 0,
+      );
       const form = this.#form(number ?? 0);
       const present = number === undefined ? -1 : native.merge(form.fn, checked, counts, form.values);
       if (present < 0)
         throw new LossError('ERR_INVALID_INPUT', {
           key: 'parts',
-          expected: 'parts that were computed by this function with the same coefficients and the same columns',
+          expected:
+            'parts that were computed by this function with the same coefficients and the same columns',
           received: 'others',
         });
       return this.#result(form, form.values, {}, present, undefined);
@@ -361,7 +365,9 @@ export class Evaluator {
   }
 
   #form(number: number): NativeForm {
-    return (this.#made[number] ??= new NativeForm(this.#forms!.spec(number), number));
+    const form = this.#made[number] ?? new NativeForm(this.#forms!.spec(number), number);
+    this.#made[number] = form;
+    return form;
   }
 
   // Throws if the call computes a part of a batch although the function reads the whole batch.

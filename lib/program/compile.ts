@@ -85,7 +85,9 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
     columns: COLUMNS.filter((_, i) =>
       read.some(({ op, value }) => (op === 'column' || op === 'column_of_row') && value === i),
     ),
-    rowColumns: ROW_COLUMNS.filter((_, i) => read.some(({ op, value }) => op === 'row_column' && value === i)),
+    rowColumns: ROW_COLUMNS.filter((_, i) =>
+      read.some(({ op, value }) => op === 'row_column' && value === i),
+    ),
     readsWholeBatch: withGrad.readsWholeBatch,
     readsRowLength: read.includes(graph.batchInput('row_length')),
     dependsOnEntropy: allUses.tokens.some(({ op }) => op === 'grad_entropy'),

@@ -1,5 +1,13 @@
 // Divides the values of a loss into the segments of a program, with as few passes over the tokens as possible.
-import { isBatchReduction, isBelow, isLeaf, isNumberOfRow, isRowReduction, type Node, reachable } from './graph.js';
+import {
+  isBatchReduction,
+  isBelow,
+  isLeaf,
+  isNumberOfRow,
+  isRowReduction,
+  type Node,
+  reachable,
+} from './graph.js';
 
 /** The most reductions in a segment: kMaxReductions in native/program/program.h. */
 const MAX_REDUCTIONS = 16;

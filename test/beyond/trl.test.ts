@@ -24,53 +24,21 @@ type Reasons = Readonly<Record<string, (each: FrameworkLossCase) => boolean>>;
 const LEFT: Reasons = {
   'a running sum along the row': ({ fn }) => fn === 'iw_opd',
   'a quantile of the batch': ({ args }) => option(args, 'top_entropy_quantile', 1) < 1,
-  'the column old_logprob, if the batch has it': ({ fn, inputs }) => readsOld(fn) && !inputs.old_logprob,
-  'the advantages of rows without tokens': ({ fn, inputs }) => OF_ROWS.includes(fn) && hasEmptyRow(inputs),
 };
-const readsOld = (fn: string) => !['a2po', 'nash_md', 'iw_opd'].includes(fn);
-/** The losses of rows that read advantages. */
-const OF_ROWS = ['gmpo', 'rloo'];
-
-/** The metrics that programs cannot compute, by what programs would need for them. */
-const METRICS_LEFT: Record<string, { metric: RegExp; of(each: FrameworkLossCase): boolean }> = {
-  'the column entropy, if the batch has it': {
-    metric: /^entropy$/,
-    of: ({ args, inputs }) => inputs.entropy !== undefined && !hasBonus(args),
-  },
-  'whether there is an advantage per row': {
-    metric: /^clip_ratio|^vespo/,
-    of: ({ fn, args, inputs }) =>
-      inputs.advantages?.shape.length === 2 &&
-      (fn === 'vespo' || args.importance_sampling_level === 'sequence'),
-  },
-};
-
-function hasBonus(args: Args): boolean {
-  return option(args, 'entropy_coef', 0) !== 0 || args.use_adaptive_entropy === true;
-}
-
-function hasEmptyRow(inputs: FrameworkLossCase['inputs']): boolean {
-  const { data, shape } = inputs.action_mask!;
-  const columns = shape[1]!;
-  return Array.from({ length: shape[0]! }, (_, b) => data.slice(b * columns, (b + 1) * columns)).some((row) =>
-    row.every((kept) => !kept),
-  );
-}
 
 const isLeft = (each: FrameworkLossCase) => Object.values(LEFT).some((of) => of(each));
 const computed = cases.filter((each) => !isLeft(each));
 
 function agreesWithCase(each: FrameworkLossCase): void {
   const { fn, args, inputs, expected } = each;
-  const { loss, metrics, grad } = POLICY_LOSS_FN.create(`trl/${fn}`, args).computeSync(goldenBatch(inputs), {
-    grad: true,
-  });
+  const { loss, metrics, grad, gradEntropy } = POLICY_LOSS_FN.create(`trl/${fn}`, args).computeSync(
+    goldenBatch(inputs),
+    { grad: true, gradEntropy: true },
+  );
   assertNumber(loss, expected.loss, 'loss');
   assertArray(grad!, expected.grad_logprob.data, 'grad');
-  const compared = Object.entries(expected.metrics).filter(
-    ([name]) => !Object.values(METRICS_LEFT).some(({ metric, of }) => metric.test(name) && of(each)),
-  );
-  for (const [name, value] of compared)
+  assertArray(gradEntropy!, expected.grad_entropy?.data ?? gradEntropy!.map(() => 0), 'gradEntropy');
+  for (const [name, value] of Object.entries(expected.metrics))
     assertNumber(metrics[name], value, name, Math.abs(value) * 20, METRIC_RELATIVE);
   const absent = Object.keys(metrics).filter((name) => !(name in expected.metrics));
   assert.deepEqual(absent, [], 'metrics that TRL does not report');
@@ -84,14 +52,6 @@ describe("TRL's policy losses", () => {
       assert.ok(
         cases.some((each) => of(each) && Object.values(LEFT).filter((other) => other(each)).length === 1),
       );
-    });
-
-  for (const [need, { metric, of }] of Object.entries(METRICS_LEFT))
-    it(`leaves metrics that need ${need}`, () => {
-      const found = computed.filter(
-        (each) => of(each) && Object.keys(each.expected.metrics).some((name) => metric.test(name)),
-      );
-      assert.ok(found.length > 0);
     });
 
   it('has cases for every loss', () => {

@@ -188,12 +188,7 @@ const moveLogZ =
   };
 
 // Returns the slope of the total loss, or undefined if a kink is near.
-function centralDifference(
-  x: Loss,
-  rows: readonly Row[],
-  move: Move,
-  base: Evaluation,
-): number | undefined {
+function centralDifference(x: Loss, rows: readonly Row[], move: Move, base: Evaluation): number | undefined {
   const at = (step: number) => {
     const result = evaluated(x, move(rows, step), base);
     if (result === undefined || result.run.isDelicate || !sameChoices(result.run, base)) return undefined;

@@ -257,7 +257,11 @@ const ROW_OUTPUTS: Record<string, (outputs: Outputs, out: number) => (number | u
 // Returns a number of a column. A row segment can only read a column with one value per row: its tokens have the same.
 function columnOf({ columns }: Row, index: number, t: number | undefined): number {
   const column = columns[index]!;
-  if (t === undefined) assert.ok(column.every((x) => Object.is(x, column[0])), 'a row segment reads tokens');
+  if (t === undefined)
+    assert.ok(
+      column.every((x) => Object.is(x, column[0])),
+      'a row segment reads tokens',
+    );
   return defined(column[t ?? 0]);
 }
 

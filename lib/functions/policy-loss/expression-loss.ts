@@ -76,7 +76,11 @@ export function expressionLossClass<const D extends ExpressionLossDeclaration>(
       return nodesOf(name, graph, build(programSymbolsOf(graph), options, has));
     };
     const programs: LossProgram[] = [];
-    const program = (form: number) => (programs[form] ??= programOf(nodes(form)));
+    const program = (form: number) => {
+      const made = programs[form] ?? programOf(nodes(form));
+      programs[form] = made;
+      return made;
+    };
     return {
       aggregation: 'token-sum',
       stopsGradient: stopsGradient(nodes(2 ** bits - 1)),
@@ -98,7 +102,7 @@ function isSet(number: number, bit: number): boolean {
 }
 
 // A loss as nodes of a graph.
-type NamedNodes = Omit<LossNodes, "metrics"> & {
+type NamedNodes = Omit<LossNodes, 'metrics'> & {
   readonly graph: Graph;
   readonly metrics: readonly { readonly name: string; readonly node: Node; readonly per: MetricPer }[];
 };

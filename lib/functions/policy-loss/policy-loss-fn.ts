@@ -180,7 +180,10 @@ export abstract class PolicyLossFn<M = Metrics> {
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];
     const needed = columns.filter((name) => !optional.includes(name));
-    const reader = new BatchReader(mapper, { inputs: [...needed, ...rowColumns, ...masks, ...step], optional });
+    const reader = new BatchReader(mapper, {
+      inputs: [...needed, ...rowColumns, ...masks, ...step],
+      optional,
+    });
     this.dependsOnEntropy = program?.dependsOnEntropy === true;
     this.#forms = forms;
     this.#evaluator = new Evaluator(this.withTerms({}), reader);
