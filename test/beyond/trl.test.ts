@@ -84,8 +84,13 @@ describe("TRL's policy losses", () => {
   for (const name of names)
     it(`${name}: agrees with the reference on drawn batches`, () => {
       fc.assert(
-        fc.property(ARGUMENTS.policy[name]!, batchSpec, fc.boolean(), (args, spec, isPerRow) => {
-          const perToken = makeBatch(fitting(name, args, spec));
+        fc.property(ARGUMENTS.policy[name]!, batchSpec, kinds, (args, spec, { isPerRow, lacks }) => {
+          const { optional } = POLICY_LOSS_FN.create(name, args).reads;
+          const whole = makeBatch(fitting(name, args, spec));
+          const perToken = without(
+            whole,
+            lacks.filter((column) => optional.includes(column)),
+          );
           const batch = isPerRow ? withAdvantagePerRow(perToken) : perToken;
           const { formula } = subject('policy', name, args);
           fc.pre(!standsOnEdge(formula, args, batch));
@@ -96,11 +101,28 @@ describe("TRL's policy losses", () => {
     });
 });
 
-/** Replaces the advantages of tokens with one per row. */
-const withAdvantagePerRow = (batch: ReferenceBatch): ReferenceBatch => ({
-  ...batch,
-  advantages: Array.from({ length: batch.rows }, (_, b) => batch.advantages![b * batch.columns]!),
+/** What a batch may lack, and whether it has one advantage per row. */
+const kinds = fc.record({
+  isPerRow: fc.boolean(),
+  lacks: fc.subarray(['old_logprob', 'entropy'] as const),
 });
+
+function without(batch: ReferenceBatch, columns: readonly string[]): ReferenceBatch {
+  const { oldLogprob, entropy, ...others } = batch;
+  return {
+    ...others,
+    ...(oldLogprob && !columns.includes('old_logprob') && { oldLogprob }),
+    ...(entropy && !columns.includes('entropy') && { entropy }),
+  };
+}
+
+/** Replaces the advantages of tokens with one per row, unless the batch has as many tokens as rows. */
+function withAdvantagePerRow(batch: ReferenceBatch): ReferenceBatch {
+  const { rows, columns, rowLengths, advantages } = batch;
+  const tokens = rowLengths?.reduce((sum, length) => sum + length, 0) ?? rows * columns;
+  if (tokens === rows || !advantages) return batch;
+  return { ...batch, advantages: Array.from({ length: rows }, (_, b) => advantages[b * columns]!) };
+}
 
 function layOut(batch: ReferenceBatch): Batch {
   const { advantages, ...perToken } = batch;
@@ -115,6 +137,9 @@ function agreesWithReference(name: string, args: Args, batch: ReferenceBatch): v
   const result = sync(layOut(poison(batch, Number.NaN)));
   const grad = batch.rowLengths ? unpack(batch, result.grad) : result.grad;
   const expected = reference(batch);
+  const { gradEntropy } = POLICY_LOSS_FN.create(name, args).computeSync(layOut(batch), { gradEntropy: true });
+  const spread = batch.rowLengths ? unpack(batch, gradEntropy!) : gradEntropy!;
+  assertArray(spread, expected.gradEntropy ?? spread.map(() => 0), 'gradEntropy');
   assertComputed(
     { ...result, grad },
     { ...expected, gradMagnitude: gradMagnitude(name, args, batch, expected) },

@@ -46,7 +46,8 @@ export class TRLCISPOLossFn extends expressionLossClass(
           .mul(sg(min(ratio, epsilonHigh)))
           .mul(lp),
         metrics: {
-          cispo_clip_ratio: perRow && isOfRow(A) ? { row: meanOfRow(symbols, isBounded) } : { token: isBounded },
+          cispo_clip_ratio:
+            perRow && isOfRow(A) ? { row: meanOfRow(symbols, isBounded) } : { token: isBounded },
         },
       };
     });
