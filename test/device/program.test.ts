@@ -116,7 +116,7 @@ function draw(shape: Shape, seed: number): Drawn {
   const batch = drawBatch(shape, seed);
   const { program, metrics } = drawPrograms(native.programOps, FLOAT_COLUMNS.length, seed);
   const aggregation = LOSS_AGG_MODES[integer(0, LOSS_AGG_MODES.length - 1)]!;
-  const kl = { name: ['k1', 'k2', 'k3', 'corrected_k3'][integer(0, 3)]!, aggregation };
+  const kl = { name: ['k1', 'k2', 'low_var_kl+', 'corrected_k3'][integer(0, 3)]!, aggregation };
   const fn = native.createFunction({
     policyLoss: { program, metrics, aggregation },
     ...(integer(0, 2) === 0 && { kl }),
