@@ -365,7 +365,9 @@ export class Evaluator {
   }
 
   #form(number: number): NativeForm {
-    const form = this.#made[number] ?? new NativeForm(this.#forms!.spec(number), number);
+    const made = this.#made[number];
+    if (made) return made;
+    const form = new NativeForm(this.#forms!.spec(number), number);
     this.#made[number] = form;
     return form;
   }
