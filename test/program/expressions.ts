@@ -185,6 +185,8 @@ export class Evaluation {
       case 'unary':
         return perToken((a) => {
           if (x.op === 'abs' || x.op === 'sign' || x.op === 'not') this.#compare(a, 0);
+          // The slope of sqrt(u) at u = 0 is infinite, and NaN where u is constant.
+          if (x.op === 'sqrt') this.isDelicate ||= a === 0;
           return UNARY[x.op](a);
         });
       case 'binary':
