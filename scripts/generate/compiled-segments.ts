@@ -99,7 +99,8 @@ function shapeOf(segments: readonly (readonly Instruction[])[]): string {
 }
 
 /** Returns the number of operands of an operation in a token segment. */
-export const operandsOf = (op: string) => (isArithmetic(op) ? ARITHMETIC[op].length : op.startsWith('grad') ? 2 : 1);
+export const operandsOf = (op: string) =>
+  isArithmetic(op) ? ARITHMETIC[op].length : op.startsWith('grad') ? 2 : 1;
 
 function tokenSegments({ code }: NativeProgram): Instruction[][] {
   const segments: { kind: string; instructions: Instruction[] }[] = [];

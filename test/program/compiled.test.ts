@@ -9,7 +9,12 @@ import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
-import { compiledSegments, operandsOf, programsOf, requiredArgs } from '../../scripts/generate/compiled-segments.js';
+import {
+  compiledSegments,
+  operandsOf,
+  programsOf,
+  requiredArgs,
+} from '../../scripts/generate/compiled-segments.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { poison } from '../support/poison.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';
