@@ -104,6 +104,10 @@ class RowReducer {
   RowPartial* const partials_;
 };
 
+__device__ __forceinline__ void store_grad_log_z(const ProgramPass& pass, int64_t row, const Instruction& x) {
+  if (pass.grad_log_z) pass.grad_log_z[row] = static_cast<float>(RowOperands{pass, row}(x.operand[0]));
+}
+
 // Runs the token segments and row segments of a stage.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     program_rows_kernel(const ProgramPass pass, const Stage stage) {
@@ -118,7 +122,10 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       } else if (threadIdx.x % kWarp == 0) {
         for (int i = segment.first; i < segment.last; ++i) {
           const Instruction x = load_instruction(pass.program, i);
-          if (!is_over_rows(x.op)) pass.row_values[x.out * rows + row] = compute_one(x, {pass, row});
+          if (x.op == Op::k_grad_log_z)
+            store_grad_log_z(pass, row, x);
+          else if (!is_over_rows(x.op))
+            pass.row_values[x.out * rows + row] = compute_one(x, {pass, row});
         }
       }
       __syncwarp();  // the next segment reads the row values on all lanes
@@ -258,6 +265,17 @@ __device__ __forceinline__ void store_grad(const ProgramPass& pass, int64_t begi
   }
 }
 
+// Adds the gradient with respect to entropy of a lane's unmasked tokens to what the token pass has stored.
+__device__ __forceinline__ void add_grad_entropy(const ProgramPass& pass, int64_t begin,
+                                                 const LaneTokens& tokens, const Values& grad) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) {
+    if ((tokens.live >> j & 1) == 0) continue;
+    float* const to = pass.grad_entropy + begin + tokens.position(j);
+    __stcs(to, __ldcs(to) + grad.of[j]);
+  }
+}
+
 // Returns the values times a factor.
 __device__ __forceinline__ Values scaled(Values values, float factor) {
 #pragma unroll
@@ -284,9 +302,14 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       interpreter.run(
           segment, row, first + from, first + to,
           [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
+            const auto times_factor = [&] {
+              return scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
+            };
             if (x.op == Op::k_grad)
-              grad = scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
-            else
+              grad = times_factor();
+            else if (x.op == Op::k_grad_entropy) {
+              if (pass.grad_entropy) add_grad_entropy(pass, begin, tokens, times_factor());
+            } else
               sums.add(x.op == Op::k_loss ? 0 : 1 + x.out, values, tokens.live);
           },
           end);

@@ -37,6 +37,7 @@ class Writer {
     for (int k = 0; k < metrics_; ++k) append(Op::k_metric, k, {operand()});
     gradient_ = code_.size();
     append(Op::k_grad, 0, {operand(), operand_of_row()});
+    if (in_.flag()) append(Op::k_grad_entropy, 0, {operand(), operand_of_row()});
   }
 
   program::Program finish(bool with_grad) const {
@@ -74,6 +75,7 @@ class Writer {
       return encode(Kind::kRowValue, in_.below(readable_rows_));
     if (choice == 1 && readable_batch_ > 0) return encode(Kind::kBatchValue, in_.below(readable_batch_));
     if (choice == 2 && has_rows) return encode(Kind::kRowInput, in_.below(program::kRowInputs));
+    if (choice == 3 && kind_ == Op::k_row && in_.flag()) return encode(Kind::kColumn, in_.below(kColumns));
     return encode(Kind::kConstant, in_.below(kConstantCount));
   }
   int operand() { return kind_ == Op::k_tokens && in_.below(3) > 0 ? operand_of_token() : operand_of_row(); }
@@ -116,7 +118,7 @@ class Writer {
 
   Bytes& in_;
   std::vector<int32_t> code_;
-  size_t gradient_ = 0;  // where the instruction that outputs the gradient begins
+  size_t gradient_ = 0;  // where the instructions that output the gradients begin
   Op kind_ = Op::k_tokens;
   bool may_reduce_ = false;
   std::vector<int> written_;  // the registers that the segment has written
@@ -126,7 +128,7 @@ class Writer {
 
 }  // namespace
 
-std::shared_ptr<const UserLoss> read_user_loss(Bytes& in) {
+std::shared_ptr<const ProgramLoss> read_program_loss(Bytes& in) {
   const int metrics = in.below(kMostMetrics + 1);
   Writer writer(in, metrics);
   for (int count = in.below(6); count > 0; --count) {
@@ -135,9 +137,9 @@ std::shared_ptr<const UserLoss> read_user_loss(Bytes& in) {
   }
   writer.write_segment(Op::k_tokens, false);  // nothing could read its reductions
   writer.write_outputs();
-  std::vector<std::string> names;
-  for (int k = 0; k < metrics; ++k) names.push_back("metric " + std::to_string(k));
-  return std::make_shared<const UserLoss>(writer.finish(true), writer.finish(false), std::move(names));
+  std::vector<ProgramMetric> list;
+  for (int k = 0; k < metrics; ++k) list.push_back({"metric " + std::to_string(k), Metric::kTokenMean});
+  return std::make_shared<const ProgramLoss>(writer.finish(true), writer.finish(false), std::move(list));
 }
 
 }  // namespace fuzz
