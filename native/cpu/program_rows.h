@@ -4,6 +4,7 @@
 
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
+#include "cpu/select.h"
 #include "cpu/target.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -65,7 +66,7 @@ struct ProgramValues {
       const Instruction& x = program.instructions[i];
       const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
       if (program::is_rows_reduction(x.op)) {
-        row[program.row_values + x.out] = a;
+        row[program.row_values + x.out] = program::is_rows_selection(x.op) ? b : a;
         continue;
       }
       if (program::is_row_output(x.op) || x.op == Op::k_batch_metric) {
@@ -73,7 +74,10 @@ struct ProgramValues {
         continue;
       }
       double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
-      if (x.op == Op::k_is_row)
+      if (x.op == Op::k_row_rank)
+        *out = cpu::select_in_row(cpu::kept_values(pass, x.operand[0].index, row_index),
+                                  pass.row_tokens[row_index], b);
+      else if (x.op == Op::k_is_row)
         *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;
       else
         dispatch(x.op, [&]<Op op>() {
@@ -188,6 +192,7 @@ class ProgramRows {
     LaneSum<double> lanes;
     double sum;
     Extreme extreme;
+    int64_t kept;  // how many values have been kept
   };
 
   void run_segments(int first, int last, TileReader& reader, int64_t length) {
@@ -196,6 +201,11 @@ class ProgramRows {
       if (segment.kind == Op::k_row) values_.run(segment);
       if (segment.kind == Op::k_tokens) reduce_row(segment, reader, length);
     }
+  }
+
+  // Returns the position in the row of a place in the batch. It is negative if the place is in an earlier row.
+  double position_in_row(double place) const {
+    return place - static_cast<double>(values_.row_index) * program::kPlacesPerRow;
   }
 
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
@@ -210,6 +220,11 @@ class ProgramRows {
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
     if (x.op == Op::k_is_at)
       return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
+    if (x.op == Op::k_is_up_to)
+      return write_is_up_to(position_in_row(values_.get(x.operand[0])) - static_cast<double>(position), n,
+                            register_of(x.out));
+    if (x.op == Op::k_draw)
+      return write_draws({values_.get(x.operand[0]), values_.row_index}, position, n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
@@ -221,7 +236,10 @@ class ProgramRows {
 
   void reduce_row(const Segment& segment, TileReader& reader, int64_t length) {
     Reduction reductions[program::kMaxReductions];
-    for (int k = 0; k < program::kMaxReductions; ++k) reductions[k].sum = 0;
+    for (int k = 0; k < program::kMaxReductions; ++k) {
+      reductions[k].sum = 0;
+      reductions[k].kept = 0;
+    }
     for (int64_t at = 0; at < length; at += tile_size_) {
       const int n = static_cast<int>(length - at < tile_size_ ? length - at : tile_size_);
       const int unmasked = unmasked_length(reader.mask(at), n);
@@ -251,7 +269,10 @@ class ProgramRows {
       }
       const TokenOperand operand = token_operand(x.operand[0], in);
       Reduction* const r = reductions++;
-      if (program::is_sum(x.op))
+      if (x.op == Op::k_row_keep)
+        r->kept += keep(operand, in.lanes, n,
+                        cpu::kept_values(values_.pass, x.out, values_.row_index) + r->kept);
+      else if (program::is_sum(x.op))
         add_to_row_sum(operand, in.lanes, n, &r->lanes);
       else if (program::is_largest(x.op))
         r->extreme.add<true>(operand, in.lanes, n, position);
@@ -262,6 +283,7 @@ class ProgramRows {
 
   static double result(Op op, const Reduction& r) {
     if (program::is_sum(op)) return r.sum;
+    if (op == Op::k_row_keep) return static_cast<double>(r.kept);
     return program::is_position(op) ? static_cast<double>(r.extreme.position) : r.extreme.value;
   }
 

@@ -20,7 +20,6 @@ import { assertComputed, assertSameBits } from '../support/tolerance.js';
 /** verl's policy losses that the library lacks, and the operation that each needs. */
 const LEFT: Record<string, string> = {
   clip_cov: 'a seeded choice among the tokens of the batch',
-  kl_cov: 'the largest values of the batch',
   gvpo: 'means over groups of rows',
   online_dpo: 'differences between the rows of pairs',
 };

@@ -5,7 +5,7 @@ import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP_METRICS, CLIP_RANGE, clipMetrics, outside } from './clipped.js';
 import { BETA, KL_METRIC, klTerm } from './kl-term.js';
 import { ACCUMULATION } from './scale.js';
-import { TOP_ENTROPY } from './top-entropy.js';
+import { isTopEntropy, TOP_ENTROPY } from './top-entropy.js';
 
 /** GMPO as in TRL: the loss is that of a row. A row's advantage is the mean over its tokens. */
 export class TRLGMPOLossFn extends expressionLossClass(
@@ -14,7 +14,7 @@ export class TRLGMPOLossFn extends expressionLossClass(
     summary: 'the loss of a row is −A·exp(mean d′), d′ = min(ln r, ε_h) where A > 0, max(ln r, −ε) elsewhere',
     details: ['In TRL, a row without tokens adds −A/B to the loss. Here it adds 0.'],
     source: ['arXiv 2507.20673', 'TRL'],
-    reads: [...RATIO_KEYS, 'ref_logprob'],
+    reads: [...RATIO_KEYS, 'ref_logprob', 'entropy'],
     options: {
       epsilon: { ...CLIP_RANGE.epsilon, default: 0.4, help: 'log-ratios are clipped to at least −this' },
       epsilonHigh: { ...CLIP_RANGE.epsilonHigh, help: 'log-ratios are clipped to at most this' },
@@ -33,12 +33,14 @@ export class TRLGMPOLossFn extends expressionLossClass(
     },
   },
   (symbols, options) => {
-    const { A, d, rows, exp, min, max, rowMean, select } = symbols;
-    const { epsilon, epsilonHigh, beta, gradientAccumulationSteps } = options;
+    const { A, d, rows, exp, min, max, rowMean, rowSum, select } = symbols;
+    const { epsilon, epsilonHigh, topEntropyQuantile, beta, gradientAccumulationSteps } = options;
     const clippedLogRatio = select(A.gt(0), min(d, epsilonHigh), max(d, -epsilon));
-    const ofRow = rowMean(A)
-      .neg()
-      .mul(exp(rowMean(clippedLogRatio)));
+    const isTop = isTopEntropy(symbols, topEntropyQuantile);
+    const meanLogRatio = isTop
+      ? rowSum(select(isTop, clippedLogRatio, 0)).div(max(rowSum(isTop), 1))
+      : rowMean(clippedLogRatio);
+    const ofRow = rowMean(A).neg().mul(exp(meanLogRatio));
     const kl = klTerm(symbols, options);
     const penalized = kl ? ofRow.add(rowMean(kl).mul(beta)) : ofRow;
     return {

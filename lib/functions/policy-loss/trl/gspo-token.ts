@@ -18,7 +18,7 @@ export class TRLGSPOTokenLossFn extends expressionLossClass(
     summary:
       'ℓ = −min(min(r, δ)·A, clip(r)·A), r = exp(logprob − sg(logprob) + sg(mean log-ratio of the row))',
     source: ['arXiv 2507.18071', 'TRL'],
-    reads: [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob'],
+    reads: [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob', 'entropy'],
     options: {
       ...CLIP,
       importanceSamplingLevel: {
