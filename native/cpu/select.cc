@@ -38,17 +38,12 @@ void for_rows(const TokenPass& pass, int kept, Visit visit) {
 }
 
 Search search_all(const TokenPass& pass, program::Op op, int kept, double by) {
-  double total = 0;
+  Search search(op, by);
   Bins first;
-  const Search begin(op, by, 0);
   for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t repeats) {
-    total += static_cast<double>(repeats) * static_cast<double>(n);
-    for (int64_t i = 0; i < n; ++i) first.add(begin, key_of(values[i]), repeats);
+    for (int64_t i = 0; i < n; ++i) first.add(search, key_of(values[i]), repeats);
   });
-  Search search(op, by, total);
-  if (total == 0) return search;
   search.choose(first.data());
-  if (search.is_done()) return search;
   std::vector<Candidate> candidates;
   for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t repeats) {
     for (int64_t i = 0; i < n; ++i) {

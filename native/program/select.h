@@ -50,17 +50,11 @@ PL_FN uint32_t significand_of(uint32_t key) {
 // A search for the smallest key at which the values up to it fulfil the condition of a selection.
 class Search {
  public:
-  // Begins a search among values that count `total` in all.
-  PL_FN Search(Op op, double by, double total) : op_(op), by_(by), total_(total) {
-    if (op == Op::k_rows_under_mean || op == Op::k_rows_under_fill) return;
-    const double last = total - 1;
-    by_ = by >= 0 ? round_down(by) : 0.0;
-    if (by_ > last) by_ = last;
-  }
+  PL_FN Search(Op op, double by) : op_(op), by_(by) {}
 
-  PL_FN int digit() const { return digit_; }
+  // Returns whether the key is found, or does not exist.
   PL_FN bool is_done() const { return digit_ == kDigits || is_missing_; }
-  // The digits found so far, as a key whose other digits are 0.
+  // Returns the digits found so far, as a key whose other digits are 0.
   PL_FN uint32_t key() const { return key_; }
 
   // Returns whether a key begins with the digits found so far.
@@ -74,6 +68,7 @@ class Search {
 
   // Finds the next digit, given the bins of the values whose keys begin with the digits found so far.
   PL_FN void choose(const Bin* bins) {
+    if (digit_ == 0) begin(bins);
     const int shift = digit_shift(digit_);
     const auto last = static_cast<uint32_t>(digit_bins(digit_) - 1);
     for (uint32_t b = 0;; ++b) {
@@ -103,10 +98,17 @@ class Search {
     if (op_ == Op::k_rows_under_fill) return below_;
     return static_cast<double>(value_of(key_));
   }
-  // How many of the values that equal the one with the rank come before it.
+  // Returns how many of the values that equal the one with the rank come before it.
   PL_FN double rank_among_ties() const { return by_ - below_; }
 
  private:
+  PL_FN void begin(const Bin* bins) {
+    for (int b = 0; b < digit_bins(0); ++b) total_ += static_cast<double>(bins[b].count);
+    if (op_ == Op::k_rows_under_mean || op_ == Op::k_rows_under_fill) return;
+    by_ = by_ >= 0 ? round_down(by_) : 0.0;
+    if (by_ > total_ - 1) by_ = total_ - 1;
+  }
+
   // Returns the unit of the significands of values with this highest digit.
   static PL_FN double unit_of(uint32_t key) {
     const auto bits = static_cast<uint32_t>(float_bits(value_of(key)));
@@ -134,7 +136,7 @@ class Search {
   }
 
   Op op_;
-  double by_, total_;
+  double by_, total_ = 0;
   int digit_ = 0;
   uint32_t key_ = 0;
   // The values below the digits found so far, and those that have the found key.

@@ -110,7 +110,10 @@ class Interpreter {
     const pendingBatch: [number, number][] = [];
     const segments = inSegments(decode(this.#program));
     for (const [i, [header, ...instructions]] of segments.entries()) {
-      assert.ok(instructions.filter(({ op }) => isReduction(op)).length <= 16);
+      const reducing = instructions.filter(({ op }) =>
+        [isReduction(op), op === 'row_keep', SELECTIONS.includes(op)].includes(true),
+      );
+      assert.ok(reducing.length <= 16);
       if (header!.op === 'tokens') this.#runTokens(instructions);
       else if (header!.op === 'row') pendingBatch.push(...this.#runRows(instructions));
       else {
