@@ -117,6 +117,7 @@ export type NativeColumns = [
   proxLogprob: number,
   teacherLogprob: number,
   oldEntropy: number,
+  clipCovKeys: number,
 ];
 
 /** The order of the columns in `NativeBatch.rowData`. */

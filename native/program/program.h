@@ -18,8 +18,8 @@
 // unmasked tokens unless the program wants all rows.
 //
 // Selections find order statistics. A token segment keeps the values of the row's unmasked tokens (row_keep),
-// and a row segment selects among those of the row (row_rank), or among those of all rows (rows_rank, …). Each
-// kept value counts as often as its row. −0 counts as 0, and NaN as larger than any other number.
+// and a row segment selects among those of the row (row_rank), or among those of all rows (rows_rank, …).
+// Each kept value counts as often as its row. −0 counts as 0, and NaN as larger than any other number.
 #pragma once
 
 #include <cstdint>
@@ -172,9 +172,10 @@ struct alignas(16) Instruction {
 // The limits on the size of a program. The registers of a tile fit into the L1 cache.
 constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
-constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
-constexpr int kMaxReductions = 16;  // in one segment
-constexpr int kMaxKept = 4;         // the row values of row_keep have numbers below this
+constexpr int kMaxValues = 256;        // of each kind: constants, row values, batch values
+constexpr int kMaxReductions = 16;     // in one segment
+constexpr int kMaxProgramColumns = 9;  // that one program reads
+constexpr int kMaxKept = 4;            // the row values of row_keep have numbers below this
 constexpr int kMaxBatchMetrics = 32;
 constexpr int kMaxBatchSegments = 61;
 
@@ -182,6 +183,8 @@ constexpr int kMaxBatchSegments = 61;
 struct Segment {
   Op kind;          // k_tokens, k_row or k_batch
   int first, last;  // instructions [first, last)
+  int reductions;   // how many reductions over a row it has
+  int compiled;     // the index of the compiled segment that it equals (see compiled.h), or -1
 };
 
 // A view of a program as plain arrays, which can be copied to every device.
