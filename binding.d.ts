@@ -311,6 +311,7 @@ export interface NativeBinding {
     proxLogprob: Float32Array | Uint16Array | undefined,
     teacherLogprob: Float32Array | Uint16Array | undefined,
     oldEntropy: Float32Array | Uint16Array | undefined,
+    clipCovKeys: Float32Array | Uint16Array | undefined,
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,

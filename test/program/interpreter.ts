@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { NativeProgram } from '../../binding.js';
 import { compute, isArithmetic } from '../../lib/program/arithmetic.js';
+import { drawn } from '../support/drawn.js';
 
 const HEADER = readFileSync(new URL('../../native/program/program.h', import.meta.url), 'utf8');
 const OPERATIONS = [...HEADER.matchAll(/X\((\w+), (\d)\)/g)].map(([, name, operands]) => ({
@@ -202,7 +203,8 @@ class Interpreter {
       this.#counted.forEach((b, i) => {
         const numbers = values[i]!;
         if (op === 'row_loss' || op === 'row_metric') this.#outputRow(op, b, out, numbers[0]!);
-        else if (op === 'row_rank') this.#writeRow(b, out, this.#rankInRow(b, operands[0]!.index, numbers[1]!));
+        else if (op === 'row_rank')
+          this.#writeRow(b, out, this.#rankInRow(b, operands[0]!.index, numbers[1]!));
         else this.#writeRow(b, out, op === 'is_row' ? Number(numbers[0] === b) : arithmetic(op, numbers));
       });
     }
@@ -293,26 +295,6 @@ const POSITION_OPS: Readonly<Record<string, (x: number, b: number, t: number) =>
   is_up_to: (place, b, t) => Number(2 ** 30 * b + t <= place),
   draw: drawn,
 };
-
-/** Returns the random number of a token: the hash of native/program/draw.h. */
-function drawn(seed: number, row: number, position: number): number {
-  const [bits] = new BigUint64Array(Float64Array.of(seed).buffer);
-  const step = 0x9e3779b97f4a7c15n;
-  const mixed64 = (x: bigint) => {
-    let z = BigInt.asUintN(64, x + step);
-    z = BigInt.asUintN(64, (z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n);
-    z = BigInt.asUintN(64, (z ^ (z >> 27n)) * 0x94d049bb133111ebn);
-    return z ^ (z >> 31n);
-  };
-  const mixed32 = (x: number) => {
-    let y = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
-    y = Math.imul(y ^ (y >>> 13), 0xc2b2ae35);
-    return y ^ (y >>> 16);
-  };
-  const key = mixed64(mixed64(bits!) + BigInt(row) * step);
-  const [low, high] = [Number(BigInt.asIntN(32, key)), Number(BigInt.asIntN(32, key >> 32n))];
-  return (mixed32(mixed32((position + low) | 0) ^ high) >>> 8) / 2 ** 24;
-}
 
 // Compares two values in the order of ranks: NaN is the largest number.
 function inOrder(x: number, y: number): number {

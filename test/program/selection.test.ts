@@ -96,7 +96,10 @@ function compute(rows: readonly DrawnRow[], build: (symbols: ProgramSymbols) => 
     values.reduce((sum: number, x, b) => sum + rows[b]!.repeats * (x ?? 0), 0),
   );
   const wanted = [...ofRows.map((sum) => (count > 0 ? sum / count : 0)), ...expected.batchMetrics];
-  const order = [...built.filter(([, { per }]) => per === 'row'), ...built.filter(([, { per }]) => per === 'batch')];
+  const order = [
+    ...built.filter(([, { per }]) => per === 'row'),
+    ...built.filter(([, { per }]) => per === 'batch'),
+  ];
   return {
     actual: Object.fromEntries(order.map(([name]) => [name, results[names.indexOf(name)]! + 0])),
     expected: Object.fromEntries(order.map(([name], i) => [name, wanted[i]! + 0])),
@@ -161,9 +164,13 @@ describe('selections of programs', () => {
 
   it('count the values below the level that a sum allows', () => {
     const exact = fc.integer({ min: -20, max: 60 }).map((x) => x / 8);
-    agree(exact, exact.map((x) => 20 * x), ({ A, batchUnderFill }, sum) => ({
-      count: { node: batchUnderFill(A, sum), per: 'batch' },
-    }));
+    agree(
+      exact,
+      exact.map((x) => 20 * x),
+      ({ A, batchUnderFill }, sum) => ({
+        count: { node: batchUnderFill(A, sum), per: 'batch' },
+      }),
+    );
   });
 
   it('flag the tokens up to a place', () => {

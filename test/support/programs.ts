@@ -37,7 +37,18 @@ const BINARY = ['add', 'sub', 'mul', 'min', 'max', 'lt', 'le', 'eq', 'div', 'pow
 const TERNARY = ['select', 'clip'];
 const QUATERNARY = ['select_lt', 'select_le', 'select_eq'];
 const MAX_OPERANDS = 4;
-const UNARY = ['neg', 'abs', 'sign', 'floor', 'exp', 'expm1', 'exp_residual', 'tanh', 'sigmoid', 'logsigmoid'];
+const UNARY = [
+  'neg',
+  'abs',
+  'sign',
+  'floor',
+  'exp',
+  'expm1',
+  'exp_residual',
+  'tanh',
+  'sigmoid',
+  'logsigmoid',
+];
 // The results of these are often NaN, and NaN would soon be everywhere. So they are drawn less often.
 const PARTIAL = ['sqrt', 'log', 'log1p', 'div', 'pow'];
 const SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'];

@@ -27,6 +27,7 @@ export * from './verl/bypass-mode.js';
 export * from './verl/distillation.js';
 export * from './verl/flowrl.js';
 export * from './verl/self-play-sppo.js';
+export * from './verl/clip-cov.js';
 export * from './verl/kl-cov.js';
 export * from './trl/grpo.js';
 export * from './trl/bnpo.js';

@@ -13,7 +13,11 @@ export function quantile(
 ): Expression {
   const rank = max(n.sub(1).mul(share), 0);
   const low = ranked(rank);
-  return low.add(ranked(rank.add(1)).sub(low).mul(rank.sub(floor(rank))));
+  return low.add(
+    ranked(rank.add(1))
+      .sub(low)
+      .mul(rank.sub(floor(rank))),
+  );
 }
 
 /**

@@ -30,7 +30,8 @@ function cap(tokens: string) {
 export class ASPOLossFn extends expressionLossClass(
   {
     name: 'aspo',
-    summary: 'ℓ = −A·s where A < 0, −A/s elsewhere; s is the ratio, clipped on one side by a range that the entropy sets',
+    summary:
+      'ℓ = −A·s where A < 0, −A/s elsewhere; s is the ratio, clipped on one side by a range that the entropy sets',
     details: [
       "A token's entropy is low if it is at most the quantile of its row.",
       'The gradient of −A/s is −A/r, as if s were constant but for a factor r.',

@@ -94,7 +94,9 @@ function rangeWithin(
 ): Record<'low' | 'high' | 'm2' | 'after', Expression> {
   const tiny = 1e-12;
   const ratio = sg(r);
-  const hasMoved = A.gt(tiny).and(ratio.gt(1)).or(A.lt(-tiny).and(ratio.lt(1)));
+  const hasMoved = A.gt(tiny)
+    .and(ratio.gt(1))
+    .or(A.lt(-tiny).and(ratio.lt(1)));
   // The squares of other tokens count as 0, which changes neither the sums nor how many squares are above a level.
   const squares = select(hasMoved, square(sg(d)), 0);
   const n = batchSum(hasMoved);
@@ -103,7 +105,9 @@ function rangeWithin(
   const last = select(below.gt(0), batchRank(squares, below.sub(1)), 0);
   const isBelow = squares.le(last);
   const rest = batchSum(isBelow.not()).mul(last);
-  const cut = batchSum(select(isBelow, squares, 0)).add(rest).div(max(n, 1));
+  const cut = batchSum(select(isBelow, squares, 0))
+    .add(rest)
+    .div(max(n, 1));
   const reach = sqrt(max(last.sub(tiny), 0));
   const isFree = m2.le(options.m2Budget + tiny);
   const unit = exp(reach);

@@ -14,7 +14,8 @@ const PARTLY = { when: 'when the whole batch is computed in one call' } as const
 export class M2POLossFn extends expressionLossClass(
   {
     name: 'm2po',
-    summary: 'decoupled PPO of the tokens that are left when those with the largest (old − prox)² are dropped',
+    summary:
+      'decoupled PPO of the tokens that are left when those with the largest (old − prox)² are dropped',
     details: [
       'Tokens are dropped until the mean of (old_logprob − prox_logprob)² is below m2_threshold. One token stays.',
       'The loss is the mean over the tokens that are left.',
