@@ -183,7 +183,7 @@ function nudged(
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
   if (!batch.logprob) return false;
   const old = batch.oldLogprob ?? batch.refLogprob;
-  const branches = (sign: (i: number) => number) => {
+  const run = (sign: (i: number) => number) => {
     const moved = { ...batch };
     for (const name of ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy'] as const) {
       const column = batch[name];
@@ -191,10 +191,11 @@ export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch
     }
     const x = new Tokens(new Tape(), moved);
     formula(x, args);
-    return x.tape.branches;
+    return x.tape;
   };
-  const here = branches(() => 0);
+  const here = run(() => 0);
+  if (here.isOnEdge) return true;
   // dpo compares even rows with odd rows, so the third change moves them in opposite directions.
   const moves = [() => 1, () => -1, (i: number) => (Math.floor(i / batch.columns) % 2 ? 1 : -1)];
-  return moves.some((sign) => branches(sign).some((branch, i) => branch !== here[i]));
+  return moves.some((sign) => run(sign).branches.some((branch, i) => branch !== here.branches[i]));
 }

@@ -129,6 +129,9 @@ export const klCov = summed((x, args) => {
   const cov = covariance(x, plainMean);
   const count = Math.max(1, Math.floor(x.index.length * option(args, 'kl_cov_ratio', 2e-4)));
   const everywhere = x.index.map((_, i) => i);
+  const [least, next] = cov.value.toSorted((a, b) => b - a).slice(count - 1);
+  // Of two tokens, both have the same covariance.
+  x.tape.isOnEdge ||= next !== undefined && least! - next < 1e-5 * Math.max(...cov.value.map(Math.abs));
   const chosen = firstBy(everywhere, count, (i) => -cov.value[i]!);
   const penalised = cov.test((_, i) => chosen.has(i));
   const penalty = d.abs().mul(option(args, 'ppo_kl_coef', 0.1));
