@@ -232,6 +232,8 @@ export interface NativeCall {
   grad: Float32Array | undefined;
   /** Receives ∂loss/∂entropy for each token. */
   gradEntropy: Float32Array | undefined;
+  /** Receives ∂loss/∂log_z for each row. */
+  gradLogZ?: Float32Array | undefined;
   mu: number | undefined;
   klCoef: number | undefined;
   /** The factor of the entropy term in the loss. It is negative if a higher entropy is to lower the loss (a bonus). */

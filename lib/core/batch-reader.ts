@@ -114,6 +114,8 @@ export interface Input {
    * batch already is on a device.
    */
   device: number | undefined;
+  /** The batch if it already is on a device. */
+  resident?: DeviceBatch | undefined;
   /** The trainer's step, if the function reads it. */
   step: number | undefined;
 }
@@ -203,7 +205,7 @@ export class BatchReader {
       if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${batch.device}`);
     const step = this.#readsStep ? readStep(batch, this.#mapper, layout.rows) : undefined;
-    return { native, layout, device: undefined, step };
+    return { native, layout, device: undefined, resident: batch, step };
   }
 
   /**

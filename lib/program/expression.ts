@@ -245,6 +245,8 @@ export interface ProgramSymbols extends LossSymbols {
   readonly probability: Expression;
   /** The logarithm of the row's partition function. */
   readonly logZ: Expression;
+  /** The key by which verl/clip_cov chooses tokens. */
+  readonly clipCovKeys: Expression;
   /** Returns the sum of a value of the rows. The batch then cannot be computed in parts. */
   readonly rowsSum: UnaryFunction;
   /** Returns the mean of a value of the rows, whose divisor is B. The batch then cannot be computed in parts. */

@@ -49,8 +49,8 @@ export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCT
 /** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
 export type Op = ArithmeticOp | ReductionOp | PositionOp | 'is_row' | 'row_rank' | 'stop';
 
-/** What a node without operands is. */
-export type Leaf = 'constant' | 'column' | 'row_input' | 'batch_input' | 'row_column';
+/** What a node without operands is. `column_of_row` is a column that has one value per row. */
+export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
 
 /** A subexpression of a loss. */
 export interface Node {
@@ -61,7 +61,7 @@ export interface Node {
   readonly level: Level;
   /** The value of a constant, or the index of another leaf in the list of its kind: COLUMNS, ROW_INPUTS, …. */
   readonly value: number;
-  /** Whether the derivative by `logprob` can differ from 0. */
+  /** Whether the derivative by `logprob`, `entropy` or `log_z` can differ from 0. */
   readonly isActive: boolean;
   /** Whether the value is always 0 or 1. */
   readonly isCondition: boolean;
@@ -118,16 +118,34 @@ export type BinaryOp = (typeof BINARY_OPS)[number];
 // Enough for 10,000 subexpressions and their derivatives. A larger graph would not fit into a program anyway.
 const MAX_NODES = 200_000;
 
+/** The batches for which a loss is built, if it depends on what a batch has. */
+export interface BatchForm {
+  /** Columns that the batch lacks. */
+  readonly absent: readonly ColumnName[];
+  /** Columns with one value per row. */
+  readonly perRow: readonly ColumnName[];
+}
+
+const ANY_BATCH: BatchForm = { absent: [], perRow: [] };
+
 /** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */
 export class Graph {
   readonly #nodes = new Map<string, Node>();
+  readonly #form: BatchForm;
+
+  constructor(form: BatchForm = ANY_BATCH) {
+    this.#form = form;
+  }
 
   constant(value: number): Node {
     return this.#intern('constant', [], value);
   }
 
+  /** Returns a column. If the batch lacks the old policy's log-probabilities, the old policy is the current one. */
   column(name: ColumnName): Node {
-    return this.#intern('column', [], COLUMNS.indexOf(name));
+    const { absent, perRow } = this.#form;
+    if (name === 'old_logprob' && absent.includes(name)) return this.stopGradient(this.column('logprob'));
+    return this.#intern(perRow.includes(name) ? 'column_of_row' : 'column', [], COLUMNS.indexOf(name));
   }
 
   /** Returns a number of the row that the batch gives. */
@@ -294,6 +312,11 @@ export function isLeaf({ operands }: Node): boolean {
   return operands.length === 0;
 }
 
+/** Returns whether a node is a number that the batch gives for each row. */
+export function isNumberOfRow({ op }: Node): boolean {
+  return op === 'row_column' || op === 'column_of_row';
+}
+
 export function isConstant(node: Node, value: number): boolean {
   return node.op === 'constant' && node.value === value;
 }
@@ -307,8 +330,8 @@ export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean
 
 function levelOf(op: Node['op'], operands: readonly Node[]): Level {
   if (op === 'column' || isPositionOp(op)) return 'token';
-  if (op === 'row_input' || op === 'row_column' || op === 'is_row' || op === 'row_rank' || isRowReduction(op))
-    return 'row';
+  if (op === 'row_input' || op === 'row_column' || op === 'column_of_row') return 'row';
+  if (op === 'is_row' || op === 'row_rank' || isRowReduction(op)) return 'row';
   if (op === 'batch_input') return 'counts';
   if (isBatchReduction(op)) return 'batch';
   return operands.reduce<Level>((level, x) => (isBelow(level, x.level) ? x.level : level), 'constant');
@@ -333,7 +356,8 @@ const INACTIVE = new Set<string>([
 ]);
 
 function isActive(op: Node['op'], operands: readonly Node[], value: number): boolean {
-  if (op === 'column') return COLUMNS[value] === 'logprob';
+  if (op === 'column') return COLUMNS[value] === 'logprob' || COLUMNS[value] === 'entropy';
+  if (op === 'row_column') return ROW_COLUMNS[value] === 'log_z';
   return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
 }
 

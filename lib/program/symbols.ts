@@ -41,6 +41,7 @@ export const OWN_VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
     (name) => [name, (graph: Graph) => graph.batchInput(name)] as const,
   ),
   ...ROW_COLUMNS.map((name) => [name, (graph: Graph) => graph.rowColumn(name)] as const),
+  ['clip_cov_keys', column('clip_cov_keys')] as const,
   ['repeats', (graph: Graph) => graph.rowRepeats()] as const,
 ]);
 

@@ -103,6 +103,15 @@ void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, f
   });
 }
 
+void add_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out) {
+  with_form(x, [&]<bool uniform>() {
+    const float* const data = x.data;
+    const float value = x.value;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) out[i] += kept((uniform ? value : data[i]) * factor, lanes[i]);
+  });
+}
+
 void write_is_at(double at, int n, float* out) {
   for (int i = 0; i < n; ++i) out[i] = 0.0f;
   if (!(at >= 0 && at < n)) return;

@@ -29,6 +29,8 @@ void add_to_row_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<dou
 void add_to_token_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<float>* sum);
 // Writes x times the factor for unmasked tokens and 0 for masked ones.
 void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out);
+// Adds x times the factor for unmasked tokens.
+void add_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out);
 // Writes 1 at index `at` and 0 elsewhere. `at` may be any number.
 void write_is_at(double at, int n, float* out);
 // Writes 1 up to index `last` and 0 after it. `last` may be any number.

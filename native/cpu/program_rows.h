@@ -51,10 +51,15 @@ struct ProgramValues {
         return batch_input[x.index];
       case Kind::kRowColumn:
         return pass.batch->row_column[x.index][row_index];
+      case Kind::kColumn:
+        return of_row(pass.batch->column[x.index]);
       default:
         return 0;
     }
   }
+
+  // Returns the row's number in a column that has one value per row.
+  double of_row(const ColumnView& column) const { return column.per_row ? element(column, row_index) : 0; }
 
   double* output(const Instruction& x) {
     if (x.op == Op::k_batch_metric) return &pass.program.batch_metrics[x.out];
@@ -68,6 +73,10 @@ struct ProgramValues {
       const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
       if (program::is_rows_reduction(x.op)) {
         row[program.row_values + x.out] = program::is_rows_selection(x.op) ? b : a;
+        continue;
+      }
+      if (x.op == Op::k_grad_log_z) {
+        if (pass.grad_log_z) pass.grad_log_z[row_index] = static_cast<float>(a);
         continue;
       }
       if (program::is_row_output(x.op) || x.op == Op::k_batch_metric) {
@@ -171,15 +180,18 @@ class ProgramRows {
   }
 
   // Runs the segment with the outputs for a tile, and the token segment that follows it, if there is one,
-  // while the tile is in the cache. Writes the gradient to `grad`.
-  void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
+  // while the tile is in the cache. Writes the gradient with respect to logprob to `grad`, and adds the one
+  // with respect to entropy to `grad_entropy`, each if it is not null.
+  void output(const TileColumns& in, int n, int64_t position, float* grad, float* grad_entropy,
+              LossSums* sums) {
     const Segment* const segment = &program_.segments[program_.output_segment];
-    if (segment->compiled >= 0) {
+    // A compiled segment with a gradient always writes it.
+    if (segment->compiled >= 0 && (grad || !program_.has_grad)) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
       run_compiled(segment->compiled, segment->first, last.last, in, n, grad, sums, reductions_);
       return add_extremes(last, in, n, position, reductions_);
     }
-    output_tile(*segment, in, n, position, grad, sums);
+    output_tile(*segment, in, n, position, grad, grad_entropy, sums);
     if (reducing_ > 0) reduce_tile(segment[1], in, n, position, reductions_);
   }
 
@@ -214,6 +226,16 @@ class ProgramRows {
     return place - static_cast<double>(values_.row_index) * program::kPlacesPerRow;
   }
 
+  void output_grad(const Instruction& x, const TileColumns& in, int n, float* to) {
+    if (!to) return;
+    const TokenOperand value = token_operand(x.operand[0], in);
+    const float factor = token_operand(x.operand[1], in).value;
+    if (x.op == Op::k_grad)
+      write_kept(value, factor, in.lanes, n, to);
+    else
+      add_kept(value, factor, in.lanes, n, to);
+  }
+
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
 
   TokenOperand token_operand(const Operand& x, const TileColumns& in) {
@@ -223,7 +245,7 @@ class ProgramRows {
   }
 
   void output_tile(const Segment& segment, const TileColumns& in, int n, int64_t position, float* grad,
-                   LossSums* sums) {
+                   float* grad_entropy, LossSums* sums) {
     ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -232,8 +254,8 @@ class ProgramRows {
         add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->loss);
       else if (x.op == Op::k_metric)
         add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->metric[x.out]);
-      else if (x.op == Op::k_grad)
-        write_kept(token_operand(x.operand[0], in), token_operand(x.operand[1], in).value, in.lanes, n, grad);
+      else if (program::is_output(x.op))
+        output_grad(x, in, n, x.op == Op::k_grad ? grad : grad_entropy);
       else
         compute(x, in, n, position);
     }

@@ -60,7 +60,8 @@ Stage ProgramRun::stage_of(int first, int last) const {
   for (int at = first; at < last; ++at)
     for (int i = host_.segments[at].first; i < host_.segments[at].last; ++i)
       for (const Operand& operand : host_.instructions[i].operand)
-        if (operand.kind == Kind::kColumn) stage.columns |= reads(operand.index);
+        if (operand.kind == Kind::kColumn && host_.segments[at].kind == Op::k_tokens)
+          stage.columns |= reads(operand.index);
   return stage;
 }
 

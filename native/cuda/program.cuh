@@ -121,12 +121,20 @@ class RowReducer {
   RowPartial* const partials_;
 };
 
+__device__ __forceinline__ void store_grad_log_z(const ProgramPass& pass, int64_t row, const Instruction& x) {
+  if (pass.grad_log_z) pass.grad_log_z[row] = static_cast<float>(RowOperands{pass, row}(x.operand[0]));
+}
+
 // Runs a row segment with one warp. Only its first lane computes numbers; all lanes select.
 __device__ __forceinline__ void run_row(const ProgramPass& pass, const Segment& segment, int64_t row) {
   const bool is_first_lane = threadIdx.x % kWarp == 0;
   for (int i = segment.first; i < segment.last; ++i) {
     const Instruction x = load_instruction(pass.program, i);
     if (is_over_rows(x.op)) continue;
+    if (x.op == Op::k_grad_log_z) {
+      if (is_first_lane) store_grad_log_z(pass, row, x);
+      continue;
+    }
     double result = 0;
     if (x.op == Op::k_row_rank) {
       const double rank = is_first_lane ? RowOperands{pass, row}(x.operand[1]) : 0.0;
@@ -290,6 +298,17 @@ __device__ __forceinline__ void store_grad(const ProgramPass& pass, int64_t begi
   }
 }
 
+// Adds the gradient with respect to entropy of a lane's unmasked tokens to what the token pass has stored.
+__device__ __forceinline__ void add_grad_entropy(const ProgramPass& pass, int64_t begin,
+                                                 const LaneTokens& tokens, const Values& grad) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) {
+    if ((tokens.live >> j & 1) == 0) continue;
+    float* const to = pass.grad_entropy + begin + tokens.position(j);
+    __stcs(to, __ldcs(to) + grad.of[j]);
+  }
+}
+
 // Returns the values times a factor.
 __device__ __forceinline__ Values scaled(Values values, float factor) {
 #pragma unroll
@@ -316,9 +335,14 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       interpreter.run(
           segment, row, first + from, first + to,
           [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
+            const auto times_factor = [&] {
+              return scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
+            };
             if (x.op == Op::k_grad)
-              grad = scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
-            else
+              grad = times_factor();
+            else if (x.op == Op::k_grad_entropy) {
+              if (pass.grad_entropy) add_grad_entropy(pass, begin, tokens, times_factor());
+            } else
               sums.add(x.op == Op::k_loss ? 0 : 1 + x.out, values, tokens.live);
           },
           end);

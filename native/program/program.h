@@ -63,12 +63,15 @@ namespace policy_loss::program {
   /* the largest number of smallest values whose mean is less than the operand; the number of values below the level up to */ \
   /* which all values must be cut for their sum to fall to the operand. */                             \
   X(rows_rank, 2) X(rows_rank_at, 2) X(rows_under_mean, 2) X(rows_under_fill, 2)                       \
-  /* Output a token's loss, its gradient (the product of two operands, of which the second is the same for */ \
-  /* all tokens of a row), and its term in metric number `out`. In the last segment. */                \
-  X(loss, 1) X(grad, 2) X(metric, 1)                                                                   \
+  /* Output a token's loss, its term in metric number `out`, and the gradients with respect to logprob and */ \
+  /* to entropy. A gradient is the product of two operands, of which the second is the same for all tokens */ \
+  /* of a row. In the last segment. */                                                                 \
+  X(loss, 1) X(grad, 2) X(metric, 1) X(grad_entropy, 2)                                                \
   /* Add a number, times how often the row counts, to the loss and to metric number `out`. In row segments */ \
   /* after the outputs. */                                                                             \
   X(row_loss, 1) X(row_metric, 1)                                                                      \
+  /* Output a row's gradient with respect to log_z. In row segments after the outputs. */              \
+  X(grad_log_z, 1)                                                                                     \
   /* Output metric number `out` of the batch. In the batch segment after the outputs. */              \
   X(batch_metric, 1)
 // clang-format on
@@ -110,7 +113,7 @@ PL_FN constexpr bool is_of_position(Op op) {
   return op >= Op::k_is_at && op <= Op::k_draw;
 }
 PL_FN constexpr bool is_output(Op op) {
-  return op >= Op::k_loss && op <= Op::k_metric;
+  return op >= Op::k_loss && op <= Op::k_grad_entropy;
 }
 PL_FN constexpr bool is_row_output(Op op) {
   return op == Op::k_row_loss || op == Op::k_row_metric;
@@ -128,7 +131,8 @@ PL_FN constexpr bool is_largest(Op op) {
   return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
 }
 
-// The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn.
+// The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn. A row
+// segment can read a column that has one value per row.
 enum class Kind : uint8_t {
   kRegister,
   kColumn,
@@ -197,7 +201,8 @@ struct ProgramView {
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
   int kept = 0;                        // one more than the largest row value of row_keep
-  bool has_grad = false;               // whether it outputs gradients
+  bool has_grad = false;               // whether it outputs gradients with respect to logprob
+  bool has_other_grad = false;         // whether it outputs gradients with respect to other columns
   bool all_rows = false;               // whether rows without unmasked tokens take part
   unsigned columns = 0;                // the columns that it reads, including logprob
   unsigned row_columns = 0;            // the row columns that it reads

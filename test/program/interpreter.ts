@@ -27,6 +27,8 @@ export interface Row {
 export interface Outputs {
   readonly loss: number[][];
   readonly grad: number[][];
+  readonly gradEntropy: number[][];
+  readonly gradLogZ: (number | undefined)[];
   readonly metrics: number[][][];
   readonly rowLoss: (number | undefined)[];
   /** For each metric of tokens or rows, its values for the rows if it is one of rows. */
@@ -100,6 +102,8 @@ class Interpreter {
     this.#outputs = {
       loss: empty(),
       grad: empty(),
+      gradEntropy: empty(),
+      gradLogZ: rows.map(() => undefined),
       metrics: Array.from({ length: program.metrics }, empty),
       rowLoss: rows.map(() => undefined),
       rowMetrics: Array.from({ length: program.metrics }, () => rows.map(() => undefined)),
@@ -146,7 +150,7 @@ class Interpreter {
     if (instructions.some(({ op }) => op === 'loss')) {
       assert.ok(!this.#hasOutputs, 'two segments have outputs');
       this.#hasOutputs = true;
-    } else assert.ok(instructions.every(({ op }) => op !== 'grad' && op !== 'metric'));
+    } else assert.ok(instructions.every(({ op }) => !(op in OUTPUTS)));
     for (const b of this.#counted) {
       const row = this.#rows[b]!;
       const positions = row.mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
@@ -165,9 +169,9 @@ class Interpreter {
           this.#kept[b]![out] = x.map(Math.fround);
           written.push([out, x.length]);
         } else if (isReduction(op)) written.push([out, reduced(op.slice(4), x, positions)]);
-        else if (op === 'loss' || op === 'grad' || op === 'metric') {
-          const numbers = op === 'grad' ? x.map((y, i) => y * values[1]![i]!) : x;
-          (op === 'metric' ? this.#outputs.metrics[out]! : this.#outputs[op])[b]!.push(...numbers);
+        else if (op in OUTPUTS) {
+          const numbers = x.map((y, i) => y * (values[1]?.[i] ?? 1));
+          OUTPUTS[op]!(this.#outputs, out)[b]!.push(...numbers);
         } else {
           assert.ok(out < this.#program.registers);
           const isOfToken = operands.some(({ kind }) => kind === REGISTER || kind === COLUMN);
@@ -202,7 +206,7 @@ class Interpreter {
       }
       this.#counted.forEach((b, i) => {
         const numbers = values[i]!;
-        if (op === 'row_loss' || op === 'row_metric') this.#outputRow(op, b, out, numbers[0]!);
+        if (op in ROW_OUTPUTS) this.#outputRow(ROW_OUTPUTS[op]!(this.#outputs, out), b, numbers[0]!);
         else if (op === 'row_rank')
           this.#writeRow(b, out, this.#rankInRow(b, operands[0]!.index, numbers[1]!));
         else this.#writeRow(b, out, op === 'is_row' ? Number(numbers[0] === b) : arithmetic(op, numbers));
@@ -233,9 +237,8 @@ class Interpreter {
     return op === 'rows_rank' ? (found?.value ?? 0) : (found?.place ?? -1);
   }
 
-  #outputRow(op: 'row_loss' | 'row_metric', b: number, out: number, value: number): void {
+  #outputRow(outputs: (number | undefined)[], b: number, value: number): void {
     assert.ok(this.#hasOutputs, 'an output of rows comes too early');
-    const outputs = op === 'row_loss' ? this.#outputs.rowLoss : this.#outputs.rowMetrics[out]!;
     assert.equal(outputs[b], undefined);
     outputs[b] = value;
   }
@@ -243,7 +246,7 @@ class Interpreter {
   #read({ kind, index }: { kind: number; index: number }, b: number | undefined, t: number | undefined) {
     switch (kind) {
       case COLUMN:
-        return defined(this.#rows[defined(b)]!.columns[index]![defined(t)]);
+        return columnOf(this.#rows[defined(b)]!, index, t);
       case CONSTANT:
         return defined(this.#program.constants[index]);
       case ROW_VALUE:
@@ -275,6 +278,30 @@ class Interpreter {
     assert.equal(this.#batchValues[out], undefined, 'a batch value is written twice');
     this.#batchValues[out] = value;
   }
+}
+
+// Where the outputs of tokens and those of rows go, by operation.
+const OUTPUTS: Record<string, (outputs: Outputs, out: number) => number[][]> = {
+  loss: ({ loss }) => loss,
+  grad: ({ grad }) => grad,
+  grad_entropy: ({ gradEntropy }) => gradEntropy,
+  metric: ({ metrics }, out) => metrics[out]!,
+};
+const ROW_OUTPUTS: Record<string, (outputs: Outputs, out: number) => (number | undefined)[]> = {
+  row_loss: ({ rowLoss }) => rowLoss,
+  row_metric: ({ rowMetrics }, out) => rowMetrics[out]!,
+  grad_log_z: ({ gradLogZ }) => gradLogZ,
+};
+
+// Returns a number of a column. A row segment can only read a column with one value per row: its tokens have the same.
+function columnOf({ columns }: Row, index: number, t: number | undefined): number {
+  const column = columns[index]!;
+  if (t === undefined)
+    assert.ok(
+      column.every((x) => Object.is(x, column[0])),
+      'a row segment reads tokens',
+    );
+  return defined(column[t ?? 0]);
 }
 
 /** Returns a batch's number of unmasked tokens, its number of rows, and the length of its rows. */

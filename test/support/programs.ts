@@ -57,7 +57,7 @@ const MAX_KEPT = 4;
 const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
 
 /**
- * Draws a program that reads the first `columns` columns. It has up to three rounds of reductions over rows and over the
+ * Draws a program that reads the first `columns` columns. In row segments, a column without a value per row is 0. It has up to three rounds of reductions over rows and over the
  * batch before it outputs the losses of the tokens, and up to two rounds over rows after that. Each operation and kind of
  * operand occurs in some programs.
  * @param ops NativeBinding.programOps
@@ -117,13 +117,18 @@ class Draw {
     this.#output('loss');
     const grad = this.#code.length;
     this.#output('grad');
+    if (this.#integer(0, 1) === 0) this.#output('grad_entropy');
     const afterGrad = this.#code.length;
     for (let round = this.#integer(0, 2); round > 0; round--) this.#rowsAfterOutputs();
     if (this.#indicesOf('row').length > 0) this.#outputRows();
+    const ofLogZ = this.#code.length;
+    if (this.#integer(0, 1) === 0) this.#outputGradLogZ();
+    const afterLogZ = this.#code.length;
     if (this.#count('batch') > 0) this.#outputBatch();
+    const withoutGrad = this.#code.toSpliced(ofLogZ, afterLogZ - ofLogZ).toSpliced(grad, afterGrad - grad);
     const program = {
       withGrad: this.#encode(this.#code),
-      withoutGrad: this.#encode(this.#code.toSpliced(grad, afterGrad - grad)),
+      withoutGrad: this.#encode(withoutGrad),
       readsWholeBatch: this.#batchValues > 0,
     };
     return { program, metrics: [...this.#metrics] };
@@ -296,7 +301,9 @@ class Draw {
 
   #ofRow(): number {
     if (this.#row.length === 0 || this.#integer(0, 4) === 0)
-      return operand('rowColumn', this.#integer(0, ROW_COLUMNS - 1));
+      return this.#integer(0, 2) === 0
+        ? operand('column', this.#integer(0, this.#columns - 1))
+        : operand('rowColumn', this.#integer(0, ROW_COLUMNS - 1));
     return this.#shared() ?? operand('rowValue', this.#pick(this.#row));
   }
 
@@ -320,6 +327,12 @@ class Draw {
     this.#bound(this.#ofRow(), bounded);
     this.#row.push(bounded);
     this.#emit(op, out, [operand('rowValue', bounded)]);
+  }
+
+  // A segment of its own, which the program without gradients lacks.
+  #outputGradLogZ(): void {
+    this.#begin('row');
+    this.#emit('grad_log_z', 0, [this.#ofRow()]);
   }
 
   #outputBatch(): void {
@@ -371,7 +384,7 @@ class Draw {
     if (!this.#written.includes(register)) this.#written.push(register);
     // The gradient is the product of two operands.
     const factor = this.#shared() ?? operand('rowInput', ROW_WEIGHT);
-    this.#emit(op, out, [operand('register', register), ...(op === 'grad' ? [factor] : [])]);
+    this.#emit(op, out, [operand('register', register), ...(op.startsWith('grad') ? [factor] : [])]);
   }
 }
 

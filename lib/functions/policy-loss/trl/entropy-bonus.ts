@@ -1,7 +1,7 @@
 // The entropy bonus of TRL's GRPO trainer.
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import type { MetricExpression } from '../expression-loss.js';
+import type { Has, MetricExpression } from '../expression-loss.js';
 
 /** The options of the bonus. */
 export const BONUS = {
@@ -55,8 +55,22 @@ export const BONUS_METRICS = {
     unit: 'coefficient',
     when: 'with an entropy bonus, when the whole batch is computed in one call',
   },
-  entropy: { unit: 'nats per token', when: 'with an entropy bonus' },
 } as const;
+
+/** The declaration of the metric of the entropies. */
+export const ENTROPY_METRIC = {
+  entropy: { unit: 'nats per token', when: 'if the batch has entropies' },
+} as const;
+
+/** Returns the metric of the entropies. */
+export function entropyMetric({ H }: ProgramSymbols, has: Has) {
+  return { entropy: has('entropy') ? { token: H } : undefined };
+}
+
+/** Returns whether a loss has a bonus. */
+export function hasBonus({ entropyCoef, useAdaptiveEntropy }: BonusOptions): boolean {
+  return entropyCoef !== 0 || useAdaptiveEntropy;
+}
 
 type BonusOptions = CheckedOptions<typeof BONUS>;
 
@@ -77,8 +91,7 @@ export function withBonus(
 ): { loss: Expression; metrics: Record<keyof typeof BONUS_METRICS, MetricExpression | undefined> } {
   const { H, tokens, select } = symbols;
   const { entropyCoef, useAdaptiveEntropy, lastWorldEntropy, entropyTarget } = options;
-  if (entropyCoef === 0 && !useAdaptiveEntropy)
-    return { loss, metrics: { policy_loss: undefined, entropy_coef: undefined, entropy: undefined } };
+  if (!hasBonus(options)) return { loss, metrics: { policy_loss: undefined, entropy_coef: undefined } };
   const entropy = isTop ? select(isTop, H, 0) : H;
   const applies = !useAdaptiveEntropy || (lastWorldEntropy ?? Number.POSITIVE_INFINITY) <= entropyTarget;
   return {
@@ -87,7 +100,6 @@ export function withBonus(
       // A metric of tokens is divided by N + 1e-8.
       policy_loss: { token: loss.mul(tokens.add(1e-8)).mul(scale) },
       entropy_coef: { batch: useAdaptiveEntropy ? nextCoefficient(symbols, options, isTop) : entropyCoef },
-      entropy: { token: H },
     },
   };
 }

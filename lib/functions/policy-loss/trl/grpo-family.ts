@@ -1,16 +1,18 @@
 // What the losses of TRL's GRPO trainer have in common: Σ weight · (k·ℓ + beta·kl) over all tokens, less an entropy bonus.
 // Each loss of the trainer chooses the weight and ℓ.
+
+import type { ColumnName } from '../../../core/batch-reader.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import type { MetricExpression } from '../expression-loss.js';
+import type { Has, MetricExpression } from '../expression-loss.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP, CLIP_METRICS, clipped } from './clipped.js';
-import { BONUS, BONUS_METRICS, withBonus } from './entropy-bonus.js';
+import { BONUS, BONUS_METRICS, ENTROPY_METRIC, entropyMetric, hasBonus, withBonus } from './entropy-bonus.js';
 import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { isDividedByItems, type LossType, meanWeight, SCALE, weightOf } from './scale.js';
-import { isTopEntropy, TOP_ENTROPY } from './top-entropy.js';
-import { VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
+import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
+import { isCorrected, VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
 
 const MASK_AND_KL = {
   offPolicyMaskThreshold: {
@@ -38,13 +40,28 @@ export const FAMILY = {
 } as const;
 
 /** The declarations of the metrics that all losses of the family have. */
-export const FAMILY_METRICS = { ...KL_METRIC, ...VLLM_METRICS, ...BONUS_METRICS } as const;
+export const FAMILY_METRICS = {
+  ...KL_METRIC,
+  ...VLLM_METRICS,
+  ...BONUS_METRICS,
+  ...ENTROPY_METRIC,
+} as const;
 
-/** The batch keys that a loss of the family can read. The last three depend on its options. */
+/** The batch keys that a loss of the family can read. The last three depend on its options and on the batch. */
 export const FAMILY_KEYS = [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob', 'entropy'] as const;
+
+/** The columns that a batch may lack, or may have one value per row of. */
+export const FAMILY_BATCHES = { optional: ['old_logprob', 'entropy'], perRow: ['advantages'] } as const;
+
+/** Returns the optional columns that a loss of the family needs with its options. */
+export function familyNeeds(options: FamilyOptions): ColumnName[] {
+  const needed: ColumnName[] = isCorrected(options) ? ['old_logprob'] : [];
+  return hasBonus(options) ? [...needed, 'entropy'] : [...needed, ...topEntropyNeeds(options)];
+}
 
 /** The declaration of the losses with the clipped surrogate. */
 export const CLIPPED_FAMILY = {
+  ...FAMILY_BATCHES,
   options: { ...CLIP, ...FAMILY },
   metrics: { ...CLIP_METRICS, ...FAMILY_METRICS },
 } as const;
@@ -70,6 +87,7 @@ export function familyLoss<M extends Metrics>(
   symbols: ProgramSymbols,
   type: LossType,
   options: FamilyOptions,
+  has: Has,
   surrogate: Surrogate<M>,
 ) {
   const { loss, metrics, allRows } = policyTerm(
@@ -91,7 +109,11 @@ export function familyLoss<M extends Metrics>(
         options.gradientAccumulationSteps,
         isTop,
       );
-  return { loss: bonus.loss, metrics: { ...metrics, ...bonus.metrics }, allRows };
+  return {
+    loss: bonus.loss,
+    metrics: { ...metrics, ...bonus.metrics, ...entropyMetric(symbols, has) },
+    allRows,
+  };
 }
 
 /** Builds a loss of the family with the clipped surrogate. */
@@ -99,8 +121,9 @@ export function clippedFamilyLoss(
   symbols: ProgramSymbols,
   type: LossType,
   options: CheckedOptions<typeof CLIPPED_FAMILY.options>,
+  has: Has,
 ) {
-  return familyLoss(symbols, type, options, (ratio) => clipped(symbols, ratio, options));
+  return familyLoss(symbols, type, options, has, (ratio) => clipped(symbols, ratio, options));
 }
 
 type TermOptions = CheckedOptions<typeof VLLM & typeof BETA & typeof TOP_ENTROPY> &

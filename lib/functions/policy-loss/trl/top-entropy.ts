@@ -1,4 +1,6 @@
 // The option of TRL's losses that leaves out tokens with a low entropy.
+import type { ColumnName } from '../../../core/batch-reader.js';
+import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { quantile } from '../order-statistics.js';
 
@@ -13,6 +15,11 @@ export const TOP_ENTROPY = {
     help: 'the fraction of the tokens, those with the highest entropies, that the loss is computed from',
   },
 } as const;
+
+/** Returns the optional column that the option needs. */
+export function topEntropyNeeds({ topEntropyQuantile }: CheckedOptions<typeof TOP_ENTROPY>): ColumnName[] {
+  return topEntropyQuantile < 1 ? ['entropy'] : [];
+}
 
 /** Returns the condition that a token is among those with the highest entropies, or undefined if all tokens count. */
 export function isTopEntropy(symbols: ProgramSymbols, topEntropyQuantile: number): Expression | undefined {

@@ -47,9 +47,11 @@ export class VerlClipCovLossFn extends expressionLossClass(
       'The covariance of a token is (A − mean A)·(logprob − mean logprob), with the means of the batch.',
       'Clipped tokens are not drawn. Drawn ones count in the aggregation.',
       'The draw depends on the seed, and on the rows and positions of the tokens.',
+      'If the batch has clip_cov_keys, the tokens with the smallest keys are taken instead.',
     ],
     source: ['arXiv 2505.22617', 'verl'],
-    reads: CORRECTED_KEYS,
+    reads: [...CORRECTED_KEYS, 'clip_cov_keys'],
+    optional: ['clip_cov_keys'],
     options: { ...CLIP_RATIO, ...CHOICE, ...AGGREGATION, ...ROLLOUT_CORRECTION },
     metrics: {
       pg_clipfrac: { unit: 'fraction of tokens' },
@@ -63,18 +65,19 @@ export class VerlClipCovLossFn extends expressionLossClass(
       overflows: 'for A < 0',
     },
   },
-  (symbols, options) =>
+  (symbols, options, has) =>
     corrected('VerlClipCovLossFn', symbols, options, (kept) => {
-      const { A, d, r, clip, max, select, sg, tokens, batchSum, draw } = kept;
+      const { A, d, r, clipCovKeys, clip, max, select, sg, tokens, batchSum, draw } = kept;
       const plain = A.neg().mul(r);
       const clipped = A.neg().mul(clip(r, 1 - options.clipRatioLow, 1 + options.clipRatioHigh));
       // verl's masked mean has a divisor that is a little larger than the number of tokens.
       const cov = covariance(kept, (x) => batchSum(x).div(tokens.add(1e-8)));
       const isBetween = cov.gt(options.clipCovLb).and(cov.lt(options.clipCovUb));
       const isCandidate = isBetween.and(sg(clipped).le(sg(plain)));
-      const keys = select(isCandidate, draw(options.seed), Number.MAX_VALUE);
+      const keys = has('clip_cov_keys') ? clipCovKeys : draw(options.seed);
+      const ranked = select(isCandidate, keys, Number.MAX_VALUE);
       const count = max(tokens.mul(options.clipCovRatio), 1);
-      const isDrawn = isCandidate.and(isAmongSmallest(kept, keys, count));
+      const isDrawn = isCandidate.and(isAmongSmallest(kept, ranked, count));
       const perToken = select(isDrawn, 0, max(plain, clipped));
       return {
         loss: perToken.mul(weightOf('VerlClipCovLossFn', kept, options)),
