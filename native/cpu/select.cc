@@ -37,20 +37,54 @@ void for_rows(const TokenPass& pass, int kept, Visit visit) {
   }
 }
 
-Search search_all(const TokenPass& pass, program::Op op, int kept, double by) {
-  Search search(op, by);
-  Bins first;
+// Finds the first digit of a rank, which takes no sums. Neighbouring values often have the same digit, so
+// they are counted in different arrays: an addition then does not wait for the one before it.
+void choose_first_of_rank(const TokenPass& pass, int kept, Search* search) {
+  constexpr int kArrays = 4;
+  Bin bins[kMaxBins] = {};
   for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t repeats) {
-    for (int64_t i = 0; i < n; ++i) first.add(search, key_of(values[i]), repeats);
+    uint32_t counts[kArrays][kMaxBins] = {};
+    int64_t i = 0;
+    for (; i + kArrays <= n; i += kArrays)
+      for (int a = 0; a < kArrays; ++a) ++counts[a][search->bin_of(key_of(values[i + a]))];
+    for (; i < n; ++i) ++counts[0][search->bin_of(key_of(values[i]))];
+    for (int b = 0; b < kMaxBins; ++b)
+      for (int a = 0; a < kArrays; ++a) bins[b].count += uint64_t{repeats} * counts[a][b];
   });
-  search.choose(first.data());
-  std::vector<Candidate> candidates;
+  search->choose(bins);
+}
+
+void choose_first(const TokenPass& pass, int kept, Search* search) {
+  Bins bins;
   for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t repeats) {
+    for (int64_t i = 0; i < n; ++i) bins.add(*search, key_of(values[i]), repeats);
+  });
+  search->choose(bins.data());
+}
+
+// Returns the values whose keys begin with the digits found so far.
+std::vector<Candidate> candidates_of(const TokenPass& pass, int kept, const Search& search) {
+  std::vector<Candidate> candidates;
+  size_t count = 0;
+  for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t repeats) {
+    if (candidates.size() < count + n) candidates.resize(2 * (count + n));
     for (int64_t i = 0; i < n; ++i) {
       const uint32_t key = key_of(values[i]);
-      if (search.includes(key)) candidates.push_back({key, repeats});
+      candidates[count] = {key, repeats};
+      count += search.includes(key) ? 1 : 0;
     }
   });
+  candidates.resize(count);
+  return candidates;
+}
+
+Search search_all(const TokenPass& pass, program::Op op, int kept, double by) {
+  Search search(op, by);
+  if (op == program::Op::k_rows_rank || op == program::Op::k_rows_rank_at)
+    choose_first_of_rank(pass, kept, &search);
+  else
+    choose_first(pass, kept, &search);
+  const std::vector<Candidate> candidates = candidates_of(pass, kept, search);
   while (!search.is_done()) {
     Bins bins;
     for (const Candidate& x : candidates)
