@@ -117,6 +117,7 @@ export type NativeColumns = [
   proxLogprob: number,
   teacherLogprob: number,
   oldEntropy: number,
+  clipCovKeys: number,
 ];
 
 /** The order of the columns in `NativeBatch.rowData`. */
@@ -326,6 +327,7 @@ export interface NativeBinding {
     proxLogprob: Float32Array | Uint16Array | undefined,
     teacherLogprob: Float32Array | Uint16Array | undefined,
     oldEntropy: Float32Array | Uint16Array | undefined,
+    clipCovKeys: Float32Array | Uint16Array | undefined,
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,

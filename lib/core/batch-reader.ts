@@ -31,6 +31,7 @@ export const COLUMNS = [
   'prox_logprob',
   'teacher_logprob',
   'old_entropy',
+  'clip_cov_keys',
 ] as const;
 /** The Trinity-RFT name of a float column that losses read. */
 export type ColumnName = (typeof COLUMNS)[number];
@@ -61,6 +62,7 @@ const EXPECTED = {
   prox_logprob: 'a log-probability per token',
   teacher_logprob: 'a log-probability per token',
   old_entropy: 'an entropy per token',
+  clip_cov_keys: 'a number per token',
   advantages: 'an advantage per token, or per row',
   entropy: 'an entropy per token',
   token_level_rewards: 'a reward per token, or the key rewards with one per row',

@@ -412,6 +412,7 @@ export class Evaluator {
       data[6],
       data[7],
       data[8],
+      data[9],
       batch.mask,
       batch.expert,
       values,

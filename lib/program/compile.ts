@@ -58,6 +58,7 @@ const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
 const MAX_BATCH_SEGMENTS = 60;
+const MAX_KEPT = 4;
 
 /**
  * Compiles a loss and its metrics.
@@ -181,7 +182,7 @@ function encode(
   const nodes = reachable(Object.values(outputs).flat()).filter((node) => !isLeaf(node));
   checkSize('instructions', nodes.length, MAX_INSTRUCTIONS);
   const { before, after, last } = schedule(outputs);
-  const encoder = new Encoder();
+  const encoder = new Encoder(nodes.filter(({ op }) => op === 'row_keep'));
   const batches = before.filter(({ kind }) => kind === 'batch').length;
   checkSize('batch reductions that depend on each other', batches, MAX_BATCH_SEGMENTS);
   for (const { kind, nodes } of before) encoder.addSegment(kind, nodes);
@@ -227,6 +228,12 @@ class Encoder {
   readonly #registers = new Map<Node, number>();
   #registerCount = 0;
   #segment: 'tokens' | 'row' | 'batch' = 'tokens';
+
+  /** @param kept the values that tokens keep. They have the lowest numbers. */
+  constructor(kept: readonly Node[]) {
+    checkSize('values that each token keeps', kept.length, MAX_KEPT);
+    for (const node of kept) this.#index('row', node);
+  }
 
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
     if (kind === 'tokens') {

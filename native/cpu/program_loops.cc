@@ -119,6 +119,23 @@ void write_is_at(double at, int n, float* out) {
   if (index == at) out[index] = 1.0f;
 }
 
+void write_is_up_to(double last, int n, float* out) {
+  const int end = last >= 0 ? (last < n ? static_cast<int>(last) + 1 : n) : 0;
+  for (int i = 0; i < n; ++i) out[i] = i < end ? 1.0f : 0.0f;
+}
+
+void write_draws(const RowDraws& draws, int64_t position, int n, float* out) {
+#pragma omp simd
+  for (int i = 0; i < n; ++i) out[i] = draws.at(static_cast<uint32_t>(position) + static_cast<uint32_t>(i));
+}
+
+int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out) {
+  int64_t count = 0;
+  for (int i = 0; i < n; ++i)
+    if (lanes[i] != 0) out[count++] = x.is_uniform() ? x.value : x.data[i];
+  return count;
+}
+
 namespace {
 
 // Returns the smallest or largest unmasked value of a tile, or NaN if one of the values is NaN. If all tokens

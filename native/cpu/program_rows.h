@@ -5,6 +5,7 @@
 #include "cpu/compiled_loops.h"
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
+#include "cpu/select.h"
 #include "cpu/target.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -71,7 +72,7 @@ struct ProgramValues {
       const Instruction& x = program.instructions[i];
       const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
       if (program::is_rows_reduction(x.op)) {
-        row[program.row_values + x.out] = a;
+        row[program.row_values + x.out] = program::is_rows_selection(x.op) ? b : a;
         continue;
       }
       if (x.op == Op::k_grad_log_z) {
@@ -83,7 +84,10 @@ struct ProgramValues {
         continue;
       }
       double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
-      if (x.op == Op::k_is_row)
+      if (x.op == Op::k_row_rank)
+        *out = cpu::select_in_row(cpu::kept_values(pass, x.operand[0].index, row_index),
+                                  pass.row_tokens[row_index], b);
+      else if (x.op == Op::k_is_row)
         *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;
       else
         dispatch(x.op, [&]<Op op>() {
@@ -205,6 +209,7 @@ class ProgramRows {
     LaneSum<double> lanes;
     double sum;
     Extreme extreme;
+    int64_t kept;  // how many values have been kept
   };
 
   void run_segments(int first, int last, TileReader& reader, int64_t length) {
@@ -213,6 +218,12 @@ class ProgramRows {
       if (segment.kind == Op::k_row) values_.run(segment);
       if (segment.kind == Op::k_tokens) reduce_row(segment, reader, length);
     }
+  }
+
+  // Returns the position in the row of a place in the batch. It is negative if the place is in an earlier
+  // row.
+  double position_in_row(double place) const {
+    return place - static_cast<double>(values_.row_index) * program::kPlacesPerRow;
   }
 
   void output_grad(const Instruction& x, const TileColumns& in, int n, float* to) {
@@ -254,6 +265,11 @@ class ProgramRows {
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
     if (x.op == Op::k_is_at)
       return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
+    if (x.op == Op::k_is_up_to)
+      return write_is_up_to(position_in_row(values_.get(x.operand[0])) - static_cast<double>(position), n,
+                            register_of(x.out));
+    if (x.op == Op::k_draw)
+      return write_draws({values_.get(x.operand[0]), values_.row_index}, position, n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
@@ -293,7 +309,7 @@ class ProgramRows {
   }
 
   // Runs the loop of the compiled segment that begins with `segment` for a tile. Its last instruction is
-  // before `last`. The operands of extremes go to registers, one per reduction.
+  // before `last`. The operands of extremes and of row_keep go to registers, one per reduction.
   void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, float* grad,
                     LossSums* outputs, Reduction* reductions) {
     float uniforms[4 * program::kMaxValues];
@@ -311,24 +327,28 @@ class ProgramRows {
     compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
   }
 
-  // Considers the operands of extremes, which a compiled loop has written.
+  // Considers or keeps the operands of extremes and of row_keep, which a compiled loop has written.
   void add_extremes(const Segment& segment, const TileColumns& in, int n, int64_t position,
                     Reduction* reductions) {
     int count = 0;
     for (int i = segment.first; i < segment.last; ++i) {
-      const Op op = program_.instructions[i].op;
-      if (!program::is_row_reduction(op)) continue;
-      if (!program::is_sum(op)) add_extreme(op, {register_of(count)}, in, n, position, &reductions[count]);
+      const Instruction& x = program_.instructions[i];
+      if (!program::is_row_reduction(x.op)) continue;
+      if (!program::is_sum(x.op)) add_operand(x, {register_of(count)}, in, n, position, &reductions[count]);
       ++count;
     }
   }
 
-  static void add_extreme(Op op, const TokenOperand& x, const TileColumns& in, int n, int64_t position,
-                          Reduction* r) {
-    if (program::is_largest(op))
-      r->extreme.add<true>(x, in.lanes, n, position);
+  // Considers the operand of an extreme, or keeps it.
+  void add_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
+                   int64_t position, Reduction* r) {
+    if (x.op == Op::k_row_keep)
+      r->kept +=
+          keep(operand, in.lanes, n, cpu::kept_values(values_.pass, x.out, values_.row_index) + r->kept);
+    else if (program::is_largest(x.op))
+      r->extreme.add<true>(operand, in.lanes, n, position);
     else
-      r->extreme.add<false>(x, in.lanes, n, position);
+      r->extreme.add<false>(operand, in.lanes, n, position);
   }
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
@@ -350,12 +370,13 @@ class ProgramRows {
       if (program::is_sum(x.op))
         add_to_row_sum(operand, in.lanes, n, &r->lanes);
       else
-        add_extreme(x.op, operand, in, n, position, r);
+        add_operand(x, operand, in, n, position, r);
     }
   }
 
   static double result(Op op, const Reduction& r) {
     if (program::is_sum(op)) return r.sum;
+    if (op == Op::k_row_keep) return static_cast<double>(r.kept);
     return program::is_position(op) ? static_cast<double>(r.extreme.position) : r.extreme.value;
   }
 

@@ -33,6 +33,7 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
+  float* kept;  // the values that tokens keep: program->kept times as many as the batch has tokens
 };
 
 // Returns how many numbers ProgramPass::row_values has per row.

@@ -51,13 +51,14 @@ class Checker {
         refuse("there are too many operands");
     const bool in_tokens = kind_ == Op::k_tokens;
     const bool in_row = kind_ == Op::k_row;
-    if (x.op == Op::k_is_at || is_row_reduction(x.op) || is_output(x.op)) {
+    if (is_of_position(x.op) || is_row_reduction(x.op) || is_output(x.op)) {
       if (!in_tokens) refuse("an operation on tokens is not in a token segment");
-    } else if (x.op == Op::k_is_row || is_rows_reduction(x.op) || is_row_output(x.op) ||
-               x.op == Op::k_grad_log_z) {
+    } else if (x.op == Op::k_is_row || x.op == Op::k_row_rank || is_rows_reduction(x.op) ||
+               is_row_output(x.op) || x.op == Op::k_grad_log_z) {
       if (!in_row) refuse("an operation on rows is not in a row segment");
     }
-    if (x.op == Op::k_is_at && is_of_token(x.operand[0])) refuse("a position differs among tokens");
+    if (is_of_position(x.op) && is_of_token(x.operand[0])) refuse("a position differs among tokens");
+    if (x.op == Op::k_row_rank || is_rows_selection(x.op)) check_selection(x);
     if ((x.op == Op::k_grad || x.op == Op::k_grad_entropy) && is_of_token(x.operand[1]))
       refuse("a factor differs among tokens");
     if (is_row_reduction(x.op) || is_rows_reduction(x.op)) return add_reduction(x);
@@ -70,11 +71,17 @@ class Checker {
 
   unsigned columns() const { return columns_; }
   unsigned row_columns() const { return row_columns_; }
+  int kept() const {
+    int kept = 0;
+    for (int k = 0; k < kMaxKept; ++k) kept = is_kept_[k] ? k + 1 : kept;
+    return kept;
+  }
   bool has_outputs() const { return has_outputs_; }
   bool has_grad() const { return has_grad_; }
   bool has_other_grad() const { return has_other_grad_; }
   void end() const {
     if (!has_loss_) refuse("it has no loss");
+    if (__builtin_popcount(columns_) > kMaxProgramColumns) refuse("it reads too many columns");
     if (sizes_.batch_metrics > 0 && !has_ended_) refuse("no segment outputs the metrics of the batch");
   }
 
@@ -130,9 +137,19 @@ class Checker {
     refuse("an operand has an unknown kind");
   }
 
+  void check_selection(const Instruction& x) {
+    const Operand& from = x.operand[0];
+    if (from.kind != Kind::kRowValue || from.index >= kMaxKept || !is_kept_[from.index])
+      refuse("a selection has no kept values");
+  }
+
   void add_reduction(const Instruction& x) {
     if (outputs_here_) refuse("a reduction is among the outputs");
     if (++reductions_ > kMaxReductions) refuse("a segment has too many reductions");
+    if (x.op == Op::k_row_keep) {
+      if (x.out >= kMaxKept) refuse("too many values of tokens are kept");
+      is_kept_[x.out] = true;
+    }
     write(is_row_reduction(x.op) ? &row_values_ : &batch_values_, x.out, kPending);
   }
 
@@ -157,7 +174,7 @@ class Checker {
 
   void write_register(const Instruction& x) {
     if (x.out >= sizes_.registers) refuse("a register does not exist");
-    bool of_token = x.op == Op::k_is_at;
+    bool of_token = is_of_position(x.op);
     for (int i = 0; i < x.operands; ++i) of_token |= is_of_token(x.operand[i]);
     if (!of_token) refuse("an instruction for tokens reads nothing of a token");
     registers_[x.out] = true;
@@ -167,6 +184,7 @@ class Checker {
   Op kind_ = Op::k_tokens;
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_;
+  bool is_kept_[kMaxKept] = {};  // which row values row_keep writes
   int reductions_ = 0, batch_segments_ = 0;
   bool may_output_ = true, has_outputs_ = false, has_loss_ = false;
   bool has_grad_ = false, has_other_grad_ = false;
@@ -226,6 +244,7 @@ Program::Program(const Encoded& encoded) {
   find_compiled();
   sizes_.columns = checker.columns();
   sizes_.row_columns = checker.row_columns();
+  sizes_.kept = checker.kept();
   sizes_.has_grad = checker.has_grad();
   sizes_.has_other_grad = checker.has_other_grad();
 }

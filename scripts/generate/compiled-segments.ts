@@ -11,7 +11,7 @@ const REGISTER = 0;
 const COLUMN = 1;
 const OUTPUTS = ['loss', 'metric', 'grad'];
 // Loops lack these operations, which the package's losses hardly use.
-const NOT_COMPILED = ['is_at', 'grad_entropy'];
+const NOT_COMPILED = ['is_at', 'is_up_to', 'draw', 'grad_entropy'];
 
 interface Instruction {
   readonly op: string;

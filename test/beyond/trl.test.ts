@@ -23,7 +23,6 @@ type Reasons = Readonly<Record<string, (each: FrameworkLossCase) => boolean>>;
 /** The cases that programs cannot compute, by what programs would need for them. */
 const LEFT: Reasons = {
   'a running sum along the row': ({ fn }) => fn === 'iw_opd',
-  'a quantile of the batch': ({ args }) => option(args, 'top_entropy_quantile', 1) < 1,
 };
 
 const isLeft = (each: FrameworkLossCase) => Object.values(LEFT).some((of) => of(each));

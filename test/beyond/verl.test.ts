@@ -8,6 +8,7 @@ import { KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { standsOnEdge } from '../reference/index.js';
 import { reported, verlFormulas } from '../reference/verl.js';
 import { ARGUMENTS, batchSpec, makeBatch } from '../support/draw.js';
+import { drawn } from '../support/drawn.js';
 import {
   cutRows,
   type FrameworkLossCase,
@@ -22,8 +23,6 @@ import { assertArray, assertComputed, assertSameBits } from '../support/toleranc
 
 /** verl's policy losses that the library lacks, and the operation that each needs. */
 const LEFT: Record<string, string> = {
-  clip_cov: 'a seeded choice among the tokens of the batch',
-  kl_cov: 'the largest values of the batch',
   gvpo: 'means over groups of rows',
   online_dpo: 'differences between the rows of pairs',
 };
@@ -81,6 +80,32 @@ describe("verl's policy losses", () => {
       );
       assert.ok(compared > 15, `compared only ${compared} batches`);
     });
+
+  it('draws other tokens for clip_cov with another seed, and follows keys', () => {
+    const [rows, columns] = [8, 40];
+    const at = Array.from({ length: rows * columns }, (_, i) => i);
+    const logprob = at.map((i) => -1 - Math.sin(i));
+    const batch = {
+      shape: [rows, columns] as const,
+      logprob,
+      oldLogprob: logprob,
+      advantages: at.map((i) => Math.sin(3 * i + 1)),
+      actionMask: at.map(() => 1),
+    };
+    const zeros = (seed: number, keys?: number[]) => {
+      const args = { clip_cov_ratio: 0.05, clip_cov_lb: -10, seed };
+      const fn = POLICY_LOSS_FN.create('verl/clip_cov', args);
+      const { grad } = fn.computeSync({ ...batch, ...(keys && { clip_cov_keys: keys }) }, { grad: true });
+      return at.filter((i) => grad![i] === 0);
+    };
+    const [first, second] = [zeros(1), zeros(2)];
+    assert.equal(first.length, 16);
+    assert.equal(second.length, 16);
+    assert.notDeepEqual(first, second);
+    const keys = at.map((i) => drawn(1, Math.floor(i / columns), i % columns));
+    assert.deepEqual(zeros(2, keys), first);
+    assert.deepEqual(zeros(2, Array(at.length).fill(0)), at.slice(0, 16));
+  });
 
   it('refuses several processes without the counts of all of them', () => {
     const create = (args: Record<string, unknown>) => () => POLICY_LOSS_FN.create('verl/gpg', args);

@@ -27,6 +27,7 @@ class Writer {
     written_.clear();
     reductions_ = 0;
     readable_rows_ = rows_;
+    readable_kept_ = kept_;
     if (kind == Op::k_batch) readable_batch_ = batch_;
     append(kind, 0, {});
     for (int count = 1 + in_.below(12); count > 0; --count) write_instruction();
@@ -65,14 +66,14 @@ class Writer {
   int operand_of_token() {
     if (!written_.empty() && in_.flag())
       return encode(Kind::kRegister, written_[in_.below(static_cast<int>(written_.size()))]);
-    return encode(Kind::kColumn, in_.below(kColumns));
+    return encode(Kind::kColumn, in_.below(program::kMaxProgramColumns));
   }
   // Returns an operand that is the same for all tokens of a row.
   int operand_of_row() {
     const bool has_rows = kind_ != Op::k_batch;
     const int choice = in_.below(4);
-    if (choice == 0 && has_rows && readable_rows_ > 0)
-      return encode(Kind::kRowValue, in_.below(readable_rows_));
+    if (choice == 0 && has_rows && readable_rows_ > program::kMaxKept)
+      return encode(Kind::kRowValue, program::kMaxKept + in_.below(readable_rows_ - program::kMaxKept));
     if (choice == 1 && readable_batch_ > 0) return encode(Kind::kBatchValue, in_.below(readable_batch_));
     if (choice == 2 && has_rows) return encode(Kind::kRowInput, in_.below(program::kRowInputs));
     if (choice == 3 && kind_ == Op::k_row && in_.flag()) return encode(Kind::kColumn, in_.below(kColumns));
@@ -82,14 +83,21 @@ class Writer {
 
   void write_instruction() {
     const bool in_tokens = kind_ == Op::k_tokens;
+    const bool may_reduce = may_reduce_ && reductions_ < program::kMaxReductions;
     const int first = static_cast<int>(Op::k_add), last = static_cast<int>(Op::k_select_eq);
-    if (may_reduce_ && in_.below(4) == 0 && reductions_ < program::kMaxReductions) {
+    if (may_reduce && in_tokens && kept_ < program::kMaxKept && in_.below(8) == 0) {
+      ++reductions_;
+      append(Op::k_row_keep, kept_++, {operand()});
+    } else if (kind_ == Op::k_row && readable_kept_ > 0 && in_.below(4) == 0) {
+      write_selection(may_reduce && in_.flag());
+    } else if (may_reduce && in_.below(4) == 0) {
       ++reductions_;
       const Op from = in_tokens ? Op::k_row_sum : Op::k_rows_sum;
       const Op op = static_cast<Op>(static_cast<int>(from) + in_.below(5));
       append(op, in_tokens ? rows_++ : batch_++, {operand()});
     } else if (kind_ != Op::k_batch && in_.below(8) == 0) {
-      append_result(in_tokens ? Op::k_is_at : Op::k_is_row, {operand_of_row()});
+      constexpr Op of_position[] = {Op::k_is_at, Op::k_is_up_to, Op::k_draw};
+      append_result(in_tokens ? of_position[in_.below(3)] : Op::k_is_row, {operand_of_row()});
     } else {
       const Op op = static_cast<Op>(first + in_.below(last - first + 1));
       std::vector<int> operands;
@@ -97,6 +105,13 @@ class Writer {
         operands.push_back(i == 0 && in_tokens ? operand_of_token() : operand());
       append_result(op, operands);
     }
+  }
+
+  void write_selection(bool over_rows) {
+    const std::vector<int> operands = {encode(Kind::kRowValue, in_.below(readable_kept_)), operand_of_row()};
+    if (!over_rows) return append_result(Op::k_row_rank, operands);
+    ++reductions_;
+    append(static_cast<Op>(static_cast<int>(Op::k_rows_rank) + in_.below(4)), batch_++, operands);
   }
 
   void append_result(Op op, const std::vector<int>& operands) {
@@ -123,7 +138,9 @@ class Writer {
   bool may_reduce_ = false;
   std::vector<int> written_;  // the registers that the segment has written
   int registers_, metrics_;
-  int rows_ = 0, readable_rows_ = 0, batch_ = 0, readable_batch_ = 0, reductions_ = 0;
+  // The first row values are those of row_keep, which only selections read.
+  int rows_ = program::kMaxKept, readable_rows_ = rows_, kept_ = 0, readable_kept_ = 0;
+  int batch_ = 0, readable_batch_ = 0, reductions_ = 0;
 };
 
 }  // namespace

@@ -79,6 +79,7 @@ type BonusOptions = CheckedOptions<typeof BONUS>;
  * @param loss the loss of a token, including its weight in the batch.
  * @param weight the weight of a token's entropy in the bonus.
  * @param scale by what the metric policy_loss differs from the loss without the bonus.
+ * @param isTop the condition that a token counts in the bonus; all do if it is absent.
  */
 export function withBonus(
   symbols: ProgramSymbols,
@@ -86,28 +87,32 @@ export function withBonus(
   loss: Expression,
   weight: Expression,
   scale: number,
+  isTop: Expression | undefined,
 ): { loss: Expression; metrics: Record<keyof typeof BONUS_METRICS, MetricExpression | undefined> } {
-  const { H, tokens } = symbols;
+  const { H, tokens, select } = symbols;
   const { entropyCoef, useAdaptiveEntropy, lastWorldEntropy, entropyTarget } = options;
   if (!hasBonus(options)) return { loss, metrics: { policy_loss: undefined, entropy_coef: undefined } };
+  const entropy = isTop ? select(isTop, H, 0) : H;
   const applies = !useAdaptiveEntropy || (lastWorldEntropy ?? Number.POSITIVE_INFINITY) <= entropyTarget;
   return {
-    loss: applies ? loss.sub(H.mul(entropyCoef).mul(weight)) : loss,
+    loss: applies ? loss.sub(entropy.mul(entropyCoef).mul(weight)) : loss,
     metrics: {
       // A metric of tokens is divided by N + 1e-8.
       policy_loss: { token: loss.mul(tokens.add(1e-8)).mul(scale) },
-      entropy_coef: { batch: useAdaptiveEntropy ? nextCoefficient(symbols, options) : entropyCoef },
+      entropy_coef: { batch: useAdaptiveEntropy ? nextCoefficient(symbols, options, isTop) : entropyCoef },
     },
   };
 }
 
 // Returns the coefficient for the next step.
 function nextCoefficient(
-  { H, select, batchMean }: ProgramSymbols,
+  { H, max, select, batchMean, batchSum }: ProgramSymbols,
   { entropyCoef, entropyCoefMin, entropyCoefMax, entropyCoefDelta, entropyTarget }: BonusOptions,
+  isTop: Expression | undefined,
 ): Expression {
+  const mean = isTop ? batchSum(select(isTop, H, 0)).div(max(batchSum(isTop), 1)) : batchMean(H);
   return select(
-    batchMean(H).le(entropyTarget),
+    mean.le(entropyTarget),
     Math.min(entropyCoef + entropyCoefDelta, entropyCoefMax),
     Math.max(entropyCoef - entropyCoefDelta, entropyCoefMin),
   );

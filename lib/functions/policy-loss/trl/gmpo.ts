@@ -7,7 +7,7 @@ import { ENTROPY_METRIC, entropyMetric } from './entropy-bonus.js';
 import { FAMILY_BATCHES } from './grpo-family.js';
 import { BETA, KL_METRIC, klTerm } from './kl-term.js';
 import { ACCUMULATION } from './scale.js';
-import { TOP_ENTROPY } from './top-entropy.js';
+import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
 
 /** GMPO as in TRL: the loss is that of a row. */
 export class TRLGMPOLossFn extends expressionLossClass(
@@ -39,12 +39,14 @@ export class TRLGMPOLossFn extends expressionLossClass(
     },
   },
   (symbols, options, has) => {
-    const { A, d, rows, exp, min, max, rowMean, select } = symbols;
-    const { epsilon, epsilonHigh, beta, gradientAccumulationSteps } = options;
+    const { A, d, rows, exp, min, max, rowMean, rowSum, select } = symbols;
+    const { epsilon, epsilonHigh, topEntropyQuantile, beta, gradientAccumulationSteps } = options;
     const clippedLogRatio = select(A.gt(0), min(d, epsilonHigh), max(d, -epsilon));
-    const ofRow = rowMean(A)
-      .neg()
-      .mul(exp(rowMean(clippedLogRatio)));
+    const isTop = isTopEntropy(symbols, topEntropyQuantile);
+    const meanLogRatio = isTop
+      ? rowSum(select(isTop, clippedLogRatio, 0)).div(max(rowSum(isTop), 1))
+      : rowMean(clippedLogRatio);
+    const ofRow = rowMean(A).neg().mul(exp(meanLogRatio));
     const kl = klTerm(symbols, options);
     const penalized = kl ? ofRow.add(rowMean(kl).mul(beta)) : ofRow;
     return {
@@ -57,6 +59,7 @@ export class TRLGMPOLossFn extends expressionLossClass(
       allRows: true,
     };
   },
+  topEntropyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/gmpo', TRLGMPOLossFn);

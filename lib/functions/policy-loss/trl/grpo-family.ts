@@ -11,7 +11,7 @@ import { BONUS, BONUS_METRICS, ENTROPY_METRIC, entropyMetric, hasBonus, withBonu
 import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { isDividedByItems, type LossType, meanWeight, SCALE, weightOf } from './scale.js';
-import { TOP_ENTROPY } from './top-entropy.js';
+import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
 import { isCorrected, VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
 
 const MASK_AND_KL = {
@@ -56,7 +56,7 @@ export const FAMILY_BATCHES = { optional: ['old_logprob', 'entropy'], perRow: ['
 /** Returns the optional columns that a loss of the family needs with its options. */
 export function familyNeeds(options: FamilyOptions): ColumnName[] {
   const needed: ColumnName[] = isCorrected(options) ? ['old_logprob'] : [];
-  return hasBonus(options) ? [...needed, 'entropy'] : needed;
+  return hasBonus(options) ? [...needed, 'entropy'] : [...needed, ...topEntropyNeeds(options)];
 }
 
 /** The declaration of the losses with the clipped surrogate. */
@@ -97,14 +97,17 @@ export function familyLoss<M extends Metrics>(
     surrogate,
   );
   const weight = weightOf(symbols, type, options);
+  const isTop = isTopEntropy(symbols, options.topEntropyQuantile);
+  const ofTop = isTop ? { ...symbols, tokens: symbols.batchSum(isTop) } : symbols;
   const bonus = isDividedByItems(type)
-    ? withBonus(symbols, options, loss.mul(weight), weight, 1)
+    ? withBonus(symbols, options, loss.mul(weight), weight, 1, isTop)
     : withBonus(
         symbols,
         options,
         loss.mul(weight),
-        meanWeight(symbols, options),
+        meanWeight(ofTop, options),
         options.gradientAccumulationSteps,
+        isTop,
       );
   return {
     loss: bonus.loss,
@@ -123,7 +126,8 @@ export function clippedFamilyLoss(
   return familyLoss(symbols, type, options, has, (ratio) => clipped(symbols, ratio, options));
 }
 
-type TermOptions = CheckedOptions<typeof VLLM & typeof BETA> & Partial<CheckedOptions<typeof MASK_AND_KL>>;
+type TermOptions = CheckedOptions<typeof VLLM & typeof BETA & typeof TOP_ENTROPY> &
+  Partial<CheckedOptions<typeof MASK_AND_KL>>;
 
 /** Returns k·ℓ + beta·kl of a token, without its weight in the batch. */
 export function policyTerm<M extends Metrics>(
@@ -135,7 +139,8 @@ export function policyTerm<M extends Metrics>(
   const correction = vllmCorrection(symbols, options);
   const { loss, metrics, isCorrected, allRows } = surrogate(ratio, correction.weight);
   const corrected = correction.weight && !isCorrected ? loss.mul(correction.weight) : loss;
-  const kept = withoutFarRows(symbols, options, corrected);
+  const isTop = isTopEntropy(symbols, options.topEntropyQuantile);
+  const kept = withoutFarRows(symbols, options, isTop ? symbols.select(isTop, corrected, 0) : corrected);
   const plain = klTerm(symbols, options);
   const kl = plain && options.useBiasCorrectionKl ? biasCorrected(symbols, plain, ratio) : plain;
   return {

@@ -9,7 +9,7 @@ import { FAMILY_BATCHES, FAMILY_KEYS, policyTerm } from './grpo-family.js';
 import { BETA, KL_METRIC } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { COMPLETION_LENGTH, SCALE, weightOf } from './scale.js';
-import { TOP_ENTROPY } from './top-entropy.js';
+import { TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
 import { isCorrected, VLLM, VLLM_METRICS } from './vllm-correction.js';
 
 /** GSPO-token as in TRL: with advantages that differ within a row, its gradient differs from that of GSPO. */
@@ -52,7 +52,7 @@ export class TRLGSPOTokenLossFn extends expressionLossClass(
       metrics: { ...term.metrics, ...entropyMetric(symbols, has) },
     };
   },
-  (options) => (isCorrected(options) ? ['old_logprob'] : []),
+  (options) => [...(isCorrected(options) ? ['old_logprob' as const] : []), ...topEntropyNeeds(options)],
 ) {
   static {
     POLICY_LOSS_FN.register('trl/gspo_token', TRLGSPOTokenLossFn);
