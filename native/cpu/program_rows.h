@@ -4,6 +4,7 @@
 
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
+#include "cpu/program_scans.h"
 #include "cpu/target.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -64,8 +65,8 @@ struct ProgramValues {
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program.instructions[i];
       const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
-      if (program::is_rows_reduction(x.op)) {
-        row[program.row_values + x.out] = a;
+      if (program::is_rows_reduction(x.op) || program::is_group_reduction(x.op)) {
+        row[(program::is_rows_reduction(x.op) ? program.row_values : 0) + x.out] = a;
         continue;
       }
       if (program::is_row_output(x.op) || x.op == Op::k_batch_metric) {
@@ -124,9 +125,11 @@ class ProgramRows {
   explicit ProgramRows(const cpu::TokenPass& pass)
       : program_(*pass.program.program),
         pass_(pass.program),
+        layout_(pass.batch->layout),
         values_(pass),
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
+    static_assert(cpu::kKeptPadding >= kBlock);
   }
 
   // The number of tokens for which the registers have room.
@@ -138,7 +141,9 @@ class ProgramRows {
     values_.row_input[program::kRowTokens] = tokens;
     values_.row_input[program::kRowWeight] = weight;
     values_.row_input[program::kRowRepeats] = repeats;
+    values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
     values_.row_index = row;
+    kept_ = pass_.kept ? pass_.kept + cpu::kept_begin(layout_, row) : nullptr;
     values_.loss = 0;
     for (int k = 0; k < program_.metrics; ++k) values_.metric[k] = 0;
   }
@@ -162,6 +167,7 @@ class ProgramRows {
   // Runs the last segment for a tile. Writes the gradient to `grad` if it is not null.
   void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
     const Segment& segment = program_.segments[program_.output_segment];
+    position_ = position;
     ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -173,7 +179,7 @@ class ProgramRows {
       else if (x.op == Op::k_grad)
         write_kept(token_operand(x.operand[0], in), token_operand(x.operand[1], in).value, in.lanes, n, grad);
       else
-        compute(x, in, n, position);
+        compute(x, in, n);
     }
   }
 
@@ -198,18 +204,22 @@ class ProgramRows {
     }
   }
 
+  // Returns the kept values of the row's tokens.
+  float* kept_of(int index) { return kept_ + index * cpu::kept_stride(layout_); }
+
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
 
   TokenOperand token_operand(const Operand& x, const TileColumns& in) {
     if (x.kind == Kind::kRegister) return {register_of(x.index)};
     if (x.kind == Kind::kColumn) return {in.get<const float*>(x.index)};
+    if (x.kind == Kind::kKept) return {kept_of(x.index) + position_};
     return {nullptr, static_cast<float>(values_.get(x))};
   }
 
   // Computes an instruction that writes a register.
-  void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
+  void compute(const Instruction& x, const TileColumns& in, int n) {
     if (x.op == Op::k_is_at)
-      return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
+      return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position_), n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
@@ -227,11 +237,18 @@ class ProgramRows {
       const int unmasked = unmasked_length(reader.mask(at), n);
       reader.tiles(at, unmasked, MaskUse::kLanes,
                    [&](const TileColumns& in, int padded, int64_t position, int) {
-                     reduce_tile(segment, in, padded, position, reductions);
+                     position_ = position;
+                     reduce_tile(segment, in, padded, reductions);
                    });
+      for_scans(segment, [&](const Instruction& x) {
+        for (int i = unmasked; i < n; ++i) kept_of(x.out)[at + i] = 0;
+      });
       if (at + n < length && (at + n) % kChunkTokens != 0) continue;
       for (Reduction& r : reductions) r.sum += r.lanes.take();
     }
+    for_scans(segment, [&](const Instruction& x) {
+      scan(x.op, values_.get(x.operand[1]), reader.mask(0), length, kept_of(x.out));
+    });
     int k = 0;
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -239,24 +256,35 @@ class ProgramRows {
     }
   }
 
-  void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
-                   Reduction* reductions) {
+  // Calls visit(instruction) for the scans of a segment.
+  template <class Visit>
+  void for_scans(const Segment& segment, Visit visit) {
+    if (program_.kept == 0) return;
+    for (int i = segment.first; i < segment.last; ++i)
+      if (program::is_scan(program_.instructions[i].op)) visit(program_.instructions[i]);
+  }
+
+  void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
       ahead.step();
-      if (!program::is_row_reduction(x.op)) {
-        compute(x, in, n, position);
+      if (!program::is_row_reduction(x.op) && !program::is_scan(x.op)) {
+        compute(x, in, n);
         continue;
       }
       const TokenOperand operand = token_operand(x.operand[0], in);
+      if (program::is_scan(x.op)) {
+        write_kept(operand, 1.0f, in.lanes, n, kept_of(x.out) + position_);
+        continue;
+      }
       Reduction* const r = reductions++;
       if (program::is_sum(x.op))
         add_to_row_sum(operand, in.lanes, n, &r->lanes);
       else if (program::is_largest(x.op))
-        r->extreme.add<true>(operand, in.lanes, n, position);
+        r->extreme.add<true>(operand, in.lanes, n, position_);
       else
-        r->extreme.add<false>(operand, in.lanes, n, position);
+        r->extreme.add<false>(operand, in.lanes, n, position_);
     }
   }
 
@@ -267,8 +295,11 @@ class ProgramRows {
 
   const ProgramView& program_;
   const cpu::ProgramPass& pass_;
+  const Layout& layout_;
   ProgramValues values_;
   const int tile_size_;
+  int64_t position_ = 0;   // of the current tile's first token in the row
+  float* kept_ = nullptr;  // the first kept values of the row
   double own_row_[2 * program::kMaxValues];
   alignas(64) float registers_[program::kMaxRegisters * (kSharedTile / 2 + kPadding)];
 };

@@ -29,11 +29,21 @@ struct ProgramPass {
   const program::ProgramView* program;  // null for other losses
   int first_segment, last_segment;      // the segments [first_segment, last_segment)
   // row_stride() numbers per row: its row values, then the operands of reductions over rows, in the order of
-  // the batch values that they write. Null if the program has no batch values.
+  // the batch values that they write. Null if the program has no batch segment.
   double* row_values;
   double* batch_values;
   double* batch_metrics;
+  float* kept;  // kept_stride() numbers for each kept value; those of a row begin at kept_begin()
 };
+
+// The numbers between the kept values of two rows, so that the last tile of a row has room.
+constexpr int64_t kKeptPadding = 64;
+PL_FN int64_t kept_begin(const Layout& layout, int64_t row) {
+  return layout.begin(row) + row * kKeptPadding;
+}
+PL_FN int64_t kept_stride(const Layout& layout) {
+  return layout.tokens() + layout.rows * kKeptPadding;
+}
 
 // Returns how many numbers ProgramPass::row_values has per row.
 PL_FN int64_t row_stride(const program::ProgramView& program) {

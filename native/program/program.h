@@ -16,6 +16,11 @@
 // Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
 // order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without
 // unmasked tokens unless the program wants all rows.
+//
+// A scan gives each token of a row a float32 number that depends on other tokens of the row. It is kept, and
+// later token segments read it like a column. A reduction over groups gives all rows of a group the same row
+// value, which can be read after the next batch segment. Scans and reductions over groups add up in the order
+// of the tokens or rows, in float64.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +49,16 @@ namespace policy_loss::program {
   X(is_row, 1)                                                                                         \
   /* Reductions over a row. In token segments; they write a row value. arg_…: the position of the first smallest or largest. */ \
   X(row_sum, 1) X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
+  /* Scans, in token segments; they write kept values. x is the first operand, and 0 for a masked token. The */ \
+  /* second one, the decay, is the same for all tokens of a row. */                                    \
+  X(prefix_sum, 2) /* x plus decay times the result of the token before */                             \
+  X(suffix_sum, 2) /* x plus decay times the result of the token after */                              \
+  X(run_sum, 1)    /* the sum of x over the contiguous run of unmasked tokens that holds the token */  \
   /* Reductions over all rows. In row segments; they write a batch value. */                           \
   X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
+  /* Reductions over the rows of a group (kNextInGroup), or of a pair: rows 2i and 2i + 1. In row segments; */ \
+  /* they write a row value. */                                                                        \
+  X(group_sum, 1) X(group_max, 1) X(pair_sum, 1)                                                       \
   /* Output a token's loss, its gradient (the product of two operands, of which the second is the same for */ \
   /* all tokens of a row), and its term in metric number `out`. In the last segment. */                \
   X(loss, 1) X(grad, 2) X(metric, 1)                                                                   \
@@ -84,6 +97,12 @@ PL_FN constexpr bool is_row_reduction(Op op) {
 PL_FN constexpr bool is_rows_reduction(Op op) {
   return op >= Op::k_rows_sum && op <= Op::k_rows_arg_max;
 }
+PL_FN constexpr bool is_scan(Op op) {
+  return op >= Op::k_prefix_sum && op <= Op::k_run_sum;
+}
+PL_FN constexpr bool is_group_reduction(Op op) {
+  return op >= Op::k_group_sum && op <= Op::k_pair_sum;
+}
 PL_FN constexpr bool is_output(Op op) {
   return op >= Op::k_loss && op <= Op::k_metric;
 }
@@ -103,7 +122,8 @@ PL_FN constexpr bool is_largest(Op op) {
   return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
 }
 
-// The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn.
+// The kinds of operands. The indices of kRowInput, kBatchInput and kRowColumn are those of RowInput,
+// BatchInput and RowColumn.
 enum class Kind : uint8_t {
   kRegister,
   kColumn,
@@ -112,14 +132,16 @@ enum class Kind : uint8_t {
   kBatchValue,
   kRowInput,
   kBatchInput,
-  kRowColumn
+  kRowColumn,
+  kKept
 };
-constexpr int kKinds = 8;
+constexpr int kKinds = 9;
 
 // The numbers of a row that a program gets: how many unmasked tokens it has, the weight of its tokens in the
-// loss, and how often it counts. The weight includes how often the row counts.
-enum RowInput { kRowTokens, kRowWeight, kRowRepeats };
-constexpr int kRowInputs = 3;
+// loss, how often it counts, and its place in its pair of rows, which is 0 or 1. The weight includes how
+// often the row counts.
+enum RowInput { kRowTokens, kRowWeight, kRowRepeats, kPlaceInPair };
+constexpr int kRowInputs = 4;
 
 // The numbers of the whole batch that a program gets: unmasked tokens, rows, and the row length T. Tokens and
 // rows count as often as their rows do. If the batch is a part, they are those of the whole.
@@ -145,7 +167,8 @@ struct alignas(16) Instruction {
 constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
 constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
-constexpr int kMaxReductions = 16;  // in one segment
+constexpr int kMaxReductions = 16;  // in one segment, scans among them
+constexpr int kMaxKept = 16;
 constexpr int kMaxBatchMetrics = 32;
 constexpr int kMaxBatchSegments = 61;
 
@@ -161,13 +184,14 @@ struct ProgramView {
   const Segment* segments = nullptr;
   const double* constants = nullptr;
   int instruction_count = 0, segment_count = 0, constant_count = 0;
-  int registers = 0, row_values = 0, batch_values = 0;
+  int registers = 0, row_values = 0, batch_values = 0, kept = 0;
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
-  bool has_grad = false;               // whether it outputs gradients
-  bool all_rows = false;               // whether rows without unmasked tokens take part
-  unsigned columns = 0;                // the columns that it reads, including logprob
-  unsigned row_columns = 0;            // the row columns that it reads
+  bool has_batch_segment = false;
+  bool has_grad = false;     // whether it outputs gradients
+  bool all_rows = false;     // whether rows without unmasked tokens take part
+  unsigned columns = 0;      // the columns that it reads, including logprob
+  unsigned row_columns = 0;  // the row columns that it reads
 };
 
 }  // namespace policy_loss::program

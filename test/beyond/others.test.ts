@@ -24,12 +24,8 @@ const LEFT: Readonly<Record<string, string>> = {
   m2po: 'a sort of the batch',
   m2po_clip: 'a sort of the batch',
   aspo: 'a quantile of the row',
-  fipo: 'a scan along the row',
-  segment_ppo: 'sums over the segments of a row',
-  real: 'sums over groups of rows',
 };
-const isLeft = ({ fn, args }: FrameworkLossCase) =>
-  fn in LEFT || [args.is_level, args.reject_level].includes('segment');
+const isLeft = ({ fn }: FrameworkLossCase) => fn in LEFT;
 
 type Computed = { loss: number; metrics: Record<string, number>; grad: ArrayLike<number> };
 
@@ -66,9 +62,9 @@ describe('golden policy losses of other frameworks and papers', () => {
     });
   }
 
-  it('leaves only functions and levels that programs cannot express', () => {
+  it('leaves only functions that programs cannot express', () => {
     const left = othersCases.filter(isLeft).map(({ fn }) => fn);
-    assert.deepEqual([...new Set(left)].sort(), ['corrected_ppo', ...Object.keys(LEFT)].sort());
+    assert.deepEqual([...new Set(left)].sort(), Object.keys(LEFT).sort());
     for (const fn of Object.keys(LEFT)) assert.ok(!POLICY_LOSS_FN.names().includes(fn), fn);
   });
 });

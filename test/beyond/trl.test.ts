@@ -22,9 +22,10 @@ type Reasons = Readonly<Record<string, (each: FrameworkLossCase) => boolean>>;
 
 /** The cases that programs cannot compute, by what programs would need for them. */
 const LEFT: Reasons = {
-  'a running sum along the row': ({ fn }) => fn === 'iw_opd',
   'a quantile of the batch': ({ args }) => option(args, 'top_entropy_quantile', 1) < 1,
   'the column old_logprob, if the batch has it': ({ fn, inputs }) => readsOld(fn) && !inputs.old_logprob,
+  'the column rollout_logprob, if the batch has it': ({ fn, inputs }) =>
+    fn === 'iw_opd' && !inputs.rollout_logprob,
   'the advantages of rows without tokens': ({ fn, inputs }) => OF_ROWS.includes(fn) && hasEmptyRow(inputs),
 };
 const readsOld = (fn: string) => !['a2po', 'nash_md', 'iw_opd'].includes(fn);

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { standsOnEdge } from '../reference/index.js';
 import { reported, verlFormulas } from '../reference/verl.js';
-import { ARGUMENTS, batchSpec, makeBatch } from '../support/draw.js';
+import { ARGUMENTS, batchSpec, fitting, makeBatch } from '../support/draw.js';
 import {
   cutRows,
   type FrameworkLossCase,
@@ -21,8 +21,6 @@ import { assertComputed, assertSameBits } from '../support/tolerance.js';
 const LEFT: Record<string, string> = {
   clip_cov: 'a seeded choice among the tokens of the batch',
   kl_cov: 'the largest values of the batch',
-  gvpo: 'means over groups of rows',
-  online_dpo: 'differences between the rows of pairs',
 };
 
 const cases = verlCases.filter((each): each is FrameworkLossCase => each.kind === 'policy_loss');
@@ -55,7 +53,7 @@ describe("verl's policy losses", () => {
       fc.assert(
         fc.property(ARGUMENTS.policy[name]!, batchSpec, (args, spec) => {
           const on = subject('policy', name, args);
-          const batch = makeBatch(spec);
+          const batch = makeBatch(fitting(name, args, spec));
           if (standsOnEdge(on.formula, args, batch)) return;
           compared++;
           const hostile = poison(batch, Number.NaN);

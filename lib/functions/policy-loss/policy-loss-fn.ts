@@ -8,7 +8,7 @@ import {
   type ColumnName,
   type Input,
   type InputName,
-  type RowColumnName,
+  type RowDataName,
 } from '../../core/batch-reader.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
@@ -100,7 +100,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask and step. */
   readonly reads: {
     columns: readonly ColumnName[];
-    rowColumns: readonly RowColumnName[];
+    rowColumns: readonly RowDataName[];
     expertMask: boolean;
     step: boolean;
   };
