@@ -14,14 +14,15 @@ static_assert(kMostSlotBytes + RowReducer::bytes(program::kMaxReductions) <= kMo
 static_assert(kMostSlotBytes + OutputSums::bytes(kMaxMetrics) + 1024 <= kMostSharedBytes,
               "the kernel also has up to 1024 bytes of static shared memory");
 
-// Returns the number of reductions over a row in the token segment of a stage that has the most of them.
+// Returns the number of reductions over a row and scans in the token segment of a stage that has the most of
+// them.
 int most_reductions(const program::ProgramView& program, int first, int last) {
   int most = 0;
   for (int at = first; at < last; ++at) {
     const Segment& segment = program.segments[at];
     int n = 0;
     for (int i = segment.first; i < segment.last; ++i)
-      n += program::is_row_reduction(program.instructions[i].op) ? 1 : 0;
+      n += is_over_tokens(program.instructions[i].op) ? 1 : 0;
     most = std::max(most, n);
   }
   return most;
@@ -33,15 +34,18 @@ int tokens_memory(const program::ProgramView& program, unsigned columns) {
 
 }  // namespace
 
-ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, bool batch_metrics)
+ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const DeviceBatch& batch,
+                       bool batch_metrics)
     : context_(context), host_(host), view_(host), batch_metrics_(batch_metrics) {
   if (host.instruction_count == 0) return;  // the call has no user-defined loss
   view_.instructions = context.send_array(host.instructions, host.instruction_count, &instructions_);
   view_.segments = context.send_array(host.segments, host.segment_count, &segments_);
   view_.constants = context.send_array(host.constants, host.constant_count, &constants_);
   context.order_kernels_after_copies();
-  row_values_ = context.allocate(rows * host.row_values * static_cast<int64_t>(sizeof(double)));
+  row_values_ =
+      context.allocate(batch.view.layout.rows * host.row_values * static_cast<int64_t>(sizeof(double)));
   batch_values_ = context.allocate(host.batch_values * static_cast<int64_t>(sizeof(double)));
+  kept_ = context.allocate(batch.tokens * host.kept * static_cast<int64_t>(sizeof(float)));
 }
 
 int ProgramRun::memory() const {
@@ -67,7 +71,8 @@ void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const
 }
 
 void ProgramRun::run(const Pass& pass) const {
-  const ProgramPass whole{pass, view_, row_values_.as<double>(), batch_values_.as<double>()};
+  const ProgramPass whole{pass, view_, row_values_.as<double>(), batch_values_.as<double>(),
+                          kept_.as<float>()};
   const int outputs = host_.output_segment;
   int first = 0;
   for (int at = 0; at < outputs; ++at) {

@@ -5,8 +5,10 @@
 // sums are those of the CPU engine, and they are added up in the same order.
 #pragma once
 
+#include "cuda/program_scans.cuh"
 #include "cuda/program_tokens.cuh"
 #include "cuda/spans.cuh"
+#include "program/groups.h"
 
 namespace policy_loss::cuda {
 
@@ -18,7 +20,7 @@ union RowPartial {
   Extreme<float> extreme;
 };
 
-// Computes the reductions of a token segment. One warp computes one row.
+// Computes the reductions and scans of a token segment. One warp computes one row.
 class RowReducer {
  public:
   // Returns how many bytes of shared memory the partial results of a block need.
@@ -31,7 +33,7 @@ class RowReducer {
         interpreter_(pass, columns),
         partials_(static_cast<RowPartial*>(interpreter_.end_of_slots()) + threadIdx.x) {}
 
-  // Computes the row values that the reductions of a segment write.
+  // Computes the row values and kept values that a segment writes.
   __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
     for_reductions(segment, [&](const Instruction& x, int n) { clear(x.op, n); });
     const int64_t length = pass_.batch.layout.length(row);
@@ -40,23 +42,48 @@ class RowReducer {
       interpreter_.run(
           segment, row, from, min(from + kChunkTokens, length),
           [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
-            add(x.op, partial(n), values, tokens);
+            if (program::is_scan(x.op))
+              keep(kept_of_row(pass_, x.out, row), values, tokens);
+            else
+              add(x.op, partial(n), values, tokens);
           },
           [](const LaneTokens&) {});
       for_reductions(segment, [&](const Instruction& x, int n) { fold(x, n, row, from == 0); });
     }
+    if (pass_.program.kept > 0) scan_row(segment, row);
   }
 
  private:
   __device__ __forceinline__ RowPartial& partial(int n) const { return partials_[n * kThreads]; }
 
-  // Calls visit(instruction, n) for reduction number n of the segment.
+  // Stores the operands of a scan.
+  static __device__ __forceinline__ void keep(float* to, const Values& values, const LaneTokens& tokens) {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      if (tokens.live >> j & 1) to[tokens.position(j)] = values.of[j];
+  }
+
+  // Replaces the operands of the segment's scans, which were stored, with the results.
+  __device__ __forceinline__ void scan_row(const Segment& segment, int64_t row) const {
+    __syncwarp();  // a lane reads operands that other lanes stored
+    const Layout& layout = pass_.batch.layout;
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction x = load_instruction(pass_.program, i);
+      if (!program::is_scan(x.op)) continue;
+      const double decay = x.operands > 1 ? RowOperands{pass_, row}(x.operand[1]) : 0.0;
+      scan(x.op, decay,
+           {kept_of_row(pass_, x.out, row), pass_.batch.mask + layout.begin(row), layout.length(row)});
+    }
+  }
+
+  // Calls visit(instruction, n) for each reduction of the segment; n counts the reductions and scans.
   template <class Visit>
   __device__ __forceinline__ void for_reductions(const Segment& segment, Visit visit) const {
     int n = 0;
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass_.program, i);
-      if (program::is_row_reduction(x.op)) visit(x, n++);
+      if (program::is_row_reduction(x.op)) visit(x, n);
+      n += is_over_tokens(x.op) ? 1 : 0;
     }
   }
 
@@ -147,6 +174,21 @@ __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Ins
   return program::is_sum(x.op) || is_output ? sum : result_of(x.op, extreme);
 }
 
+// Computes a reduction over groups with all threads of the block. Each thread computes some of the groups.
+__device__ __forceinline__ void reduce_groups(const ProgramPass& pass, const Instruction& x) {
+  const int64_t rows = pass.batch.layout.rows;
+  const RowGroups groups{x.op == Op::k_pair_sum ? nullptr : pass.batch.row_column[kNextInGroup], rows};
+  double* const results = pass.row_values + x.out * rows;
+  for (int64_t row = threadIdx.x; row < rows; row += kThreads)
+    if (groups.is_last(row))
+      reduce_group(
+          x.op, groups, row, [&](int64_t r) { return takes_part(pass, r); },
+          [&](int64_t r) {
+            return RowOperands{pass, r}(x.operand[0]);
+          },
+          [&](int64_t r, double result) { results[r] = result; });
+}
+
 // Runs a batch segment in one thread.
 __device__ __forceinline__ void run_batch(const ProgramPass& pass, const Segment& segment) {
   double* const metrics = pass.result->batch_metrics;
@@ -167,6 +209,10 @@ static __global__ void __launch_bounds__(kThreads)
     const Segment segment = pass.program.segments[at];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass.program, i);
+      if (program::is_group_reduction(x.op)) {
+        reduce_groups(pass, x);
+        continue;
+      }
       // All instructions that write the same number are computed by the same warp.
       if (!is_over_rows(x.op) || x.out % kWarps != static_cast<int>(threadIdx.x / kWarp)) continue;
       const double result = reduce_rows(pass, x);

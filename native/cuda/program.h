@@ -14,6 +14,7 @@ struct ProgramPass : Pass {
   program::ProgramView program;  // its arrays are in device memory
   double* row_values;            // [program.row_values][rows]
   double* batch_values;          // [program.batch_values]
+  float* kept;                   // [program.kept][tokens]
 };
 
 // The segments [first, last) of a program, which one launch computes.
@@ -27,7 +28,8 @@ class ProgramRun {
  public:
   // Sends the program to the device. `host` must outlive this object. `batch_metrics` tells whether the
   // metrics of the batch are wanted.
-  ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, bool batch_metrics);
+  ProgramRun(Context& context, const program::ProgramView& host, const DeviceBatch& batch,
+             bool batch_metrics);
 
   // Returns how much dynamic shared memory the kernel of the outputs needs at most, in bytes per block.
   int memory() const;
@@ -46,7 +48,7 @@ class ProgramRun {
   const program::ProgramView& host_;
   program::ProgramView view_;
   const bool batch_metrics_;
-  Buffer instructions_, segments_, constants_, row_values_, batch_values_;
+  Buffer instructions_, segments_, constants_, row_values_, batch_values_, kept_;
 };
 
 }  // namespace policy_loss::cuda

@@ -18,6 +18,8 @@ export interface Row {
   readonly mask: readonly boolean[];
   readonly weight: number;
   readonly repeats: number;
+  /** Rows with equal numbers form a group. */
+  readonly group: number;
 }
 
 /**
@@ -59,9 +61,10 @@ export function segmentKinds(program: NativeProgram): string[] {
     .filter((op) => ['tokens', 'row', 'batch'].includes(op));
 }
 
-const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT, BATCH_INPUT, ROW_COLUMN] = [
-  0, 1, 2, 3, 4, 5, 6, 7,
+const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT, BATCH_INPUT, ROW_COLUMN, KEPT] = [
+  0, 1, 2, 3, 4, 5, 6, 7, 8,
 ];
+const MAX_KEPT = 16;
 
 export function interpret(program: NativeProgram, rows: readonly Row[]): Outputs {
   checkLimits(program);
@@ -80,6 +83,8 @@ class Interpreter {
   readonly #counted: readonly number[];
   readonly #rowValues: (number | undefined)[][];
   readonly #batchValues: (number | undefined)[] = [];
+  /** For each row and each number of kept values, the values of the row's tokens. */
+  readonly #kept: (number[] | undefined)[][];
   readonly #batchInputs: readonly number[];
   readonly #outputs: Outputs;
   #hasOutputs = false;
@@ -88,6 +93,7 @@ class Interpreter {
     this.#program = program;
     this.#rows = rows;
     this.#rowValues = rows.map(() => []);
+    this.#kept = rows.map(() => []);
     this.#counted = rows.flatMap((row, b) =>
       row.repeats > 0 && (program.allRows || row.mask.some(Boolean)) ? [b] : [],
     );
@@ -104,15 +110,17 @@ class Interpreter {
   }
 
   run(): Outputs {
-    const pendingBatch: [number, number][] = [];
+    const pendingBatch: (() => void)[] = [];
     const segments = inSegments(decode(this.#program));
     for (const [i, [header, ...instructions]] of segments.entries()) {
-      assert.ok(instructions.filter(({ op }) => isReduction(op)).length <= 16);
+      assert.ok(
+        instructions.filter(({ op }) => isReduction(op) || isKept(op) || isOfGroups(op)).length <= 16,
+      );
       if (header!.op === 'tokens') this.#runTokens(instructions);
       else if (header!.op === 'row') pendingBatch.push(...this.#runRows(instructions));
       else {
         assert.ok(!this.#hasOutputs || i === segments.length - 1, 'a segment follows the last one');
-        for (const [out, value] of pendingBatch.splice(0)) this.#writeBatch(out, value);
+        for (const write of pendingBatch.splice(0)) write();
         this.#runBatch(instructions);
       }
     }
@@ -144,7 +152,7 @@ class Interpreter {
       const row = this.#rows[b]!;
       const positions = row.mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
       const registers: (number[] | undefined)[] = [];
-      const written: [number, number][] = [];
+      const written: (() => void)[] = [];
       for (const { op, out, operands } of instructions) {
         const values = operands.map(({ kind, index }) =>
           positions.map((t, i) => {
@@ -153,13 +161,18 @@ class Interpreter {
           }),
         );
         const x = values[0]!;
-        if (isReduction(op)) written.push([out, reduced(op.slice(4), x, positions)]);
-        else if (op === 'loss' || op === 'grad' || op === 'metric') {
+        if (isReduction(op)) {
+          const value = reduced(op.slice(4), x, positions);
+          written.push(() => this.#writeRow(b, out, value));
+        } else if (isKept(op)) {
+          const results = scanned(op, spread(x, positions, row.mask.length), row.mask, values[1]?.[0]);
+          written.push(() => this.#keep(b, out, results));
+        } else if (op === 'loss' || op === 'grad' || op === 'metric') {
           const numbers = op === 'grad' ? x.map((y, i) => y * values[1]![i]!) : x;
           (op === 'metric' ? this.#outputs.metrics[out]! : this.#outputs[op])[b]!.push(...numbers);
         } else {
           assert.ok(out < this.#program.registers);
-          const isOfToken = operands.some(({ kind }) => kind === REGISTER || kind === COLUMN);
+          const isOfToken = operands.some(({ kind }) => [REGISTER, COLUMN, KEPT].includes(kind));
           assert.ok(isOfToken !== (op === 'is_at'), `${op} belongs into another segment`);
           registers[out] = positions.map((t, i) =>
             op === 'is_at'
@@ -171,18 +184,26 @@ class Interpreter {
           );
         }
       }
-      for (const [out, value] of written) this.#writeRow(b, out, value);
+      for (const write of written) write();
     }
   }
 
-  // Returns the results of the reductions over rows.
-  #runRows(instructions: readonly Instruction[]): [number, number][] {
-    const reductions: [number, number][] = [];
+  // Returns functions that write the results of the reductions over rows and over groups.
+  #runRows(instructions: readonly Instruction[]): (() => void)[] {
+    const reductions: (() => void)[] = [];
     for (const { op, out, operands } of instructions) {
       const values = this.#counted.map((b) => operands.map((x) => this.#read(x, b, undefined)));
       if (isReduction(op)) {
         const numbers = values.map(([x]) => x!);
-        reductions.push([out, reduced(op.slice(5), numbers, this.#counted)]);
+        reductions.push(() => this.#writeBatch(out, reduced(op.slice(5), numbers, this.#counted)));
+        continue;
+      }
+      if (isOfGroups(op)) {
+        const groups = this.#counted.map((b) => (op === 'pair_sum' ? b >> 1 : this.#rows[b]!.group));
+        this.#counted.forEach((b, i) => {
+          const numbers = values.flatMap(([x], j) => (groups[j] === groups[i] ? [x!] : []));
+          reductions.push(() => this.#writeRow(b, out, reduced(op.slice(-3), numbers, [])));
+        });
         continue;
       }
       this.#counted.forEach((b, i) => {
@@ -213,13 +234,15 @@ class Interpreter {
         return defined(this.#batchValues[index]);
       case ROW_INPUT: {
         const { mask, weight, repeats } = this.#rows[defined(b)]!;
-        return defined([mask.filter(Boolean).length, weight, repeats][index]);
+        return defined([mask.filter(Boolean).length, weight, repeats, b! % 2][index]);
       }
       case BATCH_INPUT:
         return defined(this.#batchInputs[index]);
       case ROW_COLUMN:
         assert.equal(t, undefined, 'a token segment reads a row column');
         return defined(this.#rows[defined(b)]!.numbers[index]);
+      case KEPT:
+        return defined(defined(this.#kept[defined(b)]![index])[defined(t)]);
       default:
         assert.fail(`operand of kind ${kind}`);
     }
@@ -229,6 +252,12 @@ class Interpreter {
     assert.ok(out < this.#program.rowValues);
     assert.equal(this.#rowValues[b]![out], undefined, 'a row value is written twice');
     this.#rowValues[b]![out] = value;
+  }
+
+  #keep(b: number, out: number, values: number[]): void {
+    assert.ok(out < MAX_KEPT);
+    assert.equal(this.#kept[b]![out], undefined, 'a value is kept twice');
+    this.#kept[b]![out] = values;
   }
 
   #writeBatch(out: number, value: number): void {
@@ -250,6 +279,39 @@ export function sizesOf(rows: readonly Row[]): readonly [tokens: number, rows: n
 
 function isReduction(op: string): boolean {
   return /^rows?_(arg_)?(sum|min|max)$/.test(op);
+}
+
+function isKept(op: string): boolean {
+  return /^(prefix|suffix|run)_sum$/.test(op);
+}
+
+function isOfGroups(op: string): boolean {
+  return /^(group|pair)_(sum|max)$/.test(op);
+}
+
+// Returns one number per position of a row: the given values at their positions, and 0 elsewhere.
+function spread(values: readonly number[], positions: readonly number[], length: number): number[] {
+  return Array.from({ length }, (_, t) => values[positions.indexOf(t)] ?? 0);
+}
+
+/** Computes a scan over all positions of a row. The values of masked tokens are 0. */
+export function scanned(
+  op: string,
+  values: readonly number[],
+  mask: readonly boolean[],
+  decay = 0,
+): number[] {
+  if (op === 'suffix_sum')
+    return scanned('prefix_sum', values.toReversed(), mask.toReversed(), decay).reverse();
+  if (op === 'prefix_sum') {
+    let sum = 0;
+    return values.map((x) => (sum = x + decay * sum));
+  }
+  return values.map((_, t) => {
+    const begin = mask.lastIndexOf(false, t) + 1;
+    const end = mask.indexOf(false, t);
+    return values.slice(begin, end < 0 ? undefined : end).reduce((sum, x) => sum + x, 0);
+  });
 }
 
 function inSegments(instructions: readonly Instruction[]): Instruction[][] {

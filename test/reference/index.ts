@@ -37,7 +37,7 @@ function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss
 }
 
 // The library does not have these losses of beyond/others.ts.
-const { aspo, fipo, m2po, m2po_clip, real, segment_ppo, ...othersLosses } = othersFormulas;
+const { aspo, m2po, m2po_clip, ...othersLosses } = othersFormulas;
 
 /** Returns the losses that the library itself defines by expressions. */
 function expressionLosses(family: Record<string, Formula>): Record<string, Loss> {

@@ -13,11 +13,8 @@ const asReported =
     return { loss, metrics: hasBonus ? metrics : others };
   };
 
-// The library does not have iw_opd.
-const { iw_opd: _, ...further } = furtherFormulasOfTokens;
-
 export const trlFormulas: Record<string, Formula> = Object.fromEntries(
-  Object.entries({ ...grpoFormulasOfRows, ...further }).map(([name, formula]) => [
+  Object.entries({ ...grpoFormulasOfRows, ...furtherFormulasOfTokens }).map(([name, formula]) => [
     `trl/${name}`,
     asReported(formula),
   ]),

@@ -27,8 +27,9 @@ const KINDS = [
   'rowInput',
   'batchInput',
   'rowColumn',
+  'kept',
 ] as const;
-const ROW_INPUTS = 3;
+const ROW_INPUTS = 4;
 const BATCH_INPUTS = 3;
 const ROW_COLUMNS = 4;
 const ROW_WEIGHT = 1;
@@ -41,6 +42,10 @@ const UNARY = ['neg', 'abs', 'sign', 'exp', 'expm1', 'exp_residual', 'tanh', 'si
 // The results of these are often NaN, and NaN would soon be everywhere. So they are drawn less often.
 const PARTIAL = ['sqrt', 'log', 'log1p', 'div', 'pow'];
 const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
+const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'];
+const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'];
+/** The indices of 0, 1 and 0.5 in CONSTANTS. */
+const DECAYS = [2, 3, 5];
 
 /**
  * Draws a program that reads the first `columns` columns. It has up to three rounds of reductions over rows and over the
@@ -59,13 +64,19 @@ class Draw {
   readonly #registers: number;
   readonly #metrics: readonly NativeProgramMetric[];
   readonly #allRows: boolean;
+  readonly #reducesGroups: boolean;
   readonly #code: number[][] = [];
   #written: number[] = [];
   // The operands that each kind of segment may read. A reduction's result is pending until its segment ends.
   readonly #row: number[] = [];
   readonly #batch: number[] = [];
+  readonly #kept: number[] = [];
   #pendingRow: number[] = [];
   #pendingBatch: number[] = [];
+  #pendingKept: number[] = [];
+  // The results of reductions over groups are pending until a batch segment.
+  #pendingGroups: number[] = [];
+  #hasGroups = false;
   #rowValues = 0;
   #batchValues = 0;
   // Row values that are positions in the row, and batch values that are row indices.
@@ -84,6 +95,7 @@ class Draw {
       per: i >= metrics ? 'batch' : this.#pick(['token', 'token', 'row']),
     }));
     this.#allRows = this.#integer(0, 1) === 0;
+    this.#reducesGroups = this.#integer(0, 2) === 0;
   }
 
   loss(): DrawnLoss {
@@ -92,7 +104,8 @@ class Draw {
       this.#tokens();
       this.#reduceRows(this.#integer(1, 4));
       this.#rows();
-      if (this.#batchValues > 0 && this.#integer(0, 3) > 0) this.#wholeBatch();
+      const isReduced = this.#batchValues > 0 || this.#pendingGroups.length > 0;
+      if (isReduced && this.#integer(0, 3) > 0) this.#wholeBatch();
     }
     this.#tokens();
     for (const i of this.#indicesOf('token')) this.#output('metric', i);
@@ -106,7 +119,7 @@ class Draw {
     const program = {
       withGrad: this.#encode(this.#code),
       withoutGrad: this.#encode(this.#code.toSpliced(grad, afterGrad - grad)),
-      readsWholeBatch: this.#batchValues > 0,
+      readsWholeBatch: this.#batchValues > 0 || this.#hasGroups,
     };
     return { program, metrics: [...this.#metrics] };
   }
@@ -136,7 +149,10 @@ class Draw {
     this.#emit(kind, 0);
     this.#written = [];
     this.#row.push(...this.#pendingRow.splice(0));
-    if (kind === 'batch') this.#batch.push(...this.#pendingBatch.splice(0));
+    this.#kept.push(...this.#pendingKept.splice(0));
+    if (kind !== 'batch') return;
+    this.#batch.push(...this.#pendingBatch.splice(0));
+    this.#row.push(...this.#pendingGroups.splice(0));
   }
 
   #emit(op: string, out: number, operands: readonly number[] = []): void {
@@ -198,6 +214,7 @@ class Draw {
   #token(): number {
     if (this.#written.length > 0 && this.#integer(0, 2) > 0)
       return operand('register', this.#pick(this.#written));
+    if (this.#kept.length > 0 && this.#integer(0, 1) > 0) return operand('kept', this.#pick(this.#kept));
     return operand('column', this.#integer(0, this.#columns - 1));
   }
 
@@ -228,6 +245,15 @@ class Draw {
       this.#pendingRow.push(out);
       if (name.startsWith('arg')) this.#positions.push(out);
     }
+    for (let i = this.#integer(0, 2); i > 0; i--) this.#scan();
+  }
+
+  #scan(): void {
+    const op = this.#pick(SCANS);
+    const out = this.#kept.length + this.#pendingKept.length;
+    const decay = operand('constant', this.#pick(DECAYS));
+    this.#emit(op, out, [this.#token(), ...(op === 'run_sum' ? [] : [decay])]);
+    this.#pendingKept.push(out);
   }
 
   #rows(): void {
@@ -251,6 +277,12 @@ class Draw {
       const out = this.#batchValues++;
       this.#emit(`rows_${name}`, out, [this.#ofRow()]);
       this.#pendingBatch.push(out);
+    }
+    for (let i = this.#reducesGroups ? this.#integer(0, 2) : 0; i > 0; i--) {
+      const out = this.#rowValues++;
+      this.#emit(this.#pick(GROUP_REDUCTIONS), out, [this.#ofRow()]);
+      this.#pendingGroups.push(out);
+      this.#hasGroups = true;
     }
   }
 

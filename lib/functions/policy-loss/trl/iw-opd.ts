@@ -43,10 +43,10 @@ export class TRLIWOPDLossFn extends expressionLossClass(
     numerics: { range: 'any finite logprobs', outside: 'nothing is clipped' },
   },
   (
-    { lp, teacher, rollout, tokens, abs, max, rowSum, prefixSum, batchMin, batchMax, constant },
+    { lp, teacher, rollout, tokens, abs, max, rowSum, prefixSum, batchMin, batchMax, constant, sg },
     { iwOpdGamma, iwOpdEpsilon, numItemsInBatch },
   ) => {
-    const advantage = teacher.sub(rollout);
+    const advantage = sg(teacher.sub(rollout));
     const size = abs(advantage);
     const before = prefixSum(size, 1).sub(size);
     const share = before.div(max(rowSum(size), iwOpdEpsilon));
