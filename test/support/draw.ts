@@ -346,13 +346,11 @@ function readsRowSums(name: string, args: Args): boolean {
 }
 
 /**
- * Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows, one that reads sums
- * over rows needs log-ratios that are not wide, and one that divides by the tokens of each row needs rows with tokens.
+ * Adapts a batch description to a function: a loss over pairs of rows needs an even number of rows, and one that reads
+ * sums over rows needs log-ratios that are not wide.
  */
 export function fitting(name: string, args: Args, spec: BatchSpec): BatchSpec {
   if (spec.values === 'wide' && readsRowSums(name, args)) return { ...spec, values: 'moderate' };
-  // Where a row has no tokens, verl's results are NaN.
-  if (name === 'verl/gvpo') return { ...spec, mask: 'ones' };
   if (!readsPairs(name) || args.pairwise === false) return spec;
   const rowLengths = spec.rowLengths?.slice(0, spec.rows - (spec.rows % 2));
   return {
