@@ -163,8 +163,7 @@ std::shared_ptr<const ProgramLoss> read_user_loss(Bytes& in) {
   writer.write_segment(Op::k_tokens, false);  // nothing could read its reductions
   writer.write_outputs();
   std::vector<ProgramMetric> declared;
-  for (int k = 0; k < metrics; ++k)
-    declared.push_back({"metric " + std::to_string(k), Metric::kTokenMean});
+  for (int k = 0; k < metrics; ++k) declared.push_back({"metric " + std::to_string(k), Metric::kTokenMean});
   return std::make_shared<const ProgramLoss>(writer.finish(true), writer.finish(false), std::move(declared));
 }
 
