@@ -329,7 +329,8 @@ export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
  */
 export const ADVANTAGE_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = drawEvery(ADVANTAGE_FN);
 
-function readsPairs(name: string): boolean {
+/** Returns whether a function is a policy loss over pairs of rows. */
+export function readsPairs(name: string): boolean {
   if (!POLICY_LOSS_FN.names().includes(name)) return false;
   return (POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration | undefined)?.pairs === true;
 }
