@@ -2,7 +2,7 @@
 // the engines to compile ahead of time (see native/program/compiled.h).
 import type { NativeProgram } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
-import { POLICY_LOSS_FN } from '../../lib/index.js';
+import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
 
 const NUMBERS_PER_INSTRUCTION = 6;
@@ -24,12 +24,11 @@ interface Instruction {
 export function compiledSegments(): string {
   const users = new Map<string, string[]>();
   for (const name of POLICY_LOSS_FN.names())
-    for (const program of programsOf(name))
-      for (const segment of tokenSegments(program)) {
-        if (!segment.every(isCompiled)) continue;
-        const text = textOf(segment);
-        users.set(text, [...new Set([...(users.get(text) ?? []), name])]);
-      }
+    for (const segment of segmentsOf(name)) {
+      if (!segment.every(isCompiled)) continue;
+      const text = textOf(segment);
+      users.set(text, [...new Set([...(users.get(text) ?? []), name])]);
+    }
   const segments = [...users].map(
     ([text, names], i) => `// ${names.join(', ')}\nSEGMENT(${i}, ${text}\nEND_SEGMENT\n`,
   );
@@ -40,14 +39,48 @@ function isCompiled({ op, operands }: Instruction): boolean {
   return !NOT_COMPILED.includes(op) && operands.every(([kind]) => kind !== KEPT);
 }
 
-// Returns the programs that a loss runs with default options. A program without a gradient is left to the interpreter,
-// except for the segments that it shares with the other one.
-function programsOf(name: string): NativeProgram[] {
-  const { options } = POLICY_LOSS_FN.get(name).declaration!;
-  const required = Object.entries(options).filter(([, option]) => option.required);
-  const args = required.map(([key, option]) => [key, 'typical' in option ? option.typical[0] : undefined]);
-  const { policyLoss } = POLICY_LOSS_FN.create(name, Object.fromEntries(args));
-  return 'program' in policyLoss ? [policyLoss.program.withGrad] : [];
+// Returns the token segments that a loss runs for its gradient with default options, or none if native code computes it.
+// Numbers among the options are changed a little where that leaves the instructions as they are. Two operands are then
+// equal only if they always are, and not because two options have the same default.
+function segmentsOf(name: string): Instruction[][] {
+  const schema = Object.entries(POLICY_LOSS_FN.get(name).declaration!.options);
+  let args: Record<string, unknown> = {};
+  for (const [key, option] of schema)
+    if (option.required && 'typical' in option) args[key] = option.typical[0];
+  let segments = segmentsWith(name, args);
+  for (const [i, [key, option]] of schema.entries()) {
+    if (option.type !== 'number' || option.default === undefined) continue;
+    const changed = { ...args, [key]: option.default + (i + 1) / 1024 };
+    if (!isValid(name, changed)) continue;
+    const others = segmentsWith(name, changed);
+    if (shapeOf(others) === shapeOf(segments)) [args, segments] = [changed, others];
+  }
+  return segments;
+}
+
+function isValid(name: string, args: Record<string, unknown>): boolean {
+  try {
+    POLICY_LOSS_FN.create(name, args);
+    return true;
+  } catch (error) {
+    if (error instanceof LossError) return false;
+    throw error;
+  }
+}
+
+function segmentsWith(name: string, args: Record<string, unknown>): Instruction[][] {
+  const { policyLoss } = POLICY_LOSS_FN.create(name, args);
+  return 'program' in policyLoss ? tokenSegments(policyLoss.program.withGrad) : [];
+}
+
+const isUniform = (kind: number) => ![REGISTER, COLUMN, KEPT].includes(kind);
+
+// Returns a text that is equal for segments that differ at most in which operands are the same number for all tokens.
+function shapeOf(segments: readonly (readonly Instruction[])[]): string {
+  const named = segments.map((segment) =>
+    segment.map(({ op, out, operands }) => [op, out, operands.map((x) => (isUniform(x[0]) ? 'uniform' : x))]),
+  );
+  return JSON.stringify(named);
 }
 
 const operandsOf = (op: string) => (isArithmetic(op) ? ARITHMETIC[op].length : op === 'grad' ? 2 : 1);
@@ -83,11 +116,15 @@ function hasOutputs({ instructions }: { instructions: readonly Instruction[] }):
 
 // Returns a segment in the macros of the list, without the macro that begins it and the segment's index.
 function textOf(segment: readonly Instruction[]): string {
-  let uniforms = 0;
+  const uniforms: string[] = [];
   let reductions = 0;
   const registers = new Set<number>();
-  const operand = ([kind, index]: readonly [number, number]) =>
-    kind === REGISTER ? `R(${index})` : kind === COLUMN ? `C(${index})` : `U(${uniforms++})`;
+  const operand = ([kind, index]: readonly [number, number]) => {
+    if (!isUniform(kind)) return kind === REGISTER ? `R(${index})` : `C(${index})`;
+    const key = `${kind} ${index}`;
+    if (!uniforms.includes(key)) uniforms.push(key);
+    return `U(${uniforms.indexOf(key)})`;
+  };
   const lines = segment.map(({ op, out, operands }) => {
     const given = operands.map(operand).join(', ');
     if (op === 'metric') return `METRIC(${out}, ${given})`;
@@ -99,6 +136,6 @@ function textOf(segment: readonly Instruction[]): string {
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
   const declared = [...registers].sort((a, b) => a - b).map((index) => `r${index}`);
-  const head = `${uniforms}, ${metrics}, ${reductions})`;
+  const head = `${uniforms.length}, ${metrics}, ${reductions})`;
   return [head, ...(declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : []), ...lines].join('\n');
 }

@@ -64,6 +64,7 @@ class Draw {
   readonly #registers: number;
   readonly #metrics: readonly NativeProgramMetric[];
   readonly #allRows: boolean;
+  readonly #readsNumbers: boolean;
   readonly #reducesGroups: boolean;
   readonly #code: number[][] = [];
   #written: number[] = [];
@@ -95,6 +96,7 @@ class Draw {
       per: i >= metrics ? 'batch' : this.#pick(['token', 'token', 'row']),
     }));
     this.#allRows = this.#integer(0, 1) === 0;
+    this.#readsNumbers = this.#integer(0, 3) > 0;
     this.#reducesGroups = this.#integer(0, 2) === 0;
   }
 
@@ -287,9 +289,12 @@ class Draw {
   }
 
   #ofRow(): number {
-    if (this.#row.length === 0 || this.#integer(0, 4) === 0)
+    if (this.#readsNumbers && (this.#row.length === 0 || this.#integer(0, 4) === 0))
       return operand('rowColumn', this.#integer(0, ROW_COLUMNS - 1));
-    return this.#shared() ?? operand('rowValue', this.#pick(this.#row));
+    const shared = this.#shared();
+    if (shared !== undefined) return shared;
+    if (this.#row.length === 0) return operand('rowInput', this.#integer(0, ROW_INPUTS - 1));
+    return operand('rowValue', this.#pick(this.#row));
   }
 
   // Adds segments after the one with the outputs. Some of them reduce tokens, and some output losses of rows.
