@@ -1,5 +1,6 @@
 /** Tests sums along a row and sums over groups and pairs of rows: what native code computes, and what it needs. */
 import assert from 'node:assert/strict';
+import { native } from '../../lib/core/native.js';
 import {
   expressionLossClass,
   type LossExpressions,
@@ -138,5 +139,64 @@ describe('sums over groups of rows', () => {
     const ofPairs = lossOf(({ lp, rowSum, pairSum }) => ({ rowLoss: pairSum(rowSum(lp)) }));
     assert.equal(ofPairs.readsWholeBatch, false);
     assert.equal(ofPairs.computeSync(lacking).loss, 3 + 3 + 4 + 16);
+  });
+});
+
+describe('programs with sums along a row and over groups', () => {
+  const [COLUMN, CONSTANT, ROW_VALUE, KEPT] = [1, 2, 3, 8].map((kind) => 65536 * kind) as [
+    number,
+    number,
+    number,
+    number,
+  ];
+  type Instruction = readonly [op: string, out?: number, ...operands: number[]];
+
+  function encode(instructions: readonly Instruction[]) {
+    const code = instructions.flatMap(([op, out = 0, ...operands]) => [
+      native.programOps.indexOf(op),
+      out,
+      ...operands,
+      ...[0, 0, 0, 0].slice(operands.length),
+    ]);
+    const sizes = { registers: 0, rowValues: 1, batchValues: 0, metrics: 0, batchMetrics: 0 };
+    return { code: Int32Array.from(code), constants: Float64Array.of(1), ...sizes, allRows: false };
+  }
+
+  const withGrad = encode([['tokens'], ['loss', 0, COLUMN], ['grad', 0, COLUMN, CONSTANT]]);
+  const create = (...instructions: Instruction[]) =>
+    native.createFunction({
+      policyLoss: {
+        program: { withGrad, withoutGrad: encode(instructions), readsWholeBatch: false },
+        metrics: [],
+        aggregation: 'token-mean',
+      },
+    });
+  const refuses = (pattern: RegExp, ...instructions: Instruction[]) =>
+    assert.throws(() => create(...instructions), pattern);
+
+  it('read a kept value only in the segments after its own', () => {
+    const scan: Instruction = ['prefix_sum', 0, COLUMN, CONSTANT];
+    create(['tokens'], scan, ['tokens'], ['loss', 0, KEPT]);
+    refuses(/a kept value cannot be read here/, ['tokens'], scan, ['loss', 0, KEPT]);
+    refuses(/a kept value cannot be read here/, ['tokens'], scan, ['tokens'], ['loss', 0, KEPT + 1]);
+    refuses(/a kept value cannot be read here/, ['tokens'], scan, ['row'], ['neg', 0, KEPT]);
+  });
+
+  it('have at most 16 kept values, each of which is written once in a token segment', () => {
+    create(['tokens'], ['run_sum', 15, COLUMN], ['tokens'], ['loss', 0, KEPT + 15]);
+    refuses(/a value does not exist/, ['tokens'], ['run_sum', 16, COLUMN]);
+    refuses(/a value is written twice/, ['tokens'], ['run_sum', 0, COLUMN], ['run_sum', 0, COLUMN]);
+    refuses(/an operation on tokens is not in a token segment/, ['row'], ['run_sum', 0, CONSTANT]);
+    refuses(/a decay differs among tokens/, ['tokens'], ['suffix_sum', 0, COLUMN, COLUMN]);
+  });
+
+  it('read a sum over groups only after a batch segment', () => {
+    for (const op of ['group_sum', 'group_max', 'pair_sum']) {
+      const reduce: Instruction = [op, 0, CONSTANT];
+      const output: Instruction = ['loss', 0, ROW_VALUE];
+      create(['row'], reduce, ['batch'], ['tokens'], output);
+      refuses(/a row value cannot be read here/, ['row'], reduce, ['tokens'], output);
+      refuses(/an operation on rows is not in a row segment/, ['tokens'], reduce);
+    }
   });
 });
