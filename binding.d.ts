@@ -171,6 +171,8 @@ export type NativeAdvantageColumns = [
   oldLogprob: number,
   teacherLogprob: number,
   values: number,
+  sumPiSquared: number,
+  rolloutIsWeights: number,
 ];
 
 /** A batch from which an advantage function computes advantages. */
@@ -183,6 +185,13 @@ export interface NativeAdvantageBatch extends NativeBatch {
   groups: Int32Array | undefined;
   /** One run number per row. Rows of a group that have the same number form a run of several steps. */
   runs: Int32Array | undefined;
+  /**
+   * Several further rewards per row, and the weight of each. Of K rewards, the first array holds K·rows numbers, with
+   * the first reward of all rows first. Only for host batches and functions that can combine rewards, which then read
+   * these instead of token-level rewards.
+   */
+  namedRewards?: Float64Array;
+  rewardWeights?: Float64Array;
 }
 
 /**
@@ -192,7 +201,7 @@ export interface NativeAdvantageBatch extends NativeBatch {
 export interface NativeAdvantageCall {
   /** Receives the advantage of each token. */
   advantages: Float32Array | undefined;
-  /** Receives the return of each token. Only functions that compute along a row (recurrences) have returns. */
+  /** Receives the return of each token, if the function computes returns. */
   returns: Float32Array | undefined;
   /** Receives, for each row, the advantage of all its unmasked tokens. Only functions over groups have scores. */
   scores: Float32Array | undefined;
@@ -273,6 +282,11 @@ export interface NativeBinding {
   readonly programOps: readonly string[];
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
+  /**
+   * Returns how many instructions for tokens the interpreter runs if the function is called with a gradient. The other
+   * instructions are in loops that are compiled ahead of time (native/program/compiled.h).
+   */
+  interpretedInstructions(fn: NativeFunction): number;
   /**
    * Evaluates a function on a batch. Bit i of the returned number is set if values[i] exists. A metric does not exist
    * if it is about rows of a kind (usual or expert) that the batch lacks.

@@ -250,12 +250,14 @@ void Program::find_compiled() {
     if (segment.kind != Op::k_tokens) continue;
     const bool is_joined = static_cast<int>(at) == sizes_.output_segment && at + 1 < segments_.size() &&
                            segments_[at + 1].kind == Op::k_tokens;
-    const int last = is_joined ? segments_[at + 1].last : segment.last;
+    if (is_joined) ++at;
+    const int last = segments_[at].last;
     std::vector<Operand> uniforms;
     segment.compiled = compiled_segment(&instructions_[segment.first], last - segment.first, &uniforms);
     segment.first_uniform = static_cast<int>(uniforms_.size());
     uniforms_.insert(uniforms_.end(), uniforms.begin(), uniforms.end());
     segment.last_uniform = static_cast<int>(uniforms_.size());
+    if (segment.compiled < 0) sizes_.interpreted += last - segment.first;
   }
 }
 

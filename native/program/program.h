@@ -192,6 +192,7 @@ struct ProgramView {
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
   bool has_batch_segment = false;
+  int interpreted = 0;       // the instructions of token segments for which no loop is compiled
   bool has_grad = false;     // whether it outputs gradients
   bool all_rows = false;     // whether rows without unmasked tokens take part
   unsigned columns = 0;      // the columns that it reads, including logprob

@@ -44,9 +44,7 @@ function isCompiled({ op, operands }: Instruction): boolean {
 // equal only if they always are, and not because two options have the same default.
 function segmentsOf(name: string): Instruction[][] {
   const schema = Object.entries(POLICY_LOSS_FN.get(name).declaration!.options);
-  let args: Record<string, unknown> = {};
-  for (const [key, option] of schema)
-    if (option.required && 'typical' in option) args[key] = option.typical[0];
+  let args = requiredArgs(name);
   let segments = segmentsWith(name, args);
   for (const [i, [key, option]] of schema.entries()) {
     if (option.type !== 'number' || option.default === undefined) continue;
@@ -56,6 +54,15 @@ function segmentsOf(name: string): Instruction[][] {
     if (shapeOf(others) === shapeOf(segments)) [args, segments] = [changed, others];
   }
   return segments;
+}
+
+/** Returns values for the options that a loss requires. */
+export function requiredArgs(name: string): Record<string, unknown> {
+  const schema = Object.entries(POLICY_LOSS_FN.get(name).declaration!.options);
+  const required = schema.flatMap(([key, option]) =>
+    option.required && 'typical' in option ? [[key, option.typical[0]]] : [],
+  );
+  return Object.fromEntries(required);
 }
 
 function isValid(name: string, args: Record<string, unknown>): boolean {
@@ -83,7 +90,8 @@ function shapeOf(segments: readonly (readonly Instruction[])[]): string {
   return JSON.stringify(named);
 }
 
-const operandsOf = (op: string) => (isArithmetic(op) ? ARITHMETIC[op].length : op === 'grad' ? 2 : 1);
+/** Returns the number of operands of an operation in a token segment. */
+export const operandsOf = (op: string) => (isArithmetic(op) ? ARITHMETIC[op].length : op === 'grad' ? 2 : 1);
 
 function tokenSegments({ code }: NativeProgram): Instruction[][] {
   const segments: { kind: string; instructions: Instruction[] }[] = [];
