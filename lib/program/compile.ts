@@ -56,7 +56,7 @@ export interface LossNodes {
 const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
-const MAX_KEPT = 16;
+const MAX_SCANNED = 16;
 const MAX_BATCH_SEGMENTS = 60;
 
 /**
@@ -197,7 +197,7 @@ const KINDS = [
   'row input',
   'batch input',
   'row column',
-  'kept value',
+  'scanned value',
 ] as const;
 type Kind = (typeof KINDS)[number];
 
@@ -205,11 +205,11 @@ const NUMBERS_PER_INSTRUCTION = 6;
 
 class Encoder {
   readonly #code: number[] = [];
-  readonly #indices: Record<'constant' | 'row' | 'batch' | 'kept', Map<Node, number>> = {
+  readonly #indices: Record<'constant' | 'row' | 'batch' | 'scanned', Map<Node, number>> = {
     constant: new Map(),
     row: new Map(),
     batch: new Map(),
-    kept: new Map(),
+    scanned: new Map(),
   };
   // The registers of the current segment.
   readonly #registers = new Map<Node, number>();
@@ -221,7 +221,7 @@ class Encoder {
       this.addTokens(
         nodes.map((node) => ({
           op: node.op,
-          out: this.#index(isScan(node.op) ? 'kept' : 'row', node),
+          out: this.#index(isScan(node.op) ? 'scanned' : 'row', node),
           operands: node.operands,
         })),
       );
@@ -269,12 +269,12 @@ class Encoder {
   }
 
   program(outputs: Pick<NativeProgram, 'metrics' | 'batchMetrics' | 'allRows'>): NativeProgram {
-    const { constant, row, batch, kept } = this.#indices;
+    const { constant, row, batch, scanned } = this.#indices;
     checkSize('constants', constant.size, MAX_VALUES);
     checkSize('values per row', row.size, MAX_VALUES);
     checkSize('values of the batch', batch.size, MAX_VALUES);
     checkSize('values per token at a time', this.#registerCount, MAX_REGISTERS);
-    checkSize('sums along a row', kept.size, MAX_KEPT);
+    checkSize('sums along a row', scanned.size, MAX_SCANNED);
     return {
       code: Int32Array.from(this.#code),
       constants: Float64Array.from(constant.keys(), (node) => node.value),
@@ -299,7 +299,7 @@ class Encoder {
 
   #operand(node: Node): number {
     if (hasRegister(node)) return operand('register', this.#registers.get(node)!);
-    if (isScan(node.op)) return operand('kept value', this.#index('kept', node));
+    if (isScan(node.op)) return operand('scanned value', this.#index('scanned', node));
     if (node.op === 'column') return operand('column', node.value);
     if (node.op === 'row_input') return operand('row input', node.value);
     if (node.op === 'batch_input') return operand('batch input', node.value);
@@ -311,7 +311,7 @@ class Encoder {
       : operand('batch value', this.#index('batch', node));
   }
 
-  #index(kind: 'constant' | 'row' | 'batch' | 'kept', node: Node): number {
+  #index(kind: 'constant' | 'row' | 'batch' | 'scanned', node: Node): number {
     const indices = this.#indices[kind];
     const index = indices.get(node) ?? indices.size;
     indices.set(node, index);

@@ -65,14 +65,14 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
     work_.row_values.assign(stores ? batch.layout.rows * row_stride(program_) : 0, 0.0);
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
-    work_.kept.resize(program_.kept * kept_stride(batch.layout));
+    work_.scanned.resize(program_.scanned * scanned_stride(batch.layout));
     pass_.program = {&program_,
                      0,
                      0,
                      stores ? work_.row_values.data() : nullptr,
                      work_.batch_values.data(),
                      work_.batch_metrics.data(),
-                     work_.kept.data()};
+                     work_.scanned.data()};
   }
   plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;

@@ -131,7 +131,7 @@ class ProgramRows {
         reducing_(reductions_with_outputs(program_)),
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
-    static_assert(cpu::kKeptPadding >= kBlock);
+    static_assert(cpu::kScannedPadding >= kBlock);
   }
 
   // The number of tokens for which the registers have room.
@@ -145,7 +145,7 @@ class ProgramRows {
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
     values_.row_index = row;
-    kept_ = pass_.kept ? pass_.kept + cpu::kept_begin(layout_, row) : nullptr;
+    scanned_ = pass_.scanned ? pass_.scanned + cpu::scanned_begin(layout_, row) : nullptr;
     values_.loss = 0;
     clear(reducing_, reductions_);
     for (int k = 0; k < program_.metrics; ++k) values_.metric[k] = 0;
@@ -216,15 +216,15 @@ class ProgramRows {
     }
   }
 
-  // Returns the kept values of the row's tokens.
-  float* kept_of(int index) { return kept_ + index * cpu::kept_stride(layout_); }
+  // Returns the scanned values of the row's tokens.
+  float* scanned_of(int index) { return scanned_ + index * cpu::scanned_stride(layout_); }
 
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
 
   TokenOperand token_operand(const Operand& x, const TileColumns& in) {
     if (x.kind == Kind::kRegister) return {register_of(x.index)};
     if (x.kind == Kind::kColumn) return {in.get<const float*>(x.index)};
-    if (x.kind == Kind::kKept) return {kept_of(x.index) + position_};
+    if (x.kind == Kind::kScanned) return {scanned_of(x.index) + position_};
     return {nullptr, static_cast<float>(values_.get(x))};
   }
 
@@ -269,21 +269,21 @@ class ProgramRows {
                      reduce_tile(segment, in, padded, reductions);
                    });
       for_scans(segment, [&](const Instruction& x) {
-        for (int i = unmasked; i < n; ++i) kept_of(x.out)[at + i] = 0;
+        for (int i = unmasked; i < n; ++i) scanned_of(x.out)[at + i] = 0;
       });
       if (at + n < length && (at + n) % kChunkTokens != 0) continue;
       take_sums(segment.reductions, reductions);
     }
     write_results(segment, reductions);
     for_scans(segment, [&](const Instruction& x) {
-      scan(x.op, values_.get(x.operand[1]), reader.mask(0), length, kept_of(x.out));
+      scan(x.op, values_.get(x.operand[1]), reader.mask(0), length, scanned_of(x.out));
     });
   }
 
   // Calls visit(instruction) for the scans of a segment.
   template <class Visit>
   void for_scans(const Segment& segment, Visit visit) {
-    if (program_.kept == 0) return;
+    if (program_.scanned == 0) return;
     for (int i = segment.first; i < segment.last; ++i)
       if (program::is_scan(program_.instructions[i].op)) visit(program_.instructions[i]);
   }
@@ -353,7 +353,7 @@ class ProgramRows {
       }
       const TokenOperand operand = token_operand(x.operand[0], in);
       if (program::is_scan(x.op)) {
-        write_kept(operand, 1.0f, in.lanes, n, kept_of(x.out) + position_);
+        write_kept(operand, 1.0f, in.lanes, n, scanned_of(x.out) + position_);
         continue;
       }
       Reduction* const r = reductions++;
@@ -373,9 +373,9 @@ class ProgramRows {
   const cpu::ProgramPass& pass_;
   const Layout& layout_;
   ProgramValues values_;
-  int64_t position_ = 0;   // of the current tile's first token in the row
-  float* kept_ = nullptr;  // the first kept values of the row
-  const int reducing_;     // the number of reductions in the segment after the one with the outputs
+  int64_t position_ = 0;      // of the current tile's first token in the row
+  float* scanned_ = nullptr;  // the first scanned values of the row
+  const int reducing_;        // the number of reductions in the segment after the one with the outputs
   const int tile_size_;
   Reduction reductions_[program::kMaxReductions];  // these reductions
   double own_row_[2 * program::kMaxValues];

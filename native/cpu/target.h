@@ -33,16 +33,16 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
-  float* kept;  // kept_stride() numbers for each kept value; those of a row begin at kept_begin()
+  float* scanned;  // scanned_stride() numbers for each scanned value; those of a row begin at scanned_begin()
 };
 
-// The numbers between the kept values of two rows, so that the last tile of a row has room.
-constexpr int64_t kKeptPadding = 64;
-PL_FN int64_t kept_begin(const Layout& layout, int64_t row) {
-  return layout.begin(row) + row * kKeptPadding;
+// The numbers between the scanned values of two rows, so that the last tile of a row has room.
+constexpr int64_t kScannedPadding = 64;
+PL_FN int64_t scanned_begin(const Layout& layout, int64_t row) {
+  return layout.begin(row) + row * kScannedPadding;
 }
-PL_FN int64_t kept_stride(const Layout& layout) {
-  return layout.tokens() + layout.rows * kKeptPadding;
+PL_FN int64_t scanned_stride(const Layout& layout) {
+  return layout.tokens() + layout.rows * kScannedPadding;
 }
 
 // Returns how many numbers ProgramPass::row_values has per row.

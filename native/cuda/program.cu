@@ -45,7 +45,7 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const
   row_values_ =
       context.allocate(batch.view.layout.rows * host.row_values * static_cast<int64_t>(sizeof(double)));
   batch_values_ = context.allocate(host.batch_values * static_cast<int64_t>(sizeof(double)));
-  kept_ = context.allocate(batch.tokens * host.kept * static_cast<int64_t>(sizeof(float)));
+  scanned_ = context.allocate(batch.tokens * host.scanned * static_cast<int64_t>(sizeof(float)));
 }
 
 int ProgramRun::memory() const {
@@ -72,7 +72,7 @@ void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const
 
 void ProgramRun::run(const Pass& pass) const {
   const ProgramPass whole{pass, view_, row_values_.as<double>(), batch_values_.as<double>(),
-                          kept_.as<float>()};
+                          scanned_.as<float>()};
   const int outputs = host_.output_segment;
   int first = 0;
   for (int at = 0; at < outputs; ++at) {

@@ -33,7 +33,7 @@ class RowReducer {
         interpreter_(pass, columns),
         partials_(static_cast<RowPartial*>(interpreter_.end_of_slots()) + threadIdx.x) {}
 
-  // Computes the row values and kept values that a segment writes.
+  // Computes the row values and scanned values that a segment writes.
   __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
     for_reductions(segment, [&](const Instruction& x, int n) { clear(x.op, n); });
     const int64_t length = pass_.batch.layout.length(row);
@@ -43,21 +43,21 @@ class RowReducer {
           segment, row, from, min(from + kChunkTokens, length),
           [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
             if (program::is_scan(x.op))
-              keep(kept_of_row(pass_, x.out, row), values, tokens);
+              store(scanned_of_row(pass_, x.out, row), values, tokens);
             else
               add(x.op, partial(n), values, tokens);
           },
           [](const LaneTokens&) {});
       for_reductions(segment, [&](const Instruction& x, int n) { fold(x, n, row, from == 0); });
     }
-    if (pass_.program.kept > 0) scan_row(segment, row);
+    if (pass_.program.scanned > 0) scan_row(segment, row);
   }
 
  private:
   __device__ __forceinline__ RowPartial& partial(int n) const { return partials_[n * kThreads]; }
 
   // Stores the operands of a scan.
-  static __device__ __forceinline__ void keep(float* to, const Values& values, const LaneTokens& tokens) {
+  static __device__ __forceinline__ void store(float* to, const Values& values, const LaneTokens& tokens) {
 #pragma unroll
     for (int j = 0; j < kQuad; ++j)
       if (tokens.live >> j & 1) to[tokens.position(j)] = values.of[j];
@@ -72,7 +72,7 @@ class RowReducer {
       if (!program::is_scan(x.op)) continue;
       const double decay = x.operands > 1 ? RowOperands{pass_, row}(x.operand[1]) : 0.0;
       scan(x.op, decay,
-           {kept_of_row(pass_, x.out, row), pass_.batch.mask + layout.begin(row), layout.length(row)});
+           {scanned_of_row(pass_, x.out, row), pass_.batch.mask + layout.begin(row), layout.length(row)});
     }
   }
 

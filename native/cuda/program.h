@@ -14,7 +14,7 @@ struct ProgramPass : Pass {
   program::ProgramView program;  // its arrays are in device memory
   double* row_values;            // [program.row_values][rows]
   double* batch_values;          // [program.batch_values]
-  float* kept;                   // [program.kept][tokens]
+  float* scanned;                // [program.scanned][tokens]
 };
 
 // The segments [first, last) of a program, which one launch computes.
@@ -48,7 +48,7 @@ class ProgramRun {
   const program::ProgramView& host_;
   program::ProgramView view_;
   const bool batch_metrics_;
-  Buffer instructions_, segments_, constants_, row_values_, batch_values_, kept_;
+  Buffer instructions_, segments_, constants_, row_values_, batch_values_, scanned_;
 };
 
 }  // namespace policy_loss::cuda

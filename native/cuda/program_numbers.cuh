@@ -139,9 +139,9 @@ PL_FN bool is_over_rows(Op op) {
 PL_FN bool is_over_tokens(Op op) {
   return program::is_row_reduction(op) || program::is_scan(op);
 }
-// Returns the kept values of a row's tokens.
-__device__ __forceinline__ float* kept_of_row(const ProgramPass& pass, int index, int64_t row) {
-  return pass.kept + index * pass.tokens + pass.batch.layout.begin(row);
+// Returns the scanned values of a row's tokens.
+__device__ __forceinline__ float* scanned_of_row(const ProgramPass& pass, int index, int64_t row) {
+  return pass.scanned + index * pass.tokens + pass.batch.layout.begin(row);
 }
 template <class Number>
 __device__ __forceinline__ double result_of(Op op, const Extreme<Number>& extreme) {

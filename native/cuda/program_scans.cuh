@@ -6,8 +6,8 @@
 
 namespace policy_loss::cuda {
 
-// The kept values of a row's tokens, and the row's mask.
-struct KeptRow {
+// The scanned values of a row's tokens, and the row's mask.
+struct ScannedRow {
   float* values;
   const uint8_t* mask;
   int64_t length;
@@ -17,7 +17,7 @@ struct KeptRow {
 // visit(value, live) for each group; a token that does not exist counts as masked. Stores the number that
 // visit() returns for the lane's token.
 template <class Visit>
-__device__ __forceinline__ void replace_tokens(const KeptRow& row, bool forwards, Visit visit) {
+__device__ __forceinline__ void replace_tokens(const ScannedRow& row, bool forwards, Visit visit) {
   for (int64_t from = 0; from < row.length; from += kWarp) {
     const int64_t at = from + threadIdx.x % kWarp;
     const int64_t token = forwards ? at : row.length - 1 - at;
@@ -30,7 +30,7 @@ __device__ __forceinline__ void replace_tokens(const KeptRow& row, bool forwards
 }
 
 // Replaces the values with their running sums.
-__device__ __forceinline__ void running_sum(const KeptRow& row, double decay, bool forwards) {
+__device__ __forceinline__ void running_sum(const ScannedRow& row, double decay, bool forwards) {
   double sum = 0;
   replace_tokens(row, forwards, [&](float value, bool) {
     double own = 0;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void running_sum(const KeptRow& row, double decay, bo
 
 // Replaces the value of each unmasked token with the sum over the contiguous run of unmasked tokens around
 // it.
-__device__ __forceinline__ void sum_runs(const KeptRow& row) {
+__device__ __forceinline__ void sum_runs(const ScannedRow& row) {
   double sum = 0;
   replace_tokens(row, true, [&](float value, bool live) {
     const unsigned all = __ballot_sync(kAllLanes, live);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void sum_runs(const KeptRow& row) {
   });
 }
 
-__device__ __forceinline__ void scan(Op op, double decay, const KeptRow& row) {
+__device__ __forceinline__ void scan(Op op, double decay, const ScannedRow& row) {
   if (op == Op::k_run_sum)
     sum_runs(row);
   else

@@ -92,12 +92,12 @@ class TokenInterpreter {
     }
   }
 
-  __device__ __forceinline__ Values load_kept(int index, int64_t row, const LaneTokens& tokens) const {
-    const float* const kept = kept_of_row(pass_, index, row);
+  __device__ __forceinline__ Values load_scanned(int index, int64_t row, const LaneTokens& tokens) const {
+    const float* const scanned = scanned_of_row(pass_, index, row);
     Values values{};
 #pragma unroll
     for (int j = 0; j < kQuad; ++j)
-      if (tokens.live >> j & 1) values.of[j] = kept[tokens.position(j)];
+      if (tokens.live >> j & 1) values.of[j] = scanned[tokens.position(j)];
     return values;
   }
 
@@ -105,7 +105,7 @@ class TokenInterpreter {
                                             const LaneTokens& tokens) const {
     if (x.kind == Kind::kRegister) return slot(x.index);
     if (x.kind == Kind::kColumn) return slot(slot_of_column(x.index));
-    if (x.kind == Kind::kKept) return load_kept(x.index, of_row.row, tokens);
+    if (x.kind == Kind::kScanned) return load_scanned(x.index, of_row.row, tokens);
     const float value = static_cast<float>(of_row(x));
     return {{value, value, value, value}};
   }

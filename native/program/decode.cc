@@ -39,7 +39,7 @@ class Checker {
     reductions_ = 0;
     // What the reductions before this segment wrote can now be read.
     publish(kPending, &row_values_);
-    publish(kPending, &kept_);
+    publish(kPending, &scanned_);
     if (kind != Op::k_batch) return;
     publish(kPending, &batch_values_);
     publish(kPendingGroup, &row_values_);
@@ -61,7 +61,7 @@ class Checker {
     if (x.op == Op::k_is_at && is_of_token(x.operand[0])) refuse("a position differs among tokens");
     if (x.op == Op::k_grad && is_of_token(x.operand[1])) refuse("a factor differs among tokens");
     if (is_scan(x.op) && is_of_token(x.operand[1]) && x.operands > 1) refuse("a decay differs among tokens");
-    if (is_scan(x.op)) return add_reduction(x, &kept_, kPending);
+    if (is_scan(x.op)) return add_reduction(x, &scanned_, kPending);
     if (is_row_reduction(x.op)) return add_reduction(x, &row_values_, kPending);
     if (is_rows_reduction(x.op)) return add_reduction(x, &batch_values_, kPending);
     if (is_group_reduction(x.op)) {
@@ -79,10 +79,10 @@ class Checker {
   bool has_outputs() const { return has_outputs_; }
   bool has_grad() const { return has_grad_; }
   bool has_batch_segment() const { return batch_segments_ > 0; }
-  int kept() const {
+  int scanned() const {
     int count = 0;
-    for (int i = 0; i < kMaxKept; ++i)
-      if (kept_[i] != kUnwritten) count = i + 1;
+    for (int i = 0; i < kMaxScanned; ++i)
+      if (scanned_[i] != kUnwritten) count = i + 1;
     return count;
   }
   void end() const {
@@ -91,12 +91,12 @@ class Checker {
   }
 
  private:
-  // The state of a row value, batch value or kept value. A reduction's value is pending until the segment
+  // The state of a row value, batch value or scanned value. A reduction's value is pending until the segment
   // ends, or, for a reduction over groups, until a batch segment begins.
   enum State : uint8_t { kUnwritten, kPending, kPendingGroup, kWritten };
 
   static bool is_of_token(const Operand& operand) {
-    return operand.kind == Kind::kRegister || operand.kind == Kind::kColumn || operand.kind == Kind::kKept;
+    return operand.kind == Kind::kRegister || operand.kind == Kind::kColumn || operand.kind == Kind::kScanned;
   }
 
   static void publish(State pending, std::vector<State>* states) {
@@ -139,9 +139,9 @@ class Checker {
         need(kind_ == Op::k_row && index < kRowColumns, "a row column cannot be read here");
         row_columns_ |= reads(index);
         return;
-      case Kind::kKept:
-        return need(in_tokens && index < kMaxKept && kept_[index] == kWritten,
-                    "a kept value cannot be read here");
+      case Kind::kScanned:
+        return need(in_tokens && index < kMaxScanned && scanned_[index] == kWritten,
+                    "a scanned value cannot be read here");
     }
     refuse("an operand has an unknown kind");
   }
@@ -180,7 +180,7 @@ class Checker {
   const ProgramView& sizes_;
   Op kind_ = Op::k_tokens;
   std::vector<bool> registers_;  // which ones the segment has written
-  std::vector<State> row_values_, batch_values_, kept_ = std::vector<State>(kMaxKept);
+  std::vector<State> row_values_, batch_values_, scanned_ = std::vector<State>(kMaxScanned);
   int reductions_ = 0, batch_segments_ = 0;
   bool may_output_ = true, has_outputs_ = false, has_loss_ = false, has_grad_ = false;
   bool outputs_here_ = false;  // whether the segment has outputs
@@ -241,7 +241,7 @@ Program::Program(const Encoded& encoded) {
   sizes_.row_columns = checker.row_columns();
   sizes_.has_grad = checker.has_grad();
   sizes_.has_batch_segment = checker.has_batch_segment();
-  sizes_.kept = checker.kept();
+  sizes_.scanned = checker.scanned();
 }
 
 void Program::find_compiled() {

@@ -17,10 +17,10 @@
 // order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without
 // unmasked tokens unless the program wants all rows.
 //
-// A scan gives each token of a row a float32 number that depends on other tokens of the row. It is kept, and
-// later token segments read it like a column. A reduction over groups gives all rows of a group the same row
-// value, which can be read after the next batch segment. Scans and reductions over groups add up in the order
-// of the tokens or rows, in float64.
+// A scan gives each token of a row a float32 number that depends on other tokens of the row. It is stored,
+// and later token segments read it like a column. A reduction over groups gives all rows of a group the same
+// row value, which can be read after the next batch segment. Scans and reductions over groups add up in the
+// order of the tokens or rows, in float64.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ namespace policy_loss::program {
   X(is_row, 1)                                                                                         \
   /* Reductions over a row. In token segments; they write a row value. arg_…: the position of the first smallest or largest. */ \
   X(row_sum, 1) X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
-  /* Scans, in token segments; they write kept values. x is the first operand, and 0 for a masked token. The */ \
+  /* Scans, in token segments; they write scanned values. x is the first operand, and 0 for a masked token. The */ \
   /* second one, the decay, is the same for all tokens of a row. */                                    \
   X(prefix_sum, 2) /* x plus decay times the result of the token before */                             \
   X(suffix_sum, 2) /* x plus decay times the result of the token after */                              \
@@ -133,7 +133,7 @@ enum class Kind : uint8_t {
   kRowInput,
   kBatchInput,
   kRowColumn,
-  kKept
+  kScanned
 };
 constexpr int kKinds = 9;
 
@@ -168,7 +168,7 @@ constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
 constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
 constexpr int kMaxReductions = 16;  // in one segment, scans among them
-constexpr int kMaxKept = 16;
+constexpr int kMaxScanned = 16;
 constexpr int kMaxBatchMetrics = 32;
 constexpr int kMaxBatchSegments = 61;
 
@@ -188,7 +188,7 @@ struct ProgramView {
   const double* constants = nullptr;
   const Operand* uniforms = nullptr;
   int instruction_count = 0, segment_count = 0, constant_count = 0;
-  int registers = 0, row_values = 0, batch_values = 0, kept = 0;
+  int registers = 0, row_values = 0, batch_values = 0, scanned = 0;
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
   bool has_batch_segment = false;

@@ -8,9 +8,9 @@ import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
 const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
 const COLUMN = 1;
-const KEPT = 8;
+const SCANNED = 8;
 const OUTPUTS = ['loss', 'metric', 'grad'];
-// Loops lack these operations and kept values, which the package's losses hardly use.
+// Loops lack these operations and scanned values, which the package's losses hardly use.
 const NOT_COMPILED = ['is_at', 'prefix_sum', 'suffix_sum', 'run_sum'];
 
 interface Instruction {
@@ -36,7 +36,7 @@ export function compiledSegments(): string {
 }
 
 function isCompiled({ op, operands }: Instruction): boolean {
-  return !NOT_COMPILED.includes(op) && operands.every(([kind]) => kind !== KEPT);
+  return !NOT_COMPILED.includes(op) && operands.every(([kind]) => kind !== SCANNED);
 }
 
 // Returns the token segments that a loss runs for its gradient with default options, or none if native code computes it.
@@ -80,7 +80,7 @@ function segmentsWith(name: string, args: Record<string, unknown>): Instruction[
   return 'program' in policyLoss ? tokenSegments(policyLoss.program.withGrad) : [];
 }
 
-const isUniform = (kind: number) => ![REGISTER, COLUMN, KEPT].includes(kind);
+const isUniform = (kind: number) => ![REGISTER, COLUMN, SCANNED].includes(kind);
 
 // Returns a text that is equal for segments that differ at most in which operands are the same number for all tokens.
 function shapeOf(segments: readonly (readonly Instruction[])[]): string {

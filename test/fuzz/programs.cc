@@ -27,7 +27,7 @@ class Writer {
     written_.clear();
     reductions_ = 0;
     publish(&pending_rows_);
-    readable_kept_ = kept_;
+    readable_scanned_ = scanned_;
     if (kind == Op::k_batch) {
       readable_batch_ = batch_;
       publish(&pending_groups_);
@@ -74,7 +74,7 @@ class Writer {
   int operand_of_token() {
     if (!written_.empty() && in_.flag())
       return encode(Kind::kRegister, written_[in_.below(static_cast<int>(written_.size()))]);
-    if (readable_kept_ > 0 && in_.flag()) return encode(Kind::kKept, in_.below(readable_kept_));
+    if (readable_scanned_ > 0 && in_.flag()) return encode(Kind::kScanned, in_.below(readable_scanned_));
     return encode(Kind::kColumn, in_.below(kColumns));
   }
   // Returns an operand that is the same for all tokens of a row.
@@ -112,12 +112,12 @@ class Writer {
   }
 
   void write_scan() {
-    if (kept_ == program::kMaxKept) return;
+    if (scanned_ == program::kMaxScanned) return;
     ++reductions_;
     const Op op = static_cast<Op>(static_cast<int>(Op::k_prefix_sum) + in_.below(3));
     std::vector<int> operands{operand()};
     if (op != Op::k_run_sum) operands.push_back(operand_of_row());
-    append(op, kept_++, operands);
+    append(op, scanned_++, operands);
   }
 
   void write_pair_sum() {
@@ -148,7 +148,7 @@ class Writer {
   std::vector<int> written_;  // the registers that the segment has written
   int registers_, metrics_;
   std::vector<int> readable_rows_, pending_rows_, pending_groups_;
-  int rows_ = 0, batch_ = 0, readable_batch_ = 0, kept_ = 0, readable_kept_ = 0, reductions_ = 0;
+  int rows_ = 0, batch_ = 0, readable_batch_ = 0, scanned_ = 0, readable_scanned_ = 0, reductions_ = 0;
 };
 
 }  // namespace

@@ -61,10 +61,10 @@ export function segmentKinds(program: NativeProgram): string[] {
     .filter((op) => ['tokens', 'row', 'batch'].includes(op));
 }
 
-const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT, BATCH_INPUT, ROW_COLUMN, KEPT] = [
+const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT, BATCH_INPUT, ROW_COLUMN, SCANNED] = [
   0, 1, 2, 3, 4, 5, 6, 7, 8,
 ];
-const MAX_KEPT = 16;
+const MAX_SCANNED = 16;
 
 export function interpret(program: NativeProgram, rows: readonly Row[]): Outputs {
   checkLimits(program);
@@ -83,8 +83,8 @@ class Interpreter {
   readonly #counted: readonly number[];
   readonly #rowValues: (number | undefined)[][];
   readonly #batchValues: (number | undefined)[] = [];
-  /** For each row and each number of kept values, the values of the row's tokens. */
-  readonly #kept: (number[] | undefined)[][];
+  /** For each row and each number of scanned values, the values of the row's tokens. */
+  readonly #scanned: (number[] | undefined)[][];
   readonly #batchInputs: readonly number[];
   readonly #outputs: Outputs;
   #hasOutputs = false;
@@ -93,7 +93,7 @@ class Interpreter {
     this.#program = program;
     this.#rows = rows;
     this.#rowValues = rows.map(() => []);
-    this.#kept = rows.map(() => []);
+    this.#scanned = rows.map(() => []);
     this.#counted = rows.flatMap((row, b) =>
       row.repeats > 0 && (program.allRows || row.mask.some(Boolean)) ? [b] : [],
     );
@@ -114,7 +114,7 @@ class Interpreter {
     const segments = inSegments(decode(this.#program));
     for (const [i, [header, ...instructions]] of segments.entries()) {
       assert.ok(
-        instructions.filter(({ op }) => isReduction(op) || isKept(op) || isOfGroups(op)).length <= 16,
+        instructions.filter(({ op }) => isReduction(op) || isScan(op) || isOfGroups(op)).length <= 16,
       );
       if (header!.op === 'tokens') this.#runTokens(instructions);
       else if (header!.op === 'row') pendingBatch.push(...this.#runRows(instructions));
@@ -164,15 +164,15 @@ class Interpreter {
         if (isReduction(op)) {
           const value = reduced(op.slice(4), x, positions);
           written.push(() => this.#writeRow(b, out, value));
-        } else if (isKept(op)) {
+        } else if (isScan(op)) {
           const results = scanned(op, spread(x, positions, row.mask.length), row.mask, values[1]?.[0]);
-          written.push(() => this.#keep(b, out, results));
+          written.push(() => this.#writeScanned(b, out, results));
         } else if (op === 'loss' || op === 'grad' || op === 'metric') {
           const numbers = op === 'grad' ? x.map((y, i) => y * values[1]![i]!) : x;
           (op === 'metric' ? this.#outputs.metrics[out]! : this.#outputs[op])[b]!.push(...numbers);
         } else {
           assert.ok(out < this.#program.registers);
-          const isOfToken = operands.some(({ kind }) => [REGISTER, COLUMN, KEPT].includes(kind));
+          const isOfToken = operands.some(({ kind }) => [REGISTER, COLUMN, SCANNED].includes(kind));
           assert.ok(isOfToken !== (op === 'is_at'), `${op} belongs into another segment`);
           registers[out] = positions.map((t, i) =>
             op === 'is_at'
@@ -241,8 +241,8 @@ class Interpreter {
       case ROW_COLUMN:
         assert.equal(t, undefined, 'a token segment reads a row column');
         return defined(this.#rows[defined(b)]!.numbers[index]);
-      case KEPT:
-        return defined(defined(this.#kept[defined(b)]![index])[defined(t)]);
+      case SCANNED:
+        return defined(defined(this.#scanned[defined(b)]![index])[defined(t)]);
       default:
         assert.fail(`operand of kind ${kind}`);
     }
@@ -254,10 +254,10 @@ class Interpreter {
     this.#rowValues[b]![out] = value;
   }
 
-  #keep(b: number, out: number, values: number[]): void {
-    assert.ok(out < MAX_KEPT);
-    assert.equal(this.#kept[b]![out], undefined, 'a value is kept twice');
-    this.#kept[b]![out] = values;
+  #writeScanned(b: number, out: number, values: number[]): void {
+    assert.ok(out < MAX_SCANNED);
+    assert.equal(this.#scanned[b]![out], undefined, 'a value is written twice');
+    this.#scanned[b]![out] = values;
   }
 
   #writeBatch(out: number, value: number): void {
@@ -281,7 +281,7 @@ function isReduction(op: string): boolean {
   return /^rows?_(arg_)?(sum|min|max)$/.test(op);
 }
 
-function isKept(op: string): boolean {
+function isScan(op: string): boolean {
   return /^(prefix|suffix|run)_sum$/.test(op);
 }
 

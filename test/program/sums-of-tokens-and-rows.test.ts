@@ -143,7 +143,7 @@ describe('sums over groups of rows', () => {
 });
 
 describe('programs with sums along a row and over groups', () => {
-  const [COLUMN, CONSTANT, ROW_VALUE, KEPT] = [1, 2, 3, 8].map((kind) => 65536 * kind) as [
+  const [COLUMN, CONSTANT, ROW_VALUE, SCANNED] = [1, 2, 3, 8].map((kind) => 65536 * kind) as [
     number,
     number,
     number,
@@ -174,16 +174,16 @@ describe('programs with sums along a row and over groups', () => {
   const refuses = (pattern: RegExp, ...instructions: Instruction[]) =>
     assert.throws(() => create(...instructions), pattern);
 
-  it('read a kept value only in the segments after its own', () => {
+  it('read a scanned value only in the segments after its own', () => {
     const scan: Instruction = ['prefix_sum', 0, COLUMN, CONSTANT];
-    create(['tokens'], scan, ['tokens'], ['loss', 0, KEPT]);
-    refuses(/a kept value cannot be read here/, ['tokens'], scan, ['loss', 0, KEPT]);
-    refuses(/a kept value cannot be read here/, ['tokens'], scan, ['tokens'], ['loss', 0, KEPT + 1]);
-    refuses(/a kept value cannot be read here/, ['tokens'], scan, ['row'], ['neg', 0, KEPT]);
+    create(['tokens'], scan, ['tokens'], ['loss', 0, SCANNED]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['loss', 0, SCANNED]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['tokens'], ['loss', 0, SCANNED + 1]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['row'], ['neg', 0, SCANNED]);
   });
 
-  it('have at most 16 kept values, each of which is written once in a token segment', () => {
-    create(['tokens'], ['run_sum', 15, COLUMN], ['tokens'], ['loss', 0, KEPT + 15]);
+  it('have at most 16 scanned values, each of which is written once in a token segment', () => {
+    create(['tokens'], ['run_sum', 15, COLUMN], ['tokens'], ['loss', 0, SCANNED + 15]);
     refuses(/a value does not exist/, ['tokens'], ['run_sum', 16, COLUMN]);
     refuses(/a value is written twice/, ['tokens'], ['run_sum', 0, COLUMN], ['run_sum', 0, COLUMN]);
     refuses(/an operation on tokens is not in a token segment/, ['row'], ['run_sum', 0, CONSTANT]);

@@ -27,7 +27,7 @@ const KINDS = [
   'rowInput',
   'batchInput',
   'rowColumn',
-  'kept',
+  'scanned',
 ] as const;
 const ROW_INPUTS = 4;
 const BATCH_INPUTS = 3;
@@ -71,10 +71,10 @@ class Draw {
   // The operands that each kind of segment may read. A reduction's result is pending until its segment ends.
   readonly #row: number[] = [];
   readonly #batch: number[] = [];
-  readonly #kept: number[] = [];
+  readonly #scanned: number[] = [];
   #pendingRow: number[] = [];
   #pendingBatch: number[] = [];
-  #pendingKept: number[] = [];
+  #pendingScanned: number[] = [];
   // The results of reductions over groups are pending until a batch segment.
   #pendingGroups: number[] = [];
   #hasGroups = false;
@@ -151,7 +151,7 @@ class Draw {
     this.#emit(kind, 0);
     this.#written = [];
     this.#row.push(...this.#pendingRow.splice(0));
-    this.#kept.push(...this.#pendingKept.splice(0));
+    this.#scanned.push(...this.#pendingScanned.splice(0));
     if (kind !== 'batch') return;
     this.#batch.push(...this.#pendingBatch.splice(0));
     this.#row.push(...this.#pendingGroups.splice(0));
@@ -216,7 +216,8 @@ class Draw {
   #token(): number {
     if (this.#written.length > 0 && this.#integer(0, 2) > 0)
       return operand('register', this.#pick(this.#written));
-    if (this.#kept.length > 0 && this.#integer(0, 1) > 0) return operand('kept', this.#pick(this.#kept));
+    if (this.#scanned.length > 0 && this.#integer(0, 1) > 0)
+      return operand('scanned', this.#pick(this.#scanned));
     return operand('column', this.#integer(0, this.#columns - 1));
   }
 
@@ -252,10 +253,10 @@ class Draw {
 
   #scan(): void {
     const op = this.#pick(SCANS);
-    const out = this.#kept.length + this.#pendingKept.length;
+    const out = this.#scanned.length + this.#pendingScanned.length;
     const decay = operand('constant', this.#pick(DECAYS));
     this.#emit(op, out, [this.#token(), ...(op === 'run_sum' ? [] : [decay])]);
-    this.#pendingKept.push(out);
+    this.#pendingScanned.push(out);
   }
 
   #rows(): void {
