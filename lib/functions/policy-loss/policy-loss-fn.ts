@@ -13,7 +13,7 @@ import {
   type ColumnName,
   type Input,
   type InputName,
-  type RowColumnName,
+  type RowDataName,
 } from '../../core/batch-reader.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
@@ -117,7 +117,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly reads: {
     columns: readonly ColumnName[];
     optional: readonly ColumnName[];
-    rowColumns: readonly RowColumnName[];
+    rowColumns: readonly RowDataName[];
     expertMask: boolean;
     step: boolean;
   };
