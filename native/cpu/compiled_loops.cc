@@ -52,6 +52,7 @@ struct LocalSums {
 #define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(out, a) local.sum[out][l] += kept(a, lane);
 #define EXTREME(name, out, a) segment.extremes[out][i] = a;
+#define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
 #define LOSS(a) local.loss[l] += kept(a, lane);
 #define METRIC(out, a) local.metric[out][l] += kept(a, lane);
 #define GRAD(a, b) grad[i] = kept((a) * (b), lane);
@@ -76,6 +77,7 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #undef ARITHMETIC
 #undef SUM
 #undef EXTREME
+#undef OF_POSITION
 #undef LOSS
 #undef METRIC
 #undef GRAD
@@ -87,6 +89,7 @@ constexpr CompiledLoop kLoops[] = {
 #define ARITHMETIC(...)
 #define SUM(...)
 #define EXTREME(...)
+#define OF_POSITION(...)
 #define LOSS(...)
 #define METRIC(...)
 #define GRAD(...)

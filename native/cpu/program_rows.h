@@ -188,7 +188,7 @@ class ProgramRows {
     // A compiled segment with a gradient always writes it.
     if (segment->compiled >= 0 && (grad || !program_.has_grad)) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
-      run_compiled(*segment, last.last, in, n, grad, sums, reductions_);
+      run_compiled(*segment, last.last, in, n, position, grad, sums, reductions_);
       return add_extremes(last, in, n, position, reductions_);
     }
     output_tile(*segment, in, n, position, grad, grad_entropy, sums);
@@ -261,15 +261,18 @@ class ProgramRows {
     }
   }
 
+  // Computes an instruction whose result depends on the positions of the tokens.
+  void compute_of_position(const Instruction& x, int n, int64_t position, float* out) const {
+    const double operand = values_.get(x.operand[0]);
+    if (x.op == Op::k_draw) return write_draws({operand, values_.row_index}, position, n, out);
+    const auto first = static_cast<double>(position);
+    if (x.op == Op::k_is_up_to) return write_is_up_to(position_in_row(operand) - first, n, out);
+    write_is_at(operand - first, n, out);
+  }
+
   // Computes an instruction that writes a register.
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
-    if (x.op == Op::k_is_at)
-      return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
-    if (x.op == Op::k_is_up_to)
-      return write_is_up_to(position_in_row(values_.get(x.operand[0])) - static_cast<double>(position), n,
-                            register_of(x.out));
-    if (x.op == Op::k_draw)
-      return write_draws({values_.get(x.operand[0]), values_.row_index}, position, n, register_of(x.out));
+    if (program::is_of_position(x.op)) return compute_of_position(x, n, position, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
@@ -309,22 +312,30 @@ class ProgramRows {
   }
 
   // Runs the loop of the compiled segment that begins with `segment` for a tile. Its last instruction is
-  // before `last`. The operands of extremes and of row_keep go to registers, one per reduction.
-  void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, float* grad,
-                    LossSums* outputs, Reduction* reductions) {
+  // before `last`. The operands of extremes and of row_keep, and the results that depend on positions, go to
+  // registers, one per reduction.
+  void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, int64_t position,
+                    float* grad, LossSums* outputs, Reduction* reductions) {
     float uniforms[4 * program::kMaxValues];
     for (int k = segment.first_uniform; k < segment.last_uniform; ++k)
       uniforms[k - segment.first_uniform] = static_cast<float>(values_.get(program_.uniforms[k]));
     LaneSum<double>* sums[program::kMaxReductions];
     float* extremes[program::kMaxReductions];
-    int count = 0;
+    const float* of_positions[kFewRegisters];
+    int count = 0, positions = 0;
     for (int i = segment.first; i < last; ++i) {
-      if (!program::is_row_reduction(program_.instructions[i].op)) continue;
+      const Instruction& x = program_.instructions[i];
+      if (program::is_of_position(x.op)) {
+        float* const out = register_of(kFewRegisters - 1 - positions);
+        compute_of_position(x, n, position, out);
+        of_positions[positions++] = out;
+      }
+      if (!program::is_row_reduction(x.op)) continue;
       sums[count] = &reductions[count].lanes;
       extremes[count] = register_of(count);
       ++count;
     }
-    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
+    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes, of_positions}, in, n);
   }
 
   // Considers or keeps the operands of extremes and of row_keep, which a compiled loop has written.
@@ -354,7 +365,7 @@ class ProgramRows {
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
                    Reduction* reductions) {
     if (segment.compiled >= 0) {
-      run_compiled(segment, segment.last, in, n, nullptr, nullptr, reductions);
+      run_compiled(segment, segment.last, in, n, position, nullptr, nullptr, reductions);
       return add_extremes(segment, in, n, position, reductions);
     }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);

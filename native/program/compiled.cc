@@ -16,6 +16,7 @@ constexpr Instruction kListed[] = {
 #define ARITHMETIC(name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
 #define SUM(out, a) instruction(Op::k_row_sum, out, a),
 #define EXTREME(name, out, a) instruction(Op::k_##name, out, a),
+#define OF_POSITION(name, out, number, a) instruction(Op::k_##name, out, a),
 #define LOSS(a) instruction(Op::k_loss, 0, a),
 #define METRIC(out, a) instruction(Op::k_metric, out, a),
 #define GRAD(a, b) instruction(Op::k_grad, 0, a, b),

@@ -10,8 +10,10 @@ const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
 const COLUMN = 1;
 const OUTPUTS = ['loss', 'metric', 'grad'];
-// Loops lack these operations, which the package's losses hardly use.
-const NOT_COMPILED = ['is_at', 'is_up_to', 'draw', 'grad_entropy'];
+// The operations whose results depend on the positions of tokens. The engine computes them before it runs a loop.
+const OF_POSITION = ['is_at', 'is_up_to', 'draw'];
+// Loops lack this operation.
+const NOT_COMPILED = ['grad_entropy'];
 
 interface Instruction {
   readonly op: string;
@@ -135,6 +137,7 @@ function hasOutputs({ instructions }: { instructions: readonly Instruction[] }):
 function textOf(segment: readonly Instruction[]): string {
   const uniforms: string[] = [];
   let reductions = 0;
+  let positions = 0;
   const registers = new Set<number>();
   const operand = ([kind, index]: readonly [number, number]) => {
     if (!isUniform(kind)) return kind === REGISTER ? `R(${index})` : `C(${index})`;
@@ -149,6 +152,7 @@ function textOf(segment: readonly Instruction[]): string {
     if (op === 'row_sum') return `SUM(${reductions++}, ${given})`;
     if (op.startsWith('row_')) return `EXTREME(${op}, ${reductions++}, ${given})`;
     registers.add(out);
+    if (OF_POSITION.includes(op)) return `OF_POSITION(${op}, ${out}, ${positions++}, ${given})`;
     return `ARITHMETIC(${op}, ${out}, ${given})`;
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
