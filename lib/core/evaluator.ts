@@ -135,7 +135,7 @@ interface CallOptions {
 export class Evaluator {
   readonly #fn: NativeFunction;
   readonly #names: readonly string[];
-  // The metrics of the batch. A result lacks those whose value is NaN.
+  // The metrics of the whole batch. A result lacks those whose value is NaN; they have no bit in `present`.
   readonly #batchMetrics: ReadonlySet<string>;
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
@@ -366,8 +366,8 @@ export class Evaluator {
     const metrics: Metrics = {};
     for (let i = 1; i < this.#names.length; i++) {
       const name = this.#names[i]!;
-      const hasValue = !(Number.isNaN(values[i]) && this.#batchMetrics.has(name));
-      if (hasBit(present, i) && hasValue) metrics[name] = values[i]!;
+      const exists = this.#batchMetrics.has(name) ? !Number.isNaN(values[i]) : hasBit(present, i);
+      if (exists) metrics[name] = values[i]!;
     }
     const result: Result<M> = { loss: values[0]!, metrics: metrics as M };
     const grad = gradients[this.#gradKey];

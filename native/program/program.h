@@ -146,7 +146,7 @@ constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
 constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
 constexpr int kMaxReductions = 16;  // in one segment
-constexpr int kMaxBatchMetrics = 32;
+constexpr int kMaxBatchMetrics = 48;
 constexpr int kMaxBatchSegments = 61;
 
 // A segment without the instruction that begins it.
