@@ -72,6 +72,11 @@ export interface FunctionDeclaration {
   readonly details?: readonly string[];
   /** The papers (such as 'arXiv 1707.06347') and implementations that the function follows. */
   readonly source: readonly string[];
+  /**
+   * What the function does differently from others of the same or a similar name, by their names in the registry:
+   * `{ gspo: 'the ratio is at most e^10' }` in the declaration of verl/gspo.
+   */
+  readonly unlike?: Readonly<Record<string, string>>;
   /** The batch keys that the function reads in addition to logprob. They have Trinity-RFT's names and order. */
   readonly reads: readonly string[];
   /** The declarations of the function's options, under camelCase names. */

@@ -13,7 +13,7 @@ import {
 } from '../../lib/index.js';
 import { referenceAdvantages } from '../../test/reference/advantage.js';
 import { standsOnEdge } from '../../test/reference/index.js';
-import { layOut, makeRewarded } from '../../test/support/draw.js';
+import { layOut, makeRewarded, requiredArgs } from '../../test/support/draw.js';
 import { generator } from '../../test/support/random.js';
 import { type Family, subject } from '../../test/support/subject.js';
 
@@ -233,7 +233,9 @@ export function* everyFunction(): Generator<Measurable> {
   ][])
     for (const name of registry.names())
       for (const variant of [{}, ...(registry.get(name).declaration?.numerics.variants ?? [])]) {
-        const args: Record<string, unknown> = { ...registry.get(name).defaultArgs(), ...variant };
+        const cls = registry.get(name);
+        const needed = requiredArgs(cls.declaration);
+        const args: Record<string, unknown> = { ...cls.defaultArgs(), ...needed, ...variant };
         // The coefficients are 1. With the default of 0, all entropy losses would be 0, and the default of 0.001 would
         // scale the KL losses.
         if (family === 'entropy') args.entropy_coef = 1;
@@ -246,6 +248,6 @@ export function* everyFunction(): Generator<Measurable> {
           near: inRange('near', tokens),
           wide: inRange('wide', tokens),
         });
-        yield { family, name, args: variant, measure };
+        yield { family, name, args: { ...needed, ...variant }, measure };
       }
 }

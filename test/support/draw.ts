@@ -286,6 +286,20 @@ function drawArguments({ options }: FunctionDeclaration): fc.Arbitrary<Args> {
   return fc.record(drawn).map((args) => withNeeds(options, args) as Args);
 }
 
+/**
+ * Returns values for the options that a function requires and for which it has no default: the least of those that are
+ * usual in training.
+ */
+export function requiredArgs(declaration: FunctionDeclaration | undefined): Args {
+  const required = Object.entries(declaration?.options ?? {}).filter(
+    ([, { required, defaultFrom, default: given, trinity = given }]) =>
+      required && defaultFrom === undefined && trinity === undefined,
+  );
+  return Object.fromEntries(
+    required.map(([key, option]) => [toSnakeCase(key), 'typical' in option ? option.typical![0]! : 1]),
+  );
+}
+
 // Adds the arguments that the drawn values of other arguments require.
 function withNeeds(options: OptionSchema, args: Record<string, unknown>): Record<string, unknown> {
   const result = { ...args };

@@ -14,6 +14,7 @@ export class TRLSAPOLossFn extends expressionLossClass(
     name: 'trl/sapo',
     summary: 'ℓ = −A·4/τ·σ(τ(r − 1)), the mean over each row, then over the rows',
     source: ['arXiv 2511.20347', 'TRL'],
+    unlike: { sapo: 'the gradient goes through the gate, and each row counts equally' },
     reads: FAMILY_KEYS,
     options: {
       sapoTemperaturePos: {

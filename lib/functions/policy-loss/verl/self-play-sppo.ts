@@ -13,6 +13,7 @@ export class VerlSelfPlaySPPOLossFn extends expressionLossClass(
       'rewards are centred preferences. The paper centres them for each prompt, verl for the batch.',
     ],
     source: ['arXiv 2405.00675', 'verl'],
+    unlike: { sppo: 'another method: Self-Play Preference Optimization' },
     reads: ['old_logprob', 'action_mask', 'rewards'],
     options: {
       sppoEta: {
