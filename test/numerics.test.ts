@@ -21,7 +21,14 @@ describe('numerics', () => {
 
   describe('beyond the range', () => {
     // logprob is 100 above oldLogprob and 100 below refLogprob, and e^100 exceeds float32's range.
-    type Columns = 'teacherLogprob' | 'rolloutLogprob' | 'proxLogprob' | 'vStar' | 'probability' | 'logZ' | 'oldEntropy';
+    type Columns =
+      | 'teacherLogprob'
+      | 'rolloutLogprob'
+      | 'proxLogprob'
+      | 'vStar'
+      | 'probability'
+      | 'logZ'
+      | 'oldEntropy';
     const far = (advantage: number): BatchWith<Columns> => ({
       shape: [2, 1],
       logprob: Float32Array.of(-1, -1),
@@ -51,7 +58,9 @@ describe('numerics', () => {
             const { loss, grad } =
               family === 'kl'
                 ? KL_FN.create(name, { kl_coef: 1 }).calculateKlLossSync(far(advantage), { grad: true })
-                : REGISTRIES[family].create(name, requiredArgs(declaration)).computeSync(far(advantage), { grad: true });
+                : REGISTRIES[family]
+                    .create(name, requiredArgs(declaration))
+                    .computeSync(far(advantage), { grad: true });
             assert.equal(Number.isFinite(loss), finite, `A = ${advantage}: ${loss}`);
             assert.equal(grad!.every(Number.isFinite), finite, `A = ${advantage}: ${grad}`);
           }

@@ -56,6 +56,11 @@ export interface NumericsDeclaration {
    */
   readonly cancels?: (token: TokenValues) => { readonly value?: number; readonly gradient?: number };
   /**
+   * True if the loss depends on e to the power of a sum over a row. The errors of the row's log-ratios add up there, so
+   * the relative error grows with the row's length where policies are far apart.
+   */
+  readonly exponentiatesRowSums?: true;
+  /**
    * Sets of arguments with which the function computes differently, so that its errors may differ. Errors are measured
    * with the default arguments and with each of these sets.
    */

@@ -49,7 +49,9 @@ function packedCase(inputs: FrameworkLossCase['inputs']): Batch {
 
 async function agrees(name: string, args: Record<string, unknown>, batch: Batch): Promise<boolean> {
   const compute = (where: Batch | DeviceBatch, device?: string) =>
-    outcome(async () => POLICY_LOSS_FN.create(name, args).compute(where, { grad: true, ...(device && { device }) }));
+    outcome(async () =>
+      POLICY_LOSS_FN.create(name, args).compute(where, { grad: true, ...(device && { device }) }),
+    );
   const expected = await compute(batch);
   const fromHost = await compute(batch, DEVICE);
   if (typeof expected === 'string' || typeof fromHost === 'string') {

@@ -348,14 +348,15 @@ function readsPairs(name: string): boolean {
 }
 
 /**
- * The losses that read the exponential of a sum of a row's log-ratios. Where log-ratios are wide, it overflows, or
+ * Returns whether a loss reads the exponential of a sum of a row's log-ratios. Where log-ratios are wide, it overflows, or
  * multiplies the rounding errors of the sum.
  */
-const OF_ROW_SUMS = ['trl/rloo', 'trl/vespo'];
-
 function readsRowSums(name: string, args: Args): boolean {
   const isUnbounded = args.vllm_importance_sampling_clip_max === null;
-  return OF_ROW_SUMS.includes(name) || (args.use_vllm === true && isUnbounded);
+  const declaration = POLICY_LOSS_FN.names().includes(name)
+    ? POLICY_LOSS_FN.get(name).declaration
+    : undefined;
+  return declaration?.numerics.exponentiatesRowSums === true || (args.use_vllm === true && isUnbounded);
 }
 
 /**

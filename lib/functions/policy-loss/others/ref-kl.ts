@@ -36,6 +36,12 @@ export class RefKLLossFn extends expressionLossClass(
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the ratio is not clipped: it overflows from 88 on',
       overflows: 'always',
+      // The two terms cancel each other. This is the quadratic one.
+      cancels: ({ logprob, oldLogprob }) => {
+        const d = Math.abs(logprob - oldLogprob);
+        const klTau = PENALTY.klTau.default;
+        return { value: klTau * d ** 2, gradient: 2 * klTau * d };
+      },
     },
   },
   (symbols, { maskLow, klTau, coef }) => {

@@ -2,13 +2,14 @@
 // Each loss of the trainer chooses the weight and ℓ.
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import type { LossType } from '../aggregation.js';
 import type { MetricExpression } from '../expression-loss.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP, CLIP_METRICS, clipped } from './clipped.js';
 import { BONUS, BONUS_METRICS, withBonus } from './entropy-bonus.js';
 import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
-import { isDividedByItems, type LossType, meanWeight, SCALE, weightOf } from './scale.js';
+import { isDividedByItems, meanWeight, SCALE, weightOf } from './scale.js';
 import { TOP_ENTROPY } from './top-entropy.js';
 import { VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
 

@@ -37,6 +37,8 @@ export class TRLSAPOLossFn extends expressionLossClass(
     numerics: {
       range: 'any finite logprobs and advantages',
       outside: 'the gate is open: the loss is finite, and the gradient is 0',
+      // Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. At 1, the gradient is −A.
+      cancels: ({ advantage }) => ({ gradient: Math.abs(advantage) }),
     },
   },
   (symbols, options) => {
