@@ -115,3 +115,8 @@ function algorithmEntry(name: string): CatalogueEntry {
     options: { ...functions },
   };
 }
+
+/** Returns a text for each function of a similar name that says what this one does differently. */
+export function differencesOf(unlike: CatalogueEntry['unlike'] = {}): string[] {
+  return Object.entries(unlike).map(([name, what]) => `differs from ${name}: ${what}`);
+}

@@ -2,7 +2,7 @@
 import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
 import { byFramework, ofFramework } from '../functions/frameworks.js';
-import { type CatalogueEntry, catalogue, KINDS, type Kind } from './catalogue.js';
+import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from './catalogue.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import {
@@ -78,7 +78,7 @@ export function addList(program: Command): void {
           ['kind', 'name', 'class', 'about', 'source', 'options', 'framework', 'aliases', 'unlike'],
           entries.map(({ kind, name, class: cls, about, source, options, framework, aliases, unlike }) => [
             ...[kind, name, cls, about, source],
-            ...[settings(options).join(' '), framework, aliases?.join(' '), differences(unlike).join('; ')],
+            ...[settings(options).join(' '), framework, aliases?.join(' '), differencesOf(unlike).join('; ')],
           ]),
         ),
       text: () => (inFull ? entries.map(describe).join('\n\n') : overview(entries)),
@@ -136,13 +136,8 @@ function detailLines({ unlike, options, reads = [], metrics = {} }: CatalogueEnt
       const lines = inLines([`${title}:`, ...words.join(', ').split(' ')], '', width);
       return lines.length > DETAIL_LINES ? [...lines.slice(0, DETAIL_LINES - 1), '…'] : lines;
     });
-  const unlikeLines = differences(unlike).flatMap((text) => inLines(text.split(' '), '', width));
+  const unlikeLines = differencesOf(unlike).flatMap((text) => inLines(text.split(' '), '', width));
   return [...unlikeLines, ...lists].map((text) => ({ text, style: 'dim' }));
-}
-
-/** Returns a text for each function of a similar name that says what is different. */
-function differences(unlike: CatalogueEntry['unlike'] = {}): string[] {
-  return Object.entries(unlike).map(([name, what]) => `differs from ${name}: ${what}`);
 }
 
 function describe(entry: CatalogueEntry): string {
@@ -153,7 +148,7 @@ function describe(entry: CatalogueEntry): string {
     ['what it is', about],
   ];
   if (details) facts.push(['details', wrapped(details.join(' '))]);
-  const differing = differences(unlike).flatMap(wrapped);
+  const differing = differencesOf(unlike).flatMap(wrapped);
   if (differing.length > 0) facts.push(['differences', differing]);
   facts.push(['source', source], ['framework', framework]);
   if (aliases) facts.push(['aliases', aliases.join(', ')]);

@@ -100,6 +100,23 @@ describe('policy-loss list', () => {
     assert.doesNotMatch(kl, /Policy losses/);
   });
 
+  it('groups by framework, and describes aliases and namesakes', async () => {
+    const { stdout } = await run('list', 'loss');
+    const titles = stdout.split('\n').filter((line) => line.startsWith('Policy losses'));
+    assert.deepEqual(
+      titles.map((title) => title.replace(' (--loss, --policy-loss-fn)', '')),
+      ['', ' of verl', ' of TRL', ' of other frameworks and papers'].map((of) => `Policy losses${of}`),
+    );
+    assert.match(stdout, /^trl\/gmpo .*\nor gmpo /m);
+    assert.match(stdout, /^verl\/gspo .*\n +differs from gspo: the ratio is at most/m);
+    assert.ok(stdout.split('\n').length < 15 * POLICY_LOSS_FN.names().length, 'the lists are cut');
+    const [byAlias, byName] = [(await run('list', 'gmpo')).stdout, (await run('list', 'trl/gmpo')).stdout];
+    assert.equal(byAlias, byName);
+    assert.match(byName, /^framework +TRL\naliases +gmpo$/m);
+    const [entry] = (await runJson('list', 'trl/gmpo')) as (Entry & Record<string, unknown>)[];
+    assert.deepEqual([entry!.framework, entry!.aliases], ['TRL', ['gmpo']]);
+  });
+
   it('prints CSV', async () => {
     const { stdout } = await run('list', 'kl', '--csv');
     assert.match(
