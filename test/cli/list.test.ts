@@ -108,7 +108,7 @@ describe('policy-loss list', () => {
       ['', ' of verl', ' of TRL', ' of other frameworks and papers'].map((of) => `Policy losses${of}`),
     );
     assert.match(stdout, /^trl\/gmpo .*\nor gmpo /m);
-    assert.match(stdout, /^verl\/gspo .*\n +differs from gspo: the ratio is at most/m);
+    assert.match(stdout, /^verl\/gspo .*\n +differs from gspo: another default clip range/m);
     assert.ok(stdout.split('\n').length < 15 * POLICY_LOSS_FN.names().length, 'the lists are cut');
     const [byAlias, byName] = [(await run('list', 'gmpo')).stdout, (await run('list', 'trl/gmpo')).stdout];
     assert.equal(byAlias, byName);
