@@ -4,6 +4,7 @@
 #include <string>
 
 #include "loss/loss.h"
+#include "program/compiled.h"
 
 namespace policy_loss::program {
 namespace {
@@ -202,7 +203,7 @@ Program::Program(const Encoded& encoded) {
     const Instruction x = decode(encoded.code + i * kNumbersPerInstruction);
     if (x.op <= Op::k_batch) {
       const int at = static_cast<int>(instructions_.size());
-      segments_.push_back({x.op, at, at});
+      segments_.push_back({x.op, at, at, 0, -1});
       checker.begin_segment(x.op);
       continue;
     }
@@ -212,11 +213,24 @@ Program::Program(const Encoded& encoded) {
     if (checker.has_outputs() && !had_outputs) sizes_.output_segment = static_cast<int>(segments_.size()) - 1;
     instructions_.push_back(x);
     segments_.back().last = static_cast<int>(instructions_.size());
+    if (is_row_reduction(x.op)) ++segments_.back().reductions;
   }
   checker.end();
+  find_compiled();
   sizes_.columns = checker.columns();
   sizes_.row_columns = checker.row_columns();
   sizes_.has_grad = checker.has_grad();
+}
+
+void Program::find_compiled() {
+  for (size_t at = 0; at < segments_.size(); ++at) {
+    Segment& segment = segments_[at];
+    if (segment.kind != Op::k_tokens) continue;
+    const bool is_joined = static_cast<int>(at) == sizes_.output_segment && at + 1 < segments_.size() &&
+                           segments_[at + 1].kind == Op::k_tokens;
+    const int last = is_joined ? segments_[at + 1].last : segment.last;
+    segment.compiled = compiled_segment(&instructions_[segment.first], last - segment.first);
+  }
 }
 
 ProgramView Program::view() const {
