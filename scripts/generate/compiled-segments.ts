@@ -4,6 +4,7 @@ import type { NativeProgram } from '../../binding.js';
 import { native } from '../../lib/core/native.js';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
+import { requiredArgs } from '../../test/support/draw.js';
 
 const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
@@ -38,10 +39,8 @@ export function compiledSegments(): string {
 // Returns the programs that a loss runs with default options. A program without a gradient is left to the interpreter,
 // except for the segments that it shares with the other one.
 function programsOf(name: string): NativeProgram[] {
-  const { options } = POLICY_LOSS_FN.get(name).declaration!;
-  const required = Object.entries(options).filter(([, option]) => option.required);
-  const args = required.map(([key, option]) => [key, 'typical' in option ? option.typical[0] : undefined]);
-  const { policyLoss } = POLICY_LOSS_FN.create(name, Object.fromEntries(args));
+  const args = requiredArgs(POLICY_LOSS_FN.get(name).declaration);
+  const { policyLoss } = POLICY_LOSS_FN.create(name, args);
   return 'program' in policyLoss ? [policyLoss.program.withGrad] : [];
 }
 

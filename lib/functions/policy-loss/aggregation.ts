@@ -4,7 +4,7 @@ import type { LossAggMode } from '../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../program/expression.js';
 
 /** How the losses of the tokens become one number. */
-export interface Aggregation<Options = void> {
+export interface Aggregation<Options> {
   /** What a token's loss is divided by, in words, for the documentation. */
   readonly divisor: string;
   /** Returns the weight of a token's loss in the loss of the batch. */
@@ -100,17 +100,19 @@ export const TRL_AGGREGATIONS: Readonly<Record<LossType, Aggregation<TrlCounts>>
   vespo: OF_ITEMS,
 };
 
-function dividedBy(divisor: string, divisorOf: (symbols: ProgramSymbols) => Expression): Aggregation {
-  return { divisor, weight: (symbols) => symbols.constant(1).div(divisorOf(symbols)) };
+/** What a token's loss is divided by: in words, for the documentation, and as an expression. */
+export interface Divisor {
+  readonly divisor: string;
+  readonly of: (symbols: ProgramSymbols) => Expression;
 }
 
 /** The aggregation modes of the other frameworks and papers. */
-export const OTHER_AGGREGATIONS: Readonly<Record<LossAggMode, Aggregation>> = {
-  'token-mean': dividedBy('N', ({ tokens }) => tokens),
-  'token-sum': dividedBy('1', ({ constant }) => constant(1)),
-  'seq-mean-token-sum': dividedBy('B', ({ rows }) => rows),
-  'seq-mean-token-mean': dividedBy('B · max(n, 1)', ({ rows, n, max }) => rows.mul(max(n, 1))),
-  'seq-mean-token-sum-norm': dividedBy('T', ({ rowLength }) => rowLength),
+export const OTHER_AGGREGATIONS: Readonly<Record<LossAggMode, Divisor>> = {
+  'token-mean': { divisor: 'N', of: ({ tokens }) => tokens },
+  'token-sum': { divisor: '1', of: ({ constant }) => constant(1) },
+  'seq-mean-token-sum': { divisor: 'B', of: ({ rows }) => rows },
+  'seq-mean-token-mean': { divisor: 'B · max(n, 1)', of: ({ rows, n, max }) => rows.mul(max(n, 1)) },
+  'seq-mean-token-sum-norm': { divisor: 'T', of: ({ rowLength }) => rowLength },
 };
 
 /** The aggregation modes of Trinity-RFT. native/engine/weights.h computes their weights. */

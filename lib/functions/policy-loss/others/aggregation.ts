@@ -28,6 +28,6 @@ export function aggregated(
   loss: Expression,
   mode: LossAggMode,
 ): { loss: Expression; pg_loss: MetricExpression } {
-  const weighted = loss.mul(OTHER_AGGREGATIONS[mode].weight(symbols));
+  const weighted = loss.div(OTHER_AGGREGATIONS[mode].of(symbols));
   return { loss: weighted, pg_loss: lossMetric(symbols, weighted) };
 }
