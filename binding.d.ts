@@ -117,6 +117,7 @@ export type NativeColumns = [
   proxLogprob: number,
   teacherLogprob: number,
   oldEntropy: number,
+  clipCovKeys: number,
 ];
 
 /** The order of the columns in `NativeBatch.rowData`. */
@@ -164,6 +165,8 @@ export type NativeAdvantageColumns = [
   oldLogprob: number,
   teacherLogprob: number,
   values: number,
+  sumPiSquared: number,
+  rolloutIsWeights: number,
 ];
 
 /** A batch from which an advantage function computes advantages. */
@@ -176,6 +179,13 @@ export interface NativeAdvantageBatch extends NativeBatch {
   groups: Int32Array | undefined;
   /** One run number per row. Rows of a group that have the same number form a run of several steps. */
   runs: Int32Array | undefined;
+  /**
+   * Several further rewards per row, and the weight of each. Of K rewards, the first array holds K·rows numbers, with
+   * the first reward of all rows first. Only for host batches and functions that can combine rewards, which then read
+   * these instead of token-level rewards.
+   */
+  namedRewards?: Float64Array;
+  rewardWeights?: Float64Array;
 }
 
 /**
@@ -185,7 +195,7 @@ export interface NativeAdvantageBatch extends NativeBatch {
 export interface NativeAdvantageCall {
   /** Receives the advantage of each token. */
   advantages: Float32Array | undefined;
-  /** Receives the return of each token. Only functions that compute along a row (recurrences) have returns. */
+  /** Receives the return of each token, if the function computes returns. */
   returns: Float32Array | undefined;
   /** Receives, for each row, the advantage of all its unmasked tokens. Only functions over groups have scores. */
   scores: Float32Array | undefined;
@@ -231,6 +241,8 @@ export interface NativeCall {
   grad: Float32Array | undefined;
   /** Receives ∂loss/∂entropy for each token. */
   gradEntropy: Float32Array | undefined;
+  /** Receives ∂loss/∂log_z for each row. */
+  gradLogZ?: Float32Array | undefined;
   mu: number | undefined;
   klCoef: number | undefined;
   /** The factor of the entropy term in the loss. It is negative if a higher entropy is to lower the loss (a bonus). */
@@ -315,6 +327,7 @@ export interface NativeBinding {
     proxLogprob: Float32Array | Uint16Array | undefined,
     teacherLogprob: Float32Array | Uint16Array | undefined,
     oldEntropy: Float32Array | Uint16Array | undefined,
+    clipCovKeys: Float32Array | Uint16Array | undefined,
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,

@@ -31,6 +31,7 @@ export const COLUMNS = [
   'prox_logprob',
   'teacher_logprob',
   'old_entropy',
+  'clip_cov_keys',
 ] as const;
 /** The Trinity-RFT name of a float column that losses read. */
 export type ColumnName = (typeof COLUMNS)[number];
@@ -43,7 +44,14 @@ export type RowColumnName = (typeof ROW_COLUMNS)[number];
 /**
  * The names of the float columns that advantage functions read, in the order of NativeAdvantageColumns in binding.d.ts.
  */
-export const ADVANTAGE_COLUMNS = ['token_level_rewards', 'old_logprob', 'teacher_logprob', 'values'] as const;
+export const ADVANTAGE_COLUMNS = [
+  'token_level_rewards',
+  'old_logprob',
+  'teacher_logprob',
+  'values',
+  'sum_pi_squared',
+  'rollout_is_weights',
+] as const;
 
 // Describes what each input holds. The error for a missing input quotes it.
 const EXPECTED = {
@@ -54,11 +62,14 @@ const EXPECTED = {
   prox_logprob: 'a log-probability per token',
   teacher_logprob: 'a log-probability per token',
   old_entropy: 'an entropy per token',
+  clip_cov_keys: 'a number per token',
   advantages: 'an advantage per token, or per row',
   entropy: 'an entropy per token',
   token_level_rewards: 'a reward per token, or the key rewards with one per row',
   token_level_scores: 'a score per token',
   values: "a critic's value per token",
+  sum_pi_squared: "the sum of the vocabulary's squared probabilities per token",
+  rollout_is_weights: 'an importance weight per token',
   action_mask: 'a mask per token',
   expert_mask: 'a mask per row',
   rewards: 'a reward per row',
@@ -112,6 +123,8 @@ export interface Input {
    * batch already is on a device.
    */
   device: number | undefined;
+  /** The batch if it already is on a device. */
+  resident?: DeviceBatch | undefined;
   /** The trainer's step, if the function reads it. */
   step: number | undefined;
 }
@@ -201,7 +214,7 @@ export class BatchReader {
       if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${batch.device}`);
     const step = this.#readsStep ? readStep(batch, this.#mapper, layout.rows) : undefined;
-    return { native, layout, device: undefined, step };
+    return { native, layout, device: undefined, resident: batch, step };
   }
 
   /**

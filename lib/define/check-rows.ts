@@ -38,6 +38,7 @@ export function drawRows(): Rows {
     prox_logprob: near(0.2),
     teacher_logprob: near(0.7),
     old_entropy: logprob.map(() => 2 * random()),
+    clip_cov_keys: logprob.map(random),
   };
   const perRow = (draw: () => number) => Float64Array.from({ length: DRAWN_ROWS }, draw);
   const numbers: Record<RowColumnName, Float64Array> = {

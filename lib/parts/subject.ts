@@ -171,14 +171,14 @@ function subjectOf(
   readsExperts: boolean,
   step: AdvantageStep | undefined,
 ) {
-  const { columns } = policyLossFn.reads;
+  const { columns, optional } = policyLossFn.reads;
   return {
     name,
     policyLossFn,
     readsRatio:
       columns.includes('old_logprob') &&
       columns.includes('advantages') &&
-      columns.every((column) => OF_RATIO.has(column)),
+      columns.every((column) => OF_RATIO.has(column) || optional.includes(column)),
     readsAdvantages: columns.includes('advantages'),
     readsExperts,
     pairs: policyLossFn.readsPairs,
@@ -190,7 +190,9 @@ function subjectOf(
       if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
       if (!step?.appliesTo(batch)) return undefined;
       if (step.scope === 'all')
-        return `${name} whitens its advantages (${step.name}) over the tokens of all rows`;
+        return step.whitens
+          ? `${name} whitens its advantages (${step.name}) over the tokens of all rows`
+          : `${name} computes its advantages (${step.name}) from the tokens of several rows`;
       return step.adaptsPenalty ? `${name} adapts the coefficient of its KL penalty to all rows` : undefined;
     },
   } satisfies Partial<Subject>;

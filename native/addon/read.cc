@@ -112,7 +112,8 @@ void read_program_loss(const Napi::Object& object, Function* function) {
   }
   if (grad.view().batch_metrics != batch_metrics || no_grad.view().batch_metrics != batch_metrics)
     refuse(env, "program: the number of metrics of the batch is wrong");
-  if (!grad.view().has_grad || no_grad.view().has_grad) refuse(env, "program: a gradient is wrong");
+  if (!grad.view().has_grad || no_grad.view().has_grad || no_grad.view().has_other_grad)
+    refuse(env, "program: a gradient is wrong");
   function->loss = kProgram;
   function->program_loss =
       std::make_shared<const ProgramLoss>(std::move(grad), std::move(no_grad), std::move(metrics));
@@ -305,6 +306,13 @@ AdvantageBatch read_advantage_batch(const Napi::Object& object) {
   batch.baselines = static_cast<const double*>(per_row("baselines", napi_float64_array));
   batch.groups = static_cast<const int32_t*>(per_row("groups", napi_int32_array));
   batch.runs = static_cast<const int32_t*>(per_row("runs", napi_int32_array));
+  const Napi::Value weights = object.Get("rewardWeights");
+  if (!weights.IsTypedArray()) return batch;
+  batch.named = static_cast<int64_t>(weights.As<Napi::TypedArray>().ElementLength());
+  batch.reward_weights =
+      static_cast<const double*>(elements(weights, napi_float64_array, batch.named, "rewardWeights"));
+  batch.named_rewards = static_cast<const double*>(
+      elements(object.Get("namedRewards"), napi_float64_array, batch.named * rows, "namedRewards"));
   return batch;
 }
 
@@ -322,6 +330,7 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
       static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
   call.outputs.grad = floats_if_any(object.Get("grad"), tokens, "grad");
   call.outputs.grad_entropy = floats_if_any(object.Get("gradEntropy"), tokens, "gradEntropy");
+  call.outputs.grad_log_z = floats_if_any(object.Get("gradLogZ"), rows, "gradLogZ");
   const Napi::Value normalizer = object.Get("normalizer");
   if (!normalizer.IsUndefined()) {
     const void* counts = elements(normalizer, napi_float64_array, kCounts, "normalizer");
@@ -371,6 +380,7 @@ AdvantagePresence presence_of(const AdvantageBatch& batch) {
   there.baselines = batch.baselines != nullptr;
   there.groups = batch.groups != nullptr;
   there.runs = batch.runs != nullptr;
+  there.named_rewards = batch.named_rewards != nullptr;
   return there;
 }
 
@@ -387,7 +397,9 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
           index, options,
           [&]<class F>(const F& f) {
             constexpr GroupTraits traits = F::traits;
-            complete = complete && there.groups && (traits.sums_token_rewards ? rewarded : there.rewards);
+            const bool named = traits.has_reward_keys && there.named_rewards;
+            complete =
+                complete && there.groups && (named || (traits.sums_token_rewards ? rewarded : there.rewards));
             if (traits.by_runs) complete = complete && there.runs;
             if constexpr (traits.has_rank_penalty)
               complete = complete && (f.rank_penalty == 0 || column(kSampledLogprob));
@@ -406,6 +418,9 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
       break;
     case AdvantageShape::kDistill:
       complete = complete && column(kSampledLogprob) && column(kTeacherLogprob);
+      break;
+    case AdvantageShape::kBaseline:
+      complete = complete && there.groups && rewarded && column(kSampledLogprob) && column(kSumPiSquared);
       break;
   }
   if (!complete) refuse(env, "an input of the advantage function is missing");

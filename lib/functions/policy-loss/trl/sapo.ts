@@ -1,9 +1,16 @@
 // TRL's SAPO: a soft gate instead of clipping.
-import type { MetricsOf } from '../../../core/declaration.js';
+import type { MetricsOf, TokenValues } from '../../../core/declaration.js';
 import type { Operand } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
-import { FAMILY, FAMILY_KEYS, FAMILY_METRICS, familyLoss } from './grpo-family.js';
+import {
+  FAMILY,
+  FAMILY_BATCHES,
+  FAMILY_KEYS,
+  FAMILY_METRICS,
+  familyLoss,
+  familyNeeds,
+} from './grpo-family.js';
 
 // The gate is fully open well below this log-ratio. The bound keeps the ratio finite, so that the gradient becomes 0.
 const LARGEST_LOG_RATIO = 80;
@@ -16,6 +23,7 @@ export class TRLSAPOLossFn extends expressionLossClass(
     source: ['arXiv 2511.20347', 'TRL'],
     unlike: { sapo: 'the gradient goes through the gate, and each row counts equally' },
     reads: FAMILY_KEYS,
+    ...FAMILY_BATCHES,
     options: {
       sapoTemperaturePos: {
         type: 'number',
@@ -38,13 +46,13 @@ export class TRLSAPOLossFn extends expressionLossClass(
       range: 'any finite logprobs and advantages',
       outside: 'the gate is open: the loss is finite, and the gradient is 0',
       // Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. At 1, the gradient is −A.
-      cancels: ({ advantage }) => ({ gradient: Math.abs(advantage) }),
+      cancels: ({ advantage }: TokenValues) => ({ gradient: Math.abs(advantage) }),
     },
   },
-  (symbols, options) => {
+  (symbols, options, has) => {
     const { A, constant, exp, min, select, sigmoid } = symbols;
     const { sapoTemperaturePos, sapoTemperatureNeg } = options;
-    return familyLoss(symbols, 'sapo', options, ({ log, perRow }) => {
+    return familyLoss(symbols, 'sapo', options, has, ({ log, perRow }) => {
       const distance = exp(min(log, LARGEST_LOG_RATIO)).sub(1);
       const gate = (temperature: Operand) =>
         sigmoid(distance.mul(temperature)).mul(constant(4).div(temperature));
@@ -56,6 +64,7 @@ export class TRLSAPOLossFn extends expressionLossClass(
       return { loss: A.neg().mul(value), metrics: {} };
     });
   },
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/sapo', TRLSAPOLossFn);
