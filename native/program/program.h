@@ -180,7 +180,7 @@ constexpr int kMaxValues = 256;        // of each kind: constants, row values, b
 constexpr int kMaxReductions = 16;     // in one segment
 constexpr int kMaxProgramColumns = 9;  // that one program reads
 constexpr int kMaxKept = 4;            // the row values of row_keep have numbers below this
-constexpr int kMaxBatchMetrics = 32;
+constexpr int kMaxBatchMetrics = 48;
 constexpr int kMaxBatchSegments = 61;
 
 // A segment without the instruction that begins it.

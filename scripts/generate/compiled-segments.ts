@@ -5,6 +5,7 @@ import type { FormColumns } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
+import { requiredArgs } from '../../test/support/draw.js';
 
 const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
@@ -41,8 +42,9 @@ export function compiledSegments(): string {
 // Numbers among the options are changed a little where that leaves the instructions as they are. Two operands are then
 // equal only if they always are, and not because two options have the same default.
 function segmentsOf(name: string): Instruction[][] {
-  const schema = Object.entries(POLICY_LOSS_FN.get(name).declaration!.options);
-  let args = requiredArgs(name);
+  const declaration = POLICY_LOSS_FN.get(name).declaration!;
+  const schema = Object.entries(declaration.options);
+  let args: Record<string, unknown> = requiredArgs(declaration);
   let segments = segmentsWith(name, args);
   for (const [i, [key, option]] of schema.entries()) {
     if (option.type !== 'number' || option.default === undefined) continue;
@@ -52,15 +54,6 @@ function segmentsOf(name: string): Instruction[][] {
     if (shapeOf(others) === shapeOf(segments)) [args, segments] = [changed, others];
   }
   return segments;
-}
-
-/** Returns values for the options that a loss requires. */
-export function requiredArgs(name: string): Record<string, unknown> {
-  const schema = Object.entries(POLICY_LOSS_FN.get(name).declaration!.options);
-  const required = schema.flatMap(([key, option]) =>
-    option.required && 'typical' in option ? [[key, option.typical[0]]] : [],
-  );
-  return Object.fromEntries(required);
 }
 
 function isValid(name: string, args: Record<string, unknown>): boolean {
