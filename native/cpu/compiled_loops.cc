@@ -48,6 +48,8 @@ struct LocalSums {
       for (int l = 0; l < kSumLanes; ++l) {                                         \
         const int i = at + l;                                                       \
         [[maybe_unused]] const int32_t lane = lanes[i];
+// Reads a column before the gradients are written, as the compiler would otherwise read it again.
+#define LOAD(index) const float c##index = columns.of[index][i];
 #define REGISTERS(...) float __VA_ARGS__;
 #define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(out, a) local.sum[out][l] += kept(a, lane);
@@ -62,7 +64,7 @@ struct LocalSums {
   local.store(segment); \
   }
 #define R(index) r##index
-#define C(index) columns.of[index][i]
+#define C(index) c##index
 #define U(index) uniform[index]
 
 template <Op op>
@@ -73,6 +75,7 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #include "program/compiled_segments.inc"
 
 #undef SEGMENT
+#undef LOAD
 #undef REGISTERS
 #undef ARITHMETIC
 #undef SUM
@@ -85,6 +88,7 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 
 constexpr CompiledLoop kLoops[] = {
 #define SEGMENT(index, ...) loop_##index,
+#define LOAD(...)
 #define REGISTERS(...)
 #define ARITHMETIC(...)
 #define SUM(...)

@@ -12,6 +12,7 @@ constexpr Instruction instruction(Op op, int out = 0, Operand a = {}, Operand b 
 // The listed segments, each after an instruction that begins a token segment.
 constexpr Instruction kListed[] = {
 #define SEGMENT(...) instruction(Op::k_tokens),
+#define LOAD(...)
 #define REGISTERS(...)
 #define ARITHMETIC(name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
 #define SUM(out, a) instruction(Op::k_row_sum, out, a),

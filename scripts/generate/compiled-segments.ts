@@ -132,8 +132,13 @@ function textOf(segment: readonly Instruction[]): string {
   let reductions = 0;
   let positions = 0;
   const registers = new Set<number>();
+  const columns = new Set<number>();
   const operand = ([kind, index]: readonly [number, number]) => {
-    if (!isUniform(kind)) return kind === REGISTER ? `R(${index})` : `C(${index})`;
+    if (kind === REGISTER) return `R(${index})`;
+    if (kind === COLUMN) {
+      columns.add(index);
+      return `C(${index})`;
+    }
     const key = `${kind} ${index}`;
     if (!uniforms.includes(key)) uniforms.push(key);
     return `U(${uniforms.indexOf(key)})`;
@@ -149,7 +154,13 @@ function textOf(segment: readonly Instruction[]): string {
     return `ARITHMETIC(${op}, ${out}, ${given})`;
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
-  const declared = [...registers].sort((a, b) => a - b).map((index) => `r${index}`);
   const head = `${uniforms.length}, ${metrics}, ${reductions})`;
-  return [head, ...(declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : []), ...lines].join('\n');
+  const loads = inOrder(columns).map((index) => `LOAD(${index})`);
+  const declared = inOrder(registers).map((index) => `r${index}`);
+  const declaration = declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : [];
+  return [head, ...loads, ...declaration, ...lines].join('\n');
+}
+
+function inOrder(numbers: ReadonlySet<number>): number[] {
+  return [...numbers].sort((a, b) => a - b);
 }
