@@ -85,6 +85,40 @@ describe('expressionLossClass()', () => {
     assert.deepEqual(Object.keys(metrics), ['tokens', 'reward']);
   });
 
+  const withBatchMetrics = (count: number) => {
+    const names = Array.from({ length: count }, (_, i) => `batch_${i}`);
+    const ofTokens = Array.from({ length: 16 }, (_, i) => `token_${i}`);
+    return expressionLossClass(
+      {
+        ...base,
+        reads: ['action_mask'],
+        metrics: Object.fromEntries([...ofTokens, ...names].map((name) => [name, { unit: 'x' }])),
+      },
+      ({ lp, log, batchSum, constant }) => ({
+        loss: lp,
+        metrics: Object.fromEntries([
+          ...names.map((name, i) => [name, { batch: i === 40 ? log(batchSum(lp)) : batchSum(lp).add(i) }]),
+          ...ofTokens.map((name, i) => [name, { token: constant(i) }]),
+        ]),
+      }),
+    );
+  };
+
+  it('reports 16 metrics of tokens and 48 of the batch, but for those that are NaN', () => {
+    const Loss = withBatchMetrics(48);
+    const { metrics } = new Loss().computeSync(batch) as { metrics: Record<string, number> };
+    const expected = Array.from({ length: 48 }, (_, i) => [`batch_${i}`, i - 6]).filter((_, i) => i !== 40);
+    const ofBatch = Object.entries(metrics).filter(([name]) => name.startsWith('batch_'));
+    assert.deepEqual(Object.fromEntries(ofBatch), Object.fromEntries(expected));
+    assert.equal(Object.keys(metrics).length, 47 + 16);
+    assert.ok(Math.abs(metrics.token_15! - 15) < 1e-6);
+  });
+
+  it('refuses more metrics than a program can have', () => {
+    const Loss = withBatchMetrics(49);
+    assert.throws(() => new Loss(), isLossError('ERR_INVALID_OPTION', /too many metrics/));
+  });
+
   it('names the numbers per row that a batch lacks', () => {
     const { rewards: _, ...without } = batch;
     assert.throws(

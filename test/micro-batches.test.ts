@@ -32,7 +32,7 @@ const RELATIVE = 1e-6;
 /** Metrics that do not add up, because every part has the same value. */
 const NOT_SUMS = ['kl_coef', 'mu'];
 /** Arguments that are counts of the whole batch. They replace those of the normalizer. */
-const GIVEN_COUNTS = ['batch_num_tokens', 'global_batch_size', 'num_items_in_batch'];
+const GIVEN_COUNTS = ['batch_num_tokens', 'global_batch_size', 'global_n_tokens', 'num_items_in_batch'];
 /** The names of all gradients that a function may return. */
 const GRADIENTS = ['grad', 'gradEntropy'] as const;
 

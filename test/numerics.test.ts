@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { ADVANTAGE_FN, type BatchWith, ENTROPY_LOSS_FN, KL_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import { BOUNDS, everyFunction, RANGES } from '../scripts/generate/measure.js';
+import { requiredArgs } from './support/draw.js';
 
 const TOKENS = 1000;
 const REGISTRIES = { policy: POLICY_LOSS_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN, advantage: ADVANTAGE_FN };
@@ -20,17 +21,29 @@ describe('numerics', () => {
 
   describe('beyond the range', () => {
     // logprob is 100 above oldLogprob and 100 below refLogprob, and e^100 exceeds float32's range.
-    const far = (advantage: number): BatchWith<'teacherLogprob' | 'vStar' | 'probability'> => ({
+    type Columns =
+      | 'teacherLogprob'
+      | 'rolloutLogprob'
+      | 'proxLogprob'
+      | 'vStar'
+      | 'probability'
+      | 'logZ'
+      | 'oldEntropy';
+    const far = (advantage: number): BatchWith<Columns> => ({
       shape: [2, 1],
       logprob: Float32Array.of(-1, -1),
       oldLogprob: Float32Array.of(-101, -101),
       refLogprob: Float32Array.of(99, 99),
+      rolloutLogprob: Float32Array.of(-101, -101),
+      proxLogprob: Float32Array.of(-101, -101),
       teacherLogprob: Float32Array.of(-101, -101),
       rewards: [1, 0],
       vStar: Float64Array.of(0, 1),
       probability: Float64Array.of(1, 0),
+      logZ: Float64Array.of(0, 1),
       advantages: Float32Array.of(advantage, advantage),
       entropy: Float32Array.of(1, 1),
+      oldEntropy: Float32Array.of(1, 1),
       actionMask: Uint8Array.of(1, 1),
       expertMask: Uint8Array.of(0, 1),
       step: 1,
@@ -38,13 +51,16 @@ describe('numerics', () => {
     for (const family of ['policy', 'kl', 'entropy'] as const)
       for (const name of REGISTRIES[family].names())
         it(`${family} ${name} behaves as declared`, () => {
-          const overflows = REGISTRIES[family].get(name).declaration?.numerics.overflows;
+          const { declaration } = REGISTRIES[family].get(name);
+          const overflows = declaration?.numerics.overflows;
           for (const advantage of [1, -1]) {
             const finite = overflows === undefined || (overflows === 'for A < 0' && advantage > 0);
             const { loss, grad } =
               family === 'kl'
                 ? KL_FN.create(name, { kl_coef: 1 }).calculateKlLossSync(far(advantage), { grad: true })
-                : REGISTRIES[family].create(name).computeSync(far(advantage), { grad: true });
+                : REGISTRIES[family]
+                    .create(name, requiredArgs(declaration))
+                    .computeSync(far(advantage), { grad: true });
             assert.equal(Number.isFinite(loss), finite, `A = ${advantage}: ${loss}`);
             assert.equal(grad!.every(Number.isFinite), finite, `A = ${advantage}: ${grad}`);
           }

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { toSnakeCase } from '../lib/core/options.js';
+import { frameworkOf } from '../lib/functions/frameworks.js';
 import {
   ADVANTAGE_FN,
   type BatchWith,
@@ -32,6 +33,33 @@ describe('registries', () => {
     assert.equal(POLICY_LOSS_FN.get('ppo'), PPOPolicyLossFn);
     assert.ok(POLICY_LOSS_FN.create('ppo') instanceof PPOPolicyLossFn);
     assert.ok(POLICY_LOSS_FN.names().includes('mix_chord'));
+  });
+
+  it('find functions of frameworks by their short names, where these are free', () => {
+    for (const [alias, name] of [
+      ['dr_grpo', 'trl/dr_grpo'],
+      ['gmpo', 'trl/gmpo'],
+      ['gpg', 'verl/gpg'],
+    ] as const) {
+      assert.equal(POLICY_LOSS_FN.get(alias), POLICY_LOSS_FN.get(name));
+      assert.equal(POLICY_LOSS_FN.aliases().get(alias), name);
+      assert.ok(!POLICY_LOSS_FN.names().includes(alias));
+    }
+    assert.equal(POLICY_LOSS_FN.get('gspo'), GSPOLossFn);
+    assert.ok(!POLICY_LOSS_FN.aliases().has('gspo'));
+  });
+
+  it('give a short name to the first function that has it, unless a function is registered under it', () => {
+    const registry = new Registry<object>('loss');
+    const [First, Second, Own] = [class {}, class {}, class {}].map((cls) =>
+      Object.assign(cls, { defaultArgs: () => ({}) }),
+    ) as [typeof SFTLossFn, typeof SFTLossFn, typeof SFTLossFn];
+    registry.register('a/loss', First);
+    registry.register('b/loss', Second);
+    assert.equal(registry.get('loss'), First);
+    registry.register('loss', Own);
+    assert.equal(registry.get('loss'), Own);
+    assert.equal(registry.aliases().size, 0);
   });
 
   it("replace the class's default arguments with the given ones, in either spelling", () => {
@@ -96,6 +124,31 @@ describe('declarations', () => {
         for (const [key, { unit }] of Object.entries(declaration.metrics))
           assert.ok(unit.length > 0, `${name}: ${key}`);
       }
+  });
+
+  it('say how functions differ from others of the same name', () => {
+    for (const registry of REGISTRIES) {
+      const names = registry.names();
+      for (const name of names) {
+        const { unlike = {} } = registry.get(name).declaration!;
+        for (const [other, difference] of Object.entries(unlike)) {
+          assert.ok(names.includes(other), `${name}: ${other}`);
+          assert.ok(difference.length > 0 && !difference.endsWith('.'), `${name}: '${difference}'`);
+        }
+        const short = name.slice(name.indexOf('/') + 1);
+        if (short !== name && names.includes(short)) assert.ok(short in unlike, `${name} is like ${short}`);
+      }
+    }
+  });
+
+  it('belong to a framework', () => {
+    const ofLoss = (name: string) => frameworkOf(POLICY_LOSS_FN.get(name).declaration!);
+    assert.equal(ofLoss('ppo'), 'Trinity-RFT');
+    assert.equal(ofLoss('verl/gspo'), 'verl');
+    assert.equal(ofLoss('trl/gmpo'), 'TRL');
+    assert.equal(ofLoss('clipped_pg'), 'other frameworks and papers');
+    for (const name of ['k1', 'k2', 'k3', 'abs'])
+      assert.equal(frameworkOf(KL_FN.get(name).declaration!), 'Trinity-RFT', name);
   });
 
   it("list Trinity's default arguments among their options, and selectKeys as what they read", () => {

@@ -1,5 +1,6 @@
 // The entries of `policy-loss list`: every function and algorithm, described by its declaration.
 import { toSnakeCase } from '../core/options.js';
+import { frameworkOf } from '../functions/frameworks.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
@@ -25,6 +26,12 @@ export interface CatalogueEntry {
   about: string;
   /** The papers and projects that it follows, separated by commas. */
   source: string;
+  /** The framework whose arithmetic it has. */
+  framework: string;
+  /** Further names of the function; absent if there are none. */
+  aliases?: readonly string[];
+  /** What the function does differently from others of similar names, by their names; absent if there are none. */
+  unlike?: Readonly<Record<string, string>>;
   /**
    * For a function: the default of each option, keyed by option name in snake_case; null if the option has no default.
    * For an algorithm: the names of its functions, keyed by configuration key.
@@ -64,7 +71,8 @@ export function catalogue(): CatalogueEntry[] {
 
 function functionEntry(kind: Exclude<Kind, 'algorithm'>, name: string): CatalogueEntry {
   const cls: RegisteredClass<unknown> = REGISTRIES[kind].get(name);
-  const { summary, details, source, options, reads, metrics } = cls.declaration!;
+  const { summary, details, source, unlike, options, reads, metrics } = cls.declaration!;
+  const aliases = [...REGISTRIES[kind].aliases()].filter(([, of]) => of === name).map(([alias]) => alias);
   const defaults = cls.defaultArgs();
   const settings = Object.entries(options).map(([option, declared]) => {
     const key = toSnakeCase(option);
@@ -77,6 +85,9 @@ function functionEntry(kind: Exclude<Kind, 'algorithm'>, name: string): Catalogu
     class: cls.name,
     about: summary,
     source: source.join(', '),
+    framework: frameworkOf(cls.declaration!),
+    ...(aliases.length > 0 && { aliases }),
+    ...(unlike && { unlike }),
     options: Object.fromEntries(settings.map(({ key, value }) => [key, value])),
     help: Object.fromEntries(settings.map(({ key, help }) => [key, help])),
     ...(details && { details }),
@@ -100,6 +111,12 @@ function algorithmEntry(name: string): CatalogueEntry {
     class: cls.name,
     about: cls.summary,
     source: cls.source.join(', '),
+    framework: 'Trinity-RFT',
     options: { ...functions },
   };
+}
+
+/** Returns a text for each function of a similar name that says what this one does differently. */
+export function differencesOf(unlike: CatalogueEntry['unlike'] = {}): string[] {
+  return Object.entries(unlike).map(([name, what]) => `differs from ${name}: ${what}`);
 }

@@ -1,7 +1,8 @@
 // `policy-loss list`: prints the functions and algorithms with their summaries, sources, options, inputs and metrics.
 import { Argument, type Command } from 'commander';
 import { unknownName } from '../core/errors.js';
-import { type CatalogueEntry, catalogue, KINDS, type Kind } from './catalogue.js';
+import { byFramework, ofFramework } from '../functions/frameworks.js';
+import { type CatalogueEntry, catalogue, differencesOf, KINDS, type Kind } from './catalogue.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { LOSS_FILE_OPTION } from './loss-file.js';
 import {
@@ -18,11 +19,19 @@ import {
 import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 const TITLES: Record<Kind, string> = {
-  loss: 'Policy losses (--loss, --policy-loss-fn)',
-  advantage: 'Advantage functions (--advantage-fn)',
-  kl: 'KL functions (--kl-loss-fn, --kl-penalty-fn)',
-  entropy: 'Entropy losses (--entropy-loss-fn)',
-  algorithm: 'Algorithms (--algorithm)',
+  loss: 'Policy losses',
+  advantage: 'Advantage functions',
+  kl: 'KL functions',
+  entropy: 'Entropy losses',
+  algorithm: 'Algorithms',
+};
+
+const FLAGS: Record<Kind, string> = {
+  loss: '(--loss, --policy-loss-fn)',
+  advantage: '(--advantage-fn)',
+  kl: '(--kl-loss-fn, --kl-penalty-fn)',
+  entropy: '(--entropy-loss-fn)',
+  algorithm: '(--algorithm)',
 };
 
 const KIND_WORDS: Record<Kind, string> = {
@@ -36,6 +45,11 @@ const KIND_WORDS: Record<Kind, string> = {
 const SYMBOLS =
   'ℓ is the loss of a token, A its advantage, R the reward of its row, r = exp(logprob − old_logprob),\n' +
   'p = exp(logprob), δ = ref_logprob − logprob.';
+
+const CUT = "A list that ends with … continues in 'policy-loss list <name>'.";
+
+// The most lines that a function's options, inputs or metrics take in the tables.
+const DETAIL_LINES = 4;
 
 const SPELLING =
   'On the command line, clip_range is --clip-range, and epsilon of an advantage function is --advantage-epsilon.';
@@ -61,10 +75,10 @@ export function addList(program: Command): void {
       json: () => entries,
       csv: () =>
         csv(
-          ['kind', 'name', 'class', 'about', 'source', 'options'],
-          entries.map(({ kind, name, class: cls, about, source, options }) => [
+          ['kind', 'name', 'class', 'about', 'source', 'options', 'framework', 'aliases', 'unlike'],
+          entries.map(({ kind, name, class: cls, about, source, options, framework, aliases, unlike }) => [
             ...[kind, name, cls, about, source],
-            settings(options).join(' '),
+            ...[settings(options).join(' '), framework, aliases?.join(' '), differencesOf(unlike).join('; ')],
           ]),
         ),
       text: () => (inFull ? entries.map(describe).join('\n\n') : overview(entries)),
@@ -73,17 +87,17 @@ export function addList(program: Command): void {
 }
 
 /**
- * Returns the entries whose kind or name is `what`, or all entries if it is undefined.
+ * Returns the entries whose kind, name or alias is `what`, or all entries if it is undefined.
  * @throws LossError `ERR_UNKNOWN_NAME`
  */
 function entriesOf(what: string | undefined): CatalogueEntry[] {
   const all = catalogue();
   if (what === undefined) return all;
-  const found = all.filter(({ kind, name }) => kind === what || name === what);
+  const found = all.filter(({ kind, name, aliases = [] }) => [kind, name, ...aliases].includes(what));
   if (found.length === 0)
     throw unknownName('ERR_UNKNOWN_NAME', 'kind or name', what, [
       ...KINDS,
-      ...new Set(all.map(({ name }) => name)),
+      ...new Set(all.flatMap(({ name, aliases = [] }) => [name, ...aliases])),
     ]);
   return found;
 }
@@ -92,42 +106,52 @@ function overview(entries: readonly CatalogueEntry[]): string {
   // The width of the middle column of the table: the width of the terminal, minus the name and source columns.
   const width = Math.min(Math.max((process.stdout.columns ?? 120) - 54, 26), 64);
   const sections = KINDS.flatMap((kind) => {
-    const lines = entries.filter((entry) => entry.kind === kind);
-    if (lines.length === 0) return [];
-    return [
-      `${styled(['bold', 'underline'], TITLES[kind])}\n${table(
-        ['name', 'what it is', 'source'],
-        lines.map((entry) => [
-          entry.name,
-          [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)],
-          entry.source.split(', '),
-        ]),
-      )}`,
-    ];
+    const ofKind = entries.filter((entry) => entry.kind === kind);
+    return byFramework(ofKind, ({ framework }) => framework).map(({ framework, functions }) => {
+      const title = `${TITLES[kind]}${ofFramework(framework)} ${FLAGS[kind]}`;
+      const rows = functions.map((entry) => [
+        [entry.name, ...aliasLines(entry)],
+        [...inLines(entry.about.split(' '), '', width), ...detailLines(entry, width)],
+        entry.source.split(', '),
+      ]);
+      return `${styled(['bold', 'underline'], title)}\n${table(['name', 'what it is', 'source'], rows)}`;
+    });
   });
-  return [...sections, styled('dim', `${SYMBOLS}\n${SPELLING}`)].join('\n\n');
+  return [...sections, styled('dim', [SYMBOLS, SPELLING, CUT].join('\n'))].join('\n\n');
 }
 
-function detailLines({ options, reads = [], metrics = {} }: CatalogueEntry, width: number): Line[] {
+function aliasLines({ aliases = [] }: CatalogueEntry): Line[] {
+  return aliases.map((alias) => ({ text: `or ${alias}`, style: 'dim' }));
+}
+
+function detailLines({ unlike, options, reads = [], metrics = {} }: CatalogueEntry, width: number): Line[] {
   const details = {
     options: settings(options),
     reads,
     metrics: Object.entries(metrics).map(([name, unit]) => `${name} (${unit})`),
   };
-  return Object.entries(details)
+  const lists = Object.entries(details)
     .filter(([, words]) => words.length > 0)
-    .flatMap(([title, words]) => inLines([`${title}:`, ...words.join(', ').split(' ')], '', width))
-    .map((text) => ({ text, style: 'dim' }));
+    .flatMap(([title, words]) => {
+      const lines = inLines([`${title}:`, ...words.join(', ').split(' ')], '', width);
+      return lines.length > DETAIL_LINES ? [...lines.slice(0, DETAIL_LINES - 1), '…'] : lines;
+    });
+  const unlikeLines = differencesOf(unlike).flatMap((text) => inLines(text.split(' '), '', width));
+  return [...unlikeLines, ...lists].map((text) => ({ text, style: 'dim' }));
 }
 
 function describe(entry: CatalogueEntry): string {
-  const { kind, name, class: cls, about, details, source, reads, options, help, metrics = {} } = entry;
+  const { kind, name, class: cls, about, details, source, framework, aliases, unlike, reads } = entry;
+  const { options, help, metrics = {} } = entry;
   const facts: [string, Cell][] = [
     ['class', cls],
     ['what it is', about],
   ];
   if (details) facts.push(['details', wrapped(details.join(' '))]);
-  facts.push(['source', source]);
+  const differing = differencesOf(unlike).flatMap(wrapped);
+  if (differing.length > 0) facts.push(['differences', differing]);
+  facts.push(['source', source], ['framework', framework]);
+  if (aliases) facts.push(['aliases', aliases.join(', ')]);
   if (reads) facts.push(['reads', reads.join(', ')]);
   const title = styled('bold', `${name} — ${KIND_WORDS[kind]}`);
   const optionLines = Object.entries(options).map(([option, value]): Cell[] => [

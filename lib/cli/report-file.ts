@@ -6,6 +6,7 @@ import { type Batch, LossError } from '../index.js';
 import type { PartWatcher, SubjectEvaluation } from '../parts/index.js';
 import { describeFailure } from '../rollouts/source.js';
 import { version } from './about.js';
+import { catalogue, differencesOf } from './catalogue.js';
 import type { ReportBuilder } from './report/index.js';
 import type { WantedColumns } from './rollouts-command.js';
 import type { TitledSubject } from './typed-subjects.js';
@@ -51,6 +52,7 @@ export async function reportOn(
         subjects: subjects.map((subject) => ({
           name: subject.name,
           title: subject.title,
+          ...describe(subject),
           curve: (advantage, ratios) => curve(subject, advantage, ratios),
         })),
       });
@@ -65,6 +67,18 @@ export async function reportOn(
       await writable(file, writeFile(file, builder.finish(results.map(metricsOf))));
     },
   };
+}
+
+/** Returns the framework of a loss of this package or of an algorithm, and what differs from functions of similar names. */
+function describe({ name, functions }: TitledSubject): {
+  framework?: string;
+  differences?: readonly string[];
+} {
+  if (functions) return { framework: 'Trinity-RFT' };
+  const entry = catalogue().find(
+    (each) => each.kind === 'loss' && [each.name, ...(each.aliases ?? [])].includes(name),
+  );
+  return entry ? { framework: entry.framework, differences: differencesOf(entry.unlike) } : {};
 }
 
 async function writable(file: string, writing: Promise<void>): Promise<void> {

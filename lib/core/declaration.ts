@@ -56,6 +56,11 @@ export interface NumericsDeclaration {
    */
   readonly cancels?: (token: TokenValues) => { readonly value?: number; readonly gradient?: number };
   /**
+   * True if the loss depends on e to the power of a sum over a row. The errors of the row's log-ratios add up there, so
+   * the relative error grows with the row's length where policies are far apart.
+   */
+  readonly exponentiatesRowSums?: true;
+  /**
    * Sets of arguments with which the function computes differently, so that its errors may differ. Errors are measured
    * with the default arguments and with each of these sets.
    */
@@ -72,6 +77,11 @@ export interface FunctionDeclaration {
   readonly details?: readonly string[];
   /** The papers (such as 'arXiv 1707.06347') and implementations that the function follows. */
   readonly source: readonly string[];
+  /**
+   * What the function does differently from others of the same or a similar name, by their names in the registry:
+   * `{ gspo: 'the ratio is at most e^10' }` in the declaration of verl/gspo.
+   */
+  readonly unlike?: Readonly<Record<string, string>>;
   /** The batch keys that the function reads in addition to logprob. They have Trinity-RFT's names and order. */
   readonly reads: readonly string[];
   /** The declarations of the function's options, under camelCase names. */

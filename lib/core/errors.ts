@@ -157,18 +157,20 @@ function messageOf(details: LossErrorDetails | string, spell = asIs): string {
 /**
  * Returns the error for an unknown name. It lists the known names and suggests the most similar one.
  * @param what the kind of name, such as 'policy loss'.
+ * @param aliases further names, which the error can suggest but does not list.
  */
 export function unknownName(
   code: LossErrorCode,
   what: string,
   name: unknown,
   known: readonly string[],
+  aliases: Iterable<string> = [],
 ): LossError {
   return new LossError(code, {
     at: `unknown ${what}`,
     expected: `one of ${shorten(known.join(', '))}`,
     received: describeValue(name),
-    hint: didYouMean(name, known)?.(asIs),
+    hint: didYouMean(name, [...known, ...aliases])?.(asIs),
   });
 }
 

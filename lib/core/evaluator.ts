@@ -180,7 +180,7 @@ export interface Forms extends FormColumns {
 class NativeForm {
   readonly fn: NativeFunction;
   readonly names: readonly string[];
-  // The metrics of the batch. A result lacks those whose value is NaN.
+  // The metrics of the whole batch. A result lacks those whose value is NaN; they have no bit in `present`.
   readonly batchMetrics: ReadonlySet<string>;
   readonly readsWholeBatch: boolean;
   // Receives the results of synchronous calls. One array is enough, because these calls cannot overlap.
@@ -467,8 +467,8 @@ export class Evaluator {
     const metrics: Metrics = {};
     for (let i = 1; i < names.length; i++) {
       const name = names[i]!;
-      const hasValue = !(Number.isNaN(values[i]) && batchMetrics.has(name));
-      if (hasBit(present, i) && hasValue) metrics[name] = values[i]!;
+      const exists = batchMetrics.has(name) ? !Number.isNaN(values[i]) : hasBit(present, i);
+      if (exists) metrics[name] = values[i]!;
     }
     const result: LossResult<M> = { loss: values[0]!, metrics: metrics as M };
     const { grad, gradEntropy, gradLogZ } = gradients;

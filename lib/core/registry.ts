@@ -1,4 +1,5 @@
-// Registries, in which functions and algorithms are found by their Trinity-RFT names.
+// Registries, in which functions and algorithms are found by name. Those of Trinity-RFT have its names; those of another
+// framework are named <framework>/<name>, and also <name> where that is free.
 import type { FunctionDeclaration } from './declaration.js';
 import { describeValue, guarded, LossError, unknownName } from './errors.js';
 import { fromTrinityArgs, type TrinityArgs } from './options.js';
@@ -20,6 +21,8 @@ export interface RegisteredClass<T> {
 export class ClassRegistry<C> {
   readonly #kind: string;
   readonly #classes: Map<string, C>;
+  // The names of classes by their names without the framework. The first class that takes a short name keeps it.
+  readonly #shortNames = new Map<string, string>();
 
   /**
    * @param kind what the classes are, for error messages, such as 'policy loss'.
@@ -31,22 +34,31 @@ export class ClassRegistry<C> {
   }
 
   /**
-   * Returns the class that is registered under a name.
+   * Returns the class that is registered under a name, or for which this is an alias.
    * @throws LossError `ERR_UNKNOWN_NAME`. The message lists the known names and suggests the most similar one.
    */
   get(name: string): C {
-    const cls = this.#classes.get(name);
-    if (!cls) throw unknownName('ERR_UNKNOWN_NAME', this.#kind, name, this.names());
+    const cls = this.#classes.get(name) ?? this.#classes.get(this.#shortNames.get(name) ?? name);
+    if (!cls) throw unknownName('ERR_UNKNOWN_NAME', this.#kind, name, this.names(), this.aliases().keys());
     return cls;
   }
 
-  /** Returns all registered names, in the order of registration. */
+  /** Returns all registered names, in the order of registration. Aliases are not among them. */
   names(): string[] {
     return [...this.#classes.keys()];
   }
 
   /**
-   * Registers a class under a name. If the name is taken, the new class replaces the old one.
+   * Returns the aliases: names without their framework, such as gmpo for trl/gmpo, where no class is registered under
+   * the short name. The keys are the aliases, and the values are the registered names.
+   */
+  aliases(): Map<string, string> {
+    return new Map([...this.#shortNames].filter(([alias]) => !this.#classes.has(alias)));
+  }
+
+  /**
+   * Registers a class under a name. If the name is taken, the new class replaces the old one. A name of the form
+   * <framework>/<name> makes <name> an alias if that is free.
    * @throws LossError `ERR_INVALID_INPUT` if `name` is not a string or `cls` is not a class.
    */
   register(name: string, cls: C): void {
@@ -57,6 +69,8 @@ export class ClassRegistry<C> {
         received: `${describeValue(name)} and ${describeValue(cls)}`,
       });
     this.#classes.set(name, cls);
+    const short = name.slice(name.indexOf('/') + 1);
+    if (short !== name && !this.#shortNames.has(short)) this.#shortNames.set(short, name);
   }
 }
 

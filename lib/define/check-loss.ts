@@ -2,7 +2,7 @@
 // define their own losses.
 import type { NativeBatch } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
-import { BatchReader, COLUMNS, type ColumnName, type InputName } from '../core/batch-reader.js';
+import { BatchReader, COLUMNS, type ColumnName, type InputName, ROW_DATA } from '../core/batch-reader.js';
 import { PER_ROW } from '../core/columns.js';
 import { sumCounts } from '../core/counts.js';
 import { describeValue, guardedAsync, LossError } from '../core/errors.js';
@@ -96,10 +96,10 @@ function reportOf(checks: readonly LossCheck[]): LossReport {
 
 // Reads a caller's batch into padded rows.
 function readRows(fn: AnyLoss, batch: Batch): Rows {
-  const { columns: all, optional, expertMask, step: readsStep } = fn.reads;
+  const { columns: all, optional, rowColumns, expertMask, step: readsStep } = fn.reads;
   const finder = new BatchReader(KeyMapper.get(fn.backend), { inputs: [] });
   const columns = all.filter((name) => !optional.includes(name) || finder.has(batch, name));
-  const inputs: InputName[] = [...columns, 'action_mask'];
+  const inputs: InputName[] = [...columns, ...rowColumns, 'action_mask'];
   if (expertMask) inputs.push('expert_mask');
   if (readsStep) inputs.push('step');
   const { native, layout, step } = finish(
@@ -126,10 +126,23 @@ function readRows(fn: AnyLoss, batch: Batch): Rows {
         return [name, pad(values, new Float32Array(size))];
       }),
     ),
+    numbers: new Map(
+      rowColumns.map((name) => {
+        const values = native.rowData![ROW_DATA.indexOf(name)]!;
+        return [name, name === 'group_ids' ? groupIds(values) : values];
+      }),
+    ),
     mask: pad(native.mask!, new Uint8Array(size)),
     expert: native.expert,
     step,
   };
+}
+
+// Returns an id for each row that is equal within a group, given the next row of each row's group.
+function groupIds(next: Float64Array): Int32Array {
+  const ids = Int32Array.from(next);
+  for (let row = ids.length - 1; row >= 0; row--) if (next[row]! > row) ids[row] = ids[next[row]!]!;
+  return ids;
 }
 
 function floatsOf(native: NativeBatch, name: ColumnName): Float32Array {

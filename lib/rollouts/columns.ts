@@ -27,6 +27,8 @@ export type RolloutColumn =
   | 'action_mask'
   /** One number per token: the entropy of the policy's distribution. */
   | 'entropy'
+  /** One number per token: the entropy of the distribution of the policy that sampled the row. */
+  | 'old_entropy'
   /** One number per token: the log-probability under a teacher model. */
   | 'teacher_logprobs'
   /** One number: the row's reward. */
@@ -37,6 +39,12 @@ export type RolloutColumn =
   | 'values'
   /** One number: the reward of the greedy response to the row's prompt. */
   | 'reward_baseline'
+  /** One number: the estimate of the best reward that the row's prompt allows, for trl/a2po. */
+  | 'v_star'
+  /** One number: the probability that the row is preferred, for trl/nash_md. */
+  | 'probability'
+  /** One number: the logarithm of the partition function of the row's prompt, for verl/flowrl. */
+  | 'log_z'
   /** A number or a string that identifies the row's group. A group's rows answer the same prompt. */
   | 'task_id'
   /** A number or a string that identifies the row's run. The rows of a run are its steps. */
@@ -322,11 +330,15 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
     make: () => new TokenMask(),
   },
   entropy: floats('entropy'),
+  old_entropy: floats('oldEntropy'),
   teacher_logprobs: floats('teacherLogprob'),
   reward: number('rewards'),
   token_level_rewards: floats('tokenLevelRewards'),
   values: floats('values'),
   reward_baseline: number('rewardBaselines'),
+  v_star: number('vStar'),
+  probability: number('probability'),
+  log_z: number('logZ'),
   task_id: id('groupIds'),
   run_id: id('runIds'),
   expert: { key: 'expertMask', expected: 'true or false', per: 'row', make: () => new RowFlags() },

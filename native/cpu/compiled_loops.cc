@@ -36,7 +36,7 @@ struct LocalSums {
 // Each listed segment becomes a function that computes n tokens of a tile.
 #define SEGMENT(index, uniform_count, metric_count, sum_count)                      \
   void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
-    float uniform[uniform_count + 1];                                               \
+    [[maybe_unused]] float uniform[uniform_count + 1];                              \
     for (int k = 0; k < uniform_count; ++k) uniform[k] = segment.uniforms[k];       \
     const Columns columns(in);                                                      \
     const Lane* const lanes = in.lanes;                                             \
@@ -48,10 +48,13 @@ struct LocalSums {
       for (int l = 0; l < kSumLanes; ++l) {                                         \
         const int i = at + l;                                                       \
         [[maybe_unused]] const int32_t lane = lanes[i];
+// Reads a column before the gradients are written, as the compiler would otherwise read it again.
+#define LOAD(index) const float c##index = columns.of[index][i];
 #define REGISTERS(...) float __VA_ARGS__;
 #define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(out, a) local.sum[out][l] += kept(a, lane);
 #define EXTREME(name, out, a) segment.extremes[out][i] = a;
+#define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
 #define LOSS(a) local.loss[l] += kept(a, lane);
 #define METRIC(out, a) local.metric[out][l] += kept(a, lane);
 #define GRAD(a, b) grad[i] = kept((a) * (b), lane);
@@ -61,7 +64,7 @@ struct LocalSums {
   local.store(segment); \
   }
 #define R(index) r##index
-#define C(index) columns.of[index][i]
+#define C(index) c##index
 #define U(index) uniform[index]
 
 template <Op op>
@@ -72,10 +75,12 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #include "program/compiled_segments.inc"
 
 #undef SEGMENT
+#undef LOAD
 #undef REGISTERS
 #undef ARITHMETIC
 #undef SUM
 #undef EXTREME
+#undef OF_POSITION
 #undef LOSS
 #undef METRIC
 #undef GRAD
@@ -83,10 +88,12 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 
 constexpr CompiledLoop kLoops[] = {
 #define SEGMENT(index, ...) loop_##index,
+#define LOAD(...)
 #define REGISTERS(...)
 #define ARITHMETIC(...)
 #define SUM(...)
 #define EXTREME(...)
+#define OF_POSITION(...)
 #define LOSS(...)
 #define METRIC(...)
 #define GRAD(...)

@@ -14,6 +14,8 @@ struct CompiledSegment {
   LossSums* outputs = nullptr;   // if the segment outputs losses and metrics
   LaneSum<double>* const* sums;  // of the reductions; null for an extreme
   float* const* extremes;        // where the loop writes the operands of extremes, by reduction; else null
+  const float* const*
+      of_positions;  // the results of the instructions that depend on positions, in their order
 };
 
 // Computes n tokens, a multiple of kBlock.

@@ -282,15 +282,18 @@ class ProgramRows {
     }
   }
 
+  // Computes an instruction whose result depends on the positions of the tokens.
+  void compute_of_position(const Instruction& x, int n, float* out) const {
+    const double operand = values_.get(x.operand[0]);
+    if (x.op == Op::k_draw) return write_draws({operand, values_.row_index}, position_, n, out);
+    const auto first = static_cast<double>(position_);
+    if (x.op == Op::k_is_up_to) return write_is_up_to(position_in_row(operand) - first, n, out);
+    write_is_at(operand - first, n, out);
+  }
+
   // Computes an instruction that writes a register.
   void compute(const Instruction& x, const TileColumns& in, int n) {
-    if (x.op == Op::k_is_at)
-      return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position_), n, register_of(x.out));
-    if (x.op == Op::k_is_up_to)
-      return write_is_up_to(position_in_row(values_.get(x.operand[0])) - static_cast<double>(position_), n,
-                            register_of(x.out));
-    if (x.op == Op::k_draw)
-      return write_draws({values_.get(x.operand[0]), values_.row_index}, position_, n, register_of(x.out));
+    if (program::is_of_position(x.op)) return compute_of_position(x, n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
@@ -345,7 +348,8 @@ class ProgramRows {
   }
 
   // Runs the loop of the compiled segment that begins with `segment` for a tile. Its last instruction is
-  // before `last`. The operands of extremes and of row_keep go to registers, one per reduction.
+  // before `last`. The operands of extremes and of row_keep, and the results that depend on positions, go to
+  // registers, one per reduction.
   void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, float* grad,
                     LossSums* outputs, Reduction* reductions) {
     float uniforms[4 * program::kMaxValues];
@@ -353,14 +357,21 @@ class ProgramRows {
       uniforms[k - segment.first_uniform] = static_cast<float>(values_.get(program_.uniforms[k]));
     LaneSum<double>* sums[program::kMaxReductions];
     float* extremes[program::kMaxReductions];
-    int count = 0;
+    const float* of_positions[kFewRegisters];
+    int count = 0, positions = 0;
     for (int i = segment.first; i < last; ++i) {
-      if (!program::is_row_reduction(program_.instructions[i].op)) continue;
+      const Instruction& x = program_.instructions[i];
+      if (program::is_of_position(x.op)) {
+        float* const out = register_of(kFewRegisters - 1 - positions);
+        compute_of_position(x, n, out);
+        of_positions[positions++] = out;
+      }
+      if (!program::is_row_reduction(x.op)) continue;
       sums[count] = &reductions[count].lanes;
       extremes[count] = register_of(count);
       ++count;
     }
-    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
+    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes, of_positions}, in, n);
   }
 
   // Considers or keeps the operands of extremes and of row_keep, which a compiled loop has written.

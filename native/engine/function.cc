@@ -53,6 +53,11 @@ double terms_of(const Terms& terms) {
   return (terms.has_loss() ? 1 : 0) + (terms.has_kl() ? 2 : 0) + (terms.entropy ? 4 : 0);
 }
 
+// The most values other than metrics of the whole batch: the total loss, the policy loss's metrics,
+// entropy_loss, kl_loss and kl_coef. JavaScript receives the bits of `present` as a float64 number.
+constexpr int kMaxValuesWithBit = 1 + kMaxMetrics + 3;
+static_assert(kMaxValuesWithBit <= 53);
+
 // Writes the values of a call one after another, and records which of them exist.
 class ValueWriter {
  public:
@@ -62,6 +67,8 @@ class ValueWriter {
     if (exists) present_ |= uint64_t{1} << next_;
     ++next_;
   }
+  // Writes a metric of the whole batch, for which there is no bit: it is NaN if it does not exist.
+  void put_batch_metric(double value) { values_[next_++] = value; }
   uint64_t present() const { return present_; }
 
  private:
@@ -78,7 +85,6 @@ struct LossResults {
   const KindScales& scales;
   double total;  // the policy loss
   double mu;
-  const double* batch_metrics;  // null if there are none
 };
 
 void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out) {
@@ -95,7 +101,7 @@ void put_metric(const Metric& metric, const LossResults& from, ValueWriter* out)
     case Metric::kMeanOfRows:
       return out->put(ratio(from.sums.metric[metric.index], counts.rows));
     case Metric::kBatch:
-      return out->put(from.batch_metrics ? from.batch_metrics[metric.index] : NAN, from.batch_metrics);
+      return;  // finish() writes it after the other values
     case Metric::kRowPerToken:
       return out->put(from.sums.row_metric[metric.index] / (counts.tokens + 1e-10));
     case Metric::kLoss:
@@ -186,13 +192,19 @@ void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, dou
 
 std::vector<std::string> value_names(const Function& function) {
   std::vector<std::string> names{"loss"};
-  if (const LossInfo* info = info_of(function))
-    for (const Metric& metric : info->metrics) names.push_back(metric.name);
+  const LossInfo* const info = info_of(function);
+  const auto add_metrics = [&](bool of_batch) {
+    if (!info) return;
+    for (const Metric& metric : info->metrics)
+      if ((metric.source == Metric::kBatch) == of_batch) names.push_back(metric.name);
+  };
+  add_metrics(false);
   if (function.entropy) names.push_back("entropy_loss");
   if (function.has_kl()) {
     names.push_back("kl_loss");
     names.push_back("kl_coef");
   }
+  add_metrics(true);
   return names;
 }
 
@@ -202,11 +214,12 @@ uint64_t finish(const PreparedFunction& function, const BatchCounts& counts, con
   ValueWriter out(values);
   out.put(0);  // reserves the first value for the total loss, which is known at the end
   double total = 0;
-  if (const LossInfo* info = function.info()) {
+  const LossInfo* const info = function.info();
+  if (info) {
     const KindScales scales = kind_scales(function, counts, coefficients);
     const double policy = sums.loss[0] * scales.loss[0] + sums.loss[1] * scales.loss[1];
     total += policy;
-    const LossResults results{*info, counts, sums, scales, policy, coefficients.mu, batch_metrics};
+    const LossResults results{*info, counts, sums, scales, policy, coefficients.mu};
     for (const Metric& metric : info->metrics) put_metric(metric, results, &out);
   }
   if (f.entropy) {
@@ -218,6 +231,10 @@ uint64_t finish(const PreparedFunction& function, const BatchCounts& counts, con
     out.put(sums.kl);
     out.put(coefficients.kl);
   }
+  if (info)
+    for (const Metric& metric : info->metrics)
+      if (metric.source == Metric::kBatch)
+        out.put_batch_metric(batch_metrics ? batch_metrics[metric.index] : NAN);
   values[0] = total;
   return out.present();
 }

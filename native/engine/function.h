@@ -102,12 +102,14 @@ KindScales kind_scales(const PreparedFunction& function, const BatchCounts& coun
 void add_pairs(const PreparedFunction& function, int64_t rows, double pairs, double* row_sums,
                ExactSums* sums);
 
-// Returns the names of the values that a call computes: the total loss, then every metric.
+// Returns the names of the values that a call computes: the total loss, then every metric. Metrics of the
+// whole batch (Metric::kBatch) come last.
 std::vector<std::string> value_names(const Function& function);
 
 // Writes the values of a call in the order of value_names(). Bit i of the returned number is set if values[i]
 // exists. A metric of one kind of row does not exist, and is NaN, if the batch has no row of that kind.
-// `batch_metrics` are the metrics that a program computed from the whole batch, or null.
+// Metrics of the whole batch have no bits, and are NaN if they do not exist. `batch_metrics` are those that a
+// program computed, or null.
 uint64_t finish(const PreparedFunction& function, const BatchCounts& counts, const Coefficients& coefficients,
                 const Sums& sums, const double* batch_metrics, double* values);
 
@@ -127,7 +129,7 @@ struct Outputs {
   float* grad_entropy = nullptr;  // per token, ∂loss/∂entropy
   float* grad_log_z = nullptr;    // per row, ∂loss/∂log_z
   double* values = nullptr;       // [values()]
-  uint64_t present = 0;           // bit i: values[i] exists
+  uint64_t present = 0;           // bit i: values[i] exists; see finish()
   double* part = nullptr;         // [kPartLength] the sums from which merge() computes the values
   double* counts = nullptr;       // [kCounts] of the batch itself, even if there is a normalizer
 

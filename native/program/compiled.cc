@@ -12,10 +12,12 @@ constexpr Instruction instruction(Op op, int out = 0, Operand a = {}, Operand b 
 // The listed segments, each after an instruction that begins a token segment.
 constexpr Instruction kListed[] = {
 #define SEGMENT(...) instruction(Op::k_tokens),
+#define LOAD(...)
 #define REGISTERS(...)
 #define ARITHMETIC(name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
 #define SUM(out, a) instruction(Op::k_row_sum, out, a),
 #define EXTREME(name, out, a) instruction(Op::k_##name, out, a),
+#define OF_POSITION(name, out, number, a) instruction(Op::k_##name, out, a),
 #define LOSS(a) instruction(Op::k_loss, 0, a),
 #define METRIC(out, a) instruction(Op::k_metric, out, a),
 #define GRAD(a, b) instruction(Op::k_grad, 0, a, b),

@@ -202,7 +202,7 @@ constexpr int kMaxReductions = 16;     // in one segment, scans among them
 constexpr int kMaxProgramColumns = 9;  // that one program reads
 constexpr int kMaxScanned = 16;
 constexpr int kMaxKept = 4;  // the row values of row_keep have numbers below this
-constexpr int kMaxBatchMetrics = 32;
+constexpr int kMaxBatchMetrics = 48;
 constexpr int kMaxBatchSegments = 61;
 
 // A segment without the instruction that begins it.

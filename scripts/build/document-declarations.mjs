@@ -70,7 +70,7 @@ function optionComment(option) {
     .join(' ');
 }
 
-function classComment(own, { summary, details = [], reads, metrics, source }) {
+function classComment(own, { summary, details = [], unlike = {}, reads, metrics, source }) {
   const units = Object.entries(metrics).map(
     ([name, { unit, when }]) => `${name} (${unit}${when === undefined ? '' : `; ${when}`})`,
   );
@@ -84,6 +84,7 @@ function classComment(own, { summary, details = [], reads, metrics, source }) {
     sentence(summary),
     symbols.length > 0 && sentence(symbols.join(', ')),
     ...details,
+    ...Object.entries(unlike).map(([name, what]) => `Differs from ${name}: ${what}.`),
     '',
     `Reads ${reads.join(', ')}.`,
     units.length > 0 ? `Metrics: ${units.join(', ')}.` : 'It has no metrics.',

@@ -5,14 +5,17 @@ import type { FormColumns } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
+import { requiredArgs } from '../../test/support/draw.js';
 
 const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
 const COLUMN = 1;
 const SCANNED = 8;
 const OUTPUTS = ['loss', 'metric', 'grad'];
-// Loops lack these operations and scanned values, which the package's losses hardly use.
-const NOT_COMPILED = ['is_at', 'is_up_to', 'draw', 'grad_entropy', 'prefix_sum', 'suffix_sum', 'run_sum'];
+// The operations whose results depend on the positions of tokens. The engine computes them before it runs a loop.
+const OF_POSITION = ['is_at', 'is_up_to', 'draw'];
+// Loops lack these operations and scanned values.
+const NOT_COMPILED = ['grad_entropy', 'prefix_sum', 'suffix_sum', 'run_sum'];
 
 interface Instruction {
   readonly op: string;
@@ -44,8 +47,9 @@ function isCompiled({ op, operands }: Instruction): boolean {
 // Numbers among the options are changed a little where that leaves the instructions as they are. Two operands are then
 // equal only if they always are, and not because two options have the same default.
 function segmentsOf(name: string): Instruction[][] {
-  const schema = Object.entries(POLICY_LOSS_FN.get(name).declaration!.options);
-  let args = requiredArgs(name);
+  const declaration = POLICY_LOSS_FN.get(name).declaration!;
+  const schema = Object.entries(declaration.options);
+  let args: Record<string, unknown> = requiredArgs(declaration);
   let segments = segmentsWith(name, args);
   for (const [i, [key, option]] of schema.entries()) {
     if (option.type !== 'number' || option.default === undefined) continue;
@@ -55,15 +59,6 @@ function segmentsOf(name: string): Instruction[][] {
     if (shapeOf(others) === shapeOf(segments)) [args, segments] = [changed, others];
   }
   return segments;
-}
-
-/** Returns values for the options that a loss requires. */
-export function requiredArgs(name: string): Record<string, unknown> {
-  const schema = Object.entries(POLICY_LOSS_FN.get(name).declaration!.options);
-  const required = schema.flatMap(([key, option]) =>
-    option.required && 'typical' in option ? [[key, option.typical[0]]] : [],
-  );
-  return Object.fromEntries(required);
 }
 
 function isValid(name: string, args: Record<string, unknown>): boolean {
@@ -140,9 +135,15 @@ function hasOutputs({ instructions }: { instructions: readonly Instruction[] }):
 function textOf(segment: readonly Instruction[]): string {
   const uniforms: string[] = [];
   let reductions = 0;
+  let positions = 0;
   const registers = new Set<number>();
+  const columns = new Set<number>();
   const operand = ([kind, index]: readonly [number, number]) => {
-    if (!isUniform(kind)) return kind === REGISTER ? `R(${index})` : `C(${index})`;
+    if (kind === REGISTER) return `R(${index})`;
+    if (kind === COLUMN) {
+      columns.add(index);
+      return `C(${index})`;
+    }
     const key = `${kind} ${index}`;
     if (!uniforms.includes(key)) uniforms.push(key);
     return `U(${uniforms.indexOf(key)})`;
@@ -154,10 +155,17 @@ function textOf(segment: readonly Instruction[]): string {
     if (op === 'row_sum') return `SUM(${reductions++}, ${given})`;
     if (op.startsWith('row_')) return `EXTREME(${op}, ${reductions++}, ${given})`;
     registers.add(out);
+    if (OF_POSITION.includes(op)) return `OF_POSITION(${op}, ${out}, ${positions++}, ${given})`;
     return `ARITHMETIC(${op}, ${out}, ${given})`;
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
-  const declared = [...registers].sort((a, b) => a - b).map((index) => `r${index}`);
   const head = `${uniforms.length}, ${metrics}, ${reductions})`;
-  return [head, ...(declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : []), ...lines].join('\n');
+  const loads = inOrder(columns).map((index) => `LOAD(${index})`);
+  const declared = inOrder(registers).map((index) => `r${index}`);
+  const declaration = declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : [];
+  return [head, ...loads, ...declaration, ...lines].join('\n');
+}
+
+function inOrder(numbers: ReadonlySet<number>): number[] {
+  return [...numbers].sort((a, b) => a - b);
 }

@@ -1,5 +1,7 @@
 // Writes the text of docs/numerics.md: the range of inputs for which each function is made, its behaviour outside that
 // range, and its measured rounding errors.
+
+import { DIVISORS_BY_FRAMEWORK } from '../../lib/functions/policy-loss/aggregation.js';
 import {
   ADVANTAGE_FN,
   ENTROPY_LOSS_FN,
@@ -71,6 +73,13 @@ function rangeTable(registry: {
   return table(['function', 'made for', 'outside'], rows);
 }
 
+function divisorTable(): string {
+  const rows = Object.entries(DIVISORS_BY_FRAMEWORK).flatMap(([framework, modes]) =>
+    Object.entries(modes).map(([mode, divisor]) => [framework, `\`${mode}\``, divisor]),
+  );
+  return table(['framework', 'mode', 'divisor'], rows);
+}
+
 /** Returns the page. */
 export function numericsPage(measurements: Measurements): string {
   const { near, wide } = BOUNDS;
@@ -89,6 +98,17 @@ run in float32 within a tile of at most 1024 tokens and in float64 beyond it. Lo
 - An exponential below the smallest normal float32 (e^−87.3) is 0.
 - A token exactly on a threshold (a clip's bound, a ratio's range) may fall on either side, because the difference of two
   logprobs is rounded.
+
+## What a loss is divided by
+
+The loss of a batch is the sum of its tokens' losses, each divided by a number that depends on the framework whose function
+it is and on the aggregation mode; in TRL, each loss has its own. The batch has B rows of at most T tokens and N unmasked
+tokens, of which n are in the token's row. Rows without unmasked tokens count in B, but not in verl's numbers of rows. A
+number that an option gives replaces the count. A batch without unmasked tokens has the loss 0, where verl has NaN.
+
+${divisorTable()}
+
+A function that has neither option nor row here says in its summary what it is divided by.
 
 ## How errors are measured
 

@@ -12,6 +12,7 @@ import {
   KL_FN,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
+import { requiredArgs } from '../support/draw.js';
 import { fails, run, runJson } from './support.js';
 
 interface Entry {
@@ -51,8 +52,9 @@ describe('policy-loss list', () => {
       for (const [option, value] of Object.entries(POLICY_LOSS_FN.get(name).defaultArgs()))
         assert.deepEqual(options[option], value ?? null, `${name}: ${option}`);
       // create() must accept every listed option, including those without a default.
+      const required = requiredArgs(POLICY_LOSS_FN.get(name).declaration);
       for (const option of Object.keys(options))
-        POLICY_LOSS_FN.create(name, { [option]: options[option] ?? undefined });
+        POLICY_LOSS_FN.create(name, { ...required, [option]: options[option] ?? required[option] });
     }
     const ppo = entries.find(({ name }) => name === 'ppo')!;
     assert.ok('clip_range_low' in ppo.options && ppo.options.clip_range_low === null);
@@ -98,9 +100,29 @@ describe('policy-loss list', () => {
     assert.doesNotMatch(kl, /Policy losses/);
   });
 
+  it('groups by framework, and describes aliases and namesakes', async () => {
+    const { stdout } = await run('list', 'loss');
+    const titles = stdout.split('\n').filter((line) => line.startsWith('Policy losses'));
+    assert.deepEqual(
+      titles.map((title) => title.replace(' (--loss, --policy-loss-fn)', '')),
+      ['', ' of verl', ' of TRL', ' of other frameworks and papers'].map((of) => `Policy losses${of}`),
+    );
+    assert.match(stdout, /^trl\/gmpo .*\nor gmpo /m);
+    assert.match(stdout, /^verl\/gspo .*\n +differs from gspo: another default clip range/m);
+    assert.ok(stdout.split('\n').length < 15 * POLICY_LOSS_FN.names().length, 'the lists are cut');
+    const [byAlias, byName] = [(await run('list', 'gmpo')).stdout, (await run('list', 'trl/gmpo')).stdout];
+    assert.equal(byAlias, byName);
+    assert.match(byName, /^framework +TRL\naliases +gmpo$/m);
+    const [entry] = (await runJson('list', 'trl/gmpo')) as (Entry & Record<string, unknown>)[];
+    assert.deepEqual([entry!.framework, entry!.aliases], ['TRL', ['gmpo']]);
+  });
+
   it('prints CSV', async () => {
     const { stdout } = await run('list', 'kl', '--csv');
-    assert.match(stdout, /^kind,name,class,about,source,options\nkl,none,DummyKLFn,no estimate,Trinity-RFT,/);
+    assert.match(
+      stdout,
+      /^kind,name,class,about,source,options,framework,aliases,unlike\nkl,none,DummyKLFn,no estimate,Trinity-RFT,/,
+    );
   });
 
   it('suggests the nearest known name', () =>

@@ -6,7 +6,6 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
-import { type OptionDeclaration, toSnakeCase } from '../../lib/core/options.js';
 import {
   type Batch,
   type CudaDevice,
@@ -19,7 +18,14 @@ import {
 } from '../../lib/index.js';
 import { type Args, referenceKl, standsOnEdge } from '../reference/index.js';
 import { without } from '../support/batch-keys.js';
-import { ARGUMENTS, batchSpec, fitting, makeBatch, makeBatchOffEdges } from '../support/draw.js';
+import {
+  ARGUMENTS,
+  batchSpec,
+  fitting,
+  makeBatch,
+  makeBatchOffEdges,
+  requiredArgs,
+} from '../support/draw.js';
 import { EveryColumnLossFn } from '../support/every-column.js';
 import {
   cutRows,
@@ -334,7 +340,10 @@ describe(`batches on ${DEVICE}`, () => {
       ['entropy', Object.keys(ARGUMENTS.entropy)],
     ] as const)
       for (const name of names) {
-        const args = family === 'policy' ? requiredArgs(name) : { loss_agg_mode: 'token-mean' };
+        const args =
+          family === 'policy'
+            ? requiredArgs(POLICY_LOSS_FN.get(name).declaration)
+            : { loss_agg_mode: 'token-mean' };
         const on = subject(family, name, args);
         const cpu = on.sync(large);
         const gpu = await on.async(resident);
@@ -343,14 +352,6 @@ describe(`batches on ${DEVICE}`, () => {
       }
   });
 });
-
-// Returns values of the options that a loss requires.
-function requiredArgs(name: string): Args {
-  const { options } = POLICY_LOSS_FN.get(name).declaration!;
-  const required = Object.keys(options).filter((key) => (options[key] as OptionDeclaration).required);
-  const [drawn] = fc.sample(ARGUMENTS.policy[name]!, { seed: 1, numRuns: 1 }) as [Args];
-  return Object.fromEntries(required.map(toSnakeCase).map((key) => [key, drawn[key]!]));
-}
 
 // Asserts that two float32 gradients agree in all but a thousandth of the tokens. A token within a rounding error of a
 // clip bound may be on either side of it.

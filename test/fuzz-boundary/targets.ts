@@ -7,6 +7,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { fromTrinityArgs } from '../../lib/core/options.js';
 import * as api from '../../lib/index.js';
+import { requiredArgs } from '../support/draw.js';
 import { ofLosses } from './losses.js';
 import type { Anything } from './odd-values.js';
 
@@ -35,6 +36,7 @@ const rewarded = () => ({
   proxLogprob: column(-1.25),
   teacherLogprob: column(-0.5),
   entropy: column(0.5),
+  oldEntropy: column(0.75),
   tokenLevelRewards: column(1),
   tokenLevelScores: column(1),
   values: column(0.25),
@@ -44,6 +46,9 @@ const rewarded = () => ({
   expertMask: [true, false],
   rewards: [1, 2],
   rewardBaselines: [0, 0],
+  vStar: [1, 2],
+  probability: [0.25, 0.75],
+  logZ: [0, 1],
   groupIds: [1, 1],
   runIds: ['a', 'b'],
   step: 1,
@@ -89,6 +94,7 @@ const METHODS: Record<string, () => Anything[]> = {
   create: () => ['ppo', {}, { backend: 'verl' }],
   register: () => ['fuzzed', class {}],
   names: () => [],
+  aliases: () => [],
   defaultArgs: () => [],
   defaultConfig: () => [],
   checkConfig: () => [
@@ -204,6 +210,8 @@ function* methods(
 ): Generator<Target> {
   for (const [name, isFunction] of membersOf(object)) {
     if (INTERNAL.has(name)) continue;
+    // A loss that reads the whole batch refuses parts.
+    if (name === 'merge' && object.readsWholeBatch === true) continue;
     const what = `${owner}${name}`;
     if (!isFunction) yield { name: what, valid: () => [], call: () => object[name] };
     else {
@@ -223,7 +231,8 @@ const REGISTRIES = [api.POLICY_LOSS_FN, api.KL_FN, api.ENTROPY_LOSS_FN, api.ADVA
 /** Makes an instance of a class as a user would. Returns undefined if users cannot make one. */
 function objectOf(cls: Anything): Anything {
   for (const registry of REGISTRIES)
-    for (const name of registry.names()) if (registry.get(name) === cls) return registry.create(name);
+    for (const name of registry.names())
+      if (registry.get(name) === cls) return registry.create(name, requiredArgs(cls.declaration));
   if (cls === api.Objective)
     return api.ALGORITHM_TYPE.get('grpo').objective({ kl_loss_fn_args: { kl_coef: 0.1 } });
   if (cls === api.KeyMapper) return new api.KeyMapper({ log_prob: 'logprob' });
@@ -232,7 +241,9 @@ function objectOf(cls: Anything): Anything {
 
 function* ofClass(name: string, cls: Anything): Generator<Target> {
   if (!(`${name} constructor` in EXEMPT) && !(cls.prototype instanceof api.AlgorithmType)) {
-    const valid = CONSTRUCTORS[name] ?? (() => [fromTrinityArgs(cls.defaultArgs())]);
+    const valid =
+      CONSTRUCTORS[name] ??
+      (() => [fromTrinityArgs({ ...cls.defaultArgs(), ...requiredArgs(cls.declaration) })]);
     yield { name: `new ${name}`, valid, call: (given) => new cls(...given) };
   }
   const restoreMappers = () => {

@@ -9,22 +9,18 @@ import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
-import {
-  compiledSegments,
-  operandsOf,
-  programsOf,
-  requiredArgs,
-} from '../../scripts/generate/compiled-segments.js';
-import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
+import { compiledSegments, operandsOf, programsOf } from '../../scripts/generate/compiled-segments.js';
+import { EDGE_LENGTHS, makeBatch, requiredArgs } from '../support/draw.js';
 import { poison } from '../support/poison.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';
 import { assertSameBits } from '../support/tolerance.js';
 
 /** The losses that are programs, with default options. */
 const losses = POLICY_LOSS_FN.names().flatMap((name) => {
-  const { reads } = POLICY_LOSS_FN.create(name, requiredArgs(name));
+  const args = requiredArgs(POLICY_LOSS_FN.get(name).declaration);
+  const { reads } = POLICY_LOSS_FN.create(name, args);
   const inputs: InputName[] = [...reads.columns, ...reads.rowColumns, 'action_mask'];
-  return programsOf(name, requiredArgs(name)).map((spec, i) => ({ name: `${name} #${i}`, inputs, spec }));
+  return programsOf(name, args).map((spec, i) => ({ name: `${name} #${i}`, inputs, spec }));
 });
 
 /** Returns a program that computes the same in other registers. No compiled segment equals one of its segments. */

@@ -191,6 +191,15 @@ export class Variable {
       (x, y) => -x / (y * y),
     );
   }
+  /** Divides by a count. It is exact, so the magnitude counts only the errors of this variable. */
+  per(count: number): Variable {
+    const out = this.#map(
+      (x) => x / count,
+      () => 1 / count,
+    );
+    if (this.magnitude) out.magnitude = this.magnitude.map((x) => x / count);
+    return out;
+  }
   pow(other: Operand): Variable {
     return this.#zip(
       other,

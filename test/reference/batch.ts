@@ -225,10 +225,10 @@ export class Tokens {
   }
   /** The mean over the unmasked tokens. As in Trinity-RFT, a small epsilon is added to the divisor. */
   mean(x: Variable): Variable {
-    return x.sum().div(this.index.length + 1e-8);
+    return x.sum().per(this.index.length + 1e-8);
   }
   meanOverRows(perRow: Variable): Variable {
-    return perRow.sum().div(this.rows.length || 1); // A mixed loss may have no row of one kind.
+    return perRow.sum().per(this.rows.length || 1); // A mixed loss may have no row of one kind.
   }
 
   /** Multiplies the losses of tokens by their weights, if they have any. */

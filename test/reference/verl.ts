@@ -18,7 +18,7 @@ const OF_STATISTIC = [
   ],
 ];
 
-/** Leaves out what the library has no room for: the last metrics of statistics, if there would be more than 32. */
+/** Leaves out what the library has no room for: the last metrics of statistics, if there would be more than 48. */
 export function reported<T>(metrics: Readonly<Record<string, T>>, args: Args): Record<string, T> {
   const statistics = new Set(
     (option(args, 'rollout_rs', null as string | null) ?? '').split(',').map((name) => name.trim()),
@@ -28,7 +28,7 @@ export function reported<T>(metrics: Readonly<Record<string, T>>, args: Args): R
     .filter((name) => name in metrics);
   const others =
     10 + (args.rollout_is ? 8 : 0) + ('rollout_corr/rollout_is_batch_norm_factor' in metrics ? 1 : 0);
-  const left = ofStatistics.slice(32 - others);
+  const left = ofStatistics.slice(48 - others);
   return Object.fromEntries(Object.entries(metrics).filter(([name]) => !left.includes(name)));
 }
 

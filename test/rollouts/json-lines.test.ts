@@ -256,6 +256,7 @@ describe('reading JSON lines', () => {
       'rollout_logprobs',
       'prox_logprobs',
       'teacher_logprobs',
+      'old_entropy',
       'token_level_rewards',
       'values',
     ])

@@ -293,6 +293,20 @@ function drawArguments({ options }: FunctionDeclaration): fc.Arbitrary<Args> {
   return fc.record(drawn).map((args) => withNeeds(options, args) as Args);
 }
 
+/**
+ * Returns values for the options that a function requires and for which it has no default: the least of those that are
+ * usual in training.
+ */
+export function requiredArgs(declaration: FunctionDeclaration | undefined): Args {
+  const required = Object.entries(declaration?.options ?? {}).filter(
+    ([, { required, defaultFrom, default: given, trinity = given }]) =>
+      required && defaultFrom === undefined && trinity === undefined,
+  );
+  return Object.fromEntries(
+    required.map(([key, option]) => [toSnakeCase(key), 'typical' in option ? option.typical![0]! : 1]),
+  );
+}
+
 // Adds the arguments that the drawn values of other arguments require.
 function withNeeds(options: OptionSchema, args: Record<string, unknown>): Record<string, unknown> {
   const result = { ...args };
@@ -342,14 +356,15 @@ export function readsPairs(name: string): boolean {
 }
 
 /**
- * The losses that read the exponential of a sum of a row's log-ratios. Where log-ratios are wide, it overflows, or
+ * Returns whether a loss reads the exponential of a sum of a row's log-ratios. Where log-ratios are wide, it overflows, or
  * multiplies the rounding errors of the sum.
  */
-const OF_ROW_SUMS = ['trl/rloo', 'trl/vespo'];
-
 function readsRowSums(name: string, args: Args): boolean {
   const isUnbounded = args.vllm_importance_sampling_clip_max === null;
-  return OF_ROW_SUMS.includes(name) || (args.use_vllm === true && isUnbounded);
+  const declaration = POLICY_LOSS_FN.names().includes(name)
+    ? POLICY_LOSS_FN.get(name).declaration
+    : undefined;
+  return declaration?.numerics.exponentiatesRowSums === true || (args.use_vllm === true && isUnbounded);
 }
 
 /**

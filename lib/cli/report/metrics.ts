@@ -17,14 +17,36 @@ export function metricsSection(subjects: readonly ReportSubject[], results: read
 <h2 id="metrics-title">Metrics</h2>
 <div class="scroll" role="region" aria-labelledby="metrics-title" tabindex="0">
 <table>
-<thead><tr><td></td>${subjects.map(({ title }) => html`<th scope="col">${titleOf(title)}</th>`)}</tr></thead>
+<thead>${frameworksRow(subjects)}<tr><td></td>${subjects.map(({ title }) => html`<th scope="col">${titleOf(title)}</th>`)}</tr></thead>
 <tbody class="main">
 ${line(html`loss`, ({ loss }) => loss)}${line(html`gradient norm`, ({ gradNorm }) => gradNorm)}</tbody>
 <tbody>
 ${names.map((name) => line(html`<code>${breakable(name)}</code>`, ({ metrics }) => metrics[name]))}</tbody>
 </table>
 </div>
-</section>`;
+${differencesList(subjects)}</section>`;
+}
+
+/** Returns a row that names the framework above its columns; nothing if all columns are of one framework. */
+function frameworksRow(subjects: readonly ReportSubject[]): Html | undefined {
+  const groups: { framework: string; columns: number }[] = [];
+  for (const { framework = 'your own' } of subjects) {
+    const last = groups.at(-1);
+    if (last?.framework === framework) last.columns++;
+    else groups.push({ framework, columns: 1 });
+  }
+  if (groups.length < 2) return undefined;
+  return html`<tr><td></td>${groups.map(
+    ({ framework, columns }) => html`<th scope="colgroup" colspan="${String(columns)}">${framework}</th>`,
+  )}</tr>
+`;
+}
+
+function differencesList(subjects: readonly ReportSubject[]): Html | undefined {
+  const lines = subjects.flatMap(({ name, differences = [] }) => differences.map((text) => ({ name, text })));
+  if (lines.length === 0) return undefined;
+  return html`<ul>${lines.map(({ name, text }) => html`<li><code>${name}</code> ${text}</li>`)}</ul>
+`;
 }
 
 /** Returns the title of a loss or algorithm as HTML in which a line may break only before an option. */

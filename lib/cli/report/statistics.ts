@@ -9,6 +9,10 @@ export interface ReportSubject {
   name: string;
   /** The name with the options, as typed on the command line. */
   title: string;
+  /** The framework whose arithmetic it has; undefined if it is a user's own. */
+  framework?: string;
+  /** Sentences that say how it differs from functions of similar names. */
+  differences?: readonly string[];
   /**
    * Computes the loss and its gradient at given ratios. Returns undefined if the loss is not a function of ratio and
    * advantage.

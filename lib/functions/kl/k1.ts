@@ -6,7 +6,7 @@ export class K1Fn extends klClass({
   name: 'k1',
   summary: '−δ',
   details: ['Unbiased, but with high variance, and negative for many tokens.'],
-  source: ['Schulman 2020'],
+  source: ['Schulman 2020', 'Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask'],
   estimator: 'k1',
   numerics: {

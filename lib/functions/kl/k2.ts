@@ -6,7 +6,7 @@ export class K2Fn extends klClass({
   name: 'k2',
   summary: 'δ² / 2',
   details: ['Never negative.', 'On policy, its expected gradient is the gradient of the true divergence.'],
-  source: ['Schulman 2020'],
+  source: ['Schulman 2020', 'Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask'],
   estimator: 'k2',
   numerics: {

@@ -6,7 +6,7 @@ export class K3Fn extends klClass({
   name: 'k3',
   summary: 'e^δ − 1 − δ',
   details: ['Unbiased and never negative.'],
-  source: ['Schulman 2020'],
+  source: ['Schulman 2020', 'Trinity-RFT'],
   reads: ['ref_logprob', 'action_mask'],
   estimator: 'k3',
   numerics: {

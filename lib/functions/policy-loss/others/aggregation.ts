@@ -1,6 +1,7 @@
 // How the losses of the tokens become one number, in the losses that the other frameworks and papers define.
 import type { LossAggMode } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { OTHER_AGGREGATIONS } from '../aggregation.js';
 import type { MetricExpression } from '../expression-loss.js';
 import { lossMetric } from '../loss-metric.js';
 
@@ -21,21 +22,12 @@ export const TOKEN_MEAN = {
   lossAggMode: { type: 'choice', choices: ['token-mean'], default: 'token-mean', help: HELP },
 } as const;
 
-/** What each mode divides the sum of the tokens' losses by. */
-const DIVISORS: Record<LossAggMode, (symbols: ProgramSymbols) => Expression> = {
-  'token-mean': ({ tokens }) => tokens,
-  'token-sum': ({ constant }) => constant(1),
-  'seq-mean-token-sum': ({ rows }) => rows,
-  'seq-mean-token-mean': ({ rows, n, max }) => rows.mul(max(n, 1)),
-  'seq-mean-token-sum-norm': ({ rowLength }) => rowLength,
-};
-
 /** Returns the loss of a token including its weight in the batch, and the metric whose value is the whole loss. */
 export function aggregated(
   symbols: ProgramSymbols,
   loss: Expression,
   mode: LossAggMode,
 ): { loss: Expression; pg_loss: MetricExpression } {
-  const weighted = loss.div(DIVISORS[mode](symbols));
+  const weighted = loss.div(OTHER_AGGREGATIONS[mode].of(symbols));
   return { loss: weighted, pg_loss: lossMetric(symbols, weighted) };
 }

@@ -6,6 +6,7 @@ import { TOKEN_MEAN } from './aggregation.js';
 import {
   ADVANTAGE_SCALE,
   PENALTY,
+  penaltyOf,
   probabilityChange,
   TRUST_REGION_METRICS,
   trustRegion,
@@ -38,6 +39,7 @@ export class PrimeRLIPOLossFn extends expressionLossClass(
     numerics: {
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the ratio is not clipped: it overflows from 88 on where both probabilities are small',
+      cancels: penaltyOf,
     },
   },
   (symbols, { ipoThreshold, advTau, klTau }) => {

@@ -7,6 +7,7 @@ import {
   ADVANTAGE_SCALE,
   meanOfRows,
   PENALTY,
+  penaltyOf,
   probabilityChange,
   TRUST_REGION_METRICS,
   trustRegion,
@@ -54,6 +55,7 @@ export class PrimeRLLossFn extends expressionLossClass(
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the ratio is not clipped: where A < 0, it overflows from 88 on',
       overflows: 'for A < 0',
+      cancels: penaltyOf,
     },
   },
   (symbols, { dppoMaskLow, dppoMaskHigh, advTau, klTau }) => {

@@ -3,7 +3,7 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { TOKEN_MEAN } from './aggregation.js';
-import { PENALTY, probabilityChange, TRUST_REGION_METRICS, trustRegion } from './trust-region.js';
+import { PENALTY, penaltyOf, probabilityChange, TRUST_REGION_METRICS, trustRegion } from './trust-region.js';
 
 /** Distillation as a policy gradient, as in prime-rl and AReaL: the log-ratio of a teacher to the policy is the advantage. */
 export class RefKLLossFn extends expressionLossClass(
@@ -36,6 +36,7 @@ export class RefKLLossFn extends expressionLossClass(
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the ratio is not clipped: it overflows from 88 on',
       overflows: 'always',
+      cancels: penaltyOf,
     },
   },
   (symbols, { maskLow, klTau, coef }) => {

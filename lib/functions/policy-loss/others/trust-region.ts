@@ -1,5 +1,6 @@
 // What the losses of prime-rl share: tokens whose probability has changed too much are dropped, and the square of the
 // log-ratio is a penalty on all tokens.
+import type { TokenValues } from '../../../core/declaration.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import type { MetricExpression } from '../expression-loss.js';
 import { aggregated } from './aggregation.js';
@@ -15,6 +16,15 @@ export const PENALTY = {
     help: 'coefficient of (ln r)², the penalty on all tokens',
   },
 } as const;
+
+/**
+ * Returns the penalty of a token with the default coefficient, and its slope. It cancels the other term of the loss where
+ * the two are equally large.
+ */
+export function penaltyOf({ logprob, oldLogprob }: TokenValues): { value: number; gradient: number } {
+  const d = Math.abs(logprob - oldLogprob);
+  return { value: PENALTY.klTau.default * d ** 2, gradient: 2 * PENALTY.klTau.default * d };
+}
 
 /** The option of the policy gradient's coefficient. */
 export const ADVANTAGE_SCALE = {

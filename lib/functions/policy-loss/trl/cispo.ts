@@ -23,6 +23,9 @@ export class TRLCISPOLossFn extends expressionLossClass(
       'The paper clips the weight on both sides.',
     ],
     source: ['arXiv 2506.13585', 'arXiv 2510.13786', 'TRL'],
+    unlike: {
+      cispo: 'the ratio has only an upper bound, which is given itself instead of its distance from 1',
+    },
     reads: FAMILY_KEYS,
     ...FAMILY_BATCHES,
     options: {

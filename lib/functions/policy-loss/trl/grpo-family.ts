@@ -4,13 +4,14 @@
 import type { ColumnName } from '../../../core/batch-reader.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import type { LossType } from '../aggregation.js';
 import type { Has, MetricExpression } from '../expression-loss.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP, CLIP_METRICS, clipped } from './clipped.js';
 import { BONUS, BONUS_METRICS, ENTROPY_METRIC, entropyMetric, hasBonus, withBonus } from './entropy-bonus.js';
 import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
-import { isDividedByItems, type LossType, meanWeight, SCALE, weightOf } from './scale.js';
+import { isDividedByItems, meanWeight, SCALE, weightOf } from './scale.js';
 import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
 import { isCorrected, VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
 

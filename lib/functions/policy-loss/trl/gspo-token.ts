@@ -19,6 +19,7 @@ export class TRLGSPOTokenLossFn extends expressionLossClass(
     summary:
       'ℓ = −min(min(r, δ)·A, clip(r)·A), r = exp(logprob − sg(logprob) + sg(mean log-ratio of the row))',
     source: ['arXiv 2507.18071', 'TRL'],
+    unlike: { gspo: 'by default, the ratio is that of a token' },
     reads: FAMILY_KEYS,
     ...FAMILY_BATCHES,
     options: {

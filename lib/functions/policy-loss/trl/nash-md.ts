@@ -3,6 +3,8 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 
+const BETA = 0.1;
+
 /** Nash-MD as in TRL: `probability` is that of the row being preferred to a sample of the mixture of policies. */
 export class TRLNashMDLossFn extends expressionLossClass(
   {
@@ -13,14 +15,22 @@ export class TRLNashMDLossFn extends expressionLossClass(
     options: {
       beta: {
         type: 'number',
-        default: 0.1,
+        default: BETA,
         atLeast: 0,
         typical: [0, 1],
         help: 'β, the coefficient of the KL',
       },
     },
     metrics: { 'loss/score': { unit: 'nats per row' }, 'loss/kl': { unit: 'nats per row' } },
-    numerics: { range: 'any finite logprobs', outside: 'nothing is clipped' },
+    numerics: {
+      range: 'any finite logprobs',
+      outside: 'nothing is clipped',
+      // The KL term and the preference cancel each other. This is the KL term.
+      cancels: ({ logprob, refLogprob }) => {
+        const gradient = BETA * Math.abs(logprob - refLogprob);
+        return { value: gradient * Math.abs(logprob), gradient };
+      },
+    },
   },
   ({ lp, ref, probability, rows, rowSum, sg }, { beta }) => {
     const logRatio = lp.sub(ref);

@@ -31,6 +31,7 @@ export class TRLRLOOLossFn extends expressionLossClass(
       range: 'log-ratios of rows, which are sums over their tokens, up to 88.7',
       outside: 'the ratio is not clipped where A < 0: the gradient overflows',
       overflows: 'for A < 0',
+      exponentiatesRowSums: true,
     },
   },
   (symbols, { epsilon, epsilonHigh }) => {

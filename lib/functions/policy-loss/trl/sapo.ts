@@ -1,5 +1,5 @@
 // TRL's SAPO: a soft gate instead of clipping.
-import type { MetricsOf } from '../../../core/declaration.js';
+import type { MetricsOf, TokenValues } from '../../../core/declaration.js';
 import type { Operand } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
@@ -21,6 +21,7 @@ export class TRLSAPOLossFn extends expressionLossClass(
     name: 'trl/sapo',
     summary: 'ℓ = −A·4/τ·σ(τ(r − 1)), the mean over each row, then over the rows',
     source: ['arXiv 2511.20347', 'TRL'],
+    unlike: { sapo: 'the gradient goes through the gate, and each row counts equally' },
     reads: FAMILY_KEYS,
     ...FAMILY_BATCHES,
     options: {
@@ -44,6 +45,8 @@ export class TRLSAPOLossFn extends expressionLossClass(
     numerics: {
       range: 'any finite logprobs and advantages',
       outside: 'the gate is open: the loss is finite, and the gradient is 0',
+      // Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. At 1, the gradient is −A.
+      cancels: ({ advantage }: TokenValues) => ({ gradient: Math.abs(advantage) }),
     },
   },
   (symbols, options, has) => {

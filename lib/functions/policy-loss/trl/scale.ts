@@ -1,6 +1,7 @@
 // What TRL's losses divide the sum over all tokens by.
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { COMPLETION_TOKENS, type LossType, OF_ITEMS, TRL_AGGREGATIONS } from '../aggregation.js';
 
 /** The option that sets how many steps the gradients of an optimizer step are summed over. */
 export const ACCUMULATION = {
@@ -40,54 +41,26 @@ export const SCALE = {
 export const COMPLETION_LENGTH = {
   maxCompletionLength: {
     type: 'integer',
-    default: 512,
+    default: COMPLETION_TOKENS,
     atLeast: 1,
     typical: [1, 512],
     help: 'dr_grpo divides by this number of tokens in each row',
   },
 } as const;
 
-/** The losses of TRL's GRPO trainer. */
-export type LossType = 'grpo' | 'bnpo' | 'dr_grpo' | 'dapo' | 'cispo' | 'sapo' | 'vespo' | 'luspo';
-
 type ScaleOptions = CheckedOptions<typeof SCALE> & Partial<CheckedOptions<typeof COMPLETION_LENGTH>>;
-type Weight = (symbols: ProgramSymbols, options: ScaleOptions) => Expression;
-
-/** Makes a weight from what the loss is divided by in each accumulation step. */
-function dividedBy(divisor: Weight): Weight {
-  return (symbols, options) =>
-    symbols.constant(1).div(divisor(symbols, options).mul(options.gradientAccumulationSteps));
-}
-
-const byRowTokens = dividedBy(({ rows, n, max }) => rows.mul(max(n, 1)));
-const byItems: Weight = ({ tokens, constant, max }, { numItemsInBatch, numProcesses }) =>
-  constant(numProcesses).div(max(numItemsInBatch ?? tokens, 1));
-
-/** The weight of a token in each loss. */
-const WEIGHTS: Record<LossType, Weight> = {
-  grpo: byRowTokens,
-  sapo: byRowTokens,
-  bnpo: dividedBy(({ tokens, max }) => max(tokens, 1)),
-  dr_grpo: dividedBy(({ rows }, { maxCompletionLength }) =>
-    rows.mul(maxCompletionLength ?? COMPLETION_LENGTH.maxCompletionLength.default),
-  ),
-  luspo: dividedBy(({ rows }) => rows),
-  dapo: byItems,
-  cispo: byItems,
-  vespo: byItems,
-};
 
 /** Returns the weight of a token's loss in the loss of the batch. */
 export function weightOf(symbols: ProgramSymbols, type: LossType, options: ScaleOptions): Expression {
-  return WEIGHTS[type](symbols, options);
+  return TRL_AGGREGATIONS[type].weight(symbols, options);
 }
 
 /** Returns whether a loss is divided by the number of tokens of all processes and accumulation steps. */
 export function isDividedByItems(type: LossType): boolean {
-  return WEIGHTS[type] === byItems;
+  return TRL_AGGREGATIONS[type] === OF_ITEMS;
 }
 
 /** Returns the weight of a token in a mean over all unmasked tokens of an accumulation step. */
 export function meanWeight(symbols: ProgramSymbols, options: ScaleOptions): Expression {
-  return WEIGHTS.bnpo(symbols, options);
+  return TRL_AGGREGATIONS.bnpo.weight(symbols, options);
 }

@@ -1,5 +1,5 @@
 // TRL's VESPO: REINFORCE with a weight that is a smooth function of the ratio of a whole row.
-import type { MetricsOf } from '../../../core/declaration.js';
+import type { MetricsOf, TokenValues } from '../../../core/declaration.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
@@ -50,6 +50,12 @@ export class TRLVESPOLossFn extends expressionLossClass(
     numerics: {
       range: 'any finite logprobs and advantages',
       outside: 'the log-ratio of a token is limited to 20 nats, and that of a row to ln 1e-8 and 20',
+      exponentiatesRowSums: true,
+      // Far from a ratio of 1, φ is nearly 0 and has a large relative error. At 1, it is 1.
+      cancels: ({ advantage, logprob }: TokenValues) => ({
+        value: Math.abs(advantage * logprob),
+        gradient: Math.abs(advantage),
+      }),
     },
   },
   (symbols, options, has) => {

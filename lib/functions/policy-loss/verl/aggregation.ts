@@ -1,7 +1,8 @@
 // How verl combines the losses of the tokens into one number.
 import { LossError } from '../../../core/errors.js';
-import { aggregationOption, type CheckedOptions, type LossAggMode } from '../../../core/options.js';
+import { aggregationOption, type CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { VERL_AGGREGATIONS } from '../aggregation.js';
 
 /** The options that set the divisors of verl's aggregation modes. */
 export const DIVISORS = {
@@ -34,23 +35,6 @@ export const DIVISORS = {
 /** The options of losses whose aggregation mode can be chosen. */
 export const AGGREGATION = { lossAggMode: aggregationOption('token-mean'), ...DIVISORS } as const;
 
-type Divisor = (symbols: ProgramSymbols, options: CheckedOptions<typeof AGGREGATION>) => Expression;
-
-// A batch can have rows without having tokens in any of them.
-const rows: Divisor = ({ n, constant, rowsSum, max }, { globalBatchSize }) =>
-  globalBatchSize === undefined ? max(rowsSum(n.gt(0)), 1) : constant(globalBatchSize);
-
-/** What each mode divides the sum of the tokens' losses by. */
-const DIVISOR_OF_MODE: Record<LossAggMode, Divisor> = {
-  'token-mean': ({ tokens, constant }, { batchNumTokens }) =>
-    batchNumTokens === undefined ? tokens : constant(batchNumTokens),
-  'token-sum': ({ constant }) => constant(1),
-  'seq-mean-token-sum': rows,
-  'seq-mean-token-mean': (symbols, options) => rows(symbols, options).mul(symbols.n.add(1e-8)),
-  'seq-mean-token-sum-norm': (symbols, options) =>
-    rows(symbols, options).mul(options.lossScaleFactor ?? symbols.rowLength),
-};
-
 /**
  * Returns the weight of a token's loss in the loss of the batch.
  * @throws LossError `ERR_INVALID_OPTION` if there are several processes and the mode needs a count of all of them that
@@ -71,5 +55,5 @@ export function weightOf(
       expected: (spell) => `a number, because ${spell('dpSize')} is ${dpSize}`,
       received: 'nothing',
     });
-  return symbols.constant(dpSize).div(DIVISOR_OF_MODE[lossAggMode](symbols, options));
+  return VERL_AGGREGATIONS[lossAggMode].weight(symbols, options);
 }

@@ -15,6 +15,7 @@ export class VerlCISPOLossFn extends expressionLossClass(
     summary: 'ℓ = −A·sg(clip(r))·logprob',
     details: ['pg_clipfrac is the fraction of tokens whose ratio is clipped; pg_clipfrac_lower is 0.'],
     source: ['arXiv 2506.13585', 'verl'],
+    unlike: { cispo: 'another default clip range, and no masking of clipped tokens' },
     reads: CORRECTED_KEYS,
     options: { ...CLIP_RATIO, ...AGGREGATION, ...ROLLOUT_CORRECTION },
     metrics: { ...CLIP_METRICS, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },

@@ -27,7 +27,15 @@ export class VerlDROLossFn extends expressionLossClass(
       ...ROLLOUT_CORRECTION,
     },
     metrics: { ppo_kl: { unit: 'nats per token' }, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },
-    numerics: { range: 'any finite logprobs and advantages', outside: 'nothing is clipped' },
+    numerics: {
+      range: 'any finite logprobs and advantages',
+      outside: 'nothing is clipped',
+      // REINFORCE and the penalty cancel each other.
+      cancels: ({ advantage, logprob }) => ({
+        value: Math.abs(advantage * logprob),
+        gradient: Math.abs(advantage),
+      }),
+    },
   },
   (symbols, options) =>
     corrected('VerlDROLossFn', symbols, options, (kept) => {

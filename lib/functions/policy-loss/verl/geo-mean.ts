@@ -17,6 +17,9 @@ export class VerlGeoMeanLossFn extends expressionLossClass(
       'The loss is the mean over all rows. pg_clipfrac counts tokens with A > 0, and pg_clipfrac_lower those with A < 0.',
     ],
     source: ['arXiv 2507.20673', 'verl'],
+    unlike: {
+      'trl/gmpo': 'another default clip range, no KL term, and tokens with A = 0 count as ln r = 0',
+    },
     reads: CORRECTED_KEYS,
     options: { ...CLIP_RATIO, ...ROLLOUT_CORRECTION },
     metrics: { ...CLIP_METRICS, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },

@@ -18,6 +18,7 @@ export class VerlGSPOLossFn extends expressionLossClass(
       'pg_clipfrac_lower is 0.',
     ],
     source: ['arXiv 2507.18071', 'verl'],
+    unlike: { gspo: 'another default clip range, a ratio of at most e^10, and always seq-mean-token-mean' },
     reads: CORRECTED_KEYS,
     options: { ...CLIP_RATIO, ...DIVISORS, ...ROLLOUT_CORRECTION },
     metrics: { ...CLIP_METRICS, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },

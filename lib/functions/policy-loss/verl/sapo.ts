@@ -18,6 +18,7 @@ export class VerlSAPOLossFn extends expressionLossClass(
       'The aggregation is always seq-mean-token-mean. The fractions of clipped tokens are 0.',
     ],
     source: ['arXiv 2511.20347', 'verl'],
+    unlike: { sapo: 'the gradient goes through the gate, and the aggregation is always seq-mean-token-mean' },
     reads: CORRECTED_KEYS,
     options: {
       tauPos: {

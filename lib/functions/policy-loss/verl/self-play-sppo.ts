@@ -13,6 +13,7 @@ export class VerlSelfPlaySPPOLossFn extends expressionLossClass(
       'rewards are centred preferences. The paper centres them for each prompt, verl for the batch.',
     ],
     source: ['arXiv 2405.00675', 'verl'],
+    unlike: { sppo: 'another method: Self-Play Preference Optimization' },
     reads: ['old_logprob', 'action_mask', 'rewards'],
     options: {
       sppoEta: {
@@ -28,7 +29,15 @@ export class VerlSelfPlaySPPOLossFn extends expressionLossClass(
       preference_mean: { unit: 'nats' },
       pg_loss: { unit: 'loss' },
     },
-    numerics: { range: 'any finite inputs', outside: 'nothing is clipped' },
+    numerics: {
+      range: 'any finite inputs',
+      outside: 'nothing is clipped',
+      // The log-ratio and the reward cancel each other.
+      cancels: ({ logprob, oldLogprob }) => ({
+        value: (logprob - oldLogprob) ** 2,
+        gradient: 2 * Math.abs(logprob - oldLogprob),
+      }),
+    },
   },
   ({ d, n, rewards, rows, rowSum, rowsSum, square, select }, { sppoEta }) => {
     const logRatio = rowSum(d);

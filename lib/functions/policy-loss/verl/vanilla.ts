@@ -13,8 +13,8 @@ export class VerlVanillaLossFn extends expressionLossClass(
   {
     name: 'verl/vanilla',
     summary: 'ℓ = max(−A·r, −A·clip(r)), at most −A·clip_ratio_c where A < 0',
-    details: ["ppo without sequence masking, with verl's aggregation and rollout correction."],
     source: ['arXiv 1707.06347', 'arXiv 1912.09729', 'verl'],
+    unlike: { ppo: "no sequence masking; verl's aggregation and rollout correction" },
     reads: CORRECTED_KEYS,
     options: { ...CLIP_RATIO, ...CLIP_RATIO_C, ...AGGREGATION, ...ROLLOUT_CORRECTION },
     metrics: { ...CLIP_METRICS, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },

@@ -1,0 +1,38 @@
+// Says which framework each function follows, so that lists can group the functions.
+import type { FunctionDeclaration } from '../core/declaration.js';
+
+const TRINITY = 'Trinity-RFT';
+const OTHERS = 'other frameworks and papers';
+const OWN = 'your own';
+
+/** The frameworks by the prefixes of their functions' names. */
+const BY_PREFIX: Readonly<Record<string, string>> = { verl: 'verl', trl: 'TRL' };
+
+/** The groups of functions, in the order of lists. */
+export const FRAMEWORKS: readonly string[] = [TRINITY, ...Object.values(BY_PREFIX), OTHERS, OWN];
+
+/**
+ * Returns the framework whose arithmetic a function has: one of FRAMEWORKS. A function without a source is a user's own,
+ * because all functions of this package have one.
+ */
+export function frameworkOf({ name, source }: Pick<FunctionDeclaration, 'name' | 'source'>): string {
+  if (source.length === 0) return OWN;
+  const [prefix] = name.split('/', name.includes('/') ? 1 : 0);
+  return BY_PREFIX[prefix ?? ''] ?? (source.includes(TRINITY) ? TRINITY : OTHERS);
+}
+
+/** Groups functions by framework, and leaves out frameworks without functions. */
+export function byFramework<T>(
+  functions: readonly T[],
+  framework: (fn: T) => string,
+): { framework: string; functions: T[] }[] {
+  return FRAMEWORKS.map((each) => ({
+    framework: each,
+    functions: functions.filter((fn) => framework(fn) === each),
+  })).filter((group) => group.functions.length > 0);
+}
+
+/** Returns ' of <framework>' for titles, or nothing for Trinity-RFT, whose functions have plain names. */
+export function ofFramework(framework: string): string {
+  return framework === TRINITY ? '' : ` of ${framework}`;
+}
