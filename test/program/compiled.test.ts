@@ -63,7 +63,8 @@ describe('compiled segments', () => {
     assert.equal(readFileSync(file, 'utf8'), compiledSegments(), 'stale: npm run generate');
   });
 
-  const batch = makeBatch(EDGE_LENGTHS);
+  const drawn = makeBatch(EDGE_LENGTHS);
+  const batch = { ...drawn, clipCovKeys: drawn.logprob };
   const batches = [poison(batch, Number.NaN), batch].flatMap((each) => [
     paddedBatch(each),
     packedBatch(each),
