@@ -19,8 +19,9 @@ enum Column : unsigned {
   kProxLogprob,
   kTeacherLogprobColumn,  // advantage functions have the same numbers in kTeacherLogprob
   kOldEntropy,
+  kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
 };
-constexpr int kColumns = 9;
+constexpr int kColumns = 10;
 
 // The columns of float64 numbers, one per row, that programs read.
 enum RowColumn : unsigned { kRewards, kVStar, kProbability, kLogZ };

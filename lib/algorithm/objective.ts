@@ -2,6 +2,7 @@
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
 import { BatchReader, type ColumnName, type Conversions, type InputName } from '../core/batch-reader.js';
+import { countBatch, countBatchSync } from '../core/count-batch.js';
 import type { Counts, Normalizer } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
@@ -10,8 +11,6 @@ import {
   type ComputedAdvantages,
   type ComputeOptions,
   type ComputeSyncOptions,
-  countBatch,
-  countBatchSync,
   Evaluator,
   type FusedAdvantage,
   type Gradients,

@@ -10,9 +10,15 @@ import type {
 import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
 import { checkAttached, isResizable } from './arrays.js';
 import type { Batch } from './batch.js';
-import { type BatchReader, COLUMNS, type Conversions, type Input } from './batch-reader.js';
+import {
+  type BatchReader,
+  COLUMNS,
+  type Conversions,
+  type Input,
+} from './batch-reader.js';
 import { PER_ROW } from './columns.js';
-import { type Counts, checkPart, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
+import { type Correction, addCorrection, withColumns } from './correction.js';
+import { checkPart, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
@@ -112,21 +118,22 @@ export interface FusedAdvantage {
 
 // Throws if native code found an input that is not finite while it computed the advantages. In that case it returned
 // −1 − k, where k is the number of the input, instead of the bit mask of the values that are present.
-function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
+export function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
   if (fused && present < -1) throw fused.notFinite(-1 - present);
 }
 
-// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask and no numbers per row,
-// and counts every row once.
+// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, neither numbers per row
+// nor weights of tokens, and counts every row once.
 type PlainHostBatch = NativeBatch & { mask: Uint8Array };
 
 function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
-  const { mask, repeats, rowData } = batch as NativeBatch;
-  return mask !== undefined && repeats === undefined && rowData === undefined;
+  const { data, mask, repeats, rowData } = batch as NativeBatch;
+  const isPlain = mask !== undefined && repeats === undefined && rowData === undefined;
+  return isPlain && data.length === COLUMNS.length;
 }
 
 /** The options of a call that concern a part of a batch; see ComputeSyncOptions. */
-interface CallOptions {
+export interface CallOptions {
   normalizer?: Normalizer | undefined;
   part?: boolean | undefined;
 }
@@ -139,6 +146,7 @@ export class Evaluator {
   readonly #batchMetrics: ReadonlySet<string>;
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
+  readonly #correction: Correction | undefined;
   /** Whether the function reduces over all rows of a batch, so that the batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
   // Receives the results of synchronous calls. One array is enough, because these calls cannot overlap.
@@ -147,15 +155,22 @@ export class Evaluator {
   /**
    * @param gradKey the gradient that the option `grad` requests: `grad` is with respect to logprob, `gradEntropy` with
    * respect to entropy.
+   * @param correction computes the mask and the weights with which compute() and computeSync() compute the function.
    */
-  constructor(spec: NativeFunctionSpec, reader: BatchReader, gradKey: 'grad' | 'gradEntropy' = 'grad') {
+  constructor(
+    spec: NativeFunctionSpec,
+    reader: BatchReader,
+    gradKey: 'grad' | 'gradEntropy' = 'grad',
+    correction?: Correction,
+  ) {
     this.#fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
     this.#names = native.valueNames(this.#fn);
     this.#reader = reader;
     this.#gradKey = gradKey;
     const { policyLoss } = spec;
     const program = policyLoss !== undefined && 'program' in policyLoss ? policyLoss : undefined;
-    this.readsWholeBatch = program?.program.readsWholeBatch === true;
+    this.#correction = correction;
+    this.readsWholeBatch = program?.program.readsWholeBatch === true || correction?.readsWholeBatch === true;
     const metrics = program?.metrics.filter(({ per }) => per === 'batch') ?? [];
     this.#batchMetrics = new Set(metrics.map(({ name }) => name));
     this.#values = new Float64Array(this.#names.length);
@@ -213,6 +228,7 @@ export class Evaluator {
     return input;
   }
 
+  /** Evaluates the function on a batch, under its correction if it has one. */
   evaluateSync<M>(
     input: Input,
     gradients: Gradients,
@@ -221,6 +237,21 @@ export class Evaluator {
     fused?: FusedAdvantage,
   ): Result<M> {
     this.#checkWhole(options);
+    const corrected = this.#correction?.applySync(input);
+    if (!corrected) return this.#evaluateSync(input, gradients, options, coefficients, fused);
+    const replaced = withColumns(input, corrected.columns);
+    const result = this.#evaluateSync<M>(replaced, gradients, options, coefficients, fused);
+    addCorrection(result as Result<Metrics>, corrected, options);
+    return result;
+  }
+
+  #evaluateSync<M>(
+    input: Input,
+    gradients: Gradients,
+    options: CallOptions,
+    coefficients: Coefficients,
+    fused?: FusedAdvantage,
+  ): Result<M> {
     const part = partArray(options);
     let present: number;
     let call: NativeCall | undefined;
@@ -241,6 +272,7 @@ export class Evaluator {
     return this.#result(this.#values, gradients, present, part);
   }
 
+  /** Asynchronous version of {@link evaluateSync}. */
   async evaluate<M>(
     input: Input,
     gradients: Gradients,
@@ -249,6 +281,21 @@ export class Evaluator {
     fused?: FusedAdvantage,
   ): Promise<Result<M>> {
     this.#checkWhole(options);
+    if (!this.#correction) return this.#evaluate(input, gradients, options, coefficients, fused);
+    const corrected = await this.#correction.apply(input, options.signal);
+    const replaced = withColumns(input, corrected.columns);
+    const result = await this.#evaluate<M>(replaced, gradients, options, coefficients, fused);
+    addCorrection(result as Result<Metrics>, corrected, options);
+    return result;
+  }
+
+  async #evaluate<M>(
+    input: Input,
+    gradients: Gradients,
+    options: CallOptions & { signal?: AbortSignalLike | undefined },
+    coefficients: Coefficients,
+    fused?: FusedAdvantage,
+  ): Promise<Result<M>> {
     const values = new Float64Array(this.#names.length);
     const part = partArray(options);
     const call = this.#call(input, gradients, options.normalizer, coefficients, values);
@@ -335,7 +382,7 @@ export class Evaluator {
   }
 
   #call(
-    { layout }: Input,
+    { layout, replaced }: Input,
     gradients: Gradients,
     normalizer: Normalizer | undefined,
     coefficients: Coefficients,
@@ -354,6 +401,7 @@ export class Evaluator {
           : toNativeCounts(normalizer, layout, this.#reader.separatesExperts),
       counts: normalizer === undefined ? undefined : new Float64Array(5),
       abort: undefined,
+      ...replaced,
     };
   }
 
@@ -387,74 +435,6 @@ const NO_LAYOUT: Layout = { rows: 0, rowLength: 0, tokens: 0, offsets: undefined
 
 function partArray({ part }: CallOptions): Float64Array | undefined {
   return part ? new Float64Array(native.partLength) : undefined;
-}
-
-// A native function without any loss. Evaluating it only counts the tokens and rows of a batch.
-const counter: NativeFunction = native.createFunction({});
-
-/** Says which rows of a batch count, and how often, if an advantage function may drop or repeat rows. */
-export interface RowsThatCount {
-  /** For a host batch, shape [B]: how often each row counts. Undefined if every row counts once. */
-  repeats?: Uint32Array | undefined;
-  /**
-   * For a batch on a device: the advantage function that decides which rows count. Native code runs it before it counts
-   * the rows.
-   */
-  fused?: FusedAdvantage | undefined;
-}
-
-/**
- * Counts a batch's tokens and rows. Add up the counts of all micro-batches and pass the sum to compute() as
- * `normalizer`.
- */
-export async function countBatch(
-  reader: BatchReader,
-  batch: Batch | DeviceBatch,
-  rows: RowsThatCount = {},
-): Promise<Counts> {
-  return guardedAsync(() =>
-    finishInTurns(reader.read(batch), undefined, async (input) => {
-      const call = countingCall(input, rows);
-      const present = await abortable(undefined, () =>
-        native.evaluate(counter, input.native, call, input.device),
-      );
-      checkFinite(present, rows.fused);
-      return fromNativeCounts(call.counts, reader.separatesExperts);
-    }),
-  );
-}
-
-/** Synchronous version of {@link countBatch}. */
-export function countBatchSync(
-  reader: BatchReader,
-  batch: Batch | DeviceBatch,
-  rows: RowsThatCount = {},
-): Counts {
-  const input = guarded(() => finish(reader.read(batch)));
-  const call = countingCall(input, rows);
-  let present: number;
-  try {
-    present = native.evaluateSync(counter, input.native, call, input.device);
-  } catch (error) {
-    throw fromNative(error);
-  }
-  checkFinite(present, rows.fused);
-  return fromNativeCounts(call.counts, reader.separatesExperts);
-}
-
-function countingCall(input: Input, { repeats, fused }: RowsThatCount) {
-  if (repeats) (input.native as NativeBatch).repeats = repeats;
-  return {
-    values: new Float64Array(1),
-    grad: undefined,
-    gradEntropy: undefined,
-    mu: undefined,
-    klCoef: undefined,
-    entropyCoef: undefined,
-    counts: new Float64Array(5),
-    advantage: fused?.advantage,
-    abort: undefined,
-  } satisfies NativeCall;
 }
 
 /**

@@ -126,6 +126,15 @@ PL_FN void for_lanes(int n, Visit visit) {
   for (int l = 0; at + l < n; ++l) visit(l, at + l);
 }
 
+// The weights of the tokens of a tile if the loss has none.
+struct Ones {
+  alignas(64) float of[kTile];
+  constexpr Ones() : of() {
+    for (float& one : of) one = 1.0f;
+  }
+};
+inline constexpr Ones kOnes;
+
 // The columns and the mask of one tile.
 struct TileColumns {
   const void* column[kColumns];  // of floats if dtype is kFloat32, otherwise of uint16_t
@@ -135,6 +144,7 @@ struct TileColumns {
   // MaskUse::kBytes.
   const Lane* lanes;
   bool all_unmasked;
+  const float* weights;  // the column kWeights, or ones if it is not read
 
   template <class Values>
   PL_FN Values get(int c) const {
@@ -301,10 +311,16 @@ class TileReader {
       else
         widen(view, begin_ + first, n, buffer_[c]);
     });
+    in.weights = weights_of(in);
     if (!batch_.mask) return in;
     in.mask = batch_.mask + begin_ + first;
     if (use != MaskUse::kBytes) read_lanes(n, use, &in);
     return in;
+  }
+
+  // The column kWeights is float32, and so are all columns of a tile that has it.
+  const float* weights_of(const TileColumns& in) const {
+    return (columns_ & reads(kWeights)) != 0 ? in.get<const float*>(kWeights) : kOnes.of;
   }
 
   // Sets the lanes of a tile. Most tiles have no masked token, so the lanes of an earlier tile without masked
@@ -334,6 +350,7 @@ class TileReader {
       else
         widen(view, begin_ + first, n, remainder_[c]);
     });
+    in.weights = weights_of(in);
     memset(remainder_mask_, 0, kBlock);
     if (batch_.mask) memcpy(remainder_mask_, batch_.mask + begin_ + first, n);
     in.mask = remainder_mask_;

@@ -10,15 +10,15 @@ import {
   type InputName,
   type RowColumnName,
 } from '../../core/batch-reader.js';
+import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
+import { LossError } from '../../core/errors.js';
 import {
   type Coefficients,
   type ComputeOptions,
   type ComputeSyncOptions,
-  countBatch,
-  countBatchSync,
   Evaluator,
   type Metrics,
   type Result,
@@ -36,9 +36,15 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import type { CompiledLoss } from '../../program/compile.js';
+import type { CorrectionPrograms } from '../correction/correction-programs.js';
+import {
+  LOSS_CORRECTION_OPTIONS,
+  type LossCorrectionOptions,
+  lossCorrection,
+} from '../correction/loss-correction.js';
 
 /** Options that every policy loss accepts. */
-export interface PolicyLossOptions {
+export interface PolicyLossOptions extends LossCorrectionOptions {
   /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
   backend?: string | undefined;
 }
@@ -115,6 +121,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   /** @internal Whether the loss depends on the length of the rows, so that more padding changes it. */
   readonly readsRowLength: boolean;
   readonly #selectKeys: readonly string[];
+  /** @internal The correction that the options `correction` and `masks` ask for. */
+  readonly correction: CorrectionPrograms | undefined;
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
 
@@ -128,26 +136,38 @@ export abstract class PolicyLossFn<M = Metrics> {
     declaration: PolicyLossDeclaration,
     options: Readonly<Record<string, unknown>>,
     { unread, readsMaskedAdvantages, stopsGradient, program, ...native }: PolicyLossVariant,
+    correction: CorrectionPrograms | undefined,
   ) {
     const mapper = KeyMapper.get(backend);
-    const keys = program ? keysOfProgram(program) : declaration.reads;
+    const ownKeys = program ? keysOfProgram(program) : declaration.reads;
+    const keys = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
     this.backend = backend;
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
     const columns = COLUMNS.filter(
-      (name) => name === 'logprob' || (keys.includes(name) && !unread?.includes(name)),
+      (name) =>
+        name === 'logprob' ||
+        correction?.columns.includes(name) ||
+        (keys.includes(name) && !unread?.includes(name)),
     );
     this.nativeOptions = native.options ?? nativeOptions(declaration.options, options);
     const aggregation = (options.lossAggMode as LossAggMode | undefined) ?? 'token-mean';
     this.policyLoss = program
       ? { program, metrics: program.metrics, aggregation: native.aggregation ?? aggregation }
-      : { name: declaration.name, aggregation, ...native, options: this.nativeOptions };
+      : {
+          name: declaration.name,
+          aggregation,
+          ...native,
+          options: this.nativeOptions,
+          weighted: correction?.hasWeights === true,
+        };
     this.readsRowLength =
       program?.readsRowLength === true ||
       [this.policyLoss.aggregation, native.expertAggregation].includes('seq-mean-token-sum-norm');
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
     this.stopsGradient = stopsGradient ?? declaration.stopsGradient === true;
     this.readsPairs = declaration.pairs === true;
-    const rowColumns = program?.rowColumns ?? [];
+    this.correction = correction;
+    const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
     this.reads = {
       columns,
       rowColumns,
@@ -157,9 +177,10 @@ export abstract class PolicyLossFn<M = Metrics> {
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];
     const reader = new BatchReader(mapper, { inputs: [...columns, ...rowColumns, ...masks, ...step] });
-    this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader);
+    this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader, 'grad', correction);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
-    this.#counter = new BatchReader(mapper, { inputs: masks });
+    // A correction decides which tokens count, so counting also reads what it needs.
+    this.#counter = correction ? reader : new BatchReader(mapper, { inputs: masks });
   }
 
   /** The batch keys that the loss reads in addition to logprob, under the names that the backend uses. */
@@ -206,12 +227,12 @@ export abstract class PolicyLossFn<M = Metrics> {
    * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
    */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
-    return countBatch(this.#counter, batch);
+    return countBatch(this.#counter, batch, { correction: this.correction });
   }
 
   /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
-    return countBatchSync(this.#counter, batch);
+    return countBatchSync(this.#counter, batch, { correction: this.correction });
   }
 
   /**
@@ -250,24 +271,39 @@ export interface PolicyLossClass<D extends PolicyLossDeclaration> {
 /**
  * Makes a subclass of {@link PolicyLossFn} from a declaration.
  * @param variant returns the properties that depend on the checked options, such as the native loss. By default, the
- * native loss has the declared name, all options, and the aggregation `lossAggMode`.
+ * native loss has the declared name, all options, and the aggregation `lossAggMode`. `isWeighted` tells whether a program
+ * must multiply the losses of the tokens by the weights of a correction.
  */
 export function policyLossClass<const D extends PolicyLossDeclaration>(
   declaration: D,
-  variant: (options: CheckedOptions<D['options']>) => PolicyLossVariant = () => ({}),
+  variant: (options: CheckedOptions<D['options']>, isWeighted: boolean) => PolicyLossVariant = () => ({}),
 ): PolicyLossClass<D> {
   return class extends PolicyLossFn<MetricsOf<D['metrics']>> {
     static readonly declaration = declaration;
 
     constructor(options: OptionsOf<D['options']> & PolicyLossOptions = {}) {
-      const checked = readOptions<D['options']>(new.target.name, declaration.options, options);
-      super(backendOf(options), declaration, checked, variant(checked));
+      const owner = new.target.name;
+      const further = ['backend', ...LOSS_CORRECTION_OPTIONS];
+      const checked = readOptions<D['options']>(owner, declaration.options, options, further);
+      const correction = lossCorrection(owner, backendOf(options), options);
+      const isWeighted = correction?.hasWeights === true;
+      if (isWeighted && 'pairs' in declaration) throw pairsHaveNoWeights(owner);
+      super(backendOf(options), declaration, checked, variant(checked, isWeighted), correction);
     }
 
     static override defaultArgs(): TrinityArgs {
       return defaultArgsOf(declaration.options);
     }
   };
+}
+
+function pairsHaveNoWeights(at: string): LossError {
+  return new LossError('ERR_INVALID_OPTION', {
+    at,
+    option: 'correction',
+    expected: 'a correction that only leaves out tokens, because the loss of a pair is not a sum over tokens',
+    received: 'one with weights',
+  });
 }
 
 /**
