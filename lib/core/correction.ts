@@ -11,6 +11,9 @@ export interface Correction {
   readonly readsWholeBatch: boolean;
   apply(input: Input, signal: AbortSignalLike | undefined): Promise<Corrected>;
   applySync(input: Input): Corrected;
+  /** Returns only the mask of the tokens that are kept, or undefined if all are. */
+  mask(input: Input): Promise<Uint8Array | undefined>;
+  maskSync(input: Input): Uint8Array | undefined;
 }
 
 /** What a correction computes. */

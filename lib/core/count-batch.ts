@@ -38,8 +38,8 @@ export async function countBatch(
 ): Promise<Counts> {
   return guardedAsync(() =>
     finishInTurns(reader.read(batch), undefined, async (whole) => {
-      const corrected = await rows.correction?.apply(whole, undefined);
-      const input = corrected ? withColumns(whole, { mask: corrected.columns.mask }) : whole;
+      const mask = await rows.correction?.mask(whole);
+      const input = mask ? withColumns(whole, { mask }) : whole;
       const call = countingCall(input, rows);
       const present = await abortable(undefined, () =>
         native.evaluate(counter, input.native, call, input.device),
@@ -58,8 +58,8 @@ export function countBatchSync(
 ): Counts {
   const input = guarded(() => {
     const whole = finish(reader.read(batch));
-    const corrected = rows.correction?.applySync(whole);
-    return corrected ? withColumns(whole, { mask: corrected.columns.mask }) : whole;
+    const mask = rows.correction?.maskSync(whole);
+    return mask ? withColumns(whole, { mask }) : whole;
   });
   const call = countingCall(input, rows);
   let present: number;

@@ -10,14 +10,9 @@ import type {
 import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
 import { checkAttached, isResizable } from './arrays.js';
 import type { Batch } from './batch.js';
-import {
-  type BatchReader,
-  COLUMNS,
-  type Conversions,
-  type Input,
-} from './batch-reader.js';
+import { type BatchReader, COLUMNS, type Conversions, type Input } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
-import { type Correction, addCorrection, withColumns } from './correction.js';
+import { addCorrection, type Correction, withColumns } from './correction.js';
 import { checkPart, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from './errors.js';

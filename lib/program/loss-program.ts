@@ -108,7 +108,9 @@ export function weighted(
   ]);
   const changedMetric = (metric: MetricExpression | undefined) => {
     const [per, value] = Object.entries(metric ?? {})[0] ?? [];
-    const other = value === undefined ? undefined : changed.get(expression(value).node);
+    const whole = value === undefined ? undefined : expression(value);
+    const isRowLoss = whole !== undefined && whole.div(symbols.rows).node === ofRow.node;
+    const other = isRowLoss ? ofRowWeighted.mul(symbols.rows) : whole && changed.get(whole.node);
     return other ? ({ [per!]: other } as unknown as MetricExpression) : metric;
   };
   return {

@@ -1,13 +1,7 @@
 // Computes corrections: a program for each array that a correction consists of.
 import type { NativeBatch } from '../../../binding.js';
 import type { AbortSignalLike } from '../../core/abortable.js';
-import {
-  BatchReader,
-  type ColumnName,
-  type Input,
-  type ReplacedColumns,
-  type RowColumnName,
-} from '../../core/batch-reader.js';
+import { BatchReader, type ColumnName, type Input, type RowColumnName } from '../../core/batch-reader.js';
 import type { Corrected, Correction } from '../../core/correction.js';
 import { allocate } from '../../core/errors.js';
 import { Evaluator, type Metrics } from '../../core/evaluator.js';
@@ -34,6 +28,7 @@ export interface CorrectionExpressions {
 export type BuildCorrection = (symbols: ProgramSymbols) => CorrectionExpressions;
 
 type Part = 'weight' | 'kept' | 'logprob' | 'passing';
+type Evaluators = readonly (readonly [Part, Evaluator])[];
 type Arrays = Partial<Record<Part, Float32Array>>;
 
 /** The programs of one correction, or of several that are combined. */
@@ -42,7 +37,9 @@ export class CorrectionPrograms implements Correction {
   readonly columns: readonly ColumnName[];
   readonly rowColumns: readonly RowColumnName[];
   readonly readsWholeBatch: boolean;
-  readonly #evaluators: readonly (readonly [Part, Evaluator])[];
+  /** The columns that the mask of the kept tokens is computed from. */
+  readonly maskColumns: readonly ColumnName[];
+  readonly #evaluators: Evaluators;
 
   /**
    * @param name the name of the correction, for error messages.
@@ -75,6 +72,7 @@ export class CorrectionPrograms implements Correction {
     this.columns = unique(programs.flatMap(([, { columns }]) => columns)).filter(
       (column) => column !== 'logprob' || readsLogprob,
     );
+    this.maskColumns = programs.find(([part]) => part === 'kept')?.[1].columns ?? [];
     this.rowColumns = unique(programs.flatMap(([, { rowColumns }]) => rowColumns));
     this.readsWholeBatch = programs.some(([, program]) => program.readsWholeBatch);
   }
@@ -84,35 +82,59 @@ export class CorrectionPrograms implements Correction {
     return this.#evaluators.some(([part]) => part === 'weight');
   }
 
+  /** Whether the correction replaces logprob, for all terms of an objective. */
+  get replacesLogprob(): boolean {
+    return this.#evaluators.some(([part]) => part === 'logprob');
+  }
+
   /** The batch keys that the correction reads. */
   get keys(): string[] {
     return [...this.columns, ...this.rowColumns];
   }
 
-  async apply(input: Input, signal: AbortSignalLike | undefined): Promise<Corrected> {
+  apply(input: Input, signal: AbortSignalLike | undefined): Promise<Corrected> {
+    return this.#run(this.#evaluators, input, signal);
+  }
+
+  applySync(input: Input): Corrected {
+    return this.#runSync(this.#evaluators, input);
+  }
+
+  async mask(input: Input): Promise<Uint8Array | undefined> {
+    return (await this.#run(this.#ofMask(), input, undefined)).columns.mask;
+  }
+
+  maskSync(input: Input): Uint8Array | undefined {
+    return this.#runSync(this.#ofMask(), input).columns.mask;
+  }
+
+  #ofMask() {
+    return this.#evaluators.filter(([part]) => part === 'kept');
+  }
+
+  async #run(evaluators: Evaluators, input: Input, signal: AbortSignalLike | undefined): Promise<Corrected> {
     const own = onceEach(input);
     const arrays: Arrays = {};
     const metrics: Metrics = {};
-    for (const [part, evaluator] of this.#evaluators) {
+    for (const [part, evaluator] of evaluators) {
       const result = await evaluator.evaluate(own, newArray(input), { signal }, {});
       arrays[part] = result.grad!;
       Object.assign(metrics, result.metrics);
     }
     const mask = arrays.kept && (await finishInTurns(maskOf(arrays.kept), signal, (whole) => whole));
-    return { columns: columnsOf(arrays, mask), passing: arrays.passing, metrics };
+    return corrected(arrays, mask, metrics);
   }
 
-  applySync(input: Input): Corrected {
+  #runSync(evaluators: Evaluators, input: Input): Corrected {
     const own = onceEach(input);
     const arrays: Arrays = {};
     const metrics: Metrics = {};
-    for (const [part, evaluator] of this.#evaluators) {
+    for (const [part, evaluator] of evaluators) {
       const result = evaluator.evaluateSync(own, newArray(input), {}, {});
       arrays[part] = result.grad!;
       Object.assign(metrics, result.metrics);
     }
-    const mask = arrays.kept && finish(maskOf(arrays.kept));
-    return { columns: columnsOf(arrays, mask), passing: arrays.passing, metrics };
+    return corrected(arrays, arrays.kept && finish(maskOf(arrays.kept)), metrics);
   }
 }
 
@@ -153,8 +175,12 @@ function newArray({ layout: { tokens } }: Input): { grad: Float32Array } {
   return { grad: allocate(`a correction of ${tokens} values`, () => new Float32Array(tokens)) };
 }
 
-function columnsOf({ weight, logprob }: Arrays, mask: Uint8Array | undefined): ReplacedColumns {
-  return { mask, weights: weight, logprob };
+function corrected(
+  { weight, logprob, passing }: Arrays,
+  mask: Uint8Array | undefined,
+  metrics: Metrics,
+): Corrected {
+  return { columns: { mask, weights: weight, logprob }, passing, metrics };
 }
 
 function* maskOf(kept: Float32Array): Sliced<Uint8Array> {

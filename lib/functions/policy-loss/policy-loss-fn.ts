@@ -179,8 +179,8 @@ export abstract class PolicyLossFn<M = Metrics> {
     const reader = new BatchReader(mapper, { inputs: [...columns, ...rowColumns, ...masks, ...step] });
     this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader, 'grad', correction);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
-    // A correction decides which tokens count, so counting also reads what it needs.
-    this.#counter = correction ? reader : new BatchReader(mapper, { inputs: masks });
+    // A correction decides which tokens count, so counting also reads what its mask is computed from.
+    this.#counter = new BatchReader(mapper, { inputs: [...(correction?.maskColumns ?? []), ...masks] });
   }
 
   /** The batch keys that the loss reads in addition to logprob, under the names that the backend uses. */
