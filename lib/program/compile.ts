@@ -55,6 +55,7 @@ const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
 const MAX_BATCH_SEGMENTS = 60;
+const MAX_COLUMNS = 9;
 
 /**
  * Compiles a loss and its metrics.
@@ -78,6 +79,7 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
   const allUses = { ...withMetrics, tokens: [...withMetrics.tokens, grad] };
   const withGrad = encode(allUses, metrics, allRows);
   const read = reachable([...operandsOf(Object.values(allUses).flat()), graph.column('logprob')]);
+  checkSize('columns', read.filter(({ op }) => op === 'column').length, MAX_COLUMNS);
   const named = <T>(list: readonly T[], kind: Node['op']) =>
     list.filter((_, i) => read.some(({ op, value }) => op === kind && value === i));
   return {

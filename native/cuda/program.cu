@@ -9,7 +9,8 @@ namespace {
 // The largest programs fit into the shared memory that a block may have on every GPU with compute capability
 // 8.0 or more.
 constexpr int kMostSharedBytes = 99 * 1024;
-constexpr int kMostSlotBytes = TokenInterpreter::bytes(program::kMaxRegisters, (1u << kColumns) - 1u);
+constexpr int kMostSlotBytes =
+    TokenInterpreter::bytes(program::kMaxRegisters, (1u << program::kMaxColumns) - 1u);
 static_assert(kMostSlotBytes + RowReducer::bytes(program::kMaxReductions) <= kMostSharedBytes);
 static_assert(kMostSlotBytes + OutputSums::bytes(kMaxMetrics) + 1024 <= kMostSharedBytes,
               "the kernel also has up to 1024 bytes of static shared memory");

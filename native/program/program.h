@@ -146,6 +146,7 @@ constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
 constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
 constexpr int kMaxReductions = 16;  // in one segment
+constexpr int kMaxColumns = 9;      // that a program reads, of the kColumns columns
 constexpr int kMaxBatchMetrics = 32;
 constexpr int kMaxBatchSegments = 61;
 

@@ -1,8 +1,8 @@
 // The options `correction` and `masks`, which every policy loss accepts.
 import { describeValue, guarded, LossError } from '../../core/errors.js';
 import { KeyMapper } from '../../core/key-mapper.js';
-import { fromTrinityArgs, readOptions } from '../../core/options.js';
-import { CorrectionPrograms } from './correction-programs.js';
+import { fromTrinityArgs, readOptions, toSnakeCase } from '../../core/options.js';
+import { type BuildCorrection, CorrectionPrograms } from './correction-programs.js';
 import { CORRECTION_FN } from './index.js';
 import { MASKS, type MaskOptions, maskCorrection } from './masks.js';
 
@@ -44,18 +44,29 @@ export function lossCorrection(
   return guarded(() => {
     const correction = checkedObject(owner, 'correction', given?.correction);
     const masks = checkedObject(owner, 'masks', given?.masks);
-    const builds = [];
+    const builds: BuildCorrection[] = [];
     if (correction) {
       const { name = DEFAULT, ...args } = correction as CorrectionOption;
-      builds.push(CORRECTION_FN.create(name, args, { backend }).build);
+      builds.push(inSnakeCase(() => CORRECTION_FN.create(name, args, { backend })).build);
     }
     if (masks) {
-      const options = readOptions(`${owner}: masks`, MASKS, fromTrinityArgs(masks));
-      builds.push((symbols: Parameters<typeof maskCorrection>[0]) => maskCorrection(symbols, options));
+      const at = `${owner}: masks`;
+      const options = inSnakeCase(() => readOptions(at, MASKS, fromTrinityArgs(masks)));
+      builds.push((symbols) => maskCorrection(symbols, options));
     }
     if (builds.length === 0) return undefined;
     return new CorrectionPrograms(`correction of ${owner}`, builds, KeyMapper.get(backend));
   }, 'ERR_INVALID_OPTION');
+}
+
+// The command line spells the options of a loss as flags. These arguments are no flags, so their names are final.
+function inSnakeCase<T>(make: () => T): T {
+  try {
+    return make();
+  } catch (error) {
+    if (!(error instanceof LossError)) throw error;
+    throw new LossError(error.code, error.withOptionNames(toSnakeCase).message, { cause: error });
+  }
 }
 
 function checkedObject(owner: string, option: string, value: unknown): Record<string, unknown> | undefined {
