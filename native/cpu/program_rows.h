@@ -2,6 +2,7 @@
 // segments row by row.
 #pragma once
 
+#include "cpu/compiled_loops.h"
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
 #include "cpu/target.h"
@@ -125,6 +126,9 @@ class ProgramRows {
       : program_(*pass.program.program),
         pass_(pass.program),
         values_(pass),
+        reducing_(program_.output_segment + 1 < program_.segment_count
+                      ? program_.segments[program_.output_segment + 1].reductions
+                      : 0),
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
   }
@@ -140,6 +144,7 @@ class ProgramRows {
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_index = row;
     values_.loss = 0;
+    clear(reducing_, reductions_);
     for (int k = 0; k < program_.metrics; ++k) values_.metric[k] = 0;
   }
 
@@ -152,30 +157,25 @@ class ProgramRows {
 
   // Runs the segments after the one with the outputs, and adds what they output to the sums.
   void finish_row(TileReader& reader, int64_t length, ExactSums* sums) {
-    run_segments(program_.output_segment + 1, program_.segment_count, reader, length);
+    int first = program_.output_segment + 1;
+    if (reducing_ > 0) write_results(program_.segments[first++], reductions_);
+    run_segments(first, program_.segment_count, reader, length);
     const double repeats = values_.row_input[program::kRowRepeats];
     if (values_.loss != 0) sums->add(ExactSums::kLoss, repeats * values_.loss);
     for (int k = 0; k < program_.metrics; ++k)
       if (values_.metric[k] != 0) sums->add(ExactSums::kMetric + k, repeats * values_.metric[k]);
   }
 
-  // Runs the last segment for a tile. Writes the gradient to `grad` if it is not null.
+  // Runs the segment with the outputs for a tile, and the token segment that follows it, if there is one,
+  // while the tile is in the cache. Writes the gradient to `grad`.
   void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
-    const Segment& segment = program_.segments[program_.output_segment];
-    ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
-    for (int i = segment.first; i < segment.last; ++i) {
-      const Instruction& x = program_.instructions[i];
-      ahead.step();
-      if (x.op == Op::k_loss)
-        add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->loss);
-      else if (x.op == Op::k_metric)
-        add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->metric[x.out]);
-      else if (x.op == Op::k_grad)
-        write_kept(token_operand(x.operand[0], in), token_operand(x.operand[1], in).value, in.lanes, n, grad);
-      else
-        compute(x, in, n, position);
-    }
+    const Segment* const segment = &program_.segments[program_.output_segment];
+    output_tile(*segment, in, n, position, grad, sums);
+    if (reducing_ > 0) reduce_tile(segment[1], in, n, position, reductions_);
   }
+
+  // Ends the float64 sums over the tokens of a chunk.
+  void end_chunk() { take_sums(reducing_, reductions_); }
 
  private:
   // With this many registers, a tile has kSharedTile tokens, otherwise half as many.
@@ -206,6 +206,24 @@ class ProgramRows {
     return {nullptr, static_cast<float>(values_.get(x))};
   }
 
+  void output_tile(const Segment& segment, const TileColumns& in, int n, int64_t position, float* grad,
+                   LossSums* sums) {
+    if (segment.compiled >= 0) return run_compiled(segment, in, n, grad, sums, nullptr);
+    ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program_.instructions[i];
+      ahead.step();
+      if (x.op == Op::k_loss)
+        add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->loss);
+      else if (x.op == Op::k_metric)
+        add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->metric[x.out]);
+      else if (x.op == Op::k_grad)
+        write_kept(token_operand(x.operand[0], in), token_operand(x.operand[1], in).value, in.lanes, n, grad);
+      else
+        compute(x, in, n, position);
+    }
+  }
+
   // Computes an instruction that writes a register.
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
     if (x.op == Op::k_is_at)
@@ -221,7 +239,7 @@ class ProgramRows {
 
   void reduce_row(const Segment& segment, TileReader& reader, int64_t length) {
     Reduction reductions[program::kMaxReductions];
-    for (int k = 0; k < program::kMaxReductions; ++k) reductions[k].sum = 0;
+    clear(segment.reductions, reductions);
     for (int64_t at = 0; at < length; at += tile_size_) {
       const int n = static_cast<int>(length - at < tile_size_ ? length - at : tile_size_);
       const int unmasked = unmasked_length(reader.mask(at), n);
@@ -230,17 +248,71 @@ class ProgramRows {
                      reduce_tile(segment, in, padded, position, reductions);
                    });
       if (at + n < length && (at + n) % kChunkTokens != 0) continue;
-      for (Reduction& r : reductions) r.sum += r.lanes.take();
+      take_sums(segment.reductions, reductions);
     }
-    int k = 0;
+    write_results(segment, reductions);
+  }
+
+  static void clear(int count, Reduction* reductions) {
+    for (int k = 0; k < count; ++k) reductions[k] = {};
+  }
+  static void take_sums(int count, Reduction* reductions) {
+    for (int k = 0; k < count; ++k) reductions[k].sum += reductions[k].lanes.take();
+  }
+  void write_results(const Segment& segment, Reduction* reductions) {
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
-      if (program::is_row_reduction(x.op)) values_.row[x.out] = result(x.op, reductions[k++]);
+      if (program::is_row_reduction(x.op)) values_.row[x.out] = result(x.op, *reductions++);
     }
+  }
+
+  // Runs the loop of a compiled segment for a tile. The operands of extremes go to registers, one per
+  // reduction.
+  void run_compiled(const Segment& segment, const TileColumns& in, int n, float* grad, LossSums* outputs,
+                    Reduction* reductions) {
+    float uniforms[program::kMaxInstructions];
+    LaneSum<double>* sums[program::kMaxReductions];
+    float* extremes[program::kMaxReductions];
+    int uniform_count = 0, count = 0;
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program_.instructions[i];
+      for (int k = 0; k < x.operands; ++k)
+        if (program::is_uniform(x.operand[k].kind))
+          uniforms[uniform_count++] = static_cast<float>(values_.get(x.operand[k]));
+      if (!program::is_row_reduction(x.op)) continue;
+      sums[count] = &reductions[count].lanes;
+      extremes[count] = register_of(count);
+      ++count;
+    }
+    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
+  }
+
+  // Considers the operands of extremes, which a compiled loop has written.
+  void add_extremes(const Segment& segment, const TileColumns& in, int n, int64_t position,
+                    Reduction* reductions) {
+    int count = 0;
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Op op = program_.instructions[i].op;
+      if (!program::is_row_reduction(op)) continue;
+      if (!program::is_sum(op)) add_extreme(op, {register_of(count)}, in, n, position, &reductions[count]);
+      ++count;
+    }
+  }
+
+  static void add_extreme(Op op, const TokenOperand& x, const TileColumns& in, int n, int64_t position,
+                          Reduction* r) {
+    if (program::is_largest(op))
+      r->extreme.add<true>(x, in.lanes, n, position);
+    else
+      r->extreme.add<false>(x, in.lanes, n, position);
   }
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
                    Reduction* reductions) {
+    if (segment.compiled >= 0) {
+      run_compiled(segment, in, n, nullptr, nullptr, reductions);
+      return add_extremes(segment, in, n, position, reductions);
+    }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -253,10 +325,8 @@ class ProgramRows {
       Reduction* const r = reductions++;
       if (program::is_sum(x.op))
         add_to_row_sum(operand, in.lanes, n, &r->lanes);
-      else if (program::is_largest(x.op))
-        r->extreme.add<true>(operand, in.lanes, n, position);
       else
-        r->extreme.add<false>(operand, in.lanes, n, position);
+        add_extreme(x.op, operand, in, n, position, r);
     }
   }
 
@@ -268,7 +338,9 @@ class ProgramRows {
   const ProgramView& program_;
   const cpu::ProgramPass& pass_;
   ProgramValues values_;
+  const int reducing_;  // the number of reductions in the segment after the one with the outputs
   const int tile_size_;
+  Reduction reductions_[program::kMaxReductions];  // these reductions
   double own_row_[2 * program::kMaxValues];
   alignas(64) float registers_[program::kMaxRegisters * (kSharedTile / 2 + kPadding)];
 };

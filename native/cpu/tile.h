@@ -54,18 +54,32 @@ static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSha
 
 // Precedes a loop over the kSumLanes partial sums, and has the compiler vectorise it. One vector step
 // computes the whole loop, so that the partial sums stay in registers. Clang needs the numbers, because it
-// would unroll a short loop before it vectorises.
+// would unroll a short loop before it vectorises. With the short vectors of SSE4, a step computes a quarter
+// of the loop, because the code of the whole loop would be three times as large as that of AVX2.
+//
+// PL_FOR_LANES_COMPACTLY computes one vector per step. It is for loops whose bodies are so long that a
+// processor has enough independent work within one vector, and that would be large otherwise.
 #if !defined(__clang__)
 #define PL_FOR_LANES _Pragma("omp simd")
-#elif defined(__AVX512F__)
-#define PL_FOR_LANES \
-  _Pragma("clang loop vectorize(assume_safety) vectorize_width(16) interleave_count(2) unroll(disable)")
-#elif defined(__AVX__)
-#define PL_FOR_LANES \
-  _Pragma("clang loop vectorize(assume_safety) vectorize_width(8) interleave_count(4) unroll(disable)")
+#define PL_FOR_LANES_COMPACTLY PL_FOR_LANES
 #else
-#define PL_FOR_LANES \
-  _Pragma("clang loop vectorize(assume_safety) vectorize_width(4) interleave_count(8) unroll(disable)")
+#define PL_PRAGMA(text) _Pragma(#text)
+#define PL_LOOP(width, count)                                                                  \
+  PL_PRAGMA(clang loop vectorize(assume_safety) vectorize_width(width) interleave_count(count) \
+                unroll(disable))
+#if defined(__AVX512F__)
+#define PL_FOR_LANES PL_LOOP(16, 2)
+#define PL_FOR_LANES_COMPACTLY PL_LOOP(16, 1)
+#elif defined(__AVX__)
+#define PL_FOR_LANES PL_LOOP(8, 4)
+#define PL_FOR_LANES_COMPACTLY PL_LOOP(8, 1)
+#elif defined(__SSE4_1__)
+#define PL_FOR_LANES PL_LOOP(4, 2)
+#define PL_FOR_LANES_COMPACTLY PL_LOOP(4, 1)
+#else
+#define PL_FOR_LANES PL_LOOP(4, 8)
+#define PL_FOR_LANES_COMPACTLY PL_LOOP(4, 1)
+#endif
 #endif
 
 // The partial sums of one sum.

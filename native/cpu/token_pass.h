@@ -127,6 +127,7 @@ class TokenPassOfChunk {
 
   // Adds the float64 sums, times the row's weights, to the sums of the chunk.
   void add_sums() {
+    if (program_) program_->end_chunk();
     row_sums_.loss[row_.kind] *= weights_.loss;
     for (double& metric : row_sums_.metric) metric *= repeats_;
     for (double& metric : row_sums_.row_metric) metric *= repeats_;

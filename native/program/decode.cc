@@ -4,6 +4,7 @@
 #include <string>
 
 #include "loss/loss.h"
+#include "program/compiled.h"
 
 namespace policy_loss::program {
 namespace {
@@ -202,7 +203,7 @@ Program::Program(const Encoded& encoded) {
     const Instruction x = decode(encoded.code + i * kNumbersPerInstruction);
     if (x.op <= Op::k_batch) {
       const int at = static_cast<int>(instructions_.size());
-      segments_.push_back({x.op, at, at});
+      segments_.push_back({x.op, at, at, 0, -1});
       checker.begin_segment(x.op);
       continue;
     }
@@ -212,8 +213,12 @@ Program::Program(const Encoded& encoded) {
     if (checker.has_outputs() && !had_outputs) sizes_.output_segment = static_cast<int>(segments_.size()) - 1;
     instructions_.push_back(x);
     segments_.back().last = static_cast<int>(instructions_.size());
+    if (is_row_reduction(x.op)) ++segments_.back().reductions;
   }
   checker.end();
+  for (Segment& segment : segments_)
+    if (segment.kind == Op::k_tokens)
+      segment.compiled = compiled_segment(&instructions_[segment.first], segment.last - segment.first);
   sizes_.columns = checker.columns();
   sizes_.row_columns = checker.row_columns();
   sizes_.has_grad = checker.has_grad();

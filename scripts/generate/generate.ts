@@ -5,12 +5,14 @@
 //   npm run generate [-- --tokens 10000]
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { compiledSegments } from './compiled-segments.js';
 import { measureAll, numericsPage } from './numerics-page.js';
 import { withTables } from './readme-tables.js';
 
 const { values: flags } = parseArgs({ options: { tokens: { type: 'string', default: '10000' } } });
 const root = new URL('../../', import.meta.url);
 const readme = new URL('README.md', root);
+writeFileSync(new URL('native/program/compiled_segments.inc', root), compiledSegments());
 writeFileSync(readme, withTables(readFileSync(readme, 'utf8')));
 mkdirSync(new URL('docs/', root), { recursive: true });
 writeFileSync(new URL('docs/numerics.md', root), numericsPage(measureAll(Number(flags.tokens))));

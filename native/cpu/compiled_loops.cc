@@ -1,0 +1,103 @@
+#include "cpu/compiled_loops.h"
+
+#include "program/interpret.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+namespace {
+
+// The columns, as one pointer per column that a loop may read.
+struct Columns {
+  const float* of[kColumns];
+
+  explicit Columns(const TileColumns& in) {
+    for (int c = 0; c < kColumns; ++c) of[c] = in.get<const float*>(c);
+  }
+};
+
+// Copies of a loop's sums, which the compiler keeps in registers because no pointer can point to them.
+template <int metrics, int sums>
+struct LocalSums {
+  float loss[kSumLanes];
+  float metric[metrics + 1][kSumLanes];
+  double sum[sums + 1][kSumLanes];
+
+  PL_FN void load(const CompiledSegment& segment) {
+    if (segment.outputs) segment.outputs->loss.store(loss);
+    for (int k = 0; k < metrics; ++k) segment.outputs->metric[k].store(metric[k]);
+    for (int k = 0; k < sums; ++k) segment.sums[k]->store(sum[k]);
+  }
+  PL_FN void store(const CompiledSegment& segment) const {
+    if (segment.outputs) segment.outputs->loss.load(loss);
+    for (int k = 0; k < metrics; ++k) segment.outputs->metric[k].load(metric[k]);
+    for (int k = 0; k < sums; ++k) segment.sums[k]->load(sum[k]);
+  }
+};
+
+// Each listed segment becomes a function that computes n tokens of a tile.
+#define SEGMENT(index, uniform_count, metric_count, sum_count)                      \
+  void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
+    float uniform[uniform_count + 1];                                               \
+    for (int k = 0; k < uniform_count; ++k) uniform[k] = segment.uniforms[k];       \
+    const Columns columns(in);                                                      \
+    const Lane* const lanes = in.lanes;                                             \
+    [[maybe_unused]] float* const grad = segment.grad;                              \
+    LocalSums<metric_count, sum_count> local;                                       \
+    local.load(segment);                                                            \
+    for (int at = 0; at < n; at += kSumLanes) {                                     \
+      PL_FOR_LANES_COMPACTLY                                                        \
+      for (int l = 0; l < kSumLanes; ++l) {                                         \
+        const int i = at + l;                                                       \
+        [[maybe_unused]] const int32_t lane = lanes[i];
+#define REGISTERS(...) float __VA_ARGS__;
+#define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
+#define SUM(out, a) local.sum[out][l] += kept(a, lane);
+#define EXTREME(name, out, a) segment.extremes[out][i] = a;
+#define LOSS(a) local.loss[l] += kept(a, lane);
+#define METRIC(out, a) local.metric[out][l] += kept(a, lane);
+#define GRAD(a, b) grad[i] = kept((a) * (b), lane);
+#define END_SEGMENT     \
+  }                     \
+  }                     \
+  local.store(segment); \
+  }
+#define R(index) r##index
+#define C(index) columns.of[index][i]
+#define U(index) uniform[index]
+
+template <Op op>
+PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
+  return apply<op, float>(a, b, c, d);
+}
+
+#include "program/compiled_segments.inc"
+
+#undef SEGMENT
+#undef REGISTERS
+#undef ARITHMETIC
+#undef SUM
+#undef EXTREME
+#undef LOSS
+#undef METRIC
+#undef GRAD
+#undef END_SEGMENT
+
+constexpr CompiledLoop kLoops[] = {
+#define SEGMENT(index, ...) loop_##index,
+#define REGISTERS(...)
+#define ARITHMETIC(...)
+#define SUM(...)
+#define EXTREME(...)
+#define LOSS(...)
+#define METRIC(...)
+#define GRAD(...)
+#define END_SEGMENT
+#include "program/compiled_segments.inc"
+};
+
+}  // namespace
+
+CompiledLoop compiled_loop(int index) {
+  return kLoops[index];
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,24 @@
+// Loops that compute a whole token segment of a program at once. They exist for the segments that
+// program/compiled.h lists.
+#pragma once
+
+#include "cpu/loops.h"
+#include "program/compiled.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// What a loop reads and writes.
+struct CompiledSegment {
+  const float* uniforms;         // the operands that are one number for all tokens, in their order
+  float* grad = nullptr;         // the gradients of the tile, if the segment outputs them
+  LossSums* outputs = nullptr;   // if the segment outputs losses and metrics
+  LaneSum<double>* const* sums;  // of the reductions; null for an extreme
+  float* const* extremes;        // where the loop writes the operands of extremes, by reduction; else null
+};
+
+// Computes n tokens, a multiple of kBlock.
+using CompiledLoop = void (*)(const CompiledSegment& segment, const TileColumns& in, int n);
+
+CompiledLoop compiled_loop(int index);
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET
