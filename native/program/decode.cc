@@ -216,6 +216,7 @@ Program::Program(const Encoded& encoded) {
     if (is_row_reduction(x.op)) ++segments_.back().reductions;
   }
   checker.end();
+  if (__builtin_popcount(checker.columns()) > kMaxColumns) refuse("it reads too many columns");
   for (Segment& segment : segments_)
     if (segment.kind == Op::k_tokens)
       segment.compiled = compiled_segment(&instructions_[segment.first], segment.last - segment.first);
