@@ -64,7 +64,7 @@ class Writer {
   int operand_of_token() {
     if (!written_.empty() && in_.flag())
       return encode(Kind::kRegister, written_[in_.below(static_cast<int>(written_.size()))]);
-    return encode(Kind::kColumn, in_.below(kColumns));
+    return encode(Kind::kColumn, in_.below(program::kMaxColumns));
   }
   // Returns an operand that is the same for all tokens of a row.
   int operand_of_row() {
