@@ -2,15 +2,17 @@
 //
 // First, every function takes turns with its traffic floor (a loop that only reads and writes the same memory) and with
 // its peers (the same function in other libraries and in plain TypeScript). Then the run compares variants of the
-// package's own calls: threads, layouts, masks, dtypes, small calls, advantage functions and losses that are written as
-// expressions. It prints tables of medians, writes bench/results/<cpu>.json, draws bench/speed.svg, and says which of
-// the project's speed targets are met.
+// package's own calls: threads, layouts, masks, dtypes, small calls, advantage functions, losses that are written as
+// expressions, and the losses of other frameworks. It prints tables of medians, writes bench/results/<cpu>.json, draws
+// bench/speed.svg, and says which of the project's speed targets are met.
 //
-//   npm run bench [-- --quick] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
+//   npm run bench [-- --quick | --frameworks | --check] [--only REGEX] [--no-peers] [--rounds 9] [--markdown]
 //
-// --quick times only PPO, in few rounds. --only times the functions whose names match. A run that leaves something out
-// writes to build/bench instead of bench/results. --markdown prints the tables for bench/README.md. To time another
-// native module, such as a prebuilt one, set the environment variable POLICY_LOSS_NATIVE to its absolute path.
+// --quick times only PPO, in few rounds. --frameworks times only the losses of other frameworks and papers. --check
+// compares results with the peers' and times nothing. --only selects the functions whose names match. A run that leaves
+// something out writes to build/bench instead of bench/results. --markdown prints the tables for
+// bench/README.md. To time another native module, such as a prebuilt one, set the environment variable
+// POLICY_LOSS_NATIVE to its absolute path.
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -18,6 +20,7 @@ import { bars, barsTable } from './lib/bars.js';
 import { timeCores } from './lib/cores.js';
 import { eventLoopTable, timeEventLoop } from './lib/event-loop.js';
 import { expressionsTable, expressionWorks, timeExpressions, timePpo } from './lib/expressions.js';
+import { frameworksTable, timeFrameworks } from './lib/frameworks.js';
 import {
   CACHED,
   checkPeers,
@@ -46,7 +49,7 @@ import {
   timesTable,
   timeThreads,
 } from './lib/variations.js';
-import { works as listWorks } from './lib/works.js';
+import { works as listWorks, type Work } from './lib/works.js';
 import { onnx } from './peers/onnx.js';
 import { describePeer, type Peer } from './peers/peer.js';
 import { plain } from './peers/plain.js';
@@ -56,6 +59,8 @@ import { torch } from './peers/torch.js';
 const { values: flags } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
+    frameworks: { type: 'boolean', default: false },
+    check: { type: 'boolean', default: false },
     only: { type: 'string' },
     'no-peers': { type: 'boolean', default: false },
     rounds: { type: 'string' },
@@ -66,8 +71,11 @@ const rounds = Number(flags.rounds ?? (flags.quick ? 3 : 9));
 if (!Number.isInteger(rounds) || rounds < 1)
   throw new Error(`--rounds: expected a whole number of at least 1, got ${flags.rounds}`);
 const only = flags.only !== undefined ? new RegExp(flags.only) : flags.quick ? /^ppo$/ : undefined;
-const works = listWorks(only);
-if (works.length === 0)
+const all = listWorks(only);
+const isOfFramework = ({ family }: Work) => family === 'framework';
+const frameworks = all.filter(isOfFramework);
+const works = flags.frameworks ? [] : all.filter((work) => !isOfFramework(work));
+if (works.length + frameworks.length === 0)
   throw new Error(`--only: expected a pattern that matches a function, got ${flags.only}`);
 const print = printer(flags.markdown);
 
@@ -79,37 +87,70 @@ console.log(
 );
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const complete = !flags.quick && !flags['no-peers'] && only === undefined;
+const complete = !flags.quick && !flags.frameworks && !flags['no-peers'] && only === undefined;
 const results = join(root, complete ? 'bench/results' : 'build/bench', `${slug(`${cpu} ${isa}`)}.json`);
 const picture = join(root, complete ? 'bench/speed.svg' : 'build/bench/speed.svg');
 const report: Report = { machine, date: new Date().toISOString(), rounds, peers: {}, functions: [] };
 
 const peers = flags['no-peers'] ? [] : await findPeers();
 try {
-  await timeAllFunctions();
-  await timeUserLosses();
+  if (flags.check) await checkAll();
+  else await timeWithPeers();
 } finally {
   for (const peer of peers) await peer.end();
 }
-await timeCalls();
-await timeForms();
-print(summaryTable(report));
-report.bars = bars(report);
-print(barsTable(report.bars));
-save(report, results);
-drawSpeed(report, picture);
-console.log(
-  `\nAll numbers are in ${results.slice(root.length)}, the picture in ${picture.slice(root.length)}.`,
-);
+if (!flags.check) await finish();
 
 async function findPeers(): Promise<Peer[]> {
   const found: Peer[] = [];
-  for (const peer of await Promise.all([torch(threads), onnx(threads), tfjs(), plain()])) {
-    report.peers[peer.name] = describePeer(peer, works);
+  // Only PyTorch has the losses of other frameworks.
+  const others = works.length > 0 ? [onnx(threads), tfjs(), plain()] : [];
+  for (const peer of await Promise.all([torch(threads), ...others])) {
+    report.peers[peer.name] = describePeer(peer, [...works, ...frameworks]);
     console.log(`${peer.name}: ${report.peers[peer.name]}`);
     if (!('absent' in peer)) found.push(peer);
   }
   return found;
+}
+
+/** Compares the peers' results with this package's on small batches, without timing anything. */
+async function checkAll(): Promise<void> {
+  const expressions = works.length > 0 ? expressionWorks(only) : [];
+  const checked = [...works, ...frameworks, ...expressions].filter(({ computes }) => computes);
+  await checkPeers(checked, peers);
+  for (const peer of peers) {
+    const covered = checked.filter((work) => peer.covers(work));
+    console.log(`${peer.name} agrees on ${covered.length} of ${checked.length} functions.`);
+  }
+}
+
+/** Times everything with which the peers take turns. */
+async function timeWithPeers(): Promise<void> {
+  if (works.length > 0) {
+    await timeAllFunctions();
+    await timeUserLosses();
+  }
+  if (frameworks.length > 0) await timeFrameworkLosses();
+}
+
+/**
+ * Times the package's calls, and reports the results of the whole run. A short run lists only the targets that it
+ * measured.
+ */
+async function finish(): Promise<void> {
+  const isShort = works.length === 0;
+  if (!isShort) {
+    await timeCalls();
+    await timeForms();
+    print(summaryTable(report));
+    drawSpeed(report, picture);
+  }
+  const targets = bars(report);
+  report.bars = isShort ? targets.filter(({ met }) => met !== undefined) : targets;
+  print(barsTable(report.bars));
+  save(report, results);
+  const drawn = isShort ? '' : `, the picture in ${picture.slice(root.length)}`;
+  console.log(`\nAll numbers are in ${results.slice(root.length)}${drawn}.`);
 }
 
 async function timeAllFunctions(): Promise<void> {
@@ -140,6 +181,14 @@ async function timeUserLosses(): Promise<void> {
     print(timesTable(`${title}, ${LARGE.join('×')}`, large, LARGE[0] * LARGE[1], 'ms'));
     print(timesTable(`${title}, ${SMALL.join('×')} through computeSync()`, small, SMALL[0] * SMALL[1], 'µs'));
   }
+  save(report, results);
+}
+
+/** Times the losses of other frameworks and papers, and compares them with PPO and with PyTorch. */
+async function timeFrameworkLosses(): Promise<void> {
+  await checkPeers(frameworks, peers);
+  report.frameworks = await timeFrameworks(frameworks, peers, rounds);
+  print(frameworksTable(report.frameworks, peers));
   save(report, results);
 }
 

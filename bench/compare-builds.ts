@@ -96,7 +96,7 @@ function lossCases(): Case[] {
         name: work.id,
         form,
         place() {
-          const placed = relocated(nativeBatch(batch, work.columns, work.expertMask));
+          const placed = relocated(nativeBatch(batch, work));
           const gradients = withGradients ? gradientsOf(work, shape[0] * shape[1]) : {};
           return (build) => lossCall(build, work.spec, placed, gradients);
         },

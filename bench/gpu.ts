@@ -102,7 +102,7 @@ function record(parts: Record<string, unknown>): void {
 }
 
 async function timeFunctions(inputs: Inputs): Promise<void> {
-  const resident = await uploadInputs(inputs);
+  const resident = await uploadInputs(inputs, works);
   await torch?.session.load(inputs);
   const functions: Record<string, DeviceTimes> = {};
   for (const work of works) {

@@ -3,14 +3,7 @@ import { execFileSync } from 'node:child_process';
 import type { NativeResident } from '../../binding.js';
 import { type CudaDevice, devices, upload } from '../../lib/index.js';
 import { checkAgreement } from '../lib/agreement.js';
-import {
-  FLOAT_COLUMNS,
-  type Inputs,
-  makeInputs,
-  nativeBatch,
-  type Shape,
-  withCorners,
-} from '../lib/batch.js';
+import { type Inputs, makeInputs, nativeBatch, type Shape, withCorners } from '../lib/batch.js';
 import { benchNative } from '../lib/native.js';
 import { callFor } from '../lib/native-calls.js';
 import type { Contender } from '../lib/race.js';
@@ -63,13 +56,12 @@ export function bytesPerToken({ columns }: Work): number {
   return 4 * columns.length + 1 + 4;
 }
 
-/** Uploads a batch with all columns that losses read, for calls of the bench build. The caller must release it. */
-export async function uploadInputs(inputs: Inputs): Promise<NativeResident> {
-  const resident = await benchNative.upload(
-    DEVICE,
-    nativeBatch(inputs, Object.values(FLOAT_COLUMNS), true),
-    undefined,
-  );
+/** Uploads the inputs that the functions read, for calls of the bench build. The caller must release the batch. */
+export async function uploadInputs(inputs: Inputs, list: readonly Work[]): Promise<NativeResident> {
+  const columns = [...new Set(list.flatMap((work) => work.columns))];
+  const rowColumns = [...new Set(list.flatMap((work) => work.rowColumns))];
+  const batch = nativeBatch(inputs, { columns, rowColumns, expertMask: true });
+  const resident = await benchNative.upload(DEVICE, batch, undefined);
   if (resident === -1) throw new Error('the upload was aborted');
   return resident;
 }

@@ -27,7 +27,7 @@ export async function timeHostBatch(
   { rounds, mostCalls }: Effort,
 ): Promise<HostBatch> {
   const tokens = inputs.logprob.length;
-  const batch = nativeBatch(inputs, work.columns, work.expertMask);
+  const batch = nativeBatch(inputs, work);
   const bytes = tokens * (4 * work.columns.length + 1);
   const fn = native.createFunction(work.spec);
   const evaluate = (grad: Float32Array | undefined) => {

@@ -19,7 +19,7 @@ export async function timeSmallCalls(
   { rounds, mostCalls }: Effort,
 ): Promise<Times> {
   const inputs = makeInputs(shape);
-  const resident = await uploadInputs(inputs);
+  const resident = await uploadInputs(inputs, [work]);
   using batch = await upload(inputs, `cuda:${DEVICE}`);
   const grad = new Float32Array(shape[0] * shape[1]);
   const fn = benchNative.createFunction(work.spec);

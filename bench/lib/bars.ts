@@ -1,6 +1,7 @@
 // Compares a run's measurements with the project's performance targets. Almost all targets are ratios of two times from
 // the same run.
 import { AS_EXPRESSION, BUILT_IN, CLIPPED_EXPRESSION } from './expressions.js';
+import { LIMITS, limitOf, timeOverPpo } from './frameworks.js';
 import { CACHED, LARGE, SMALL } from './functions.js';
 import type { Sample } from './race.js';
 import { type Bar, find, OURS, type Report } from './report.js';
@@ -27,6 +28,7 @@ export function bars(report: Report): Bar[] {
     prefixMasks(report),
     halves(report),
     ...expressions(report),
+    ...frameworks(report),
   ];
 }
 
@@ -177,6 +179,29 @@ function expressions({ ppoAsExpression: found }: Report): Bar[] {
       slower === undefined ? undefined : { measured: digits(slower), met: slower <= 4 },
     ),
   ];
+}
+
+/** The targets for the losses of other frameworks and papers: those of one pass over the tokens, and the others. */
+function frameworks({ frameworks: losses = [] }: Report): Bar[] {
+  return [
+    { passes: 'one pass', limit: LIMITS.onePass },
+    { passes: 'several passes', limit: LIMITS.severalPasses },
+  ].map(({ passes, limit }) => {
+    const ratios = losses
+      .filter((loss) => limitOf(loss) === limit)
+      .map((loss) => ({ id: loss.id, value: timeOverPpo(loss) }))
+      .toSorted((a, b) => b.value - a.value);
+    const [worst] = ratios;
+    const count = ratios.filter(({ value }) => value <= limit).length;
+    return bar(
+      `losses of other frameworks and papers with ${passes} over the tokens: time divided by PPO's`,
+      `≤ ${limit}`,
+      worst && {
+        measured: `most ${digits(worst.value)} (${worst.id}); ${count} of ${ratios.length} within it`,
+        met: worst.value <= limit,
+      },
+    );
+  });
 }
 
 /** Returns the function with the smallest ratio, together with that ratio. */

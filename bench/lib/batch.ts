@@ -1,35 +1,14 @@
 // The inputs on which all contenders are timed, and their conversion for native calls. The numbers are pseudo-random
 // with a fixed seed, so every run uses the same ones.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
-import { BatchReader, type ColumnName, type InputName } from '../../lib/core/batch-reader.js';
+import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { KeyMapper } from '../../lib/core/key-mapper.js';
 import { finish } from '../../lib/core/slices.js';
-import type { Batch, HalfColumn } from '../../lib/index.js';
+import type { Batch, HalfColumn, PolicyLossFn } from '../../lib/index.js';
 import { generator } from '../../test/support/random.js';
 
 /** The shape of a batch: the number of rows, and the number of tokens in each row. */
 export type Shape = readonly [rows: number, columns: number];
-
-/** A batch with every input that losses and advantage functions can read. */
-export interface Inputs {
-  [key: string]: unknown;
-  shape: Shape;
-  logprob: Float32Array;
-  oldLogprob: Float32Array;
-  refLogprob: Float32Array;
-  advantages: Float32Array;
-  entropy: Float32Array;
-  actionMask: Uint8Array;
-  expertMask: Uint8Array;
-  step: number;
-  rewards: Float64Array;
-  groupIds: Int32Array;
-  runIds: Int32Array;
-  rewardBaselines: Float64Array;
-  tokenLevelRewards: Float32Array;
-  values: Float32Array;
-  teacherLogprob: Float32Array;
-}
 
 /** The float columns that losses read. The keys are their names in a batch, and the values are Trinity-RFT's names. */
 export const FLOAT_COLUMNS = {
@@ -38,14 +17,48 @@ export const FLOAT_COLUMNS = {
   refLogprob: 'ref_logprob',
   advantages: 'advantages',
   entropy: 'entropy',
+  rolloutLogprob: 'rollout_logprob',
+  proxLogprob: 'prox_logprob',
+  teacherLogprob: 'teacher_logprob',
+  oldEntropy: 'old_entropy',
+  clipCovKeys: 'clip_cov_keys',
 } as const;
 
+/** The numbers per row that losses read, in the same form. */
+export const ROW_INPUTS = {
+  rewards: 'rewards',
+  vStar: 'v_star',
+  probability: 'probability',
+  logZ: 'log_z',
+  groupIds: 'group_ids',
+} as const;
+
+/** A batch with every input that losses and advantage functions can read. */
+export interface Inputs
+  extends Record<keyof typeof FLOAT_COLUMNS, Float32Array>,
+    Record<Exclude<keyof typeof ROW_INPUTS, 'groupIds'>, Float64Array> {
+  [key: string]: unknown;
+  shape: Shape;
+  actionMask: Uint8Array;
+  expertMask: Uint8Array;
+  step: number;
+  groupIds: Int32Array;
+  runIds: Int32Array;
+  rewardBaselines: Float64Array;
+  tokenLevelRewards: Float32Array;
+  values: Float32Array;
+}
+
 const FLOAT_KEYS = Object.keys(FLOAT_COLUMNS) as (keyof typeof FLOAT_COLUMNS)[];
+
+/** The number of rows in each group. */
+export const GROUP_SIZE = 8;
 
 /**
  * Makes a batch of random inputs. No token is masked, and every second row is marked as an expert's. For about one
  * token in five, the ratio is outside PPO's clip range. The mean advantage is not 0, because otherwise a loss could be
- * a small difference of large numbers, which has a large rounding error.
+ * a small difference of large numbers, which has a large rounding error. Some rows have a positive mean advantage and
+ * others a negative one. The distance of proxLogprob from oldLogprob is so large that m2po drops tokens.
  */
 export function makeInputs(shape: Shape): Inputs {
   const [rows, columns] = shape;
@@ -58,36 +71,50 @@ export function makeInputs(shape: Shape): Inputs {
   };
   const oldLogprob = column(() => -3 * random() - 0.3);
   const near = () => column((i) => oldLogprob[i]! + 0.5 * (random() - 0.5));
+  const ofRows = () => Float64Array.from({ length: rows }, random);
+  const shift = ofRows();
   return {
     shape,
     logprob: near(),
     oldLogprob,
     refLogprob: near(),
-    advantages: column(() => 4 * random() - 1.6),
+    advantages: column((i) => 4 * random() + 2 * shift[Math.floor(i / columns)]! - 2.6),
     entropy: column(() => 2 * random()),
+    rolloutLogprob: near(),
+    proxLogprob: column((i) => oldLogprob[i]! + 0.8 * (random() - 0.65)),
+    teacherLogprob: near(),
+    oldEntropy: column(() => 2 * random()),
+    clipCovKeys: column(random),
     actionMask: new Uint8Array(tokens).fill(1),
     expertMask: Uint8Array.from({ length: rows }, (_, b) => b % 2),
     step: 1,
-    rewards: Float64Array.from({ length: rows }, random),
-    groupIds: Int32Array.from({ length: rows }, (_, b) => b >> 3),
+    rewards: ofRows(),
+    vStar: ofRows(),
+    probability: ofRows(),
+    logZ: ofRows(),
+    groupIds: Int32Array.from({ length: rows }, (_, b) => Math.floor(b / GROUP_SIZE)),
     runIds: Int32Array.from({ length: rows }, (_, b) => b >> 1),
     rewardBaselines: new Float64Array(rows),
     tokenLevelRewards: column(() => random() - 0.5),
     values: column(() => random() - 0.5),
-    teacherLogprob: near(),
   };
 }
 
 /**
- * Adds special cases to the inputs, for checks of results. About one token in eight is masked. For about one token in
- * sixteen, the ratio is so high that PPO's dual clip applies if the advantage is negative.
+ * Adds special cases to the inputs, for checks of results. About one token in eight is masked. In every second pair of
+ * rows, about one token in sixteen has so high a ratio that PPO's dual clip applies if the advantage is negative. The
+ * other rows stay close to the old policy, because losses that multiply a row's ratios could be 0 otherwise.
  */
 export function withCorners(inputs: Inputs): Inputs {
+  const [, columns] = inputs.shape;
   const random = generator(1).uniform;
   return {
     ...inputs,
     actionMask: inputs.actionMask.map(() => (random() < 1 / 8 ? 0 : 1)),
-    oldLogprob: inputs.oldLogprob.map((x) => (random() < 1 / 16 ? x - 1.5 : x)),
+    oldLogprob: inputs.oldLogprob.map((x, i) => {
+      const isFar = Math.floor(i / (2 * columns)) % 2 === 1;
+      return isFar && random() < 1 / 16 ? x - 1.5 : x;
+    }),
   };
 }
 
@@ -114,12 +141,13 @@ export function packed(inputs: Inputs, lengths: Int32Array): Batch {
     cuSeqlens[b + 1] = cuSeqlens[b]! + length;
   });
   const tokens = cuSeqlens.at(-1)!;
-  const batch: Batch = {
+  const batch: Batch & Record<string, unknown> = {
     cuSeqlens,
     actionMask: new Uint8Array(tokens).fill(1),
     expertMask: inputs.expertMask,
     step: inputs.step,
   };
+  for (const key of Object.keys(ROW_INPUTS)) batch[key] = inputs[key];
   for (const key of FLOAT_KEYS) {
     const column = new Float32Array(tokens);
     lengths.forEach((length, b) => {
@@ -132,7 +160,7 @@ export function packed(inputs: Inputs, lengths: Int32Array): Batch {
 
 /** Returns the batch with its float columns converted to a 16-bit dtype. */
 export function inHalf(inputs: Inputs, dtype: HalfColumn['dtype']): Batch {
-  const batch: Batch = { ...inputs };
+  const batch: Batch & Record<string, unknown> = { ...inputs };
   const convert = dtype === 'bfloat16' ? toBfloat16 : toFloat16;
   for (const key of FLOAT_KEYS) batch[key] = { data: convert(inputs[key]), dtype };
   return batch;
@@ -157,13 +185,13 @@ function toFloat16(values: Float32Array): Uint16Array {
 
 const TRINITY = KeyMapper.get('verl');
 
-/**
- * Converts a batch for native calls that evaluate losses. The result has only the given columns, the action mask and,
- * on request, the expert mask.
- */
-export function nativeBatch(batch: Batch, columns: readonly ColumnName[], expertMask: boolean): NativeBatch {
+/** The inputs of a function that native calls read, in addition to the action mask. */
+export type NativeReads = Readonly<Pick<PolicyLossFn['reads'], 'columns' | 'rowColumns' | 'expertMask'>>;
+
+/** Converts a batch for native calls that evaluate losses. The result has only the given inputs and the action mask. */
+export function nativeBatch(batch: Batch, { columns, rowColumns, expertMask }: NativeReads): NativeBatch {
   const masks: InputName[] = expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
-  const reader = new BatchReader(TRINITY, { inputs: [...columns, ...masks] });
+  const reader = new BatchReader(TRINITY, { inputs: [...columns, ...rowColumns, ...masks] });
   return finish(reader.readHost(batch)).native;
 }
 

@@ -1,10 +1,9 @@
 // Times losses that are written as expressions: PPO compared with the built-in PPO, and others compared with PyTorch.
 import { readFileSync } from 'node:fs';
-import type { ColumnName } from '../../lib/core/batch-reader.js';
 import { lossFromExpression } from '../../lib/index.js';
 import type { Peer, Prepared } from '../peers/peer.js';
 import { checkAgreement } from './agreement.js';
-import { FLOAT_COLUMNS, makeInputs, type Shape } from './batch.js';
+import { makeInputs, type Shape } from './batch.js';
 import { LARGE, SMALL, timeFunctions } from './functions.js';
 import { contender, race, syncContender } from './race.js';
 import { type FunctionTimes, OURS, type Times } from './report.js';
@@ -14,18 +13,16 @@ import { gradientsOf, policyWork, type Work } from './works.js';
 const GOLDEN_CASES = new URL('../../test/golden/beyond/expressions.json', import.meta.url);
 
 /**
- * Returns the expressions of the golden cases as functions to time, except those with columns that the benchmarks lack.
- * torch_losses.py has each of them under its text.
+ * Returns the expressions of the golden cases as functions to time. torch_losses.py has each of them under its text.
  * @param only a pattern for the ids of the functions.
  */
 export function expressionWorks(only: RegExp | undefined): Work[] {
   const cases: { expression: string; args: Record<string, number> }[] = JSON.parse(
     readFileSync(GOLDEN_CASES, 'utf8'),
   );
-  const known: readonly ColumnName[] = Object.values(FLOAT_COLUMNS);
   return cases
     .map(({ expression, args }) => expressionWork(expression, args))
-    .filter(({ id, columns }) => (!only || only.test(id)) && columns.every((name) => known.includes(name)));
+    .filter(({ id }) => !only || only.test(id));
 }
 
 function expressionWork(text: string, options: Record<string, number>): Work {

@@ -60,20 +60,32 @@ async function checkPrepared(
   return checkAgreement(who, await theirs.evaluate(), { loss, metrics, ...gradients });
 }
 
-/** Times every function on a batch of one shape, by default both without gradients and with them. */
+/** Returns what takes turns with a function, in addition to the peers. */
+type Rivals = (work: Work, inputs: Inputs, gradients: Gradients) => Contender[];
+
+// Small batches are timed through computeSync(). They have no traffic floor, because the floor can only be measured
+// asynchronously.
+const floorOf: Rivals = (work, inputs, gradients) =>
+  inputs.shape === SMALL ? [] : [floor(work, inputs, gradients)];
+
+/**
+ * Times every function on a batch of one shape, by default both without gradients and with them.
+ * @param rivals what takes turns with a function in addition to the peers; its traffic floor by default.
+ */
 export async function timeFunctions(
   works: readonly Work[],
   peers: readonly Peer[],
   shape: Shape,
   rounds: number,
   withGradients: readonly boolean[] = [false, true],
+  rivals = floorOf,
 ): Promise<FunctionTimes[]> {
   const inputs = makeInputs(shape);
   for (const peer of peers) await peer.load(inputs);
   const results: FunctionTimes[] = [];
   for (const work of works)
     for (const gradient of withGradients)
-      results.push(await timeFunction(work, peers, inputs, gradient, rounds));
+      results.push(await timeFunction(work, peers, inputs, gradient, rounds, rivals));
   return results;
 }
 
@@ -83,6 +95,7 @@ async function timeFunction(
   inputs: Inputs,
   gradient: boolean,
   rounds: number,
+  rivals: Rivals,
 ): Promise<FunctionTimes> {
   const { shape } = inputs;
   const gradients = gradient ? gradientsOf(work, shape[0] * shape[1]) : {};
@@ -94,18 +107,19 @@ async function timeFunction(
       prepared.push(theirs);
       errors[peer.name] = await checkPrepared(peer, theirs, work, inputs, gradient);
     }
-    const times = await race([...ours(work, inputs, gradients), ...prepared], rounds);
+    const times = await race(
+      [ours(work, inputs, gradients), ...rivals(work, inputs, gradients), ...prepared],
+      rounds,
+    );
     return { id: work.id, shape, gradient, times, errors };
   } finally {
     for (const theirs of prepared) await theirs.release();
   }
 }
 
-// Returns this package's contenders. Small batches are timed through computeSync(). They have no traffic floor, because
-// the floor can only be measured asynchronously.
-function ours(work: Work, inputs: Inputs, gradients: Gradients): Contender[] {
-  if (inputs.shape === SMALL) return [syncContender(OURS, () => work.computeSync(inputs, gradients))];
-  return [contender(OURS, () => work.compute(inputs, gradients)), floor(work, inputs, gradients)];
+function ours(work: Work, inputs: Inputs, gradients: Gradients): Contender {
+  if (inputs.shape === SMALL) return syncContender(OURS, () => work.computeSync(inputs, gradients));
+  return contender(OURS, () => work.compute(inputs, gradients));
 }
 
 /** Returns the table of all functions' times on batches of one shape. */

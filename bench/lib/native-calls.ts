@@ -34,6 +34,6 @@ export function nativeContender(name: string, work: Work, batch: Batch, gradient
 /** Prepares the arguments for native calls on one build of the native module. */
 export function prepare(build: NativeBinding, work: Work, batch: Batch, gradients: Gradients) {
   const fn = build.createFunction(work.spec);
-  const input = nativeBatch(batch, work.columns, work.expertMask);
+  const input = nativeBatch(batch, work);
   return { fn, input, call: callFor(gradients, build.valueNames(fn).length) };
 }

@@ -20,6 +20,12 @@ export interface FunctionTimes {
   errors: Record<string, number>;
 }
 
+/** The times of a loss of another framework or paper, in turns with the built-in PPO. */
+export interface FrameworkTimes extends FunctionTimes {
+  /** How many passes over the tokens the loss makes. */
+  passes: number;
+}
+
 /** The times of several contenders. The keys are the contenders' names in tables. */
 export type Times = Record<string, Sample>;
 
@@ -37,6 +43,8 @@ export interface Report {
   /** Losses that are written as expressions. */
   expressions?: FunctionTimes[];
   ppoAsExpression?: PpoTimes;
+  /** The losses of other frameworks and papers. */
+  frameworks?: FrameworkTimes[];
   /** The times with one thread and with two threads, by function. */
   threads?: Record<string, Times>;
   /**

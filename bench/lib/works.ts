@@ -1,7 +1,6 @@
 // Lists the functions to time: every loss in the package's registries, and GRPO's whole objective. A function that is
-// added to a registry is timed without a change here.
+// added to a registry is timed without a change here, unless it has an argument without a default.
 import type { NativeFunctionSpec } from '../../binding.js';
-import type { ColumnName } from '../../lib/core/batch-reader.js';
 import {
   ALGORITHM_TYPE,
   type Batch,
@@ -11,6 +10,7 @@ import {
   POLICY_LOSS_FN,
   type PolicyLossFn,
 } from '../../lib/index.js';
+import { GROUP_SIZE, type NativeReads } from './batch.js';
 
 /** The arrays that receive the gradients of a call. */
 export interface Gradients {
@@ -24,11 +24,17 @@ export interface Outcome extends Gradients {
   metrics: Partial<Record<string, number>>;
 }
 
-/** A function to time, in the form that all benchmarks share. */
-export interface Work {
+/**
+ * The family of a function. 'framework' has the policy losses of other frameworks and papers than Trinity-RFT, which
+ * this package defines by expressions.
+ */
+type Family = 'policy' | 'framework' | 'kl' | 'entropy' | 'objective' | 'expression';
+
+/** A function to time, in the form that all benchmarks share, and the inputs that it reads. */
+export interface Work extends NativeReads {
   /** The function's name in tables and result files, such as 'ppo', 'kl k3', 'entropy mix' or 'grpo objective'. */
   readonly id: string;
-  readonly family: 'policy' | 'kl' | 'entropy' | 'objective' | 'expression';
+  readonly family: Family;
   /** The function's name in its registry, such as 'k3', or the text of an expression. */
   readonly name: string;
   /** The arguments that differ from the function's defaults, under Trinity-RFT's names. */
@@ -37,9 +43,6 @@ export interface Work {
   readonly wrt: readonly ('logprob' | 'entropy')[];
   /** Whether the function computes anything. It is false for `none`, which only writes zeros. */
   readonly computes: boolean;
-  /** The float columns that the function reads. */
-  readonly columns: readonly ColumnName[];
-  readonly expertMask: boolean;
   readonly spec: NativeFunctionSpec;
   compute(batch: Batch | DeviceBatch, gradients?: Gradients): Promise<Outcome>;
   computeSync(batch: Batch | DeviceBatch, gradients?: Gradients): Outcome;
@@ -51,8 +54,18 @@ export interface Work {
  */
 const ENTROPY_COEF = 0.01;
 
+/** The arguments of policy losses that have no default. */
+const ARGUMENTS: Record<string, Record<string, number>> = {
+  'verl/dro': { dro_beta: 0.1 },
+  'verl/gvpo': { n: GROUP_SIZE },
+  'verl/online_dpo': { beta: 0.1 },
+};
+
 function policyLoss(name: string): Work {
-  return policyWork({ id: name, family: 'policy', name, args: {} }, POLICY_LOSS_FN.create(name));
+  const args = ARGUMENTS[name] ?? {};
+  const fn = POLICY_LOSS_FN.create(name, args);
+  const family = 'program' in fn.policyLoss ? 'framework' : 'policy';
+  return policyWork({ id: name, family, name, args }, fn);
 }
 
 /** Returns the work that times a policy loss. */
@@ -82,6 +95,7 @@ function kl(name: string): Work {
     wrt: ['logprob'],
     computes: term !== undefined,
     columns: term ? ['logprob', 'ref_logprob', ...(fn.usesOldLogprob ? (['old_logprob'] as const) : [])] : [],
+    rowColumns: [],
     expertMask: false,
     spec: term ? { kl: term } : {},
     compute: (batch, gradients) => fn.calculateKlLoss(batch, gradients),
@@ -104,6 +118,7 @@ function entropy(name: string): Work {
     wrt: ['entropy'],
     computes: term !== undefined,
     columns: term ? ['entropy'] : [],
+    rowColumns: [],
     expertMask: fn.rows === 'usual',
     spec: term ? { entropy: term } : {},
     compute: async (batch, gradients) => outcome(await fn.compute(batch, options(gradients))),
@@ -125,6 +140,7 @@ function grpoObjective(): Work {
     wrt: ['logprob', 'entropy'],
     computes: true,
     columns: [...policyLossFn.reads.columns, 'ref_logprob', 'entropy'],
+    rowColumns: [],
     expertMask: false,
     spec: {
       policyLoss: policyLossFn.policyLoss,

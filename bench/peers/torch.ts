@@ -3,7 +3,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FLOAT_COLUMNS, type Inputs } from '../lib/batch.js';
+import { FLOAT_COLUMNS, type Inputs, ROW_INPUTS } from '../lib/batch.js';
 import type { Contender } from '../lib/race.js';
 import type { Outcome, Work } from '../lib/works.js';
 import type { Found, Peer, Prepared } from './peer.js';
@@ -20,13 +20,26 @@ const NAMES: Record<Form, string> = { eager: 'eager PyTorch', compiled: 'torch.c
 // next contender. GCC's OpenMP reads the first two variables; the OpenMP of LLVM and Intel reads the third.
 const NO_SPINNING = { OMP_WAIT_POLICY: 'PASSIVE', GOMP_SPINCOUNT: '0', KMP_BLOCKTIME: '0' };
 
+/** The inputs that PyTorch gets. The keys are their names in a batch, and the values are Trinity-RFT's names. */
+const PER_TOKEN = { ...FLOAT_COLUMNS, actionMask: 'action_mask' };
+const PER_ROW = { ...ROW_INPUTS, expertMask: 'expert_mask' };
+
+/** PyTorch's names of the dtypes of typed arrays. */
+const DTYPES: Record<string, string> = {
+  Float32Array: 'float32',
+  Float64Array: 'float64',
+  Int32Array: 'int32',
+  Uint8Array: 'uint8',
+};
+type Values = Float32Array | Float64Array | Int32Array | Uint8Array;
+
 /** The versions, the device and the losses of the Python process, as the process reports them. */
 export interface AboutTorch {
   version: string;
   device: string;
   /** The CUDA version that PyTorch was built for. Null if it was built without CUDA. */
   cuda: string | null;
-  /** The names of the losses that torch_losses.py implements, by family, such as 'policy' or 'kl'. */
+  /** The names of the losses that torch_functions.py lists, by family, such as 'policy' or 'kl'. */
   functions: Record<string, string[]>;
 }
 
@@ -92,13 +105,15 @@ export class TorchSession {
   /** Passes the inputs to the process through files, unless it already has these inputs. */
   async load(inputs: Inputs): Promise<void> {
     if (this.#loaded === inputs) return;
-    const columns: Record<string, string> = {};
-    for (const [name, theirs] of Object.entries(FLOAT_COLUMNS))
-      columns[theirs] = this.#write(theirs, inputs[name] as Float32Array);
-    columns.action_mask = this.#write('action_mask', inputs.actionMask);
-    columns.expert_mask = this.#write('expert_mask', inputs.expertMask);
-    await this.#process.ask({ op: 'load', shape: inputs.shape, columns, step: inputs.step });
-    for (const path of Object.values(columns)) rmSync(path);
+    const { shape, step } = inputs;
+    const files: Record<string, { path: string; dtype: string; shape: readonly number[] }> = {};
+    for (const [key, name] of Object.entries({ ...PER_TOKEN, ...PER_ROW })) {
+      const values = inputs[key] as Values;
+      const dtype = DTYPES[values.constructor.name]!;
+      files[name] = { path: this.#write(name, values), dtype, shape: key in PER_ROW ? [shape[0]] : shape };
+    }
+    await this.#process.ask({ op: 'load', files, step });
+    for (const { path } of Object.values(files)) rmSync(path);
     this.#loaded = inputs;
   }
 
@@ -140,7 +155,7 @@ export class TorchSession {
     return outcome;
   }
 
-  #write(name: string, values: Float32Array | Uint8Array): string {
+  #write(name: string, values: Values): string {
     const path = join(this.#folder, name);
     writeFileSync(path, values);
     return path;

@@ -1,7 +1,8 @@
-"""PyTorch versions of policy losses, KL estimators, entropy losses and GRPO's objective, for the benchmarks.
+"""PyTorch versions of Trinity-RFT's functions (policy losses, KL estimators, entropy losses and GRPO's objective), and of
+the expressions that the benchmarks time.
 
 They are written in PyTorch's usual style: the mask multiplies, autograd differentiates, and metrics reuse what the loss
-has computed. Nothing here reads a value back to the host. A loss that is missing here is benchmarked without PyTorch.
+has computed. Nothing here reads a value back to the host.
 """
 
 import math
@@ -9,53 +10,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-
-class Batch:
-    """Float columns [B, T]; mask [B, T], bool or float 0 and 1; expert [B], bool; the trainer's step, an int."""
-
-    def __init__(self, logprob, old_logprob, ref_logprob, advantages, mask, expert, step, entropy=None):
-        self.logprob = logprob
-        self.old_logprob = old_logprob
-        self.ref_logprob = ref_logprob
-        self.advantages = advantages
-        self.mask = mask
-        self.expert = expert
-        self.step = step
-        self.entropy = entropy
-
-    def under(self, mask):
-        return Batch(
-            self.logprob,
-            self.old_logprob,
-            self.ref_logprob,
-            self.advantages,
-            mask,
-            self.expert,
-            self.step,
-            self.entropy,
-        )
-
-
-def masked_mean(values, mask):
-    return (values * mask).sum() / (mask.sum() + 1e-8)
-
-
-def row_mean(values, mask):
-    return (values * mask).sum(-1) / (mask.sum(-1) + 1e-8)
-
-
-def aggregate(values, mask, mode, rows=None):
-    """Aggregates per-token values. Pass the number of rows that count as rows if the mask excludes whole rows."""
-    if mode == "token-mean":
-        return masked_mean(values, mask)
-    sums = (values * mask).sum(-1)
-    if mode == "seq-mean-token-sum-norm":
-        return sums.sum() / (values.shape[-1] + 1e-8)
-    if mode == "seq-mean-token-mean":
-        sums = sums / (mask.sum(-1) + 1e-8)
-    elif mode != "seq-mean-token-sum":
-        raise ValueError(f"no aggregation named {mode}")
-    return sums.mean() if rows is None else sums.sum() / rows.clamp(min=1)
+from torch_batch import aggregate, log_ratio_of, masked_mean, row_mean, row_sum
 
 
 # Policy losses. Each takes a Batch and Trinity-RFT's arguments, and returns the loss and its metrics.
@@ -399,14 +354,6 @@ def grpo(b, entropy_coef=0.0, kl_coef=0.001):
 # one value per token.
 
 
-def log_ratio_of(b):
-    return b.logprob - b.old_logprob
-
-
-def row_sum(values, mask):
-    return (values * mask).sum(-1, keepdim=True)
-
-
 def clipped_ratio(b, low, high):
     ratio = log_ratio_of(b).exp()
     return torch.maximum(-b.advantages * ratio, -b.advantages * ratio.clamp(1.0 - low, 1.0 + high))
@@ -433,7 +380,7 @@ def one_sided_mean(b, eps):
 
 def log_odds(b, beta):
     # The same value for all tokens of a row.
-    return -F.logsigmoid(beta * row_sum(b.logprob - b.ref_logprob, b.mask)).expand_as(b.logprob)
+    return -F.logsigmoid(beta * row_sum(b.logprob - b.ref_logprob, b.mask))[:, None].expand_as(b.logprob)
 
 
 def relative_to_largest(b):
@@ -460,6 +407,11 @@ def clipped_by_sign(batch, a, b):
     return -batch.advantages * ratio.clamp(1.0 - low, 1.0 + high)
 
 
+def bounded_row_weight(b, lo, hi):
+    weight = row_sum(b.old_logprob - b.rollout_logprob, b.mask).exp().clamp(lo, hi)
+    return -weight[:, None] * b.advantages * log_ratio_of(b).exp()
+
+
 def expression_loss(per_token):
     def loss_of(batch, **options):
         return masked_mean(per_token(batch, **options), batch.mask), {}
@@ -467,33 +419,41 @@ def expression_loss(per_token):
     return loss_of
 
 
-POLICY = (ppo, gspo, cispo, topr, sapo, sppo, rec, opmd, importance_sampling, dpo, sft, sft_is, sft_phi, mix, mix_chord)
+POLICY = {
+    function.__name__: function
+    for function in (
+        *(ppo, gspo, cispo, topr, sapo, sppo, rec, opmd),
+        *(importance_sampling, dpo, sft, sft_is, sft_phi, mix, mix_chord),
+    )
+}
 KL = {
-    "none": none,
-    "k1": k1,
-    "k2": k2,
-    "k3": k3,
-    "low_var_kl": low_var_kl,
-    "abs": absolute,
-    "corrected_k3": corrected_k3,
+    name: kl_loss(estimator)
+    for name, estimator in {
+        "none": none,
+        "k1": k1,
+        "k2": k2,
+        "k3": k3,
+        "low_var_kl": low_var_kl,
+        "abs": absolute,
+        "corrected_k3": corrected_k3,
+    }.items()
 }
-EXPRESSIONS = {
-    "-A*r": lambda b: -b.advantages * log_ratio_of(b).exp(),
-    "max(-A*r, -A*clip(r, 1-low, 1+high))": clipped_ratio,
-    "-sg(clip(r, 0, hi))*A*lp": limited_weight,
-    "A > 0 ? -A*lp : -sg(min(r, 1))*A*lp": truncated_weight,
-    "-A*exp(row_mean(lp-old))": geometric_mean,
-    "-A*exp(row_mean(A > 0 ? min(d, eps) : max(d, -eps)))": one_sided_mean,
-    "-logsigmoid(beta*row_sum(lp-ref))": log_odds,
-    "-A*r/sg(row_max(r))": relative_to_largest,
-    "-A*d*sg(r >= 1/(1+e) && r <= 1+e ? 1 : 0)": gated,
-    "abs(lp-ref) + sign(A)*lp": signed,
-    "-A*clip(r, 1-(A > 0 ? a : b), 1+(A > 0 ? b : a))": clipped_by_sign,
-}
-FUNCTIONS = {
-    "policy": {function.__name__: function for function in POLICY},
-    "kl": {name: kl_loss(estimator) for name, estimator in KL.items()},
-    "entropy": {"default": entropy, "mix": usual_entropy},
-    "objective": {"grpo": grpo},
-    "expression": {text: expression_loss(per_token) for text, per_token in EXPRESSIONS.items()},
+ENTROPY = {"default": entropy, "mix": usual_entropy}
+OBJECTIVE = {"grpo": grpo}
+EXPRESSION = {
+    text: expression_loss(per_token)
+    for text, per_token in {
+        "-A*r": lambda b: -b.advantages * log_ratio_of(b).exp(),
+        "max(-A*r, -A*clip(r, 1-low, 1+high))": clipped_ratio,
+        "-sg(clip(r, 0, hi))*A*lp": limited_weight,
+        "A > 0 ? -A*lp : -sg(min(r, 1))*A*lp": truncated_weight,
+        "-A*exp(row_mean(lp-old))": geometric_mean,
+        "-A*exp(row_mean(A > 0 ? min(d, eps) : max(d, -eps)))": one_sided_mean,
+        "-sg(clip(exp(row_sum(old-rollout)), lo, hi))*A*r": bounded_row_weight,
+        "-logsigmoid(beta*row_sum(lp-ref))": log_odds,
+        "-A*r/sg(row_max(r))": relative_to_largest,
+        "-A*d*sg(r >= 1/(1+e) && r <= 1+e ? 1 : 0)": gated,
+        "abs(lp-ref) + sign(A)*lp": signed,
+        "-A*clip(r, 1-(A > 0 ? a : b), 1+(A > 0 ? b : a))": clipped_by_sign,
+    }.items()
 }

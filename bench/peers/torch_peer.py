@@ -1,4 +1,4 @@
-"""The PyTorch side of the benchmarks: evaluates and times the losses of torch_losses.py on a CPU or a GPU.
+"""The PyTorch side of the benchmarks: evaluates and times the losses of torch_functions.py on a CPU or a GPU.
 
     torch_peer.py cpu|cuda:0
 
@@ -7,7 +7,7 @@ PyTorch's. Where PyTorch raises an error, the answer is {"error": …}.
 
   {"op": "about", "threads"}                   versions, and the names of the losses by family
   {"op": "compile_problem"}                    why torch.compile cannot be used; null if it can
-  {"op": "load", "shape", "columns", "step"}   reads the columns of the batch, each from a file
+  {"op": "load", "files", "step"}              reads the inputs of the batch, each from a file
   {"op": "prepare", "form", "family", "name", "args", "gradient", "wrt"}
                                                prepares a loss and the columns to differentiate it by
   {"op": "evaluate", "form", "files"}          loss and metrics; the gradients go to files, in the order of wrt
@@ -20,14 +20,14 @@ PyTorch's. Where PyTorch raises an error, the answer is {"error": …}.
 """
 
 import json
+import math
 import sys
 import time
 
 import torch
 
-from torch_losses import FUNCTIONS, Batch
-
-COLUMNS = ("logprob", "old_logprob", "ref_logprob", "advantages", "entropy")
+from torch_batch import Batch
+from torch_functions import FUNCTIONS
 
 
 def synchronize(device):
@@ -52,24 +52,21 @@ def device_milliseconds(device, work):
     return begin.elapsed_time(end)
 
 
-def load(device, shape, columns, step):
-    """Reads a batch from files. `columns` has the path of each column's file.
+def load(device, files, step):
+    """Reads a batch. For each input, `files` has the path, the dtype and the shape.
 
     Masks are float32 on a CPU, where a bool mask is slower because every product converts it. On a GPU they are bool,
-    which is a quarter of the bytes.
+    which is a quarter of the bytes. Numbers per row are converted to float32.
     """
-    rows, length = shape
+    inputs = {name: read(**file).to(device) for name, file in files.items()}
+    mask, expert = inputs.pop("action_mask"), inputs.pop("expert_mask")
+    mask = mask.bool() if device.type == "cuda" else mask.float()
+    return Batch(mask=mask, expert=expert.bool(), step=step, **inputs)
 
-    def read(name, size, dtype):
-        return torch.from_file(columns[name], shared=False, size=size, dtype=dtype).clone().to(device)
 
-    mask = read("action_mask", rows * length, torch.uint8).reshape(shape)
-    return Batch(
-        **{name: read(name, rows * length, torch.float32).reshape(shape) for name in COLUMNS},
-        mask=mask.bool() if device.type == "cuda" else mask.float(),
-        expert=read("expert_mask", rows, torch.uint8).bool(),
-        step=step,
-    )
+def read(path, dtype, shape):
+    values = torch.from_file(path, shared=False, size=math.prod(shape), dtype=getattr(torch, dtype))
+    return values.clone().reshape(shape).to(torch.float32 if dtype == "float64" else values.dtype)
 
 
 class Contender:
@@ -77,16 +74,15 @@ class Contender:
 
     def __init__(self, device, batch, compiled, family, name, args, gradient, wrt):
         function = FUNCTIONS[family][name]
-        step = batch.step
+        step, names = batch.step, list(batch.columns)
 
         # Takes each tensor as a separate parameter, so that torch.compile can trace this function.
-        def of_tensors(logprob, old_logprob, ref_logprob, advantages, entropy, mask, expert):
-            traced = Batch(logprob, old_logprob, ref_logprob, advantages, mask, expert, step, entropy)
-            loss, metrics = function(traced, **args)
+        def of_tensors(mask, expert, *columns):
+            loss, metrics = function(Batch(mask, expert, step, **dict(zip(names, columns))), **args)
             return (loss, *metrics.values())
 
         self.device = device
-        self.inputs = [getattr(batch, column) for column in (*COLUMNS, "mask", "expert")]
+        self.inputs = [batch.mask, batch.expert, *batch.columns.values()]
         self.wrt = [getattr(batch, column) for column in wrt] if gradient else []
         with torch.no_grad():
             self.metric_names = list(function(batch, **args)[1])
@@ -157,11 +153,11 @@ class Session:
             return {"problem": f"torch.compile failed: {first_line(error)}"}
         return {"problem": None}
 
-    def load(self, shape, columns, step):
+    def load(self, files, step):
         # Frees the previous batch first, because the device may not have room for both.
         self.batch = None
         self.contenders.clear()
-        self.batch = load(self.device, shape, columns, step)
+        self.batch = load(self.device, files, step)
         return {}
 
     def prepare(self, form, **request):

@@ -170,6 +170,11 @@ class ProgramRows {
   // while the tile is in the cache. Writes the gradient to `grad`.
   void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
     const Segment* const segment = &program_.segments[program_.output_segment];
+    if (segment->compiled >= 0) {
+      const Segment& last = reducing_ > 0 ? segment[1] : *segment;
+      run_compiled(segment->compiled, segment->first, last.last, in, n, grad, sums, reductions_);
+      return add_extremes(last, in, n, position, reductions_);
+    }
     output_tile(*segment, in, n, position, grad, sums);
     if (reducing_ > 0) reduce_tile(segment[1], in, n, position, reductions_);
   }
@@ -208,7 +213,6 @@ class ProgramRows {
 
   void output_tile(const Segment& segment, const TileColumns& in, int n, int64_t position, float* grad,
                    LossSums* sums) {
-    if (segment.compiled >= 0) return run_compiled(segment, in, n, grad, sums, nullptr);
     ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -266,15 +270,15 @@ class ProgramRows {
     }
   }
 
-  // Runs the loop of a compiled segment for a tile. The operands of extremes go to registers, one per
-  // reduction.
-  void run_compiled(const Segment& segment, const TileColumns& in, int n, float* grad, LossSums* outputs,
-                    Reduction* reductions) {
+  // Runs the loop of the compiled segment with the instructions [first, last) for a tile. The operands of
+  // extremes go to registers, one per reduction.
+  void run_compiled(int compiled, int first, int last, const TileColumns& in, int n, float* grad,
+                    LossSums* outputs, Reduction* reductions) {
     float uniforms[program::kMaxInstructions];
     LaneSum<double>* sums[program::kMaxReductions];
     float* extremes[program::kMaxReductions];
     int uniform_count = 0, count = 0;
-    for (int i = segment.first; i < segment.last; ++i) {
+    for (int i = first; i < last; ++i) {
       const Instruction& x = program_.instructions[i];
       for (int k = 0; k < x.operands; ++k)
         if (program::is_uniform(x.operand[k].kind))
@@ -284,7 +288,7 @@ class ProgramRows {
       extremes[count] = register_of(count);
       ++count;
     }
-    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
+    compiled_loop(compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
   }
 
   // Considers the operands of extremes, which a compiled loop has written.
@@ -310,7 +314,7 @@ class ProgramRows {
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
                    Reduction* reductions) {
     if (segment.compiled >= 0) {
-      run_compiled(segment, in, n, nullptr, nullptr, reductions);
+      run_compiled(segment.compiled, segment.first, segment.last, in, n, nullptr, nullptr, reductions);
       return add_extremes(segment, in, n, position, reductions);
     }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);

@@ -217,12 +217,21 @@ Program::Program(const Encoded& encoded) {
   }
   checker.end();
   if (__builtin_popcount(checker.columns()) > kMaxColumns) refuse("it reads too many columns");
-  for (Segment& segment : segments_)
-    if (segment.kind == Op::k_tokens)
-      segment.compiled = compiled_segment(&instructions_[segment.first], segment.last - segment.first);
+  find_compiled();
   sizes_.columns = checker.columns();
   sizes_.row_columns = checker.row_columns();
   sizes_.has_grad = checker.has_grad();
+}
+
+void Program::find_compiled() {
+  for (size_t at = 0; at < segments_.size(); ++at) {
+    Segment& segment = segments_[at];
+    if (segment.kind != Op::k_tokens) continue;
+    const bool is_joined = static_cast<int>(at) == sizes_.output_segment && at + 1 < segments_.size() &&
+                           segments_[at + 1].kind == Op::k_tokens;
+    const int last = is_joined ? segments_[at + 1].last : segment.last;
+    segment.compiled = compiled_segment(&instructions_[segment.first], last - segment.first);
+  }
 }
 
 ProgramView Program::view() const {

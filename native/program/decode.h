@@ -29,6 +29,8 @@ class Program {
   ProgramView view() const;
 
  private:
+  void find_compiled();
+
   std::vector<Instruction> instructions_;
   std::vector<Segment> segments_;
   std::vector<double> constants_;

@@ -155,7 +155,7 @@ struct Segment {
   Op kind;          // k_tokens, k_row or k_batch
   int first, last;  // instructions [first, last)
   int reductions;   // how many reductions over a row it has
-  int compiled;     // the index of the compiled segment that it equals (see compiled.h), or -1
+  int compiled;     // the index of the compiled segment (see compiled.h) that it begins, or -1
 };
 
 // A view of a program as plain arrays, which can be copied to every device.

@@ -40,10 +40,8 @@ export function compiledSegments(): string {
 function programsOf(name: string): NativeProgram[] {
   const { options } = POLICY_LOSS_FN.get(name).declaration!;
   const required = Object.entries(options).filter(([, option]) => option.required);
-  const { policyLoss } = POLICY_LOSS_FN.create(
-    name,
-    Object.fromEntries(required.map(([key, option]) => [key, option.typical[0]])),
-  );
+  const args = required.map(([key, option]) => [key, 'typical' in option ? option.typical[0] : undefined]);
+  const { policyLoss } = POLICY_LOSS_FN.create(name, Object.fromEntries(args));
   return 'program' in policyLoss ? [policyLoss.program.withGrad] : [];
 }
 
@@ -62,7 +60,20 @@ function tokenSegments({ code }: NativeProgram): Instruction[][] {
         operands: operands.slice(0, operandsOf(op)).map((x) => [x >> 16, x & 0xffff] as const),
       });
   }
-  return segments.filter(({ kind }) => kind === 'tokens').map(({ instructions }) => instructions);
+  // One loop computes the segment with the outputs and the token segment that follows it, if there is one.
+  return segments.flatMap(({ kind, instructions }, i) => {
+    const [before, after] = [segments[i - 1], segments[i + 1]];
+    if (kind !== 'tokens' || (before && hasOutputs(before))) return [];
+    return [
+      hasOutputs({ instructions }) && after?.kind === 'tokens'
+        ? [...instructions, ...after.instructions]
+        : instructions,
+    ];
+  });
+}
+
+function hasOutputs({ instructions }: { instructions: readonly Instruction[] }): boolean {
+  return instructions.some(({ op }) => OUTPUTS.includes(op));
 }
 
 // Returns a segment in the macros of the list, without the macro that begins it and the segment's index.

@@ -8,8 +8,13 @@ export const ADDONS = ['build/Release/policy_loss.node', 'build/bench/Release/po
 
 export const COPIED = [
   'LICENSE',
+  'bench/peers/torch_batch.py',
+  'bench/peers/torch_functions.py',
   'bench/peers/torch_losses.py',
+  'bench/peers/torch_other_losses.py',
   'bench/peers/torch_peer.py',
+  'bench/peers/torch_trl.py',
+  'bench/peers/torch_verl.py',
   'scripts/gpu/run.sh',
   'test/golden',
 ];

@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import {
   ALGORITHM_TYPE,
   CORRECTION_FN,
+  checkLoss,
   defineLoss,
   lossFromExpression,
   POLICY_LOSS_FN,
@@ -270,6 +271,21 @@ describe('the option correction', () => {
       isLossError('ERR_MISSING_INPUT', /rolloutLogprob: expected a log-probability per token/),
     );
   });
+
+  for (const [kind, options] of Object.entries({
+    correction: { correction: CORRECTION },
+    masks: { masks: { delta: 1.2, offPolicyMaskThreshold: 0.1, overlongLength: 9 } },
+  }))
+    it(`passes checkLoss: ${kind}`, async () => {
+      for (const fn of [
+        POLICY_LOSS_FN.create('ppo', { clip_range: 0.2, ...options }),
+        POLICY_LOSS_FN.create('trl/grpo', options),
+        lossFromExpression('-A*r*exp(row_mean(d))', options),
+      ]) {
+        const report = await checkLoss(fn);
+        assert.ok(report.ok, String(report));
+      }
+    });
 
   it('names the keys that it reads', () => {
     const fn = POLICY_LOSS_FN.create('ppo', { clip_range: 0.2, correction: CORRECTION });

@@ -1,0 +1,15 @@
+"""The losses that PyTorch has, by family and name. A loss that is missing here is benchmarked without PyTorch."""
+
+from torch_losses import ENTROPY, EXPRESSION, KL, OBJECTIVE, POLICY
+from torch_other_losses import OTHERS
+from torch_trl import TRL
+from torch_verl import VERL
+
+FUNCTIONS = {
+    "policy": POLICY,
+    "framework": {**VERL, **TRL, **OTHERS},
+    "kl": KL,
+    "entropy": ENTROPY,
+    "objective": OBJECTIVE,
+    "expression": EXPRESSION,
+}
