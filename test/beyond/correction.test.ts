@@ -290,6 +290,8 @@ describe('the option correction', () => {
   it('names the keys that it reads', () => {
     const fn = POLICY_LOSS_FN.create('ppo', { clip_range: 0.2, correction: CORRECTION });
     assert.ok(fn.selectKeys.includes('rollout_log_probs'));
+    const masked = POLICY_LOSS_FN.create('sft', { masks: { delta: 2 } });
+    assert.deepEqual(masked.selectKeys, ['response_mask', 'old_log_probs']);
     assert.deepEqual(CORRECTION_FN.create('verl/rollout_correction').selectKeys, [
       'old_log_probs',
       'rollout_log_probs',

@@ -87,9 +87,14 @@ export class CorrectionPrograms implements Correction {
     return this.#evaluators.some(([part]) => part === 'logprob');
   }
 
-  /** The batch keys that the correction reads. */
+  /** The batch keys that the correction reads in addition to logprob. */
   get keys(): string[] {
-    return [...this.columns, ...this.rowColumns];
+    return [...this.columns.filter((column) => column !== 'logprob'), ...this.rowColumns];
+  }
+
+  /** Whether the weights depend on logprob, although they are constants for the gradient. */
+  get weighsByLogprob(): boolean {
+    return this.hasWeights && this.columns.includes('logprob');
   }
 
   apply(input: Input, signal: AbortSignalLike | undefined): Promise<Corrected> {

@@ -22,7 +22,7 @@ export interface LossCorrectionOptions {
    * also has the metrics of the correction.
    */
   correction?: CorrectionOption | null | undefined;
-  /** Leaves out tokens or rows. The names may also be in snake_case. */
+  /** Leaves out tokens or rows, or limits their ratios. */
   masks?: MaskOptions | null | undefined;
 }
 

@@ -164,7 +164,8 @@ export abstract class PolicyLossFn<M = Metrics> {
       program?.readsRowLength === true ||
       [this.policyLoss.aggregation, native.expertAggregation].includes('seq-mean-token-sum-norm');
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
-    this.stopsGradient = stopsGradient ?? declaration.stopsGradient === true;
+    this.stopsGradient =
+      (stopsGradient ?? declaration.stopsGradient === true) || correction?.weighsByLogprob === true;
     this.readsPairs = declaration.pairs === true;
     this.correction = correction;
     const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
