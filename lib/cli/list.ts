@@ -19,6 +19,7 @@ import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 const TITLES: Record<Kind, string> = {
   loss: 'Policy losses (--loss, --policy-loss-fn)',
+  correction: 'Corrections (--correction name=NAME)',
   advantage: 'Advantage functions (--advantage-fn)',
   kl: 'KL functions (--kl-loss-fn, --kl-penalty-fn)',
   entropy: 'Entropy losses (--entropy-loss-fn)',
@@ -27,6 +28,7 @@ const TITLES: Record<Kind, string> = {
 
 const KIND_WORDS: Record<Kind, string> = {
   loss: 'a policy loss',
+  correction: 'a correction',
   advantage: 'an advantage function',
   kl: 'a KL function',
   entropy: 'an entropy loss',
