@@ -1,5 +1,6 @@
 /** Tests the options `correction` and `masks`, which every policy loss accepts. */
 import assert from 'node:assert/strict';
+import { cpus } from 'node:os';
 import fc from 'fast-check';
 import {
   ALGORITHM_TYPE,
@@ -8,6 +9,7 @@ import {
   defineLoss,
   lossFromExpression,
   POLICY_LOSS_FN,
+  setThreads,
   sumCounts,
 } from '../../lib/index.js';
 import { withCorrection } from '../reference/beyond/verl-correction.js';
@@ -270,6 +272,29 @@ describe('the option correction', () => {
       () => fn.computeSync(lacking as never),
       isLossError('ERR_MISSING_INPUT', /rolloutLogprob: expected a log-probability per token/),
     );
+  });
+
+  it('has the same bits with and without a gradient, for any number of threads and any layout', async () => {
+    const rowLengths = [30_000, 500, 20_001];
+    const spec = { seed: 12, rows: 3, columns: 30_000, values: 'moderate', mask: 'random' } as const;
+    const batch = makeBatch({ ...spec, packed: true, rowLengths });
+    const masks = { delta: 1.2, off_policy_mask_threshold: 0.01 };
+    for (const name of ['ppo', 'gspo', 'ce_gppo']) {
+      const own = name === 'ce_gppo' ? {} : { clip_range: 0.2 };
+      const fn = POLICY_LOSS_FN.create(name, { ...own, correction: CORRECTION, masks });
+      const packed = fn.computeSync(packedBatch(batch), { grad: true }) as Computed;
+      const { loss, metrics } = fn.computeSync(packedBatch(batch));
+      assert.deepEqual({ loss, metrics }, { loss: packed.loss, metrics: packed.metrics });
+      assertSameBits((await fn.compute(packedBatch(batch), { grad: true })) as Computed, packed);
+      const padded = fn.computeSync(paddedBatch(batch), { grad: true }) as Computed;
+      assertSameBits({ ...packed, grad: unpack(batch, packed.grad) }, padded);
+      try {
+        setThreads(1);
+        assertSameBits((await fn.compute(packedBatch(batch), { grad: true })) as Computed, packed);
+      } finally {
+        setThreads(cpus().length);
+      }
+    }
   });
 
   for (const [kind, options] of Object.entries({
