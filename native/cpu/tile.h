@@ -251,9 +251,11 @@ enum class MaskUse {
 // converted into buffers.
 class TileReader {
  public:
-  // If widens is set, 16-bit columns are always converted to float32.
+  // If widens is set, or the column kWeights is read, 16-bit columns are always converted to float32.
   TileReader(const BatchView& batch, unsigned columns, bool widens = false)
-      : batch_(batch), columns_(columns), narrow_(widens ? DType::kFloat32 : narrow_type()) {}
+      : batch_(batch),
+        columns_(columns),
+        narrow_(widens || (columns & reads(kWeights)) != 0 ? DType::kFloat32 : narrow_type()) {}
 
   void start_row(int64_t row) {
     begin_ = batch_.layout.begin(row);
@@ -332,7 +334,6 @@ class TileReader {
     return in;
   }
 
-  // The column kWeights is float32, and so are all columns of a tile that has it.
   const float* weights_of(const TileColumns& in) const {
     return (columns_ & reads(kWeights)) != 0 ? in.get<const float*>(kWeights) : kOnes.of;
   }
