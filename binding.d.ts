@@ -277,6 +277,11 @@ export interface NativeBinding {
   createFunction(spec: NativeFunctionSpec): NativeFunction;
   valueNames(fn: NativeFunction): string[];
   /**
+   * Returns how many instructions for tokens the interpreter runs if the function is called with a gradient. The other
+   * instructions are in loops that are compiled ahead of time (native/program/compiled.h).
+   */
+  interpretedInstructions(fn: NativeFunction): number;
+  /**
    * Evaluates a function on a batch. Bit i of the returned number is set if values[i] exists. A metric does not exist
    * if it is about rows of a kind (usual or expert) that the batch lacks.
    *

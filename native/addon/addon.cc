@@ -43,6 +43,12 @@ Napi::Value function_value_names(const Napi::CallbackInfo& info) {
   return names;
 }
 
+Napi::Value interpreted_instructions(const Napi::CallbackInfo& info) {
+  const Function& function = function_of(info[0])->function();
+  const int count = function.program_loss ? function.program_loss->with_grad.view().interpreted : 0;
+  return Napi::Number::New(info.Env(), count);
+}
+
 // Implements evaluate() and evaluateSync(). If `later` is set, returns a promise. Arguments from JavaScript:
 // function, batch, call, device.
 Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
@@ -223,6 +229,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("programOps", program_ops(env));
   add("createFunction", create_function);
   add("valueNames", function_value_names);
+  add("interpretedInstructions", interpreted_instructions);
   add("evaluate", later<evaluate>);
   add("evaluateSync", [](const Napi::CallbackInfo& info) { return evaluate(info, false); });
   add("merge", merge_parts);

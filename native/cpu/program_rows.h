@@ -172,7 +172,7 @@ class ProgramRows {
     const Segment* const segment = &program_.segments[program_.output_segment];
     if (segment->compiled >= 0) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
-      run_compiled(segment->compiled, segment->first, last.last, in, n, grad, sums, reductions_);
+      run_compiled(*segment, last.last, in, n, grad, sums, reductions_);
       return add_extremes(last, in, n, position, reductions_);
     }
     output_tile(*segment, in, n, position, grad, sums);
@@ -270,25 +270,23 @@ class ProgramRows {
     }
   }
 
-  // Runs the loop of the compiled segment with the instructions [first, last) for a tile. The operands of
-  // extremes go to registers, one per reduction.
-  void run_compiled(int compiled, int first, int last, const TileColumns& in, int n, float* grad,
+  // Runs the loop of the compiled segment that begins with `segment` for a tile. Its last instruction is
+  // before `last`. The operands of extremes go to registers, one per reduction.
+  void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, float* grad,
                     LossSums* outputs, Reduction* reductions) {
-    float uniforms[program::kMaxInstructions];
+    float uniforms[4 * program::kMaxValues];
+    for (int k = segment.first_uniform; k < segment.last_uniform; ++k)
+      uniforms[k - segment.first_uniform] = static_cast<float>(values_.get(program_.uniforms[k]));
     LaneSum<double>* sums[program::kMaxReductions];
     float* extremes[program::kMaxReductions];
-    int uniform_count = 0, count = 0;
-    for (int i = first; i < last; ++i) {
-      const Instruction& x = program_.instructions[i];
-      for (int k = 0; k < x.operands; ++k)
-        if (program::is_uniform(x.operand[k].kind))
-          uniforms[uniform_count++] = static_cast<float>(values_.get(x.operand[k]));
-      if (!program::is_row_reduction(x.op)) continue;
+    int count = 0;
+    for (int i = segment.first; i < last; ++i) {
+      if (!program::is_row_reduction(program_.instructions[i].op)) continue;
       sums[count] = &reductions[count].lanes;
       extremes[count] = register_of(count);
       ++count;
     }
-    compiled_loop(compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
+    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
   }
 
   // Considers the operands of extremes, which a compiled loop has written.
@@ -314,7 +312,7 @@ class ProgramRows {
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
                    Reduction* reductions) {
     if (segment.compiled >= 0) {
-      run_compiled(segment.compiled, segment.first, segment.last, in, n, nullptr, nullptr, reductions);
+      run_compiled(segment, segment.last, in, n, nullptr, nullptr, reductions);
       return add_extremes(segment, in, n, position, reductions);
     }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);

@@ -29,35 +29,56 @@ constexpr Instruction kListed[] = {
 #include "program/compiled_segments.inc"
 };
 
-// Returns whether an instruction is the listed one, which has the given numbers in place of the numbers of
-// its uniform operands and of its result.
-bool is_listed(const Instruction& x, const Instruction& listed, int* reductions) {
-  if (x.op != listed.op) return false;
-  const int out = is_row_reduction(x.op) ? (*reductions)++ : x.out;
-  if (out != listed.out) return false;
-  for (int i = 0; i < x.operands; ++i) {
-    const Operand &a = x.operand[i], &b = listed.operand[i];
-    if (is_uniform(a.kind) ? !is_uniform(b.kind) : a.kind != b.kind || a.index != b.index) return false;
+// Compares instructions with a listed segment.
+class Matcher {
+ public:
+  // Returns whether x is the next instruction of the segment. A reduction's result is its number, and a
+  // uniform operand's index stands for a number that is the same wherever the index is.
+  bool accepts(const Instruction& x, const Instruction& listed) {
+    if (x.op != listed.op || (is_row_reduction(x.op) ? reductions_++ : x.out) != listed.out) return false;
+    for (int i = 0; i < x.operands; ++i)
+      if (!is_same(x.operand[i], listed.operand[i])) return false;
+    return true;
   }
-  return true;
-}
+
+  // The program's operands for the indices of uniform operands.
+  const std::vector<Operand>& uniforms() const { return uniforms_; }
+
+ private:
+  bool is_same(const Operand& a, const Operand& listed) {
+    if (!is_uniform(listed.kind)) return a.kind == listed.kind && a.index == listed.index;
+    if (!is_uniform(a.kind)) return false;
+    if (listed.index == uniforms_.size()) uniforms_.push_back(a);
+    const Operand& first = uniforms_[listed.index];
+    return a.kind == first.kind && a.index == first.index;
+  }
+
+  int reductions_ = 0;
+  std::vector<Operand> uniforms_;
+};
 
 }  // namespace
 
-int compiled_segment(const Instruction* instructions, int count) {
-  int segment = -1, matched = 0, reductions = 0;
-  bool matches = false;
-  for (const Instruction& listed : kListed) {
-    if (listed.op == Op::k_tokens) {
-      if (matches && matched == count) return segment;
-      ++segment;
-      matched = reductions = 0;
-      matches = true;
-      continue;
+int compiled_segment(const Instruction* instructions, int count, std::vector<Operand>* uniforms) {
+  constexpr int length = sizeof kListed / sizeof kListed[0];
+  int index = -1;
+  for (int at = 0; at < length;) {
+    ++index;
+    ++at;  // the instruction that begins the segment
+    Matcher matcher;
+    int matched = 0;
+    while (at < length && kListed[at].op != Op::k_tokens && matched < count &&
+           matcher.accepts(instructions[matched], kListed[at])) {
+      ++matched;
+      ++at;
     }
-    matches = matches && matched < count && is_listed(instructions[matched++], listed, &reductions);
+    if (matched == count && (at == length || kListed[at].op == Op::k_tokens)) {
+      *uniforms = matcher.uniforms();
+      return index;
+    }
+    while (at < length && kListed[at].op != Op::k_tokens) ++at;
   }
-  return matches && matched == count ? segment : -1;
+  return -1;
 }
 
 }  // namespace policy_loss::program

@@ -5,6 +5,8 @@
 // as one.
 #pragma once
 
+#include <vector>
+
 #include "program/program.h"
 
 namespace policy_loss::program {
@@ -15,7 +17,7 @@ PL_FN constexpr bool is_uniform(Kind kind) {
 }
 
 // Returns the index of the compiled segment that computes the same as these instructions of a token segment,
-// or -1 if there is none.
-int compiled_segment(const Instruction* instructions, int count);
+// or -1 if there is none. Sets `uniforms` to the operands that the loop takes as numbers, in their order.
+int compiled_segment(const Instruction* instructions, int count, std::vector<Operand>* uniforms);
 
 }  // namespace policy_loss::program

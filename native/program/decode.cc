@@ -203,7 +203,7 @@ Program::Program(const Encoded& encoded) {
     const Instruction x = decode(encoded.code + i * kNumbersPerInstruction);
     if (x.op <= Op::k_batch) {
       const int at = static_cast<int>(instructions_.size());
-      segments_.push_back({x.op, at, at, 0, -1});
+      segments_.push_back({x.op, at, at, 0, -1, 0, 0});
       checker.begin_segment(x.op);
       continue;
     }
@@ -229,8 +229,14 @@ void Program::find_compiled() {
     if (segment.kind != Op::k_tokens) continue;
     const bool is_joined = static_cast<int>(at) == sizes_.output_segment && at + 1 < segments_.size() &&
                            segments_[at + 1].kind == Op::k_tokens;
-    const int last = is_joined ? segments_[at + 1].last : segment.last;
-    segment.compiled = compiled_segment(&instructions_[segment.first], last - segment.first);
+    if (is_joined) ++at;
+    const int last = segments_[at].last;
+    std::vector<Operand> uniforms;
+    segment.compiled = compiled_segment(&instructions_[segment.first], last - segment.first, &uniforms);
+    segment.first_uniform = static_cast<int>(uniforms_.size());
+    uniforms_.insert(uniforms_.end(), uniforms.begin(), uniforms.end());
+    segment.last_uniform = static_cast<int>(uniforms_.size());
+    if (segment.compiled < 0) sizes_.interpreted += last - segment.first;
   }
 }
 
@@ -239,6 +245,7 @@ ProgramView Program::view() const {
   view.instructions = instructions_.data();
   view.segments = segments_.data();
   view.constants = constants_.data();
+  view.uniforms = uniforms_.data();
   view.instruction_count = static_cast<int>(instructions_.size());
   view.segment_count = static_cast<int>(segments_.size());
   return view;

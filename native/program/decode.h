@@ -34,6 +34,7 @@ class Program {
   std::vector<Instruction> instructions_;
   std::vector<Segment> segments_;
   std::vector<double> constants_;
+  std::vector<Operand> uniforms_;
   ProgramView sizes_;  // without the arrays
 };
 

@@ -156,6 +156,7 @@ struct Segment {
   int first, last;  // instructions [first, last)
   int reductions;   // how many reductions over a row it has
   int compiled;     // the index of the compiled segment (see compiled.h) that it begins, or -1
+  int first_uniform, last_uniform;  // the operands uniforms[first, last) are the numbers that this one reads
 };
 
 // A view of a program as plain arrays, which can be copied to every device.
@@ -163,10 +164,12 @@ struct ProgramView {
   const Instruction* instructions = nullptr;
   const Segment* segments = nullptr;
   const double* constants = nullptr;
+  const Operand* uniforms = nullptr;
   int instruction_count = 0, segment_count = 0, constant_count = 0;
   int registers = 0, row_values = 0, batch_values = 0;
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
+  int interpreted = 0;                 // the instructions of token segments for which no loop is compiled
   bool has_grad = false;               // whether it outputs gradients
   bool all_rows = false;               // whether rows without unmasked tokens take part
   unsigned columns = 0;                // the columns that it reads, including logprob

@@ -1,0 +1,71 @@
+/**
+ * Tests that the token segments of the package's losses are compiled ahead of time, and that the compiled loops compute
+ * the same bits as the interpreter.
+ */
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import type { NativeProgram, NativeProgramLossSpec } from '../../binding.js';
+import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
+import { Evaluator } from '../../lib/core/evaluator.js';
+import { native } from '../../lib/core/native.js';
+import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
+import { compiledSegments, operandsOf, requiredArgs } from '../../scripts/generate/compiled-segments.js';
+import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
+import { poison } from '../support/poison.js';
+import { packedBatch, paddedBatch } from '../support/subject.js';
+import { assertSameBits } from '../support/tolerance.js';
+
+/** The losses that are programs, with default options. */
+const losses = POLICY_LOSS_FN.names().flatMap((name) => {
+  const { policyLoss, reads } = POLICY_LOSS_FN.create(name, requiredArgs(name));
+  const inputs: InputName[] = [...reads.columns, ...reads.rowColumns, 'action_mask'];
+  return 'program' in policyLoss ? [{ name, inputs, spec: policyLoss }] : [];
+});
+
+/** Returns a program that computes the same in other registers. No compiled segment equals one of its segments. */
+function inOtherRegisters(program: NativeProgram): NativeProgram {
+  const code = program.code.slice();
+  const segments = native.programOps.slice(0, 3);
+  let isOfTokens = false;
+  for (let at = 0; at < code.length; at += 6) {
+    const op = native.programOps[code[at]!]!;
+    if (segments.includes(op)) isOfTokens = op === 'tokens';
+    else if (isOfTokens) move(op, code.subarray(at + 1, at + 6));
+  }
+  return { ...program, code, registers: program.registers + 1 };
+}
+
+/** Moves the registers of an instruction by one. `numbers` are its result and its operands. */
+function move(op: string, numbers: Int32Array): void {
+  const hasRegister = !/^(row_|loss|metric|grad)/.test(op);
+  for (let i = hasRegister ? 0 : 1; i <= operandsOf(op); i++) if (numbers[i]! < 65536) numbers[i]! += 1;
+}
+
+function compute(policyLoss: NativeProgramLossSpec, inputs: readonly InputName[], batch: Batch) {
+  const evaluator = new Evaluator({ policyLoss }, new BatchReader(KeyMapper.get('verl'), { inputs }));
+  return evaluator.computeSync(batch, { grad: true }, () => ({})) as Parameters<typeof assertSameBits>[0];
+}
+
+const counted = (policyLoss: NativeProgramLossSpec) =>
+  native.interpretedInstructions(native.createFunction({ policyLoss }));
+
+describe('compiled segments', () => {
+  it('are the generated ones', () => {
+    const file = new URL('../../native/program/compiled_segments.inc', import.meta.url);
+    assert.equal(readFileSync(file, 'utf8'), compiledSegments(), 'stale: npm run generate');
+  });
+
+  const batch = makeBatch(EDGE_LENGTHS);
+  const batches = [poison(batch, Number.NaN), batch].flatMap((each) => [
+    paddedBatch(each),
+    packedBatch(each),
+  ]);
+  for (const { name, inputs, spec } of losses)
+    it(`of ${name} compute the bits of the interpreter`, () => {
+      const { withGrad } = spec.program;
+      const other = { ...spec, program: { ...spec.program, withGrad: inOtherRegisters(withGrad) } };
+      assert.equal(counted(spec), 0, 'instructions that the interpreter runs');
+      assert.ok(counted(other) > 0);
+      for (const each of batches) assertSameBits(compute(spec, inputs, each), compute(other, inputs, each));
+    });
+});
