@@ -168,6 +168,8 @@ export type NativeAdvantageColumns = [
   oldLogprob: number,
   teacherLogprob: number,
   values: number,
+  sumPiSquared: number,
+  rolloutIsWeights: number,
 ];
 
 /** A batch from which an advantage function computes advantages. */
@@ -180,6 +182,13 @@ export interface NativeAdvantageBatch extends NativeBatch {
   groups: Int32Array | undefined;
   /** One run number per row. Rows of a group that have the same number form a run of several steps. */
   runs: Int32Array | undefined;
+  /**
+   * Several further rewards per row, and the weight of each. Of K rewards, the first array holds K·rows numbers, with
+   * the first reward of all rows first. Only for host batches and functions that can combine rewards, which then read
+   * these instead of token-level rewards.
+   */
+  namedRewards?: Float64Array;
+  rewardWeights?: Float64Array;
 }
 
 /**
@@ -189,7 +198,7 @@ export interface NativeAdvantageBatch extends NativeBatch {
 export interface NativeAdvantageCall {
   /** Receives the advantage of each token. */
   advantages: Float32Array | undefined;
-  /** Receives the return of each token. Only functions that compute along a row (recurrences) have returns. */
+  /** Receives the return of each token, if the function computes returns. */
   returns: Float32Array | undefined;
   /** Receives, for each row, the advantage of all its unmasked tokens. Only functions over groups have scores. */
   scores: Float32Array | undefined;

@@ -81,6 +81,7 @@ export type {
   AnyOption,
   BooleanOption,
   ChoiceOption,
+  ListOption,
   LossAggMode,
   NumberOption,
   OptionDeclaration,

@@ -74,6 +74,9 @@ describe('errors of advantage functions', () => {
         ['ppo', 'values', hidden, ' under the mask'],
         ['reinforceplusplus', 'token_level_rewards', hidden, ' under the mask'],
         ['rloo', 'token_level_rewards', hidden, ' under the mask'],
+        ['verl/gae', 'values', hidden, ' under the mask'],
+        ['verl/opo', 'token_level_rewards', hidden, ' under the mask'],
+        ['verl/gdpo', 'token_level_rewards', hidden, ' under the mask'],
         ['remax', 'reward_baselines', 3, ''],
       ] as const)
         it(`${name}: ${key}${what} with ${value}`, async () => {
@@ -100,7 +103,7 @@ describe('errors of advantage functions', () => {
       const column = given.tokenLevelRewards as Float32Array;
       const first = 9 + 25_000;
       for (const index of [first, 9 + 30_000 + 4 + 77, column.length - 1]) column[index] = Number.NaN;
-      for (const name of ['ppo', 'reinforceplusplus', 'rloo'])
+      for (const name of ['ppo', 'reinforceplusplus', 'rloo', 'verl/gpg', 'verl/reinforce_plus_plus'])
         await refuses(name, {}, given, 'ERR_INVALID_INPUT', spelt('token_level_rewards', `\\[${first}\\]`));
     });
 
@@ -220,6 +223,13 @@ describe('errors of advantage functions', () => {
       ['jsd', 'lambda_coef', 1.1],
       ['jsd', 'temperature', 0],
       ['jsd', 'kl_coef', Number.NaN],
+      ['verl/grpo_passk', 'norm_adv_by_std_in_grpo', 1],
+      ['verl/gpg', 'f_norm', 0],
+      ['verl/gdpo', 'gdpo_reward_keys', 'rewards'],
+      ['verl/gdpo', 'gdpo_reward_keys', [1]],
+      ['verl/gdpo', 'gdpo_reward_weights', [1]],
+      ['verl/optimal_token_baseline', 'epsilon', 0],
+      ['verl/tir_optimal_token_baseline', 'handle_zero_tail', 1],
     ];
     for (const [name, key, value] of wrong)
       assert.throws(

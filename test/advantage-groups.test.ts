@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { type Batch, setThreads } from '../lib/index.js';
-import { type RewardedBatch, referenceAdvantages } from './reference/advantage.js';
+import type { RewardedBatch } from './reference/advantage.js';
+import { referenceAdvantages } from './reference/advantages.js';
 import type { Args } from './reference/index.js';
 import {
   assertAdvantages,
@@ -11,6 +12,8 @@ import {
   computed,
   create,
   NAMES,
+  OF_GROUPS,
+  OF_ROW_REWARDS,
   REWARDED_TOKENS,
 } from './support/advantages.js';
 import { layOut, makeRewarded } from './support/draw.js';
@@ -42,6 +45,7 @@ describe('advantages of many groups', () => {
       columns: 1,
       actionMask: rows.map(() => 1),
       oldLogprob: rows.map(() => Math.fround(-random.uniform())),
+      sumPiSquared: rows.map(() => Math.fround(1 + random.uniform())),
       rewards: rows.map(() => Math.fround(random.normal())),
       groupIds: rows,
       runIds: rows.map(() => random.integer(0, 3)),
@@ -64,6 +68,7 @@ describe('advantages of many groups', () => {
     ['opmd', { opmd_baseline: 'logavgexp' }],
     ['asymre', {}],
     ['rec', { std_normalize: true }],
+    ...OF_GROUPS.filter((name) => name.startsWith('verl/')).map((name): [string, Args] => [name, {}]),
   ];
   for (const [name, args] of cases)
     it(`${name} ${JSON.stringify(args)}: ${GROUPS} groups of random sizes, as numbers and as strings`, () => {
@@ -74,7 +79,7 @@ describe('advantages of many groups', () => {
       assertSameAdvantages(computed(name, args, { ...laid, groupIds }), result);
     });
 
-  for (const [name, args] of cases.filter(([each]) => each !== 'rloo'))
+  for (const [name, args] of cases.filter(([each]) => OF_ROW_REWARDS.includes(each)))
     it(`${name} ${JSON.stringify(args)}: two groups of ${GROUPS} rows`, () => {
       assertAdvantages(computed(name, args, layOut(two)), referenceAdvantages[name]!(args, two));
     });

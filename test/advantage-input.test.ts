@@ -114,6 +114,9 @@ describe('advantages of the same input in different forms', () => {
   });
 });
 
+/** Functions that read no groups and give masked tokens the advantage 0. */
+const WITHOUT_GROUPS = ['reinforceplusplus', 'verl/reinforce_plus_plus'];
+
 describe('advantages under the mask', () => {
   const poisoned = (batch: RewardedBatch, keys: (keyof RewardedBatch)[], value: number): RewardedBatch => ({
     ...batch,
@@ -130,6 +133,15 @@ describe('advantages under the mask', () => {
     ['jsd', {}, ['oldLogprob', 'teacherLogprob']],
     ['jsd', { lambda_coef: 0 }, ['oldLogprob', 'teacherLogprob']],
     ['grpo', { rank_penalty: 0.7 }, ['oldLogprob']],
+    ['verl/gae', {}, ['tokenLevelRewards']],
+    ['verl/reinforce_plus_plus', {}, ['tokenLevelRewards']],
+    ...['verl/optimal_token_baseline', 'verl/tir_optimal_token_baseline'].map(
+      (name): [string, Args, (keyof RewardedBatch)[]] => [
+        name,
+        {},
+        ['tokenLevelRewards', 'oldLogprob', 'sumPiSquared', 'rolloutIsWeights'],
+      ],
+    ),
   ];
   for (const [name, args, keys] of unreadKeys)
     for (const packed of [false, true])
@@ -143,7 +155,7 @@ describe('advantages under the mask', () => {
 
   it('group and distillation advantages are exactly 0', () => {
     const batch = makeRewarded(REWARDED_TOKENS);
-    for (const name of [...OF_GROUPS, ...OF_TWO_POLICIES, 'reinforceplusplus']) {
+    for (const name of [...OF_GROUPS, ...OF_TWO_POLICIES, ...WITHOUT_GROUPS]) {
       const { advantages } = computed(name, {}, layOut(batch));
       advantages.forEach((a, i) => {
         if (!batch.actionMask[i]) assert.equal(a + 0, 0, `${name}: advantages[${i}]`);

@@ -5,7 +5,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { AdvantageResult } from '../lib/index.js';
-import { groupsOf, type RewardedBatch, referenceAdvantages } from './reference/advantage.js';
+import { groupsOf, type RewardedBatch } from './reference/advantage.js';
+import { referenceAdvantages } from './reference/advantages.js';
 import { assertAdvantages, assertSameAdvantages, computed, create } from './support/advantages.js';
 import { layOut } from './support/draw.js';
 import { generator } from './support/random.js';

@@ -4,7 +4,8 @@
  */
 import assert from 'node:assert/strict';
 import type { AdvantageResult } from '../lib/index.js';
-import { type RewardedBatch, referenceAdvantages, runsOf } from './reference/advantage.js';
+import { type RewardedBatch, runsOf } from './reference/advantage.js';
+import { referenceAdvantages } from './reference/advantages.js';
 import type { Args } from './reference/index.js';
 import {
   assertAdvantages,
@@ -36,6 +37,7 @@ describe('advantages of special batches', () => {
           teacherLogprob: column,
           tokenLevelRewards: column,
           values: column,
+          sumPiSquared: column,
           actionMask: new Uint8Array(0),
           rewards: new Float64Array(rows).fill(1),
           rewardBaselines: new Float64Array(rows).fill(1),

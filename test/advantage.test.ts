@@ -5,7 +5,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { ADVANTAGE_FN, AdvantageFn, type Batch, GRPOGroupedAdvantage } from '../lib/index.js';
-import { type RewardedBatch, referenceAdvantages } from './reference/advantage.js';
+import type { RewardedBatch } from './reference/advantage.js';
+import { referenceAdvantages } from './reference/advantages.js';
 import type { Args } from './reference/index.js';
 import {
   assertAdvantages,

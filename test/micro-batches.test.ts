@@ -321,6 +321,12 @@ describe('micro-batches of objectives add up to the whole', () => {
     ['rec', { std_normalize: true }],
     ['on_policy_distill', {}],
     ['remax', {}],
+    ['verl/grpo_vectorized', {}],
+    ['verl/grpo_passk', {}],
+    ['verl/rloo_vectorized', {}],
+    ['verl/opo', {}],
+    ['verl/optimal_token_baseline', {}],
+    ['verl/tir_optimal_token_baseline', { handle_zero_tail: false }],
   ];
   for (const [advantage_fn, advantage_fn_args] of WITHIN_GROUPS)
     it(`${advantage_fn} ${JSON.stringify(advantage_fn_args)}, advantages computed in parts of whole groups`, () => {

@@ -86,12 +86,13 @@ describe('numerics', () => {
     });
 
     it('is an error where rewards are not finite', () => {
+      const zeros = new Float32Array(2);
       const rows = { rewards: [1, Number.NaN], groupIds: [1, 1], runIds: [1, 2], rewardBaselines: [0, 0] };
       for (const name of ADVANTAGE_FN.names()) {
         const reads = ADVANTAGE_FN.get(name).declaration?.reads ?? [];
         if (!reads.includes('rewards') && !reads.includes('token_level_rewards')) continue;
         const call = () =>
-          ADVANTAGE_FN.create(name).computeSync({ ...far(1), ...rows, values: new Float32Array(2) });
+          ADVANTAGE_FN.create(name).computeSync({ ...far(1), ...rows, values: zeros, sumPiSquared: zeros });
         assert.throws(call, { code: 'ERR_INVALID_INPUT' }, name);
       }
     });

@@ -1,7 +1,8 @@
 /** Tests the terms of objectives: KL penalties in the rewards, coefficients of 0, loss_agg_mode, and errors. */
 import assert from 'node:assert/strict';
 import { type Batch, ENTROPY_LOSS_FN, KL_FN, type LossErrorCode, POLICY_LOSS_FN } from '../lib/index.js';
-import { referenceAdvantages, tokenRewards } from './reference/advantage.js';
+import { tokenRewards } from './reference/advantage.js';
+import { referenceAdvantages } from './reference/advantages.js';
 import type { Args } from './reference/index.js';
 import { type Parts, penalisedRewards, referenceObjective } from './reference/objective.js';
 import { DEFAULTS } from './support/algorithms.js';

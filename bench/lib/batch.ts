@@ -97,6 +97,7 @@ export function makeInputs(shape: Shape): Inputs {
     rewardBaselines: new Float64Array(rows),
     tokenLevelRewards: column(() => random() - 0.5),
     values: column(() => random() - 0.5),
+    sumPiSquared: column((i) => Math.exp(2 * oldLogprob[i]!) + 0.1),
   };
 }
 

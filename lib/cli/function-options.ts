@@ -131,6 +131,11 @@ function flagsOf(flag: string, option: OptionDeclaration, help: string): Option[
     }
     case 'text':
       return [new Option(`${flag} <value>`, help)];
+    case 'list': {
+      const read: (each: string) => string | number = option.of === 'text' ? String : parseNumber;
+      const list = new Option(`${flag} <values>`, `${help}; separated by commas`);
+      return [list.argParser((text) => text.split(',').map(read))];
+    }
     default:
       return [numberOption(`${flag} <value>`, help)];
   }

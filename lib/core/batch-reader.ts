@@ -46,7 +46,14 @@ export type RowColumnName = (typeof ROW_COLUMNS)[number];
 /**
  * The names of the float columns that advantage functions read, in the order of NativeAdvantageColumns in binding.d.ts.
  */
-export const ADVANTAGE_COLUMNS = ['token_level_rewards', 'old_logprob', 'teacher_logprob', 'values'] as const;
+export const ADVANTAGE_COLUMNS = [
+  'token_level_rewards',
+  'old_logprob',
+  'teacher_logprob',
+  'values',
+  'sum_pi_squared',
+  'rollout_is_weights',
+] as const;
 
 // Describes what each input holds. The error for a missing input quotes it.
 const EXPECTED = {
@@ -62,6 +69,8 @@ const EXPECTED = {
   token_level_rewards: 'a reward per token, or the key rewards with one per row',
   token_level_scores: 'a score per token',
   values: "a critic's value per token",
+  sum_pi_squared: "the sum of the vocabulary's squared probabilities per token",
+  rollout_is_weights: 'an importance weight per token',
   action_mask: 'a mask per token',
   expert_mask: 'a mask per row',
   rewards: 'a reward per row',

@@ -96,6 +96,10 @@ export interface BatchColumns {
   rewardBaselines?: RowNumbers;
   /** Shape [B, T]: each token's log-probability under a teacher. */
   teacherLogprob?: FloatColumn;
+  /** Shape [B, T]: for each token, the sum of the squared probabilities of all words of the vocabulary. */
+  sumPiSquared?: FloatColumn;
+  /** Shape [B, T]: the importance weight of each token from a rollout correction. */
+  rolloutIsWeights?: FloatColumn;
 }
 
 /** The inputs of a batch under Trinity-RFT's names (snake_case). */

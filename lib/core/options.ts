@@ -3,7 +3,7 @@
 import { describeValue, guarded, LossError, unknownOption } from './errors.js';
 
 /** A value that an option can have in Trinity-RFT's configuration files. */
-export type TrinityValue = number | boolean | string | null | undefined;
+export type TrinityValue = number | boolean | string | readonly (number | string)[] | null | undefined;
 /** Arguments of a function, under Trinity-RFT's names (snake_case). */
 export type TrinityArgs = Record<string, TrinityValue>;
 
@@ -108,6 +108,18 @@ export interface TextOption extends AnyOption {
   readonly typical: readonly (string | null)[];
 }
 
+/** An option whose value is a list of texts or of finite numbers. */
+export interface ListOption extends AnyOption {
+  /** Marks the option as a list. */
+  readonly type: 'list';
+  /** What the list holds. */
+  readonly of: 'text' | 'number';
+  /** The value that the constructor uses if the option is absent. */
+  readonly default?: readonly (string | number)[];
+  /** Values that are usual in training, from which property tests draw. null means that the option is absent. */
+  readonly typical: readonly (readonly (string | number)[] | null)[];
+}
+
 /** An option whose value is an aggregation mode. */
 export interface AggregationOption extends AnyOption {
   /** Marks the option as an aggregation mode. */
@@ -117,7 +129,13 @@ export interface AggregationOption extends AnyOption {
 }
 
 /** The declaration of one option of any type. */
-export type OptionDeclaration = NumberOption | BooleanOption | ChoiceOption | TextOption | AggregationOption;
+export type OptionDeclaration =
+  | NumberOption
+  | BooleanOption
+  | ChoiceOption
+  | TextOption
+  | ListOption
+  | AggregationOption;
 
 /** The declarations of a function's options, under the options' camelCase names. */
 export type OptionSchema = Readonly<Record<string, OptionDeclaration>>;
@@ -128,11 +146,13 @@ type ValueOf<O> = O extends { type: 'number' | 'integer' }
     ? boolean
     : O extends { type: 'text' }
       ? string | number
-      : O extends { type: 'aggregation' }
-        ? LossAggMode
-        : O extends { type: 'choice'; choices: readonly (infer C)[] }
-          ? C
-          : never;
+      : O extends { type: 'list'; of: infer E }
+        ? readonly (E extends 'text' ? string : number)[]
+        : O extends { type: 'aggregation' }
+          ? LossAggMode
+          : O extends { type: 'choice'; choices: readonly (infer C)[] }
+            ? C
+            : never;
 
 /** The options that a caller passes. Each may be absent, undefined or null. */
 export type OptionsOf<S> = { -readonly [K in keyof S]?: ValueOf<S[K]> | null | undefined };
@@ -253,6 +273,11 @@ function isValid(option: OptionDeclaration, value: unknown): boolean {
       return option.choices.includes(value as string);
     case 'text':
       return typeof value === 'string' || Number.isFinite(value);
+    case 'list': {
+      const isElement = (each: unknown) =>
+        option.of === 'text' ? typeof each === 'string' : Number.isFinite(each);
+      return Array.isArray(value) && value.every(isElement);
+    }
     case 'aggregation':
       return LOSS_AGG_MODES.includes(value as LossAggMode);
     default:
@@ -341,6 +366,8 @@ export function validValues(option: OptionDeclaration): string {
       return option.choices.length === 1 ? `'${option.choices[0]}'` : `one of ${option.choices.join(', ')}`;
     case 'text':
       return 'a text or a number';
+    case 'list':
+      return option.of === 'text' ? 'a list of texts' : 'a list of numbers';
     case 'aggregation':
       return `one of ${LOSS_AGG_MODES.join(', ')}`;
     default:

@@ -33,6 +33,8 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
   'token_level_rewards',
   'rewards',
   'values',
+  'sum_pi_squared',
+  'rollout_is_weights',
   'reward_baselines',
   'group_ids',
   'run_ids',

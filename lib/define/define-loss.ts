@@ -187,7 +187,15 @@ export function checkObject(at: string, option: string | undefined, value: unkno
     });
 }
 
-const OPTION_TYPES: readonly string[] = ['number', 'integer', 'boolean', 'choice', 'text', 'aggregation'];
+const OPTION_TYPES: readonly string[] = [
+  'number',
+  'integer',
+  'boolean',
+  'choice',
+  'text',
+  'list',
+  'aggregation',
+];
 
 function checkOption(at: string, option: string, declaration: OptionDeclaration): void {
   if (
@@ -239,6 +247,7 @@ function sampleValue(option: OptionDeclaration): unknown {
     case 'choice':
       return option.choices[0];
     case 'text':
+    case 'list':
       return option.typical?.[0];
     case 'aggregation':
       return 'token-mean';

@@ -15,6 +15,8 @@ export interface AdvantageStep {
   /** Identifies the computation: two steps with equal keys compute the same advantages for the same rows. */
   readonly key: string;
   readonly scope: AdvantageScope;
+  /** Whether the advantages are whitened over the tokens of all rows. */
+  readonly whitens: boolean;
   /** Whether the advantage function reads one reward per token if the batch has them. */
   readonly readsTokenRewards: boolean;
   readonly readsOldLogprob: boolean;
@@ -81,10 +83,11 @@ export function objectiveStep(
 }
 
 function stepOf(fn: AdvantageFn, name: string, seeded: { seed?: number }) {
-  const { inputs, perRow, whitens } = fn.definition;
+  const { inputs, perRow, whitens, comparesTokens } = fn.definition;
   return {
     name,
-    scope: whitens ? 'all' : perRow ? 'group' : 'row',
+    scope: whitens || comparesTokens ? 'all' : perRow ? 'group' : 'row',
+    whitens: whitens === true,
     readsTokenRewards: inputs.includes('token_level_rewards'),
     readsOldLogprob: inputs.includes('old_logprob'),
     computeRows: (batch: Batch) => fn.computeFor(batch, seeded, false),

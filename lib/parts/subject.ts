@@ -191,7 +191,9 @@ function subjectOf(
       if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
       if (!step?.appliesTo(batch)) return undefined;
       if (step.scope === 'all')
-        return `${name} whitens its advantages (${step.name}) over the tokens of all rows`;
+        return step.whitens
+          ? `${name} whitens its advantages (${step.name}) over the tokens of all rows`
+          : `${name} computes its advantages (${step.name}) from the tokens of several rows`;
       return step.adaptsPenalty ? `${name} adapts the coefficient of its KL penalty to all rows` : undefined;
     },
   } satisfies Partial<Subject>;

@@ -306,6 +306,13 @@ AdvantageBatch read_advantage_batch(const Napi::Object& object) {
   batch.baselines = static_cast<const double*>(per_row("baselines", napi_float64_array));
   batch.groups = static_cast<const int32_t*>(per_row("groups", napi_int32_array));
   batch.runs = static_cast<const int32_t*>(per_row("runs", napi_int32_array));
+  const Napi::Value weights = object.Get("rewardWeights");
+  if (!weights.IsTypedArray()) return batch;
+  batch.named = static_cast<int64_t>(weights.As<Napi::TypedArray>().ElementLength());
+  batch.reward_weights =
+      static_cast<const double*>(elements(weights, napi_float64_array, batch.named, "rewardWeights"));
+  batch.named_rewards = static_cast<const double*>(
+      elements(object.Get("namedRewards"), napi_float64_array, batch.named * rows, "namedRewards"));
   return batch;
 }
 
@@ -377,6 +384,7 @@ AdvantagePresence presence_of(const AdvantageBatch& batch) {
   there.baselines = batch.baselines != nullptr;
   there.groups = batch.groups != nullptr;
   there.runs = batch.runs != nullptr;
+  there.named_rewards = batch.named_rewards != nullptr;
   return there;
 }
 
@@ -393,7 +401,9 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
           index, options,
           [&]<class F>(const F& f) {
             constexpr GroupTraits traits = F::traits;
-            complete = complete && there.groups && (traits.sums_token_rewards ? rewarded : there.rewards);
+            const bool named = traits.has_reward_keys && there.named_rewards;
+            complete =
+                complete && there.groups && (named || (traits.sums_token_rewards ? rewarded : there.rewards));
             if (traits.by_runs) complete = complete && there.runs;
             if constexpr (traits.has_rank_penalty)
               complete = complete && (f.rank_penalty == 0 || column(kSampledLogprob));
@@ -412,6 +422,9 @@ void check_advantage_inputs(Napi::Env env, const AdvantageFunction& function,
       break;
     case AdvantageShape::kDistill:
       complete = complete && column(kSampledLogprob) && column(kTeacherLogprob);
+      break;
+    case AdvantageShape::kBaseline:
+      complete = complete && there.groups && rewarded && column(kSampledLogprob) && column(kSumPiSquared);
       break;
   }
   if (!complete) refuse(env, "an input of the advantage function is missing");

@@ -84,6 +84,7 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
 struct AdvantagePresence {
   unsigned columns = 0;  // bit c: AdvantageColumn c, one value per token
   bool mask = false, rewards = false, baselines = false, groups = false, runs = false;
+  bool named_rewards = false;
 };
 AdvantagePresence presence_of(const AdvantageBatch& batch);
 // Throws an error if the batch lacks an input that the advantage function needs. `there` tells which inputs

@@ -2,8 +2,8 @@
 // reward, shifted and scaled by statistics of the group's rewards. Every unmasked token gets its row's score
 // as its advantage.
 //
-// Formulas and metrics follow Trinity-RFT. GRPO: arXiv 2402.03300, RLOO: arXiv 2402.14740, OPMD: arXiv
-// 2505.17826, AsymRE: arXiv 2506.20520, REC: arXiv 2509.24203.
+// Formulas and metrics follow Trinity-RFT; those in verl_group.h follow verl. GRPO: arXiv 2402.03300, RLOO:
+// arXiv 2402.14740, OPMD: arXiv 2505.17826, AsymRE: arXiv 2506.20520, REC: arXiv 2509.24203.
 #pragma once
 
 #include <cmath>
@@ -25,6 +25,14 @@ struct GroupTraits {
   bool has_balance = false;        // balance: leaves out surplus rewards that are below the mean
   bool has_soft_baseline = false;  // soft, tau: needs GroupMoments::log_mean_exp
   bool has_duplicates = false;     // duplicates: kept groups replace dropped ones
+  bool has_token_mean = false;     // needs GroupMoments::token_mean
+  bool has_second = false;         // needs GroupMoments::second
+  bool has_rewarded = false;       // needs GroupMoments::batch_rewarded
+  bool has_reward_keys = false;  // adds the scores of several rewards if the batch has AdvantageBatch::named
+  bool whitened = false;         // scores are whitened over the unmasked tokens of the batch
+
+  // Returns whether the function needs the number of unmasked tokens of each row.
+  PL_FN constexpr bool counts_tokens() const { return has_token_mean || whitened; }
 
   PL_FN constexpr int metric_count() const {
     int count = 0;
@@ -39,12 +47,15 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 // Statistics of the rewards of one group. A function with has_balance can leave out some of the rewards.
 struct GroupMoments {
-  double size = 0;          // the number of rewards
-  double count = 0;         // the number of rewards that are not left out
-  double mean = 0;          // the mean of the rewards that are not left out
-  double squares = 0;       // Σ (R − mean)² over the rewards that are not left out
-  double log_mean_exp = 0;  // tau·ln(mean of e^(R/tau)), if the function has a soft baseline
-  double batch_std = 1;     // the sample deviation of all rewards of the batch; 1 for a single reward
+  double size = 0;            // the number of rewards
+  double count = 0;           // the number of rewards that are not left out
+  double mean = 0;            // the mean of the rewards that are not left out
+  double squares = 0;         // Σ (R − mean)² over the rewards that are not left out
+  double log_mean_exp = 0;    // tau·ln(mean of e^(R/tau)), if the function has a soft baseline
+  double batch_std = 1;       // the sample deviation of all rewards of the batch; 1 for a single reward
+  double token_mean = 0;      // the mean of the rewards, each weighted by its row's unmasked tokens
+  double second = 0;          // the second largest reward; in a group of one, the only reward
+  double batch_rewarded = 1;  // the share of the batch's rewards that are not 0; at least one counts as such
 
   PL_FN double sample_std() const { return count > 1 ? ::sqrt(squares / (count - 1)) : 1.0; }
 };
@@ -93,6 +104,36 @@ PL_FN double log_mean_exp(int64_t n, Value value, double tau) {
   return top + tau * ::log(sum / static_cast<double>(n));
 }
 
+// Returns the mean of the numbers value(0) to value(n − 1), weighted by weight(i), or 0 if all weights are 0.
+template <class Value, class Weight>
+PL_FN double weighted_mean(int64_t n, Value value, Weight weight) {
+  double sum = 0, weights = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double w = weight(i);
+    sum += w * value(i);
+    weights += w;
+  }
+  return weights > 0 ? sum / weights : 0.0;
+}
+
+// Returns the second largest of the numbers value(0) to value(n − 1). If the largest number appears twice, it
+// is also the second largest. n must be at least 1; for n = 1, the only number is returned.
+template <class Value>
+PL_FN double second_largest(int64_t n, Value value) {
+  double first = value(0);
+  double second = n > 1 ? -HUGE_VAL : first;
+  for (int64_t i = 1; i < n; ++i) {
+    const double x = value(i);
+    if (x > first) {
+      second = first;
+      first = x;
+    } else if (x > second) {
+      second = x;
+    }
+  }
+  return second;
+}
+
 // Returns the mean log-probability of a row's unmasked tokens, or 0 if the row has none. `sum` is the sum of
 // their log-probabilities and `count` their number. No epsilon is added to `count`, because rows are ranked
 // by the result, and equal means must stay equal.
@@ -100,14 +141,15 @@ PL_FN double mean_logprob(double sum, int64_t count) {
   return count > 0 ? sum / static_cast<double>(count) : 0.0;
 }
 
-// Determines the scores of one group: a row with reward R gets the score (R − shift)·scale. If `kept` is
-// false, the rows of the group are dropped and get the score 0.
+// Determines the scores of one group: a row with reward R gets the score (R − shift)·scale, but at least
+// `least`. If `kept` is false, the rows of the group are dropped and get the score 0.
 struct GroupRule {
   double shift = 0, scale = 1;
+  double least = -HUGE_VAL;
   bool kept = true;
   double metric[kGroupMetrics] = {};
 
-  PL_FN double score(double reward) const { return (reward - shift) * scale; }
+  PL_FN double score(double reward) const { return at_least((reward - shift) * scale, least); }
 };
 
 constexpr const char* kStdLevels[] = {"group", "batch", nullptr};

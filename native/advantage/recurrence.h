@@ -3,7 +3,8 @@
 // float64, because errors accumulate along the row.
 //
 // GAE: arXiv 1506.02438; REINFORCE++: arXiv 2501.03262; ReMax: arXiv 2310.10505. As in these papers and in
-// Trinity-RFT, GAE and REINFORCE++ include every token of a row, masked or not.
+// Trinity-RFT, GAE and REINFORCE++ include every token of a row, masked or not. verl's forms skip masked
+// tokens.
 #pragma once
 
 #include <cmath>
@@ -11,6 +12,16 @@
 #include "advantage/advantage.h"
 
 namespace policy_loss {
+
+// Whitening replaces an advantage a by (a − mean + bias)·scale.
+struct Whitening {
+  double mean = 0, bias = 0, scale = 0;
+
+  PL_FN double shift() const { return mean - bias; }
+  // Computes the difference from the mean first. This keeps the bias, which may be much smaller than the
+  // mean, if all advantages are equal.
+  PL_FN double whiten(double advantage) const { return (advantage - mean + bias) * scale; }
+};
 
 // Statistics of the unmasked advantages in a batch or in a part of it: their count, their mean, and the sum
 // of their squared deviations from the mean. The struct is not in the namespace POLICY_LOSS_TARGET, because
@@ -27,11 +38,14 @@ struct Spread {
     count = total;
   }
 
-  // Returns the factor for whitening: 1 / (standard deviation), or 0 if there are no advantages. Whitening
-  // subtracts the mean and then multiplies by this factor.
-  PL_FN double whitening() const {
-    const double variance = count > 1 ? squares / (count - 1) : 0.0;
-    return count > 0 ? 1.0 / ::sqrt(variance + 1e-8) : 0.0;
+  // Returns how to whiten the advantages: 1 / (standard deviation) is the factor, or 0 if there are no
+  // advantages. `tokens` is added to the count when the mean is taken, which shifts the mean a little.
+  PL_FN Whitening whitening(double tokens) const {
+    if (count == 0) return {};
+    const double bias = mean * (tokens / (count + tokens));
+    const double spread = squares + count * (bias * bias);
+    const double variance = count > 1 ? spread / ((count + tokens) / count * (count - 1)) : 0.0;
+    return {mean, bias, 1.0 / ::sqrt(variance + 1e-8)};
   }
 };
 
@@ -41,14 +55,18 @@ struct RecurrenceTraits {
   bool reads_baseline = false;  // reads the row's baseline
   bool reads_masked = false;    // also uses the rewards of masked tokens, which must then be finite
   bool whitened = false;        // advantages are whitened over the unmasked tokens of the batch
+  double whitening_tokens = 0;  // the argument of Spread::whitening()
   bool zeroes_masked = false;   // the advantages of masked tokens are 0
+  bool skips_masked =
+      false;  // a masked token gets the x of the next unmasked token, whose value is next_value
 };
 
 }  // namespace policy_loss
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
-// What a recurrence reads at one token. next_value is the value of the next token, or 0 at the row's end.
+// What a recurrence reads at one token. next_value is the value of the next token, or 0 at the row's end. If
+// the function skips masked tokens, it is the value of the next unmasked token.
 struct RecurrenceToken {
   double reward, value, next_value;
   bool unmasked;
@@ -106,6 +124,26 @@ struct Remax {
     return t.unmasked ? x - baseline : x;
   }
   PL_FN double returns(double x, const RecurrenceToken&) const { return x; }
+};
+
+// verl's GAE, which skips masked tokens. Like verl, it gives advantages and returns to them too.
+struct VerlGae : Gae {
+  static constexpr const char* name = "verl/gae";
+  static constexpr RecurrenceTraits traits{
+      .reads_values = true, .whitened = true, .whitening_tokens = kVerlTokens, .skips_masked = true};
+
+  using Gae::Gae;
+};
+
+// verl's REINFORCE++, which skips masked tokens. Their returns are 0.
+struct VerlReinforcePlusPlus : ReinforcePlusPlus {
+  static constexpr const char* name = "verl/reinforce_plus_plus";
+  static constexpr RecurrenceTraits traits{
+      .whitened = true, .whitening_tokens = kVerlTokens, .zeroes_masked = true, .skips_masked = true};
+
+  using ReinforcePlusPlus::ReinforcePlusPlus;
+
+  PL_FN double returns(double x, const RecurrenceToken& t) const { return t.unmasked ? x : 0.0; }
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -3,6 +3,7 @@
 #include "cpu/advantage_passes.h"
 
 #include "cpu/advantage_tiles.h"
+#include "cpu/baseline_rows.h"
 #include "cpu/recurrence_rows.h"
 #include "cpu/row_sums.h"
 
@@ -85,6 +86,10 @@ void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk
   const BatchView& view = batch.tokens;
   alignas(64) float buffer[kTile];
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+    const uint8_t* const mask = view.mask + view.layout.begin(row);
+    if (pass.row_tokens)
+      pass.row_tokens[row] = static_cast<double>(count_mask(mask, view.layout.length(row)));
+    if (!pass.row_statistics) continue;
     double* const out = pass.row_statistics + row;
     if (pass.statistic_of != kTokenRewards) {
       *out = mean_logprob_of(view, row, buffer);
@@ -93,7 +98,6 @@ void find_row_statistics(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk
     } else {
       // The row's reward belongs to its last unmasked token. If the row has no unmasked token, its reward
       // counts as 0.
-      const uint8_t* mask = view.mask + view.layout.begin(row);
       *out = last_unmasked(mask, view.layout.length(row)) >= 0 ? batch.rewards[row] : 0.0;
       if (!is_finite(batch.rewards[row])) report(bad, NonFiniteInput::kRewards, row);
     }
@@ -149,6 +153,12 @@ void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* pa
         }
       },
       DistillAdvantages{});
+}
+
+void subtract_baselines(const cpu::AdvantagePass& pass, const cpu::BaselineRows& group, NonFiniteValue* bad) {
+  with_function(
+      pass.index, pass.options, [&](const auto& f) { BaselineOfGroup(f, pass, group, bad).run(); },
+      BaselineAdvantages{});
 }
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

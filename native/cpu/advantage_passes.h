@@ -11,5 +11,6 @@ void broadcast(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk);
 void measure(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, Spread* spreads, NonFiniteValue* bad);
 void recur(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, NonFiniteValue* bad);
 void distill(const cpu::AdvantagePass& pass, const cpu::Chunk& chunk, double* part);
+void subtract_baselines(const cpu::AdvantagePass& pass, const cpu::BaselineRows& group, NonFiniteValue* bad);
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

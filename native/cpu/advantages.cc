@@ -14,6 +14,13 @@ namespace {
 // The number of groups that are scored by one piece of the task (see pool.h).
 constexpr int64_t kGroupsOfPiece = 512;
 
+// Returns the share of the rewards that are not 0. If all are 0, one of them counts as rewarded.
+double rewarded_share(const std::vector<double>& rewards) {
+  const auto zeros = std::count(rewards.begin(), rewards.end(), 0.0);
+  const auto rows = static_cast<double>(rewards.size());
+  return std::max(rows - static_cast<double>(zeros), 1.0) / rows;
+}
+
 }  // namespace
 
 AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const AdvantageBatch& batch,
@@ -27,45 +34,58 @@ AdvantageEvaluation::AdvantageEvaluation(AdvantageFunction function, const Advan
   const int64_t rows = batch.tokens.layout.rows;
   const double* options = function_.options.data();
   bool whole_rows = false;
+  bool counts_tokens = false;
   switch (function_.shape) {
     case AdvantageShape::kGroup:
       with_function(
           function_.index, options,
           [&]<class F>(const F& f) {
             if constexpr (F::traits.sums_token_rewards) {
-              needs_statistics_ = true;
+              needs_statistics_ = !(F::traits.has_reward_keys && batch.named_rewards);
               pass_.statistic_of = kTokenRewards;
             }
+            counts_tokens = F::traits.counts_tokens();
+            whitened_ = F::traits.whitened;
             if constexpr (F::traits.has_rank_penalty) {
               needs_statistics_ = f.rank_penalty != 0;
               pass_.statistic_of = kSampledLogprob;
             }
           },
           GroupAdvantages{});
-      whole_rows = needs_statistics_;
+      whole_rows = needs_statistics_ || counts_tokens;
       if (!outputs_.scores) scores_.resize(rows);
       if (!outputs_.repeats) repeats_.resize(rows);
       break;
     case AdvantageShape::kRecurrence:
       whole_rows = true;
       with_function(
-          function_.index, options, [&]<class F>(const F&) { whitened_ = F::traits.whitened; },
+          function_.index, options,
+          [&]<class F>(const F&) {
+            whitened_ = F::traits.whitened;
+            whitening_tokens_ = F::traits.whitening_tokens;
+          },
           RecurrentAdvantages{});
       break;
     case AdvantageShape::kDistill:
       row_sums_.resize(2 * rows);
       break;
+    case AdvantageShape::kBaseline:
+      whole_rows = true;
+      break;
   }
   chunks_ = plan_chunks(batch.tokens.layout, whole_rows);
   bad_.resize(chunks_.size());
   if (needs_statistics_) row_statistics_.resize(rows);
-  if (whitened_) spreads_.resize(rows);
+  if (counts_tokens) row_tokens_.resize(rows);
+  if (whitened_ && function_.shape == AdvantageShape::kRecurrence) spreads_.resize(rows);
+  if (whitened_ && function_.shape == AdvantageShape::kGroup) unwhitened_.resize(rows);
   if (function_.shape == AdvantageShape::kDistill) parts_.resize(2 * chunks_.size());
   if (!outputs_.scores) outputs_.scores = scores_.data();
   if (!outputs_.repeats) outputs_.repeats = repeats_.data();
   pass_.index = function_.index;
   pass_.scale = 1;
-  pass_.row_statistics = row_statistics_.data();
+  pass_.row_statistics = needs_statistics_ ? row_statistics_.data() : nullptr;
+  pass_.row_tokens = counts_tokens ? row_tokens_.data() : nullptr;
   pass_.row_sums = row_sums_.data();
 }
 
@@ -76,8 +96,10 @@ bool AdvantageEvaluation::check_abort() {
 }
 
 bool AdvantageEvaluation::collect_not_finite() {
-  for (const NonFiniteValue& bad : bad_)
-    if (not_finite_.input == NonFiniteInput::kNone) not_finite_ = bad;
+  for (const NonFiniteValue& bad : bad_) {
+    if (bad.input == NonFiniteInput::kNone) continue;
+    if (not_finite_.input == NonFiniteInput::kNone || bad.row < not_finite_.row) not_finite_ = bad;
+  }
   if (not_finite_.input == NonFiniteInput::kNone) return false;
   *not_finite_row_ = static_cast<double>(not_finite_.row);
   return true;
@@ -124,6 +146,8 @@ int64_t AdvantageEvaluation::open_phase() {
       if (phase_ == 1 && chunks() > 0) return chunks();
       finish_distillation();
       return 0;
+    case AdvantageShape::kBaseline:
+      return next_baseline_phase();
   }
   return 0;
 }
@@ -150,13 +174,20 @@ void AdvantageEvaluation::work(int64_t piece) {
     case AdvantageShape::kDistill:
       target()->distill(pass_, chunks_[piece], &parts_[2 * piece]);
       break;
+    case AdvantageShape::kBaseline:
+      if (phase_ == 1)
+        find_units();
+      else
+        subtract_baselines(piece);
+      break;
   }
 }
 
 int64_t AdvantageEvaluation::next_group_phase() {
-  if (phase_ == 1) return 1 + (needs_statistics_ ? chunks() : 0);
+  if (phase_ == 1) return 1 + (needs_statistics_ || pass_.row_tokens ? chunks() : 0);
   if (collect_not_finite()) return 0;
   if (phase_ == 2) {
+    if (!row_statistics_.empty()) batch_rewarded_ = rewarded_share(row_statistics_);
     rules_.resize(groups_.size());
     group_rows_.resize(groups_.size());
     if (groups_.size() > 0) return (groups_.size() + kGroupsOfPiece - 1) / kGroupsOfPiece;
@@ -164,6 +195,7 @@ int64_t AdvantageEvaluation::next_group_phase() {
   }
   if (phase_ == 3) {
     count_repeats();
+    if (whitened_) whiten_scores();
     return outputs_.advantages ? chunks() : 0;
   }
   return 0;
@@ -202,6 +234,9 @@ template <class F>
 void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<double>* values) {
   const int64_t* const members = groups_.members.data() + groups_.offsets[group];
   const int64_t size = groups_.offsets[group + 1] - groups_.offsets[group];
+  if constexpr (F::traits.has_reward_keys) {
+    if (batch_.named_rewards) return score_named_rewards(f, group);
+  }
   const auto reward = [&](int64_t i) {
     if constexpr (F::traits.sums_token_rewards)
       return row_statistics_[members[i]];
@@ -246,6 +281,10 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
   if constexpr (F::traits.has_soft_baseline) {
     if (f.soft) moments.log_mean_exp = log_mean_exp(size, value, f.tau);
   }
+  if constexpr (F::traits.has_token_mean)
+    moments.token_mean = weighted_mean(size, value, [&](int64_t i) { return row_tokens_[members[i]]; });
+  if constexpr (F::traits.has_second) moments.second = second_largest(size, value);
+  moments.batch_rewarded = batch_rewarded_;
   const GroupRule rule = f.rule(moments);
   rules_[group] = rule;
   double rows = 0;
@@ -261,8 +300,38 @@ void AdvantageEvaluation::score_group(const F& f, int64_t group, std::vector<dou
     // the run's other rows.
     outputs_.scores[groups_.last_row[unit]] = counts ? static_cast<float>(score) : 0.0f;
     outputs_.repeats[groups_.last_row[unit]] = rule.kept ? 1 : 0;
+    if constexpr (F::traits.whitened) unwhitened_[unit] = score;
   }
   group_rows_[group] = rows;
+}
+
+// Scores a group by the named rewards of the batch instead of its token rewards. A row's score is the
+// weighted sum of its scores by each of these rewards.
+template <class F>
+void AdvantageEvaluation::score_named_rewards(const F& f, int64_t group) {
+  const int64_t* const members = groups_.members.data() + groups_.offsets[group];
+  const int64_t size = groups_.offsets[group + 1] - groups_.offsets[group];
+  for (int64_t i = 0; i < size; ++i) {
+    unwhitened_[members[i]] = 0;
+    outputs_.repeats[members[i]] = 1;
+  }
+  for (int64_t k = 0; k < batch_.named; ++k) {
+    const double* const rewards = batch_.named_rewards + k * batch_.tokens.layout.rows;
+    const GroupRule rule = f.rule(moments_of(size, [&](int64_t i) { return rewards[members[i]]; }));
+    for (int64_t i = 0; i < size; ++i)
+      unwhitened_[members[i]] += batch_.reward_weights[k] * rule.score(rewards[members[i]]);
+  }
+}
+
+// Whitens the rows' scores over the unmasked tokens of the batch. Each of these tokens has the score of its
+// row.
+void AdvantageEvaluation::whiten_scores() {
+  const int64_t rows = batch_.tokens.layout.rows;
+  Spread all;
+  for (int64_t row = 0; row < rows; ++row) all.add({row_tokens_[row], unwhitened_[row], 0});
+  const Whitening whitening = all.whitening(kVerlTokens);
+  for (int64_t row = 0; row < rows; ++row)
+    outputs_.scores[row] = static_cast<float>(whitening.whiten(unwhitened_[row]));
 }
 
 // Computes what depends on all groups together: the metrics, and the number of times that each row counts.
@@ -300,9 +369,31 @@ int64_t AdvantageEvaluation::next_recurrence_phase() {
   if (collect_not_finite() || !whitened_ || phase_ > 2) return 0;
   Spread all;
   for (const Spread& row : spreads_) all.add(row);
-  pass_.shift = all.mean;
-  pass_.scale = all.whitening();
+  const Whitening whitening = all.whitening(whitening_tokens_);
+  pass_.shift = whitening.shift();
+  pass_.scale = whitening.scale;
   return chunks();
+}
+
+int64_t AdvantageEvaluation::next_baseline_phase() {
+  if (phase_ == 1) return 1;
+  if (collect_not_finite() || phase_ > 2) return 0;
+  bad_.assign(groups_.size(), {});
+  return groups_.size();
+}
+
+void AdvantageEvaluation::subtract_baselines(int64_t group) {
+  BaselineRows rows{};
+  rows.rows = groups_.members.data() + groups_.offsets[group];
+  rows.size = groups_.offsets[group + 1] - groups_.offsets[group];
+  int64_t longest = 0;
+  for (int64_t i = 0; i < rows.size; ++i)
+    longest = std::max(longest, batch_.tokens.layout.length(rows.rows[i]));
+  std::vector<double> memory(3 * longest);
+  rows.weights = memory.data();
+  rows.weighted = rows.weights + longest;
+  rows.to_go = rows.weighted + longest;
+  target()->subtract_baselines(pass_, rows, &bad_[group]);
 }
 
 void AdvantageEvaluation::finish_distillation() {

@@ -49,11 +49,20 @@ class AdvantageEvaluation : public Task {
   void score_group(const F& f, int64_t group, std::vector<double>* values);
   void count_repeats();
 
+  template <class F>
+  void score_named_rewards(const F& f, int64_t group);
+  void whiten_scores();
+
   // The phases of a recurrence: if the advantages will be whitened, the first phase measures their mean and
   // deviation. The last phase writes the advantages.
   int64_t next_recurrence_phase();
 
   void finish_distillation();
+
+  // The phases of a function with a baseline per token: the first finds the groups, and the second computes
+  // each group.
+  int64_t next_baseline_phase();
+  void subtract_baselines(int64_t group);
 
   AdvantageFunction function_;
   AdvantageBatch batch_;
@@ -68,19 +77,23 @@ class AdvantageEvaluation : public Task {
   int phase_ = 0;
   AdvantagePass pass_{};
   bool whitened_ = false;
+  double whitening_tokens_ = 0;
   bool needs_statistics_ = false;
   std::vector<Chunk> chunks_;
-  std::vector<NonFiniteValue> bad_;     // per chunk
+  std::vector<NonFiniteValue> bad_;     // per chunk, or per group if the function has a baseline per token
   std::vector<Spread> spreads_;         // per row; recurrences only
   std::vector<double> parts_;           // two per chunk; distillation only
   std::vector<double> row_sums_;        // two per row; distillation only
   std::vector<double> row_statistics_;  // per row
+  std::vector<double> row_tokens_;      // per row, its unmasked tokens
 
   Groups groups_;
   std::vector<double> unit_rewards_;
   double batch_std_ = 1;
+  double batch_rewarded_ = 1;
   std::vector<GroupRule> rules_;
   std::vector<double> group_rows_;
+  std::vector<double> unwhitened_;  // per row, its score before whitening
   std::vector<float> scores_;
   std::vector<uint32_t> repeats_;
 };

@@ -83,20 +83,30 @@ class RecurrenceOfRow {
       const int64_t first = (end - 1) / kTile * kTile;
       const int n = static_cast<int>(end - first);
       const Tile tile = load(first, n, per_token);
-      find_terms(tile, n);
-      if (rewarded >= first && rewarded < end) x_[rewarded - first] += batch_.rewards[row_];
-      recur_tile(f_.decay, x_, n, &carry_);
+      const bool is_rewarded = rewarded >= first && rewarded < end;
+      if constexpr (skips_masked) {
+        const int unmasked = find_unmasked_terms(tile, n);
+        if (is_rewarded) x_[unmasked - 1] += batch_.rewards[row_];
+        const double after = carry_.x[0];
+        recur_tile(f_.decay, x_, unmasked, &carry_);
+        spread_unmasked(tile, n, unmasked, after);
+      } else {
+        find_terms(tile, n);
+        if (is_rewarded) x_[rewarded - first] += batch_.rewards[row_];
+        recur_tile(f_.decay, x_, n, &carry_);
+      }
       if constexpr (measured)
         measure(tile, n);
       else
         write(tile, first, n);
-      if constexpr (reads_values) next_value_ = tile.values[0];
+      if constexpr (reads_values && !skips_masked) next_value_ = tile.values[0];
       end = first;
     }
   }
 
  private:
   static constexpr bool reads_values = F::traits.reads_values;
+  static constexpr bool skips_masked = F::traits.skips_masked;
 
   struct Tile {
     const uint8_t* mask;
@@ -128,6 +138,30 @@ class RecurrenceOfRow {
 #pragma omp simd
     for (int i = 0; i < n - 1; ++i) x[i] = f.term(tile.token(i, reads_values ? tile.values[i + 1] : 0.0));
     x[n - 1] = f.term(tile.token(n - 1, next_value_));
+  }
+
+  // Stores the terms of the unmasked tokens next to each other in x_, and returns their number.
+  int find_unmasked_terms(const Tile& tile, int n) {
+    int places[kTile];
+    int unmasked = 0;
+    for (int i = 0; i < n; ++i) {
+      places[unmasked] = i;
+      unmasked += tile.mask[i] != 0 ? 1 : 0;
+    }
+    for (int k = unmasked - 1; k >= 0; --k) {
+      x_[k] = f_.term(tile.token(places[k], next_value_));
+      if constexpr (reads_values) next_value_ = tile.values[places[k]];
+    }
+    return unmasked;
+  }
+
+  // Moves the results of the unmasked tokens from the front of x_ to the tokens' own places. A masked token
+  // gets the result of the next unmasked one; `after` is the first result after the tile.
+  void spread_unmasked(const Tile& tile, int n, int unmasked, double after) {
+    for (int i = n - 1; i >= 0; --i) {
+      if (tile.mask[i] != 0) after = x_[--unmasked];
+      x_[i] = after;
+    }
   }
 
   void measure(const Tile& tile, int n) {

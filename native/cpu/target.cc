@@ -48,6 +48,6 @@ namespace policy_loss::cpu {
 extern const Target PL_JOIN(target_, POLICY_LOSS_TARGET);
 const Target PL_JOIN(target_, POLICY_LOSS_TARGET) = {
     PL_TEXT(POLICY_LOSS_TARGET), row_pass,  token_pass, program_pass, program_batch, kl_pass,
-    find_row_statistics,         broadcast, measure,    recur,        distill};
+    find_row_statistics,         broadcast, measure,    recur,        distill,       subtract_baselines};
 
 }  // namespace policy_loss::cpu

@@ -85,12 +85,24 @@ struct AdvantagePass {
   // The column from which row_statistics are computed. A row's statistic is the sum of kTokenRewards, or the
   // mean of kSampledLogprob over the unmasked tokens.
   AdvantageColumn statistic_of;
-  double* row_statistics;
-  const float* scores;  // per row; group functions only
-  double* row_sums;     // divergence and advantage of each row; distillation only
+  double* row_statistics;  // null if not wanted
+  double* row_tokens;      // receives the unmasked tokens of each row; null if not wanted
+  const float* scores;     // per row; group functions only
+  double* row_sums;        // divergence and advantage of each row; distillation only
   // For a recurrence: the pass writes (a − shift)·scale for each advantage a. This whitens the advantages if
   // the function needs that.
   double shift, scale;
+};
+
+// The rows of one group of a function with a baseline per token, and memory for intermediate results.
+struct BaselineRows {
+  const int64_t* rows;
+  int64_t size;
+  // Receive, for each place (see advantage/token_baseline.h), the sum of the energies and the sum of
+  // energy·(reward to go). They must be 0 at first. The second then receives the baselines.
+  double* weights;
+  double* weighted;
+  double* to_go;  // for the tokens of the longest row
 };
 
 struct Target {
@@ -117,6 +129,8 @@ struct Target {
   void (*measure)(const AdvantagePass& pass, const Chunk& chunk, Spread* spreads, NonFiniteValue* bad);
   void (*recur)(const AdvantagePass& pass, const Chunk& chunk, NonFiniteValue* bad);
   void (*distill)(const AdvantagePass& pass, const Chunk& chunk, double* part);
+  // Writes the advantages of a group for a function with a baseline per token.
+  void (*subtract_baselines)(const AdvantagePass& pass, const BaselineRows& group, NonFiniteValue* bad);
 };
 
 // Returns the table for the widest instruction set that the processor and the operating system support. If

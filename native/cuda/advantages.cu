@@ -6,6 +6,7 @@
 #include "cuda/distill.cuh"
 #include "cuda/group.cuh"
 #include "cuda/recurrence.cuh"
+#include "cuda/token_baseline.cuh"
 
 namespace policy_loss::cuda {
 namespace {
@@ -46,6 +47,10 @@ DeviceInputs send_inputs(Context& context, const AdvantageInputs& host) {
   DeviceInputs inputs;
   inputs.view.rewards = context.send_array(host.rewards, rows, &inputs.rewards);
   inputs.view.baselines = context.send_array(host.baselines, rows, &inputs.baselines);
+  inputs.view.named = host.named;
+  inputs.view.named_rewards =
+      context.send_array(host.named_rewards, host.named * rows, &inputs.named_rewards);
+  inputs.view.reward_weights = context.send_array(host.reward_weights, host.named, &inputs.reward_weights);
   inputs.groups = send_groups(context, host.groups, rows);
   inputs.runs = send_groups(context, host.runs, rows);
   inputs.view.groups = inputs.groups.view;
@@ -80,6 +85,9 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
     case AdvantageShape::kDistill:
       columns = reads(kSampledLogprob) | reads(kTeacherLogprob);
       break;
+    case AdvantageShape::kBaseline:
+      columns = kBaselineColumns;
+      break;
   }
   return columns;
 }
@@ -107,12 +115,15 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
               &pass_);
   pass_.rewards = view.rewards;
   pass_.baselines = view.baselines;
+  pass_.named_rewards = view.named_rewards;
+  pass_.reward_weights = view.reward_weights;
+  pass_.named = view.named;
   pass_.seed = request.seed;
   pass_.state = room<AdvantageState>(1);
   check(cudaMemsetAsync(pass_.state, 0, sizeof(AdvantageState), context.compute()));
   if (shape_ != AdvantageShape::kGroup || per_token)
     pass_.advantages = room<float>(whole_granules(pass_.tokens));
-  if (shape_ == AdvantageShape::kRecurrence && returns)
+  if ((shape_ == AdvantageShape::kRecurrence || shape_ == AdvantageShape::kBaseline) && returns)
     pass_.returns = room<float>(whole_granules(pass_.tokens));
   switch (shape_) {
     case AdvantageShape::kGroup:
@@ -129,11 +140,15 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
       with_function(
           request.index, request.options, [&](const auto& f) { launch_distill(f); }, DistillAdvantages{});
       break;
+    case AdvantageShape::kBaseline:
+      with_function(
+          request.index, request.options, [&](const auto& f) { launch_baselines(f); }, BaselineAdvantages{});
+      break;
   }
 }
 
-// Launches the kernels that compute row_values (a row's sum of token rewards, or its mean log-probability),
-// if the function needs them.
+// Launches the kernels that compute row_values (a row's sum of token rewards, or its mean log-probability)
+// and row_tokens, if the function needs them.
 template <class F>
 void AdvantageRun::launch_row_values(const F& f) {
   bool needed = F::traits.sums_token_rewards;
@@ -144,13 +159,15 @@ void AdvantageRun::launch_row_values(const F& f) {
       pass_.row_value_column = kSampledLogprob;
     }
   }
-  if (!needed) return;
+  if (F::traits.counts_tokens()) pass_.row_tokens = room<double>(rows_);
+  if (!needed && !pass_.row_tokens) return;
   pass_.parts = parts<RowPart>();
   pass_.row_values = room<double>(rows_);
   Grid fed = context_.grid_of_spans(pass_, pass_.spans);
   fed.memory = Feed<0>::bytes(row_value_columns(pass_));
   launch(value_sums_kernel, fed, pass_);
   launch(row_value_kernel, context_.grid_of_rows(pass_), pass_);
+  if constexpr (F::traits.has_rewarded) launch(count_rewarded_kernel, context_.grid_of_threads(rows_), pass_);
 }
 
 template <class F>
@@ -158,8 +175,10 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   pass_.groups = F::traits.by_runs ? inputs_.view.runs : inputs_.view.groups;
   const int64_t units = pass_.groups.units;
   const int64_t groups = pass_.groups.size;
+  if (!F::traits.has_reward_keys) pass_.named_rewards = nullptr;
   if (!F::traits.sums_token_rewards || !pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
   launch_row_values(f);
+  if constexpr (F::traits.whitened) pass_.unwhitened = room<double>(rows_);
   if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0) {
       pass_.penalised = room<double>(units);
@@ -176,6 +195,11 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   pass_.unit_repeats = F::traits.by_runs ? room<uint32_t>(units) : pass_.repeats;
   pass_.outcomes = room<GroupOutcome>(groups);
   launch(group_kernel<F>, context_.grid_of_warps(groups), pass_, f);
+  if constexpr (F::traits.whitened) {
+    pass_.spreads = room<Spread>(context_.most_blocks());
+    launch(measure_scores_kernel, context_.grid_of_threads(rows_), pass_);
+    launch(whiten_scores_kernel, context_.grid_of_threads(rows_), pass_);
+  }
   if constexpr (F::traits.by_runs) launch(run_kernel, context_.grid_of_threads(rows_), pass_);
   if constexpr (F::traits.has_duplicates) {
     if (f.duplicates) {
@@ -201,10 +225,11 @@ void AdvantageRun::launch_recurrence(const F& f) {
 
 template <bool measured, class F>
 void AdvantageRun::launch_rows_of(const F& f) {
-  if (pass_.batch.layout.row_length > kLongRow)
-    launch(recurrence_kernel<F, kWarps, measured>, context_.grid(rows_), pass_, f);
-  else
-    launch(recurrence_kernel<F, 1, measured>, context_.grid_of_warps(rows_), pass_, f);
+  if constexpr (!F::traits.skips_masked) {
+    if (pass_.batch.layout.row_length > kLongRow)
+      return launch(recurrence_kernel<F, kWarps, measured>, context_.grid(rows_), pass_, f);
+  }
+  launch(recurrence_kernel<F, 1, measured>, context_.grid_of_warps(rows_), pass_, f);
 }
 
 template <class F>
@@ -216,6 +241,19 @@ void AdvantageRun::launch_distill(const F& f) {
   fed.memory = Feed<kDistillColumns>::bytes(kDistillColumns);
   launch(distill_kernel<F>, fed, pass_, f);
   launch(row_distill_kernel, context_.grid_of_rows(pass_), pass_);
+}
+
+template <class F>
+void AdvantageRun::launch_baselines(const F& f) {
+  if (!pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
+  pass_.groups = inputs_.view.groups;
+  pass_.row_tokens = room<double>(rows_);
+  pass_.to_go = room<double>(whole_granules(pass_.tokens));
+  pass_.weights = room<double>(whole_granules(pass_.tokens));
+  pass_.weighted = room<double>(whole_granules(pass_.tokens));
+  launch(energy_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
+  launch(baseline_kernel<F>, context_.grid_of_warps(baseline_pieces(pass_)), pass_, f);
+  launch(subtract_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
 }
 
 ColumnView AdvantageRun::column() const {

@@ -17,7 +17,7 @@ struct DeviceGroups {
 struct DeviceInputs {
   AdvantageInputs view;
   int64_t tokens = 0;
-  Buffer rewards, baselines;
+  Buffer rewards, baselines, named_rewards, reward_weights;
   DeviceGroups groups, runs;
   // The first reward and the first baseline that are not finite. The host looks for them when it sends the
   // arrays to the device.
@@ -58,6 +58,8 @@ class AdvantageRun {
   void launch_rows_of(const F& f);
   template <class F>
   void launch_distill(const F& f);
+  template <class F>
+  void launch_baselines(const F& f);
   // Allocates an array of n elements on the device, which lives as long as this object.
   template <class T>
   T* room(int64_t n);

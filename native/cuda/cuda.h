@@ -71,8 +71,12 @@ struct AdvantageInputs {
   BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
   const double* baselines = nullptr;  // per row
-  GroupsView groups;                  // groups whose units are rows
-  GroupsView runs;                    // groups whose units are runs of rows
+  // As in AdvantageBatch. A resident batch has none.
+  const double* named_rewards = nullptr;
+  const double* reward_weights = nullptr;
+  int64_t named = 0;
+  GroupsView groups;  // groups whose units are rows
+  GroupsView runs;    // groups whose units are runs of rows
 };
 
 // A resident batch: one that stays on a device, unchanged, until release(). It also holds the inputs of
@@ -140,7 +144,7 @@ struct AdvantageCall {
   // result is written.
   NonFiniteValue* not_finite = nullptr;
   float* advantages = nullptr;        // per token
-  float* returns = nullptr;           // per token; recurrences only
+  float* returns = nullptr;           // per token; functions that compute returns only
   float* scores = nullptr;            // per row; group functions only
   uint32_t* repeats = nullptr;        // per row; group functions only
   GroupOutcome* groups = nullptr;     // per group; group functions only

@@ -9,6 +9,7 @@
 #include "advantage/draw.h"
 #include "cuda/finite.cuh"
 #include "cuda/spans.cuh"
+#include "cuda/whitening.cuh"
 #include "engine/advantage_registry.h"
 
 namespace policy_loss::cuda {
@@ -48,13 +49,22 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
 // Computes each row's value, its reward or its mean log-probability, from the sums of value_sums_kernel().
 static __global__ void __launch_bounds__(kThreads) row_value_kernel(const AdvantagePass pass) {
   for_whole_rows(pass, pass.parts, [&](int64_t row, const RowPart& part) {
-    if (pass.row_value_column != kTokenRewards)
+    if (pass.row_tokens) pass.row_tokens[row] = static_cast<double>(part.tokens);
+    if (pass.named_rewards)
+      pass.row_values[row] = 0;
+    else if (pass.row_value_column != kTokenRewards)
       pass.row_values[row] = mean_logprob(part.sum, part.tokens);
     else if (pass.batch.column[kTokenRewards].data)
       pass.row_values[row] = part.sum;
     else  // the row's reward belongs to its last unmasked token
       pass.row_values[row] = part.tokens > 0 ? pass.rewards[row] : 0.0;
   });
+}
+
+// Counts the rows whose value is not 0.
+static __global__ void __launch_bounds__(kThreads) count_rewarded_kernel(const AdvantagePass pass) {
+  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads())
+    if (pass.row_values[row] != 0) atomicAdd(&pass.state->rewarded, 1ull);
 }
 
 // Returns the index of the group to which groups.members[at] belongs.
@@ -184,7 +194,47 @@ __device__ __forceinline__ GroupMoments moments_of_group(const AdvantagePass& pa
   if constexpr (F::traits.has_soft_baseline) {
     if (f.soft) moments.log_mean_exp = log_mean_exp(size, InTurn(size, seen), f.tau);
   }
+  if constexpr (F::traits.has_token_mean) {
+    const auto tokens = [&](int64_t i) { return pass.row_tokens[pass.groups.members[reward.first + i]]; };
+    moments.token_mean = weighted_mean(size, InTurn(size, seen), InTurn(size, tokens));
+  }
+  if constexpr (F::traits.has_second) moments.second = second_largest(size, InTurn(size, seen));
+  if constexpr (F::traits.has_rewarded)
+    moments.batch_rewarded = at_least(static_cast<double>(pass.state->rewarded), 1.0) /
+                             static_cast<double>(pass.batch.layout.rows);
   return moments;
+}
+
+// Computes the scores of a group's rows by the named rewards of the batch: the weighted sum of the row's
+// scores by each of these rewards.
+template <class F>
+__device__ __forceinline__ void score_named_rewards(const AdvantagePass& pass, const F& f, int64_t group) {
+  const int64_t* const members = pass.groups.members + pass.groups.offsets[group];
+  const int64_t size = pass.groups.offsets[group + 1] - pass.groups.offsets[group];
+  const int lane = threadIdx.x % kWarp;
+  for (int64_t k = 0; k < pass.named; ++k) {
+    const double* const rewards = pass.named_rewards + k * pass.batch.layout.rows;
+    const auto reward = [&](int64_t i) { return rewards[members[i]]; };
+    const GroupRule rule = f.rule(moments_of(size, InTurn(size, reward)));
+    for (int64_t i = lane; i < size; i += kWarp) {
+      double* const score = pass.unwhitened + members[i];
+      *score = (k == 0 ? 0.0 : *score) + pass.reward_weights[k] * rule.score(reward(i));
+      pass.repeats[members[i]] = 1;
+    }
+  }
+}
+
+// Finds how the scores are whitened. Every unmasked token counts with its row's score.
+static __global__ void __launch_bounds__(kThreads) measure_scores_kernel(const AdvantagePass pass) {
+  Spread mine;
+  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads())
+    mine.add({pass.row_tokens[row], pass.unwhitened[row], 0});
+  find_whitening(pass, mine, kVerlTokens);
+}
+
+static __global__ void __launch_bounds__(kThreads) whiten_scores_kernel(const AdvantagePass pass) {
+  for (int64_t row = first_thread(); row < pass.batch.layout.rows; row += all_threads())
+    pass.scores[row] = static_cast<float>(pass.state->whitening.whiten(pass.unwhitened[row]));
 }
 
 // Computes the score of every unit, and how often the unit counts. A unit is a row or a run of rows
@@ -196,6 +246,13 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
   for (int64_t group = first_warp(); group < groups.size; group += all_warps()) {
     const int64_t first = groups.offsets[group];
     const int64_t size = groups.offsets[group + 1] - first;
+    if constexpr (F::traits.has_reward_keys) {
+      if (pass.named_rewards) {
+        score_named_rewards(pass, f, group);
+        if (lane == 0) pass.outcomes[group] = GroupOutcome{};
+        continue;
+      }
+    }
     const GroupRewards<F> reward{pass, first};
     bool some_left_out;
     const GroupRule rule = f.rule(moments_of_group(pass, f, reward, group, size, &some_left_out));
@@ -210,6 +267,7 @@ __global__ void __launch_bounds__(kThreads) group_kernel(const AdvantagePass pas
       const bool counts = rule.kept && !(some_left_out && pass.left_out[first + i] != 0);
       pass.unit_scores[unit] = counts ? static_cast<float>(score) : 0.0f;
       pass.unit_repeats[unit] = rule.kept ? 1 : 0;
+      if constexpr (F::traits.whitened) pass.unwhitened[unit] = score;
     }
     rows = warp_sum(rows);
     if (lane == 0) {

@@ -148,14 +148,18 @@ struct AdvantageState {
   // The complement (~) of 8·row + NonFiniteInput for the first value that is not finite, or 0 if all values
   // are finite. The complement lets atomicMax() find the first row.
   unsigned long long non_finite;
+  unsigned long long rewarded;  // the number of rows whose value is not 0
   unsigned ticket;
-  double shift, scale;  // whitening: (advantage − shift)·scale
+  Whitening whitening;
 };
 
 // The arguments of the kernels of an advantage function.
 struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
   const double* rewards;               // per row; null: the batch has none
   const double* baselines;             // per row; null: the batch has none
+  const double* named_rewards;         // as in AdvantageBatch; null: the function does not read them
+  const double* reward_weights;
+  int64_t named;
   uint64_t seed;
   AdvantageState* state;
 
@@ -164,6 +168,7 @@ struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
   int row_value_column;  // the AdvantageColumn from which row_values are computed
   Parts<RowPart> parts;
   double* row_values;      // per row: the sum of its token rewards, or its mean log-probability
+  double* row_tokens;      // per row, its unmasked tokens; null: not needed
   double* penalised;       // rewards after the rank penalty, in the order of groups.members; null: no penalty
   int64_t* negatives;      // scratch for drawing members to leave out, in the same order
   uint8_t* left_out;       // in the same order
@@ -172,11 +177,18 @@ struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
   int64_t* kept;           // the groups that are kept, from which duplicates are drawn
   uint32_t* drawn;         // per group, how often it was drawn
   GroupOutcome* outcomes;  // per group
+  double* unwhitened;      // per row, its score before whitening; null: scores are not whitened
   float* scores;           // per row
   uint32_t* repeats;       // per row
 
-  // Recurrences.
+  // Functions that whiten.
   Spread* spreads;  // [blocks] the spread of the unmasked advantages that a block computed
+
+  // Functions with a baseline per token. Places are explained in advantage/token_baseline.h; the place p of a
+  // row is stored at the row's token p.
+  double* to_go;     // per token, its reward to go
+  double* weights;   // per place, the sum of the energies up to it; then its baseline
+  double* weighted;  // per place, weights·(reward to go)
 
   // Distillation.
   Parts<DistillPart> distill_parts;

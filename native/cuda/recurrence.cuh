@@ -4,19 +4,22 @@
 // A team of warps computes one row at a time, in stretches of 128 tokens per warp. The x at the start of a
 // stretch is the discounted sum of the stretch's own terms, plus a power of decay times the x after the
 // stretch. The sums are combined in a fixed order, so the results have the same bits on every run.
+//
+// A function that skips masked tokens has the decay 1 and the term 0 there. Its team is always one warp.
 #pragma once
 
 #include "cuda/finite.cuh"
 #include "cuda/spans.cuh"
+#include "cuda/whitening.cuh"
 #include "engine/advantage_registry.h"
 
 namespace policy_loss::cuda {
 
-// The powers of decay that a lane needs to compute a stretch.
+// The products of the decays of several tokens that a lane needs to compute a stretch.
 struct DecayPowers {
-  double of_lanes[5];  // decay^4, decay^8, decay^16, decay^32 and decay^64
-  double to_end;       // decay to the power of the tokens between this lane's quad and the stretch's end
-  double of_warp;      // decay to the power of the stretch's length
+  double of_lanes[5];  // of the quads of 1, 2, 4, 8 and 16 lanes, of which this lane is the first
+  double to_end;       // of the tokens between this lane's quad and the stretch's end
+  double of_warp;      // of all tokens of the stretch
 
   __device__ __forceinline__ DecayPowers(double decay, int lane) {
     double power = decay * decay;
@@ -32,6 +35,25 @@ struct DecayPowers {
     }
     of_warp = power;
   }
+
+  // For a function that skips masked tokens. `of_quad` is the product of the decays of this lane's tokens.
+  __device__ __forceinline__ static DecayPowers skipping(double of_quad, int lane) {
+    DecayPowers powers;
+    double power = of_quad;
+#pragma unroll
+    for (int k = 0; k < 5; ++k) {
+      powers.of_lanes[k] = power;
+      const double after = __shfl_down_sync(kAllLanes, power, 1u << k);
+      power *= lane + (1 << k) < kWarp ? after : 1.0;
+    }
+    const double after_lane = __shfl_down_sync(kAllLanes, power, 1u);
+    powers.to_end = lane + 1 < kWarp ? after_lane : 1.0;
+    powers.of_warp = __shfl_sync(kAllLanes, power, 0);
+    return powers;
+  }
+
+ private:
+  DecayPowers() = default;
 };
 
 // Accumulates the spread (count, mean and squared deviations) of a lane's numbers. It sums their distances
@@ -52,47 +74,13 @@ struct Measure {
   }
 };
 
-// Combines the spreads of a block's threads: counts, means and squared deviations. Only thread 0 gets the
-// result.
-__device__ __forceinline__ Spread block_spread(Spread mine) {
-  __shared__ Spread of_warp[kWarps];
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2)
-    mine.add({__shfl_down_sync(kAllLanes, mine.count, distance),
-              __shfl_down_sync(kAllLanes, mine.mean, distance),
-              __shfl_down_sync(kAllLanes, mine.squares, distance)});
-  __syncthreads();
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
-  __syncthreads();
-  Spread all;
-  for (int warp = 0; warp < kWarps; ++warp) all.add(of_warp[warp]);
-  return all;
-}
-
-// Combines the spreads of all threads of the grid in a fixed order. Stores the shift and the scale with which
-// the advantages are whitened.
-__device__ __forceinline__ void find_whitening(const AdvantagePass& pass, const Spread& mine) {
-  const Spread of_block = block_spread(mine);
-  if (threadIdx.x == 0) pass.spreads[blockIdx.x] = of_block;
-  if (!is_last_block(&pass.state->ticket)) return;
-  Spread several;
-  for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads) {
-    const Spread& part = pass.spreads[block];
-    several.add({__ldcg(&part.count), __ldcg(&part.mean), __ldcg(&part.squares)});
-  }
-  const Spread all = block_spread(several);
-  if (threadIdx.x != 0) return;
-  pass.state->shift = all.mean;
-  pass.state->scale = all.whitening();
-}
-
 // The four tokens that a lane computes together for one row. Some of the four may lie outside the row.
 struct RecurrenceQuad {
   int64_t first = 0;   // the index of the first token
   unsigned which = 0;  // the bits of the tokens that are in the row
   unsigned live = 0;   // the bits of the tokens that are also unmasked
   Quad rewards{}, values{};
-  float next = 0;     // the value of the token after the four
+  float next = 0;     // the value of the (unmasked, see skip()) token after the four
   int rewarded = -1;  // which of the four has the row's reward; -1: none
 
   __device__ __forceinline__ RecurrenceToken token(int j, int64_t end, const double* row_rewards,
@@ -104,7 +92,26 @@ struct RecurrenceQuad {
                             : next,
             (live >> j & 1) != 0};
   }
+  // For a function that skips masked tokens; next_value is the value of the next unmasked token.
+  __device__ __forceinline__ RecurrenceToken unmasked_token(int j, double next_value,
+                                                            const double* row_rewards, int64_t row) const {
+    return {j == rewarded ? row_rewards[row] : rewards[j], values[j], next_value, (live >> j & 1) != 0};
+  }
 };
+
+// Returns the value of the next unmasked token after this lane's four, for a function that skips masked
+// tokens. *carried is the value of the first unmasked token after the warp's tokens. It is replaced with the
+// value of the warp's first unmasked token, if there is one.
+__device__ __forceinline__ float next_unmasked_value(const RecurrenceQuad& quad, int lane, float* carried) {
+  const unsigned lanes = __ballot_sync(kAllLanes, quad.live != 0);
+  const float mine = quad.live != 0 ? quad.values[__ffs(quad.live) - 1] : 0.0f;
+  const unsigned later = lane + 1 < kWarp ? lanes >> (lane + 1) << (lane + 1) : 0u;
+  const float found = __shfl_sync(kAllLanes, mine, later != 0 ? __ffs(later) - 1 : lane);
+  const float first = __shfl_sync(kAllLanes, mine, lanes != 0 ? __ffs(lanes) - 1 : lane);
+  const float next = later != 0 ? found : *carried;
+  if (lanes != 0) *carried = first;
+  return next;
+}
 
 template <Reuse reuse>
 __device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
@@ -204,7 +211,7 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp % warps;
-  const DecayPowers powers(f.decay, lane);
+  const DecayPowers uniform(f.decay, lane);
   // Each of these arrays has two sets of values, which are used in turn. No value is then overwritten before
   // all of the team's warps have read it.
   __shared__ double suffixes[2][kWarps];
@@ -213,8 +220,8 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
   Measure measure;
   double shift = 0, scale = 1;
   if constexpr (F::traits.whitened && !measured) {
-    shift = pass.state->shift;
-    scale = pass.state->scale;
+    shift = pass.state->whitening.shift();
+    scale = pass.state->whitening.scale;
   }
 
   const int64_t team = static_cast<int64_t>(blockIdx.x) * (kWarps / warps) + threadIdx.x / kWarp / warps;
@@ -229,25 +236,38 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
     // reward_waits is true until the team reaches that token.
     bool reward_waits = !pass.batch.column[kTokenRewards].data;
     double carried = 0;
+    float carried_value = 0;
     for (int64_t at = end > begin ? aligned + (end - 1 - aligned) / stretch * stretch : aligned - 1;
          at >= aligned; at -= stretch) {
       RecurrenceQuad quad =
           load_recurrence_quad<F>(pass, row, begin, end, at + (warp * kWarp + lane) * kQuad);
       if (reward_waits)
         quad.rewarded = last_unmasked<warps>(quad.live, lane, warp, any_unmasked[turn], &reward_waits);
-      double terms[kQuad];
-      double suffix = 0;
+      double terms[kQuad], decays[kQuad];
+      double suffix = 0, of_quad = 1;
+      double next_value = 0;
+      if constexpr (F::traits.skips_masked) next_value = next_unmasked_value(quad, lane, &carried_value);
 #pragma unroll
       for (int j = kQuad - 1; j >= 0; --j) {
-        terms[j] = quad.which >> j & 1 ? f.term(quad.token(j, end, pass.rewards, row)) : 0.0;
-        suffix = terms[j] + f.decay * suffix;
+        if constexpr (F::traits.skips_masked) {
+          const bool live = (quad.live >> j & 1) != 0;
+          terms[j] = live ? f.term(quad.unmasked_token(j, next_value, pass.rewards, row)) : 0.0;
+          decays[j] = live ? f.decay : 1.0;
+          if (live) next_value = quad.values[j];
+          of_quad *= decays[j];
+        } else {
+          terms[j] = quad.which >> j & 1 ? f.term(quad.token(j, end, pass.rewards, row)) : 0.0;
+          decays[j] = f.decay;
+        }
+        suffix = terms[j] + decays[j] * suffix;
       }
+      const DecayPowers powers = F::traits.skips_masked ? DecayPowers::skipping(of_quad, lane) : uniform;
       double x = scan_back<warps>(suffix, powers, lane, warp, suffixes[turn], &carried);
       if constexpr (warps > 1) turn ^= 1;
       float advantages[kQuad], returns[kQuad];
 #pragma unroll
       for (int j = kQuad - 1; j >= 0; --j) {
-        x = terms[j] + f.decay * x;
+        x = terms[j] + decays[j] * x;
         const RecurrenceToken t = quad.token(j, end, pass.rewards, row);
         const double a = f.advantage(x, t, baseline);
         if constexpr (measured) {
@@ -264,7 +284,7 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
       }
     }
   }
-  if constexpr (measured) find_whitening(pass, measure.spread());
+  if constexpr (measured) find_whitening(pass, measure.spread(), F::traits.whitening_tokens);
 }
 
 }  // namespace policy_loss::cuda

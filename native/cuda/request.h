@@ -55,6 +55,9 @@ class FoundInputs {
     inputs_.tokens = batch.tokens;
     inputs_.rewards = batch.rewards;
     inputs_.baselines = batch.baselines;
+    inputs_.named_rewards = batch.named_rewards;
+    inputs_.reward_weights = batch.reward_weights;
+    inputs_.named = batch.named;
     if (batch.groups) inputs_.groups = find(batch, nullptr, &groups_);
     if (batch.groups && batch.runs) inputs_.runs = find(batch, batch.runs, &runs_);
   }

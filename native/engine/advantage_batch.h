@@ -8,15 +8,20 @@
 
 namespace policy_loss {
 
-enum class AdvantageShape : int { kGroup, kRecurrence, kDistill };
+enum class AdvantageShape : int { kGroup, kRecurrence, kDistill, kBaseline };
 
 // The batch of an advantage function. It does not own its arrays.
 struct AdvantageBatch {
   BatchView tokens;                   // its columns are AdvantageColumns
   const double* rewards = nullptr;    // per row
   const double* baselines = nullptr;  // per row
-  const int32_t* groups = nullptr;    // per row; rows with equal numbers form a group
-  const int32_t* runs = nullptr;      // per row; rows of a group with equal numbers form a run
+  // Further rewards per row: `named` arrays of one number per row, one after the other, and the weight of
+  // each array. Null if the batch has none.
+  const double* named_rewards = nullptr;
+  const double* reward_weights = nullptr;
+  int64_t named = 0;
+  const int32_t* groups = nullptr;  // per row; rows with equal numbers form a group
+  const int32_t* runs = nullptr;    // per row; rows of a group with equal numbers form a run
 };
 
 // The inputs of advantage functions in which NaN or Infinity is an error. binding.d.ts documents what each

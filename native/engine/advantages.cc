@@ -30,6 +30,7 @@ const std::vector<AdvantageInfo>& advantages() {
     describe(&list, AdvantageShape::kGroup, GroupAdvantages{});
     describe(&list, AdvantageShape::kRecurrence, RecurrentAdvantages{});
     describe(&list, AdvantageShape::kDistill, DistillAdvantages{});
+    describe(&list, AdvantageShape::kBaseline, BaselineAdvantages{});
     return list;
   }();
   return all;

@@ -31,7 +31,7 @@ const std::vector<AdvantageInfo>& advantages();
 // wanted.
 struct AdvantageOutputs {
   float* advantages = nullptr;  // per token
-  float* returns = nullptr;     // per token; recurrences only
+  float* returns = nullptr;     // per token; recurrences and functions with a baseline per token only
   float* scores = nullptr;      // per row; group functions only
   uint32_t* repeats = nullptr;  // per row, how often it counts; 0: dropped; group functions only
   double* values = nullptr;     // the metrics, in the order of advantage_value_names()

@@ -27,9 +27,10 @@ const options = new Map(
 
 /**
  * Matches an option in a declaration file: its indentation, its name, and its properties up to and including `help`.
+ * TypeScript leaves out "readonly" if all options of the class come from constants.
  */
 const OPTION =
-  /^( +)readonly (\w+): \{\n +readonly type: (?:(?!^\1\};)[\s\S])*?readonly help: (["'])(.*?)\3;/gm;
+  /^( +)(?:readonly )?(\w+): \{\n +readonly type: (?:(?!^\1\};)[\s\S])*?readonly help: (["'])(.*?)\3;/gm;
 
 const root = new URL('../../dist/types/lib/functions/', import.meta.url);
 for (const file of readdirSync(root, { recursive: true, encoding: 'utf8' })) {

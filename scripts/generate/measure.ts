@@ -11,7 +11,7 @@ import {
   POLICY_LOSS_FN,
   type TokenValues,
 } from '../../lib/index.js';
-import { referenceAdvantages } from '../../test/reference/advantage.js';
+import { referenceAdvantages } from '../../test/reference/advantages.js';
 import { standsOnEdge } from '../../test/reference/index.js';
 import { layOut, makeRewarded } from '../../test/support/draw.js';
 import { generator } from '../../test/support/random.js';

@@ -72,6 +72,7 @@ export function drawBatch(random: Random): Batch {
     teacherLogprob: column(random, tokens) as Float32Array,
     entropy: column(random, tokens) as Float32Array,
     values: column(random, tokens) as Float32Array,
+    sumPiSquared: column(random, tokens) as Float32Array,
     tokenLevelScores: pool.slice(0, tokens),
     advantages: column(random, random.uniform() < 0.5 ? tokens : rows) as Float32Array,
     actionMask: masks.slice(from, from + tokens),

@@ -179,6 +179,9 @@ describe('rows in parts', () => {
       algorithm('rloo'),
       algorithm('rloo', { kl_penalty_fn: 'k2', kl_penalty_fn_args: { kl_coef: 0.2 } }),
       algorithm('rloo', { advantage_fn: 'remax' }),
+      ...['verl/grpo_vectorized', 'verl/grpo_passk', 'verl/rloo_vectorized', 'verl/gpg'].map((advantage_fn) =>
+        algorithm('rloo', { advantage_fn }),
+      ),
       algorithm('rloo', { advantage_fn: 'remax', kl_penalty_fn: 'k1', kl_penalty_fn_args: { kl_coef: 0.3 } }),
     ];
     await assertPartsAddUp(draw(10, 70), subjects, [1, 30, 160]);
@@ -215,6 +218,10 @@ describe('rows in parts', () => {
       [
         algorithm('grpo', { advantage_fn: 'reinforceplusplus' }),
         /grpo whitens its advantages \(reinforceplusplus\)/,
+      ],
+      [
+        algorithm('grpo', { advantage_fn: 'verl/opo' }),
+        /grpo computes its advantages \(verl\/opo\) from the tokens of several rows/,
       ],
       [lossSubject('dpo', { pairwise: false }), /one margin over all rows/],
       [

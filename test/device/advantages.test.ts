@@ -31,6 +31,8 @@ const SEED = Number(process.env.FC_SEED ?? 2025);
 async function onDevice(name: string, args: Args, batch: Batch): Promise<AdvantageResult> {
   const fn = ADVANTAGE_FN.create(name, args);
   const fromHost = await fn.compute(batch, { device: DEVICE });
+  // Rewards under keys that the caller chose are not uploaded.
+  if (fn.definition.named) return fromHost;
   using resident = await upload(batch, DEVICE);
   assert.deepStrictEqual(await fn.compute(resident), fromHost);
   assert.deepStrictEqual(fn.computeSync(resident), fromHost);
@@ -89,6 +91,7 @@ describe(`advantages on ${DEVICE} agree with the CPU's`, () => {
       actionMask: Uint8Array.from({ length: tokens }, (_, i) => (i % 7 === 3 ? 0 : 1)),
       tokenLevelRewards: column(0.3),
       values: column(0.7),
+      sumPiSquared: column(0.9).map((x) => 2 + x),
       oldLogprob: column(1.1),
       teacherLogprob: column(1.3),
       rewards: lengths.map((_, b) => b / 3),
@@ -246,6 +249,12 @@ describe(`advantages on ${DEVICE} refuse`, () => {
     const objective = ALGORITHM_TYPE.get('grpo').objective({ advantage_fn_args: { std_threshold: 0.1 } });
     await assert.rejects(objective.compute(resident, { grad: true }), { code, message: /rewards.*row 1/ });
     assert.throws(() => objective.countSync(resident), { code });
+  });
+
+  it('named rewards of an uploaded batch', async () => {
+    const fn = ADVANTAGE_FN.create('verl/gdpo', { gdpo_reward_keys: ['rewards'] });
+    using resident = await upload({ ...batch, rewards: [1, 2] }, DEVICE);
+    await assert.rejects(fn.compute(resident), { code: 'ERR_MISSING_INPUT', message: /rewards.*device/ });
   });
 
   it('inputs that were not uploaded, a disposed batch, a KL penalty', async () => {

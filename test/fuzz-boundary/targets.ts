@@ -38,6 +38,8 @@ const rewarded = () => ({
   tokenLevelRewards: column(1),
   tokenLevelScores: column(1),
   values: column(0.25),
+  sumPiSquared: column(0.5),
+  rolloutIsWeights: column(1),
   actionMask: new Uint8Array(TOKENS).fill(1),
   expertMask: [true, false],
   rewards: [1, 2],

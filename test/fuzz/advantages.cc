@@ -83,6 +83,9 @@ void read_columns(Bytes& in, Random& random, Values values, bool token_rewards, 
   teacher.near_column = kSampledLogprob;
   read_column(in, random, values, kTeacherLogprob, teacher, batch);
   read_column(in, random, values, kValues, numbers, batch);
+  // Keeps the energies of tokens (advantage/token_baseline.h) positive.
+  read_column(in, random, values, kSumPiSquared, {2, 4}, batch);
+  if (in.flag()) read_column(in, random, values, kImportanceWeights, {0, 4}, batch);
 }
 
 // Reads the per-row arrays from the fuzzer's input: rewards, baselines, groups and runs. Some rewards and
@@ -120,7 +123,9 @@ void read_wanted(Bytes& in, Random& random, const AdvantageInfo& info, Wanted* w
   wanted->scores = in_groups && (bits & 1) != 0;
   wanted->repeats = in_groups && (bits & 2) != 0;
   wanted->advantages = !wanted->scores || (bits & 4) != 0;
-  wanted->returns = info.shape == AdvantageShape::kRecurrence && (bits & 8) != 0;
+  const bool has_returns =
+      info.shape == AdvantageShape::kRecurrence || info.shape == AdvantageShape::kBaseline;
+  wanted->returns = has_returns && (bits & 8) != 0;
   wanted->shift = bits >> 4;
   wanted->seed = random.next();
 }
@@ -132,7 +137,8 @@ void check(const Call& call, const AdvantageInfo& info, Values values, const Out
                 all_finite(outcome.values),
             "finite advantages");
   }
-  const bool zeroes_masked = info.shape != AdvantageShape::kRecurrence || info.name == "reinforceplusplus";
+  const bool zeroes_masked = info.shape != AdvantageShape::kRecurrence || info.name == "reinforceplusplus" ||
+                             info.name == "verl/reinforce_plus_plus";
   if (!zeroes_masked || !call.wanted.advantages || !outcome.is_finite()) return;
   for (int64_t i = 0; i < call.batch.tokens; ++i)
     require(call.batch.mask[i] != 0 || float32_bits(outcome.advantages[i]) == 0,
@@ -172,9 +178,12 @@ void fuzz_advantages(Bytes& in) {
   check(call, info, values, expected);
 
   // Sums of rewards and recurrences include the values of masked tokens, as in the implementations that they
-  // follow. So these values are not disturbed. Only ReMax ignores the rewards of masked tokens.
-  unsigned unseen = reads(kSampledLogprob) | reads(kTeacherLogprob);
-  if (info.name == "remax") unseen |= reads(kTokenRewards);
+  // follow. So these values are not disturbed, except the rewards of functions that ignore them.
+  unsigned unseen =
+      reads(kSampledLogprob) | reads(kTeacherLogprob) | reads(kSumPiSquared) | reads(kImportanceWeights);
+  if (info.name == "remax" || info.name == "verl/gae" || info.name == "verl/reinforce_plus_plus" ||
+      info.shape == AdvantageShape::kBaseline)
+    unseen |= reads(kTokenRewards);
   disturb(random, unseen, false, false, &batch);
   require(at(kTwoThreads).same_bits(expected), "values under the mask do not matter");
 

@@ -1,5 +1,5 @@
 /**
- * Computes every advantage function in plain float64, without the library's code. Tests compare the library with these
+ * Computes Trinity-RFT's advantage functions in plain float64, without the library's code. Tests compare the library with these
  * results. Some functions choose rows or groups at random. The reference is told which ones the library chose and
  * computes what follows from the choice. Tests check separately that the choice was allowed.
  */
@@ -11,6 +11,9 @@ export interface RewardedBatch extends ReferenceBatch {
   tokenLevelRewards?: ArrayLike<number>;
   values?: ArrayLike<number>;
   rewardBaselines?: ArrayLike<number>;
+  /** For each token, the sum of the squared probabilities of the vocabulary. */
+  sumPiSquared?: ArrayLike<number>;
+  rolloutIsWeights?: ArrayLike<number>;
 }
 
 export interface ReferenceAdvantages {
@@ -455,7 +458,7 @@ const jsd: Advantage = (args, batch) => {
 };
 
 /** The reference's advantage functions, by registry name. */
-export const referenceAdvantages: Record<string, Advantage> = {
+export const trinityAdvantages: Record<string, Advantage> = {
   ppo,
   reinforceplusplus,
   remax,

@@ -19,12 +19,28 @@ import {
   REMAXAdvantageFn,
   RLOOAdvantageFn,
   StepWiseGRPOAdvantageFn,
+  VerlGAEAdvantageFn,
+  VerlGDPOAdvantageFn,
+  VerlGPGAdvantageFn,
+  VerlGRPOPassKAdvantageFn,
+  VerlGRPOVectorizedAdvantageFn,
+  VerlOPOAdvantageFn,
+  VerlOptimalTokenBaselineAdvantageFn,
+  VerlREINFORCEPlusPlusAdvantageFn,
+  VerlREINFORCEPlusPlusBaselineAdvantageFn,
+  VerlRLOOVectorizedAdvantageFn,
+  VerlTIROptimalTokenBaselineAdvantageFn,
 } from '../../lib/index.js';
 import type { ReferenceAdvantages, RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
 import type { RewardSpec } from './draw.js';
 import { unpack } from './subject.js';
 import { assertArray, assertNumber, assertSameArray } from './tolerance.js';
+
+const VERL_ROWS = ['token_level_rewards', 'group_ids'] as const;
+const VERL_TOKENS = ['token_level_rewards', 'old_logprob', 'sum_pi_squared', 'group_ids'] as const;
+const VERL_NORMALISED = { epsilon: 1e-6, norm_adv_by_std_in_grpo: true };
+const VERL_BASELINE = { handle_zero_tail: true, epsilon: 1e-8 };
 
 /** For every advantage function: its expected class, default arguments, and batch keys except the mask. */
 export const FUNCTIONS = {
@@ -58,6 +74,21 @@ export const FUNCTIONS = {
     { lambda_coef: 0.5, kl_coef: 1, temperature: 1, chunk_size: null },
     ['old_logprob', 'teacher_logprob'],
   ],
+  'verl/gae': [VerlGAEAdvantageFn, { gamma: 1, lam: 1 }, ['token_level_rewards', 'values']],
+  'verl/reinforce_plus_plus': [VerlREINFORCEPlusPlusAdvantageFn, { gamma: 1 }, ['token_level_rewards']],
+  'verl/reinforce_plus_plus_baseline': [VerlREINFORCEPlusPlusBaselineAdvantageFn, {}, VERL_ROWS],
+  'verl/grpo_vectorized': [VerlGRPOVectorizedAdvantageFn, VERL_NORMALISED, VERL_ROWS],
+  'verl/grpo_passk': [VerlGRPOPassKAdvantageFn, VERL_NORMALISED, VERL_ROWS],
+  'verl/rloo_vectorized': [VerlRLOOVectorizedAdvantageFn, {}, VERL_ROWS],
+  'verl/opo': [VerlOPOAdvantageFn, {}, VERL_ROWS],
+  'verl/gpg': [VerlGPGAdvantageFn, { f_norm: 1 }, VERL_ROWS],
+  'verl/gdpo': [
+    VerlGDPOAdvantageFn,
+    { ...VERL_NORMALISED, gdpo_reward_keys: null, gdpo_reward_weights: null },
+    VERL_ROWS,
+  ],
+  'verl/optimal_token_baseline': [VerlOptimalTokenBaselineAdvantageFn, VERL_BASELINE, VERL_TOKENS],
+  'verl/tir_optimal_token_baseline': [VerlTIROptimalTokenBaselineAdvantageFn, VERL_BASELINE, VERL_TOKENS],
 } as const;
 export const NAMES = Object.keys(FUNCTIONS);
 
@@ -65,12 +96,23 @@ export const NAMES = Object.keys(FUNCTIONS);
  * The advantage functions by what they read: token-level rewards, a reward per row, or the log-probabilities of two
  * policies.
  */
-export const OF_TOKEN_REWARDS = ['ppo', 'reinforceplusplus', 'remax', 'rloo'];
+const OF_VERL = NAMES.filter((name) => name.startsWith('verl/'));
+export const OF_TOKEN_REWARDS = ['ppo', 'reinforceplusplus', 'remax', 'rloo', ...OF_VERL];
 export const OF_ROW_REWARDS = ['grpo', 'step_wise_grpo', 'reinforce', 'opmd', 'asymre', 'rec'];
 export const OF_TWO_POLICIES = ['on_policy_distill', 'jsd'];
-export const OF_GROUPS = [...OF_ROW_REWARDS, 'rloo'];
+const readsGroups = (name: string) =>
+  (FUNCTIONS[name as keyof typeof FUNCTIONS][2] as readonly string[]).includes('group_ids');
+export const OF_GROUPS = NAMES.filter(readsGroups);
 /** The advantage functions whose returns differ from their advantages. */
-export const WITH_RETURNS = ['ppo', 'reinforceplusplus', 'remax'];
+export const WITH_RETURNS = [
+  'ppo',
+  'reinforceplusplus',
+  'remax',
+  'verl/gae',
+  'verl/reinforce_plus_plus',
+  'verl/optimal_token_baseline',
+  'verl/tir_optimal_token_baseline',
+];
 
 export const create = (name: string, args: Args = {}) => ADVANTAGE_FN.create(name, args);
 export const computed = (name: string, args: Args, batch: Batch) => create(name, args).computeSync(batch);

@@ -160,6 +160,9 @@ export function makeRewarded(spec: RewardSpec): RewardedBatch {
   const perRow = (value: (b: number) => number) => Array.from({ length: spec.rows }, (_, b) => value(b));
   const perToken = (value: () => number) =>
     Array.from({ length: spec.rows * batch.columns }, () => Math.fround(value()));
+  /** Draws the probabilities of the other words, between very many unlikely ones and a single one. */
+  const sumPiSquared = (oldLogprob: number) =>
+    Math.fround(Math.exp(oldLogprob) ** 2 + (1 - Math.exp(oldLogprob)) ** 2 * uniform());
   const group = { one: () => 0, each: (b: number) => b, some: () => integer(0, Math.floor(spec.rows / 3)) };
   return {
     ...batch,
@@ -169,10 +172,12 @@ export function makeRewarded(spec: RewardSpec): RewardedBatch {
     rewardBaselines: perRow(() => Math.fround(normal())),
     ...(spec.perToken ? { tokenLevelRewards: perToken(() => (uniform() < 0.5 ? 0 : reward())) } : {}),
     values: perToken(normal),
+    sumPiSquared: Array.from(batch.oldLogprob!, sumPiSquared),
+    rolloutIsWeights: perToken(() => Math.exp(0.3 * normal())),
   };
 }
 
-const TOKEN_COLUMNS = ['tokenLevelRewards', 'values'] as const;
+const TOKEN_COLUMNS = ['tokenLevelRewards', 'values', 'sumPiSquared', 'rolloutIsWeights'] as const;
 const ROW_COLUMNS = ['rewards', 'rewardBaselines'] as const;
 const ID_COLUMNS = ['groupIds', 'runIds'] as const;
 
@@ -263,6 +268,7 @@ function drawOption(option: OptionDeclaration): fc.Arbitrary<unknown> | undefine
         ...(option.default === undefined && !option.required ? [null] : []),
       );
     case 'text':
+    case 'list':
       return fc.constantFrom(...option.typical);
     case 'aggregation':
       return fc.constantFrom(...LOSS_AGG_MODES);

@@ -92,11 +92,15 @@ export const klLossCases = read<KlLossCase>('kl_loss');
 export const entropyLossCases = read<EntropyLossCase>('entropy_loss');
 
 export const expressionCases = read<ExpressionCase>('beyond/expressions');
-export const advantageCases = read<AdvantageCase>('advantage');
 /** Preference losses have no reference yet. */
 export const trlCases = read<FrameworkLossCase | (Case & { kind: 'preference_loss' })>('beyond/trl');
 export const othersCases = read<FrameworkLossCase>('beyond/others');
 export const verlCases = read<FrameworkCase>('beyond/verl');
+/** The cases of all advantage functions, under the functions' registry names. */
+export const advantageCases: AdvantageCase[] = [
+  ...read<AdvantageCase>('advantage'),
+  ...verlCases.flatMap((each) => (each.kind === 'advantage' ? [{ ...each, fn: `verl/${each.fn}` }] : [])),
+];
 export const algorithmCases = read<AlgorithmCase>('algorithm');
 
 export function referenceBatch(inputs: Record<string, Tensor>): ReferenceBatch {

@@ -28,6 +28,7 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
+import { readNamedRewards } from './named-rewards.js';
 import { nonFiniteError } from './non-finite.js';
 
 /** Options that every advantage function accepts. */
@@ -89,6 +90,19 @@ export interface AdvantageDeclaration extends FunctionDeclaration {
    * computed in parts.
    */
   readonly whitens?: true;
+  /**
+   * true if a row's advantages depend on the tokens of other rows, and not only on the rewards of these rows. The batch
+   * can then not be computed in parts.
+   */
+  readonly comparesTokens?: true;
+  /** Inputs that are read if the batch has them. */
+  readonly optional?: readonly AdvantageInput[];
+}
+
+/** Keys of a batch that hold one reward per row, and the weight of each. */
+export interface NamedRewards {
+  readonly keys: readonly string[];
+  readonly weights: readonly number[];
 }
 
 /**
@@ -99,6 +113,8 @@ export interface AdvantageVariant {
   readonly options?: NativeAdvantageSpec['options'];
   /** The inputs that the function reads in addition to the mask; by default those in its declaration. */
   readonly inputs?: readonly AdvantageInput[];
+  /** The rewards that the function reads instead of token-level rewards. The batch must be in host memory. */
+  readonly named?: NamedRewards | undefined;
   /** Whether the function may drop rows. */
   readonly drops?: boolean;
   /** Whether the function may count a kept row more than once. */
@@ -117,6 +133,7 @@ export interface AdvantageDefinition extends Omit<AdvantageVariant, 'options'> {
   readonly returns: boolean | undefined;
   readonly readsMasked: boolean | undefined;
   readonly whitens: boolean | undefined;
+  readonly comparesTokens: boolean | undefined;
   readonly inputs: readonly AdvantageInput[];
 }
 
@@ -157,18 +174,24 @@ export abstract class AdvantageFn {
     const inputs =
       variant.inputs ?? (declaration.reads.filter((key) => key !== 'action_mask') as AdvantageInput[]);
     this.backend = backend;
-    const { perRow, returns, readsMasked, whitens } = declaration;
+    const { perRow, returns, readsMasked, whitens, comparesTokens, optional = [] } = declaration;
     const { options: variantOptions, ...applied } = variant;
     const spec = {
       name: declaration.name,
       options: variantOptions ?? nativeOptions(declaration.options, options),
     };
-    this.definition = { perRow, returns, readsMasked, whitens, ...applied, native: spec, inputs };
+    const facts = { perRow, returns, readsMasked, whitens, comparesTokens };
+    this.definition = { ...facts, ...applied, native: spec, inputs };
     this.#fn = guarded(() => native.createAdvantage(spec), 'ERR_INVALID_OPTION');
     this.#names = native.advantageValueNames(this.#fn);
     this.#mapper = mapper;
-    this.#reader = new BatchReader(mapper, { inputs: ['action_mask', ...inputs], order: 'advantage' });
-    this.#selectKeys = Object.freeze([...inputs, 'action_mask'].map((key) => mapper.fromTrinity(key)));
+    this.#reader = new BatchReader(mapper, {
+      inputs: ['action_mask', ...inputs],
+      optional,
+      order: 'advantage',
+    });
+    const keys = [...inputs, ...(variant.named?.keys ?? []), 'action_mask'];
+    this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
   }
 
   /** The batch keys that the function reads, under the names that the backend uses. */
@@ -303,6 +326,9 @@ export abstract class AdvantageFn {
   ): Sliced<AdvantageSource> {
     const input = yield* this.#reader.read(batch, device, conversions);
     const { native, layout, device: index } = input;
+    const { named } = this.definition;
+    if (named)
+      yield* readNamedRewards(batch, this.#mapper, named, layout.rows, native as NativeAdvantageBatch);
     return { native, layout, device: index, host: batch instanceof DeviceBatch ? undefined : batch };
   }
 

@@ -12,6 +12,17 @@ export * from './rec.js';
 export * from './step-wise-grpo.js';
 export * from './on-policy-distill.js';
 export * from './jsd.js';
+export * from './verl/gae.js';
+export * from './verl/reinforce-plus-plus.js';
+export * from './verl/reinforce-plus-plus-baseline.js';
+export * from './verl/grpo-vectorized.js';
+export * from './verl/grpo-passk.js';
+export * from './verl/rloo-vectorized.js';
+export * from './verl/opo.js';
+export * from './verl/gpg.js';
+export * from './verl/gdpo.js';
+export * from './verl/optimal-token-baseline.js';
+export * from './verl/tir-optimal-token-baseline.js';
 export type { NormalisationOptions, StdCalLevel } from './normalisation.js';
 export {
   ADVANTAGE_FN,

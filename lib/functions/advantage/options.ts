@@ -12,6 +12,16 @@ export const GAMMA = {
   help: 'γ, the discount of a reward per token',
 } as const;
 
+/** The option `lam`: the factor λ, by which later differences δ of values count less. */
+export const LAM = {
+  type: 'number',
+  default: 1,
+  atLeast: 0,
+  atMost: 1,
+  typical: [0, 1],
+  help: 'λ, the discount of later differences δ',
+} as const;
+
 /** The option `epsilon`, which keeps the division by a standard deviation finite. */
 export const EPSILON = {
   type: 'number',

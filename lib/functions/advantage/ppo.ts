@@ -1,6 +1,6 @@
 // PPO's advantages: generalised advantage estimation (GAE).
 import { ADVANTAGE_FN, advantageClass } from './advantage-fn.js';
-import { GAMMA } from './options.js';
+import { GAMMA, LAM } from './options.js';
 
 /**
  * PPO's advantage of a token: the generalised advantage estimate, from rewards and a critic's values, whitened over the
@@ -22,14 +22,7 @@ export class PPOAdvantageFn extends advantageClass({
   whitens: true,
   options: {
     gamma: GAMMA,
-    lam: {
-      type: 'number',
-      default: 1,
-      atLeast: 0,
-      atMost: 1,
-      typical: [0, 1],
-      help: 'λ, the discount of later differences δ',
-    },
+    lam: LAM,
   },
   metrics: {},
   numerics: {

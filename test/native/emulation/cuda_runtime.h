@@ -67,6 +67,9 @@ inline int __popc(unsigned x) {
 inline int __clz(unsigned x) {
   return x == 0 ? 32 : __builtin_clz(x);
 }
+inline int __ffs(unsigned x) {
+  return __builtin_ffs(static_cast<int>(x));
+}
 
 enum cudaError_t {
   cudaSuccess = 0,
@@ -147,21 +150,6 @@ inline void __syncwarp(const char* file = __builtin_FILE(), int line = __builtin
 }
 
 template <class T>
-T __shfl_down_sync(unsigned mask, T x, unsigned distance, const char* file = __builtin_FILE(),
-                   int line = __builtin_LINE()) {
-  static_assert(sizeof(T) <= sizeof(uint64_t));
-  uint64_t bits = 0;
-  std::memcpy(&bits, &x, sizeof x);
-  const uint64_t* const of_lane = emulation::exchange(mask, bits, {file, line});
-  const unsigned from = static_cast<unsigned>(emulation::lane()) + distance;
-  if (from >= 32) return x;
-  if ((mask >> from & 1) == 0)
-    emulation::fault("%s:%d: a shuffle from lane %u, which is not in the mask", file, line, from);
-  std::memcpy(&x, of_lane + from, sizeof x);
-  return x;
-}
-
-template <class T>
 T __shfl_sync(unsigned mask, T x, int from, const char* file = __builtin_FILE(),
               int line = __builtin_LINE()) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
@@ -172,6 +160,20 @@ T __shfl_sync(unsigned mask, T x, int from, const char* file = __builtin_FILE(),
     emulation::fault("%s:%d: a shuffle from lane %d, which is not in the mask", file, line, from);
   std::memcpy(&x, of_lane + from, sizeof x);
   return x;
+}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T x, unsigned distance, const char* file = __builtin_FILE(),
+                   int line = __builtin_LINE()) {
+  const int lane = emulation::lane(), from = lane + static_cast<int>(distance);
+  return __shfl_sync(mask, x, from < 32 ? from : lane, file, line);
+}
+
+template <class T>
+T __shfl_up_sync(unsigned mask, T x, unsigned distance, const char* file = __builtin_FILE(),
+                 int line = __builtin_LINE()) {
+  const int lane = emulation::lane(), from = lane - static_cast<int>(distance);
+  return __shfl_sync(mask, x, from >= 0 ? from : lane, file, line);
 }
 
 inline unsigned __ballot_sync(unsigned mask, bool holds, const char* file = __builtin_FILE(),

@@ -25,6 +25,7 @@ double advantage_option(const std::string& name, const char* const* choices, int
   if (name == "baseline_shift") return -0.1;
   if (name == "epsilon") return 1e-6;
   if (name == "tau") return 0.7;
+  if (name == "norm_adv_by_std_in_grpo" || name == "handle_zero_tail") return variant % 2;
   return 1.5;
 }
 
@@ -135,7 +136,8 @@ void test_not_finite(const std::string& name, NonFiniteInput input) {
 }
 
 void test_all_not_finite() {
-  for (const char* name : {"ppo", "reinforceplusplus", "remax", "rloo", "grpo"})
+  for (const char* name : {"ppo", "reinforceplusplus", "remax", "rloo", "grpo", "verl/gae", "verl/gdpo",
+                           "verl/tir_optimal_token_baseline"})
     for (const NonFiniteInput input : {NonFiniteInput::kRewards, NonFiniteInput::kTokenRewards,
                                        NonFiniteInput::kValues, NonFiniteInput::kBaselines})
       test_not_finite(name, input);

@@ -9,8 +9,8 @@
 
 namespace kernels_test {
 
-// The inputs of advantage functions. The log-probabilities of masked tokens are NaN, because no function may
-// read them.
+// The inputs of advantage functions. Masked tokens have NaN in every column but rewards and values, because
+// no function may read the others there.
 struct Inputs {
   std::unique_ptr<Batch> data;
   std::vector<double> rewards, baselines;

@@ -19,32 +19,33 @@ import {
 } from '../advantage.js';
 import { type Args, camelCase, option, rowPositions } from '../batch.js';
 
-export interface VerlAdvantageBatch extends RewardedBatch {
-  /** For each token, the sum of the squared probabilities of the vocabulary. */
-  sumPiSquared?: ArrayLike<number>;
-  rolloutIsWeights?: ArrayLike<number>;
-}
+export type VerlAdvantage = (args: Args, batch: RewardedBatch) => ReferenceAdvantages;
 
-export type VerlAdvantage = (args: Args, batch: VerlAdvantageBatch) => ReferenceAdvantages;
-
-/** Centers and scales values by the mean and the variance of those under the mask. Masked ones are changed too. */
-function whitened(batch: VerlAdvantageBatch, x: Float64Array): Float64Array {
+/**
+ * Centers and scales values by the mean and the variance of those under the mask. Masked ones are changed too. verl
+ * refuses fewer than two unmasked tokens. The library takes the variance of one as 0, and gives 0 to a batch with none.
+ */
+function whitened(batch: RewardedBatch, x: Float64Array): Float64Array {
   const counted = rowsOf(batch).flatMap((b) => unmaskedPositions(batch, b).map((at) => x[at]!));
   const n = counted.length;
-  if (n < 2) throw new Error(`whitening: expected at least 2 unmasked tokens, got ${n}`);
+  if (n === 0) return zeros(batch);
+  // verl divides sums by n + 1e-8, so its center lies below the mean by `bias`. Adding the bias to the distances from
+  // the mean keeps more digits than subtracting the center does.
   const average = (values: number[]) => sum(values) / (n + 1e-8);
-  const center = average(counted);
-  const variance = (average(counted.map((value) => (value - center) ** 2)) * n) / (n - 1);
+  const middle = mean(counted);
+  const bias = middle * (1e-8 / (n + 1e-8));
+  const distance = (value: number) => value - middle + bias;
+  const variance = n > 1 ? (average(counted.map((value) => distance(value) ** 2)) * n) / (n - 1) : 0;
   const out = zeros(batch);
   for (const b of rowsOf(batch)) {
-    for (const at of rowPositions(batch, b)) out[at] = (x[at]! - center) / Math.sqrt(variance + 1e-8);
+    for (const at of rowPositions(batch, b)) out[at] = distance(x[at]!) / Math.sqrt(variance + 1e-8);
   }
   return out;
 }
 
 /** Computes a score for each row from its group's rewards. `rows` holds the group's rows. */
 function grouped(
-  batch: VerlAdvantageBatch,
+  batch: RewardedBatch,
   rewards: readonly number[],
   scoresOf: (rewards: number[], rows: number[]) => number[],
 ): number[] {
@@ -127,10 +128,10 @@ const rlooVectorized: VerlAdvantage = (_args, batch) => {
   return scored(batch, scores, {});
 };
 
-/** Only the best row of a group gets an advantage. */
+/** Only the best row of a group gets an advantage. verl refuses groups of one row, to which the library gives 0. */
 const grpoPassk: VerlAdvantage = (args, batch) => {
   const scores = grouped(batch, rowRewards(batch), (rewards) => {
-    if (rewards.length < 2) throw new Error('grpo_passk: expected groups of at least 2 rows, got 1');
+    if (rewards.length < 2) return [0];
     const [best, second] = rewards.toSorted((a, b) => b - a);
     const winner = rewards.indexOf(best!);
     return rewards.map((_, i) => (i === winner ? (best! - second!) / scaleOf(args, rewards) : 0));
@@ -178,7 +179,7 @@ const gdpo: VerlAdvantage = (args, batch) => {
 // Optimal token baselines: each token is compared with the same token of the other rows of its group.
 
 /** Returns for each token the sum of the unmasked rewards from this token to the end of its row. */
-function rewardsToGo(batch: VerlAdvantageBatch): Float64Array {
+function rewardsToGo(batch: RewardedBatch): Float64Array {
   const out = masked(batch, Float64Array.from(batch.tokenLevelRewards!));
   for (const b of rowsOf(batch))
     for (const at of rowPositions(batch, b).slice(0, -1).reverse()) out[at]! += out[at + 1]!;
@@ -186,7 +187,7 @@ function rewardsToGo(batch: VerlAdvantageBatch): Float64Array {
 }
 
 /** Returns for each token the sum, up to this token, of the squared lengths of the unmasked tokens' gradients. */
-function energies(batch: VerlAdvantageBatch): Float64Array {
+function energies(batch: RewardedBatch): Float64Array {
   const ofTokens = zeros(batch).map((_, at) => {
     const energy = 1 - 2 * Math.exp(batch.oldLogprob![at]!) + batch.sumPiSquared![at]!;
     return energy * (batch.rolloutIsWeights?.[at] ?? 1) ** 2;
@@ -201,7 +202,7 @@ function energies(batch: VerlAdvantageBatch): Float64Array {
  * are compared. A row without listed tokens does not belong to its group.
  */
 const tokenBaseline =
-  (positionsOf: (batch: VerlAdvantageBatch, b: number) => number[]): VerlAdvantage =>
+  (positionsOf: (batch: RewardedBatch, b: number) => number[]): VerlAdvantage =>
   (args, batch) => {
     const advantages = zeros(batch);
     const returns = rewardsToGo(batch);
