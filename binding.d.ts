@@ -119,6 +119,7 @@ export type NativeColumns = [
   proxLogprob: number,
   teacherLogprob: number,
   oldEntropy: number,
+  clipCovKeys: number,
   /** What the loss of each token is multiplied by; see NativeLossSpec.weighted. */
   weights: number,
 ];
@@ -244,6 +245,8 @@ export interface NativeCall {
   grad: Float32Array | undefined;
   /** Receives ∂loss/∂entropy for each token. */
   gradEntropy: Float32Array | undefined;
+  /** Receives ∂loss/∂log_z for each row. */
+  gradLogZ?: Float32Array | undefined;
   mu: number | undefined;
   klCoef: number | undefined;
   /** The factor of the entropy term in the loss. It is negative if a higher entropy is to lower the loss (a bonus). */
@@ -334,6 +337,7 @@ export interface NativeBinding {
     proxLogprob: Float32Array | Uint16Array | undefined,
     teacherLogprob: Float32Array | Uint16Array | undefined,
     oldEntropy: Float32Array | Uint16Array | undefined,
+    clipCovKeys: Float32Array | Uint16Array | undefined,
     mask: Uint8Array,
     expert: Uint8Array | undefined,
     values: Float64Array,

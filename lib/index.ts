@@ -74,7 +74,15 @@ export {
 } from './core/device.js';
 export { DeviceBatch } from './core/device-batch.js';
 export { LossError, type LossErrorCode, type LossErrorDetails, type MessageText } from './core/errors.js';
-export type { ComputeOptions, ComputeSyncOptions, Metrics, Result } from './core/evaluator.js';
+export type {
+  ComputeOptions,
+  ComputeSyncOptions,
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+  Metrics,
+  Result,
+} from './core/evaluator.js';
 export { KeyMapper } from './core/key-mapper.js';
 export type {
   AggregationOption,

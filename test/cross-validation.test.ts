@@ -31,11 +31,11 @@ function agrees(on: Subject, batch: ReferenceBatch): void {
 }
 
 /**
- * Returns the batches to test: the given one, and for corrected_k3 also one without oldLogprob. Without this column,
- * corrected_k3 computes another formula.
+ * Returns the batches to test: the given one, and for KL estimators that read oldLogprob also one without it. Without
+ * this column, they compute another formula.
  */
 function withoutOld(name: string, batch: ReferenceBatch): ReferenceBatch[] {
-  if (name !== 'corrected_k3') return [batch];
+  if (name !== 'corrected_k3' && name !== 'bias_corrected_k3') return [batch];
   const { oldLogprob: _, ...rest } = batch;
   return [batch, rest];
 }

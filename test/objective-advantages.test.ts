@@ -1,7 +1,8 @@
 /** Tests objectives that compute advantages from rewards, including advantage functions that drop or repeat rows. */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { ADVANTAGE_FN } from '../lib/index.js';
+import type { ExpressionLossDeclaration } from '../lib/functions/policy-loss/expression-loss.js';
+import { ADVANTAGE_FN, POLICY_LOSS_FN } from '../lib/index.js';
 import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';
 import { objectiveStandsOnEdge, referenceObjective, takeRows } from './reference/objective.js';
@@ -22,6 +23,12 @@ import { unpack } from './support/subject.js';
 import { assertArray, assertNumber } from './support/tolerance.js';
 
 const SEED = Number(process.env.FC_SEED ?? 2025);
+
+/** Returns whether a loss treats advantages that it gets for whole rows as numbers of the rows. */
+function readsAdvantagesOfRows(policyLoss: string): boolean {
+  const { perRow = [] } = POLICY_LOSS_FN.get(policyLoss).declaration as ExpressionLossDeclaration;
+  return perRow.includes('advantages');
+}
 
 describe('objectives that compute advantages', () => {
   const COEFFICIENTS = { kl_loss_fn_args: { kl_coef: 0.2 }, entropy_loss_fn_args: { entropy_coef: 0.3 } };
@@ -167,7 +174,17 @@ describe('objectives that compute advantages', () => {
             const options = 'seed' in advantage_fn_args ? {} : { seed };
             const { advantages, keptRows, copies, metrics } = fn.computeSync(laid, options);
             const times = copies ?? keptRows;
-            const batch = { ...bare, advantages: bare.rowLengths ? unpack(bare, advantages) : advantages };
+            const isOfRows = readsAdvantagesOfRows(parts.policy.name);
+            // The reference takes a column of one token per row for one value per token.
+            fc.pre(!isOfRows || bare.columns > 1);
+            const batch = {
+              ...bare,
+              advantages: isOfRows
+                ? fn.computeForSync(laid, options, false).computed.column
+                : bare.rowLengths
+                  ? unpack(bare, advantages)
+                  : advantages,
+            };
             fc.pre(!objectiveStandsOnEdge(parts, batch));
             if (times.some((n) => n === 0)) seen.dropped++;
             if (times.some((n) => n > 1)) seen.repeated++;

@@ -116,7 +116,10 @@ describe('cross-validation: objectives', () => {
     const { loss_agg_mode: _k, ...klArgs } = kl.args;
     const { loss_agg_mode: _e, ...entropyArgs } = entropy.args;
     return {
-      policy: POLICY_LOSS_FN.create(policy.name, policy.args).computeSync(batch, { grad: true }),
+      policy: POLICY_LOSS_FN.create(policy.name, policy.args).computeSync(batch, {
+        grad: true,
+        gradEntropy: true,
+      }),
       kl: KL_FN.create(kl.name, klArgs).calculateKlLossSync(batch, { lossAggMode, grad: true }),
       entropy: ENTROPY_LOSS_FN.create(entropy.name, entropyArgs).computeSync(batch, {
         lossAggMode,
@@ -142,7 +145,7 @@ describe('cross-validation: objectives', () => {
     if (result.gradEntropy)
       assertArray(
         result.gradEntropy,
-        entropy.grad!.map((g) => -g),
+        entropy.grad!.map((g, i) => policy.gradEntropy![i]! - g),
         'gradEntropy',
       );
   }

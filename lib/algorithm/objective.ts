@@ -9,12 +9,13 @@ import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.
 import {
   type CoefficientsOf,
   type ComputedAdvantages,
-  type ComputeOptions,
-  type ComputeSyncOptions,
   Evaluator,
   type FusedAdvantage,
   type Gradients,
   gradArray,
+  type LossComputeOptions,
+  type LossComputeSyncOptions,
+  type LossResult,
   type Metrics,
   type Result,
 } from '../core/evaluator.js';
@@ -42,21 +43,21 @@ import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
 export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 
 /** Options of Objective.computeSync(). */
-export interface ObjectiveComputeSyncOptions extends ComputeSyncOptions {
+export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
   /**
    * An array that receives ∂loss/∂entropy: B×T values for a batch of B rows with T tokens each. Without this array, the
    * gradient is returned in a new one if `grad` is given.
    */
-  gradEntropy?: Float32Array;
+  gradEntropy?: boolean | Float32Array;
   /** The seed for the advantage function's random choices, instead of the function's default seed. */
   seed?: number;
 }
 
 /** Options of Objective.compute(). */
-export interface ObjectiveComputeOptions extends ComputeOptions, ObjectiveComputeSyncOptions {}
+export interface ObjectiveComputeOptions extends LossComputeOptions, ObjectiveComputeSyncOptions {}
 
 /** The loss and the metrics that an objective computes for a batch, and its gradients if they were requested. */
-export interface ObjectiveResult extends Result {
+export interface ObjectiveResult extends LossResult {
   /** ∂loss/∂entropy of each token, of shape [B, T]. Present if this gradient or ∂loss/∂logprob was requested. */
   gradEntropy?: Float32Array;
 }
@@ -366,8 +367,8 @@ export class Objective {
         expected: 'a host batch, because a mask depends on the advantages',
         received: `a batch on ${batch.device}`,
       });
-    const { advantage, metrics, notFinite } = this.advantageFn!.fuse(batch, options);
-    return { fused: { advantage, notFinite }, metrics };
+    const { metrics, ...fused } = this.advantageFn!.fuse(batch, options);
+    return { fused, metrics };
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {
@@ -408,35 +409,39 @@ export class Objective {
     entropy: NativeFunctionSpec['entropy'],
     computed: boolean,
   ): Evaluator {
-    const columns = new Set<ColumnName>(this.policyLossFn.reads.columns);
+    const { columns: all, optional, rowColumns, step: readsStep } = this.policyLossFn.reads;
+    const columns = new Set<ColumnName>(all.filter((column) => !optional.includes(column)));
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
     const corrected = this.klLossFn.usesOldLogprob && this.klLossFn.term(this.lossAggMode, true)?.name;
     if (kl && kl.name === corrected) columns.add('old_logprob');
     if (entropy) columns.add('entropy');
-    const { rowColumns, step: readsStep } = this.policyLossFn.reads;
     const step: InputName[] = readsStep ? ['step'] : [];
     const reader = new BatchReader(this.#mapper, {
       inputs: [...columns, ...rowColumns, ...this.#masks(entropy !== undefined), ...step],
+      optional: optional.filter((column) => !columns.has(column)),
       perToken: ['logprob', 'entropy'],
     });
-    const spec: NativeFunctionSpec = { policyLoss: this.policyLossFn.policyLoss };
-    if (kl) spec.kl = kl;
-    if (entropy) spec.entropy = entropy;
-    return new Evaluator(spec, reader, 'grad', this.policyLossFn.correction);
+    const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };
+    return new Evaluator(this.policyLossFn.withTerms(terms), reader, 'grad', this.policyLossFn.correction);
   }
 
   // Returns the arrays that native code writes the gradients to. If the loss does not depend on entropy, ∂loss/∂entropy
   // is 0 everywhere. Native code then gets an array for it only if the caller passed one.
   #gradients(
     layout: Layout,
-    { grad, gradEntropy }: ObjectiveComputeSyncOptions,
+    { grad, gradEntropy, gradLogZ }: ObjectiveComputeSyncOptions,
     batch: Batch | DeviceBatch,
   ): Gradients {
     const { rows, entropyCoef } = this.entropyLossFn;
-    const depends = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
+    const hasTerm = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
+    const depends = hasTerm || this.policyLossFn.dependsOnEntropy;
     const wanted = gradEntropy ?? (depends && grad !== undefined && grad !== false);
-    return { grad: gradArray(layout, grad), gradEntropy: gradArray(layout, wanted, 'gradEntropy') };
+    return {
+      grad: gradArray(layout, grad),
+      gradEntropy: gradArray(layout, wanted, 'gradEntropy'),
+      gradLogZ: gradArray(layout, gradLogZ, 'gradLogZ', 'row'),
+    };
   }
 }
 
@@ -462,7 +467,7 @@ function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageCompu
 }
 
 function toResult(
-  { loss, metrics, grad, part }: Result,
+  { loss, metrics, grad, gradLogZ, part }: LossResult,
   { gradEntropy }: Gradients,
   { tokens }: Layout,
   found: CallAdvantages | undefined,
@@ -471,6 +476,7 @@ function toResult(
   const result: ObjectiveResult = { loss, metrics };
   if (part) result.part = part;
   if (grad) result.grad = grad;
+  if (gradLogZ) result.gradLogZ = gradLogZ;
   if (gradEntropy) result.gradEntropy = gradEntropy;
   else if (grad) addZeros(result, tokens);
   return result;

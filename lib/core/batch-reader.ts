@@ -31,6 +31,7 @@ export const COLUMNS = [
   'prox_logprob',
   'teacher_logprob',
   'old_entropy',
+  'clip_cov_keys',
 ] as const;
 /** The Trinity-RFT name of a float column that losses read. */
 export type ColumnName = (typeof COLUMNS)[number];
@@ -64,6 +65,7 @@ const EXPECTED = {
   prox_logprob: 'a log-probability per token',
   teacher_logprob: 'a log-probability per token',
   old_entropy: 'an entropy per token',
+  clip_cov_keys: 'a number per token',
   advantages: 'an advantage per token, or per row',
   entropy: 'an entropy per token',
   token_level_rewards: 'a reward per token, or the key rewards with one per row',
@@ -134,6 +136,8 @@ export interface Input {
    * batch already is on a device.
    */
   device: number | undefined;
+  /** The batch if it already is on a device. */
+  resident?: DeviceBatch | undefined;
   /** The trainer's step, if the function reads it. */
   step: number | undefined;
   /** For a batch on a device: arrays that replace its own in this call. */
@@ -225,7 +229,7 @@ export class BatchReader {
       if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${batch.device}`);
     const step = this.#readsStep ? readStep(batch, this.#mapper, layout.rows) : undefined;
-    return { native, layout, device: undefined, step };
+    return { native, layout, device: undefined, resident: batch, step };
   }
 
   /**

@@ -24,6 +24,7 @@ export class DeviceBatch implements Disposable {
   readonly #index: number;
   readonly #layout: Layout;
   readonly #columns: ReadonlySet<string>;
+  readonly #perRow: ReadonlySet<string>;
   #resident: NativeResident | undefined;
 
   /** @internal */
@@ -31,6 +32,7 @@ export class DeviceBatch implements Disposable {
     index: number,
     layout: Layout,
     columns: ReadonlySet<string>,
+    perRow: ReadonlySet<string>,
     step: unknown,
     resident: NativeResident,
   ) {
@@ -40,6 +42,7 @@ export class DeviceBatch implements Disposable {
     this.#index = index;
     this.#layout = layout;
     this.#columns = columns;
+    this.#perRow = perRow;
     this.#resident = resident;
   }
 
@@ -65,6 +68,14 @@ export class DeviceBatch implements Disposable {
   /** Returns whether the batch has a column with this Trinity-RFT name. */
   has(column: string): boolean {
     return this.#columns.has(column);
+  }
+
+  /**
+   * Returns whether a column has one value per row although it could have one per token.
+   * @internal
+   */
+  isPerRow(column: string): boolean {
+    return this.#perRow.has(column);
   }
 
   /**

@@ -10,7 +10,7 @@ import type {
 import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
 import { checkAttached, isResizable } from './arrays.js';
 import type { Batch } from './batch.js';
-import { type BatchReader, COLUMNS, type Conversions, type Input } from './batch-reader.js';
+import { type BatchReader, COLUMNS, type ColumnName, type Conversions, type Input } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
 import { addCorrection, type Correction, withColumns } from './correction.js';
 import { checkPart, type Normalizer, toNativeCounts } from './counts.js';
@@ -18,7 +18,7 @@ import type { DeviceBatch } from './device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 import { native } from './native.js';
-import { checkParts } from './part-sums.js';
+import { checkParts, markForm, takeForm } from './part-sums.js';
 import { finish, finishInTurns, type Sliced } from './slices.js';
 
 /** Options of a call that computes a loss synchronously. */
@@ -55,6 +55,20 @@ export interface ComputeOptions extends ComputeSyncOptions {
   signal?: AbortSignalLike;
 }
 
+/** Options of a synchronous call that computes a policy loss. */
+export interface LossComputeSyncOptions extends ComputeSyncOptions {
+  /**
+   * Requests ∂loss/∂entropy as `grad` requests ∂loss/∂logprob: B×T values, which are 0 if the loss does not depend on
+   * entropies.
+   */
+  gradEntropy?: boolean | Float32Array;
+  /** Requests ∂loss/∂log_z in the same way: B values, which are 0 if the loss does not depend on log_z. */
+  gradLogZ?: boolean | Float32Array;
+}
+
+/** Options of an asynchronous call that computes a policy loss. */
+export interface LossComputeOptions extends ComputeOptions, LossComputeSyncOptions {}
+
 /** Metrics under their Trinity-RFT names. */
 export type Metrics = Record<string, number>;
 
@@ -73,6 +87,14 @@ export interface Result<M = Metrics> {
   part?: Float64Array;
 }
 
+/** The result of computing a policy loss. */
+export interface LossResult<M = Metrics> extends Result<M> {
+  /** Shape [B, T]: the gradient ∂loss/∂entropy, if the call requested it. It is exactly 0 at masked tokens. */
+  gradEntropy?: Float32Array;
+  /** Shape [B]: the gradient ∂loss/∂log_z, if the call requested it. */
+  gradLogZ?: Float32Array;
+}
+
 /** The coefficients that native code takes with each call, because they may change from call to call. */
 export interface Coefficients {
   mu?: number | undefined;
@@ -83,10 +105,11 @@ export interface Coefficients {
 /** Returns the coefficients for a batch. */
 export type CoefficientsOf = (input: Input, normalizer: Normalizer | undefined) => Coefficients;
 
-/** The arrays to which native code writes the gradients with respect to logprob and to entropy. */
+/** The arrays to which native code writes the gradients with respect to logprob, to entropy and to log_z. */
 export interface Gradients {
   grad?: Float32Array | undefined;
   gradEntropy?: Float32Array | undefined;
+  gradLogZ?: Float32Array | undefined;
 }
 
 /** Advantages that were computed from other inputs of a batch, and that replace the column `advantages`. */
@@ -104,6 +127,8 @@ export interface ComputedAdvantages {
  */
 export interface FusedAdvantage {
   advantage: NativeFusedAdvantage;
+  /** Whether the loss gets one advantage per row. */
+  perRow: boolean;
   /**
    * Returns the error for an input that is not finite.
    * @param input the number by which native code refers to the input; see NativeBinding.advantagesSync in binding.d.ts.
@@ -127,25 +152,66 @@ function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
   return isPlain && data.length === COLUMNS.length;
 }
 
+/** The options of a call that request gradients; see LossComputeSyncOptions. */
+type WantedGradients = Partial<Record<keyof Gradients, boolean | Float32Array | undefined>>;
+
 /** The options of a call that concern a part of a batch; see ComputeSyncOptions. */
 export interface CallOptions {
   normalizer?: Normalizer | undefined;
   part?: boolean | undefined;
 }
 
+/**
+ * The properties of a batch on which the form of a function depends: bit i of a form's number is set if the batch has
+ * optional column i, and the next bits are set for columns with one value per row.
+ */
+export interface FormColumns {
+  /** Columns that the batch may lack. */
+  readonly optional: readonly ColumnName[];
+  /** Columns for which it matters whether they have one value per row. */
+  readonly perRow: readonly ColumnName[];
+}
+
+/** A function with several forms. The columns of a batch choose one of them. */
+export interface Forms extends FormColumns {
+  /** Returns the specification of a form. The evaluator calls it once for each form that it needs. */
+  spec(form: number): NativeFunctionSpec;
+}
+
+// A function in native code.
+class NativeForm {
+  readonly fn: NativeFunction;
+  readonly names: readonly string[];
+  // The metrics of the batch. A result lacks those whose value is NaN.
+  readonly batchMetrics: ReadonlySet<string>;
+  readonly readsWholeBatch: boolean;
+  // Receives the results of synchronous calls. One array is enough, because these calls cannot overlap.
+  readonly values: Float64Array;
+  readonly number: number;
+
+  constructor(spec: NativeFunctionSpec, number: number) {
+    this.fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
+    this.names = native.valueNames(this.fn);
+    const { policyLoss } = spec;
+    const program = policyLoss !== undefined && 'program' in policyLoss ? policyLoss : undefined;
+    this.readsWholeBatch = program?.program.readsWholeBatch === true;
+    const metrics = program?.metrics.filter(({ per }) => per === 'batch') ?? [];
+    this.batchMetrics = new Set(metrics.map(({ name }) => name));
+    this.values = new Float64Array(this.names.length);
+    this.number = number;
+  }
+}
+
 /** Computes one native function on batches. */
 export class Evaluator {
-  readonly #fn: NativeFunction;
-  readonly #names: readonly string[];
-  // The metrics of the batch. A result lacks those whose value is NaN.
-  readonly #batchMetrics: ReadonlySet<string>;
+  readonly #forms: Forms | undefined;
+  // The forms that were needed so far, by number. A function without forms is number 0.
+  readonly #made: NativeForm[];
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
   readonly #correction: Correction | undefined;
   /** Whether the function reduces over all rows of a batch, so that the batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
-  // Receives the results of synchronous calls. One array is enough, because these calls cannot overlap.
-  readonly #values: Float64Array;
 
   /**
    * @param gradKey the gradient that the option `grad` requests: `grad` is with respect to logprob, `gradEntropy` with
@@ -153,46 +219,41 @@ export class Evaluator {
    * @param correction computes the mask and the weights with which compute() and computeSync() compute the function.
    */
   constructor(
-    spec: NativeFunctionSpec,
+    spec: NativeFunctionSpec | Forms,
     reader: BatchReader,
     gradKey: 'grad' | 'gradEntropy' = 'grad',
     correction?: Correction,
   ) {
-    this.#fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
-    this.#names = native.valueNames(this.#fn);
+    this.#forms = 'spec' in spec ? spec : undefined;
+    this.#made = [new NativeForm('spec' in spec ? spec.spec(0) : spec, 0)];
     this.#reader = reader;
     this.#gradKey = gradKey;
-    const { policyLoss } = spec;
-    const program = policyLoss !== undefined && 'program' in policyLoss ? policyLoss : undefined;
     this.#correction = correction;
-    this.readsWholeBatch = program?.program.readsWholeBatch === true || correction?.readsWholeBatch === true;
-    const metrics = program?.metrics.filter(({ per }) => per === 'batch') ?? [];
-    this.#batchMetrics = new Set(metrics.map(({ name }) => name));
-    this.#values = new Float64Array(this.#names.length);
+    this.readsWholeBatch = this.#made[0]!.readsWholeBatch || correction?.readsWholeBatch === true;
   }
 
   computeSync<M>(
     batch: Batch | DeviceBatch,
-    options: ComputeSyncOptions | undefined,
+    options: LossComputeSyncOptions | undefined,
     coefficients: CoefficientsOf,
-  ): Result<M> {
+  ): LossResult<M> {
     return guarded(() => {
       const input = finish(this.#reader.read(batch));
-      const gradients = this.#gradients(input.layout, options?.grad);
+      const gradients = this.#gradients(input.layout, options);
       return this.evaluateSync(input, gradients, options ?? {}, coefficients(input, options?.normalizer));
     });
   }
 
   compute<M>(
     batch: Batch | DeviceBatch,
-    options: ComputeOptions | undefined,
+    options: LossComputeOptions | undefined,
     coefficients: CoefficientsOf,
-  ): Promise<Result<M>> {
+  ): Promise<LossResult<M>> {
     return guardedAsync(async () => {
       // Reads the options before the first wait, because the caller may change them afterwards.
-      const { grad, normalizer, part, device, signal } = options ?? {};
+      const { grad, gradEntropy, gradLogZ, normalizer, part, device, signal } = options ?? {};
       return finishInTurns(this.#reader.read(batch, device), signal, (input) => {
-        const gradients = this.#gradients(input.layout, grad);
+        const gradients = this.#gradients(input.layout, { grad, gradEntropy, gradLogZ });
         const wanted = { normalizer, part, signal };
         return this.evaluate<M>(input, gradients, wanted, coefficients(input, normalizer));
       });
@@ -230,7 +291,7 @@ export class Evaluator {
     options: CallOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
-  ): Result<M> {
+  ): LossResult<M> {
     this.#checkWhole(options);
     const corrected = this.#correction?.applySync(input);
     if (!corrected) return this.#evaluateSync(input, gradients, options, coefficients, fused);
@@ -246,25 +307,27 @@ export class Evaluator {
     options: CallOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
-  ): Result<M> {
+  ): LossResult<M> {
+    const form = this.#formFor(input, fused);
     const part = partArray(options);
+    const isPlain = options.normalizer === undefined && !part && gradients.gradLogZ === undefined;
     let present: number;
     let call: NativeCall | undefined;
     try {
-      if (options.normalizer === undefined && !part && isPlainHostBatch(input.native)) {
-        present = this.#evaluateHost(input.native, gradients, coefficients);
+      if (isPlain && isPlainHostBatch(input.native)) {
+        present = this.#evaluateHost(form, input.native, gradients, coefficients);
       } else {
-        call = this.#call(input, gradients, options.normalizer, coefficients, this.#values);
+        call = this.#call(input, gradients, options.normalizer, coefficients, form.values);
         call.part = part;
         call.advantage = fused?.advantage;
-        present = native.evaluateSync(this.#fn, input.native, call);
+        present = native.evaluateSync(form.fn, input.native, call);
       }
     } catch (error) {
       throw fromNative(error);
     }
     checkFinite(present, fused);
     this.#checkNormalizer(call);
-    return this.#result(this.#values, gradients, present, part);
+    return this.#result(form, form.values, gradients, present, part);
   }
 
   /** Asynchronous version of {@link evaluateSync}. */
@@ -274,7 +337,7 @@ export class Evaluator {
     options: CallOptions & { signal?: AbortSignalLike | undefined },
     coefficients: Coefficients,
     fused?: FusedAdvantage,
-  ): Promise<Result<M>> {
+  ): Promise<LossResult<M>> {
     this.#checkWhole(options);
     if (!this.#correction) return this.#evaluate(input, gradients, options, coefficients, fused);
     const corrected = await this.#correction.apply(input, options.signal);
@@ -290,19 +353,20 @@ export class Evaluator {
     options: CallOptions & { signal?: AbortSignalLike | undefined },
     coefficients: Coefficients,
     fused?: FusedAdvantage,
-  ): Promise<Result<M>> {
-    const values = new Float64Array(this.#names.length);
+  ): Promise<LossResult<M>> {
+    const form = this.#formFor(input, fused);
+    const values = new Float64Array(form.names.length);
     const part = partArray(options);
     const call = this.#call(input, gradients, options.normalizer, coefficients, values);
     call.part = part;
     call.advantage = fused?.advantage;
     const present = await abortable(options.signal, (flag) => {
       call.abort = flag;
-      return native.evaluate(this.#fn, input.native, call, input.device);
+      return native.evaluate(form.fn, input.native, call, input.device);
     });
     checkFinite(present, fused);
     this.#checkNormalizer(call);
-    return this.#result(values, gradients, present, part);
+    return this.#result(form, values, gradients, present, part);
   }
 
   /**
@@ -315,15 +379,35 @@ export class Evaluator {
     return guarded(() => {
       this.#checkWhole({ part: true });
       const counts = toNativeCounts(normalizer, NO_LAYOUT, this.#reader.separatesExperts);
-      const present = native.merge(this.#fn, checkParts(parts), counts, this.#values);
+      const checked = checkParts(parts);
+      const number = takeForm(
+        checked,
+        this.#forms ? this.#forms.optional.length + this.#forms.perRow.length : 0,
+      );
+      const form = this.#form(number ?? 0);
+      const present = number === undefined ? -1 : native.merge(form.fn, checked, counts, form.values);
       if (present < 0)
         throw new LossError('ERR_INVALID_INPUT', {
           key: 'parts',
-          expected: 'parts that were computed by this function with the same coefficients',
+          expected:
+            'parts that were computed by this function with the same coefficients and the same columns',
           received: 'others',
         });
-      return this.#result(this.#values, {}, present, undefined);
+      return this.#result(form, form.values, {}, present, undefined);
     });
+  }
+
+  // Returns the form of the function for a batch.
+  #formFor(input: Input, fused: FusedAdvantage | undefined): NativeForm {
+    return this.#form(this.#forms ? formNumber(this.#forms, input, fused) : 0);
+  }
+
+  #form(number: number): NativeForm {
+    const made = this.#made[number];
+    if (made) return made;
+    const form = new NativeForm(this.#forms!.spec(number), number);
+    this.#made[number] = form;
+    return form;
   }
 
   // Throws if the call computes a part of a batch although the function reads the whole batch.
@@ -342,12 +426,17 @@ export class Evaluator {
       checkPart(call.normalizer, call.counts, this.#reader.separatesExperts);
   }
 
-  #evaluateHost(batch: PlainHostBatch, { grad, gradEntropy }: Gradients, coefficients: Coefficients): number {
+  #evaluateHost(
+    { fn, values }: NativeForm,
+    batch: PlainHostBatch,
+    { grad, gradEntropy }: Gradients,
+    coefficients: Coefficients,
+  ): number {
     const { data, dtypes } = batch;
     let codes = 0;
     for (let i = 0; i < dtypes.length; i++) codes |= dtypes[i]! << (3 * i);
     return native.evaluateHost(
-      this.#fn,
+      fn,
       batch.rows,
       batch.rowLength,
       batch.offsets,
@@ -361,9 +450,10 @@ export class Evaluator {
       data[6],
       data[7],
       data[8],
+      data[9],
       batch.mask,
       batch.expert,
-      this.#values,
+      values,
       grad,
       gradEntropy,
       coefficients.mu,
@@ -372,8 +462,13 @@ export class Evaluator {
     );
   }
 
-  #gradients(layout: Layout, grad: ComputeSyncOptions['grad']): Gradients {
-    return { [this.#gradKey]: gradArray(layout, grad) };
+  #gradients(layout: Layout, options: WantedGradients | undefined): Gradients {
+    if (this.#gradKey === 'gradEntropy') return { gradEntropy: gradArray(layout, options?.grad) };
+    return {
+      grad: gradArray(layout, options?.grad),
+      gradEntropy: gradArray(layout, options?.gradEntropy, 'gradEntropy'),
+      gradLogZ: gradArray(layout, options?.gradLogZ, 'gradLogZ', 'row'),
+    };
   }
 
   #call(
@@ -387,6 +482,7 @@ export class Evaluator {
       values,
       grad: gradients.grad,
       gradEntropy: gradients.gradEntropy,
+      gradLogZ: gradients.gradLogZ,
       mu: coefficients.mu,
       klCoef: coefficients.klCoef,
       entropyCoef: coefficients.entropyCoef,
@@ -401,23 +497,54 @@ export class Evaluator {
   }
 
   #result<M>(
+    { names, batchMetrics, number }: NativeForm,
     values: Float64Array,
     gradients: Gradients,
     present: number,
     part: Float64Array | undefined,
-  ): Result<M> {
+  ): LossResult<M> {
     const metrics: Metrics = {};
-    for (let i = 1; i < this.#names.length; i++) {
-      const name = this.#names[i]!;
-      const hasValue = !(Number.isNaN(values[i]) && this.#batchMetrics.has(name));
+    for (let i = 1; i < names.length; i++) {
+      const name = names[i]!;
+      const hasValue = !(Number.isNaN(values[i]) && batchMetrics.has(name));
       if (hasBit(present, i) && hasValue) metrics[name] = values[i]!;
     }
-    const result: Result<M> = { loss: values[0]!, metrics: metrics as M };
-    const grad = gradients[this.#gradKey];
-    if (grad) result.grad = grad;
-    if (part) result.part = part;
+    const result: LossResult<M> = { loss: values[0]!, metrics: metrics as M };
+    const { grad, gradEntropy, gradLogZ } = gradients;
+    if (this.#gradKey === 'gradEntropy') {
+      if (gradEntropy) result.grad = gradEntropy;
+    } else {
+      if (grad) result.grad = grad;
+      if (gradEntropy) result.gradEntropy = gradEntropy;
+      if (gradLogZ) result.gradLogZ = gradLogZ;
+    }
+    if (part) result.part = markForm(part, number);
     return result;
   }
+}
+
+// Returns the number of the form for a batch; see FormColumns.
+function formNumber(
+  { optional, perRow }: FormColumns,
+  input: Input,
+  fused: FusedAdvantage | undefined,
+): number {
+  let number = 0;
+  for (let i = 0; i < optional.length; i++) if (hasColumn(input, optional[i]!)) number |= 1 << i;
+  for (let i = 0; i < perRow.length; i++)
+    if (isPerRow(input, perRow[i]!, fused)) number |= 1 << (optional.length + i);
+  return number;
+}
+
+function hasColumn({ native, resident }: Input, name: ColumnName): boolean {
+  if (resident) return resident.has(name);
+  return (native as NativeBatch).data[COLUMNS.indexOf(name)] !== undefined;
+}
+
+function isPerRow({ native, resident }: Input, name: ColumnName, fused: FusedAdvantage | undefined): boolean {
+  if (fused && name === 'advantages') return fused.perRow;
+  if (resident) return resident.isPerRow(name);
+  return ((native as NativeBatch).dtypes[COLUMNS.indexOf(name)]! & PER_ROW) !== 0;
 }
 
 // Returns bit i of a whole number, which may have more bits than JavaScript's bitwise operators use.
@@ -439,10 +566,11 @@ export function gradArray(
   layout: Layout,
   wanted: boolean | Float32Array | undefined,
   name = 'grad',
+  per: 'token' | 'row' = 'token',
 ): Float32Array | undefined {
   if (wanted === undefined || wanted === false) return undefined;
-  const { tokens } = layout;
-  if (wanted === true) return allocate(`a gradient of ${tokens} values`, () => new Float32Array(tokens));
+  const size = per === 'row' ? layout.rows : layout.tokens;
+  if (wanted === true) return allocate(`a gradient of ${size} values`, () => new Float32Array(size));
   if (!types.isFloat32Array(wanted))
     throw new LossError('ERR_INVALID_INPUT', {
       key: name,
@@ -456,10 +584,10 @@ export function gradArray(
       expected: 'an array whose ArrayBuffer has a fixed length',
       received: 'a resizable one',
     });
-  if (wanted.length !== tokens)
+  if (wanted.length !== size)
     throw new LossError('ERR_SHAPE_MISMATCH', {
       key: name,
-      expected: describeShape(layout),
+      expected: per === 'row' ? `[${size}], one value per row` : describeShape(layout),
       received: String(wanted.length),
     });
   return wanted;

@@ -9,6 +9,29 @@ export function termsOfPart(parts: readonly ArrayLike<number>[]): { kl: boolean;
   return { kl: (terms & 2) !== 0, entropy: (terms & 4) !== 0 };
 }
 
+// The last number of a part tells its terms in its lowest three bits. The bits above them tell which form of a function
+// with several forms computed the part.
+const FORM_UNIT = 8;
+
+/** Marks a part with the number of the form that computed it. Returns the part. */
+export function markForm(part: Float64Array, form: number): Float64Array {
+  part[part.length - 1]! += FORM_UNIT * form;
+  return part;
+}
+
+/**
+ * Returns the number of the form that computed all parts, and removes the mark from the parts. Returns undefined if the
+ * forms differ or do not exist.
+ * @param bits the number of bits of the numbers of forms.
+ */
+export function takeForm(parts: readonly Float64Array[], bits: number): number | undefined {
+  const forms = new Set(parts.map((part) => Math.floor(part.at(-1)! / FORM_UNIT)));
+  const [form] = forms;
+  if (forms.size !== 1 || !(form! >= 0 && form! < 2 ** bits)) return undefined;
+  for (const part of parts) markForm(part, -form!);
+  return form;
+}
+
 /**
  * Checks the sums of the parts of a batch and converts them to typed arrays.
  * @throws LossError `ERR_INVALID_INPUT` if the list is empty, or if a part has the wrong number of values.

@@ -11,6 +11,7 @@ import {
   type InputName,
   ROW_COLUMNS,
 } from './batch-reader.js';
+import { PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch } from './device-batch.js';
 import { describeValue, guardedAsync, LossError } from './errors.js';
@@ -68,7 +69,8 @@ async function copy(batch: Batch, device: string, options: UploadOptions | undef
     const resident = await abortable(signal, (flag) =>
       native.upload(index, loss.native, flag, advantage as NativeAdvantageBatch | undefined),
     );
-    return new DeviceBatch(index, loss.layout, columns, step, resident);
+    const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
+    return new DeviceBatch(index, loss.layout, columns, new Set(perRow), step, resident);
   });
 }
 

@@ -96,7 +96,9 @@ function reportOf(checks: readonly LossCheck[]): LossReport {
 
 // Reads a caller's batch into padded rows.
 function readRows(fn: AnyLoss, batch: Batch): Rows {
-  const { columns, expertMask, step: readsStep } = fn.reads;
+  const { columns: all, optional, expertMask, step: readsStep } = fn.reads;
+  const finder = new BatchReader(KeyMapper.get(fn.backend), { inputs: [] });
+  const columns = all.filter((name) => !optional.includes(name) || finder.has(batch, name));
   const inputs: InputName[] = [...columns, 'action_mask'];
   if (expertMask) inputs.push('expert_mask');
   if (readsStep) inputs.push('step');

@@ -36,6 +36,7 @@ export function drawRows(): Rows {
     prox_logprob: near(0.2),
     teacher_logprob: near(0.7),
     old_entropy: logprob.map(() => 2 * random()),
+    clip_cov_keys: logprob.map(random),
   };
   return {
     rows: DRAWN_ROWS,

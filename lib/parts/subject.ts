@@ -171,14 +171,14 @@ function subjectOf(
   readsExperts: boolean,
   step: AdvantageStep | undefined,
 ) {
-  const { columns } = policyLossFn.reads;
+  const { columns, optional } = policyLossFn.reads;
   return {
     name,
     policyLossFn,
     readsRatio:
       columns.includes('old_logprob') &&
       columns.includes('advantages') &&
-      columns.every((column) => OF_RATIO.has(column)),
+      columns.every((column) => OF_RATIO.has(column) || optional.includes(column)),
     readsAdvantages: columns.includes('advantages'),
     readsExperts,
     pairs: policyLossFn.readsPairs,

@@ -32,6 +32,7 @@ export const ARITHMETIC = {
   abs: (x: number) => Math.abs(x),
   sign: (x: number) => Math.sign(x),
   sqrt: (x: number) => Math.sqrt(x),
+  floor: (x: number) => Math.floor(x),
   exp: (x: number) => Math.exp(x),
   expm1: (x: number) => Math.expm1(x),
   exp_residual: expResidual,

@@ -2,12 +2,13 @@
 import type { NativeProgram } from '../../binding.js';
 import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
-import { differentiate } from './differentiate.js';
+import { type Derivatives, differentiate } from './differentiate.js';
 import {
   type Graph,
   isBatchReduction,
   isBelow,
   isLeaf,
+  isNumberOfRow,
   type Node,
   type Op,
   reachable,
@@ -32,6 +33,8 @@ export interface CompiledLoss {
   readonly readsWholeBatch: boolean;
   /** Whether the programs read the length of the rows, which includes masked tokens. */
   readonly readsRowLength: boolean;
+  /** Whether the loss has a gradient with respect to the entropies. */
+  readonly dependsOnEntropy: boolean;
 }
 
 /** What a metric has one value for. It is the mean of the values of the tokens or rows, or the value of the batch. */
@@ -55,7 +58,7 @@ const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
 const MAX_BATCH_SEGMENTS = 60;
-const MAX_COLUMNS = 9;
+const MAX_KEPT = 4;
 
 /**
  * Compiles a loss and its metrics.
@@ -74,21 +77,21 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
   };
   const withMetrics = addMetrics(uses, metrics, metricValues);
   const withoutGrad = encode(withMetrics, metrics, allRows);
-  const [gradient] = lowered(graph, [differentiate(graph, loss, rowLoss)], allRows);
-  const grad = { op: 'grad', out: 0, operands: factorsOf(graph, gradient!) };
-  const allUses = { ...withMetrics, tokens: [...withMetrics.tokens, grad] };
+  const allUses = addGradients(graph, withMetrics, differentiate(graph, loss, rowLoss), allRows);
   const withGrad = encode(allUses, metrics, allRows);
   const read = reachable([...operandsOf(Object.values(allUses).flat()), graph.column('logprob')]);
-  checkSize('columns', read.filter(({ op }) => op === 'column').length, MAX_COLUMNS);
-  const named = <T>(list: readonly T[], kind: Node['op']) =>
-    list.filter((_, i) => read.some(({ op, value }) => op === kind && value === i));
   return {
     withGrad: withGrad.program,
     withoutGrad: withoutGrad.program,
-    columns: named(COLUMNS, 'column'),
-    rowColumns: named(ROW_COLUMNS, 'row_column'),
+    columns: COLUMNS.filter((_, i) =>
+      read.some(({ op, value }) => (op === 'column' || op === 'column_of_row') && value === i),
+    ),
+    rowColumns: ROW_COLUMNS.filter((_, i) =>
+      read.some(({ op, value }) => op === 'row_column' && value === i),
+    ),
     readsWholeBatch: withGrad.readsWholeBatch,
     readsRowLength: read.includes(graph.batchInput('row_length')),
+    dependsOnEntropy: allUses.tokens.some(({ op }) => op === 'grad_entropy'),
   };
 }
 
@@ -114,6 +117,25 @@ function addMetrics(uses: Uses, metrics: LossNodes['metrics'], values: readonly 
     result[list].push({ op, out, operands: [values[i]!] });
   }
   return result;
+}
+
+// Adds the outputs of the gradients.
+function addGradients(graph: Graph, uses: Uses, derivatives: Derivatives, allRows: boolean): Uses {
+  const { logprob, entropy, logZ } = derivatives;
+  const tokens = Object.entries({ grad: logprob, grad_entropy: entropy }).filter(([, node]) => node);
+  const [ofLogZ, ...ofTokens] = lowered(
+    graph,
+    [logZ ?? graph.constant(0), ...tokens.map(([, node]) => node!)],
+    allRows,
+  );
+  return {
+    ...uses,
+    tokens: [
+      ...uses.tokens,
+      ...tokens.map(([op], i) => ({ op, out: 0, operands: factorsOf(graph, ofTokens[i]!) })),
+    ],
+    rows: logZ ? [...uses.rows, { op: 'grad_log_z', out: 0, operands: [ofLogZ!] }] : uses.rows,
+  };
 }
 
 // The operations that compare two numbers and choose one of two others.
@@ -160,7 +182,7 @@ function encode(
   const nodes = reachable(Object.values(outputs).flat()).filter((node) => !isLeaf(node));
   checkSize('instructions', nodes.length, MAX_INSTRUCTIONS);
   const { before, after, last } = schedule(outputs);
-  const encoder = new Encoder();
+  const encoder = new Encoder(nodes.filter(({ op }) => op === 'row_keep'));
   const batches = before.filter(({ kind }) => kind === 'batch').length;
   checkSize('batch reductions that depend on each other', batches, MAX_BATCH_SEGMENTS);
   for (const { kind, nodes } of before) encoder.addSegment(kind, nodes);
@@ -207,6 +229,12 @@ class Encoder {
   #registerCount = 0;
   #segment: 'tokens' | 'row' | 'batch' = 'tokens';
 
+  /** @param kept the values that tokens keep. They have the lowest numbers. */
+  constructor(kept: readonly Node[]) {
+    checkSize('values that each token keeps', kept.length, MAX_KEPT);
+    for (const node of kept) this.#index('row', node);
+  }
+
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
     if (kind === 'tokens') {
       this.addTokens(
@@ -230,11 +258,11 @@ class Encoder {
   }
 
   // Adds the instruction for a value of a row or of the batch. A number that the batch gives for each row is copied to a
-  // value of the row, because only row segments can read it.
+  // value of the row, because only row segments can read it as one number.
   #addValue(kind: 'row' | 'batch', node: Node): void {
     const out = this.#index(isBatchReduction(node.op) ? 'batch' : kind, node);
-    if (node.op === 'row_column') {
-      const source = operand('row column', node.value);
+    if (isNumberOfRow(node)) {
+      const source = operand(node.op === 'row_column' ? 'row column' : 'column', node.value);
       this.#push('min', out, [source, source]);
     } else this.#add(node.op, out, node.operands);
   }

@@ -1,10 +1,11 @@
-// The derivative of a loss by the log-probabilities. Within a level, derivatives are computed forwards: one tangent per
+// The derivatives of a loss by the log-probabilities, by the entropies and by log_z. Within a level, derivatives are computed forwards: one tangent per
 // node and variable. So a branch that was not chosen never counts, not even as 0 · Infinity. From a reduction to what it
 // reduces, they are computed backwards: one adjoint per value.
 import {
   type Graph,
   isBatchReduction,
   isBelow,
+  isNumberOfRow,
   isRowReduction,
   type Level,
   type Node,
@@ -13,17 +14,23 @@ import {
 } from './graph.js';
 import { tangentOf } from './tangents.js';
 
-/**
- * Returns the derivative of the whole loss by each token's log-probability. The whole loss is Σ weight · loss over the
- * tokens, plus Σ repeats · rowLoss over the rows.
- */
-export function differentiate(graph: Graph, loss: Node, rowLoss: Node): Node {
+/** The derivatives of the whole loss, which is Σ weight · loss over the tokens, plus Σ repeats · rowLoss over the rows. */
+export interface Derivatives {
+  /** By each token's log-probability. */
+  readonly logprob: Node;
+  /** By each token's entropy; undefined if always 0. */
+  readonly entropy: Node | undefined;
+  /** By each row's log_z; undefined if always 0. */
+  readonly logZ: Node | undefined;
+}
+
+export function differentiate(graph: Graph, loss: Node, rowLoss: Node): Derivatives {
   return new Differentiation(graph).run(loss, rowLoss);
 }
 
 class Differentiation {
   readonly #graph: Graph;
-  // The derivative of the whole loss by each value of a row or of the batch, and by logprob.
+  // The derivative of the whole loss by each value of a row or of the batch, and by the columns.
   readonly #adjoints = new Map<Node, Node>();
   // The derivatives of the nodes of a level by each variable of that level; undefined if always 0.
   readonly #tangents = new Map<string, Map<Node, Node | undefined>>();
@@ -32,15 +39,22 @@ class Differentiation {
     this.#graph = graph;
   }
 
-  run(loss: Node, rowLoss: Node): Node {
+  run(loss: Node, rowLoss: Node): Derivatives {
     this.#spread(loss, 'token', this.#graph.rowWeight());
     this.#spread(rowLoss, 'row', this.#graph.rowRepeats());
-    const values = reachable([loss, rowLoss]).filter((node) => isBelow(node.level, 'token'));
+    const values = reachable([loss, rowLoss]).filter(
+      (node) => isBelow(node.level, 'token') && !isNumberOfRow(node),
+    );
     for (const value of values.reverse()) {
       const adjoint = this.#adjoints.get(value);
       if (adjoint !== undefined) this.#spreadFrom(value, adjoint);
     }
-    return this.#adjoints.get(this.#graph.column('logprob')) ?? this.#graph.constant(0);
+    const graph = this.#graph;
+    return {
+      logprob: this.#adjoints.get(graph.column('logprob')) ?? graph.constant(0),
+      entropy: this.#adjoints.get(graph.column('entropy')),
+      logZ: this.#adjoints.get(graph.rowColumn('log_z')),
+    };
   }
 
   #spreadFrom(value: Node, adjoint: Node): void {
@@ -97,7 +111,7 @@ class Differentiation {
 // Returns whether a level's computation starts from the node.
 function isVariable(node: Node, level: Level): boolean {
   if (isBelow(node.level, level)) return true;
-  return node.op === 'column' || isReduction(node);
+  return node.op === 'column' || isNumberOfRow(node) || isReduction(node);
 }
 
 function isReduction({ op }: Node): boolean {

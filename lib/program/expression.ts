@@ -245,6 +245,8 @@ export interface ProgramSymbols extends LossSymbols {
   readonly probability: Expression;
   /** The logarithm of the row's partition function. */
   readonly logZ: Expression;
+  /** The key by which verl/clip_cov chooses tokens. */
+  readonly clipCovKeys: Expression;
   /** Returns the sum of a value of the rows. The batch then cannot be computed in parts. */
   readonly rowsSum: UnaryFunction;
   /** Returns the mean of a value of the rows, whose divisor is B. The batch then cannot be computed in parts. */
@@ -253,6 +255,29 @@ export interface ProgramSymbols extends LossSymbols {
   readonly rowsMin: UnaryFunction;
   /** Returns the largest value of the rows. The batch then cannot be computed in parts. */
   readonly rowsMax: UnaryFunction;
+  /** Returns the largest whole number that is at most x. Its derivative is 0. */
+  readonly floor: UnaryFunction;
+  /**
+   * Returns the value with a rank, from 0 for the smallest, among the unmasked tokens of the row. Ranks are rounded down,
+   * and those that do not exist become the nearest one that does. The result of this and of the functions below is
+   * constant for the gradient.
+   */
+  readonly rowRank: (x: Operand, rank: Operand) => Expression;
+  /**
+   * The same among all unmasked tokens of the batch. In this function and those below, each row counts as often as its
+   * repeats say, the second argument must be the same for all rows, and the batch cannot be computed in parts.
+   */
+  readonly batchRank: (x: Operand, rank: Operand) => Expression;
+  /** Returns the place, for isUpTo(), of the token with a rank. Equal values rank in the order of their tokens. */
+  readonly batchRankAt: (x: Operand, rank: Operand) => Expression;
+  /** Returns how many of the smallest values at most have a mean less than the given one. */
+  readonly batchUnderMean: (x: Operand, mean: Operand) => Expression;
+  /** Returns how many values are less than the smallest level t at which the sum of min(x, t) reaches the given one. */
+  readonly batchUnderFill: (x: Operand, sum: Operand) => Expression;
+  /** Returns 1 for the tokens up to a place in the batch, and 0 for those after it. */
+  readonly isUpTo: UnaryFunction;
+  /** Returns a random number from 0 to 1 for each token. It depends on the seed, the row and the position in the row. */
+  readonly draw: UnaryFunction;
 }
 
 /** Returns the columns and functions for the definition of a loss in a graph. */

@@ -23,17 +23,40 @@ export function isBelow(a: Level, b: Level): boolean {
   return RANKS[a] < RANKS[b];
 }
 
-/** The reductions from the tokens of a row to a value of the row. */
-export const ROW_REDUCTIONS = ['row_sum', 'row_min', 'row_max', 'row_arg_min', 'row_arg_max'] as const;
-/** The reductions from the rows' values to a value of the batch. Each row counts once. */
-export const BATCH_REDUCTIONS = ['rows_sum', 'rows_min', 'rows_max', 'rows_arg_min', 'rows_arg_max'] as const;
+/**
+ * The reductions from the tokens of a row to a value of the row. That of row_keep stands for the values of the tokens in
+ * selections.
+ */
+export const ROW_REDUCTIONS = [
+  'row_sum',
+  'row_min',
+  'row_max',
+  'row_arg_min',
+  'row_arg_max',
+  'row_keep',
+] as const;
+/** The selections among the values that the tokens of all rows keep. Each row counts as often as its repeats say. */
+export const BATCH_SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'] as const;
+export type BatchSelection = (typeof BATCH_SELECTIONS)[number];
+/** The reductions from the rows' values to a value of the batch. Except in selections, each row counts once. */
+export const BATCH_REDUCTIONS = [
+  'rows_sum',
+  'rows_min',
+  'rows_max',
+  'rows_arg_min',
+  'rows_arg_max',
+  ...BATCH_SELECTIONS,
+] as const;
+/** The operations on a token's position and a number that is the same for all tokens of its row. */
+const POSITION_OPS = ['is_at', 'is_up_to', 'draw'] as const;
+type PositionOp = (typeof POSITION_OPS)[number];
 export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
 
 /** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
-export type Op = ArithmeticOp | ReductionOp | 'is_at' | 'is_row' | 'stop';
+export type Op = ArithmeticOp | ReductionOp | PositionOp | 'is_row' | 'row_rank' | 'stop';
 
-/** What a node without operands is. */
-export type Leaf = 'constant' | 'column' | 'row_input' | 'batch_input' | 'row_column';
+/** What a node without operands is. `column_of_row` is a column that has one value per row. */
+export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
 
 /** A subexpression of a loss. */
 export interface Node {
@@ -44,7 +67,7 @@ export interface Node {
   readonly level: Level;
   /** The value of a constant, or the index of another leaf in the list of its kind: COLUMNS, ROW_INPUTS, …. */
   readonly value: number;
-  /** Whether the derivative by `logprob` can differ from 0. */
+  /** Whether the derivative by `logprob`, `entropy` or `log_z` can differ from 0. */
   readonly isActive: boolean;
   /** Whether the value is always 0 or 1. */
   readonly isCondition: boolean;
@@ -101,16 +124,34 @@ export type BinaryOp = (typeof BINARY_OPS)[number];
 // Enough for 10,000 subexpressions and their derivatives. A larger graph would not fit into a program anyway.
 const MAX_NODES = 200_000;
 
+/** The batches for which a loss is built, if it depends on what a batch has. */
+export interface BatchForm {
+  /** Columns that the batch lacks. */
+  readonly absent: readonly ColumnName[];
+  /** Columns with one value per row. */
+  readonly perRow: readonly ColumnName[];
+}
+
+const ANY_BATCH: BatchForm = { absent: [], perRow: [] };
+
 /** Creates the nodes of one loss, in simplified form. Nodes of different graphs must not be mixed. */
 export class Graph {
   readonly #nodes = new Map<string, Node>();
+  readonly #form: BatchForm;
+
+  constructor(form: BatchForm = ANY_BATCH) {
+    this.#form = form;
+  }
 
   constant(value: number): Node {
     return this.#intern('constant', [], value);
   }
 
+  /** Returns a column. If the batch lacks the old policy's log-probabilities, the old policy is the current one. */
   column(name: ColumnName): Node {
-    return this.#intern('column', [], COLUMNS.indexOf(name));
+    const { absent, perRow } = this.#form;
+    if (name === 'old_logprob' && absent.includes(name)) return this.stopGradient(this.column('logprob'));
+    return this.#intern(perRow.includes(name) ? 'column_of_row' : 'column', [], COLUMNS.indexOf(name));
   }
 
   /** Returns the column of the weights that a correction gives to the tokens. A batch of the user does not have it. */
@@ -195,6 +236,29 @@ export class Graph {
     return op === 'sum' ? this.#sumOfRows(row) : this.apply(`rows_${op}`, row);
   }
 
+  /**
+   * Selects among the values of all unmasked tokens of the batch. The result is constant for the gradient.
+   * @param by a number that is the same for all rows: a rank from 0 for the smallest value, or a bound.
+   */
+  selectOfBatch(op: BatchSelection, a: Node, by: Node): Node {
+    return this.apply(op, this.apply('row_keep', a), by);
+  }
+
+  /** Returns the value of the row's tokens with a rank, from 0 for the smallest, as a constant for the gradient. */
+  rowRank(a: Node, rank: Node): Node {
+    return this.apply('row_rank', this.apply('row_keep', a), rank);
+  }
+
+  /** Returns 1 for the tokens up to a place in the batch, which rows_rank_at gives, and 0 for those after it. */
+  isUpTo(place: Node): Node {
+    return this.apply('is_up_to', place);
+  }
+
+  /** Returns a random number for each token, from 0 to 1, that depends on a seed, on the row and on the position. */
+  draw(seed: Node): Node {
+    return this.apply('draw', seed);
+  }
+
   /** Applies an operation of programs. Returns the simplest node that has the same value. */
   apply(op: Op, ...operands: readonly Node[]): Node {
     return simplify(this, op, operands) ?? this.#intern(op, operands);
@@ -259,6 +323,11 @@ export function isLeaf({ operands }: Node): boolean {
   return operands.length === 0;
 }
 
+/** Returns whether a node is a number that the batch gives for each row. */
+export function isNumberOfRow({ op }: Node): boolean {
+  return op === 'row_column' || op === 'column_of_row';
+}
+
 export function isConstant(node: Node, value: number): boolean {
   return node.op === 'constant' && node.value === value;
 }
@@ -271,11 +340,16 @@ export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean
 }
 
 function levelOf(op: Node['op'], operands: readonly Node[]): Level {
-  if (op === 'column' || op === 'is_at') return 'token';
-  if (op === 'row_input' || op === 'row_column' || op === 'is_row' || isRowReduction(op)) return 'row';
+  if (op === 'column' || isPositionOp(op)) return 'token';
+  if (op === 'row_input' || op === 'row_column' || op === 'column_of_row') return 'row';
+  if (op === 'is_row' || op === 'row_rank' || isRowReduction(op)) return 'row';
   if (op === 'batch_input') return 'counts';
   if (isBatchReduction(op)) return 'batch';
   return operands.reduce<Level>((level, x) => (isBelow(level, x.level) ? x.level : level), 'constant');
+}
+
+function isPositionOp(op: string): op is PositionOp {
+  return (POSITION_OPS as readonly string[]).includes(op);
 }
 
 export function isRowReduction(op: string): op is (typeof ROW_REDUCTIONS)[number] {
@@ -287,12 +361,14 @@ export function isBatchReduction(op: string): op is (typeof BATCH_REDUCTIONS)[nu
 }
 
 const INACTIVE = new Set<string>([
-  ...['stop', 'sign', 'lt', 'le', 'eq', 'is_at', 'is_row'],
+  ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_keep', 'row_rank'],
+  ...[...POSITION_OPS, ...BATCH_SELECTIONS],
   ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max'],
 ]);
 
 function isActive(op: Node['op'], operands: readonly Node[], value: number): boolean {
-  if (op === 'column') return COLUMNS[value] === 'logprob';
+  if (op === 'column') return COLUMNS[value] === 'logprob' || COLUMNS[value] === 'entropy';
+  if (op === 'row_column') return ROW_COLUMNS[value] === 'log_z';
   return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
 }
 
@@ -304,6 +380,7 @@ function isCondition(op: Node['op'], operands: readonly Node[], value: number): 
     case 'le':
     case 'eq':
     case 'is_at':
+    case 'is_up_to':
     case 'is_row':
       return true;
     case 'sub':

@@ -1,7 +1,7 @@
 // Compiles the expressions of a loss and of its metrics to a program.
 import type { NativeProgramMetric } from '../../binding.js';
 import type { MetricSchema } from '../core/declaration.js';
-import { type CompiledLoss, compileLoss, type MetricPer } from './compile.js';
+import { type CompiledLoss, compileLoss, type LossNodes, type MetricPer } from './compile.js';
 import { Expression, nodeOf, type Operand, type ProgramSymbols } from './expression.js';
 import { type Graph, type Node, reachable } from './graph.js';
 
@@ -36,36 +36,45 @@ export type AnyLossExpressions = Omit<LossExpressions<MetricSchema>, 'metrics'> 
   readonly metrics: Readonly<Record<string, MetricExpression | undefined>>;
 };
 
-/** A compiled loss with its metrics. */
-export interface LossProgram extends CompiledLoss {
-  readonly metrics: readonly NativeProgramMetric[];
-  /** Whether the gradient treats a part of the loss that depends on logprob as constant. */
-  readonly stopsGradient: boolean;
-}
+/** The compiled form of a loss, with the names of its metrics. */
+export type LossProgram = CompiledLoss & { readonly metrics: readonly NativeProgramMetric[] };
 
-/**
- * Compiles the expressions of a loss.
- * @param name the name of the loss, for error messages.
- * @throws LossError `ERR_INVALID_OPTION` if an expression is not one of the graph, or if the loss is too large.
- */
-export function lossProgram(
+/** A loss as nodes of a graph. */
+export type NamedNodes = Omit<LossNodes, 'metrics'> & {
+  readonly graph: Graph;
+  readonly metrics: readonly { readonly name: string; readonly node: Node; readonly per: MetricPer }[];
+};
+
+/** Returns the nodes of a loss. The name is for error messages. */
+export function nodesOf(
   name: string,
   graph: Graph,
   { loss = 0, rowLoss = 0, metrics, allRows }: AnyLossExpressions,
-): LossProgram {
-  const roots = {
-    loss: nodeOf(graph, `${name}: loss`, loss),
-    rowLoss: nodeOf(graph, `${name}: rowLoss`, rowLoss, 'row'),
-  };
+): NamedNodes {
   const named = Object.entries(metrics).flatMap(([metric, expression]) =>
     expression === undefined
       ? []
       : [{ name: metric, ...metricNode(graph, `${name}: ${metric}`, expression) }],
   );
   return {
-    ...compileLoss(graph, { ...roots, metrics: named, allRows }),
-    metrics: named.map(({ name, per }) => ({ name, per })),
-    stopsGradient: reachable(Object.values(roots)).some(({ op }) => op === 'stop'),
+    graph,
+    loss: nodeOf(graph, `${name}: loss`, loss),
+    rowLoss: nodeOf(graph, `${name}: rowLoss`, rowLoss, 'row'),
+    metrics: named,
+    allRows,
+  };
+}
+
+/** Returns whether the gradient treats a part of a loss that depends on logprob as constant. */
+export function stopsGradient({ loss, rowLoss }: NamedNodes): boolean {
+  return reachable([loss!, rowLoss!]).some(({ op }) => op === 'stop');
+}
+
+/** Compiles a loss. */
+export function programOf({ graph, ...nodes }: NamedNodes): LossProgram {
+  return {
+    ...compileLoss(graph, nodes),
+    metrics: nodes.metrics.map(({ name, per }) => ({ name, per })),
   };
 }
 

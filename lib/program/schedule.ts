@@ -1,5 +1,13 @@
 // Divides the values of a loss into the segments of a program, with as few passes over the tokens as possible.
-import { isBatchReduction, isBelow, isLeaf, isRowReduction, type Node, reachable } from './graph.js';
+import {
+  isBatchReduction,
+  isBelow,
+  isLeaf,
+  isNumberOfRow,
+  isRowReduction,
+  type Node,
+  reachable,
+} from './graph.js';
 
 /** The most reductions in a segment: kMaxReductions in native/program/program.h. */
 const MAX_REDUCTIONS = 16;
@@ -153,7 +161,7 @@ function without(nodes: readonly Node[], others: ReadonlySet<Node>): Node[] {
 
 // Returns whether no segment has to compute the node before a segment for tokens uses it.
 function isForTokens(node: Node): boolean {
-  return node.level === 'token' || (isLeaf(node) && node.op !== 'row_column');
+  return node.level === 'token' || (isLeaf(node) && !isNumberOfRow(node));
 }
 
 // Returns the values of the batch that segments for tokens or rows read. Only one batch segment can follow the outputs,

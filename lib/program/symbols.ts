@@ -1,7 +1,7 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
 import { type ColumnName, ROW_COLUMNS } from '../core/batch-reader.js';
-import type { BinaryOp, Graph, Node, Over, UnaryOp } from './graph.js';
+import type { BatchSelection, BinaryOp, Graph, Node, Over, UnaryOp } from './graph.js';
 
 /** Short names of columns. */
 const ALIASES = {
@@ -41,6 +41,7 @@ export const OWN_VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
     (name) => [name, (graph: Graph) => graph.batchInput(name)] as const,
   ),
   ...ROW_COLUMNS.map((name) => [name, (graph: Graph) => graph.rowColumn(name)] as const),
+  ['clip_cov_keys', column('clip_cov_keys')] as const,
   ['repeats', (graph: Graph) => graph.rowRepeats()] as const,
 ]);
 
@@ -101,10 +102,22 @@ export const FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<string, 
   ...REDUCTIONS.map((op) => [`batch_${op}`, reduction('batch', op)] as const),
 ]);
 
+function selection(op: BatchSelection, by: string): LanguageFunction {
+  return { parameters: ['x', by], build: (graph, [x, y]) => graph.selectOfBatch(op, x!, y!) };
+}
+
 /** The functions that only the losses of this package can call. */
-export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map(
-  REDUCTIONS.map((op) => [`rows_${op}`, reduction('rows', op)] as const),
-);
+export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<string, LanguageFunction>([
+  ...REDUCTIONS.map((op) => [`rows_${op}`, reduction('rows', op)] as const),
+  ['floor', { parameters: ['x'], build: (graph, [x]) => graph.apply('floor', x!) }],
+  ['row_rank', { parameters: ['x', 'rank'], build: (graph, [x, rank]) => graph.rowRank(x!, rank!) }],
+  ['batch_rank', selection('rows_rank', 'rank')],
+  ['batch_rank_at', selection('rows_rank_at', 'rank')],
+  ['batch_under_mean', selection('rows_under_mean', 'mean')],
+  ['batch_under_fill', selection('rows_under_fill', 'sum')],
+  ['is_up_to', { parameters: ['place'], build: (graph, [place]) => graph.isUpTo(place!) }],
+  ['draw', { parameters: ['seed'], build: (graph, [seed]) => graph.draw(seed!) }],
+]);
 
 /** Describes the arguments that a function takes, for error messages. */
 export function describeArguments({ parameters, variadic }: LanguageFunction): string {

@@ -173,7 +173,7 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   }
   work->device = device_of(place);
   work->caller_abort = call.abort;
-  const bool with_grad = call.outputs.grad || call.grad_stays;
+  const bool with_grad = call.outputs.has_grad() || call.grad_stays;
   const auto request_of_call = [=] {
     return cuda::request_of(*function, call.coefficients, call.normalizer, with_grad,
                             call.outputs.part != nullptr);
@@ -184,6 +184,7 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
     on_device.result = result.get();
     on_device.grad = call.outputs.grad;
     on_device.grad_entropy = call.outputs.grad_entropy;
+    on_device.grad_log_z = call.outputs.grad_log_z;
     on_device.grad_stays = call.grad_stays;
     on_device.repeats = call.repeats;
     on_device.mask = call.mask;

@@ -112,7 +112,8 @@ void read_program_loss(const Napi::Object& object, Function* function) {
   }
   if (grad.view().batch_metrics != batch_metrics || no_grad.view().batch_metrics != batch_metrics)
     refuse(env, "program: the number of metrics of the batch is wrong");
-  if (!grad.view().has_grad || no_grad.view().has_grad) refuse(env, "program: a gradient is wrong");
+  if (!grad.view().has_grad || no_grad.view().has_grad || no_grad.view().has_other_grad)
+    refuse(env, "program: a gradient is wrong");
   function->loss = kProgram;
   function->program_loss =
       std::make_shared<const ProgramLoss>(std::move(grad), std::move(no_grad), std::move(metrics));
@@ -330,6 +331,7 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
       static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
   call.outputs.grad = floats_if_any(object.Get("grad"), tokens, "grad");
   call.outputs.grad_entropy = floats_if_any(object.Get("gradEntropy"), tokens, "gradEntropy");
+  call.outputs.grad_log_z = floats_if_any(object.Get("gradLogZ"), rows, "gradLogZ");
   const Napi::Value normalizer = object.Get("normalizer");
   if (!normalizer.IsUndefined()) {
     const void* counts = elements(normalizer, napi_float64_array, kCounts, "normalizer");

@@ -59,18 +59,20 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
       outputs_(outputs),
       work_(std::move(workspace)) {
   const LossInfo* const loss = function_->info();
-  if (const program::Program* program = function_->program(outputs.grad != nullptr)) {
+  if (const program::Program* program = function_->program(outputs.has_grad())) {
     program_ = program->view();
     const bool kept = program_.batch_values > 0;
     work_.row_values.assign(kept ? batch.layout.rows * row_stride(program_) : 0, 0.0);
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
+    work_.kept.resize(program_.kept * batch.layout.tokens());
     pass_.program = {&program_,
                      0,
                      0,
                      kept ? work_.row_values.data() : nullptr,
                      work_.batch_values.data(),
-                     work_.batch_metrics.data()};
+                     work_.batch_metrics.data(),
+                     work_.kept.data()};
   }
   plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;
@@ -200,6 +202,9 @@ void Evaluation::weights() {
   pass_.row_negatives = work_.row_negatives.data();
   pass_.grad = outputs_.grad;
   pass_.grad_entropy = outputs_.grad_entropy;
+  pass_.grad_log_z = outputs_.grad_log_z;
+  // Only rows that take part in a program write theirs.
+  if (pass_.grad_log_z) std::fill_n(pass_.grad_log_z, batch_.layout.rows, 0.0f);
 }
 
 void Evaluation::fold() {

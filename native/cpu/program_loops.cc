@@ -103,11 +103,37 @@ void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, f
   });
 }
 
+void add_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out) {
+  with_form(x, [&]<bool uniform>() {
+    const float* const data = x.data;
+    const float value = x.value;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) out[i] += kept((uniform ? value : data[i]) * factor, lanes[i]);
+  });
+}
+
 void write_is_at(double at, int n, float* out) {
   for (int i = 0; i < n; ++i) out[i] = 0.0f;
   if (!(at >= 0 && at < n)) return;
   const int index = static_cast<int>(at);
   if (index == at) out[index] = 1.0f;
+}
+
+void write_is_up_to(double last, int n, float* out) {
+  const int end = last >= 0 ? (last < n ? static_cast<int>(last) + 1 : n) : 0;
+  for (int i = 0; i < n; ++i) out[i] = i < end ? 1.0f : 0.0f;
+}
+
+void write_draws(const RowDraws& draws, int64_t position, int n, float* out) {
+#pragma omp simd
+  for (int i = 0; i < n; ++i) out[i] = draws.at(static_cast<uint32_t>(position) + static_cast<uint32_t>(i));
+}
+
+int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out) {
+  int64_t count = 0;
+  for (int i = 0; i < n; ++i)
+    if (lanes[i] != 0) out[count++] = x.is_uniform() ? x.value : x.data[i];
+  return count;
 }
 
 namespace {

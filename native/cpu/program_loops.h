@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/tile.h"
+#include "program/draw.h"
 #include "program/interpret.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -28,8 +29,16 @@ void add_to_row_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<dou
 void add_to_token_sum(const TokenOperand& x, const Lane* lanes, int n, LaneSum<float>* sum);
 // Writes x times the factor for unmasked tokens and 0 for masked ones.
 void write_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out);
+// Adds x times the factor for unmasked tokens.
+void add_kept(const TokenOperand& x, float factor, const Lane* lanes, int n, float* out);
 // Writes 1 at index `at` and 0 elsewhere. `at` may be any number.
 void write_is_at(double at, int n, float* out);
+// Writes 1 up to index `last` and 0 after it. `last` may be any number.
+void write_is_up_to(double last, int n, float* out);
+// Writes the random numbers of the tokens that begin at a position in the row.
+void write_draws(const RowDraws& draws, int64_t position, int n, float* out);
+// Appends x at unmasked tokens to `out`, and returns how many numbers these are.
+int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out);
 
 // The smallest or largest value of a row so far. NaN replaces any number.
 struct Extreme {

@@ -45,6 +45,12 @@ inline double sum_over_rows(const cpu::TokenPass& pass, const double* operands, 
   return sum.take();
 }
 
+inline double first_of_rows(const cpu::TokenPass& pass, const double* operands, int64_t stride) {
+  for (int64_t row = 0; row < pass.batch->layout.rows; ++row)
+    if (takes_part(pass, row)) return operands[row * stride];
+  return 0;
+}
+
 inline void program_batch(const cpu::TokenPass& pass) {
   const cpu::ProgramPass& at = pass.program;
   const ProgramView& program = *at.program;
@@ -55,8 +61,12 @@ inline void program_batch(const cpu::TokenPass& pass) {
       const Instruction& x = program.instructions[i];
       if (!program::is_rows_reduction(x.op)) continue;
       const double* const operands = at.row_values + program.row_values + x.out;
-      at.batch_values[x.out] = program::is_sum(x.op) ? sum_over_rows(pass, operands, stride)
-                                                     : extreme_over_rows(pass, x.op, operands, stride);
+      if (program::is_rows_selection(x.op))
+        at.batch_values[x.out] =
+            cpu::select_over_rows(pass, x.op, x.operand[0].index, first_of_rows(pass, operands, stride));
+      else
+        at.batch_values[x.out] = program::is_sum(x.op) ? sum_over_rows(pass, operands, stride)
+                                                       : extreme_over_rows(pass, x.op, operands, stride);
     }
   }
   ProgramValues(pass).run(program.segments[at.last_segment]);

@@ -5,6 +5,7 @@
 #include "cpu/compiled_loops.h"
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
+#include "cpu/select.h"
 #include "cpu/target.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -50,10 +51,15 @@ struct ProgramValues {
         return batch_input[x.index];
       case Kind::kRowColumn:
         return pass.batch->row_column[x.index][row_index];
+      case Kind::kColumn:
+        return of_row(pass.batch->column[x.index]);
       default:
         return 0;
     }
   }
+
+  // Returns the row's number in a column that has one value per row.
+  double of_row(const ColumnView& column) const { return column.per_row ? element(column, row_index) : 0; }
 
   double* output(const Instruction& x) {
     if (x.op == Op::k_batch_metric) return &pass.program.batch_metrics[x.out];
@@ -66,7 +72,11 @@ struct ProgramValues {
       const Instruction& x = program.instructions[i];
       const double a = get(x.operand[0]), b = get(x.operand[1]), c = get(x.operand[2]), d = get(x.operand[3]);
       if (program::is_rows_reduction(x.op)) {
-        row[program.row_values + x.out] = a;
+        row[program.row_values + x.out] = program::is_rows_selection(x.op) ? b : a;
+        continue;
+      }
+      if (x.op == Op::k_grad_log_z) {
+        if (pass.grad_log_z) pass.grad_log_z[row_index] = static_cast<float>(a);
         continue;
       }
       if (program::is_row_output(x.op) || x.op == Op::k_batch_metric) {
@@ -74,7 +84,10 @@ struct ProgramValues {
         continue;
       }
       double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
-      if (x.op == Op::k_is_row)
+      if (x.op == Op::k_row_rank)
+        *out = cpu::select_in_row(cpu::kept_values(pass, x.operand[0].index, row_index),
+                                  pass.row_tokens[row_index], b);
+      else if (x.op == Op::k_is_row)
         *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;
       else
         dispatch(x.op, [&]<Op op>() {
@@ -167,15 +180,18 @@ class ProgramRows {
   }
 
   // Runs the segment with the outputs for a tile, and the token segment that follows it, if there is one,
-  // while the tile is in the cache. Writes the gradient to `grad`.
-  void output(const TileColumns& in, int n, int64_t position, float* grad, LossSums* sums) {
+  // while the tile is in the cache. Writes the gradient with respect to logprob to `grad`, and adds the one
+  // with respect to entropy to `grad_entropy`, each if it is not null.
+  void output(const TileColumns& in, int n, int64_t position, float* grad, float* grad_entropy,
+              LossSums* sums) {
     const Segment* const segment = &program_.segments[program_.output_segment];
-    if (segment->compiled >= 0) {
+    // A compiled segment with a gradient always writes it.
+    if (segment->compiled >= 0 && (grad || !program_.has_grad)) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
       run_compiled(*segment, last.last, in, n, grad, sums, reductions_);
       return add_extremes(last, in, n, position, reductions_);
     }
-    output_tile(*segment, in, n, position, grad, sums);
+    output_tile(*segment, in, n, position, grad, grad_entropy, sums);
     if (reducing_ > 0) reduce_tile(segment[1], in, n, position, reductions_);
   }
 
@@ -193,6 +209,7 @@ class ProgramRows {
     LaneSum<double> lanes;
     double sum;
     Extreme extreme;
+    int64_t kept;  // how many values have been kept
   };
 
   void run_segments(int first, int last, TileReader& reader, int64_t length) {
@@ -201,6 +218,22 @@ class ProgramRows {
       if (segment.kind == Op::k_row) values_.run(segment);
       if (segment.kind == Op::k_tokens) reduce_row(segment, reader, length);
     }
+  }
+
+  // Returns the position in the row of a place in the batch. It is negative if the place is in an earlier
+  // row.
+  double position_in_row(double place) const {
+    return place - static_cast<double>(values_.row_index) * program::kPlacesPerRow;
+  }
+
+  void output_grad(const Instruction& x, const TileColumns& in, int n, float* to) {
+    if (!to) return;
+    const TokenOperand value = token_operand(x.operand[0], in);
+    const float factor = token_operand(x.operand[1], in).value;
+    if (x.op == Op::k_grad)
+      write_kept(value, factor, in.lanes, n, to);
+    else
+      add_kept(value, factor, in.lanes, n, to);
   }
 
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
@@ -212,7 +245,7 @@ class ProgramRows {
   }
 
   void output_tile(const Segment& segment, const TileColumns& in, int n, int64_t position, float* grad,
-                   LossSums* sums) {
+                   float* grad_entropy, LossSums* sums) {
     ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -221,8 +254,8 @@ class ProgramRows {
         add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->loss);
       else if (x.op == Op::k_metric)
         add_to_token_sum(token_operand(x.operand[0], in), in.lanes, n, &sums->metric[x.out]);
-      else if (x.op == Op::k_grad)
-        write_kept(token_operand(x.operand[0], in), token_operand(x.operand[1], in).value, in.lanes, n, grad);
+      else if (program::is_output(x.op))
+        output_grad(x, in, n, x.op == Op::k_grad ? grad : grad_entropy);
       else
         compute(x, in, n, position);
     }
@@ -232,6 +265,11 @@ class ProgramRows {
   void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
     if (x.op == Op::k_is_at)
       return write_is_at(values_.get(x.operand[0]) - static_cast<double>(position), n, register_of(x.out));
+    if (x.op == Op::k_is_up_to)
+      return write_is_up_to(position_in_row(values_.get(x.operand[0])) - static_cast<double>(position), n,
+                            register_of(x.out));
+    if (x.op == Op::k_draw)
+      return write_draws({values_.get(x.operand[0]), values_.row_index}, position, n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
@@ -271,7 +309,7 @@ class ProgramRows {
   }
 
   // Runs the loop of the compiled segment that begins with `segment` for a tile. Its last instruction is
-  // before `last`. The operands of extremes go to registers, one per reduction.
+  // before `last`. The operands of extremes and of row_keep go to registers, one per reduction.
   void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, float* grad,
                     LossSums* outputs, Reduction* reductions) {
     float uniforms[4 * program::kMaxValues];
@@ -289,24 +327,28 @@ class ProgramRows {
     compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes}, in, n);
   }
 
-  // Considers the operands of extremes, which a compiled loop has written.
+  // Considers or keeps the operands of extremes and of row_keep, which a compiled loop has written.
   void add_extremes(const Segment& segment, const TileColumns& in, int n, int64_t position,
                     Reduction* reductions) {
     int count = 0;
     for (int i = segment.first; i < segment.last; ++i) {
-      const Op op = program_.instructions[i].op;
-      if (!program::is_row_reduction(op)) continue;
-      if (!program::is_sum(op)) add_extreme(op, {register_of(count)}, in, n, position, &reductions[count]);
+      const Instruction& x = program_.instructions[i];
+      if (!program::is_row_reduction(x.op)) continue;
+      if (!program::is_sum(x.op)) add_operand(x, {register_of(count)}, in, n, position, &reductions[count]);
       ++count;
     }
   }
 
-  static void add_extreme(Op op, const TokenOperand& x, const TileColumns& in, int n, int64_t position,
-                          Reduction* r) {
-    if (program::is_largest(op))
-      r->extreme.add<true>(x, in.lanes, n, position);
+  // Considers the operand of an extreme, or keeps it.
+  void add_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
+                   int64_t position, Reduction* r) {
+    if (x.op == Op::k_row_keep)
+      r->kept +=
+          keep(operand, in.lanes, n, cpu::kept_values(values_.pass, x.out, values_.row_index) + r->kept);
+    else if (program::is_largest(x.op))
+      r->extreme.add<true>(operand, in.lanes, n, position);
     else
-      r->extreme.add<false>(x, in.lanes, n, position);
+      r->extreme.add<false>(operand, in.lanes, n, position);
   }
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
@@ -328,12 +370,13 @@ class ProgramRows {
       if (program::is_sum(x.op))
         add_to_row_sum(operand, in.lanes, n, &r->lanes);
       else
-        add_extreme(x.op, operand, in, n, position, r);
+        add_operand(x, operand, in, n, position, r);
     }
   }
 
   static double result(Op op, const Reduction& r) {
     if (program::is_sum(op)) return r.sum;
+    if (op == Op::k_row_keep) return static_cast<double>(r.kept);
     return program::is_position(op) ? static_cast<double>(r.extreme.position) : r.extreme.value;
   }
 

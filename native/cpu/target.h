@@ -33,6 +33,7 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
+  float* kept;  // the values that tokens keep: program->kept times as many as the batch has tokens
 };
 
 // Returns how many numbers ProgramPass::row_values has per row.
@@ -56,6 +57,7 @@ struct TokenPass {
   const double* row_negatives;  // tokens with a negative advantage, of rows that several chunks share
   float* grad;                  // null if not wanted
   float* grad_entropy;          // null if not wanted
+  float* grad_log_z;            // null if not wanted
 };
 
 // The result of the row pass or of the KL pass for one row, or for a part of a row.

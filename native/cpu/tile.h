@@ -246,6 +246,18 @@ enum class MaskUse {
   kLanesIfMasked,  // reads TileColumns::lanes unless TileColumns::all_unmasked is set
 };
 
+// Returns the number at an index of a column.
+inline float element(const ColumnView& view, int64_t index) {
+  switch (view.dtype) {
+    case DType::kFloat16:
+      return float_of_half(static_cast<const uint16_t*>(view.data)[index]);
+    case DType::kBFloat16:
+      return float_of_bfloat16(static_cast<const uint16_t*>(view.data)[index]);
+    default:
+      return static_cast<const float*>(view.data)[index];
+  }
+}
+
 // Reads the rows of a batch tile by tile. If all columns have one number per token and the same dtype, the
 // loops read them in place. Otherwise, columns that have one number per row or are not float32 are first
 // converted into buffers.
@@ -300,17 +312,6 @@ class TileReader {
       same = same && view.dtype == first->dtype && !view.per_row;
     });
     return first && same ? first->dtype : DType::kFloat32;
-  }
-
-  static float element(const ColumnView& view, int64_t index) {
-    switch (view.dtype) {
-      case DType::kFloat16:
-        return float_of_half(static_cast<const uint16_t*>(view.data)[index]);
-      case DType::kBFloat16:
-        return float_of_bfloat16(static_cast<const uint16_t*>(view.data)[index]);
-      default:
-        return static_cast<const float*>(view.data)[index];
-    }
   }
 
   TileColumns piece(int64_t first, int n, MaskUse use) {

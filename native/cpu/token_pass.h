@@ -156,13 +156,13 @@ class TokenPassOfChunk {
     float* const h = grad_entropy && !direct ? entropy_buffer_ : grad_entropy;
     if (loss_)
       loss_->loss_tile(pass_.loss, row_, in, padded, static_cast<float>(weights_.loss_grad), g, &loss_sums_);
-    if (program_) program_->output(in, padded, position, g, &loss_sums_);
-    if (kl_) kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, terms_.has_loss(), &kl_sum_);
-    if (g && !terms_.has_loss() && !kl_) memset(g, 0, padded * sizeof(float));
     if (terms_.has_entropy(row_.kind))
       entropy_tile(in, padded, static_cast<float>(weights_.entropy_grad), h, &entropy_sum_);
     else if (h)
       memset(h, 0, padded * sizeof(float));
+    if (program_) program_->output(in, padded, position, g, h, &loss_sums_);
+    if (kl_) kl_->tile(in, padded, static_cast<float>(weights_.kl_grad), g, terms_.has_loss(), &kl_sum_);
+    if (g && !terms_.has_loss() && !kl_) memset(g, 0, padded * sizeof(float));
     if (g && !direct) memcpy(grad, g, real * sizeof(float));
     if (h && !direct) memcpy(grad_entropy, h, real * sizeof(float));
   }

@@ -120,6 +120,11 @@ class Context {
   }
 
   Buffer allocate(int64_t bytes) { return Buffer(bytes, pool_, compute_); }
+  Buffer allocate_zeros(int64_t bytes) {
+    Buffer buffer = allocate(bytes);
+    if (bytes > 0) check(cudaMemsetAsync(buffer.as<void>(), 0, bytes, compute_));
+    return buffer;
+  }
 
   // These two functions make one stream wait for the other. A copy must wait until its memory is allocated.
   // Kernels, and the freeing of memory, must wait until the copies are done.

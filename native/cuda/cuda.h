@@ -158,6 +158,7 @@ struct Call {
   Result* result = nullptr;
   float* grad = nullptr;          // per token; null if not wanted
   float* grad_entropy = nullptr;  // per token; null if not wanted
+  float* grad_log_z = nullptr;    // per row; null if not wanted
   // If true, the gradient is computed even if grad is null, and it stays on the device. Only benchmarks use
   // this.
   bool grad_stays = false;

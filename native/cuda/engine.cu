@@ -61,7 +61,7 @@ class Evaluation {
         batch_(batch),
         loss_(request.terms.loss),
         object_(request.loss),
-        program_(context, request.program, batch.view.layout.rows, request.batch_metrics),
+        program_(context, request.program, batch.view.layout.rows, batch.tokens, request.batch_metrics),
         call_(call) {
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns = columns_of_tokens(request);
@@ -80,6 +80,10 @@ class Evaluation {
     if (call.grad_entropy) grad_entropy_ = context.allocate(batch.tokens * sizeof(float));
     pass_.grad = grad_.as<float>();
     pass_.grad_entropy = grad_entropy_.as<float>();
+    // Only rows that take part in a program write their gradients.
+    if (call.grad_log_z)
+      grad_log_z_ = context.allocate_zeros(batch.view.layout.rows * static_cast<int64_t>(sizeof(float)));
+    pass_.grad_log_z = grad_log_z_.as<float>();
     if (is_timed()) context_.mark_passes_begin();
   }
 
@@ -115,6 +119,8 @@ class Evaluation {
     const int64_t bytes = batch_.tokens * static_cast<int64_t>(sizeof(float));
     if (call_.grad) context_.receive(call_.grad, pass_.grad, bytes, call_.abort);
     if (call_.grad_entropy) context_.receive(call_.grad_entropy, pass_.grad_entropy, bytes, call_.abort);
+    if (call_.grad_log_z)
+      context_.receive(call_.grad_log_z, pass_.grad_log_z, grad_log_z_.bytes(), call_.abort);
     *call_.result = context_.result();
     if (call_.passes_ms) *call_.passes_ms = context_.passes_ms();
     if (call_.token_pass_ms) *call_.token_pass_ms = context_.token_pass_ms();
@@ -160,7 +166,7 @@ class Evaluation {
   const ProgramRun program_;
   const Call& call_;
   Pass pass_;
-  Buffer grad_, grad_entropy_, repeats_, mask_, weights_, logprob_;
+  Buffer grad_, grad_entropy_, grad_log_z_, repeats_, mask_, weights_, logprob_;
 };
 
 void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) {

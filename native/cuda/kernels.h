@@ -25,11 +25,14 @@ constexpr int kPlainSharedBytes = 48 * 1024;
 // its dynamic shared memory. test/native/check-spills.sh enforces this limit.
 constexpr int kOwnSharedBytes = (kTokenSums * kThreads + kTokenSums * kWarps) * 8 + 256;
 
+// The most static shared memory, in bytes, that any kernel declares.
+constexpr int kMostStaticBytes = 9 * 1024;
+
 // Launches a kernel. If the launch fails, cudaGetLastError() returns the error.
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
-  if (grid.memory + kOwnSharedBytes > kPlainSharedBytes)
+  if (grid.memory + kMostStaticBytes > kPlainSharedBytes)
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.memory);
   cudaLaunchKernel(kernel, dim3(grid.blocks), dim3(kThreads), pointers, static_cast<size_t>(grid.memory),
                    grid.stream);

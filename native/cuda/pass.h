@@ -141,6 +141,7 @@ struct Pass : SpannedBatch {
   Result* result;
   float* grad;          // per token; null if not wanted
   float* grad_entropy;  // per token; null if not wanted
+  float* grad_log_z;    // per row; null if not wanted
 };
 
 // Numbers that one kernel of an advantage function stores for the next. All are 0 when the call begins.

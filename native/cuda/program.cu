@@ -10,7 +10,7 @@ namespace {
 // 8.0 or more.
 constexpr int kMostSharedBytes = 99 * 1024;
 constexpr int kMostSlotBytes =
-    TokenInterpreter::bytes(program::kMaxRegisters, (1u << program::kMaxColumns) - 1u);
+    TokenInterpreter::bytes(program::kMaxRegisters, (1u << program::kMaxProgramColumns) - 1u);
 static_assert(kMostSlotBytes + RowReducer::bytes(program::kMaxReductions) <= kMostSharedBytes);
 static_assert(kMostSlotBytes + OutputSums::bytes(kMaxMetrics) + 1024 <= kMostSharedBytes,
               "the kernel also has up to 1024 bytes of static shared memory");
@@ -34,7 +34,8 @@ int tokens_memory(const program::ProgramView& program, unsigned columns) {
 
 }  // namespace
 
-ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, bool batch_metrics)
+ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, int64_t tokens,
+                       bool batch_metrics)
     : context_(context), host_(host), view_(host), batch_metrics_(batch_metrics) {
   if (host.instruction_count == 0) return;  // the call has no user-defined loss
   view_.instructions = context.send_array(host.instructions, host.instruction_count, &instructions_);
@@ -43,6 +44,11 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64
   context.order_kernels_after_copies();
   row_values_ = context.allocate(rows * host.row_values * static_cast<int64_t>(sizeof(double)));
   batch_values_ = context.allocate(host.batch_values * static_cast<int64_t>(sizeof(double)));
+  if (host.kept == 0) return;
+  kept_ = context.allocate(host.kept * tokens * static_cast<int64_t>(sizeof(float)));
+  ties_ = context.allocate(rows * static_cast<int64_t>(sizeof(unsigned)));
+  selection_ = context.allocate(sizeof(Selection));
+  check(cudaMemsetAsync(selection_.as<void>(), 0, sizeof(Selection), context.compute()));
 }
 
 int ProgramRun::memory() const {
@@ -54,7 +60,8 @@ Stage ProgramRun::stage_of(int first, int last) const {
   for (int at = first; at < last; ++at)
     for (int i = host_.segments[at].first; i < host_.segments[at].last; ++i)
       for (const Operand& operand : host_.instructions[i].operand)
-        if (operand.kind == Kind::kColumn) stage.columns |= reads(operand.index);
+        if (operand.kind == Kind::kColumn && host_.segments[at].kind == Op::k_tokens)
+          stage.columns |= reads(operand.index);
   return stage;
 }
 
@@ -68,12 +75,19 @@ void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const
 }
 
 void ProgramRun::run(const Pass& pass) const {
-  const ProgramPass whole{pass, view_, row_values_.as<double>(), batch_values_.as<double>()};
+  const ProgramPass whole{pass,
+                          view_,
+                          row_values_.as<double>(),
+                          batch_values_.as<double>(),
+                          kept_.as<float>(),
+                          selection_.as<Selection>(),
+                          ties_.as<unsigned>()};
   const int outputs = host_.output_segment;
   int first = 0;
   for (int at = 0; at < outputs; ++at) {
     if (host_.segments[at].kind != Op::k_batch) continue;
     launch_rows(whole, first, at);
+    launch_selections(whole, first, at);
     launch(program_batch_kernel, context_.grid(1), whole, Stage{first, at + 1, 0});
     first = at + 1;
   }
@@ -83,10 +97,24 @@ void ProgramRun::run(const Pass& pass) const {
   const int end = host_.segment_count;
   const int end_of_rows = host_.segments[end - 1].kind == Op::k_batch ? end - 1 : end;
   launch_rows(whole, outputs + 1, end_of_rows);
+  if (batch_metrics_) launch_selections(whole, first, end_of_rows);
   if (batch_metrics_)
     launch(program_batch_kernel, context_.grid(1), whole, Stage{first, end, 0});
   else if (end_of_rows > outputs + 1)
     launch(program_batch_kernel, context_.grid(1), whole, Stage{outputs + 1, end_of_rows, 0});
+}
+
+void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last) const {
+  Grid grid = context_.grid_of_warps(pass.batch.layout.rows);
+  for (int at = first; at < last; ++at)
+    for (int i = host_.segments[at].first; i < host_.segments[at].last; ++i) {
+      const Op op = host_.instructions[i].op;
+      if (!program::is_rows_selection(op)) continue;
+      grid.memory = kSelectBytes;
+      for (int digit = 0; digit < kDigits; ++digit) launch(program_select_kernel, grid, pass, i, digit);
+      grid.memory = 0;
+      if (op == Op::k_rows_rank_at) launch(program_place_kernel, grid, pass, i);
+    }
 }
 
 void ProgramRun::launch_outputs(const ProgramPass& pass) const {

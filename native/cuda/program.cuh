@@ -5,6 +5,7 @@
 // sums are those of the CPU engine, and they are added up in the same order.
 #pragma once
 
+#include "cuda/program_select.cuh"
 #include "cuda/program_tokens.cuh"
 #include "cuda/spans.cuh"
 
@@ -40,6 +41,7 @@ class RowReducer {
       interpreter_.run(
           segment, row, from, min(from + kChunkTokens, length),
           [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
+            if (x.op == Op::k_row_keep) keep(x, row, values, tokens);
             add(x.op, partial(n), values, tokens);
           },
           [](const LaneTokens&) {});
@@ -61,15 +63,30 @@ class RowReducer {
   }
 
   __device__ __forceinline__ void clear(Op op, int n) const {
-    if (program::is_sum(op))
+    if (is_total(op))
       partial(n).sum = 0;
     else
       partial(n).extreme = {};
   }
 
+  // Returns whether a reduction adds up numbers. row_keep counts the values.
+  static __device__ __forceinline__ bool is_total(Op op) {
+    return program::is_sum(op) || op == Op::k_row_keep;
+  }
+
+  __device__ __forceinline__ void keep(const Instruction& x, int64_t row, const Values& values,
+                                       const LaneTokens& tokens) const {
+    float* const to = pass_.kept + x.out * pass_.tokens + pass_.batch.layout.begin(row);
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      if (tokens.live >> j & 1) to[tokens.position(j)] = values.of[j];
+  }
+
   static __device__ __forceinline__ void add(Op op, RowPartial& to, const Values& values,
                                              const LaneTokens& tokens) {
-    if (program::is_sum(op)) {
+    if (op == Op::k_row_keep) {
+      to.sum += __popc(tokens.live);
+    } else if (program::is_sum(op)) {
       double sum = to.sum;
 #pragma unroll
       for (int j = 0; j < kQuad; ++j) sum += tokens.live >> j & 1 ? values.of[j] : 0.0f;
@@ -89,7 +106,7 @@ class RowReducer {
   __device__ __forceinline__ void fold(const Instruction& x, int n, int64_t row, bool is_first) const {
     double* const to = pass_.row_values + x.out * pass_.batch.layout.rows + row;
     double result;
-    if (program::is_sum(x.op)) {
+    if (is_total(x.op)) {
       result = warp_sum(partial(n).sum);
       partial(n).sum = 0;
       if (threadIdx.x % kWarp == 0 && !is_first) result += *to;
@@ -104,6 +121,31 @@ class RowReducer {
   RowPartial* const partials_;
 };
 
+__device__ __forceinline__ void store_grad_log_z(const ProgramPass& pass, int64_t row, const Instruction& x) {
+  if (pass.grad_log_z) pass.grad_log_z[row] = static_cast<float>(RowOperands{pass, row}(x.operand[0]));
+}
+
+// Runs a row segment with one warp. Only its first lane computes numbers; all lanes select.
+__device__ __forceinline__ void run_row(const ProgramPass& pass, const Segment& segment, int64_t row) {
+  const bool is_first_lane = threadIdx.x % kWarp == 0;
+  for (int i = segment.first; i < segment.last; ++i) {
+    const Instruction x = load_instruction(pass.program, i);
+    if (is_over_rows(x.op)) continue;
+    if (x.op == Op::k_grad_log_z) {
+      if (is_first_lane) store_grad_log_z(pass, row, x);
+      continue;
+    }
+    double result = 0;
+    if (x.op == Op::k_row_rank) {
+      const double rank = is_first_lane ? RowOperands{pass, row}(x.operand[1]) : 0.0;
+      result = rank_in_row(pass, x.operand[0].index, row, __shfl_sync(kAllLanes, rank, 0));
+    } else if (is_first_lane) {
+      result = compute_one(x, {pass, row});
+    }
+    if (is_first_lane) pass.row_values[x.out * pass.batch.layout.rows + row] = result;
+  }
+}
+
 // Runs the token segments and row segments of a stage.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     program_rows_kernel(const ProgramPass pass, const Stage stage) {
@@ -115,11 +157,8 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       const Segment segment = pass.program.segments[at];
       if (segment.kind == Op::k_tokens) {
         reducer.reduce(segment, row);
-      } else if (threadIdx.x % kWarp == 0) {
-        for (int i = segment.first; i < segment.last; ++i) {
-          const Instruction x = load_instruction(pass.program, i);
-          if (!is_over_rows(x.op)) pass.row_values[x.out * rows + row] = compute_one(x, {pass, row});
-        }
+      } else {
+        run_row(pass, segment, row);
       }
       __syncwarp();  // the next segment reads the row values on all lanes
     }
@@ -168,7 +207,8 @@ static __global__ void __launch_bounds__(kThreads)
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass.program, i);
       // All instructions that write the same number are computed by the same warp.
-      if (!is_over_rows(x.op) || x.out % kWarps != static_cast<int>(threadIdx.x / kWarp)) continue;
+      if (!is_over_rows(x.op) || program::is_rows_selection(x.op)) continue;
+      if (x.out % kWarps != static_cast<int>(threadIdx.x / kWarp)) continue;
       const double result = reduce_rows(pass, x);
       if (threadIdx.x % kWarp != 0) continue;
       Sums& sums = pass.result->sums;
@@ -258,6 +298,17 @@ __device__ __forceinline__ void store_grad(const ProgramPass& pass, int64_t begi
   }
 }
 
+// Adds the gradient with respect to entropy of a lane's unmasked tokens to what the token pass has stored.
+__device__ __forceinline__ void add_grad_entropy(const ProgramPass& pass, int64_t begin,
+                                                 const LaneTokens& tokens, const Values& grad) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) {
+    if ((tokens.live >> j & 1) == 0) continue;
+    float* const to = pass.grad_entropy + begin + tokens.position(j);
+    __stcs(to, __ldcs(to) + grad.of[j]);
+  }
+}
+
 // Returns the values times a factor.
 __device__ __forceinline__ Values scaled(Values values, float factor) {
 #pragma unroll
@@ -284,9 +335,14 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
       interpreter.run(
           segment, row, first + from, first + to,
           [&](const Instruction& x, int, const Values& values, const LaneTokens& tokens) {
+            const auto times_factor = [&] {
+              return scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
+            };
             if (x.op == Op::k_grad)
-              grad = scaled(values, static_cast<float>(RowOperands{pass, row}(x.operand[1])));
-            else
+              grad = times_factor();
+            else if (x.op == Op::k_grad_entropy) {
+              if (pass.grad_entropy) add_grad_entropy(pass, begin, tokens, times_factor());
+            } else
               sums.add(x.op == Op::k_loss ? 0 : 1 + x.out, values, tokens.live);
           },
           end);

@@ -9,11 +9,16 @@
 
 namespace policy_loss::cuda {
 
+struct Selection;  // program_select.cuh
+
 // The arguments of the kernels that interpret a program.
 struct ProgramPass : Pass {
   program::ProgramView program;  // its arrays are in device memory
   double* row_values;            // [program.row_values][rows]
   double* batch_values;          // [program.batch_values]
+  float* kept;                   // [program.kept][tokens]: the values that tokens keep, by position
+  Selection* selection;          // null if the program keeps no values
+  unsigned* ties;                // [rows]; null if the program keeps no values
 };
 
 // The segments [first, last) of a program, which one launch computes.
@@ -27,7 +32,8 @@ class ProgramRun {
  public:
   // Sends the program to the device. `host` must outlive this object. `batch_metrics` tells whether the
   // metrics of the batch are wanted.
-  ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, bool batch_metrics);
+  ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, int64_t tokens,
+             bool batch_metrics);
 
   // Returns how much dynamic shared memory the kernel of the outputs needs at most, in bytes per block.
   int memory() const;
@@ -40,13 +46,15 @@ class ProgramRun {
  private:
   Stage stage_of(int first, int last) const;
   void launch_rows(const ProgramPass& pass, int first, int last) const;
+  // Launches the selections over all rows of a stage.
+  void launch_selections(const ProgramPass& pass, int first, int last) const;
   void launch_outputs(const ProgramPass& pass) const;
 
   Context& context_;
   const program::ProgramView& host_;
   program::ProgramView view_;
   const bool batch_metrics_;
-  Buffer instructions_, segments_, constants_, row_values_, batch_values_;
+  Buffer instructions_, segments_, constants_, row_values_, batch_values_, kept_, selection_, ties_;
 };
 
 }  // namespace policy_loss::cuda

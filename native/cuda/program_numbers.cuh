@@ -51,12 +51,19 @@ struct RowOperands {
         return batch_input(x.index);
       case Kind::kRowColumn:
         return pass.batch.row_column[x.index][row];
+      case Kind::kColumn:
+        return of_row(pass.batch.column[x.index]);
       default:
         return 0.0;
     }
   }
 
  private:
+  // Returns the row's number in a column that has one value per row.
+  __device__ __forceinline__ double of_row(const ColumnView& column) const {
+    return column.per_row ? load_one(column, row) : 0.0;
+  }
+
   __device__ __forceinline__ double row_input(int index) const {
     const RowState<NoRow>& state = state_of_row(pass, row);
     return index == program::kRowTokens   ? state.tokens

@@ -7,6 +7,7 @@
 
 #include "cuda/feed.cuh"
 #include "cuda/program_numbers.cuh"
+#include "program/draw.h"
 
 namespace policy_loss::cuda {
 
@@ -99,6 +100,23 @@ class TokenInterpreter {
     return {{value, value, value, value}};
   }
 
+  __device__ __forceinline__ Values values_of_positions(const Instruction& x, const RowOperands& of_row,
+                                                        const LaneTokens& tokens) const {
+    const double operand = of_row(x.operand[0]);
+    const double last = operand - static_cast<double>(of_row.row) * program::kPlacesPerRow;
+    const RowDraws draws(operand, of_row.row);
+    Values out;
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      const auto position = static_cast<double>(tokens.position(j));
+      if (x.op == Op::k_draw)
+        out.of[j] = draws.at(static_cast<uint32_t>(tokens.position(j)));
+      else
+        out.of[j] = (x.op == Op::k_is_at ? position == operand : position <= last) ? 1.0f : 0.0f;
+    }
+    return out;
+  }
+
   // Runs a segment on the lane's four tokens. The columns must have been loaded.
   template <class Visit>
   __device__ __forceinline__ void run_on(const Segment& segment, const RowOperands& of_row,
@@ -110,12 +128,8 @@ class TokenInterpreter {
       // The next instruction arrives while this one is computed.
       if (i + 1 < segment.last) next = load_instruction(pass_.program, i + 1);
       Values out;
-      if (x.op == Op::k_is_at) {
-        const double at = of_row(x.operand[0]);
-#pragma unroll
-        for (int j = 0; j < kQuad; ++j)
-          out.of[j] = static_cast<double>(tokens.position(j)) == at ? 1.0f : 0.0f;
-        slot(x.out) = out;
+      if (program::is_of_position(x.op)) {
+        slot(x.out) = values_of_positions(x, of_row, tokens);
         continue;
       }
       const Values a = operand(x.operand[0], of_row);

@@ -4,11 +4,13 @@
 
 #include "engine/construct.h"
 #include "kl/abs.h"
+#include "kl/bias_corrected_k3.h"
 #include "kl/corrected_k3.h"
 #include "kl/k1.h"
 #include "kl/k2.h"
 #include "kl/k3.h"
 #include "kl/low_var_kl.h"
+#include "kl/straight_through.h"
 #include "loss/cispo.h"
 #include "loss/dpo.h"
 #include "loss/gspo.h"
@@ -32,7 +34,8 @@ struct TypeList {
 using Losses =
     TypeList<Ppo, PpoSequenceMasking, PpoOnPolicy, PpoSequenceMaskingOnPolicy, Gspo, Cispo, Topr, Sapo, Sppo,
              Rec, Opmd, Sft, SftIs, SftPhi, ImportanceSampling, Dpo, MixSft, MixChordSft, MixChordPhi>;
-using KlEstimators = TypeList<K1, K2, K3, LowVarKl, Abs, CorrectedK3>;
+using KlEstimators = TypeList<K1, K2, K3, LowVarKl, Abs, CorrectedK3, StraightK1, StraightAbs,
+                              StraightLowVarKl, BiasCorrectedK3, StraightK3>;
 
 // Returns the index of L in a list that contains it.
 template <class L, class... T>

@@ -51,26 +51,37 @@ class Checker {
         refuse("there are too many operands");
     const bool in_tokens = kind_ == Op::k_tokens;
     const bool in_row = kind_ == Op::k_row;
-    if (x.op == Op::k_is_at || is_row_reduction(x.op) || is_output(x.op)) {
+    if (is_of_position(x.op) || is_row_reduction(x.op) || is_output(x.op)) {
       if (!in_tokens) refuse("an operation on tokens is not in a token segment");
-    } else if (x.op == Op::k_is_row || is_rows_reduction(x.op) || is_row_output(x.op)) {
+    } else if (x.op == Op::k_is_row || x.op == Op::k_row_rank || is_rows_reduction(x.op) ||
+               is_row_output(x.op) || x.op == Op::k_grad_log_z) {
       if (!in_row) refuse("an operation on rows is not in a row segment");
     }
-    if (x.op == Op::k_is_at && is_of_token(x.operand[0])) refuse("a position differs among tokens");
-    if (x.op == Op::k_grad && is_of_token(x.operand[1])) refuse("a factor differs among tokens");
+    if (is_of_position(x.op) && is_of_token(x.operand[0])) refuse("a position differs among tokens");
+    if (x.op == Op::k_row_rank || is_rows_selection(x.op)) check_selection(x);
+    if ((x.op == Op::k_grad || x.op == Op::k_grad_entropy) && is_of_token(x.operand[1]))
+      refuse("a factor differs among tokens");
     if (is_row_reduction(x.op) || is_rows_reduction(x.op)) return add_reduction(x);
     if (is_output(x.op)) return add_output(x);
-    if (is_row_output(x.op) || x.op == Op::k_batch_metric) return add_later_output(x);
+    if (is_row_output(x.op) || x.op == Op::k_grad_log_z || x.op == Op::k_batch_metric)
+      return add_later_output(x);
     if (in_tokens) return write_register(x);
     write(in_row ? &row_values_ : &batch_values_, x.out, kWritten);
   }
 
   unsigned columns() const { return columns_; }
   unsigned row_columns() const { return row_columns_; }
+  int kept() const {
+    int kept = 0;
+    for (int k = 0; k < kMaxKept; ++k) kept = is_kept_[k] ? k + 1 : kept;
+    return kept;
+  }
   bool has_outputs() const { return has_outputs_; }
   bool has_grad() const { return has_grad_; }
+  bool has_other_grad() const { return has_other_grad_; }
   void end() const {
     if (!has_loss_) refuse("it has no loss");
+    if (__builtin_popcount(columns_) > kMaxProgramColumns) refuse("it reads too many columns");
     if (sizes_.batch_metrics > 0 && !has_ended_) refuse("no segment outputs the metrics of the batch");
   }
 
@@ -103,7 +114,7 @@ class Checker {
       case Kind::kRegister:
         return need(in_tokens && index < sizes_.registers && registers_[index], "a register is not written");
       case Kind::kColumn:
-        need(in_tokens && index < kColumns, "a column cannot be read here");
+        need(kind_ != Op::k_batch && index < kColumns, "a column cannot be read here");
         columns_ |= reads(index);
         return;
       case Kind::kConstant:
@@ -126,9 +137,19 @@ class Checker {
     refuse("an operand has an unknown kind");
   }
 
+  void check_selection(const Instruction& x) {
+    const Operand& from = x.operand[0];
+    if (from.kind != Kind::kRowValue || from.index >= kMaxKept || !is_kept_[from.index])
+      refuse("a selection has no kept values");
+  }
+
   void add_reduction(const Instruction& x) {
     if (outputs_here_) refuse("a reduction is among the outputs");
     if (++reductions_ > kMaxReductions) refuse("a segment has too many reductions");
+    if (x.op == Op::k_row_keep) {
+      if (x.out >= kMaxKept) refuse("too many values of tokens are kept");
+      is_kept_[x.out] = true;
+    }
     write(is_row_reduction(x.op) ? &row_values_ : &batch_values_, x.out, kPending);
   }
 
@@ -139,11 +160,13 @@ class Checker {
     has_outputs_ = true;
     if (x.op == Op::k_loss) has_loss_ = true;
     if (x.op == Op::k_grad) has_grad_ = true;
+    if (x.op == Op::k_grad_entropy) has_other_grad_ = true;
     if (x.op == Op::k_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
   }
 
   void add_later_output(const Instruction& x) {
     if (!has_outputs_) refuse("an output of rows or of the batch comes too early");
+    if (x.op == Op::k_grad_log_z) has_other_grad_ = true;
     if (x.op == Op::k_row_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
     if (x.op != Op::k_batch_metric) return;
     if (kind_ != Op::k_batch || x.out >= sizes_.batch_metrics) refuse("a metric of the batch does not exist");
@@ -151,7 +174,7 @@ class Checker {
 
   void write_register(const Instruction& x) {
     if (x.out >= sizes_.registers) refuse("a register does not exist");
-    bool of_token = x.op == Op::k_is_at;
+    bool of_token = is_of_position(x.op);
     for (int i = 0; i < x.operands; ++i) of_token |= is_of_token(x.operand[i]);
     if (!of_token) refuse("an instruction for tokens reads nothing of a token");
     registers_[x.out] = true;
@@ -161,8 +184,10 @@ class Checker {
   Op kind_ = Op::k_tokens;
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_;
+  bool is_kept_[kMaxKept] = {};  // which row values row_keep writes
   int reductions_ = 0, batch_segments_ = 0;
-  bool may_output_ = true, has_outputs_ = false, has_loss_ = false, has_grad_ = false;
+  bool may_output_ = true, has_outputs_ = false, has_loss_ = false;
+  bool has_grad_ = false, has_other_grad_ = false;
   bool outputs_here_ = false;  // whether the segment has outputs
   bool has_ended_ = false;     // the last segment has begun
   unsigned columns_ = reads(kLogprob), row_columns_ = 0;
@@ -216,11 +241,12 @@ Program::Program(const Encoded& encoded) {
     if (is_row_reduction(x.op)) ++segments_.back().reductions;
   }
   checker.end();
-  if (__builtin_popcount(checker.columns()) > kMaxColumns) refuse("it reads too many columns");
   find_compiled();
   sizes_.columns = checker.columns();
   sizes_.row_columns = checker.row_columns();
+  sizes_.kept = checker.kept();
   sizes_.has_grad = checker.has_grad();
+  sizes_.has_other_grad = checker.has_other_grad();
 }
 
 void Program::find_compiled() {

@@ -29,6 +29,21 @@ PL_FN double square_root(double x) {
   return __builtin_sqrt(x);
 }
 
+PL_FN float round_down(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::floorf(x);
+#else
+  return __builtin_floorf(x);
+#endif
+}
+PL_FN double round_down(double x) {
+#if defined(__CUDA_ARCH__)
+  return ::floor(x);
+#else
+  return __builtin_floor(x);
+#endif
+}
+
 // Returns the result of an arithmetic operation. Operands that the operation does not use are ignored.
 // Transcendental functions are computed in float32 even if the numbers are float64, because every device
 // computes the same bits of the functions in math/.
@@ -51,6 +66,7 @@ PL_FN Number apply(Number a, Number b, Number c, Number d) {
   if constexpr (op == Op::k_abs) return a < zero ? -a : a + zero;
   if constexpr (op == Op::k_sign) return sign(a);
   if constexpr (op == Op::k_sqrt) return square_root(a);
+  if constexpr (op == Op::k_floor) return round_down(a);
   if constexpr (op == Op::k_exp) return exp_flushed(x);
   if constexpr (op == Op::k_expm1) return expm1(x);
   if constexpr (op == Op::k_exp_residual) return exp_residual(x);

@@ -16,6 +16,10 @@
 // Reductions over rows have as many, by the row's index. All engines combine the partial results in the same
 // order, so they compute the same bits. A row that counts 0 times is skipped, and so is a row without
 // unmasked tokens unless the program wants all rows.
+//
+// Selections find order statistics. A token segment keeps the values of the row's unmasked tokens (row_keep),
+// and a row segment selects among those of the row (row_rank), or among those of all rows (rows_rank, …).
+// Each kept value counts as often as its row. −0 counts as 0, and NaN as larger than any other number.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +36,7 @@ namespace policy_loss::program {
   /* Arithmetic, in every segment. Conditions are the numbers 0 and 1. */                              \
   X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) X(min, 2) X(max, 2) X(pow, 2)                                \
   X(lt, 2) X(le, 2) X(eq, 2)                                                                           \
-  X(neg, 1) X(abs, 1) X(sign, 1) X(sqrt, 1) X(exp, 1) X(expm1, 1) X(exp_residual, 1)                   \
+  X(neg, 1) X(abs, 1) X(sign, 1) X(sqrt, 1) X(floor, 1) X(exp, 1) X(expm1, 1) X(exp_residual, 1)                   \
   X(log, 1) X(log1p, 1) X(tanh, 1) X(sigmoid, 1) X(logsigmoid, 1)                                      \
   X(select, 3) /* the second operand if the first, a condition, is not 0; otherwise the third */       \
   X(clip, 3)   /* the first operand, at least the second and at most the third */                      \
@@ -40,18 +44,34 @@ namespace policy_loss::program {
   X(select_lt, 4) X(select_le, 4) X(select_eq, 4)                                                      \
   /* 1 for the token at the position in the row that the operand, a value of the row, gives; else 0. In token segments. */ \
   X(is_at, 1)                                                                                          \
+  /* 1 for the tokens up to the place in the batch that the operand, the same for all tokens of a row, gives; else 0. In token segments. */ \
+  X(is_up_to, 1)                                                                                       \
+  /* A random number from 0 to 1, which depends on the seed in the operand, on the row and on the token's position. In token segments. */ \
+  X(draw, 1)                                                                                           \
   /* 1 in the row whose index the operand, a batch value, gives; else 0. In row segments. */           \
   X(is_row, 1)                                                                                         \
+  /* The value with the rank in the second operand, from 0 for the smallest, of those that row_keep kept. In row segments. */ \
+  X(row_rank, 2)                                                                                       \
   /* Reductions over a row. In token segments; they write a row value. arg_…: the position of the first smallest or largest. */ \
   X(row_sum, 1) X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
+  /* Keep the values of the row's tokens; the row value is their number, and stands for them in selections. */ \
+  X(row_keep, 1)                                                                                       \
   /* Reductions over all rows. In row segments; they write a batch value. */                           \
   X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
-  /* Output a token's loss, its gradient (the product of two operands, of which the second is the same for */ \
-  /* all tokens of a row), and its term in metric number `out`. In the last segment. */                \
-  X(loss, 1) X(grad, 2) X(metric, 1)                                                                   \
+  /* Selections over all rows. In row segments; they write a batch value. The first operand is the row value of row_keep; */ \
+  /* the second is that of the first row which takes part. The value with a rank; the place of its token, where the first of equal values comes first; */ \
+  /* the largest number of smallest values whose mean is less than the operand; the number of values below the level up to */ \
+  /* which all values must be cut for their sum to fall to the operand. */                             \
+  X(rows_rank, 2) X(rows_rank_at, 2) X(rows_under_mean, 2) X(rows_under_fill, 2)                       \
+  /* Output a token's loss, its term in metric number `out`, and the gradients with respect to logprob and */ \
+  /* to entropy. A gradient is the product of two operands, of which the second is the same for all tokens */ \
+  /* of a row. In the last segment. */                                                                 \
+  X(loss, 1) X(grad, 2) X(metric, 1) X(grad_entropy, 2)                                                \
   /* Add a number, times how often the row counts, to the loss and to metric number `out`. In row segments */ \
   /* after the outputs. */                                                                             \
   X(row_loss, 1) X(row_metric, 1)                                                                      \
+  /* Output a row's gradient with respect to log_z. In row segments after the outputs. */              \
+  X(grad_log_z, 1)                                                                                     \
   /* Output metric number `out` of the batch. In the batch segment after the outputs. */              \
   X(batch_metric, 1)
 // clang-format on
@@ -79,13 +99,21 @@ PL_FN constexpr bool is_arithmetic(Op op) {
   return op >= Op::k_add && op <= Op::k_select_eq;
 }
 PL_FN constexpr bool is_row_reduction(Op op) {
-  return op >= Op::k_row_sum && op <= Op::k_row_arg_max;
+  return op >= Op::k_row_sum && op <= Op::k_row_keep;
 }
 PL_FN constexpr bool is_rows_reduction(Op op) {
-  return op >= Op::k_rows_sum && op <= Op::k_rows_arg_max;
+  return op >= Op::k_rows_sum && op <= Op::k_rows_under_fill;
+}
+// Returns whether an operation selects among the kept values of all rows.
+PL_FN constexpr bool is_rows_selection(Op op) {
+  return op >= Op::k_rows_rank && op <= Op::k_rows_under_fill;
+}
+// Returns whether an operation computes a number from a token's position and an operand of the row.
+PL_FN constexpr bool is_of_position(Op op) {
+  return op >= Op::k_is_at && op <= Op::k_draw;
 }
 PL_FN constexpr bool is_output(Op op) {
-  return op >= Op::k_loss && op <= Op::k_metric;
+  return op >= Op::k_loss && op <= Op::k_grad_entropy;
 }
 PL_FN constexpr bool is_row_output(Op op) {
   return op == Op::k_row_loss || op == Op::k_row_metric;
@@ -103,7 +131,8 @@ PL_FN constexpr bool is_largest(Op op) {
   return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
 }
 
-// The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn.
+// The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn. A row
+// segment can read a column that has one value per row.
 enum class Kind : uint8_t {
   kRegister,
   kColumn,
@@ -126,6 +155,9 @@ constexpr int kRowInputs = 3;
 enum BatchInput { kBatchTokens, kBatchRows, kRowLength };
 constexpr int kBatchInputs = 3;
 
+// A place in the batch is the number of a token: this times the row's index, plus the position in the row.
+constexpr double kPlacesPerRow = 1 << 30;
+
 constexpr int kMaxOperands = 4;
 
 struct Operand {
@@ -144,9 +176,10 @@ struct alignas(16) Instruction {
 // The limits on the size of a program. The registers of a tile fit into the L1 cache.
 constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
-constexpr int kMaxValues = 256;     // of each kind: constants, row values, batch values
-constexpr int kMaxReductions = 16;  // in one segment
-constexpr int kMaxColumns = 9;      // that a program reads, of the kColumns columns
+constexpr int kMaxValues = 256;        // of each kind: constants, row values, batch values
+constexpr int kMaxReductions = 16;     // in one segment
+constexpr int kMaxProgramColumns = 9;  // that one program reads
+constexpr int kMaxKept = 4;            // the row values of row_keep have numbers below this
 constexpr int kMaxBatchMetrics = 32;
 constexpr int kMaxBatchSegments = 61;
 
@@ -170,7 +203,9 @@ struct ProgramView {
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
   int interpreted = 0;                 // the instructions of token segments for which no loop is compiled
-  bool has_grad = false;               // whether it outputs gradients
+  int kept = 0;                        // one more than the largest row value of row_keep
+  bool has_grad = false;               // whether it outputs gradients with respect to logprob
+  bool has_other_grad = false;         // whether it outputs gradients with respect to other columns
   bool all_rows = false;               // whether rows without unmasked tokens take part
   unsigned columns = 0;                // the columns that it reads, including logprob
   unsigned row_columns = 0;            // the row columns that it reads

@@ -1,6 +1,7 @@
 // Writes native/program/compiled_segments.inc: the token segments of the package's own losses with default options, for
 // the engines to compile ahead of time (see native/program/compiled.h).
-import type { NativeProgram } from '../../binding.js';
+import type { NativeProgram, NativeProgramLossSpec } from '../../binding.js';
+import type { FormColumns } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
@@ -9,8 +10,8 @@ const NUMBERS_PER_INSTRUCTION = 6;
 const REGISTER = 0;
 const COLUMN = 1;
 const OUTPUTS = ['loss', 'metric', 'grad'];
-// Loops lack this operation, which the package's losses hardly use.
-const NOT_COMPILED = ['is_at'];
+// Loops lack these operations, which the package's losses hardly use.
+const NOT_COMPILED = ['is_at', 'is_up_to', 'draw', 'grad_entropy'];
 
 interface Instruction {
   readonly op: string;
@@ -71,8 +72,20 @@ function isValid(name: string, args: Record<string, unknown>): boolean {
 }
 
 function segmentsWith(name: string, args: Record<string, unknown>): Instruction[][] {
-  const { policyLoss } = POLICY_LOSS_FN.create(name, args);
-  return 'program' in policyLoss ? tokenSegments(policyLoss.program.withGrad) : [];
+  return programsOf(name, args).flatMap(({ program }) => tokenSegments(program.withGrad));
+}
+
+/** Returns the forms of a loss for the usual batches, or nothing if native code computes the loss. */
+export function programsOf(name: string, args: Record<string, unknown>): NativeProgramLossSpec[] {
+  const made = POLICY_LOSS_FN.create(name, args).withTerms({});
+  const specs = 'spec' in made ? usualForms(made).map((form) => made.spec(form)) : [made];
+  return specs.flatMap(({ policyLoss }) => (policyLoss && 'program' in policyLoss ? [policyLoss] : []));
+}
+
+// Returns the forms for batches that have all optional columns, with and without entropies, and one advantage per token.
+function usualForms({ optional }: FormColumns): number[] {
+  const needed = optional.reduce((sum, column, i) => (column === 'entropy' ? sum : sum | (1 << i)), 0);
+  return optional.includes('entropy') ? [needed, needed | (1 << optional.indexOf('entropy'))] : [needed];
 }
 
 const isUniform = (kind: number) => kind !== REGISTER && kind !== COLUMN;
@@ -86,7 +99,8 @@ function shapeOf(segments: readonly (readonly Instruction[])[]): string {
 }
 
 /** Returns the number of operands of an operation in a token segment. */
-export const operandsOf = (op: string) => (isArithmetic(op) ? ARITHMETIC[op].length : op === 'grad' ? 2 : 1);
+export const operandsOf = (op: string) =>
+  isArithmetic(op) ? ARITHMETIC[op].length : op.startsWith('grad') ? 2 : 1;
 
 function tokenSegments({ code }: NativeProgram): Instruction[][] {
   const segments: { kind: string; instructions: Instruction[] }[] = [];

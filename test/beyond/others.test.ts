@@ -21,9 +21,6 @@ import { UNREPORTED } from './unreported.js';
 
 /** The functions that are missing, with the operation that each needs and programs lack. */
 const LEFT: Readonly<Record<string, string>> = {
-  m2po: 'a sort of the batch',
-  m2po_clip: 'a sort of the batch',
-  aspo: 'a quantile of the row',
   fipo: 'a scan along the row',
   segment_ppo: 'sums over the segments of a row',
   real: 'sums over groups of rows',

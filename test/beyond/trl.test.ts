@@ -23,54 +23,21 @@ type Reasons = Readonly<Record<string, (each: FrameworkLossCase) => boolean>>;
 /** The cases that programs cannot compute, by what programs would need for them. */
 const LEFT: Reasons = {
   'a running sum along the row': ({ fn }) => fn === 'iw_opd',
-  'a quantile of the batch': ({ args }) => option(args, 'top_entropy_quantile', 1) < 1,
-  'the column old_logprob, if the batch has it': ({ fn, inputs }) => readsOld(fn) && !inputs.old_logprob,
-  'the advantages of rows without tokens': ({ fn, inputs }) => OF_ROWS.includes(fn) && hasEmptyRow(inputs),
 };
-const readsOld = (fn: string) => !['a2po', 'nash_md', 'iw_opd'].includes(fn);
-/** The losses of rows that read advantages. */
-const OF_ROWS = ['gmpo', 'rloo'];
-
-/** The metrics that programs cannot compute, by what programs would need for them. */
-const METRICS_LEFT: Record<string, { metric: RegExp; of(each: FrameworkLossCase): boolean }> = {
-  'the column entropy, if the batch has it': {
-    metric: /^entropy$/,
-    of: ({ args, inputs }) => inputs.entropy !== undefined && !hasBonus(args),
-  },
-  'whether there is an advantage per row': {
-    metric: /^clip_ratio|^vespo/,
-    of: ({ fn, args, inputs }) =>
-      inputs.advantages?.shape.length === 2 &&
-      (fn === 'vespo' || args.importance_sampling_level === 'sequence'),
-  },
-};
-
-function hasBonus(args: Args): boolean {
-  return option(args, 'entropy_coef', 0) !== 0 || args.use_adaptive_entropy === true;
-}
-
-function hasEmptyRow(inputs: FrameworkLossCase['inputs']): boolean {
-  const { data, shape } = inputs.action_mask!;
-  const columns = shape[1]!;
-  return Array.from({ length: shape[0]! }, (_, b) => data.slice(b * columns, (b + 1) * columns)).some((row) =>
-    row.every((kept) => !kept),
-  );
-}
 
 const isLeft = (each: FrameworkLossCase) => Object.values(LEFT).some((of) => of(each));
 const computed = cases.filter((each) => !isLeft(each));
 
 function agreesWithCase(each: FrameworkLossCase): void {
   const { fn, args, inputs, expected } = each;
-  const { loss, metrics, grad } = POLICY_LOSS_FN.create(`trl/${fn}`, args).computeSync(goldenBatch(inputs), {
-    grad: true,
-  });
+  const { loss, metrics, grad, gradEntropy } = POLICY_LOSS_FN.create(`trl/${fn}`, args).computeSync(
+    goldenBatch(inputs),
+    { grad: true, gradEntropy: true },
+  );
   assertNumber(loss, expected.loss, 'loss');
   assertArray(grad!, expected.grad_logprob.data, 'grad');
-  const compared = Object.entries(expected.metrics).filter(
-    ([name]) => !Object.values(METRICS_LEFT).some(({ metric, of }) => metric.test(name) && of(each)),
-  );
-  for (const [name, value] of compared)
+  assertArray(gradEntropy!, expected.grad_entropy?.data ?? gradEntropy!.map(() => 0), 'gradEntropy');
+  for (const [name, value] of Object.entries(expected.metrics))
     assertNumber(metrics[name], value, name, Math.abs(value) * 20, METRIC_RELATIVE);
   const absent = Object.keys(metrics).filter((name) => !(name in expected.metrics));
   assert.deepEqual(absent, [], 'metrics that TRL does not report');
@@ -84,14 +51,6 @@ describe("TRL's policy losses", () => {
       assert.ok(
         cases.some((each) => of(each) && Object.values(LEFT).filter((other) => other(each)).length === 1),
       );
-    });
-
-  for (const [need, { metric, of }] of Object.entries(METRICS_LEFT))
-    it(`leaves metrics that need ${need}`, () => {
-      const found = computed.filter(
-        (each) => of(each) && Object.keys(each.expected.metrics).some((name) => metric.test(name)),
-      );
-      assert.ok(found.length > 0);
     });
 
   it('has cases for every loss', () => {
@@ -124,8 +83,13 @@ describe("TRL's policy losses", () => {
   for (const name of names)
     it(`${name}: agrees with the reference on drawn batches`, () => {
       fc.assert(
-        fc.property(ARGUMENTS.policy[name]!, batchSpec, fc.boolean(), (args, spec, isPerRow) => {
-          const perToken = makeBatch(fitting(name, args, spec));
+        fc.property(ARGUMENTS.policy[name]!, batchSpec, kinds, (args, spec, { isPerRow, lacks }) => {
+          const { optional } = POLICY_LOSS_FN.create(name, args).reads;
+          const whole = makeBatch(fitting(name, args, spec));
+          const perToken = without(
+            whole,
+            lacks.filter((column) => optional.includes(column)),
+          );
           const batch = isPerRow ? withAdvantagePerRow(perToken) : perToken;
           const { formula } = subject('policy', name, args);
           fc.pre(!standsOnEdge(formula, args, batch));
@@ -136,11 +100,28 @@ describe("TRL's policy losses", () => {
     });
 });
 
-/** Replaces the advantages of tokens with one per row. */
-const withAdvantagePerRow = (batch: ReferenceBatch): ReferenceBatch => ({
-  ...batch,
-  advantages: Array.from({ length: batch.rows }, (_, b) => batch.advantages![b * batch.columns]!),
+/** What a batch may lack, and whether it has one advantage per row. */
+const kinds = fc.record({
+  isPerRow: fc.boolean(),
+  lacks: fc.subarray(['old_logprob', 'entropy'] as const),
 });
+
+function without(batch: ReferenceBatch, columns: readonly string[]): ReferenceBatch {
+  const { oldLogprob, entropy, ...others } = batch;
+  return {
+    ...others,
+    ...(oldLogprob && !columns.includes('old_logprob') && { oldLogprob }),
+    ...(entropy && !columns.includes('entropy') && { entropy }),
+  };
+}
+
+/** Replaces the advantages of tokens with one per row, unless the batch has as many tokens as rows. */
+function withAdvantagePerRow(batch: ReferenceBatch): ReferenceBatch {
+  const { rows, columns, rowLengths, advantages } = batch;
+  const tokens = rowLengths?.reduce((sum, length) => sum + length, 0) ?? rows * columns;
+  if (tokens === rows || !advantages) return batch;
+  return { ...batch, advantages: Array.from({ length: rows }, (_, b) => advantages[b * columns]!) };
+}
 
 function layOut(batch: ReferenceBatch): Batch {
   const { advantages, ...perToken } = batch;
@@ -155,6 +136,9 @@ function agreesWithReference(name: string, args: Args, batch: ReferenceBatch): v
   const result = sync(layOut(poison(batch, Number.NaN)));
   const grad = batch.rowLengths ? unpack(batch, result.grad) : result.grad;
   const expected = reference(batch);
+  const { gradEntropy } = POLICY_LOSS_FN.create(name, args).computeSync(layOut(batch), { gradEntropy: true });
+  const spread = batch.rowLengths ? unpack(batch, gradEntropy!) : gradEntropy!;
+  assertArray(spread, expected.gradEntropy ?? spread.map(() => 0), 'gradEntropy');
   assertComputed(
     { ...result, grad },
     { ...expected, gradMagnitude: gradMagnitude(name, args, batch, expected) },

@@ -1,10 +1,14 @@
-/** Compares verl's policy losses with every result of verl itself, and with the float64 reference on drawn batches. */
+/**
+ * Compares verl's policy losses and KL losses with every result of verl itself, and the policy losses with the float64
+ * reference on drawn batches.
+ */
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { POLICY_LOSS_FN } from '../../lib/index.js';
+import { KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
 import { standsOnEdge } from '../reference/index.js';
 import { reported, verlFormulas } from '../reference/verl.js';
 import { ARGUMENTS, batchSpec, makeBatch } from '../support/draw.js';
+import { drawn } from '../support/drawn.js';
 import {
   cutRows,
   type FrameworkLossCase,
@@ -15,12 +19,10 @@ import {
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
 import { packedBatch, paddedBatch, subject, unpack } from '../support/subject.js';
-import { assertComputed, assertSameBits } from '../support/tolerance.js';
+import { assertArray, assertComputed, assertSameBits } from '../support/tolerance.js';
 
 /** verl's policy losses that the library lacks, and the operation that each needs. */
 const LEFT: Record<string, string> = {
-  clip_cov: 'a seeded choice among the tokens of the batch',
-  kl_cov: 'the largest values of the batch',
   gvpo: 'means over groups of rows',
   online_dpo: 'differences between the rows of pairs',
 };
@@ -30,6 +32,10 @@ const nameOf = (fn: string) => `verl/${fn.replace(/^verl_/, '')}`;
 
 async function agreesWithCase({ fn, args, inputs, expected }: FrameworkLossCase): Promise<void> {
   const on = subject('policy', nameOf(fn), args);
+  const { gradLogZ } = POLICY_LOSS_FN.create(nameOf(fn), args).computeSync(goldenBatch(inputs), {
+    gradLogZ: true,
+  });
+  assertArray(gradLogZ!, expected.grad_log_z?.data ?? gradLogZ!.map(() => 0), 'gradLogZ');
   const wanted = { ...expected, metrics: reported(expected.metrics, args), grad: expected.grad_logprob.data };
   const batch = goldenBatch(inputs);
   const computed = on.sync(batch);
@@ -62,12 +68,44 @@ describe("verl's policy losses", () => {
           const lay = spec.packed ? packedBatch : paddedBatch;
           const computed = on.sync(lay(hostile));
           const grad = spec.packed ? unpack(batch, computed.grad) : computed.grad;
-          assertComputed({ ...computed, grad }, on.reference(batch));
+          const expected = on.reference(batch);
+          assertComputed({ ...computed, grad }, expected);
+          if (name !== 'verl/flowrl') return;
+          const { gradLogZ } = POLICY_LOSS_FN.create(name, args).computeSync(lay(hostile), {
+            gradLogZ: true,
+          });
+          assertArray(gradLogZ!, expected.gradLogZ!, 'gradLogZ');
         }),
         { seed: 11, numRuns: 60 },
       );
       assert.ok(compared > 15, `compared only ${compared} batches`);
     });
+
+  it('draws other tokens for clip_cov with another seed, and follows keys', () => {
+    const [rows, columns] = [8, 40];
+    const at = Array.from({ length: rows * columns }, (_, i) => i);
+    const logprob = at.map((i) => -1 - Math.sin(i));
+    const batch = {
+      shape: [rows, columns] as const,
+      logprob,
+      oldLogprob: logprob,
+      advantages: at.map((i) => Math.sin(3 * i + 1)),
+      actionMask: at.map(() => 1),
+    };
+    const zeros = (seed: number, keys?: number[]) => {
+      const args = { clip_cov_ratio: 0.05, clip_cov_lb: -10, seed };
+      const fn = POLICY_LOSS_FN.create('verl/clip_cov', args);
+      const { grad } = fn.computeSync({ ...batch, ...(keys && { clip_cov_keys: keys }) }, { grad: true });
+      return at.filter((i) => grad![i] === 0);
+    };
+    const [first, second] = [zeros(1), zeros(2)];
+    assert.equal(first.length, 16);
+    assert.equal(second.length, 16);
+    assert.notDeepEqual(first, second);
+    const keys = at.map((i) => drawn(1, Math.floor(i / columns), i % columns));
+    assert.deepEqual(zeros(2, keys), first);
+    assert.deepEqual(zeros(2, Array(at.length).fill(0)), at.slice(0, 16));
+  });
 
   it('refuses several processes without the counts of all of them', () => {
     const create = (args: Record<string, unknown>) => () => POLICY_LOSS_FN.create('verl/gpg', args);
@@ -103,5 +141,27 @@ describe("verl's policy losses", () => {
       assert.ok(Object.values(metrics).every(Number.isFinite), name);
       assert.equal(metrics['rollout_corr/rollout_rs_seq_masked_fraction'], 1, name);
     }
+  });
+});
+
+describe("verl's KL losses", () => {
+  const klCases = verlCases.filter((each) => each.kind === 'kl_loss');
+  for (const { id, fn, args, inputs, expected } of klCases)
+    it(id, async () => {
+      const on = subject('kl', fn, args);
+      const batch = goldenBatch(inputs);
+      const computed = on.sync(batch);
+      assertComputed(computed, { ...expected, grad: expected.grad_logprob.data });
+      assertSameBits(await on.async(batch), computed);
+      assertArray(KL_FN.create(fn).calculateKlSync(batch), expected.kl.data, 'kl');
+    });
+
+  it('have cases', () => {
+    assert.deepEqual(
+      [...new Set(klCases.map(({ fn }) => fn))].sort(),
+      KL_FN.names()
+        .filter((name) => name.endsWith('+'))
+        .sort(),
+    );
   });
 });

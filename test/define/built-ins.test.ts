@@ -40,7 +40,7 @@ describe('built-in losses written as expressions', () => {
           fc.property(ARGUMENTS[family][name]!, batchSpec, (args: Args, spec) => {
             // Where ref is far from lp, the terms of the gradient of r·k3 cancel, and only the built-in knows their
             // sum.
-            fc.pre(name !== 'corrected_k3' || spec.values !== 'wide');
+            fc.pre(!name.endsWith('corrected_k3') || spec.values !== 'wide');
             const on = subject(family, name, args);
             const batch = makeBatch(spec);
             fc.pre(!standsOnEdge(loss.formula, args, batch));

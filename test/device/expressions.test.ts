@@ -5,13 +5,28 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { expressionLossClass } from '../../lib/functions/policy-loss/expression-loss.js';
-import { devices, lossFromExpression, type PolicyLossFn, upload } from '../../lib/index.js';
+import {
+  ALGORITHM_TYPE,
+  devices,
+  type LossResult,
+  lossFromExpression,
+  type Metrics,
+  POLICY_LOSS_FN,
+  type PolicyLossFn,
+  upload,
+} from '../../lib/index.js';
 import { batchSpec, EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { assertJudged, EXPRESSIONS, judge } from '../support/expressions.js';
 import { cutRows, expressionCases, goldenBatch, referenceBatch } from '../support/golden.js';
 import { isLossError } from '../support/loss-error.js';
 import { packedBatch, paddedBatch, unpack } from '../support/subject.js';
-import { assertComputed, assertSameArray, assertSameBits } from '../support/tolerance.js';
+import {
+  assertArray,
+  assertComputed,
+  assertNumber,
+  assertSameArray,
+  assertSameBits,
+} from '../support/tolerance.js';
 import { asyncOf, syncOf, userLoss } from '../support/user-loss.js';
 
 const DEVICE = 'cuda:0';
@@ -100,13 +115,15 @@ describe(`a loss that reads numbers per row on ${DEVICE}`, () => {
 
   it('has the same results as on the CPU', async () => {
     const fn = new RowLoss();
-    const expected = fn.computeSync(batch, { grad: true });
+    const wanted = { grad: true, gradLogZ: true };
+    const expected = fn.computeSync(batch, wanted);
     assert.deepEqual(expected.metrics, { reward: -2, best: 0.75 });
     assert.equal(expected.loss, (9 + 0.5 * 9 + 0.25 * 4 + 0.5 * 4) / 4);
     assert.deepEqual([...expected.grad!], [-1.5, -1.5, -0.75, 0, 0, 0, 0.5, 0.5]);
-    assert.deepEqual(await fn.compute(batch, { grad: true, device: DEVICE }), expected);
+    assert.deepEqual([...expected.gradLogZ!], [-1.5, -0.75, -0.25, 0.5]);
+    assert.deepEqual(await fn.compute(batch, { ...wanted, device: DEVICE }), expected);
     using resident = await upload(batch, DEVICE);
-    assert.deepEqual(await fn.compute(resident, { grad: true }), expected);
+    assert.deepEqual(await fn.compute(resident, wanted), expected);
   });
 
   it('names the numbers that were not uploaded', async () => {
@@ -116,5 +133,70 @@ describe(`a loss that reads numbers per row on ${DEVICE}`, () => {
       new RowLoss().compute(resident),
       isLossError('ERR_MISSING_INPUT', /logZ: expected a column that was uploaded/),
     );
+  });
+});
+
+describe(`losses that depend on the columns of the batch on ${DEVICE}`, () => {
+  const oldLogprob = Float32Array.of(-1.5, -1.25, -3, -4, -5, -6);
+  const entropy = Float32Array.of(0.5, 1.5, 2.5, 9, 9, 9);
+  // The third row has no unmasked token.
+  const perRow = {
+    shape: [3, 2] as const,
+    logprob: Float32Array.of(-1, -2, -3, -4, -5, -6),
+    refLogprob: Float32Array.of(-2, -1, -3, -4, -5, -6),
+    actionMask: Uint8Array.of(1, 1, 1, 0, 0, 0),
+    advantages: Float32Array.of(2, -1, 6),
+    logZ: [1, 2, 4],
+  };
+  const perToken = { ...perRow, advantages: Float32Array.of(2, 2, -1, 9, 9, 9) };
+  const batches = [
+    perRow,
+    perToken,
+    { ...perRow, entropy },
+    { ...perRow, oldLogprob },
+    { ...perToken, oldLogprob, entropy },
+  ];
+  const agrees = (actual: LossResult<Partial<Metrics>>, expected: LossResult<Partial<Metrics>>) => {
+    assertNumber(actual.loss, expected.loss, 'loss');
+    assert.deepEqual(Object.keys(actual.metrics), Object.keys(expected.metrics));
+    for (const [name, value] of Object.entries(expected.metrics))
+      assertNumber(actual.metrics[name], value!, name);
+    for (const name of ['grad', 'gradEntropy', 'gradLogZ'] as const)
+      assertArray(actual[name]!, expected[name]!, name);
+  };
+
+  for (const [name, args] of [
+    ['trl/bnpo', { importance_sampling_level: 'sequence' }],
+    ['trl/bnpo', { entropy_coef: 0.5 }],
+    ['trl/gmpo', {}],
+    ['verl/flowrl', {}],
+  ] as const)
+    it(`${name} ${JSON.stringify(args)} has the same results as on the CPU`, async () => {
+      const fn = POLICY_LOSS_FN.create(name, args);
+      const has = (batch: object, key: string) =>
+        fn.reads.optional.includes(key as 'entropy') || key in batch;
+      const wanted = { grad: true, gradEntropy: true, gradLogZ: true };
+      for (const batch of batches) {
+        if (fn.reads.columns.includes('entropy') && !has(batch, 'entropy')) continue;
+        const withOld = fn.reads.optional.includes('old_logprob') ? batch : { ...batch, oldLogprob };
+        const expected = fn.computeSync(withOld, wanted);
+        agrees(await fn.compute(withOld, { ...wanted, device: DEVICE }), expected);
+        using resident = await upload(withOld, DEVICE);
+        agrees(await fn.compute(resident, wanted), expected);
+      }
+    });
+
+  it('take the advantages of rows that an algorithm computes on the device', async () => {
+    const objective = ALGORITHM_TYPE.get('grpo').objective({
+      policy_loss_fn: 'trl/rloo',
+      kl_loss_fn: 'none',
+      entropy_loss_fn: 'none',
+    });
+    const { advantages: _, ...others } = perRow;
+    const batch = { ...others, oldLogprob, rewards: [1, 2, 6], groupIds: [0, 0, 0] };
+    const wanted = { grad: true, gradEntropy: true, gradLogZ: true };
+    const expected = objective.computeSync(batch, wanted);
+    using resident = await upload(batch, DEVICE);
+    agrees(await objective.compute(resident, wanted), expected);
   });
 });

@@ -116,7 +116,7 @@ function draw(shape: Shape, seed: number): Drawn {
   const batch = drawBatch(shape, seed);
   const { program, metrics } = drawPrograms(native.programOps, FLOAT_COLUMNS.length, seed);
   const aggregation = LOSS_AGG_MODES[integer(0, LOSS_AGG_MODES.length - 1)]!;
-  const kl = { name: ['k1', 'k2', 'k3', 'corrected_k3'][integer(0, 3)]!, aggregation };
+  const kl = { name: ['k1', 'k2', 'low_var_kl+', 'corrected_k3'][integer(0, 3)]!, aggregation };
   const fn = native.createFunction({
     policyLoss: { program, metrics, aggregation },
     ...(integer(0, 2) === 0 && { kl }),
@@ -158,6 +158,7 @@ interface Outcome {
   values: Float64Array;
   grad?: Float32Array;
   gradEntropy?: Float32Array;
+  gradLogZ?: Float32Array;
 }
 
 /** Where to evaluate, and additional arguments of the call. */
@@ -176,6 +177,7 @@ function evaluate(
   const gradients = withGrad && {
     grad: new Float32Array(tokens).fill(42),
     gradEntropy: new Float32Array(tokens).fill(42),
+    gradLogZ: new Float32Array(batch.rows).fill(42),
   };
   const values = new Float64Array(native.valueNames(fn).length).fill(42);
   const call: NativeCall = {
@@ -213,7 +215,7 @@ function ofPart(drawn: Drawn, values: Float64Array): Float64Array {
 }
 
 function assertGradients(actual: Outcome, expected: Outcome, what: string): void {
-  for (const name of ['grad', 'gradEntropy'] as const)
+  for (const name of ['grad', 'gradEntropy', 'gradLogZ'] as const)
     assertSameArray(actual[name]!, expected[name]!, `${what}: ${name}`);
 }
 

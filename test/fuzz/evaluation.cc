@@ -206,7 +206,7 @@ void fuzz_evaluation(Bytes& in, bool of_program) {
   Function& function = call.function;
   if (of_program) {
     function.loss = kProgram;
-    function.user_loss = read_user_loss(in);
+    function.program_loss = read_program_loss(in);
   } else {
     function.loss = in.below(static_cast<int>(losses().size()) + 1) - 1;
   }

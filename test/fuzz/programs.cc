@@ -27,6 +27,7 @@ class Writer {
     written_.clear();
     reductions_ = 0;
     readable_rows_ = rows_;
+    readable_kept_ = kept_;
     if (kind == Op::k_batch) readable_batch_ = batch_;
     append(kind, 0, {});
     for (int count = 1 + in_.below(12); count > 0; --count) write_instruction();
@@ -37,6 +38,7 @@ class Writer {
     for (int k = 0; k < metrics_; ++k) append(Op::k_metric, k, {operand()});
     gradient_ = code_.size();
     append(Op::k_grad, 0, {operand(), operand_of_row()});
+    if (in_.flag()) append(Op::k_grad_entropy, 0, {operand(), operand_of_row()});
   }
 
   program::Program finish(bool with_grad) const {
@@ -64,30 +66,38 @@ class Writer {
   int operand_of_token() {
     if (!written_.empty() && in_.flag())
       return encode(Kind::kRegister, written_[in_.below(static_cast<int>(written_.size()))]);
-    return encode(Kind::kColumn, in_.below(program::kMaxColumns));
+    return encode(Kind::kColumn, in_.below(program::kMaxProgramColumns));
   }
   // Returns an operand that is the same for all tokens of a row.
   int operand_of_row() {
     const bool has_rows = kind_ != Op::k_batch;
     const int choice = in_.below(4);
-    if (choice == 0 && has_rows && readable_rows_ > 0)
-      return encode(Kind::kRowValue, in_.below(readable_rows_));
+    if (choice == 0 && has_rows && readable_rows_ > program::kMaxKept)
+      return encode(Kind::kRowValue, program::kMaxKept + in_.below(readable_rows_ - program::kMaxKept));
     if (choice == 1 && readable_batch_ > 0) return encode(Kind::kBatchValue, in_.below(readable_batch_));
     if (choice == 2 && has_rows) return encode(Kind::kRowInput, in_.below(program::kRowInputs));
+    if (choice == 3 && kind_ == Op::k_row && in_.flag()) return encode(Kind::kColumn, in_.below(kColumns));
     return encode(Kind::kConstant, in_.below(kConstantCount));
   }
   int operand() { return kind_ == Op::k_tokens && in_.below(3) > 0 ? operand_of_token() : operand_of_row(); }
 
   void write_instruction() {
     const bool in_tokens = kind_ == Op::k_tokens;
+    const bool may_reduce = may_reduce_ && reductions_ < program::kMaxReductions;
     const int first = static_cast<int>(Op::k_add), last = static_cast<int>(Op::k_select_eq);
-    if (may_reduce_ && in_.below(4) == 0 && reductions_ < program::kMaxReductions) {
+    if (may_reduce && in_tokens && kept_ < program::kMaxKept && in_.below(8) == 0) {
+      ++reductions_;
+      append(Op::k_row_keep, kept_++, {operand()});
+    } else if (kind_ == Op::k_row && readable_kept_ > 0 && in_.below(4) == 0) {
+      write_selection(may_reduce && in_.flag());
+    } else if (may_reduce && in_.below(4) == 0) {
       ++reductions_;
       const Op from = in_tokens ? Op::k_row_sum : Op::k_rows_sum;
       const Op op = static_cast<Op>(static_cast<int>(from) + in_.below(5));
       append(op, in_tokens ? rows_++ : batch_++, {operand()});
     } else if (kind_ != Op::k_batch && in_.below(8) == 0) {
-      append_result(in_tokens ? Op::k_is_at : Op::k_is_row, {operand_of_row()});
+      constexpr Op of_position[] = {Op::k_is_at, Op::k_is_up_to, Op::k_draw};
+      append_result(in_tokens ? of_position[in_.below(3)] : Op::k_is_row, {operand_of_row()});
     } else {
       const Op op = static_cast<Op>(first + in_.below(last - first + 1));
       std::vector<int> operands;
@@ -95,6 +105,13 @@ class Writer {
         operands.push_back(i == 0 && in_tokens ? operand_of_token() : operand());
       append_result(op, operands);
     }
+  }
+
+  void write_selection(bool over_rows) {
+    const std::vector<int> operands = {encode(Kind::kRowValue, in_.below(readable_kept_)), operand_of_row()};
+    if (!over_rows) return append_result(Op::k_row_rank, operands);
+    ++reductions_;
+    append(static_cast<Op>(static_cast<int>(Op::k_rows_rank) + in_.below(4)), batch_++, operands);
   }
 
   void append_result(Op op, const std::vector<int>& operands) {
@@ -116,17 +133,19 @@ class Writer {
 
   Bytes& in_;
   std::vector<int32_t> code_;
-  size_t gradient_ = 0;  // where the instruction that outputs the gradient begins
+  size_t gradient_ = 0;  // where the instructions that output the gradients begin
   Op kind_ = Op::k_tokens;
   bool may_reduce_ = false;
   std::vector<int> written_;  // the registers that the segment has written
   int registers_, metrics_;
-  int rows_ = 0, readable_rows_ = 0, batch_ = 0, readable_batch_ = 0, reductions_ = 0;
+  // The first row values are those of row_keep, which only selections read.
+  int rows_ = program::kMaxKept, readable_rows_ = rows_, kept_ = 0, readable_kept_ = 0;
+  int batch_ = 0, readable_batch_ = 0, reductions_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<const UserLoss> read_user_loss(Bytes& in) {
+std::shared_ptr<const ProgramLoss> read_program_loss(Bytes& in) {
   const int metrics = in.below(kMostMetrics + 1);
   Writer writer(in, metrics);
   for (int count = in.below(6); count > 0; --count) {
@@ -135,9 +154,9 @@ std::shared_ptr<const UserLoss> read_user_loss(Bytes& in) {
   }
   writer.write_segment(Op::k_tokens, false);  // nothing could read its reductions
   writer.write_outputs();
-  std::vector<std::string> names;
-  for (int k = 0; k < metrics; ++k) names.push_back("metric " + std::to_string(k));
-  return std::make_shared<const UserLoss>(writer.finish(true), writer.finish(false), std::move(names));
+  std::vector<ProgramMetric> list;
+  for (int k = 0; k < metrics; ++k) list.push_back({"metric " + std::to_string(k), Metric::kTokenMean});
+  return std::make_shared<const ProgramLoss>(writer.finish(true), writer.finish(false), std::move(list));
 }
 
 }  // namespace fuzz

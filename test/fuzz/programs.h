@@ -8,6 +8,6 @@
 
 namespace fuzz {
 
-std::shared_ptr<const policy_loss::UserLoss> read_user_loss(Bytes& in);
+std::shared_ptr<const policy_loss::ProgramLoss> read_program_loss(Bytes& in);
 
 }  // namespace fuzz

@@ -1,6 +1,7 @@
 // Compiles random losses and compares the programs with the expression's values and with finite differences.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import { COLUMNS, type ColumnName, ROW_COLUMNS } from '../../lib/core/batch-reader.js';
 import { compileLoss } from '../../lib/program/compile.js';
 import { Graph } from '../../lib/program/graph.js';
 import {
@@ -105,9 +106,11 @@ describe('compiled random losses', () => {
         const countedRows = outputs.rowLoss.filter((value) => value !== undefined);
         for (const [b, value] of countedRows.entries())
           assertClose(value, rowLosses[b]![0]!, 1e-9 * (1 + expected.run.largest), `row ${b}`);
-        const { grad: _, ...others } = outputs;
-        const { grad: __, ...same } = interpret(withoutGrad, rows);
-        assert.deepEqual(same, others);
+        const same = interpret(withoutGrad, rows);
+        const { grad, gradEntropy, gradLogZ } = same;
+        assert.deepEqual(same, { ...outputs, grad, gradEntropy, gradLogZ });
+        assert.equal([...grad, ...gradEntropy].flat().length, 0);
+        assert.ok(gradLogZ.every((slope) => slope === undefined));
         assert.deepEqual(same.metrics[1], same.loss);
       }),
       { numRuns: RUNS },
@@ -134,49 +137,60 @@ describe('compiled random losses', () => {
     assert.ok(checked > RUNS / 2);
   });
 
-  it('have the gradient of the expression', () => {
-    let checked = 0;
+  it('have the gradients of the expression', () => {
+    const checked = { logprob: 0, entropy: 0, log_z: 0 };
     fc.assert(
       fc.property(losses, batches, (x, rows) => {
         const base = evaluated(x, rows);
         fc.pre(base !== undefined);
-        const { grad } = interpret(compile(x).withGrad, rows);
-        for (const [b, { mask, columns }] of rows.entries()) {
+        const { grad, gradEntropy, gradLogZ } = interpret(compile(x).withGrad, rows);
+        const compare = (what: keyof typeof checked, actual: number, move: Move) => {
+          const slope = centralDifference(x, rows, move, base.run);
+          if (slope === undefined) return;
+          checked[what]++;
+          assertClose(actual, slope, 1e-5 * (1 + base.run.largest + Math.abs(slope)), `gradient of ${what}`);
+        };
+        for (const [b, { mask }] of rows.entries()) {
           const positions = mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
-          for (const [i, actual] of grad[b]!.entries()) {
-            const slope = centralDifference(x, rows, b, positions[i]!, base.run);
-            if (slope === undefined) continue;
-            checked++;
-            assertClose(
-              actual,
-              slope,
-              1e-5 * (1 + base.run.largest + Math.abs(slope)),
-              `gradient of ${columns[0]}`,
-            );
-          }
+          for (const [i, actual] of grad[b]!.entries())
+            compare('logprob', actual, moveToken('logprob', b, positions[i]!));
+          for (const [i, actual] of gradEntropy[b]!.entries())
+            compare('entropy', actual, moveToken('entropy', b, positions[i]!));
+          if (gradLogZ[b] !== undefined) compare('log_z', gradLogZ[b], moveLogZ(b));
         }
       }),
       { numRuns: RUNS },
     );
-    assert.ok(checked > RUNS);
+    assert.ok(checked.logprob > RUNS && checked.entropy > RUNS / 20 && checked.log_z > RUNS / 50);
   });
 });
 
 const STEP = 1e-5;
 
+// Returns the rows after one of their numbers has changed by a step.
+type Move = (rows: readonly Row[], step: number) => Row[];
+
+const moveToken =
+  (column: ColumnName, b: number, t: number): Move =>
+  (rows, step) => {
+    const index = COLUMNS.indexOf(column);
+    const { columns } = rows[b]!;
+    const moved = columns[index]!.with(t, columns[index]![t]! + step);
+    return rows.with(b, { ...rows[b]!, columns: columns.with(index, moved) });
+  };
+
+const moveLogZ =
+  (b: number): Move =>
+  (rows, step) => {
+    const index = ROW_COLUMNS.indexOf('log_z');
+    const { numbers } = rows[b]!;
+    return rows.with(b, { ...rows[b]!, numbers: numbers.with(index, numbers[index]! + step) });
+  };
+
 // Returns the slope of the total loss, or undefined if a kink is near.
-function centralDifference(
-  x: Loss,
-  rows: readonly Row[],
-  b: number,
-  t: number,
-  base: Evaluation,
-): number | undefined {
+function centralDifference(x: Loss, rows: readonly Row[], move: Move, base: Evaluation): number | undefined {
   const at = (step: number) => {
-    const moved = rows.map((row, i) =>
-      i === b ? { ...row, columns: row.columns.map((c, k) => (k === 0 ? c.with(t, c[t]! + step) : c)) } : row,
-    );
-    const result = evaluated(x, moved, base);
+    const result = evaluated(x, move(rows, step), base);
     if (result === undefined || result.run.isDelicate || !sameChoices(result.run, base)) return undefined;
     return result.total;
   };

@@ -9,7 +9,12 @@ import { BatchReader, type InputName } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
 import { native } from '../../lib/core/native.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../../lib/index.js';
-import { compiledSegments, operandsOf, requiredArgs } from '../../scripts/generate/compiled-segments.js';
+import {
+  compiledSegments,
+  operandsOf,
+  programsOf,
+  requiredArgs,
+} from '../../scripts/generate/compiled-segments.js';
 import { EDGE_LENGTHS, makeBatch } from '../support/draw.js';
 import { poison } from '../support/poison.js';
 import { packedBatch, paddedBatch } from '../support/subject.js';
@@ -17,9 +22,9 @@ import { assertSameBits } from '../support/tolerance.js';
 
 /** The losses that are programs, with default options. */
 const losses = POLICY_LOSS_FN.names().flatMap((name) => {
-  const { policyLoss, reads } = POLICY_LOSS_FN.create(name, requiredArgs(name));
+  const { reads } = POLICY_LOSS_FN.create(name, requiredArgs(name));
   const inputs: InputName[] = [...reads.columns, ...reads.rowColumns, 'action_mask'];
-  return 'program' in policyLoss ? [{ name, inputs, spec: policyLoss }] : [];
+  return programsOf(name, requiredArgs(name)).map((spec, i) => ({ name: `${name} #${i}`, inputs, spec }));
 });
 
 /** Returns a program that computes the same in other registers. No compiled segment equals one of its segments. */

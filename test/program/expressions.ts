@@ -185,6 +185,8 @@ export class Evaluation {
       case 'unary':
         return perToken((a) => {
           if (x.op === 'abs' || x.op === 'sign' || x.op === 'not') this.#compare(a, 0);
+          // The slope of sqrt(u) at u = 0 is infinite, and NaN where u is constant.
+          if (x.op === 'sqrt') this.isDelicate ||= a === 0;
           return UNARY[x.op](a);
         });
       case 'binary':
@@ -264,6 +266,9 @@ const ratio = unary('exp', binary('sub', column('logprob'), column('old_logprob'
 const leaf = fc.oneof(
   { arbitrary: fc.constant(column('logprob')), weight: 4 },
   { arbitrary: fc.constant(ratio), weight: 2 },
+  // The loss has gradients with respect to these two also.
+  { arbitrary: fc.constant(column('entropy')), weight: 1 },
+  { arbitrary: fc.constant<Expression>({ kind: 'number', name: 'log_z' }), weight: 1 },
   { arbitrary: fc.constantFrom(...COLUMNS.slice(1)).map(column), weight: 3 },
   { arbitrary: fc.constantFrom(0, 1, -1, 2, 0.5, 0.2, 1.28).map(constant), weight: 2 },
   { arbitrary: fc.constant<Expression>({ kind: 'tokens' }), weight: 1 },

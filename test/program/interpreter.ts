@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { NativeProgram } from '../../binding.js';
 import { compute, isArithmetic } from '../../lib/program/arithmetic.js';
+import { drawn } from '../support/drawn.js';
 
 const HEADER = readFileSync(new URL('../../native/program/program.h', import.meta.url), 'utf8');
 const OPERATIONS = [...HEADER.matchAll(/X\((\w+), (\d)\)/g)].map(([, name, operands]) => ({
@@ -26,6 +27,8 @@ export interface Row {
 export interface Outputs {
   readonly loss: number[][];
   readonly grad: number[][];
+  readonly gradEntropy: number[][];
+  readonly gradLogZ: (number | undefined)[];
   readonly metrics: number[][][];
   readonly rowLoss: (number | undefined)[];
   /** For each metric of tokens or rows, its values for the rows if it is one of rows. */
@@ -81,6 +84,8 @@ class Interpreter {
   readonly #rowValues: (number | undefined)[][];
   readonly #batchValues: (number | undefined)[] = [];
   readonly #batchInputs: readonly number[];
+  // The values that the tokens of each row keep, by the number of the row value.
+  readonly #kept: number[][][];
   readonly #outputs: Outputs;
   #hasOutputs = false;
 
@@ -92,10 +97,13 @@ class Interpreter {
       row.repeats > 0 && (program.allRows || row.mask.some(Boolean)) ? [b] : [],
     );
     this.#batchInputs = sizesOf(rows);
+    this.#kept = rows.map(() => []);
     const empty = () => rows.map((): number[] => []);
     this.#outputs = {
       loss: empty(),
       grad: empty(),
+      gradEntropy: empty(),
+      gradLogZ: rows.map(() => undefined),
       metrics: Array.from({ length: program.metrics }, empty),
       rowLoss: rows.map(() => undefined),
       rowMetrics: Array.from({ length: program.metrics }, () => rows.map(() => undefined)),
@@ -107,7 +115,10 @@ class Interpreter {
     const pendingBatch: [number, number][] = [];
     const segments = inSegments(decode(this.#program));
     for (const [i, [header, ...instructions]] of segments.entries()) {
-      assert.ok(instructions.filter(({ op }) => isReduction(op)).length <= 16);
+      const reducing = instructions.filter(({ op }) =>
+        [isReduction(op), op === 'row_keep', SELECTIONS.includes(op)].includes(true),
+      );
+      assert.ok(reducing.length <= 16);
       if (header!.op === 'tokens') this.#runTokens(instructions);
       else if (header!.op === 'row') pendingBatch.push(...this.#runRows(instructions));
       else {
@@ -139,7 +150,7 @@ class Interpreter {
     if (instructions.some(({ op }) => op === 'loss')) {
       assert.ok(!this.#hasOutputs, 'two segments have outputs');
       this.#hasOutputs = true;
-    } else assert.ok(instructions.every(({ op }) => op !== 'grad' && op !== 'metric'));
+    } else assert.ok(instructions.every(({ op }) => !(op in OUTPUTS)));
     for (const b of this.#counted) {
       const row = this.#rows[b]!;
       const positions = row.mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
@@ -153,22 +164,26 @@ class Interpreter {
           }),
         );
         const x = values[0]!;
-        if (isReduction(op)) written.push([out, reduced(op.slice(4), x, positions)]);
-        else if (op === 'loss' || op === 'grad' || op === 'metric') {
-          const numbers = op === 'grad' ? x.map((y, i) => y * values[1]![i]!) : x;
-          (op === 'metric' ? this.#outputs.metrics[out]! : this.#outputs[op])[b]!.push(...numbers);
+        if (op === 'row_keep') {
+          assert.ok(out < 4);
+          this.#kept[b]![out] = x.map(Math.fround);
+          written.push([out, x.length]);
+        } else if (isReduction(op)) written.push([out, reduced(op.slice(4), x, positions)]);
+        else if (op in OUTPUTS) {
+          const numbers = x.map((y, i) => y * (values[1]?.[i] ?? 1));
+          OUTPUTS[op]!(this.#outputs, out)[b]!.push(...numbers);
         } else {
           assert.ok(out < this.#program.registers);
           const isOfToken = operands.some(({ kind }) => kind === REGISTER || kind === COLUMN);
-          assert.ok(isOfToken !== (op === 'is_at'), `${op} belongs into another segment`);
-          registers[out] = positions.map((t, i) =>
-            op === 'is_at'
-              ? Number(x[i] === t)
-              : arithmetic(
-                  op,
-                  values.map((value) => value[i]!),
-                ),
-          );
+          const ofPosition = POSITION_OPS[op];
+          assert.ok(isOfToken !== (ofPosition !== undefined), `${op} belongs into another segment`);
+          registers[out] = positions.map((t, i) => {
+            if (ofPosition) return ofPosition(x[i]!, b, t);
+            return arithmetic(
+              op,
+              values.map((value) => value[i]!),
+            );
+          });
         }
       }
       for (const [out, value] of written) this.#writeRow(b, out, value);
@@ -180,6 +195,10 @@ class Interpreter {
     const reductions: [number, number][] = [];
     for (const { op, out, operands } of instructions) {
       const values = this.#counted.map((b) => operands.map((x) => this.#read(x, b, undefined)));
+      if (SELECTIONS.includes(op)) {
+        reductions.push([out, this.#selectOfRows(op, operands[0]!.index, values[0]?.[1] ?? 0)]);
+        continue;
+      }
       if (isReduction(op)) {
         const numbers = values.map(([x]) => x!);
         reductions.push([out, reduced(op.slice(5), numbers, this.#counted)]);
@@ -187,16 +206,39 @@ class Interpreter {
       }
       this.#counted.forEach((b, i) => {
         const numbers = values[i]!;
-        if (op === 'row_loss' || op === 'row_metric') this.#outputRow(op, b, out, numbers[0]!);
+        if (op in ROW_OUTPUTS) this.#outputRow(ROW_OUTPUTS[op]!(this.#outputs, out), b, numbers[0]!);
+        else if (op === 'row_rank')
+          this.#writeRow(b, out, this.#rankInRow(b, operands[0]!.index, numbers[1]!));
         else this.#writeRow(b, out, op === 'is_row' ? Number(numbers[0] === b) : arithmetic(op, numbers));
       });
     }
     return reductions;
   }
 
-  #outputRow(op: 'row_loss' | 'row_metric', b: number, out: number, value: number): void {
+  #rankInRow(b: number, kept: number, rank: number): number {
+    const values = defined(this.#kept[b]![kept]).toSorted(inOrder);
+    return values[atMost(rank, values.length)] ?? 0;
+  }
+
+  #selectOfRows(op: string, kept: number, by: number): number {
+    const all = this.#counted.flatMap((b) => {
+      const { mask, repeats } = this.#rows[b]!;
+      const positions = mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
+      const place = (i: number) => 2 ** 30 * b + positions[i]!;
+      return defined(this.#kept[b]![kept]).flatMap((value, i) =>
+        Array.from({ length: repeats }, () => ({ value, place: place(i) })),
+      );
+    });
+    all.sort((x, y) => inOrder(x.value, y.value) || x.place - y.place);
+    const values = all.map(({ value }) => value);
+    if (op === 'rows_under_mean') return countUnderMean(values, by);
+    if (op === 'rows_under_fill') return countUnderFill(values, by);
+    const found = all[atMost(by, all.length)];
+    return op === 'rows_rank' ? (found?.value ?? 0) : (found?.place ?? -1);
+  }
+
+  #outputRow(outputs: (number | undefined)[], b: number, value: number): void {
     assert.ok(this.#hasOutputs, 'an output of rows comes too early');
-    const outputs = op === 'row_loss' ? this.#outputs.rowLoss : this.#outputs.rowMetrics[out]!;
     assert.equal(outputs[b], undefined);
     outputs[b] = value;
   }
@@ -204,7 +246,7 @@ class Interpreter {
   #read({ kind, index }: { kind: number; index: number }, b: number | undefined, t: number | undefined) {
     switch (kind) {
       case COLUMN:
-        return defined(this.#rows[defined(b)]!.columns[index]![defined(t)]);
+        return columnOf(this.#rows[defined(b)]!, index, t);
       case CONSTANT:
         return defined(this.#program.constants[index]);
       case ROW_VALUE:
@@ -238,6 +280,30 @@ class Interpreter {
   }
 }
 
+// Where the outputs of tokens and those of rows go, by operation.
+const OUTPUTS: Record<string, (outputs: Outputs, out: number) => number[][]> = {
+  loss: ({ loss }) => loss,
+  grad: ({ grad }) => grad,
+  grad_entropy: ({ gradEntropy }) => gradEntropy,
+  metric: ({ metrics }, out) => metrics[out]!,
+};
+const ROW_OUTPUTS: Record<string, (outputs: Outputs, out: number) => (number | undefined)[]> = {
+  row_loss: ({ rowLoss }) => rowLoss,
+  row_metric: ({ rowMetrics }, out) => rowMetrics[out]!,
+  grad_log_z: ({ gradLogZ }) => gradLogZ,
+};
+
+// Returns a number of a column. A row segment can only read a column with one value per row: its tokens have the same.
+function columnOf({ columns }: Row, index: number, t: number | undefined): number {
+  const column = columns[index]!;
+  if (t === undefined)
+    assert.ok(
+      column.every((x) => Object.is(x, column[0])),
+      'a row segment reads tokens',
+    );
+  return defined(column[t ?? 0]);
+}
+
 /** Returns a batch's number of unmasked tokens, its number of rows, and the length of its rows. */
 export function sizesOf(rows: readonly Row[]): readonly [tokens: number, rows: number, rowLength: number] {
   const total = (of: (row: Row) => number) => rows.reduce((sum, row) => sum + row.repeats * of(row), 0);
@@ -246,6 +312,40 @@ export function sizesOf(rows: readonly Row[]): readonly [tokens: number, rows: n
     total(() => 1),
     Math.max(...rows.map(({ mask }) => mask.length)),
   ];
+}
+
+const SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'];
+
+// The operations on an operand, the index of a row and a position.
+const POSITION_OPS: Readonly<Record<string, (x: number, b: number, t: number) => number>> = {
+  is_at: (x, _, t) => Number(x === t),
+  is_up_to: (place, b, t) => Number(2 ** 30 * b + t <= place),
+  draw: drawn,
+};
+
+// Compares two values in the order of ranks: NaN is the largest number.
+function inOrder(x: number, y: number): number {
+  return Number.isNaN(x) || Number.isNaN(y) ? Number(Number.isNaN(x)) - Number(Number.isNaN(y)) : x - y || 0;
+}
+
+// Returns the rank among n values that is nearest to the given one.
+function atMost(rank: number, n: number): number {
+  return rank >= 0 ? Math.min(Math.floor(rank), n - 1) : 0;
+}
+
+function countUnderMean(ascending: readonly number[], mean: number): number {
+  let sum = 0;
+  let count = 0;
+  while (count < ascending.length && sum + ascending[count]! < mean * (count + 1)) sum += ascending[count++]!;
+  return count;
+}
+
+function countUnderFill(ascending: readonly number[], most: number): number {
+  let sum = 0;
+  let count = 0;
+  while (count < ascending.length && sum + ascending[count]! * (ascending.length - count) < most)
+    sum += ascending[count++]!;
+  return count;
 }
 
 function isReduction(op: string): boolean {

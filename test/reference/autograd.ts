@@ -12,6 +12,8 @@
 export class Tape {
   readonly detached: Float64Array[] = [];
   readonly branches: number[] = [];
+  /** Whether a formula has found that rounding decides a choice, which may not show in the branches. */
+  isOnEdge = false;
   /** With noise: the largest and the smallest finite absolute value of all results and derivatives, except for 0. */
   largest = 0;
   smallest = Number.POSITIVE_INFINITY;

@@ -180,7 +180,7 @@ export class Tokens {
   }
   /** Whether the batch has one advantage for all tokens of a row. */
   get hasAdvantagePerRow(): boolean {
-    return this.#data('advantages').length === this.batch.rows;
+    return this.batch.columns !== 1 && this.#data('advantages').length === this.batch.rows;
   }
   #data(name: Column | RowColumn): ArrayLike<number> {
     const data = this.batch[name];

@@ -37,7 +37,7 @@ function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss
 }
 
 // The library does not have these losses of beyond/others.ts.
-const { aspo, fipo, m2po, m2po_clip, real, segment_ppo, ...othersLosses } = othersFormulas;
+const { fipo, real, segment_ppo, ...othersLosses } = othersFormulas;
 
 /** Returns the losses that the library itself defines by expressions. */
 function expressionLosses(family: Record<string, Formula>): Record<string, Loss> {
@@ -183,7 +183,7 @@ function nudged(
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
   if (!batch.logprob) return false;
   const old = batch.oldLogprob ?? batch.refLogprob;
-  const branches = (sign: (i: number) => number) => {
+  const run = (sign: (i: number) => number) => {
     const moved = { ...batch };
     for (const name of ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy'] as const) {
       const column = batch[name];
@@ -191,10 +191,11 @@ export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch
     }
     const x = new Tokens(new Tape(), moved);
     formula(x, args);
-    return x.tape.branches;
+    return x.tape;
   };
-  const here = branches(() => 0);
+  const here = run(() => 0);
+  if (here.isOnEdge) return true;
   // dpo compares even rows with odd rows, so the third change moves them in opposite directions.
   const moves = [() => 1, () => -1, (i: number) => (Math.floor(i / batch.columns) % 2 ? 1 : -1)];
-  return moves.some((sign) => branches(sign).some((branch, i) => branch !== here[i]));
+  return moves.some((sign) => run(sign).branches.some((branch, i) => branch !== here.branches[i]));
 }

@@ -11,7 +11,7 @@ interface Estimator {
 export const k3 = (delta: Variable): Variable => delta.expm1().sub(delta);
 const writtenK3 = (delta: string) => `(exp(${delta}) - 1 - (${delta}))`;
 
-export const klEstimators: Record<string, Estimator> = {
+const estimators: Record<string, Estimator> = {
   none: { formula: (delta) => delta.detach().mul(0), written: '0' },
   k1: { formula: (delta) => delta.neg(), written: 'lp - ref' },
   k2: { formula: (delta) => delta.square().mul(0.5), written: 'square(ref - lp)/2' },
@@ -26,6 +26,35 @@ export const klEstimators: Record<string, Estimator> = {
       x.batch.oldLogprob ? x.logprob.sub(x.oldLogprob).exp().clip(0, 2).mul(k3(delta)) : k3(delta),
     written: `clip(r, 0, 2)*${writtenK3('ref - lp')}`,
   },
+  bias_corrected_k3: {
+    formula: (delta, x) => {
+      const old = x.batch.oldLogprob ? x.oldLogprob : x.logprob.detach();
+      return x.logprob.sub(old).exp().mul(k3(delta));
+    },
+    written: `r*${writtenK3('ref - lp')}`,
+  },
+};
+
+/** Returns an estimator with the value of the named one and the gradient of k2. */
+function straightThrough(name: string): Estimator {
+  const [value, slope] = [estimators[name]!, estimators.k2!];
+  return {
+    formula: (delta, x) => {
+      const k2 = slope.formula(delta, x);
+      return k2.sub(k2.detach()).add(value.formula(delta, x).detach());
+    },
+    written: `${slope.written} - sg(${slope.written}) + sg(${value.written})`,
+  };
+}
+
+export const klEstimators: Record<string, Estimator> = {
+  ...estimators,
+  'k1+': straightThrough('k1'),
+  'k2+': straightThrough('k2'),
+  // verl's k3 is the clipped low_var_kl.
+  'k3+': straightThrough('low_var_kl'),
+  'low_var_kl+': straightThrough('low_var_kl'),
+  'abs+': straightThrough('abs'),
 };
 
 export const klValues = (name: string, x: Tokens): Variable =>

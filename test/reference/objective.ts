@@ -72,14 +72,17 @@ export function referenceObjective(
     whole.magnitude.loss += part.magnitude.loss;
     Object.assign(whole.metrics, part.metrics);
     Object.assign(whole.magnitude.metrics, part.magnitude.metrics);
+    addGradient(part.grad, sign, gradient);
+    if (part.gradEntropy) addGradient(part.gradEntropy, sign, whole.gradEntropy);
+  };
+  const addGradient = (from: ArrayLike<number>, sign: number, to: Float64Array) =>
     rows.forEach((b, place) => {
       for (let t = 0; t < batch.columns; t++) {
-        const g = part.grad[place * batch.columns + t]!;
-        gradient[b * batch.columns + t]! += sign * g;
-        if (gradient === whole.grad) terms[b * batch.columns + t]! += Math.abs(g);
+        const g = from[place * batch.columns + t]!;
+        to[b * batch.columns + t]! += sign * g;
+        if (to === whole.grad) terms[b * batch.columns + t]! += Math.abs(g);
       }
     });
-  };
   add(referencePolicyLosses[policy.name]!(policy.args, counted), 1, whole.grad);
   if (kl.name !== 'none') add(referenceKl[kl.name]!.loss(kl.args, counted), 1, whole.grad);
   if (entropy.name !== 'none')

@@ -52,6 +52,8 @@ export const verlFormulas: Record<string, Formula> = {
   'verl/dppo_kl': correctable(losses.dppoKl),
   'verl/gpg': correctable(losses.gpg),
   'verl/dro': correctable(losses.dro),
+  'verl/clip_cov': correctable(losses.clipCov),
+  'verl/kl_cov': correctable(losses.klCov),
   'verl/geo_mean': correctable(rowLosses.geoMean),
   'verl/gspo': correctable(losses.gspo),
   'verl/sapo': correctable(losses.sapo),

@@ -37,13 +37,27 @@ const BINARY = ['add', 'sub', 'mul', 'min', 'max', 'lt', 'le', 'eq', 'div', 'pow
 const TERNARY = ['select', 'clip'];
 const QUATERNARY = ['select_lt', 'select_le', 'select_eq'];
 const MAX_OPERANDS = 4;
-const UNARY = ['neg', 'abs', 'sign', 'exp', 'expm1', 'exp_residual', 'tanh', 'sigmoid', 'logsigmoid'];
+const UNARY = [
+  'neg',
+  'abs',
+  'sign',
+  'floor',
+  'exp',
+  'expm1',
+  'exp_residual',
+  'tanh',
+  'sigmoid',
+  'logsigmoid',
+];
 // The results of these are often NaN, and NaN would soon be everywhere. So they are drawn less often.
 const PARTIAL = ['sqrt', 'log', 'log1p', 'div', 'pow'];
+const SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_fill'];
+// The first row values are those of row_keep.
+const MAX_KEPT = 4;
 const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
 
 /**
- * Draws a program that reads the first `columns` columns. It has up to three rounds of reductions over rows and over the
+ * Draws a program that reads the first `columns` columns. In row segments, a column without a value per row is 0. It has up to three rounds of reductions over rows and over the
  * batch before it outputs the losses of the tokens, and up to two rounds over rows after that. Each operation and kind of
  * operand occurs in some programs.
  * @param ops NativeBinding.programOps
@@ -66,11 +80,15 @@ class Draw {
   readonly #batch: number[] = [];
   #pendingRow: number[] = [];
   #pendingBatch: number[] = [];
-  #rowValues = 0;
+  #rowValues = MAX_KEPT;
   #batchValues = 0;
   // Row values that are positions in the row, and batch values that are row indices.
   readonly #positions: number[] = [];
   readonly #rowIndices: number[] = [];
+  // Batch values that are places of tokens, and the number of row values that stand for kept values.
+  readonly #places: number[] = [];
+  #kept = 0;
+  #readableKept = 0;
 
   constructor(ops: readonly string[], columns: number, seed: number) {
     this.#ops = ops;
@@ -99,13 +117,18 @@ class Draw {
     this.#output('loss');
     const grad = this.#code.length;
     this.#output('grad');
+    if (this.#integer(0, 1) === 0) this.#output('grad_entropy');
     const afterGrad = this.#code.length;
     for (let round = this.#integer(0, 2); round > 0; round--) this.#rowsAfterOutputs();
     if (this.#indicesOf('row').length > 0) this.#outputRows();
+    const ofLogZ = this.#code.length;
+    if (this.#integer(0, 1) === 0) this.#outputGradLogZ();
+    const afterLogZ = this.#code.length;
     if (this.#count('batch') > 0) this.#outputBatch();
+    const withoutGrad = this.#code.toSpliced(ofLogZ, afterLogZ - ofLogZ).toSpliced(grad, afterGrad - grad);
     const program = {
       withGrad: this.#encode(this.#code),
-      withoutGrad: this.#encode(this.#code.toSpliced(grad, afterGrad - grad)),
+      withoutGrad: this.#encode(withoutGrad),
       readsWholeBatch: this.#batchValues > 0,
     };
     return { program, metrics: [...this.#metrics] };
@@ -136,6 +159,7 @@ class Draw {
     this.#emit(kind, 0);
     this.#written = [];
     this.#row.push(...this.#pendingRow.splice(0));
+    this.#readableKept = this.#kept;
     if (kind === 'batch') this.#batch.push(...this.#pendingBatch.splice(0));
   }
 
@@ -164,6 +188,10 @@ class Draw {
       const out = this.#integer(0, this.#registers - 1);
       if (this.#positions.length > 0 && this.#integer(0, 5) === 0) {
         this.#emit('is_at', out, [operand('rowValue', this.#pick(this.#positions))]);
+      } else if (this.#places.length > 0 && this.#integer(0, 3) === 0) {
+        this.#emit('is_up_to', out, [operand('batchValue', this.#pick(this.#places))]);
+      } else if (this.#integer(0, 15) === 0) {
+        this.#emit('draw', out, [operand('constant', this.#integer(0, CONSTANTS.length - 1))]);
       } else {
         const { op, count: operands } = this.#arithmetic();
         const from = Array.from({ length: operands }, () => this.#shared() ?? this.#token());
@@ -221,6 +249,11 @@ class Draw {
   }
 
   #reduceRows(count: number): void {
+    if (this.#kept < MAX_KEPT && this.#integer(0, 1) === 0) {
+      const out = this.#kept++;
+      this.#emit('row_keep', out, [this.#token()]);
+      this.#pendingRow.push(out);
+    }
     for (let i = 0; i < count; i++) {
       const name = this.#pick(REDUCTIONS);
       const out = this.#rowValues++;
@@ -236,6 +269,8 @@ class Draw {
       const out = this.#rowValues++;
       if (this.#rowIndices.length > 0 && this.#integer(0, 1) === 0) {
         this.#emit('is_row', out, [operand('batchValue', this.#pick(this.#rowIndices))]);
+      } else if (this.#readableKept > 0 && this.#integer(0, 2) === 0) {
+        this.#emit('row_rank', out, this.#selection());
       } else {
         const { op, count } = this.#arithmetic();
         this.#emit(
@@ -252,11 +287,23 @@ class Draw {
       this.#emit(`rows_${name}`, out, [this.#ofRow()]);
       this.#pendingBatch.push(out);
     }
+    for (let i = this.#integer(0, 2); i > 0 && this.#readableKept > 0; i--) {
+      const out = this.#batchValues++;
+      this.#emit(this.#pick(SELECTIONS), out, this.#selection());
+      this.#pendingBatch.push(out);
+    }
+  }
+
+  // Returns the operands of a selection: kept values, and a rank or a bound.
+  #selection(): number[] {
+    return [operand('rowValue', this.#integer(0, this.#readableKept - 1)), this.#ofRow()];
   }
 
   #ofRow(): number {
     if (this.#row.length === 0 || this.#integer(0, 4) === 0)
-      return operand('rowColumn', this.#integer(0, ROW_COLUMNS - 1));
+      return this.#integer(0, 2) === 0
+        ? operand('column', this.#integer(0, this.#columns - 1))
+        : operand('rowColumn', this.#integer(0, ROW_COLUMNS - 1));
     return this.#shared() ?? operand('rowValue', this.#pick(this.#row));
   }
 
@@ -282,15 +329,23 @@ class Draw {
     this.#emit(op, out, [operand('rowValue', bounded)]);
   }
 
+  // A segment of its own, which the program without gradients lacks.
+  #outputGradLogZ(): void {
+    this.#begin('row');
+    this.#emit('grad_log_z', 0, [this.#ofRow()]);
+  }
+
   #outputBatch(): void {
     this.#wholeBatch();
     for (let i = 0; i < this.#count('batch'); i++) this.#emit('batch_metric', i, [this.#ofBatch()]);
   }
 
   #wholeBatch(): void {
-    const indices = this.#pendingBatch.filter((value) => this.#isRowIndex(value));
+    const indices = this.#writtenBy(this.#pendingBatch, ['rows_arg_min', 'rows_arg_max']);
+    const places = this.#writtenBy(this.#pendingBatch, ['rows_rank_at']);
     this.#begin('batch');
     this.#rowIndices.push(...indices);
+    this.#places.push(...places);
     for (let i = this.#integer(0, 3); i > 0 && this.#batch.length > 0; i--) {
       const { op, count } = this.#arithmetic();
       const out = this.#batchValues++;
@@ -311,9 +366,10 @@ class Draw {
       : operand('batchInput', this.#integer(0, BATCH_INPUTS - 1));
   }
 
-  #isRowIndex(value: number): boolean {
-    const arg = ['rows_arg_min', 'rows_arg_max'].map((op) => this.#ops.indexOf(op));
-    return this.#code.some(([op, out]) => arg.includes(op!) && out === value);
+  // Returns those of the batch values that the given operations write.
+  #writtenBy(values: readonly number[], names: readonly string[]): number[] {
+    const ops = names.map((name) => this.#ops.indexOf(name));
+    return values.filter((value) => this.#code.some(([op, out]) => ops.includes(op!) && out === value));
   }
 
   #output(op: string, out = 0): void {
@@ -328,7 +384,7 @@ class Draw {
     if (!this.#written.includes(register)) this.#written.push(register);
     // The gradient is the product of two operands.
     const factor = this.#shared() ?? operand('rowInput', ROW_WEIGHT);
-    this.#emit(op, out, [operand('register', register), ...(op === 'grad' ? [factor] : [])]);
+    this.#emit(op, out, [operand('register', register), ...(op.startsWith('grad') ? [factor] : [])]);
   }
 }
 

@@ -272,14 +272,15 @@ export abstract class AdvantageFn {
   /**
    * @internal Prepares this function to run as part of a loss's call on a device. Native code then computes the
    * advantages on the device, and the loss reads them there.
-   * @returns the function for the native call, its metrics (to be read after that call), and the error for an input
-   * that native code reports as not finite.
+   * @returns the function for the native call, whether it gives one advantage per row, its metrics (to be read after
+   * that call), and the error for an input that native code reports as not finite.
    */
   fuse(
     batch: DeviceBatch,
     options: AdvantageComputeSyncOptions,
   ): {
     advantage: NativeFusedAdvantage;
+    perRow: boolean;
     metrics: () => Metrics;
     notFinite: (input: number) => LossError;
   } {
@@ -292,6 +293,7 @@ export abstract class AdvantageFn {
     };
     return {
       advantage,
+      perRow: this.definition.perRow,
       metrics: () => this.#metrics(advantage),
       notFinite: (input) => nonFiniteError(this.#mapper, undefined, input, advantage.notFiniteRow[0]!, false),
     };

@@ -9,7 +9,7 @@ import type { KeyMapper } from '../../core/key-mapper.js';
 import { finish, finishInTurns, inSlices, type Sliced } from '../../core/slices.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
 import { Graph, reachable } from '../../program/graph.js';
-import { lossProgram, type MetricExpression } from '../../program/loss-program.js';
+import { type MetricExpression, nodesOf, programOf } from '../../program/loss-program.js';
 
 /** A correction as expressions. None of them has a gradient. */
 export interface CorrectionExpressions {
@@ -60,7 +60,7 @@ export class CorrectionPrograms implements Correction {
     const programs = defined.map(([part, value], i) => {
       const loss = symbols.lp.mul(symbols.sg(value));
       const expressions = { loss, metrics: i === 0 ? metrics : {}, allRows: true };
-      return [part, lossProgram(name, graph, expressions)] as const;
+      return [part, programOf(nodesOf(name, graph, expressions))] as const;
     });
     this.#evaluators = programs.map(([part, program]) => {
       const policyLoss = { program, metrics: program.metrics, aggregation: 'token-sum' };

@@ -7,6 +7,12 @@ export * from './k3.js';
 export * from './low-var-kl.js';
 export * from './abs.js';
 export * from './corrected-k3.js';
+export * from './bias-corrected-k3.js';
+export * from './k1-plus.js';
+export * from './k2-plus.js';
+export * from './k3-plus.js';
+export * from './low-var-kl-plus.js';
+export * from './abs-plus.js';
 export {
   KL_FN,
   KLFn,

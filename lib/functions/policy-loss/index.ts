@@ -27,6 +27,8 @@ export * from './verl/bypass-mode.js';
 export * from './verl/distillation.js';
 export * from './verl/flowrl.js';
 export * from './verl/self-play-sppo.js';
+export * from './verl/clip-cov.js';
+export * from './verl/kl-cov.js';
 export * from './trl/grpo.js';
 export * from './trl/bnpo.js';
 export * from './trl/dr-grpo.js';
@@ -53,6 +55,9 @@ export * from './others/ce-gppo.js';
 export * from './others/bapo.js';
 export * from './others/erc.js';
 export * from './others/up.js';
+export * from './others/m2po.js';
+export * from './others/m2po-clip.js';
+export * from './others/aspo.js';
 export type { ClipRangeOptions } from './clip-range.js';
 export type { MixedLossOptions } from './mixed.js';
 export {

@@ -1,6 +1,6 @@
 // Defines the base class of all policy losses, the function that makes a subclass from a declaration, and the registry
 // of the subclasses.
-import type { NativeLossSpec, NativeProgramLossSpec, NativeProgramMetric } from '../../../binding.js';
+import type { NativeFunctionSpec, NativeLossSpec, NativeProgramLossSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import {
   BatchReader,
@@ -17,9 +17,12 @@ import type { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
 import {
   type Coefficients,
-  type ComputeOptions,
-  type ComputeSyncOptions,
   Evaluator,
+  type FormColumns,
+  type Forms,
+  type LossComputeOptions,
+  type LossComputeSyncOptions,
+  type LossResult,
   type Metrics,
   type Result,
 } from '../../core/evaluator.js';
@@ -36,6 +39,7 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import type { CompiledLoss } from '../../program/compile.js';
+import type { LossProgram } from '../../program/loss-program.js';
 import type { CorrectionPrograms } from '../correction/correction-programs.js';
 import {
   LOSS_CORRECTION_OPTIONS,
@@ -78,7 +82,9 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
    * The compiled form of a loss that is defined by expressions. It runs instead of a loss of the native module. The
    * columns that it reads replace the declaration's `reads`.
    */
-  readonly program?: CompiledLoss & { readonly metrics: readonly NativeProgramMetric[] };
+  readonly program?: LossProgram;
+  /** The forms of a loss that depends on what a batch has. `program` is form 0. */
+  readonly forms?: FormColumns & { program(form: number): LossProgram };
 }
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */
@@ -103,9 +109,13 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly policyLoss: NativeLossSpec | NativeProgramLossSpec;
   /** @internal The checked options as native code takes them, under snake_case names. */
   readonly nativeOptions: Readonly<Record<string, number | boolean | string>>;
-  /** @internal The columns that the loss reads from a batch, and whether it reads expert_mask and step. */
+  /**
+   * @internal The columns that the loss reads from a batch, those among them that the batch may lack, and whether the
+   * loss reads expert_mask and step.
+   */
   readonly reads: {
     columns: readonly ColumnName[];
+    optional: readonly ColumnName[];
     rowColumns: readonly RowColumnName[];
     expertMask: boolean;
     step: boolean;
@@ -120,6 +130,9 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly readsWholeBatch: boolean;
   /** @internal Whether the loss depends on the length of the rows, so that more padding changes it. */
   readonly readsRowLength: boolean;
+  /** @internal Whether the loss has a gradient with respect to the entropies. */
+  readonly dependsOnEntropy: boolean;
+  readonly #forms: PolicyLossVariant['forms'];
   readonly #selectKeys: readonly string[];
   /** @internal The correction that the options `correction` and `masks` ask for. */
   readonly correction: CorrectionPrograms | undefined;
@@ -135,12 +148,14 @@ export abstract class PolicyLossFn<M = Metrics> {
     backend: string,
     declaration: PolicyLossDeclaration,
     options: Readonly<Record<string, unknown>>,
-    { unread, readsMaskedAdvantages, stopsGradient, program, ...native }: PolicyLossVariant,
+    { unread, readsMaskedAdvantages, stopsGradient, program, forms, ...native }: PolicyLossVariant,
     correction: CorrectionPrograms | undefined,
   ) {
     const mapper = KeyMapper.get(backend);
     const ownKeys = program ? keysOfProgram(program) : declaration.reads;
-    const keys = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
+    const required = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
+    const optional = forms?.optional.filter((name) => !required.includes(name)) ?? [];
+    const keys = [...optional, ...required];
     this.backend = backend;
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
     const columns = COLUMNS.filter(
@@ -171,20 +186,30 @@ export abstract class PolicyLossFn<M = Metrics> {
     const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
     this.reads = {
       columns,
+      optional,
       rowColumns,
       expertMask: keys.includes('expert_mask'),
       step: keys.includes('step'),
     };
     const masks: InputName[] = this.reads.expertMask ? ['action_mask', 'expert_mask'] : ['action_mask'];
     const step: InputName[] = this.reads.step ? ['step'] : [];
-    const reader = new BatchReader(mapper, { inputs: [...columns, ...rowColumns, ...masks, ...step] });
-    this.#evaluator = new Evaluator({ policyLoss: this.policyLoss }, reader, 'grad', correction);
+    const needed = columns.filter((name) => !optional.includes(name));
+    const reader = new BatchReader(mapper, {
+      inputs: [...needed, ...rowColumns, ...masks, ...step],
+      optional,
+    });
+    this.dependsOnEntropy = program?.dependsOnEntropy === true;
+    this.#forms = forms;
+    this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
     // A correction decides which tokens count, so counting also reads what its mask is computed from.
     this.#counter = new BatchReader(mapper, { inputs: [...(correction?.maskColumns ?? []), ...masks] });
   }
 
-  /** The batch keys that the loss reads in addition to logprob, under the names that the backend uses. */
+  /**
+   * The batch keys that the loss reads in addition to logprob, under the names that the backend uses. The loss can do
+   * without some of them; its class says which.
+   */
   get selectKeys(): readonly string[] {
     return this.#selectKeys;
   }
@@ -198,8 +223,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   }
 
   /**
-   * Computes the loss, its metrics and, if asked for, its gradient with respect to logprob. The work runs on a pool of
-   * threads, without blocking the event loop. Columns that native code cannot read in place are converted in slices
+   * Computes the loss, its metrics and, if asked for, its gradients. The work runs on a pool of threads, without
+   * blocking the event loop. Columns that native code cannot read in place are converted in slices
    * first. Do not change or transfer (detach) the batch's arrays before the promise settles; SECURITY.md says what
    * happens otherwise.
    *
@@ -207,7 +232,7 @@ export abstract class PolicyLossFn<M = Metrics> {
    * `ERR_SHAPE_MISMATCH`, `ERR_INVALID_INPUT`, `ERR_INVALID_OPTION`, `ERR_DEVICE_UNAVAILABLE`, `ERR_OUT_OF_MEMORY`,
    * `ERR_ABORTED`.
    */
-  compute(batch: Batch | DeviceBatch, options?: ComputeOptions): Promise<Result<M>> {
+  compute(batch: Batch | DeviceBatch, options?: LossComputeOptions): Promise<LossResult<M>> {
     return this.#evaluator.compute(batch, options, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
@@ -217,7 +242,7 @@ export abstract class PolicyLossFn<M = Metrics> {
    * Synchronous version of {@link compute}, for small batches and scripts. It blocks the calling thread; for large
    * batches, the threads of the pool help. Its results are bitwise equal to the results of compute().
    */
-  computeSync(batch: Batch | DeviceBatch, options?: ComputeSyncOptions): Result<M> {
+  computeSync(batch: Batch | DeviceBatch, options?: LossComputeSyncOptions): LossResult<M> {
     return this.#evaluator.computeSync(batch, options, (input, normalizer) =>
       this.coefficients(input, normalizer),
     );
@@ -245,6 +270,22 @@ export abstract class PolicyLossFn<M = Metrics> {
    */
   merge(parts: readonly ArrayLike<number>[], normalizer: Normalizer): Result<M> {
     return this.#evaluator.merge(parts, normalizer);
+  }
+
+  /**
+   * Returns the specification of a native function that computes this loss and the given terms.
+   * @internal
+   */
+  withTerms(terms: Omit<NativeFunctionSpec, 'policyLoss'>): NativeFunctionSpec | Forms {
+    const forms = this.#forms;
+    if (forms === undefined) return { ...terms, policyLoss: this.policyLoss };
+    const { aggregation } = this.policyLoss;
+    const { optional, perRow } = forms;
+    const spec = (form: number) => {
+      const program = forms.program(form);
+      return { ...terms, policyLoss: { program, metrics: program.metrics, aggregation } };
+    };
+    return { optional, perRow, spec };
   }
 
   /**

@@ -16,35 +16,34 @@ function ratioBounds(args: Args): [number, number] {
   return [1 - below, 1 + above];
 }
 
-/** Returns the advantage of each row. */
-type AdvantageOfRow = (x: Tokens) => Variable;
+/** Returns the advantage of each row: if the batch has one per token, the mean over the row's tokens. */
+const advantageOfRow = (x: Tokens): Variable =>
+  x.hasAdvantagePerRow ? x.perRow('advantages') : meanOfRow(x, x.advantages);
 
 /** Takes the geometric mean of a row's ratios. Their logarithms are clipped on the side that the advantage favours. */
-const gmpo =
-  (advantageOfRow: AdvantageOfRow): Formula =>
-  (x, args) => {
-    const [below, above] = clipRange(args, 0.4);
-    const { advantages } = x;
-    const d = x.logprob.sub(oldLogprob(x));
-    const clipped = isPositive(advantages).choose(
-      d.clip(Number.NEGATIVE_INFINITY, above),
-      d.clip(-below, Number.POSITIVE_INFINITY),
-    );
-    const top = topEntropy(x, args);
-    const ratio = perCount(x.rowSum(clipped.mul(top)), x.rowSum(top)).exp();
-    const perRow = advantageOfRow(x).neg().mul(ratio);
-    const beta = option(args, 'beta', 0);
-    const kl = beta === 0 ? undefined : k3(x.refLogprob.sub(x.logprob));
-    const penalized = kl ? perRow.add(meanOfRow(x, kl).mul(beta)) : perRow;
-    return {
-      loss: x.meanOverRows(penalized).div(option(args, 'gradient_accumulation_steps', 1)),
-      metrics: {
-        ...clipMetrics(x, false, outside(d, advantages, [-below, above])),
-        ...(kl ? { kl: tokenMean(x, kl) } : {}),
-        ...entropyMetric(x),
-      },
-    };
+const gmpo: Formula = (x, args) => {
+  const [below, above] = clipRange(args, 0.4);
+  const { advantages } = x;
+  const d = x.logprob.sub(oldLogprob(x));
+  const clipped = isPositive(advantages).choose(
+    d.clip(Number.NEGATIVE_INFINITY, above),
+    d.clip(-below, Number.POSITIVE_INFINITY),
+  );
+  const top = topEntropy(x, args);
+  const ratio = perCount(x.rowSum(clipped.mul(top)), x.rowSum(top)).exp();
+  const perRow = advantageOfRow(x).neg().mul(ratio);
+  const beta = option(args, 'beta', 0);
+  const kl = beta === 0 ? undefined : k3(x.refLogprob.sub(x.logprob));
+  const penalized = kl ? perRow.add(meanOfRow(x, kl).mul(beta)) : perRow;
+  return {
+    loss: x.meanOverRows(penalized).div(option(args, 'gradient_accumulation_steps', 1)),
+    metrics: {
+      ...clipMetrics(x, false, outside(d, advantages, [-below, above])),
+      ...(kl ? { kl: tokenMean(x, kl) } : {}),
+      ...entropyMetric(x),
+    },
   };
+};
 
 const asyncGrpo: Formula = (x, args) => {
   const bounds = ratioBounds(args);
@@ -72,17 +71,15 @@ const asyncGrpo: Formula = (x, args) => {
   };
 };
 
-const rloo =
-  (advantageOfRow: AdvantageOfRow): Formula =>
-  (x, args) => {
-    const bounds = ratioBounds(args);
-    const advantages = advantageOfRow(x);
-    const ratio = x.rowSum(x.logprob.sub(x.oldLogprob)).exp();
-    return {
-      loss: x.meanOverRows(surrogate(advantages, ratio, bounds).perToken),
-      metrics: clipMetrics(x, true, outside(x.spread(ratio), x.spread(advantages), bounds)),
-    };
+const rloo: Formula = (x, args) => {
+  const bounds = ratioBounds(args);
+  const advantages = advantageOfRow(x);
+  const ratio = x.rowSum(x.logprob.sub(x.oldLogprob)).exp();
+  return {
+    loss: x.meanOverRows(surrogate(advantages, ratio, bounds).perToken),
+    metrics: clipMetrics(x, true, outside(x.spread(ratio), x.spread(advantages), bounds)),
   };
+};
 
 const a2po: Formula = (x, args) => {
   const implicit = x.rowSum(x.logprob.sub(x.refLogprob)).mul(option(args, 'beta2', 1e-3));
@@ -150,17 +147,13 @@ const sdpoSampledToken: Formula = (x, args) => {
   };
 };
 
-const formulasWith = (advantageOfRow: AdvantageOfRow): Record<string, Formula> => ({
-  gmpo: gmpo(advantageOfRow),
+/** TRL's losses outside the GRPO trainer. */
+export const furtherFormulas: Record<string, Formula> = {
+  gmpo,
   async_grpo: asyncGrpo,
-  rloo: rloo(advantageOfRow),
+  rloo,
   a2po,
   nash_md: nashMd,
   iw_opd: iwOpd,
   sdpo_sampled_token: sdpoSampledToken,
-});
-
-/** TRL's losses. Those of rows need an advantage per row. */
-export const furtherFormulas = formulasWith((x) => x.perRow('advantages'));
-/** The same losses, where the advantage of a row is the mean over its tokens. */
-export const furtherFormulasOfTokens = formulasWith((x) => meanOfRow(x, x.advantages));
+};

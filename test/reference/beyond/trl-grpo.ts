@@ -102,12 +102,9 @@ const vespo: TokenLoss = ({ x, args, d, correction, countsRows }) => {
   };
 };
 
-/** Decides whether the metrics of rows count rows instead of tokens. */
-type CountsRows = (x: Tokens) => boolean;
-
 /** Makes a loss of the family. `kind` names what the sum is divided by. */
 const family =
-  (countsRows: CountsRows, tokenLoss: TokenLoss, kind: string | ((args: Args) => string)): Formula =>
+  (tokenLoss: TokenLoss, kind: string | ((args: Args) => string)): Formula =>
   (x, args) => {
     const divisor = typeof kind === 'string' ? kind : kind(args);
     const d = x.logprob.sub(oldLogprob(x));
@@ -118,8 +115,8 @@ const family =
       args,
       d,
       ratio,
-      perRow: isOfRow && countsRows(x),
-      countsRows: countsRows(x),
+      perRow: isOfRow && x.hasAdvantagePerRow,
+      countsRows: x.hasAdvantagePerRow,
       correction: correction?.weights,
     });
 
@@ -139,22 +136,17 @@ const family =
     };
   };
 
-function familyFormulas(countsRows: CountsRows): Record<string, Formula> {
-  const clippedAs = (kind: string) => family(countsRows, clip, kind);
-  return {
-    grpo: clippedAs('grpo'),
-    bnpo: clippedAs('bnpo'),
-    dr_grpo: clippedAs('dr_grpo'),
-    dapo: clippedAs('dapo'),
-    cispo: family(countsRows, cispo, 'cispo'),
-    sapo: family(countsRows, sapo, 'sapo'),
-    vespo: family(countsRows, vespo, 'vespo'),
-    luspo: (x, args) => clippedAs('luspo')(x, { importance_sampling_level: 'sequence', ...args }),
-    gspo_token: family(countsRows, clip, (args) => option(args, 'loss_type', 'grpo')),
-  };
-}
+const clippedAs = (kind: string) => family(clip, kind);
 
 /** TRL's losses. Their metrics count rows if the batch has an advantage per row, and tokens otherwise. */
-export const grpoFormulas = familyFormulas((x) => x.hasAdvantagePerRow);
-/** The same losses, with metrics that count rows in any case. */
-export const grpoFormulasOfRows = familyFormulas(() => true);
+export const grpoFormulas: Record<string, Formula> = {
+  grpo: clippedAs('grpo'),
+  bnpo: clippedAs('bnpo'),
+  dr_grpo: clippedAs('dr_grpo'),
+  dapo: clippedAs('dapo'),
+  cispo: family(cispo, 'cispo'),
+  sapo: family(sapo, 'sapo'),
+  vespo: family(vespo, 'vespo'),
+  luspo: (x, args) => clippedAs('luspo')(x, { importance_sampling_level: 'sequence', ...args }),
+  gspo_token: family(clip, (args) => option(args, 'loss_type', 'grpo')),
+};

@@ -1,4 +1,5 @@
 /** verl's policy losses that are sums over tokens. */
+import { drawn } from '../../support/drawn.js';
 import type { Variable } from '../autograd.js';
 import { type Args, type Formula, option, type Tokens } from '../batch.js';
 import { dualClip, greater, type TokenLosses } from '../dual-clip.js';
@@ -95,7 +96,7 @@ const covariance = (x: Tokens, mean: (values: Variable) => Variable): Variable =
 const firstBy = (list: number[], count: number, key: (i: number) => number) =>
   new Set(list.toSorted((i, j) => key(i) - key(j)).slice(0, count));
 
-/** Returns which tokens clip_cov drops. They are a random choice, so the batch has the keys that decide. */
+/** Returns which tokens clip_cov drops. They are a random choice. The batch can have the keys that decide. */
 function clipCovChoice(x: Tokens, args: Args, clipped: Variable): Variable {
   const [low, high] = [option(args, 'clip_cov_lb', 1), option(args, 'clip_cov_ub', 5)];
   const isCandidate = covariance(x, (values) => x.mean(values))
@@ -103,10 +104,10 @@ function clipCovChoice(x: Tokens, args: Args, clipped: Variable): Variable {
     .mul(not(clipped));
   const candidates = x.index.map((_, i) => i).filter((i) => isCandidate.value[i]);
   const count = Math.max(Math.floor(option(args, 'clip_cov_ratio', 2e-4) * x.index.length), 1);
-  const keys = x.batch.clipCovKeys;
-  if (!keys && candidates.length > count)
-    throw new Error(`clipCovKeys: expected keys to choose ${count} of ${candidates.length} tokens, got none`);
-  const chosen = firstBy(candidates, count, (i) => keys?.[x.index[i]!] ?? 0);
+  const { clipCovKeys, columns } = x.batch;
+  const seed = option(args, 'seed', 0);
+  const drawnKey = (at: number) => drawn(seed, Math.floor(at / columns), at % columns);
+  const chosen = firstBy(candidates, count, (i) => clipCovKeys?.[x.index[i]!] ?? drawnKey(x.index[i]!));
   return isCandidate.test((_, i) => chosen.has(i));
 }
 
@@ -128,6 +129,9 @@ export const klCov = summed((x, args) => {
   const cov = covariance(x, plainMean);
   const count = Math.max(1, Math.floor(x.index.length * option(args, 'kl_cov_ratio', 2e-4)));
   const everywhere = x.index.map((_, i) => i);
+  const [least, next] = cov.value.toSorted((a, b) => b - a).slice(count - 1);
+  // Of two tokens, both have the same covariance.
+  x.tape.isOnEdge ||= next !== undefined && least! - next < 1e-5 * Math.max(...cov.value.map(Math.abs));
   const chosen = firstBy(everywhere, count, (i) => -cov.value[i]!);
   const penalised = cov.test((_, i) => chosen.has(i));
   const penalty = d.abs().mul(option(args, 'ppo_kl_coef', 0.1));

@@ -3,6 +3,7 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP_METRICS, CLIP_NUMERICS, CLIP_RANGE, clipped } from './clipped.js';
+import { ENTROPY_METRIC, entropyMetric } from './entropy-bonus.js';
 import { ratioOf } from './ratio.js';
 import { ACCUMULATION, PROCESSES } from './scale.js';
 
@@ -12,7 +13,8 @@ export class TRLAsyncGRPOLossFn extends expressionLossClass(
     name: 'trl/async_grpo',
     summary: 'ℓ = −min(r·A, clip(r)·A), the mean over the tokens of all processes',
     source: ['arXiv 2402.03300', 'TRL'],
-    reads: RATIO_KEYS,
+    reads: [...RATIO_KEYS, 'entropy'],
+    optional: ['entropy'],
     options: {
       ...CLIP_RANGE,
       globalNTokens: {
@@ -33,10 +35,11 @@ export class TRLAsyncGRPOLossFn extends expressionLossClass(
       ...CLIP_METRICS,
       'clip_ratio/low_min': { unit: 'fraction of tokens' },
       'clip_ratio/high_max': { unit: 'fraction of tokens' },
+      ...ENTROPY_METRIC,
     },
     numerics: CLIP_NUMERICS,
   },
-  (symbols, options) => {
+  (symbols, options, has) => {
     const { r, d, tokens, constant, max, expm1 } = symbols;
     const { globalNTokens, numProcesses, gradientAccumulationSteps } = options;
     const { loss, metrics } = clipped(symbols, ratioOf(symbols, 'token'), { ...options, delta: undefined });
@@ -50,6 +53,7 @@ export class TRLAsyncGRPOLossFn extends expressionLossClass(
         // TRL takes these over processes, of which there is one.
         'clip_ratio/low_min': metrics['clip_ratio/low_mean'],
         'clip_ratio/high_max': metrics['clip_ratio/high_mean'],
+        ...entropyMetric(symbols, has),
       },
     };
   },

@@ -3,7 +3,7 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP_NUMERICS } from './clipped.js';
-import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS } from './grpo-family.js';
+import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS, familyNeeds } from './grpo-family.js';
 
 /** BNPO as in TRL: the clipped surrogate without a dual clip, averaged over the tokens of this batch. */
 export class TRLBNPOLossFn extends expressionLossClass(
@@ -16,7 +16,8 @@ export class TRLBNPOLossFn extends expressionLossClass(
     ...CLIPPED_FAMILY,
     numerics: CLIP_NUMERICS,
   },
-  (symbols, options) => clippedFamilyLoss(symbols, 'bnpo', options),
+  (symbols, options, has) => clippedFamilyLoss(symbols, 'bnpo', options, has),
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/bnpo', TRLBNPOLossFn);

@@ -3,7 +3,15 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP_RANGE } from './clipped.js';
-import { FAMILY, FAMILY_KEYS, FAMILY_METRICS, familyLoss } from './grpo-family.js';
+import {
+  FAMILY,
+  FAMILY_BATCHES,
+  FAMILY_KEYS,
+  FAMILY_METRICS,
+  familyLoss,
+  familyNeeds,
+} from './grpo-family.js';
+import { isOfRow, meanOfRow } from './rows.js';
 
 /** CISPO as in TRL: the importance weight is bounded above by epsilonHigh itself. */
 export class TRLCISPOLossFn extends expressionLossClass(
@@ -16,6 +24,7 @@ export class TRLCISPOLossFn extends expressionLossClass(
     ],
     source: ['arXiv 2506.13585', 'arXiv 2510.13786', 'TRL'],
     reads: FAMILY_KEYS,
+    ...FAMILY_BATCHES,
     options: {
       epsilon: { ...CLIP_RANGE.epsilon, help: 'the default of epsilonHigh' },
       epsilonHigh: { ...CLIP_RANGE.epsilonHigh, typical: [0.2, 5], help: 'the upper bound on the weight' },
@@ -27,19 +36,23 @@ export class TRLCISPOLossFn extends expressionLossClass(
       outside: 'the ratio overflows and is bounded: loss and gradient are finite',
     },
   },
-  (symbols, options) => {
-    const { A, lp, sg, min, rowMean } = symbols;
+  (symbols, options, has) => {
+    const { A, lp, sg, min } = symbols;
     const { epsilonHigh } = options;
-    return familyLoss(symbols, 'cispo', options, ({ value: ratio, perRow }) => {
+    return familyLoss(symbols, 'cispo', options, has, ({ value: ratio, perRow }) => {
       const isBounded = ratio.gt(epsilonHigh).and(A.gt(0));
       return {
         loss: A.neg()
           .mul(sg(min(ratio, epsilonHigh)))
           .mul(lp),
-        metrics: { cispo_clip_ratio: perRow ? { row: rowMean(isBounded) } : { token: isBounded } },
+        metrics: {
+          cispo_clip_ratio:
+            perRow && isOfRow(A) ? { row: meanOfRow(symbols, isBounded) } : { token: isBounded },
+        },
       };
     });
   },
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/cispo', TRLCISPOLossFn);

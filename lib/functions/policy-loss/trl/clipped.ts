@@ -3,7 +3,7 @@ import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, Operand, ProgramSymbols } from '../../../program/expression.js';
 import type { MetricExpression } from '../expression-loss.js';
 import type { Ratio } from './ratio.js';
-import { smallestOfRows } from './rows.js';
+import { isOfRow, meanOfRow, smallestOfRows } from './rows.js';
 
 /** The options that set the range to which a ratio is clipped. */
 export const CLIP_RANGE = {
@@ -61,7 +61,7 @@ export function clipped(
   const [low, high] = [1 - epsilon, 1 + epsilonHigh];
   return {
     loss: clippedLoss(symbols, A, ratio, bounded, [low, high]),
-    metrics: clipMetrics(symbols, outside(bounded, A, [low, high]), perRow),
+    metrics: clipMetrics(symbols, outside(bounded, A, [low, high]), perRow && isOfRow(A)),
   };
 }
 
@@ -97,14 +97,14 @@ export function clipMetrics(
   { low, high }: { low: Expression; high: Expression },
   perRow: boolean,
 ): Record<keyof typeof CLIP_METRICS, MetricExpression> {
-  const { rowMean, rowsMin, rowsMax } = symbols;
-  const mean = (flag: Expression) => (perRow ? { row: rowMean(flag) } : { token: flag });
-  const lowOfRow = rowMean(low);
+  const { rowsMin, rowsMax } = symbols;
+  const mean = (flag: Expression) => (perRow ? { row: meanOfRow(symbols, flag) } : { token: flag });
+  const lowOfRow = meanOfRow(symbols, low);
   return {
     'clip_ratio/low_mean': mean(low),
     'clip_ratio/high_mean': mean(high),
     'clip_ratio/region_mean': mean(low.or(high)),
     'clip_ratio/low_min': { batch: perRow ? rowsMin(lowOfRow) : smallestOfRows(symbols, lowOfRow) },
-    'clip_ratio/high_max': { batch: rowsMax(rowMean(high)) },
+    'clip_ratio/high_max': { batch: rowsMax(meanOfRow(symbols, high)) },
   };
 }

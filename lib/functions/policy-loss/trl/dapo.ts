@@ -3,7 +3,7 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP_NUMERICS } from './clipped.js';
-import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS } from './grpo-family.js';
+import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS, familyNeeds } from './grpo-family.js';
 
 /** DAPO as in TRL: the clipped surrogate without a dual clip, averaged over all tokens of a global batch. */
 export class TRLDAPOLossFn extends expressionLossClass(
@@ -15,7 +15,8 @@ export class TRLDAPOLossFn extends expressionLossClass(
     ...CLIPPED_FAMILY,
     numerics: CLIP_NUMERICS,
   },
-  (symbols, options) => clippedFamilyLoss(symbols, 'dapo', options),
+  (symbols, options, has) => clippedFamilyLoss(symbols, 'dapo', options, has),
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/dapo', TRLDAPOLossFn);

@@ -3,7 +3,7 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP_NUMERICS } from './clipped.js';
-import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS } from './grpo-family.js';
+import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS, familyNeeds } from './grpo-family.js';
 import { COMPLETION_LENGTH } from './scale.js';
 
 /** Dr. GRPO as in TRL: the clipped surrogate without a dual clip, divided by a constant number of tokens per row. */
@@ -17,7 +17,8 @@ export class TRLDrGRPOLossFn extends expressionLossClass(
     options: { ...CLIPPED_FAMILY.options, ...COMPLETION_LENGTH },
     numerics: CLIP_NUMERICS,
   },
-  (symbols, options) => clippedFamilyLoss(symbols, 'dr_grpo', options),
+  (symbols, options, has) => clippedFamilyLoss(symbols, 'dr_grpo', options, has),
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/dr_grpo', TRLDrGRPOLossFn);

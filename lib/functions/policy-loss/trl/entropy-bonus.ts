@@ -1,7 +1,7 @@
 // The entropy bonus of TRL's GRPO trainer.
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import type { MetricExpression } from '../expression-loss.js';
+import type { Has, MetricExpression } from '../expression-loss.js';
 
 /** The options of the bonus. */
 export const BONUS = {
@@ -55,8 +55,22 @@ export const BONUS_METRICS = {
     unit: 'coefficient',
     when: 'with an entropy bonus, when the whole batch is computed in one call',
   },
-  entropy: { unit: 'nats per token', when: 'with an entropy bonus' },
 } as const;
+
+/** The declaration of the metric of the entropies. */
+export const ENTROPY_METRIC = {
+  entropy: { unit: 'nats per token', when: 'if the batch has entropies' },
+} as const;
+
+/** Returns the metric of the entropies. */
+export function entropyMetric({ H }: ProgramSymbols, has: Has) {
+  return { entropy: has('entropy') ? { token: H } : undefined };
+}
+
+/** Returns whether a loss has a bonus. */
+export function hasBonus({ entropyCoef, useAdaptiveEntropy }: BonusOptions): boolean {
+  return entropyCoef !== 0 || useAdaptiveEntropy;
+}
 
 type BonusOptions = CheckedOptions<typeof BONUS>;
 
@@ -65,6 +79,7 @@ type BonusOptions = CheckedOptions<typeof BONUS>;
  * @param loss the loss of a token, including its weight in the batch.
  * @param weight the weight of a token's entropy in the bonus.
  * @param scale by what the metric policy_loss differs from the loss without the bonus.
+ * @param isTop the condition that a token counts in the bonus; all do if it is absent.
  */
 export function withBonus(
   symbols: ProgramSymbols,
@@ -72,30 +87,32 @@ export function withBonus(
   loss: Expression,
   weight: Expression,
   scale: number,
+  isTop: Expression | undefined,
 ): { loss: Expression; metrics: Record<keyof typeof BONUS_METRICS, MetricExpression | undefined> } {
-  const { H, tokens } = symbols;
+  const { H, tokens, select } = symbols;
   const { entropyCoef, useAdaptiveEntropy, lastWorldEntropy, entropyTarget } = options;
-  if (entropyCoef === 0 && !useAdaptiveEntropy)
-    return { loss, metrics: { policy_loss: undefined, entropy_coef: undefined, entropy: undefined } };
+  if (!hasBonus(options)) return { loss, metrics: { policy_loss: undefined, entropy_coef: undefined } };
+  const entropy = isTop ? select(isTop, H, 0) : H;
   const applies = !useAdaptiveEntropy || (lastWorldEntropy ?? Number.POSITIVE_INFINITY) <= entropyTarget;
   return {
-    loss: applies ? loss.sub(H.mul(entropyCoef).mul(weight)) : loss,
+    loss: applies ? loss.sub(entropy.mul(entropyCoef).mul(weight)) : loss,
     metrics: {
       // A metric of tokens is divided by N + 1e-8.
       policy_loss: { token: loss.mul(tokens.add(1e-8)).mul(scale) },
-      entropy_coef: { batch: useAdaptiveEntropy ? nextCoefficient(symbols, options) : entropyCoef },
-      entropy: { token: H },
+      entropy_coef: { batch: useAdaptiveEntropy ? nextCoefficient(symbols, options, isTop) : entropyCoef },
     },
   };
 }
 
 // Returns the coefficient for the next step.
 function nextCoefficient(
-  { H, select, batchMean }: ProgramSymbols,
+  { H, max, select, batchMean, batchSum }: ProgramSymbols,
   { entropyCoef, entropyCoefMin, entropyCoefMax, entropyCoefDelta, entropyTarget }: BonusOptions,
+  isTop: Expression | undefined,
 ): Expression {
+  const mean = isTop ? batchSum(select(isTop, H, 0)).div(max(batchSum(isTop), 1)) : batchMean(H);
   return select(
-    batchMean(H).le(entropyTarget),
+    mean.le(entropyTarget),
     Math.min(entropyCoef + entropyCoefDelta, entropyCoefMax),
     Math.max(entropyCoef - entropyCoefDelta, entropyCoefMin),
   );

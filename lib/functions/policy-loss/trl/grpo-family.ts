@@ -1,17 +1,19 @@
 // What the losses of TRL's GRPO trainer have in common: Σ weight · (k·ℓ + beta·kl) over all tokens, less an entropy bonus.
 // Each loss of the trainer chooses the weight and ℓ.
+
+import type { ColumnName } from '../../../core/batch-reader.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { isFarOff } from '../../correction/masks.js';
-import type { MetricExpression } from '../expression-loss.js';
+import type { Has, MetricExpression } from '../expression-loss.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP, CLIP_METRICS, clipped } from './clipped.js';
-import { BONUS, BONUS_METRICS, withBonus } from './entropy-bonus.js';
+import { BONUS, BONUS_METRICS, ENTROPY_METRIC, entropyMetric, hasBonus, withBonus } from './entropy-bonus.js';
 import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { isDividedByItems, type LossType, meanWeight, SCALE, weightOf } from './scale.js';
-import { TOP_ENTROPY } from './top-entropy.js';
-import { VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
+import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
+import { isCorrected, VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
 
 const MASK_AND_KL = {
   offPolicyMaskThreshold: {
@@ -39,13 +41,28 @@ export const FAMILY = {
 } as const;
 
 /** The declarations of the metrics that all losses of the family have. */
-export const FAMILY_METRICS = { ...KL_METRIC, ...VLLM_METRICS, ...BONUS_METRICS } as const;
+export const FAMILY_METRICS = {
+  ...KL_METRIC,
+  ...VLLM_METRICS,
+  ...BONUS_METRICS,
+  ...ENTROPY_METRIC,
+} as const;
 
-/** The batch keys that a loss of the family can read. The last three depend on its options. */
+/** The batch keys that a loss of the family can read. The last three depend on its options and on the batch. */
 export const FAMILY_KEYS = [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob', 'entropy'] as const;
+
+/** The columns that a batch may lack, or may have one value per row of. */
+export const FAMILY_BATCHES = { optional: ['old_logprob', 'entropy'], perRow: ['advantages'] } as const;
+
+/** Returns the optional columns that a loss of the family needs with its options. */
+export function familyNeeds(options: FamilyOptions): ColumnName[] {
+  const needed: ColumnName[] = isCorrected(options) ? ['old_logprob'] : [];
+  return hasBonus(options) ? [...needed, 'entropy'] : [...needed, ...topEntropyNeeds(options)];
+}
 
 /** The declaration of the losses with the clipped surrogate. */
 export const CLIPPED_FAMILY = {
+  ...FAMILY_BATCHES,
   options: { ...CLIP, ...FAMILY },
   metrics: { ...CLIP_METRICS, ...FAMILY_METRICS },
 } as const;
@@ -71,6 +88,7 @@ export function familyLoss<M extends Metrics>(
   symbols: ProgramSymbols,
   type: LossType,
   options: FamilyOptions,
+  has: Has,
   surrogate: Surrogate<M>,
 ) {
   const { loss, metrics, allRows } = policyTerm(
@@ -80,16 +98,23 @@ export function familyLoss<M extends Metrics>(
     surrogate,
   );
   const weight = weightOf(symbols, type, options);
+  const isTop = isTopEntropy(symbols, options.topEntropyQuantile);
+  const ofTop = isTop ? { ...symbols, tokens: symbols.batchSum(isTop) } : symbols;
   const bonus = isDividedByItems(type)
-    ? withBonus(symbols, options, loss.mul(weight), weight, 1)
+    ? withBonus(symbols, options, loss.mul(weight), weight, 1, isTop)
     : withBonus(
         symbols,
         options,
         loss.mul(weight),
-        meanWeight(symbols, options),
+        meanWeight(ofTop, options),
         options.gradientAccumulationSteps,
+        isTop,
       );
-  return { loss: bonus.loss, metrics: { ...metrics, ...bonus.metrics }, allRows };
+  return {
+    loss: bonus.loss,
+    metrics: { ...metrics, ...bonus.metrics, ...entropyMetric(symbols, has) },
+    allRows,
+  };
 }
 
 /** Builds a loss of the family with the clipped surrogate. */
@@ -97,11 +122,13 @@ export function clippedFamilyLoss(
   symbols: ProgramSymbols,
   type: LossType,
   options: CheckedOptions<typeof CLIPPED_FAMILY.options>,
+  has: Has,
 ) {
-  return familyLoss(symbols, type, options, (ratio) => clipped(symbols, ratio, options));
+  return familyLoss(symbols, type, options, has, (ratio) => clipped(symbols, ratio, options));
 }
 
-type TermOptions = CheckedOptions<typeof VLLM & typeof BETA> & Partial<CheckedOptions<typeof MASK_AND_KL>>;
+type TermOptions = CheckedOptions<typeof VLLM & typeof BETA & typeof TOP_ENTROPY> &
+  Partial<CheckedOptions<typeof MASK_AND_KL>>;
 
 /** Returns k·ℓ + beta·kl of a token, without its weight in the batch. */
 export function policyTerm<M extends Metrics>(
@@ -113,7 +140,8 @@ export function policyTerm<M extends Metrics>(
   const correction = vllmCorrection(symbols, options);
   const { loss, metrics, isCorrected, allRows } = surrogate(ratio, correction.weight);
   const corrected = correction.weight && !isCorrected ? loss.mul(correction.weight) : loss;
-  const kept = withoutFarRows(symbols, options, corrected);
+  const isTop = isTopEntropy(symbols, options.topEntropyQuantile);
+  const kept = withoutFarRows(symbols, options, isTop ? symbols.select(isTop, corrected, 0) : corrected);
   const plain = klTerm(symbols, options);
   const kl = plain && options.useBiasCorrectionKl ? biasCorrected(symbols, plain, ratio) : plain;
   return {

@@ -3,7 +3,7 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP_NUMERICS } from './clipped.js';
-import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS } from './grpo-family.js';
+import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS, familyNeeds } from './grpo-family.js';
 
 /** GRPO as in TRL: the clipped surrogate without a dual clip, averaged over the tokens of each row and over the rows. */
 export class TRLGRPOLossFn extends expressionLossClass(
@@ -15,7 +15,8 @@ export class TRLGRPOLossFn extends expressionLossClass(
     ...CLIPPED_FAMILY,
     numerics: CLIP_NUMERICS,
   },
-  (symbols, options) => clippedFamilyLoss(symbols, 'grpo', options),
+  (symbols, options, has) => clippedFamilyLoss(symbols, 'grpo', options, has),
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/grpo', TRLGRPOLossFn);

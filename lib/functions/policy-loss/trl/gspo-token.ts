@@ -2,14 +2,15 @@
 import type { MetricsOf } from '../../../core/declaration.js';
 import type { ProgramSymbols } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
+import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP, CLIP_METRICS, CLIP_NUMERICS, clipped } from './clipped.js';
-import { policyTerm } from './grpo-family.js';
+import { ENTROPY_METRIC, entropyMetric } from './entropy-bonus.js';
+import { FAMILY_BATCHES, FAMILY_KEYS, policyTerm } from './grpo-family.js';
 import { BETA, KL_METRIC } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { COMPLETION_LENGTH, SCALE, weightOf } from './scale.js';
-import { TOP_ENTROPY } from './top-entropy.js';
-import { VLLM, VLLM_METRICS } from './vllm-correction.js';
+import { TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
+import { isCorrected, VLLM, VLLM_METRICS } from './vllm-correction.js';
 
 /** GSPO-token as in TRL: with advantages that differ within a row, its gradient differs from that of GSPO. */
 export class TRLGSPOTokenLossFn extends expressionLossClass(
@@ -18,7 +19,8 @@ export class TRLGSPOTokenLossFn extends expressionLossClass(
     summary:
       'ℓ = −min(min(r, δ)·A, clip(r)·A), r = exp(logprob − sg(logprob) + sg(mean log-ratio of the row))',
     source: ['arXiv 2507.18071', 'TRL'],
-    reads: [...RATIO_KEYS, 'ref_logprob', 'rollout_logprob'],
+    reads: FAMILY_KEYS,
+    ...FAMILY_BATCHES,
     options: {
       ...CLIP,
       importanceSamplingLevel: {
@@ -38,14 +40,19 @@ export class TRLGSPOTokenLossFn extends expressionLossClass(
       ...SCALE,
       ...COMPLETION_LENGTH,
     },
-    metrics: { ...CLIP_METRICS, ...KL_METRIC, ...VLLM_METRICS },
+    metrics: { ...CLIP_METRICS, ...KL_METRIC, ...VLLM_METRICS, ...ENTROPY_METRIC },
     numerics: CLIP_NUMERICS,
   },
-  (symbols, options) => {
+  (symbols, options, has) => {
     const ratio = levelRatio(symbols, options.importanceSamplingLevel);
     const term = policyTerm(symbols, options, ratio, () => clipped(symbols, ratio, options));
-    return { ...term, loss: term.loss.mul(weightOf(symbols, options.lossType, options)) };
+    return {
+      ...term,
+      loss: term.loss.mul(weightOf(symbols, options.lossType, options)),
+      metrics: { ...term.metrics, ...entropyMetric(symbols, has) },
+    };
   },
+  (options) => [...(isCorrected(options) ? ['old_logprob' as const] : []), ...topEntropyNeeds(options)],
 ) {
   static {
     POLICY_LOSS_FN.register('trl/gspo_token', TRLGSPOTokenLossFn);

@@ -2,7 +2,7 @@
 import type { MetricsOf } from '../../../core/declaration.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
-import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS } from './grpo-family.js';
+import { CLIPPED_FAMILY, clippedFamilyLoss, FAMILY_KEYS, familyNeeds } from './grpo-family.js';
 
 /** LUSPO as in TRL: the clipped surrogate with one ratio per row, summed over each row and averaged over the rows. */
 export class TRLLUSPOLossFn extends expressionLossClass(
@@ -22,7 +22,8 @@ export class TRLLUSPOLossFn extends expressionLossClass(
       outside: 'the ratio of a row is at most e^88, and has no gradient there',
     },
   },
-  (symbols, options) => clippedFamilyLoss(symbols, 'luspo', options),
+  (symbols, options, has) => clippedFamilyLoss(symbols, 'luspo', options, has),
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/luspo', TRLLUSPOLossFn);

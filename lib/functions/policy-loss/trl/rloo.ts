@@ -7,14 +7,18 @@ import { CLIP_RANGE, clipMetrics, clippedLoss, outside } from './clipped.js';
 const ROWS = 'fraction of rows';
 const IN_ONE_CALL = 'when the whole batch is computed in one call';
 
-/** The loss of TRL's RLOO trainer. A row's advantage is the mean over its tokens. */
+/** The loss of TRL's RLOO trainer. */
 export class TRLRLOOLossFn extends expressionLossClass(
   {
     name: 'trl/rloo',
     summary: 'the loss of a row is −min(r·A, clip(r)·A), r is the product of the ratios of its tokens',
-    details: ['In TRL, a row without tokens adds −A/B to the loss. Here it adds 0.'],
+    details: [
+      'If the batch has one advantage per row, a row without tokens adds −A/B to the loss.',
+      'If it has one per token, that of a row is the mean over its tokens.',
+    ],
     source: ['arXiv 2402.14740', 'TRL'],
     reads: RATIO_KEYS,
+    perRow: ['advantages'],
     options: CLIP_RANGE,
     metrics: {
       'clip_ratio/low_mean': { unit: ROWS },

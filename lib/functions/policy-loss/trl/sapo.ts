@@ -3,7 +3,14 @@ import type { MetricsOf } from '../../../core/declaration.js';
 import type { Operand } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
-import { FAMILY, FAMILY_KEYS, FAMILY_METRICS, familyLoss } from './grpo-family.js';
+import {
+  FAMILY,
+  FAMILY_BATCHES,
+  FAMILY_KEYS,
+  FAMILY_METRICS,
+  familyLoss,
+  familyNeeds,
+} from './grpo-family.js';
 
 // The gate is fully open well below this log-ratio. The bound keeps the ratio finite, so that the gradient becomes 0.
 const LARGEST_LOG_RATIO = 80;
@@ -15,6 +22,7 @@ export class TRLSAPOLossFn extends expressionLossClass(
     summary: 'ℓ = −A·4/τ·σ(τ(r − 1)), the mean over each row, then over the rows',
     source: ['arXiv 2511.20347', 'TRL'],
     reads: FAMILY_KEYS,
+    ...FAMILY_BATCHES,
     options: {
       sapoTemperaturePos: {
         type: 'number',
@@ -38,10 +46,10 @@ export class TRLSAPOLossFn extends expressionLossClass(
       outside: 'the gate is open: the loss is finite, and the gradient is 0',
     },
   },
-  (symbols, options) => {
+  (symbols, options, has) => {
     const { A, constant, exp, min, select, sigmoid } = symbols;
     const { sapoTemperaturePos, sapoTemperatureNeg } = options;
-    return familyLoss(symbols, 'sapo', options, ({ log, perRow }) => {
+    return familyLoss(symbols, 'sapo', options, has, ({ log, perRow }) => {
       const distance = exp(min(log, LARGEST_LOG_RATIO)).sub(1);
       const gate = (temperature: Operand) =>
         sigmoid(distance.mul(temperature)).mul(constant(4).div(temperature));
@@ -53,6 +61,7 @@ export class TRLSAPOLossFn extends expressionLossClass(
       return { loss: A.neg().mul(value), metrics: {} };
     });
   },
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/sapo', TRLSAPOLossFn);

@@ -11,6 +11,7 @@ export class TRLSDPOSampledTokenLossFn extends expressionLossClass(
       'ℓ = sg((logprob − teacher_logprob)·min(r, clip))·logprob, the mean over each row, then over the rows',
     source: ['arXiv 2601.20802', 'TRL'],
     reads: ['old_logprob', 'action_mask', 'teacher_logprob'],
+    optional: ['old_logprob'],
     options: {
       distillationIsClip: {
         type: 'number',
@@ -18,7 +19,7 @@ export class TRLSDPOSampledTokenLossFn extends expressionLossClass(
         nullable: true,
         above: 0,
         typical: [1, 3],
-        help: 'the upper bound on the importance weight; null for no weight, and the batch then needs no old_logprob',
+        help: 'the upper bound on the importance weight, which needs old_logprob; null for no weight',
       },
     },
     metrics: { 'self_distillation/distillation_loss': { unit: 'loss per token' } },
@@ -27,11 +28,11 @@ export class TRLSDPOSampledTokenLossFn extends expressionLossClass(
       outside: 'the log-ratio of the importance weight is limited to 20 nats',
     },
   },
-  (symbols, { distillationIsClip }) => {
+  (symbols, { distillationIsClip }, has) => {
     const { lp, teacher, d, n, rows, clip, exp, max, min, sg } = symbols;
     const cost = lp.sub(teacher);
-    const weighted =
-      distillationIsClip === undefined ? cost : cost.mul(min(exp(clip(d, -20, 20)), distillationIsClip));
+    const isWeighted = distillationIsClip !== undefined && has('old_logprob');
+    const weighted = isWeighted ? cost.mul(min(exp(clip(d, -20, 20)), distillationIsClip)) : cost;
     const perToken = sg(weighted).mul(lp);
     return {
       loss: perToken.div(rows.mul(max(n, 1))),

@@ -4,7 +4,15 @@ import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
-import { FAMILY, FAMILY_KEYS, FAMILY_METRICS, familyLoss } from './grpo-family.js';
+import {
+  FAMILY,
+  FAMILY_BATCHES,
+  FAMILY_KEYS,
+  FAMILY_METRICS,
+  familyLoss,
+  familyNeeds,
+} from './grpo-family.js';
+import { isOfRow } from './rows.js';
 import { VLLM } from './vllm-correction.js';
 
 const GAMMA = {
@@ -29,6 +37,7 @@ export class TRLVESPOLossFn extends expressionLossClass(
     ],
     source: ['arXiv 2602.10693', 'TRL'],
     reads: FAMILY_KEYS,
+    ...FAMILY_BATCHES,
     options: {
       ...GAMMA,
       ...FAMILY,
@@ -43,19 +52,22 @@ export class TRLVESPOLossFn extends expressionLossClass(
       outside: 'the log-ratio of a token is limited to 20 nats, and that of a row to ln 1e-8 and 20',
     },
   },
-  (symbols, options) => {
+  (symbols, options, has) => {
     const { A, lp, n, rowMean, select, sg } = symbols;
-    return familyLoss(symbols, 'vespo', options, (_, correction) => {
+    return familyLoss(symbols, 'vespo', options, has, (_, correction) => {
       const weight = sg(gammaWeight(symbols, options, logRatioOfRow(symbols, correction)));
       return {
         loss: A.neg().mul(weight).mul(lp),
         // W is 0 in a row without tokens, and φ is 1.
-        metrics: { 'vespo/phi_seq_mean': { row: select(n.gt(0), rowMean(weight), 1) } },
+        metrics: {
+          'vespo/phi_seq_mean': isOfRow(A) ? { row: select(n.gt(0), rowMean(weight), 1) } : { token: weight },
+        },
         isCorrected: true,
         allRows: true,
       };
     });
   },
+  familyNeeds,
 ) {
   static {
     POLICY_LOSS_FN.register('trl/vespo', TRLVESPOLossFn);

@@ -50,6 +50,11 @@ export const VLLM_METRICS = {
   'sampling/importance_sampling_ratio/max': { unit: 'ratio', when: WHOLE },
 } as const;
 
+/** Returns whether a loss is corrected. */
+export function isCorrected(options: CheckedOptions<typeof VLLM>): boolean {
+  return options.useVllm && options.vllmImportanceSamplingCorrection;
+}
+
 /** The correction of a loss. */
 export interface Correction {
   /** By what the loss of a token is multiplied; undefined without the correction. */
@@ -61,8 +66,7 @@ export interface Correction {
 
 /** Returns the correction that the options ask for. */
 export function vllmCorrection(symbols: ProgramSymbols, options: CheckedOptions<typeof VLLM>): Correction {
-  if (!options.useVllm || !options.vllmImportanceSamplingCorrection)
-    return { ...NONE, metrics: { ...NO_METRICS } };
+  if (!isCorrected(options)) return { ...NONE, metrics: { ...NO_METRICS } };
   const { old, rollout, abs, exp, rowSum, rowMax, rowsMax } = symbols;
   const perRow = options.vllmImportanceSamplingMode.startsWith('sequence');
   const difference = old.sub(rollout);

@@ -80,15 +80,23 @@ export function underCorrection<K extends string>(
 
 // Returns symbols for which only some of the unmasked tokens count.
 function keeping(symbols: ProgramSymbols, kept: Expression): ProgramSymbols {
-  const { select, rowSum, batchSum, max } = symbols;
+  const { select, rowSum, batchSum, batchRank, batchRankAt, max } = symbols;
   const n = rowSum(kept);
   const sum = (x: Operand) => rowSum(select(kept, x, 0));
   // The counts are divisors, and no token may be kept.
+  const tokens = max(batchSum(kept), 1);
+  const sumOfBatch = (x: Operand) => batchSum(select(kept, x, 0));
+  // The other tokens rank last.
+  const ranked = (x: Operand) => select(kept, x, Number.MAX_VALUE);
   return {
     ...symbols,
     n,
-    tokens: max(batchSum(kept), 1),
+    tokens,
     rowSum: sum,
     rowMean: (x) => sum(x).div(max(n, 1)),
+    batchSum: sumOfBatch,
+    batchMean: (x) => sumOfBatch(x).div(tokens),
+    batchRank: (x, rank) => batchRank(ranked(x), rank),
+    batchRankAt: (x, rank) => batchRankAt(ranked(x), rank),
   };
 }

@@ -1,0 +1,208 @@
+/**
+ * Compares order statistics, selections and random numbers of native programs with those of the interpreter in float64,
+ * which sorts. The values are few, so that many are equal, and NaN, infinities and −0 are among them.
+ */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import type { NativeProgramMetric } from '../../binding.js';
+import { COLUMNS, ROW_COLUMNS } from '../../lib/core/batch-reader.js';
+import { native } from '../../lib/core/native.js';
+import { compileLoss, type LossNodes } from '../../lib/program/compile.js';
+import { type Expression, type ProgramSymbols, programSymbolsOf } from '../../lib/program/expression.js';
+import { Graph } from '../../lib/program/graph.js';
+import { interpret, type Row } from './interpreter.js';
+
+type Metrics = Record<string, { node: Expression; per: 'row' | 'batch' }>;
+
+const ADVANTAGES = COLUMNS.indexOf('advantages');
+
+/** The values of a row's tokens, its mask, and how often it counts. */
+interface DrawnRow {
+  values: number[];
+  mask: boolean[];
+  repeats: number;
+}
+
+const finite = fc.oneof(
+  { arbitrary: fc.constantFrom(0, -0, 1, -1, 0.5, 1e-40, -1e-40, 3e38, 2 ** -149), weight: 2 },
+  { arbitrary: fc.float({ min: -4, max: 4, noNaN: true }), weight: 2 },
+);
+const special = fc.oneof(
+  { arbitrary: finite, weight: 6 },
+  fc.constantFrom(Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY),
+);
+const positive = finite.map((x) => Math.min(Math.abs(x), 1e4));
+
+function drawnRows(value: fc.Arbitrary<number>): fc.Arbitrary<DrawnRow[]> {
+  const row = fc
+    .array(fc.record({ value, isUnmasked: fc.boolean() }), { minLength: 7, maxLength: 7 })
+    .chain((tokens) =>
+      fc.integer({ min: 0, max: 3 }).map((repeats) => ({
+        values: tokens.map((token) => Math.fround(token.value)),
+        mask: tokens.map(({ isUnmasked }) => isUnmasked),
+        repeats,
+      })),
+    );
+  return fc.array(row, { minLength: 1, maxLength: 6 });
+}
+
+// Returns the metrics of rows, which are means, and those of the batch, as native code and as the interpreter computes
+// them.
+function compute(rows: readonly DrawnRow[], build: (symbols: ProgramSymbols) => Metrics) {
+  const graph = new Graph();
+  const built = Object.entries(build(programSymbolsOf(graph)));
+  const nodes: LossNodes = {
+    loss: graph.column('logprob'),
+    metrics: built.map(([, { node, per }]) => ({ node: node.node, per })),
+    allRows: true,
+  };
+  const program = compileLoss(graph, nodes);
+  const metrics: NativeProgramMetric[] = built.map(([name, { per }]) => ({ name, per }));
+  const fn = native.createFunction({ policyLoss: { program, metrics, aggregation: 'token-sum' } });
+  const flat = Float32Array.from(rows.flatMap(({ values }) => values));
+  const zeros = new Float32Array(flat.length);
+  const results = new Float64Array(native.valueNames(fn).length);
+  native.evaluateSync(
+    fn,
+    {
+      rows: rows.length,
+      rowLength: rows[0]!.values.length,
+      offsets: undefined,
+      data: COLUMNS.map((_, i) => (i === ADVANTAGES ? flat : zeros)),
+      dtypes: COLUMNS.map(() => 0),
+      rowData: ROW_COLUMNS.map(() => new Float64Array(rows.length)),
+      mask: Uint8Array.from(
+        rows.flatMap(({ mask }) => mask),
+        Number,
+      ),
+      expert: undefined,
+      repeats: Uint32Array.from(rows, ({ repeats }) => repeats),
+    },
+    {
+      values: results,
+      grad: undefined,
+      gradEntropy: undefined,
+      abort: undefined,
+      mu: undefined,
+      klCoef: undefined,
+      entropyCoef: undefined,
+    },
+    undefined,
+  );
+  const names = native.valueNames(fn);
+  const expected = interpret(program.withoutGrad, rows.map(interpreted));
+  const count = rows.reduce((sum, { repeats }) => sum + repeats, 0);
+  const ofRows = expected.rowMetrics.map((values) =>
+    values.reduce((sum: number, x, b) => sum + rows[b]!.repeats * (x ?? 0), 0),
+  );
+  const wanted = [...ofRows.map((sum) => (count > 0 ? sum / count : 0)), ...expected.batchMetrics];
+  const order = [
+    ...built.filter(([, { per }]) => per === 'row'),
+    ...built.filter(([, { per }]) => per === 'batch'),
+  ];
+  return {
+    actual: Object.fromEntries(order.map(([name]) => [name, results[names.indexOf(name)]! + 0])),
+    expected: Object.fromEntries(order.map(([name], i) => [name, wanted[i]! + 0])),
+  };
+}
+
+function interpreted({ values, mask, repeats }: DrawnRow): Row {
+  const zeros = values.map(() => 0);
+  return {
+    columns: COLUMNS.map((_, i) => (i === ADVANTAGES ? values : zeros)),
+    numbers: ROW_COLUMNS.map(() => 0),
+    mask,
+    weight: repeats,
+    repeats,
+  };
+}
+
+function agree(
+  value: fc.Arbitrary<number>,
+  by: fc.Arbitrary<number>,
+  build: (symbols: ProgramSymbols, by: number) => Metrics,
+): void {
+  fc.assert(
+    fc.property(drawnRows(value), by, (rows, number) => {
+      const { actual, expected } = compute(rows, (symbols) => build(symbols, number));
+      assert.deepEqual(actual, expected);
+    }),
+    { seed: 17, numRuns: 300 },
+  );
+}
+
+const rank = fc.oneof(fc.integer({ min: -2, max: 60 }), fc.double({ min: 0, max: 20, noNaN: true }));
+
+describe('selections of programs', () => {
+  it('find the value with a rank in the batch, and the place of its token', () => {
+    agree(special, rank, ({ A, batchRank, batchRankAt }, by) => ({
+      value: { node: batchRank(A, by), per: 'batch' },
+      place: { node: batchRankAt(A, by), per: 'batch' },
+    }));
+  });
+
+  it('take a rank that depends on the counts of the batch', () => {
+    agree(special, fc.double({ min: 0, max: 1, noNaN: true }), ({ A, tokens, batchRank }, share) => ({
+      value: { node: batchRank(A, tokens.mul(share)), per: 'batch' },
+    }));
+  });
+
+  it('find the value with a rank in each row', () => {
+    agree(finite, rank, ({ A, n, floor, rowRank }, by) => ({
+      value: { node: floor(rowRank(A, by).mul(8)), per: 'row' },
+      middle: { node: floor(rowRank(A, n.div(2)).mul(8)), per: 'row' },
+    }));
+  });
+
+  it('count the smallest values with a small mean', () => {
+    // These numbers and their sums are exact.
+    const exact = fc.integer({ min: -20, max: 60 }).map((x) => x / 8);
+    agree(exact, exact, ({ A, batchUnderMean }, mean) => ({
+      count: { node: batchUnderMean(A, mean), per: 'batch' },
+    }));
+  });
+
+  it('count the values below the level that a sum allows', () => {
+    const exact = fc.integer({ min: -20, max: 60 }).map((x) => x / 8);
+    agree(
+      exact,
+      exact.map((x) => 20 * x),
+      ({ A, batchUnderFill }, sum) => ({
+        count: { node: batchUnderFill(A, sum), per: 'batch' },
+      }),
+    );
+  });
+
+  it('flag the tokens up to a place', () => {
+    agree(positive, rank, ({ A, batchRankAt, isUpTo, rowSum }, by) => ({
+      count: { node: rowSum(isUpTo(batchRankAt(A, by))), per: 'row' },
+    }));
+  });
+
+  it('draw the same numbers in every engine', () => {
+    agree(finite, fc.integer({ min: 0, max: 2 ** 40 }), ({ draw, batchRank, batchMax }, seed) => ({
+      middle: { node: batchRank(draw(seed), 5), per: 'batch' },
+      largest: { node: batchMax(draw(seed)), per: 'batch' },
+    }));
+  });
+
+  it('draw each number with the same probability', () => {
+    const rows = Array.from({ length: 2000 }, () => ({
+      values: Array<number>(7).fill(0),
+      mask: Array<boolean>(7).fill(true),
+      repeats: 1,
+    }));
+    const { actual } = compute(rows, ({ draw, rowRank, batchMean, square, constant }) => ({
+      mean: { node: batchMean(draw(3)), per: 'batch' },
+      square: { node: batchMean(square(draw(3))), per: 'batch' },
+      least: { node: rowRank(draw(3), 0), per: 'row' },
+      product: { node: batchMean(draw(3).mul(draw(4))), per: 'batch' },
+      one: { node: constant(1), per: 'batch' },
+    }));
+    const close = (name: string, x: number) => assert.ok(Math.abs(actual[name]! - x) < 0.01, name);
+    close('mean', 1 / 2);
+    close('square', 1 / 3);
+    close('least', 1 / 8);
+    close('product', 1 / 4);
+  });
+});
