@@ -149,7 +149,7 @@ type PlainHostBatch = NativeBatch & { mask: Uint8Array };
 function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
   const { data, mask, repeats, rowData } = batch as NativeBatch;
   const isPlain = mask !== undefined && repeats === undefined && rowData === undefined;
-  return isPlain && data.length === COLUMNS.length;
+  return isPlain && data.length <= COLUMNS.length;
 }
 
 /** The options of a call that request gradients; see LossComputeSyncOptions. */
