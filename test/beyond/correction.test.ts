@@ -43,7 +43,7 @@ const CORRECTIONS = fc.constantFrom<Args>(
 
 // The references of these losses do not multiply all tokens' losses by weights.
 const WITHOUT_WEIGHTS = ['verl/flowrl', 'verl/self_play_sppo', 'dpo', 'decoupled_ppo', 'clipped_pg'];
-WITHOUT_WEIGHTS.push('prime_rl', 'prime_rl_ipo', 'ref_kl');
+WITHOUT_WEIGHTS.push('prime_rl', 'prime_rl_ipo', 'ref_kl', 'm2po');
 const ignoresWeights = (name: string) => name.startsWith('trl/') || WITHOUT_WEIGHTS.includes(name);
 
 describe('the option correction', () => {
