@@ -55,6 +55,8 @@ export interface NativeLossSpec {
    * default is `aggregation`.
    */
   expertAggregation?: string;
+  /** Whether the loss of each token is multiplied by the column `weights`. */
+  weighted?: boolean;
 }
 
 /** A program, as native/program/program.h describes it. */
@@ -118,6 +120,8 @@ export type NativeColumns = [
   teacherLogprob: number,
   oldEntropy: number,
   clipCovKeys: number,
+  /** What the loss of each token is multiplied by; see NativeLossSpec.weighted. */
+  weights: number,
 ];
 
 /** The order of the columns in `NativeBatch.rowData`. */
@@ -265,6 +269,12 @@ export interface NativeCall {
   part?: Float64Array | undefined;
   /** Only for a resident batch: how many times each of its rows counts, as in NativeBatch.repeats. */
   repeats?: Uint32Array | undefined;
+  /** Only for a resident batch: a mask that replaces its own, as in NativeBatch.mask. */
+  mask?: Uint8Array | undefined;
+  /** Only for a resident batch: the column `weights`, one float32 per token. */
+  weights?: Float32Array | undefined;
+  /** Only for a resident batch: replaces the column `logprob`, one float32 per token. */
+  logprob?: Float32Array | undefined;
   /**
    * Only for a resident batch: the advantage function to run first, on the device. The loss then reads these advantages
    * instead of the batch's own. If the function works on groups, the loss also uses the repeats that it computes. If an
@@ -315,7 +325,7 @@ export interface NativeBinding {
     values: Float64Array,
   ): number;
   /**
-   * A faster form of evaluateSync() for small host batches that have a mask. It runs on the CPU. Its arguments are
+   * A faster form of evaluateSync() for small host batches that have a mask and no column `weights`. It runs on the CPU. Its arguments are
    * separate, because looking up properties by name takes longer than computing a small batch. `dtypes` holds the
    * numbers of NativeBatch.dtypes, with 3 bits for each column and the first column in the lowest bits.
    */

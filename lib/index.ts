@@ -103,6 +103,7 @@ export { type RegisteredClass, Registry } from './core/registry.js';
 export { type UploadOptions, upload } from './core/upload.js';
 export * from './define/index.js';
 export * from './functions/advantage/index.js';
+export * from './functions/correction/index.js';
 export * from './functions/entropy/index.js';
 export * from './functions/kl/index.js';
 export * from './functions/policy-loss/index.js';

@@ -20,8 +20,9 @@ enum Column : unsigned {
   kTeacherLogprobColumn,  // advantage functions have the same numbers in kTeacherLogprob
   kOldEntropy,
   kClipCovKeys,
+  kWeights,  // what the loss of each token is multiplied by; see Terms::weighted
 };
-constexpr int kColumns = 10;
+constexpr int kColumns = 11;
 
 // The columns of float64 numbers, one per row, that programs read. kNextInGroup holds the index of the next
 // row of the row's group. After the last row of a group comes the first.

@@ -2,14 +2,13 @@
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
 import { BatchReader, type ColumnName, type Conversions, type InputName } from '../core/batch-reader.js';
+import { countBatch, countBatchSync } from '../core/count-batch.js';
 import type { Counts, Normalizer } from '../core/counts.js';
 import { DeviceBatch } from '../core/device-batch.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import {
   type CoefficientsOf,
   type ComputedAdvantages,
-  countBatch,
-  countBatchSync,
   Evaluator,
   type FusedAdvantage,
   type Gradients,
@@ -33,7 +32,7 @@ import type {
 import { ADVANTAGE_FN } from '../functions/advantage/index.js';
 import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
 import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
-import { KL_FN } from '../functions/kl/index.js';
+import { DummyKLFn, KL_FN } from '../functions/kl/index.js';
 import type { KLFn } from '../functions/kl/kl-fn.js';
 import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
@@ -133,7 +132,8 @@ export class Objective {
     this.#klPenalty = new KlPenalty(this.klPenaltyFn, this.#mapper);
     this.#checkCombination(config);
     this.#finder = new BatchReader(this.#mapper, { inputs: ['action_mask'] });
-    this.#counter = new BatchReader(this.#mapper, { inputs: this.#masks(true) });
+    const counted = this.policyLossFn.correction?.maskColumns ?? [];
+    this.#counter = new BatchReader(this.#mapper, { inputs: [...counted, ...this.#masks(true)] });
   }
 
   /**
@@ -203,7 +203,8 @@ export class Objective {
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
     return guardedAsync(async () => {
       const { computed, fused } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
-      return countBatch(this.#counter, batch, { repeats: computed?.repeats, fused });
+      const { correction } = this.policyLossFn;
+      return countBatch(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
     });
   }
 
@@ -211,7 +212,8 @@ export class Objective {
   countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
     return guarded(() => {
       const { computed, fused } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
-      return countBatchSync(this.#counter, batch, { repeats: computed?.repeats, fused });
+      const { correction } = this.policyLossFn;
+      return countBatchSync(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
     });
   }
 
@@ -259,6 +261,13 @@ export class Objective {
         received: describeValue(kl_penalty_fn),
       });
     }
+    if (this.policyLossFn.correction?.replacesLogprob && !(this.klLossFn instanceof DummyKLFn))
+      throw new LossError('ERR_INVALID_OPTION', {
+        at,
+        option: 'delta',
+        expected: 'no limit of the ratio in an objective with a KL loss, which reads logprob too',
+        received: 'one',
+      });
     if (this.policyLossFn.readsPairs && this.advantageFn?.definition.drops)
       throw new LossError('ERR_INVALID_OPTION', {
         at,
@@ -352,6 +361,12 @@ export class Objective {
         expected: 'a host batch, because the KL penalty is subtracted from rewards on the host',
         received: `a batch on ${batch.device}`,
       });
+    if (this.policyLossFn.correction?.columns.includes('advantages'))
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: `objective of ${this.algorithm}`,
+        expected: 'a host batch, because a mask depends on the advantages',
+        received: `a batch on ${batch.device}`,
+      });
     const { metrics, ...fused } = this.advantageFn!.fuse(batch, options);
     return { fused, metrics };
   }
@@ -408,7 +423,7 @@ export class Objective {
       perToken: ['logprob', 'entropy'],
     });
     const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };
-    return new Evaluator(this.policyLossFn.withTerms(terms), reader);
+    return new Evaluator(this.policyLossFn.withTerms(terms), reader, 'grad', this.policyLossFn.correction);
   }
 
   // Returns the arrays that native code writes the gradients to. If the loss does not depend on entropy, ∂loss/∂entropy

@@ -4,6 +4,7 @@ import { frameworkOf } from '../functions/frameworks.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
+  CORRECTION_FN,
   ENTROPY_LOSS_FN,
   KL_FN,
   POLICY_LOSS_FN,
@@ -12,8 +13,8 @@ import {
 } from '../index.js';
 import { helpOf } from './function-options.js';
 
-/** The kinds of entries in the list: four kinds of functions, and algorithms. */
-export const KINDS = ['loss', 'advantage', 'kl', 'entropy', 'algorithm'] as const;
+/** The kinds of entries in the list: five kinds of functions, and algorithms. */
+export const KINDS = ['loss', 'correction', 'advantage', 'kl', 'entropy', 'algorithm'] as const;
 export type Kind = (typeof KINDS)[number];
 
 /** An entry of the list: one function or algorithm. `--json` prints it in this form. */
@@ -55,6 +56,7 @@ export interface CatalogueEntry {
 
 const REGISTRIES = {
   loss: POLICY_LOSS_FN,
+  correction: CORRECTION_FN,
   advantage: ADVANTAGE_FN,
   kl: KL_FN,
   entropy: ENTROPY_LOSS_FN,

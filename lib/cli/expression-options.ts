@@ -1,14 +1,14 @@
 // `--loss-expr 'TEXT'`: a policy loss that the command line itself states, with its options `--set NAME=NUMBER`.
-import { InvalidArgumentError, Option } from 'commander';
+import type { Option } from 'commander';
 import { aggregationOption, type LossAggMode } from '../core/options.js';
 import { expressionLoss } from '../define/loss-from-expression.js';
-import { LossError } from '../index.js';
+import { type LossCorrectionOptions, LossError } from '../index.js';
 import { policyLossSubject, type Subject } from '../parts/index.js';
 import { FUNCTIONS, VALUES } from '../program/symbols.js';
 import { flagOf } from './flags.js';
 import { schemaOptions } from './function-options.js';
 import { inLines } from './output.js';
-import type { TypedOption } from './words.js';
+import { correctionOptions, setOption } from './settings.js';
 
 /** The part of a command's help that describes the language of expressions. */
 export const EXPRESSION_HELP = inLines(
@@ -28,38 +28,11 @@ export const EXPRESSION_HELP = inLines(
 /** Returns the options that every expression accepts. */
 export function expressionOptions(): Option[] {
   const group = 'Options of an expression:';
-  const set = new Option(
-    '--set <name=number>',
-    'the number for a name in the expression, such as low=0.2; repeatable',
-  );
   return [
-    set.argParser(parseSet).helpGroup(group),
+    setOption().helpGroup(group),
     ...schemaOptions({ lossAggMode: aggregationOption('token-mean') }, {}, '', group),
+    ...correctionOptions(),
   ];
-}
-
-/** The part of a typed option that a sweep varies, and the name of what it sets. */
-export interface Setting {
-  /** The name in the expression for `--set`; otherwise the flag without its leading dashes. */
-  name: string;
-  /** What stands before the value in the option's argument: `low=` in `--set low=0.2`, and otherwise nothing. */
-  prefix: string;
-  /** Absent if the option was typed without a value. */
-  value: string | undefined;
-}
-
-/** Returns what an option sets, and to which value. */
-export function settingOf({ option, value }: TypedOption): Setting {
-  const end = option.long === '--set' && value !== undefined ? value.indexOf('=') : -1;
-  if (end < 0) return { name: option.name().replace(/^no-/, ''), prefix: '', value };
-  return { name: value!.slice(0, end), prefix: value!.slice(0, end + 1), value: value!.slice(end + 1) };
-}
-
-/** Returns the value of a setting among the values of all options, under commander's names for them. */
-export function valueOfSetting(typed: TypedOption, values: Readonly<Record<string, unknown>>): unknown {
-  const { name, prefix } = settingOf(typed);
-  const own = values[typed.option.attributeName()];
-  return prefix === '' ? own : (own as Record<string, number>)[name];
 }
 
 /**
@@ -73,12 +46,16 @@ export function expressionSubject(typed: string, values: Readonly<Record<string,
   // With spaces instead of the name, a position in an error message is a position in the typed value.
   const text = typed.replace(prefix, ' '.repeat(prefix.length));
   const name = given ?? shortened(text);
-  const { set = {}, lossAggMode } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode };
+  const {
+    set = {},
+    lossAggMode,
+    ...further
+  } = values as { set?: Record<string, number>; lossAggMode?: LossAggMode } & LossCorrectionOptions;
   checkNames(text, set);
   try {
     return policyLossSubject(
       name,
-      expressionLoss('--loss-expr', text, { name: name || undefined, options: set, lossAggMode }),
+      expressionLoss('--loss-expr', text, { ...further, name: name || undefined, options: set, lossAggMode }),
     );
   } catch (error) {
     if (!(error instanceof LossError)) throw error;
@@ -109,12 +86,4 @@ const LONGEST_NAME = 48;
 function shortened(text: string): string {
   const line = text.trim().replaceAll(/\s+/g, ' ');
   return line.length > LONGEST_NAME ? `${line.slice(0, LONGEST_NAME - 1)}…` : line;
-}
-
-function parseSet(text: string, before: Record<string, number> = {}): Record<string, number> {
-  const end = text.indexOf('=');
-  const value = Number(text.slice(end + 1));
-  if (end <= 0 || text.slice(end + 1).trim() === '' || Number.isNaN(value))
-    throw new InvalidArgumentError("Expected a name and a number, such as 'low=0.2'.");
-  return { ...before, [text.slice(0, end)]: value };
 }

@@ -11,6 +11,7 @@ import {
 } from '../core/options.js';
 import { ADVANTAGE_FN, LossError, POLICY_LOSS_FN, type RegisteredClass } from '../index.js';
 import { flagOf } from './flags.js';
+import { correctionOptions } from './settings.js';
 
 /**
  * The prefix of an advantage function's flags. It keeps them apart from the flags of the policy loss of the same
@@ -24,9 +25,8 @@ const ADVANTAGE_PREFIX = 'advantage-';
  * @throws LossError `ERR_UNKNOWN_NAME` for an unknown policy loss.
  */
 export function lossOptions(loss: string, taken: ReadonlySet<string>): Option[] {
-  return optionsOf(POLICY_LOSS_FN.get(loss), '', `Options of ${loss}:`).filter(
-    (option) => !taken.has(option.long!),
-  );
+  const own = optionsOf(POLICY_LOSS_FN.get(loss), '', `Options of ${loss}:`);
+  return [...own, ...correctionOptions()].filter((option) => !taken.has(option.long!));
 }
 
 /**

@@ -20,6 +20,7 @@ import { OUTPUT_OPTIONS } from './rollouts-command.js';
 
 const TITLES: Record<Kind, string> = {
   loss: 'Policy losses',
+  correction: 'Corrections',
   advantage: 'Advantage functions',
   kl: 'KL functions',
   entropy: 'Entropy losses',
@@ -28,6 +29,7 @@ const TITLES: Record<Kind, string> = {
 
 const FLAGS: Record<Kind, string> = {
   loss: '(--loss, --policy-loss-fn)',
+  correction: '(--correction name=NAME)',
   advantage: '(--advantage-fn)',
   kl: '(--kl-loss-fn, --kl-penalty-fn)',
   entropy: '(--entropy-loss-fn)',
@@ -36,6 +38,7 @@ const FLAGS: Record<Kind, string> = {
 
 const KIND_WORDS: Record<Kind, string> = {
   loss: 'a policy loss',
+  correction: 'a correction',
   advantage: 'an advantage function',
   kl: 'a KL function',
   entropy: 'an entropy loss',

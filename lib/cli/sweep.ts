@@ -2,7 +2,6 @@
 import type { Command } from 'commander';
 import { LossError, type Metrics } from '../index.js';
 import { evaluateFiles, type FilesEvaluation } from '../parts/index.js';
-import { settingOf } from './expression-options.js';
 import { product, valuesOfWord } from './grid.js';
 import { countsOf, csv, inLines, type Printable, readable, styled, table, type Value } from './output.js';
 import {
@@ -11,6 +10,7 @@ import {
   rolloutsCommand,
   runOnRollouts,
 } from './rollouts-command.js';
+import { settingOf } from './settings.js';
 import {
   makeSubject,
   optionsOf,

@@ -8,9 +8,10 @@ import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
 import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { describeFailure, errorAt } from '../rollouts/source.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
-import { expressionOptions, expressionSubject, settingOf, valueOfSetting } from './expression-options.js';
+import { expressionOptions, expressionSubject } from './expression-options.js';
 import { flagsIn } from './flags.js';
 import { lossOptions } from './function-options.js';
+import { settingOf, valueOfSetting } from './settings.js';
 import {
   asksForHelp,
   CHOICES,

@@ -36,6 +36,9 @@ export const COLUMNS = [
 /** The Trinity-RFT name of a float column that losses read. */
 export type ColumnName = (typeof COLUMNS)[number];
 
+/** The index in NativeBatch.data of the weights that a correction gives to the tokens. */
+export const WEIGHTS_COLUMN = COLUMNS.length;
+
 /** The names of the numbers per row that losses read. */
 export const ROW_COLUMNS = ['rewards', 'v_star', 'probability', 'log_z'] as const;
 /** The name of a number per row that losses read. */
@@ -117,6 +120,16 @@ export interface Reads {
   order?: 'loss' | 'advantage';
 }
 
+/** Columns with one value per token that a correction computes for a batch. */
+export interface ReplacedColumns {
+  /** One byte per token that is 0 if the token is masked. Undefined if the batch's own mask stays. */
+  mask?: Uint8Array | undefined;
+  /** What the losses of the tokens are multiplied by. Undefined if there are no weights. */
+  weights?: Float32Array | undefined;
+  /** Undefined if the batch's own log-probabilities stay. */
+  logprob?: Float32Array | undefined;
+}
+
 /** A batch that was checked and converted for native calls. */
 export interface Input {
   native: NativeBatch | NativeResident;
@@ -130,6 +143,8 @@ export interface Input {
   resident?: DeviceBatch | undefined;
   /** The trainer's step, if the function reads it. */
   step: number | undefined;
+  /** For a batch on a device: arrays that replace its own in this call. */
+  replaced?: ReplacedColumns | undefined;
 }
 
 /** A batch from host memory that was checked and converted for native calls. */

@@ -184,7 +184,7 @@ export function unknownOption(owner: string, name: string, known: readonly strin
     at: owner,
     option: name,
     expected: (spell) =>
-      known.length > 0 ? `one of the options ${known.map(spell).join(', ')}` : 'no options',
+      known.length > 0 ? `one of the options ${known.map((each) => spell(each)).join(', ')}` : 'no options',
     received: 'an unknown name',
     hint: didYouMean(name, known),
   });

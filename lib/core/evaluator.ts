@@ -12,7 +12,8 @@ import { checkAttached, isResizable } from './arrays.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, COLUMNS, type ColumnName, type Conversions, type Input } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
-import { type Counts, checkPart, fromNativeCounts, type Normalizer, toNativeCounts } from './counts.js';
+import { addCorrection, type Correction, withColumns } from './correction.js';
+import { checkPart, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
@@ -137,24 +138,25 @@ export interface FusedAdvantage {
 
 // Throws if native code found an input that is not finite while it computed the advantages. In that case it returned
 // −1 − k, where k is the number of the input, instead of the bit mask of the values that are present.
-function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
+export function checkFinite(present: number, fused: FusedAdvantage | undefined): void {
   if (fused && present < -1) throw fused.notFinite(-1 - present);
 }
 
-// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask and no numbers per row,
-// and counts every row once.
+// A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, neither numbers per row
+// nor weights of tokens, and counts every row once.
 type PlainHostBatch = NativeBatch & { mask: Uint8Array };
 
 function isPlainHostBatch(batch: Input['native']): batch is PlainHostBatch {
-  const { mask, repeats, rowData } = batch as NativeBatch;
-  return mask !== undefined && repeats === undefined && rowData === undefined;
+  const { data, mask, repeats, rowData } = batch as NativeBatch;
+  const isPlain = mask !== undefined && repeats === undefined && rowData === undefined;
+  return isPlain && data.length <= COLUMNS.length;
 }
 
 /** The options of a call that request gradients; see LossComputeSyncOptions. */
 type WantedGradients = Partial<Record<keyof Gradients, boolean | Float32Array | undefined>>;
 
 /** The options of a call that concern a part of a batch; see ComputeSyncOptions. */
-interface CallOptions {
+export interface CallOptions {
   normalizer?: Normalizer | undefined;
   part?: boolean | undefined;
 }
@@ -207,23 +209,27 @@ export class Evaluator {
   readonly #made: NativeForm[];
   readonly #reader: BatchReader;
   readonly #gradKey: 'grad' | 'gradEntropy';
+  readonly #correction: Correction | undefined;
   /** Whether the function reduces over all rows of a batch, so that the batch cannot be computed in parts. */
   readonly readsWholeBatch: boolean;
 
   /**
    * @param gradKey the gradient that the option `grad` requests: `grad` is with respect to logprob, `gradEntropy` with
    * respect to entropy.
+   * @param correction computes the mask and the weights with which compute() and computeSync() compute the function.
    */
   constructor(
     spec: NativeFunctionSpec | Forms,
     reader: BatchReader,
     gradKey: 'grad' | 'gradEntropy' = 'grad',
+    correction?: Correction,
   ) {
     this.#forms = 'spec' in spec ? spec : undefined;
     this.#made = [new NativeForm('spec' in spec ? spec.spec(0) : spec, 0)];
     this.#reader = reader;
     this.#gradKey = gradKey;
-    this.readsWholeBatch = this.#made[0]!.readsWholeBatch;
+    this.#correction = correction;
+    this.readsWholeBatch = this.#made[0]!.readsWholeBatch || correction?.readsWholeBatch === true;
   }
 
   computeSync<M>(
@@ -278,6 +284,7 @@ export class Evaluator {
     return input;
   }
 
+  /** Evaluates the function on a batch, under its correction if it has one. */
   evaluateSync<M>(
     input: Input,
     gradients: Gradients,
@@ -286,6 +293,21 @@ export class Evaluator {
     fused?: FusedAdvantage,
   ): LossResult<M> {
     this.#checkWhole(options);
+    const corrected = this.#correction?.applySync(input);
+    if (!corrected) return this.#evaluateSync(input, gradients, options, coefficients, fused);
+    const replaced = withColumns(input, corrected.columns);
+    const result = this.#evaluateSync<M>(replaced, gradients, options, coefficients, fused);
+    addCorrection(result as Result<Metrics>, corrected, options);
+    return result;
+  }
+
+  #evaluateSync<M>(
+    input: Input,
+    gradients: Gradients,
+    options: CallOptions,
+    coefficients: Coefficients,
+    fused?: FusedAdvantage,
+  ): LossResult<M> {
     const form = this.#formFor(input, fused);
     const part = partArray(options);
     const isPlain = options.normalizer === undefined && !part && gradients.gradLogZ === undefined;
@@ -308,6 +330,7 @@ export class Evaluator {
     return this.#result(form, form.values, gradients, present, part);
   }
 
+  /** Asynchronous version of {@link evaluateSync}. */
   async evaluate<M>(
     input: Input,
     gradients: Gradients,
@@ -316,6 +339,21 @@ export class Evaluator {
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
     this.#checkWhole(options);
+    if (!this.#correction) return this.#evaluate(input, gradients, options, coefficients, fused);
+    const corrected = await this.#correction.apply(input, options.signal);
+    const replaced = withColumns(input, corrected.columns);
+    const result = await this.#evaluate<M>(replaced, gradients, options, coefficients, fused);
+    addCorrection(result as Result<Metrics>, corrected, options);
+    return result;
+  }
+
+  async #evaluate<M>(
+    input: Input,
+    gradients: Gradients,
+    options: CallOptions & { signal?: AbortSignalLike | undefined },
+    coefficients: Coefficients,
+    fused?: FusedAdvantage,
+  ): Promise<LossResult<M>> {
     const form = this.#formFor(input, fused);
     const values = new Float64Array(form.names.length);
     const part = partArray(options);
@@ -434,7 +472,7 @@ export class Evaluator {
   }
 
   #call(
-    { layout }: Input,
+    { layout, replaced }: Input,
     gradients: Gradients,
     normalizer: Normalizer | undefined,
     coefficients: Coefficients,
@@ -454,6 +492,7 @@ export class Evaluator {
           : toNativeCounts(normalizer, layout, this.#reader.separatesExperts),
       counts: normalizer === undefined ? undefined : new Float64Array(5),
       abort: undefined,
+      ...replaced,
     };
   }
 
@@ -518,74 +557,6 @@ const NO_LAYOUT: Layout = { rows: 0, rowLength: 0, tokens: 0, offsets: undefined
 
 function partArray({ part }: CallOptions): Float64Array | undefined {
   return part ? new Float64Array(native.partLength) : undefined;
-}
-
-// A native function without any loss. Evaluating it only counts the tokens and rows of a batch.
-const counter: NativeFunction = native.createFunction({});
-
-/** Says which rows of a batch count, and how often, if an advantage function may drop or repeat rows. */
-export interface RowsThatCount {
-  /** For a host batch, shape [B]: how often each row counts. Undefined if every row counts once. */
-  repeats?: Uint32Array | undefined;
-  /**
-   * For a batch on a device: the advantage function that decides which rows count. Native code runs it before it counts
-   * the rows.
-   */
-  fused?: FusedAdvantage | undefined;
-}
-
-/**
- * Counts a batch's tokens and rows. Add up the counts of all micro-batches and pass the sum to compute() as
- * `normalizer`.
- */
-export async function countBatch(
-  reader: BatchReader,
-  batch: Batch | DeviceBatch,
-  rows: RowsThatCount = {},
-): Promise<Counts> {
-  return guardedAsync(() =>
-    finishInTurns(reader.read(batch), undefined, async (input) => {
-      const call = countingCall(input, rows);
-      const present = await abortable(undefined, () =>
-        native.evaluate(counter, input.native, call, input.device),
-      );
-      checkFinite(present, rows.fused);
-      return fromNativeCounts(call.counts, reader.separatesExperts);
-    }),
-  );
-}
-
-/** Synchronous version of {@link countBatch}. */
-export function countBatchSync(
-  reader: BatchReader,
-  batch: Batch | DeviceBatch,
-  rows: RowsThatCount = {},
-): Counts {
-  const input = guarded(() => finish(reader.read(batch)));
-  const call = countingCall(input, rows);
-  let present: number;
-  try {
-    present = native.evaluateSync(counter, input.native, call, input.device);
-  } catch (error) {
-    throw fromNative(error);
-  }
-  checkFinite(present, rows.fused);
-  return fromNativeCounts(call.counts, reader.separatesExperts);
-}
-
-function countingCall(input: Input, { repeats, fused }: RowsThatCount) {
-  if (repeats) (input.native as NativeBatch).repeats = repeats;
-  return {
-    values: new Float64Array(1),
-    grad: undefined,
-    gradEntropy: undefined,
-    mu: undefined,
-    klCoef: undefined,
-    entropyCoef: undefined,
-    counts: new Float64Array(5),
-    advantage: fused?.advantage,
-    abort: undefined,
-  } satisfies NativeCall;
 }
 
 /**

@@ -223,13 +223,15 @@ export function defaultArgsOf(schema: OptionSchema): TrinityArgs {
  * Checks the options that a caller passed and completes them with defaults. null counts as absent, as None does in
  * Python, except for a nullable option.
  * @param owner the class whose name begins the error messages.
- * @param given the caller's options; `backend` is accepted in addition to the options of the schema.
+ * @param given the caller's options.
+ * @param further options that are accepted in addition to those of the schema, and read elsewhere.
  * @throws LossError `ERR_INVALID_OPTION` that names the option, its valid values and the given value.
  */
 export function readOptions<S extends OptionSchema>(
   owner: string,
   schema: S,
   given: unknown,
+  further: readonly string[] = ['backend'],
 ): CheckedOptions<S> {
   if (given !== undefined && (given === null || typeof given !== 'object'))
     throw new LossError('ERR_INVALID_OPTION', {
@@ -252,7 +254,7 @@ export function readOptions<S extends OptionSchema>(
     for (const [key, option] of Object.entries(schema))
       checkRelations(owner, key, option, checked, (source[key] ?? undefined) !== undefined);
     for (const key of Object.keys(source))
-      if (key !== 'backend' && !Object.hasOwn(schema, key))
+      if (!further.includes(key) && !Object.hasOwn(schema, key))
         throw unknownOption(owner, key, Object.keys(schema));
     return checked as CheckedOptions<S>;
   }, 'ERR_INVALID_OPTION');

@@ -14,6 +14,7 @@ import {
   toCamelCase,
   toSnakeCase,
 } from '../core/options.js';
+import { LOSS_CORRECTION_OPTIONS } from '../functions/correction/loss-correction.js';
 import {
   keysOfProgram,
   type PolicyLossClass,
@@ -135,7 +136,8 @@ export function lossClass<S extends OptionSchema, M extends string>(
     ...definition.options,
     lossAggMode: aggregationOption(checkLossAggMode(at, definition.lossAggMode)),
   } as unknown as OptionsWithAggregation<S>;
-  const build = (checked: Readonly<Record<string, unknown>>) => compile(at, loss, metrics, checked);
+  const build = (checked: Readonly<Record<string, unknown>>, isWeighted = false) =>
+    compile(at, loss, metrics, checked, isWeighted);
   const sample = build(sampleOptions(at, options));
   const declaration: DefinedLossDeclaration<S, M> = {
     name,
@@ -148,8 +150,8 @@ export function lossClass<S extends OptionSchema, M extends string>(
     ) as Readonly<Record<M, MetricDeclaration>>,
     numerics: { range: 'not measured', outside: 'as the formula in float32' },
   };
-  const cls = policyLossClass(declaration, (checked) => {
-    const { stopsGradient, ...program } = build(checked);
+  const cls = policyLossClass(declaration, (checked, isWeighted) => {
+    const { stopsGradient, ...program } = build(checked, isWeighted);
     return { stopsGradient, program };
   });
   Object.defineProperty(cls, 'name', { value: at });
@@ -224,7 +226,7 @@ function checkOption(at: string, option: string, declaration: OptionDeclaration)
 }
 
 /** The options that every loss has. */
-export const RESERVED_OPTIONS = ['lossAggMode', 'backend'];
+export const RESERVED_OPTIONS = ['lossAggMode', 'backend', ...LOSS_CORRECTION_OPTIONS];
 /** The length of the longest name of a loss, an option or a metric. */
 export const MAX_NAME = 100;
 
@@ -307,6 +309,7 @@ function compile<S extends OptionSchema>(
   loss: ExpressionOf<S>,
   metrics: NamedMetrics<S>,
   options: Readonly<Record<string, unknown>>,
+  isWeighted: boolean,
 ): NonNullable<PolicyLossVariant['program']> & { stopsGradient: boolean } {
   const graph = new Graph();
   const lossNode = build(at, graph, loss, options);
@@ -315,7 +318,10 @@ function compile<S extends OptionSchema>(
     return { name, per, node };
   });
   return {
-    ...compileLoss(graph, { loss: lossNode, metrics: nodes }),
+    ...compileLoss(graph, {
+      loss: isWeighted ? graph.binary('mul', lossNode, graph.weights()) : lossNode,
+      metrics: nodes,
+    }),
     metrics: nodes.map(({ name, per }) => ({ name, per })),
     stopsGradient: reachable([lossNode]).some(({ op }) => op === 'stop'),
   };

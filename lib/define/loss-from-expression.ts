@@ -1,11 +1,15 @@
 // Makes a policy loss from the text of an expression.
 import { describeValue, guarded, LossError, shorten, unknownOption } from '../core/errors.js';
 import type { LossAggMode, OptionSchema } from '../core/options.js';
-import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import {
+  LOSS_CORRECTION_OPTIONS,
+  type LossCorrectionOptions,
+} from '../functions/correction/loss-correction.js';
+import type { PolicyLossFn, PolicyLossOptions } from '../functions/policy-loss/policy-loss-fn.js';
 import { checkObject, lossClass, MAX_NAME, RESERVED_OPTIONS } from './define-loss.js';
 
 /** Options of {@link lossFromExpression} for metrics with the names M. */
-export interface ExpressionOptions<M extends string = never> {
+export interface ExpressionOptions<M extends string = never> extends LossCorrectionOptions {
   /** Named numbers that the texts use. */
   readonly options?: Readonly<Record<string, number>> | undefined;
   /** How the losses of the tokens become one number; 'token-mean' by default. */
@@ -18,7 +22,7 @@ export interface ExpressionOptions<M extends string = never> {
   readonly backend?: string | undefined;
 }
 
-const KEYS = ['options', 'lossAggMode', 'metrics', 'name', 'backend'];
+const KEYS = ['options', 'lossAggMode', 'metrics', 'name', 'backend', ...LOSS_CORRECTION_OPTIONS];
 
 /**
  * Returns a policy loss whose loss per token is given by the text of an expression. Native code computes the loss, its
@@ -70,7 +74,8 @@ export function expressionLoss<const M extends string = never>(
 ): PolicyLossFn<Record<M, number>> {
   return guarded(() => {
     const given = checkKeys(at, options);
-    const { options: numbers = {}, lossAggMode, metrics: texts = {}, backend, name = 'expression' } = given;
+    const { options: numbers = {}, lossAggMode, metrics: texts = {}, name = 'expression' } = given;
+    const { backend, correction, masks } = given;
     checkObject(at, 'options', numbers);
     checkObject(at, 'metrics', texts);
     if (typeof name !== 'string' || name === '' || name.length > MAX_NAME)
@@ -89,7 +94,8 @@ export function expressionLoss<const M extends string = never>(
       metrics: Object.fromEntries(metrics),
       loss: text,
     });
-    return new Loss({ backend }) as PolicyLossFn<Record<M, number>>;
+    const further: PolicyLossOptions = { backend, correction, masks };
+    return new Loss(further as ConstructorParameters<typeof Loss>[0]) as PolicyLossFn<Record<M, number>>;
   }, 'ERR_INVALID_OPTION');
 }
 

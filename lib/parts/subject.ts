@@ -187,6 +187,7 @@ function subjectOf(
       const { nativeOptions } = policyLossFn;
       if (policyLossFn.readsPairs && nativeOptions.pairwise === false)
         return `${name} computes one margin over all rows`;
+      if (policyLossFn.correction) return `${name} has a correction or masks`;
       if (policyLossFn.readsWholeBatch) return `${name} reduces over all rows of a batch`;
       if (!step?.appliesTo(batch)) return undefined;
       if (step.scope === 'all')

@@ -57,6 +57,7 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     const Napi::Object object = info[2].As<Napi::Object>();
     unsigned columns = columns_of(function->function());
     if (object.Get("advantage").IsObject()) columns &= ~reads(kAdvantages);
+    if (info[1].IsExternal() && !object.Get("weights").IsUndefined()) columns &= ~reads(kWeights);
     const Place place = read_place(info[1], info[3], columns, true);
     if (place.rows() > 0) check_row_columns(info.Env(), *function, place.row_columns());
     const Call call = read_call(function->function(), place.rows(), place.tokens(), object);
@@ -80,8 +81,9 @@ Napi::Value evaluate_host(const Napi::CallbackInfo& info) {
     batch.layout = read_layout(info[1], info[2], info[3]);
     const int64_t dtypes = info[4].As<Napi::Number>().Int64Value();
     const unsigned columns = columns_of(function->function());
-    constexpr size_t first = 5, next = first + kColumns;
-    for (size_t c = 0; c < kColumns; ++c)
+    constexpr size_t given = kWeights;  // a function that reads kWeights is never called here
+    constexpr size_t first = 5, next = first + given;
+    for (size_t c = 0; c < given; ++c)
       if ((columns >> c & 1) != 0 && !info[first + c].IsUndefined())
         batch.column[c] = read_column(info[first + c], static_cast<int>(dtypes >> (3 * c) & 7), batch.layout);
     const int64_t tokens = batch.layout.tokens();

@@ -187,6 +187,9 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
     on_device.grad_log_z = call.outputs.grad_log_z;
     on_device.grad_stays = call.grad_stays;
     on_device.repeats = call.repeats;
+    on_device.mask = call.mask;
+    on_device.weights = call.weights;
+    on_device.logprob = call.logprob;
     on_device.passes_ms = call.timing ? &milliseconds->all : nullptr;
     on_device.token_pass_ms = call.timing ? &milliseconds->token_pass : nullptr;
     on_device.abort = abort;

@@ -154,6 +154,7 @@ Function read_function(const Napi::Object& spec) {
       read_program_loss(object, &function);
     else
       read_loss(object, &function);
+    function.weighted = object.Get("weighted").ToBoolean();
     function.loss_aggregation[0] = read_aggregation(object.Get("aggregation"));
     const Napi::Value expert = object.Get("expertAggregation");
     function.loss_aggregation[1] =
@@ -350,6 +351,11 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   const Napi::Value repeats = object.Get("repeats");
   if (!repeats.IsUndefined())
     call.repeats = static_cast<const uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));
+  const Napi::Value mask = object.Get("mask");
+  if (!mask.IsUndefined())
+    call.mask = static_cast<const uint8_t*>(elements(mask, napi_uint8_array, tokens, "mask"));
+  call.weights = floats_if_any(object.Get("weights"), tokens, "weights");
+  call.logprob = floats_if_any(object.Get("logprob"), tokens, "logprob");
   call.abort = flag_if_any(object.Get("abort"));
   const Napi::Value advantage = object.Get("advantage");
   if (advantage.IsObject()) {

@@ -64,7 +64,12 @@ struct Call {
   Coefficients coefficients;
   Normalizer normalizer;
   Outputs outputs;
-  const uint32_t* repeats = nullptr;  // BatchView::repeats of a resident batch
+  // Of a resident batch: BatchView::repeats, a mask and log-probabilities that replace the batch's own,
+  // and the column kWeights.
+  const uint32_t* repeats = nullptr;
+  const uint8_t* mask = nullptr;
+  const float* weights = nullptr;
+  const float* logprob = nullptr;
   const int32_t* abort = nullptr;
   bool grad_stays = false;   // leaves the gradient on the device; for measurements
   double* timing = nullptr;  // [2] milliseconds of all passes and of the token pass; for measurements

@@ -27,8 +27,8 @@ PL_FN auto row_of(const L& loss, const RowStatistics& row) {
 }
 
 // Computes the policy loss on one tile. The version with masked = false is faster, for tiles without masked
-// tokens. That version exists only with gradients, which most calls want, because every version takes time to
-// compile.
+// tokens and without weights of tokens. That version exists only with gradients, which most calls want,
+// because every version takes time to compile.
 template <class L, bool with_grad, bool masked, class Values>
 void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const TileColumns& in, int n,
                float weight, float* grad, LossSums* sums) {
@@ -41,6 +41,7 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
   const Values ref_logprob = in.get<Values>(kRefLogprob);
   const Values advantages = in.get<Values>(kAdvantages);
   const Lane* lanes = in.lanes;
+  const float* weights = in.weights;
   // Copies of the sums, which the compiler keeps in registers because no pointer can point to them.
   float value[kSumLanes], m0[kSumLanes], m1[kSumLanes], m2[kSumLanes], m3[kSumLanes];
   sums->loss.store(value);
@@ -54,8 +55,9 @@ void loss_loop(const L& shared_loss, const typename L::Row& shared_row, const Ti
       const int i = at + l;
       const TokenTerm term = loss.token(row, PL_TOKEN(L, i));
       const int32_t lane = masked ? lanes[i] : -1;
-      if constexpr (with_grad) grad[i] = kept(term.derivative * weight, lane);
-      value[l] += kept(term.value, lane);
+      const float of_token = masked ? weights[i] : 1.0f;
+      if constexpr (with_grad) grad[i] = kept(term.derivative * weight * of_token, lane);
+      value[l] += kept(term.value * of_token, lane);
       if constexpr (metrics > 0) m0[l] += kept(term.metric0, lane);
       if constexpr (metrics > 1) m1[l] += kept(term.metric1, lane);
       if constexpr (metrics > 2) m2[l] += kept(term.metric2, lane);

@@ -140,6 +140,15 @@ PL_FN void for_lanes(int n, Visit visit) {
   for (int l = 0; at + l < n; ++l) visit(l, at + l);
 }
 
+// The weights of the tokens of a tile if the loss has none.
+struct Ones {
+  alignas(64) float of[kTile];
+  constexpr Ones() : of() {
+    for (float& one : of) one = 1.0f;
+  }
+};
+inline constexpr Ones kOnes;
+
 // The columns and the mask of one tile.
 struct TileColumns {
   const void* column[kColumns];  // of floats if dtype is kFloat32, otherwise of uint16_t
@@ -149,6 +158,7 @@ struct TileColumns {
   // MaskUse::kBytes.
   const Lane* lanes;
   bool all_unmasked;
+  const float* weights;  // the column kWeights, or ones if it is not read
 
   template <class Values>
   PL_FN Values get(int c) const {
@@ -253,9 +263,11 @@ inline float element(const ColumnView& view, int64_t index) {
 // converted into buffers.
 class TileReader {
  public:
-  // If widens is set, 16-bit columns are always converted to float32.
+  // If widens is set, or the column kWeights is read, 16-bit columns are always converted to float32.
   TileReader(const BatchView& batch, unsigned columns, bool widens = false)
-      : batch_(batch), columns_(columns), narrow_(widens ? DType::kFloat32 : narrow_type()) {}
+      : batch_(batch),
+        columns_(columns),
+        narrow_(widens || (columns & reads(kWeights)) != 0 ? DType::kFloat32 : narrow_type()) {}
 
   void start_row(int64_t row) {
     begin_ = batch_.layout.begin(row);
@@ -316,10 +328,15 @@ class TileReader {
       else
         widen(view, begin_ + first, n, buffer_[c]);
     });
+    in.weights = weights_of(in);
     if (!batch_.mask) return in;
     in.mask = batch_.mask + begin_ + first;
     if (use != MaskUse::kBytes) read_lanes(n, use, &in);
     return in;
+  }
+
+  const float* weights_of(const TileColumns& in) const {
+    return (columns_ & reads(kWeights)) != 0 ? in.get<const float*>(kWeights) : kOnes.of;
   }
 
   // Sets the lanes of a tile. Most tiles have no masked token, so the lanes of an earlier tile without masked
@@ -349,6 +366,7 @@ class TileReader {
       else
         widen(view, begin_ + first, n, remainder_[c]);
     });
+    in.weights = weights_of(in);
     memset(remainder_mask_, 0, kBlock);
     if (batch_.mask) memcpy(remainder_mask_, batch_.mask + begin_ + first, n);
     in.mask = remainder_mask_;

@@ -37,7 +37,7 @@ class TokenPassOfChunk {
         program_(program),
         kl_(terms_.has_kl() ? &kl_loops(terms_.kl) : nullptr),
         tile_size_(program ? program->tile_size() : tile_size_of(terms_)),
-        mask_use_(pass.grad && !program ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
+        mask_use_(pass.grad && !program && !terms_.weighted ? MaskUse::kLanesIfMasked : MaskUse::kLanes),
         reader_(batch_, columns_of_loops(pass), program != nullptr),
         sums_(sums) {}
 
@@ -67,6 +67,7 @@ class TokenPassOfChunk {
     const Terms& terms = *pass.terms;
     unsigned columns = terms.has_kl() ? kl_loops(terms.kl).columns : 0u;
     if (terms.entropy) columns |= reads(kEntropy);
+    if (terms.weighted) columns |= reads(kWeights);
     if (pass.program.program) return columns | pass.program.program->columns;
     return columns | (terms.has_loss() ? loss_loops(terms.loss).traits.all_columns() : 0u);
   }

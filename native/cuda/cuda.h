@@ -165,6 +165,11 @@ struct Call {
   // For a resident batch: how often each row counts, as in BatchView::repeats. Ignored for a host batch,
   // which has its own BatchView::repeats.
   const uint32_t* repeats = nullptr;
+  // For a resident batch: a mask and log-probabilities that replace the batch's own, and the column kWeights.
+  // They have one element per token. A null pointer means that there is no such array.
+  const uint8_t* mask = nullptr;
+  const float* weights = nullptr;
+  const float* logprob = nullptr;
   // For a resident batch: an advantage function that is computed first, or null. The loss then uses its
   // advantages and, if it is a group function, also its repeats. advantage_call receives the results; its
   // member `abort` is not used. If an input value is not finite, only *advantage_call.not_finite is written.

@@ -73,6 +73,9 @@ class Evaluation {
       pass_.batch.repeats = context.send_array(repeats, batch.view.layout.rows, &repeats_);
       context.order_kernels_after_copies();
     }
+    if (call.mask) pass_.batch.mask = send_tokens(call.mask, &mask_);
+    if (call.weights) pass_.batch.column[kWeights] = {send_tokens(call.weights, &weights_)};
+    if (call.logprob) pass_.batch.column[kLogprob] = {send_tokens(call.logprob, &logprob_)};
     if (call.grad || call.grad_stays) grad_ = context.allocate(batch.tokens * sizeof(float));
     if (call.grad_entropy) grad_entropy_ = context.allocate(batch.tokens * sizeof(float));
     pass_.grad = grad_.as<float>();
@@ -136,6 +139,16 @@ class Evaluation {
     return request.columns & ((terms.has_kl() ? of_kl : 0u) | (terms.entropy ? reads(kEntropy) : 0u));
   }
 
+  // Copies an array with one element per token to the device.
+  template <class T>
+  const T* send_tokens(const T* from, Buffer* buffer) {
+    *buffer = context_.allocate(whole_granules(batch_.tokens) * sizeof(T));
+    context_.order_copies_after_kernels();
+    context_.send(buffer->as<void>(), from, batch_.tokens * static_cast<int64_t>(sizeof(T)));
+    context_.order_kernels_after_copies();
+    return buffer->as<T>();
+  }
+
   bool is_timed() const { return call_.passes_ms || call_.token_pass_ms; }
   bool is_program() const { return loss_ == kProgram; }
 
@@ -153,7 +166,7 @@ class Evaluation {
   const ProgramRun program_;
   const Call& call_;
   Pass pass_;
-  Buffer grad_, grad_entropy_, grad_log_z_, repeats_;
+  Buffer grad_, grad_entropy_, grad_log_z_, repeats_, mask_, weights_, logprob_;
 };
 
 void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) {

@@ -136,13 +136,14 @@ class TokenWalk {
     const Quad old_logprob = here.template column_of_always<kOldLogprob>(of_row_);
     const Quad ref_logprob = here.template column_of_always<kRefLogprob>(of_row_);
     const Quad advantages = here.template column_of_always<kAdvantages>(of_row_);
+    const Quad weights = weights_of(base_ + i);
 #pragma unroll
     for (int j = 0; j < kQuad; ++j) {
       const TokenTerm term =
           token_of(loss_, kind_, statistics_, {logprob[j], old_logprob[j], ref_logprob[j], advantages[j]});
       const bool counts = (live >> j & 1) != 0;
-      sums_.loss += counts ? term.value : 0.0f;
-      grad[j] = counts ? term.derivative * weight_ : 0.0f;
+      sums_.loss += counts ? term.value * weights[j] : 0.0f;
+      grad[j] = counts ? term.derivative * weight_ * weights[j] : 0.0f;
       if constexpr (metrics > 0) sums_.metric0 += counts ? term.metric0 : 0.0f;
       if constexpr (metrics > 1) sums_.metric1 += counts ? term.metric1 : 0.0f;
       if constexpr (metrics > 2) sums_.metric2 += counts ? term.metric2 : 0.0f;
@@ -158,6 +159,16 @@ class TokenWalk {
     }
     if (pass_.grad) store_quad(pass_.grad, base_ + i, which, grad);
     if (pass_.terms.entropy || pass_.grad_entropy) add_entropy(i, which, live, here);
+  }
+
+  // Returns the column kWeights of the four tokens that begin with token `first`, or ones.
+  __device__ __forceinline__ Quad weights_of(int64_t first) const {
+    const ColumnView& column = pass_.batch.column[kWeights];
+    Quad weights;
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      weights.set(j, pass_.terms.weighted ? load_one(column, column.per_row ? row_ : first + j) : 1.0f);
+    return weights;
   }
 
   template <class Here>

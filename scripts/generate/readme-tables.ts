@@ -4,6 +4,7 @@ import { byFramework, frameworkOf, ofFramework } from '../../lib/functions/frame
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
+  CORRECTION_FN,
   ENTROPY_LOSS_FN,
   type FunctionDeclaration,
   KL_FN,
@@ -48,6 +49,7 @@ export function readmeTables(): string {
   return [
     BEGIN,
     ...functionsOf('policy loss', POLICY_LOSS_FN),
+    ...functionsOf('correction', CORRECTION_FN),
     ...functionsOf('KL function', KL_FN),
     ...functionsOf('advantage function', ADVANTAGE_FN),
     ...functionsOf('entropy loss', ENTROPY_LOSS_FN),

@@ -7,6 +7,7 @@ import { toSnakeCase } from '../../lib/core/options.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
+  CORRECTION_FN,
   devices,
   ENTROPY_LOSS_FN,
   KL_FN,
@@ -29,6 +30,7 @@ interface Entry {
 
 const NAMES = {
   loss: POLICY_LOSS_FN.names(),
+  correction: CORRECTION_FN.names(),
   advantage: ADVANTAGE_FN.names(),
   kl: KL_FN.names(),
   entropy: ENTROPY_LOSS_FN.names(),
@@ -65,7 +67,13 @@ describe('policy-loss list', () => {
   });
 
   it('lists the inputs, metrics and help texts of options that the functions declare', async () => {
-    const registries = { loss: POLICY_LOSS_FN, advantage: ADVANTAGE_FN, kl: KL_FN, entropy: ENTROPY_LOSS_FN };
+    const registries = {
+      loss: POLICY_LOSS_FN,
+      correction: CORRECTION_FN,
+      advantage: ADVANTAGE_FN,
+      kl: KL_FN,
+      entropy: ENTROPY_LOSS_FN,
+    };
     for (const [kind, registry] of Object.entries(registries)) {
       const entries: Entry[] = await runJson('list', kind);
       for (const { name, options, help, reads, metrics } of entries) {

@@ -121,6 +121,7 @@ void read_function(Bytes& in, Call* call) {
   function.entropy = in.flag();
   function.entropy_of_usual_rows_only = in.flag();
   function.entropy_aggregation = read_aggregation(in);
+  function.weighted = function.loss >= 0 && in.flag();
 }
 
 // Reads the per-row arrays from the fuzzer's input: which rows are an expert's, and how often each row
@@ -154,10 +155,12 @@ void read_columns(Bytes& in, Random& random, Call* call) {
   column(kRefLogprob, kLeastLogprob, 0, in.flag());
   column(kAdvantages, -kMostAdvantage, kMostAdvantage, false);
   column(kEntropy, 0, 20, false);
-  // Only programs read these columns.
+  // Only programs read most of these columns.
   column(kRolloutLogprob, kLeastLogprob, 0, true);
   column(kProxLogprob, kLeastLogprob, 0, true);
   column(kTeacherLogprobColumn, kLeastLogprob, 0, true);
+  column(kOldEntropy, 0, 20, false);
+  column(kWeights, 0, 5, false);
 }
 
 // Reads the counts of a larger batch from the fuzzer's input. The tested batch is a part of that larger

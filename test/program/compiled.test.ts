@@ -64,7 +64,7 @@ describe('compiled segments', () => {
   });
 
   const drawn = makeBatch(EDGE_LENGTHS);
-  const batch = { ...drawn, clipCovKeys: drawn.logprob };
+  const batch = { ...drawn, clipCovKeys: drawn.logprob! };
   const batches = [poison(batch, Number.NaN), batch].flatMap((each) => [
     paddedBatch(each),
     packedBatch(each),

@@ -3,6 +3,7 @@
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type InputName } from '../../core/batch-reader.js';
+import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
@@ -10,8 +11,6 @@ import { guarded } from '../../core/errors.js';
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
-  countBatch,
-  countBatchSync,
   Evaluator,
   type Result,
 } from '../../core/evaluator.js';

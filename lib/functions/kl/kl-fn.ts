@@ -4,6 +4,7 @@ import type { NativeFunctionSpec } from '../../../binding.js';
 import { fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type Input, type InputName, readTokenFloats } from '../../core/batch-reader.js';
+import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import { cudaIndex } from '../../core/device.js';
@@ -12,8 +13,6 @@ import { allocate, describeValue, guarded, guardedAsync, LossError } from '../..
 import {
   type ComputeOptions,
   type ComputeSyncOptions,
-  countBatch,
-  countBatchSync,
   Evaluator,
   gradArray,
   type Result,

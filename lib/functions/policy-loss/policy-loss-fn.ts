@@ -1,11 +1,6 @@
 // Defines the base class of all policy losses, the function that makes a subclass from a declaration, and the registry
 // of the subclasses.
-import type {
-  NativeFunctionSpec,
-  NativeLossSpec,
-  NativeProgramLossSpec,
-  NativeProgramMetric,
-} from '../../../binding.js';
+import type { NativeFunctionSpec, NativeLossSpec, NativeProgramLossSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import {
   BatchReader,
@@ -15,13 +10,13 @@ import {
   type InputName,
   type RowDataName,
 } from '../../core/batch-reader.js';
+import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
+import { LossError } from '../../core/errors.js';
 import {
   type Coefficients,
-  countBatch,
-  countBatchSync,
   Evaluator,
   type FormColumns,
   type Forms,
@@ -44,9 +39,16 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import type { CompiledLoss } from '../../program/compile.js';
+import type { LossProgram } from '../../program/loss-program.js';
+import type { CorrectionPrograms } from '../correction/correction-programs.js';
+import {
+  LOSS_CORRECTION_OPTIONS,
+  type LossCorrectionOptions,
+  lossCorrection,
+} from '../correction/loss-correction.js';
 
 /** Options that every policy loss accepts. */
-export interface PolicyLossOptions {
+export interface PolicyLossOptions extends LossCorrectionOptions {
   /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
   backend?: string | undefined;
 }
@@ -84,9 +86,6 @@ export interface PolicyLossVariant extends Partial<NativeLossSpec> {
   /** The forms of a loss that depends on what a batch has. `program` is form 0. */
   readonly forms?: FormColumns & { program(form: number): LossProgram };
 }
-
-/** The compiled form of a loss, with the names of its metrics. */
-export type LossProgram = CompiledLoss & { readonly metrics: readonly NativeProgramMetric[] };
 
 /** Returns the batch keys that a compiled loss reads in addition to logprob. */
 export function keysOfProgram({
@@ -135,6 +134,8 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly dependsOnEntropy: boolean;
   readonly #forms: PolicyLossVariant['forms'];
   readonly #selectKeys: readonly string[];
+  /** @internal The correction that the options `correction` and `masks` ask for. */
+  readonly correction: CorrectionPrograms | undefined;
   readonly #evaluator: Evaluator;
   readonly #counter: BatchReader;
 
@@ -148,28 +149,41 @@ export abstract class PolicyLossFn<M = Metrics> {
     declaration: PolicyLossDeclaration,
     options: Readonly<Record<string, unknown>>,
     { unread, readsMaskedAdvantages, stopsGradient, program, forms, ...native }: PolicyLossVariant,
+    correction: CorrectionPrograms | undefined,
   ) {
     const mapper = KeyMapper.get(backend);
-    const required = program ? keysOfProgram(program) : declaration.reads;
+    const ownKeys = program ? keysOfProgram(program) : declaration.reads;
+    const required = [...new Set([...ownKeys, ...(correction?.keys ?? [])])];
     const optional = forms?.optional.filter((name) => !required.includes(name)) ?? [];
     const keys = [...optional, ...required];
     this.backend = backend;
     this.#selectKeys = Object.freeze(keys.map((key) => mapper.fromTrinity(key)));
     const columns = COLUMNS.filter(
-      (name) => name === 'logprob' || (keys.includes(name) && !unread?.includes(name)),
+      (name) =>
+        name === 'logprob' ||
+        correction?.columns.includes(name) ||
+        (keys.includes(name) && !unread?.includes(name)),
     );
     this.nativeOptions = native.options ?? nativeOptions(declaration.options, options);
     const aggregation = (options.lossAggMode as LossAggMode | undefined) ?? 'token-mean';
     this.policyLoss = program
       ? { program, metrics: program.metrics, aggregation: native.aggregation ?? aggregation }
-      : { name: declaration.name, aggregation, ...native, options: this.nativeOptions };
+      : {
+          name: declaration.name,
+          aggregation,
+          ...native,
+          options: this.nativeOptions,
+          weighted: correction?.hasWeights === true,
+        };
     this.readsRowLength =
       program?.readsRowLength === true ||
       [this.policyLoss.aggregation, native.expertAggregation].includes('seq-mean-token-sum-norm');
     this.readsMaskedAdvantages = readsMaskedAdvantages === true;
-    this.stopsGradient = stopsGradient ?? declaration.stopsGradient === true;
+    this.stopsGradient =
+      (stopsGradient ?? declaration.stopsGradient === true) || correction?.weighsByLogprob === true;
     this.readsPairs = declaration.pairs === true;
-    const rowColumns = program?.rowColumns ?? [];
+    this.correction = correction;
+    const rowColumns = [...new Set([...(program?.rowColumns ?? []), ...(correction?.rowColumns ?? [])])];
     this.reads = {
       columns,
       optional,
@@ -186,9 +200,10 @@ export abstract class PolicyLossFn<M = Metrics> {
     });
     this.dependsOnEntropy = program?.dependsOnEntropy === true;
     this.#forms = forms;
-    this.#evaluator = new Evaluator(this.withTerms({}), reader);
+    this.#evaluator = new Evaluator(this.withTerms({}), reader, 'grad', correction);
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
-    this.#counter = new BatchReader(mapper, { inputs: masks });
+    // A correction decides which tokens count, so counting also reads what its mask is computed from.
+    this.#counter = new BatchReader(mapper, { inputs: [...(correction?.maskColumns ?? []), ...masks] });
   }
 
   /**
@@ -238,12 +253,12 @@ export abstract class PolicyLossFn<M = Metrics> {
    * sumCounts(), and pass the sum as `normalizer` to the computation of every part.
    */
   count(batch: Batch | DeviceBatch): Promise<Counts> {
-    return countBatch(this.#counter, batch);
+    return countBatch(this.#counter, batch, { correction: this.correction });
   }
 
   /** Synchronous version of {@link count}. */
   countSync(batch: Batch | DeviceBatch): Counts {
-    return countBatchSync(this.#counter, batch);
+    return countBatchSync(this.#counter, batch, { correction: this.correction });
   }
 
   /**
@@ -298,24 +313,39 @@ export interface PolicyLossClass<D extends PolicyLossDeclaration> {
 /**
  * Makes a subclass of {@link PolicyLossFn} from a declaration.
  * @param variant returns the properties that depend on the checked options, such as the native loss. By default, the
- * native loss has the declared name, all options, and the aggregation `lossAggMode`.
+ * native loss has the declared name, all options, and the aggregation `lossAggMode`. `isWeighted` tells whether a program
+ * must multiply the losses of the tokens by the weights of a correction.
  */
 export function policyLossClass<const D extends PolicyLossDeclaration>(
   declaration: D,
-  variant: (options: CheckedOptions<D['options']>) => PolicyLossVariant = () => ({}),
+  variant: (options: CheckedOptions<D['options']>, isWeighted: boolean) => PolicyLossVariant = () => ({}),
 ): PolicyLossClass<D> {
   return class extends PolicyLossFn<MetricsOf<D['metrics']>> {
     static readonly declaration = declaration;
 
     constructor(options: OptionsOf<D['options']> & PolicyLossOptions = {}) {
-      const checked = readOptions<D['options']>(new.target.name, declaration.options, options);
-      super(backendOf(options), declaration, checked, variant(checked));
+      const owner = new.target.name;
+      const further = ['backend', ...LOSS_CORRECTION_OPTIONS];
+      const checked = readOptions<D['options']>(owner, declaration.options, options, further);
+      const correction = lossCorrection(owner, backendOf(options), options);
+      const isWeighted = correction?.hasWeights === true;
+      if (isWeighted && 'pairs' in declaration) throw pairsHaveNoWeights(owner);
+      super(backendOf(options), declaration, checked, variant(checked, isWeighted), correction);
     }
 
     static override defaultArgs(): TrinityArgs {
       return defaultArgsOf(declaration.options);
     }
   };
+}
+
+function pairsHaveNoWeights(at: string): LossError {
+  return new LossError('ERR_INVALID_OPTION', {
+    at,
+    option: 'correction',
+    expected: 'a correction that only leaves out tokens, because the loss of a pair is not a sum over tokens',
+    received: 'one with weights',
+  });
 }
 
 /**

@@ -39,7 +39,7 @@ struct alignas(16) Chunk {
 };
 auto& shared_memory = *new std::vector<Chunk>;
 // The most dynamic shared memory that a kernel may request without permit_shared(): CUDA's limit of 48 KB,
-// minus the most static shared memory that a kernel declares (kOwnSharedBytes in native/cuda/kernels.h).
+// minus the most static shared memory that a kernel may declare (kOwnSharedBytes in native/cuda/kernels.h).
 constexpr size_t kPlainShared = 48 * 1024 - 8704;
 auto& permitted_shared = *new std::map<void*, size_t>;  // by kernel
 

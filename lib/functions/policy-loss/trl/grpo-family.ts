@@ -4,6 +4,7 @@
 import type { ColumnName } from '../../../core/batch-reader.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { isFarOff } from '../../correction/masks.js';
 import type { LossType } from '../aggregation.js';
 import type { Has, MetricExpression } from '../expression-loss.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
@@ -153,11 +154,11 @@ export function policyTerm<M extends Metrics>(
 
 // Replaces the losses of tokens with A < 0 with 0 in rows that the current policy would hardly have sampled.
 function withoutFarRows(
-  { A, lp, old, rollout, rowMean, select, sg }: ProgramSymbols,
+  symbols: ProgramSymbols,
   { offPolicyMaskThreshold, useVllm }: TermOptions,
   loss: Expression,
 ): Expression {
   if (offPolicyMaskThreshold === undefined) return loss;
-  const divergence = rowMean(sg((useVllm ? rollout : old).sub(lp)));
-  return select(A.lt(0).and(divergence.gt(offPolicyMaskThreshold)), 0, loss);
+  const sampled = useVllm ? symbols.rollout : symbols.old;
+  return symbols.select(isFarOff(symbols, sampled, offPolicyMaskThreshold), 0, loss);
 }

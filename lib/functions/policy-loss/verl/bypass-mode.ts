@@ -4,7 +4,8 @@ import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CLIP_METRICS, CLIP_RATIO, CLIP_RATIO_C, dualClipped } from './clipped.js';
-import { rolloutCorrection, underCorrection } from './corrected.js';
+import { underCorrection } from './corrected.js';
+import { rolloutCorrection } from './correction.js';
 import { ROLLOUT_CORRECTION } from './rollout-correction.js';
 import { CORRECTION_METRICS } from './rollout-metrics.js';
 

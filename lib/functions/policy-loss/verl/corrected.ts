@@ -3,20 +3,12 @@ import type { Expression, Operand, ProgramSymbols } from '../../../program/expre
 import type { MetricExpression } from '../expression-loss.js';
 import { lossMetric } from '../loss-metric.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
-import { type CorrectionOptions, importanceWeights, statisticsOf } from './rollout-correction.js';
-import { type CorrectionMetrics, correctionMetrics, NO_CORRECTION_METRICS } from './rollout-metrics.js';
+import { type Correction, rolloutCorrection } from './correction.js';
+import type { CorrectionOptions } from './rollout-correction.js';
+import { type CorrectionMetrics, NO_CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** The batch keys of a loss of {@link RATIO_KEYS} with a correction. */
 export const CORRECTED_KEYS = [...RATIO_KEYS, 'rollout_logprob'] as const;
-
-/** A rollout correction. */
-export interface Correction {
-  /** The weight that a token's loss is multiplied by. */
-  readonly weight?: Expression | undefined;
-  /** 1 for tokens that are kept, and 0 for others. */
-  readonly kept?: Expression | undefined;
-  readonly metrics: CorrectionMetrics;
-}
 
 /** A loss before it is corrected. */
 export interface UncorrectedLoss<K extends string> {
@@ -56,28 +48,6 @@ export function corrected<K extends string>(
     ? rolloutCorrection(owner, symbols, options, symbols.old, symbols.rollout)
     : { metrics: NO_CORRECTION_METRICS };
   return underCorrection(symbols, correction, build);
-}
-
-/**
- * Returns the correction for the difference between a policy and the rollout.
- * @param policy the log-probability of a token under the policy, constant for the gradient.
- * @param rollout the one that the inference engine reported.
- * @throws LossError `ERR_INVALID_OPTION`
- */
-export function rolloutCorrection(
-  owner: string,
-  symbols: ProgramSymbols,
-  options: CorrectionOptions,
-  policy: Expression,
-  rollout: Expression,
-): Correction {
-  const q = policy.sub(rollout);
-  const weights = importanceWeights(owner, symbols, options, q);
-  const statistics = statisticsOf(owner, symbols, options, q);
-  const [first, ...others] = statistics.map(({ passed }) => passed);
-  const kept = first && others.reduce((all, passed) => all.and(passed), first);
-  const metrics = correctionMetrics(symbols, { policy, rollout, weights, statistics, kept });
-  return { weight: weights?.weight, kept, metrics };
 }
 
 /** Returns a loss under a correction. */

@@ -1,0 +1,168 @@
+// Defines the base class of all corrections, the function that makes a subclass from a declaration, and the registry of
+// the subclasses.
+import type { NativeBatch } from '../../../binding.js';
+import type { AbortSignalLike } from '../../core/abortable.js';
+import type { Batch } from '../../core/batch.js';
+import { BatchReader, type Input } from '../../core/batch-reader.js';
+import type { Corrected } from '../../core/correction.js';
+import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
+import { DeviceBatch } from '../../core/device-batch.js';
+import { guarded, guardedAsync } from '../../core/errors.js';
+import type { Metrics } from '../../core/evaluator.js';
+import { KeyMapper } from '../../core/key-mapper.js';
+import {
+  backendOf,
+  type CheckedOptions,
+  defaultArgsOf,
+  type OptionsOf,
+  readOptions,
+  type TrinityArgs,
+} from '../../core/options.js';
+import { Registry } from '../../core/registry.js';
+import { finish, finishInTurns } from '../../core/slices.js';
+import type { ProgramSymbols } from '../../program/expression.js';
+import {
+  type BuildCorrection,
+  type CorrectionExpressions,
+  CorrectionPrograms,
+} from './correction-programs.js';
+
+/** The result of computing a correction. */
+export interface CorrectionResult<M = Metrics> {
+  /** Shape [B, T]: what the loss of each token is multiplied by, 0 at masked tokens; null if there are no weights. */
+  weights: Float32Array | null;
+  /** Shape [B, T]: 1 for unmasked tokens that are kept, and 0 for others. */
+  keptMask: Uint8Array;
+  metrics: M;
+}
+
+/** Options of a call that computes a correction asynchronously. */
+export interface CorrectionComputeOptions {
+  /** The device that computes a host batch, as for a policy loss. */
+  device?: string;
+  /** A signal that ends the call early when it is aborted. */
+  signal?: AbortSignalLike;
+}
+
+/** Options that every correction accepts. */
+export interface CorrectionFnOptions {
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's; 'verl' by default. */
+  backend?: string | undefined;
+}
+
+/**
+ * A correction for the difference between the policy that is trained and the inference engine that sampled the tokens. It
+ * computes importance weights of the tokens, and which tokens to keep. A policy loss with the option `correction` does
+ * this itself.
+ */
+export abstract class CorrectionFn<M = Metrics> {
+  /** The training framework whose key names a batch may use as well as Trinity-RFT's. */
+  readonly backend: string;
+  /** @internal Returns the correction's expressions. */
+  readonly build: BuildCorrection;
+  readonly #programs: CorrectionPrograms;
+  readonly #mapper: KeyMapper;
+
+  /**
+   * Called by the classes that {@link correctionClass} makes.
+   * @internal
+   * @throws LossError `ERR_UNKNOWN_NAME` for an unknown backend.
+   */
+  constructor(backend: string, name: string, build: BuildCorrection) {
+    this.backend = backend;
+    this.build = build;
+    this.#mapper = KeyMapper.get(backend);
+    this.#programs = new CorrectionPrograms(name, [build], this.#mapper, true);
+  }
+
+  /** The batch keys that the correction reads, under the names that the backend uses. */
+  get selectKeys(): readonly string[] {
+    return [...this.#programs.columns, 'action_mask'].map((key) => this.#mapper.fromTrinity(key));
+  }
+
+  /** Returns the default arguments of the class, with their names in snake_case. */
+  static defaultArgs(): TrinityArgs {
+    return {};
+  }
+
+  /**
+   * Computes the weights, the tokens that are kept, and the metrics. The work runs on a pool of threads, without blocking
+   * the event loop. Do not change the batch's arrays before the promise settles.
+   *
+   * @returns the result. The promise rejects with the same LossErrors as compute() of a policy loss.
+   */
+  compute(batch: Batch | DeviceBatch, options?: CorrectionComputeOptions): Promise<CorrectionResult<M>> {
+    return guardedAsync(async () => {
+      const { device, signal } = options ?? {};
+      const reading = this.#reader(batch).read(batch, device);
+      return finishInTurns(reading, signal, async (input) =>
+        toResult<M>(await this.#programs.apply(withLogprob(input), signal)),
+      );
+    });
+  }
+
+  /** Synchronous version of {@link compute}. Its results are bitwise equal to those of compute(). */
+  computeSync(batch: Batch | DeviceBatch): CorrectionResult<M> {
+    return guarded(() =>
+      toResult<M>(this.#programs.applySync(withLogprob(finish(this.#reader(batch).read(batch))))),
+    );
+  }
+
+  // Native code needs the log-probabilities of every batch. On the host, another column takes their place.
+  #reader(batch: Batch | DeviceBatch): BatchReader {
+    const { columns, rowColumns } = this.#programs;
+    const all = batch instanceof DeviceBatch ? new Set(['logprob', ...columns] as const) : columns;
+    return new BatchReader(this.#mapper, {
+      inputs: [...all, ...rowColumns, 'action_mask'],
+      perToken: columns,
+    });
+  }
+}
+
+function withLogprob(input: Input): Input {
+  const { data, dtypes } = input.native as NativeBatch;
+  const first = data?.findIndex((column) => column !== undefined) ?? 0;
+  if (first > 0) [data[0], dtypes[0]] = [data[first], dtypes[first]!];
+  return input;
+}
+
+function toResult<M>({ columns: { mask, weights }, metrics }: Corrected): CorrectionResult<M> {
+  return { weights: weights ?? null, keptMask: mask!, metrics: metrics as M };
+}
+
+/** The type of the classes of corrections. */
+export interface CorrectionClass<D extends FunctionDeclaration> {
+  /** @throws LossError `ERR_INVALID_OPTION` for an invalid option, `ERR_UNKNOWN_NAME` for an unknown backend. */
+  new (options?: OptionsOf<D['options']> & CorrectionFnOptions): CorrectionFn<MetricsOf<D['metrics']>>;
+  /** The declaration from which the class was made. */
+  readonly declaration: D;
+  /** Returns the default arguments, with their names in snake_case. */
+  defaultArgs(): TrinityArgs;
+}
+
+/** Makes a subclass of {@link CorrectionFn} from a declaration and the correction's expressions. */
+export function correctionClass<const D extends FunctionDeclaration>(
+  declaration: D,
+  build: (
+    symbols: ProgramSymbols,
+    options: CheckedOptions<D['options']>,
+    owner: string,
+  ) => CorrectionExpressions,
+): CorrectionClass<D> {
+  return class extends CorrectionFn<MetricsOf<D['metrics']>> {
+    static readonly declaration = declaration;
+
+    constructor(options: OptionsOf<D['options']> & CorrectionFnOptions = {}) {
+      const owner = new.target.name;
+      const checked = readOptions<D['options']>(owner, declaration.options, options);
+      super(backendOf(options), declaration.name, (symbols) => build(symbols, checked, owner));
+    }
+
+    static override defaultArgs(): TrinityArgs {
+      return defaultArgsOf(declaration.options);
+    }
+  };
+}
+
+/** The registry of the corrections, by name. */
+export const CORRECTION_FN = new Registry<CorrectionFn<Partial<Record<string, number>>>>('correction');
