@@ -125,7 +125,14 @@ export type NativeColumns = [
 ];
 
 /** The order of the columns in `NativeBatch.rowData`. */
-export type NativeRowColumns = [rewards: number, vStar: number, probability: number, logZ: number];
+export type NativeRowColumns = [
+  rewards: number,
+  vStar: number,
+  probability: number,
+  logZ: number,
+  /** The index of the next row of the row's group. After the last row of a group comes the first. */
+  nextInGroup: number,
+];
 
 export interface NativeBatch {
   /** The number of rows. */

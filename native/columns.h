@@ -24,9 +24,10 @@ enum Column : unsigned {
 };
 constexpr int kColumns = 11;
 
-// The columns of float64 numbers, one per row, that programs read.
-enum RowColumn : unsigned { kRewards, kVStar, kProbability, kLogZ };
-constexpr int kRowColumns = 4;
+// The columns of float64 numbers, one per row, that programs read. kNextInGroup holds the index of the next
+// row of the row's group. After the last row of a group comes the first.
+enum RowColumn : unsigned { kRewards, kVStar, kProbability, kLogZ, kNextInGroup };
+constexpr int kRowColumns = 5;
 
 // Returns the set that holds only this column. A set of columns is an unsigned number with one bit per
 // column.

@@ -21,6 +21,7 @@ import {
   makeBatch,
   makeRewarded,
   type RewardSpec,
+  readsPairs,
 } from './support/draw.js';
 import { generator } from './support/random.js';
 import { assertSameArray } from './support/tolerance.js';
@@ -53,9 +54,9 @@ function deal(units: readonly (readonly number[])[], seed: number): number[][] {
   return parts.map((rows) => rows.sort((a, b) => a - b));
 }
 
-/** Returns the rows that must stay together in a batch: pairs of rows for dpo, and single rows for other functions. */
+/** Returns the rows that must stay together in a batch: the pairs for a loss over pairs, and otherwise single rows. */
 function unitsOf(name: string, batch: RewardedBatch): number[][] {
-  const size = name === 'dpo' ? 2 : 1;
+  const size = readsPairs(name) ? 2 : 1;
   return Array.from({ length: batch.rows / size }, (_, i) =>
     Array.from({ length: size }, (_, k) => size * i + k),
   );
@@ -218,7 +219,7 @@ describe('micro-batches add up to the whole', () => {
     const rows = cut(batch, deal(unitsOf('ppo', batch), 4));
     for (const { family, name, args } of oneOfEach())
       if (name === 'dpo') addsUp(countable(family, name, { ...args, pairwise: true }), pairs);
-      else addsUp(countable(family, name, args), rows);
+      else addsUp(countable(family, name, args), readsPairs(name) ? pairs : rows);
   });
 
   it('compute equals computeSync, and a whole batch may be the only part', async () => {

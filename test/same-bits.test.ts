@@ -10,7 +10,14 @@ import type { RewardedBatch } from './reference/advantage.js';
 import type { Args } from './reference/index.js';
 import { assertSameInAnyForm, assertSameNumbers, tokensOf } from './support/any-form.js';
 import { type Countable, countable, objective, oneOfEach } from './support/countable.js';
-import { type BatchSpec, EDGE_LENGTHS, everyFunction, fitting, makeBatch } from './support/draw.js';
+import {
+  type BatchSpec,
+  EDGE_LENGTHS,
+  everyFunction,
+  fitting,
+  makeBatch,
+  readsPairs,
+} from './support/draw.js';
 import { generator } from './support/random.js';
 import { packedBatch, unpack } from './support/subject.js';
 import { assertSameArray } from './support/tolerance.js';
@@ -32,7 +39,7 @@ function batchOf(spec: BatchSpec): RewardedBatch {
 const divisible = (name: string, args: Args): Args => (name === 'dpo' ? { ...args, pairwise: true } : args);
 
 /** Returns the number of rows that must stay in the same part. */
-const unitOf = (name: string, fn: Countable) => (fn.readsWholeBatch ? 'whole' : name === 'dpo' ? 2 : 1);
+const unitOf = (name: string, fn: Countable) => (fn.readsWholeBatch ? 'whole' : readsPairs(name) ? 2 : 1);
 
 describe('the same bits in any form', () => {
   for (const { family, name, args, title } of everyFunction(1))

@@ -39,10 +39,13 @@ export type ColumnName = (typeof COLUMNS)[number];
 /** The index in NativeBatch.data of the weights that a correction gives to the tokens. */
 export const WEIGHTS_COLUMN = COLUMNS.length;
 
-/** The names of the numbers per row that losses read. The order is that of NativeBatch.rowData in binding.d.ts. */
+/** The names of the numbers per row that losses read. */
 export const ROW_COLUMNS = ['rewards', 'v_star', 'probability', 'log_z'] as const;
 /** The name of a number per row that losses read. */
 export type RowColumnName = (typeof ROW_COLUMNS)[number];
+/** The names of all that losses read of rows. The order is that of NativeBatch.rowData in binding.d.ts. */
+export const ROW_DATA = [...ROW_COLUMNS, 'group_ids'] as const;
+export type RowDataName = (typeof ROW_DATA)[number];
 
 /**
  * The names of the float columns that advantage functions read, in the order of NativeAdvantageColumns in binding.d.ts.
@@ -195,7 +198,7 @@ export class BatchReader {
       optional: optional.includes(name),
       mayBePerRow: order === 'loss' && !perToken.includes(name),
       slot: slots.indexOf(name),
-      rowSlot: order === 'loss' ? (ROW_COLUMNS as readonly string[]).indexOf(name) : -1,
+      rowSlot: order === 'loss' ? (ROW_DATA as readonly string[]).indexOf(name) : -1,
     });
     this.#entries = [...others, ...optional, ...masks].map(entry);
     this.#tokenRewards = this.#entries.findIndex(({ name }) => name === 'token_level_rewards');
@@ -335,11 +338,27 @@ function* convert(
     native.data[entry.slot] = data;
     native.dtypes[entry.slot] = dtype;
   } else if (entry.rowSlot >= 0) {
-    native.rowData ??= [undefined, undefined, undefined, undefined];
-    native.rowData[entry.rowSlot] = converted as Float64Array;
+    native.rowData ??= [undefined, undefined, undefined, undefined, undefined];
+    native.rowData[entry.rowSlot] =
+      converted instanceof Int32Array ? yield* nextInGroups(converted) : (converted as Float64Array);
   } else {
     (native as unknown as Record<string, unknown>)[MEMBERS[entry.name]!] = converted;
   }
+}
+
+// Returns the index of the next row of each row's group. After the last row of a group comes its first.
+function* nextInGroups(ids: Int32Array): Sliced<Float64Array> {
+  const next = new Float64Array(ids.length);
+  const last = new Map<number, number>();
+  yield* inSlices(ids.length, (begin, end) => {
+    for (let row = begin; row < end; row++) {
+      const before = last.get(ids[row]!) ?? row;
+      next[row] = before === row ? row : next[before]!;
+      next[before] = row;
+      last.set(ids[row]!, row);
+    }
+  });
+  return next;
 }
 
 // A detached array has byteLength 0. It must be checked too, because optimised code may still see the `length` that the

@@ -9,7 +9,7 @@ import {
   type Conversions,
   type HostInput,
   type InputName,
-  ROW_COLUMNS,
+  ROW_DATA,
 } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
@@ -86,8 +86,8 @@ function* readAll(batch: Batch, mapper: KeyMapper): Sliced<Uploaded> {
   const isPresent = (name: InputName) =>
     batch !== null && typeof batch === 'object' && find(batch, mapper.keys(name)) !== undefined;
   const columns = COLUMNS.filter(isPresent);
-  // Losses that read numbers per row read columns too.
-  const numbers = columns.length > 0 ? ROW_COLUMNS.filter(isPresent) : [];
+  // Losses that read data of rows read columns too.
+  const numbers = columns.length > 0 ? ROW_DATA.filter(isPresent) : [];
   const masks = MASKS.filter(isPresent);
   const conversions: Conversions = new Map();
   const step = batch && find(batch, mapper.keys('step'))?.value;

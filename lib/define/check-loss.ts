@@ -2,7 +2,7 @@
 // define their own losses.
 import type { NativeBatch } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
-import { BatchReader, COLUMNS, type ColumnName, type InputName, ROW_COLUMNS } from '../core/batch-reader.js';
+import { BatchReader, COLUMNS, type ColumnName, type InputName, ROW_DATA } from '../core/batch-reader.js';
 import { PER_ROW } from '../core/columns.js';
 import { sumCounts } from '../core/counts.js';
 import { describeValue, guardedAsync, LossError } from '../core/errors.js';
@@ -126,11 +126,23 @@ function readRows(fn: AnyLoss, batch: Batch): Rows {
         return [name, pad(values, new Float32Array(size))];
       }),
     ),
-    numbers: new Map(rowColumns.map((name) => [name, native.rowData![ROW_COLUMNS.indexOf(name)]!])),
+    numbers: new Map(
+      rowColumns.map((name) => {
+        const values = native.rowData![ROW_DATA.indexOf(name)]!;
+        return [name, name === 'group_ids' ? groupIds(values) : values];
+      }),
+    ),
     mask: pad(native.mask!, new Uint8Array(size)),
     expert: native.expert,
     step,
   };
+}
+
+// Returns an id for each row that is equal within a group, given the next row of each row's group.
+function groupIds(next: Float64Array): Int32Array {
+  const ids = Int32Array.from(next);
+  for (let row = ids.length - 1; row >= 0; row--) if (next[row]! > row) ids[row] = ids[next[row]!]!;
+  return ids;
 }
 
 function floatsOf(native: NativeBatch, name: ColumnName): Float32Array {

@@ -1,6 +1,9 @@
 // The batches on which checkLoss() computes a loss: rows with padding, and the same rows in other layouts.
 import type { Batch } from '../core/batch.js';
-import { COLUMNS, type ColumnName, type RowColumnName } from '../core/batch-reader.js';
+import { COLUMNS, type ColumnName, type RowDataName } from '../core/batch-reader.js';
+
+/** Numbers of rows, or the ids of their groups. */
+export type RowData = Float64Array | Int32Array;
 
 /** Padded rows of float32 columns. */
 export interface Rows {
@@ -10,7 +13,7 @@ export interface Rows {
   /** One value per token. */
   readonly floats: ReadonlyMap<ColumnName, Float32Array>;
   /** One value per row. */
-  readonly numbers: ReadonlyMap<RowColumnName, Float64Array>;
+  readonly numbers: ReadonlyMap<RowDataName, RowData>;
   readonly mask: Uint8Array;
   /** One flag per row: whether an expert wrote it. */
   readonly expert: Uint8Array | undefined;
@@ -41,17 +44,18 @@ export function drawRows(): Rows {
     clip_cov_keys: logprob.map(random),
   };
   const perRow = (draw: () => number) => Float64Array.from({ length: DRAWN_ROWS }, draw);
-  const numbers: Record<RowColumnName, Float64Array> = {
+  const numbers: Record<RowDataName, RowData> = {
     rewards: perRow(normal),
     v_star: perRow(normal),
     probability: perRow(random),
     log_z: perRow(normal),
+    group_ids: Int32Array.from({ length: DRAWN_ROWS }, (_, b) => b % 3),
   };
   return {
     rows: DRAWN_ROWS,
     columns: DRAWN_COLUMNS,
     floats: new Map(COLUMNS.map((name) => [name, values[name]])),
-    numbers: new Map(Object.entries(numbers) as [RowColumnName, Float64Array][]),
+    numbers: new Map(Object.entries(numbers) as [RowDataName, RowData][]),
     mask: Uint8Array.from({ length: size }, (_, i) => Number(isDrawnUnmasked(i, random()))),
     expert: Uint8Array.from({ length: DRAWN_ROWS }, (_, b) => Number(b % 4 >= 2)),
     step: 10,

@@ -1,6 +1,6 @@
 // Compiles a graph to the programs that the engines run (see native/program/program.h).
 import type { NativeProgram } from '../../binding.js';
-import { COLUMNS, type ColumnName, ROW_COLUMNS, type RowColumnName } from '../core/batch-reader.js';
+import { COLUMNS, type ColumnName, ROW_DATA, type RowDataName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { type Derivatives, differentiate } from './differentiate.js';
 import {
@@ -9,9 +9,11 @@ import {
   isBelow,
   isLeaf,
   isNumberOfRow,
+  isScan,
   type Node,
   type Op,
   reachable,
+  readsGroups,
   tooLarge,
 } from './graph.js';
 import { assignRegisters, hasRegister, registerCount, type Use } from './registers.js';
@@ -24,11 +26,11 @@ export interface CompiledLoss {
   readonly withoutGrad: NativeProgram;
   /** The columns that the programs read, in native order. `logprob` is always among them. */
   readonly columns: readonly ColumnName[];
-  /** The numbers per row that the programs read, in native order. */
-  readonly rowColumns: readonly RowColumnName[];
+  /** The data of rows that the programs read, in native order. */
+  readonly rowColumns: readonly RowDataName[];
   /**
-   * Whether the loss, or a metric of tokens or rows, reduces over the whole batch. Such a loss cannot be computed in
-   * parts. Metrics of the batch do not matter: they are left out of the results of parts.
+   * Whether the loss, or a metric of tokens or rows, reduces over the whole batch or over groups of rows. Such a loss
+   * cannot be computed in parts. Metrics of the batch do not matter: they are left out of the results of parts.
    */
   readonly readsWholeBatch: boolean;
   /** Whether the programs read the length of the rows, which includes masked tokens. */
@@ -57,6 +59,7 @@ export interface LossNodes {
 const MAX_REGISTERS = 32;
 const MAX_INSTRUCTIONS = 4096;
 const MAX_VALUES = 256;
+const MAX_SCANNED = 16;
 const MAX_BATCH_SEGMENTS = 60;
 const MAX_KEPT = 4;
 
@@ -86,8 +89,10 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
     columns: COLUMNS.filter((_, i) =>
       read.some(({ op, value }) => (op === 'column' || op === 'column_of_row') && value === i),
     ),
-    rowColumns: ROW_COLUMNS.filter((_, i) =>
-      read.some(({ op, value }) => op === 'row_column' && value === i),
+    rowColumns: ROW_DATA.filter((name, i) =>
+      read.some(({ op, value }) =>
+        name === 'group_ids' ? readsGroups(op) : op === 'row_column' && value === i,
+      ),
     ),
     readsWholeBatch: withGrad.readsWholeBatch,
     readsRowLength: read.includes(graph.batchInput('row_length')),
@@ -194,7 +199,9 @@ function encode(
   const batchMetrics = metrics.filter(({ per }) => per === 'batch').length;
   return {
     program: encoder.program({ metrics: metrics.length - batchMetrics, batchMetrics, allRows }),
-    readsWholeBatch: batches > 0,
+    readsWholeBatch: before.some(({ nodes }) =>
+      nodes.some(({ op }) => isBatchReduction(op) || readsGroups(op)),
+    ),
   };
 }
 
@@ -212,6 +219,7 @@ const KINDS = [
   'row input',
   'batch input',
   'row column',
+  'scanned value',
 ] as const;
 type Kind = (typeof KINDS)[number];
 
@@ -219,10 +227,11 @@ const NUMBERS_PER_INSTRUCTION = 6;
 
 class Encoder {
   readonly #code: number[] = [];
-  readonly #indices: Record<'constant' | 'row' | 'batch', Map<Node, number>> = {
+  readonly #indices: Record<'constant' | 'row' | 'batch' | 'scanned', Map<Node, number>> = {
     constant: new Map(),
     row: new Map(),
     batch: new Map(),
+    scanned: new Map(),
   };
   // The registers of the current segment.
   readonly #registers = new Map<Node, number>();
@@ -238,7 +247,11 @@ class Encoder {
   addSegment(kind: 'tokens' | 'row' | 'batch', nodes: readonly Node[]): void {
     if (kind === 'tokens') {
       this.addTokens(
-        nodes.map((node) => ({ op: node.op, out: this.#index('row', node), operands: node.operands })),
+        nodes.map((node) => ({
+          op: node.op,
+          out: this.#index(isScan(node.op) ? 'scanned' : 'row', node),
+          operands: node.operands,
+        })),
       );
       return;
     }
@@ -284,11 +297,12 @@ class Encoder {
   }
 
   program(outputs: Pick<NativeProgram, 'metrics' | 'batchMetrics' | 'allRows'>): NativeProgram {
-    const { constant, row, batch } = this.#indices;
+    const { constant, row, batch, scanned } = this.#indices;
     checkSize('constants', constant.size, MAX_VALUES);
     checkSize('values per row', row.size, MAX_VALUES);
     checkSize('values of the batch', batch.size, MAX_VALUES);
     checkSize('values per token at a time', this.#registerCount, MAX_REGISTERS);
+    checkSize('sums along a row', scanned.size, MAX_SCANNED);
     return {
       code: Int32Array.from(this.#code),
       constants: Float64Array.from(constant.keys(), (node) => node.value),
@@ -313,6 +327,7 @@ class Encoder {
 
   #operand(node: Node): number {
     if (hasRegister(node)) return operand('register', this.#registers.get(node)!);
+    if (isScan(node.op)) return operand('scanned value', this.#index('scanned', node));
     if (node.op === 'column') return operand('column', node.value);
     if (node.op === 'row_input') return operand('row input', node.value);
     if (node.op === 'batch_input') return operand('batch input', node.value);
@@ -324,7 +339,7 @@ class Encoder {
       : operand('batch value', this.#index('batch', node));
   }
 
-  #index(kind: 'constant' | 'row' | 'batch', node: Node): number {
+  #index(kind: 'constant' | 'row' | 'batch' | 'scanned', node: Node): number {
     const indices = this.#indices[kind];
     const index = indices.get(node) ?? indices.size;
     indices.set(node, index);

@@ -1,14 +1,17 @@
-// The derivatives of a loss by the log-probabilities, by the entropies and by log_z. Within a level, derivatives are computed forwards: one tangent per
-// node and variable. So a branch that was not chosen never counts, not even as 0 · Infinity. From a reduction to what it
-// reduces, they are computed backwards: one adjoint per value.
+// The derivatives of a loss by the log-probabilities, by the entropies and by log_z. Within a level, derivatives are
+// computed forwards: one tangent per node and variable. So a branch that was not chosen never counts, not even as
+// 0 · Infinity. From a reduction or scan to its operand, they are computed backwards: one adjoint per value.
 import {
   type Graph,
   isBatchReduction,
   isBelow,
+  isGroupReduction,
   isNumberOfRow,
   isRowReduction,
+  isScan,
   type Level,
   type Node,
+  type Op,
   type ReductionOp,
   reachable,
 } from './graph.js';
@@ -30,7 +33,7 @@ export function differentiate(graph: Graph, loss: Node, rowLoss: Node): Derivati
 
 class Differentiation {
   readonly #graph: Graph;
-  // The derivative of the whole loss by each value of a row or of the batch, and by the columns.
+  // The derivative of the whole loss by each value of a row or of the batch, by each scan, and by the columns.
   readonly #adjoints = new Map<Node, Node>();
   // The derivatives of the nodes of a level by each variable of that level; undefined if always 0.
   readonly #tangents = new Map<string, Map<Node, Node | undefined>>();
@@ -43,7 +46,7 @@ class Differentiation {
     this.#spread(loss, 'token', this.#graph.rowWeight());
     this.#spread(rowLoss, 'row', this.#graph.rowRepeats());
     const values = reachable([loss, rowLoss]).filter(
-      (node) => isBelow(node.level, 'token') && !isNumberOfRow(node),
+      (node) => (isBelow(node.level, 'token') && !isNumberOfRow(node)) || isScan(node.op),
     );
     for (const value of values.reverse()) {
       const adjoint = this.#adjoints.get(value);
@@ -58,7 +61,11 @@ class Differentiation {
   }
 
   #spreadFrom(value: Node, adjoint: Node): void {
-    if (isReduction(value)) {
+    const transposed = TRANSPOSED[value.op];
+    if (transposed) {
+      const [x, ...decay] = value.operands as [Node, ...Node[]];
+      this.#spread(x, isScan(value.op) ? 'token' : 'row', this.#graph.apply(transposed, adjoint, ...decay));
+    } else if (isReduction(value)) {
       const level = isRowReduction(value.op) ? 'token' : 'row';
       this.#spread(value.operands[0]!, level, adjoint, this.#attaining(value));
     } else this.#spread(value, value.level, adjoint);
@@ -111,12 +118,22 @@ class Differentiation {
 // Returns whether a level's computation starts from the node.
 function isVariable(node: Node, level: Level): boolean {
   if (isBelow(node.level, level)) return true;
-  return node.op === 'column' || isNumberOfRow(node) || isReduction(node);
+  const { op } = node;
+  return op === 'column' || isNumberOfRow(node) || isReduction(node) || isGroupReduction(op) || isScan(op);
 }
 
 function isReduction({ op }: Node): boolean {
   return isRowReduction(op) || isBatchReduction(op);
 }
+
+// The linear operations that turn the adjoints of a scan, or of a sum over groups, into those of its operand.
+const TRANSPOSED: Partial<Record<Node['op'], Op>> = {
+  prefix_sum: 'suffix_sum',
+  suffix_sum: 'prefix_sum',
+  run_sum: 'run_sum',
+  group_sum: 'group_sum',
+  pair_sum: 'pair_sum',
+};
 
 const POSITIONS: Partial<Record<Node['op'], ReductionOp>> = {
   row_min: 'row_arg_min',

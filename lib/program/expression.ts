@@ -237,6 +237,8 @@ export interface ProgramSymbols extends LossSymbols {
   readonly rowLength: Expression;
   /** How often the row counts. */
   readonly repeats: Expression;
+  /** 0 in the first row of a pair (rows 0, 2, …) and 1 in the second one. */
+  readonly placeInPair: Expression;
   /** The reward of the row. */
   readonly rewards: Expression;
   /** The value of the row's prompt under the best policy. */
@@ -255,6 +257,24 @@ export interface ProgramSymbols extends LossSymbols {
   readonly rowsMin: UnaryFunction;
   /** Returns the largest value of the rows. The batch then cannot be computed in parts. */
   readonly rowsMax: UnaryFunction;
+  /** Returns the sum of a value of the rows over the row's group. The batch then cannot be computed in parts. */
+  readonly groupSum: UnaryFunction;
+  /**
+   * Returns the largest value of the rows of the row's group, as a constant for the gradient. The batch then cannot be
+   * computed in parts.
+   */
+  readonly groupMax: UnaryFunction;
+  /** Returns the sum of the values of the two rows of the row's pair, each of which counts once. */
+  readonly pairSum: UnaryFunction;
+  /**
+   * Returns for each token x + decay · (the result of the token before). x is 0 for masked tokens. The decay is one value
+   * per row, and a constant for the gradient.
+   */
+  readonly prefixSum: (x: Operand, decay: Operand) => Expression;
+  /** Returns for each token x + decay · (the result of the token after). Otherwise, it is like prefixSum(). */
+  readonly suffixSum: (x: Operand, decay: Operand) => Expression;
+  /** Returns for each token the sum over the contiguous run of unmasked tokens that holds it. */
+  readonly runSum: UnaryFunction;
   /** Returns the largest whole number that is at most x. Its derivative is 0. */
   readonly floor: UnaryFunction;
   /**

@@ -51,9 +51,27 @@ export const BATCH_REDUCTIONS = [
 const POSITION_OPS = ['is_at', 'is_up_to', 'draw'] as const;
 type PositionOp = (typeof POSITION_OPS)[number];
 export type ReductionOp = (typeof ROW_REDUCTIONS)[number] | (typeof BATCH_REDUCTIONS)[number];
+/**
+ * The reductions from the rows of a group, or of a pair, to a value that all of them have. The sums have derivatives.
+ * Each row counts once.
+ */
+export const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'] as const;
+/**
+ * The scans: values of tokens that depend on other tokens of the row. Their derivative is that of the first operand. The
+ * second operand, the decay, is a constant for the derivative.
+ */
+export const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'] as const;
 
 /** An operation with operands. The names are those of NativeBinding.programOps, and 'stop' for stopGradient(). */
-export type Op = ArithmeticOp | ReductionOp | PositionOp | 'is_row' | 'row_rank' | 'stop';
+export type Op =
+  | ArithmeticOp
+  | ReductionOp
+  | PositionOp
+  | (typeof GROUP_REDUCTIONS)[number]
+  | (typeof SCANS)[number]
+  | 'is_row'
+  | 'row_rank'
+  | 'stop';
 
 /** What a node without operands is. `column_of_row` is a column that has one value per row. */
 export type Leaf = 'constant' | 'column' | 'column_of_row' | 'row_input' | 'batch_input' | 'row_column';
@@ -74,7 +92,7 @@ export interface Node {
 }
 
 /** The numbers that a program gets for each row, in the order of RowInput in native/program/program.h. */
-const ROW_INPUTS = ['tokens', 'weight', 'repeats'] as const;
+const ROW_INPUTS = ['tokens', 'weight', 'repeats', 'place_in_pair'] as const;
 
 /** The numbers that a program gets for the batch, in the order of BatchInput in native/program/program.h. */
 const BATCH_INPUTS = ['tokens', 'rows', 'row_length'] as const;
@@ -187,6 +205,11 @@ export class Graph {
     return this.#rowInput('weight');
   }
 
+  /** Returns 0 for the first row of a pair (rows 0, 2, …) and 1 for the second one. */
+  placeInPair(): Node {
+    return this.#rowInput('place_in_pair');
+  }
+
   unary(op: UnaryOp, a: Node): Node {
     if (op === 'square') return this.apply('mul', a, a);
     if (op === 'not') return this.apply('sub', this.constant(1), this.#condition(a));
@@ -257,6 +280,15 @@ export class Graph {
   /** Returns a random number for each token, from 0 to 1, that depends on a seed, on the row and on the position. */
   draw(seed: Node): Node {
     return this.apply('draw', seed);
+  }
+
+  /**
+   * Reduces the values of the rows of each group. The sum counts each row as often as it counts in the loss. The maximum is
+   * a constant for the derivative.
+   */
+  reduceGroups(op: 'sum' | 'max', a: Node): Node {
+    if (op === 'max') return this.apply('group_max', this.stopGradient(a));
+    return this.apply('group_sum', this.apply('mul', this.rowRepeats(), a));
   }
 
   /** Applies an operation of programs. Returns the simplest node that has the same value. */
@@ -340,9 +372,9 @@ export function reachable(roots: Iterable<Node>, isLeaf: (node: Node) => boolean
 }
 
 function levelOf(op: Node['op'], operands: readonly Node[]): Level {
-  if (op === 'column' || isPositionOp(op)) return 'token';
+  if (op === 'column' || isPositionOp(op) || isScan(op)) return 'token';
   if (op === 'row_input' || op === 'row_column' || op === 'column_of_row') return 'row';
-  if (op === 'is_row' || op === 'row_rank' || isRowReduction(op)) return 'row';
+  if (op === 'is_row' || op === 'row_rank' || isRowReduction(op) || isGroupReduction(op)) return 'row';
   if (op === 'batch_input') return 'counts';
   if (isBatchReduction(op)) return 'batch';
   return operands.reduce<Level>((level, x) => (isBelow(level, x.level) ? x.level : level), 'constant');
@@ -356,6 +388,24 @@ export function isRowReduction(op: string): op is (typeof ROW_REDUCTIONS)[number
   return (ROW_REDUCTIONS as readonly string[]).includes(op);
 }
 
+export function isGroupReduction(op: string): op is (typeof GROUP_REDUCTIONS)[number] {
+  return (GROUP_REDUCTIONS as readonly string[]).includes(op);
+}
+
+/** Returns whether an operation reduces the rows of the groups that the batch gives. Pairs need no such groups. */
+export function readsGroups(op: string): boolean {
+  return isGroupReduction(op) && op !== 'pair_sum';
+}
+
+/** Returns whether an operation combines values of different rows. */
+export function isOverRows(op: string): boolean {
+  return isBatchReduction(op) || isGroupReduction(op);
+}
+
+export function isScan(op: string): op is (typeof SCANS)[number] {
+  return (SCANS as readonly string[]).includes(op);
+}
+
 export function isBatchReduction(op: string): op is (typeof BATCH_REDUCTIONS)[number] {
   return (BATCH_REDUCTIONS as readonly string[]).includes(op);
 }
@@ -363,12 +413,13 @@ export function isBatchReduction(op: string): op is (typeof BATCH_REDUCTIONS)[nu
 const INACTIVE = new Set<string>([
   ...['stop', 'sign', 'floor', 'lt', 'le', 'eq', 'is_row', 'row_keep', 'row_rank'],
   ...[...POSITION_OPS, ...BATCH_SELECTIONS],
-  ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max'],
+  ...['row_arg_min', 'row_arg_max', 'rows_arg_min', 'rows_arg_max', 'group_max'],
 ]);
 
 function isActive(op: Node['op'], operands: readonly Node[], value: number): boolean {
   if (op === 'column') return COLUMNS[value] === 'logprob' || COLUMNS[value] === 'entropy';
   if (op === 'row_column') return ROW_COLUMNS[value] === 'log_z';
+  if (isScan(op)) return operands[0]!.isActive;
   return !INACTIVE.has(op) && operands.slice(op === 'select' ? 1 : 0).some((x) => x.isActive);
 }
 

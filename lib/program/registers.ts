@@ -1,8 +1,8 @@
 // Orders the instructions of a segment for tokens and assigns registers to their results. Few registers keep a tile in
 // the L1 cache.
-import { type Node, reachable } from './graph.js';
+import { isScan, type Node, reachable } from './graph.js';
 
-/** An instruction that uses a result: a reduction or an output. */
+/** An instruction that uses a result: a reduction, a scan or an output. */
 export interface Use {
   readonly op: string;
   readonly out: number;
@@ -14,7 +14,7 @@ export type Step = { readonly node: Node; readonly register: number } | { readon
 
 /** Returns whether a segment for tokens computes the node into a register. */
 export function hasRegister(node: Node): boolean {
-  return node.level === 'token' && node.op !== 'column';
+  return node.level === 'token' && node.op !== 'column' && !isScan(node.op);
 }
 
 /** Returns the instructions of a segment for tokens in order. */

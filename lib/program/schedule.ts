@@ -2,17 +2,20 @@
 import {
   isBatchReduction,
   isBelow,
+  isGroupReduction,
   isLeaf,
   isNumberOfRow,
+  isOverRows,
   isRowReduction,
+  isScan,
   type Node,
   reachable,
 } from './graph.js';
 
-/** The most reductions in a segment: kMaxReductions in native/program/program.h. */
+/** The most reductions and scans in a segment: kMaxReductions in native/program/program.h. */
 const MAX_REDUCTIONS = 16;
 
-/** A segment of a program. `nodes` are the values that it computes. A segment for tokens computes reductions. */
+/** A segment of a program. `nodes` are the values that it computes. A segment for tokens computes reductions and scans. */
 export interface Segment {
   readonly kind: 'tokens' | 'row' | 'batch';
   readonly nodes: readonly Node[];
@@ -49,7 +52,7 @@ class Scheduler {
   // The nodes that are not available yet, operands first: those for the outputs of tokens, and all others.
   #waiting: Node[];
   #later: Node[];
-  // The reductions over rows so far. They are available from the next batch segment on.
+  // The reductions over rows and over groups so far. They are available from the next batch segment on.
   readonly #reduced = new Set<Node>();
   // The values of the level 'counts' that segments for tokens or rows read. Each row computes them.
   readonly #countsOfRows: ReadonlySet<Node>;
@@ -58,7 +61,7 @@ class Scheduler {
   constructor(outputs: Outputs) {
     this.#outputs = outputs;
     const later = reachable([...outputs.rows, ...outputs.batch]);
-    this.#needed = [...outputs.tokens, ...valuesOfBatch(later, outputs.rows)];
+    this.#needed = [...outputs.tokens, ...valuesOfRows(later, outputs.rows)];
     this.#waiting = reachable(this.#needed);
     this.#later = without(later, new Set(this.#waiting));
     const readers = [...this.#waiting, ...this.#later].filter(
@@ -88,7 +91,7 @@ class Scheduler {
     const last = Math.max(0, ...depths.values());
     this.#addRow();
     for (let depth = 1; depth <= last; depth++) {
-      const needed = this.#waiting.filter((node) => isBatchReduction(node.op) && depths.get(node) === depth);
+      const needed = this.#waiting.filter((node) => isOverRows(node.op) && depths.get(node) === depth);
       while (!needed.every((node) => this.#reduced.has(node))) this.#addTokens();
       this.#segments.push({ kind: 'batch', nodes: this.#computeBatch([]) });
       this.#addRow();
@@ -96,10 +99,10 @@ class Scheduler {
     while (!this.#areAvailable(this.#needed)) this.#addTokens();
   }
 
-  // Adds a pass over the tokens with all reductions that are possible now. Reductions for later come along if there is
+  // Adds a pass over the tokens with all reductions and scans that are possible now. Those for later come along if there is
   // room, because they are cheap in a pass that is needed anyway.
   #addTokens(): void {
-    const isPossible = (node: Node) => isRowReduction(node.op) && this.#isReady(node);
+    const isPossible = (node: Node) => isOverTokens(node) && this.#isReady(node);
     const needed = this.#waiting.filter(isPossible);
     const room = (MAX_REDUCTIONS - (needed.length % MAX_REDUCTIONS)) % MAX_REDUCTIONS;
     const nodes = [...needed, ...this.#later.filter(isPossible).slice(0, room)];
@@ -110,12 +113,14 @@ class Scheduler {
 
   // Adds what can be computed for the row, and makes the nodes for tokens available that need nothing else.
   #addRow(): void {
-    const nodes = this.#take((node) => node.level !== 'batch' && !isRowReduction(node.op));
+    const nodes = this.#take(
+      (node) => node.level !== 'batch' && !isOverTokens(node) && !isGroupReduction(node.op),
+    );
     const values = nodes.filter(
       (node) => (node.level === 'row' && node.op !== 'row_input') || this.#countsOfRows.has(node),
     );
     const reductions = this.#waiting.filter(
-      (node) => isBatchReduction(node.op) && !this.#reduced.has(node) && this.#isReady(node),
+      (node) => isOverRows(node.op) && !this.#reduced.has(node) && this.#isReady(node),
     );
     for (const node of reductions) this.#reduced.add(node);
     const [some = [], ...more] = inGroups(reductions);
@@ -161,15 +166,19 @@ function without(nodes: readonly Node[], others: ReadonlySet<Node>): Node[] {
 
 // Returns whether no segment has to compute the node before a segment for tokens uses it.
 function isForTokens(node: Node): boolean {
-  return node.level === 'token' || (isLeaf(node) && !isNumberOfRow(node));
+  return (node.level === 'token' && !isScan(node.op)) || (isLeaf(node) && !isNumberOfRow(node));
 }
 
-// Returns the values of the batch that segments for tokens or rows read. Only one batch segment can follow the outputs,
-// and no other segment can follow that one. So these values are computed before the outputs.
-function valuesOfBatch(nodes: readonly Node[], outputsOfRows: readonly Node[]): Node[] {
+function isOverTokens({ op }: Node): boolean {
+  return isRowReduction(op) || isScan(op);
+}
+
+// Returns the values from several rows that segments for tokens or rows read. Only one batch segment can follow the
+// outputs, and no other segment can follow that one. So these values are computed before the outputs.
+function valuesOfRows(nodes: readonly Node[], outputsOfRows: readonly Node[]): Node[] {
   const readers = nodes.filter((node) => isBelow('batch', node.level) || isBatchReduction(node.op));
   return [...readers.flatMap((node) => node.operands), ...outputsOfRows].filter(
-    ({ level }) => level === 'batch',
+    ({ level, op }) => level === 'batch' || isGroupReduction(op),
   );
 }
 
@@ -185,7 +194,7 @@ function batchDepths(nodes: readonly Node[]): Map<Node, number> {
   const depths = new Map<Node, number>();
   for (const node of nodes) {
     const depth = Math.max(0, ...node.operands.map((x) => depths.get(x)!));
-    depths.set(node, isBatchReduction(node.op) ? depth + 1 : depth);
+    depths.set(node, isOverRows(node.op) ? depth + 1 : depth);
   }
   return depths;
 }

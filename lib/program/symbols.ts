@@ -1,7 +1,7 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
 import { type ColumnName, ROW_COLUMNS } from '../core/batch-reader.js';
-import type { BatchSelection, BinaryOp, Graph, Node, Over, UnaryOp } from './graph.js';
+import type { BatchSelection, BinaryOp, Graph, Node, Op, Over, UnaryOp } from './graph.js';
 
 /** Short names of columns. */
 const ALIASES = {
@@ -43,6 +43,7 @@ export const OWN_VALUES: ReadonlyMap<string, (graph: Graph) => Node> = new Map([
   ...ROW_COLUMNS.map((name) => [name, (graph: Graph) => graph.rowColumn(name)] as const),
   ['clip_cov_keys', column('clip_cov_keys')] as const,
   ['repeats', (graph: Graph) => graph.rowRepeats()] as const,
+  ['place_in_pair', (graph: Graph) => graph.placeInPair()] as const,
 ]);
 
 /** A function of the language. */
@@ -69,6 +70,10 @@ function fold(op: BinaryOp): LanguageFunction {
 
 function reduction(over: Over, op: 'sum' | 'mean' | 'min' | 'max'): LanguageFunction {
   return { parameters: ['x'], build: (graph, [x]) => graph.reduce(over, op, x!) };
+}
+
+function applied(op: Op, ...parameters: string[]): LanguageFunction {
+  return { parameters, build: (graph, args) => graph.apply(op, ...args) };
 }
 
 const UNARY = [
@@ -109,7 +114,13 @@ function selection(op: BatchSelection, by: string): LanguageFunction {
 /** The functions that only the losses of this package can call. */
 export const OWN_FUNCTIONS: ReadonlyMap<string, LanguageFunction> = new Map<string, LanguageFunction>([
   ...REDUCTIONS.map((op) => [`rows_${op}`, reduction('rows', op)] as const),
-  ['floor', { parameters: ['x'], build: (graph, [x]) => graph.apply('floor', x!) }],
+  ['group_sum', { parameters: ['x'], build: (graph, [x]) => graph.reduceGroups('sum', x!) }],
+  ['group_max', { parameters: ['x'], build: (graph, [x]) => graph.reduceGroups('max', x!) }],
+  ['pair_sum', applied('pair_sum', 'x')],
+  ['prefix_sum', applied('prefix_sum', 'x', 'decay')],
+  ['suffix_sum', applied('suffix_sum', 'x', 'decay')],
+  ['run_sum', applied('run_sum', 'x')],
+  ['floor', applied('floor', 'x')],
   ['row_rank', { parameters: ['x', 'rank'], build: (graph, [x, rank]) => graph.rowRank(x!, rank!) }],
   ['batch_rank', selection('rows_rank', 'rank')],
   ['batch_rank_at', selection('rows_rank_at', 'rank')],

@@ -261,9 +261,14 @@ void read_row_columns(const Napi::Value& value, BatchView* batch) {
   const uint32_t given = std::min<uint32_t>(data.Length(), kRowColumns);
   for (uint32_t i = 0; i < given; ++i) {
     const Napi::Value column = data[i];
-    if (!column.IsUndefined())
-      batch->row_column[i] =
-          static_cast<const double*>(elements(column, napi_float64_array, batch->layout.rows, "rowData"));
+    if (column.IsUndefined()) continue;
+    const int64_t rows = batch->layout.rows;
+    const auto* const numbers =
+        static_cast<const double*>(elements(column, napi_float64_array, rows, "rowData"));
+    batch->row_column[i] = numbers;
+    for (int64_t row = 0; i == kNextInGroup && row < rows; ++row)
+      if (!(numbers[row] >= 0 && numbers[row] < static_cast<double>(rows)))
+        refuse(value.Env(), "the next row of a group does not exist");
   }
 }
 

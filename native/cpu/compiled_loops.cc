@@ -36,7 +36,7 @@ struct LocalSums {
 // Each listed segment becomes a function that computes n tokens of a tile.
 #define SEGMENT(index, uniform_count, metric_count, sum_count)                      \
   void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
-    float uniform[uniform_count + 1];                                               \
+    [[maybe_unused]] float uniform[uniform_count + 1];                              \
     for (int k = 0; k < uniform_count; ++k) uniform[k] = segment.uniforms[k];       \
     const Columns columns(in);                                                      \
     const Lane* const lanes = in.lanes;                                             \

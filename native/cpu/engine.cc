@@ -61,18 +61,20 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   const LossInfo* const loss = function_->info();
   if (const program::Program* program = function_->program(outputs.has_grad())) {
     program_ = program->view();
-    const bool kept = program_.batch_values > 0;
-    work_.row_values.assign(kept ? batch.layout.rows * row_stride(program_) : 0, 0.0);
+    const bool stores = program_.has_batch_segment;
+    work_.row_values.assign(stores ? batch.layout.rows * row_stride(program_) : 0, 0.0);
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
     work_.kept.resize(program_.kept * batch.layout.tokens());
+    work_.scanned.resize(program_.scanned * scanned_stride(batch.layout));
     pass_.program = {&program_,
                      0,
                      0,
-                     kept ? work_.row_values.data() : nullptr,
+                     stores ? work_.row_values.data() : nullptr,
                      work_.batch_values.data(),
                      work_.batch_metrics.data(),
-                     work_.kept.data()};
+                     work_.kept.data(),
+                     work_.scanned.data()};
   }
   plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;

@@ -41,7 +41,7 @@ struct Workspace {
   std::vector<double> row_sums;
   std::vector<double> row_negatives;
   std::vector<double> row_values, batch_values, batch_metrics;  // of a program; see ProgramPass
-  std::vector<float> kept;                                      // of a program too
+  std::vector<float> kept, scanned;                             // of a program too
 };
 
 // Returns whether a batch is so small that the calling thread computes it faster alone than with the pool's

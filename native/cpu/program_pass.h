@@ -4,6 +4,7 @@
 
 #include "cpu/program_rows.h"
 #include "engine/row_weights.h"
+#include "program/groups.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
@@ -51,6 +52,18 @@ inline double first_of_rows(const cpu::TokenPass& pass, const double* operands, 
   return 0;
 }
 
+// Computes a reduction over groups. values[row * stride] holds the operand of a row, and receives the result.
+inline void reduce_groups(const cpu::TokenPass& pass, Op op, double* values, int64_t stride) {
+  const double* const next = pass.batch->row_column[kNextInGroup];
+  const RowGroups groups{op == Op::k_pair_sum ? nullptr : next, pass.batch->layout.rows};
+  for (int64_t row = 0; row < groups.rows; ++row)
+    if (groups.is_last(row))
+      reduce_group(
+          op, groups, row, [&](int64_t r) { return takes_part(pass, r); },
+          [&](int64_t r) { return values[r * stride]; },
+          [&](int64_t r, double result) { values[r * stride] = result; });
+}
+
 inline void program_batch(const cpu::TokenPass& pass) {
   const cpu::ProgramPass& at = pass.program;
   const ProgramView& program = *at.program;
@@ -59,6 +72,7 @@ inline void program_batch(const cpu::TokenPass& pass) {
     const Segment& segment = program.segments[s];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program.instructions[i];
+      if (program::is_group_reduction(x.op)) reduce_groups(pass, x.op, at.row_values + x.out, stride);
       if (!program::is_rows_reduction(x.op)) continue;
       const double* const operands = at.row_values + program.row_values + x.out;
       if (program::is_rows_selection(x.op))

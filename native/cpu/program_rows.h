@@ -5,6 +5,7 @@
 #include "cpu/compiled_loops.h"
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
+#include "cpu/program_scans.h"
 #include "cpu/select.h"
 #include "cpu/target.h"
 
@@ -75,6 +76,10 @@ struct ProgramValues {
         row[program.row_values + x.out] = program::is_rows_selection(x.op) ? b : a;
         continue;
       }
+      if (program::is_group_reduction(x.op)) {
+        row[x.out] = a;
+        continue;
+      }
       if (x.op == Op::k_grad_log_z) {
         if (pass.grad_log_z) pass.grad_log_z[row_index] = static_cast<float>(a);
         continue;
@@ -138,12 +143,12 @@ class ProgramRows {
   explicit ProgramRows(const cpu::TokenPass& pass)
       : program_(*pass.program.program),
         pass_(pass.program),
+        layout_(pass.batch->layout),
         values_(pass),
-        reducing_(program_.output_segment + 1 < program_.segment_count
-                      ? program_.segments[program_.output_segment + 1].reductions
-                      : 0),
+        reducing_(reductions_with_outputs(program_)),
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
+    static_assert(cpu::kScannedPadding >= kBlock);
   }
 
   // The number of tokens for which the registers have room.
@@ -155,7 +160,9 @@ class ProgramRows {
     values_.row_input[program::kRowTokens] = tokens;
     values_.row_input[program::kRowWeight] = weight;
     values_.row_input[program::kRowRepeats] = repeats;
+    values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
     values_.row_index = row;
+    scanned_ = pass_.scanned ? pass_.scanned + cpu::scanned_begin(layout_, row) : nullptr;
     values_.loss = 0;
     clear(reducing_, reductions_);
     for (int k = 0; k < program_.metrics; ++k) values_.metric[k] = 0;
@@ -179,20 +186,21 @@ class ProgramRows {
       if (values_.metric[k] != 0) sums->add(ExactSums::kMetric + k, repeats * values_.metric[k]);
   }
 
-  // Runs the segment with the outputs for a tile, and the token segment that follows it, if there is one,
-  // while the tile is in the cache. Writes the gradient with respect to logprob to `grad`, and adds the one
-  // with respect to entropy to `grad_entropy`, each if it is not null.
+  // Runs the segment with the outputs for a tile, and the token segment that follows it, if there is one
+  // without scans, while the tile is in the cache. Writes the gradient with respect to logprob to `grad`, and
+  // adds the one with respect to entropy to `grad_entropy`, each if it is not null.
   void output(const TileColumns& in, int n, int64_t position, float* grad, float* grad_entropy,
               LossSums* sums) {
+    position_ = position;
     const Segment* const segment = &program_.segments[program_.output_segment];
     // A compiled segment with a gradient always writes it.
     if (segment->compiled >= 0 && (grad || !program_.has_grad)) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
-      run_compiled(*segment, last.last, in, n, position, grad, sums, reductions_);
-      return add_extremes(last, in, n, position, reductions_);
+      run_compiled(*segment, last.last, in, n, grad, sums, reductions_);
+      return add_extremes(last, in, n, reductions_);
     }
-    output_tile(*segment, in, n, position, grad, grad_entropy, sums);
-    if (reducing_ > 0) reduce_tile(segment[1], in, n, position, reductions_);
+    output_tile(*segment, in, n, grad, grad_entropy, sums);
+    if (reducing_ > 0) reduce_tile(segment[1], in, n, reductions_);
   }
 
   // Ends the float64 sums over the tokens of a chunk.
@@ -211,6 +219,15 @@ class ProgramRows {
     Extreme extreme;
     int64_t kept;  // how many values have been kept
   };
+
+  // Returns the number of reductions in the segment after the one with the outputs, or 0 if it has scans.
+  static int reductions_with_outputs(const ProgramView& program) {
+    const int next = program.output_segment + 1;
+    if (next >= program.segment_count) return 0;
+    for (int i = program.segments[next].first; i < program.segments[next].last; ++i)
+      if (program::is_scan(program.instructions[i].op)) return 0;
+    return program.segments[next].reductions;
+  }
 
   void run_segments(int first, int last, TileReader& reader, int64_t length) {
     for (int s = first; s < last; ++s) {
@@ -236,16 +253,20 @@ class ProgramRows {
       add_kept(value, factor, in.lanes, n, to);
   }
 
+  // Returns the scanned values of the row's tokens.
+  float* scanned_of(int index) { return scanned_ + index * cpu::scanned_stride(layout_); }
+
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
 
   TokenOperand token_operand(const Operand& x, const TileColumns& in) {
     if (x.kind == Kind::kRegister) return {register_of(x.index)};
     if (x.kind == Kind::kColumn) return {in.get<const float*>(x.index)};
+    if (x.kind == Kind::kScanned) return {scanned_of(x.index) + position_};
     return {nullptr, static_cast<float>(values_.get(x))};
   }
 
-  void output_tile(const Segment& segment, const TileColumns& in, int n, int64_t position, float* grad,
-                   float* grad_entropy, LossSums* sums) {
+  void output_tile(const Segment& segment, const TileColumns& in, int n, float* grad, float* grad_entropy,
+                   LossSums* sums) {
     ReadAhead ahead(program_, in, n, segment.last - segment.first, grad);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
@@ -257,22 +278,22 @@ class ProgramRows {
       else if (program::is_output(x.op))
         output_grad(x, in, n, x.op == Op::k_grad ? grad : grad_entropy);
       else
-        compute(x, in, n, position);
+        compute(x, in, n);
     }
   }
 
   // Computes an instruction whose result depends on the positions of the tokens.
-  void compute_of_position(const Instruction& x, int n, int64_t position, float* out) const {
+  void compute_of_position(const Instruction& x, int n, float* out) const {
     const double operand = values_.get(x.operand[0]);
-    if (x.op == Op::k_draw) return write_draws({operand, values_.row_index}, position, n, out);
-    const auto first = static_cast<double>(position);
+    if (x.op == Op::k_draw) return write_draws({operand, values_.row_index}, position_, n, out);
+    const auto first = static_cast<double>(position_);
     if (x.op == Op::k_is_up_to) return write_is_up_to(position_in_row(operand) - first, n, out);
     write_is_at(operand - first, n, out);
   }
 
   // Computes an instruction that writes a register.
-  void compute(const Instruction& x, const TileColumns& in, int n, int64_t position) {
-    if (program::is_of_position(x.op)) return compute_of_position(x, n, position, register_of(x.out));
+  void compute(const Instruction& x, const TileColumns& in, int n) {
+    if (program::is_of_position(x.op)) return compute_of_position(x, n, register_of(x.out));
     TokenOperand operands[program::kMaxOperands];
     unsigned uniform = 0;
     for (int i = 0; i < program::kMaxOperands && i < x.operands; ++i) {
@@ -290,12 +311,27 @@ class ProgramRows {
       const int unmasked = unmasked_length(reader.mask(at), n);
       reader.tiles(at, unmasked, MaskUse::kLanes,
                    [&](const TileColumns& in, int padded, int64_t position, int) {
-                     reduce_tile(segment, in, padded, position, reductions);
+                     position_ = position;
+                     reduce_tile(segment, in, padded, reductions);
                    });
+      for_scans(segment, [&](const Instruction& x) {
+        for (int i = unmasked; i < n; ++i) scanned_of(x.out)[at + i] = 0;
+      });
       if (at + n < length && (at + n) % kChunkTokens != 0) continue;
       take_sums(segment.reductions, reductions);
     }
     write_results(segment, reductions);
+    for_scans(segment, [&](const Instruction& x) {
+      scan(x.op, values_.get(x.operand[1]), reader.mask(0), length, scanned_of(x.out));
+    });
+  }
+
+  // Calls visit(instruction) for the scans of a segment.
+  template <class Visit>
+  void for_scans(const Segment& segment, Visit visit) {
+    if (program_.scanned == 0) return;
+    for (int i = segment.first; i < segment.last; ++i)
+      if (program::is_scan(program_.instructions[i].op)) visit(program_.instructions[i]);
   }
 
   static void clear(int count, Reduction* reductions) {
@@ -314,8 +350,8 @@ class ProgramRows {
   // Runs the loop of the compiled segment that begins with `segment` for a tile. Its last instruction is
   // before `last`. The operands of extremes and of row_keep, and the results that depend on positions, go to
   // registers, one per reduction.
-  void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, int64_t position,
-                    float* grad, LossSums* outputs, Reduction* reductions) {
+  void run_compiled(const Segment& segment, int last, const TileColumns& in, int n, float* grad,
+                    LossSums* outputs, Reduction* reductions) {
     float uniforms[4 * program::kMaxValues];
     for (int k = segment.first_uniform; k < segment.last_uniform; ++k)
       uniforms[k - segment.first_uniform] = static_cast<float>(values_.get(program_.uniforms[k]));
@@ -327,7 +363,7 @@ class ProgramRows {
       const Instruction& x = program_.instructions[i];
       if (program::is_of_position(x.op)) {
         float* const out = register_of(kFewRegisters - 1 - positions);
-        compute_of_position(x, n, position, out);
+        compute_of_position(x, n, out);
         of_positions[positions++] = out;
       }
       if (!program::is_row_reduction(x.op)) continue;
@@ -339,49 +375,51 @@ class ProgramRows {
   }
 
   // Considers or keeps the operands of extremes and of row_keep, which a compiled loop has written.
-  void add_extremes(const Segment& segment, const TileColumns& in, int n, int64_t position,
-                    Reduction* reductions) {
+  void add_extremes(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
     int count = 0;
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
       if (!program::is_row_reduction(x.op)) continue;
-      if (!program::is_sum(x.op)) add_operand(x, {register_of(count)}, in, n, position, &reductions[count]);
+      if (!program::is_sum(x.op)) add_operand(x, {register_of(count)}, in, n, &reductions[count]);
       ++count;
     }
   }
 
   // Considers the operand of an extreme, or keeps it.
   void add_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
-                   int64_t position, Reduction* r) {
+                   Reduction* r) const {
     if (x.op == Op::k_row_keep)
       r->kept +=
           keep(operand, in.lanes, n, cpu::kept_values(values_.pass, x.out, values_.row_index) + r->kept);
     else if (program::is_largest(x.op))
-      r->extreme.add<true>(operand, in.lanes, n, position);
+      r->extreme.add<true>(operand, in.lanes, n, position_);
     else
-      r->extreme.add<false>(operand, in.lanes, n, position);
+      r->extreme.add<false>(operand, in.lanes, n, position_);
   }
 
-  void reduce_tile(const Segment& segment, const TileColumns& in, int n, int64_t position,
-                   Reduction* reductions) {
+  void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
     if (segment.compiled >= 0) {
-      run_compiled(segment, segment.last, in, n, position, nullptr, nullptr, reductions);
-      return add_extremes(segment, in, n, position, reductions);
+      run_compiled(segment, segment.last, in, n, nullptr, nullptr, reductions);
+      return add_extremes(segment, in, n, reductions);
     }
     ReadAhead ahead(program_, in, n, segment.last - segment.first, nullptr);
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction& x = program_.instructions[i];
       ahead.step();
-      if (!program::is_row_reduction(x.op)) {
-        compute(x, in, n, position);
+      if (!program::is_row_reduction(x.op) && !program::is_scan(x.op)) {
+        compute(x, in, n);
         continue;
       }
       const TokenOperand operand = token_operand(x.operand[0], in);
+      if (program::is_scan(x.op)) {
+        write_kept(operand, 1.0f, in.lanes, n, scanned_of(x.out) + position_);
+        continue;
+      }
       Reduction* const r = reductions++;
       if (program::is_sum(x.op))
         add_to_row_sum(operand, in.lanes, n, &r->lanes);
       else
-        add_operand(x, operand, in, n, position, r);
+        add_operand(x, operand, in, n, r);
     }
   }
 
@@ -393,8 +431,11 @@ class ProgramRows {
 
   const ProgramView& program_;
   const cpu::ProgramPass& pass_;
+  const Layout& layout_;
   ProgramValues values_;
-  const int reducing_;  // the number of reductions in the segment after the one with the outputs
+  int64_t position_ = 0;      // of the current tile's first token in the row
+  float* scanned_ = nullptr;  // the first scanned values of the row
+  const int reducing_;        // the number of reductions in the segment after the one with the outputs
   const int tile_size_;
   Reduction reductions_[program::kMaxReductions];  // these reductions
   double own_row_[2 * program::kMaxValues];

@@ -29,12 +29,22 @@ struct ProgramPass {
   const program::ProgramView* program;  // null for other losses
   int first_segment, last_segment;      // the segments [first_segment, last_segment)
   // row_stride() numbers per row: its row values, then the operands of reductions over rows, in the order of
-  // the batch values that they write. Null if the program has no batch values.
+  // the batch values that they write. Null if the program has no batch segment.
   double* row_values;
   double* batch_values;
   double* batch_metrics;
-  float* kept;  // the values that tokens keep: program->kept times as many as the batch has tokens
+  float* kept;     // the values that tokens keep: program->kept times as many as the batch has tokens
+  float* scanned;  // scanned_stride() numbers for each scanned value; those of a row begin at scanned_begin()
 };
+
+// The numbers between the scanned values of two rows, so that the last tile of a row has room.
+constexpr int64_t kScannedPadding = 64;
+PL_FN int64_t scanned_begin(const Layout& layout, int64_t row) {
+  return layout.begin(row) + row * kScannedPadding;
+}
+PL_FN int64_t scanned_stride(const Layout& layout) {
+  return layout.tokens() + layout.rows * kScannedPadding;
+}
 
 // Returns how many numbers ProgramPass::row_values has per row.
 PL_FN int64_t row_stride(const program::ProgramView& program) {

@@ -61,7 +61,7 @@ class Evaluation {
         batch_(batch),
         loss_(request.terms.loss),
         object_(request.loss),
-        program_(context, request.program, batch.view.layout.rows, batch.tokens, request.batch_metrics),
+        program_(context, request.program, batch, request.batch_metrics),
         call_(call) {
     const bool pairs = is_over_pairs(loss_);
     const unsigned columns = columns_of_tokens(request);

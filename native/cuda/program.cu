@@ -15,14 +15,15 @@ static_assert(kMostSlotBytes + RowReducer::bytes(program::kMaxReductions) <= kMo
 static_assert(kMostSlotBytes + OutputSums::bytes(kMaxMetrics) + 1024 <= kMostSharedBytes,
               "the kernel also has up to 1024 bytes of static shared memory");
 
-// Returns the number of reductions over a row in the token segment of a stage that has the most of them.
+// Returns the number of reductions over a row and scans in the token segment of a stage that has the most of
+// them.
 int most_reductions(const program::ProgramView& program, int first, int last) {
   int most = 0;
   for (int at = first; at < last; ++at) {
     const Segment& segment = program.segments[at];
     int n = 0;
     for (int i = segment.first; i < segment.last; ++i)
-      n += program::is_row_reduction(program.instructions[i].op) ? 1 : 0;
+      n += is_over_tokens(program.instructions[i].op) ? 1 : 0;
     most = std::max(most, n);
   }
   return most;
@@ -34,7 +35,7 @@ int tokens_memory(const program::ProgramView& program, unsigned columns) {
 
 }  // namespace
 
-ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, int64_t tokens,
+ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const DeviceBatch& batch,
                        bool batch_metrics)
     : context_(context), host_(host), view_(host), batch_metrics_(batch_metrics) {
   if (host.instruction_count == 0) return;  // the call has no user-defined loss
@@ -42,11 +43,13 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, int64
   view_.segments = context.send_array(host.segments, host.segment_count, &segments_);
   view_.constants = context.send_array(host.constants, host.constant_count, &constants_);
   context.order_kernels_after_copies();
-  row_values_ = context.allocate(rows * host.row_values * static_cast<int64_t>(sizeof(double)));
+  row_values_ =
+      context.allocate(batch.view.layout.rows * host.row_values * static_cast<int64_t>(sizeof(double)));
   batch_values_ = context.allocate(host.batch_values * static_cast<int64_t>(sizeof(double)));
+  scanned_ = context.allocate(batch.tokens * host.scanned * static_cast<int64_t>(sizeof(float)));
   if (host.kept == 0) return;
-  kept_ = context.allocate(host.kept * tokens * static_cast<int64_t>(sizeof(float)));
-  ties_ = context.allocate(rows * static_cast<int64_t>(sizeof(unsigned)));
+  kept_ = context.allocate(host.kept * batch.tokens * static_cast<int64_t>(sizeof(float)));
+  ties_ = context.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(unsigned)));
   selection_ = context.allocate(sizeof(Selection));
   check(cudaMemsetAsync(selection_.as<void>(), 0, sizeof(Selection), context.compute()));
 }
@@ -79,6 +82,7 @@ void ProgramRun::run(const Pass& pass) const {
                           view_,
                           row_values_.as<double>(),
                           batch_values_.as<double>(),
+                          scanned_.as<float>(),
                           kept_.as<float>(),
                           selection_.as<Selection>(),
                           ties_.as<unsigned>()};

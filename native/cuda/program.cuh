@@ -5,9 +5,11 @@
 // sums are those of the CPU engine, and they are added up in the same order.
 #pragma once
 
+#include "cuda/program_scans.cuh"
 #include "cuda/program_select.cuh"
 #include "cuda/program_tokens.cuh"
 #include "cuda/spans.cuh"
+#include "program/groups.h"
 
 namespace policy_loss::cuda {
 
@@ -19,7 +21,7 @@ union RowPartial {
   Extreme<float> extreme;
 };
 
-// Computes the reductions of a token segment. One warp computes one row.
+// Computes the reductions and scans of a token segment. One warp computes one row.
 class RowReducer {
  public:
   // Returns how many bytes of shared memory the partial results of a block need.
@@ -32,7 +34,7 @@ class RowReducer {
         interpreter_(pass, columns),
         partials_(static_cast<RowPartial*>(interpreter_.end_of_slots()) + threadIdx.x) {}
 
-  // Computes the row values that the reductions of a segment write.
+  // Computes the row values and scanned values that a segment writes.
   __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
     for_reductions(segment, [&](const Instruction& x, int n) { clear(x.op, n); });
     const int64_t length = pass_.batch.layout.length(row);
@@ -41,24 +43,50 @@ class RowReducer {
       interpreter_.run(
           segment, row, from, min(from + kChunkTokens, length),
           [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
-            if (x.op == Op::k_row_keep) keep(x, row, values, tokens);
-            add(x.op, partial(n), values, tokens);
+            if (program::is_scan(x.op)) {
+              store(scanned_of_row(pass_, x.out, row), values, tokens);
+            } else {
+              if (x.op == Op::k_row_keep) store(kept_of_row(pass_, x.out, row), values, tokens);
+              add(x.op, partial(n), values, tokens);
+            }
           },
           [](const LaneTokens&) {});
       for_reductions(segment, [&](const Instruction& x, int n) { fold(x, n, row, from == 0); });
     }
+    if (pass_.program.scanned > 0) scan_row(segment, row);
   }
 
  private:
   __device__ __forceinline__ RowPartial& partial(int n) const { return partials_[n * kThreads]; }
 
-  // Calls visit(instruction, n) for reduction number n of the segment.
+  // Stores the operands of a scan, or of row_keep.
+  static __device__ __forceinline__ void store(float* to, const Values& values, const LaneTokens& tokens) {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      if (tokens.live >> j & 1) to[tokens.position(j)] = values.of[j];
+  }
+
+  // Replaces the operands of the segment's scans, which were stored, with the results.
+  __device__ __forceinline__ void scan_row(const Segment& segment, int64_t row) const {
+    __syncwarp();  // a lane reads operands that other lanes stored
+    const Layout& layout = pass_.batch.layout;
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction x = load_instruction(pass_.program, i);
+      if (!program::is_scan(x.op)) continue;
+      const double decay = x.operands > 1 ? RowOperands{pass_, row}(x.operand[1]) : 0.0;
+      scan(x.op, decay,
+           {scanned_of_row(pass_, x.out, row), pass_.batch.mask + layout.begin(row), layout.length(row)});
+    }
+  }
+
+  // Calls visit(instruction, n) for each reduction of the segment; n counts the reductions and scans.
   template <class Visit>
   __device__ __forceinline__ void for_reductions(const Segment& segment, Visit visit) const {
     int n = 0;
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass_.program, i);
-      if (program::is_row_reduction(x.op)) visit(x, n++);
+      if (program::is_row_reduction(x.op)) visit(x, n);
+      n += is_over_tokens(x.op) ? 1 : 0;
     }
   }
 
@@ -72,14 +100,6 @@ class RowReducer {
   // Returns whether a reduction adds up numbers. row_keep counts the values.
   static __device__ __forceinline__ bool is_total(Op op) {
     return program::is_sum(op) || op == Op::k_row_keep;
-  }
-
-  __device__ __forceinline__ void keep(const Instruction& x, int64_t row, const Values& values,
-                                       const LaneTokens& tokens) const {
-    float* const to = pass_.kept + x.out * pass_.tokens + pass_.batch.layout.begin(row);
-#pragma unroll
-    for (int j = 0; j < kQuad; ++j)
-      if (tokens.live >> j & 1) to[tokens.position(j)] = values.of[j];
   }
 
   static __device__ __forceinline__ void add(Op op, RowPartial& to, const Values& values,
@@ -186,6 +206,21 @@ __device__ __forceinline__ double reduce_rows(const ProgramPass& pass, const Ins
   return program::is_sum(x.op) || is_output ? sum : result_of(x.op, extreme);
 }
 
+// Computes a reduction over groups with all threads of the block. Each thread computes some of the groups.
+__device__ __forceinline__ void reduce_groups(const ProgramPass& pass, const Instruction& x) {
+  const int64_t rows = pass.batch.layout.rows;
+  const RowGroups groups{x.op == Op::k_pair_sum ? nullptr : pass.batch.row_column[kNextInGroup], rows};
+  double* const results = pass.row_values + x.out * rows;
+  for (int64_t row = threadIdx.x; row < rows; row += kThreads)
+    if (groups.is_last(row))
+      reduce_group(
+          x.op, groups, row, [&](int64_t r) { return takes_part(pass, r); },
+          [&](int64_t r) {
+            return RowOperands{pass, r}(x.operand[0]);
+          },
+          [&](int64_t r, double result) { results[r] = result; });
+}
+
 // Runs a batch segment in one thread.
 __device__ __forceinline__ void run_batch(const ProgramPass& pass, const Segment& segment) {
   double* const metrics = pass.result->batch_metrics;
@@ -206,6 +241,10 @@ static __global__ void __launch_bounds__(kThreads)
     const Segment segment = pass.program.segments[at];
     for (int i = segment.first; i < segment.last; ++i) {
       const Instruction x = load_instruction(pass.program, i);
+      if (program::is_group_reduction(x.op)) {
+        reduce_groups(pass, x);
+        continue;
+      }
       // All instructions that write the same number are computed by the same warp.
       if (!is_over_rows(x.op) || program::is_rows_selection(x.op)) continue;
       if (x.out % kWarps != static_cast<int>(threadIdx.x / kWarp)) continue;

@@ -16,6 +16,7 @@ struct ProgramPass : Pass {
   program::ProgramView program;  // its arrays are in device memory
   double* row_values;            // [program.row_values][rows]
   double* batch_values;          // [program.batch_values]
+  float* scanned;                // [program.scanned][tokens]
   float* kept;                   // [program.kept][tokens]: the values that tokens keep, by position
   Selection* selection;          // null if the program keeps no values
   unsigned* ties;                // [rows]; null if the program keeps no values
@@ -32,7 +33,7 @@ class ProgramRun {
  public:
   // Sends the program to the device. `host` must outlive this object. `batch_metrics` tells whether the
   // metrics of the batch are wanted.
-  ProgramRun(Context& context, const program::ProgramView& host, int64_t rows, int64_t tokens,
+  ProgramRun(Context& context, const program::ProgramView& host, const DeviceBatch& batch,
              bool batch_metrics);
 
   // Returns how much dynamic shared memory the kernel of the outputs needs at most, in bytes per block.
@@ -54,7 +55,8 @@ class ProgramRun {
   const program::ProgramView& host_;
   program::ProgramView view_;
   const bool batch_metrics_;
-  Buffer instructions_, segments_, constants_, row_values_, batch_values_, kept_, selection_, ties_;
+  Buffer instructions_, segments_, constants_, row_values_, batch_values_;
+  Buffer scanned_, kept_, selection_, ties_;
 };
 
 }  // namespace policy_loss::cuda

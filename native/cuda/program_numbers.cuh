@@ -66,9 +66,10 @@ struct RowOperands {
 
   __device__ __forceinline__ double row_input(int index) const {
     const RowState<NoRow>& state = state_of_row(pass, row);
-    return index == program::kRowTokens   ? state.tokens
-           : index == program::kRowWeight ? state.loss_weight
-                                          : static_cast<double>(state.repeats);
+    return index == program::kRowTokens    ? state.tokens
+           : index == program::kRowWeight  ? state.loss_weight
+           : index == program::kRowRepeats ? static_cast<double>(state.repeats)
+                                           : static_cast<double>(row & 1);
   }
 
   __device__ __forceinline__ double batch_input(int index) const {
@@ -139,7 +140,19 @@ struct Extreme {
 
 // Returns whether an instruction of a row segment is computed for all rows together.
 PL_FN bool is_over_rows(Op op) {
-  return program::is_rows_reduction(op) || program::is_row_output(op);
+  return program::is_rows_reduction(op) || program::is_group_reduction(op) || program::is_row_output(op);
+}
+// Returns whether an instruction of a token segment is computed for all tokens of a row together.
+PL_FN bool is_over_tokens(Op op) {
+  return program::is_row_reduction(op) || program::is_scan(op);
+}
+// Returns the scanned values of a row's tokens.
+__device__ __forceinline__ float* scanned_of_row(const ProgramPass& pass, int index, int64_t row) {
+  return pass.scanned + index * pass.tokens + pass.batch.layout.begin(row);
+}
+// Returns the values that a row's tokens keep for selections.
+__device__ __forceinline__ float* kept_of_row(const ProgramPass& pass, int index, int64_t row) {
+  return pass.kept + index * pass.tokens + pass.batch.layout.begin(row);
 }
 template <class Number>
 __device__ __forceinline__ double result_of(Op op, const Extreme<Number>& extreme) {

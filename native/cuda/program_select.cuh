@@ -25,7 +25,7 @@ constexpr int kSelectBytes = kMaxBins * static_cast<int>(sizeof(Bin));
 template <class Visit>
 __device__ __forceinline__ void for_kept(const ProgramPass& pass, int kept, int64_t row, Visit visit) {
   const int64_t begin = pass.batch.layout.begin(row), length = pass.batch.layout.length(row);
-  const float* const values = pass.kept + kept * pass.tokens + begin;
+  const float* const values = kept_of_row(pass, kept, row);
   if (!(state_of_row(pass, row).tokens > 0)) return;
   for (int64_t at = threadIdx.x % kWarp; at < length; at += kWarp)
     if (__ldcg(pass.batch.mask + begin + at) != 0) visit(at, key_of(values[at]));
@@ -110,7 +110,7 @@ __device__ __forceinline__ double place_of(const ProgramPass& pass, int kept, co
       continue;
     }
     const int64_t begin = pass.batch.layout.begin(row), length = pass.batch.layout.length(row);
-    const float* const values = pass.kept + kept * pass.tokens + begin;
+    const float* const values = kept_of_row(pass, kept, row);
     for (int64_t first = 0; first < length; first += kWarp) {
       const int64_t at = first + lane;
       const bool is_tie =

@@ -93,9 +93,20 @@ class TokenInterpreter {
     }
   }
 
-  __device__ __forceinline__ Values operand(const Operand& x, const RowOperands& of_row) const {
+  __device__ __forceinline__ Values load_scanned(int index, int64_t row, const LaneTokens& tokens) const {
+    const float* const scanned = scanned_of_row(pass_, index, row);
+    Values values{};
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      if (tokens.live >> j & 1) values.of[j] = scanned[tokens.position(j)];
+    return values;
+  }
+
+  __device__ __forceinline__ Values operand(const Operand& x, const RowOperands& of_row,
+                                            const LaneTokens& tokens) const {
     if (x.kind == Kind::kRegister) return slot(x.index);
     if (x.kind == Kind::kColumn) return slot(slot_of_column(x.index));
+    if (x.kind == Kind::kScanned) return load_scanned(x.index, of_row.row, tokens);
     const float value = static_cast<float>(of_row(x));
     return {{value, value, value, value}};
   }
@@ -132,14 +143,14 @@ class TokenInterpreter {
         slot(x.out) = values_of_positions(x, of_row, tokens);
         continue;
       }
-      const Values a = operand(x.operand[0], of_row);
+      const Values a = operand(x.operand[0], of_row, tokens);
       if (!program::is_arithmetic(x.op)) {
         visit(x, others++, a, tokens);
         continue;
       }
-      const Values b = x.operands > 1 ? operand(x.operand[1], of_row) : a;
-      const Values c = x.operands > 2 ? operand(x.operand[2], of_row) : a;
-      const Values d = x.operands > 3 ? operand(x.operand[3], of_row) : a;
+      const Values b = x.operands > 1 ? operand(x.operand[1], of_row, tokens) : a;
+      const Values c = x.operands > 2 ? operand(x.operand[2], of_row, tokens) : a;
+      const Values d = x.operands > 3 ? operand(x.operand[3], of_row, tokens) : a;
       dispatch(x.op, Arithmetic<float, kQuad>{a.of, b.of, c.of, d.of, out.of});
       slot(x.out) = out;
     }

@@ -13,7 +13,7 @@ namespace policy_loss::program {
 
 // Returns whether an operand is one number for all tokens of a row.
 PL_FN constexpr bool is_uniform(Kind kind) {
-  return kind != Kind::kRegister && kind != Kind::kColumn;
+  return kind != Kind::kRegister && kind != Kind::kColumn && kind != Kind::kScanned;
 }
 
 // Returns the index of the compiled segment that computes the same as these instructions of a token segment,

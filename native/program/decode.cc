@@ -31,8 +31,6 @@ class Checker {
     if (has_ended_) refuse("a segment follows the last one");
     has_ended_ = has_outputs_ && kind == Op::k_batch;
     may_output_ = !has_outputs_;
-    if (kind == Op::k_batch && !has_outputs_ && batch_values_.empty())
-      refuse("a batch segment has no values");
     if (kind == Op::k_batch && ++batch_segments_ > kMaxBatchSegments)
       refuse("it has too many batch segments");
     outputs_here_ = false;
@@ -40,8 +38,11 @@ class Checker {
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;
     // What the reductions before this segment wrote can now be read.
-    publish(&row_values_);
-    if (kind == Op::k_batch) publish(&batch_values_);
+    publish(kPending, &row_values_);
+    publish(kPending, &scanned_);
+    if (kind != Op::k_batch) return;
+    publish(kPending, &batch_values_);
+    publish(kPendingGroup, &row_values_);
   }
 
   void check(const Instruction& x) {
@@ -51,17 +52,24 @@ class Checker {
         refuse("there are too many operands");
     const bool in_tokens = kind_ == Op::k_tokens;
     const bool in_row = kind_ == Op::k_row;
-    if (is_of_position(x.op) || is_row_reduction(x.op) || is_output(x.op)) {
+    if (is_of_position(x.op) || is_row_reduction(x.op) || is_scan(x.op) || is_output(x.op)) {
       if (!in_tokens) refuse("an operation on tokens is not in a token segment");
     } else if (x.op == Op::k_is_row || x.op == Op::k_row_rank || is_rows_reduction(x.op) ||
-               is_row_output(x.op) || x.op == Op::k_grad_log_z) {
+               is_group_reduction(x.op) || is_row_output(x.op) || x.op == Op::k_grad_log_z) {
       if (!in_row) refuse("an operation on rows is not in a row segment");
     }
     if (is_of_position(x.op) && is_of_token(x.operand[0])) refuse("a position differs among tokens");
     if (x.op == Op::k_row_rank || is_rows_selection(x.op)) check_selection(x);
     if ((x.op == Op::k_grad || x.op == Op::k_grad_entropy) && is_of_token(x.operand[1]))
       refuse("a factor differs among tokens");
-    if (is_row_reduction(x.op) || is_rows_reduction(x.op)) return add_reduction(x);
+    if (is_scan(x.op) && is_of_token(x.operand[1]) && x.operands > 1) refuse("a decay differs among tokens");
+    if (is_scan(x.op)) return add_reduction(x, &scanned_, kPending);
+    if (is_row_reduction(x.op)) return add_reduction(x, &row_values_, kPending);
+    if (is_rows_reduction(x.op)) return add_reduction(x, &batch_values_, kPending);
+    if (is_group_reduction(x.op)) {
+      if (x.op != Op::k_pair_sum) row_columns_ |= reads(kNextInGroup);
+      return add_reduction(x, &row_values_, kPendingGroup);
+    }
     if (is_output(x.op)) return add_output(x);
     if (is_row_output(x.op) || x.op == Op::k_grad_log_z || x.op == Op::k_batch_metric)
       return add_later_output(x);
@@ -79,6 +87,13 @@ class Checker {
   bool has_outputs() const { return has_outputs_; }
   bool has_grad() const { return has_grad_; }
   bool has_other_grad() const { return has_other_grad_; }
+  bool has_batch_segment() const { return batch_segments_ > 0; }
+  int scanned() const {
+    int count = 0;
+    for (int i = 0; i < kMaxScanned; ++i)
+      if (scanned_[i] != kUnwritten) count = i + 1;
+    return count;
+  }
   void end() const {
     if (!has_loss_) refuse("it has no loss");
     if (__builtin_popcount(columns_) > kMaxProgramColumns) refuse("it reads too many columns");
@@ -86,16 +101,17 @@ class Checker {
   }
 
  private:
-  // The state of a row value or batch value. A reduction's value is pending until the segment ends.
-  enum State : uint8_t { kUnwritten, kPending, kWritten };
+  // The state of a row value, batch value or scanned value. A reduction's value is pending until the segment
+  // ends, or, for a reduction over groups, until a batch segment begins.
+  enum State : uint8_t { kUnwritten, kPending, kPendingGroup, kWritten };
 
   static bool is_of_token(const Operand& operand) {
-    return operand.kind == Kind::kRegister || operand.kind == Kind::kColumn;
+    return operand.kind == Kind::kRegister || operand.kind == Kind::kColumn || operand.kind == Kind::kScanned;
   }
 
-  static void publish(std::vector<State>* states) {
+  static void publish(State pending, std::vector<State>* states) {
     for (State& state : *states)
-      if (state == kPending) state = kWritten;
+      if (state == pending) state = kWritten;
   }
 
   static void write(std::vector<State>* states, int out, State state) {
@@ -133,6 +149,9 @@ class Checker {
         need(kind_ == Op::k_row && index < kRowColumns, "a row column cannot be read here");
         row_columns_ |= reads(index);
         return;
+      case Kind::kScanned:
+        return need(in_tokens && index < kMaxScanned && scanned_[index] == kWritten,
+                    "a scanned value cannot be read here");
     }
     refuse("an operand has an unknown kind");
   }
@@ -143,14 +162,14 @@ class Checker {
       refuse("a selection has no kept values");
   }
 
-  void add_reduction(const Instruction& x) {
+  void add_reduction(const Instruction& x, std::vector<State>* results, State state) {
     if (outputs_here_) refuse("a reduction is among the outputs");
     if (++reductions_ > kMaxReductions) refuse("a segment has too many reductions");
     if (x.op == Op::k_row_keep) {
       if (x.out >= kMaxKept) refuse("too many values of tokens are kept");
       is_kept_[x.out] = true;
     }
-    write(is_row_reduction(x.op) ? &row_values_ : &batch_values_, x.out, kPending);
+    write(results, x.out, state);
   }
 
   void add_output(const Instruction& x) {
@@ -183,7 +202,7 @@ class Checker {
   const ProgramView& sizes_;
   Op kind_ = Op::k_tokens;
   std::vector<bool> registers_;  // which ones the segment has written
-  std::vector<State> row_values_, batch_values_;
+  std::vector<State> row_values_, batch_values_, scanned_ = std::vector<State>(kMaxScanned);
   bool is_kept_[kMaxKept] = {};  // which row values row_keep writes
   int reductions_ = 0, batch_segments_ = 0;
   bool may_output_ = true, has_outputs_ = false, has_loss_ = false;
@@ -247,6 +266,8 @@ Program::Program(const Encoded& encoded) {
   sizes_.kept = checker.kept();
   sizes_.has_grad = checker.has_grad();
   sizes_.has_other_grad = checker.has_other_grad();
+  sizes_.has_batch_segment = checker.has_batch_segment();
+  sizes_.scanned = checker.scanned();
 }
 
 void Program::find_compiled() {

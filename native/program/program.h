@@ -20,6 +20,11 @@
 // Selections find order statistics. A token segment keeps the values of the row's unmasked tokens (row_keep),
 // and a row segment selects among those of the row (row_rank), or among those of all rows (rows_rank, …).
 // Each kept value counts as often as its row. −0 counts as 0, and NaN as larger than any other number.
+//
+// A scan gives each token of a row a float32 number that depends on other tokens of the row. It is stored,
+// and later token segments read it like a column. A reduction over groups gives all rows of a group the same
+// row value, which can be read after the next batch segment. Scans and reductions over groups add up in the
+// order of the tokens or rows, in float64.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +61,11 @@ namespace policy_loss::program {
   X(row_sum, 1) X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
   /* Keep the values of the row's tokens; the row value is their number, and stands for them in selections. */ \
   X(row_keep, 1)                                                                                       \
+  /* Scans, in token segments; they write scanned values. x is the first operand, and 0 for a masked token. The */ \
+  /* second one, the decay, is the same for all tokens of a row. */                                    \
+  X(prefix_sum, 2) /* x plus decay times the result of the token before */                             \
+  X(suffix_sum, 2) /* x plus decay times the result of the token after */                              \
+  X(run_sum, 1)    /* the sum of x over the contiguous run of unmasked tokens that holds the token */  \
   /* Reductions over all rows. In row segments; they write a batch value. */                           \
   X(rows_sum, 1) X(rows_min, 1) X(rows_max, 1) X(rows_arg_min, 1) X(rows_arg_max, 1)                   \
   /* Selections over all rows. In row segments; they write a batch value. The first operand is the row value of row_keep; */ \
@@ -63,6 +73,9 @@ namespace policy_loss::program {
   /* the largest number of smallest values whose mean is less than the operand; the number of values below the level up to */ \
   /* which all values must be cut for their sum to fall to the operand. */                             \
   X(rows_rank, 2) X(rows_rank_at, 2) X(rows_under_mean, 2) X(rows_under_fill, 2)                       \
+  /* Reductions over the rows of a group (kNextInGroup), or of a pair: rows 2i and 2i + 1. In row segments; */ \
+  /* they write a row value. */                                                                        \
+  X(group_sum, 1) X(group_max, 1) X(pair_sum, 1)                                                       \
   /* Output a token's loss, its term in metric number `out`, and the gradients with respect to logprob and */ \
   /* to entropy. A gradient is the product of two operands, of which the second is the same for all tokens */ \
   /* of a row. In the last segment. */                                                                 \
@@ -112,6 +125,12 @@ PL_FN constexpr bool is_rows_selection(Op op) {
 PL_FN constexpr bool is_of_position(Op op) {
   return op >= Op::k_is_at && op <= Op::k_draw;
 }
+PL_FN constexpr bool is_scan(Op op) {
+  return op >= Op::k_prefix_sum && op <= Op::k_run_sum;
+}
+PL_FN constexpr bool is_group_reduction(Op op) {
+  return op >= Op::k_group_sum && op <= Op::k_pair_sum;
+}
 PL_FN constexpr bool is_output(Op op) {
   return op >= Op::k_loss && op <= Op::k_grad_entropy;
 }
@@ -131,8 +150,8 @@ PL_FN constexpr bool is_largest(Op op) {
   return op == Op::k_row_max || op == Op::k_row_arg_max || op == Op::k_rows_max || op == Op::k_rows_arg_max;
 }
 
-// The kinds of operands. The indices of the last three are those of RowInput, BatchInput and RowColumn. A row
-// segment can read a column that has one value per row.
+// The kinds of operands. The indices of kRowInput, kBatchInput and kRowColumn are those of RowInput,
+// BatchInput and RowColumn. A row segment can read a column that has one value per row.
 enum class Kind : uint8_t {
   kRegister,
   kColumn,
@@ -141,14 +160,16 @@ enum class Kind : uint8_t {
   kBatchValue,
   kRowInput,
   kBatchInput,
-  kRowColumn
+  kRowColumn,
+  kScanned
 };
-constexpr int kKinds = 8;
+constexpr int kKinds = 9;
 
 // The numbers of a row that a program gets: how many unmasked tokens it has, the weight of its tokens in the
-// loss, and how often it counts. The weight includes how often the row counts.
-enum RowInput { kRowTokens, kRowWeight, kRowRepeats };
-constexpr int kRowInputs = 3;
+// loss, how often it counts, and its place in its pair of rows, which is 0 or 1. The weight includes how
+// often the row counts.
+enum RowInput { kRowTokens, kRowWeight, kRowRepeats, kPlaceInPair };
+constexpr int kRowInputs = 4;
 
 // The numbers of the whole batch that a program gets: unmasked tokens, rows, and the row length T. Tokens and
 // rows count as often as their rows do. If the batch is a part, they are those of the whole.
@@ -177,9 +198,10 @@ struct alignas(16) Instruction {
 constexpr int kMaxRegisters = 32;
 constexpr int kMaxInstructions = 4096;
 constexpr int kMaxValues = 256;        // of each kind: constants, row values, batch values
-constexpr int kMaxReductions = 16;     // in one segment
+constexpr int kMaxReductions = 16;     // in one segment, scans among them
 constexpr int kMaxProgramColumns = 9;  // that one program reads
-constexpr int kMaxKept = 4;            // the row values of row_keep have numbers below this
+constexpr int kMaxScanned = 16;
+constexpr int kMaxKept = 4;  // the row values of row_keep have numbers below this
 constexpr int kMaxBatchMetrics = 48;
 constexpr int kMaxBatchSegments = 61;
 
@@ -199,16 +221,17 @@ struct ProgramView {
   const double* constants = nullptr;
   const Operand* uniforms = nullptr;
   int instruction_count = 0, segment_count = 0, constant_count = 0;
-  int registers = 0, row_values = 0, batch_values = 0;
+  int registers = 0, row_values = 0, batch_values = 0, scanned = 0;
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
-  int interpreted = 0;                 // the instructions of token segments for which no loop is compiled
-  int kept = 0;                        // one more than the largest row value of row_keep
-  bool has_grad = false;               // whether it outputs gradients with respect to logprob
-  bool has_other_grad = false;         // whether it outputs gradients with respect to other columns
-  bool all_rows = false;               // whether rows without unmasked tokens take part
-  unsigned columns = 0;                // the columns that it reads, including logprob
-  unsigned row_columns = 0;            // the row columns that it reads
+  bool has_batch_segment = false;
+  int interpreted = 0;          // the instructions of token segments for which no loop is compiled
+  int kept = 0;                 // one more than the largest row value of row_keep
+  bool has_grad = false;        // whether it outputs gradients with respect to logprob
+  bool has_other_grad = false;  // whether it outputs gradients with respect to other columns
+  bool all_rows = false;        // whether rows without unmasked tokens take part
+  unsigned columns = 0;         // the columns that it reads, including logprob
+  unsigned row_columns = 0;     // the row columns that it reads
 };
 
 }  // namespace policy_loss::program

@@ -18,16 +18,6 @@ const METRIC_RELATIVE = 1e-4;
 const cases = trlCases.filter((each): each is FrameworkLossCase => each.kind === 'policy_loss');
 const names = POLICY_LOSS_FN.names().filter((name) => name.startsWith('trl/'));
 
-type Reasons = Readonly<Record<string, (each: FrameworkLossCase) => boolean>>;
-
-/** The cases that programs cannot compute, by what programs would need for them. */
-const LEFT: Reasons = {
-  'a running sum along the row': ({ fn }) => fn === 'iw_opd',
-};
-
-const isLeft = (each: FrameworkLossCase) => Object.values(LEFT).some((of) => of(each));
-const computed = cases.filter((each) => !isLeft(each));
-
 function agreesWithCase(each: FrameworkLossCase): void {
   const { fn, args, inputs, expected } = each;
   const { loss, metrics, grad, gradEntropy } = POLICY_LOSS_FN.create(`trl/${fn}`, args).computeSync(
@@ -44,22 +34,15 @@ function agreesWithCase(each: FrameworkLossCase): void {
 }
 
 describe("TRL's policy losses", () => {
-  for (const each of computed) it(each.id, () => agreesWithCase(each));
-
-  for (const [need, of] of Object.entries(LEFT))
-    it(`leaves cases that need ${need}`, () => {
-      assert.ok(
-        cases.some((each) => of(each) && Object.values(LEFT).filter((other) => other(each)).length === 1),
-      );
-    });
+  for (const each of cases) it(each.id, () => agreesWithCase(each));
 
   it('has cases for every loss', () => {
-    const covered = new Set(computed.map(({ fn }) => `trl/${fn}`));
+    const covered = new Set(cases.map(({ fn }) => `trl/${fn}`));
     assert.deepEqual([...covered].sort(), [...names].sort());
   });
 
   it('ignores the values of masked tokens', () => {
-    for (const { fn, args, inputs } of computed) {
+    for (const { fn, args, inputs } of cases) {
       const loss = POLICY_LOSS_FN.create(`trl/${fn}`, args);
       const results = [referenceBatch(inputs), poison(referenceBatch(inputs), Number.NaN)].map((batch) =>
         loss.computeSync(layOut(batch), { grad: true }),
@@ -69,7 +52,7 @@ describe("TRL's policy losses", () => {
   });
 
   it('does not depend on masked tokens at the ends of rows', () => {
-    for (const { fn, args, inputs } of computed) {
+    for (const { fn, args, inputs } of cases) {
       const loss = POLICY_LOSS_FN.create(`trl/${fn}`, args);
       const batch = referenceBatch(inputs);
       const cut = cutRows(batch);
@@ -103,15 +86,16 @@ describe("TRL's policy losses", () => {
 /** What a batch may lack, and whether it has one advantage per row. */
 const kinds = fc.record({
   isPerRow: fc.boolean(),
-  lacks: fc.subarray(['old_logprob', 'entropy'] as const),
+  lacks: fc.subarray(['old_logprob', 'entropy', 'rollout_logprob'] as const),
 });
 
 function without(batch: ReferenceBatch, columns: readonly string[]): ReferenceBatch {
-  const { oldLogprob, entropy, ...others } = batch;
+  const { oldLogprob, entropy, rolloutLogprob, ...others } = batch;
   return {
     ...others,
     ...(oldLogprob && !columns.includes('old_logprob') && { oldLogprob }),
     ...(entropy && !columns.includes('entropy') && { entropy }),
+    ...(rolloutLogprob && !columns.includes('rollout_logprob') && { rolloutLogprob }),
   };
 }
 

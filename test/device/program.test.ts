@@ -30,6 +30,7 @@ const COLUMNS = [...FLOAT_COLUMNS, 'entropy'] as const;
 const ADVANTAGES = 3;
 /** The kind of operands that are numbers per row. */
 const ROW_COLUMN = 7;
+const GROUP_OPS = ['group_sum', 'group_max'].map((name) => native.programOps.indexOf(name));
 const DTYPES = ['float32', 'float16', 'bfloat16'];
 
 interface Shape {
@@ -102,13 +103,24 @@ function drawBatch(shape: Shape, seed: number): NativeBatch {
     offsets: shape.packed ? offsets : undefined,
     data,
     dtypes,
-    rowData: ROW_COLUMNS.map(() =>
-      Float64Array.from(rowLengths, (_, row) => (repeats?.[row] === 0 ? NaN : uniform() - 0.5)),
-    ),
+    rowData: [
+      ...ROW_COLUMNS.map(() =>
+        Float64Array.from(rowLengths, (_, row) => (repeats?.[row] === 0 ? NaN : uniform() - 0.5)),
+      ),
+      nextInGroup(rowLengths.map(() => integer(0, Math.ceil(rows / 4)))),
+    ],
     mask,
     expert: integer(0, 2) === 0 ? Uint8Array.from(rowLengths, () => integer(0, 1)) : undefined,
     repeats,
   };
+}
+
+// Returns the index of the next row of each row's group, or of the first one after the last.
+function nextInGroup(groups: readonly number[]): Float64Array {
+  return Float64Array.from(groups, (group, row) => {
+    const next = groups.indexOf(group, row + 1);
+    return next < 0 ? groups.indexOf(group) : next;
+  });
 }
 
 function draw(shape: Shape, seed: number): Drawn {
@@ -132,7 +144,9 @@ function draw(shape: Shape, seed: number): Drawn {
     batch,
     fn,
     metrics,
-    readsRowColumns: program.withGrad.code.some((x, i) => i % 6 > 1 && x >> 16 === ROW_COLUMN),
+    readsRowColumns: program.withGrad.code.some((x, i) =>
+      i % 6 === 0 ? GROUP_OPS.includes(x) : i % 6 > 1 && x >> 16 === ROW_COLUMN,
+    ),
     given: { mu: undefined, klCoef: 0.05, entropyCoef: -0.02, ...(integer(0, 2) === 0 && { normalizer }) },
     magnitude:
       LARGEST_OUTPUT *

@@ -26,9 +26,13 @@ class Writer {
     may_reduce_ = may_reduce && kind != Op::k_batch;
     written_.clear();
     reductions_ = 0;
-    readable_rows_ = rows_;
+    publish(&pending_rows_);
+    readable_scanned_ = scanned_;
     readable_kept_ = kept_;
-    if (kind == Op::k_batch) readable_batch_ = batch_;
+    if (kind == Op::k_batch) {
+      readable_batch_ = batch_;
+      publish(&pending_groups_);
+    }
     append(kind, 0, {});
     for (int count = 1 + in_.below(12); count > 0; --count) write_instruction();
   }
@@ -55,6 +59,12 @@ class Writer {
   }
 
  private:
+  // Makes row values readable.
+  void publish(std::vector<int>* pending) {
+    readable_rows_.insert(readable_rows_.end(), pending->begin(), pending->end());
+    pending->clear();
+  }
+
   static int encode(Kind kind, int index) { return static_cast<int>(kind) << 16 | index; }
 
   void append(Op op, int out, const std::vector<int>& operands) {
@@ -66,14 +76,15 @@ class Writer {
   int operand_of_token() {
     if (!written_.empty() && in_.flag())
       return encode(Kind::kRegister, written_[in_.below(static_cast<int>(written_.size()))]);
+    if (readable_scanned_ > 0 && in_.flag()) return encode(Kind::kScanned, in_.below(readable_scanned_));
     return encode(Kind::kColumn, in_.below(program::kMaxProgramColumns));
   }
   // Returns an operand that is the same for all tokens of a row.
   int operand_of_row() {
     const bool has_rows = kind_ != Op::k_batch;
     const int choice = in_.below(4);
-    if (choice == 0 && has_rows && readable_rows_ > program::kMaxKept)
-      return encode(Kind::kRowValue, program::kMaxKept + in_.below(readable_rows_ - program::kMaxKept));
+    if (choice == 0 && has_rows && !readable_rows_.empty())
+      return encode(Kind::kRowValue, readable_rows_[in_.below(static_cast<int>(readable_rows_.size()))]);
     if (choice == 1 && readable_batch_ > 0) return encode(Kind::kBatchValue, in_.below(readable_batch_));
     if (choice == 2 && has_rows) return encode(Kind::kRowInput, in_.below(program::kRowInputs));
     if (choice == 3 && kind_ == Op::k_row && in_.flag()) return encode(Kind::kColumn, in_.below(kColumns));
@@ -94,7 +105,10 @@ class Writer {
       ++reductions_;
       const Op from = in_tokens ? Op::k_row_sum : Op::k_rows_sum;
       const Op op = static_cast<Op>(static_cast<int>(from) + in_.below(5));
+      if (in_tokens) pending_rows_.push_back(rows_);
       append(op, in_tokens ? rows_++ : batch_++, {operand()});
+    } else if (may_reduce_ && in_.below(6) == 0 && reductions_ < program::kMaxReductions) {
+      in_tokens ? write_scan() : write_pair_sum();
     } else if (kind_ != Op::k_batch && in_.below(8) == 0) {
       constexpr Op of_position[] = {Op::k_is_at, Op::k_is_up_to, Op::k_draw};
       append_result(in_tokens ? of_position[in_.below(3)] : Op::k_is_row, {operand_of_row()});
@@ -114,17 +128,29 @@ class Writer {
     append(static_cast<Op>(static_cast<int>(Op::k_rows_rank) + in_.below(4)), batch_++, operands);
   }
 
+  void write_scan() {
+    if (scanned_ == program::kMaxScanned) return;
+    ++reductions_;
+    const Op op = static_cast<Op>(static_cast<int>(Op::k_prefix_sum) + in_.below(3));
+    std::vector<int> operands{operand()};
+    if (op != Op::k_run_sum) operands.push_back(operand_of_row());
+    append(op, scanned_++, operands);
+  }
+
+  void write_pair_sum() {
+    ++reductions_;
+    pending_groups_.push_back(rows_);
+    append(Op::k_pair_sum, rows_++, {operand()});
+  }
+
   void append_result(Op op, const std::vector<int>& operands) {
     if (kind_ == Op::k_tokens) {
       const int out = in_.below(registers_);
       append(op, out, operands);
       written_.push_back(out);
     } else if (kind_ == Op::k_row) {
-      // A reduction of this segment is not readable yet, so values that follow it are not read in this
-      // segment either.
-      const bool is_next = readable_rows_ == rows_;
+      readable_rows_.push_back(rows_);
       append(op, rows_++, operands);
-      if (is_next) readable_rows_ = rows_;
     } else {
       append(op, batch_++, operands);
       readable_batch_ = batch_;
@@ -138,8 +164,9 @@ class Writer {
   bool may_reduce_ = false;
   std::vector<int> written_;  // the registers that the segment has written
   int registers_, metrics_;
+  std::vector<int> readable_rows_, pending_rows_, pending_groups_;
   // The first row values are those of row_keep, which only selections read.
-  int rows_ = program::kMaxKept, readable_rows_ = rows_, kept_ = 0, readable_kept_ = 0;
+  int rows_ = program::kMaxKept, kept_ = 0, readable_kept_ = 0, scanned_ = 0, readable_scanned_ = 0;
   int batch_ = 0, readable_batch_ = 0, reductions_ = 0;
 };
 

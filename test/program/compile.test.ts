@@ -30,6 +30,7 @@ function row(logprobs: readonly number[], advantages: readonly number[] = logpro
     mask: logprobs.map(() => true),
     weight: 1,
     repeats: 1,
+    group: 0,
   };
 }
 

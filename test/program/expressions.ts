@@ -5,25 +5,31 @@ import {
   type BatchInput,
   BINARY_OPS,
   type BinaryOp,
+  GROUP_REDUCTIONS,
   type Graph,
   type Node,
   type Over,
+  SCANS,
   UNARY_OPS,
   type UnaryOp,
 } from '../../lib/program/graph.js';
-import { type Row, sizesOf } from './interpreter.js';
+import { type Row, scanned, sizesOf } from './interpreter.js';
 
 type Reduction = 'sum' | 'mean' | 'min' | 'max';
+type Scan = (typeof SCANS)[number];
+type GroupReduction = (typeof GROUP_REDUCTIONS)[number];
 export type Expression =
   | { readonly kind: 'constant'; readonly value: number }
   | { readonly kind: 'column'; readonly name: ColumnName }
-  | { readonly kind: 'tokens' | 'repeats' }
+  | { readonly kind: 'tokens' | 'repeats' | 'place' }
   | { readonly kind: 'size'; readonly name: BatchInput }
   | { readonly kind: 'number'; readonly name: RowColumnName }
   | { readonly kind: 'unary'; readonly op: UnaryOp; readonly of: readonly [Expression] }
   | { readonly kind: 'binary'; readonly op: BinaryOp; readonly of: readonly [Expression, Expression] }
   | { readonly kind: 'select' | 'clip'; readonly of: readonly [Expression, Expression, Expression] }
   | { readonly kind: 'stop'; readonly of: readonly [Expression] }
+  | { readonly kind: 'scan'; readonly op: Scan; readonly decay: number; readonly of: readonly [Expression] }
+  | { readonly kind: 'group'; readonly op: GroupReduction; readonly of: readonly [Expression] }
   | {
       readonly kind: 'reduce';
       readonly over: Over;
@@ -76,8 +82,16 @@ export function build(graph: Graph, x: Expression): Node {
       return graph.stopGradient(a!);
     case 'reduce':
       return graph.reduce(x.over, x.op, a!);
+    case 'scan':
+      return graph.apply(x.op, a!, ...(x.op === 'run_sum' ? [] : [graph.constant(x.decay)]));
+    case 'group':
+      return x.op === 'pair_sum' ? graph.apply(x.op, a!) : graph.reduceGroups(GROUP_OPS[x.op], a!);
+    case 'place':
+      return graph.placeInPair();
   }
 }
+
+const GROUP_OPS = { group_sum: 'sum', group_max: 'max' } as const;
 
 const isTrue = (x: number) => x !== 0 && !Number.isNaN(x);
 const UNARY: Record<UnaryOp, (x: number) => number> = {
@@ -127,13 +141,17 @@ export class Evaluation {
   /** Whether rounding can change a choice. */
   isDelicate = false;
   readonly #rows: readonly Row[];
+  // The numbers of these rows in the batch.
+  readonly #numbers: readonly number[];
   readonly #sizes: Readonly<Record<BatchInput, number>>;
   readonly #frozen: readonly Values[] | undefined;
 
   constructor(rows: readonly Row[], frozen?: readonly Values[]) {
     const [tokens, count, row_length] = sizesOf(rows);
     this.#sizes = { tokens, rows: count, row_length };
-    this.#rows = rows.filter((row) => row.repeats > 0 && row.mask.some(Boolean));
+    const counts = (row: Row) => row.repeats > 0 && row.mask.some(Boolean);
+    this.#rows = rows.filter(counts);
+    this.#numbers = rows.flatMap((row, b) => (counts(row) ? [b] : []));
     this.#frozen = frozen;
   }
 
@@ -174,6 +192,8 @@ export class Evaluation {
         return this.#rows.map(({ mask }) => mask.filter(Boolean).map((_, __, all) => all.length));
       case 'repeats':
         return this.#perRow(({ repeats }) => repeats);
+      case 'place':
+        return this.#rows.map(({ mask }, b) => mask.filter(Boolean).map(() => this.#numbers[b]! % 2));
       case 'size':
         return perToken(() => this.#sizes[x.name]);
       case 'number':
@@ -214,7 +234,30 @@ export class Evaluation {
         return this.#frozen?.[this.stopped.length - 1] ?? operands[0]!;
       case 'reduce':
         return this.#reduce(x.over, x.op, operands[0]!);
+      case 'scan':
+        return this.#rows.map(({ mask }, b) => {
+          const left = [...operands[0]![b]!];
+          const values = mask.map((isUnmasked) => (isUnmasked ? left.shift()! : 0));
+          return scanned(x.op, values, mask, x.decay).filter((_, t) => mask[t]);
+        });
+      case 'group':
+        return this.#reduceGroups(x.op, operands[0]!);
     }
+  }
+
+  // The maximum is a constant for the derivative.
+  #reduceGroups(op: GroupReduction, values: Values): Values {
+    const groupOf = (b: number) => (op === 'pair_sum' ? this.#numbers[b]! >> 1 : this.#rows[b]!.group);
+    const results = values.map((row, b) => {
+      const members = values.flatMap(([x], other) =>
+        x !== undefined && groupOf(other) === groupOf(b) ? [{ x, repeats: this.#rows[other]!.repeats }] : [],
+      );
+      if (op === 'group_max') return fill(row, Math.max(...members.map(({ x }) => x)));
+      return fill(row, sum(members.map(({ x, repeats }) => (op === 'pair_sum' ? x : repeats * x))));
+    });
+    if (op !== 'group_max') return results;
+    this.stopped.push(results);
+    return this.#frozen?.[this.stopped.length - 1] ?? results;
   }
 
   #perRow(compute: (row: Row) => number): Values {
@@ -273,6 +316,7 @@ const leaf = fc.oneof(
   { arbitrary: fc.constantFrom(0, 1, -1, 2, 0.5, 0.2, 1.28).map(constant), weight: 2 },
   { arbitrary: fc.constant<Expression>({ kind: 'tokens' }), weight: 1 },
   { arbitrary: fc.constant<Expression>({ kind: 'repeats' }), weight: 1 },
+  { arbitrary: fc.constant<Expression>({ kind: 'place' }), weight: 1 },
   {
     arbitrary: fc
       .constantFrom<BatchInput>('tokens', 'rows', 'row_length')
@@ -350,6 +394,15 @@ export const expressions = fc.letrec<{ node: Expression }>((tie) => {
         weight: 3,
       },
       fc.tuple(reductions, ofRow(node)).map(([op, a]) => reduce('rows', op, a)),
+      {
+        arbitrary: fc
+          .tuple(fc.constantFrom(...SCANS), fc.constantFrom(0, 0.5, 1), node)
+          .map(([op, decay, a]): Expression => ({ kind: 'scan', op, decay, of: [a] })),
+        weight: 2,
+      },
+      fc
+        .tuple(fc.constantFrom(...GROUP_REDUCTIONS), ofRow(node))
+        .map(([op, a]): Expression => ({ kind: 'group', op, of: [a] })),
     ),
   };
 }).node;
@@ -373,6 +426,7 @@ const row = (length: number): fc.Arbitrary<Row> =>
       numbers: fc.array(value, { minLength: ROW_COLUMNS.length, maxLength: ROW_COLUMNS.length }),
       weight: fc.double({ min: 0.1, max: 1, noNaN: true }),
       repeats: fc.nat(2),
+      group: fc.nat(1),
     })
     .map(({ mask, columns, ...rest }) => ({
       ...rest,

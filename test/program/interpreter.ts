@@ -19,6 +19,8 @@ export interface Row {
   readonly mask: readonly boolean[];
   readonly weight: number;
   readonly repeats: number;
+  /** Rows with equal numbers form a group. */
+  readonly group: number;
 }
 
 /**
@@ -62,9 +64,10 @@ export function segmentKinds(program: NativeProgram): string[] {
     .filter((op) => ['tokens', 'row', 'batch'].includes(op));
 }
 
-const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT, BATCH_INPUT, ROW_COLUMN] = [
-  0, 1, 2, 3, 4, 5, 6, 7,
+const [REGISTER, COLUMN, CONSTANT, ROW_VALUE, BATCH_VALUE, ROW_INPUT, BATCH_INPUT, ROW_COLUMN, SCANNED] = [
+  0, 1, 2, 3, 4, 5, 6, 7, 8,
 ];
+const MAX_SCANNED = 16;
 
 export function interpret(program: NativeProgram, rows: readonly Row[]): Outputs {
   checkLimits(program);
@@ -83,6 +86,8 @@ class Interpreter {
   readonly #counted: readonly number[];
   readonly #rowValues: (number | undefined)[][];
   readonly #batchValues: (number | undefined)[] = [];
+  /** For each row and each number of scanned values, the values of the row's tokens. */
+  readonly #scanned: (number[] | undefined)[][];
   readonly #batchInputs: readonly number[];
   // The values that the tokens of each row keep, by the number of the row value.
   readonly #kept: number[][][];
@@ -93,6 +98,7 @@ class Interpreter {
     this.#program = program;
     this.#rows = rows;
     this.#rowValues = rows.map(() => []);
+    this.#scanned = rows.map(() => []);
     this.#counted = rows.flatMap((row, b) =>
       row.repeats > 0 && (program.allRows || row.mask.some(Boolean)) ? [b] : [],
     );
@@ -112,18 +118,20 @@ class Interpreter {
   }
 
   run(): Outputs {
-    const pendingBatch: [number, number][] = [];
+    const pendingBatch: (() => void)[] = [];
     const segments = inSegments(decode(this.#program));
     for (const [i, [header, ...instructions]] of segments.entries()) {
       const reducing = instructions.filter(({ op }) =>
-        [isReduction(op), op === 'row_keep', SELECTIONS.includes(op)].includes(true),
+        [isReduction(op), isScan(op), isOfGroups(op), op === 'row_keep', SELECTIONS.includes(op)].includes(
+          true,
+        ),
       );
       assert.ok(reducing.length <= 16);
       if (header!.op === 'tokens') this.#runTokens(instructions);
       else if (header!.op === 'row') pendingBatch.push(...this.#runRows(instructions));
       else {
         assert.ok(!this.#hasOutputs || i === segments.length - 1, 'a segment follows the last one');
-        for (const [out, value] of pendingBatch.splice(0)) this.#writeBatch(out, value);
+        for (const write of pendingBatch.splice(0)) write();
         this.#runBatch(instructions);
       }
     }
@@ -155,7 +163,7 @@ class Interpreter {
       const row = this.#rows[b]!;
       const positions = row.mask.flatMap((isUnmasked, t) => (isUnmasked ? [t] : []));
       const registers: (number[] | undefined)[] = [];
-      const written: [number, number][] = [];
+      const written: (() => void)[] = [];
       for (const { op, out, operands } of instructions) {
         const values = operands.map(({ kind, index }) =>
           positions.map((t, i) => {
@@ -167,14 +175,19 @@ class Interpreter {
         if (op === 'row_keep') {
           assert.ok(out < 4);
           this.#kept[b]![out] = x.map(Math.fround);
-          written.push([out, x.length]);
-        } else if (isReduction(op)) written.push([out, reduced(op.slice(4), x, positions)]);
-        else if (op in OUTPUTS) {
+          written.push(() => this.#writeRow(b, out, x.length));
+        } else if (isReduction(op)) {
+          const value = reduced(op.slice(4), x, positions);
+          written.push(() => this.#writeRow(b, out, value));
+        } else if (isScan(op)) {
+          const results = scanned(op, spread(x, positions, row.mask.length), row.mask, values[1]?.[0]);
+          written.push(() => this.#writeScanned(b, out, results));
+        } else if (op in OUTPUTS) {
           const numbers = x.map((y, i) => y * (values[1]?.[i] ?? 1));
           OUTPUTS[op]!(this.#outputs, out)[b]!.push(...numbers);
         } else {
           assert.ok(out < this.#program.registers);
-          const isOfToken = operands.some(({ kind }) => kind === REGISTER || kind === COLUMN);
+          const isOfToken = operands.some(({ kind }) => [REGISTER, COLUMN, SCANNED].includes(kind));
           const ofPosition = POSITION_OPS[op];
           assert.ok(isOfToken !== (ofPosition !== undefined), `${op} belongs into another segment`);
           registers[out] = positions.map((t, i) => {
@@ -186,22 +199,31 @@ class Interpreter {
           });
         }
       }
-      for (const [out, value] of written) this.#writeRow(b, out, value);
+      for (const write of written) write();
     }
   }
 
-  // Returns the results of the reductions over rows.
-  #runRows(instructions: readonly Instruction[]): [number, number][] {
-    const reductions: [number, number][] = [];
+  // Returns functions that write the results of the reductions over rows and over groups.
+  #runRows(instructions: readonly Instruction[]): (() => void)[] {
+    const reductions: (() => void)[] = [];
     for (const { op, out, operands } of instructions) {
       const values = this.#counted.map((b) => operands.map((x) => this.#read(x, b, undefined)));
       if (SELECTIONS.includes(op)) {
-        reductions.push([out, this.#selectOfRows(op, operands[0]!.index, values[0]?.[1] ?? 0)]);
+        const value = this.#selectOfRows(op, operands[0]!.index, values[0]?.[1] ?? 0);
+        reductions.push(() => this.#writeBatch(out, value));
         continue;
       }
       if (isReduction(op)) {
         const numbers = values.map(([x]) => x!);
-        reductions.push([out, reduced(op.slice(5), numbers, this.#counted)]);
+        reductions.push(() => this.#writeBatch(out, reduced(op.slice(5), numbers, this.#counted)));
+        continue;
+      }
+      if (isOfGroups(op)) {
+        const groups = this.#counted.map((b) => (op === 'pair_sum' ? b >> 1 : this.#rows[b]!.group));
+        this.#counted.forEach((b, i) => {
+          const numbers = values.flatMap(([x], j) => (groups[j] === groups[i] ? [x!] : []));
+          reductions.push(() => this.#writeRow(b, out, reduced(op.slice(-3), numbers, [])));
+        });
         continue;
       }
       this.#counted.forEach((b, i) => {
@@ -255,13 +277,15 @@ class Interpreter {
         return defined(this.#batchValues[index]);
       case ROW_INPUT: {
         const { mask, weight, repeats } = this.#rows[defined(b)]!;
-        return defined([mask.filter(Boolean).length, weight, repeats][index]);
+        return defined([mask.filter(Boolean).length, weight, repeats, b! % 2][index]);
       }
       case BATCH_INPUT:
         return defined(this.#batchInputs[index]);
       case ROW_COLUMN:
         assert.equal(t, undefined, 'a token segment reads a row column');
         return defined(this.#rows[defined(b)]!.numbers[index]);
+      case SCANNED:
+        return defined(defined(this.#scanned[defined(b)]![index])[defined(t)]);
       default:
         assert.fail(`operand of kind ${kind}`);
     }
@@ -271,6 +295,12 @@ class Interpreter {
     assert.ok(out < this.#program.rowValues);
     assert.equal(this.#rowValues[b]![out], undefined, 'a row value is written twice');
     this.#rowValues[b]![out] = value;
+  }
+
+  #writeScanned(b: number, out: number, values: number[]): void {
+    assert.ok(out < MAX_SCANNED);
+    assert.equal(this.#scanned[b]![out], undefined, 'a value is written twice');
+    this.#scanned[b]![out] = values;
   }
 
   #writeBatch(out: number, value: number): void {
@@ -350,6 +380,39 @@ function countUnderFill(ascending: readonly number[], most: number): number {
 
 function isReduction(op: string): boolean {
   return /^rows?_(arg_)?(sum|min|max)$/.test(op);
+}
+
+function isScan(op: string): boolean {
+  return /^(prefix|suffix|run)_sum$/.test(op);
+}
+
+function isOfGroups(op: string): boolean {
+  return /^(group|pair)_(sum|max)$/.test(op);
+}
+
+// Returns one number per position of a row: the given values at their positions, and 0 elsewhere.
+function spread(values: readonly number[], positions: readonly number[], length: number): number[] {
+  return Array.from({ length }, (_, t) => values[positions.indexOf(t)] ?? 0);
+}
+
+/** Computes a scan over all positions of a row. The values of masked tokens are 0. */
+export function scanned(
+  op: string,
+  values: readonly number[],
+  mask: readonly boolean[],
+  decay = 0,
+): number[] {
+  if (op === 'suffix_sum')
+    return scanned('prefix_sum', values.toReversed(), mask.toReversed(), decay).reverse();
+  if (op === 'prefix_sum') {
+    let sum = 0;
+    return values.map((x) => (sum = x + decay * sum));
+  }
+  return values.map((_, t) => {
+    const begin = mask.lastIndexOf(false, t) + 1;
+    const end = mask.indexOf(false, t);
+    return values.slice(begin, end < 0 ? undefined : end).reduce((sum, x) => sum + x, 0);
+  });
 }
 
 function inSegments(instructions: readonly Instruction[]): Instruction[][] {

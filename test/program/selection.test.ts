@@ -114,6 +114,7 @@ function interpreted({ values, mask, repeats }: DrawnRow): Row {
     mask,
     weight: repeats,
     repeats,
+    group: 0,
   };
 }
 

@@ -36,9 +36,6 @@ function lossesOf(exported: Readonly<Record<string, Loss>>): Record<string, Loss
   );
 }
 
-// The library does not have these losses of beyond/others.ts.
-const { fipo, real, segment_ppo, ...othersLosses } = othersFormulas;
-
 /** Returns the losses that the library itself defines by expressions. */
 function expressionLosses(family: Record<string, Formula>): Record<string, Loss> {
   const notWritten = 'is itself defined by an expression';
@@ -54,7 +51,7 @@ export const losses: Record<'policy' | 'kl', Record<string, Loss>> = {
     ...lossesOf(clipped),
     ...lossesOf(likelihood),
     ...lossesOf(mixed),
-    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...othersLosses }),
+    ...expressionLosses({ ...verlFormulas, ...trlFormulas, ...othersFormulas }),
   },
   kl: Object.fromEntries(Object.keys(klEstimators).map((name) => [name, klLoss(name)])),
 };

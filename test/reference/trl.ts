@@ -3,9 +3,6 @@ import type { Formula } from './batch.js';
 import { furtherFormulas } from './beyond/trl-further.js';
 import { grpoFormulas } from './beyond/trl-grpo.js';
 
-// The library does not have iw_opd.
-const { iw_opd: _, ...further } = furtherFormulas;
-
 export const trlFormulas: Record<string, Formula> = Object.fromEntries(
-  Object.entries({ ...grpoFormulas, ...further }).map(([name, formula]) => [`trl/${name}`, formula]),
+  Object.entries({ ...grpoFormulas, ...furtherFormulas }).map(([name, formula]) => [`trl/${name}`, formula]),
 );

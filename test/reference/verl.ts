@@ -62,4 +62,6 @@ export const verlFormulas: Record<string, Formula> = {
   'verl/distillation': losses.distillation,
   'verl/flowrl': rowLosses.flowrl,
   'verl/self_play_sppo': rowLosses.selfPlaySppo,
+  'verl/gvpo': rowLosses.gvpo,
+  'verl/online_dpo': rowLosses.onlineDpo,
 };

@@ -125,6 +125,7 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     vStar: Array.from({ length: rows }, normal),
     probability: Array.from({ length: rows }, uniform),
     logZ: Array.from({ length: rows }, normal),
+    groupIds: Array.from({ length: rows }, () => integer(0, Math.floor(rows / 3))),
   };
 }
 
@@ -348,7 +349,8 @@ export const ARGUMENTS: Record<Family, Record<string, fc.Arbitrary<Args>>> = {
  */
 export const ADVANTAGE_ARGUMENTS: Record<string, fc.Arbitrary<Args>> = drawEvery(ADVANTAGE_FN);
 
-function readsPairs(name: string): boolean {
+/** Returns whether a function is a policy loss over pairs of rows. */
+export function readsPairs(name: string): boolean {
   if (!POLICY_LOSS_FN.names().includes(name)) return false;
   return (POLICY_LOSS_FN.get(name).declaration as PolicyLossDeclaration | undefined)?.pairs === true;
 }

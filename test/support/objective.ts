@@ -10,7 +10,7 @@ import { ALGORITHM_TYPE, type ObjectiveResult, POLICY_LOSS_FN } from '../../lib/
 import type { RewardedBatch } from '../reference/advantage.js';
 import type { Args } from '../reference/index.js';
 import type { Parts, ReferenceObjective } from '../reference/objective.js';
-import { ARGUMENTS, makeRewarded, modesOf, type RewardSpec } from './draw.js';
+import { ARGUMENTS, makeRewarded, modesOf, type RewardSpec, readsPairs } from './draw.js';
 import { unpack } from './subject.js';
 import { assertArray, assertComputed, assertSameArray } from './tolerance.js';
 
@@ -74,8 +74,8 @@ export const configOf = (
 };
 
 export const EVERY_POLICY = Object.keys(ARGUMENTS.policy);
-/** The policy losses from which single rows can be dropped, and whose batches can be divided. The rows of dpo are pairs. */
-export const POLICIES_BY_ROW = EVERY_POLICY.filter((name) => name !== 'dpo' && !mayReadWholeBatch(name));
+/** The policy losses from which single rows can be dropped, and whose batches can be divided. The rows of some losses are pairs. */
+export const POLICIES_BY_ROW = EVERY_POLICY.filter((name) => !readsPairs(name) && !mayReadWholeBatch(name));
 
 function mayReadWholeBatch(name: string): boolean {
   const drawn = fc.sample(ARGUMENTS.policy[name]!, { seed: 7, numRuns: 30 });

@@ -27,8 +27,9 @@ const KINDS = [
   'rowInput',
   'batchInput',
   'rowColumn',
+  'scanned',
 ] as const;
-const ROW_INPUTS = 3;
+const ROW_INPUTS = 4;
 const BATCH_INPUTS = 3;
 const ROW_COLUMNS = 4;
 const ROW_WEIGHT = 1;
@@ -55,6 +56,10 @@ const SELECTIONS = ['rows_rank', 'rows_rank_at', 'rows_under_mean', 'rows_under_
 // The first row values are those of row_keep.
 const MAX_KEPT = 4;
 const REDUCTIONS = ['sum', 'sum', 'min', 'max', 'arg_min', 'arg_max'];
+const SCANS = ['prefix_sum', 'suffix_sum', 'run_sum'];
+const GROUP_REDUCTIONS = ['group_sum', 'group_max', 'pair_sum'];
+/** The indices of 0, 1 and 0.5 in CONSTANTS. */
+const DECAYS = [2, 3, 5];
 
 /**
  * Draws a program that reads the first `columns` columns. In row segments, a column without a value per row is 0. It has up to three rounds of reductions over rows and over the
@@ -73,13 +78,20 @@ class Draw {
   readonly #registers: number;
   readonly #metrics: readonly NativeProgramMetric[];
   readonly #allRows: boolean;
+  readonly #readsNumbers: boolean;
+  readonly #reducesGroups: boolean;
   readonly #code: number[][] = [];
   #written: number[] = [];
   // The operands that each kind of segment may read. A reduction's result is pending until its segment ends.
   readonly #row: number[] = [];
   readonly #batch: number[] = [];
+  readonly #scanned: number[] = [];
   #pendingRow: number[] = [];
   #pendingBatch: number[] = [];
+  #pendingScanned: number[] = [];
+  // The results of reductions over groups are pending until a batch segment.
+  #pendingGroups: number[] = [];
+  #hasGroups = false;
   #rowValues = MAX_KEPT;
   #batchValues = 0;
   // Row values that are positions in the row, and batch values that are row indices.
@@ -102,6 +114,8 @@ class Draw {
       per: i >= metrics ? 'batch' : this.#pick(['token', 'token', 'row']),
     }));
     this.#allRows = this.#integer(0, 1) === 0;
+    this.#readsNumbers = this.#integer(0, 3) > 0;
+    this.#reducesGroups = this.#integer(0, 2) === 0;
   }
 
   loss(): DrawnLoss {
@@ -110,7 +124,8 @@ class Draw {
       this.#tokens();
       this.#reduceRows(this.#integer(1, 4));
       this.#rows();
-      if (this.#batchValues > 0 && this.#integer(0, 3) > 0) this.#wholeBatch();
+      const isReduced = this.#batchValues > 0 || this.#pendingGroups.length > 0;
+      if (isReduced && this.#integer(0, 3) > 0) this.#wholeBatch();
     }
     this.#tokens();
     for (const i of this.#indicesOf('token')) this.#output('metric', i);
@@ -129,7 +144,7 @@ class Draw {
     const program = {
       withGrad: this.#encode(this.#code),
       withoutGrad: this.#encode(withoutGrad),
-      readsWholeBatch: this.#batchValues > 0,
+      readsWholeBatch: this.#batchValues > 0 || this.#hasGroups,
     };
     return { program, metrics: [...this.#metrics] };
   }
@@ -160,7 +175,10 @@ class Draw {
     this.#written = [];
     this.#row.push(...this.#pendingRow.splice(0));
     this.#readableKept = this.#kept;
-    if (kind === 'batch') this.#batch.push(...this.#pendingBatch.splice(0));
+    this.#scanned.push(...this.#pendingScanned.splice(0));
+    if (kind !== 'batch') return;
+    this.#batch.push(...this.#pendingBatch.splice(0));
+    this.#row.push(...this.#pendingGroups.splice(0));
   }
 
   #emit(op: string, out: number, operands: readonly number[] = []): void {
@@ -226,6 +244,8 @@ class Draw {
   #token(): number {
     if (this.#written.length > 0 && this.#integer(0, 2) > 0)
       return operand('register', this.#pick(this.#written));
+    if (this.#scanned.length > 0 && this.#integer(0, 1) > 0)
+      return operand('scanned', this.#pick(this.#scanned));
     return operand('column', this.#integer(0, this.#columns - 1));
   }
 
@@ -261,6 +281,15 @@ class Draw {
       this.#pendingRow.push(out);
       if (name.startsWith('arg')) this.#positions.push(out);
     }
+    for (let i = this.#integer(0, 2); i > 0; i--) this.#scan();
+  }
+
+  #scan(): void {
+    const op = this.#pick(SCANS);
+    const out = this.#scanned.length + this.#pendingScanned.length;
+    const decay = operand('constant', this.#pick(DECAYS));
+    this.#emit(op, out, [this.#token(), ...(op === 'run_sum' ? [] : [decay])]);
+    this.#pendingScanned.push(out);
   }
 
   #rows(): void {
@@ -292,6 +321,12 @@ class Draw {
       this.#emit(this.#pick(SELECTIONS), out, this.#selection());
       this.#pendingBatch.push(out);
     }
+    for (let i = this.#reducesGroups ? this.#integer(0, 2) : 0; i > 0; i--) {
+      const out = this.#rowValues++;
+      this.#emit(this.#pick(GROUP_REDUCTIONS), out, [this.#ofRow()]);
+      this.#pendingGroups.push(out);
+      this.#hasGroups = true;
+    }
   }
 
   // Returns the operands of a selection: kept values, and a rank or a bound.
@@ -300,11 +335,14 @@ class Draw {
   }
 
   #ofRow(): number {
-    if (this.#row.length === 0 || this.#integer(0, 4) === 0)
+    if (this.#readsNumbers && (this.#row.length === 0 || this.#integer(0, 4) === 0))
       return this.#integer(0, 2) === 0
         ? operand('column', this.#integer(0, this.#columns - 1))
         : operand('rowColumn', this.#integer(0, ROW_COLUMNS - 1));
-    return this.#shared() ?? operand('rowValue', this.#pick(this.#row));
+    const shared = this.#shared();
+    if (shared !== undefined) return shared;
+    if (this.#row.length === 0) return operand('rowInput', this.#integer(0, ROW_INPUTS - 1));
+    return operand('rowValue', this.#pick(this.#row));
   }
 
   // Adds segments after the one with the outputs. Some of them reduce tokens, and some output losses of rows.

@@ -100,6 +100,7 @@ function typedColumns(batch: ReferenceBatch, layout: (column: ArrayLike<number>)
   if (batch.clipCovKeys) columns.clipCovKeys = Float32Array.from(layout(batch.clipCovKeys));
   if (batch.expertMask) columns.expertMask = Uint8Array.from(batch.expertMask);
   for (const name of ROW_COLUMNS) if (batch[name]) columns[name] = Float64Array.from(batch[name]);
+  if (batch.groupIds) columns.groupIds = Array.from(batch.groupIds);
   if (batch.step) columns.step = Array.from(batch.step);
   return columns;
 }

@@ -4,6 +4,7 @@ import type { Normalizer } from '../../core/counts.js';
 import type { MetricsOf } from '../../core/declaration.js';
 import { LossError } from '../../core/errors.js';
 import type { Coefficients } from '../../core/evaluator.js';
+import { checkPairs } from './pairs.js';
 import { POLICY_LOSS_FN, policyLossClass } from './policy-loss-fn.js';
 
 /** DPO: a loss over pairs of rows. It rewards a policy that prefers the chosen row to the rejected one. */
@@ -58,13 +59,7 @@ export class DPOLossFn extends policyLossClass({
           `no normalizer with ${spell('pairwise')} false, which computes one margin over the whole batch`,
         received: 'a normalizer',
       });
-    const { rows } = input.layout;
-    if (pairwise && rows % 2 !== 0)
-      throw new LossError('ERR_SHAPE_MISMATCH', {
-        key: 'shape',
-        expected: 'an even number of rows (chosen, rejected, chosen, …) for pairwise DPO',
-        received: String(rows),
-      });
+    if (pairwise) checkPairs(input, 'pairwise DPO');
     return super.coefficients(input, normalizer);
   }
 }

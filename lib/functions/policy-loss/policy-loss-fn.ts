@@ -8,7 +8,7 @@ import {
   type ColumnName,
   type Input,
   type InputName,
-  type RowColumnName,
+  type RowDataName,
 } from '../../core/batch-reader.js';
 import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
@@ -116,7 +116,7 @@ export abstract class PolicyLossFn<M = Metrics> {
   readonly reads: {
     columns: readonly ColumnName[];
     optional: readonly ColumnName[];
-    rowColumns: readonly RowColumnName[];
+    rowColumns: readonly RowDataName[];
     expertMask: boolean;
     step: boolean;
   };

@@ -1,7 +1,7 @@
 /** verl's policy losses that first compute a value for each row: those of its recipes, and geo_mean. */
 import type { Variable } from '../autograd.js';
 import { type Formula, option, type Tokens } from '../batch.js';
-import { groupOfRows, plainMean } from './shared.js';
+import { groupOfRows, meanOfRow, plainMean } from './shared.js';
 import { clipRange, logRatio } from './verl-losses.js';
 
 /** GMPO: the ratio of a row is the geometric mean of its tokens' clipped ratios. Rows without tokens count. */
@@ -26,15 +26,16 @@ export const geoMean: Formula = (x, args) => {
   };
 };
 
-/** Compares rows within groups of n. A row without tokens has no mean advantage, so it is not allowed. */
+/** Compares rows within groups of n. A row without tokens is left out; in verl, its mean advantage is NaN. */
 export const gvpo: Formula = (x, args) => {
   const n = args.n as number;
   const group = groupOfRows(x);
   const rewards = x.rowSum(logRatio(x)).mul(option(args, 'gvpo_beta', 0.1));
   const groupMeans = rewards.sumBy(group, Math.max(...group) + 1).div(n);
-  const errors = rewards.sub(groupMeans.gather(group).detach()).sub(x.rowMean(x.advantages, 0));
-  const loss = errors
-    .square()
+  const errors = rewards.sub(groupMeans.gather(group).detach()).sub(meanOfRow(x, x.advantages));
+  const filled = x.tape.leaf(x.counts.map((count) => (count > 0 ? 1 : 0)));
+  const loss = filled
+    .choose(errors.square(), 0)
     .sum()
     .div(2 * (n - 1));
   return { loss, metrics: { pg_loss: loss } };

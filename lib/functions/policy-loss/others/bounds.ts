@@ -1,15 +1,12 @@
 // Values of tokens and of their rows, and bounds on them.
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 
-/** What a statistic is computed for: each token, the sum over its row, or the mean over its row. */
-export type StatisticLevel = 'token' | 'sequence' | 'geometric';
+/** What a statistic is computed for: each token, the sum or mean over its row, or the mean over its segment. */
+export type StatisticLevel = 'token' | 'sequence' | 'geometric' | 'segment';
 
-/** Returns a value for each token, or the sum or mean over its row. */
-export function ofLevel(
-  { rowSum, rowMean }: ProgramSymbols,
-  level: StatisticLevel,
-  x: Expression,
-): Expression {
+/** Returns a value for each token, the sum or mean over its row, or the mean over its segment. */
+export function ofLevel(symbols: ProgramSymbols, level: StatisticLevel, x: Expression): Expression {
+  const { rowSum, rowMean } = symbols;
   switch (level) {
     case 'token':
       return x;
@@ -17,7 +14,14 @@ export function ofLevel(
       return rowSum(x);
     case 'geometric':
       return rowMean(x);
+    case 'segment':
+      return segmentMean(symbols, x);
   }
+}
+
+/** Returns the mean over the segment of a token: the contiguous run of unmasked tokens that holds it. */
+export function segmentMean({ runSum }: ProgramSymbols, x: Expression): Expression {
+  return runSum(x).div(runSum(1).add(1e-8));
 }
 
 /** Returns the condition that x is within bounds, which are inclusive. A bound that is undefined is open. */

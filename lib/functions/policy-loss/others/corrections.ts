@@ -14,9 +14,9 @@ export const CORRECTION = {
   },
   isLevel: {
     type: 'choice',
-    choices: ['none', 'token', 'sequence', 'geometric'],
+    choices: ['none', 'token', 'sequence', 'geometric', 'segment'],
     default: 'none',
-    help: "what the weight is computed from: the token's ratio, or the product or geometric mean of the row's",
+    help: "what the weight is computed from: the token's ratio, the product or geometric mean of the row's, or the geometric mean of those of a run of unmasked tokens",
   },
   isMode: {
     type: 'choice',
@@ -34,9 +34,9 @@ export const CORRECTION = {
   },
   rejectLevel: {
     type: 'choice',
-    choices: ['token', 'sequence', 'geometric'],
+    choices: ['token', 'sequence', 'geometric', 'segment'],
     default: 'token',
-    help: "what rejectMetric is computed for: the token, or the sum or mean of the row's log-ratios or differences",
+    help: "what rejectMetric is computed for: the token, the sum or mean of the row's log-ratios or differences, or their mean over a run of unmasked tokens",
   },
   rejectMetric: {
     type: 'choice',

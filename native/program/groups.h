@@ -1,0 +1,52 @@
+// Reductions over groups and pairs of rows (see program/program.h).
+#pragma once
+
+#include "math/elementary.h"
+#include "program/program.h"
+
+namespace policy_loss::inline POLICY_LOSS_TARGET {
+
+// The groups of rows that a reduction combines. The rows of a group form a ring: after the last comes the
+// first.
+struct RowGroups {
+  const double* next;  // the column kNextInGroup; null if the groups are pairs
+  int64_t rows;
+
+  PL_FN int64_t next_of(int64_t row) const {
+    if (next) return static_cast<int64_t>(next[row]);
+    const int64_t other = row ^ 1;
+    return other < rows ? other : row;
+  }
+  PL_FN bool is_last(int64_t row) const { return next_of(row) <= row; }
+
+  // Calls visit(row) for the rows of a group in order. `last` is the last of them.
+  template <class Visit>
+  PL_FN void visit(int64_t last, Visit visit) const {
+    for (int64_t row = next_of(last);; row = next_of(row)) {
+      visit(row);
+      if (row >= last) return;
+      if (next_of(row) <= row) return;
+    }
+  }
+};
+
+// Computes a reduction over the rows of a group that take part, of which `last` is the last. `get` returns
+// the operand of a row, and `set` receives the result for a row.
+template <class TakesPart, class Get, class Set>
+PL_FN void reduce_group(program::Op op, const RowGroups& groups, int64_t last, TakesPart takes_part, Get get,
+                        Set set) {
+  const bool is_sum = op != program::Op::k_group_max;
+  bool found = false;
+  double result = 0;
+  groups.visit(last, [&](int64_t row) {
+    if (!takes_part(row)) return;
+    const double x = get(row);
+    result = !found ? x : is_sum ? result + x : maximum(result, x);
+    found = true;
+  });
+  groups.visit(last, [&](int64_t row) {
+    if (takes_part(row)) set(row, result);
+  });
+}
+
+}  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -1,0 +1,202 @@
+/** Tests sums along a row and sums over groups and pairs of rows: what native code computes, and what it needs. */
+import assert from 'node:assert/strict';
+import { native } from '../../lib/core/native.js';
+import {
+  expressionLossClass,
+  type LossExpressions,
+} from '../../lib/functions/policy-loss/expression-loss.js';
+import type { Batch } from '../../lib/index.js';
+import type { ProgramSymbols } from '../../lib/program/expression.js';
+import { isLossError } from '../support/loss-error.js';
+
+const NO_METRICS = {} as const;
+
+/** Returns the loss that the expressions define. Its gradient is that of the sum over all tokens and rows. */
+function lossOf(build: (symbols: ProgramSymbols) => Omit<LossExpressions<typeof NO_METRICS>, 'metrics'>) {
+  const Loss = expressionLossClass(
+    {
+      name: 'test',
+      summary: '',
+      source: [],
+      reads: [],
+      options: {},
+      metrics: NO_METRICS,
+      numerics: { range: '', outside: '' },
+    },
+    (symbols) => ({ ...build(symbols), metrics: NO_METRICS }),
+  );
+  return new Loss();
+}
+
+/** Returns the values of an expression for the tokens of a batch: the derivative of its product with logprob. */
+function valuesOf(build: (symbols: ProgramSymbols) => ReturnType<ProgramSymbols['constant']>, batch: Batch) {
+  const loss = lossOf((symbols) => ({ loss: symbols.sg(build(symbols)).mul(symbols.lp), allRows: true }));
+  return Array.from(loss.computeSync(batch, { grad: true }).grad!);
+}
+
+// The mask has holes, and a value that must not matter under each of them.
+const batch = {
+  shape: [2, 6],
+  logprob: [1, 2, Number.NaN, 4, 8, Number.NaN, Number.NaN, Number.NaN, 3, Number.NaN, 5, 7],
+  actionMask: [1, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 1],
+} as const;
+const packed = {
+  cuSeqlens: [0, 5, 11],
+  logprob: batch.logprob.toSpliced(5, 1),
+  actionMask: batch.actionMask.toSpliced(5, 1),
+};
+
+describe('sums along a row', () => {
+  const SUMS = {
+    prefixSum: [1, 2.5, 0, 4.625, 10.3125, 0, 0, 0, 3, 0, 5.75, 9.875],
+    suffixSum: [3, 4, 0, 8, 8, 0, 0, 0, 5.125, 0, 8.5, 7],
+    runSum: [3, 3, 0, 12, 12, 0, 0, 0, 3, 0, 12, 12],
+  };
+
+  for (const [name, values] of Object.entries(SUMS) as [keyof typeof SUMS, number[]][])
+    it(`computes ${name}`, () => {
+      const build = (symbols: ProgramSymbols) =>
+        name === 'runSum' ? symbols.runSum(symbols.lp) : symbols[name](symbols.lp, 0.5);
+      assert.deepEqual(valuesOf(build, batch), values);
+      assert.deepEqual(valuesOf(build, packed), values.toSpliced(5, 1));
+    });
+
+  it('gives each token the derivative of all sums that contain it', () => {
+    const grad = (build: (symbols: ProgramSymbols) => ReturnType<ProgramSymbols['constant']>) =>
+      Array.from(lossOf((symbols) => ({ loss: build(symbols) })).computeSync(batch, { grad: true }).grad!);
+    // The derivative of ½·Σ s² by x is the sum of all s in which x is.
+    assert.deepEqual(
+      grad(({ lp, runSum, square }) => square(runSum(lp)).div(2)),
+      [6, 6, 0, 24, 24, 0, 0, 0, 3, 0, 24, 24],
+    );
+    assert.deepEqual(
+      grad(({ lp, prefixSum, square }) => square(prefixSum(lp, 1)).div(2)),
+      [26, 25, 0, 22, 15, 0, 0, 0, 26, 0, 23, 15],
+    );
+    assert.deepEqual(
+      grad(({ lp, suffixSum, square }) => square(suffixSum(lp, 1)).div(2)),
+      [15, 29, 0, 41, 49, 0, 0, 0, 15, 0, 27, 34],
+    );
+  });
+
+  it('can follow one another, and values of the batch', () => {
+    assert.deepEqual(
+      valuesOf(({ lp, prefixSum, runSum }) => runSum(prefixSum(lp, 1)), batch),
+      [4, 4, 0, 22, 22, 0, 0, 0, 3, 0, 23, 23],
+    );
+    assert.deepEqual(
+      valuesOf(({ lp, runSum, batchMax }) => runSum(lp.div(batchMax(runSum(lp)))).mul(4), batch),
+      [1, 1, 0, 4, 4, 0, 0, 0, 1, 0, 4, 4],
+    );
+  });
+});
+
+describe('sums over groups of rows', () => {
+  const rows = {
+    shape: [5, 1],
+    logprob: [1, 2, 4, 8, 16],
+    actionMask: [1, 1, 1, 0, 1],
+    groupIds: ['b', 'a', 'b', 'a', 'b'],
+  } as const;
+  const ofRows = (build: (symbols: ProgramSymbols) => ReturnType<ProgramSymbols['constant']>, from: Batch) =>
+    valuesOf(build, from);
+
+  it('computes them in groups of any order', () => {
+    const ofGroup = ({ lp, rowSum, groupSum }: ProgramSymbols) => groupSum(rowSum(lp));
+    assert.deepEqual(ofRows(ofGroup, rows), [21, 2, 21, 0, 21]);
+    assert.deepEqual(
+      ofRows(ofGroup, { ...rows, groupIds: Int32Array.of(7, 7, -1, 0, 7) }),
+      [19, 19, 4, 0, 19],
+    );
+    assert.deepEqual(
+      ofRows(({ lp, rowSum, groupMax }) => groupMax(rowSum(lp).sub(3)), rows),
+      [13, -1, 13, 0, 13],
+    );
+  });
+
+  it('computes them in pairs, of which the last may lack a row', () => {
+    assert.deepEqual(
+      ofRows(({ lp, rowSum, pairSum, placeInPair }) => pairSum(rowSum(lp)).add(placeInPair.mul(100)), rows),
+      [3, 103, 4, 0, 16],
+    );
+  });
+
+  it('gives each row the derivative of the losses of its group', () => {
+    const loss = lossOf(({ lp, rowSum, groupSum, square }) => ({ rowLoss: square(groupSum(rowSum(lp))) }));
+    assert.deepEqual(Array.from(loss.computeSync(rows, { grad: true }).grad!), [126, 4, 126, 0, 126]);
+    assert.equal(loss.computeSync(rows).loss, 3 * 21 ** 2 + 2 ** 2);
+  });
+
+  it('needs the groups, and all of their rows', () => {
+    const loss = lossOf(({ lp, rowSum, groupSum }) => ({ rowLoss: groupSum(rowSum(lp)) }));
+    const { groupIds: _, ...lacking } = rows;
+    assert.throws(() => loss.computeSync(lacking), isLossError('ERR_MISSING_INPUT', /group_?ids/i));
+    assert.throws(
+      () => loss.computeSync({ ...rows, groupIds: [1, 2] }),
+      isLossError('ERR_SHAPE_MISMATCH', /groupIds/),
+    );
+    assert.throws(() => loss.computeSync(rows, { part: true }), isLossError('ERR_INVALID_OPTION', /part/));
+    const ofPairs = lossOf(({ lp, rowSum, pairSum }) => ({ rowLoss: pairSum(rowSum(lp)) }));
+    assert.equal(ofPairs.readsWholeBatch, false);
+    assert.equal(ofPairs.computeSync(lacking).loss, 3 + 3 + 4 + 16);
+  });
+});
+
+describe('programs with sums along a row and over groups', () => {
+  const [COLUMN, CONSTANT, ROW_VALUE, SCANNED] = [1, 2, 3, 8].map((kind) => 65536 * kind) as [
+    number,
+    number,
+    number,
+    number,
+  ];
+  type Instruction = readonly [op: string, out?: number, ...operands: number[]];
+
+  function encode(instructions: readonly Instruction[]) {
+    const code = instructions.flatMap(([op, out = 0, ...operands]) => [
+      native.programOps.indexOf(op),
+      out,
+      ...operands,
+      ...[0, 0, 0, 0].slice(operands.length),
+    ]);
+    const sizes = { registers: 0, rowValues: 1, batchValues: 0, metrics: 0, batchMetrics: 0 };
+    return { code: Int32Array.from(code), constants: Float64Array.of(1), ...sizes, allRows: false };
+  }
+
+  const withGrad = encode([['tokens'], ['loss', 0, COLUMN], ['grad', 0, COLUMN, CONSTANT]]);
+  const create = (...instructions: Instruction[]) =>
+    native.createFunction({
+      policyLoss: {
+        program: { withGrad, withoutGrad: encode(instructions), readsWholeBatch: false },
+        metrics: [],
+        aggregation: 'token-mean',
+      },
+    });
+  const refuses = (pattern: RegExp, ...instructions: Instruction[]) =>
+    assert.throws(() => create(...instructions), pattern);
+
+  it('read a scanned value only in the segments after its own', () => {
+    const scan: Instruction = ['prefix_sum', 0, COLUMN, CONSTANT];
+    create(['tokens'], scan, ['tokens'], ['loss', 0, SCANNED]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['loss', 0, SCANNED]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['tokens'], ['loss', 0, SCANNED + 1]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['row'], ['neg', 0, SCANNED]);
+  });
+
+  it('have at most 16 scanned values, each of which is written once in a token segment', () => {
+    create(['tokens'], ['run_sum', 15, COLUMN], ['tokens'], ['loss', 0, SCANNED + 15]);
+    refuses(/a value does not exist/, ['tokens'], ['run_sum', 16, COLUMN]);
+    refuses(/a value is written twice/, ['tokens'], ['run_sum', 0, COLUMN], ['run_sum', 0, COLUMN]);
+    refuses(/an operation on tokens is not in a token segment/, ['row'], ['run_sum', 0, CONSTANT]);
+    refuses(/a decay differs among tokens/, ['tokens'], ['suffix_sum', 0, COLUMN, COLUMN]);
+  });
+
+  it('read a sum over groups only after a batch segment', () => {
+    for (const op of ['group_sum', 'group_max', 'pair_sum']) {
+      const reduce: Instruction = [op, 0, CONSTANT];
+      const output: Instruction = ['loss', 0, ROW_VALUE];
+      create(['row'], reduce, ['batch'], ['tokens'], output);
+      refuses(/a row value cannot be read here/, ['row'], reduce, ['tokens'], output);
+      refuses(/an operation on rows is not in a row segment/, ['tokens'], reduce);
+    }
+  });
+});
