@@ -1,12 +1,10 @@
 /** Tests sums along a row and sums over groups and pairs of rows: what native code computes, and what it needs. */
 import assert from 'node:assert/strict';
 import { native } from '../../lib/core/native.js';
-import {
-  expressionLossClass,
-  type LossExpressions,
-} from '../../lib/functions/policy-loss/expression-loss.js';
+import { expressionLossClass } from '../../lib/functions/policy-loss/expression-loss.js';
 import type { Batch } from '../../lib/index.js';
 import type { ProgramSymbols } from '../../lib/program/expression.js';
+import type { LossExpressions } from '../../lib/program/loss-program.js';
 import { isLossError } from '../support/loss-error.js';
 
 const NO_METRICS = {} as const;

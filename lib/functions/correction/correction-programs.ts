@@ -1,7 +1,7 @@
 // Computes corrections: a program for each array that a correction consists of.
 import type { NativeBatch } from '../../../binding.js';
 import type { AbortSignalLike } from '../../core/abortable.js';
-import { BatchReader, type ColumnName, type Input, type RowColumnName } from '../../core/batch-reader.js';
+import { BatchReader, type ColumnName, type Input, type RowDataName } from '../../core/batch-reader.js';
 import type { Corrected, Correction } from '../../core/correction.js';
 import { allocate } from '../../core/errors.js';
 import { Evaluator, type Metrics } from '../../core/evaluator.js';
@@ -35,7 +35,7 @@ type Arrays = Partial<Record<Part, Float32Array>>;
 export class CorrectionPrograms implements Correction {
   /** The columns that the correction reads. `logprob` is among them only if it depends on it. */
   readonly columns: readonly ColumnName[];
-  readonly rowColumns: readonly RowColumnName[];
+  readonly rowColumns: readonly RowDataName[];
   readonly readsWholeBatch: boolean;
   /** The columns that the mask of the kept tokens is computed from. */
   readonly maskColumns: readonly ColumnName[];
