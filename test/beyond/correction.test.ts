@@ -15,7 +15,7 @@ import {
 import { withCorrection } from '../reference/beyond/verl-correction.js';
 import { type Args, evaluator, formulas, standsOnEdge } from '../reference/index.js';
 import { reported } from '../reference/verl.js';
-import { ARGUMENTS, batchSpec, makeBatch } from '../support/draw.js';
+import { ARGUMENTS, batchSpec, makeBatch, readsPairs } from '../support/draw.js';
 import { type FrameworkLossCase, goldenBatch, verlCases } from '../support/golden.js';
 import { isLossError } from '../support/loss-error.js';
 import { poison } from '../support/poison.js';
@@ -43,7 +43,7 @@ const CORRECTIONS = fc.constantFrom<Args>(
 
 // The references of these losses do not multiply all tokens' losses by weights.
 const WITHOUT_WEIGHTS = ['verl/flowrl', 'verl/self_play_sppo', 'dpo', 'decoupled_ppo', 'clipped_pg'];
-WITHOUT_WEIGHTS.push('prime_rl', 'prime_rl_ipo', 'ref_kl', 'm2po');
+WITHOUT_WEIGHTS.push('prime_rl', 'prime_rl_ipo', 'ref_kl', 'm2po', 'verl/gvpo', 'verl/online_dpo', 'real');
 const ignoresWeights = (name: string) => name.startsWith('trl/') || WITHOUT_WEIGHTS.includes(name);
 
 describe('the option correction', () => {
@@ -75,7 +75,7 @@ describe('the option correction', () => {
         fc.property(ARGUMENTS.policy[name]!, CORRECTIONS, batchSpec, (args, correction, spec) => {
           const { own } = divided(args);
           if (ignoresWeights(name) && 'rollout_is' in correction) return;
-          const batch = makeBatch(name === 'dpo' ? { ...spec, rows: 2 * spec.rows } : spec);
+          const batch = makeBatch(readsPairs(name) ? { ...spec, rows: 2 * spec.rows } : spec);
           const all = { ...own, rollout_is_threshold: 2, ...correction };
           if (standsOnEdge(formula, all, batch)) return;
           compared++;
@@ -96,7 +96,7 @@ describe('the option correction', () => {
 
   // In a single row, a weight per row multiplies the whole loss.
   const SEQUENCE = { rollout_is: 'sequence', rollout_is_threshold: 1.5 };
-  for (const name of Object.keys(formulas.policy).filter((each) => each !== 'dpo'))
+  for (const name of Object.keys(formulas.policy).filter((each) => !readsPairs(each)))
     it(`multiplies ${name} by the weight of the only row`, () => {
       fc.assert(
         fc.property(ARGUMENTS.policy[name]!, batchSpec, (args, spec) => {
