@@ -218,9 +218,10 @@ function mergedValues(drawn: Drawn): Float64Array {
   return merged;
 }
 
-// Returns whether values[index] is a metric of the batch. The loss comes first, then the program's metrics.
-function isOfBatch({ metrics }: Drawn, index: number): boolean {
-  return metrics[index - 1]?.per === 'batch';
+// Returns whether values[index] is a metric of the batch.
+function isOfBatch({ fn, metrics }: Drawn, index: number): boolean {
+  const named = native.valueNames(fn)[index];
+  return metrics.some(({ name, per }) => name === named && per === 'batch');
 }
 
 // Returns the values of a batch that may be a part of a larger one. It has no metrics of the batch.
