@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
+import { ROW_COLUMNS } from '../../lib/core/batch-reader.js';
 import {
   type Batch,
   type CudaDevice,
@@ -213,6 +214,7 @@ describe(`batches on ${DEVICE}`, () => {
       proxLogprob: column((i) => -1 - (i % 6) / 10),
       teacherLogprob: Float32Array.from({ length: 6 }, (_, row) => -1 - row / 10),
       oldEntropy: column((i) => (i % 11) / 10),
+      clipCovKeys: column((i) => (i % 8) / 8),
     };
     using resident = await upload(whole, DEVICE);
     for (const on of [whole, resident]) {
@@ -320,17 +322,26 @@ describe(`batches on ${DEVICE}`, () => {
   it('agree with the CPU on a million tokens', async function () {
     this.timeout(600_000);
     const count = Number(process.env.POLICY_LOSS_TEST_TOKENS ?? 1_048_576);
+    const rows = count / 1024;
     const random = generator(7).uniform;
     const draw = (value: () => number) => Float32Array.from({ length: count }, value);
-    const large: Batch = {
-      shape: [count / 1024, 1024],
-      logprob: draw(() => -3 * random()),
-      oldLogprob: draw(() => -3 * random()),
-      refLogprob: draw(() => -3 * random()),
+    const logprob = draw(() => -3 * random());
+    const near = (spread: number) => logprob.map((x) => x + spread * (random() - 0.5));
+    const large: Batch & { oldEntropy: Float32Array } = {
+      shape: [rows, 1024],
+      logprob,
+      oldLogprob: near(1),
+      refLogprob: near(1),
+      rolloutLogprob: near(0.5),
+      proxLogprob: near(0.5),
+      teacherLogprob: near(2),
       entropy: draw(random),
+      oldEntropy: draw(random),
       advantages: draw(() => 4 * random() - 2),
       actionMask: Uint8Array.from({ length: count }, () => (random() < 0.8 ? 1 : 0)),
-      expertMask: Uint8Array.from({ length: count / 1024 }, (_, b) => b % 2),
+      expertMask: Uint8Array.from({ length: rows }, (_, b) => b % 2),
+      ...Object.fromEntries(ROW_COLUMNS.map((name) => [name, Float64Array.from({ length: rows }, random)])),
+      groupIds: Int32Array.from({ length: rows }, (_, b) => b >> 2),
       step: 3,
     };
     using resident = await upload(large, DEVICE);
