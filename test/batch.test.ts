@@ -268,7 +268,7 @@ describe('forms of a batch', () => {
 
   it('columns in their native order, under every name', () => {
     const reader = new BatchReader(KeyMapper.get('verl'), { inputs: NAMES });
-    const batch = paddedBatch(drawn);
+    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy! });
     const verl: Record<string, string> = {
       logprob: 'log_prob',
       oldLogprob: 'old_log_probs',
@@ -279,7 +279,7 @@ describe('forms of a batch', () => {
       const { native } = finish(reader.readHost(renamed(batch, rename) as Batch));
       assert.deepEqual(
         native.data,
-        FLOAT_COLUMNS.map((name) => batch[name]),
+        [...FLOAT_COLUMNS, 'clipCovKeys'].map((name) => batch[name]),
       );
     }
     const { entropy, teacherLogprob } = batch as Record<FloatColumn, Float32Array>;
@@ -289,13 +289,16 @@ describe('forms of a batch', () => {
       teacherLogprob: { data: Uint16Array.from(teacherLogprob), dtype: 'bfloat16' },
       proxLogprob: new Float32Array(ROWS),
     };
-    assert.deepEqual(finish(reader.readHost(mixed as Batch)).native.dtypes, [0, 0, 0, 0, 1, 0, 4, 2, 0]);
+    assert.deepEqual(
+      finish(reader.readHost(mixed as Batch)).native.dtypes,
+      [0, 0, 0, 0, 1, 0, 4, 2, 0, 0, 0],
+    );
   });
 
   it('every column that the declaration of a loss names', () => {
     const fn = new EveryColumnLossFn();
     assert.deepEqual(fn.reads.columns, NAMES);
-    const batch = paddedBatch(drawn);
+    const batch = paddedBatch({ ...drawn, clipCovKeys: drawn.entropy! });
     assertSameBits(
       fn.computeSync(batch, { grad: true }) as Computed,
       subject('policy', 'sft', {}).sync(batch) as Computed,

@@ -287,7 +287,7 @@ function emptyBatch(layout: Layout): NativeBatch {
     rowLength: layout.rowLength,
     offsets: layout.offsets,
     data: [undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined],
-    dtypes: [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    dtypes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     mask: undefined,
     expert: undefined,
   };

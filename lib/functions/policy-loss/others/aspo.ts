@@ -6,7 +6,8 @@ import { quantile } from '../order-statistics.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { aggregated } from './aggregation.js';
 
-function range(tokens: string, side: string, value: number) {
+// The type of `help` is the text itself, because the build documents the option by it in the declaration files.
+function range<T extends string, S extends string>(tokens: T, side: S, value: number) {
   return {
     type: 'number',
     default: value,
@@ -16,7 +17,7 @@ function range(tokens: string, side: string, value: number) {
   } as const;
 }
 
-function cap(tokens: string) {
+function cap<T extends string>(tokens: T) {
   return {
     type: 'number',
     default: 3,

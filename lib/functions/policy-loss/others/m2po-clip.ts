@@ -7,7 +7,8 @@ import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { aggregated } from './aggregation.js';
 import { surrogate } from './surrogate.js';
 
-function least(side: string, value: number) {
+// The type of `help` is the text itself, because the build documents the option by it in the declaration files.
+function least<S extends string>(side: S, value: number) {
   return {
     type: 'number',
     default: value,
