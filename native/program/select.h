@@ -47,6 +47,12 @@ PL_FN uint32_t significand_of(uint32_t key) {
   return (bits >> 23 & 0xff) == 0 ? fraction : fraction | 0x800000;
 }
 
+// Returns the rank among `total` values, of which there is at least one, that is nearest to the given number.
+PL_FN double existing_rank(double rank, double total) {
+  const double whole = rank >= 0 ? round_down(rank) : 0.0;
+  return whole > total - 1 ? total - 1 : whole;
+}
+
 // A search for the smallest key at which the values up to it fulfil the condition of a selection.
 class Search {
  public:
@@ -105,8 +111,7 @@ class Search {
   PL_FN void begin(const Bin* bins) {
     for (int b = 0; b < digit_bins(0); ++b) total_ += static_cast<double>(bins[b].count);
     if (op_ == Op::k_rows_under_mean || op_ == Op::k_rows_under_fill) return;
-    by_ = by_ >= 0 ? round_down(by_) : 0.0;
-    if (by_ > total_ - 1) by_ = total_ - 1;
+    by_ = existing_rank(by_, total_);
   }
 
   // Returns the unit of the significands of values with this highest digit.
