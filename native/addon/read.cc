@@ -12,28 +12,34 @@ namespace {
 // has that many elements.
 constexpr int64_t kMostTokens = int64_t{1} << 53;
 
-// Returns the index of the entry whose name is `wanted`. If there is none, throws an error in which `what`
-// says what kind of entry was wanted, such as "loss".
+// Returns a text. Refuses other values: converting an array to a text would take as long as the array says.
+std::string text_of(const Napi::Value& value) {
+  if (!value.IsString()) refuse(value.Env(), "expected a text");
+  return value.As<Napi::String>().Utf8Value();
+}
+
+// Returns the index of the entry whose name is `name`. If there is none, throws an error in which `what` says
+// what kind of entry was wanted, such as "loss".
 template <class Names, class NameOf>
-int index_of(Napi::Env env, const Names& names, const std::string& wanted, const char* what, NameOf name_of) {
+int index_of(const Names& names, const Napi::Value& name, const char* what, NameOf name_of) {
+  const std::string wanted = text_of(name);
   int index = 0;
   for (const auto& entry : names) {
     if (wanted == name_of(entry)) return index;
     ++index;
   }
-  refuse(env, std::string("unknown ") + what + ": " + wanted);
+  refuse(name.Env(), std::string("unknown ") + what + ": " + wanted);
 }
 
 Aggregation read_aggregation(const Napi::Value& value) {
-  return static_cast<Aggregation>(index_of(value.Env(), kAggregationNames, value.ToString().Utf8Value(),
-                                           "aggregation",
-                                           [](const char* name) { return std::string(name); }));
+  return static_cast<Aggregation>(
+      index_of(kAggregationNames, value, "aggregation", [](const char* name) { return std::string(name); }));
 }
 
 double read_option(const OptionInfo& option, const Napi::Value& value) {
   const Napi::Env env = value.Env();
   if (option.choices) {
-    const std::string word = value.ToString().Utf8Value();
+    const std::string word = text_of(value);
     for (int i = 0; option.choices[i]; ++i)
       if (word == option.choices[i]) return i;
     refuse(env, std::string(option.name) + " cannot be " + word);
@@ -44,8 +50,8 @@ double read_option(const OptionInfo& option, const Napi::Value& value) {
 }
 
 void read_loss(const Napi::Object& object, Function* function) {
-  function->loss = index_of(object.Env(), losses(), object.Get("name").ToString().Utf8Value(), "loss",
-                            [](const LossInfo& info) { return info.name; });
+  function->loss =
+      index_of(losses(), object.Get("name"), "loss", [](const LossInfo& info) { return info.name; });
   const Napi::Object options = object.Get("options").As<Napi::Object>();
   for (const OptionInfo& option : losses()[function->loss].options)
     function->options.push_back(read_option(option, options.Get(option.name)));
@@ -79,8 +85,8 @@ ProgramMetric read_program_metric(const Napi::Value& value) {
   const Napi::Env env = value.Env();
   if (!value.IsObject()) refuse(env, "program: a metric is not an object");
   const Napi::Object object = value.As<Napi::Object>();
-  const std::string per = object.Get("per").ToString().Utf8Value();
-  ProgramMetric metric{object.Get("name").ToString().Utf8Value(), Metric::kTokenMean};
+  const std::string per = text_of(object.Get("per"));
+  ProgramMetric metric{text_of(object.Get("name")), Metric::kTokenMean};
   if (per == "row")
     metric.source = Metric::kMeanOfRows;
   else if (per == "batch")
@@ -145,7 +151,6 @@ Napi::Error coded_error(Napi::Env env, const char* code, const std::string& what
 }
 
 Function read_function(const Napi::Object& spec) {
-  const Napi::Env env = spec.Env();
   Function function;
   const Napi::Value policy = spec.Get("policyLoss");
   if (policy.IsObject()) {
@@ -163,7 +168,7 @@ Function read_function(const Napi::Object& spec) {
   const Napi::Value kl = spec.Get("kl");
   if (kl.IsObject()) {
     const Napi::Object object = kl.As<Napi::Object>();
-    function.kl = index_of(env, kl_estimators(), object.Get("name").ToString().Utf8Value(), "KL estimator",
+    function.kl = index_of(kl_estimators(), object.Get("name"), "KL estimator",
                            [](const KlInfo& info) { return info.name; });
     function.kl_aggregation = read_aggregation(object.Get("aggregation"));
   }
@@ -178,10 +183,8 @@ Function read_function(const Napi::Object& spec) {
 }
 
 AdvantageFunction read_advantage_function(const Napi::Object& spec) {
-  const Napi::Env env = spec.Env();
-  const AdvantageInfo& info =
-      advantages()[index_of(env, advantages(), spec.Get("name").ToString().Utf8Value(), "advantage function",
-                            [](const AdvantageInfo& entry) { return entry.name; })];
+  const AdvantageInfo& info = advantages()[index_of(advantages(), spec.Get("name"), "advantage function",
+                                                    [](const AdvantageInfo& entry) { return entry.name; })];
   AdvantageFunction function{info.shape, info.index, {}};
   const Napi::Object options = spec.Get("options").As<Napi::Object>();
   for (const OptionInfo& option : info.options)
@@ -190,8 +193,7 @@ AdvantageFunction read_advantage_function(const Napi::Object& spec) {
 }
 
 int read_estimator(const Napi::Value& name) {
-  return index_of(name.Env(), kl_estimators(), name.ToString().Utf8Value(), "KL estimator",
-                  [](const KlInfo& info) { return info.name; });
+  return index_of(kl_estimators(), name, "KL estimator", [](const KlInfo& info) { return info.name; });
 }
 
 void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t length, const char* what) {

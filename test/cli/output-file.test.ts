@@ -7,6 +7,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import {
   copyFileSync,
+  existsSync,
   linkSync,
   mkdirSync,
   openSync,
@@ -17,7 +18,9 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { basename, join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { Worker } from 'node:worker_threads';
+import { makeTemporaryFolder, removeTemporaryFolders } from '../../lib/rollouts/write/temporary.js';
 import { EXAMPLE, Files, fails, PROGRAM, ROWS, run, TRINITY } from './support.js';
 
 const ROLLOUTS = readFileSync(EXAMPLE);
@@ -167,4 +170,22 @@ describe('temporary folders', function () {
         else assert.equal(code, 0);
       }
     });
+
+  it('are removed while other threads create files in them', async () => {
+    const folder = makeTemporaryFolder(files.path('.busy-'));
+    const create = `
+      const { threadId, workerData } = require('node:worker_threads');
+      const { writeFileSync } = require('node:fs');
+      const file = workerData + '/' + threadId + '-';
+      try {
+        for (let i = 0, end = Date.now() + 200; Date.now() < end; i++) writeFileSync(file + i, '');
+      } catch {}`;
+    const workers = Array.from({ length: 4 }, () => new Worker(create, { eval: true, workerData: folder }));
+    const ended = Promise.all(workers.map((worker) => once(worker, 'exit')));
+    while (readdirSync(folder).length < 200) await nextTurn();
+    removeTemporaryFolders();
+    assert.equal(existsSync(folder), false);
+    await ended;
+    assert.equal(existsSync(folder), false);
+  });
 });

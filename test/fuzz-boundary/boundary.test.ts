@@ -39,6 +39,11 @@ const FAULTS: Case[] = [
     target: 'the program of max(-A*r, -A*clip(r, 1 - low, 1 + high))',
     spoils: [{ what: 'argument', index: 2, value: { kind: 'odd', name: 'array of length 2**32 - 1' } }],
   },
+  // Native code converted the name of an aggregation, which is such an array here, to a text.
+  {
+    target: 'the program of lp*batch_sum(r*row_min(lp*batch_mean(lp)))',
+    spoils: [{ what: 'argument', index: 3, value: { kind: 'odd', name: 'array of length 2**32 - 1' } }],
+  },
 ];
 const raise = (): never => {
   throw new Hostile('thrown by the caller');

@@ -3,8 +3,10 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { resolve } from 'node:path';
 
-// Another thread may still be writing into the folder, so the removal is retried.
-const REMOVE = { recursive: true, force: true, maxRetries: 10 } as const;
+const REMOVE = { recursive: true, force: true } as const;
+// Another thread may still be creating files in a folder, so its removal is retried, for a second at most.
+const TRIES = 100;
+const PAUSE_MS = 10;
 
 const folders = new Set<string>();
 
@@ -21,17 +23,27 @@ export function makeTemporaryFolder(prefix: string): string {
 
 /** Removes a folder that makeTemporaryFolder() created. */
 export async function removeTemporaryFolder(folder: string): Promise<void> {
-  await rm(folder, REMOVE);
+  await rm(folder, { ...REMOVE, maxRetries: 10 });
   folders.delete(folder);
 }
 
 /** Removes all temporary folders that still exist. Blocks until they are removed. Never throws. */
 export function removeTemporaryFolders(): void {
-  for (const folder of folders)
-    try {
-      rmSync(folder, REMOVE);
-    } catch {
-      // The program is ending and cannot do more. The other folders must still be removed.
-    }
+  for (const folder of folders) for (let i = 0; i < TRIES && !removeNow(folder); i++) pause();
   folders.clear();
+}
+
+// Returns whether the folder no longer exists. The program is ending, so it cannot do more about an error. The option
+// maxRetries of rmSync() would not help, because Node does not look for new files when it tries again.
+function removeNow(folder: string): boolean {
+  try {
+    rmSync(folder, REMOVE);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function pause(): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS);
 }
