@@ -38,6 +38,7 @@ describe('numerics', () => {
       proxLogprob: Float32Array.of(-101, -101),
       teacherLogprob: Float32Array.of(-101, -101),
       rewards: [1, 0],
+      groupIds: [0, 0],
       vStar: Float64Array.of(0, 1),
       probability: Float64Array.of(1, 0),
       logZ: Float64Array.of(0, 1),

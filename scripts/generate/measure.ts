@@ -136,6 +136,7 @@ function batchOf(tokens: readonly Token[], { uniform, normal }: ReturnType<typeo
     vStar: perRow(normal),
     probability: perRow(uniform),
     logZ: perRow(normal),
+    groupIds: perRow((row) => Math.floor(row / 2)),
   };
 }
 
