@@ -173,16 +173,23 @@ describe('temporary folders', function () {
 
   it('are removed while other threads create files in them', async () => {
     const folder = makeTemporaryFolder(files.path('.busy-'));
+    const ends = new Int32Array(new SharedArrayBuffer(4));
     const create = `
       const { threadId, workerData } = require('node:worker_threads');
       const { writeFileSync } = require('node:fs');
-      const file = workerData + '/' + threadId + '-';
+      const { folder, ends } = workerData;
+      let last = Infinity;
       try {
-        for (let i = 0, end = Date.now() + 200; Date.now() < end; i++) writeFileSync(file + i, '');
+        for (let i = 0; Date.now() < last; i++) {
+          writeFileSync(folder + '/' + threadId + '-' + i, '');
+          if (last === Infinity && Atomics.load(ends, 0)) last = Date.now() + 200;
+        }
       } catch {}`;
-    const workers = Array.from({ length: 4 }, () => new Worker(create, { eval: true, workerData: folder }));
+    const given = { eval: true, workerData: { folder, ends } };
+    const workers = Array.from({ length: 4 }, () => new Worker(create, given));
     const ended = Promise.all(workers.map((worker) => once(worker, 'exit')));
     while (readdirSync(folder).length < 200) await nextTurn();
+    Atomics.store(ends, 0, 1);
     removeTemporaryFolders();
     assert.equal(existsSync(folder), false);
     await ended;

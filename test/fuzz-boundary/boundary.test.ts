@@ -30,6 +30,7 @@ const batch = (): Anything => ({
 });
 // Cases of the fuzzer (see Case) that failed once.
 const FAULTS: Case[] = [
+  // The evaluator read the program outside the guard that turns exceptions into a LossError.
   {
     target: 'the program of max(-A*r, -A*clip(r, 1 - low, 1 + high))',
     spoils: [{ what: 'proxy', index: 0, mode: 'throws', after: 6 }],

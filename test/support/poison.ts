@@ -1,5 +1,4 @@
 /** Replaces the values of masked tokens with values that must not change a result. */
-
 import { FLOAT_COLUMNS } from '../reference/batch.js';
 import type { ReferenceBatch } from '../reference/index.js';
 

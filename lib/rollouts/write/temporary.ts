@@ -29,7 +29,9 @@ export async function removeTemporaryFolder(folder: string): Promise<void> {
 
 /** Removes all temporary folders that still exist. Blocks until they are removed. Never throws. */
 export function removeTemporaryFolders(): void {
-  for (const folder of folders) for (let i = 0; i < TRIES && !removeNow(folder); i++) pause();
+  for (const folder of folders) {
+    for (let i = 0; i < TRIES && !removeNow(folder); i++) pause();
+  }
   folders.clear();
 }
 
