@@ -1,7 +1,7 @@
 // verl's Clip-Cov: PPO without some tokens, drawn at random, whose advantage and log-probability vary together.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { isAmongSmallest } from '../../order-statistics.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { isAmongSmallest } from '../order-statistics.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CLIP_RATIO } from './clipped.js';

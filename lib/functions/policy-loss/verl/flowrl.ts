@@ -15,6 +15,7 @@ export class VerlFlowRLLossFn extends expressionLossClass(
     ],
     source: ['arXiv 2509.15207', 'verl'],
     reads: ['old_logprob', 'ref_logprob', 'action_mask', 'advantages', 'log_z'],
+    ofRows: true,
     options: {
       flowrlBetaCoef: {
         type: 'number',

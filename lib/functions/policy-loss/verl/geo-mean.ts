@@ -21,6 +21,7 @@ export class VerlGeoMeanLossFn extends expressionLossClass(
       'trl/gmpo': 'another default clip range, no KL term, and tokens with A = 0 count as ln r = 0',
     },
     reads: CORRECTED_KEYS,
+    ofRows: true,
     options: { ...CLIP_RATIO, ...ROLLOUT_CORRECTION },
     metrics: { ...CLIP_METRICS, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },
     numerics: {

@@ -1,7 +1,7 @@
 // verl's KL-Cov: a policy gradient with a KL penalty on the tokens whose advantage and log-probability vary together.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { isAmongSmallest } from '../../order-statistics.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { isAmongSmallest } from '../order-statistics.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
