@@ -10,22 +10,20 @@ import {
   type InputName,
   type RowDataName,
 } from '../../core/batch-reader.js';
+import type {
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+  Metrics,
+  Result,
+} from '../../core/calls.js';
 import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
-import {
-  type Coefficients,
-  Evaluator,
-  type FormColumns,
-  type Forms,
-  type LossComputeOptions,
-  type LossComputeSyncOptions,
-  type LossResult,
-  type Metrics,
-  type Result,
-} from '../../core/evaluator.js';
+import { type Coefficients, Evaluator } from '../../core/evaluator.js';
+import type { FormColumns, Forms } from '../../core/forms.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import {
   backendOf,
