@@ -1,8 +1,8 @@
 // The metrics of verl's rollout correction.
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import type { MetricExpression } from '../expression-loss.js';
-import { bounded } from './clipped.js';
-import { meanOfBatch, meanOfRow, type Statistic, type Weights } from './rollout-correction.js';
+import type { MetricExpression } from '../../../program/loss-program.js';
+import { bounded, meanOfBatch, meanOfRow } from './arithmetic.js';
+import type { Statistic, Weights } from './rollout-weights.js';
 import {
   deviationOfRows,
   deviationOfTokens,
