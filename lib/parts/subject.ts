@@ -156,6 +156,7 @@ const OF_ADVANTAGES: ReadonlySet<RolloutColumn> = new Set([
   'reward',
   'token_level_rewards',
   'values',
+  'sum_pi_squared',
   'reward_baseline',
   'task_id',
   'run_id',
