@@ -1,5 +1,5 @@
-// The weights and the statistics of verl's rollout correction. The inference engine samples tokens with log-probabilities that differ from those of the
-// policy that is trained. The correction weights the tokens, and rejects some.
+// The weights and the statistics of verl's rollout correction. The inference engine samples tokens with log-probabilities
+// that differ from those of the policy that is trained. The correction weights the tokens, and rejects some.
 import { LossError } from '../../../core/errors.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
