@@ -1,6 +1,6 @@
 // verl's bypass mode: the log-probabilities that the inference engine reported are the old ones.
 import type { MetricsOf } from '../../../core/declaration.js';
-import { rolloutCorrection } from '../../correction/verl/rollout-correction.js';
+import { rolloutCorrection } from '../../correction/verl/rollout-expressions.js';
 import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
 import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';

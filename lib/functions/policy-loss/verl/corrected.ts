@@ -3,7 +3,7 @@
 // metrics of the correction also for a part of a batch.
 import type { Expression, Operand, ProgramSymbols } from '../../../program/expression.js';
 import { geometricMean, lossMetric } from '../../../program/loss-program.js';
-import { type RolloutCorrection, rolloutCorrection } from '../../correction/verl/rollout-correction.js';
+import { type RolloutCorrection, rolloutCorrection } from '../../correction/verl/rollout-expressions.js';
 import { type CorrectionMetrics, NO_CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
 import type { CorrectionOptions } from '../../correction/verl/rollout-weights.js';
 import type { MetricExpression } from '../expression-loss.js';
