@@ -80,6 +80,15 @@ static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSha
 #endif
 #endif
 
+// The bytes of the widest vector of the instruction set.
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
 // The partial sums of one sum.
 template <class Number>
 class alignas(64) LaneSum {
@@ -112,19 +121,11 @@ class alignas(64) LaneSum {
   }
 
  private:
-  // The widest vector of the instruction set. It may alias the numbers of `lane`.
-#if defined(__AVX512F__)
-  typedef Number Vector __attribute__((vector_size(64), may_alias, aligned(sizeof(Number))));
-#elif defined(__AVX__)
-  typedef Number Vector __attribute__((vector_size(32), may_alias, aligned(sizeof(Number))));
-#else
-  typedef Number Vector __attribute__((vector_size(16), may_alias, aligned(sizeof(Number))));
-#endif
+  // It may alias the numbers of `lane`.
+  typedef Number Vector __attribute__((vector_size(kVectorBytes), may_alias, aligned(sizeof(Number))));
   static constexpr int kVectors = kSumLanes * sizeof(Number) / sizeof(Vector);
 
-  PL_FN const Vector* vectors() const {
-    return reinterpret_cast<const Vector*>(lane);
-  }
+  PL_FN const Vector* vectors() const { return reinterpret_cast<const Vector*>(lane); }
 };
 
 // Calls visit(lane, i) for every token i < n of a tile, where `lane` is the token's partial sum.

@@ -1,5 +1,5 @@
-// Computes the scans of a program along a row (program/program.h), with one warp per row. The lanes add up
-// the tokens one after another, as the CPU engine does, so the sums have the same bits.
+// Computes the scans of a program along a row (program/program.h), with one warp per row. The steps are those
+// of the CPU engine, so the sums have the same bits.
 #pragma once
 
 #include "cuda/program_numbers.cuh"
@@ -11,66 +11,93 @@ struct ScannedRow {
   float* values;
   const uint8_t* mask;
   int64_t length;
+
+  __device__ __forceinline__ bool is_live(int64_t token) const {
+    return token >= 0 && token < length && mask[token] != 0;
+  }
 };
 
 // Visits the tokens of a row in groups of one per lane, from the first token on or from the last one. Calls
-// visit(value, live) for each group; a token that does not exist counts as masked. Stores the number that
-// visit() returns for the lane's token.
+// visit(value, token) for each group, where the value of a masked token is 0. Some tokens of the last group
+// may not exist. Stores the number that visit() returns for the lane's token.
 template <class Visit>
 __device__ __forceinline__ void replace_tokens(const ScannedRow& row, bool forwards, Visit visit) {
   for (int64_t from = 0; from < row.length; from += kWarp) {
     const int64_t at = from + threadIdx.x % kWarp;
     const int64_t token = forwards ? at : row.length - 1 - at;
-    const bool exists = at < row.length;
-    const bool live = exists && row.mask[token] != 0;
-    const float result = visit(live ? row.values[token] : 0.0f, live);
-    if (exists) row.values[token] = result;
+    const float result = visit(row.is_live(token) ? row.values[token] : 0.0f, token);
+    if (at < row.length) row.values[token] = result;
   }
   __syncwarp();  // the lanes may read the values of other lanes' tokens next
 }
 
+// Returns the first lane of a set, or a number that is larger than any lane if the set is empty.
+__device__ __forceinline__ unsigned first_of(unsigned lanes) {
+  return static_cast<unsigned>(__ffs(lanes)) - 1u;
+}
+
 // Replaces the values with their running sums.
 __device__ __forceinline__ void running_sum(const ScannedRow& row, double decay, bool forwards) {
+  constexpr int kSteps = program::kWindowSteps;
+  constexpr unsigned kWindow = 1u << kSteps;
+  static_assert(kWarp % kWindow == 0);
+  const unsigned lane = threadIdx.x % kWarp;
+  double before[kSteps] = {};  // the number that each step got for the lane's token in the group before
   double sum = 0;
-  replace_tokens(row, forwards, [&](float value, bool) {
-    double own = 0;
-#pragma unroll 8
-    for (unsigned lane = 0; lane < kWarp; ++lane) {
-      sum = static_cast<double>(__shfl_sync(kAllLanes, value, lane)) + decay * sum;
-      if (threadIdx.x % kWarp == lane) own = sum;
+  replace_tokens(row, forwards, [&](float value, int64_t) {
+    double x = static_cast<double>(value);
+    double power = decay;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const unsigned distance = 1u << step;
+      // The last lanes pass on numbers of the group before, to the first lanes.
+      const double passed = lane >= kWarp - distance ? before[step] : x;
+      before[step] = x;
+      x += power * __shfl_sync(kAllLanes, passed, (lane - distance) % kWarp);
+      power *= power;
     }
-    return static_cast<float>(own);
+    // The running sums of the first lanes depend on those of the group before, and those of others on theirs.
+    for (unsigned first = 0; first < kWarp; first += kWindow) {
+      const double earlier = __shfl_sync(kAllLanes, sum, (lane - kWindow) % kWarp);
+      if (lane / kWindow == first / kWindow) sum = x + power * earlier;
+    }
+    return static_cast<float>(sum);
   });
 }
 
 // Replaces the value of each unmasked token with the sum over the contiguous run of unmasked tokens around
 // it.
 __device__ __forceinline__ void sum_runs(const ScannedRow& row) {
-  double sum = 0;
-  replace_tokens(row, true, [&](float value, bool live) {
-    const unsigned all = __ballot_sync(kAllLanes, live);
+  const unsigned lane = threadIdx.x % kWarp;
+  // Gives the last token of each run the run's sum.
+  double partial = 0;
+  replace_tokens(row, true, [&](float value, int64_t token) {
+    const bool live = row.is_live(token);
+    unsigned ends = __ballot_sync(kAllLanes, live && !row.is_live(token + 1));
+    partial += live && lane <= first_of(ends) ? static_cast<double>(value) : 0.0;
     double own = 0;
-#pragma unroll 8
-    for (unsigned lane = 0; lane < kWarp; ++lane) {
-      const double next = sum + static_cast<double>(__shfl_sync(kAllLanes, value, lane));
-      sum = (all >> lane & 1) != 0 ? next : 0.0;
-      if (threadIdx.x % kWarp == lane) own = sum;
+    while (ends != 0) {
+      const unsigned end = first_of(ends);
+      const double sum = warp_sum(partial);  // of lane 0
+      const double of_run = __shfl_sync(kAllLanes, sum, 0);
+      if (lane == end) own = of_run;
+      ends &= ends - 1;
+      partial = live && lane > end && lane <= first_of(ends) ? static_cast<double>(value) : 0.0;
     }
     return static_cast<float>(own);
   });
-  // Now the last token of each run has the run's sum. Backwards, it is passed on to the others.
+  // Backwards, passes it on to the other tokens of the run.
   float total = 0;
   bool in_run = false;
-  replace_tokens(row, false, [&](float value, bool live) {
-    const unsigned all = __ballot_sync(kAllLanes, live);
-    float own = 0;
-#pragma unroll 8
-    for (unsigned lane = 0; lane < kWarp; ++lane) {
-      const float last = __shfl_sync(kAllLanes, value, lane);
-      if (!in_run) total = last;
-      in_run = (all >> lane & 1) != 0;
-      if (threadIdx.x % kWarp == lane) own = total;
-    }
+  replace_tokens(row, false, [&](float value, int64_t token) {
+    const unsigned all = __ballot_sync(kAllLanes, row.is_live(token));
+    const unsigned masked_before = ~all & ((1u << lane) - 1);
+    const int last = masked_before != 0 ? kWarp - __clz(masked_before) : 0;  // of the run, in this group
+    float of_run = __shfl_sync(kAllLanes, value, last);
+    if (last == 0 && in_run) of_run = total;
+    const float own = row.is_live(token) ? of_run : 0.0f;
+    total = __shfl_sync(kAllLanes, own, kWarp - 1);
+    in_run = all >> (kWarp - 1) != 0;
     return own;
   });
 }

@@ -22,9 +22,15 @@
 // Each kept value counts as often as its row. −0 counts as 0, and NaN as larger than any other number.
 //
 // A scan gives each token of a row a float32 number that depends on other tokens of the row. It is stored,
-// and later token segments read it like a column. A reduction over groups gives all rows of a group the same
-// row value, which can be read after the next batch segment. Scans and reductions over groups add up in the
-// order of the tokens or rows, in float64.
+// and later token segments read it like a column. Scans add up in float64:
+// - A running sum first takes sums over windows of eight tokens, in three steps. Step k = 0, 1, 2 adds to
+//   each number decay^(2^k) times the number 2^k tokens before. Tokens before the row count as 0. The running
+//   sum of a token is its window's sum plus decay^8 times the running sum eight tokens before. Each power is
+//   the square of the one before. suffix_sum does the same from the row's last token on.
+// - The sum over a run has 32 partial results, as a reduction over a row has.
+//
+// A reduction over groups gives all rows of a group the same row value, which can be read after the next
+// batch segment. It adds up in the order of the rows, in float64.
 #pragma once
 
 #include <cstdint>
@@ -182,6 +188,9 @@ constexpr int kBatchInputs = 3;
 
 // A place in the batch is the number of a token: this times the row's index, plus the position in the row.
 constexpr double kPlacesPerRow = 1 << 30;
+
+// The steps in which running sums take sums over windows.
+constexpr int kWindowSteps = 3;
 
 constexpr int kMaxOperands = 4;
 

@@ -6,6 +6,7 @@ import type { Batch } from '../../lib/index.js';
 import type { ProgramSymbols } from '../../lib/program/expression.js';
 import type { LossExpressions } from '../../lib/program/loss-program.js';
 import { isLossError } from '../support/loss-error.js';
+import { scanned } from './interpreter.js';
 
 const NO_METRICS = {} as const;
 
@@ -57,6 +58,42 @@ describe('sums along a row', () => {
         name === 'runSum' ? symbols.runSum(symbols.lp) : symbols[name](symbols.lp, 0.5);
       assert.deepEqual(valuesOf(build, batch), values);
       assert.deepEqual(valuesOf(build, packed), values.toSpliced(5, 1));
+    });
+
+  // Whole numbers, so that all orders of the additions give the same.
+  for (const [op, decay] of [
+    ['prefix_sum', 1],
+    ['prefix_sum', -1],
+    ['suffix_sum', 1],
+    ['suffix_sum', -1],
+    ['run_sum', 0],
+  ] as const)
+    it(`computes ${op} with decay ${decay} in rows of all lengths and with all kinds of runs`, () => {
+      const lengths = [...Array(70).keys(), 511, 512, 513, 1100, 20_000];
+      const rows = lengths.map((length, b) => {
+        const values = Array.from({ length }, (_, t) => ((t * 37 + b * 11) % 101) - 40);
+        // From rows without masked tokens to rows in which half of the tokens are masked.
+        const mask = values.map((_, t) => (t * t + b) % 97 >= (b % 4) * 16);
+        return { values, mask };
+      });
+      const cuSeqlens = [0];
+      for (const length of lengths) cuSeqlens.push(cuSeqlens.at(-1)! + length);
+      const all = {
+        cuSeqlens,
+        logprob: rows.flatMap(({ values, mask }) => values.map((x, t) => (mask[t] ? x : Number.NaN))),
+        actionMask: rows.flatMap(({ mask }) => mask.map(Number)),
+      };
+      const build = ({ lp, prefixSum, suffixSum, runSum }: ProgramSymbols) =>
+        op === 'run_sum' ? runSum(lp) : (op === 'prefix_sum' ? prefixSum : suffixSum)(lp, decay);
+      const expected = rows.flatMap(({ values, mask }) => {
+        const kept = values.map((x, t) => (mask[t] ? x : 0));
+        return scanned(op, kept, mask, decay).map((x, t) => (mask[t] ? x : 0));
+      });
+      const actual = valuesOf(build, all).map((x) => x + 0);
+      assert.deepEqual(
+        actual,
+        expected.map((x) => x + 0),
+      );
     });
 
   it('gives each token the derivative of all sums that contain it', () => {
