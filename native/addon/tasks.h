@@ -31,7 +31,8 @@ class Reporting : public Task {
 
 // Each of these functions returns the result of a finished task as a number for JavaScript, or throws an
 // error.
-inline double result_of(Napi::Env, const cpu::Evaluation& task) {
+inline double result_of(Napi::Env env, const cpu::Evaluation& task) {
+  if (task.out_of_memory()) throw coded_error(env, "ERR_OUT_OF_MEMORY", "out of memory");
   return task.aborted() ? -1.0 : static_cast<double>(task.outputs().present);
 }
 inline double result_of(Napi::Env, const cpu::KlEvaluation& task) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 namespace policy_loss::cpu {
 
@@ -66,7 +67,9 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
     work_.kept.resize(program_.kept * batch.layout.tokens());
-    work_.scanned.resize(program_.scanned * scanned_stride(batch.layout));
+    const int64_t scanned_stride =
+        program_.has_several_passes ? scanned_begin(batch.layout, batch.layout.rows) : 0;
+    work_.scanned.resize(program_.scanned * scanned_stride);
     pass_.program = {&program_,
                      0,
                      0,
@@ -74,7 +77,8 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
                      work_.batch_values.data(),
                      work_.batch_metrics.data(),
                      work_.kept.data(),
-                     work_.scanned.data()};
+                     work_.scanned.data(),
+                     scanned_stride};
   }
   plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;
@@ -148,7 +152,27 @@ void Evaluation::run(int64_t piece) {
   else if (phase_ == Phase::kProgram)
     target()->program_pass(pass_, work_.chunks[piece]);
   else
-    target()->token_pass(pass_, work_.chunks[piece], &work_.sums[piece]);
+    tokens(work_.chunks[piece], &work_.sums[piece]);
+}
+
+// Runs the token pass. Scanned values that no other pass needs get memory of their own, which stays in the
+// cache.
+void Evaluation::tokens(const Chunk& chunk, ExactSums* sums) {
+  if (program_.scanned == 0 || program_.has_several_passes) return target()->token_pass(pass_, chunk, sums);
+  int64_t longest = 0;
+  for (int64_t row = chunk.first_row; row < chunk.last_row; ++row)
+    longest = std::max(longest, batch_.layout.length(row));
+  TokenPass pass = pass_;
+  pass.program.scanned_stride = longest + kScannedPadding;
+  const std::unique_ptr<float[]> scanned(
+      new (std::nothrow) float[program_.scanned * pass.program.scanned_stride]);
+  if (!scanned) {
+    // The pool's threads do not catch exceptions.
+    out_of_memory_.store(true, std::memory_order_relaxed);
+    return abort();
+  }
+  pass.program.scanned = scanned.get();
+  target()->token_pass(pass, chunk, sums);
 }
 
 void Evaluation::rows(int64_t piece) {

@@ -63,6 +63,8 @@ class Evaluation : public Task {
   void set_abort_flag(const int32_t* flag) { abort_ = flag; }
   void abort() { aborted_.store(true, std::memory_order_relaxed); }
   bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  // If memory runs out, the evaluation is aborted.
+  bool out_of_memory() const { return out_of_memory_.load(std::memory_order_relaxed); }
   const Outputs& outputs() const { return outputs_; }
 
   int64_t next_phase() override;
@@ -74,6 +76,7 @@ class Evaluation : public Task {
  private:
   bool check_abort();
   void rows(int64_t piece);
+  void tokens(const Chunk& chunk, ExactSums* sums);
   void weights();
   bool next_program_pass();
   const double* batch_metrics();
@@ -86,6 +89,7 @@ class Evaluation : public Task {
   Outputs outputs_;
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> out_of_memory_{false};
 
   enum class Phase { kBegin, kRows, kProgram, kTokens };
   Phase phase_ = Phase::kBegin;

@@ -162,7 +162,8 @@ class ProgramRows {
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
     values_.row_index = row;
-    scanned_ = pass_.scanned ? pass_.scanned + cpu::scanned_begin(layout_, row) : nullptr;
+    scanned_ = pass_.scanned;
+    if (scanned_ && program_.has_several_passes) scanned_ += cpu::scanned_begin(layout_, row);
     values_.loss = 0;
     clear(reducing_, reductions_);
     for (int k = 0; k < program_.metrics; ++k) values_.metric[k] = 0;
@@ -267,7 +268,7 @@ class ProgramRows {
   }
 
   // Returns the scanned values of the row's tokens.
-  float* scanned_of(int index) { return scanned_ + index * cpu::scanned_stride(layout_); }
+  float* scanned_of(int index) { return scanned_ + index * pass_.scanned_stride; }
 
   float* register_of(int index) { return registers_ + index * (tile_size_ + kPadding); }
 

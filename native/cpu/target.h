@@ -33,17 +33,17 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
-  float* kept;     // the values that tokens keep: program->kept times as many as the batch has tokens
-  float* scanned;  // scanned_stride() numbers for each scanned value; those of a row begin at scanned_begin()
+  float* kept;  // the values that tokens keep: program->kept times as many as the batch has tokens
+  // scanned_stride numbers for each scanned value. If the program has several passes, the numbers of a row
+  // begin at scanned_begin(). Otherwise, the rows of a chunk use the same memory one after another.
+  float* scanned;
+  int64_t scanned_stride;
 };
 
 // The numbers between the scanned values of two rows, so that the last tile of a row has room.
 constexpr int64_t kScannedPadding = 64;
 PL_FN int64_t scanned_begin(const Layout& layout, int64_t row) {
   return layout.begin(row) + row * kScannedPadding;
-}
-PL_FN int64_t scanned_stride(const Layout& layout) {
-  return layout.tokens() + layout.rows * kScannedPadding;
 }
 
 // Returns how many numbers ProgramPass::row_values has per row.

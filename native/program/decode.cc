@@ -267,6 +267,8 @@ Program::Program(const Encoded& encoded) {
   sizes_.has_other_grad = checker.has_other_grad();
   sizes_.has_batch_segment = checker.has_batch_segment();
   sizes_.scanned = checker.scanned();
+  for (int s = 0; s < sizes_.output_segment; ++s)
+    sizes_.has_several_passes |= segments_[s].kind == Op::k_batch;
 }
 
 void Program::find_compiled() {

@@ -238,6 +238,8 @@ struct ProgramView {
   int metrics = 0, batch_metrics = 0;  // `metrics` are those of tokens and rows
   int output_segment = 0;              // the segment with the outputs
   bool has_batch_segment = false;
+  // Whether a batch segment comes before the outputs.
+  bool has_several_passes = false;
   int interpreted = 0;          // the instructions of token segments for which no loop is compiled
   int kept = 0;                 // one more than the largest row value of row_keep
   bool has_grad = false;        // whether it outputs gradients with respect to logprob
