@@ -167,6 +167,26 @@ PL_FN float extreme_of_tile(const TokenOperand& x, const Lane* lanes, int n) {
   return nan != 0 ? bits_float(0x7fc00000) : result;
 }
 
+// Returns the index of the first unmasked value that equals `to`, where NaN equals NaN, or n if there is
+// none. A value that is the same for all tokens must equal it.
+int first_equal(const TokenOperand& x, const Lane* lanes, int n, float to) {
+  const int32_t both_nan = to != to ? -1 : 0;
+  const auto is_equal = [&](int i) {
+    const float y = x.data[i];
+    return lanes[i] & ((y == to ? -1 : 0) | ((y != y ? -1 : 0) & both_nan));
+  };
+  int at = 0;
+  for (int32_t any = 0; !x.is_uniform() && at < n; at += kSumLanes) {
+    int32_t equal[kSumLanes];
+    PL_FOR_LANES
+    for (int l = 0; l < kSumLanes; ++l) equal[l] = is_equal(at + l);
+    for (const int32_t e : equal) any |= e;
+    if (any != 0) break;
+  }
+  while (at < n && (x.is_uniform() ? lanes[at] : is_equal(at)) == 0) ++at;
+  return at;
+}
+
 }  // namespace
 
 template <bool largest>
@@ -176,14 +196,11 @@ void Extreme::add(const TokenOperand& x, const Lane* lanes, int n, int64_t first
   with_form(x, [&]<bool uniform>() { of_tile = extreme_of_tile<largest, uniform>(x, lanes, n); });
   // Most tiles do not change the result.
   if (exists && of_tile == of_tile && !is_before(largest, of_tile, value)) return;
-  for (int i = 0; i < n; ++i) {
-    const float y = x.is_uniform() ? x.value : x.data[i];
-    if (lanes[i] == 0 || (y != of_tile && (y == y || of_tile == of_tile))) continue;
-    exists = true;
-    value = y;
-    position = first + i;
-    return;
-  }
+  const int at = first_equal(x, lanes, n, of_tile);
+  if (at == n) return;
+  exists = true;
+  value = x.is_uniform() ? x.value : x.data[at];
+  position = first + at;
 }
 
 template void Extreme::add<false>(const TokenOperand&, const Lane*, int, int64_t);
