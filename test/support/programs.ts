@@ -420,9 +420,9 @@ class Draw {
       this.#bound(operand('register', register), register);
     }
     if (!this.#written.includes(register)) this.#written.push(register);
-    // The gradient is the product of two operands.
+    // The output is the product of two operands.
     const factor = this.#shared() ?? operand('rowInput', ROW_WEIGHT);
-    this.#emit(op, out, [operand('register', register), ...(op.startsWith('grad') ? [factor] : [])]);
+    this.#emit(op, out, [operand('register', register), factor]);
   }
 }
 
