@@ -53,12 +53,14 @@ struct LocalSums {
         [[maybe_unused]] const int32_t lane = lanes[i];
 // Reads a column before the gradients are written, as the compiler would otherwise read it again.
 #define LOAD(index) const float c##index = columns.of[index][i];
+#define LOAD_SCANNED(index) const float s##index = segment.scanned[index][i];
 #define REGISTERS(...) float __VA_ARGS__;
 #define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(out, a) local.sum[out][l] += kept(a, lane);
 #define SUM_SINGLE(out, a) local.single[out][l] += kept(a, lane);
 #define EXTREME(name, out, a) segment.extremes[out][i] = a;
 #define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
+#define SCAN(name, out, a, ...) segment.scanned[out][i] = kept(a, lane);
 #define LOSS(a) local.loss[l] += kept(a, lane);
 #define METRIC(out, a) local.metric[out][l] += kept(a, lane);
 #define LOSS_COPIED(...)
@@ -73,6 +75,7 @@ struct LocalSums {
 #define END_SEGMENT }
 #define R(index) r##index
 #define C(index) c##index
+#define S(index) s##index
 #define U(index) uniform[index]
 
 template <Op op>
@@ -84,12 +87,14 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 
 #undef SEGMENT
 #undef LOAD
+#undef LOAD_SCANNED
 #undef REGISTERS
 #undef ARITHMETIC
 #undef SUM
 #undef SUM_SINGLE
 #undef EXTREME
 #undef OF_POSITION
+#undef SCAN
 #undef LOSS
 #undef METRIC
 #undef LOSS_COPIED
@@ -102,12 +107,14 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 constexpr CompiledLoop kLoops[] = {
 #define SEGMENT(index, ...) loop_##index,
 #define LOAD(...)
+#define LOAD_SCANNED(...)
 #define REGISTERS(...)
 #define ARITHMETIC(...)
 #define SUM(...)
 #define SUM_SINGLE(...)
 #define EXTREME(...)
 #define OF_POSITION(...)
+#define SCAN(...)
 #define LOSS(...)
 #define METRIC(...)
 #define LOSS_COPIED(...)

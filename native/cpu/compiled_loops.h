@@ -20,8 +20,10 @@ struct CompiledSegment {
   LossSums* outputs = nullptr;   // if the segment outputs losses and metrics
   RowSum* const* sums;           // of the reductions
   float* const* extremes;        // where the loop writes the operands of extremes, by reduction; else null
-  const float* const*
-      of_positions;  // the results of the instructions that depend on positions, in their order
+  // The results of the instructions that depend on positions, in their order.
+  const float* const* of_positions;
+  // The scanned values of the tile. The loop writes the operands of scans there.
+  float* const* scanned;
 };
 
 // Computes n tokens, a multiple of kBlock.

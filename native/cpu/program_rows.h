@@ -237,9 +237,7 @@ class ProgramRows {
   // Returns the number of reductions in the segment after the one with the outputs, or 0 if it has scans.
   static int reductions_with_outputs(const ProgramView& program) {
     const int next = program.output_segment + 1;
-    if (next >= program.segment_count) return 0;
-    for (int i = program.segments[next].first; i < program.segments[next].last; ++i)
-      if (program::is_scan(program.instructions[i].op)) return 0;
+    if (next >= program.segment_count || program.segments[next].scans > 0) return 0;
     return program.segments[next].reductions;
   }
 
@@ -343,7 +341,7 @@ class ProgramRows {
   // Calls visit(instruction) for the scans of a segment.
   template <class Visit>
   void for_scans(const Segment& segment, Visit visit) {
-    if (program_.scanned == 0) return;
+    if (segment.scans == 0) return;
     for (int i = segment.first; i < segment.last; ++i)
       if (program::is_scan(program_.instructions[i].op)) visit(program_.instructions[i]);
   }
@@ -389,7 +387,9 @@ class ProgramRows {
       extremes[count] = register_of(count);
       ++count;
     }
-    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes, of_positions}, in, n);
+    float* scanned[program::kMaxScanned];
+    for (int k = 0; k < program_.scanned; ++k) scanned[k] = scanned_of(k) + position_;
+    compiled_loop(segment.compiled)({uniforms, grad, outputs, sums, extremes, of_positions, scanned}, in, n);
   }
 
   // Considers or keeps the operands of extremes and of row_keep, which a compiled loop has written.

@@ -68,7 +68,7 @@ class RowReducer {
           fold(x, n, row, to <= kChunkTokens);
       });
     }
-    if (pass_.program.scanned > 0) scan_row(segment, row);
+    if (segment.scans > 0) scan_row(segment, row);
   }
 
  private:

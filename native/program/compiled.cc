@@ -13,12 +13,14 @@ constexpr Instruction instruction(Op op, int out = 0, Operand a = {}, Operand b 
 constexpr Instruction kListed[] = {
 #define SEGMENT(...) instruction(Op::k_tokens),
 #define LOAD(...)
+#define LOAD_SCANNED(...)
 #define REGISTERS(...)
 #define ARITHMETIC(name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
 #define SUM(out, a) instruction(Op::k_row_sum, out, a),
 #define SUM_SINGLE(out, a) instruction(Op::k_row_sum_single, out, a),
 #define EXTREME(name, out, a) instruction(Op::k_##name, out, a),
 #define OF_POSITION(name, out, number, a) instruction(Op::k_##name, out, a),
+#define SCAN(name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
 #define LOSS(a) instruction(Op::k_loss, 0, a),
 #define METRIC(out, a) instruction(Op::k_metric, out, a),
 #define LOSS_COPIED(a) instruction(Op::k_loss, 0, a),
@@ -31,6 +33,8 @@ constexpr Instruction kListed[] = {
   { Kind::kRegister, index }
 #define C(index) \
   { Kind::kColumn, index }
+#define S(index) \
+  { Kind::kScanned, index }
 #define U(index) \
   { Kind::kConstant, index }
 #include "program/compiled_segments.inc"

@@ -1,8 +1,8 @@
 // The token segments that are compiled ahead of time: those of the package's own losses with their default
 // options. compiled_segments.inc lists them; `npm run generate` writes it. An engine may run such a segment
 // in one loop, which gives the same bits as the interpreter. The values of options are not part of a segment,
-// so the same loop serves other values. The segment with the outputs and a token segment after it are listed
-// as one.
+// so the same loop serves other values. The segment with the outputs and a token segment without scans after
+// it are listed as one.
 #pragma once
 
 #include <vector>

@@ -246,7 +246,7 @@ Program::Program(const Encoded& encoded) {
     const Instruction x = decode(encoded.code + i * kNumbersPerInstruction);
     if (x.op <= Op::k_batch) {
       const int at = static_cast<int>(instructions_.size());
-      segments_.push_back({x.op, at, at, 0, -1, 0, 0});
+      segments_.push_back({x.op, at, at, 0, 0, -1, 0, 0});
       checker.begin_segment(x.op);
       continue;
     }
@@ -257,6 +257,7 @@ Program::Program(const Encoded& encoded) {
     instructions_.push_back(x);
     segments_.back().last = static_cast<int>(instructions_.size());
     if (is_row_reduction(x.op)) ++segments_.back().reductions;
+    if (is_scan(x.op)) ++segments_.back().scans;
   }
   checker.end();
   find_compiled();
@@ -276,7 +277,7 @@ void Program::find_compiled() {
     Segment& segment = segments_[at];
     if (segment.kind != Op::k_tokens) continue;
     const bool is_joined = static_cast<int>(at) == sizes_.output_segment && at + 1 < segments_.size() &&
-                           segments_[at + 1].kind == Op::k_tokens;
+                           segments_[at + 1].kind == Op::k_tokens && segments_[at + 1].scans == 0;
     if (is_joined) ++at;
     const int last = segments_[at].last;
     std::vector<Operand> uniforms;

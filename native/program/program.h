@@ -223,6 +223,7 @@ struct Segment {
   Op kind;          // k_tokens, k_row or k_batch
   int first, last;  // instructions [first, last)
   int reductions;   // how many reductions over a row it has
+  int scans;        // how many scans it has
   int compiled;     // the index of the compiled segment (see compiled.h) that it begins, or -1
   int first_uniform, last_uniform;  // the operands uniforms[first, last) are the numbers that this one reads
 };
