@@ -152,7 +152,8 @@ export async function drawCall(random: Random): Promise<void> {
       }
       case 7: {
         const name = random.pick(CORRECTION_FN.names());
-        const fn = CORRECTION_FN.create(name, { rollout_is: 'token' });
+        const { options: own } = CORRECTION_FN.get(name).declaration!;
+        const fn = CORRECTION_FN.create(name, 'rolloutIs' in own ? { rollout_is: 'token' } : {});
         if (sync) fn.computeSync(batch);
         else await fn.compute(batch, controller ? { signal: controller.signal } : {});
         break;
