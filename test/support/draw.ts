@@ -64,30 +64,28 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
   const columns = rowLengths ? Math.max(...rowLengths) : spec.columns;
   const lengthOf = (b: number) => rowLengths?.[b] ?? columns;
 
-  const logprob: number[] = [];
-  const oldLogprob: number[] = [];
-  const refLogprob: number[] = [];
-  const advantages: number[] = [];
-  const entropy: number[] = [];
-  const actionMask: number[] = [];
+  const column = () => new Float64Array(rows * columns);
+  const [logprob, oldLogprob, refLogprob, advantages] = [column(), column(), column(), column()];
+  const [entropy, actionMask] = [column(), column()];
   for (let b = 0; b < rows; b++) {
     const prefix = integer(0, lengthOf(b));
     const empty = uniform() < 0.5;
     for (let t = 0; t < columns; t++) {
+      const at = b * columns + t;
       const lp = spec.values === 'wide' ? -25 * uniform() : -1.5 * Math.abs(normal());
-      logprob.push(lp);
+      logprob[at] = lp;
       if (spec.values === 'moderate') {
-        oldLogprob.push(lp + 0.2 * normal());
-        refLogprob.push(lp + 0.3 * normal());
+        oldLogprob[at] = lp + 0.2 * normal();
+        refLogprob[at] = lp + 0.3 * normal();
       } else if (spec.values === 'wide') {
-        oldLogprob.push(-25 * uniform());
-        refLogprob.push(-25 * uniform());
+        oldLogprob[at] = -25 * uniform();
+        refLogprob[at] = -25 * uniform();
       } else {
-        oldLogprob.push(lp);
-        refLogprob.push(lp);
+        oldLogprob[at] = lp;
+        refLogprob[at] = lp;
       }
-      advantages.push(uniform() < 0.05 ? 0 : normal());
-      entropy.push(2 * uniform());
+      advantages[at] = uniform() < 0.05 ? 0 : normal();
+      entropy[at] = 2 * uniform();
       const unmasked = {
         ones: true,
         prefix: t < prefix,
@@ -95,13 +93,17 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
         emptyrows: !empty,
         zero: false,
       }[spec.mask];
-      actionMask.push(unmasked && t < lengthOf(b) ? 1 : 0);
+      actionMask[at] = unmasked && t < lengthOf(b) ? 1 : 0;
     }
   }
-  const nearOld = (spread: number) =>
-    oldLogprob.map((old) => (spec.values === 'wide' ? -25 * uniform() : old + spread * normal()));
   // The engine reads float32. Rounding here gives the engine and the reference exactly the same numbers.
-  const round = (column: number[]) => column.map(Math.fround);
+  const rounded = (column: Float64Array, change = (x: number) => x) => {
+    const out = new Float64Array(column.length);
+    for (let i = 0; i < out.length; i++) out[i] = Math.fround(change(column[i]!));
+    return out;
+  };
+  const nearOld = (spread: number) =>
+    rounded(oldLogprob, (old) => (spec.values === 'wide' ? -25 * uniform() : old + spread * normal()));
   const kinds = uniform();
   // In a tenth of the batches the policy wrote all rows, and in another tenth an expert wrote all rows.
   const expertMask = Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1)));
@@ -109,15 +111,15 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     rows,
     columns,
     ...(rowLengths ? { rowLengths } : {}),
-    logprob: round(logprob),
-    oldLogprob: round(oldLogprob),
-    refLogprob: round(refLogprob),
-    advantages: round(advantages),
-    entropy: round(entropy),
-    rolloutLogprob: round(nearOld(0.1)),
-    proxLogprob: round(nearOld(0.2)),
-    teacherLogprob: round(nearOld(0.5)),
-    oldEntropy: round(entropy.map((h) => (spec.values === 'onpolicy' ? h : h * Math.exp(0.3 * normal())))),
+    logprob: rounded(logprob),
+    oldLogprob: rounded(oldLogprob),
+    refLogprob: rounded(refLogprob),
+    advantages: rounded(advantages),
+    entropy: rounded(entropy),
+    rolloutLogprob: nearOld(0.1),
+    proxLogprob: nearOld(0.2),
+    teacherLogprob: nearOld(0.5),
+    oldEntropy: rounded(entropy, (h) => (spec.values === 'onpolicy' ? h : h * Math.exp(0.3 * normal()))),
     actionMask,
     expertMask,
     step: Array.from({ length: rows }, () => 60),
