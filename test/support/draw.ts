@@ -55,6 +55,13 @@ export const batchSpec: fc.Arbitrary<BatchSpec> = fc.record({
   packed: fc.boolean(),
 });
 
+/**
+ * Draws three of a kind. To make a loss takes longer than to compute a small batch, so tests with drawn arguments compute
+ * three batches with each loss.
+ */
+export const three = <T>(drawn: fc.Arbitrary<T>): fc.Arbitrary<T[]> =>
+  fc.array(drawn, { minLength: 3, maxLength: 3 });
+
 export function makeBatch(spec: BatchSpec): ReferenceBatch {
   const { uniform, normal, integer } = generator(spec.seed);
   const { rows } = spec;
