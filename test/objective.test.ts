@@ -182,7 +182,7 @@ describe('cross-validation: objectives', () => {
       for (const [m, loss_agg_mode] of modes.entries()) {
         const named = 'loss_agg_mode' in args ? { ...args, loss_agg_mode } : args;
         const on = subject('policy', policy, named);
-        const laidOut = [false, true].map((packed) => {
+        const batches = [false, true].map((packed) => {
           const spec = {
             seed: SEED + m,
             rows: 5,
@@ -191,8 +191,7 @@ describe('cross-validation: objectives', () => {
             mask: 'random',
             packed,
           } as const;
-          const batch = makeBatchOffEdges(fitting(policy, args, spec), on);
-          return { batch, laid: layOut(batch) };
+          return makeBatchOffEdges(fitting(policy, args, spec), on);
         });
         const policyFn = POLICY_LOSS_FN.create(policy, named);
         for (const [k, kl] of KLS.entries())
@@ -206,7 +205,7 @@ describe('cross-validation: objectives', () => {
               kl: { name: kl, args: { kl_coef: 0.3, loss_agg_mode } },
               entropy: { name: entropy, args: { entropy_coef: 0.7, loss_agg_mode } },
             };
-            const { batch, laid } = laidOut[drawn % 2]!;
+            const { batch, laid } = batches[drawn % 2]!;
             if (klStandsOnEdge(parts, batch)) continue;
             agrees(parts, loss_agg_mode, configOf(parts, loss_agg_mode, false), batch, laid, policyFn);
             compared++;

@@ -227,23 +227,34 @@ export function inHalf(
  * Tries one seed after another, beginning with the seed of `spec`. Returns the first batch in which no token is on a
  * threshold of the subject's formula.
  */
-export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): ReferenceBatch {
+export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): SharedBatch {
   for (let seed = spec.seed; seed < spec.seed + 1000; seed++) {
-    const batch = cachedBatch({ ...spec, seed });
-    if (!standsOnEdge(subject.formula, subject.args, batch)) return batch;
+    const shared = sharedBatch({ ...spec, seed });
+    if (!standsOnEdge(subject.formula, subject.args, shared.batch)) return shared;
   }
   throw new Error('every seed leaves a token on a threshold');
 }
 
-// Keeps the batches that were drawn. Drawing a long batch takes longer than computing a loss, and most functions are
-// tested on the same batches.
-const batches = new Map<string, ReferenceBatch>();
+/** A batch as the reference reads it, and as the library reads it: packed if it has row lengths, and padded otherwise. */
+export interface SharedBatch {
+  readonly batch: ReferenceBatch;
+  readonly laid: Batch & Record<string, unknown>;
+}
 
-function cachedBatch(spec: BatchSpec): ReferenceBatch {
+const batches = new Map<string, SharedBatch>();
+
+/**
+ * Draws a batch, or returns the one that was drawn from the same description before. Drawing a long batch takes longer
+ * than computing a loss, and most functions are tested on the same batches.
+ */
+export function sharedBatch(spec: BatchSpec): SharedBatch {
   const key = JSON.stringify(spec);
-  const batch = batches.get(key) ?? makeBatch(spec);
-  batches.set(key, batch);
-  return batch;
+  const known = batches.get(key);
+  if (known) return known;
+  const batch = makeBatch(spec);
+  const shared = { batch, laid: batch.rowLengths ? packedBatch(batch) : paddedBatch(batch) };
+  batches.set(key, shared);
+  return shared;
 }
 
 // Draws one of 10,001 evenly spaced numbers. fc.double() would prefer extreme numbers such as 5e-324, which make
