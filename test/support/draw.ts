@@ -228,8 +228,10 @@ export function inHalf(
  * threshold of the subject's formula.
  */
 export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): SharedBatch {
-  for (let seed = spec.seed; seed < spec.seed + 1000; seed++) {
-    const shared = sharedBatch({ ...spec, seed });
+  for (let tried = 0; tried < 1000; tried++) {
+    const each = { ...spec, seed: spec.seed + tried };
+    // Some losses try very many seeds. Their batches would take too much memory if they were kept.
+    const shared = tried < 4 ? sharedBatch(each) : drawBatch(each);
     if (!standsOnEdge(subject.formula, subject.args, shared.batch)) return shared;
   }
   throw new Error('every seed leaves a token on a threshold');
@@ -241,6 +243,18 @@ export interface SharedBatch {
   readonly laid: Batch & Record<string, unknown>;
 }
 
+function drawBatch(spec: BatchSpec): SharedBatch {
+  const batch = makeBatch(spec);
+  let laid: SharedBatch['laid'] | undefined;
+  return {
+    batch,
+    get laid() {
+      laid ??= batch.rowLengths ? packedBatch(batch) : paddedBatch(batch);
+      return laid;
+    },
+  };
+}
+
 const batches = new Map<string, SharedBatch>();
 
 /**
@@ -249,10 +263,7 @@ const batches = new Map<string, SharedBatch>();
  */
 export function sharedBatch(spec: BatchSpec): SharedBatch {
   const key = JSON.stringify(spec);
-  const known = batches.get(key);
-  if (known) return known;
-  const batch = makeBatch(spec);
-  const shared = { batch, laid: batch.rowLengths ? packedBatch(batch) : paddedBatch(batch) };
+  const shared = batches.get(key) ?? drawBatch(spec);
   batches.set(key, shared);
   return shared;
 }
