@@ -10,6 +10,7 @@ import {
   LossError,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
+import { requiredArgs } from '../../test/support/draw.js';
 import { generator as numbers } from '../../test/support/random.js';
 
 /** Returns a generator of random numbers and random choices. The seed determines all of them. */
@@ -53,7 +54,7 @@ function column(random: Random, tokens: number): unknown {
 }
 
 /** Draws a random batch with all columns that any function reads. */
-export function drawBatch(random: Random): Batch {
+export function drawBatch(random: Random): Batch & Record<string, unknown> {
   // Most batches are small, because many calls are needed to reveal a leak.
   const most = random.uniform() < 0.9 ? 512 : MOST;
   const rows = 2 * random.integer(1, 8);
@@ -70,6 +71,9 @@ export function drawBatch(random: Random): Batch {
     oldLogprob: column(random, tokens) as Float32Array,
     refLogprob: column(random, tokens) as Float32Array,
     teacherLogprob: column(random, tokens) as Float32Array,
+    rolloutLogprob: column(random, tokens) as Float32Array,
+    proxLogprob: column(random, tokens) as Float32Array,
+    oldEntropy: column(random, tokens) as Float32Array,
     entropy: column(random, tokens) as Float32Array,
     values: column(random, tokens) as Float32Array,
     sumPiSquared: column(random, tokens) as Float32Array,
@@ -80,6 +84,9 @@ export function drawBatch(random: Random): Batch {
     step: 1,
     rewards: Array.from({ length: rows }, () => random.uniform()),
     rewardBaselines: new Float64Array(rows),
+    vStar: new Float64Array(rows),
+    probability: new Float64Array(rows),
+    logZ: new Float64Array(rows),
     groupIds: Array.from({ length: rows }, () => random.integer(0, 2)),
     runIds: Array.from({ length: rows }, () => `run ${random.integer(0, 2)}`),
   };
@@ -104,7 +111,8 @@ export async function drawCall(random: Random): Promise<void> {
       case 0:
       case 1: {
         // Each call uses a new object, to test that its native function is freed together with the object.
-        const fn = POLICY_LOSS_FN.create(random.pick(POLICY_LOSS_FN.names()));
+        const name = random.pick(POLICY_LOSS_FN.names());
+        const fn = POLICY_LOSS_FN.create(name, requiredArgs(POLICY_LOSS_FN.get(name).declaration));
         const { loss } = sync ? fn.computeSync(batch, { grad }) : await fn.compute(batch, options);
         assert.equal(typeof loss, 'number');
         break;
