@@ -2,13 +2,14 @@
 import type { MetricsOf } from '../../../core/declaration.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { bounded } from '../../correction/verl/arithmetic.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
-import { bounded, CLIP_METRICS, CLIP_RATIO, CLIP_RATIO_C, type Surrogate } from './clipped.js';
+import { CLIP_METRICS, CLIP_RATIO, CLIP_RATIO_C, type Surrogate } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 const OPTIONS = { ...CLIP_RATIO, ...CLIP_RATIO_C, ...AGGREGATION, ...ROLLOUT_CORRECTION } as const;
 type Options = CheckedOptions<typeof OPTIONS>;
@@ -58,10 +59,11 @@ function hasNearProbability(
 // Returns whether the Kullback–Leibler divergence of "this token or another" is at most clipRatioHigh where A > 0 and
 // clipRatioLow elsewhere, or whether the gradient step would bring the two policies closer.
 function hasNearDivergence(
-  { lp, old, A, exp, expm1, log, select }: ProgramSymbols,
+  { lp, old, A, constant, expm1, log, select }: ProgramSymbols,
   { clipRatioLow, clipRatioHigh }: Options,
 ): Expression {
-  const [q, notQ, notP] = [exp(old), expm1(old).neg(), expm1(lp).neg()];
+  const [notQ, notP] = [expm1(old).neg(), expm1(lp).neg()];
+  const q = constant(1).sub(notQ);
   const ofOthers = notQ.mul(log(notQ.add(1e-8).div(notP.add(1e-8))));
   const divergence = q.mul(old.sub(lp)).add(ofOthers);
   return select(
