@@ -5,8 +5,8 @@
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
 import { setThreads } from '../lib/index.js';
-import { type BatchSpec, everyFunction, fitting, makeBatch } from './support/draw.js';
-import { packedBatch, paddedBatch, type Subject, subject } from './support/subject.js';
+import { type BatchSpec, everyFunction, fitting, makeBatch, sharedBatch } from './support/draw.js';
+import { paddedBatch, type Subject, subject } from './support/subject.js';
 import { assertSameBits } from './support/tolerance.js';
 
 // Both batches are large enough to be divided among threads. The packed one has long and short rows.
@@ -32,10 +32,8 @@ describe('determinism', () => {
   for (const { family, name, args } of oneEach) {
     it(`${family} ${name}`, async () => {
       const on = subject(family, name, args);
-      for (const batch of [
-        paddedBatch(makeBatch(fitting(name, args, PADDED))),
-        packedBatch(makeBatch(fitting(name, args, PACKED))),
-      ]) {
+      for (const spec of [PADDED, PACKED]) {
+        const { laid: batch } = sharedBatch(fitting(name, args, spec));
         setThreads(1);
         const once = on.sync(batch);
         assertSameBits(on.sync(batch), once);

@@ -8,12 +8,16 @@ import type { Batch } from '../lib/index.js';
 import type { ReferenceBatch } from './reference/index.js';
 import { everyFunction, fitting, makeBatch } from './support/draw.js';
 import { HOSTILE, poison } from './support/poison.js';
-import { packedBatch, paddedBatch, subject, unpack } from './support/subject.js';
+import { packedBatch, paddedBatch, type Subject, subject, unpack } from './support/subject.js';
 import { assertComputed, assertSameBits } from './support/tolerance.js';
 
 describe('masking', () => {
   for (const { family, name, args, title } of everyFunction()) {
-    const on = () => subject(family, name, args);
+    let made: Subject | undefined;
+    const on = () => {
+      made ??= subject(family, name, args);
+      return made;
+    };
     const layouts: [string, boolean, (batch: ReferenceBatch) => Batch][] = [
       ['padded', false, paddedBatch],
       ['packed', true, packedBatch],

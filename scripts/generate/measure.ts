@@ -140,6 +140,29 @@ function batchOf(tokens: readonly Token[], { uniform, normal }: ReturnType<typeo
   };
 }
 
+/** A batch as the reference reads it, as the library reads it, and its tokens. */
+type Drawn = { batch: ReturnType<typeof batchOf>; laid: Batch; tokens: Token[] };
+
+// Keeps the drawn batches, because most functions are measured on the same ones.
+const sequences = new Map<string, { small: Drawn[]; large: Drawn[] }>();
+
+/** Draws `runs` batches with this many rows of one token, and some of 8192 tokens for the errors of sums. */
+function drawnBatches(range: Range, rows: number, runs: number) {
+  const key = `${range} ${rows} ${runs}`;
+  const known = sequences.get(key);
+  if (known) return known;
+  const random = generator(SEED);
+  const draw = (length: number, columns: number): Drawn => {
+    const tokens = Array.from({ length }, () => drawToken(range, random));
+    const batch = batchOf(tokens, random, columns);
+    return { batch, laid: layOut(batch) as Batch, tokens };
+  };
+  const small = Array.from({ length: runs }, () => draw(rows, 1));
+  const large = Array.from({ length: Math.ceil(runs / 400) }, () => draw(8192, 256));
+  sequences.set(key, { small, large });
+  return { small, large };
+}
+
 function measureLoss(
   family: Family,
   name: string,
@@ -147,35 +170,28 @@ function measureLoss(
   range: Range,
   runs: number,
 ) {
-  const random = generator(SEED);
   const on = subject(family, name, args);
   const [value, grad, sum] = [new Tally(), new Tally(), new Tally()];
   const declaration: Partial<PolicyLossDeclaration> | undefined = FAMILIES[family].get(name).declaration;
   const cancels = declaration?.numerics?.cancels;
   // A loss over pairs of rows needs a batch of two rows. So does a loss that treats experts' rows differently.
   const together = declaration?.pairs || declaration?.reads?.includes('expert_mask') ? 2 : 1;
-  for (let run = 0; run < runs; run++) {
-    const tokens = Array.from({ length: together }, () => drawToken(range, random));
-    const batch = batchOf(tokens, random);
+  const { small, large } = drawnBatches(range, together, runs);
+  for (const { batch, laid, tokens } of small) {
     // If an input lies on a threshold, the results of both sides are correct. Such a batch is skipped.
     if (standsOnEdge(on.formula, on.args, batch)) continue;
     const expected = on.reference(batch);
-    const { loss, grad: gradient } = on.sync(layOut(batch) as Batch);
+    const { loss, grad: gradient } = on.sync(laid);
     const terms = tokens.map((token) => cancels?.(valuesOf(token)) ?? {});
     const largest = Math.max(...terms.map((term) => term.value ?? 0));
     value.add(loss, expected.loss, Math.max(expected.magnitude.loss, largest));
     for (const [i, slope] of gradient.entries()) grad.add(slope, expected.grad[i]!, terms[i]?.gradient ?? 0);
   }
   const sumsRows = declaration?.numerics?.exponentiatesRowSums === true;
-  for (let run = 0; run < (range === 'wide' && sumsRows ? 0 : runs / 400); run++) {
-    const batch = batchOf(
-      Array.from({ length: 8192 }, () => drawToken(range, random)),
-      random,
-      256,
-    );
+  for (const { batch, laid } of range === 'wide' && sumsRows ? [] : large) {
     if (standsOnEdge(on.formula, on.args, batch)) continue;
     const expected = on.reference(batch);
-    const { loss } = on.sync(layOut(batch) as Batch);
+    const { loss } = on.sync(laid);
     sum.add(loss, expected.loss, expected.magnitude.loss);
   }
   return {

@@ -18,8 +18,12 @@ failed=0
 kernels=$!
 
 if [ "${1:-}" != emulated ]; then
-  # The folders with the longest test files come first, so that only short files are left near the end.
-  npx mocha --parallel 'test/{cli,report,rollouts,fuzz-files,program,define,beyond}/*.test.ts' 'test/*.test.ts' || failed=1
+  # The longest files and folders come first, so that only short files are left near the end.
+  files=(test/{cross-validation,numerics,objective,micro-batches,beyond/correction}.test.ts)
+  for file in test/{cli,report,rollouts,fuzz-files,program,define,beyond}/*.test.ts test/*.test.ts; do
+    [[ " ${files[*]} " == *" $file "* ]] || files+=("$file")
+  done
+  npx mocha --parallel "${files[@]}" || failed=1
 fi
 POLICY_LOSS_EMULATION_DEVICES=2 POLICY_LOSS_EMULATION_MEMORY=268435456 \
   POLICY_LOSS_NATIVE=$emulated/policy_loss_emulated.node npx mocha --parallel 'test/device/*.test.ts' || failed=1

@@ -17,6 +17,8 @@ export class Tape {
   /** With noise: the largest and the smallest finite absolute value of all results and derivatives, except for 0. */
   largest = 0;
   smallest = Number.POSITIVE_INFINITY;
+  /** Whether the tape records what gradients and magnitudes need. */
+  readonly differentiates: boolean;
   readonly #replayed: Float64Array[] | undefined;
   readonly #noise: (() => number) | undefined;
   readonly #steps: (() => void)[] = [];
@@ -26,10 +28,17 @@ export class Tape {
    * detaches.
    * @param noise draws factors close to 1. The result and the derivative of every operation are multiplied by them, as
    * rounding would. So the results of several runs show how far rounding errors can move them.
+   * @param differentiates whether `backward` will run.
    */
-  constructor(replayed?: Float64Array[], noise?: () => number) {
+  constructor(replayed?: Float64Array[], noise?: () => number, differentiates = true) {
     this.#replayed = replayed;
     this.#noise = noise;
+    this.differentiates = differentiates;
+  }
+
+  /** Makes a tape for values and branches only, which are computed much faster without gradients and magnitudes. */
+  static ofBranches(replayed?: Float64Array[]): Tape {
+    return new Tape(replayed, undefined, false);
   }
 
   /** Multiplies numbers by the tape's noise in place, and returns them. */
@@ -45,12 +54,13 @@ export class Tape {
     return numbers;
   }
 
+  /** Makes a variable of these numbers, which must not change later. */
   leaf(value: ArrayLike<number>): Variable {
-    return new Variable(this, new Float64Array(value));
+    return new Variable(this, value instanceof Float64Array ? value : new Float64Array(value));
   }
 
   step(backward: () => void): void {
-    this.#steps.push(backward);
+    if (this.differentiates) this.#steps.push(backward);
   }
 
   record(value: Float64Array): Float64Array {
@@ -91,7 +101,7 @@ export class Variable {
   }
 
   get magnitudes(): Float64Array {
-    return this.magnitude ?? this.value.map(Math.abs);
+    return this.magnitude ?? mapped(this.value, Math.abs);
   }
 
   get length(): number {
@@ -146,7 +156,7 @@ export class Variable {
   }
   /** Returns −1, 0 or 1. The result has no gradient. */
   sign(): Variable {
-    const signs = this.value.map(Math.sign);
+    const signs = mapped(this.value, Math.sign);
     for (const sign of signs) this.tape.branches.push(sign);
     return new Variable(this.tape, signs);
   }
@@ -197,7 +207,7 @@ export class Variable {
       (x) => x / count,
       () => 1 / count,
     );
-    if (this.magnitude) out.magnitude = this.magnitude.map((x) => x / count);
+    if (this.magnitude) out.magnitude = mapped(this.magnitude, (x) => x / count);
     return out;
   }
   pow(other: Operand): Variable {
@@ -235,7 +245,7 @@ export class Variable {
 
   /** Returns 1 where the condition holds and 0 elsewhere. The result has no gradient. */
   test(holds: (x: number, i: number) => boolean): Variable {
-    const flags = this.value.map((x, i) => (holds(x, i) ? 1 : 0));
+    const flags = mapped(this.value, (x, i) => (holds(x, i) ? 1 : 0));
     for (const flag of flags) this.tape.branches.push(flag);
     return new Variable(this.tape, flags);
   }
@@ -260,13 +270,8 @@ export class Variable {
 
   /** Sums the elements of each group. Element i belongs to group `groupOf[i]`. */
   sumBy(groupOf: ArrayLike<number>, groups: number): Variable {
-    const out = new Variable(this.tape, new Float64Array(groups));
-    out.magnitude = new Float64Array(groups);
-    const magnitudes = this.magnitudes;
-    for (let i = 0; i < this.length; i++) {
-      out.value[groupOf[i]!]! += this.value[i]!;
-      out.magnitude[groupOf[i]!]! += magnitudes[i]!;
-    }
+    const out = new Variable(this.tape, summed(this.value, groupOf, groups));
+    if (this.tape.differentiates) out.magnitude = summed(this.magnitudes, groupOf, groups);
     this.tape.disturb(out.value);
     this.tape.step(() => {
       const [grad, above] = [this.grad, this.tape.disturb(out.grad)];
@@ -311,9 +316,10 @@ export class Variable {
   }
 
   #map(f: (x: number) => number, df: (x: number, y: number) => number): Variable {
-    const out = new Variable(this.tape, this.tape.disturb(this.value.map((x) => f(x))));
+    const out = new Variable(this.tape, this.tape.disturb(mapped(this.value, f)));
     if (this.magnitude) {
-      out.magnitude = out.value.map(
+      out.magnitude = mapped(
+        out.value,
         (y, i) =>
           Math.abs(y) + (this.magnitude![i]! && Math.abs(df(this.value[i]!, y)) * this.magnitude![i]!),
       );
@@ -347,7 +353,7 @@ export class Variable {
     this.tape.disturb(out.value);
     if (this.magnitude || that.magnitude) {
       const [mine, theirs] = [this.magnitudes, that.magnitudes];
-      out.magnitude = out.value.map((_, i) => {
+      out.magnitude = mapped(out.value, (_, i) => {
         const [x, y] = [xs[i * stepX]!, ys[i * stepY]!];
         return Math.abs(dx(x, y, i)) * mine[i * stepX]! + Math.abs(dy(x, y, i)) * theirs[i * stepY]!;
       });
@@ -373,6 +379,20 @@ export class Variable {
       this.tape.branches.push(Math.sign(this.value[i]! - y));
     }
   }
+}
+
+/** Sums the numbers of each group. */
+function summed(values: Float64Array, groupOf: ArrayLike<number>, groups: number): Float64Array {
+  const sums = new Float64Array(groups);
+  for (let i = 0; i < values.length; i++) sums[groupOf[i]!]! += values[i]!;
+  return sums;
+}
+
+/** Applies a function to each number. Much faster than Float64Array.map for short arrays. */
+function mapped(values: Float64Array, f: (x: number, i: number) => number): Float64Array {
+  const out = new Float64Array(values.length);
+  for (let i = 0; i < out.length; i++) out[i] = f(values[i]!, i);
+  return out;
 }
 
 const share = (ahead: number) => (ahead > 0 ? 1 : ahead < 0 ? 0 : 0.5);

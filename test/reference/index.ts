@@ -144,12 +144,12 @@ export function centralDifference(
   element: number,
   h = 1e-5,
 ): number | undefined {
-  const here = new Tokens(new Tape(), batch);
+  const here = new Tokens(Tape.ofBranches(), batch);
   formula(here, args);
   const side = (offset: number) => {
     const moved = Float64Array.from(batch[wrt]!);
     moved[element]! += offset;
-    const x = new Tokens(new Tape(here.tape.detached), { ...batch, [wrt]: moved });
+    const x = new Tokens(Tape.ofBranches(here.tape.detached), { ...batch, [wrt]: moved });
     return { loss: formula(x, args).loss.item, branches: x.tape.branches };
   };
   const [up, down] = [side(h), side(-h)];
@@ -160,16 +160,41 @@ export function centralDifference(
   return (up.loss - down.loss) / (2 * h);
 }
 
-/** Moves the elements of a column that differ from another column, by several float32 rounding errors. */
-function nudged(
-  column: ArrayLike<number>,
-  other: ArrayLike<number> | undefined,
-  sign: (i: number) => number,
-) {
-  return Float64Array.from(column, (x, i) => {
-    const d = x - (other?.[i] ?? 0);
-    return d === 0 ? x : x + sign(i) * 1e-6 * (1 + Math.abs(d));
-  });
+/** Columns of a batch, as they are or moved. */
+type Columns = Partial<Record<(typeof MOVED)[number], Float64Array>>;
+
+const MOVED = ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy'] as const;
+
+// The directions in which elements move. dpo compares even rows with odd rows, so the third change moves them in opposite
+// directions.
+const DIRECTIONS: readonly ((i: number, columns: number) => number)[] = [
+  () => 1,
+  () => -1,
+  (i, columns) => (Math.floor(i / columns) % 2 ? 1 : -1),
+];
+
+// Keeps the moved columns of batches, because many losses are evaluated on the same batch.
+const moved = new WeakMap<ReferenceBatch, Columns[]>();
+
+/** Moves the elements that differ from another column, by several float32 rounding errors. */
+function nudged(batch: ReferenceBatch, direction: number): Columns {
+  const known = moved.get(batch) ?? [];
+  moved.set(batch, known);
+  known[direction] ??= Object.fromEntries(
+    MOVED.flatMap((name) => {
+      const column = batch[name];
+      if (!column) return [];
+      const other = name === 'entropy' ? batch.oldEntropy : (batch.oldLogprob ?? batch.refLogprob);
+      const out = new Float64Array(column.length);
+      for (let i = 0; i < out.length; i++) {
+        const d = column[i]! - (other?.[i] ?? 0);
+        const sign = DIRECTIONS[direction]!(i, batch.columns);
+        out[i] = d === 0 ? column[i]! : column[i]! + sign * 1e-6 * (1 + Math.abs(d));
+      }
+      return [[name, out]];
+    }),
+  );
+  return known[direction];
 }
 
 /**
@@ -179,20 +204,15 @@ function nudged(
  */
 export function standsOnEdge(formula: Formula, args: Args, batch: ReferenceBatch): boolean {
   if (!batch.logprob) return false;
-  const old = batch.oldLogprob ?? batch.refLogprob;
-  const run = (sign: (i: number) => number) => {
-    const moved = { ...batch };
-    for (const name of ['logprob', 'rolloutLogprob', 'proxLogprob', 'entropy'] as const) {
-      const column = batch[name];
-      if (column) moved[name] = nudged(column, name === 'entropy' ? batch.oldEntropy : old, sign);
-    }
-    const x = new Tokens(new Tape(), moved);
+  const run = (columns: Columns) => {
+    const x = new Tokens(Tape.ofBranches(), { ...batch, ...columns });
     formula(x, args);
     return x.tape;
   };
-  const here = run(() => 0);
+  const here = run({});
   if (here.isOnEdge) return true;
-  // dpo compares even rows with odd rows, so the third change moves them in opposite directions.
-  const moves = [() => 1, () => -1, (i: number) => (Math.floor(i / batch.columns) % 2 ? 1 : -1)];
-  return moves.some((sign) => run(sign).branches.some((branch, i) => branch !== here.branches[i]));
+  return DIRECTIONS.some((_, direction) => {
+    const { branches } = run(nudged(batch, direction));
+    return branches.some((branch, i) => branch !== here.branches[i]);
+  });
 }

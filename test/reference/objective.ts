@@ -92,11 +92,14 @@ export function referenceObjective(
 }
 
 /** Returns whether rounding to float32 could move a token across a threshold of the policy loss or of the KL loss. */
-export function objectiveStandsOnEdge({ policy, kl }: Parts, batch: RewardedBatch): boolean {
-  return (
-    standsOnEdge(formulas.policy[policy.name]!, policy.args, batch) ||
-    (kl.name !== 'none' && standsOnEdge(formulas.kl[kl.name]!, kl.args, batch))
-  );
+export function objectiveStandsOnEdge(parts: Parts, batch: RewardedBatch): boolean {
+  const { policy } = parts;
+  return standsOnEdge(formulas.policy[policy.name]!, policy.args, batch) || klStandsOnEdge(parts, batch);
+}
+
+/** Returns whether rounding to float32 could move a token across a threshold of the KL loss. */
+export function klStandsOnEdge({ kl }: Parts, batch: RewardedBatch): boolean {
+  return kl.name !== 'none' && standsOnEdge(formulas.kl[kl.name]!, kl.args, batch);
 }
 
 /**

@@ -97,6 +97,7 @@ export function objective(algorithm: string, config: Args): Countable {
     merge: (parts, normalizer) => made.merge(parts, normalizer) as Computed,
     countSync: (batch) => made.countSync(batch),
     count: (batch) => made.count(batch),
+    readsWholeBatch: made.policyLossFn.readsWholeBatch,
   };
 }
 

@@ -9,11 +9,11 @@ import {
   everyFunction,
   fitting,
   layOut,
-  makeBatch,
   makeRewarded,
+  sharedBatch,
 } from './draw.js';
 import { EXPRESSIONS } from './expressions.js';
-import { packedBatch, subject } from './subject.js';
+import { subject } from './subject.js';
 import { syncOf, userLoss } from './user-loss.js';
 
 const digests: Record<string, string> = {};
@@ -25,12 +25,11 @@ function record(name: string, numbers: object, arrays: readonly Float32Array[]):
 }
 
 for (const { family, name, args, title } of everyFunction(1)) {
-  const { loss, metrics, grad } = subject(family, name, args).sync(
-    packedBatch(makeBatch(fitting(name, args, EDGE_LENGTHS))),
-  );
+  const { laid } = sharedBatch(fitting(name, args, EDGE_LENGTHS));
+  const { loss, metrics, grad } = subject(family, name, args).sync(laid);
   record(title, { loss, metrics }, [grad]);
 }
-const full = packedBatch(makeBatch(EDGE_LENGTHS));
+const full = sharedBatch(EDGE_LENGTHS).laid;
 for (const [loss, metric] of fc.sample(fc.tuple(EXPRESSIONS.batch, EXPRESSIONS.batch), {
   seed: 7,
   numRuns: 100,

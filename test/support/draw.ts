@@ -55,6 +55,13 @@ export const batchSpec: fc.Arbitrary<BatchSpec> = fc.record({
   packed: fc.boolean(),
 });
 
+/**
+ * Draws three of a kind. To make a loss takes longer than to compute a small batch, so tests with drawn arguments compute
+ * three batches with each loss.
+ */
+export const three = <T>(drawn: fc.Arbitrary<T>): fc.Arbitrary<T[]> =>
+  fc.array(drawn, { minLength: 3, maxLength: 3 });
+
 export function makeBatch(spec: BatchSpec): ReferenceBatch {
   const { uniform, normal, integer } = generator(spec.seed);
   const { rows } = spec;
@@ -64,30 +71,28 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
   const columns = rowLengths ? Math.max(...rowLengths) : spec.columns;
   const lengthOf = (b: number) => rowLengths?.[b] ?? columns;
 
-  const logprob: number[] = [];
-  const oldLogprob: number[] = [];
-  const refLogprob: number[] = [];
-  const advantages: number[] = [];
-  const entropy: number[] = [];
-  const actionMask: number[] = [];
+  const column = () => new Float64Array(rows * columns);
+  const [logprob, oldLogprob, refLogprob, advantages] = [column(), column(), column(), column()];
+  const [entropy, actionMask] = [column(), column()];
   for (let b = 0; b < rows; b++) {
     const prefix = integer(0, lengthOf(b));
     const empty = uniform() < 0.5;
     for (let t = 0; t < columns; t++) {
+      const at = b * columns + t;
       const lp = spec.values === 'wide' ? -25 * uniform() : -1.5 * Math.abs(normal());
-      logprob.push(lp);
+      logprob[at] = lp;
       if (spec.values === 'moderate') {
-        oldLogprob.push(lp + 0.2 * normal());
-        refLogprob.push(lp + 0.3 * normal());
+        oldLogprob[at] = lp + 0.2 * normal();
+        refLogprob[at] = lp + 0.3 * normal();
       } else if (spec.values === 'wide') {
-        oldLogprob.push(-25 * uniform());
-        refLogprob.push(-25 * uniform());
+        oldLogprob[at] = -25 * uniform();
+        refLogprob[at] = -25 * uniform();
       } else {
-        oldLogprob.push(lp);
-        refLogprob.push(lp);
+        oldLogprob[at] = lp;
+        refLogprob[at] = lp;
       }
-      advantages.push(uniform() < 0.05 ? 0 : normal());
-      entropy.push(2 * uniform());
+      advantages[at] = uniform() < 0.05 ? 0 : normal();
+      entropy[at] = 2 * uniform();
       const unmasked = {
         ones: true,
         prefix: t < prefix,
@@ -95,13 +100,17 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
         emptyrows: !empty,
         zero: false,
       }[spec.mask];
-      actionMask.push(unmasked && t < lengthOf(b) ? 1 : 0);
+      actionMask[at] = unmasked && t < lengthOf(b) ? 1 : 0;
     }
   }
-  const nearOld = (spread: number) =>
-    oldLogprob.map((old) => (spec.values === 'wide' ? -25 * uniform() : old + spread * normal()));
   // The engine reads float32. Rounding here gives the engine and the reference exactly the same numbers.
-  const round = (column: number[]) => column.map(Math.fround);
+  const rounded = (column: Float64Array, change = (x: number) => x) => {
+    const out = new Float64Array(column.length);
+    for (let i = 0; i < out.length; i++) out[i] = Math.fround(change(column[i]!));
+    return out;
+  };
+  const nearOld = (spread: number) =>
+    rounded(oldLogprob, (old) => (spec.values === 'wide' ? -25 * uniform() : old + spread * normal()));
   const kinds = uniform();
   // In a tenth of the batches the policy wrote all rows, and in another tenth an expert wrote all rows.
   const expertMask = Array.from({ length: rows }, () => (kinds < 0.1 ? 0 : kinds > 0.9 ? 1 : integer(0, 1)));
@@ -109,15 +118,15 @@ export function makeBatch(spec: BatchSpec): ReferenceBatch {
     rows,
     columns,
     ...(rowLengths ? { rowLengths } : {}),
-    logprob: round(logprob),
-    oldLogprob: round(oldLogprob),
-    refLogprob: round(refLogprob),
-    advantages: round(advantages),
-    entropy: round(entropy),
-    rolloutLogprob: round(nearOld(0.1)),
-    proxLogprob: round(nearOld(0.2)),
-    teacherLogprob: round(nearOld(0.5)),
-    oldEntropy: round(entropy.map((h) => (spec.values === 'onpolicy' ? h : h * Math.exp(0.3 * normal())))),
+    logprob: rounded(logprob),
+    oldLogprob: rounded(oldLogprob),
+    refLogprob: rounded(refLogprob),
+    advantages: rounded(advantages),
+    entropy: rounded(entropy),
+    rolloutLogprob: nearOld(0.1),
+    proxLogprob: nearOld(0.2),
+    teacherLogprob: nearOld(0.5),
+    oldEntropy: rounded(entropy, (h) => (spec.values === 'onpolicy' ? h : h * Math.exp(0.3 * normal()))),
     actionMask,
     expertMask,
     step: Array.from({ length: rows }, () => 60),
@@ -218,23 +227,45 @@ export function inHalf(
  * Tries one seed after another, beginning with the seed of `spec`. Returns the first batch in which no token is on a
  * threshold of the subject's formula.
  */
-export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): ReferenceBatch {
-  for (let seed = spec.seed; seed < spec.seed + 1000; seed++) {
-    const batch = cachedBatch({ ...spec, seed });
-    if (!standsOnEdge(subject.formula, subject.args, batch)) return batch;
+export function makeBatchOffEdges(spec: BatchSpec, subject: Subject): SharedBatch {
+  for (let tried = 0; tried < 1000; tried++) {
+    const each = { ...spec, seed: spec.seed + tried };
+    // Some losses try very many seeds. Their batches would take too much memory if they were kept.
+    const shared = tried < 4 ? sharedBatch(each) : drawBatch(each);
+    if (!standsOnEdge(subject.formula, subject.args, shared.batch)) return shared;
   }
   throw new Error('every seed leaves a token on a threshold');
 }
 
-// Keeps the batches that were drawn. Drawing a long batch takes longer than computing a loss, and most functions are
-// tested on the same batches.
-const batches = new Map<string, ReferenceBatch>();
+/** A batch as the reference reads it, and as the library reads it: packed if it has row lengths, and padded otherwise. */
+export interface SharedBatch {
+  readonly batch: ReferenceBatch;
+  readonly laid: Batch & Record<string, unknown>;
+}
 
-function cachedBatch(spec: BatchSpec): ReferenceBatch {
+function drawBatch(spec: BatchSpec): SharedBatch {
+  const batch = makeBatch(spec);
+  let laid: SharedBatch['laid'] | undefined;
+  return {
+    batch,
+    get laid() {
+      laid ??= batch.rowLengths ? packedBatch(batch) : paddedBatch(batch);
+      return laid;
+    },
+  };
+}
+
+const batches = new Map<string, SharedBatch>();
+
+/**
+ * Draws a batch, or returns the one that was drawn from the same description before. Drawing a long batch takes longer
+ * than computing a loss, and most functions are tested on the same batches.
+ */
+export function sharedBatch(spec: BatchSpec): SharedBatch {
   const key = JSON.stringify(spec);
-  const batch = batches.get(key) ?? makeBatch(spec);
-  batches.set(key, batch);
-  return batch;
+  const shared = batches.get(key) ?? drawBatch(spec);
+  batches.set(key, shared);
+  return shared;
 }
 
 // Draws one of 10,001 evenly spaced numbers. fc.double() would prefer extreme numbers such as 5e-324, which make

@@ -14,11 +14,13 @@ export function poison(batch: ReferenceBatch, value: number, keepSigns = false):
   for (const name of FLOAT_COLUMNS) {
     const column = batch[name];
     if (column?.length !== batch.actionMask.length) continue; // Absent, or one value per row.
-    poisoned[name] = Array.from(column, (x, i) => {
-      if (batch.actionMask[i]) return x;
-      if (!keepSigns || name !== 'advantages') return value;
-      return x < 0 ? -Math.abs(Number.isNaN(value) ? 1e30 : value) : Math.abs(value);
-    });
+    const out = Float64Array.from(column);
+    for (let i = 0; i < out.length; i++) {
+      if (batch.actionMask[i]) continue;
+      if (!keepSigns || name !== 'advantages') out[i] = value;
+      else out[i] = out[i]! < 0 ? -Math.abs(Number.isNaN(value) ? 1e30 : value) : Math.abs(value);
+    }
+    poisoned[name] = out;
   }
   return poisoned;
 }
