@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu/pool.h"
+#include "cpu/select.h"
 #include "cpu/target.h"
 #include "engine/function.h"
 
@@ -76,6 +77,8 @@ class Evaluation : public Task {
   void rows(int64_t piece);
   void weights();
   bool next_program_pass();
+  bool runs_selections();
+  bool wants_batch_metrics() const;
   const double* batch_metrics();
   void fold();
 
@@ -87,8 +90,10 @@ class Evaluation : public Task {
   const int32_t* abort_ = nullptr;
   std::atomic<bool> aborted_{false};
 
-  enum class Phase { kBegin, kRows, kProgram, kTokens };
+  enum class Phase { kBegin, kRows, kProgram, kTokens, kMetrics };
   Phase phase_ = Phase::kBegin;
+  int selection_passes_ = 0;
+  Selector selector_;
   Workspace work_;
   program::ProgramView program_;
   TokenPass pass_{};
