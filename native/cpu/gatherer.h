@@ -1,6 +1,7 @@
 // Gathers what a selection needs of the kept values of a chunk's rows (see cpu/select.h), tile by tile.
 #pragma once
 
+#include "cpu/flags.h"
 #include "cpu/gathering.h"
 #include "cpu/program_loops.h"
 #include "program/select.h"
@@ -49,8 +50,7 @@ class Gatherer {
     }
     if (gathering_->collects) {
       count_limits(x.data, lanes, n);
-      for (int at = 0; at < n; at += kBlock)
-        if (has_candidates(x.data + at, lanes + at)) collect(x.data + at, lanes + at, position + at);
+      for (int at = 0; at < n; at += kBlock) collect(x.data + at, lanes + at, position + at);
     }
     if (gathering_->counts) count(x.data, lanes, n);
   }
@@ -83,24 +83,21 @@ class Gatherer {
     row->at_high += low == high ? 0 : at_high;
   }
 
-  // Returns whether a block may have candidates.
-  bool has_candidates(const float* x, const Lane* lanes) const {
-    const float low = gathering_->low, high = gathering_->high;
-    int32_t any = 0;
-#pragma omp simd reduction(| : any)
-    for (int i = 0; i < kBlock; ++i) any |= x[i] <= low || x[i] >= high ? 0 : static_cast<int32_t>(lanes[i]);
-    return any != 0;
-  }
-
+  // Collects the candidates of a block.
   void collect(const float* x, const Lane* lanes, int64_t position) {
     const float low = gathering_->low, high = gathering_->high;
-    const bool takes_nan = high != high;
-    if (collected_ > kCapacity - kBlock) send_candidates();
+    const int32_t takes_nan = high != high ? 1 : 0;
+    Flags flags;
+#pragma omp simd
     for (int i = 0; i < kBlock; ++i) {
-      const bool is_outside = x[i] <= low || x[i] >= high || (x[i] != x[i] && !takes_nan);
-      candidates_[collected_] = {row_, static_cast<int32_t>(position + i), key_of(x[i])};
-      collected_ += lanes[i] != 0 && !is_outside ? 1 : 0;
+      const int32_t is_outside = (x[i] <= low ? 1 : 0) | (x[i] >= high ? 1 : 0);
+      const int32_t is_number = x[i] == x[i] ? 1 : 0;
+      flags.of[i] = static_cast<uint8_t>((is_outside ^ 1) & (is_number | takes_nan) & lanes[i]);
     }
+    if (collected_ > kCapacity - kBlock) send_candidates();
+    flags.visit([&](int i) {
+      candidates_[collected_++] = {row_, static_cast<int32_t>(position + i), key_of(x[i])};
+    });
   }
 
   void count(const float* x, const Lane* lanes, int n) {
@@ -113,8 +110,8 @@ class Gatherer {
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
       const uint32_t key = key_of(x[i]);
-      const bool is_wanted = ((key ^ digits) & digits_mask) == 0 && lanes[i] != 0;
-      bins[i] = is_wanted ? key >> shift & bin_mask : static_cast<uint32_t>(kNoBin);
+      const uint32_t other = ((key ^ digits) & digits_mask) | ~static_cast<uint32_t>(int32_t{lanes[i]});
+      bins[i] = other == 0 ? key >> shift & bin_mask : static_cast<uint32_t>(kNoBin);
       significands[i] = significand_of(key);
     }
     for (int i = 0; i < n; i += kTables)
@@ -148,7 +145,7 @@ class Gatherer {
   uint64_t repeats_ = 1;
   int collected_ = 0;
   int counted_ = 0;
-  cpu::KeptToken candidates_[kCapacity + 1];
+  cpu::KeptToken candidates_[kCapacity];
   uint64_t tables_[kTables][kMaxBins + 1];
 };
 

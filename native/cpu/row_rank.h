@@ -1,7 +1,7 @@
 // Selects among the values that the tokens of a row keep (row_rank, see program/program.h).
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/flags.h"
 #include "program/select.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -19,9 +19,7 @@ class RowRank {
     if (n == 0) return 0;
     const auto rank = static_cast<int64_t>(existing_rank(by, static_cast<double>(n)));
     if (rank < first_ || rank >= last_) search(values, n, rank);
-    const int64_t size = last_ - first_;
-    const auto index = static_cast<int>(rank - first_);
-    return static_cast<double>(value_of(size > kFew ? high_ : key_at(keys_, static_cast<int>(size), index)));
+    return static_cast<double>(value_of(last_ - first_ > kFew ? high_ : keys_[rank - first_]));
   }
 
  private:
@@ -32,18 +30,18 @@ class RowRank {
 
   static uint32_t key_below(uint32_t key) { return key == kKeyOfZero ? key - 2 : key - 1; }
 
-  // Returns the key with a rank among at most kFew keys.
-  static uint32_t key_at(const uint32_t* keys, int n, int rank) {
-    for (int i = 0;; ++i) {
-      const uint32_t key = keys[i];
-      int32_t less = 0, up_to = 0;
-#pragma omp simd reduction(+ : less, up_to)
-      for (int k = 0; k < n; ++k) {
-        less += keys[k] < key ? 1 : 0;
-        up_to += keys[k] <= key ? 1 : 0;
-      }
-      if (less <= rank && rank < up_to) return key;
+  // Sorts kFew keys. Counts for each key those that come before it, because loops without branches vectorise.
+  static void sort(uint32_t* keys) {
+    int32_t ranks[kFew] = {};
+    uint32_t unsorted[kFew];
+    memcpy(unsorted, keys, sizeof unsorted);
+    for (int k = 0; k < kFew; ++k) {
+      const uint32_t key = unsorted[k];
+#pragma omp simd
+      for (int i = 0; i < kFew; ++i)
+        ranks[i] += (key < unsorted[i] ? 1 : 0) | (key == unsorted[i] && k < i ? 1 : 0);
     }
+    for (int i = 0; i < kFew; ++i) keys[ranks[i]] = unsorted[i];
   }
 
   // Sets the range of the result to the keys in (low_, high_], whose values have the ranks [first_, last_). If
@@ -76,11 +74,12 @@ class RowRank {
   void narrow_by_sample(const float* values, int64_t n, int64_t rank) {
     uint32_t sample[kFew];
     for (int64_t i = 0; i < kFew; ++i) sample[i] = key_of(values[i * n / kFew]);
+    sort(sample);
     const double share = (static_cast<double>(rank) + 0.5) / static_cast<double>(n);
     const double reach = 2.5 * square_root(kFew * share * (1 - share)) + 2;
     const double first = kFew * share - reach, last = kFew * share + reach;
-    const uint32_t a = first < 0 ? kLeastKey : key_below(key_at(sample, kFew, static_cast<int>(first)));
-    const uint32_t b = last >= kFew ? kInfinityKey : key_at(sample, kFew, static_cast<int>(last));
+    const uint32_t a = first < 0 ? kLeastKey : key_below(sample[static_cast<int>(first)]);
+    const uint32_t b = last >= kFew ? kInfinityKey : sample[static_cast<int>(last)];
     narrow(values, n, rank, a, b);
   }
 
@@ -101,7 +100,7 @@ class RowRank {
     int64_t up_to[2];
     count_up_to(values, n, value_of(limits[0]), value_of(limits[1]), up_to);
     for (int k = 0; k < 2; ++k) {
-      if (rank >= up_to[k] && up_to[k] >= first_ && limits[k] > low_) {
+      if (rank >= up_to[k] && limits[k] > low_) {
         low_ = limits[k];
         first_ = up_to[k];
       }
@@ -134,26 +133,30 @@ class RowRank {
     }
   }
 
-  // Collects the keys in the range, which are at most kFew.
+  // Collects and sorts the keys in the range, which are at most kFew.
   void collect(const float* values, int64_t n) {
     const float low = value_of(low_), high = value_of(high_);  // NaN if there is no limit
+    const int32_t takes_nan = high != high ? 1 : 0;
     int found = 0;
     for (int64_t at = 0; at < n; at += kBlock) {
       const int size = static_cast<int>(n - at < kBlock ? n - at : kBlock);
-      int32_t any = 0;
-#pragma omp simd reduction(| : any)
-      for (int i = 0; i < size; ++i) any |= values[at + i] <= low || values[at + i] > high ? 0 : 1;
-      for (int i = 0; any != 0 && i < size; ++i) {
-        const uint32_t key = key_of(values[at + i]);
-        keys_[found] = key;
-        found += key > low_ && key <= high_ ? 1 : 0;
+      Flags flags;
+      if (size < kBlock) flags = {};
+#pragma omp simd
+      for (int i = 0; i < size; ++i) {
+        const float x = values[at + i];
+        const int32_t is_outside = (x <= low ? 1 : 0) | (x > high ? 1 : 0);
+        flags.of[i] = static_cast<uint8_t>((is_outside ^ 1) & ((x == x ? 1 : 0) | takes_nan));
       }
+      flags.visit([&](int i) { keys_[found++] = key_of(values[at + i]); });
     }
+    for (; found < kFew; ++found) keys_[found] = ~0u;
+    sort(keys_);
   }
 
   int64_t first_ = 0, last_ = 0;
   uint32_t low_ = 0, high_ = 0;
-  uint32_t keys_[kFew + 1];
+  uint32_t keys_[kFew];
 };
 
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

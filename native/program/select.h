@@ -15,9 +15,9 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 // Returns the key of a value. Keys are in the order of the values; that of NaN is the largest.
 PL_FN uint32_t key_of(float x) {
-  if (x != x) return ~0u;
-  const auto bits = static_cast<uint32_t>(float_bits(x + 0.0f));  // −0 becomes 0
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
+  const int32_t bits = float_bits(x + 0.0f);  // −0 becomes 0
+  const auto key = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
+  return x != x ? ~0u : key;
 }
 
 // Returns the value of a key. That of the largest key is NaN.
