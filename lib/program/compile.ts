@@ -3,10 +3,12 @@ import type { NativeProgram } from '../../binding.js';
 import { COLUMNS, type ColumnName, ROW_DATA, type RowDataName } from '../core/batch-reader.js';
 import { native } from '../core/native.js';
 import { type Derivatives, differentiate } from './differentiate.js';
+import { splitProduct } from './factors.js';
 import {
   type Graph,
   isBatchReduction,
   isBelow,
+  isConstant,
   isLeaf,
   isNumberOfRow,
   isScan,
@@ -74,14 +76,15 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
   // The nodes of the values come first, so they do not depend on whether there is a gradient.
   const [value, rowValue, ...metricValues] = lowered(graph, roots, allRows) as [Node, Node, ...Node[]];
   const uses = {
-    tokens: [{ op: 'loss', out: 0, operands: [value] }],
+    tokens: [{ op: 'loss', out: 0, operands: factorsOf(graph, value) }],
     rows: rowValue === zero ? [] : [{ op: 'row_loss', out: 0, operands: [rowValue] }],
     batch: [],
   };
-  const withMetrics = addMetrics(uses, metrics, metricValues);
-  const withoutGrad = encode(withMetrics, metrics, allRows);
+  const withMetrics = addMetrics(graph, uses, metrics, metricValues);
   const allUses = addGradients(graph, withMetrics, differentiate(graph, loss, rowLoss), allRows);
-  const withGrad = encode(allUses, metrics, allRows);
+  const precise = preciseSums(allUses);
+  const withoutGrad = encode(withMetrics, metrics, allRows, precise);
+  const withGrad = encode(allUses, metrics, allRows, precise);
   const read = reachable([...operandsOf(Object.values(allUses).flat()), graph.column('logprob')]);
   return {
     withGrad: withGrad.program,
@@ -113,13 +116,21 @@ const METRIC_USES = {
   batch: { op: 'batch_metric', list: 'batch' },
 } as const;
 
-// Adds the outputs of the metrics. Those of tokens and rows are numbered together, and those of the batch separately.
-function addMetrics(uses: Uses, metrics: LossNodes['metrics'], values: readonly Node[]): Uses {
+// Adds the outputs of the metrics. Those of tokens and rows are numbered together, and those of the batch separately. A
+// metric of tokens that is always 0 needs no output, because a sum without terms is 0.
+function addMetrics(
+  graph: Graph,
+  uses: Uses,
+  metrics: LossNodes['metrics'],
+  values: readonly Node[],
+): Uses {
   const result = { tokens: [...uses.tokens], rows: [...uses.rows], batch: [...uses.batch] };
   for (const [i, { per }] of metrics.entries()) {
     const { op, list } = METRIC_USES[per];
     const out = metrics.slice(0, i).filter((other) => (other.per === 'batch') === (per === 'batch')).length;
-    result[list].push({ op, out, operands: [values[i]!] });
+    const value = values[i]!;
+    if (per !== 'token') result[list].push({ op, out, operands: [value] });
+    else if (!isConstant(value, 0)) result[list].push({ op, out, operands: factorsOf(graph, value) });
   }
   return result;
 }
@@ -165,18 +176,33 @@ function lowered(graph: Graph, roots: readonly Node[], allRows: boolean): Node[]
   return roots.map((root) => results.get(root)!);
 }
 
-// Splits a gradient into a factor per token and one that is the same for all tokens of a row, if it is such a product.
-function factorsOf(graph: Graph, gradient: Node): readonly [Node, Node] {
-  const [a, b] = gradient.operands;
-  if (gradient.op === 'mul' && isBelow(a!.level, 'token')) return [b!, a!];
-  if (gradient.op === 'mul' && isBelow(b!.level, 'token')) return [a!, b!];
-  return [gradient, graph.constant(1)];
+// Splits an output of tokens into a factor per token and one that is the same for all tokens of a row.
+function factorsOf(graph: Graph, output: Node): readonly [Node, Node] {
+  const one = graph.constant(1);
+  if (isBelow(output.level, 'token')) return [one, output];
+  const product = splitProduct(graph, output, 'token');
+  return product === undefined ? [output, one] : [product.rest, product.factor];
 }
+
+// Returns the sums over the tokens of a row that must be precise, because losses or gradients are computed from them. The
+// others serve only metrics and comparisons.
+function preciseSums({ tokens, rows }: Uses): ReadonlySet<Node> {
+  const values = [...tokens, ...rows].filter(({ op }) => !op.endsWith('metric')).flatMap((x) => x.operands);
+  const found = new Set(values);
+  for (const node of found) for (const operand of node.operands.slice(COMPARED[node.op] ?? 0)) found.add(operand);
+  return new Set([...found].filter(({ op }) => op === 'row_sum'));
+}
+
+// How many operands, from the first one on, an operation only compares.
+const COMPARED: Partial<Record<Node['op'], number>> = {
+  ...{ lt: 2, le: 2, eq: 2, select: 1, select_lt: 2, select_le: 2, select_eq: 2 },
+};
 
 function encode(
   uses: Uses,
   metrics: LossNodes['metrics'],
   allRows: boolean,
+  precise: ReadonlySet<Node>,
 ): { program: NativeProgram; readsWholeBatch: boolean } {
   const outputs = {
     tokens: operandsOf(uses.tokens),
@@ -187,7 +213,10 @@ function encode(
   const nodes = reachable(Object.values(outputs).flat()).filter((node) => !isLeaf(node));
   checkSize('instructions', nodes.length, MAX_INSTRUCTIONS);
   const { before, after, last } = schedule(outputs);
-  const encoder = new Encoder(nodes.filter(({ op }) => op === 'row_keep'));
+  const encoder = new Encoder(
+    nodes.filter(({ op }) => op === 'row_keep'),
+    precise,
+  );
   const batches = before.filter(({ kind }) => kind === 'batch').length;
   checkSize('batch reductions that depend on each other', batches, MAX_BATCH_SEGMENTS);
   for (const { kind, nodes } of before) encoder.addSegment(kind, nodes);
@@ -237,9 +266,14 @@ class Encoder {
   readonly #registers = new Map<Node, number>();
   #registerCount = 0;
   #segment: 'tokens' | 'row' | 'batch' = 'tokens';
+  readonly #precise: ReadonlySet<Node>;
 
-  /** @param kept the values that tokens keep. They have the lowest numbers. */
-  constructor(kept: readonly Node[]) {
+  /**
+   * @param kept the values that tokens keep. They have the lowest numbers.
+   * @param precise the sums over the tokens of a row that must be precise.
+   */
+  constructor(kept: readonly Node[], precise: ReadonlySet<Node>) {
+    this.#precise = precise;
     checkSize('values that each token keeps', kept.length, MAX_KEPT);
     for (const node of kept) this.#index('row', node);
   }
@@ -248,7 +282,7 @@ class Encoder {
     if (kind === 'tokens') {
       this.addTokens(
         nodes.map((node) => ({
-          op: node.op,
+          op: this.#opOf(node),
           out: this.#index(isScan(node.op) ? 'scanned' : 'row', node),
           operands: node.operands,
         })),
@@ -257,6 +291,12 @@ class Encoder {
     }
     this.#begin(kind);
     for (const node of nodes) this.#addValue(kind, node);
+  }
+
+  // Sums of conditions are whole numbers, which float32 represents.
+  #opOf(node: Node): string {
+    const isSingle = node.op === 'row_sum' && (node.operands[0]!.isCondition || !this.#precise.has(node));
+    return isSingle ? 'row_sum_single' : node.op;
   }
 
   // Adds outputs to the last segment, or to a new one if that is of another kind.

@@ -20,16 +20,19 @@ struct LocalSums {
   float loss[kSumLanes];
   float metric[metrics + 1][kSumLanes];
   double sum[sums + 1][kSumLanes];
+  float single[sums + 1][kSumLanes];
 
   PL_FN void load(const CompiledSegment& segment) {
     if (segment.outputs) segment.outputs->loss.store(loss);
     for (int k = 0; k < metrics; ++k) segment.outputs->metric[k].store(metric[k]);
-    for (int k = 0; k < sums; ++k) segment.sums[k]->store(sum[k]);
+    for (int k = 0; k < sums; ++k) segment.sums[k]->precise.store(sum[k]);
+    for (int k = 0; k < sums; ++k) segment.sums[k]->single.store(single[k]);
   }
   PL_FN void store(const CompiledSegment& segment) const {
     if (segment.outputs) segment.outputs->loss.load(loss);
     for (int k = 0; k < metrics; ++k) segment.outputs->metric[k].load(metric[k]);
-    for (int k = 0; k < sums; ++k) segment.sums[k]->load(sum[k]);
+    for (int k = 0; k < sums; ++k) segment.sums[k]->precise.load(sum[k]);
+    for (int k = 0; k < sums; ++k) segment.sums[k]->single.load(single[k]);
   }
 };
 
@@ -53,16 +56,21 @@ struct LocalSums {
 #define REGISTERS(...) float __VA_ARGS__;
 #define ARITHMETIC(name, out, ...) r##out = compute<Op::k_##name>(__VA_ARGS__);
 #define SUM(out, a) local.sum[out][l] += kept(a, lane);
+#define SUM_SINGLE(out, a) local.single[out][l] += kept(a, lane);
 #define EXTREME(name, out, a) segment.extremes[out][i] = a;
 #define OF_POSITION(name, out, number, a) r##out = segment.of_positions[number][i];
 #define LOSS(a) local.loss[l] += kept(a, lane);
 #define METRIC(out, a) local.metric[out][l] += kept(a, lane);
+#define LOSS_COPIED(...)
+#define METRIC_COPIED(...)
 #define GRAD(a, b) grad[i] = kept((a) * (b), lane);
-#define END_SEGMENT     \
-  }                     \
-  }                     \
-  local.store(segment); \
-  }
+#define END_LOOP \
+  }              \
+  }              \
+  local.store(segment);
+// Copies the partial sums of the loss or of a metric to another that adds up the same numbers.
+#define COPY(to, from) segment.outputs->to = segment.outputs->from;
+#define END_SEGMENT }
 #define R(index) r##index
 #define C(index) c##index
 #define U(index) uniform[index]
@@ -79,11 +87,16 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #undef REGISTERS
 #undef ARITHMETIC
 #undef SUM
+#undef SUM_SINGLE
 #undef EXTREME
 #undef OF_POSITION
 #undef LOSS
 #undef METRIC
+#undef LOSS_COPIED
+#undef METRIC_COPIED
 #undef GRAD
+#undef END_LOOP
+#undef COPY
 #undef END_SEGMENT
 
 constexpr CompiledLoop kLoops[] = {
@@ -92,11 +105,16 @@ constexpr CompiledLoop kLoops[] = {
 #define REGISTERS(...)
 #define ARITHMETIC(...)
 #define SUM(...)
+#define SUM_SINGLE(...)
 #define EXTREME(...)
 #define OF_POSITION(...)
 #define LOSS(...)
 #define METRIC(...)
+#define LOSS_COPIED(...)
+#define METRIC_COPIED(...)
 #define GRAD(...)
+#define END_LOOP
+#define COPY(...)
 #define END_SEGMENT
 #include "program/compiled_segments.inc"
 };

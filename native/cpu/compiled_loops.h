@@ -7,12 +7,18 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
+// The partial sums over the tokens of a row: in float64 for row_sum, and in float32 for row_sum_single.
+struct RowSum {
+  LaneSum<double> precise;
+  LaneSum<float> single;
+};
+
 // What a loop reads and writes.
 struct CompiledSegment {
   const float* uniforms;         // the operands that are one number for all tokens, in their order
   float* grad = nullptr;         // the gradients of the tile, if the segment outputs them
   LossSums* outputs = nullptr;   // if the segment outputs losses and metrics
-  LaneSum<double>* const* sums;  // of the reductions; null for an extreme
+  RowSum* const* sums;           // of the reductions
   float* const* extremes;        // where the loop writes the operands of extremes, by reduction; else null
   const float* const*
       of_positions;  // the results of the instructions that depend on positions, in their order

@@ -210,8 +210,21 @@ class ProgramRows {
     if (reducing_ > 0) reduce_tile(segment[1], in, n, reductions_);
   }
 
+  // Ends the float32 sums over kSumTokens tokens.
+  void end_sums() { take_singles(reducing_, reductions_); }
+
   // Ends the float64 sums over the tokens of a chunk.
   void end_chunk() { take_sums(reducing_, reductions_); }
+
+  // Multiplies the sums of losses and metrics over the tokens of a row of a kind by the outputs' factors.
+  void apply_factors(int kind, Sums* sums) const {
+    const Segment& segment = program_.segments[program_.output_segment];
+    for (int i = segment.first; i < segment.last; ++i) {
+      const Instruction& x = program_.instructions[i];
+      if (x.op == Op::k_loss) sums->loss[kind] *= values_.get(x.operand[1]);
+      if (x.op == Op::k_metric) sums->metric[x.out] *= values_.get(x.operand[1]);
+    }
+  }
 
  private:
   // With this many registers, a tile has kSharedTile tokens, otherwise half as many.
@@ -221,7 +234,7 @@ class ProgramRows {
 
   // A reduction over the row that is being computed.
   struct Reduction {
-    LaneSum<double> lanes;
+    RowSum lanes;
     double sum;
     Extreme extreme;
     int64_t kept;  // how many values have been kept
@@ -327,8 +340,8 @@ class ProgramRows {
       for_scans(segment, [&](const Instruction& x) {
         for (int i = unmasked; i < n; ++i) scanned_of(x.out)[at + i] = 0;
       });
-      if (at + n < length && (at + n) % kChunkTokens != 0) continue;
-      take_sums(segment.reductions, reductions);
+      if (ends_sum(at + n, length, kSumTokens)) take_singles(segment.reductions, reductions);
+      if (ends_sum(at + n, length, kChunkTokens)) take_sums(segment.reductions, reductions);
     }
     write_results(segment, reductions);
     for_scans(segment, [&](const Instruction& x) {
@@ -363,7 +376,11 @@ class ProgramRows {
     for (int k = 0; k < count; ++k) reductions[k] = {};
   }
   static void take_sums(int count, Reduction* reductions) {
-    for (int k = 0; k < count; ++k) reductions[k].sum += reductions[k].lanes.take();
+    for (int k = 0; k < count; ++k) reductions[k].sum += reductions[k].lanes.precise.take();
+  }
+  static void take_singles(int count, Reduction* reductions) {
+    for (int k = 0; k < count; ++k)
+      reductions[k].sum += static_cast<double>(reductions[k].lanes.single.take());
   }
   void write_results(const Segment& segment, Reduction* reductions) {
     for (int i = segment.first; i < segment.last; ++i) {
@@ -380,7 +397,7 @@ class ProgramRows {
     float uniforms[4 * program::kMaxValues];
     for (int k = segment.first_uniform; k < segment.last_uniform; ++k)
       uniforms[k - segment.first_uniform] = static_cast<float>(values_.get(program_.uniforms[k]));
-    LaneSum<double>* sums[program::kMaxReductions];
+    RowSum* sums[program::kMaxReductions];
     float* extremes[program::kMaxReductions];
     const float* of_positions[kFewRegisters];
     int count = 0, positions = 0;
@@ -449,8 +466,10 @@ class ProgramRows {
         continue;
       }
       Reduction* const r = reductions++;
-      if (program::is_sum(x.op))
-        add_to_row_sum(operand, in.lanes, n, &r->lanes);
+      if (x.op == Op::k_row_sum)
+        add_to_row_sum(operand, in.lanes, n, &r->lanes.precise);
+      else if (x.op == Op::k_row_sum_single)
+        add_to_token_sum(operand, in.lanes, n, &r->lanes.single);
       else
         add_operand(x, operand, in, n, r);
     }

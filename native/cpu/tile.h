@@ -48,8 +48,6 @@ using Lane = int16_t;
 using Lane = int8_t;
 #endif
 
-// The number of tokens after which a float32 sum is added to a float64 sum. It counts from the row's start.
-constexpr int kSumTokens = 1024;
 static_assert(kBlock % kSumLanes == 0 && kSumTokens % kTile == 0 && kTile % kSharedTile == 0);
 
 // Precedes a loop over the kSumLanes partial sums, and has the compiler vectorise it. One vector step

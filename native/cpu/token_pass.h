@@ -121,13 +121,18 @@ class TokenPassOfChunk {
       row_sums_.loss[row_.kind] += loss_sums_.loss.take();
       for (int i = 0; i < metrics; ++i) row_sums_.metric[i] += loss_sums_.metric[i].take();
     }
+    if (program_) program_->end_sums();
     if (kl_) row_sums_.kl += kl_sum_.take();
     if (terms_.has_entropy(row_.kind)) row_sums_.entropy += entropy_sum_.take();
   }
 
   // Adds the float64 sums, times the row's weights, to the sums of the chunk.
   void add_sums() {
-    if (program_) program_->end_chunk();
+    if (program_) {
+      program_->end_chunk();
+      // The factors of a row without tokens may be infinite.
+      if (row_.count > 0) program_->apply_factors(row_.kind, &row_sums_);
+    }
     row_sums_.loss[row_.kind] *= weights_.loss;
     for (double& metric : row_sums_.metric) metric *= repeats_;
     for (double& metric : row_sums_.row_metric) metric *= repeats_;

@@ -15,9 +15,17 @@ namespace policy_loss::cuda {
 
 // ---- Token segments with reductions, and row segments ----
 
+// Returns a sum plus the values of a lane's unmasked tokens.
+__device__ __forceinline__ float added(float sum, const Values& values, unsigned live) {
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) sum += live >> j & 1 ? values.of[j] : 0.0f;
+  return sum;
+}
+
 // A lane's part of a reduction over a row.
 union RowPartial {
   double sum;
+  float single;  // of row_sum_single
   Extreme<float> extreme;
 };
 
@@ -38,10 +46,11 @@ class RowReducer {
   __device__ __forceinline__ void reduce(const Segment& segment, int64_t row) const {
     for_reductions(segment, [&](const Instruction& x, int n) { clear(x.op, n); });
     const int64_t length = pass_.batch.layout.length(row);
-    // A row without tokens has one chunk too, because its reductions have results.
-    for (int64_t from = 0; from == 0 || from < length; from += kChunkTokens) {
+    // A row without tokens has one stretch too, because its reductions have results.
+    for (int64_t from = 0; from == 0 || from < length; from += kSumTokens) {
+      const int64_t to = min(from + kSumTokens, length);
       interpreter_.run(
-          segment, row, from, min(from + kChunkTokens, length),
+          segment, row, from, to,
           [&](const Instruction& x, int n, const Values& values, const LaneTokens& tokens) {
             if (program::is_scan(x.op)) {
               store(scanned_of_row(pass_, x.out, row), values, tokens);
@@ -51,7 +60,13 @@ class RowReducer {
             }
           },
           [](const LaneTokens&) {});
-      for_reductions(segment, [&](const Instruction& x, int n) { fold(x, n, row, from == 0); });
+      const bool ends_chunk = to == length || to % kChunkTokens == 0;
+      for_reductions(segment, [&](const Instruction& x, int n) {
+        if (x.op == Op::k_row_sum_single)
+          fold(x, n, row, from == 0);
+        else if (ends_chunk)
+          fold(x, n, row, to <= kChunkTokens);
+      });
     }
     if (pass_.program.scanned > 0) scan_row(segment, row);
   }
@@ -91,7 +106,9 @@ class RowReducer {
   }
 
   __device__ __forceinline__ void clear(Op op, int n) const {
-    if (is_total(op))
+    if (op == Op::k_row_sum_single)
+      partial(n).single = 0;
+    else if (is_total(op))
       partial(n).sum = 0;
     else
       partial(n).extreme = {};
@@ -106,6 +123,8 @@ class RowReducer {
                                              const LaneTokens& tokens) {
     if (op == Op::k_row_keep) {
       to.sum += __popc(tokens.live);
+    } else if (op == Op::k_row_sum_single) {
+      to.single = added(to.single, values, tokens.live);
     } else if (program::is_sum(op)) {
       double sum = to.sum;
 #pragma unroll
@@ -121,14 +140,15 @@ class RowReducer {
     }
   }
 
-  // Combines the lanes' partial results after a chunk of the row. Stores the result for all chunks so far in
-  // the row value.
+  // Combines the lanes' partial results after a stretch of the row. Stores the result for all stretches so far
+  // in the row value.
   __device__ __forceinline__ void fold(const Instruction& x, int n, int64_t row, bool is_first) const {
     double* const to = pass_.row_values + x.out * pass_.batch.layout.rows + row;
     double result;
     if (is_total(x.op)) {
-      result = warp_sum(partial(n).sum);
-      partial(n).sum = 0;
+      result = x.op == Op::k_row_sum_single ? static_cast<double>(warp_sum(partial(n).single))
+                                            : warp_sum(partial(n).sum);
+      clear(x.op, n);
       if (threadIdx.x % kWarp == 0 && !is_first) result += *to;
     } else {
       result = result_of(x.op, partial(n).extreme.of_warp(program::is_largest(x.op)));
@@ -291,19 +311,14 @@ class OutputSums {
   }
 
   __device__ __forceinline__ void add(int k, const Values& values, unsigned live) const {
-    float sum = sums_[k * kThreads];
-#pragma unroll
-    for (int j = 0; j < kQuad; ++j) sum += live >> j & 1 ? values.of[j] : 0.0f;
-    sums_[k * kThreads] = sum;
+    sums_[k * kThreads] = added(sums_[k * kThreads], values, live);
   }
 
-  // Multiplies the sums over a row's tokens by the row's weights, and adds them to the totals.
-  __device__ __forceinline__ void end_row(const RowState<NoRow>& state) const {
-    for (int k = 0; k < count_; ++k) {
-      const double sum = warp_sum(static_cast<double>(sums_[k * kThreads]));
-      sums_[k * kThreads] = 0;
-      if (is_first_lane()) totals_[k * kWarps] += sum * (k == 0 ? state.loss_weight : state.repeats);
-    }
+  // Adds the sum over a row's tokens, times a factor, to the total.
+  __device__ __forceinline__ void end_row(int k, double factor) const {
+    const double sum = warp_sum(static_cast<double>(sums_[k * kThreads]));
+    sums_[k * kThreads] = 0;
+    if (is_first_lane()) totals_[k * kWarps] += sum * factor;
   }
 
   // Returns this thread's share of the total. It is 0 except for the first thread of a warp.
@@ -355,6 +370,11 @@ __device__ __forceinline__ Values scaled(Values values, float factor) {
   return values;
 }
 
+// Returns the number of the sum to which an output belongs.
+PL_FN int number_of_sum(const Instruction& x) {
+  return x.op == Op::k_loss ? 0 : 1 + x.out;
+}
+
 // Runs the segment of a program with the outputs. Sums its losses and metrics, and writes the gradients.
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     program_tokens_kernel(const ProgramPass pass, const Stage stage) {
@@ -382,10 +402,16 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
             else if (x.op == Op::k_grad_entropy) {
               if (pass.grad_entropy) add_grad_entropy(pass, begin, tokens, times_factor());
             } else
-              sums.add(x.op == Op::k_loss ? 0 : 1 + x.out, values, tokens.live);
+              sums.add(number_of_sum(x), values, tokens.live);
           },
           end);
-      sums.end_row(state);
+      // The factors of a row without tokens may be infinite.
+      for (int i = segment.first; i < segment.last && state.tokens > 0; ++i) {
+        const Instruction x = load_instruction(pass.program, i);
+        if (x.op != Op::k_loss && x.op != Op::k_metric) continue;
+        const double weight = x.op == Op::k_loss ? state.loss_weight : state.repeats;
+        sums.end_row(number_of_sum(x), weight * RowOperands{pass, row}(x.operand[1]));
+      }
     };
     rows.stretch(0, rows.length(), visit, [](int64_t) {});
   }

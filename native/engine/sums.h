@@ -18,6 +18,9 @@ namespace policy_loss {
 // on the loop that computes the sum. A step of a vectorised loop must not compute more tokens than this.
 constexpr int kSumLanes = 32;
 
+// The number of tokens after which a float32 sum is added to a float64 sum. It counts from the row's start.
+constexpr int kSumTokens = 1024;
+
 // The number of tokens in a chunk. It is small enough that a chunk's columns and gradients fit into a core's
 // L2 cache. So memory is read only once, although a chunk's row sums are computed before its tokens. It is
 // large enough that starting a chunk on a thread costs little in comparison. Float64 sums over a row's tokens

@@ -45,7 +45,11 @@ PL_FN Number select(Number condition, Number a, Number b) {
 }
 
 PL_FN float absolute(float x) {
+#if defined(__CUDA_ARCH__)
   return bits_float(float_bits(x) & 0x7fffffff);
+#else
+  return __builtin_fabsf(x);
+#endif
 }
 
 // Returns y with the sign of x. y must either be positive, or 0, or have that sign already.
@@ -106,10 +110,12 @@ PL_FN float tanh(float x) {
   return with_sign_of(x, -e / (2.0f + e));
 }
 
-// Returns the logistic function of x, 1/(1 + e^−x), within 4 ulp.
+// Returns the logistic function of x, 1/(1 + e^−x), within 4 ulp. Compilers compute the exponential and the
+// quotient once for x and −x, of which derivatives need both.
 PL_FN float sigmoid(float x) {
   const float e = exp(-absolute(x));
-  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+  const float above = 1.0f / (1.0f + e);
+  return x < 0.0f ? e * above : above;
 }
 
 // Returns the logarithm of the logistic function of x, −ln(1 + e^−x), within 4 ulp.

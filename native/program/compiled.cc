@@ -16,11 +16,16 @@ constexpr Instruction kListed[] = {
 #define REGISTERS(...)
 #define ARITHMETIC(name, out, ...) instruction(Op::k_##name, out, __VA_ARGS__),
 #define SUM(out, a) instruction(Op::k_row_sum, out, a),
+#define SUM_SINGLE(out, a) instruction(Op::k_row_sum_single, out, a),
 #define EXTREME(name, out, a) instruction(Op::k_##name, out, a),
 #define OF_POSITION(name, out, number, a) instruction(Op::k_##name, out, a),
 #define LOSS(a) instruction(Op::k_loss, 0, a),
 #define METRIC(out, a) instruction(Op::k_metric, out, a),
+#define LOSS_COPIED(a) instruction(Op::k_loss, 0, a),
+#define METRIC_COPIED(out, a) instruction(Op::k_metric, out, a),
 #define GRAD(a, b) instruction(Op::k_grad, 0, a, b),
+#define END_LOOP
+#define COPY(to, from)
 #define END_SEGMENT
 #define R(index) \
   { Kind::kRegister, index }
@@ -35,10 +40,12 @@ constexpr Instruction kListed[] = {
 class Matcher {
  public:
   // Returns whether x is the next instruction of the segment. A reduction's result is its number, and a
-  // uniform operand's index stands for a number that is the same wherever the index is.
+  // uniform operand's index stands for a number that is the same wherever the index is. Loops do not read the
+  // factors of losses and metrics.
   bool accepts(const Instruction& x, const Instruction& listed) {
     if (x.op != listed.op || (is_row_reduction(x.op) ? reductions_++ : x.out) != listed.out) return false;
-    for (int i = 0; i < x.operands; ++i)
+    const int read = x.op == Op::k_loss || x.op == Op::k_metric ? 1 : x.operands;
+    for (int i = 0; i < read; ++i)
       if (!is_same(x.operand[i], listed.operand[i])) return false;
     return true;
   }

@@ -60,7 +60,7 @@ class Checker {
     }
     if (is_of_position(x.op) && is_of_token(x.operand[0])) refuse("a position differs among tokens");
     if (x.op == Op::k_row_rank || is_rows_selection(x.op)) check_selection(x);
-    if ((x.op == Op::k_grad || x.op == Op::k_grad_entropy) && is_of_token(x.operand[1]))
+    if (is_output(x.op) && is_of_token(x.operand[1]))
       refuse("a factor differs among tokens");
     if (is_scan(x.op) && is_of_token(x.operand[1]) && x.operands > 1) refuse("a decay differs among tokens");
     if (is_scan(x.op)) return add_reduction(x, &scanned_, kPending);
@@ -95,7 +95,7 @@ class Checker {
     return count;
   }
   void end() const {
-    if (!has_loss_) refuse("it has no loss");
+    if (!has_outputs_) refuse("it has no outputs");
     if (__builtin_popcount(columns_) > kMaxProgramColumns) refuse("it reads too many columns");
     if (sizes_.batch_metrics > 0 && !has_ended_) refuse("no segment outputs the metrics of the batch");
   }
@@ -177,7 +177,6 @@ class Checker {
     if (reductions_ > 0) refuse("a reduction is among the outputs");
     outputs_here_ = true;
     has_outputs_ = true;
-    if (x.op == Op::k_loss) has_loss_ = true;
     if (x.op == Op::k_grad) has_grad_ = true;
     if (x.op == Op::k_grad_entropy) has_other_grad_ = true;
     if (x.op == Op::k_metric && x.out >= sizes_.metrics) refuse("a metric does not exist");
@@ -205,7 +204,7 @@ class Checker {
   std::vector<State> row_values_, batch_values_, scanned_ = std::vector<State>(kMaxScanned);
   bool is_kept_[kMaxKept] = {};  // which row values row_keep writes
   int reductions_ = 0, batch_segments_ = 0;
-  bool may_output_ = true, has_outputs_ = false, has_loss_ = false;
+  bool may_output_ = true, has_outputs_ = false;
   bool has_grad_ = false, has_other_grad_ = false;
   bool outputs_here_ = false;  // whether the segment has outputs
   bool has_ended_ = false;     // the last segment has begun

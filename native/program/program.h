@@ -58,7 +58,11 @@ namespace policy_loss::program {
   /* The value with the rank in the second operand, from 0 for the smallest, of those that row_keep kept. In row segments. */ \
   X(row_rank, 2)                                                                                       \
   /* Reductions over a row. In token segments; they write a row value. arg_…: the position of the first smallest or largest. */ \
-  X(row_sum, 1) X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
+  X(row_sum, 1)                                                                                        \
+  /* The same as row_sum, but in float32 over kSumTokens tokens. For sums that serve only metrics and */ \
+  /* comparisons, and for counts of tokens. */                                                         \
+  X(row_sum_single, 1)                                                                                 \
+  X(row_min, 1) X(row_max, 1) X(row_arg_min, 1) X(row_arg_max, 1)                        \
   /* Keep the values of the row's tokens; the row value is their number, and stands for them in selections. */ \
   X(row_keep, 1)                                                                                       \
   /* Scans, in token segments; they write scanned values. x is the first operand, and 0 for a masked token. The */ \
@@ -77,9 +81,9 @@ namespace policy_loss::program {
   /* they write a row value. */                                                                        \
   X(group_sum, 1) X(group_max, 1) X(pair_sum, 1)                                                       \
   /* Output a token's loss, its term in metric number `out`, and the gradients with respect to logprob and */ \
-  /* to entropy. A gradient is the product of two operands, of which the second is the same for all tokens */ \
-  /* of a row. In the last segment. */                                                                 \
-  X(loss, 1) X(grad, 2) X(metric, 1) X(grad_entropy, 2)                                                \
+  /* to entropy. An output is the product of two operands, of which the second is the same for all tokens */ \
+  /* of a row. */                                                                                      \
+  X(loss, 2) X(grad, 2) X(metric, 2) X(grad_entropy, 2)                                                \
   /* Add a number, times how often the row counts, to the loss and to metric number `out`. In row segments */ \
   /* after the outputs. */                                                                             \
   X(row_loss, 1) X(row_metric, 1)                                                                      \
@@ -140,7 +144,7 @@ PL_FN constexpr bool is_row_output(Op op) {
 
 // Describe a reduction over a row or over rows: a sum, a position, or an extreme that is the largest.
 PL_FN constexpr bool is_sum(Op op) {
-  return op == Op::k_row_sum || op == Op::k_rows_sum;
+  return op == Op::k_row_sum || op == Op::k_row_sum_single || op == Op::k_rows_sum;
 }
 PL_FN constexpr bool is_position(Op op) {
   return op == Op::k_row_arg_min || op == Op::k_row_arg_max || op == Op::k_rows_arg_min ||

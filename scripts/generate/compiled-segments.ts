@@ -148,13 +148,25 @@ function textOf(segment: readonly Instruction[]): string {
     if (!uniforms.includes(key)) uniforms.push(key);
     return `U(${uniforms.indexOf(key)})`;
   };
+  // The sums of the last outputs, by operand, until its register is written again.
+  const summed = new Map<string, string>();
+  const copies: string[] = [];
   const lines = segment.map(({ op, out, operands }) => {
     const given = operands.map(operand).join(', ');
-    if (op === 'metric') return `METRIC(${out}, ${given})`;
-    if (OUTPUTS.includes(op)) return `${op.toUpperCase()}(${given})`;
+    if (op === 'loss' || op === 'metric') {
+      const [macro, sum, numbers] =
+        op === 'loss' ? ['LOSS', 'loss', given] : ['METRIC', `metric[${out}]`, `${out}, ${given}`];
+      const known = summed.get(given);
+      if (known === undefined) summed.set(given, sum);
+      else copies.push(`COPY(${sum}, ${known})`);
+      return `${macro}${known === undefined ? '' : '_COPIED'}(${numbers})`;
+    }
+    if (op === 'grad') return `GRAD(${given})`;
     if (op === 'row_sum') return `SUM(${reductions++}, ${given})`;
+    if (op === 'row_sum_single') return `SUM_SINGLE(${reductions++}, ${given})`;
     if (op.startsWith('row_')) return `EXTREME(${op}, ${reductions++}, ${given})`;
     registers.add(out);
+    summed.delete(`R(${out})`);
     if (OF_POSITION.includes(op)) return `OF_POSITION(${op}, ${out}, ${positions++}, ${given})`;
     return `ARITHMETIC(${op}, ${out}, ${given})`;
   });
@@ -163,7 +175,7 @@ function textOf(segment: readonly Instruction[]): string {
   const loads = inOrder(columns).map((index) => `LOAD(${index})`);
   const declared = inOrder(registers).map((index) => `r${index}`);
   const declaration = declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : [];
-  return [head, ...loads, ...declaration, ...lines].join('\n');
+  return [head, ...loads, ...declaration, ...lines, 'END_LOOP', ...copies].join('\n');
 }
 
 function inOrder(numbers: ReadonlySet<number>): number[] {

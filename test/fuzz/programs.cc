@@ -38,8 +38,8 @@ class Writer {
   }
 
   void write_outputs() {
-    append(Op::k_loss, 0, {operand()});
-    for (int k = 0; k < metrics_; ++k) append(Op::k_metric, k, {operand()});
+    append(Op::k_loss, 0, {operand(), operand_of_row()});
+    for (int k = 0; k < metrics_; ++k) append(Op::k_metric, k, {operand(), operand_of_row()});
     gradient_ = code_.size();
     append(Op::k_grad, 0, {operand(), operand_of_row()});
     if (in_.flag()) append(Op::k_grad_entropy, 0, {operand(), operand_of_row()});

@@ -111,7 +111,9 @@ describe('compiled random losses', () => {
         assert.deepEqual(same, { ...outputs, grad, gradEntropy, gradLogZ });
         assert.equal([...grad, ...gradEntropy].flat().length, 0);
         assert.ok(gradLogZ.every((slope) => slope === undefined));
-        assert.deepEqual(same.metrics[1], same.loss);
+        // A metric that is always 0 is not output.
+        if (same.metrics[1]!.flat().length > 0) assert.deepEqual(same.metrics[1], same.loss);
+        else assert.ok(same.loss.flat().every((value) => value === 0));
       }),
       { numRuns: RUNS },
     );

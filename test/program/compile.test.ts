@@ -38,13 +38,14 @@ const gradient = (text: string, ...rows: Row[]) => interpret(compile(text).withG
 
 describe('the segments of a loss', () => {
   for (const [text, withGrad, withoutGrad] of [
-    ['-A*r', 'tokens', 'tokens'],
+    // What is the same for all tokens of a row is multiplied once per row.
+    ['-A*r', 'row tokens', 'tokens'],
     ['max(-A*r, -A*clip(r, 0.8, 1.28)) + 0.1*(exp(ref-lp)-ref+lp-1)', 'tokens', 'tokens'],
-    ['-A*r/n', 'tokens', 'tokens'],
+    ['-A*r/n', 'row tokens', 'row tokens'],
     // One pass for the row's ratio and for its adjoint, because the adjoint is a product of values of the row.
     ['-A*exp(row_mean(d))', 'row tokens row tokens', 'tokens row tokens'],
     ['-logsigmoid(0.1*row_sum(lp-ref))', 'row tokens row tokens', 'tokens row tokens'],
-    ['-A*r/sg(row_max(r))', 'tokens tokens', 'tokens tokens'],
+    ['-A*r/sg(row_max(r))', 'tokens row tokens', 'tokens row tokens'],
     // The clipped ratio of a row decides which tokens count for its adjoint, so that takes a pass of its own.
     [
       'min(A*exp(row_mean(d)), A*clip(exp(row_mean(d)), 0.8, 1.2))',
@@ -163,7 +164,7 @@ describe('compileLoss()', () => {
     );
     assert.equal(
       kinds((graph) => ({ rowLoss: graph.unary('square', batchSum(graph)), metrics: [] })),
-      'row tokens row batch tokens row, whole batch',
+      'row tokens row batch row tokens row, whole batch',
     );
     // What depends on the batch's size alone needs no pass over the batch.
     assert.equal(

@@ -177,13 +177,13 @@ class Interpreter {
           this.#kept[b]![out] = x.map(Math.fround);
           written.push(() => this.#writeRow(b, out, x.length));
         } else if (isReduction(op)) {
-          const value = reduced(op.slice(4), x, positions);
+          const value = reduced(op.replace(/^row_|_single$/g, ''), x, positions);
           written.push(() => this.#writeRow(b, out, value));
         } else if (isScan(op)) {
           const results = scanned(op, spread(x, positions, row.mask.length), row.mask, values[1]?.[0]);
           written.push(() => this.#writeScanned(b, out, results));
         } else if (op in OUTPUTS) {
-          const numbers = x.map((y, i) => y * (values[1]?.[i] ?? 1));
+          const numbers = x.map((y, i) => y * values[1]![i]!);
           OUTPUTS[op]!(this.#outputs, out)[b]!.push(...numbers);
         } else {
           assert.ok(out < this.#program.registers);
@@ -379,7 +379,7 @@ function countUnderFill(ascending: readonly number[], most: number): number {
 }
 
 function isReduction(op: string): boolean {
-  return /^rows?_(arg_)?(sum|min|max)$/.test(op);
+  return /^(row_sum_single|rows?_(arg_)?(sum|min|max))$/.test(op);
 }
 
 function isScan(op: string): boolean {

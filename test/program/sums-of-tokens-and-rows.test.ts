@@ -160,7 +160,7 @@ describe('programs with sums along a row and over groups', () => {
     return { code: Int32Array.from(code), constants: Float64Array.of(1), ...sizes, allRows: false };
   }
 
-  const withGrad = encode([['tokens'], ['loss', 0, COLUMN], ['grad', 0, COLUMN, CONSTANT]]);
+  const withGrad = encode([['tokens'], ['loss', 0, COLUMN, CONSTANT], ['grad', 0, COLUMN, CONSTANT]]);
   const create = (...instructions: Instruction[]) =>
     native.createFunction({
       policyLoss: {
@@ -174,14 +174,14 @@ describe('programs with sums along a row and over groups', () => {
 
   it('read a scanned value only in the segments after its own', () => {
     const scan: Instruction = ['prefix_sum', 0, COLUMN, CONSTANT];
-    create(['tokens'], scan, ['tokens'], ['loss', 0, SCANNED]);
-    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['loss', 0, SCANNED]);
-    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['tokens'], ['loss', 0, SCANNED + 1]);
+    create(['tokens'], scan, ['tokens'], ['loss', 0, SCANNED, CONSTANT]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['loss', 0, SCANNED, CONSTANT]);
+    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['tokens'], ['loss', 0, SCANNED + 1, CONSTANT]);
     refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['row'], ['neg', 0, SCANNED]);
   });
 
   it('have at most 16 scanned values, each of which is written once in a token segment', () => {
-    create(['tokens'], ['run_sum', 15, COLUMN], ['tokens'], ['loss', 0, SCANNED + 15]);
+    create(['tokens'], ['run_sum', 15, COLUMN], ['tokens'], ['loss', 0, SCANNED + 15, CONSTANT]);
     refuses(/a value does not exist/, ['tokens'], ['run_sum', 16, COLUMN]);
     refuses(/a value is written twice/, ['tokens'], ['run_sum', 0, COLUMN], ['run_sum', 0, COLUMN]);
     refuses(/an operation on tokens is not in a token segment/, ['row'], ['run_sum', 0, CONSTANT]);
@@ -191,7 +191,7 @@ describe('programs with sums along a row and over groups', () => {
   it('read a sum over groups only after a batch segment', () => {
     for (const op of ['group_sum', 'group_max', 'pair_sum']) {
       const reduce: Instruction = [op, 0, CONSTANT];
-      const output: Instruction = ['loss', 0, ROW_VALUE];
+      const output: Instruction = ['loss', 0, CONSTANT, ROW_VALUE];
       create(['row'], reduce, ['batch'], ['tokens'], output);
       refuses(/a row value cannot be read here/, ['row'], reduce, ['tokens'], output);
       refuses(/an operation on rows is not in a row segment/, ['tokens'], reduce);

@@ -58,10 +58,11 @@ function hasNearProbability(
 // Returns whether the Kullback–Leibler divergence of "this token or another" is at most clipRatioHigh where A > 0 and
 // clipRatioLow elsewhere, or whether the gradient step would bring the two policies closer.
 function hasNearDivergence(
-  { lp, old, A, exp, expm1, log, select }: ProgramSymbols,
+  { lp, old, A, constant, expm1, log, select }: ProgramSymbols,
   { clipRatioLow, clipRatioHigh }: Options,
 ): Expression {
-  const [q, notQ, notP] = [exp(old), expm1(old).neg(), expm1(lp).neg()];
+  const [notQ, notP] = [expm1(old).neg(), expm1(lp).neg()];
+  const q = constant(1).sub(notQ);
   const ofOthers = notQ.mul(log(notQ.add(1e-8).div(notP.add(1e-8))));
   const divergence = q.mul(old.sub(lp)).add(ofOthers);
   return select(

@@ -156,16 +156,15 @@ function ratioMetrics(
 }
 
 function divergenceMetrics(symbols: ProgramSymbols, policy: Expression, rollout: Expression, q: Expression) {
-  const { tokens, abs, exp, expm1, rowSum, rowsMean, rowsMin, rowsMax } = symbols;
+  const { tokens, abs, exp, expm1, square, rowSum, rowsMean, rowsMin, rowsMax } = symbols;
   const [policyLog, rolloutLog] = [meanOfRow(symbols, policy).neg(), meanOfRow(symbols, rollout).neg()];
   const difference = policyLog.sub(rolloutLog);
-  const doubled = (logRatio: Expression) => bounded(symbols, logRatio).mul(2);
   return {
     'rollout_corr/kl': { token: q.neg() },
     'rollout_corr/k3_kl': { token: expm1(q).sub(q) },
     // A metric of tokens is divided by N + 1e-8, and so this subtracts 1 from the mean.
-    'rollout_corr/chi2_token': { token: exp(doubled(q)).sub(tokens.add(1e-8).div(tokens)) },
-    'rollout_corr/chi2_seq': { batch: rowsMean(expm1(doubled(rowSum(q)))) },
+    'rollout_corr/chi2_token': { token: square(exp(bounded(symbols, q))).sub(tokens.add(1e-8).div(tokens)) },
+    'rollout_corr/chi2_seq': { batch: rowsMean(expm1(bounded(symbols, rowSum(policy).sub(rowSum(rollout))).mul(2))) },
     'rollout_corr/training_ppl': { batch: rowsMean(exp(policyLog)) },
     'rollout_corr/training_log_ppl': { batch: rowsMean(policyLog) },
     'rollout_corr/rollout_ppl': { batch: rowsMean(exp(rolloutLog)) },
