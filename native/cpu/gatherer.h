@@ -50,7 +50,8 @@ class Gatherer {
     }
     if (gathering_->collects) {
       count_limits(x.data, lanes, n);
-      for (int at = 0; at < n; at += kBlock) collect(x.data + at, lanes + at, position + at);
+      for (int at = 0; at < n; at += kBlock)
+        if (has_candidates(x.data + at, lanes + at)) collect(x.data + at, lanes + at, position + at);
     }
     if (gathering_->counts) count(x.data, lanes, n);
   }
@@ -81,6 +82,18 @@ class Gatherer {
     row->less += less;
     row->at_low += at_low;
     row->at_high += low == high ? 0 : at_high;
+  }
+
+  // Returns whether a block may have candidates.
+  bool has_candidates(const float* x, const Lane* lanes) const {
+    const float low = gathering_->low, high = gathering_->high;
+    int32_t any = 0;
+#pragma omp simd reduction(| : any)
+    for (int i = 0; i < kBlock; ++i) {
+      const int32_t is_outside = (x[i] <= low ? 1 : 0) | (x[i] >= high ? 1 : 0);
+      any |= (is_outside - 1) & lanes[i];
+    }
+    return any != 0;
   }
 
   // Collects the candidates of a block.

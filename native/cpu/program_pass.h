@@ -77,7 +77,7 @@ inline void program_batch(const cpu::TokenPass& pass) {
       if (program::is_rows_selection(x.op)) continue;  // see cpu/select.h
       const double* const operands = at.row_values + program.row_values + x.out;
       at.batch_values[x.out] = program::is_sum(x.op) ? sum_over_rows(pass, operands, stride)
-                                                       : extreme_over_rows(pass, x.op, operands, stride);
+                                                     : extreme_over_rows(pass, x.op, operands, stride);
     }
   }
   ProgramValues(pass).run(program.segments[at.last_segment]);

@@ -7,6 +7,7 @@
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
 #include "cpu/program_scans.h"
+#include "cpu/read_ahead.h"
 #include "cpu/row_rank.h"
 #include "cpu/target.h"
 
@@ -99,7 +100,8 @@ struct ProgramValues {
       }
       double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
       if (x.op == Op::k_row_rank)
-        *out = row_rank[x.operand[0].index].select(kept_values(x.operand[0].index), pass.row_tokens[row_index], b);
+        *out = row_rank[x.operand[0].index].select(kept_values(x.operand[0].index),
+                                                   pass.row_tokens[row_index], b);
       else if (x.op == Op::k_is_row)
         *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;
       else
@@ -108,36 +110,6 @@ struct ProgramValues {
         });
     }
   }
-};
-
-// Prefetches the columns of the tokens that follow a tile, and the tile's own gradients, a few cache lines
-// with each instruction. Memory is thus read while the processor computes. Otherwise, the instructions that
-// read columns or write gradients would wait for it.
-class ReadAhead {
- public:
-  ReadAhead(const ProgramView& program, const TileColumns& in, int n, int instructions, float* grad)
-      : grad_(reinterpret_cast<char*>(grad)),
-        lines_(n * static_cast<int>(sizeof(float)) / kLine),
-        step_((lines_ + instructions - 1) / instructions) {
-    for (int c = 0; c < kColumns; ++c)
-      if ((program.columns & reads(c)) != 0)
-        begin_[count_++] = reinterpret_cast<const char*>(in.get<const float*>(c) + n);
-  }
-
-  void step() {
-    for (const int end = at_ + step_; at_ < end && at_ < lines_; ++at_) {
-      for (int c = 0; c < count_; ++c) __builtin_prefetch(begin_[c] + at_ * kLine);
-      if (grad_) __builtin_prefetch(grad_ + at_ * kLine, 1);
-    }
-  }
-
- private:
-  static constexpr int kLine = 64;  // the bytes of a cache line
-  const char* begin_[kColumns];
-  int count_ = 0;
-  char* const grad_;  // null if no gradient is wanted
-  const int lines_, step_;
-  int at_ = 0;
 };
 
 // Computes the tokens of one row after another.

@@ -44,8 +44,8 @@ class RowRank {
     for (int i = 0; i < kFew; ++i) keys[ranks[i]] = unsorted[i];
   }
 
-  // Sets the range of the result to the keys in (low_, high_], whose values have the ranks [first_, last_). If
-  // these are few, collects their keys. Otherwise, all of them equal high_.
+  // Sets the range of the result to the keys in (low_, high_], whose values have the ranks [first_, last_).
+  // If these are few, collects their keys. Otherwise, all of them equal high_.
   void search(const float* values, int64_t n, int64_t rank) {
     first_ = 0;
     last_ = n;

@@ -18,7 +18,7 @@ constexpr int64_t kFewTokens = 4096;
 constexpr int64_t kBlockTokens = 64;
 constexpr int64_t kSampledOfBlock = 16;
 // A sample has at most this many blocks, and at most this share of the tokens is computed for it.
-constexpr int64_t kSampleBlocks = 256;
+constexpr int64_t kSampleBlocks = 512;
 constexpr int64_t kSampleShare = 16;
 // Bins with more values than this are searched by another digit before their values are collected.
 constexpr double kManyCandidates = 65536;
@@ -61,13 +61,24 @@ float value_above(uint32_t key) {
   return key == ~0u ? kNoLimit : value_of(key + 1);
 }
 
+// Widens limits so that they lie between two values with different first two digits. When a search has found
+// these digits, it then needs no further pass.
+void widen(Limits* limits) {
+  constexpr uint32_t others = (1u << digit_shift(1)) - 1u;
+  if (!std::isnan(limits->low)) limits->low = value_below(key_of(limits->low) & ~others);
+  if (!std::isnan(limits->high)) limits->high = value_above(key_of(limits->high) | others);
+}
+
 }  // namespace
 
 // What passes have gathered of the values that one row_keep keeps.
 class KeptValues {
  public:
   KeptValues(const TokenPass& pass, int kept, double total)
-      : batch_(*pass.batch), kept_(kept), segment_(segment_of_kept(*pass.program.program, kept)), total_(total) {}
+      : batch_(*pass.batch),
+        kept_(kept),
+        segment_(segment_of_kept(*pass.program.program, kept)),
+        total_(total) {}
 
   int segment() const { return segment_; }
   Gathering gathering() { return {kept_, segment_, this}; }
@@ -90,8 +101,7 @@ class KeptValues {
     has_sample_ = true;
     const int64_t tokens = batch_.layout.tokens();
     Gathering wanted = gathering();
-    wanted.sample =
-        std::max(kSampleShare, tokens / (kSampleBlocks * kBlockTokens)) * kBlockTokens;
+    wanted.sample = std::max(kSampleShare, tokens / (kSampleBlocks * kBlockTokens)) * kBlockTokens;
     collect_between({}, &wanted);
     wanted.rows = nullptr;
     run_here(pass, first_segment, wanted, {0, batch_.layout.rows, 0, -1});
@@ -105,9 +115,9 @@ class KeptValues {
     if (batch_.layout.tokens() <= kFewTokens) return {};
     const auto size = static_cast<double>(sample_.size());
     const double share = (rank + 0.5) / total_;
-    // Four standard deviations of the rank in a sample, and some more for a rank near the ends, times a factor
-    // because the values of neighbouring tokens depend on each other.
-    const double reach = std::ldexp(4 * std::sqrt(size * share * (1 - share)) + 8, 1 + 3 * attempts);
+    // Four standard deviations of the rank in a sample of independent values, and some more for a rank near
+    // the ends. The values of a row may depend on each other, which then takes another attempt.
+    const double reach = std::ldexp(4 * std::sqrt(size * share * (1 - share)) + 8, 3 * attempts);
     const double first = share * size - reach, last = share * size + reach;
     Limits limits;
     if (first >= 0) limits.low = value_of(key_in_sample(static_cast<size_t>(first)));
@@ -130,6 +140,7 @@ class KeptValues {
     candidates_.clear();
     counts_.assign(batch_.layout.rows, {});
     has_candidates_ = false;
+    searched_.reset();
     wanted->collects = true;
     wanted->low = limits.low;
     wanted->high = limits.high;
@@ -196,15 +207,19 @@ class KeptValues {
   void finish(Search* search) const { finish(candidates_, true, search); }
 
   // Returns the value with a rank that is enclosed, or the place of its token.
-  double value_at(const TokenPass& pass, double rank, bool wants_place) const {
+  double value_at(const TokenPass& pass, double rank, bool wants_place) {
     double left = rank - static_cast<double>(less_);
     if (left < static_cast<double>(at_low_)) return value_at_limit(pass, limits_.low, left, wants_place);
     left -= static_cast<double>(at_low_);
     if (left >= static_cast<double>(between_))
       return value_at_limit(pass, limits_.high, left - static_cast<double>(between_), wants_place);
-    Search search(program::Op::k_rows_rank, left);
-    finish(&search);
-    return wants_place ? place_among(candidates_, search.key(), search.rank_among_ties()) : search.result();
+    if (!searched_ || searched_rank_ != rank) {
+      searched_.emplace(program::Op::k_rows_rank, left);
+      searched_rank_ = rank;
+      finish(&*searched_);
+    }
+    if (!wants_place) return searched_->result();
+    return place_among(candidates_, searched_->key(), searched_->rank_among_ties());
   }
 
  private:
@@ -221,15 +236,23 @@ class KeptValues {
     return sample_[rank].key;
   }
 
-  void finish(const std::vector<KeptToken>& candidates, bool repeat, Search* search) const {
-    while (!search->is_done()) {
+  // Finds the remaining digits of a search among candidates. With `repeats`, each counts as often as its row.
+  void finish(const std::vector<KeptToken>& candidates, bool repeats, Search* search) const {
+    const std::vector<KeptToken>* among = &candidates;
+    for (std::vector<KeptToken> left; !search->is_done();) {
+      if (search->mask() != 0) {
+        std::vector<KeptToken> included;
+        std::copy_if(among->begin(), among->end(), std::back_inserter(included),
+                     [&](const KeptToken& x) { return search->includes(x.key); });
+        left.swap(included);
+        among = &left;
+      }
       Bin bins[kMaxBins] = {};
-      for (const KeptToken& x : candidates) {
-        if (!search->includes(x.key)) continue;
-        const uint64_t repeats = repeat ? batch_.repeats_of(x.row) : 1;
+      for (const KeptToken& x : *among) {
+        const uint64_t count = repeats ? batch_.repeats_of(x.row) : 1;
         Bin& bin = bins[search->bin_of(x.key)];
-        bin.count += repeats;
-        bin.significands += repeats * significand_of(x.key);
+        bin.count += count;
+        bin.significands += count * significand_of(x.key);
       }
       search->choose(bins);
     }
@@ -284,6 +307,9 @@ class KeptValues {
   std::vector<KeptToken> candidates_;
   std::vector<RowCounts> counts_;
   uint64_t less_ = 0, at_low_ = 0, between_ = 0, at_high_ = 0;
+  // The last search for a rank among the candidates. Programs ask for a value first, and then for its place.
+  std::optional<Search> searched_;
+  double searched_rank_ = 0;
   // The bins of the values whose keys begin with some digits.
   bool has_bins_ = false;
   uint32_t counted_ = 0, counted_mask_ = 0;
@@ -363,8 +389,12 @@ void Selector::prepare(TokenPass* pass) {
     const double rank = !is_by_sum(first->op) ? existing_rank(by, total_)
                         : known               ? values.rank_by_sum(first->op, by)
                                               : total_ - 1;
-    values.collect_between(values.limits_around(rank, 0), &wanted);
-    if (by_sum) values.count(Search(first->op, by), &wanted);
+    Limits limits = values.limits_around(rank, 0);
+    if (by_sum) {
+      widen(&limits);
+      values.count(Search(first->op, by), &wanted);
+    }
+    values.collect_between(limits, &wanted);
   } else {
     return;
   }
@@ -404,8 +434,7 @@ void Selector::gather(TokenPass* pass, const Gathering& wanted) {
 bool Selector::run(TokenPass* pass, const Instruction& x) {
   const ProgramPass& p = pass->program;
   const int64_t stride = row_stride(*p.program);
-  const double by =
-      first_row_ < 0 ? 0 : p.row_values[first_row_ * stride + p.program->row_values + x.out];
+  const double by = first_row_ < 0 ? 0 : p.row_values[first_row_ * stride + p.program->row_values + x.out];
   double result = x.op == program::Op::k_rows_rank_at ? -1 : 0;
   if (total_ > 0) {
     KeptValues& values = values_of(*pass, x.operand[0].index);

@@ -72,13 +72,9 @@ class Search {
   PL_FN uint32_t bin_mask() const { return static_cast<uint32_t>(digit_bins(digit_) - 1); }
 
   // Returns whether a key begins with the digits found so far.
-  PL_FN bool includes(uint32_t key) const {
-    return ((key ^ key_) & mask()) == 0;
-  }
+  PL_FN bool includes(uint32_t key) const { return ((key ^ key_) & mask()) == 0; }
   // Returns the bin of a key.
-  PL_FN uint32_t bin_of(uint32_t key) const {
-    return key >> shift() & bin_mask();
-  }
+  PL_FN uint32_t bin_of(uint32_t key) const { return key >> shift() & bin_mask(); }
 
   // Finds the next digit, given the bins of the values whose keys begin with the digits found so far.
   PL_FN void choose(const Bin* bins) {
