@@ -54,6 +54,15 @@ export type {
   TrinityColumns,
   VerlColumns,
 } from './core/batch.js';
+export type {
+  ComputeOptions,
+  ComputeSyncOptions,
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+  Metrics,
+  Result,
+} from './core/calls.js';
 export { type Counts, type Normalizer, type RowCounts, sumCounts } from './core/counts.js';
 export type {
   FunctionDeclaration,
@@ -74,15 +83,6 @@ export {
 } from './core/device.js';
 export { DeviceBatch } from './core/device-batch.js';
 export { LossError, type LossErrorCode, type LossErrorDetails, type MessageText } from './core/errors.js';
-export type {
-  ComputeOptions,
-  ComputeSyncOptions,
-  LossComputeOptions,
-  LossComputeSyncOptions,
-  LossResult,
-  Metrics,
-  Result,
-} from './core/evaluator.js';
 export { KeyMapper } from './core/key-mapper.js';
 export type {
   AggregationOption,

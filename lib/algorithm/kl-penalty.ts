@@ -1,9 +1,9 @@
 // The KL penalty that an objective subtracts from rewards before it computes advantages.
 import { type Batch, find } from '../core/batch.js';
 import { findInput, missingInput } from '../core/batch-reader.js';
+import type { Metrics } from '../core/calls.js';
 import { readMask, readRowNumbers } from '../core/columns.js';
 import { allocate } from '../core/errors.js';
-import type { Metrics } from '../core/evaluator.js';
 import type { KeyMapper } from '../core/key-mapper.js';
 import { type Layout, readLayout } from '../core/layout.js';
 import { finish, finishInTurns, SLICE, type Sliced } from '../core/slices.js';

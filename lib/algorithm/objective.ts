@@ -2,33 +2,26 @@
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
 import { BatchReader, type ColumnName, type Conversions, type InputName } from '../core/batch-reader.js';
+import type {
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+  Metrics,
+  Result,
+} from '../core/calls.js';
+import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { countBatch, countBatchSync } from '../core/count-batch.js';
 import type { Counts, Normalizer } from '../core/counts.js';
-import { DeviceBatch } from '../core/device-batch.js';
+import type { DeviceBatch } from '../core/device-batch.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
-import {
-  type CoefficientsOf,
-  type ComputedAdvantages,
-  Evaluator,
-  type FusedAdvantage,
-  type Gradients,
-  gradArray,
-  type LossComputeOptions,
-  type LossComputeSyncOptions,
-  type LossResult,
-  type Metrics,
-  type Result,
-} from '../core/evaluator.js';
+import { type CoefficientsOf, Evaluator } from '../core/evaluator.js';
+import { type Gradients, gradArray } from '../core/gradients.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { Layout } from '../core/layout.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import { termsOfPart } from '../core/part-sums.js';
 import { finish, finishInTurns } from '../core/slices.js';
-import type {
-  AdvantageComputeOptions,
-  AdvantageComputeSyncOptions,
-  AdvantageFn,
-} from '../functions/advantage/advantage-fn.js';
+import type { AdvantageComputeOptions, AdvantageFn } from '../functions/advantage/advantage-fn.js';
 import { ADVANTAGE_FN } from '../functions/advantage/index.js';
 import type { EntropyLossFn } from '../functions/entropy/entropy-loss-fn.js';
 import { ENTROPY_LOSS_FN } from '../functions/entropy/index.js';
@@ -38,6 +31,7 @@ import { POLICY_LOSS_FN } from '../functions/policy-loss/index.js';
 import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { type CheckedConfig, type FunctionArgs, names } from './config.js';
 import { KlPenalty, type PenalisedBatch } from './kl-penalty.js';
+import { type CallAdvantages, type MadeAdvantages, ObjectiveAdvantages } from './objective-advantages.js';
 
 /** @internal A checked configuration that names a policy loss, as every objective needs one. */
 export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
@@ -103,6 +97,7 @@ export class Objective {
   // loss and the entropy loss are computed.
   readonly #evaluators = new Map<string, Evaluator>();
   readonly #finder: BatchReader;
+  readonly #advantages: ObjectiveAdvantages;
   readonly #counter: BatchReader;
 
   /**
@@ -132,6 +127,12 @@ export class Objective {
     this.#klPenalty = new KlPenalty(this.klPenaltyFn, this.#mapper);
     this.#checkCombination(config);
     this.#finder = new BatchReader(this.#mapper, { inputs: ['action_mask'] });
+    this.#advantages = new ObjectiveAdvantages(`objective of ${algorithm}`, {
+      advantageFn: this.advantageFn,
+      policyLossFn: this.policyLossFn,
+      klPenalty: this.#klPenalty,
+      finder: this.#finder,
+    });
     const counted = this.policyLossFn.correction?.maskColumns ?? [];
     this.#counter = new BatchReader(this.#mapper, { inputs: [...counted, ...this.#masks(true)] });
   }
@@ -148,8 +149,8 @@ export class Objective {
       // A copy, because the caller may change the options while this waits.
       const options = { ...given };
       const conversions: Conversions = new Map();
-      const found = this.#lacksAdvantages(batch)
-        ? await this.#advantages(batch, options, conversions)
+      const found = this.#advantages.areMissing(batch)
+        ? await this.#advantages.compute(batch, options, conversions)
         : undefined;
       return this.#computeWith(batch, options, found, conversions);
     });
@@ -162,8 +163,8 @@ export class Objective {
 
   #computeSync(batch: Batch | DeviceBatch, options: ObjectiveComputeSyncOptions): ObjectiveResult {
     const conversions: Conversions = new Map();
-    const found = this.#lacksAdvantages(batch)
-      ? this.#advantagesSync(batch, options, conversions)
+    const found = this.#advantages.areMissing(batch)
+      ? this.#advantages.computeSync(batch, options, conversions)
       : undefined;
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
     const input = finish(evaluator.read(batch, undefined, found?.computed, conversions));
@@ -202,7 +203,9 @@ export class Objective {
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
     return guardedAsync(async () => {
-      const { computed, fused } = this.#mayDrop(batch) ? await this.#advantages(batch, options ?? {}) : {};
+      const { computed, fused } = this.#advantages.mayDrop(batch)
+        ? await this.#advantages.compute(batch, options ?? {})
+        : {};
       const { correction } = this.policyLossFn;
       return countBatch(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
     });
@@ -211,7 +214,9 @@ export class Objective {
   /** Synchronous version of count(). */
   countSync(batch: Batch | DeviceBatch, options?: { seed?: number }): Counts {
     return guarded(() => {
-      const { computed, fused } = this.#mayDrop(batch) ? this.#advantagesSync(batch, options ?? {}) : {};
+      const { computed, fused } = this.#advantages.mayDrop(batch)
+        ? this.#advantages.computeSync(batch, options ?? {})
+        : {};
       const { correction } = this.policyLossFn;
       return countBatchSync(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
     });
@@ -222,7 +227,7 @@ export class Objective {
    * has advantages or the algorithm needs none.
    */
   async advantagesOf(batch: Batch, options: AdvantageComputeOptions): Promise<MadeAdvantages | undefined> {
-    return this.#lacksAdvantages(batch) ? this.#advantagesOnHost(batch, options) : undefined;
+    return this.#advantages.areMissing(batch) ? this.#advantages.computeOnHost(batch, options) : undefined;
   }
 
   /**
@@ -283,14 +288,6 @@ export class Objective {
     return separatesExperts ? ['action_mask', 'expert_mask'] : ['action_mask'];
   }
 
-  #lacksAdvantages(batch: Batch | DeviceBatch): boolean {
-    return this.advantageFn !== undefined && !this.#finder.has(batch, 'advantages');
-  }
-
-  #mayDrop(batch: Batch | DeviceBatch): boolean {
-    return this.advantageFn?.definition.drops === true && this.#lacksAdvantages(batch);
-  }
-
   async #computeWith(
     batch: Batch | DeviceBatch,
     options: ObjectiveComputeOptions,
@@ -311,64 +308,6 @@ export class Objective {
       );
       return toResult(result, gradients, input.layout, found);
     });
-  }
-
-  async #advantages(
-    batch: Batch | DeviceBatch,
-    options: AdvantageComputeOptions,
-    conversions?: Conversions,
-  ): Promise<CallAdvantages> {
-    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
-    const { computed, metrics } = await this.#advantagesOnHost(batch, options, conversions);
-    return { computed, metrics: () => metrics };
-  }
-
-  async #advantagesOnHost(
-    batch: Batch,
-    options: AdvantageComputeOptions,
-    conversions?: Conversions,
-  ): Promise<MadeAdvantages> {
-    const penalised = await this.#klPenalty.apply(batch);
-    const made = await this.advantageFn!.computeFor(
-      penalised.batch,
-      ofAdvantages(options),
-      this.policyLossFn.readsMaskedAdvantages,
-      conversions,
-    );
-    return { ...made, metrics: { ...made.metrics, ...penalised.metrics } };
-  }
-
-  #advantagesSync(
-    batch: Batch | DeviceBatch,
-    options: AdvantageComputeSyncOptions,
-    conversions?: Conversions,
-  ): CallAdvantages {
-    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
-    const penalised = this.#klPenalty.applySync(batch);
-    const made = this.advantageFn!.computeForSync(
-      penalised.batch,
-      ofAdvantages(options),
-      this.policyLossFn.readsMaskedAdvantages,
-      conversions,
-    );
-    return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
-  }
-
-  #fuse(batch: DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
-    if (!this.#klPenalty.isNone)
-      throw new LossError('ERR_INVALID_INPUT', {
-        at: `objective of ${this.algorithm}`,
-        expected: 'a host batch, because the KL penalty is subtracted from rewards on the host',
-        received: `a batch on ${batch.device}`,
-      });
-    if (this.policyLossFn.correction?.columns.includes('advantages'))
-      throw new LossError('ERR_INVALID_INPUT', {
-        at: `objective of ${this.algorithm}`,
-        expected: 'a host batch, because a mask depends on the advantages',
-        received: `a batch on ${batch.device}`,
-      });
-    const { metrics, ...fused } = this.advantageFn!.fuse(batch, options);
-    return { fused, metrics };
   }
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {
@@ -443,27 +382,6 @@ export class Objective {
       gradLogZ: gradArray(layout, gradLogZ, 'gradLogZ', 'row'),
     };
   }
-}
-
-/**
- * The advantages for one call of the objective. For a host batch, `computed` holds them. For a batch on a device,
- * `fused` makes the device compute them in the same native call as the loss. After that call, `metrics` returns the
- * metrics of the advantages.
- */
-interface CallAdvantages {
-  computed?: ComputedAdvantages;
-  fused?: FusedAdvantage;
-  metrics?: () => Metrics;
-}
-
-/** @internal The advantages that were computed for a host batch, and their metrics. */
-export interface MadeAdvantages {
-  computed: ComputedAdvantages;
-  metrics: Metrics;
-}
-
-function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageComputeOptions {
-  return { ...(seed !== undefined && { seed }), ...(signal !== undefined && { signal }) };
 }
 
 function toResult(

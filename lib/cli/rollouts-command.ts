@@ -49,7 +49,7 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
 const COLUMNS_HELP = `\
 Columns (a loss or algorithm reads only those that it needs): logprobs, old_logprobs, ref_logprobs, rollout_logprobs,
 prox_logprobs, teacher_logprobs, advantages, action_mask, entropy, old_entropy, reward, token_level_rewards, values,
-reward_baseline, v_star, probability, log_z, task_id, run_id, expert, step.
+sum_pi_squared, reward_baseline, v_star, probability, log_z, task_id, run_id, expert, step.
 If the files have no advantages, an algorithm computes its own; a loss uses GRPO's, computed from reward and task_id.
 If columns have other names, use --column for one column or --backend for a framework's names.`;
 

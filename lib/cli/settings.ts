@@ -49,7 +49,7 @@ export function correctionOptions(): Option[] {
   );
   const masks = new Option(
     '--masks <name=value>',
-    'a mask, such as delta=4 or overlong_length=4096; repeatable',
+    'a mask, such as delta=4, overlong_length=4096 or top_entropy_quantile=0.2; repeatable',
   );
   return [correction, masks].map((option) =>
     option.argParser(parseArgument).helpGroup('Options of every policy loss:'),

@@ -3,11 +3,11 @@ import type { NativeBatch, NativeCall, NativeFunction } from '../../binding.js';
 import { abortable, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
 import type { BatchReader, Input } from './batch-reader.js';
+import { checkFinite, type FusedAdvantage } from './computed-advantages.js';
 import { type Correction, withColumns } from './correction.js';
 import { type Counts, fromNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
 import { guarded, guardedAsync } from './errors.js';
-import { checkFinite, type FusedAdvantage } from './evaluator.js';
 import { native } from './native.js';
 import { finish, finishInTurns } from './slices.js';
 

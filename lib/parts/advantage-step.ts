@@ -1,8 +1,8 @@
 // The first step of an evaluation: a policy loss or algorithm (a subject) computes advantages for rows that have none.
 // Of the code that builds on lib/algorithm, only this file and subject.ts use the package-internal members of losses,
 // advantage functions and objectives.
-import type { MadeAdvantages } from '../algorithm/objective.js';
-import type { ComputedAdvantages } from '../core/evaluator.js';
+import type { MadeAdvantages } from '../algorithm/objective-advantages.js';
+import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { ADVANTAGE_FN, type AdvantageFn, type Batch, type Metrics, type Objective } from '../index.js';
 
 /** The rows on which a row's advantages depend: only the row itself, the rows of its group, or all rows. */

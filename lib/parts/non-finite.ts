@@ -1,5 +1,5 @@
 // Finds the row that makes a loss or its gradient NaN or infinite.
-import type { ComputedAdvantages } from '../core/evaluator.js';
+import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { COLUMNS } from '../rollouts/columns.js';
 import type { Place, RolloutColumn, RolloutPart } from '../rollouts/index.js';
 import type { Subject, SubjectOptions, SubjectResult } from './subject.js';

@@ -1,5 +1,5 @@
 // Computes all subjects (policy losses and algorithms to evaluate) on the parts of the rows, one part after another.
-import type { ComputedAdvantages } from '../core/evaluator.js';
+import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import type { Batch } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { perToken } from './advantage-step.js';

@@ -1,7 +1,7 @@
 // Subjects: the policy losses and algorithms that evaluateFiles() evaluates. Computing advantages and computing the
 // loss are two separate steps, because the advantages of one part of the rows may depend on the rows of all parts.
 import type { ColumnName } from '../core/batch-reader.js';
-import type { ComputedAdvantages } from '../core/evaluator.js';
+import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { toCamelCase } from '../core/options.js';
 import {
   ADVANTAGE_FN,
@@ -156,6 +156,7 @@ const OF_ADVANTAGES: ReadonlySet<RolloutColumn> = new Set([
   'reward',
   'token_level_rewards',
   'values',
+  'sum_pi_squared',
   'reward_baseline',
   'task_id',
   'run_id',

@@ -2,7 +2,7 @@
 // advantages over groups need. With these, the second pass can compute one part at a time so that the results of all
 // parts add up.
 import { readStep } from '../core/batch-reader.js';
-import type { ComputedAdvantages } from '../core/evaluator.js';
+import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import { type Batch, type Counts, LossError, type Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';

@@ -2,7 +2,7 @@
 // one batch. An advantage function over groups needs only one reward and one group per row. The first pass keeps these
 // for all rows, and the function then computes one batch in which each row has a single token. An advantage function
 // that looks at each row alone computes a part when the second pass reaches it.
-import type { ComputedAdvantages } from '../core/evaluator.js';
+import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import type { Batch, Metrics } from '../index.js';
 import type { RolloutPart } from '../rollouts/index.js';
 import { errorAt } from '../rollouts/source.js';

@@ -118,12 +118,7 @@ const METRIC_USES = {
 
 // Adds the outputs of the metrics. Those of tokens and rows are numbered together, and those of the batch separately. A
 // metric of tokens that is always 0 needs no output, because a sum without terms is 0.
-function addMetrics(
-  graph: Graph,
-  uses: Uses,
-  metrics: LossNodes['metrics'],
-  values: readonly Node[],
-): Uses {
+function addMetrics(graph: Graph, uses: Uses, metrics: LossNodes['metrics'], values: readonly Node[]): Uses {
   const result = { tokens: [...uses.tokens], rows: [...uses.rows], batch: [...uses.batch] };
   for (const [i, { per }] of metrics.entries()) {
     const { op, list } = METRIC_USES[per];
@@ -184,19 +179,34 @@ function factorsOf(graph: Graph, output: Node): readonly [Node, Node] {
   return product === undefined ? [output, one] : [product.rest, product.factor];
 }
 
-// Returns the sums over the tokens of a row that must be precise, because losses or gradients are computed from them. The
-// others serve only metrics and comparisons.
-function preciseSums({ tokens, rows }: Uses): ReadonlySet<Node> {
-  const values = [...tokens, ...rows].filter(({ op }) => !op.endsWith('metric')).flatMap((x) => x.operands);
-  const found = new Set(values);
-  for (const node of found) for (const operand of node.operands.slice(COMPARED[node.op] ?? 0)) found.add(operand);
-  return new Set([...found].filter(({ op }) => op === 'row_sum'));
+// Returns the sums over the tokens of a row that must be precise: losses and gradients are computed from them, or metrics
+// by operations that can enlarge their errors. The others serve comparisons and metrics such as means.
+function preciseSums({ tokens, rows, batch }: Uses): ReadonlySet<Node> {
+  const [metrics, values] = [[] as Node[], [] as Node[]];
+  for (const { op, operands } of [...tokens, ...rows, ...batch])
+    (op.endsWith('metric') ? metrics : values).push(...operands);
+  for (const node of readNodes(metrics)) if (!KEEPING_ERRORS.has(node.op)) values.push(...node.operands);
+  return new Set([...readNodes(values)].filter(({ op }) => op === 'row_sum'));
+}
+
+// Returns the nodes whose values the given nodes depend on, except those that are only compared.
+function readNodes(roots: readonly Node[]): Set<Node> {
+  const found = new Set(roots);
+  for (const node of found)
+    for (const operand of node.operands.slice(COMPARED[node.op] ?? 0)) found.add(operand);
+  return found;
 }
 
 // How many operands, from the first one on, an operation only compares.
 const COMPARED: Partial<Record<Node['op'], number>> = {
   ...{ lt: 2, le: 2, eq: 2, select: 1, select_lt: 2, select_le: 2, select_eq: 2 },
 };
+
+// The operations whose results have no larger relative errors than their operands.
+const KEEPING_ERRORS = new Set<Node['op']>([
+  ...(['mul', 'div', 'neg', 'abs', 'min', 'max', 'clip', 'select', 'select_lt', 'select_le'] as const),
+  ...(['select_eq', 'lt', 'le', 'eq', 'stop', 'row_sum', 'rows_sum', 'rows_min', 'rows_max'] as const),
+]);
 
 function encode(
   uses: Uses,

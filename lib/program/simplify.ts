@@ -18,7 +18,8 @@ export function simplify(graph: Graph, op: Op, operands: readonly Node[]): Node 
 // An operation on constants and on a choice between two constants is a choice between two constants.
 function throughChoice(graph: Graph, op: Op, operands: readonly Node[]): Node | undefined {
   const [choice, ...others] = operands.filter((x) => x.op !== 'constant');
-  if (!isArithmetic(op) || others.length > 0 || choice?.op !== 'select' || choice.isCondition) return undefined;
+  if (!isArithmetic(op) || others.length > 0 || choice?.op !== 'select' || choice.isCondition)
+    return undefined;
   const [condition, a, b] = choice.operands as [Node, Node, Node];
   if (a.op !== 'constant' || b.op !== 'constant') return undefined;
   const result = (chosen: Node) => graph.apply(op, ...operands.map((x) => (x === choice ? chosen : x)));

@@ -37,6 +37,8 @@ export type RolloutColumn =
   | 'token_level_rewards'
   /** One number per token: the critic's estimate of the value. */
   | 'values'
+  /** One number per token: the sum of the squared probabilities of all words of the vocabulary. */
+  | 'sum_pi_squared'
   /** One number: the reward of the greedy response to the row's prompt. */
   | 'reward_baseline'
   /** One number: the estimate of the best reward that the row's prompt allows, for trl/a2po. */
@@ -335,6 +337,7 @@ export const COLUMNS: Readonly<Record<RolloutColumn, ColumnKind>> = {
   reward: number('rewards'),
   token_level_rewards: floats('tokenLevelRewards'),
   values: floats('values'),
+  sum_pi_squared: floats('sumPiSquared'),
   reward_baseline: number('rewardBaselines'),
   v_star: number('vStar'),
   probability: number('probability'),

@@ -13,9 +13,9 @@ export interface Rollouts {
   /**
    * The rows as a packed batch, in the order of the files. The batch always has cuSeqlens, logprob and actionMask. If
    * the files have them, it also has oldLogprob, refLogprob, rolloutLogprob, proxLogprob, teacherLogprob, advantages,
-   * entropy, oldEntropy, tokenLevelRewards and values (per token), and rewards, rewardBaselines, vStar, probability,
-   * logZ, groupIds, runIds, expertMask and step (per row). groupIds and runIds hold numbers instead of the files' ids, in order of appearance. Two rows have
-   * equal numbers if and only if their ids are equal.
+   * entropy, oldEntropy, tokenLevelRewards, values and sumPiSquared (per token), and rewards, rewardBaselines, vStar,
+   * probability, logZ, groupIds, runIds, expertMask and step (per row). groupIds and runIds hold numbers instead of the
+   * files' ids, in order of appearance. Two rows have equal numbers if and only if their ids are equal.
    */
   batch: BatchWith<string> & { cuSeqlens: Int32Array; logprob: Float32Array; actionMask: Uint8Array };
   rows: number;

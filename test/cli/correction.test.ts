@@ -40,6 +40,19 @@ describe('policy-loss --correction and --masks', () => {
     assert.deepEqual(printed.metrics, expected.metrics);
   });
 
+  it('leave out tokens with a low entropy', async () => {
+    const words = ['--loss', 'ppo', '--masks', 'top_entropy_quantile=0.3'];
+    const { advantages: _, ...printed } = await runJson('evaluate', file, ...words);
+    const expected = await fromLibrary('ppo', { masks: { top_entropy_quantile: 0.3 } });
+    assert.deepEqual(printed, expected);
+    assert.ok(expected.metrics['mask/low_entropy_fraction']! > 0.5);
+    const lacking = files.write(
+      'lacking.jsonl',
+      rows.map(({ entropy, ...row }) => row),
+    );
+    await fails(1, ['evaluate', lacking, ...words], /entropy/);
+  });
+
   it('correct the policy loss of an algorithm', async () => {
     const objective = ALGORITHM_TYPE.get('grpo').objective({
       policy_loss_fn_args: { masks: { overlong_length: 40 } },

@@ -86,6 +86,25 @@ describe('policy-loss evaluate', () => {
       });
     }
 
+    it('computes token baselines from the column sum_pi_squared', async () => {
+      const column = (row: Row) => row.logprobs.map((_, t) => 1 / (t + 2));
+      const file = fileOf(
+        'baselines.jsonl',
+        ROWS.map((row) => ({ ...row, sum_pi_squared: column(row) })),
+      );
+      const words = ['--algorithm', 'rloo', '--advantage-fn', 'verl/optimal_token_baseline'];
+      const objective = ALGORITHM_TYPE.get('rloo').objective({
+        advantage_fn: 'verl/optimal_token_baseline',
+      });
+      const { loss } = await evaluateJson(file, ...words);
+      assert.equal(loss, (await fromObjective(objective, ROWS, { sumPiSquared: ROWS.flatMap(column) })).loss);
+      await fails(
+        1,
+        [EXAMPLE, ...words],
+        /sum_pi_squared: expected this column in every row, or advantages, got/,
+      );
+    });
+
     it('accepts functions, their arguments and coefficients', async () => {
       const computed = await evaluateJson(
         ...[EXAMPLE, '--algorithm', 'rloo', '--policy-loss-fn', 'cispo', '--clip-range-high', '0.05'],

@@ -12,6 +12,7 @@ const CORRECTIONS = {
   rows: { correction: { rollout_is: 'sequence', ...REJECTION } },
   normalized: { correction: { rollout_is: 'token', rollout_is_batch_normalize: true, ...REJECTION } },
   masks: { masks: { delta: 1.1, overlong_length: 60, off_policy_mask_threshold: 0.01 } },
+  entropies: { masks: { top_entropy_quantile: 0.3 } },
 };
 const LOSSES = { ppo: { clip_range: 0.2 }, gspo: { clip_range: 0.2 }, mix: { clip_range: 0.2 } };
 const EXPRESSIONS = { 'verl/geo_mean': {}, 'trl/dapo': {}, ce_gppo: {} };

@@ -176,7 +176,13 @@ describe('programs with sums along a row and over groups', () => {
     const scan: Instruction = ['prefix_sum', 0, COLUMN, CONSTANT];
     create(['tokens'], scan, ['tokens'], ['loss', 0, SCANNED, CONSTANT]);
     refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['loss', 0, SCANNED, CONSTANT]);
-    refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['tokens'], ['loss', 0, SCANNED + 1, CONSTANT]);
+    refuses(
+      /a scanned value cannot be read here/,
+      ['tokens'],
+      scan,
+      ['tokens'],
+      ['loss', 0, SCANNED + 1, CONSTANT],
+    );
     refuses(/a scanned value cannot be read here/, ['tokens'], scan, ['row'], ['neg', 0, SCANNED]);
   });
 

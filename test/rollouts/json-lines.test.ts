@@ -42,6 +42,7 @@ describe('reading JSON lines', () => {
           teacher_logprobs: [-7, -8, -9],
           token_level_rewards: [0, 0.5, 1],
           values: [0.25, 0.5, 0.75],
+          sum_pi_squared: [0.5, 0.25, 1],
           run_id: 3,
           reward_baseline: 0.5,
           reward: 1.5,
@@ -60,6 +61,7 @@ describe('reading JSON lines', () => {
           teacher_logprobs: [],
           token_level_rewards: [],
           values: [],
+          sum_pi_squared: [],
           run_id: '3',
           reward_baseline: 0,
           reward: 0,
@@ -79,6 +81,7 @@ describe('reading JSON lines', () => {
           teacher_logprobs: [-0.7, -0.8],
           token_level_rewards: [0, -1],
           values: [0.5, 1],
+          sum_pi_squared: [0.75, 0.125],
           run_id: 3,
           reward_baseline: -2,
           reward: -1,
@@ -103,6 +106,7 @@ describe('reading JSON lines', () => {
       rewards: Float64Array.of(1.5, 0, -1),
       tokenLevelRewards: Float32Array.of(0, 0.5, 1, 0, -1),
       values: Float32Array.of(0.25, 0.5, 0.75, 0.5, 1),
+      sumPiSquared: Float32Array.of(0.5, 0.25, 1, 0.75, 0.125),
       rewardBaselines: Float64Array.of(0.5, 0, -2),
       groupIds: Int32Array.of(0, 1, 0),
       runIds: Int32Array.of(0, 1, 0),
@@ -259,6 +263,7 @@ describe('reading JSON lines', () => {
       'old_entropy',
       'token_level_rewards',
       'values',
+      'sum_pi_squared',
     ])
       it(`one number as ${column}`, () =>
         refuses(

@@ -10,10 +10,11 @@ import type {
 import { type AbortSignalLike, abortable, fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { type AdvantageInput, BatchReader, type Conversions, type Input } from '../../core/batch-reader.js';
+import type { Metrics } from '../../core/calls.js';
+import type { ComputedAdvantages } from '../../core/computed-advantages.js';
 import type { FunctionDeclaration } from '../../core/declaration.js';
 import { DeviceBatch } from '../../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
-import type { ComputedAdvantages, Metrics } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import type { Layout } from '../../core/layout.js';
 import { native } from '../../core/native.js';

@@ -4,11 +4,11 @@ import type { NativeBatch } from '../../../binding.js';
 import type { AbortSignalLike } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type Input } from '../../core/batch-reader.js';
+import type { Metrics } from '../../core/calls.js';
 import type { Corrected } from '../../core/correction.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import { DeviceBatch } from '../../core/device-batch.js';
 import { guarded, guardedAsync } from '../../core/errors.js';
-import type { Metrics } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import {
   backendOf,

@@ -34,12 +34,14 @@ const DEFAULT = 'verl/rollout_correction';
 /**
  * Returns the correction that the options of a loss ask for, or undefined if they ask for none.
  * @param owner the class of the loss, for error messages.
+ * @param isOfRows whether the loss is one of rows.
  * @throws LossError `ERR_INVALID_OPTION`, `ERR_UNKNOWN_NAME`
  */
 export function lossCorrection(
   owner: string,
   backend: string,
   given: LossCorrectionOptions | undefined,
+  isOfRows: boolean,
 ): CorrectionPrograms | undefined {
   return guarded(() => {
     const correction = checkedObject(owner, 'correction', given?.correction);
@@ -52,7 +54,7 @@ export function lossCorrection(
     if (masks) {
       const at = `${owner}: masks`;
       const options = inSnakeCase(() => readOptions(at, MASKS, fromTrinityArgs(masks)));
-      builds.push((symbols) => maskCorrection(symbols, options));
+      builds.push((symbols) => maskCorrection(symbols, options, isOfRows));
     }
     if (builds.length === 0) return undefined;
     return new CorrectionPrograms(`correction of ${owner}`, builds, KeyMapper.get(backend));

@@ -1,7 +1,8 @@
 // The masks that every policy loss accepts as options.
 import type { CheckedOptions, OptionSchema, OptionsOf } from '../../core/options.js';
-import type { ProgramSymbols } from '../../program/expression.js';
+import type { Expression, ProgramSymbols } from '../../program/expression.js';
 import type { CorrectionExpressions } from './correction-programs.js';
+import { isTopEntropy, TOP_ENTROPY } from './top-entropy.js';
 
 /** The declarations of the masks. */
 export const MASKS = {
@@ -23,15 +24,21 @@ export const MASKS = {
     typical: [4, 4096],
     help: 'rows with at least this many unmasked tokens are left out, as responses that were cut off (arXiv 2503.14476)',
   },
+  ...TOP_ENTROPY,
 } as const satisfies OptionSchema;
 
 /** Masks, as an option of every policy loss. */
 export type MaskOptions = OptionsOf<typeof MASKS>;
 
-/** Returns masks as a correction. */
+/**
+ * Returns masks as a correction.
+ * @param isOfRows whether the loss is one of rows. The row is then computed without the tokens of a low entropy, because
+ * they have no losses of their own that could be 0.
+ */
 export function maskCorrection(
   symbols: ProgramSymbols,
-  { offPolicyMaskThreshold, delta, overlongLength }: CheckedOptions<typeof MASKS>,
+  { offPolicyMaskThreshold, delta, overlongLength, topEntropyQuantile }: CheckedOptions<typeof MASKS>,
+  isOfRows: boolean,
 ): CorrectionExpressions {
   const { lp, d, n, old, min, sg } = symbols;
   const isFar =
@@ -39,17 +46,23 @@ export function maskCorrection(
   const isShort = overlongLength === undefined ? undefined : n.lt(overlongLength);
   const most = delta === undefined ? undefined : Math.log(delta);
   const passing = most === undefined ? undefined : sg(d).le(most);
+  const isTop = isTopEntropy(symbols, topEntropyQuantile);
   return {
-    weight: isFar?.not(),
-    kept: isShort,
+    weight: both(isFar?.not(), isOfRows ? undefined : isTop),
+    kept: both(isShort, isOfRows ? isTop : undefined),
     logprob: most === undefined ? undefined : sg(min(lp, old.add(most))),
     passing,
     metrics: {
       'mask/off_policy_fraction': isFar && { token: isFar },
       'mask/delta_fraction': passing && { token: passing.not() },
       'mask/overlong_fraction': isShort && { row: isShort.not() },
+      'mask/low_entropy_fraction': isTop && { token: isTop.not() },
     },
   };
+}
+
+function both(a: Expression | undefined, b: Expression | undefined): Expression | undefined {
+  return a && b ? a.and(b) : (a ?? b);
 }
 
 /**
@@ -59,8 +72,8 @@ export function maskCorrection(
  */
 export function isFarOff(
   { A, lp, rowMean, sg }: ProgramSymbols,
-  sampled: ProgramSymbols['old'],
+  sampled: Expression,
   threshold: number,
-): ProgramSymbols['old'] {
+): Expression {
   return A.lt(0).and(rowMean(sg(sampled.sub(lp))).gt(threshold));
 }

@@ -3,17 +3,13 @@
 import type { NativeFunctionSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type InputName } from '../../core/batch-reader.js';
+import type { ComputeOptions, ComputeSyncOptions, Result } from '../../core/calls.js';
 import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { guarded } from '../../core/errors.js';
-import {
-  type ComputeOptions,
-  type ComputeSyncOptions,
-  Evaluator,
-  type Result,
-} from '../../core/evaluator.js';
+import { Evaluator } from '../../core/evaluator.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import {
   backendOf,

@@ -4,19 +4,15 @@ import type { NativeFunctionSpec } from '../../../binding.js';
 import { fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type Input, type InputName, readTokenFloats } from '../../core/batch-reader.js';
+import type { ComputeOptions, ComputeSyncOptions, Result } from '../../core/calls.js';
 import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
 import { cudaIndex } from '../../core/device.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
-import {
-  type ComputeOptions,
-  type ComputeSyncOptions,
-  Evaluator,
-  gradArray,
-  type Result,
-} from '../../core/evaluator.js';
+import { Evaluator } from '../../core/evaluator.js';
+import { gradArray } from '../../core/gradients.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import { native } from '../../core/native.js';
 import {

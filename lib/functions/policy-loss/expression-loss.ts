@@ -1,6 +1,6 @@
 // Makes the classes of losses that are defined by expressions instead of native code.
 import type { ColumnName } from '../../core/batch-reader.js';
-import type { FormColumns } from '../../core/evaluator.js';
+import type { FormColumns } from '../../core/forms.js';
 import type { CheckedOptions } from '../../core/options.js';
 import { type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
 import { Graph } from '../../program/graph.js';

@@ -10,22 +10,20 @@ import {
   type InputName,
   type RowDataName,
 } from '../../core/batch-reader.js';
+import type {
+  LossComputeOptions,
+  LossComputeSyncOptions,
+  LossResult,
+  Metrics,
+  Result,
+} from '../../core/calls.js';
 import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import type { DeviceBatch } from '../../core/device-batch.js';
 import { LossError } from '../../core/errors.js';
-import {
-  type Coefficients,
-  Evaluator,
-  type FormColumns,
-  type Forms,
-  type LossComputeOptions,
-  type LossComputeSyncOptions,
-  type LossResult,
-  type Metrics,
-  type Result,
-} from '../../core/evaluator.js';
+import { type Coefficients, Evaluator } from '../../core/evaluator.js';
+import type { FormColumns, Forms } from '../../core/forms.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import {
   backendOf,
@@ -63,6 +61,8 @@ export interface AggregatedLossOptions extends PolicyLossOptions {
 export interface PolicyLossDeclaration extends FunctionDeclaration {
   /** True if rows come in pairs: each even row holds a chosen answer, and the row after it the rejected answer. */
   readonly pairs?: true;
+  /** True if the loss of a row, or of a group of rows, is not a sum of losses of its tokens. */
+  readonly ofRows?: true;
   /**
    * True if the gradient treats a part of the loss that depends on logprob as constant. It then differs from the loss's
    * derivative.
@@ -327,7 +327,8 @@ export function policyLossClass<const D extends PolicyLossDeclaration>(
       const owner = new.target.name;
       const further = ['backend', ...LOSS_CORRECTION_OPTIONS];
       const checked = readOptions<D['options']>(owner, declaration.options, options, further);
-      const correction = lossCorrection(owner, backendOf(options), options);
+      const isOfRows = 'ofRows' in declaration || 'pairs' in declaration;
+      const correction = lossCorrection(owner, backendOf(options), options, isOfRows);
       const isWeighted = correction?.hasWeights === true;
       if (isWeighted && 'pairs' in declaration) throw pairsHaveNoWeights(owner);
       super(backendOf(options), declaration, checked, variant(checked, isWeighted), correction);

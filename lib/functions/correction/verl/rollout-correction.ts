@@ -1,9 +1,9 @@
 // verl's rollout correction.
 import type { MetricsOf } from '../../../core/declaration.js';
-import { rolloutCorrection } from '../../policy-loss/verl/correction.js';
-import { ROLLOUT_CORRECTION } from '../../policy-loss/verl/rollout-correction.js';
-import { CORRECTION_METRICS } from '../../policy-loss/verl/rollout-metrics.js';
 import { CORRECTION_FN, correctionClass } from '../correction-fn.js';
+import { rolloutCorrection } from './rollout-expressions.js';
+import { CORRECTION_METRICS } from './rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from './rollout-weights.js';
 
 /** The rollout correction of verl: importance weights of tokens or rows, and rejection by statistics. */
 export class VerlRolloutCorrectionFn extends correctionClass(

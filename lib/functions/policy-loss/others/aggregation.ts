@@ -1,9 +1,9 @@
 // How the losses of the tokens become one number, in the losses that the other frameworks and papers define.
 import type { LossAggMode } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { lossMetric } from '../../../program/loss-program.js';
 import { OTHER_AGGREGATIONS } from '../aggregation.js';
 import type { MetricExpression } from '../expression-loss.js';
-import { lossMetric } from '../loss-metric.js';
 
 const HELP = 'how the losses of the tokens are combined into one number';
 

@@ -1,8 +1,8 @@
 // ASPO: PPO in which the ratio of positive tokens is flipped, with clip ranges that depend on the entropy.
 import type { MetricsOf } from '../../../core/declaration.js';
 import { aggregationOption } from '../../../core/options.js';
+import { quantile } from '../../order-statistics.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { quantile } from '../order-statistics.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { aggregated } from './aggregation.js';
 

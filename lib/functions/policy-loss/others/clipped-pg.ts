@@ -1,7 +1,7 @@
 // NeMo-RL's loss with all its options.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { lossMetric } from '../../../program/loss-program.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { lossMetric } from '../loss-metric.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { aggregated, MEANS } from './aggregation.js';
 import {

@@ -2,8 +2,8 @@
 import type { MetricsOf } from '../../../core/declaration.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { lossMetric } from '../../../program/loss-program.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { lossMetric } from '../loss-metric.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { TOKEN_MEAN } from './aggregation.js';
 import { bounded, k3, within } from './bounds.js';

@@ -1,9 +1,9 @@
 // M2PO: decoupled PPO without the tokens whose policies differ most.
 import type { MetricsOf } from '../../../core/declaration.js';
 import type { Expression } from '../../../program/expression.js';
+import { lossMetric } from '../../../program/loss-program.js';
+import { isAmongSmallest } from '../../order-statistics.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { lossMetric } from '../loss-metric.js';
-import { isAmongSmallest } from '../order-statistics.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { TOKEN_MEAN } from './aggregation.js';
 import { clipRange, DUAL_CLIP, limited, surrogateOf } from './surrogate.js';

@@ -16,6 +16,7 @@ export class REALLossFn extends expressionLossClass(
     ],
     source: ['arXiv 2602.05630'],
     reads: [...RATIO_KEYS, 'group_ids'],
+    ofRows: true,
     options: {
       tau: { type: 'number', default: 0.5, above: 0, typical: [0.1, 1], help: 'τ, the temperature' },
     },

@@ -10,6 +10,7 @@ export class TRLA2POLossFn extends expressionLossClass(
     summary: 'the loss of a row is (β₂·Σ(logprob − ref_logprob) − (rewards − v_star))²',
     source: ['arXiv 2505.20686', 'TRL'],
     reads: ['ref_logprob', 'action_mask', 'rewards', 'v_star'],
+    ofRows: true,
     options: {
       beta2: {
         type: 'number',

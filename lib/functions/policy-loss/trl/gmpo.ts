@@ -1,5 +1,6 @@
 // TRL's GMPO: the geometric mean of a row's ratios, each of which is clipped on the side that the advantage favours.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from '../../correction/top-entropy.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { CLIP_METRICS, CLIP_RANGE, clipMetrics, outside } from './clipped.js';
@@ -7,7 +8,6 @@ import { ENTROPY_METRIC, entropyMetric } from './entropy-bonus.js';
 import { FAMILY_BATCHES } from './grpo-family.js';
 import { BETA, KL_METRIC, klTerm } from './kl-term.js';
 import { ACCUMULATION } from './scale.js';
-import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
 
 /** GMPO as in TRL: the loss is that of a row. */
 export class TRLGMPOLossFn extends expressionLossClass(
@@ -21,6 +21,7 @@ export class TRLGMPOLossFn extends expressionLossClass(
     source: ['arXiv 2507.20673', 'TRL'],
     reads: [...RATIO_KEYS, 'ref_logprob', 'entropy'],
     ...FAMILY_BATCHES,
+    ofRows: true,
     options: {
       epsilon: { ...CLIP_RANGE.epsilon, default: 0.4, help: 'log-ratios are clipped to at least −this' },
       epsilonHigh: { ...CLIP_RANGE.epsilonHigh, help: 'log-ratios are clipped to at most this' },

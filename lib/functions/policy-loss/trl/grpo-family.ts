@@ -5,6 +5,7 @@ import type { ColumnName } from '../../../core/batch-reader.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { isFarOff } from '../../correction/masks.js';
+import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from '../../correction/top-entropy.js';
 import type { LossType } from '../aggregation.js';
 import type { Has, MetricExpression } from '../expression-loss.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
@@ -13,7 +14,6 @@ import { BONUS, BONUS_METRICS, ENTROPY_METRIC, entropyMetric, hasBonus, withBonu
 import { BETA, biasCorrected, KL_METRIC, klTerm } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { isDividedByItems, meanWeight, SCALE, weightOf } from './scale.js';
-import { isTopEntropy, TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
 import { isCorrected, VLLM, VLLM_METRICS, vllmCorrection } from './vllm-correction.js';
 
 const MASK_AND_KL = {

@@ -1,6 +1,7 @@
 // TRL's GSPO-token: the clipped surrogate with the ratio of a row as its value and that of a token in its gradient.
 import type { MetricsOf } from '../../../core/declaration.js';
 import type { ProgramSymbols } from '../../../program/expression.js';
+import { TOP_ENTROPY, topEntropyNeeds } from '../../correction/top-entropy.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP, CLIP_METRICS, CLIP_NUMERICS, clipped } from './clipped.js';
@@ -9,7 +10,6 @@ import { FAMILY_BATCHES, FAMILY_KEYS, policyTerm } from './grpo-family.js';
 import { BETA, KL_METRIC } from './kl-term.js';
 import { RATIO_LEVEL, type Ratio, ratioOf } from './ratio.js';
 import { COMPLETION_LENGTH, SCALE, weightOf } from './scale.js';
-import { TOP_ENTROPY, topEntropyNeeds } from './top-entropy.js';
 import { isCorrected, VLLM, VLLM_METRICS } from './vllm-correction.js';
 
 /** GSPO-token as in TRL: with advantages that differ within a row, its gradient differs from that of GSPO. */

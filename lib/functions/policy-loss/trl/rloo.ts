@@ -19,6 +19,7 @@ export class TRLRLOOLossFn extends expressionLossClass(
     source: ['arXiv 2402.14740', 'TRL'],
     reads: RATIO_KEYS,
     perRow: ['advantages'],
+    ofRows: true,
     options: CLIP_RANGE,
     metrics: {
       'clip_ratio/low_mean': { unit: ROWS },

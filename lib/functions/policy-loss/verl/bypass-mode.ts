@@ -1,13 +1,13 @@
 // verl's bypass mode: the log-probabilities that the inference engine reported are the old ones.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { rolloutCorrection } from '../../correction/verl/rollout-expressions.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CLIP_METRICS, CLIP_RATIO, CLIP_RATIO_C, dualClipped } from './clipped.js';
 import { underCorrection } from './corrected.js';
-import { rolloutCorrection } from './correction.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 const ONLY_PPO = "with loss_type 'ppo_clip'";
 

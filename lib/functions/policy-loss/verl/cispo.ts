@@ -1,12 +1,13 @@
 // verl's CISPO: REINFORCE weighted by the clipped ratio.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { bounded } from '../../correction/verl/arithmetic.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
-import { bounded, CLIP_METRICS, CLIP_RATIO } from './clipped.js';
+import { CLIP_METRICS, CLIP_RATIO } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** CISPO as in verl: ℓ = −A·clip(r)·logprob, where the clipped ratio is constant for the gradient. */
 export class VerlCISPOLossFn extends expressionLossClass(

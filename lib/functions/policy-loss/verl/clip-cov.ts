@@ -1,14 +1,14 @@
 // verl's Clip-Cov: PPO without some tokens, drawn at random, whose advantage and log-probability vary together.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
+import { isAmongSmallest } from '../../order-statistics.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { isAmongSmallest } from '../order-statistics.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CLIP_RATIO } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
 import { covariance } from './covariance.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 const CHOICE = {
   clipCovRatio: {

@@ -1,6 +1,7 @@
 // The clipped surrogate of verl's losses.
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { bounded } from '../../correction/verl/arithmetic.js';
 import type { MetricExpression } from '../expression-loss.js';
 
 /** The options that say how far a clip range reaches on both sides of its centre. */
@@ -50,11 +51,6 @@ export const CLIP_METRICS = {
 export interface Surrogate {
   readonly perToken: Expression;
   readonly metrics: Record<keyof typeof CLIP_METRICS, MetricExpression>;
-}
-
-/** Returns a log-ratio, limited so that the ratio stays finite. */
-export function bounded({ clip }: ProgramSymbols, logRatio: Expression): Expression {
-  return clip(logRatio, -20, 20);
 }
 
 /**

@@ -1,11 +1,13 @@
 // Applies a rollout correction to a loss: the loss sees only the tokens that are kept, and is multiplied by their weights.
+// Unlike the option `correction`, it does so within the program of the loss: in the same pass over the tokens, and with
+// metrics of the correction also for a part of a batch.
 import type { Expression, Operand, ProgramSymbols } from '../../../program/expression.js';
+import { geometricMean, lossMetric } from '../../../program/loss-program.js';
+import { type RolloutCorrection, rolloutCorrection } from '../../correction/verl/rollout-expressions.js';
+import { type CorrectionMetrics, NO_CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import type { CorrectionOptions } from '../../correction/verl/rollout-weights.js';
 import type { MetricExpression } from '../expression-loss.js';
-import { lossMetric } from '../loss-metric.js';
 import { RATIO_KEYS } from '../policy-loss-fn.js';
-import { type Correction, rolloutCorrection } from './correction.js';
-import type { CorrectionOptions } from './rollout-correction.js';
-import { type CorrectionMetrics, NO_CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** The batch keys of a loss of {@link RATIO_KEYS} with a correction. */
 export const CORRECTED_KEYS = [...RATIO_KEYS, 'rollout_logprob'] as const;
@@ -17,7 +19,7 @@ export interface UncorrectedLoss<K extends string> {
   readonly metrics: Record<K, MetricExpression>;
 }
 
-/** A loss of rows that applies the correction's weights itself. */
+/** A loss of rows before it is corrected. */
 export interface UncorrectedRowLoss<K extends string> {
   /** The loss of a row, including its weight in the batch. */
   readonly rowLoss: Expression;
@@ -41,7 +43,7 @@ export function corrected<K extends string>(
   owner: string,
   symbols: ProgramSymbols,
   options: CorrectionOptions,
-  build: (symbols: ProgramSymbols, weight?: Expression) => UncorrectedLoss<K> | UncorrectedRowLoss<K>,
+  build: (symbols: ProgramSymbols) => UncorrectedLoss<K> | UncorrectedRowLoss<K>,
 ): CorrectedLoss<K> {
   const isCorrected = options.rolloutIs !== undefined || options.rolloutRs !== undefined;
   const correction = isCorrected
@@ -53,14 +55,14 @@ export function corrected<K extends string>(
 /** Returns a loss under a correction. */
 export function underCorrection<K extends string>(
   symbols: ProgramSymbols,
-  { weight, kept, metrics: correctionMetrics }: Correction,
-  build: (symbols: ProgramSymbols, weight?: Expression) => UncorrectedLoss<K> | UncorrectedRowLoss<K>,
+  { weight, kept, metrics: correctionMetrics }: RolloutCorrection,
+  build: (symbols: ProgramSymbols) => UncorrectedLoss<K> | UncorrectedRowLoss<K>,
 ): CorrectedLoss<K> {
   const { select, tokens, rows } = symbols;
   const ofKept = kept ? keeping(symbols, kept) : symbols;
   // A metric of tokens is divided by N + 1e-8, where N also counts the tokens that are not kept.
   const share = tokens.add(1e-8).div(ofKept.tokens.add(1e-8));
-  const { metrics, ...built } = build(ofKept, weight);
+  const { metrics, ...built } = build(ofKept);
   const ownMetrics = Object.entries<MetricExpression>(metrics).map(([name, metric]) =>
     'token' in metric && kept ? [name, { token: select(kept, metric.token, 0).mul(share) }] : [name, metric],
   );
@@ -70,8 +72,8 @@ export function underCorrection<K extends string>(
   };
   const allRows = correctionMetrics !== NO_CORRECTION_METRICS;
   if ('rowLoss' in built) {
-    const pg_loss = { row: built.rowLoss.mul(rows) };
-    return { rowLoss: built.rowLoss, metrics: { ...result, pg_loss }, allRows };
+    const rowLoss = weight ? built.rowLoss.mul(geometricMean(ofKept, weight)) : built.rowLoss;
+    return { rowLoss, metrics: { ...result, pg_loss: { row: rowLoss.mul(rows) } }, allRows };
   }
   const weighted = weight ? built.loss.mul(weight) : built.loss;
   const loss = kept ? select(kept, weighted, 0) : weighted;

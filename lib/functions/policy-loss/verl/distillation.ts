@@ -1,11 +1,12 @@
 // verl's distillation losses: an estimate of the divergence from a teacher, minimized itself or by policy gradient.
 import type { MetricsOf } from '../../../core/declaration.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { lossMetric } from '../../../program/loss-program.js';
+import { bounded } from '../../correction/verl/arithmetic.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { lossMetric } from '../loss-metric.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
-import { bounded, CLIP_METRICS, CLIP_RATIO, dualClipped } from './clipped.js';
+import { CLIP_METRICS, CLIP_RATIO, dualClipped } from './clipped.js';
 
 const BY_POLICY_GRADIENT = 'with use_policy_gradient';
 const IN_ONE_CALL = 'when the whole batch is computed in one call';

@@ -2,13 +2,14 @@
 import type { MetricsOf } from '../../../core/declaration.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+import { bounded } from '../../correction/verl/arithmetic.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
-import { bounded, CLIP_METRICS, CLIP_RATIO, CLIP_RATIO_C, type Surrogate } from './clipped.js';
+import { CLIP_METRICS, CLIP_RATIO, CLIP_RATIO_C, type Surrogate } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 const OPTIONS = { ...CLIP_RATIO, ...CLIP_RATIO_C, ...AGGREGATION, ...ROLLOUT_CORRECTION } as const;
 type Options = CheckedOptions<typeof OPTIONS>;

@@ -1,11 +1,11 @@
 // verl's DRO: REINFORCE with a quadratic penalty on the log-ratio.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** DRO (direct reward optimisation) as in verl: ℓ = −A·logprob + β/2·(ln r)². */
 export class VerlDROLossFn extends expressionLossClass(

@@ -1,8 +1,8 @@
 // The FlowRL loss of verl's recipes: a row's probability is to match its exponentiated reward.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { meanOfRow } from '../../correction/verl/arithmetic.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
-import { meanOfRow } from './rollout-correction.js';
 
 /** FlowRL as in verl's recipe: the weighted square of log_z + mean(logprob) − β·mean(A) − mean(ref_logprob). */
 export class VerlFlowRLLossFn extends expressionLossClass(
@@ -15,6 +15,7 @@ export class VerlFlowRLLossFn extends expressionLossClass(
     ],
     source: ['arXiv 2509.15207', 'verl'],
     reads: ['old_logprob', 'ref_logprob', 'action_mask', 'advantages', 'log_z'],
+    ofRows: true,
     options: {
       flowrlBetaCoef: {
         type: 'number',

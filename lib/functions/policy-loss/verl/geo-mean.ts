@@ -1,11 +1,12 @@
 // verl's GMPO: the geometric mean of a row's clipped ratios.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { meanOfRow } from '../../correction/verl/arithmetic.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { CLIP_METRICS, CLIP_RATIO } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { meanOfRow, ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** GMPO (geometric-mean policy optimization) as in verl. It is meant for advantages that are the same in a row. */
 export class VerlGeoMeanLossFn extends expressionLossClass(
@@ -21,6 +22,7 @@ export class VerlGeoMeanLossFn extends expressionLossClass(
       'trl/gmpo': 'another default clip range, no KL term, and tokens with A = 0 count as ln r = 0',
     },
     reads: CORRECTED_KEYS,
+    ofRows: true,
     options: { ...CLIP_RATIO, ...ROLLOUT_CORRECTION },
     metrics: { ...CLIP_METRICS, pg_loss: { unit: 'loss' }, ...CORRECTION_METRICS },
     numerics: {
@@ -31,17 +33,16 @@ export class VerlGeoMeanLossFn extends expressionLossClass(
     },
   },
   (symbols, { clipRatioLow, clipRatioHigh, ...correction }) =>
-    corrected('VerlGeoMeanLossFn', symbols, correction, (kept, weight) => {
-      const { A, d, rows, sign, min, clip, exp, log } = kept;
+    corrected('VerlGeoMeanLossFn', symbols, correction, (kept) => {
+      const { A, d, rows, sign, min, clip, exp } = kept;
       const s = sign(A);
       const e = s.mul(min(s.mul(d), s.mul(clip(d, -clipRatioLow, clipRatioHigh))));
       const ofRow = meanOfRow(kept, A)
         .neg()
         .mul(exp(meanOfRow(kept, e)));
-      const weighted = weight ? ofRow.mul(exp(meanOfRow(kept, log(weight.add(1e-10))))) : ofRow;
       const isOutside = d.lt(-clipRatioLow).or(d.gt(clipRatioHigh));
       return {
-        rowLoss: weighted.div(rows),
+        rowLoss: ofRow.div(rows),
         metrics: {
           pg_clipfrac: { token: isOutside.and(A.gt(0)) },
           pg_clipfrac_lower: { token: isOutside.and(A.lt(0)) },

@@ -1,12 +1,12 @@
 // verl's GSPO: the clipped surrogate with the geometric mean of a row's ratios.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { DIVISORS, weightOf } from './aggregation.js';
 import { CLIP_METRICS, CLIP_RATIO } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** GSPO as in verl: ℓ = max(−A·s, −A·clip(s)), where s is the geometric mean of the row's ratios. */
 export class VerlGSPOLossFn extends expressionLossClass(

@@ -14,6 +14,7 @@ export class VerlGVPOLossFn extends expressionLossClass(
     ],
     source: ['arXiv 2504.19599', 'verl'],
     reads: [...RATIO_KEYS, 'group_ids'],
+    ofRows: true,
     options: {
       gvpoBeta: {
         type: 'number',

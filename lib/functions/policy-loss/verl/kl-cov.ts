@@ -1,13 +1,13 @@
 // verl's KL-Cov: a policy gradient with a KL penalty on the tokens whose advantage and log-probability vary together.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
+import { isAmongSmallest } from '../../order-statistics.js';
 import { expressionLossClass } from '../expression-loss.js';
-import { isAmongSmallest } from '../order-statistics.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
 import { covariance } from './covariance.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** KL-Cov as in verl: nothing is clipped, and the tokens with the largest covariances are held by a KL penalty. */
 export class VerlKLCovLossFn extends expressionLossClass(

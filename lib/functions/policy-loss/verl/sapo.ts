@@ -1,12 +1,13 @@
 // verl's SAPO: a smooth gate on the ratio in the place of a clip.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { bounded } from '../../correction/verl/arithmetic.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { DIVISORS, weightOf } from './aggregation.js';
-import { bounded, CLIP_METRICS } from './clipped.js';
+import { CLIP_METRICS } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** SAPO as in verl: ℓ = −A·4/τ·sigmoid(τ·(r − 1)). */
 export class VerlSAPOLossFn extends expressionLossClass(

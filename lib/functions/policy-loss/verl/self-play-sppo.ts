@@ -15,6 +15,7 @@ export class VerlSelfPlaySPPOLossFn extends expressionLossClass(
     source: ['arXiv 2405.00675', 'verl'],
     unlike: { sppo: 'another method: Self-Play Preference Optimization' },
     reads: ['old_logprob', 'action_mask', 'rewards'],
+    ofRows: true,
     options: {
       sppoEta: {
         type: 'number',

@@ -1,12 +1,12 @@
 // verl's vanilla loss: PPO.
 import type { MetricsOf } from '../../../core/declaration.js';
+import { CORRECTION_METRICS } from '../../correction/verl/rollout-metrics.js';
+import { ROLLOUT_CORRECTION } from '../../correction/verl/rollout-weights.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CLIP_METRICS, CLIP_RATIO, CLIP_RATIO_C, dualClipped } from './clipped.js';
 import { CORRECTED_KEYS, corrected } from './corrected.js';
-import { ROLLOUT_CORRECTION } from './rollout-correction.js';
-import { CORRECTION_METRICS } from './rollout-metrics.js';
 
 /** PPO with a dual clip as in verl: ℓ = max(−A·r, −A·clip(r)), and at most −A·clip_ratio_c where A < 0. */
 export class VerlVanillaLossFn extends expressionLossClass(

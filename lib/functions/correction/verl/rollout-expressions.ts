@@ -1,10 +1,10 @@
-// verl's rollout correction as a whole: its weights, the tokens that it keeps and its metrics.
+// verl's rollout correction as expressions: its weights, the tokens that it keeps, and its metrics.
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import { type CorrectionOptions, importanceWeights, statisticsOf } from './rollout-correction.js';
 import { type CorrectionMetrics, correctionMetrics } from './rollout-metrics.js';
+import { type CorrectionOptions, importanceWeights, statisticsOf } from './rollout-weights.js';
 
 /** A rollout correction. */
-export interface Correction {
+export interface RolloutCorrection {
   /** The weight that a token's loss is multiplied by. */
   readonly weight?: Expression | undefined;
   /** 1 for tokens that are kept, and 0 for others. */
@@ -24,7 +24,7 @@ export function rolloutCorrection(
   options: CorrectionOptions,
   policy: Expression,
   rollout: Expression,
-): Correction {
+): RolloutCorrection {
   const q = policy.sub(rollout);
   const weights = importanceWeights(owner, symbols, options, q);
   const statistics = statisticsOf(owner, symbols, options, q);

@@ -1,10 +1,10 @@
-// The option of TRL's losses that leaves out tokens with a low entropy.
-import type { ColumnName } from '../../../core/batch-reader.js';
-import type { CheckedOptions } from '../../../core/options.js';
-import type { Expression, ProgramSymbols } from '../../../program/expression.js';
+// The option that leaves out tokens with a low entropy. TRL's losses have it themselves, and masks have it for all losses.
+import type { ColumnName } from '../../core/batch-reader.js';
+import type { CheckedOptions } from '../../core/options.js';
+import type { Expression, ProgramSymbols } from '../../program/expression.js';
 import { quantile } from '../order-statistics.js';
 
-/** The option. A batch with a smaller fraction than 1 must have the entropies, and be computed in one call. */
+/** The option. With a smaller fraction than 1, a batch must have the entropies and be computed in one call. */
 export const TOP_ENTROPY = {
   topEntropyQuantile: {
     type: 'number',

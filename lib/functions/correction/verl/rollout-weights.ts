@@ -1,9 +1,9 @@
-// verl's rollout correction. The inference engine samples tokens with log-probabilities that differ from those of the
-// policy that is trained. The correction weights the tokens, and rejects some.
+// The weights and the statistics of verl's rollout correction. The inference engine samples tokens with log-probabilities
+// that differ from those of the policy that is trained. The correction weights the tokens, and rejects some.
 import { LossError } from '../../../core/errors.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import { bounded } from './clipped.js';
+import { bounded, meanOfBatch, meanOfRow } from './arithmetic.js';
 
 /** The options of the correction. */
 export const ROLLOUT_CORRECTION = {
@@ -58,16 +58,6 @@ export interface Bounds {
   readonly high: number;
   /** Whether both bounds were given. Otherwise the lower one is the reciprocal of the upper one. */
   readonly both: boolean;
-}
-
-/** Returns the mean over the unmasked tokens of the row. Like verl, it divides by their number plus 1e-8. */
-export function meanOfRow({ rowSum, n }: ProgramSymbols, x: Expression): Expression {
-  return rowSum(x).div(n.add(1e-8));
-}
-
-/** Returns the mean over the unmasked tokens of the batch. Like verl, it divides by their number plus 1e-8. */
-export function meanOfBatch({ batchSum, tokens }: ProgramSymbols, x: Expression): Expression {
-  return batchSum(x).div(tokens.add(1e-8));
 }
 
 /**

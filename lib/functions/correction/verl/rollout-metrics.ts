@@ -1,8 +1,8 @@
 // The metrics of verl's rollout correction.
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import type { MetricExpression } from '../expression-loss.js';
-import { bounded } from './clipped.js';
-import { meanOfBatch, meanOfRow, type Statistic, type Weights } from './rollout-correction.js';
+import type { MetricExpression } from '../../../program/loss-program.js';
+import { bounded, meanOfBatch, meanOfRow } from './arithmetic.js';
+import type { Statistic, Weights } from './rollout-weights.js';
 import {
   deviationOfRows,
   deviationOfTokens,
@@ -164,7 +164,9 @@ function divergenceMetrics(symbols: ProgramSymbols, policy: Expression, rollout:
     'rollout_corr/k3_kl': { token: expm1(q).sub(q) },
     // A metric of tokens is divided by N + 1e-8, and so this subtracts 1 from the mean.
     'rollout_corr/chi2_token': { token: square(exp(bounded(symbols, q))).sub(tokens.add(1e-8).div(tokens)) },
-    'rollout_corr/chi2_seq': { batch: rowsMean(expm1(bounded(symbols, rowSum(policy).sub(rowSum(rollout))).mul(2))) },
+    'rollout_corr/chi2_seq': {
+      batch: rowsMean(expm1(bounded(symbols, rowSum(policy).sub(rowSum(rollout))).mul(2))),
+    },
     'rollout_corr/training_ppl': { batch: rowsMean(exp(policyLog)) },
     'rollout_corr/training_log_ppl': { batch: rowsMean(policyLog) },
     'rollout_corr/rollout_ppl': { batch: rowsMean(exp(rolloutLog)) },

@@ -1,5 +1,5 @@
-// Quantiles and selections of tokens that losses of several frameworks share.
-import type { Expression, Operand, ProgramSymbols } from '../../program/expression.js';
+// Quantiles and selections of tokens that losses and masks share.
+import type { Expression, Operand, ProgramSymbols } from '../program/expression.js';
 
 /**
  * Returns a quantile of n values, with linear interpolation between the two nearest.

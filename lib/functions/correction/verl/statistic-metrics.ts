@@ -1,13 +1,8 @@
 // The metrics of the statistics by which verl's rollout correction rejects tokens and rows.
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
-import type { MetricExpression } from '../expression-loss.js';
-import {
-  meanOfBatch,
-  meanOfRow,
-  STATISTIC_NAMES,
-  type Statistic,
-  type StatisticName,
-} from './rollout-correction.js';
+import type { MetricExpression } from '../../../program/loss-program.js';
+import { meanOfBatch, meanOfRow } from './arithmetic.js';
+import { STATISTIC_NAMES, type Statistic, type StatisticName } from './rollout-weights.js';
 
 const UNITS = {
   masked_fraction: 'fraction of tokens',

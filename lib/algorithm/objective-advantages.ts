@@ -1,0 +1,131 @@
+// The advantages of an objective: found in a batch, or computed from rewards before the loss.
+import type { Batch } from '../core/batch.js';
+import type { BatchReader, Conversions } from '../core/batch-reader.js';
+import type { Metrics } from '../core/calls.js';
+import type { ComputedAdvantages, FusedAdvantage } from '../core/computed-advantages.js';
+import { DeviceBatch } from '../core/device-batch.js';
+import { LossError } from '../core/errors.js';
+import type {
+  AdvantageComputeOptions,
+  AdvantageComputeSyncOptions,
+  AdvantageFn,
+} from '../functions/advantage/advantage-fn.js';
+import type { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
+import type { KlPenalty } from './kl-penalty.js';
+
+/**
+ * The advantages for one call of the objective. For a host batch, `computed` holds them. For a batch on a device,
+ * `fused` makes the device compute them in the same native call as the loss. After that call, `metrics` returns the
+ * metrics of the advantages.
+ */
+export interface CallAdvantages {
+  computed?: ComputedAdvantages;
+  fused?: FusedAdvantage;
+  metrics?: () => Metrics;
+}
+
+/** @internal The advantages that were computed for a host batch, and their metrics. */
+export interface MadeAdvantages {
+  computed: ComputedAdvantages;
+  metrics: Metrics;
+}
+
+/** The parts of an objective that its advantages depend on. */
+interface Parts {
+  readonly advantageFn: AdvantageFn | undefined;
+  readonly policyLossFn: PolicyLossFn<Partial<Record<string, number>>>;
+  readonly klPenalty: KlPenalty;
+  /** Finds the columns of a batch. */
+  readonly finder: BatchReader;
+}
+
+/** @internal Computes the advantages of batches that have none. */
+export class ObjectiveAdvantages {
+  readonly #at: string;
+  readonly #parts: Parts;
+
+  /** @param at the objective, for error messages. */
+  constructor(at: string, parts: Parts) {
+    this.#at = at;
+    this.#parts = parts;
+  }
+
+  /** Returns whether the advantages of a batch must be computed. */
+  areMissing(batch: Batch | DeviceBatch): boolean {
+    const { advantageFn, finder } = this.#parts;
+    return advantageFn !== undefined && !finder.has(batch, 'advantages');
+  }
+
+  /** Returns whether the computation may drop rows of the batch. */
+  mayDrop(batch: Batch | DeviceBatch): boolean {
+    return this.#parts.advantageFn?.definition.drops === true && this.areMissing(batch);
+  }
+
+  /** Returns the advantages of a batch that has none. */
+  async compute(
+    batch: Batch | DeviceBatch,
+    options: AdvantageComputeOptions,
+    conversions?: Conversions,
+  ): Promise<CallAdvantages> {
+    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
+    const { computed, metrics } = await this.computeOnHost(batch, options, conversions);
+    return { computed, metrics: () => metrics };
+  }
+
+  /** Returns the advantages of a host batch that has none. */
+  async computeOnHost(
+    batch: Batch,
+    options: AdvantageComputeOptions,
+    conversions?: Conversions,
+  ): Promise<MadeAdvantages> {
+    const { advantageFn, policyLossFn, klPenalty } = this.#parts;
+    const penalised = await klPenalty.apply(batch);
+    const made = await advantageFn!.computeFor(
+      penalised.batch,
+      ofAdvantages(options),
+      policyLossFn.readsMaskedAdvantages,
+      conversions,
+    );
+    return { ...made, metrics: { ...made.metrics, ...penalised.metrics } };
+  }
+
+  /** Synchronous version of {@link compute}. */
+  computeSync(
+    batch: Batch | DeviceBatch,
+    options: AdvantageComputeSyncOptions,
+    conversions?: Conversions,
+  ): CallAdvantages {
+    if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
+    const { advantageFn, policyLossFn, klPenalty } = this.#parts;
+    const penalised = klPenalty.applySync(batch);
+    const made = advantageFn!.computeForSync(
+      penalised.batch,
+      ofAdvantages(options),
+      policyLossFn.readsMaskedAdvantages,
+      conversions,
+    );
+    return { computed: made.computed, metrics: () => ({ ...made.metrics, ...penalised.metrics }) };
+  }
+
+  #fuse(batch: DeviceBatch, options: AdvantageComputeSyncOptions): CallAdvantages {
+    const { advantageFn, policyLossFn, klPenalty } = this.#parts;
+    if (!klPenalty.isNone)
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: this.#at,
+        expected: 'a host batch, because the KL penalty is subtracted from rewards on the host',
+        received: `a batch on ${batch.device}`,
+      });
+    if (policyLossFn.correction?.columns.includes('advantages'))
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: this.#at,
+        expected: 'a host batch, because a mask depends on the advantages',
+        received: `a batch on ${batch.device}`,
+      });
+    const { metrics, ...fused } = advantageFn!.fuse(batch, options);
+    return { fused, metrics };
+  }
+}
+
+function ofAdvantages({ seed, signal }: AdvantageComputeOptions): AdvantageComputeOptions {
+  return { ...(seed !== undefined && { seed }), ...(signal !== undefined && { signal }) };
+}

@@ -1,0 +1,83 @@
+// The options and the results of calls that compute a loss.
+import type { AbortSignalLike } from './abortable.js';
+import type { Normalizer } from './counts.js';
+
+/** Options of a call that computes a loss synchronously. */
+export interface ComputeSyncOptions {
+  /**
+   * true requests the gradient, ∂loss/∂logprob, in a new array. To receive it in an existing array, pass a Float32Array
+   * with B×T elements.
+   */
+  grad?: boolean | Float32Array;
+  /**
+   * If this batch is one part of a larger batch (a micro-batch): the counts of the larger batch, from {@link
+   * sumCounts}. The losses, gradients and metrics of all parts then add up to those of the larger batch. The metrics
+   * kl_coef and mu are exceptions, because they are coefficients and not sums.
+   */
+  normalizer?: Normalizer;
+  /**
+   * true requests the sums of this part of a batch, as `part` of the result. merge() computes the loss and the metrics
+   * of the whole batch from the sums of all parts. Adding up the results of the parts gives the same, but rounded.
+   */
+  part?: boolean;
+}
+
+/** Options of a call that computes a loss asynchronously. */
+export interface ComputeOptions extends ComputeSyncOptions {
+  /**
+   * The device that computes a host batch: 'cpu' (the default), 'cuda', 'cuda:1', …. A DeviceBatch is always computed
+   * on its own device.
+   */
+  device?: string;
+  /**
+   * A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`, and an array that
+   * was passed as `grad` may be partly written.
+   */
+  signal?: AbortSignalLike;
+}
+
+/** Options of a synchronous call that computes a policy loss. */
+export interface LossComputeSyncOptions extends ComputeSyncOptions {
+  /**
+   * Requests ∂loss/∂entropy as `grad` requests ∂loss/∂logprob: B×T values, which are 0 if the loss does not depend on
+   * entropies.
+   */
+  gradEntropy?: boolean | Float32Array;
+  /** Requests ∂loss/∂log_z in the same way: B values, which are 0 if the loss does not depend on log_z. */
+  gradLogZ?: boolean | Float32Array;
+}
+
+/** Options of an asynchronous call that computes a policy loss. */
+export interface LossComputeOptions extends ComputeOptions, LossComputeSyncOptions {}
+
+/** Metrics under their Trinity-RFT names. */
+export type Metrics = Record<string, number>;
+
+/** The result of computing a loss. */
+export interface Result<M = Metrics> {
+  /** The loss, in the function's own unit (nats for log-likelihoods). */
+  loss: number;
+  /** The metrics under their Trinity-RFT names. Each class documents the units of its metrics. */
+  metrics: M;
+  /** Shape [B, T]: the gradient ∂loss/∂logprob, if the call requested it. It is exactly 0 at masked tokens. */
+  grad?: Float32Array;
+  /**
+   * The sums that merge() needs of this part of a batch, if the call requested them. They are exact, and can be stored
+   * or sent elsewhere as a list of numbers.
+   */
+  part?: Float64Array;
+}
+
+/** The result of computing a policy loss. */
+export interface LossResult<M = Metrics> extends Result<M> {
+  /** Shape [B, T]: the gradient ∂loss/∂entropy, if the call requested it. It is exactly 0 at masked tokens. */
+  gradEntropy?: Float32Array;
+  /** Shape [B]: the gradient ∂loss/∂log_z, if the call requested it. */
+  gradLogZ?: Float32Array;
+}
+
+/** The options of a call that concern a part of a batch; see ComputeSyncOptions. */
+export interface CallOptions {
+  normalizer?: Normalizer | undefined;
+  part?: boolean | undefined;
+}

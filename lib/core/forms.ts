@@ -1,0 +1,104 @@
+// Native functions with several forms. The columns of a batch choose one of them.
+import type { NativeBatch, NativeFunction, NativeFunctionSpec } from '../../binding.js';
+import { COLUMNS, type ColumnName, type Input } from './batch-reader.js';
+import { PER_ROW } from './columns.js';
+import type { FusedAdvantage } from './computed-advantages.js';
+import { guarded } from './errors.js';
+import { native } from './native.js';
+
+/**
+ * The properties of a batch on which the form of a function depends: bit i of a form's number is set if the batch has
+ * optional column i, and the next bits are set for columns with one value per row.
+ */
+export interface FormColumns {
+  /** Columns that the batch may lack. */
+  readonly optional: readonly ColumnName[];
+  /** Columns for which it matters whether they have one value per row. */
+  readonly perRow: readonly ColumnName[];
+}
+
+/** A function with several forms. The columns of a batch choose one of them. */
+export interface Forms extends FormColumns {
+  /** Returns the specification of a form. It is called once for each form that is needed. */
+  spec(form: number): NativeFunctionSpec;
+}
+
+/** One form of a function, in native code. */
+export class NativeForm {
+  readonly fn: NativeFunction;
+  readonly names: readonly string[];
+  /** The metrics of the whole batch. A result lacks those whose value is NaN; they have no bit in `present`. */
+  readonly batchMetrics: ReadonlySet<string>;
+  readonly readsWholeBatch: boolean;
+  /** Receives the results of synchronous calls. One array is enough, because these calls cannot overlap. */
+  readonly values: Float64Array;
+  readonly number: number;
+
+  constructor(spec: NativeFunctionSpec, number: number) {
+    this.fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
+    this.names = native.valueNames(this.fn);
+    const { policyLoss } = spec;
+    const program = policyLoss !== undefined && 'program' in policyLoss ? policyLoss : undefined;
+    this.readsWholeBatch = program?.program.readsWholeBatch === true;
+    const metrics = program?.metrics.filter(({ per }) => per === 'batch') ?? [];
+    this.batchMetrics = new Set(metrics.map(({ name }) => name));
+    this.values = new Float64Array(this.names.length);
+    this.number = number;
+  }
+}
+
+/** All forms of a function. Each is made when it is first needed. */
+export class NativeForms {
+  /** The first form, which exists from the beginning. */
+  readonly first: NativeForm;
+  /** The number of bits of the forms' numbers. A function with a single form has number 0. */
+  readonly bits: number;
+  readonly #forms: Forms | undefined;
+  // The forms that were made so far, by number.
+  readonly #made: NativeForm[];
+
+  constructor(spec: NativeFunctionSpec | Forms) {
+    this.#forms = 'spec' in spec ? spec : undefined;
+    this.first = new NativeForm('spec' in spec ? spec.spec(0) : spec, 0);
+    this.#made = [this.first];
+    this.bits = this.#forms ? this.#forms.optional.length + this.#forms.perRow.length : 0;
+  }
+
+  /** Returns the form for a batch. */
+  of(input: Input, fused: FusedAdvantage | undefined): NativeForm {
+    return this.numbered(this.#forms ? formNumber(this.#forms, input, fused) : 0);
+  }
+
+  /** Returns the form with a number. */
+  numbered(number: number): NativeForm {
+    const made = this.#made[number];
+    if (made) return made;
+    const form = new NativeForm(this.#forms!.spec(number), number);
+    this.#made[number] = form;
+    return form;
+  }
+}
+
+// Returns the number of the form for a batch; see FormColumns.
+function formNumber(
+  { optional, perRow }: FormColumns,
+  input: Input,
+  fused: FusedAdvantage | undefined,
+): number {
+  let number = 0;
+  for (let i = 0; i < optional.length; i++) if (hasColumn(input, optional[i]!)) number |= 1 << i;
+  for (let i = 0; i < perRow.length; i++)
+    if (isPerRow(input, perRow[i]!, fused)) number |= 1 << (optional.length + i);
+  return number;
+}
+
+function hasColumn({ native, resident }: Input, name: ColumnName): boolean {
+  if (resident) return resident.has(name);
+  return (native as NativeBatch).data[COLUMNS.indexOf(name)] !== undefined;
+}
+
+function isPerRow({ native, resident }: Input, name: ColumnName, fused: FusedAdvantage | undefined): boolean {
+  if (fused && name === 'advantages') return fused.perRow;
+  if (resident) return resident.isPerRow(name);
+  return ((native as NativeBatch).dtypes[COLUMNS.indexOf(name)]! & PER_ROW) !== 0;
+}

@@ -1,2 +1,0 @@
-// The metric that repeats the loss.
-export { lossMetric } from '../../program/loss-program.js';

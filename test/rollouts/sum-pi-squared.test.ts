@@ -1,0 +1,125 @@
+/** Tests that the column sum_pi_squared of every format reaches the advantage functions that need it. */
+import assert from 'node:assert/strict';
+import { DuckDBInstance } from '@duckdb/node-api';
+import { ADVANTAGE_FN, type Batch } from '../../lib/index.js';
+import { readRollouts } from '../../lib/rollouts/index.js';
+import { isLossError } from '../support/loss-error.js';
+import { readsSqlite } from '../support/node-version.js';
+import { temporaryFolder } from '../support/temporary-folder.js';
+
+const ROWS = [
+  { logprobs: [-1, -0.5, -2], action_mask: [1, 1, 0], reward: 1, sum_pi_squared: [0.5, 1 / 3, 0.25] },
+  { logprobs: [-0.25, -3], action_mask: [1, 1], reward: -2, sum_pi_squared: [0.9, 0.1] },
+  { logprobs: [-2], action_mask: [1], reward: 0.5, sum_pi_squared: [1e-30] },
+].map((row) => ({ ...row, old_logprobs: row.logprobs, task_id: 'a' }));
+const COLUMN = Float32Array.from(ROWS.flatMap((row) => row.sum_pi_squared));
+
+describe('the column sum_pi_squared', () => {
+  const folder = temporaryFolder();
+  const lines = (rows: readonly object[] = ROWS) => rows.map((row) => JSON.stringify(row)).join('\n');
+
+  async function converted(name: string, replaced = 'sum_pi_squared', options = '') {
+    const from = folder.write('rows.jsonl', lines());
+    const to = folder.path(name);
+    const connection = await (await DuckDBInstance.create(':memory:')).connect();
+    await connection.run(
+      `COPY (SELECT * REPLACE (${replaced} AS sum_pi_squared) FROM read_json('${from}')) TO '${to}' ${options}`,
+    );
+    connection.closeSync();
+    return to;
+  }
+
+  function safetensors(column: Float32Array): string {
+    const floats = (values: readonly number[]) => Float32Array.from(values);
+    const tensors: [name: string, dtype: string, data: Float32Array | Uint8Array | Int32Array][] = [
+      ['sum_pi_squared', 'F32', column],
+      ['logprobs', 'F32', floats(ROWS.flatMap((row) => row.logprobs))],
+      ['old_logprobs', 'F32', floats(ROWS.flatMap((row) => row.old_logprobs))],
+      ['reward', 'F32', floats(ROWS.map((row) => row.reward))],
+      ['task_id', 'I32', Int32Array.of(7, 7, 7)],
+      ['cu_seqlens', 'I32', Int32Array.of(0, 3, 5, 6)],
+      ['action_mask', 'U8', Uint8Array.from(ROWS.flatMap((row) => row.action_mask))],
+    ];
+    let end = 0;
+    const header = Object.fromEntries(
+      tensors.map(([name, dtype, { length, byteLength }]) => {
+        const begin = end;
+        end += byteLength;
+        return [name, { dtype, shape: [length], data_offsets: [begin, end] }];
+      }),
+    );
+    const text = Buffer.from(JSON.stringify(header));
+    const size = Buffer.alloc(8);
+    size.writeBigUInt64LE(BigInt(text.length));
+    const data = tensors.map(([, , { buffer }]) => Buffer.from(buffer));
+    return folder.write('rows.safetensors', Buffer.concat([size, text, ...data]));
+  }
+
+  const read = async (file: string) => (await readRollouts([file])).batch;
+  const advantages = (batch: Batch) =>
+    ADVANTAGE_FN.create('verl/optimal_token_baseline').computeSync(batch).advantages;
+
+  it('has the same numbers in every format', async () => {
+    const files = [
+      folder.write('lines.jsonl', lines()),
+      await converted('floats.parquet', 'sum_pi_squared::FLOAT[]'),
+      await converted('doubles.parquet'),
+      await converted('text.csv', 'to_json(sum_pi_squared)', '(FORMAT csv)'),
+      safetensors(COLUMN),
+    ];
+    const expected = advantages(await read(files[0]!));
+    assert.ok(expected.some((a) => a !== 0));
+    for (const file of files) {
+      const batch = await read(file);
+      assert.deepEqual(batch.sumPiSquared, COLUMN, file);
+      assert.deepEqual(advantages(batch), expected, file);
+    }
+  });
+
+  it('is read from SQLite', async function () {
+    if (!readsSqlite) this.skip();
+    const module: string = 'node:sqlite';
+    const { DatabaseSync } = await import(module);
+    const file = folder.path('rows.sqlite');
+    const database = new DatabaseSync(file);
+    database.exec('CREATE TABLE rows (logprobs TEXT, sum_pi_squared TEXT)');
+    for (const { logprobs, sum_pi_squared } of ROWS)
+      database
+        .prepare('INSERT INTO rows VALUES (?, ?)')
+        .run(JSON.stringify(logprobs), JSON.stringify(sum_pi_squared));
+    database.close();
+    assert.deepEqual((await read(file)).sumPiSquared, COLUMN);
+  });
+
+  it('may hold anything at masked tokens', async () => {
+    const expected = advantages(await read(folder.write('lines.jsonl', lines())));
+    const list = (value: string) =>
+      `[CASE action_mask[i] WHEN 0 THEN ${value} ELSE sum_pi_squared[i] END FOR i IN range(1, len(logprobs) + 1)]`;
+    for (const poison of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
+      const parquet = await converted('poison.parquet', list(`'${poison}'::FLOAT`));
+      const tensors = safetensors(COLUMN.map((x, i) => (i === 2 ? poison : x)));
+      for (const file of [parquet, tensors]) {
+        const batch = await read(file);
+        assert.equal((batch.sumPiSquared as Float32Array)[2], poison);
+        assert.deepEqual(advantages(batch), expected, `${poison} in ${file}`);
+      }
+    }
+  });
+
+  it('is in all rows or in none, with one number per token', async () => {
+    const refuses = (rows: readonly object[], code: string, says: RegExp) =>
+      assert.rejects(read(folder.write('bad.jsonl', lines(rows))), isLossError(code as never, says));
+    const { sum_pi_squared: _, ...lacking } = ROWS[2]!;
+    await refuses(
+      [ROWS[0]!, lacking],
+      'ERR_MISSING_INPUT',
+      /line 2: sum_pi_squared: expected a list of numbers/,
+    );
+    await refuses(
+      [{ ...ROWS[1]!, sum_pi_squared: [0.5] }],
+      'ERR_SHAPE_MISMATCH',
+      /sum_pi_squared: expected a list of 2 numbers/,
+    );
+    assert.equal((await read(folder.write('none.jsonl', lines([lacking])))).sumPiSquared, undefined);
+  });
+});
