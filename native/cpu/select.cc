@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kNoLimit = std::numeric_limits<float>::quiet_NaN();
 // All values of a batch with at most this many tokens are candidates.
-constexpr int64_t kFewTokens = 4096;
+constexpr int64_t kFewTokens = 1024;
 // The tokens of a block (kBlock), of which a pass samples all, and how many of their values the sample keeps.
 constexpr int64_t kBlockTokens = 64;
 constexpr int64_t kSampledOfBlock = 16;
@@ -263,9 +263,11 @@ class KeptValues {
     std::vector<KeptToken> ties;
     std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(ties),
                  [&](const KeptToken& x) { return x.key == key; });
-    std::sort(ties.begin(), ties.end(), [](const KeptToken& a, const KeptToken& b) {
+    const auto is_before = [](const KeptToken& a, const KeptToken& b) {
       return a.row != b.row ? a.row < b.row : a.position < b.position;
-    });
+    };
+    // They often are in order already, as one thread collects many of them.
+    if (!std::is_sorted(ties.begin(), ties.end(), is_before)) std::sort(ties.begin(), ties.end(), is_before);
     for (const KeptToken& x : ties) {
       rank -= batch_.repeats_of(x.row);
       if (rank < 0) return static_cast<double>(x.row) * program::kPlacesPerRow + x.position;
