@@ -15,11 +15,11 @@ struct RowSum {
 
 // What a loop reads and writes.
 struct CompiledSegment {
-  const float* uniforms;         // the operands that are one number for all tokens, in their order
-  float* grad = nullptr;         // the gradients of the tile, if the segment outputs them
-  LossSums* outputs = nullptr;   // if the segment outputs losses and metrics
-  RowSum* const* sums;           // of the reductions
-  float* const* extremes;        // where the loop writes the operands of extremes, by reduction; else null
+  const float* uniforms;        // the operands that are one number for all tokens, in their order
+  float* grad = nullptr;        // the gradients of the tile, if the segment outputs them
+  LossSums* outputs = nullptr;  // if the segment outputs losses and metrics
+  RowSum* const* sums;          // of the reductions
+  float* const* extremes;       // where the loop writes the operands of extremes, by reduction; else null
   const float* const*
       of_positions;  // the results of the instructions that depend on positions, in their order
 };

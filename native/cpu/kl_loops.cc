@@ -32,11 +32,10 @@ template <class K>
 void kl_tile(const TileColumns& in, int n, float weight, float* grad, bool add, LaneSum<float>* sum) {
   in.with_type([&]<class Values>() {
     if (!grad) return kl_loop<K, false, false, true, Values>(in, n, weight, grad, sum);
-    if (in.all_unmasked)
-      return add ? kl_loop<K, true, true, false, Values>(in, n, weight, grad, sum)
-                 : kl_loop<K, true, false, false, Values>(in, n, weight, grad, sum);
-    return add ? kl_loop<K, true, true, true, Values>(in, n, weight, grad, sum)
-               : kl_loop<K, true, false, true, Values>(in, n, weight, grad, sum);
+    in.with_mask([&]<bool masked>() {
+      return add ? kl_loop<K, true, true, masked, Values>(in, n, weight, grad, sum)
+                 : kl_loop<K, true, false, masked, Values>(in, n, weight, grad, sum);
+    });
   });
 }
 
@@ -86,8 +85,7 @@ const KlLoops& kl_loops(int index) {
 
 void entropy_tile(const TileColumns& in, int n, float weight, float* grad, LaneSum<float>* sum) {
   in.with_type([&]<class Values>() {
-    return in.all_unmasked ? entropy_loop<false, Values>(in, n, weight, grad, sum)
-                           : entropy_loop<true, Values>(in, n, weight, grad, sum);
+    in.with_mask([&]<bool masked>() { entropy_loop<masked, Values>(in, n, weight, grad, sum); });
   });
 }
 

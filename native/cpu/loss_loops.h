@@ -92,12 +92,10 @@ void loss_tile(const void* object, const RowStatistics& row, const TileColumns& 
     in_simplest_form(loss, [&]<class Form>(const Form& form) {
       const auto row_values = row_of(form, row);
       in.with_type([&]<class Values>() {
-        if (!grad)
-          loss_loop<Form, false, true, Values>(form, row_values, in, n, weight, grad, sums);
-        else if (in.all_unmasked)
-          loss_loop<Form, true, false, Values>(form, row_values, in, n, weight, grad, sums);
-        else
-          loss_loop<Form, true, true, Values>(form, row_values, in, n, weight, grad, sums);
+        if (!grad) return loss_loop<Form, false, true, Values>(form, row_values, in, n, weight, grad, sums);
+        in.with_mask([&]<bool masked>() {
+          loss_loop<Form, true, masked, Values>(form, row_values, in, n, weight, grad, sums);
+        });
       });
     });
   }

@@ -147,6 +147,14 @@ struct Ones {
 };
 inline constexpr Ones kOnes;
 
+// Whether there are loops for tiles without masked tokens, which need no mask. Processors that have only SSE4
+// use the loops with a mask, because theirs are the largest.
+#if defined(__SSE4_1__) && !defined(__AVX__)
+constexpr bool kHasUnmaskedLoops = false;
+#else
+constexpr bool kHasUnmaskedLoops = true;
+#endif
+
 // The columns and the mask of one tile.
 struct TileColumns {
   const void* column[kColumns];  // of floats if dtype is kFloat32, otherwise of uint16_t
@@ -157,6 +165,15 @@ struct TileColumns {
   const Lane* lanes;
   bool all_unmasked;
   const float* weights;  // the column kWeights, or ones if it is not read
+
+  // Calls visit.operator()<masked>(), where `masked` tells whether to read the lanes.
+  template <class Visit>
+  PL_FN void with_mask(const Visit& visit) const {
+    if constexpr (kHasUnmaskedLoops) {
+      if (all_unmasked) return visit.template operator()<false>();
+    }
+    visit.template operator()<true>();
+  }
 
   template <class Values>
   PL_FN Values get(int c) const {
@@ -342,7 +359,7 @@ class TileReader {
   void read_lanes(int n, MaskUse use, TileColumns* in) {
     in->lanes = lanes_;
     const bool all = all_unmasked(in->mask, n);
-    in->all_unmasked = all && use == MaskUse::kLanesIfMasked;
+    in->all_unmasked = kHasUnmaskedLoops && all && use == MaskUse::kLanesIfMasked;
     if (in->all_unmasked || (all && n <= ones_)) return;
     expand_mask(in->mask, n);
     ones_ = all ? n : 0;

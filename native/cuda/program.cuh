@@ -140,8 +140,8 @@ class RowReducer {
     }
   }
 
-  // Combines the lanes' partial results after a stretch of the row. Stores the result for all stretches so far
-  // in the row value.
+  // Combines the lanes' partial results after a stretch of the row. Stores the result for all stretches so
+  // far in the row value.
   __device__ __forceinline__ void fold(const Instruction& x, int n, int64_t row, bool is_first) const {
     double* const to = pass_.row_values + x.out * pass_.batch.layout.rows + row;
     double result;
@@ -327,9 +327,7 @@ class OutputSums {
   }
 
  private:
-  static __device__ __forceinline__ bool is_first_lane() {
-    return threadIdx.x % kWarp == 0;
-  }
+  static __device__ __forceinline__ bool is_first_lane() { return threadIdx.x % kWarp == 0; }
 
   const int count_;
   double* const totals_;

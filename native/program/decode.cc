@@ -60,8 +60,7 @@ class Checker {
     }
     if (is_of_position(x.op) && is_of_token(x.operand[0])) refuse("a position differs among tokens");
     if (x.op == Op::k_row_rank || is_rows_selection(x.op)) check_selection(x);
-    if (is_output(x.op) && is_of_token(x.operand[1]))
-      refuse("a factor differs among tokens");
+    if (is_output(x.op) && is_of_token(x.operand[1])) refuse("a factor differs among tokens");
     if (is_scan(x.op) && is_of_token(x.operand[1]) && x.operands > 1) refuse("a decay differs among tokens");
     if (is_scan(x.op)) return add_reduction(x, &scanned_, kPending);
     if (is_row_reduction(x.op)) return add_reduction(x, &row_values_, kPending);

@@ -1,15 +1,19 @@
 // Makes the random calls of the soak test. Each call uses a random function, shape, dtype and layout. It is synchronous
 // or asynchronous, and may have an AbortSignal. A seed determines all calls, so a run can be repeated.
 import assert from 'node:assert/strict';
+import { ADVANTAGE_COLUMNS, COLUMNS, ROW_COLUMNS } from '../../lib/core/batch-reader.js';
+import { toCamelCase } from '../../lib/core/options.js';
 import {
   ADVANTAGE_FN,
   ALGORITHM_TYPE,
   type Batch,
+  CORRECTION_FN,
   ENTROPY_LOSS_FN,
   KL_FN,
   LossError,
   POLICY_LOSS_FN,
 } from '../../lib/index.js';
+import { requiredArgs } from '../../test/support/draw.js';
 import { generator as numbers } from '../../test/support/random.js';
 
 /** Returns a generator of random numbers and random choices. The seed determines all of them. */
@@ -52,6 +56,11 @@ function column(random: Random, tokens: number): unknown {
   }
 }
 
+// The columns with one number per token that any function reads, except advantages, which may also have one per row.
+const TOKEN_COLUMNS = [...new Set<string>([...COLUMNS, ...ADVANTAGE_COLUMNS])]
+  .filter((name) => name !== 'advantages' && name !== 'token_level_rewards')
+  .map(toCamelCase);
+
 /** Draws a random batch with all columns that any function reads. */
 export function drawBatch(random: Random): Batch {
   // Most batches are small, because many calls are needed to reveal a leak.
@@ -66,19 +75,16 @@ export function drawBatch(random: Random): Batch {
   const from = random.integer(0, POOL - tokens);
   return {
     ...(packed ? { cuSeqlens } : { shape: [rows, columns] as const }),
+    ...Object.fromEntries(TOKEN_COLUMNS.map((name) => [name, column(random, tokens)])),
+    ...Object.fromEntries(
+      ROW_COLUMNS.map((name) => [toCamelCase(name), Float64Array.from({ length: rows }, random.uniform)]),
+    ),
     logprob: column(random, tokens) as Float32Array,
-    oldLogprob: column(random, tokens) as Float32Array,
-    refLogprob: column(random, tokens) as Float32Array,
-    teacherLogprob: column(random, tokens) as Float32Array,
-    entropy: column(random, tokens) as Float32Array,
-    values: column(random, tokens) as Float32Array,
-    sumPiSquared: column(random, tokens) as Float32Array,
     tokenLevelScores: pool.slice(0, tokens),
     advantages: column(random, random.uniform() < 0.5 ? tokens : rows) as Float32Array,
     actionMask: masks.slice(from, from + tokens),
     expertMask: Uint8Array.from({ length: rows }, () => random.integer(0, 1)),
     step: 1,
-    rewards: Array.from({ length: rows }, () => random.uniform()),
     rewardBaselines: new Float64Array(rows),
     groupIds: Array.from({ length: rows }, () => random.integer(0, 2)),
     runIds: Array.from({ length: rows }, () => `run ${random.integer(0, 2)}`),
@@ -100,12 +106,14 @@ export async function drawCall(random: Random): Promise<void> {
   }
   const options = { grad, ...(controller && { signal: controller.signal }) };
   try {
-    switch (random.integer(0, 7)) {
+    switch (random.integer(0, 8)) {
       case 0:
       case 1: {
         // Each call uses a new object, to test that its native function is freed together with the object.
-        const fn = POLICY_LOSS_FN.create(random.pick(POLICY_LOSS_FN.names()));
-        const { loss } = sync ? fn.computeSync(batch, { grad }) : await fn.compute(batch, options);
+        const name = random.pick(POLICY_LOSS_FN.names());
+        const fn = POLICY_LOSS_FN.create(name, requiredArgs(POLICY_LOSS_FN.get(name).declaration));
+        const all = { grad, gradEntropy: grad, gradLogZ: grad };
+        const { loss } = sync ? fn.computeSync(batch, all) : await fn.compute(batch, { ...options, ...all });
         assert.equal(typeof loss, 'number');
         break;
       }
@@ -128,7 +136,8 @@ export async function drawCall(random: Random): Promise<void> {
         break;
       }
       case 5: {
-        const fn = ADVANTAGE_FN.create(random.pick(ADVANTAGE_FN.names()));
+        const name = random.pick(ADVANTAGE_FN.names());
+        const fn = ADVANTAGE_FN.create(name, requiredArgs(ADVANTAGE_FN.get(name).declaration));
         if (sync) fn.computeSync(batch);
         else await fn.compute(batch, controller ? { signal: controller.signal } : {});
         break;
@@ -139,6 +148,14 @@ export async function drawCall(random: Random): Promise<void> {
         const given = random.uniform() < 0.5 ? batch : without;
         if (sync) objective.computeSync(given, { grad });
         else await objective.compute(given, options);
+        break;
+      }
+      case 7: {
+        const name = random.pick(CORRECTION_FN.names());
+        const { options: own } = CORRECTION_FN.get(name).declaration!;
+        const fn = CORRECTION_FN.create(name, 'rolloutIs' in own ? { rollout_is: 'token' } : {});
+        if (sync) fn.computeSync(batch);
+        else await fn.compute(batch, controller ? { signal: controller.signal } : {});
         break;
       }
       default: {
