@@ -224,12 +224,14 @@ describe('selections of programs', () => {
     agreeOnManyTokens(
       DISTRIBUTIONS,
       fc.oneof(fc.nat(12000), fc.nat(20)),
-      ({ A, tokens, batchRank, batchRankAt, batchMax }, by) => ({
+      ({ A, tokens, batchRank, batchRankAt, batchMax, rowMax }, by) => ({
         value: { node: batchRank(A, by), per: 'batch' },
         place: { node: batchRankAt(A, by), per: 'batch' },
         // A rank that is known only after the pass over the values, and ranks far from it.
         last: { node: batchRankAt(A, tokens.sub(batchMax(A.mul(0)).add(1))), per: 'batch' },
         middle: { node: batchRank(A, tokens.div(2)), per: 'batch' },
+        // The same number for all tokens of a row.
+        uniform: { node: batchRankAt(rowMax(A), by), per: 'batch' },
       }),
     );
   });
