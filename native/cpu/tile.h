@@ -147,12 +147,13 @@ struct Ones {
 };
 inline constexpr Ones kOnes;
 
-// Whether there are loops for tiles without masked tokens, which need no mask. Processors that have only SSE4
-// use the loops with a mask, because theirs are the largest.
+// Whether there are loops for tiles without masked tokens, which need no mask, and for 16-bit columns. They
+// are faster than the loops for all tiles of float32 columns. SSE4 has only the latter, because its loops are
+// the largest and few processors need them.
 #if defined(__SSE4_1__) && !defined(__AVX__)
-constexpr bool kHasUnmaskedLoops = false;
+constexpr bool kHasSpecialLoops = false;
 #else
-constexpr bool kHasUnmaskedLoops = true;
+constexpr bool kHasSpecialLoops = true;
 #endif
 
 // The columns and the mask of one tile.
@@ -169,7 +170,7 @@ struct TileColumns {
   // Calls visit.operator()<masked>(), where `masked` tells whether to read the lanes.
   template <class Visit>
   PL_FN void with_mask(const Visit& visit) const {
-    if constexpr (kHasUnmaskedLoops) {
+    if constexpr (kHasSpecialLoops) {
       if (all_unmasked) return visit.template operator()<false>();
     }
     visit.template operator()<true>();
@@ -187,8 +188,10 @@ struct TileColumns {
   // dtype.
   template <class Loop>
   PL_FN auto with_type(const Loop& loop) const {
-    if (dtype == DType::kBFloat16) return loop.template operator()<BFloat16s>();
-    if (dtype == DType::kFloat16) return loop.template operator()<Float16s>();
+    if constexpr (kHasSpecialLoops) {
+      if (dtype == DType::kBFloat16) return loop.template operator()<BFloat16s>();
+      if (dtype == DType::kFloat16) return loop.template operator()<Float16s>();
+    }
     return loop.template operator()<const float*>();
   }
 };
@@ -282,7 +285,8 @@ class TileReader {
   TileReader(const BatchView& batch, unsigned columns, bool widens = false)
       : batch_(batch),
         columns_(columns),
-        narrow_(widens || (columns & reads(kWeights)) != 0 ? DType::kFloat32 : narrow_type()) {}
+        narrow_(widens || !kHasSpecialLoops || (columns & reads(kWeights)) != 0 ? DType::kFloat32
+                                                                                : narrow_type()) {}
 
   void start_row(int64_t row) {
     begin_ = batch_.layout.begin(row);
@@ -359,7 +363,7 @@ class TileReader {
   void read_lanes(int n, MaskUse use, TileColumns* in) {
     in->lanes = lanes_;
     const bool all = all_unmasked(in->mask, n);
-    in->all_unmasked = kHasUnmaskedLoops && all && use == MaskUse::kLanesIfMasked;
+    in->all_unmasked = kHasSpecialLoops && all && use == MaskUse::kLanesIfMasked;
     if (in->all_unmasked || (all && n <= ones_)) return;
     expand_mask(in->mask, n);
     ones_ = all ? n : 0;
