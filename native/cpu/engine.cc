@@ -42,8 +42,36 @@ void plan_chunks(const Layout& layout, bool whole_rows, std::vector<Chunk>* plan
   if (first_row < layout.rows) chunks.push_back({first_row, layout.rows, 0, -1});
 }
 
-// There is a phase for rows, one for tokens, and one for each batch segment of a program.
-static_assert(program::kMaxBatchSegments + 2 <= Task::kMaxPhases);
+// There is a phase for rows, one for tokens, one for each batch segment of a program, and some for selections
+// that need further passes. The passes of more selections run on one thread.
+constexpr int kMaxSelectionPasses = 64;
+static_assert(program::kMaxBatchSegments + kMaxSelectionPasses + 2 <= Task::kMaxPhases);
+
+namespace {
+
+// Tells when a program selects among the values of single rows.
+struct RowRanks {
+  bool any = false;
+  bool in_later_pass = false;  // whether it may do so in a later pass than the one that keeps the values
+};
+
+RowRanks row_ranks(const program::ProgramView& program) {
+  RowRanks ranks;
+  int pass = 0, pass_of_kept[program::kMaxKept] = {};
+  for (int s = 0; s < program.segment_count; ++s) {
+    for (int i = program.segments[s].first; i < program.segments[s].last; ++i) {
+      const program::Instruction& x = program.instructions[i];
+      if (x.op == program::Op::k_row_keep) pass_of_kept[x.out] = pass;
+      if (x.op != program::Op::k_row_rank) continue;
+      ranks.any = true;
+      ranks.in_later_pass = ranks.in_later_pass || pass_of_kept[x.operand[0].index] != pass;
+    }
+    if (program.segments[s].kind == program::Op::k_batch) ++pass;
+  }
+  return ranks;
+}
+
+}  // namespace
 
 const Target* target() {
   static const Target* const chosen = choose_target();
@@ -66,7 +94,8 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
     work_.row_values.assign(stores ? batch.layout.rows * row_stride(program_) : 0, 0.0);
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
-    work_.kept.resize(program_.kept * batch.layout.tokens());
+    const RowRanks ranks = row_ranks(program_);
+    work_.kept.resize(ranks.any ? program_.kept * batch.layout.tokens() : 0);
     const int64_t scanned_stride =
         program_.has_several_passes ? scanned_begin(batch.layout, batch.layout.rows) : 0;
     work_.scanned.resize(program_.scanned * scanned_stride);
@@ -76,9 +105,11 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
                      stores ? work_.row_values.data() : nullptr,
                      work_.batch_values.data(),
                      work_.batch_metrics.data(),
-                     work_.kept.data(),
+                     ranks.any ? work_.kept.data() : nullptr,
+                     ranks.in_later_pass,
                      work_.scanned.data(),
-                     scanned_stride};
+                     scanned_stride,
+                     nullptr};
   }
   plan_chunks(batch.layout, program_.segment_count > 1, &work_.chunks);
   const bool pairs = loss && loss->traits.by_pairs;
@@ -107,6 +138,10 @@ int64_t Evaluation::next_phase() {
     const bool tokens_wanted = computes || outputs_.grad || outputs_.grad_entropy;
     if (pieces > 0 && tokens_wanted && !check_abort()) return pieces;
   }
+  if (phase_ == Phase::kTokens && wants_batch_metrics())
+    pass_.program.last_segment = program_.segment_count - 1;
+  phase_ = Phase::kMetrics;
+  if (wants_batch_metrics() && !check_abort() && runs_selections()) return pieces;
   if (!check_abort()) fold();
   return 0;
 }
@@ -117,23 +152,39 @@ bool Evaluation::next_program_pass() {
   if (!pass_.program.program) return false;
   ProgramPass& pass = pass_.program;
   if (phase_ == Phase::kProgram) {
+    if (runs_selections()) return true;
     target()->program_batch(pass_);
     pass.first_segment = pass.last_segment + 1;
   }
   phase_ = Phase::kProgram;
   pass.last_segment = pass.first_segment;
   while (pass.last_segment < program_.output_segment) {
-    if (program_.segments[pass.last_segment].kind == program::Op::k_batch) return true;
+    if (program_.segments[pass.last_segment].kind == program::Op::k_batch) {
+      selector_.prepare(&pass_);
+      return true;
+    }
     ++pass.last_segment;
   }
   return false;
 }
 
+// Runs the selections in the segments of a pass. Returns whether they need a further pass.
+bool Evaluation::runs_selections() {
+  while (selector_.next(&pass_)) {
+    if (++selection_passes_ <= kMaxSelectionPasses) return true;
+    for (const Chunk& chunk : work_.chunks) target()->program_pass(pass_, chunk);
+  }
+  return false;
+}
+
+bool Evaluation::wants_batch_metrics() const {
+  return program_.batch_metrics > 0 && !normalizer_.given && !outputs_.part;
+}
+
 // Computes the metrics of the batch, which the last segment of a program outputs. Returns null if there are
 // none, or if the batch is only a part of a batch.
 const double* Evaluation::batch_metrics() {
-  if (program_.batch_metrics == 0 || normalizer_.given || outputs_.part) return nullptr;
-  pass_.program.last_segment = program_.segment_count - 1;
+  if (!wants_batch_metrics()) return nullptr;
   target()->program_batch(pass_);
   return work_.batch_metrics.data();
 }
@@ -149,7 +200,7 @@ void Evaluation::run(int64_t piece) {
   if (check_abort()) return;
   if (phase_ == Phase::kRows)
     rows(piece);
-  else if (phase_ == Phase::kProgram)
+  else if (phase_ == Phase::kProgram || phase_ == Phase::kMetrics)
     target()->program_pass(pass_, work_.chunks[piece]);
   else
     tokens(work_.chunks[piece], &work_.sums[piece]);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu/pool.h"
+#include "cpu/select.h"
 #include "cpu/target.h"
 #include "engine/function.h"
 
@@ -79,6 +80,8 @@ class Evaluation : public Task {
   void tokens(const Chunk& chunk, ExactSums* sums);
   void weights();
   bool next_program_pass();
+  bool runs_selections();
+  bool wants_batch_metrics() const;
   const double* batch_metrics();
   void fold();
 
@@ -91,8 +94,10 @@ class Evaluation : public Task {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> out_of_memory_{false};
 
-  enum class Phase { kBegin, kRows, kProgram, kTokens };
+  enum class Phase { kBegin, kRows, kProgram, kTokens, kMetrics };
   Phase phase_ = Phase::kBegin;
+  int selection_passes_ = 0;
+  Selector selector_;
   Workspace work_;
   program::ProgramView program_;
   TokenPass pass_{};

@@ -17,7 +17,7 @@ namespace policy_loss::cpu {
 // starts when the previous phase is done.
 class Task {
  public:
-  static constexpr int kMaxPhases = 64;
+  static constexpr int kMaxPhases = 128;
 
   virtual ~Task() = default;
   // Starts the next phase and returns the number of its pieces, or returns 0 after the last phase. There are

@@ -130,6 +130,13 @@ void write_draws(const RowDraws& draws, int64_t position, int n, float* out) {
 }
 
 int64_t keep(const TokenOperand& x, const Lane* lanes, int n, float* out) {
+  int32_t all = -1;
+#pragma omp simd reduction(& : all)
+  for (int i = 0; i < n; ++i) all &= lanes[i];
+  if (all != 0 && !x.is_uniform()) {
+    memcpy(out, x.data, static_cast<size_t>(n) * sizeof(float));
+    return n;
+  }
   int64_t count = 0;
   for (int i = 0; i < n; ++i)
     if (lanes[i] != 0) out[count++] = x.is_uniform() ? x.value : x.data[i];

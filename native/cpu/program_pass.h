@@ -8,12 +8,18 @@
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
 
+// Returns whether a pass takes tokens of a row, although it may take only a sample of the tokens.
+inline bool has_sample(const cpu::Gathering& gathering, const Layout& layout, int64_t row) {
+  return gathering.sample == 0 || Gatherer::first_sample(gathering, layout, row) < layout.length(row);
+}
+
 inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
   const BatchView& batch = *pass.batch;
-  ProgramRows program(pass);
+  ProgramRows program(pass, chunk.first_row);
   TileReader reader(batch, pass.program.program->columns, true);
+  const cpu::Gathering* const gathering = pass.program.gathering;
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
-    if (!takes_part(pass, row)) continue;
+    if (!takes_part(pass, row) || (gathering && !has_sample(*gathering, batch.layout, row))) continue;
     const WeightedRow weighted{batch.kind(row), static_cast<double>(batch.repeats_of(row)),
                                static_cast<double>(pass.row_tokens[row])};
     RowWeights weights;
@@ -46,12 +52,6 @@ inline double sum_over_rows(const cpu::TokenPass& pass, const double* operands, 
   return sum.take();
 }
 
-inline double first_of_rows(const cpu::TokenPass& pass, const double* operands, int64_t stride) {
-  for (int64_t row = 0; row < pass.batch->layout.rows; ++row)
-    if (takes_part(pass, row)) return operands[row * stride];
-  return 0;
-}
-
 // Computes a reduction over groups. values[row * stride] holds the operand of a row, and receives the result.
 inline void reduce_groups(const cpu::TokenPass& pass, Op op, double* values, int64_t stride) {
   const double* const next = pass.batch->row_column[kNextInGroup];
@@ -74,13 +74,10 @@ inline void program_batch(const cpu::TokenPass& pass) {
       const Instruction& x = program.instructions[i];
       if (program::is_group_reduction(x.op)) reduce_groups(pass, x.op, at.row_values + x.out, stride);
       if (!program::is_rows_reduction(x.op)) continue;
+      if (program::is_rows_selection(x.op)) continue;  // see cpu/select.h
       const double* const operands = at.row_values + program.row_values + x.out;
-      if (program::is_rows_selection(x.op))
-        at.batch_values[x.out] =
-            cpu::select_over_rows(pass, x.op, x.operand[0].index, first_of_rows(pass, operands, stride));
-      else
-        at.batch_values[x.out] = program::is_sum(x.op) ? sum_over_rows(pass, operands, stride)
-                                                       : extreme_over_rows(pass, x.op, operands, stride);
+      at.batch_values[x.out] = program::is_sum(x.op) ? sum_over_rows(pass, operands, stride)
+                                                     : extreme_over_rows(pass, x.op, operands, stride);
     }
   }
   ProgramValues(pass).run(program.segments[at.last_segment]);

@@ -3,10 +3,12 @@
 #pragma once
 
 #include "cpu/compiled_loops.h"
+#include "cpu/gatherer.h"
 #include "cpu/loops.h"
 #include "cpu/program_loops.h"
 #include "cpu/program_scans.h"
-#include "cpu/select.h"
+#include "cpu/read_ahead.h"
+#include "cpu/row_rank.h"
 #include "cpu/target.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
@@ -34,6 +36,8 @@ struct ProgramValues {
   double row_input[program::kRowInputs] = {};
   double batch_input[program::kBatchInputs];
   int64_t row_index = 0;
+  RowRank row_rank[program::kMaxKept];  // of the row's kept values
+  int64_t kept_begin = 0;               // where the row's values begin in what the pass keeps
   // The outputs of the row.
   double loss = 0;
   double metric[kMaxMetrics] = {};
@@ -57,6 +61,12 @@ struct ProgramValues {
       default:
         return 0;
     }
+  }
+
+  // Returns where the values with a number that the row's tokens keep are. They have no gaps for masked
+  // tokens.
+  float* kept_values(int kept) const {
+    return pass.program.kept + kept * pass.batch->layout.tokens() + kept_begin;
   }
 
   // Returns the row's number in a column that has one value per row.
@@ -90,8 +100,8 @@ struct ProgramValues {
       }
       double* const out = (segment.kind == Op::k_batch ? batch : row) + x.out;
       if (x.op == Op::k_row_rank)
-        *out = cpu::select_in_row(cpu::kept_values(pass, x.operand[0].index, row_index),
-                                  pass.row_tokens[row_index], b);
+        *out = row_rank[x.operand[0].index].select(kept_values(x.operand[0].index),
+                                                   pass.row_tokens[row_index], b);
       else if (x.op == Op::k_is_row)
         *out = a == static_cast<double>(row_index) ? 1.0 : 0.0;
       else
@@ -102,49 +112,17 @@ struct ProgramValues {
   }
 };
 
-// Prefetches the columns of the tokens that follow a tile, and the tile's own gradients, a few cache lines
-// with each instruction. Memory is thus read while the processor computes. Otherwise, the instructions that
-// read columns or write gradients would wait for it.
-class ReadAhead {
- public:
-  ReadAhead(const ProgramView& program, const TileColumns& in, int n, int instructions, float* grad)
-      : grad_(reinterpret_cast<char*>(grad)),
-        lines_(n * static_cast<int>(sizeof(float)) / kLine),
-        step_((lines_ + instructions - 1) / instructions) {
-    for (int c = 0; c < kColumns; ++c)
-      if ((program.columns & reads(c)) != 0)
-        begin_[count_++] = reinterpret_cast<const char*>(in.get<const float*>(c) + n);
-  }
-
-  void step() {
-    for (const int end = at_ + step_; at_ < end && at_ < lines_; ++at_) {
-      for (int c = 0; c < count_; ++c) __builtin_prefetch(begin_[c] + at_ * kLine);
-      if (grad_) __builtin_prefetch(grad_ + at_ * kLine, 1);
-    }
-  }
-
- private:
-  static constexpr int kLine = 64;  // the bytes of a cache line
-  const char* begin_[kColumns];
-  int count_ = 0;
-  char* const grad_;  // null if no gradient is wanted
-  const int lines_, step_;
-  int at_ = 0;
-};
-
-// Returns whether a row takes part in the program's computation of rows and in reductions over rows.
-inline bool takes_part(const cpu::TokenPass& pass, int64_t row) {
-  return pass.batch->repeats_of(row) > 0 && (pass.row_tokens[row] > 0 || pass.program.program->all_rows);
-}
-
 // Computes the tokens of one row after another.
 class ProgramRows {
  public:
-  explicit ProgramRows(const cpu::TokenPass& pass)
+  // `first_row` is the first row of the chunk that is computed.
+  ProgramRows(const cpu::TokenPass& pass, int64_t first_row)
       : program_(*pass.program.program),
         pass_(pass.program),
         layout_(pass.batch->layout),
         values_(pass),
+        first_row_(first_row),
+        gatherer_(pass.program.gathering),
         reducing_(reductions_with_outputs(program_)),
         tile_size_(program_.registers <= kFewRegisters ? kSharedTile : kSharedTile / 2) {
     static_assert(program::kMaxRegisters == 2 * kFewRegisters && kSharedTile / 2 % kBlock == 0);
@@ -162,6 +140,9 @@ class ProgramRows {
     values_.row_input[program::kRowRepeats] = repeats;
     values_.row_input[program::kPlaceInPair] = static_cast<double>(row & 1);
     values_.row_index = row;
+    values_.kept_begin = layout_.begin(pass_.keeps_rows ? row : first_row_);
+    for (int k = 0; k < program_.kept; ++k) values_.row_rank[k].clear();
+    gatherer_.start_row(row, static_cast<uint32_t>(repeats));
     scanned_ = pass_.scanned;
     if (scanned_ && program_.has_several_passes) scanned_ += cpu::scanned_begin(layout_, row);
     values_.loss = 0;
@@ -169,11 +150,9 @@ class ProgramRows {
     for (int k = 0; k < program_.metrics; ++k) values_.metric[k] = 0;
   }
 
-  // Runs the pass's segments for the row, up to the segment with the outputs.
+  // Runs the pass's segments for the row, which end before the segment with the outputs or begin after it.
   void run_before_outputs(TileReader& reader, int64_t length) {
-    const int last =
-        pass_.last_segment < program_.output_segment ? pass_.last_segment : program_.output_segment;
-    run_segments(pass_.first_segment, last, reader, length);
+    run_segments(pass_.first_segment, pass_.last_segment, reader, length);
   }
 
   // Runs the segments after the one with the outputs, and adds what they output to the sums.
@@ -245,7 +224,10 @@ class ProgramRows {
     for (int s = first; s < last; ++s) {
       const Segment& segment = program_.segments[s];
       if (segment.kind == Op::k_row) values_.run(segment);
-      if (segment.kind == Op::k_tokens) reduce_row(segment, reader, length);
+      if (segment.kind == Op::k_tokens && gatherer_.samples(s))
+        sample_row(segment, reader, length);
+      else if (segment.kind == Op::k_tokens)
+        reduce_row(segment, reader, length);
     }
   }
 
@@ -338,6 +320,21 @@ class ProgramRows {
     });
   }
 
+  // Computes only the sampled tokens of a row, for what is gathered of the values that they keep.
+  void sample_row(const Segment& segment, TileReader& reader, int64_t length) {
+    Reduction unused[program::kMaxReductions];
+    clear(segment.reductions, unused);
+    const cpu::Gathering& gathering = *pass_.gathering;
+    for (int64_t at = Gatherer::first_sample(gathering, layout_, values_.row_index); at < length;
+         at += gathering.sample) {
+      const int n = static_cast<int>(length - at < kBlock ? length - at : kBlock);
+      reader.tiles(at, n, MaskUse::kLanes, [&](const TileColumns& in, int padded, int64_t position, int) {
+        position_ = position;
+        reduce_tile(segment, in, padded, unused);
+      });
+    }
+  }
+
   // Calls visit(instruction) for the scans of a segment.
   template <class Visit>
   void for_scans(const Segment& segment, Visit visit) {
@@ -405,14 +402,22 @@ class ProgramRows {
 
   // Considers the operand of an extreme, or keeps it.
   void add_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
-                   Reduction* r) const {
+                   Reduction* r) {
     if (x.op == Op::k_row_keep)
-      r->kept +=
-          keep(operand, in.lanes, n, cpu::kept_values(values_.pass, x.out, values_.row_index) + r->kept);
+      keep_operand(x, operand, in, n, &r->kept);
     else if (program::is_largest(x.op))
       r->extreme.add<true>(operand, in.lanes, n, position_);
     else
       r->extreme.add<false>(operand, in.lanes, n, position_);
+  }
+
+  // Keeps an operand, unless it is only gathered.
+  void keep_operand(const Instruction& x, const TokenOperand& operand, const TileColumns& in, int n,
+                    int64_t* kept) {
+    if (gatherer_.takes(x.out)) gatherer_.add(operand, in.lanes, n, position_);
+    if (!pass_.kept) return;
+    float* const values = values_.kept_values(x.out);
+    *kept += keep(operand, in.lanes, n, values + *kept);
   }
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
@@ -443,9 +448,9 @@ class ProgramRows {
     }
   }
 
-  static double result(Op op, const Reduction& r) {
+  double result(Op op, const Reduction& r) const {
     if (program::is_sum(op)) return r.sum;
-    if (op == Op::k_row_keep) return static_cast<double>(r.kept);
+    if (op == Op::k_row_keep) return values_.row_input[program::kRowTokens];
     return program::is_position(op) ? static_cast<double>(r.extreme.position) : r.extreme.value;
   }
 
@@ -453,6 +458,8 @@ class ProgramRows {
   const cpu::ProgramPass& pass_;
   const Layout& layout_;
   ProgramValues values_;
+  const int64_t first_row_;
+  Gatherer gatherer_;
   int64_t position_ = 0;      // of the current tile's first token in the row
   float* scanned_ = nullptr;  // the first scanned values of the row
   const int reducing_;        // the number of reductions in the segment after the one with the outputs

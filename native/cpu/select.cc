@@ -2,226 +2,485 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <mutex>
 #include <vector>
 
-#include "program/select.h"
+#include "cpu/engine.h"
 
 namespace policy_loss::cpu {
 namespace {
 
-// A value that is being searched: its key, and how often it counts.
-struct Candidate {
-  uint32_t key, repeats;
+constexpr float kNoLimit = std::numeric_limits<float>::quiet_NaN();
+// All values of a batch with at most this many tokens are candidates.
+constexpr int64_t kFewTokens = 1024;
+// The tokens of a block (kBlock), of which a pass samples all, and how many of their values the sample keeps.
+constexpr int64_t kBlockTokens = 64;
+constexpr int64_t kSampledOfBlock = 16;
+// A sample has at most this many blocks, and at most this share of the tokens is computed for it.
+constexpr int64_t kSampleBlocks = 512;
+constexpr int64_t kSampleShare = 16;
+// Bins with more values than this are searched by another digit before their values are collected.
+constexpr double kManyCandidates = 65536;
+
+struct Limits {
+  float low = kNoLimit, high = kNoLimit;
 };
 
-// Counts the values whose keys begin with the digits found so far, by their next digit.
-class Bins {
- public:
-  void add(const Search& search, uint32_t key, uint64_t repeats) {
-    Bin& bin = bins_[search.bin_of(key)];
-    bin.count += repeats;
-    bin.significands += repeats * significand_of(key);
-  }
-  const Bin* data() const { return bins_; }
-
- private:
-  Bin bins_[kMaxBins] = {};
-};
-
-// Calls visit(row, values, n, repeats) for each row that has values.
-template <class Visit>
-void for_rows(const TokenPass& pass, int kept, Visit visit) {
-  for (int64_t row = 0; row < pass.batch->layout.rows; ++row) {
-    const uint32_t repeats = pass.batch->repeats_of(row);
-    const int64_t n = pass.row_tokens[row];
-    if (repeats > 0 && n > 0) visit(row, kept_values(pass, kept, row), n, repeats);
-  }
+bool is_by_sum(program::Op op) {
+  return op == program::Op::k_rows_under_mean || op == program::Op::k_rows_under_fill;
 }
 
-bool is_rank(program::Op op) {
-  return op == program::Op::k_rows_rank || op == program::Op::k_rows_rank_at;
-}
-
-// Adds the wanted ones among a row's values to the candidates.
-template <class Wanted>
-void collect(const float* values, int64_t n, uint32_t repeats, std::vector<Candidate>* candidates,
-             Wanted wanted) {
-  constexpr int64_t kBlock = 1024;
-  Candidate block[kBlock];
-  for (int64_t at = 0; at < n; at += kBlock) {
-    const int64_t size = std::min(n - at, kBlock);
-    int found = 0;
-    for (int64_t i = 0; i < size; ++i) {
-      block[found] = {key_of(values[at + i]), repeats};
-      found += wanted(block[found].key) ? 1 : 0;
+// Returns the segment that keeps values in a row value.
+int segment_of_kept(const program::ProgramView& program, int kept) {
+  for (int s = 0; s < program.segment_count; ++s)
+    for (int i = program.segments[s].first; i < program.segments[s].last; ++i) {
+      const program::Instruction& x = program.instructions[i];
+      if (x.op == program::Op::k_row_keep && x.out == kept) return s;
     }
-    candidates->insert(candidates->end(), block, block + found);
-  }
+  return -1;
 }
 
-// A range of keys, and how many values have keys below it, at its ends and between them. The candidates are
-// those between the ends, so a range of few keys needs little memory even if many values are equal.
-struct Range {
-  Range(uint32_t low, uint32_t high) : low(low), high(high) {}
-
-  const uint32_t low, high;
-  uint64_t below = 0, at_low = 0, between = 0, at_high = 0;
-  std::vector<Candidate> candidates;
-
-  uint64_t end() const { return below + at_low + between + at_high; }
-
-  void add(const float* values, int64_t n, uint32_t repeats) {
-    int64_t less = 0, low_ends = 0, high_ends = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      const uint32_t key = key_of(values[i]);
-      less += key < low ? 1 : 0;
-      low_ends += key == low ? 1 : 0;
-      high_ends += key == high ? 1 : 0;
-    }
-    const size_t before = candidates.size();
-    collect(values, n, repeats, &candidates, [&](uint32_t key) { return key > low && key < high; });
-    below += uint64_t{repeats} * less;
-    at_low += uint64_t{repeats} * low_ends;
-    at_high += low == high ? 0 : uint64_t{repeats} * high_ends;
-    between += uint64_t{repeats} * (candidates.size() - before);
-  }
-};
-
-Range range_between(const TokenPass& pass, int kept, uint32_t low, uint32_t high) {
-  Range range(low, high);
-  for_rows(pass, kept,
-           [&](int64_t, const float* values, int64_t n, uint32_t repeats) { range.add(values, n, repeats); });
-  return range;
+// Returns whether an instruction of a segment writes an operand, which is a row value or a batch value.
+bool writes(const program::Segment& segment, const program::Instruction& x, const program::Operand& operand) {
+  if (program::is_output(x.op) || program::is_row_output(x.op) || x.op == program::Op::k_grad_log_z ||
+      x.op == program::Op::k_batch_metric || x.out != operand.index)
+    return false;
+  const bool to_batch = segment.kind == program::Op::k_batch || program::is_rows_reduction(x.op);
+  const bool to_row = segment.kind == program::Op::k_tokens ? program::is_row_reduction(x.op) : !to_batch;
+  return operand.kind == program::Kind::kBatchValue ? to_batch : to_row;
 }
 
-// Returns a range with the value of the rank. A sample tells between which keys that value probably is, so
-// that only few values are searched.
-Range range_of_rank(const TokenPass& pass, int kept, double rank, double total) {
-  constexpr double kSample = 4096;
-  std::vector<uint32_t> sample;
-  const auto step = static_cast<int64_t>(total / kSample) + 1;
-  int64_t next = 0;
-  for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t) {
-    for (; next < n; next += step) sample.push_back(key_of(values[next]));
-    next -= n;
-  });
-  std::sort(sample.begin(), sample.end());
-  // Four standard deviations of the rank in a sample, and some more for a rank near the ends.
-  const auto size = static_cast<double>(sample.size());
-  const double share = (rank + 0.5) / total;
-  const double reach = 4 * std::sqrt(size * share * (1 - share)) + 4;
-  const double first = share * size - reach, last = share * size + reach;
-  const uint32_t low = first < 0 ? 0 : sample[static_cast<size_t>(first)];
-  const uint32_t high = last >= size ? ~0u : sample[static_cast<size_t>(last)];
-  Range range = range_between(pass, kept, low, high);
-  if (rank >= static_cast<double>(range.below) && rank < static_cast<double>(range.end())) return range;
-  return range_between(pass, kept, 0, ~0u);
+// Returns the largest value with a smaller key, or the smallest one with a larger key. There is no limit
+// beyond the infinities.
+float value_below(uint32_t key) {
+  // The key before that of 0 belongs to −0, which equals 0.
+  return key == 0 ? kNoLimit : value_of(key == key_of(0.0f) ? key - 2 : key - 1);
+}
+float value_above(uint32_t key) {
+  return key == ~0u ? kNoLimit : value_of(key + 1);
 }
 
-// Finds the remaining digits among the candidates.
-void finish(const std::vector<Candidate>& candidates, Search* search) {
-  while (!search->is_done()) {
-    Bins bins;
-    for (const Candidate& x : candidates)
-      if (search->includes(x.key)) bins.add(*search, x.key, x.repeats);
-    search->choose(bins.data());
-  }
-}
-
-// Returns the position of unmasked token number n of a row.
-int64_t position_of(const BatchView& batch, int64_t row, int64_t n) {
-  const uint8_t* const mask = batch.mask + batch.layout.begin(row);
-  int64_t position = 0;
-  for (int64_t left = n; mask[position] == 0 || left-- > 0;) ++position;
-  return position;
-}
-
-// Returns the place of a token whose value has the key. `left` values with this key come before it.
-double place_of(const TokenPass& pass, int kept, uint32_t key, double left) {
-  double place = -1;
-  for_rows(pass, kept, [&](int64_t row, const float* values, int64_t n, uint32_t repeats) {
-    if (left < 0) return;
-    int64_t equal = 0;
-    for (int64_t i = 0; i < n; ++i) equal += key_of(values[i]) == key ? 1 : 0;
-    if (left >= static_cast<double>(equal) * repeats) {
-      left -= static_cast<double>(equal) * repeats;
-      return;
-    }
-    int64_t number = -1;
-    while (left >= 0)
-      if (key_of(values[++number]) == key) left -= repeats;
-    place = static_cast<double>(row) * program::kPlacesPerRow +
-            static_cast<double>(position_of(*pass.batch, row, number));
-  });
-  return place;
-}
-
-double select_rank(const TokenPass& pass, program::Op op, int kept, double by) {
-  const bool wants_place = op == program::Op::k_rows_rank_at;
-  double total = 0;
-  for_rows(pass, kept, [&](int64_t, const float*, int64_t n, uint32_t repeats) {
-    total += static_cast<double>(n) * repeats;
-  });
-  if (total == 0) return wants_place ? -1 : 0;
-  const double rank = existing_rank(by, total);
-  const Range range = range_of_rank(pass, kept, rank, total);
-  uint32_t key = range.low;
-  double left = rank - static_cast<double>(range.below);
-  if (left >= static_cast<double>(range.at_low)) {
-    left -= static_cast<double>(range.at_low);
-    if (left < static_cast<double>(range.between)) {
-      Search search(op, left);
-      finish(range.candidates, &search);
-      key = search.key();
-      left = search.rank_among_ties();
-    } else {
-      key = range.high;
-      left -= static_cast<double>(range.between);
-    }
-  }
-  return wants_place ? place_of(pass, kept, key, left) : static_cast<double>(value_of(key));
-}
-
-double select_by_sum(const TokenPass& pass, program::Op op, int kept, double by) {
-  Search search(op, by);
-  Bins bins;
-  for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t repeats) {
-    for (int64_t i = 0; i < n; ++i) bins.add(search, key_of(values[i]), repeats);
-  });
-  search.choose(bins.data());
-  // The values whose keys begin with the digit.
-  std::vector<Candidate> candidates;
-  for_rows(pass, kept, [&](int64_t, const float* values, int64_t n, uint32_t repeats) {
-    collect(values, n, repeats, &candidates, [&](uint32_t key) { return search.includes(key); });
-  });
-  finish(candidates, &search);
-  return search.result();
+// Widens limits so that they lie between two values with different first two digits. When a search has found
+// these digits, it then needs no further pass.
+void widen(Limits* limits) {
+  constexpr uint32_t others = (1u << digit_shift(1)) - 1u;
+  if (!std::isnan(limits->low)) limits->low = value_below(key_of(limits->low) & ~others);
+  if (!std::isnan(limits->high)) limits->high = value_above(key_of(limits->high) | others);
 }
 
 }  // namespace
 
-double select_in_row(const float* values, int64_t n, double by) {
-  if (n == 0) return 0;
-  const double rank = existing_rank(by, static_cast<double>(n));
-  // Counts the values by the first digits of their keys, and then searches those that have the same ones.
-  constexpr int kShift = 20;
-  uint32_t counts[1 << (32 - kShift)] = {};
-  for (int64_t i = 0; i < n; ++i) ++counts[key_of(values[i]) >> kShift];
-  auto left = static_cast<int64_t>(rank);
-  uint32_t digits = 0;
-  for (; left >= counts[digits]; ++digits) left -= counts[digits];
-  std::vector<uint32_t> keys(counts[digits] + 1);
-  size_t found = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    keys[found] = key_of(values[i]);
-    found += keys[found] >> kShift == digits ? 1 : 0;
+// What passes have gathered of the values that one row_keep keeps.
+class KeptValues {
+ public:
+  KeptValues(const TokenPass& pass, int kept, double total)
+      : batch_(*pass.batch),
+        kept_(kept),
+        segment_(segment_of_kept(*pass.program.program, kept)),
+        total_(total) {}
+
+  int segment() const { return segment_; }
+  Gathering gathering() { return {kept_, segment_, this}; }
+
+  void take(const KeptToken* candidates, int n) {
+    std::lock_guard lock(mutex_);
+    candidates_.insert(candidates_.end(), candidates, candidates + n);
   }
-  std::nth_element(keys.begin(), keys.begin() + left, keys.begin() + static_cast<int64_t>(found));
-  return static_cast<double>(value_of(keys[left]));
+  void take(const BinSums* bins) {
+    std::lock_guard lock(mutex_);
+    for (int b = 0; b < kMaxBins; ++b) {
+      bins_[b].count += bins[b].count;
+      bins_[b].significands += bins[b].significands;
+    }
+  }
+
+  // Samples the values, unless that has been done, with the segments of a pass up to the one that keeps them.
+  void sample(TokenPass pass, int first_segment) {
+    if (has_sample_) return;
+    has_sample_ = true;
+    const int64_t tokens = batch_.layout.tokens();
+    Gathering wanted = gathering();
+    wanted.sample = std::max(kSampleShare, tokens / (kSampleBlocks * kBlockTokens)) * kBlockTokens;
+    collect_between({}, &wanted);
+    wanted.rows = nullptr;
+    run_here(pass, first_segment, wanted, {0, batch_.layout.rows, 0, -1});
+    for (size_t i = 0; i < candidates_.size(); i += kBlockTokens / kSampledOfBlock)
+      sample_.push_back({candidates_[i].row, candidates_[i].position, candidates_[i].key});
+    candidates_.clear();
+  }
+
+  // Returns limits that probably enclose the value with a rank. More attempts give wider limits.
+  Limits limits_around(double rank, int attempts) {
+    if (batch_.layout.tokens() <= kFewTokens) return {};
+    const auto size = static_cast<double>(sample_.size());
+    const double share = (rank + 0.5) / total_;
+    // Four standard deviations of the rank in a sample of independent values, and some more for a rank near
+    // the ends. The values of a row may depend on each other, which then takes another attempt.
+    const double reach = std::ldexp(4 * std::sqrt(size * share * (1 - share)) + 8, 3 * attempts);
+    const double first = share * size - reach, last = share * size + reach;
+    Limits limits;
+    if (first >= 0) limits.low = value_of(key_in_sample(static_cast<size_t>(first)));
+    if (last < size) limits.high = value_of(key_in_sample(static_cast<size_t>(last)));
+    return limits;
+  }
+
+  // Returns the rank that a selection by a sum will probably find, from the sample.
+  double rank_by_sum(program::Op op, double by) {
+    const auto size = static_cast<double>(sample_.size());
+    if (size == 0) return total_ - 1;
+    Search search(op, op == program::Op::k_rows_under_fill ? by * size / total_ : by);
+    finish(sample_, false, &search);
+    return std::min(search.result() / size * total_, total_ - 1);
+  }
+
+  // Has a pass collect the values between limits.
+  void collect_between(const Limits& limits, Gathering* wanted) {
+    limits_ = limits;
+    candidates_.clear();
+    counts_.assign(batch_.layout.rows, {});
+    has_candidates_ = false;
+    searched_.reset();
+    wanted->collects = true;
+    wanted->low = limits.low;
+    wanted->high = limits.high;
+    wanted->rows = counts_.data();
+  }
+
+  // Has a pass collect the values whose keys begin with the digits that a search has found.
+  void collect_found(const Search& search, Gathering* wanted) {
+    const uint32_t first = search.key(), last = first | ~search.mask();
+    collect_between({value_below(first), value_above(last)}, wanted);
+  }
+
+  // Has a pass count the values for the next digit of a search.
+  void count(const Search& search, Gathering* wanted) {
+    std::fill_n(bins_, kMaxBins, BinSums{});
+    has_bins_ = false;
+    counted_ = search.key();
+    counted_mask_ = search.mask();
+    wanted->counts = true;
+    wanted->digits = search.key();
+    wanted->digits_mask = search.mask();
+    wanted->shift = search.shift();
+    wanted->bin_mask = search.bin_mask();
+  }
+
+  // Ends a pass that has gathered values.
+  void end_pass(const Gathering& gathered) {
+    has_bins_ = has_bins_ || gathered.counts;
+    if (!gathered.collects) return;
+    has_candidates_ = true;
+    less_ = at_low_ = at_high_ = between_ = 0;
+    for (int64_t row = 0; row < batch_.layout.rows; ++row) {
+      const uint64_t repeats = batch_.repeats_of(row);
+      less_ += repeats * counts_[row].less;
+      at_low_ += repeats * counts_[row].at_low;
+      at_high_ += repeats * counts_[row].at_high;
+    }
+    for (const KeptToken& x : candidates_) between_ += batch_.repeats_of(x.row);
+  }
+
+  // Returns whether the value with a rank is a candidate or equals a limit.
+  bool encloses(double rank) const {
+    return has_candidates_ && rank >= static_cast<double>(less_) &&
+           rank < static_cast<double>(less_ + at_low_ + between_ + at_high_);
+  }
+
+  // Returns whether all values whose keys begin with the digits that a search has found are candidates.
+  bool encloses(const Search& search) const {
+    const uint32_t first = search.key(), last = first | ~search.mask();
+    return has_candidates_ && (std::isnan(limits_.low) || key_of(limits_.low) < first) &&
+           (std::isnan(limits_.high) || key_of(limits_.high) > last);
+  }
+
+  bool has_bins_for(const Search& search) const {
+    return has_bins_ && counted_ == search.key() && counted_mask_ == search.mask();
+  }
+  void choose(Search* search) const {
+    Bin bins[kMaxBins];
+    for (int b = 0; b < kMaxBins; ++b) bins[b] = {bins_[b].count, bins_[b].significands};
+    search->choose(bins);
+  }
+
+  // Finds the remaining digits among the candidates.
+  void finish(Search* search) const { finish(candidates_, true, search); }
+
+  // Returns the value with a rank that is enclosed, or the place of its token.
+  double value_at(const TokenPass& pass, double rank, bool wants_place) {
+    double left = rank - static_cast<double>(less_);
+    if (left < static_cast<double>(at_low_)) return value_at_limit(pass, limits_.low, left, wants_place);
+    left -= static_cast<double>(at_low_);
+    if (left >= static_cast<double>(between_))
+      return value_at_limit(pass, limits_.high, left - static_cast<double>(between_), wants_place);
+    if (!searched_ || searched_rank_ != rank) {
+      searched_.emplace(program::Op::k_rows_rank, left);
+      searched_rank_ = rank;
+      finish(&*searched_);
+    }
+    if (!wants_place) return searched_->result();
+    return place_among(candidates_, searched_->key(), searched_->rank_among_ties());
+  }
+
+ private:
+  static void run_here(TokenPass pass, int first_segment, const Gathering& wanted, const Chunk& chunk) {
+    pass.program.gathering = &wanted;
+    pass.program.first_segment = first_segment;
+    pass.program.last_segment = wanted.segment + 1;
+    target()->program_pass(pass, chunk);
+  }
+
+  uint32_t key_in_sample(size_t rank) {
+    std::nth_element(sample_.begin(), sample_.begin() + static_cast<int64_t>(rank), sample_.end(),
+                     [](const KeptToken& a, const KeptToken& b) { return a.key < b.key; });
+    return sample_[rank].key;
+  }
+
+  // Finds the remaining digits of a search among candidates. With `repeats`, each counts as often as its row.
+  void finish(const std::vector<KeptToken>& candidates, bool repeats, Search* search) const {
+    const std::vector<KeptToken>* among = &candidates;
+    for (std::vector<KeptToken> left; !search->is_done();) {
+      if (search->mask() != 0) {
+        std::vector<KeptToken> included;
+        std::copy_if(among->begin(), among->end(), std::back_inserter(included),
+                     [&](const KeptToken& x) { return search->includes(x.key); });
+        left.swap(included);
+        among = &left;
+      }
+      Bin bins[kMaxBins] = {};
+      for (const KeptToken& x : *among) {
+        const uint64_t count = repeats ? batch_.repeats_of(x.row) : 1;
+        Bin& bin = bins[search->bin_of(x.key)];
+        bin.count += count;
+        bin.significands += count * significand_of(x.key);
+      }
+      search->choose(bins);
+    }
+  }
+
+  // Returns the place of the token with a rank among the candidates with a key.
+  double place_among(const std::vector<KeptToken>& candidates, uint32_t key, double rank) const {
+    std::vector<KeptToken> ties;
+    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(ties),
+                 [&](const KeptToken& x) { return x.key == key; });
+    const auto is_before = [](const KeptToken& a, const KeptToken& b) {
+      return a.row != b.row ? a.row < b.row : a.position < b.position;
+    };
+    // They often are in order already, as one thread collects many of them.
+    if (!std::is_sorted(ties.begin(), ties.end(), is_before)) std::sort(ties.begin(), ties.end(), is_before);
+    for (const KeptToken& x : ties) {
+      rank -= batch_.repeats_of(x.row);
+      if (rank < 0) return static_cast<double>(x.row) * program::kPlacesPerRow + x.position;
+    }
+    return -1;
+  }
+
+  // Returns a limit that values equal, or the place of the token with a rank among these values.
+  double value_at_limit(const TokenPass& pass, float limit, double rank, bool wants_place) const {
+    if (!wants_place) return static_cast<double>(value_of(key_of(limit)));
+    const bool is_low = limit == limits_.low;
+    int64_t row = 0;
+    for (;; ++row) {
+      const int32_t ties = is_low ? counts_[row].at_low : counts_[row].at_high;
+      const double count = static_cast<double>(ties) * batch_.repeats_of(row);
+      if (rank < count) break;
+      rank -= count;
+    }
+    // Collects the ties in this row.
+    KeptValues of_row(pass, kept_, total_);
+    Gathering wanted = of_row.gathering();
+    wanted.collects = true;
+    wanted.low = value_below(key_of(limit));
+    wanted.high = value_above(key_of(limit));
+    run_here(pass, segment_, wanted, {row, row + 1, 0, -1});
+    return place_among(of_row.candidates_, key_of(limit), rank);
+  }
+
+  const BatchView& batch_;
+  const int kept_, segment_;
+  const double total_;  // the number of values
+  std::vector<KeptToken> sample_;
+  bool has_sample_ = false;
+
+  std::mutex mutex_;  // protects what threads add to: the candidates and the bins
+  // The values between the limits, and how many other values there are.
+  bool has_candidates_ = false;
+  Limits limits_;
+  std::vector<KeptToken> candidates_;
+  std::vector<RowCounts> counts_;
+  uint64_t less_ = 0, at_low_ = 0, between_ = 0, at_high_ = 0;
+  // The last search for a rank among the candidates. Programs ask for a value first, and then for its place.
+  std::optional<Search> searched_;
+  double searched_rank_ = 0;
+  // The bins of the values whose keys begin with some digits.
+  bool has_bins_ = false;
+  uint32_t counted_ = 0, counted_mask_ = 0;
+  BinSums bins_[kMaxBins];
+};
+
+void take_candidates(KeptValues* to, const KeptToken* candidates, int n) {
+  to->take(candidates, n);
+}
+void take_bins(KeptValues* to, const BinSums* bins) {
+  to->take(bins);
 }
 
-double select_over_rows(const TokenPass& pass, program::Op op, int kept, double by) {
-  return is_rank(op) ? select_rank(pass, op, kept, by) : select_by_sum(pass, op, kept, by);
+Selector::Selector() = default;
+Selector::~Selector() = default;
+
+void Selector::start(const TokenPass& pass) {
+  if (started_) return;
+  started_ = true;
+  const BatchView& batch = *pass.batch;
+  for (int64_t row = 0; row < batch.layout.rows; ++row) {
+    if (!takes_part(pass, row)) continue;
+    if (first_row_ < 0) first_row_ = row;
+    total_ += static_cast<double>(pass.row_tokens[row]) * batch.repeats_of(row);
+  }
+}
+
+KeptValues& Selector::values_of(const TokenPass& pass, int kept) {
+  std::unique_ptr<KeptValues>& values = values_[kept];
+  if (!values) values = std::make_unique<KeptValues>(pass, kept, total_);
+  return *values;
+}
+
+// Returns whether the value of an operand is known before a pass, and sets it.
+bool Selector::is_known(const TokenPass& pass, const program::Operand& x, double* value) const {
+  const ProgramPass& p = pass.program;
+  const program::ProgramView& program = *p.program;
+  if (x.kind == program::Kind::kConstant) {
+    *value = program.constants[x.index];
+    return true;
+  }
+  const bool of_batch = x.kind == program::Kind::kBatchValue;
+  if ((!of_batch && x.kind != program::Kind::kRowValue) || first_row_ < 0) return false;
+  for (int s = p.first_segment; s < program.segment_count; ++s)
+    for (int i = program.segments[s].first; i < program.segments[s].last; ++i)
+      if (writes(program.segments[s], program.instructions[i], x)) return false;
+  *value = of_batch ? p.batch_values[x.index] : p.row_values[first_row_ * row_stride(program) + x.index];
+  return true;
+}
+
+void Selector::prepare(TokenPass* pass) {
+  start(*pass);
+  const ProgramPass& p = pass->program;
+  const program::ProgramView& program = *p.program;
+  if (total_ == 0) return;
+  // The first selection among values that the pass keeps.
+  const Instruction* first = nullptr;
+  bool by_sum = false;
+  for (int i = program.segments[p.first_segment].first; i < program.instruction_count; ++i) {
+    const Instruction& x = program.instructions[i];
+    if (!program::is_rows_selection(x.op)) continue;
+    const int segment = segment_of_kept(program, x.operand[0].index);
+    if (segment < p.first_segment || segment >= p.last_segment) continue;
+    if (!first) first = &x;
+    by_sum = by_sum || (x.operand[0].index == first->operand[0].index && is_by_sum(x.op));
+  }
+  if (!first) return;
+  KeptValues& values = values_of(*pass, first->operand[0].index);
+  Gathering wanted = values.gathering();
+  const bool few = pass->batch->layout.tokens() <= kFewTokens;
+  double by = 0;
+  const bool known = is_known(*pass, first->operand[1], &by);
+  if (few) {
+    values.collect_between({}, &wanted);
+  } else if (known || by_sum) {
+    values.sample(*pass, p.first_segment);
+    const double rank = !is_by_sum(first->op) ? existing_rank(by, total_)
+                        : known               ? values.rank_by_sum(first->op, by)
+                                              : total_ - 1;
+    Limits limits = values.limits_around(rank, 0);
+    if (by_sum) {
+      widen(&limits);
+      values.count(Search(first->op, by), &wanted);
+    }
+    values.collect_between(limits, &wanted);
+  } else {
+    return;
+  }
+  gathering_ = wanted;
+  pass->program.gathering = &gathering_;
+}
+
+bool Selector::next(TokenPass* pass) {
+  start(*pass);
+  ProgramPass& p = pass->program;
+  const program::ProgramView& program = *p.program;
+  if (p.gathering) gathering_.to->end_pass(gathering_);
+  p.gathering = nullptr;
+  if (at_ < 0) {
+    first_segment_ = p.first_segment;
+    last_segment_ = p.last_segment;
+    at_ = program.segments[first_segment_].first;
+  }
+  p.first_segment = first_segment_;
+  p.last_segment = last_segment_;
+  for (; at_ < program.segments[last_segment_].first; ++at_)
+    if (program::is_rows_selection(program.instructions[at_].op) && !run(pass, program.instructions[at_]))
+      return true;
+  at_ = -1;
+  return false;
+}
+
+// Has the next pass run the segment that keeps the values, and gather what is wanted.
+void Selector::gather(TokenPass* pass, const Gathering& wanted) {
+  gathering_ = wanted;
+  pass->program.gathering = &gathering_;
+  pass->program.first_segment = wanted.segment;
+  pass->program.last_segment = wanted.segment + 1;
+}
+
+// Runs a selection. Returns false if it needs another pass.
+bool Selector::run(TokenPass* pass, const Instruction& x) {
+  const ProgramPass& p = pass->program;
+  const int64_t stride = row_stride(*p.program);
+  const double by = first_row_ < 0 ? 0 : p.row_values[first_row_ * stride + p.program->row_values + x.out];
+  double result = x.op == program::Op::k_rows_rank_at ? -1 : 0;
+  if (total_ > 0) {
+    KeptValues& values = values_of(*pass, x.operand[0].index);
+    const bool is_found = is_by_sum(x.op) ? find_by_sum(pass, &values, x.op, by, &result)
+                                          : find_rank(pass, &values, x.op, by, &result);
+    if (!is_found) return false;
+  }
+  search_.reset();
+  attempts_ = 0;
+  p.batch_values[x.out] = result;
+  return true;
+}
+
+bool Selector::find_rank(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result) {
+  const double rank = existing_rank(by, total_);
+  if (values->encloses(rank)) {
+    *result = values->value_at(*pass, rank, op == program::Op::k_rows_rank_at);
+    return true;
+  }
+  values->sample(*pass, values->segment());
+  Gathering wanted = values->gathering();
+  values->collect_between(values->limits_around(rank, attempts_++), &wanted);
+  gather(pass, wanted);
+  return false;
+}
+
+bool Selector::find_by_sum(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result) {
+  if (!search_) search_.emplace(op, by);
+  while (!search_->is_done() && !values->encloses(*search_)) {
+    if (values->has_bins_for(*search_)) {
+      values->choose(&*search_);
+      continue;
+    }
+    Gathering wanted = values->gathering();
+    if (search_->mask() == 0 || search_->found() > kManyCandidates)
+      values->count(*search_, &wanted);
+    else
+      values->collect_found(*search_, &wanted);
+    gather(pass, wanted);
+    return false;
+  }
+  values->finish(&*search_);
+  *result = search_->result();
+  return true;
 }
 
 }  // namespace policy_loss::cpu

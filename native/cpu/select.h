@@ -1,24 +1,58 @@
-// The selections of programs (see program/program.h) among the values that they keep, on the CPU.
+// The selections of programs (see program/program.h) among the kept values of all rows, on the CPU.
+//
+// The kept values are not stored. A pass over the rows computes them tile by tile, and gathers only what the
+// search needs: the number of values below some limits, and the few values between the limits, which are the
+// candidates; or the counts and sums of the values by a digit of their keys. A sample of the values tells
+// which limits probably enclose the result. If they do not, the pass runs again with wider ones. What is
+// gathered are integers, so the result depends neither on the sample nor on the order in which threads work.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 
+#include "cpu/gathering.h"
 #include "cpu/target.h"
+#include "program/select.h"
 
 namespace policy_loss::cpu {
 
-// Returns the value with a rank, from 0 for the smallest, of n values. A rank that does not exist becomes the
-// nearest one that does. Of no values, returns 0.
-double select_in_row(const float* values, int64_t n, double rank);
+// Runs the selections over all rows of one evaluation.
+class Selector {
+ public:
+  Selector();
+  ~Selector();
 
-// Runs a selection over all rows. `kept` is the number of the kept values, and `by` the second operand.
-double select_over_rows(const TokenPass& pass, program::Op op, int kept, double by);
+  // Prepares a pass over the segments before a batch segment: has it gather what the selections will probably
+  // need.
+  void prepare(TokenPass* pass);
 
-// Returns where the values with a number that the tokens of a row keep are. They have no gaps for masked
-// tokens.
-PL_FN float* kept_values(const TokenPass& pass, int kept, int64_t row) {
-  const Layout& layout = pass.batch->layout;
-  return pass.program.kept + kept * layout.tokens() + layout.begin(row);
-}
+  // Runs the selections in the pass's segments, and writes their results to the batch values. Returns true if
+  // they need another pass. It must be run before the next call.
+  bool next(TokenPass* pass);
+
+ private:
+  using Instruction = program::Instruction;
+
+  void start(const TokenPass& pass);
+  KeptValues& values_of(const TokenPass& pass, int kept);
+  bool is_known(const TokenPass& pass, const program::Operand& x, double* value) const;
+  void gather(TokenPass* pass, const Gathering& wanted);
+  bool run(TokenPass* pass, const Instruction& x);
+  bool find_rank(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result);
+  bool find_by_sum(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result);
+
+  bool started_ = false;
+  int64_t first_row_ = -1;  // the first row that takes part, or -1
+  double total_ = 0;        // how many values each row_keep keeps
+  std::unique_ptr<KeptValues> values_[program::kMaxKept];
+  Gathering gathering_{};
+  // The selection that needs another pass, or -1, and the segments of the pass that it belongs to.
+  int at_ = -1;
+  int first_segment_ = 0, last_segment_ = 0;
+  // The state of this selection.
+  std::optional<Search> search_;
+  int attempts_ = 0;
+};
 
 }  // namespace policy_loss::cpu

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/gathering.h"
 #include "engine/advantages.h"
 #include "engine/exact_sums.h"
 #include "engine/function.h"
@@ -33,11 +34,16 @@ struct ProgramPass {
   double* row_values;
   double* batch_values;
   double* batch_metrics;
-  float* kept;  // the values that tokens keep: program->kept times as many as the batch has tokens
+  // The values that tokens keep for row_rank: program->kept times as many as the batch has tokens. Null if
+  // there is no row_rank. Unless keeps_rows is set, all rows of a chunk share the place of its first row, so
+  // that this memory stays in the cache.
+  float* kept;
+  bool keeps_rows;
   // scanned_stride numbers for each scanned value. If the program has several passes, the numbers of a row
   // begin at scanned_begin(). Otherwise, the rows of a chunk use the same memory one after another.
   float* scanned;
   int64_t scanned_stride;
+  const Gathering* gathering;  // what the pass gathers of the values that tokens keep; null for nothing
 };
 
 // The numbers between the scanned values of two rows, so that the last tile of a row has room.
@@ -69,6 +75,11 @@ struct TokenPass {
   float* grad_entropy;          // null if not wanted
   float* grad_log_z;            // null if not wanted
 };
+
+// Returns whether a row takes part in the program's computation of rows and in reductions over rows.
+PL_FN bool takes_part(const TokenPass& pass, int64_t row) {
+  return pass.batch->repeats_of(row) > 0 && (pass.row_tokens[row] > 0 || pass.program.program->all_rows);
+}
 
 // The result of the row pass or of the KL pass for one row, or for a part of a row.
 struct RowPart {

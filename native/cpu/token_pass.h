@@ -201,7 +201,7 @@ class TokenPassOfChunk {
 
 inline void token_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk, ExactSums* sums) {
   if (pass.program.program) {
-    ProgramRows program(pass);
+    ProgramRows program(pass, chunk.first_row);
     return TokenPassOfChunk(pass, chunk, sums, &program).run();
   }
   TokenPassOfChunk(pass, chunk, sums, nullptr).run();

@@ -15,9 +15,9 @@ namespace policy_loss::inline POLICY_LOSS_TARGET {
 
 // Returns the key of a value. Keys are in the order of the values; that of NaN is the largest.
 PL_FN uint32_t key_of(float x) {
-  if (x != x) return ~0u;
-  const auto bits = static_cast<uint32_t>(float_bits(x + 0.0f));  // −0 becomes 0
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
+  const int32_t bits = float_bits(x + 0.0f);  // −0 becomes 0
+  const auto key = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
+  return x != x ? ~0u : key;
 }
 
 // Returns the value of a key. That of the largest key is NaN.
@@ -63,14 +63,18 @@ class Search {
   // Returns the digits found so far, as a key whose other digits are 0.
   PL_FN uint32_t key() const { return key_; }
 
+  // Returns a mask of the bits of the digits found so far.
+  PL_FN uint32_t mask() const { return digit_ == 0 ? 0 : ~0u << digit_shift(digit_ - 1); }
+  // Returns how many values begin with the digits found so far, of which there is at least one.
+  PL_FN double found() const { return ties_; }
+  // The bin of a key is key >> shift() & bin_mask().
+  PL_FN int shift() const { return digit_shift(digit_); }
+  PL_FN uint32_t bin_mask() const { return static_cast<uint32_t>(digit_bins(digit_) - 1); }
+
   // Returns whether a key begins with the digits found so far.
-  PL_FN bool includes(uint32_t key) const {
-    return digit_ == 0 || key >> digit_shift(digit_ - 1) == key_ >> digit_shift(digit_ - 1);
-  }
+  PL_FN bool includes(uint32_t key) const { return ((key ^ key_) & mask()) == 0; }
   // Returns the bin of a key.
-  PL_FN uint32_t bin_of(uint32_t key) const {
-    return key >> digit_shift(digit_) & static_cast<uint32_t>(digit_bins(digit_) - 1);
-  }
+  PL_FN uint32_t bin_of(uint32_t key) const { return key >> shift() & bin_mask(); }
 
   // Finds the next digit, given the bins of the values whose keys begin with the digits found so far.
   PL_FN void choose(const Bin* bins) {

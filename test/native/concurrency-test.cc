@@ -156,8 +156,9 @@ Call advantage_call(const Batch& batch, const AdvantageInfo& info) {
   const AdvantageFunction function{info.shape, info.index, options_of(info)};
   return {info.name,
           [&batch, function](How how, const int32_t* abort) {
-            AdvantageBatch view{batch.view, batch.rewards.data(), batch.baselines.data(), batch.groups.data(),
-                                batch.runs.data()};
+            AdvantageBatch view{batch.view, batch.rewards.data(), batch.baselines.data()};
+            view.groups = batch.groups.data();
+            view.runs = batch.runs.data();
             std::vector<float> out(batch.tokens);
             std::vector<double> values(advantage_value_names(function).size());
             double row = 0;

@@ -132,6 +132,52 @@ function agree(
   );
 }
 
+/** How the values of a large batch are distributed. */
+const DISTRIBUTIONS: readonly ((uniform: () => number, row: number, token: number) => number)[] = [
+  (uniform) => uniform() - 0.5,
+  (uniform) => Math.floor(uniform() * 4) - 1,
+  (uniform) => (uniform() < 0.7 ? 0 : uniform() < 0.5 ? -0 : uniform() - 0.5),
+  (uniform, row) => 16 ** (row - 3) * (uniform() + 0.5),
+  (_, row, token) => (row % 2 === 0 ? token : -token),
+  (uniform) => Math.exp(60 * (uniform() - 0.5)) * Math.sign(uniform() - 0.5),
+  (uniform) =>
+    [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 1, 1][Math.floor(uniform() * 5)]!,
+  (uniform) => (uniform() < 0.01 ? Number.NaN : uniform()),
+];
+
+/** Draws rows with so many tokens that native code first searches a sample of them. */
+function manyTokens(
+  value: (uniform: () => number, row: number, token: number) => number,
+  seed: number,
+): DrawnRow[] {
+  let state = seed;
+  const uniform = () => {
+    state = (Math.imul(state, 1103515245) + 12345) >>> 0;
+    return state / 2 ** 32;
+  };
+  return Array.from({ length: 7 }, (_, row) => ({
+    values: Array.from({ length: 1500 }, (_, token) => Math.fround(value(uniform, row, token))),
+    mask: Array.from({ length: 1500 }, () => row !== 5 && uniform() < 0.9),
+    repeats: [1, 2, 0, 1, 3, 1, 1][row]!,
+  }));
+}
+
+function agreeOnManyTokens(
+  values: typeof DISTRIBUTIONS,
+  by: fc.Arbitrary<number>,
+  build: (symbols: ProgramSymbols, by: number) => Metrics,
+): void {
+  fc.assert(
+    fc.property(fc.nat(values.length - 1), fc.nat(1e6), by, (index, seed, number) => {
+      const { actual, expected } = compute(manyTokens(values[index]!, seed), (symbols) =>
+        build(symbols, number),
+      );
+      assert.deepEqual(actual, expected);
+    }),
+    { seed: 17, numRuns: 30 },
+  );
+}
+
 const rank = fc.oneof(fc.integer({ min: -2, max: 60 }), fc.double({ min: 0, max: 20, noNaN: true }));
 
 describe('selections of programs', () => {
@@ -170,6 +216,59 @@ describe('selections of programs', () => {
       exact.map((x) => 20 * x),
       ({ A, batchUnderFill }, sum) => ({
         count: { node: batchUnderFill(A, sum), per: 'batch' },
+      }),
+    );
+  });
+
+  it('find values and places among many tokens', () => {
+    agreeOnManyTokens(
+      DISTRIBUTIONS,
+      fc.oneof(fc.nat(12000), fc.nat(20)),
+      ({ A, tokens, batchRank, batchRankAt, batchMax, rowMax }, by) => ({
+        value: { node: batchRank(A, by), per: 'batch' },
+        place: { node: batchRankAt(A, by), per: 'batch' },
+        // A rank that is known only after the pass over the values, and ranks far from it.
+        last: { node: batchRankAt(A, tokens.sub(batchMax(A.mul(0)).add(1))), per: 'batch' },
+        middle: { node: batchRank(A, tokens.div(2)), per: 'batch' },
+        // The same number for all tokens of a row.
+        uniform: { node: batchRankAt(rowMax(A), by), per: 'batch' },
+      }),
+    );
+  });
+
+  it('find the value with a rank among many tokens of a row', () => {
+    agreeOnManyTokens(
+      DISTRIBUTIONS,
+      fc.oneof(fc.nat(1500), fc.nat(20)),
+      ({ A, n, batchMax, rowRank }, by) => {
+        // The number of limits below the value, which is exact. It differs for NaN and −∞.
+        const code = (x: Expression) =>
+          [-100, -0.25, 0, 0.125, 0.5, 2, 1000].reduce((sum, limit) => sum.add(x.gt(limit)), x.le(-1e30));
+        return {
+          value: { node: code(rowRank(A, by)), per: 'row' },
+          next: { node: code(rowRank(A, by + 1)), per: 'row' },
+          middle: { node: code(rowRank(A, n.div(2))), per: 'row' },
+          // The rank is known only after the pass that keeps the values.
+          later: { node: code(rowRank(A, batchMax(n).div(3))), per: 'row' },
+        };
+      },
+    );
+  });
+
+  it('count the smallest values of many tokens by their mean and their sum', () => {
+    // These numbers and their sums are exact.
+    agreeOnManyTokens(
+      [
+        (uniform) => Math.floor(uniform() * 9) / 8,
+        (uniform) => Math.floor(uniform() * 2 ** 12) / 64 - 3,
+        (uniform) => 2 ** Math.floor(uniform() * 12),
+      ],
+      fc.integer({ min: -10, max: 400 }).map((x) => x / 8),
+      ({ A, floor, batchUnderMean, batchUnderFill, batchRankAt }, by) => ({
+        count: { node: batchUnderMean(A, by), per: 'batch' },
+        last: { node: batchRankAt(A, batchUnderMean(A, by).sub(1)), per: 'batch' },
+        under: { node: batchUnderFill(A, 8192 * by), per: 'batch' },
+        small: { node: batchUnderMean(A, floor(by)), per: 'batch' },
       }),
     );
   });
