@@ -17,7 +17,7 @@ struct Columns {
 // Copies of a loop's sums, which the compiler keeps in registers because no pointer can point to them.
 template <int metrics, int sums>
 struct LocalSums {
-  float loss[kSumLanes];
+  float loss[kSumLanes] = {};
   float metric[metrics + 1][kSumLanes];
   double sum[sums + 1][kSumLanes];
   float single[sums + 1][kSumLanes];

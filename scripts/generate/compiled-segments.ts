@@ -1,6 +1,7 @@
 // Writes native/program/compiled_segments.inc: the token segments of the package's own losses with default options, for
 // the engines to compile ahead of time (see native/program/compiled.h).
 import type { NativeProgram, NativeProgramLossSpec } from '../../binding.js';
+import type { ColumnName } from '../../lib/core/batch-reader.js';
 import type { FormColumns } from '../../lib/core/forms.js';
 import { native } from '../../lib/core/native.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
@@ -84,10 +85,16 @@ export function programsOf(name: string, args: Record<string, unknown>): NativeP
   return specs.flatMap(({ policyLoss }) => (policyLoss && 'program' in policyLoss ? [policyLoss] : []));
 }
 
-// Returns the forms for batches that have all optional columns, with and without entropies, and one advantage per token.
+// The optional columns that batches usually lack.
+const RARE: readonly ColumnName[] = ['clip_cov_keys'];
+
+// Returns the forms for batches that have all optional columns but the rare ones, with and without entropies, and one
+// advantage per token.
 function usualForms({ optional }: FormColumns): number[] {
-  const needed = optional.reduce((sum, column, i) => (column === 'entropy' ? sum : sum | (1 << i)), 0);
-  return optional.includes('entropy') ? [needed, needed | (1 << optional.indexOf('entropy'))] : [needed];
+  const bit = (column: ColumnName) => (optional.includes(column) ? 1 << optional.indexOf(column) : 0);
+  const usual = optional.filter((column) => column !== 'entropy' && !RARE.includes(column));
+  const needed = usual.reduce((sum, column) => sum | bit(column), 0);
+  return [...new Set([needed, needed | bit('entropy')])];
 }
 
 const isUniform = (kind: number) => ![REGISTER, COLUMN, SCANNED].includes(kind);
