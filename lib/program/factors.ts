@@ -4,31 +4,37 @@ import { type Graph, isBelow, type Level, type Node } from './graph.js';
 // The parts of a product that are looked at. It bounds the time for a long product.
 const MAX_PARTS = 32;
 
+/** A product as the factors below a level, and the rest. */
+interface SplitProduct {
+  readonly factor: Node;
+  readonly rest: Node;
+}
+
 /**
  * Splits a product, quotient or negation into `factor · rest`, where `factor` has all factors below the level. Returns
- * undefined if there are none.
+ * undefined if there are none. Both keep the product's structure. So their bits do not depend on the order of the operands,
+ * which is that in which the nodes were made.
  */
-export function splitProduct(
-  graph: Graph,
-  product: Node,
-  level: Level,
-): { factor: Node; rest: Node } | undefined {
+export function splitProduct(graph: Graph, product: Node, level: Level): SplitProduct | undefined {
   const one = graph.constant(1);
-  let factor = one;
-  let rest = one;
-  const parts: { node: Node; isDivisor: boolean }[] = [{ node: product, isDivisor: false }];
-  for (let count = 0; parts.length > 0; count++) {
-    const { node, isDivisor } = parts.pop()!;
-    const [a, b] = node.operands;
-    const op = isDivisor ? 'div' : 'mul';
-    const isSplit = !isDivisor && count < MAX_PARTS && !isBelow(node.level, level);
-    if (isSplit && node.op === 'neg') {
-      factor = graph.apply('neg', factor);
-      parts.push({ node: a!, isDivisor: false });
-    } else if (isSplit && (node.op === 'mul' || node.op === 'div'))
-      parts.push({ node: b!, isDivisor: node.op === 'div' }, { node: a!, isDivisor: false });
-    else if (isBelow(node.level, level)) factor = graph.apply(op, factor, node);
-    else rest = graph.apply(op, rest, node);
-  }
-  return factor === one ? undefined : { factor, rest };
+  let parts = 0;
+  const split = (node: Node): SplitProduct => {
+    if (isBelow(node.level, level)) return { factor: node, rest: one };
+    const [a, b] = node.operands as [Node, Node];
+    if (++parts > MAX_PARTS || !['mul', 'div', 'neg'].includes(node.op)) return { factor: one, rest: node };
+    const first = split(a);
+    if (node.op === 'neg') return { ...first, factor: graph.apply('neg', first.factor) };
+    if (node.op === 'mul') {
+      const second = split(b);
+      return {
+        factor: graph.apply('mul', first.factor, second.factor),
+        rest: graph.apply('mul', first.rest, second.rest),
+      };
+    }
+    return isBelow(b.level, level)
+      ? { ...first, factor: graph.apply('div', first.factor, b) }
+      : { ...first, rest: graph.apply('div', first.rest, b) };
+  };
+  const result = split(product);
+  return result.factor === one ? undefined : result;
 }

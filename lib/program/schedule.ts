@@ -83,7 +83,8 @@ class Scheduler {
       !goals.every((node) => this.#available.has(node) || this.#reduced.has(node))
     )
       this.#addTokens();
-    return { before, after: this.#segments, last: this.#computeBatch(this.#outputs.batch) };
+    const after = withTokensFirst(this.#segments);
+    return { before, after, last: this.#computeBatch(this.#outputs.batch) };
   }
 
   #computeNeeded(): void {
@@ -158,6 +159,18 @@ class Scheduler {
   #areAvailable(nodes: readonly Node[]): boolean {
     return nodes.every((node) => this.#available.has(node));
   }
+}
+
+// Moves a first segment for rows behind the segment for tokens that follows it, if that does not read its values. Engines
+// can then run the segment for tokens together with the one that outputs their values.
+function withTokensFirst(segments: readonly Segment[]): readonly Segment[] {
+  const [row, tokens, next, ...others] = segments;
+  if (row?.kind !== 'row' || tokens?.kind !== 'tokens' || next?.kind !== 'row') return segments;
+  const values = new Set(row.nodes);
+  if (reachable(tokens.nodes).some((node) => values.has(node))) return segments;
+  const nodes = [...row.nodes, ...next.nodes];
+  if (nodes.filter(({ op }) => isOverRows(op)).length > MAX_REDUCTIONS) return segments;
+  return [tokens, { kind: 'row', nodes }, ...others];
 }
 
 function without(nodes: readonly Node[], others: ReadonlySet<Node>): Node[] {

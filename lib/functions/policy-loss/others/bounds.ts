@@ -20,8 +20,9 @@ export function ofLevel(symbols: ProgramSymbols, level: StatisticLevel, x: Expre
 }
 
 /** Returns the mean over the segment of a token: the contiguous run of unmasked tokens that holds it. */
-export function segmentMean({ runSum }: ProgramSymbols, x: Expression): Expression {
-  return runSum(x).div(runSum(1).add(1e-8));
+export function segmentMean({ runSum, constant }: ProgramSymbols, x: Expression): Expression {
+  // The derivative needs the reciprocal too.
+  return runSum(x).mul(constant(1).div(runSum(1).add(1e-8)));
 }
 
 /** Returns the condition that x is within bounds, which are inclusive. A bound that is undefined is open. */
