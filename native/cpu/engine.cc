@@ -91,7 +91,9 @@ Evaluation::Evaluation(std::shared_ptr<const PreparedFunction> function, const B
   if (const program::Program* program = function_->program(outputs.has_grad())) {
     program_ = program->view();
     const bool stores = program_.has_batch_segment;
-    work_.row_values.assign(stores ? batch.layout.rows * row_stride(program_) : 0, 0.0);
+    // Also without rows, the reductions over rows have an address.
+    const int64_t rows = std::max<int64_t>(batch.layout.rows, 1);
+    work_.row_values.assign(stores ? rows * row_stride(program_) : 0, 0.0);
     work_.batch_values.assign(program_.batch_values, 0.0);
     work_.batch_metrics.assign(program_.batch_metrics, 0.0);
     const RowRanks ranks = row_ranks(program_);
