@@ -317,6 +317,15 @@ describe('the option correction', () => {
       }
     });
 
+  it('needs only a mask if it does nothing', async () => {
+    const fn = CORRECTION_FN.create('verl/rollout_correction_v070');
+    const actionMask = Uint8Array.of(1, 0, 1, 1);
+    const { metrics, ...result } = fn.computeSync({ shape: [2, 2], actionMask });
+    assert.deepEqual(result, { weights: null, keptMask: actionMask });
+    assert.ok(Object.values(metrics).every((value) => value === 0));
+    assert.deepEqual(await fn.compute({ shape: [2, 2], actionMask }), { ...result, metrics });
+  });
+
   it('names the keys that it reads', () => {
     const fn = POLICY_LOSS_FN.create('ppo', { clip_range: 0.2, correction: CORRECTION });
     assert.ok(fn.selectKeys.includes('rollout_log_probs'));

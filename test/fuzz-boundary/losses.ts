@@ -49,7 +49,7 @@ const NUMBERS = 6;
 
 const number = fc.oneof(
   fc.integer({ min: 0, max: 70 }),
-  fc.tuple(fc.nat({ max: 6 }), fc.nat({ max: 20 })).map(([kind, index]) => 65536 * kind + index),
+  fc.tuple(fc.nat({ max: 8 }), fc.nat({ max: 20 })).map(([kind, index]) => 65536 * kind + index),
   fc.integer(),
 );
 

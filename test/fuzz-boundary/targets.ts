@@ -37,6 +37,7 @@ const rewarded = () => ({
   teacherLogprob: column(-0.5),
   entropy: column(0.5),
   oldEntropy: column(0.75),
+  clipCovKeys: column(0.5),
   tokenLevelRewards: column(1),
   tokenLevelScores: column(1),
   values: column(0.25),
@@ -150,6 +151,7 @@ export const EXEMPT: Readonly<Record<string, string>> = {
   'AdvantageFn constructor': 'internal: called by the subclasses, which are targets',
   'AlgorithmRegistry constructor': 'internal: its only instance is exported',
   'AlgorithmType constructor': 'algorithms have no instances',
+  'CorrectionFn constructor': 'internal: called by the subclasses, which are targets',
   'DeviceBatch constructor': 'internal: called by upload()',
   'EntropyLossFn constructor': 'internal: called by the subclasses, which are targets',
   'LossError constructor': 'thrown by the package, not called by users',
@@ -171,7 +173,7 @@ function internalMethods(): string[] {
     .filter((file) => file.endsWith('.ts'))
     .flatMap((file) => [
       ...readFileSync(new URL(file, lib), 'utf8').matchAll(
-        /@internal(?:(?!\*\/)[\s\S])*\*\/\s*(?:(?:static|override|abstract|async|get)\s+)*(\w+)[(<:]/g,
+        /@internal(?:(?!\*\/)[\s\S])*\*\/\s*(?:(?:static|override|abstract|async|readonly|get)\s+)*(\w+)[(<:]/g,
       ),
     ])
     .map(([, name]) => name!);
@@ -226,7 +228,7 @@ type Registered = {
   get(name: string): unknown;
   register(name: string, of: Anything): void;
 };
-const REGISTRIES = [api.POLICY_LOSS_FN, api.KL_FN, api.ENTROPY_LOSS_FN, api.ADVANTAGE_FN];
+const REGISTRIES = [api.POLICY_LOSS_FN, api.KL_FN, api.ENTROPY_LOSS_FN, api.ADVANTAGE_FN, api.CORRECTION_FN];
 
 /** Makes an instance of a class as a user would. Returns undefined if users cannot make one. */
 function objectOf(cls: Anything): Anything {

@@ -108,7 +108,8 @@ export abstract class CorrectionFn<M = Metrics> {
     );
   }
 
-  // Native code needs the log-probabilities of every batch. On the host, another column takes their place.
+  // Native code needs the log-probabilities of every batch. On the host, another column takes their place, or zeros if the
+  // correction reads no column.
   #reader(batch: Batch | DeviceBatch): BatchReader {
     const { columns, rowColumns } = this.#programs;
     const all = batch instanceof DeviceBatch ? new Set(['logprob', ...columns] as const) : columns;
@@ -123,6 +124,7 @@ function withLogprob(input: Input): Input {
   const { data, dtypes } = input.native as NativeBatch;
   const first = data?.findIndex((column) => column !== undefined) ?? 0;
   if (first > 0) [data[0], dtypes[0]] = [data[first], dtypes[first]!];
+  if (first < 0) data[0] = new Float32Array(input.layout.tokens);
   return input;
 }
 
