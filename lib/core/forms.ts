@@ -35,16 +35,29 @@ export class NativeForm {
   readonly number: number;
 
   constructor(spec: NativeFunctionSpec, number: number) {
-    this.fn = guarded(() => native.createFunction(spec), 'ERR_INVALID_OPTION');
+    const made = guarded(
+      () => ({ fn: native.createFunction(spec), ...programFacts(spec) }),
+      'ERR_INVALID_OPTION',
+    );
+    this.fn = made.fn;
+    this.readsWholeBatch = made.readsWholeBatch;
+    this.batchMetrics = made.batchMetrics;
     this.names = native.valueNames(this.fn);
-    const { policyLoss } = spec;
-    const program = policyLoss !== undefined && 'program' in policyLoss ? policyLoss : undefined;
-    this.readsWholeBatch = program?.program.readsWholeBatch === true;
-    const metrics = program?.metrics.filter(({ per }) => per === 'batch') ?? [];
-    this.batchMetrics = new Set(metrics.map(({ name }) => name));
     this.values = new Float64Array(this.names.length);
     this.number = number;
   }
+}
+
+function programFacts({
+  policyLoss,
+}: NativeFunctionSpec): Pick<NativeForm, 'readsWholeBatch' | 'batchMetrics'> {
+  if (!policyLoss || !('program' in policyLoss)) return { readsWholeBatch: false, batchMetrics: new Set() };
+  const { program, metrics } = policyLoss;
+  const ofBatch = metrics.filter(({ per }) => per === 'batch');
+  return {
+    readsWholeBatch: program.readsWholeBatch,
+    batchMetrics: new Set(ofBatch.map(({ name }) => name)),
+  };
 }
 
 /** All forms of a function. Each is made when it is first needed. */

@@ -3,6 +3,7 @@
 #include "program/interpret.h"
 
 namespace policy_loss::inline POLICY_LOSS_TARGET {
+#if PL_SPECIAL_LOOPS
 namespace {
 
 // The columns, as one pointer per column that a loop may read.
@@ -132,4 +133,11 @@ CompiledLoop compiled_loop(int index) {
   return kLoops[index];
 }
 
+#else
+
+CompiledLoop compiled_loop(int) {
+  return nullptr;
+}
+
+#endif
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

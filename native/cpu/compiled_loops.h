@@ -31,4 +31,9 @@ using CompiledLoop = void (*)(const CompiledSegment& segment, const TileColumns&
 
 CompiledLoop compiled_loop(int index);
 
+// Returns whether a loop exists for the compiled segment that begins with a segment.
+PL_FN bool has_loop(const program::Segment& segment) {
+  return kHasSpecialLoops && segment.compiled >= 0;
+}
+
 }  // namespace policy_loss::inline POLICY_LOSS_TARGET

@@ -174,7 +174,7 @@ class ProgramRows {
     position_ = position;
     const Segment* const segment = &program_.segments[program_.output_segment];
     // A compiled segment with a gradient always writes it.
-    if (segment->compiled >= 0 && (grad || !program_.has_grad)) {
+    if (has_loop(*segment) && (grad || !program_.has_grad)) {
       const Segment& last = reducing_ > 0 ? segment[1] : *segment;
       run_compiled(*segment, last.last, in, n, grad, sums, reductions_);
       return add_extremes(last, in, n, reductions_);
@@ -421,7 +421,7 @@ class ProgramRows {
   }
 
   void reduce_tile(const Segment& segment, const TileColumns& in, int n, Reduction* reductions) {
-    if (segment.compiled >= 0) {
+    if (has_loop(segment)) {
       run_compiled(segment, segment.last, in, n, nullptr, nullptr, reductions);
       return add_extremes(segment, in, n, reductions);
     }

@@ -148,14 +148,16 @@ struct Ones {
 };
 inline constexpr Ones kOnes;
 
-// Whether there are loops for tiles without masked tokens, which need no mask, and for 16-bit columns. They
-// are faster than the loops for all tiles of float32 columns. SSE4 has only the latter, because its loops are
-// the largest and few processors need them.
+// Whether there are loops for tiles without masked tokens, which need no mask, for 16-bit columns, and for
+// whole segments of programs (see cpu/compiled_loops.h). They are faster than the loops for all tiles of
+// float32 columns and for single instructions. SSE4 has only the latter, because its loops are the largest
+// and few processors need them.
 #if defined(__SSE4_1__) && !defined(__AVX__)
-constexpr bool kHasSpecialLoops = false;
+#define PL_SPECIAL_LOOPS 0
 #else
-constexpr bool kHasSpecialLoops = true;
+#define PL_SPECIAL_LOOPS 1
 #endif
+constexpr bool kHasSpecialLoops = PL_SPECIAL_LOOPS;
 
 // The columns and the mask of one tile.
 struct TileColumns {

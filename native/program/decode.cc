@@ -28,12 +28,14 @@ class Checker {
       : sizes_(sizes), row_values_(sizes.row_values), batch_values_(sizes.batch_values) {}
 
   void begin_segment(Op kind) {
+    end_segment();
     if (has_ended_) refuse("a segment follows the last one");
     has_ended_ = has_outputs_ && kind == Op::k_batch;
     may_output_ = !has_outputs_;
     if (kind == Op::k_batch && ++batch_segments_ > kMaxBatchSegments)
       refuse("it has too many batch segments");
     outputs_here_ = false;
+    is_empty_ = true;
     kind_ = kind;
     registers_.assign(sizes_.registers, false);
     reductions_ = 0;
@@ -46,6 +48,7 @@ class Checker {
   }
 
   void check(const Instruction& x) {
+    is_empty_ = false;
     for (int i = 0; i < x.operands; ++i) check_operand(x.operand[i]);
     for (int i = x.operands; i < kMaxOperands; ++i)
       if (x.operand[i].kind != Kind::kRegister || x.operand[i].index != 0)
@@ -94,6 +97,7 @@ class Checker {
     return count;
   }
   void end() const {
+    end_segment();
     if (!has_outputs_) refuse("it has no outputs");
     if (__builtin_popcount(columns_) > kMaxProgramColumns) refuse("it reads too many columns");
     if (sizes_.batch_metrics > 0 && !has_ended_) refuse("no segment outputs the metrics of the batch");
@@ -106,6 +110,11 @@ class Checker {
 
   static bool is_of_token(const Operand& operand) {
     return operand.kind == Kind::kRegister || operand.kind == Kind::kColumn || operand.kind == Kind::kScanned;
+  }
+
+  // Engines load the first instruction of a token segment in advance.
+  void end_segment() const {
+    if (kind_ == Op::k_tokens && is_empty_) refuse("a token segment is empty");
   }
 
   static void publish(State pending, std::vector<State>* states) {
@@ -198,7 +207,8 @@ class Checker {
   }
 
   const ProgramView& sizes_;
-  Op kind_ = Op::k_tokens;
+  Op kind_ = Op::k_batch;        // of the segment
+  bool is_empty_ = false;        // whether the segment has no instructions yet
   std::vector<bool> registers_;  // which ones the segment has written
   std::vector<State> row_values_, batch_values_, scanned_ = std::vector<State>(kMaxScanned);
   bool is_kept_[kMaxKept] = {};  // which row values row_keep writes

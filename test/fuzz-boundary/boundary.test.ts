@@ -45,6 +45,24 @@ const FAULTS: Case[] = [
     target: 'the program of lp*batch_sum(r*row_min(lp*batch_mean(lp)))',
     spoils: [{ what: 'argument', index: 3, value: { kind: 'odd', name: 'array of length 2**32 - 1' } }],
   },
+  // The list of metrics was read outside the guard.
+  {
+    target: 'the program of max(-A*r, -A*clip(r, 1 - low, 1 + high))',
+    spoils: [
+      {
+        what: 'key',
+        index: 2,
+        key: 'shape',
+        value: { kind: 'typed', type: 'Float32Array', length: 0, memory: 'plain', twist: 'none' },
+        access: 'inherited',
+      },
+    ],
+  },
+  // A token segment without instructions.
+  {
+    target: 'the program of row_max(r)*batch_min(d) + (A > 0 ? tanh(lp) : log1p(H))',
+    spoils: [{ what: 'program', index: 1, how: { array: 'code', writes: [], moves: [[21, 629]], cut: 0 } }],
+  },
 ];
 const raise = (): never => {
   throw new Hostile('thrown by the caller');
