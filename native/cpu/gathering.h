@@ -30,7 +30,8 @@ struct Gathering {
   int segment;         // the segment that has row_keep
   KeptValues* to;      // receives what is gathered
   int64_t sample = 0;  // if not 0, the pass takes only the first kBlock of this many tokens each
-  // Whether the pass collects the candidates, which are the values between `low` and `high`. NaN is no limit.
+  // Whether the pass collects the candidates: the values between `low` and `high`. A limit that is NaN does
+  // not apply.
   bool collects = false;
   float low = 0, high = 0;
   RowCounts* rows = nullptr;  // receives the counts of each row; null if not wanted

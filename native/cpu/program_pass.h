@@ -26,7 +26,7 @@ inline void program_pass(const cpu::TokenPass& pass, const cpu::Chunk& chunk) {
     weigh_loss(*pass.terms, false, pass.counts, pass.scales, weighted, &weights);
     reader.start_row(row);
     program.start_row(row, weighted.tokens, weights.loss_grad, weighted.repeats);
-    program.run_before_outputs(reader, batch.layout.length(row));
+    program.run_pass(reader, batch.layout.length(row));
   }
 }
 

@@ -151,7 +151,7 @@ class ProgramRows {
   }
 
   // Runs the pass's segments for the row, which end before the segment with the outputs or begin after it.
-  void run_before_outputs(TileReader& reader, int64_t length) {
+  void run_pass(TileReader& reader, int64_t length) {
     run_segments(pass_.first_segment, pass_.last_segment, reader, length);
   }
 

@@ -135,7 +135,7 @@ class RowRank {
 
   // Collects and sorts the keys in the range, which are at most kFew.
   void collect(const float* values, int64_t n) {
-    const float low = value_of(low_), high = value_of(high_);  // NaN if there is no limit
+    const float low = value_of(low_), high = value_of(high_);  // a limit that is NaN does not apply
     const int32_t takes_nan = high != high ? 1 : 0;
     int found = 0;
     for (int64_t at = 0; at < n; at += kBlock) {

@@ -51,8 +51,8 @@ bool writes(const program::Segment& segment, const program::Instruction& x, cons
   return operand.kind == program::Kind::kBatchValue ? to_batch : to_row;
 }
 
-// Returns the largest value with a smaller key, or the smallest one with a larger key. There is no limit
-// beyond the infinities.
+// Return the largest value with a smaller key, and the smallest value with a larger key. If no value has such
+// a key, they return kNoLimit.
 float value_below(uint32_t key) {
   // The key before that of 0 belongs to −0, which equals 0.
   return key == 0 ? kNoLimit : value_of(key == key_of(0.0f) ? key - 2 : key - 1);

@@ -93,7 +93,7 @@ class TokenPassOfChunk {
     if (program_) {
       weigh_loss(terms_, false, pass_.counts, pass_.scales, weighted, &weights_);
       program_->start_row(row, tokens, weights_.loss_grad, repeats_);
-      if (takes_part(pass_, row)) program_->run_before_outputs(reader_, batch_.layout.length(row));
+      if (takes_part(pass_, row)) program_->run_pass(reader_, batch_.layout.length(row));
     }
     if (!loss_) return;
     const LossTraits& traits = loss_->traits;

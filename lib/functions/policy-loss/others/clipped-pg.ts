@@ -51,7 +51,7 @@ export class ClippedPGLossFn extends expressionLossClass(
       range: 'differences of log-probabilities from −20 to 20',
       outside: 'ratios are not clipped where A < 0: they overflow from 88 on',
       overflows: 'for A < 0',
-      // The policy gradient and the KL term, which is at most 10, cancel each other. This is the KL term.
+      /** The policy gradient and the KL term, which is at most 10, cancel each other. This is the KL term. */
       cancels: ({ logprob, refLogprob }) => {
         const beta = CLIPPED_PG.referencePolicyKlPenalty.default;
         const kl = Math.min(Math.expm1(refLogprob - logprob) - (refLogprob - logprob), 10);

@@ -39,6 +39,7 @@ export class PrimeRLIPOLossFn extends expressionLossClass(
     numerics: {
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the ratio is not clipped: it overflows from 88 on where both probabilities are small',
+      /** The penalty cancels the policy gradient where the two are equally large. */
       cancels: penaltyOf,
     },
   },

@@ -55,6 +55,7 @@ export class PrimeRLLossFn extends expressionLossClass(
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the ratio is not clipped: where A < 0, it overflows from 88 on',
       overflows: 'for A < 0',
+      /** The penalty cancels the policy gradient where the two are equally large. */
       cancels: penaltyOf,
     },
   },

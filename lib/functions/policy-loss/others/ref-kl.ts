@@ -36,6 +36,7 @@ export class RefKLLossFn extends expressionLossClass(
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the ratio is not clipped: it overflows from 88 on',
       overflows: 'always',
+      /** The penalty cancels the policy gradient where the two are equally large. */
       cancels: penaltyOf,
     },
   },

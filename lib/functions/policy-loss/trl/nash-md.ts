@@ -25,7 +25,7 @@ export class TRLNashMDLossFn extends expressionLossClass(
     numerics: {
       range: 'any finite logprobs',
       outside: 'nothing is clipped',
-      // The KL term and the preference cancel each other. This is the KL term.
+      /** The KL term and the preference cancel each other. This is the KL term. */
       cancels: ({ logprob, refLogprob }) => {
         const gradient = BETA * Math.abs(logprob - refLogprob);
         return { value: gradient * Math.abs(logprob), gradient };

@@ -45,7 +45,7 @@ export class TRLSAPOLossFn extends expressionLossClass(
     numerics: {
       range: 'any finite logprobs and advantages',
       outside: 'the gate is open: the loss is finite, and the gradient is 0',
-      // Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. At 1, the gradient is −A.
+      /** Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. At 1, the gradient is −A. */
       cancels: ({ advantage }: TokenValues) => ({ gradient: Math.abs(advantage) }),
     },
   },

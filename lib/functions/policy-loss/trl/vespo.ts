@@ -51,7 +51,7 @@ export class TRLVESPOLossFn extends expressionLossClass(
       range: 'any finite logprobs and advantages',
       outside: 'the log-ratio of a token is limited to 20 nats, and that of a row to ln 1e-8 and 20',
       exponentiatesRowSums: true,
-      // Far from a ratio of 1, φ is nearly 0 and has a large relative error. At 1, it is 1.
+      /** Far from a ratio of 1, φ is nearly 0 and has a large relative error. At 1, it is 1. */
       cancels: ({ advantage, logprob }: TokenValues) => ({
         value: Math.abs(advantage * logprob),
         gradient: Math.abs(advantage),

@@ -30,7 +30,7 @@ export class VerlDROLossFn extends expressionLossClass(
     numerics: {
       range: 'any finite logprobs and advantages',
       outside: 'nothing is clipped',
-      // REINFORCE and the penalty cancel each other.
+      /** REINFORCE and the penalty cancel each other. */
       cancels: ({ advantage, logprob }) => ({
         value: Math.abs(advantage * logprob),
         gradient: Math.abs(advantage),

@@ -44,7 +44,7 @@ export class VerlKLCovLossFn extends expressionLossClass(
       range: 'logprob − old_logprob up to 88.7',
       outside: 'the ratio is not clipped: it overflows',
       overflows: 'always',
-      // The penalty of the default options.
+      /** The policy gradient and the penalty of the default options cancel each other. */
       cancels: ({ logprob, oldLogprob, advantage }) => ({
         value: Math.abs(advantage) * Math.exp(logprob - oldLogprob) + 0.1 * Math.abs(logprob - oldLogprob),
         gradient: Math.abs(advantage) * Math.exp(logprob - oldLogprob) + 0.1,

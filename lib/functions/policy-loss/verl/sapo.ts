@@ -43,7 +43,7 @@ export class VerlSAPOLossFn extends expressionLossClass(
     numerics: {
       range: 'logprob − old_logprob from −20 to 20',
       outside: 'the log-ratio is clipped to this range, where the gradient is 0',
-      // Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. At 1, the gradient is −A.
+      /** Far from a ratio of 1, the gate's slope is nearly 0 and has a large relative error. At 1, the gradient is −A. */
       cancels: ({ advantage }) => ({ gradient: Math.abs(advantage) }),
     },
   },

@@ -33,7 +33,7 @@ export class VerlSelfPlaySPPOLossFn extends expressionLossClass(
     numerics: {
       range: 'any finite inputs',
       outside: 'nothing is clipped',
-      // The log-ratio and the reward cancel each other.
+      /** The log-ratio and the reward cancel each other. */
       cancels: ({ logprob, oldLogprob }) => ({
         value: (logprob - oldLogprob) ** 2,
         gradient: 2 * Math.abs(logprob - oldLogprob),
