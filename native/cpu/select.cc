@@ -183,9 +183,13 @@ class KeptValues {
 
   // Returns whether the value with a rank is a candidate or equals a limit.
   bool encloses(double rank) const {
-    return has_candidates_ && rank >= static_cast<double>(less_) &&
-           rank < static_cast<double>(less_ + at_low_ + between_ + at_high_);
+    return has_candidates_ && rank >= static_cast<double>(less_) && rank < found();
   }
+
+  // Returns whether all values are candidates.
+  bool has_all() const { return has_candidates_ && std::isnan(limits_.low) && std::isnan(limits_.high); }
+  // Returns how many values the last pass has found.
+  double found() const { return static_cast<double>(less_ + at_low_ + between_ + at_high_); }
 
   // Returns whether all values whose keys begin with the digits that a search has found are candidates.
   bool encloses(const Search& search) const {
@@ -451,7 +455,12 @@ bool Selector::run(TokenPass* pass, const Instruction& x) {
 }
 
 bool Selector::find_rank(TokenPass* pass, KeptValues* values, program::Op op, double by, double* result) {
-  const double rank = existing_rank(by, total_);
+  double rank = existing_rank(by, total_);
+  if (values->has_all() && !values->encloses(rank)) {
+    // The caller has masked tokens since they were counted. The result is undefined, but the search must end.
+    if (values->found() == 0) return true;
+    rank = values->found() - 1;
+  }
   if (values->encloses(rank)) {
     *result = values->value_at(*pass, rank, op == program::Op::k_rows_rank_at);
     return true;

@@ -6,6 +6,8 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import * as api from '../../lib/index.js';
+import { makeBatch, requiredArgs } from '../support/draw.js';
+import { paddedBatch } from '../support/subject.js';
 import { anyCase, type Case, run } from './cases.js';
 import { type Anything, Hostile } from './odd-values.js';
 import { EXEMPT, targets } from './targets.js';
@@ -118,6 +120,21 @@ describe('the boundary', () => {
 
   it('holds in the cases in which the fuzzer found faults', async () => {
     for (const one of FAULTS) await run(one);
+  });
+
+  it('ends each call although the caller masks the tokens meanwhile', async () => {
+    const spec = { seed: SEED, columns: 100, values: 'moderate', mask: 'ones', packed: false } as const;
+    for (const name of api.POLICY_LOSS_FN.names()) {
+      const { declaration } = api.POLICY_LOSS_FN.get(name);
+      const fn = api.POLICY_LOSS_FN.create(name, requiredArgs(declaration));
+      for (let round = 0; round < 20; round++) {
+        const batch = paddedBatch(makeBatch({ ...spec, rows: round % 2 === 0 ? 4 : 40 }));
+        const computed = fn.compute(batch, { grad: true });
+        for (let turns = 0; turns < round * 20; turns++) Math.hypot(turns, round);
+        (batch.actionMask as Uint8Array).fill(0);
+        await computed;
+      }
+    }
   });
 
   it('holds in a process of its own', async () => {

@@ -143,24 +143,44 @@ void read_rows(Bytes& in, Random& random, Batch* batch) {
   }
 }
 
+// What the values of a column lie between, and whether they may be near the log-probabilities.
+struct Range {
+  double low, high;
+  enum { kApart, kMayBeNear, kNear } place = kApart;
+};
+
+Range range_of(unsigned column) {
+  switch (static_cast<Column>(column)) {
+    case kLogprob:
+      return {kLeastLogprob, 0};
+    case kOldLogprob:
+    case kRefLogprob:
+      return {kLeastLogprob, 0, Range::kMayBeNear};
+    case kRolloutLogprob:
+    case kProxLogprob:
+    case kTeacherLogprobColumn:
+      return {kLeastLogprob, 0, Range::kNear};
+    case kAdvantages:
+      return {-kMostAdvantage, kMostAdvantage};
+    case kEntropy:
+    case kOldEntropy:
+      return {0, 20};
+    case kClipCovKeys:
+      return {0, 1};
+    case kWeights:
+      return {0, 5};
+  }
+  __builtin_unreachable();
+}
+
 void read_columns(Bytes& in, Random& random, Call* call) {
-  const unsigned columns = columns_of(call->function);
-  const auto column = [&](Column c, double low, double high, bool near_logprob) {
-    if ((columns & reads(c)) != 0)
-      read_column(in, random, call->values, c,
-                  {low, high, near_logprob ? &call->batch : nullptr, kLogprob, true}, &call->batch);
-  };
-  column(kLogprob, kLeastLogprob, 0, false);
-  column(kOldLogprob, kLeastLogprob, 0, in.flag());
-  column(kRefLogprob, kLeastLogprob, 0, in.flag());
-  column(kAdvantages, -kMostAdvantage, kMostAdvantage, false);
-  column(kEntropy, 0, 20, false);
-  // Only programs read most of these columns.
-  column(kRolloutLogprob, kLeastLogprob, 0, true);
-  column(kProxLogprob, kLeastLogprob, 0, true);
-  column(kTeacherLogprobColumn, kLeastLogprob, 0, true);
-  column(kOldEntropy, 0, 20, false);
-  column(kWeights, 0, 5, false);
+  for (unsigned c = 0; c < kColumns; ++c) {
+    if ((columns_of(call->function) & reads(c)) == 0) continue;
+    const Range range = range_of(c);
+    const bool near = range.place == Range::kNear || (range.place == Range::kMayBeNear && in.flag());
+    read_column(in, random, call->values, static_cast<int>(c),
+                {range.low, range.high, near ? &call->batch : nullptr, kLogprob, true}, &call->batch);
+  }
 }
 
 // Reads the counts of a larger batch from the fuzzer's input. The tested batch is a part of that larger
