@@ -101,12 +101,16 @@ class Scheduler {
   }
 
   // Adds a pass over the tokens with all reductions and scans that are possible now. Those for later come along if there is
-  // room, because they are cheap in a pass that is needed anyway.
+  // room and if they use only what the others compute. Otherwise, they wait for the pass that outputs the tokens' values.
   #addTokens(): void {
     const isPossible = (node: Node) => isOverTokens(node) && this.#isReady(node);
     const needed = this.#waiting.filter(isPossible);
     const room = (MAX_REDUCTIONS - (needed.length % MAX_REDUCTIONS)) % MAX_REDUCTIONS;
-    const nodes = [...needed, ...this.#later.filter(isPossible).slice(0, room)];
+    const computed = new Set(reachable(needed));
+    const cheap = this.#later.filter(
+      (node) => isPossible(node) && node.operands.every((x) => computed.has(x) || isBelow(x.level, 'token')),
+    );
+    const nodes = [...needed, ...cheap.slice(0, room)];
     for (const some of inGroups(nodes)) this.#segments.push({ kind: 'tokens', nodes: some });
     for (const node of nodes) this.#available.add(node);
     this.#addRow();

@@ -37,6 +37,14 @@ struct LocalSums {
   }
 };
 
+// Prefetches what a loop reads or writes some tokens later, as many as it computes at a time.
+template <int writes>
+PL_FN void read_ahead(const float* tokens) {
+  constexpr int distance = 512;
+  constexpr int line = 64 / sizeof(float);
+  for (int i = 0; i < kSumLanes; i += line) __builtin_prefetch(tokens + distance + i, writes);
+}
+
 // Each listed segment becomes a function that computes n tokens of a tile.
 #define SEGMENT(index, uniform_count, metric_count, sum_count)                      \
   void loop_##index(const CompiledSegment& segment, const TileColumns& in, int n) { \
@@ -47,11 +55,16 @@ struct LocalSums {
     [[maybe_unused]] float* const grad = segment.grad;                              \
     LocalSums<metric_count, sum_count> local;                                       \
     local.load(segment);                                                            \
-    for (int at = 0; at < n; at += kSumLanes) {                                     \
-      PL_FOR_LANES_COMPACTLY                                                        \
-      for (int l = 0; l < kSumLanes; ++l) {                                         \
-        const int i = at + l;                                                       \
-        [[maybe_unused]] const int32_t lane = lanes[i];
+    for (int at = 0; at < n; at += kSumLanes) {
+// Prefetches a column that the loop reads, or the gradients, so that memory is read while the processor
+// computes.
+#define READ_AHEAD(index) read_ahead<0>(columns.of[index] + at);
+#define READ_AHEAD_OF_GRAD read_ahead<1>(grad + at);
+#define BEGIN_LOOP                      \
+  PL_FOR_LANES_COMPACTLY                \
+  for (int l = 0; l < kSumLanes; ++l) { \
+    const int i = at + l;               \
+    [[maybe_unused]] const int32_t lane = lanes[i];
 // Reads a column before the gradients are written, as the compiler would otherwise read it again.
 #define LOAD(index) const float c##index = columns.of[index][i];
 #define LOAD_SCANNED(index) const float s##index = segment.scanned[index][i];
@@ -87,6 +100,9 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 #include "program/compiled_segments.inc"
 
 #undef SEGMENT
+#undef READ_AHEAD
+#undef READ_AHEAD_OF_GRAD
+#undef BEGIN_LOOP
 #undef LOAD
 #undef LOAD_SCANNED
 #undef REGISTERS
@@ -107,6 +123,9 @@ PL_FN float compute(float a, float b = 0, float c = 0, float d = 0) {
 
 constexpr CompiledLoop kLoops[] = {
 #define SEGMENT(index, ...) loop_##index,
+#define READ_AHEAD(...)
+#define READ_AHEAD_OF_GRAD
+#define BEGIN_LOOP
 #define LOAD(...)
 #define LOAD_SCANNED(...)
 #define REGISTERS(...)

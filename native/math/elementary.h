@@ -60,7 +60,7 @@ PL_FN float with_sign_of(float x, float y) {
 // Returns e^x − 1 within 3 ulp. As in exp_flushed(), half of the power of two is used, so that results up to
 // the largest float32 number are correct.
 PL_FN float expm1(float x) {
-  const Reduced a = reduce(clip(x, -87.3f, 89.0f), 126);
+  const Reduced a = reduce(clip(x, kLeastFlushedExponent, kMostExponent), 126);
   const float near = a.r + exp_tail(a.r);
   const float half_power = power_of_two(a.exponent);
   const float far = 2.0f * fma(half_power, near, half_power - 0.5f);
@@ -110,17 +110,18 @@ PL_FN float tanh(float x) {
   return with_sign_of(x, -e / (2.0f + e));
 }
 
-// Returns the logistic function of x, 1/(1 + e^−x), within 4 ulp. Compilers compute the exponential and the
-// quotient once for x and −x, of which derivatives need both.
+// Returns the logistic function of x, 1/(1 + e^−x), within 4 ulp, but 0 for results below 1.7e-38. Compilers
+// compute the exponential and the quotient once for x and −x, of which derivatives need both.
 PL_FN float sigmoid(float x) {
-  const float e = exp(-absolute(x));
+  const float e = exp_flushed(-absolute(x));
   const float above = 1.0f / (1.0f + e);
   return x < 0.0f ? e * above : above;
 }
 
-// Returns the logarithm of the logistic function of x, −ln(1 + e^−x), within 4 ulp.
+// Returns the logarithm of the logistic function of x, −ln(1 + e^−x), within 4 ulp, but 0 for results above
+// −1.7e-38.
 PL_FN float logsigmoid(float x) {
-  return at_most(x, 0.0f) - log1p_finite(exp(-absolute(x)));
+  return at_most(x, 0.0f) - log1p_finite(exp_flushed(-absolute(x)));
 }
 
 // The sum of two float32 numbers. The second one is small and holds digits that the first one cannot.
@@ -153,7 +154,7 @@ PL_FN float pow(float x, float y) {
   const float limit = log_or_limit(base, ln.value);
   // x^y is e^(product + rest).
   const float product = y * limit;
-  const float bounded = clip(product, -104.0f, 89.0f);
+  const float bounded = clip(product, kLeastExponent, kMostExponent);
   const float rest = fma(y, ln.rest, fma(y, limit, -product));
   const Reduced a = reduce(bounded, 126);
   // Far out, where the result is 0 or Infinity, `rest` may be NaN.

@@ -12,6 +12,9 @@ constexpr Instruction instruction(Op op, int out = 0, Operand a = {}, Operand b 
 // The listed segments, each after an instruction that begins a token segment.
 constexpr Instruction kListed[] = {
 #define SEGMENT(...) instruction(Op::k_tokens),
+#define READ_AHEAD(...)
+#define READ_AHEAD_OF_GRAD
+#define BEGIN_LOOP
 #define LOAD(...)
 #define LOAD_SCANNED(...)
 #define REGISTERS(...)

@@ -188,13 +188,17 @@ function textOf(segment: readonly Instruction[]): string {
   });
   const metrics = Math.max(0, ...segment.map(({ op, out }) => (op === 'metric' ? out + 1 : 0)));
   const head = `${uniforms.length}, ${metrics}, ${reductions})`;
+  const ahead = [
+    ...inOrder(columns).map((index) => `READ_AHEAD(${index})`),
+    ...(segment.some(({ op }) => op === 'grad') ? ['READ_AHEAD_OF_GRAD'] : []),
+  ];
   const loads = [
     ...inOrder(columns).map((index) => `LOAD(${index})`),
     ...inOrder(scanned).map((index) => `LOAD_SCANNED(${index})`),
   ];
   const declared = inOrder(registers).map((index) => `r${index}`);
   const declaration = declared.length > 0 ? [`REGISTERS(${declared.join(', ')})`] : [];
-  return [head, ...loads, ...declaration, ...lines, 'END_LOOP', ...copies].join('\n');
+  return [head, ...ahead, 'BEGIN_LOOP', ...loads, ...declaration, ...lines, 'END_LOOP', ...copies].join('\n');
 }
 
 function inOrder(numbers: ReadonlySet<number>): number[] {
