@@ -16,6 +16,13 @@ const BINARY = ROOT + prebuildPath('linux', 'x64', 'glibc');
 const SOURCES = /set\(kernels (.*)\)/
   .exec(readFileSync(join(ROOT, 'native/cuda/CMakeLists.txt'), 'utf8'))![1]!
   .split(' ').length;
+// Fetched by `npm run prebuild`.
+const CUOBJDUMP = join(
+  process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'),
+  'policy-loss/cuda-12.4/bin/cuobjdump',
+);
+const cuobjdump = (...options: string[]) =>
+  execFileSync(CUOBJDUMP, [...options, BINARY], { encoding: 'utf8', maxBuffer: 2 ** 28 });
 
 describe('the CUDA code of a prebuilt binary', () => {
   let place: string;
@@ -50,18 +57,35 @@ describe('the CUDA code of a prebuilt binary', () => {
   });
 
   it('is what cuobjdump finds', function () {
-    const cache = process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache');
-    const cuobjdump = join(cache, 'policy-loss/cuda-12.4/bin/cuobjdump');
-    if (!existsSync(cuobjdump)) return this.skip();
-    const listed = [
-      ...execFileSync(cuobjdump, ['-lelf', '-lptx', BINARY], { encoding: 'utf8' }).matchAll(
-        /\.sm_(\d+)\.(cubin|ptx)$/gm,
-      ),
-    ].map(([, capability, kind]) => `${kind} ${capability}`);
+    if (!existsSync(CUOBJDUMP)) return this.skip();
+    const listed = [...cuobjdump('-lelf', '-lptx').matchAll(/\.sm_(\d+)\.(cubin|ptx)$/gm)].map(
+      ([, capability, kind]) => `${kind} ${capability}`,
+    );
     const read = cudaCodeOf(BINARY).flatMap((codes) =>
       codes.map(({ kind, capability }) => `${kind} ${capability}`),
     );
     assert.deepEqual(listed.sort(), read.sort());
+  });
+
+  // The same limits as in test/native/check-spills.sh, which compiles the kernels with the nvcc on the PATH.
+  it('spills no registers, and declares little enough shared memory', function () {
+    if (!existsSync(CUOBJDUMP)) return this.skip();
+    const perArchitecture = new Map<string, number>();
+    let architecture = '';
+    for (const [, arch, name, stack, shared, local] of cuobjdump('-res-usage').matchAll(
+      /^arch = (\S+)|Function (\S+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)/gm,
+    )) {
+      if (arch) architecture = arch;
+      if (!name || !/4cuda\d+(token|row|kl|value_sums|distill|program_rows|program_tokens)_kernel/.test(name))
+        continue;
+      perArchitecture.set(architecture, (perArchitecture.get(architecture) ?? 0) + 1);
+      // From capability 9.0 on, the number includes the memory that the driver reserves for each block.
+      const declared = Number(shared) - (architecture === 'sm_90' ? 1024 : 0);
+      assert.deepEqual([stack, local], ['0', '0'], `${architecture}: ${name}: expected no local memory`);
+      assert.ok(declared <= 8704, `${architecture}: ${name}: expected at most 8704 bytes, got ${declared}`);
+    }
+    assert.deepEqual([...perArchitecture.keys()].sort(), ['sm_80', 'sm_86', 'sm_89', 'sm_90']);
+    assert.ok([...perArchitecture.values()].every((kernels) => kernels > 20));
   });
 
   it('may not be for other architectures', () => {
