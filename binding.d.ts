@@ -30,8 +30,10 @@ export interface NativeCudaDevices {
   }[];
   /** The newest CUDA version that the driver supports. */
   driverVersion: number;
-  /** The CUDA version that the module was built with. The driver must support at least this version. */
-  buildVersion: number;
+  /**
+   * The oldest CUDA version that the driver may support. It can be older than the one that the module was built with.
+   */
+  requiredVersion: number;
   /** The kind of reason why no device can be used. Undefined if there is a device. */
   obstacle?: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'failed';
   /** The reason in words, for error messages. */

@@ -27,6 +27,9 @@ export type PrebuildName = keyof typeof PREBUILDS;
 /** The oldest version of glibc that the prebuilt binaries support. */
 export const LEAST_GLIBC = '2.28';
 
+/** The oldest NVIDIA driver that runs the CUDA kernels of the prebuilt binaries, as the first part of its version. */
+export const LEAST_DRIVER = '525';
+
 /**
  * Returns the path of a prebuilt binary, relative to the package's root. The file has the name that prebuildify would
  * give it.

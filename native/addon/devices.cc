@@ -124,6 +124,17 @@ class Pieces : public cpu::Task {
   void* const what_;
 };
 
+// Returns the CUDA version that the driver must support to run a module that was built with `build_version`.
+// Versions are 1000·major + 10·minor. A driver runs machine code of later versions with the same major
+// number, but it compiles no PTX of later versions.
+int required_version(int build_version) {
+#if defined(POLICY_LOSS_PTX_ONLY)
+  return build_version;
+#else
+  return build_version / 1000 * 1000;
+#endif
+}
+
 }  // namespace
 
 void share_devices_work() {
@@ -335,7 +346,12 @@ Napi::Value cuda_devices(const Napi::CallbackInfo& info) {
                                               "old-driver", "no-device",          "failed"};
   const Napi::Env env = info.Env();
   cuda::Problem problem;
-  const cuda::DeviceCount count = cuda::count_devices(&problem);
+  cuda::DeviceCount count = cuda::count_devices(&problem);
+  const int required = required_version(count.build_version);
+  if (count.obstacle == cuda::Obstacle::kNone && count.driver_version < required) {
+    count.count = 0;
+    count.obstacle = cuda::Obstacle::kOldDriver;
+  }
   Napi::Object result = Napi::Object::New(env);
   Napi::Array devices = Napi::Array::New(env);
   for (int device = 0; device < count.count; ++device) {
@@ -351,7 +367,7 @@ Napi::Value cuda_devices(const Napi::CallbackInfo& info) {
   }
   result.Set("devices", devices);
   result.Set("driverVersion", count.driver_version);
-  result.Set("buildVersion", count.build_version);
+  result.Set("requiredVersion", required);
   if (devices.Length() == 0) {
     const cuda::Obstacle obstacle =
         count.obstacle == cuda::Obstacle::kNone ? cuda::Obstacle::kFailed : count.obstacle;

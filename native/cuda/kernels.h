@@ -34,7 +34,12 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
   if (grid.memory + kMostStaticBytes > kPlainSharedBytes)
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.memory);
-  cudaLaunchKernel(kernel, dim3(grid.blocks), dim3(kThreads), pointers, static_cast<size_t>(grid.memory),
+#if defined(__CUDACC__)
+  const void* entry = reinterpret_cast<const void*>(kernel);  // CUDA 12 does not take pointers to functions
+#else
+  const auto entry = kernel;  // the emulation needs the types of the parameters
+#endif
+  cudaLaunchKernel(entry, dim3(grid.blocks), dim3(kThreads), pointers, static_cast<size_t>(grid.memory),
                    grid.stream);
 }
 

@@ -11,7 +11,11 @@
  */
 export const STEPS = [
   { script: 'test', covers: [''], packages: { chromium: ['chromium'] } },
-  { script: 'prebuild', covers: ['scripts/prebuild/'], packages: { 'llvm-readobj': ['llvm'] } },
+  {
+    script: 'prebuild',
+    covers: ['scripts/cuda/', 'scripts/prebuild/'],
+    packages: { 'llvm-readobj': ['llvm'] },
+  },
   { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },
@@ -35,7 +39,7 @@ export const STEPS = [
   },
   {
     script: 'test:install',
-    covers: ['lib/', 'scripts/prebuild/', 'test/install/'],
+    covers: ['lib/', 'scripts/cuda/', 'scripts/prebuild/', 'test/install/'],
     prebuilds: ['linux-x64-glibc'],
   },
   {

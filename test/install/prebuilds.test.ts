@@ -23,6 +23,7 @@ describe('a prebuilt binary', () => {
     assert.match(faults, /needs libstdc\+\+\.so/);
     assert.match(faults, /imports _Z\S+ from a C\+\+ library/);
     assert.match(faults, /is not stripped/);
+    assert.match(faults, /expected the CUDA code cubin 80, /);
     assert.deepEqual(faultsOf(built, 'linux-arm64-glibc'), [
       'linux-arm64-glibc: expected a file of format elf64-littleaarch64, got elf64-x86-64',
     ]);
