@@ -324,15 +324,22 @@ class Feed {
     const int64_t token = first + step;
     const int to = stage * stage_bytes_;
     if (tokens == kSpanStep) {
-      fetch_columns<always>([&](int c, int place) { copy_step(c, token, to + place); });
-      if ((per_token_ & ~always) != 0)
-        fetch_columns<others>([&](int c, int place) { copy_step(c, token, to + place); });
+      narrow_ == 0 ? fetch_step<true>(token, to) : fetch_step<false>(token, to);
     } else {
       fetch_columns<always | others>([&](int c, int place) { copy_part(c, token, tokens, to + place); });
     }
     const int at = lane_ * kCopyBytes;
     if (batch_.mask && at < tokens) destination_.copy(to, batch_.mask + token + at);
     __pipeline_commit();
+  }
+
+  // Starts copying a whole step into the stage that begins at the offset `to`. With `wide`, all columns have
+  // the dtype float32.
+  template <bool wide>
+  __device__ __forceinline__ void fetch_step(int64_t token, int to) const {
+    const auto copy = [&](int c, int place) { copy_step<wide>(c, token, to + place); };
+    fetch_columns<always>(copy);
+    if ((per_token_ & ~always) != 0) fetch_columns<others>(copy);
   }
 
   // Calls copy(c, place) for each column c in `set` that has one value per token. `place` is the offset of
@@ -347,9 +354,10 @@ class Feed {
 
   // Starts copying a whole step (kSpanStep tokens) of column c, from index `token` on, to the offset `to` in
   // the warp's shared memory.
+  template <bool wide>
   __device__ __forceinline__ void copy_step(int c, int64_t token, int to) const {
     static_assert(kWarpBytes == kSpanStep * 2 && kColumnBytes == kSpanStep * 4);
-    const bool is_narrow = (narrow_ >> c & 1) != 0;
+    const bool is_narrow = !wide && (narrow_ >> c & 1) != 0;
     const char* const from =
         static_cast<const char*>(batch_.column[c].data) + (token << (is_narrow ? 1 : 2)) + lane_ * kCopyBytes;
     destination_.copy(to, from);

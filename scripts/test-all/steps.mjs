@@ -19,6 +19,7 @@ export const STEPS = [
   { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },
+  { script: 'test:instructions', covers: ['scripts/cuda/'] },
   { script: 'fuzz', args: ['60', 'engine'], covers: ['test/fuzz/'], packages: clang() },
   { script: 'fuzz', args: ['60', 'boundary'], covers: ['lib/', 'test/fuzz-boundary/'] },
   { script: 'fuzz:files', args: ['--minutes', '1'], covers: ['lib/', 'test/fuzz-files/'] },
