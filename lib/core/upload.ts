@@ -13,7 +13,7 @@ import {
 } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
-import { DeviceBatch } from './device-batch.js';
+import { DeviceBatch, ResidentValues } from './device-batch.js';
 import { describeValue, guardedAsync, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
@@ -70,7 +70,8 @@ async function copy(batch: Batch, device: string, options: UploadOptions | undef
       native.upload(index, loss.native, flag, advantage as NativeAdvantageBatch | undefined),
     );
     const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
-    return new DeviceBatch(index, loss.layout, columns, new Set(perRow), step, resident);
+    const values = new ResidentValues(index, resident, columns, new Set(perRow));
+    return new DeviceBatch(loss.layout, values, step);
   });
 }
 

@@ -3,8 +3,9 @@
 #include <cstdio>
 #include <utility>
 
-#include "cuda/advantages.h"
+#include "cuda/device_array.h"
 #include "cuda/program.h"
+#include "cuda/resident.h"
 
 namespace policy_loss::cuda {
 namespace {
@@ -76,10 +77,12 @@ class Evaluation {
     if (call.mask) pass_.batch.mask = send_tokens(call.mask, &mask_);
     if (call.weights) pass_.batch.column[kWeights] = {send_tokens(call.weights, &weights_)};
     if (call.logprob) pass_.batch.column[kLogprob] = {send_tokens(call.logprob, &logprob_)};
-    if (call.grad || call.grad_stays) grad_ = context.allocate(batch.tokens * sizeof(float));
-    if (call.grad_entropy) grad_entropy_ = context.allocate(batch.tokens * sizeof(float));
-    pass_.grad = grad_.as<float>();
-    pass_.grad_entropy = grad_entropy_.as<float>();
+    if (call.grad || call.grad_stays || call.device_grad)
+      grad_.allocate(context, batch.tokens, call.device_grad);
+    if (call.grad_entropy || call.device_grad_entropy)
+      grad_entropy_.allocate(context, batch.tokens, call.device_grad_entropy);
+    pass_.grad = grad_.data();
+    pass_.grad_entropy = grad_entropy_.data();
     // Only rows that take part in a program write their gradients.
     if (call.grad_log_z)
       grad_log_z_ = context.allocate_zeros(batch.view.layout.rows * static_cast<int64_t>(sizeof(float)));
@@ -122,6 +125,8 @@ class Evaluation {
     if (call_.grad_log_z)
       context_.receive(call_.grad_log_z, pass_.grad_log_z, grad_log_z_.bytes(), call_.abort);
     *call_.result = context_.result();
+    grad_.finish();
+    grad_entropy_.finish();
     if (call_.passes_ms) *call_.passes_ms = context_.passes_ms();
     if (call_.token_pass_ms) *call_.token_pass_ms = context_.token_pass_ms();
   }
@@ -166,7 +171,8 @@ class Evaluation {
   const ProgramRun program_;
   const Call& call_;
   Pass pass_;
-  Buffer grad_, grad_entropy_, grad_log_z_, repeats_, mask_, weights_, logprob_;
+  GradientArray grad_, grad_entropy_;
+  Buffer grad_log_z_, repeats_, mask_, weights_, logprob_;
 };
 
 void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) {
@@ -217,18 +223,23 @@ void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& 
   }
 }
 
+constexpr unsigned kEveryColumn = (1u << kColumns) - 1;
+// Losses read the log-probabilities of the sampling policy and of the teacher too, so a resident batch
+// already has them.
+constexpr unsigned kColumnsOfAdvantages = kEveryColumn & ~(1u << kSampledLogprob | 1u << kTeacherLogprob);
+
+// Sends the columns that are in the set `columns` and that the host batch has.
+DeviceBatch send_columns(Context& context, const BatchView& host, unsigned columns, const int32_t* abort) {
+  DeviceBatch batch = context.allocate_columns(host, columns);
+  send_in_chunks(context, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
+  return batch;
+}
+
 }  // namespace
 
 void share_work_by(ShareWork share) {
   __atomic_store_n(&sharing, share, __ATOMIC_RELAXED);
 }
-
-struct Resident {
-  int device;
-  DeviceBatch batch;
-  DeviceBatch advantage_columns;
-  DeviceInputs inputs;
-};
 
 DeviceCount count_devices(Problem* problem) {
   DeviceCount found;
@@ -269,28 +280,25 @@ Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, 
               Resident** resident, Problem* problem) {
   return guarded(problem, [&] {
     Context& context = context_of(device);
-    Resident result;
-    result.device = device;
     context.run([&] {
-      constexpr unsigned all = (1u << kColumns) - 1;
-      result.batch = context.allocate_batch(host, all, (1u << kRowColumns) - 1);
-      send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
-      // Leaves out the log-probabilities of the sampling policy and of the teacher, because losses read them
-      // too, so the batch already has them.
-      constexpr unsigned shared = 1u << kSampledLogprob | 1u << kTeacherLogprob;
-      result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~shared);
-      send_in_chunks(context, inputs.tokens, result.advantage_columns, kSpanStep, abort,
-                     [](int64_t, int64_t) {});
-      result.inputs = send_inputs(context, inputs);
-      BatchView& view = result.inputs.view.tokens;
-      view = result.advantage_columns.view;
-      view.layout = result.batch.view.layout;
-      view.mask = result.batch.view.mask;
-      view.column[kSampledLogprob] = result.batch.view.column[kOldLogprob];
-      view.column[kTeacherLogprob] = result.batch.view.column[kTeacherLogprobColumn];
-      result.inputs.tokens = result.batch.tokens;
+      DeviceBatch batch = context.allocate_batch(host, kEveryColumn, (1u << kRowColumns) - 1);
+      send_in_chunks(context, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
+      DeviceBatch advantage = send_columns(context, inputs.tokens, kColumnsOfAdvantages, abort);
+      *resident = new Resident(device, std::move(batch), std::move(advantage), send_inputs(context, inputs));
     });
-    *resident = new Resident(std::move(result));
+  });
+}
+
+Status update(const Resident* resident, const BatchView& columns, const BatchView& advantage_columns,
+              const int32_t* abort, Resident** updated, Problem* problem) {
+  return guarded(problem, [&] {
+    Context& context = context_of(resident->device);
+    context.run([&] {
+      check_abort(abort);
+      DeviceBatch losses = send_columns(context, columns, kEveryColumn, abort);
+      DeviceBatch advantage = send_columns(context, advantage_columns, kColumnsOfAdvantages, abort);
+      *updated = new Resident(*resident, std::move(losses), std::move(advantage));
+    });
   });
 }
 
@@ -314,14 +322,37 @@ ResidentInfo resident_info(const Resident* resident) {
   }
   for (int c = 0; c < kRowColumns; ++c)
     if (batch.view.row_column[c]) info.row_present |= reads(c);
-  info.mask = batch.mask.bytes() > 0;
-  info.expert = batch.expert.bytes() > 0;
+  info.mask = batch.view.mask != nullptr;
+  info.expert = batch.view.expert != nullptr;
   info.rewards = inputs.rewards != nullptr;
   info.baselines = inputs.baselines != nullptr;
   info.groups = inputs.groups.offsets != nullptr;
   info.runs = inputs.runs.offsets != nullptr;
   info.group_count = inputs.groups.size;
   return info;
+}
+
+DeviceArray* make_array(int device, int64_t length) {
+  return new DeviceArray{device, length, {}};
+}
+
+void release(DeviceArray* array) {
+  Problem problem;
+  guarded(&problem, [&] { context_of(array->device).run([&] { delete array; }); });
+}
+
+ArrayInfo array_info(const DeviceArray* array) {
+  return {array->device, array->length, array->memory.as<void>()};
+}
+
+Status read_array(const DeviceArray* array, float* out, Problem* problem) {
+  return guarded(problem, [&] {
+    Context& context = context_of(array->device);
+    context.run([&] {
+      context.order_copies_after_kernels();
+      context.receive(out, array->memory.as<void>(), array->memory.bytes(), nullptr);
+    });
+  });
 }
 
 Status evaluate(const Resident* resident, const Request& request, const Call& call, Problem* problem) {

@@ -153,6 +153,7 @@ export const EXEMPT: Readonly<Record<string, string>> = {
   'AlgorithmType constructor': 'algorithms have no instances',
   'CorrectionFn constructor': 'internal: called by the subclasses, which are targets',
   'DeviceBatch constructor': 'internal: called by upload()',
+  'DeviceGradient constructor': 'internal: called by compute()',
   'EntropyLossFn constructor': 'internal: called by the subclasses, which are targets',
   'LossError constructor': 'thrown by the package, not called by users',
   'KLFn constructor': 'internal: called by the subclasses, which are targets',
@@ -302,6 +303,39 @@ function* ofAlgorithms(): Generator<Target> {
   }
 }
 
+// Valid arguments of the methods of batches and gradients on a device.
+const ON_DEVICE: Record<string, () => Anything[]> = {
+  update: () => [
+    { logprob: column(-2), advantages: column(1), values: column(0.5) },
+    { backend: 'verl', signal: CONTROLLER.signal },
+  ],
+  has: () => ['logprob'],
+  toHost: () => [],
+  dispose: () => [],
+};
+
+/** Returns whether the calls of a target need a CUDA device. */
+export const needsDevice = ({ name }: Target) => name === 'upload' || /^Device\w+#/.test(name);
+
+// Each call uploads a batch first, and computes a gradient of it on the device.
+function* onDevice(): Generator<Target> {
+  for (const cls of [api.DeviceBatch, api.DeviceGradient])
+    for (const [name, isFunction] of membersOf(cls.prototype)) {
+      if (INTERNAL.has(name)) continue;
+      yield {
+        name: `${cls.name}#${name}`,
+        valid: isFunction ? argumentsOf(name, ON_DEVICE) : () => [],
+        async call(given) {
+          using resident = await api.upload(whole() as Anything, 'cuda');
+          const { deviceGrad } = await new api.SFTLossFn().compute(resident, { grad: 'device' });
+          using grad = deviceGrad!;
+          const object = (cls === api.DeviceBatch ? resident : grad) as Anything;
+          return isFunction ? await object[name](...given) : object[name];
+        },
+      };
+    }
+}
+
 /** All targets. */
 export const targets: readonly Target[] = [...walk()];
 
@@ -320,6 +354,7 @@ function* walk(): Generator<Target> {
     else throw new Error(`${name}: expected a class, a function or a registry`);
   }
   yield* ofAlgorithms();
+  yield* onDevice();
   yield* ofLosses(whole, TOKENS);
 }
 

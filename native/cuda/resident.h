@@ -1,0 +1,101 @@
+// Resident batches: batches in the memory of a device.
+//
+// A resident batch never changes. An update makes another one, which shares the memory of all columns that
+// the update leaves as they are. So a call that runs meanwhile reads the values with which it began.
+#pragma once
+
+#include <utility>
+
+#include "cuda/advantages.h"
+
+namespace policy_loss::cuda {
+
+// An object with several owners, which may be on different threads. The last owner deletes the object.
+template <class T>
+class Shared {
+ public:
+  Shared() = default;
+  explicit Shared(T&& value) : node_(new Node{std::move(value)}) {}
+  Shared(const Shared& other) : node_(other.node_) {
+    if (node_) __atomic_add_fetch(&node_->owners, 1, __ATOMIC_RELAXED);
+  }
+  Shared& operator=(Shared other) noexcept {
+    std::swap(node_, other.node_);
+    return *this;
+  }
+  ~Shared() {
+    if (node_ && __atomic_sub_fetch(&node_->owners, 1, __ATOMIC_ACQ_REL) == 0) delete node_;
+  }
+
+ private:
+  struct Node {
+    T value;
+    int owners = 1;
+  };
+  Node* node_ = nullptr;
+};
+
+struct Resident {
+  // The memory of everything but the columns with one value per token, which updates replace.
+  struct Unchanging {
+    DeviceBatch batch;
+    DeviceInputs inputs;
+  };
+
+  int device = 0;
+  // Only the members that own no memory are used.
+  DeviceBatch batch;
+  DeviceInputs inputs;
+  Shared<Buffer> columns[kColumns], advantage_columns[kColumns];
+  Shared<Unchanging> unchanging;
+
+  // Makes a resident batch from the columns of losses and everything else that they read, and from the inputs
+  // of advantage functions. The columns of the latter are in `advantage`.
+  Resident(int on, DeviceBatch losses, DeviceBatch advantage, DeviceInputs given) : device(on) {
+    set_views(losses, given);
+    replace(&losses, &advantage);
+    unchanging = Shared<Unchanging>({std::move(losses), std::move(given)});
+  }
+
+  // Makes a copy in which the columns that the two batches have replace those of `other`.
+  Resident(const Resident& other, DeviceBatch losses, DeviceBatch advantage)
+      : device(other.device), unchanging(other.unchanging) {
+    set_views(other.batch, other.inputs);
+    for (int c = 0; c < kColumns; ++c) {
+      columns[c] = other.columns[c];
+      advantage_columns[c] = other.advantage_columns[c];
+    }
+    replace(&losses, &advantage);
+  }
+
+ private:
+  void set_views(const DeviceBatch& losses, const DeviceInputs& given) {
+    batch.view = losses.view;
+    batch.tokens = losses.tokens;
+    inputs.view = given.view;
+    inputs.tokens = losses.tokens;
+    inputs.bad_rewards = given.bad_rewards;
+    inputs.bad_baselines = given.bad_baselines;
+    inputs.view.tokens.layout = losses.view.layout;
+    inputs.view.tokens.mask = losses.view.mask;
+  }
+
+  void replace(DeviceBatch* losses, DeviceBatch* advantage) {
+    replace(losses, &batch.view, columns);
+    replace(advantage, &inputs.view.tokens, advantage_columns);
+    // Losses read the log-probabilities of the sampling policy and of the teacher too, so the batch has these
+    // only once.
+    inputs.view.tokens.column[kSampledLogprob] = batch.view.column[kOldLogprob];
+    inputs.view.tokens.column[kTeacherLogprob] = batch.view.column[kTeacherLogprobColumn];
+  }
+
+  static void replace(DeviceBatch* from, BatchView* view, Shared<Buffer>* memory) {
+    for (int c = 0; c < kColumns; ++c) {
+      if (!from->view.column[c].data) continue;
+      memory[c] = Shared<Buffer>(std::move(from->column[c]));
+      view->column[c] = from->view.column[c];
+    }
+  }
+};
+
+}  // namespace policy_loss::cuda
