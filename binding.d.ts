@@ -159,6 +159,12 @@ export interface NativeBatch {
    * per row instead of one per token.
    */
   dtypes: number[];
+  /**
+   * Only for upload() and update(): the addresses of columns that are copied from memory of the device, in the order of
+   * `data`, undefined where a column is in `data` or not given. `dtypes` has their codes too. They must not change until
+   * the promise settles.
+   */
+  pointers?: (bigint | undefined)[];
   /** Numbers per row in the order of NativeRowColumns, undefined where they are not given. */
   rowData?: (Float64Array | undefined)[] | undefined;
   /** One byte per token, 0 if the token is masked (does not count). */

@@ -15,6 +15,7 @@ import {
 } from './columns.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch, type ResidentValues } from './device-batch.js';
+import { type DeviceColumn, isDeviceColumn, readDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import { type Layout, readLayout } from './layout.js';
@@ -102,6 +103,8 @@ export interface Reads {
    * for 'loss' (the default), ADVANTAGE_COLUMNS for 'advantage'.
    */
   order?: 'loss' | 'advantage';
+  /** The index of the CUDA device to which the batch is uploaded. Its columns may then be pointers to memory there. */
+  uploadTo?: number;
 }
 
 /** Columns with one value per token that a correction computes for a batch. */
@@ -170,16 +173,19 @@ export class BatchReader {
   readonly #needed: readonly InputName[];
   readonly #forAdvantage: boolean;
   readonly #readsStep: boolean;
+  readonly #uploadTo: number | undefined;
   // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
   readonly #tokenRewards: number;
   readonly #rewards: ReaderEntry;
 
-  constructor(mapper: KeyMapper, { inputs, optional = [], perToken = ['logprob'], order = 'loss' }: Reads) {
+  constructor(mapper: KeyMapper, reads: Reads) {
+    const { inputs, optional = [], perToken = ['logprob'], order = 'loss', uploadTo } = reads;
     const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
     this.separatesExperts = inputs.includes('expert_mask');
     this.#mapper = mapper;
     this.#forAdvantage = order === 'advantage';
     this.#readsStep = inputs.includes('step');
+    this.#uploadTo = uploadTo;
     this.#needed = inputs.filter((name) => name !== 'step');
     const masks = order === 'loss' ? inputs.filter((name) => name.endsWith('_mask')) : [];
     const others = this.#needed.filter((name) => !masks.includes(name));
@@ -248,8 +254,10 @@ export class BatchReader {
       const input = found[i];
       const entry = entries[i]!;
       if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
-      if (input && !isReady(native, entry, input.value, layout))
-        yield* convert(native, entry, input, layout, conversions);
+      if (!input || isReady(native, entry, input.value, layout)) continue;
+      if (this.#uploadTo !== undefined && entry.slot >= 0 && isDeviceColumn(input.value))
+        setDeviceColumn(native, entry, input.value, input.key, layout, this.#uploadTo);
+      else yield* convert(native, entry, input, layout, conversions);
     }
     if (!this.#readsStep) return { native, layout, step: undefined };
     if (!step) throw missingInput(this.#mapper, 'step');
@@ -287,6 +295,20 @@ function isReady(native: NativeBatch, entry: ReaderEntry, value: unknown, layout
     return true;
   }
   return false;
+}
+
+function setDeviceColumn(
+  native: NativeBatch,
+  { slot, mayBePerRow }: ReaderEntry,
+  value: DeviceColumn,
+  key: string,
+  layout: Layout,
+  device: number,
+): void {
+  const { pointer, dtype } = readDeviceColumn(key, value, layout, mayBePerRow, device);
+  native.pointers ??= [];
+  native.pointers[slot] = pointer;
+  native.dtypes[slot] = dtype;
 }
 
 // Converts an input and stores it in the native batch.

@@ -120,12 +120,11 @@ export class DeviceBatch implements Disposable {
     return guardedAsync(async () => {
       const { backend = 'verl', signal } = options ?? {};
       const mapper = KeyMapper.get(backend);
-      const { layout } = this.resident(undefined);
+      const { values, layout } = this.resident(undefined);
       this.#isUpdating = true;
       try {
-        await finishInTurns(readUpdate(columns, layout, mapper), signal, (read) =>
-          this.#replace(read, signal),
-        );
+        const reading = readUpdate(columns, layout, mapper, values.device);
+        await finishInTurns(reading, signal, (read) => this.#replace(read, signal));
       } finally {
         this.#isUpdating = false;
       }

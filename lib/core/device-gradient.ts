@@ -22,7 +22,7 @@ export class DeviceGradient implements Disposable {
   /** The device's name: 'cuda:0', 'cuda:1', …. */
   readonly device: string;
   /** The type of the values. */
-  readonly dtype = 'float32';
+  readonly dtype: 'float32' = 'float32';
   /** [B, T] for padded rows; [tokens] for packed rows, which lie one after another. */
   readonly shape: readonly [number, number] | readonly [number];
   readonly #index: number;

@@ -3,6 +3,7 @@ import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import type { AbortSignalLike } from './abortable.js';
 import { type Batch, type FloatColumn, find } from './batch.js';
 import { PER_ROW, readFloats } from './columns.js';
+import { type DeviceColumn, isDeviceColumn, readDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import type { Layout } from './layout.js';
@@ -15,11 +16,12 @@ type NeverUploaded = 'tokenLevelScores' | 'token_level_scores';
 /**
  * New values for float columns of a {@link DeviceBatch}, under the same keys as in a {@link Batch}. Each has the shape
  * [B, T] of the batch, or as many values as tokens if the rows are packed. `advantages` and the other columns that
- * upload() accepts with one value per row may have the shape [B].
+ * upload() accepts with one value per row may have the shape [B]. A column may be a {@link DeviceColumn}: a pointer to
+ * memory of the batch's device.
  */
 export type ColumnUpdate = {
-  [K in keyof Batch as Exclude<FloatKey<K>, NeverUploaded>]?: Batch[K];
-} & { [K in 'oldEntropy' | 'old_entropy' | 'clipCovKeys' | 'clip_cov_keys']?: FloatColumn };
+  [K in keyof Batch as Exclude<FloatKey<K>, NeverUploaded>]?: Batch[K] | DeviceColumn;
+} & { [K in 'oldEntropy' | 'old_entropy' | 'clipCovKeys' | 'clip_cov_keys']?: FloatColumn | DeviceColumn };
 
 /** The options of {@link DeviceBatch.update}. */
 export interface UpdateOptions {
@@ -50,6 +52,7 @@ const ONLY_FOR_ADVANTAGES = ADVANTAGE_COLUMNS.filter(
 /**
  * Checks and converts columns, in slices. All are looked up in the first slice.
  * @param layout the layout of the batch on the device.
+ * @param device the index of the device.
  * @throws LossError `ERR_INVALID_INPUT` if a key is not that of a float column, if there is no column, or if the type or
  * an element of a column is wrong; `ERR_SHAPE_MISMATCH` if its length is wrong.
  */
@@ -57,6 +60,7 @@ export function* readUpdate(
   columns: ColumnUpdate,
   layout: Layout,
   mapper: KeyMapper,
+  device: number,
 ): Sliced<ConvertedUpdate> {
   if (
     columns === null ||
@@ -87,11 +91,19 @@ export function* readUpdate(
   for (const { name, key, value } of given) {
     const slot = (COLUMNS as readonly string[]).indexOf(name);
     const mayBePerRow = slot >= 0 && !PER_TOKEN.includes(name);
-    const { data, dtype } = yield* readFloats(key, value, layout, mayBePerRow);
     const [into, at] =
       slot >= 0 ? [loss, slot] : [advantage, (ADVANTAGE_COLUMNS as readonly string[]).indexOf(name)];
-    into.data[at] = data;
-    into.dtypes[at] = dtype;
+    if (isDeviceColumn(value)) {
+      const column = readDeviceColumn(key, value, layout, mayBePerRow, device);
+      into.pointers ??= [];
+      into.pointers[at] = column.pointer;
+      into.dtypes[at] = column.dtype;
+    } else {
+      const column = yield* readFloats(key, value, layout, mayBePerRow);
+      into.data[at] = column.data;
+      into.dtypes[at] = column.dtype;
+    }
+    const dtype = into.dtypes[at]!;
     perRow.set(name, (dtype & PER_ROW) !== 0);
   }
   const isForAdvantages = given.some(({ name }) => !(COLUMNS as readonly string[]).includes(name));

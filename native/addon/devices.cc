@@ -30,6 +30,8 @@ Napi::Value settle(Napi::Env env, const Work& work) {
       return Napi::Number::New(env, -1);
     case cuda::Status::kOutOfMemory:
       throw coded_error(env, "ERR_OUT_OF_MEMORY", work.problem.message);
+    case cuda::Status::kBadPointer:
+      throw coded_error(env, "ERR_INVALID_INPUT", work.problem.message);
     default:
       throw coded_error(env, "ERR_DEVICE_UNAVAILABLE", work.problem.message);
   }
@@ -328,6 +330,30 @@ AdvantageBatch read_inputs(const Napi::Value& value, const BatchView& batch) {
   return inputs;
 }
 
+// Reads the columns of NativeBatch.pointers, each with its code in NativeBatch.dtypes.
+void read_pointers(const Napi::Value& value, ColumnView* columns) {
+  if (!value.IsObject()) return;
+  const Napi::Value pointers = value.As<Napi::Object>().Get("pointers");
+  if (!pointers.IsArray()) return;
+  const Napi::Array dtypes = value.As<Napi::Object>().Get("dtypes").As<Napi::Array>();
+  for (uint32_t c = 0; c < std::min<uint32_t>(pointers.As<Napi::Array>().Length(), kColumns); ++c) {
+    const Napi::Value pointer = pointers.As<Napi::Array>().Get(c);
+    if (!pointer.IsBigInt()) continue;
+    bool lossless = false;
+    const uint64_t address = pointer.As<Napi::BigInt>().Uint64Value(&lossless);
+    const int code = dtypes.Get(c).ToNumber().Int32Value();
+    columns[c] = view_of(value.Env(), code);
+    columns[c].data = reinterpret_cast<const void*>(address);
+  }
+}
+
+cuda::DeviceColumns read_device_columns(const Napi::Value& batch, const Napi::Value& inputs) {
+  cuda::DeviceColumns columns;
+  read_pointers(batch, columns.losses);
+  read_pointers(inputs, columns.advantages);
+  return columns;
+}
+
 // Makes a resident batch by calling make(abort, &made, problem) on the thread of the device's calls, and
 // returns a promise of it.
 template <class Make>
@@ -355,10 +381,11 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
     const int device = info[0].ToNumber().Int32Value();
     const BatchView batch = read_batch(info[1].As<Napi::Object>());
     const AdvantageBatch inputs = read_inputs(info[3], batch);
+    const cuda::DeviceColumns there = read_device_columns(info[1], info[3]);
     return make_resident(info, device, info[2],
                          [=](const int32_t* abort, cuda::Resident** made, cuda::Problem* problem) {
                            const cuda::FoundInputs found(inputs);
-                           return cuda::upload(device, batch, found.inputs(), abort, made, problem);
+                           return cuda::upload(device, batch, found.inputs(), there, abort, made, problem);
                          });
   });
 }
@@ -371,11 +398,12 @@ Napi::Value update(const Napi::CallbackInfo& info) {
     const cuda::ResidentInfo known = cuda::resident_info(resident.get());
     const BatchView columns = read_batch(info[1].As<Napi::Object>());
     const BatchView inputs = read_inputs(info[3], columns).tokens;
+    const cuda::DeviceColumns there = read_device_columns(info[1], info[3]);
     if (columns.layout.rows != known.rows || columns.layout.tokens() != known.tokens)
       refuse(info.Env(), "the columns must have the batch's shape");
     return make_resident(info, known.device, info[2],
                          [=](const int32_t* abort, cuda::Resident** made, cuda::Problem* problem) {
-                           return cuda::update(resident.get(), columns, inputs, abort, made, problem);
+                           return cuda::update(resident.get(), columns, inputs, there, abort, made, problem);
                          });
   });
 }

@@ -245,12 +245,17 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& row_length, const
   return layout;
 }
 
-ColumnView read_column(const Napi::Value& value, int code, const Layout& layout) {
+ColumnView view_of(Napi::Env env, int code) {
   if (code < 0 || code > 7 || (code & 3) > static_cast<int>(DType::kBFloat16))
-    refuse(value.Env(), "unknown dtype code");
+    refuse(env, "unknown dtype code");
   ColumnView view;
   view.dtype = static_cast<DType>(code & 3);
   view.per_row = (code & 4) != 0;
+  return view;
+}
+
+ColumnView read_column(const Napi::Value& value, int code, const Layout& layout) {
+  ColumnView view = view_of(value.Env(), code);
   view.data = elements(value, view.dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array,
                        view.per_row ? layout.rows : layout.tokens(), "a column");
   return view;

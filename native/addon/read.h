@@ -46,6 +46,8 @@ int read_estimator(const Napi::Value& name);
 BatchView read_batch(const Napi::Object& object);
 // The functions from here on each read a part of a batch. `code` is the column's code in NativeBatch.dtypes.
 Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Napi::Value& offsets);
+// Returns a view without data.
+ColumnView view_of(Napi::Env env, int code);
 ColumnView read_column(const Napi::Value& value, int code, const Layout& layout);
 AdvantageBatch read_advantage_batch(const Napi::Object& object);
 double number_or_zero(const Napi::Value& value);

@@ -23,11 +23,12 @@ void share_work_by(ShareWork) {}
 Status device_info(int, DeviceInfo*, Problem* problem) {
   return no_device(problem);
 }
-Status upload(int, const BatchView&, const AdvantageInputs&, const int32_t*, Resident**, Problem* problem) {
+Status upload(int, const BatchView&, const AdvantageInputs&, const DeviceColumns&, const int32_t*, Resident**,
+              Problem* problem) {
   return no_device(problem);
 }
-Status update(const Resident*, const BatchView&, const BatchView&, const int32_t*, Resident**,
-              Problem* problem) {
+Status update(const Resident*, const BatchView&, const BatchView&, const DeviceColumns&, const int32_t*,
+              Resident**, Problem* problem) {
   return no_device(problem);
 }
 void release(Resident*) {}

@@ -16,7 +16,8 @@
 
 namespace policy_loss::cuda {
 
-enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed };
+// kBadPointer: an address that the caller gave is not in the memory of the device.
+enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed, kBadPointer };
 
 // The error message of a call that failed.
 struct Problem {
@@ -83,13 +84,19 @@ struct AdvantageInputs {
 // advantage functions that were passed to upload(). They do not include the log-probabilities of the sampling
 // policy and of the teacher, because the batch already has these as columns of losses.
 struct Resident;
-Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
-              Resident** resident, Problem* problem);
+// Columns that upload() and update() copy from memory of the same device. A column here takes the place of
+// the host's.
+struct DeviceColumns {
+  ColumnView losses[kColumns];
+  ColumnView advantages[kColumns];  // AdvantageColumns
+};
+Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const DeviceColumns& there,
+              const int32_t* abort, Resident** resident, Problem* problem);
 // Makes another resident batch, in which the given columns replace those of `resident`. The two share the
 // memory of everything else, and each must be released. Of the host batches, only the columns and the layout
 // are read. The layout must be that of `resident`. The columns of advantage_columns are AdvantageColumns.
 Status update(const Resident* resident, const BatchView& columns, const BatchView& advantage_columns,
-              const int32_t* abort, Resident** updated, Problem* problem);
+              const DeviceColumns& there, const int32_t* abort, Resident** updated, Problem* problem);
 void release(Resident* resident);
 
 struct ResidentInfo {

@@ -235,6 +235,14 @@ DeviceBatch send_columns(Context& context, const BatchView& host, unsigned colum
   return batch;
 }
 
+// Copies columns within the memory of the device, and waits until the caller may overwrite them.
+void copy_columns(Context& context, int device, const DeviceColumns& from, DeviceBatch* losses,
+                  DeviceBatch* advantage) {
+  const bool first = copy_columns(context, device, from.losses, losses);
+  const bool second = copy_columns(context, device, from.advantages, advantage);
+  if (first || second) check(cudaStreamSynchronize(context.compute()));
+}
+
 }  // namespace
 
 void share_work_by(ShareWork share) {
@@ -276,27 +284,29 @@ Status device_info(int device, DeviceInfo* info, Problem* problem) {
   });
 }
 
-Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
-              Resident** resident, Problem* problem) {
+Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const DeviceColumns& there,
+              const int32_t* abort, Resident** resident, Problem* problem) {
   return guarded(problem, [&] {
     Context& context = context_of(device);
     context.run([&] {
       DeviceBatch batch = context.allocate_batch(host, kEveryColumn, (1u << kRowColumns) - 1);
       send_in_chunks(context, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
       DeviceBatch advantage = send_columns(context, inputs.tokens, kColumnsOfAdvantages, abort);
+      copy_columns(context, device, there, &batch, &advantage);
       *resident = new Resident(device, std::move(batch), std::move(advantage), send_inputs(context, inputs));
     });
   });
 }
 
 Status update(const Resident* resident, const BatchView& columns, const BatchView& advantage_columns,
-              const int32_t* abort, Resident** updated, Problem* problem) {
+              const DeviceColumns& there, const int32_t* abort, Resident** updated, Problem* problem) {
   return guarded(problem, [&] {
     Context& context = context_of(resident->device);
     context.run([&] {
       check_abort(abort);
       DeviceBatch losses = send_columns(context, columns, kEveryColumn, abort);
       DeviceBatch advantage = send_columns(context, advantage_columns, kColumnsOfAdvantages, abort);
+      copy_columns(context, resident->device, there, &losses, &advantage);
       *updated = new Resident(*resident, std::move(losses), std::move(advantage));
     });
   });

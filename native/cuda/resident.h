@@ -98,4 +98,36 @@ struct Resident {
   }
 };
 
+// Checks the address of an array that a caller owns. The last byte is looked up too, because the runtime does
+// not tell where an allocation ends.
+inline void check_is_on(int device, const void* first, int64_t bytes) {
+  for (const int64_t offset : {int64_t{0}, bytes - 1}) {
+    cudaPointerAttributes found{};
+    const cudaError_t error = cudaPointerGetAttributes(&found, static_cast<const char*>(first) + offset);
+    const bool is_device = found.type == cudaMemoryTypeDevice && found.device == device;
+    if (error == cudaSuccess && (is_device || found.type == cudaMemoryTypeManaged)) continue;
+    cudaGetLastError();  // clears the error
+    throw Failure{Status::kBadPointer, "a column's pointer: expected memory of the device with room for all values, got another address"};
+  }
+}
+
+// Copies columns within the memory of the context's device to a batch. Returns whether it started a copy.
+inline bool copy_columns(Context& context, int device, const ColumnView* from, DeviceBatch* to) {
+  bool copies = false;
+  for (int c = 0; c < kColumns; ++c) {
+    if (!from[c].data) continue;
+    const int64_t length = from[c].per_row ? to->view.layout.rows : to->tokens;
+    const int64_t bytes = length * size_of(from[c].dtype);
+    if (bytes == 0) continue;
+    check_is_on(device, from[c].data, bytes);
+    to->column[c] =
+        context.allocate((from[c].per_row ? length : whole_granules(length)) * size_of(from[c].dtype));
+    to->view.column[c] = {to->column[c].as<void>(), from[c].dtype, from[c].per_row};
+    check(cudaMemcpyAsync(to->column[c].as<void>(), from[c].data, static_cast<size_t>(bytes),
+                          cudaMemcpyDeviceToDevice, context.compute()));
+    copies = true;
+  }
+  return copies;
+}
+
 }  // namespace policy_loss::cuda

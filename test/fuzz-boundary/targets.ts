@@ -5,6 +5,7 @@
  * a function. So no new function can be forgotten.
  */
 import { readdirSync, readFileSync } from 'node:fs';
+import { types } from 'node:util';
 import { fromTrinityArgs } from '../../lib/core/options.js';
 import * as api from '../../lib/index.js';
 import { requiredArgs } from '../support/draw.js';
@@ -317,6 +318,20 @@ const ON_DEVICE: Record<string, () => Anything[]> = {
 /** Returns whether the calls of a target need a CUDA device. */
 export const needsDevice = ({ name }: Target) => name === 'upload' || /^Device\w+#/.test(name);
 
+// Fuzzes the members of a column that is a pointer. The pointer itself is that of a gradient, unless it is replaced.
+const ofPointers: Target = {
+  name: 'DeviceBatch#update of a pointer',
+  valid: () => [{ dtype: 'float32', device: 'cuda:0', shape: [ROWS, COLUMNS] }],
+  async call([column]) {
+    using resident = await api.upload(whole() as Anything, 'cuda');
+    const { deviceGrad } = await new api.SFTLossFn().compute(resident, { grad: 'device' });
+    using grad = deviceGrad!;
+    if (column !== null && typeof column === 'object' && !types.isProxy(column))
+      Reflect.defineProperty(column, 'pointer', { value: grad.pointer });
+    await resident.update({ logprob: column });
+  },
+};
+
 // Each call uploads a batch first, and computes a gradient of it on the device.
 function* onDevice(): Generator<Target> {
   for (const cls of [api.DeviceBatch, api.DeviceGradient])
@@ -355,6 +370,7 @@ function* walk(): Generator<Target> {
   }
   yield* ofAlgorithms();
   yield* onDevice();
+  yield ofPointers;
   yield* ofLosses(whole, TOKENS);
 }
 

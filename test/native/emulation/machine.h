@@ -49,6 +49,8 @@ bool has_room(int device, size_t bytes);
 // Allocates memory of an emulated device. Returns null if the host does not have enough memory.
 void* allocate(int device, size_t bytes);
 void give_back(void* memory);
+// Returns the device that has the memory at this address, or -1 if no device has memory there.
+int device_of(const void* pointer);
 // Records a fault if a kernel changed a guard zone of device memory.
 void check_guards();
 // Prepares the shared memory of the next block: `bytes` bytes of NaN between guard zones.

@@ -76,6 +76,13 @@ void give_back(void* memory) {
   std::free(static_cast<unsigned char*>(memory) - kGuardBytes);
 }
 
+int device_of(const void* pointer) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  const auto next = allocations.upper_bound(address);
+  if (next == allocations.begin() || !contains(std::prev(next), address, 1)) return -1;
+  return std::prev(next)->second.device;
+}
+
 void check_access(const void* pointer, size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
   if (address % bytes != 0)

@@ -163,3 +163,10 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
   enqueue(stream, [=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  const Lock lock(mutex);
+  const int device = device_of(pointer);
+  *attributes = {device < 0 ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice, device};
+  return cudaSuccess;
+}
