@@ -20,6 +20,7 @@ DeviceCount count_devices(Problem* problem) {
 }
 
 void share_work_by(ShareWork) {}
+void keep_current_device() {}
 Status device_info(int, DeviceInfo*, Problem* problem) {
   return no_device(problem);
 }

@@ -21,7 +21,7 @@ enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed, kBadP
 
 // The error message of a call that failed.
 struct Problem {
-  char message[256] = {};
+  char message[512] = {};
 };
 
 // The reason why no device can be used, or kNone if one can.
@@ -54,6 +54,10 @@ using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t ind
 // Sets the function that divides the copying of host memory among threads. Until it is set, the calling
 // thread copies everything itself.
 void share_work_by(ShareWork share);
+
+// Tells that the calling thread uses no other CUDA code. Calls on other threads restore the current device of
+// the thread when they end.
+void keep_current_device();
 
 // The groups of a batch as plain pointers. engine/groups.h explains the arrays.
 struct GroupsView {

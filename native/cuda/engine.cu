@@ -1,6 +1,7 @@
 // Implements cuda.h: finds devices, keeps resident batches, and runs the passes of a call in order.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "cuda/device_array.h"
@@ -34,18 +35,33 @@ Status guarded(Problem* problem, Body body) {
 // An upper limit on the number of devices; no machine has this many.
 constexpr int kMostDevices = 256;
 
-// Returns the context of a device. The first call for a device creates it. Contexts are never destroyed,
-// because at the end of the process CUDA may shut down before static objects are destroyed.
+// The contexts that exist, by device. They are never destroyed, because at the end of the process CUDA may
+// shut down before static objects are destroyed.
+Mutex contexts_mutex;
+Context* contexts[kMostDevices];
+
+// Ends the calls in progress. The process may end in the middle of a call, and CUDA then shuts down while
+// other threads still use it. The runtime registers its own function for the end of the process when it is
+// first used, that is, before this one, so this one runs first.
+void finish_calls() {
+  __atomic_store_n(&process_ends, 1, __ATOMIC_RELAXED);
+  contexts_mutex.lock();
+  for (Context* const context : contexts)
+    if (context) context->close();
+}
+
+// Returns the context of a device. The first call for a device creates it.
 Context& context_of(int device) {
-  static Mutex mutex;
-  static Context* contexts[kMostDevices];
-  static int count = -1;
-  const Lock lock(mutex);
-  if (count < 0) {
+  static int count = 0;
+  const Lock lock(contexts_mutex);
+  if (count == 0) {
     Problem problem;
-    count = std::min(count_devices(&problem).count, kMostDevices);
+    const DeviceCount found = count_devices(&problem);
+    if (found.obstacle != Obstacle::kNone) throw Failure(Status::kNoDevice, "%s", problem.message);
+    count = std::min(found.count, kMostDevices);
+    std::atexit(finish_calls);
   }
-  if (device < 0 || device >= count) throw Failure{Status::kNoDevice, "there is no such device"};
+  if (device < 0 || device >= count) throw Failure(Status::kNoDevice, "there is no such device");
   if (!contexts[device]) contexts[device] = new Context(device);
   return *contexts[device];
 }
@@ -240,13 +256,17 @@ void copy_columns(Context& context, int device, const DeviceColumns& from, Devic
                   DeviceBatch* advantage) {
   const bool first = copy_columns(context, device, from.losses, losses);
   const bool second = copy_columns(context, device, from.advantages, advantage);
-  if (first || second) check(cudaStreamSynchronize(context.compute()));
+  if (first || second) CUDA_CHECK(cudaStreamSynchronize(context.compute()));
 }
 
 }  // namespace
 
 void share_work_by(ShareWork share) {
   __atomic_store_n(&sharing, share, __ATOMIC_RELAXED);
+}
+
+void keep_current_device() {
+  keeps_device = true;
 }
 
 DeviceCount count_devices(Problem* problem) {
@@ -269,14 +289,16 @@ DeviceCount count_devices(Problem* problem) {
     found.obstacle = Obstacle::kNoDevice;
   else
     found.obstacle = Obstacle::kFailed;
-  report(problem, cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
+  std::snprintf(problem->message, sizeof problem->message, "%s%s",
+                found.obstacle == Obstacle::kFailed ? "cudaGetDeviceCount failed: " : "",
+                cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
   return found;
 }
 
 Status device_info(int device, DeviceInfo* info, Problem* problem) {
   return guarded(problem, [&] {
     cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, device));
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
     std::snprintf(info->name, sizeof info->name, "%s", properties.name);
     info->memory = static_cast<int64_t>(properties.totalGlobalMem);
     info->capability = 10 * properties.major + properties.minor;
@@ -314,7 +336,7 @@ Status update(const Resident* resident, const BatchView& columns, const BatchVie
 
 void release(Resident* resident) {
   Problem problem;
-  guarded(&problem, [&] { context_of(resident->device).run([&] { delete resident; }); });
+  guarded(&problem, [&] { context_of(resident->device).run_always([&] { delete resident; }); });
 }
 
 ResidentInfo resident_info(const Resident* resident) {
@@ -348,7 +370,7 @@ DeviceArray* make_array(int device, int64_t length) {
 
 void release(DeviceArray* array) {
   Problem problem;
-  guarded(&problem, [&] { context_of(array->device).run([&] { delete array; }); });
+  guarded(&problem, [&] { context_of(array->device).run_always([&] { delete array; }); });
 }
 
 ArrayInfo array_info(const DeviceArray* array) {
@@ -457,8 +479,8 @@ Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Probl
       const Buffer from = context.allocate(bytes);
       const Buffer to = context.allocate(bytes);
       const auto copy = [&] {
-        check(cudaMemcpyAsync(to.as<void>(), from.as<void>(), static_cast<size_t>(bytes),
-                              cudaMemcpyDeviceToDevice, context.compute()));
+        CUDA_CHECK(cudaMemcpyAsync(to.as<void>(), from.as<void>(), static_cast<size_t>(bytes),
+                                   cudaMemcpyDeviceToDevice, context.compute()));
       };
       copy();
       context.mark_passes_begin();

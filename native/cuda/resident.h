@@ -103,11 +103,12 @@ struct Resident {
 inline void check_is_on(int device, const void* first, int64_t bytes) {
   for (const int64_t offset : {int64_t{0}, bytes - 1}) {
     cudaPointerAttributes found{};
-    const cudaError_t error = cudaPointerGetAttributes(&found, static_cast<const char*>(first) + offset);
-    const bool is_device = found.type == cudaMemoryTypeDevice && found.device == device;
-    if (error == cudaSuccess && (is_device || found.type == cudaMemoryTypeManaged)) continue;
-    cudaGetLastError();  // clears the error
-    throw Failure{Status::kBadPointer, "a column's pointer: expected memory of the device with room for all values, got another address"};
+    CUDA_CHECK(cudaPointerGetAttributes(&found, static_cast<const char*>(first) + offset));
+    if (found.type == cudaMemoryTypeManaged) continue;
+    if (found.type == cudaMemoryTypeDevice && found.device == device) continue;
+    throw Failure(Status::kBadPointer,
+                  "a column's pointer: expected memory of the device with room for all values, got another "
+                  "address");
   }
 }
 
@@ -123,8 +124,8 @@ inline bool copy_columns(Context& context, int device, const ColumnView* from, D
     to->column[c] =
         context.allocate((from[c].per_row ? length : whole_granules(length)) * size_of(from[c].dtype));
     to->view.column[c] = {to->column[c].as<void>(), from[c].dtype, from[c].per_row};
-    check(cudaMemcpyAsync(to->column[c].as<void>(), from[c].data, static_cast<size_t>(bytes),
-                          cudaMemcpyDeviceToDevice, context.compute()));
+    CUDA_CHECK(cudaMemcpyAsync(to->column[c].as<void>(), from[c].data, static_cast<size_t>(bytes),
+                               cudaMemcpyDeviceToDevice, context.compute()));
     copies = true;
   }
   return copies;
