@@ -78,6 +78,13 @@ calls['weights of a resident batch'] = async () => {
   using resident = await upload(batch, DEVICE);
   return await correction.compute(resident);
 };
+calls['an update, and a gradient on the device'] = async () => {
+  using resident = await upload(batch, DEVICE);
+  const { deviceGrad, loss } = await losses.ppo.compute(resident, { grad: 'device' });
+  using grad = deviceGrad!;
+  await resident.update({ logprob: batch.oldLogprob as Float32Array, refLogprob: grad });
+  return [loss, await grad.toHost(), await losses.ppo.compute(resident, { grad: true })];
+};
 
 const { env } = process;
 
