@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
 template <class L>
 void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
   grid.memory = Feed<columns_of<L>>::bytes(pass.columns);
-  launch(token_kernel<L>, grid, pass, loss);
+  launch("token_kernel", token_kernel<L>, grid, pass, loss);
 }
 
 // Launches the kernel of loss L if L is the wanted loss, that is, if index == loss. If `group` is −1, L is

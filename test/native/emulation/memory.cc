@@ -24,6 +24,7 @@ struct Allocation {
 using Allocations = std::map<uintptr_t, Allocation>;  // by address
 auto& allocations = *new Allocations;
 auto& used_bytes = *new std::map<int, size_t>;  // by device
+auto& pinned = *new std::map<void*, size_t>;    // the sizes of pinned host memory
 // The allocation of the last access. It is checked first, because most accesses are to the same allocation as
 // the access before.
 Allocations::const_iterator recent = allocations.end();
@@ -76,6 +77,29 @@ void give_back(void* memory) {
   std::free(static_cast<unsigned char*>(memory) - kGuardBytes);
 }
 
+int device_of(const void* pointer) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  const auto next = allocations.upper_bound(address);
+  if (next == allocations.begin() || !contains(std::prev(next), address, 1)) return -1;
+  return std::prev(next)->second.device;
+}
+
+void* allocate_pinned(size_t bytes) {
+  void* const memory = std::malloc(bytes);
+  if (memory) pinned[memory] = bytes;
+  return memory;
+}
+
+void give_back_pinned(void* memory) {
+  pinned.erase(memory);
+  std::free(memory);
+}
+
+void count_memory(Holdings* found) {
+  for (const auto& [device, bytes] : used_bytes) found->device_bytes += static_cast<int64_t>(bytes);
+  for (const auto& [memory, bytes] : pinned) found->pinned_bytes += static_cast<int64_t>(bytes);
+}
+
 void check_access(const void* pointer, size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
   if (address % bytes != 0)
@@ -122,13 +146,11 @@ char* launch_memory() {
   return reinterpret_cast<char*>(shared_memory.data() + kGuardBytes / sizeof(Chunk));
 }
 
-void permit_shared(void* kernel, size_t bytes) {
-  const Lock lock(mutex);
+void permit(void* kernel, size_t bytes) {
   permitted_shared[kernel] = bytes;
 }
 
 void check_shared(void* kernel, size_t bytes) {
-  const Lock lock(mutex);
   const auto permitted = permitted_shared.find(kernel);
   if (bytes > (permitted == permitted_shared.end() ? kPlainShared : permitted->second))
     record_fault("a launch asks for " + std::to_string(bytes) + " bytes of shared memory");

@@ -6,6 +6,7 @@
 
 #include "cuda/kernels.h"
 #include "cuda/warp.cuh"
+#include "faults.h"
 
 namespace policy_loss::cuda {
 namespace {
@@ -108,33 +109,36 @@ struct Machine {
   ~Machine() {
     cudaFreeAsync(column.data, stream);
     cudaStreamSynchronize(stream);
-    cudaGetLastError();
+    cudaStreamDestroy(stream);
+    cudaStreamDestroy(other);
+    cudaMemPoolDestroy(pool);
   }
   std::string finish() {
     const cudaError_t found = cudaStreamSynchronize(stream);
-    cudaGetLastError();
-    return found == cudaSuccess ? "" : cudaGetErrorString(found);
+    const std::string message = found == cudaSuccess ? "" : cudaGetErrorString(found);
+    emulation::restart();
+    return message;
   }
 };
 
 template <void (*kernel)(Column)>
 std::string run() {
   Machine machine;
-  launch(kernel, {2, machine.stream}, machine.column);
+  launch("kernel", kernel, {2, machine.stream}, machine.column);
   return machine.finish();
 }
 
 template <bool with_event>
 std::string run_on_two_streams() {
   Machine machine;
-  launch(marks, {1, machine.other}, machine.column);
+  launch("marks", marks, {1, machine.other}, machine.column);
   if (with_event) {
     cudaEvent_t event;
-    cudaEventCreate(&event);
+    cudaEventCreateWithFlags(&event, 0);
     cudaEventRecord(event, machine.other);
     cudaStreamWaitEvent(machine.stream, event, 0);
   }
-  launch(expects_mark, {1, machine.stream}, machine.column);
+  launch("expects_mark", expects_mark, {1, machine.stream}, machine.column);
   const std::string found = machine.finish();
   cudaStreamSynchronize(machine.other);
   return found;

@@ -48,7 +48,7 @@ void test_evaluation_errors() {
   with_memory("100000", [&] {
     expect(status_on(0) == cuda::Status::kOutOfMemory, "an evaluation runs out of memory");
     cuda::Resident* resident = nullptr;
-    expect(cuda::upload(0, batch->view, {}, nullptr, &resident, &problem) == cuda::Status::kOutOfMemory,
+    expect(cuda::upload(0, batch->view, {}, {}, nullptr, &resident, &problem) == cuda::Status::kOutOfMemory,
            "an upload runs out of memory");
   });
   const int32_t aborted = 1;
