@@ -16,7 +16,7 @@ export type Libc = 'glibc' | 'musl';
 export const PREBUILDS = {
   'linux-x64-glibc': { os: 'linux', arch: 'x64', libc: 'glibc', cuda: true },
   'linux-x64-musl': { os: 'linux', arch: 'x64', libc: 'musl' },
-  'linux-arm64-glibc': { os: 'linux', arch: 'arm64', libc: 'glibc' },
+  'linux-arm64-glibc': { os: 'linux', arch: 'arm64', libc: 'glibc', cuda: true },
   'linux-arm64-musl': { os: 'linux', arch: 'arm64', libc: 'musl' },
   'darwin-arm64': { os: 'darwin', arch: 'arm64' },
   'win32-x64': { os: 'win32', arch: 'x64' },

@@ -49,7 +49,7 @@ function build(name: PrebuildName): void {
         PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
         POLICY_LOSS_SOURCES: ROOT,
         POLICY_LOSS_TOOLCHAIN: join(HERE, 'toolchains', `${name}.cmake`),
-        POLICY_LOSS_CMAKE_OPTIONS: (cuda ? cudaOptions() : ['--CDPOLICY_LOSS_CUDA=OFF']).join(' '),
+        POLICY_LOSS_CMAKE_OPTIONS: (cuda ? cudaOptions(arch) : ['--CDPOLICY_LOSS_CUDA=OFF']).join(' '),
       },
     },
   );
@@ -57,8 +57,8 @@ function build(name: PrebuildName): void {
 
 // Returns the options for cmake-js that select the CUDA toolkit. An old toolkit is used on purpose, because a binary of
 // a new one needs a new driver.
-function cudaOptions(): string[] {
-  const toolkit = execFileSync(join(ROOT, 'scripts/cuda/toolkit.sh'), {
+function cudaOptions(arch: Prebuild['arch']): string[] {
+  const toolkit = execFileSync(join(ROOT, 'scripts/cuda/toolkit.sh'), arch === 'arm64' ? ['--arm64'] : [], {
     encoding: 'utf8',
     stdio: ['ignore', 'pipe', 'inherit'],
   }).trim();

@@ -14,7 +14,7 @@ export const STEPS = [
   {
     script: 'prebuild',
     covers: ['scripts/cuda/', 'scripts/prebuild/'],
-    packages: { 'llvm-readobj': ['llvm'] },
+    packages: { 'llvm-readobj': ['llvm'], 'aarch64-linux-gnu-g++': ['g++-aarch64-linux-gnu'] },
   },
   { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
@@ -30,7 +30,14 @@ export const STEPS = [
   },
   {
     script: 'test:arm64',
-    covers: ['scripts/arm64/', 'scripts/prebuild/', 'test/golden/', 'test/reference/', 'test/support/'],
+    covers: [
+      'scripts/arm64/',
+      'scripts/cuda/',
+      'scripts/prebuild/',
+      'test/golden/',
+      'test/reference/',
+      'test/support/',
+    ],
     prebuilds: ['linux-arm64-glibc'],
     packages: {
       'qemu-aarch64': ['qemu-user'],

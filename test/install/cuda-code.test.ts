@@ -1,12 +1,18 @@
-// Tests what scripts/prebuild/check.ts finds about the CUDA code of the prebuilt binary for Linux x64. Copies of the
-// binary with one changed byte show that each check can fail.
+// Tests what scripts/prebuild/check.ts finds about the CUDA code of the prebuilt binaries. Copies of the one for Linux x64
+// with one changed byte show that each check can fail.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { LEAST_DRIVER, prebuildPath } from '../../lib/core/prebuilds.js';
+import {
+  LEAST_DRIVER,
+  PREBUILDS,
+  type Prebuild,
+  type PrebuildName,
+  prebuildPath,
+} from '../../lib/core/prebuilds.js';
 import type { CudaDevice, NoCudaDevice } from '../../lib/index.js';
 import { cudaCodeOf, cudaSectionOf, faultsOf } from '../../scripts/prebuild/check.js';
 
@@ -21,8 +27,8 @@ const CUOBJDUMP = join(
   process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'),
   'policy-loss/cuda-12.4/bin/cuobjdump',
 );
-const cuobjdump = (...options: string[]) =>
-  execFileSync(CUOBJDUMP, [...options, BINARY], { encoding: 'utf8', maxBuffer: 2 ** 28 });
+const cuobjdump = (file: string, ...options: string[]) =>
+  execFileSync(CUOBJDUMP, [...options, file], { encoding: 'utf8', maxBuffer: 2 ** 28 });
 
 describe('the CUDA code of a prebuilt binary', () => {
   let place: string;
@@ -42,51 +48,59 @@ describe('the CUDA code of a prebuilt binary', () => {
     return faultsOf(copy, 'linux-x64-glibc').join('\n');
   }
 
-  it('is for every architecture, in each source file', () => {
-    const found = cudaCodeOf(BINARY);
-    assert.equal(found.length, SOURCES);
-    for (const codes of found)
-      assert.deepEqual(codes.map(({ kind, capability }) => `${kind} ${capability}`).sort(), [
-        'cubin 80',
-        'cubin 86',
-        'cubin 89',
-        'cubin 90',
-        'ptx 90',
-      ]);
-    assert.deepEqual(faultsOf(BINARY, 'linux-x64-glibc'), []);
-  });
+  for (const [name, { os, arch, libc, cuda }] of Object.entries(PREBUILDS) as [PrebuildName, Prebuild][]) {
+    if (!cuda) continue;
+    const file = ROOT + prebuildPath(os, arch, libc);
+    it(`for ${name} is for every architecture, in each source file`, function () {
+      if (!existsSync(file)) return this.skip();
+      const found = cudaCodeOf(file);
+      assert.equal(found.length, SOURCES);
+      for (const codes of found)
+        assert.deepEqual(codes.map(({ kind, capability }) => `${kind} ${capability}`).sort(), [
+          'cubin 80',
+          'cubin 86',
+          'cubin 89',
+          'cubin 90',
+          'ptx 90',
+        ]);
+      assert.deepEqual(faultsOf(file, name), []);
+    });
 
-  it('is what cuobjdump finds', function () {
-    if (!existsSync(CUOBJDUMP)) return this.skip();
-    const listed = [...cuobjdump('-lelf', '-lptx').matchAll(/\.sm_(\d+)\.(cubin|ptx)$/gm)].map(
-      ([, capability, kind]) => `${kind} ${capability}`,
-    );
-    const read = cudaCodeOf(BINARY).flatMap((codes) =>
-      codes.map(({ kind, capability }) => `${kind} ${capability}`),
-    );
-    assert.deepEqual(listed.sort(), read.sort());
-  });
+    it(`for ${name} is what cuobjdump finds`, function () {
+      if (!existsSync(file) || !existsSync(CUOBJDUMP)) return this.skip();
+      const listed = [...cuobjdump(file, '-lelf', '-lptx').matchAll(/\.sm_(\d+)\.(cubin|ptx)$/gm)].map(
+        ([, capability, kind]) => `${kind} ${capability}`,
+      );
+      const read = cudaCodeOf(file).flatMap((codes) =>
+        codes.map(({ kind, capability }) => `${kind} ${capability}`),
+      );
+      assert.deepEqual(listed.sort(), read.sort());
+    });
 
-  // The same limits as in test/native/check-spills.sh, which compiles the kernels with the nvcc on the PATH.
-  it('spills no registers, and declares little enough shared memory', function () {
-    if (!existsSync(CUOBJDUMP)) return this.skip();
-    const perArchitecture = new Map<string, number>();
-    let architecture = '';
-    for (const [, arch, name, stack, shared, local] of cuobjdump('-res-usage').matchAll(
-      /^arch = (\S+)|Function (\S+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)/gm,
-    )) {
-      if (arch) architecture = arch;
-      if (!name || !/4cuda\d+(token|row|kl|value_sums|distill|program_rows|program_tokens)_kernel/.test(name))
-        continue;
-      perArchitecture.set(architecture, (perArchitecture.get(architecture) ?? 0) + 1);
-      // From capability 9.0 on, the number includes the memory that the driver reserves for each block.
-      const declared = Number(shared) - (architecture === 'sm_90' ? 1024 : 0);
-      assert.deepEqual([stack, local], ['0', '0'], `${architecture}: ${name}: expected no local memory`);
-      assert.ok(declared <= 8704, `${architecture}: ${name}: expected at most 8704 bytes, got ${declared}`);
-    }
-    assert.deepEqual([...perArchitecture.keys()].sort(), ['sm_80', 'sm_86', 'sm_89', 'sm_90']);
-    assert.ok([...perArchitecture.values()].every((kernels) => kernels > 20));
-  });
+    // The same limits as in test/native/check-spills.sh, which compiles the kernels with the nvcc on the PATH.
+    it(`for ${name} spills no registers, and declares little enough shared memory`, function () {
+      if (!existsSync(file) || !existsSync(CUOBJDUMP)) return this.skip();
+      const perArchitecture = new Map<string, number>();
+      let architecture = '';
+      for (const [, arch, name, stack, shared, local] of cuobjdump(file, '-res-usage').matchAll(
+        /^arch = (\S+)|Function (\S+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)/gm,
+      )) {
+        if (arch) architecture = arch;
+        if (
+          !name ||
+          !/4cuda\d+(token|row|kl|value_sums|distill|program_rows|program_tokens)_kernel/.test(name)
+        )
+          continue;
+        perArchitecture.set(architecture, (perArchitecture.get(architecture) ?? 0) + 1);
+        // From capability 9.0 on, the number includes the memory that the driver reserves for each block.
+        const declared = Number(shared) - (architecture === 'sm_90' ? 1024 : 0);
+        assert.deepEqual([stack, local], ['0', '0'], `${architecture}: ${name}: expected no local memory`);
+        assert.ok(declared <= 8704, `${architecture}: ${name}: expected at most 8704 bytes, got ${declared}`);
+      }
+      assert.deepEqual([...perArchitecture.keys()].sort(), ['sm_80', 'sm_86', 'sm_89', 'sm_90']);
+      assert.ok([...perArchitecture.values()].every((kernels) => kernels > 20));
+    });
+  }
 
   it('may not be for other architectures', () => {
     // The first entry follows the header of 16 bytes. Its architecture is at offset 28.
