@@ -75,7 +75,8 @@ export class ResidentValues {
 /**
  * A batch whose columns stay on a CUDA device until the batch is disposed of, by `using` or dispose(). {@link upload}
  * creates it. Every compute() accepts it instead of a host batch and then runs on the batch's device. Gradients are
- * returned as host arrays. {@link DeviceBatch.update} replaces columns, such as the log-probabilities of each epoch.
+ * returned as host arrays, unless a call asks for them on the device. {@link DeviceBatch.update} replaces columns, such as
+ * the log-probabilities of each epoch.
  */
 export class DeviceBatch implements Disposable {
   /** The device's name: 'cuda:0', 'cuda:1', …. */

@@ -95,7 +95,7 @@ export function gradArray(
   if (!types.isFloat32Array(wanted))
     throw new LossError('ERR_INVALID_INPUT', {
       key: name,
-      expected: 'true, false or a Float32Array',
+      expected: per === 'row' ? 'true, false or a Float32Array' : "true, false, a Float32Array or 'device'",
       received: describeValue(wanted),
     });
   checkAttached(name, wanted);

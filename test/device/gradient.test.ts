@@ -1,8 +1,10 @@
 /** Tests gradients that stay on a CUDA device, real or emulated. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { setTimeout } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
+import { Worker } from 'node:worker_threads';
 import {
   ALGORITHM_TYPE,
   type Batch,
@@ -188,6 +190,34 @@ describe(`gradients that stay on ${DEVICE}`, () => {
       assert.equal(there.device, 'cuda:1');
       assertSameArray(await there.toHost(), await deviceGrad!.toHost(), 'grad');
     });
+
+  it('do not stop a worker thread from ending in the middle of calls', async () => {
+    const library = JSON.stringify(new URL('../../lib/index.js', import.meta.url).href);
+    const body = `import(${library}).then(async ({ POLICY_LOSS_FN, upload }) => {
+      const { parentPort, workerData } = require('node:worker_threads');
+      const ppo = POLICY_LOSS_FN.create('ppo');
+      const resident = await upload(workerData, '${DEVICE}');
+      const { deviceGrad: grad } = await ppo.compute(resident, { grad: 'device' });
+      for (let i = 0; i < 50; i++) {
+        void ppo.compute(resident, { grad });
+        void grad.toHost();
+      }
+      void resident.update({ logprob: workerData.logprob });
+      parentPort.postMessage(grad.pointer);
+    })`;
+    const load = import.meta.url.endsWith('.ts')
+      ? `import('tsx/esm/api').then(({ register }) => { register(); return ${body}; })`
+      : body;
+    for (let round = 0; round < 3; round++) {
+      const worker = new Worker(load, { eval: true, workerData: batch });
+      const [pointer] = await once(worker, 'message');
+      assert.equal(typeof pointer, 'bigint');
+      await worker.terminate();
+    }
+    using resident = await upload(batch, DEVICE);
+    const { deviceGrad } = await ppo.compute(resident, { grad: 'device' });
+    assertSameArray(await deviceGrad!.toHost(), ppo.computeSync(resident, { grad: true }).grad!, 'grad');
+  }).timeout(60_000);
 
   it('are refused by a limit of the ratio, which changes them on the host', async () => {
     const limited = POLICY_LOSS_FN.create('ppo', { masks: { delta: 1.1 } });

@@ -7,7 +7,10 @@
 //   missing, threads read stale values. If some threads never reach a barrier, this is a fault.
 // - A stream runs its work as late as events allow. So the work of different streams runs in the order of
 //   submission only if events require it.
-// - New memory is filled with NaN and lies between guard zones, which show writes out of bounds.
+// - New memory is filled with NaN and lies between guard zones, which show writes out of bounds. With
+//   AddressSanitizer, every access to a guard zone ends the process, also a plain load.
+// - Addresses of memory are multiples of 16 bytes and of nothing more, though CUDA aligns to 256 bytes.
+// - Copies must stay within memory that is allocated when they are made.
 // - An asynchronous copy into shared memory is made only when a thread waits for it.
 // - Events and kernels must be used while the device of their stream is the current one.
 // - cudaGetLastError() also returns errors that a caller should have cleared, such as cudaErrorNotReady.
@@ -18,6 +21,7 @@
 // Environment variables:
 //   POLICY_LOSS_EMULATION_SHUFFLE     a seed: blocks, threads and streams run in another order, and streams
 //                                     and copies may run early
+//   POLICY_LOSS_EMULATION_STORES      1: stores become visible to other blocks late (stores.cc)
 //   POLICY_LOSS_EMULATION_MEMORY      the memory of each device in bytes
 //   POLICY_LOSS_EMULATION_DEVICES     the number of devices
 //   POLICY_LOSS_EMULATION_DRIVER      the CUDA version of the driver, such as 13000, or 0 for no driver
@@ -124,6 +128,10 @@ inline int lane() {
 // Calls fault() unless the bytes lie within one allocation and the address is a multiple of their number.
 void check_access(const void* address, size_t bytes);
 
+// Make the stores of the running block visible to other blocks: all of them, or those to these bytes.
+void drain_stores();
+void publish(const void* address, size_t bytes);
+
 // Returns the dynamic shared memory of the running block.
 char* launch_memory();
 
@@ -154,7 +162,9 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulation::wait_at_barrier({file, line});
 }
-inline void __threadfence() {}
+inline void __threadfence() {
+  emulation::drain_stores();
+}
 inline void __syncwarp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulation::exchange(0xffffffffu, 0, {file, line});
 }
@@ -222,6 +232,7 @@ template <class T>
 T atomicMax(T* to, T x) {
   const T before = *to;
   *to = before < x ? x : before;
+  emulation::publish(to, sizeof *to);
   return before;
 }
 
@@ -229,6 +240,7 @@ template <class T>
 T atomicAdd(T* to, T x) {
   const T before = *to;
   *to = before + x;
+  emulation::publish(to, sizeof *to);
   return before;
 }
 

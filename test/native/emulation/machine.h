@@ -57,12 +57,16 @@ bool has_room(int device, size_t bytes);
 // Allocates memory of an emulated device. Returns null if the host does not have enough memory.
 void* allocate(int device, size_t bytes);
 void give_back(void* memory);
-// Return memory of the host, and take it back.
+// Calls visit() with the address and the size of each allocation of device memory.
+void for_each_allocation(const std::function<void(unsigned char* memory, size_t bytes)>& visit);
+// Records a fault if a copy reads or writes device memory that is not, or no longer, allocated.
+void check_copy(const void* device, size_t bytes);
+// Return memory of the host, between guard zones too, and take it back.
 void* allocate_pinned(size_t bytes);
 void give_back_pinned(void* memory);
 // Returns the device that has the memory at this address, or -1 if no device has memory there.
 int device_of(const void* pointer);
-// Records a fault if a kernel changed a guard zone of device memory.
+// Records a fault if a guard zone of device memory or of pinned memory was changed.
 void check_guards();
 // Prepares the shared memory of the next block: `bytes` bytes of NaN between guard zones.
 void fill_shared(size_t bytes);
@@ -71,6 +75,13 @@ void check_shared_guards(size_t bytes);
 // fault if a launch asks for more.
 void permit(void* kernel, size_t bytes);
 void check_shared(void* kernel, size_t bytes);
+
+// ---- stores.cc: the store buffers of multiprocessors ----
+
+// Must be called before the blocks of a grid, after each block, and after the grid.
+void begin_stores();
+void take_back_stores();
+void end_stores();
 
 // ---- streams.cc: streams, whose work runs when a caller waits for it, or earlier if shuffled ----
 

@@ -265,15 +265,24 @@ cudaError_t cudaFreeHost(void* memory) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   ENTER();
-  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  enqueue(stream, [=] {
+    if (kind != cudaMemcpyDeviceToHost) check_copy(to, bytes);
+    if (kind != cudaMemcpyHostToDevice) check_copy(from, bytes);
+    if (has_fault()) return;
+    std::memcpy(to, from, bytes);
+  });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   ENTER();
-  enqueue(stream, [=] { std::memset(memory, value, bytes); });
+  enqueue(stream, [=] {
+    check_copy(memory, bytes);
+    if (!has_fault()) std::memset(memory, value, bytes);
+  });
   return cudaSuccess;
 }
 
