@@ -29,8 +29,8 @@ enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevi
 
 // The devices of this machine. `count` is the number of devices that the driver knows, including those for
 // which this build has no code. Versions are CUDA versions as 1000·major + 10·minor; a missing driver or
-// runtime has version 0. driver_version is the newest version that the driver supports. It must not be older
-// than build_version, the version with which the addon was built.
+// runtime has version 0. driver_version is the newest version that the driver supports, and build_version the
+// version with which the addon was built.
 struct DeviceCount {
   int count = 0;
   Obstacle obstacle = Obstacle::kNone;
