@@ -30,8 +30,10 @@ export interface NativeCudaDevices {
   }[];
   /** The newest CUDA version that the driver supports. */
   driverVersion: number;
-  /** The CUDA version that the module was built with. The driver must support at least this version. */
-  buildVersion: number;
+  /**
+   * The oldest CUDA version that the driver may support. It can be older than the one that the module was built with.
+   */
+  requiredVersion: number;
   /** The kind of reason why no device can be used. Undefined if there is a device. */
   obstacle?: 'built-without-cuda' | 'no-driver' | 'old-driver' | 'no-device' | 'failed';
   /** The reason in words, for error messages. */
@@ -41,6 +43,14 @@ export interface NativeCudaDevices {
 /** A resident batch: a batch that was copied to a CUDA device and stays there until it is released. */
 export interface NativeResident {
   readonly __resident: unique symbol;
+}
+
+/**
+ * An array of float32 values in the memory of a CUDA device, which calls write. It has memory from the first successful
+ * call on.
+ */
+export interface NativeDeviceArray {
+  readonly __deviceArray: unique symbol;
 }
 
 /** A policy loss of native/engine/registry.h. */
@@ -151,6 +161,12 @@ export interface NativeBatch {
    * per row instead of one per token.
    */
   dtypes: number[];
+  /**
+   * Only for upload() and update(): the addresses of columns that are copied from memory of the device, in the order of
+   * `data`, undefined where a column is in `data` or not given. `dtypes` has their codes too. They must not change until
+   * the promise settles.
+   */
+  pointers?: (bigint | undefined)[];
   /** Numbers per row in the order of NativeRowColumns, undefined where they are not given. */
   rowData?: (Float64Array | undefined)[] | undefined;
   /** One byte per token, 0 if the token is masked (does not count). */
@@ -248,10 +264,10 @@ export type NativeCounts = [
 export interface NativeCall {
   /** Receives the loss and the metrics, in the order of valueNames(). */
   values: Float64Array;
-  /** Receives ∂loss/∂logprob for each token. */
-  grad: Float32Array | undefined;
-  /** Receives ∂loss/∂entropy for each token. */
-  gradEntropy: Float32Array | undefined;
+  /** Receives ∂loss/∂logprob for each token. An array on a device must be on the device that evaluates the batch. */
+  grad: Float32Array | NativeDeviceArray | undefined;
+  /** Receives ∂loss/∂entropy for each token, as `grad` does. It must be another array. */
+  gradEntropy: Float32Array | NativeDeviceArray | undefined;
   /** Receives ∂loss/∂log_z for each row. */
   gradLogZ?: Float32Array | undefined;
   mu: number | undefined;
@@ -431,6 +447,26 @@ export interface NativeBinding {
     abort: Int32Array | undefined,
     inputs?: NativeAdvantageBatch,
   ): Promise<NativeResident | -1>;
-  /** Frees the memory of a resident batch as soon as no call uses the batch. */
+  /**
+   * Makes another resident batch, in which the given columns replace those of `resident`. `resident` does not change,
+   * so calls that read it may be in progress. The two share the memory of everything else. `columns` and `inputs` must
+   * have the shape of `resident`; only their float columns are copied, as upload() copies them. Resolves to -1 if the
+   * call is aborted.
+   */
+  update(
+    resident: NativeResident,
+    columns: NativeBatch,
+    abort: Int32Array | undefined,
+    inputs?: NativeAdvantageBatch,
+  ): Promise<NativeResident | -1>;
+  /** Frees the memory of a resident batch as soon as no call uses the batch. Does not wait for that. */
   release(resident: NativeResident): void;
+  /** Makes an array of `length` values on a device. */
+  deviceArray(device: number, length: number): NativeDeviceArray;
+  /** Returns the array's address on the device; 0 if no call has written the array, or if its length is 0. */
+  deviceArrayAddress(array: NativeDeviceArray): bigint;
+  /** Copies an array that a call has written to `out`, after the calls in progress. Resolves to 0. */
+  readDeviceArray(array: NativeDeviceArray, out: Float32Array): Promise<number>;
+  /** Frees the array's memory as soon as no call uses it. Does not wait for that. */
+  releaseDeviceArray(array: NativeDeviceArray): void;
 }

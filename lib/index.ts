@@ -57,6 +57,7 @@ export type {
 export type {
   ComputeOptions,
   ComputeSyncOptions,
+  GradientRequest,
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,
@@ -82,6 +83,8 @@ export {
   setThreads,
 } from './core/device.js';
 export { DeviceBatch } from './core/device-batch.js';
+export type { DeviceColumn } from './core/device-column.js';
+export { DeviceGradient } from './core/device-gradient.js';
 export { LossError, type LossErrorCode, type LossErrorDetails, type MessageText } from './core/errors.js';
 export { KeyMapper } from './core/key-mapper.js';
 export type {
@@ -100,7 +103,8 @@ export type {
   TrinityValue,
 } from './core/options.js';
 export { type RegisteredClass, Registry } from './core/registry.js';
-export { type UploadOptions, upload } from './core/upload.js';
+export type { ColumnUpdate, UpdateOptions } from './core/update.js';
+export { type UploadBatch, type UploadOptions, upload } from './core/upload.js';
 export * from './define/index.js';
 export * from './functions/advantage/index.js';
 export * from './functions/correction/index.js';

@@ -61,15 +61,20 @@ export class ObjectiveAdvantages {
     return this.#parts.advantageFn?.definition.drops === true && this.areMissing(batch);
   }
 
-  /** Returns the advantages of a batch that has none. */
-  async compute(
+  /**
+   * Returns the advantages of a batch that has none. Those of a batch on a device are computed together with the loss, so
+   * there is nothing to wait for, and the loss can read the batch before it is updated.
+   */
+  compute(
     batch: Batch | DeviceBatch,
     options: AdvantageComputeOptions,
     conversions?: Conversions,
-  ): Promise<CallAdvantages> {
+  ): CallAdvantages | Promise<CallAdvantages> {
     if (batch instanceof DeviceBatch) return this.#fuse(batch, options);
-    const { computed, metrics } = await this.computeOnHost(batch, options, conversions);
-    return { computed, metrics: () => metrics };
+    return this.computeOnHost(batch, options, conversions).then(({ computed, metrics }) => ({
+      computed,
+      metrics: () => metrics,
+    }));
   }
 
   /** Returns the advantages of a host batch that has none. */

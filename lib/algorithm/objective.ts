@@ -1,8 +1,15 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss, computed in one pass over a batch.
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
-import { BatchReader, type ColumnName, type Conversions, type InputName } from '../core/batch-reader.js';
+import {
+  BatchReader,
+  type ColumnName,
+  type Conversions,
+  type Input,
+  type InputName,
+} from '../core/batch-reader.js';
 import type {
+  GradientRequest,
   LossComputeOptions,
   LossComputeSyncOptions,
   LossResult,
@@ -13,9 +20,10 @@ import type { ComputedAdvantages } from '../core/computed-advantages.js';
 import { countBatch, countBatchSync } from '../core/count-batch.js';
 import type { Counts, Normalizer } from '../core/counts.js';
 import type { DeviceBatch } from '../core/device-batch.js';
+import { DeviceGradient } from '../core/device-gradient.js';
 import { describeValue, guarded, guardedAsync, LossError } from '../core/errors.js';
 import { type CoefficientsOf, Evaluator } from '../core/evaluator.js';
-import { type Gradients, gradArray } from '../core/gradients.js';
+import { addGradient, type Gradients, gradientsOf, type WantedGradients } from '../core/gradients.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { Layout } from '../core/layout.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
@@ -40,9 +48,10 @@ export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
   /**
    * An array that receives ∂loss/∂entropy: B×T values for a batch of B rows with T tokens each. Without this array, the
-   * gradient is returned in a new one if `grad` is given.
+   * gradient is returned in a new one if `grad` is given. With `grad` on a device, it is there too, as
+   * `deviceGradEntropy`, unless the objective does not depend on entropies.
    */
-  gradEntropy?: boolean | Float32Array;
+  gradEntropy?: GradientRequest;
   /** The seed for the advantage function's random choices, instead of the function's default seed. */
   seed?: number;
 }
@@ -150,9 +159,9 @@ export class Objective {
       const options = { ...given };
       const conversions: Conversions = new Map();
       const found = this.#advantages.areMissing(batch)
-        ? await this.#advantages.compute(batch, options, conversions)
+        ? this.#advantages.compute(batch, options, conversions)
         : undefined;
-      return this.#computeWith(batch, options, found, conversions);
+      return this.#computeWith(batch, options, found instanceof Promise ? await found : found, conversions);
     });
   }
 
@@ -168,7 +177,7 @@ export class Objective {
       : undefined;
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
     const input = finish(evaluator.read(batch, undefined, found?.computed, conversions));
-    const gradients = this.#gradients(input.layout, options, batch);
+    const gradients = this.#gradients(input, options, batch);
     const result = evaluator.evaluateSync<Metrics>(
       input,
       gradients,
@@ -203,9 +212,10 @@ export class Objective {
    */
   count(batch: Batch | DeviceBatch, options?: { seed?: number }): Promise<Counts> {
     return guardedAsync(async () => {
-      const { computed, fused } = this.#advantages.mayDrop(batch)
-        ? await this.#advantages.compute(batch, options ?? {})
-        : {};
+      const found = this.#advantages.mayDrop(batch)
+        ? this.#advantages.compute(batch, options ?? {})
+        : undefined;
+      const { computed, fused } = (found instanceof Promise ? await found : found) ?? {};
       const { correction } = this.policyLossFn;
       return countBatch(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
     });
@@ -298,7 +308,7 @@ export class Objective {
     const { device, normalizer, part, signal } = options;
     const reading = evaluator.read(batch, device, found?.computed, conversions);
     return finishInTurns(reading, signal, async (input) => {
-      const gradients = this.#gradients(input.layout, options, batch);
+      const gradients = this.#gradients(input, options, batch);
       const result = await evaluator.evaluate<Metrics>(
         input,
         gradients,
@@ -368,24 +378,21 @@ export class Objective {
   // Returns the arrays that native code writes the gradients to. If the loss does not depend on entropy, ∂loss/∂entropy
   // is 0 everywhere. Native code then gets an array for it only if the caller passed one.
   #gradients(
-    layout: Layout,
-    { grad, gradEntropy, gradLogZ }: ObjectiveComputeSyncOptions,
+    input: Input,
+    { grad, gradEntropy, gradLogZ }: WantedGradients,
     batch: Batch | DeviceBatch,
   ): Gradients {
     const { rows, entropyCoef } = this.entropyLossFn;
     const hasTerm = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
     const depends = hasTerm || this.policyLossFn.dependsOnEntropy;
-    const wanted = gradEntropy ?? (depends && grad !== undefined && grad !== false);
-    return {
-      grad: gradArray(layout, grad),
-      gradEntropy: gradArray(layout, wanted, 'gradEntropy'),
-      gradLogZ: gradArray(layout, gradLogZ, 'gradLogZ', 'row'),
-    };
+    const onDevice = grad === 'device' || grad instanceof DeviceGradient;
+    const wanted = onDevice ? 'device' : grad !== undefined && grad !== false;
+    return gradientsOf(input, { grad, gradEntropy: gradEntropy ?? (depends && wanted), gradLogZ });
   }
 }
 
 function toResult(
-  { loss, metrics, grad, gradLogZ, part }: LossResult,
+  { loss, metrics, grad, deviceGrad, gradLogZ, part }: LossResult,
   { gradEntropy }: Gradients,
   { tokens }: Layout,
   found: CallAdvantages | undefined,
@@ -394,8 +401,9 @@ function toResult(
   const result: ObjectiveResult = { loss, metrics };
   if (part) result.part = part;
   if (grad) result.grad = grad;
+  if (deviceGrad) result.deviceGrad = deviceGrad;
   if (gradLogZ) result.gradLogZ = gradLogZ;
-  if (gradEntropy) result.gradEntropy = gradEntropy;
+  if (gradEntropy) addGradient(result, 'gradEntropy', gradEntropy);
   else if (grad) addZeros(result, tokens);
   return result;
 }

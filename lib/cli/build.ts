@@ -27,8 +27,8 @@ export function addBuild(program: Command): void {
     .summary('build the native module from source')
     .description(
       "Compiles the native module into the package's folder. From then on it is loaded instead of a prebuilt binary. " +
-        'Needs CMake 3.20 and a C++20 compiler (GCC 12 or Clang 16, or later), and nvcc on the PATH for CUDA. npm ' +
-        'downloads cmake-js and the headers.',
+        'Needs CMake 3.20 and a C++20 compiler (GCC 12 or Clang 16, or later), and nvcc 12.4 or later on the PATH ' +
+        'for CUDA. npm downloads cmake-js and the headers.',
     )
     .option('--no-cuda', 'do not compile the CUDA kernels, even if nvcc is found')
     .addHelpText('after', `\n${EXIT_CODES}\n\n${examplesHelp(['build', 'build --no-cuda'])}`)

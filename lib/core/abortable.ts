@@ -109,6 +109,7 @@ class Watch {
 const NATIVE_CODES: readonly unknown[] = [
   'ERR_OUT_OF_MEMORY',
   'ERR_DEVICE_UNAVAILABLE',
+  'ERR_INVALID_INPUT',
 ] satisfies LossErrorCode[];
 
 /**

@@ -14,50 +14,35 @@ import {
   readRowNumbers,
 } from './columns.js';
 import { cudaIndex } from './device.js';
-import { DeviceBatch } from './device-batch.js';
+import { DeviceBatch, type ResidentValues } from './device-batch.js';
+import { type DeviceColumn, isDeviceColumn, readDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import { type Layout, readLayout } from './layout.js';
+import {
+  ADVANTAGE_COLUMNS,
+  COLUMNS,
+  type ColumnName,
+  emptyAdvantageBatch,
+  emptyBatch,
+  ROW_COLUMNS,
+  ROW_DATA,
+  type RowColumnName,
+  type RowDataName,
+  WEIGHTS_COLUMN,
+} from './native-batch.js';
 import { finish, inSlices, type Sliced } from './slices.js';
 
-/** The names of the float columns that losses read. The order is the order of NativeColumns in binding.d.ts. */
-export const COLUMNS = [
-  'logprob',
-  'old_logprob',
-  'ref_logprob',
-  'advantages',
-  'entropy',
-  'rollout_logprob',
-  'prox_logprob',
-  'teacher_logprob',
-  'old_entropy',
-  'clip_cov_keys',
-] as const;
-/** The Trinity-RFT name of a float column that losses read. */
-export type ColumnName = (typeof COLUMNS)[number];
-
-/** The index in NativeBatch.data of the weights that a correction gives to the tokens. */
-export const WEIGHTS_COLUMN = COLUMNS.length;
-
-/** The names of the numbers per row that losses read. */
-export const ROW_COLUMNS = ['rewards', 'v_star', 'probability', 'log_z'] as const;
-/** The name of a number per row that losses read. */
-export type RowColumnName = (typeof ROW_COLUMNS)[number];
-/** The names of all that losses read of rows. The order is that of NativeBatch.rowData in binding.d.ts. */
-export const ROW_DATA = [...ROW_COLUMNS, 'group_ids'] as const;
-export type RowDataName = (typeof ROW_DATA)[number];
-
-/**
- * The names of the float columns that advantage functions read, in the order of NativeAdvantageColumns in binding.d.ts.
- */
-export const ADVANTAGE_COLUMNS = [
-  'token_level_rewards',
-  'old_logprob',
-  'teacher_logprob',
-  'values',
-  'sum_pi_squared',
-  'rollout_is_weights',
-] as const;
+export {
+  ADVANTAGE_COLUMNS,
+  COLUMNS,
+  type ColumnName,
+  ROW_COLUMNS,
+  ROW_DATA,
+  type RowColumnName,
+  type RowDataName,
+  WEIGHTS_COLUMN,
+};
 
 // Describes what each input holds. The error for a missing input quotes it.
 const EXPECTED = {
@@ -118,6 +103,8 @@ export interface Reads {
    * for 'loss' (the default), ADVANTAGE_COLUMNS for 'advantage'.
    */
   order?: 'loss' | 'advantage';
+  /** The index of the CUDA device to which the batch is uploaded. Its columns may then be pointers to memory there. */
+  uploadTo?: number;
 }
 
 /** Columns with one value per token that a correction computes for a batch. */
@@ -139,12 +126,19 @@ export interface Input {
    * batch already is on a device.
    */
   device: number | undefined;
-  /** The batch if it already is on a device. */
-  resident?: DeviceBatch | undefined;
+  /** The values of a batch that already is on a device. */
+  resident?: ResidentValues | undefined;
   /** The trainer's step, if the function reads it. */
   step: number | undefined;
   /** For a batch on a device: arrays that replace its own in this call. */
   replaced?: ReplacedColumns | undefined;
+}
+
+/**
+ * Calls `use`, which makes several native calls for an input. Keeps the input on its device until the promise settles.
+ */
+export function whileKept<T>({ resident }: Input, use: () => Promise<T>): Promise<T> {
+  return resident ? resident.keptWhile(use) : use();
 }
 
 /** A batch from host memory that was checked and converted for native calls. */
@@ -179,16 +173,19 @@ export class BatchReader {
   readonly #needed: readonly InputName[];
   readonly #forAdvantage: boolean;
   readonly #readsStep: boolean;
+  readonly #uploadTo: number | undefined;
   // The index in #entries of token_level_rewards, or -1. In a batch without them, #rewards replaces that entry.
   readonly #tokenRewards: number;
   readonly #rewards: ReaderEntry;
 
-  constructor(mapper: KeyMapper, { inputs, optional = [], perToken = ['logprob'], order = 'loss' }: Reads) {
+  constructor(mapper: KeyMapper, reads: Reads) {
+    const { inputs, optional = [], perToken = ['logprob'], order = 'loss', uploadTo } = reads;
     const slots: readonly string[] = order === 'advantage' ? ADVANTAGE_COLUMNS : COLUMNS;
     this.separatesExperts = inputs.includes('expert_mask');
     this.#mapper = mapper;
     this.#forAdvantage = order === 'advantage';
     this.#readsStep = inputs.includes('step');
+    this.#uploadTo = uploadTo;
     this.#needed = inputs.filter((name) => name !== 'step');
     const masks = order === 'loss' ? inputs.filter((name) => name.endsWith('_mask')) : [];
     const others = this.#needed.filter((name) => !masks.includes(name));
@@ -227,12 +224,12 @@ export class BatchReader {
   }
 
   #readResident(batch: DeviceBatch, device: string | undefined): Input {
-    const { native, layout } = batch.resident(device);
+    const { values, layout } = batch.resident(device);
     for (const name of this.#needed)
       if (!batch.has(name) && !(name === 'token_level_rewards' && batch.has('rewards')))
         throw missingInput(this.#mapper, name, `a column that was uploaded to ${batch.device}`);
     const step = this.#readsStep ? readStep(batch, this.#mapper, layout.rows) : undefined;
-    return { native, layout, device: undefined, resident: batch, step };
+    return { native: values.native, layout, device: undefined, resident: values, step };
   }
 
   /**
@@ -257,8 +254,10 @@ export class BatchReader {
       const input = found[i];
       const entry = entries[i]!;
       if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
-      if (input && !isReady(native, entry, input.value, layout))
-        yield* convert(native, entry, input, layout, conversions);
+      if (!input || isReady(native, entry, input.value, layout)) continue;
+      if (this.#uploadTo !== undefined && entry.slot >= 0 && isDeviceColumn(input.value))
+        setDeviceColumn(native, entry, input.value, input.key, layout, this.#uploadTo);
+      else yield* convert(native, entry, input, layout, conversions);
     }
     if (!this.#readsStep) return { native, layout, step: undefined };
     if (!step) throw missingInput(this.#mapper, 'step');
@@ -281,28 +280,6 @@ interface FoundInput {
   value: unknown;
 }
 
-function emptyBatch(layout: Layout): NativeBatch {
-  return {
-    rows: layout.rows,
-    rowLength: layout.rowLength,
-    offsets: layout.offsets,
-    data: [undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined, undefined],
-    dtypes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-    mask: undefined,
-    expert: undefined,
-  };
-}
-
-function emptyAdvantageBatch(layout: Layout): NativeAdvantageBatch {
-  return {
-    ...emptyBatch(layout),
-    rewards: undefined,
-    baselines: undefined,
-    groups: undefined,
-    runs: undefined,
-  };
-}
-
 // Stores an input in the native batch if it needs no conversion. This fast path exists because a small batch is computed
 // within microseconds, and the general path would add noticeable time.
 function isReady(native: NativeBatch, entry: ReaderEntry, value: unknown, layout: Layout): boolean {
@@ -318,6 +295,20 @@ function isReady(native: NativeBatch, entry: ReaderEntry, value: unknown, layout
     return true;
   }
   return false;
+}
+
+function setDeviceColumn(
+  native: NativeBatch,
+  { slot, mayBePerRow }: ReaderEntry,
+  value: DeviceColumn,
+  key: string,
+  layout: Layout,
+  device: number,
+): void {
+  const { pointer, dtype } = readDeviceColumn(key, value, layout, mayBePerRow, device);
+  native.pointers ??= [];
+  native.pointers[slot] = pointer;
+  native.dtypes[slot] = dtype;
 }
 
 // Converts an input and stores it in the native batch.

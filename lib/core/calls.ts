@@ -1,14 +1,19 @@
 // The options and the results of calls that compute a loss.
 import type { AbortSignalLike } from './abortable.js';
 import type { Normalizer } from './counts.js';
+import type { DeviceGradient } from './device-gradient.js';
+
+/** Where a call is to write a gradient; see {@link ComputeSyncOptions.grad}. */
+export type GradientRequest = boolean | Float32Array | 'device' | DeviceGradient;
 
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
   /**
    * true requests the gradient, ∂loss/∂logprob, in a new array. To receive it in an existing array, pass a Float32Array
-   * with B×T elements.
+   * with B×T elements. `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`. To
+   * overwrite the `deviceGrad` of an earlier call, pass it.
    */
-  grad?: boolean | Float32Array;
+  grad?: GradientRequest;
   /**
    * If this batch is one part of a larger batch (a micro-batch): the counts of the larger batch, from {@link
    * sumCounts}. The losses, gradients and metrics of all parts then add up to those of the larger batch. The metrics
@@ -40,9 +45,9 @@ export interface ComputeOptions extends ComputeSyncOptions {
 export interface LossComputeSyncOptions extends ComputeSyncOptions {
   /**
    * Requests ∂loss/∂entropy as `grad` requests ∂loss/∂logprob: B×T values, which are 0 if the loss does not depend on
-   * entropies.
+   * entropies. On a device, it is returned as `deviceGradEntropy`.
    */
-  gradEntropy?: boolean | Float32Array;
+  gradEntropy?: GradientRequest;
   /** Requests ∂loss/∂log_z in the same way: B values, which are 0 if the loss does not depend on log_z. */
   gradLogZ?: boolean | Float32Array;
 }
@@ -61,6 +66,8 @@ export interface Result<M = Metrics> {
   metrics: M;
   /** Shape [B, T]: the gradient ∂loss/∂logprob, if the call requested it. It is exactly 0 at masked tokens. */
   grad?: Float32Array;
+  /** The same on the device, if the call requested it there. */
+  deviceGrad?: DeviceGradient;
   /**
    * The sums that merge() needs of this part of a batch, if the call requested them. They are exact, and can be stored
    * or sent elsewhere as a list of numbers.
@@ -72,6 +79,8 @@ export interface Result<M = Metrics> {
 export interface LossResult<M = Metrics> extends Result<M> {
   /** Shape [B, T]: the gradient ∂loss/∂entropy, if the call requested it. It is exactly 0 at masked tokens. */
   gradEntropy?: Float32Array;
+  /** The same on the device, if the call requested it there. */
+  deviceGradEntropy?: DeviceGradient;
   /** Shape [B]: the gradient ∂loss/∂log_z, if the call requested it. */
   gradLogZ?: Float32Array;
 }

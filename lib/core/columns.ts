@@ -7,7 +7,8 @@ import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 import { inSlices, SLICE, type Sliced } from './slices.js';
 
-const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
+/** The codes of the dtypes; see NativeBatch.dtypes in binding.d.ts. */
+export const DTYPE_CODES = { float32: 0, float16: 1, bfloat16: 2 } as const;
 /** Added to a column's dtype code if the column has one value per row; see NativeBatch.dtypes in binding.d.ts. */
 export const PER_ROW = 4;
 
@@ -84,10 +85,12 @@ function* floatData(
       received: `dtype ${describeValue(dtype)} in ${describeValue(data)}`,
     });
   }
+  const isOnDevice = value !== null && typeof value === 'object' && 'pointer' in value;
   throw new LossError('ERR_INVALID_INPUT', {
     key,
     expected: 'dtype float32 (Float32Array), { data, dtype }, Float64Array or numbers',
-    received: describeValue(value),
+    received: isOnDevice ? 'a pointer to memory of a device' : describeValue(value),
+    hint: isOnDevice ? 'upload() and update() accept pointers' : undefined,
   });
 }
 

@@ -2,7 +2,7 @@
 import type { NativeBatch, NativeCall, NativeFunction } from '../../binding.js';
 import { abortable, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
-import type { BatchReader, Input } from './batch-reader.js';
+import { type BatchReader, type Input, whileKept } from './batch-reader.js';
 import { checkFinite, type FusedAdvantage } from './computed-advantages.js';
 import { type Correction, withColumns } from './correction.js';
 import { type Counts, fromNativeCounts } from './counts.js';
@@ -37,16 +37,18 @@ export async function countBatch(
   rows: RowsThatCount = {},
 ): Promise<Counts> {
   return guardedAsync(() =>
-    finishInTurns(reader.read(batch), undefined, async (whole) => {
-      const mask = await rows.correction?.mask(whole);
-      const input = mask ? withColumns(whole, { mask }) : whole;
-      const call = countingCall(input, rows);
-      const present = await abortable(undefined, () =>
-        native.evaluate(counter, input.native, call, input.device),
-      );
-      checkFinite(present, rows.fused);
-      return fromNativeCounts(call.counts, reader.separatesExperts);
-    }),
+    finishInTurns(reader.read(batch), undefined, (whole) =>
+      whileKept(whole, async () => {
+        const mask = await rows.correction?.mask(whole);
+        const input = mask ? withColumns(whole, { mask }) : whole;
+        const call = countingCall(input, rows);
+        const present = await abortable(undefined, () =>
+          native.evaluate(counter, input.native, call, input.device),
+        );
+        checkFinite(present, rows.fused);
+        return fromNativeCounts(call.counts, reader.separatesExperts);
+      }),
+    ),
   );
 }
 

@@ -34,6 +34,11 @@ export interface CudaDevice {
   memory: number;
   /** The GPU's compute capability, such as '9.0'. */
   computeCapability: string;
+  /**
+   * The oldest NVIDIA driver for Linux that runs this build of the package, as the first part of its version, such as
+   * '525'. Absent on other systems, and if the package does not know the driver of its CUDA version.
+   */
+  requiredDriver?: string;
 }
 
 /** The reason that no CUDA device exists, or that one cannot be used. */
@@ -52,8 +57,12 @@ export interface CudaObstacle {
   message: string;
   /** The newest CUDA version that the driver supports, such as '12.4'; absent if the machine has no driver. */
   driverVersion?: string;
-  /** The CUDA version that this build of the package needs; absent if it was built without CUDA. */
+  /**
+   * The CUDA version that the driver must support for this build of the package; absent if it was built without CUDA.
+   */
   requiredVersion?: string;
+  /** The same as {@link CudaDevice.requiredDriver}. Also absent if the package was built without CUDA. */
+  requiredDriver?: string;
   /** The device's compute capability, such as '7.5'. Present only if it is too low. */
   computeCapability?: string;
   /** The lowest compute capability that this build supports. Present only if the device's is too low. */
@@ -71,6 +80,18 @@ export interface NoCudaDevice {
   /** The name of the device's model; absent if the machine has no CUDA device. */
   description?: string;
 }
+
+// The first part of the version of the oldest NVIDIA driver for Linux that supports a CUDA version. The versions are
+// those that a build can need: the first version with each major number, and those with which the package can be built.
+const DRIVERS: Readonly<Record<string, string>> = {
+  '12.0': '525',
+  '12.4': '550',
+  '12.5': '555',
+  '12.6': '560',
+  '12.8': '570',
+  '12.9': '575',
+  '13.0': '580',
+};
 
 /** A device, or an explanation why a device cannot be used. */
 export type Device = CpuDevice | CudaDevice | NoCudaDevice;
@@ -94,28 +115,38 @@ function gpus(): (CudaDevice | NoCudaDevice)[] {
 function cudaDevices(found: NativeCudaDevices): (CudaDevice | NoCudaDevice)[] {
   const versions = {
     ...(found.driverVersion > 0 && { driverVersion: versionOf(found.driverVersion) }),
-    ...(found.buildVersion > 0 && { requiredVersion: versionOf(found.buildVersion) }),
+    ...(found.requiredVersion > 0 && { requiredVersion: versionOf(found.requiredVersion) }),
   };
+  const driver = process.platform === 'linux' ? DRIVERS[versions.requiredVersion ?? ''] : undefined;
+  const required = { ...(driver !== undefined && { requiredDriver: driver }) };
   if (found.obstacle !== undefined) {
     const message =
       found.obstacle === 'old-driver'
         ? `the NVIDIA driver supports CUDA up to ${versions.driverVersion}, but this build of policy-loss needs ` +
-          `${versions.requiredVersion}; install a newer driver`
+          `${versions.requiredVersion}; install ${driver ? `driver ${driver} or newer` : 'a newer driver'}`
         : found.message!;
-    return [{ name: 'cuda', available: false, reason: { code: found.obstacle, message, ...versions } }];
+    const reason = { code: found.obstacle, message, ...versions, ...required };
+    return [{ name: 'cuda', available: false, reason }];
   }
   return found.devices.map(({ index, description, memory, capability, leastCapability }) => {
     const name = `cuda:${index}`;
     const computeCapability = (capability / 10).toFixed(1);
     if (capability >= leastCapability)
-      return { name, available: true, description, memory, computeCapability };
+      return { name, available: true, description, memory, computeCapability, ...required };
     const requiredCapability = (leastCapability / 10).toFixed(1);
     const message = `${description} has compute capability ${computeCapability}, but this build of policy-loss needs ${requiredCapability}`;
     return {
       name,
       available: false,
       description,
-      reason: { code: 'old-device', message, ...versions, computeCapability, requiredCapability },
+      reason: {
+        code: 'old-device',
+        message,
+        ...versions,
+        ...required,
+        computeCapability,
+        requiredCapability,
+      },
     };
   });
 }

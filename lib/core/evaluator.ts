@@ -2,7 +2,7 @@
 import type { NativeBatch, NativeCall, NativeFunctionSpec } from '../../binding.js';
 import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
-import { type BatchReader, COLUMNS, type Conversions, type Input } from './batch-reader.js';
+import { type BatchReader, COLUMNS, type Conversions, type Input, whileKept } from './batch-reader.js';
 import type {
   CallOptions,
   LossComputeOptions,
@@ -13,12 +13,20 @@ import type {
 } from './calls.js';
 import { PER_ROW } from './columns.js';
 import { type ComputedAdvantages, checkFinite, type FusedAdvantage } from './computed-advantages.js';
-import { addCorrection, type Correction, withColumns } from './correction.js';
+import { addCorrection, type Corrected, type Correction, withColumns } from './correction.js';
 import { checkPart, type Normalizer, toNativeCounts } from './counts.js';
 import type { DeviceBatch } from './device-batch.js';
+import { DeviceGradient } from './device-gradient.js';
 import { guarded, guardedAsync, LossError } from './errors.js';
 import { type Forms, type NativeForm, NativeForms } from './forms.js';
-import { type Gradients, gradArray, type WantedGradients } from './gradients.js';
+import {
+  addGradient,
+  type Gradients,
+  gradientArray,
+  gradientsOf,
+  nativeArray,
+  type WantedGradients,
+} from './gradients.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
 import { checkParts, markForm, takeForm } from './part-sums.js';
@@ -78,7 +86,7 @@ export class Evaluator {
   ): LossResult<M> {
     return guarded(() => {
       const input = finish(this.#reader.read(batch));
-      const gradients = this.#gradients(input.layout, options);
+      const gradients = this.#gradients(input, options ?? {});
       return this.evaluateSync(input, gradients, options ?? {}, coefficients(input, options?.normalizer));
     });
   }
@@ -92,7 +100,7 @@ export class Evaluator {
       // Reads the options before the first wait, because the caller may change them afterwards.
       const { grad, gradEntropy, gradLogZ, normalizer, part, device, signal } = options ?? {};
       return finishInTurns(this.#reader.read(batch, device), signal, (input) => {
-        const gradients = this.#gradients(input.layout, { grad, gradEntropy, gradLogZ });
+        const gradients = this.#gradients(input, { grad, gradEntropy, gradLogZ });
         const wanted = { normalizer, part, signal };
         return this.evaluate<M>(input, gradients, wanted, coefficients(input, normalizer));
       });
@@ -134,6 +142,7 @@ export class Evaluator {
     this.#checkWhole(options);
     const corrected = this.#correction?.applySync(input);
     if (!corrected) return this.#evaluateSync(input, gradients, options, coefficients, fused);
+    checkChanged(corrected, gradients);
     const replaced = withColumns(input, corrected.columns);
     const result = this.#evaluateSync<M>(replaced, gradients, options, coefficients, fused);
     addCorrection(result as Result<Metrics>, corrected, options);
@@ -178,12 +187,16 @@ export class Evaluator {
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
     this.#checkWhole(options);
-    if (!this.#correction) return this.#evaluate(input, gradients, options, coefficients, fused);
-    const corrected = await this.#correction.apply(input, options.signal);
-    const replaced = withColumns(input, corrected.columns);
-    const result = await this.#evaluate<M>(replaced, gradients, options, coefficients, fused);
-    addCorrection(result as Result<Metrics>, corrected, options);
-    return result;
+    const correction = this.#correction;
+    if (!correction) return this.#evaluate(input, gradients, options, coefficients, fused);
+    return whileKept(input, async () => {
+      const corrected = await correction.apply(input, options.signal);
+      checkChanged(corrected, gradients);
+      const replaced = withColumns(input, corrected.columns);
+      const result = await this.#evaluate<M>(replaced, gradients, options, coefficients, fused);
+      addCorrection(result as Result<Metrics>, corrected, options);
+      return result;
+    });
   }
 
   async #evaluate<M>(
@@ -277,21 +290,18 @@ export class Evaluator {
       batch.mask,
       batch.expert,
       values,
-      grad,
-      gradEntropy,
+      // A call on the CPU has no gradients on a device.
+      grad as Float32Array | undefined,
+      gradEntropy as Float32Array | undefined,
       coefficients.mu,
       coefficients.klCoef,
       coefficients.entropyCoef,
     );
   }
 
-  #gradients(layout: Layout, options: WantedGradients | undefined): Gradients {
-    if (this.#gradKey === 'gradEntropy') return { gradEntropy: gradArray(layout, options?.grad) };
-    return {
-      grad: gradArray(layout, options?.grad),
-      gradEntropy: gradArray(layout, options?.gradEntropy, 'gradEntropy'),
-      gradLogZ: gradArray(layout, options?.gradLogZ, 'gradLogZ', 'row'),
-    };
+  #gradients(input: Input, options: WantedGradients): Gradients {
+    if (this.#gradKey === 'grad') return gradientsOf(input, options);
+    return { gradEntropy: gradientArray(input, options.grad, 'grad') };
   }
 
   #call(
@@ -303,8 +313,8 @@ export class Evaluator {
   ): NativeCall {
     return {
       values,
-      grad: gradients.grad,
-      gradEntropy: gradients.gradEntropy,
+      grad: nativeArray(gradients.grad),
+      gradEntropy: nativeArray(gradients.gradEntropy),
       gradLogZ: gradients.gradLogZ,
       mu: coefficients.mu,
       klCoef: coefficients.klCoef,
@@ -335,10 +345,10 @@ export class Evaluator {
     const result: LossResult<M> = { loss: values[0]!, metrics: metrics as M };
     const { grad, gradEntropy, gradLogZ } = gradients;
     if (this.#gradKey === 'gradEntropy') {
-      if (gradEntropy) result.grad = gradEntropy;
+      addGradient(result, 'grad', gradEntropy);
     } else {
-      if (grad) result.grad = grad;
-      if (gradEntropy) result.gradEntropy = gradEntropy;
+      addGradient(result, 'grad', grad);
+      addGradient(result, 'gradEntropy', gradEntropy);
       if (gradLogZ) result.gradLogZ = gradLogZ;
     }
     if (part) result.part = markForm(part, number);
@@ -349,6 +359,17 @@ export class Evaluator {
 // Returns bit i of a whole number, which may have more bits than JavaScript's bitwise operators use.
 function hasBit(number: number, i: number): boolean {
   return Math.floor(number / 2 ** i) % 2 === 1;
+}
+
+// Throws if a correction changes a gradient that stays on a device, because it does so on the host.
+function checkChanged({ passing }: Corrected, { grad }: Gradients): void {
+  if (passing && grad instanceof DeviceGradient)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'grad',
+      expected:
+        'true, false or a Float32Array, because a limit of the ratio changes the gradient on the host',
+      received: 'a gradient on a device',
+    });
 }
 
 // The layout of a batch that only its counts describe.

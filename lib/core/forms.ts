@@ -106,12 +106,12 @@ function formNumber(
 }
 
 function hasColumn({ native, resident }: Input, name: ColumnName): boolean {
-  if (resident) return resident.has(name);
+  if (resident) return resident.columns.has(name);
   return (native as NativeBatch).data[COLUMNS.indexOf(name)] !== undefined;
 }
 
 function isPerRow({ native, resident }: Input, name: ColumnName, fused: FusedAdvantage | undefined): boolean {
   if (fused && name === 'advantages') return fused.perRow;
-  if (resident) return resident.isPerRow(name);
+  if (resident) return resident.perRow.has(name);
   return ((native as NativeBatch).dtypes[COLUMNS.indexOf(name)]! & PER_ROW) !== 0;
 }

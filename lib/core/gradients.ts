@@ -1,18 +1,84 @@
 // The arrays that receive gradients.
 import { types } from 'node:util';
+import type { NativeDeviceArray } from '../../binding.js';
 import { checkAttached, isResizable } from './arrays.js';
+import type { Input } from './batch-reader.js';
+import type { GradientRequest, LossResult } from './calls.js';
+import { DeviceGradient } from './device-gradient.js';
 import { allocate, describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 
+/** An array to which native code writes a gradient: in host memory, or on the device that computes the call. */
+export type GradientArray = Float32Array | DeviceGradient;
+
 /** The arrays to which native code writes the gradients with respect to logprob, to entropy and to log_z. */
 export interface Gradients {
-  grad?: Float32Array | undefined;
-  gradEntropy?: Float32Array | undefined;
+  grad?: GradientArray | undefined;
+  gradEntropy?: GradientArray | undefined;
   gradLogZ?: Float32Array | undefined;
 }
 
-/** The options of a call that request gradients; see LossComputeSyncOptions. */
-export type WantedGradients = Partial<Record<keyof Gradients, boolean | Float32Array | undefined>>;
+/** The options of a call that request gradients. */
+export interface WantedGradients {
+  grad?: GradientRequest | undefined;
+  gradEntropy?: GradientRequest | undefined;
+  gradLogZ?: boolean | Float32Array | undefined;
+}
+
+/**
+ * Returns the arrays to which the gradients of a call are written.
+ * @throws LossError `ERR_INVALID_INPUT` if an option is invalid, or asks for an array on a device that does not compute
+ * the call; `ERR_SHAPE_MISMATCH` if an array has the wrong length; `ERR_OUT_OF_MEMORY`.
+ */
+export function gradientsOf(input: Input, { grad, gradEntropy, gradLogZ }: WantedGradients): Gradients {
+  if (grad instanceof DeviceGradient && grad === gradEntropy)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: 'gradEntropy',
+      expected: 'another array than grad',
+      received: 'the same one',
+    });
+  return {
+    grad: gradientArray(input, grad, 'grad'),
+    gradEntropy: gradientArray(input, gradEntropy, 'gradEntropy'),
+    gradLogZ: gradArray(input.layout, gradLogZ, 'gradLogZ', 'row'),
+  };
+}
+
+/** Returns the array to which one gradient with one value per token is written; see {@link gradientsOf}. */
+export function gradientArray(
+  input: Input,
+  wanted: GradientRequest | undefined,
+  name: string,
+): GradientArray | undefined {
+  if (wanted !== 'device' && !(wanted instanceof DeviceGradient))
+    return gradArray(input.layout, wanted, name);
+  const index = input.resident?.device ?? input.device;
+  if (index === undefined)
+    throw new LossError('ERR_INVALID_INPUT', {
+      key: name,
+      expected: 'true, false or a Float32Array, because the CPU computes the call',
+      received: wanted === 'device' ? "'device'" : `a gradient on ${wanted.device}`,
+      hint: 'Pass an uploaded batch, or the option device to compute()',
+    });
+  if (wanted === 'device') return new DeviceGradient(index, input.layout);
+  wanted.check(name, index, input.layout);
+  return wanted;
+}
+
+/** Returns a gradient's array as native code takes it. */
+export function nativeArray(array: GradientArray | undefined): Float32Array | NativeDeviceArray | undefined {
+  return array instanceof DeviceGradient ? array.array() : array;
+}
+
+/** Adds a gradient to a result, under the key for its place. */
+export function addGradient(
+  result: LossResult<unknown>,
+  key: 'grad' | 'gradEntropy',
+  array: GradientArray | undefined,
+): void {
+  if (array instanceof DeviceGradient) result[key === 'grad' ? 'deviceGrad' : 'deviceGradEntropy'] = array;
+  else if (array) result[key] = array;
+}
 
 /**
  * Returns the array to which a gradient is written: a new one, the caller's own, or undefined if no gradient is wanted.
@@ -29,7 +95,7 @@ export function gradArray(
   if (!types.isFloat32Array(wanted))
     throw new LossError('ERR_INVALID_INPUT', {
       key: name,
-      expected: 'true, false or a Float32Array',
+      expected: per === 'row' ? 'true, false or a Float32Array' : "true, false, a Float32Array or 'device'",
       received: describeValue(wanted),
     });
   checkAttached(name, wanted);

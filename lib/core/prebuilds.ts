@@ -16,7 +16,7 @@ export type Libc = 'glibc' | 'musl';
 export const PREBUILDS = {
   'linux-x64-glibc': { os: 'linux', arch: 'x64', libc: 'glibc', cuda: true },
   'linux-x64-musl': { os: 'linux', arch: 'x64', libc: 'musl' },
-  'linux-arm64-glibc': { os: 'linux', arch: 'arm64', libc: 'glibc' },
+  'linux-arm64-glibc': { os: 'linux', arch: 'arm64', libc: 'glibc', cuda: true },
   'linux-arm64-musl': { os: 'linux', arch: 'arm64', libc: 'musl' },
   'darwin-arm64': { os: 'darwin', arch: 'arm64' },
   'win32-x64': { os: 'win32', arch: 'x64' },
@@ -26,6 +26,9 @@ export type PrebuildName = keyof typeof PREBUILDS;
 
 /** The oldest version of glibc that the prebuilt binaries support. */
 export const LEAST_GLIBC = '2.28';
+
+/** The oldest NVIDIA driver that runs the CUDA kernels of the prebuilt binaries, as the first part of its version. */
+export const LEAST_DRIVER = '525';
 
 /**
  * Returns the path of a prebuilt binary, relative to the package's root. The file has the name that prebuildify would

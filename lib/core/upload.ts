@@ -1,7 +1,7 @@
 // Copies a batch from host memory to a CUDA device.
 import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import { type AbortSignalLike, abortable } from './abortable.js';
-import { type Batch, find } from './batch.js';
+import { type Batch, type FloatColumn, find } from './batch.js';
 import {
   type AdvantageInput,
   BatchReader,
@@ -13,11 +13,17 @@ import {
 } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
-import { DeviceBatch } from './device-batch.js';
+import { DeviceBatch, ResidentValues } from './device-batch.js';
+import type { DeviceColumn } from './device-column.js';
 import { describeValue, guardedAsync, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
 import { finishInTurns, type Sliced } from './slices.js';
+
+/** A batch in host memory, some of whose float columns may already be on the device to which it is uploaded. */
+export type UploadBatch = {
+  [K in keyof Batch]: FloatColumn extends NonNullable<Batch[K]> ? Batch[K] | DeviceColumn : Batch[K];
+};
 
 /** The options of {@link upload}. */
 export interface UploadOptions {
@@ -43,17 +49,22 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
 
 /**
  * Copies a batch from host memory to a CUDA device, with every column that losses read. If the batch has an action
- * mask, the inputs of advantage functions are copied too.
+ * mask, the inputs of advantage functions are copied too. A float column may be a {@link DeviceColumn}: a pointer to
+ * memory of the device, from which it is copied.
  *
  * @param device the name of the device: 'cuda', 'cuda:0', ….
  * @returns a promise of the batch on the device. It rejects with LossError `ERR_DEVICE_UNAVAILABLE`,
  * `ERR_OUT_OF_MEMORY` or `ERR_ABORTED`, or with the same LossErrors as compute() if the batch is invalid.
  */
-export function upload(batch: Batch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
+export function upload(batch: UploadBatch, device: string, options?: UploadOptions): Promise<DeviceBatch> {
   return guardedAsync(() => copy(batch, device, options));
 }
 
-async function copy(batch: Batch, device: string, options: UploadOptions | undefined): Promise<DeviceBatch> {
+async function copy(
+  batch: UploadBatch,
+  device: string,
+  options: UploadOptions | undefined,
+): Promise<DeviceBatch> {
   const index = cudaIndex(device);
   if (index === undefined)
     throw new LossError('ERR_DEVICE_UNAVAILABLE', {
@@ -65,12 +76,13 @@ async function copy(batch: Batch, device: string, options: UploadOptions | undef
     });
   const { backend = 'verl', signal } = options ?? {};
   const mapper = KeyMapper.get(backend);
-  return finishInTurns(readAll(batch, mapper), signal, async ({ columns, loss, advantage, step }) => {
+  return finishInTurns(readAll(batch, mapper, index), signal, async ({ columns, loss, advantage, step }) => {
     const resident = await abortable(signal, (flag) =>
       native.upload(index, loss.native, flag, advantage as NativeAdvantageBatch | undefined),
     );
     const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
-    return new DeviceBatch(index, loss.layout, columns, new Set(perRow), step, resident);
+    const values = new ResidentValues(index, resident, columns, new Set(perRow));
+    return new DeviceBatch(loss.layout, values, step);
   });
 }
 
@@ -82,7 +94,7 @@ interface Uploaded {
   step: unknown;
 }
 
-function* readAll(batch: Batch, mapper: KeyMapper): Sliced<Uploaded> {
+function* readAll(batch: UploadBatch, mapper: KeyMapper, uploadTo: number): Sliced<Uploaded> {
   const isPresent = (name: InputName) =>
     batch !== null && typeof batch === 'object' && find(batch, mapper.keys(name)) !== undefined;
   const columns = COLUMNS.filter(isPresent);
@@ -94,14 +106,19 @@ function* readAll(batch: Batch, mapper: KeyMapper): Sliced<Uploaded> {
   const reader = new BatchReader(mapper, {
     inputs: [...columns, ...numbers, ...masks],
     perToken: ['logprob', 'entropy'],
+    uploadTo,
   });
   // Without a mask, the inputs of advantage functions are not copied, because every advantage function needs the mask.
   const inputs = masks.includes('action_mask') ? ADVANTAGE_INPUTS.filter(isPresent) : [];
-  const loss = yield* reader.readHost(batch, conversions);
+  const loss = yield* reader.readHost(batch as Batch, conversions);
   let advantage: NativeBatch | undefined;
   if (inputs.length > 0) {
-    const further = new BatchReader(mapper, { inputs: ['action_mask', ...inputs], order: 'advantage' });
-    advantage = (yield* further.readHost(batch, conversions)).native;
+    const further = new BatchReader(mapper, {
+      inputs: ['action_mask', ...inputs],
+      order: 'advantage',
+      uploadTo,
+    });
+    advantage = (yield* further.readHost(batch as Batch, conversions)).native;
   }
   return { columns: new Set([...columns, ...numbers, ...masks, ...inputs]), loss, advantage, step };
 }

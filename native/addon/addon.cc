@@ -64,6 +64,8 @@ Napi::Value evaluate(const Napi::CallbackInfo& info, bool later) {
     if (call.advantage && !place.resident)
       refuse(info.Env(), "advantage: only a resident batch can compute advantages and a loss in one call");
     if (place.on_cuda()) return evaluate_on_cuda(info, function, place, call, later);
+    if (call.device_grad || call.device_grad_entropy)
+      refuse(info.Env(), "only a device can write a gradient on a device");
     if (!later) return evaluate_now(info.Env(), function, place.batch, call);
     auto task = std::make_shared<Reporting<cpu::Evaluation>>(function, place.batch, call.coefficients,
                                                              call.normalizer, call.outputs);
@@ -245,7 +247,12 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("cpu", cpu_device);
   add("cudaDevices", cuda_devices);
   add("upload", upload);
+  add("update", update);
   add("release", release);
+  add("deviceArray", device_array);
+  add("deviceArrayAddress", device_array_address);
+  add("readDeviceArray", read_device_array_to_host);
+  add("releaseDeviceArray", release_device_array);
 #if defined(POLICY_LOSS_BENCH)
   add_bench_functions(env, exports);
 #endif

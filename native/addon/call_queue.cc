@@ -3,6 +3,8 @@
 #include <map>
 #include <thread>
 
+#include "cuda/cuda.h"
+
 namespace policy_loss::addon {
 
 CallQueue& CallQueue::of(int device) {
@@ -27,6 +29,7 @@ void CallQueue::post(std::function<void()> work) {
 }
 
 void CallQueue::loop() {
+  cuda::keep_current_device();
   while (true) {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return !waiting_.empty(); });

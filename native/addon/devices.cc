@@ -30,6 +30,8 @@ Napi::Value settle(Napi::Env env, const Work& work) {
       return Napi::Number::New(env, -1);
     case cuda::Status::kOutOfMemory:
       throw coded_error(env, "ERR_OUT_OF_MEMORY", work.problem.message);
+    case cuda::Status::kBadPointer:
+      throw coded_error(env, "ERR_INVALID_INPUT", work.problem.message);
     default:
       throw coded_error(env, "ERR_DEVICE_UNAVAILABLE", work.problem.message);
   }
@@ -64,6 +66,20 @@ struct Milliseconds {
 template <class Place>
 int device_of(const Place& place) {
   return place.resident ? cuda::resident_info(place.resident.get()).device : place.device;
+}
+
+// Returns a handle that releases a thing on the thread of its device's calls. So the JavaScript thread never
+// waits for the calls in progress.
+template <class T>
+std::shared_ptr<T> handle_of(T* thing, int device) {
+  return std::shared_ptr<T>(thing, [device](T* last) {
+    const auto release = [last] { cuda::release(last); };
+    try {
+      CallQueue::of(device).post(release);
+    } catch (const std::bad_alloc&) {
+      release();
+    }
+  });
 }
 
 ResidentHandle read_resident(const Napi::Value& batch) {
@@ -173,7 +189,14 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
   }
   work->device = device_of(place);
   work->caller_abort = call.abort;
-  const bool with_grad = call.outputs.has_grad() || call.grad_stays;
+  for (const DeviceArrayHandle& array : {call.device_grad, call.device_grad_entropy}) {
+    if (!array) continue;
+    const cuda::ArrayInfo to = cuda::array_info(array.get());
+    if (to.device != device_of(place) || to.length != place.tokens())
+      refuse(info.Env(), "a gradient's array is on another device, or has another length");
+  }
+  const bool with_grad =
+      call.outputs.has_grad() || call.grad_stays || call.device_grad || call.device_grad_entropy;
   const auto request_of_call = [=] {
     return cuda::request_of(*function, call.coefficients, call.normalizer, with_grad,
                             call.outputs.part != nullptr);
@@ -185,6 +208,8 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
     on_device.grad = call.outputs.grad;
     on_device.grad_entropy = call.outputs.grad_entropy;
     on_device.grad_log_z = call.outputs.grad_log_z;
+    on_device.device_grad = call.device_grad.get();
+    on_device.device_grad_entropy = call.device_grad_entropy.get();
     on_device.grad_stays = call.grad_stays;
     on_device.repeats = call.repeats;
     on_device.mask = call.mask;
@@ -290,35 +315,96 @@ Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Plac
   return perform(info, work, later);
 }
 
+namespace {
+
+// Reads the inputs of advantage functions that go with a batch. Without any, the result has only the layout.
+AdvantageBatch read_inputs(const Napi::Value& value, const BatchView& batch) {
+  AdvantageBatch inputs;
+  if (value.IsObject())
+    inputs = read_advantage_batch(value.As<Napi::Object>());
+  else
+    inputs.tokens.layout = batch.layout;
+  if (inputs.tokens.layout.rows != batch.layout.rows ||
+      inputs.tokens.layout.tokens() != batch.layout.tokens())
+    refuse(value.Env(), "the inputs of advantage functions must have the batch's shape");
+  return inputs;
+}
+
+// Reads the columns of NativeBatch.pointers, each with its code in NativeBatch.dtypes.
+void read_pointers(const Napi::Value& value, ColumnView* columns) {
+  if (!value.IsObject()) return;
+  const Napi::Value pointers = value.As<Napi::Object>().Get("pointers");
+  if (!pointers.IsArray()) return;
+  const Napi::Array dtypes = value.As<Napi::Object>().Get("dtypes").As<Napi::Array>();
+  for (uint32_t c = 0; c < std::min<uint32_t>(pointers.As<Napi::Array>().Length(), kColumns); ++c) {
+    const Napi::Value pointer = pointers.As<Napi::Array>().Get(c);
+    if (!pointer.IsBigInt()) continue;
+    bool lossless = false;
+    const uint64_t address = pointer.As<Napi::BigInt>().Uint64Value(&lossless);
+    const int code = dtypes.Get(c).ToNumber().Int32Value();
+    columns[c] = view_of(value.Env(), code);
+    columns[c].data = reinterpret_cast<const void*>(address);
+  }
+}
+
+cuda::DeviceColumns read_device_columns(const Napi::Value& batch, const Napi::Value& inputs) {
+  cuda::DeviceColumns columns;
+  read_pointers(batch, columns.losses);
+  read_pointers(inputs, columns.advantages);
+  return columns;
+}
+
+// Makes a resident batch by calling make(abort, &made, problem) on the thread of the device's calls, and
+// returns a promise of it.
+template <class Make>
+Napi::Value make_resident(const Napi::CallbackInfo& info, int device, const Napi::Value& abort, Make make) {
+  auto work = std::make_shared<Work>();
+  auto resident = std::make_shared<ResidentHandle>();
+  work->device = device;
+  work->caller_abort = flag_if_any(abort);
+  work->run = [make, resident, device](const int32_t* flag, cuda::Problem* problem) {
+    cuda::Resident* made = nullptr;
+    const cuda::Status status = make(flag, &made, problem);
+    if (made) *resident = handle_of(made, device);
+    return status;
+  };
+  work->value = [resident](Napi::Env env) { return owned<ResidentHandle>(env, *resident); };
+  return perform(info, work, true);
+}
+
+}  // namespace
+
 // Implements upload(device, batch, abort?, inputs?), which binding.d.ts describes.
 Napi::Value upload(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());
   return guarded(info, [&] {
-    auto work = std::make_shared<Work>();
-    auto resident = std::make_shared<ResidentHandle>();
+    const int device = info[0].ToNumber().Int32Value();
     const BatchView batch = read_batch(info[1].As<Napi::Object>());
-    AdvantageBatch inputs;
-    if (info[3].IsObject())
-      inputs = read_advantage_batch(info[3].As<Napi::Object>());
-    else
-      inputs.tokens.layout = batch.layout;
-    if (inputs.tokens.layout.rows != batch.layout.rows ||
-        inputs.tokens.layout.tokens() != batch.layout.tokens())
-      refuse(info.Env(), "the inputs of advantage functions must have the batch's shape");
-    work->device = info[0].ToNumber().Int32Value();
-    work->caller_abort = flag_if_any(info[2]);
-    work->run = [device = work->device, batch, inputs, resident](const int32_t* abort,
-                                                                 cuda::Problem* problem) {
-      cuda::Resident* made = nullptr;
-      const cuda::FoundInputs found(inputs);
-      const cuda::Status status = cuda::upload(device, batch, found.inputs(), abort, &made, problem);
-      if (made)
-        *resident = ResidentHandle(
-            made, [](const cuda::Resident* r) { cuda::release(const_cast<cuda::Resident*>(r)); });
-      return status;
-    };
-    work->value = [resident](Napi::Env env) { return owned<ResidentHandle>(env, *resident); };
-    return perform(info, work, true);
+    const AdvantageBatch inputs = read_inputs(info[3], batch);
+    const cuda::DeviceColumns there = read_device_columns(info[1], info[3]);
+    return make_resident(info, device, info[2],
+                         [=](const int32_t* abort, cuda::Resident** made, cuda::Problem* problem) {
+                           const cuda::FoundInputs found(inputs);
+                           return cuda::upload(device, batch, found.inputs(), there, abort, made, problem);
+                         });
+  });
+}
+
+// Implements update(resident, columns, abort?, inputs?), which binding.d.ts describes.
+Napi::Value update(const Napi::CallbackInfo& info) {
+  const ReadForLater reading(info.Env());
+  return guarded(info, [&] {
+    const ResidentHandle resident = read_resident(info[0]);
+    const cuda::ResidentInfo known = cuda::resident_info(resident.get());
+    const BatchView columns = read_batch(info[1].As<Napi::Object>());
+    const BatchView inputs = read_inputs(info[3], columns).tokens;
+    const cuda::DeviceColumns there = read_device_columns(info[1], info[3]);
+    if (columns.layout.rows != known.rows || columns.layout.tokens() != known.tokens)
+      refuse(info.Env(), "the columns must have the batch's shape");
+    return make_resident(info, known.device, info[2],
+                         [=](const int32_t* abort, cuda::Resident** made, cuda::Problem* problem) {
+                           return cuda::update(resident.get(), columns, inputs, there, abort, made, problem);
+                         });
   });
 }
 
@@ -329,36 +415,46 @@ Napi::Value release(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
-// Implements cudaDevices(), which binding.d.ts describes.
-Napi::Value cuda_devices(const Napi::CallbackInfo& info) {
-  static constexpr const char* obstacles[] = {nullptr,      "built-without-cuda", "no-driver",
-                                              "old-driver", "no-device",          "failed"};
-  const Napi::Env env = info.Env();
-  cuda::Problem problem;
-  const cuda::DeviceCount count = cuda::count_devices(&problem);
-  Napi::Object result = Napi::Object::New(env);
-  Napi::Array devices = Napi::Array::New(env);
-  for (int device = 0; device < count.count; ++device) {
-    cuda::DeviceInfo found;
-    if (cuda::device_info(device, &found, &problem) != cuda::Status::kOk) continue;
-    Napi::Object entry = Napi::Object::New(env);
-    entry.Set("index", device);
-    entry.Set("description", found.name);
-    entry.Set("memory", static_cast<double>(found.memory));
-    entry.Set("capability", found.capability);
-    entry.Set("leastCapability", found.least_capability);
-    devices.Set(devices.Length(), entry);
-  }
-  result.Set("devices", devices);
-  result.Set("driverVersion", count.driver_version);
-  result.Set("buildVersion", count.build_version);
-  if (devices.Length() == 0) {
-    const cuda::Obstacle obstacle =
-        count.obstacle == cuda::Obstacle::kNone ? cuda::Obstacle::kFailed : count.obstacle;
-    result.Set("obstacle", obstacles[static_cast<int>(obstacle)]);
-    result.Set("message", static_cast<const char*>(problem.message));
-  }
-  return result;
+// Implements deviceArray(device, length), which binding.d.ts describes.
+Napi::Value device_array(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] {
+    const int device = info[0].ToNumber().Int32Value();
+    const int64_t length = info[1].ToNumber().Int64Value();
+    if (length < 0) refuse(info.Env(), "the length is negative");
+    cuda::DeviceArray* const array = cuda::make_array(device, length);
+    if (!array) refuse(info.Env(), "this build has no CUDA");
+    return owned<DeviceArrayHandle>(info.Env(), handle_of(array, device));
+  });
+}
+
+Napi::Value device_array_address(const Napi::CallbackInfo& info) {
+  const DeviceArrayHandle array = read_device_array(info[0]);
+  return Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(cuda::array_info(array.get()).address));
+}
+
+// Implements readDeviceArray(array, out), which binding.d.ts describes.
+Napi::Value read_device_array_to_host(const Napi::CallbackInfo& info) {
+  const ReadForLater reading(info.Env());
+  return guarded(info, [&] {
+    const DeviceArrayHandle array = read_device_array(info[0]);
+    const cuda::ArrayInfo known = cuda::array_info(array.get());
+    float* const out = floats(info[1], known.length, "out");
+    if (known.length > 0 && !known.address) refuse(info.Env(), "no call has written the array");
+    auto work = std::make_shared<Work>();
+    work->device = known.device;
+    work->run = [=](const int32_t*, cuda::Problem* problem) {
+      return cuda::read_array(array.get(), out, problem);
+    };
+    work->value = [](Napi::Env env) { return Napi::Number::New(env, 0); };
+    return perform(info, work, true);
+  });
+}
+
+// Implements releaseDeviceArray(): drops JavaScript's reference. Calls in progress keep the array until they
+// are done.
+Napi::Value release_device_array(const Napi::CallbackInfo& info) {
+  info[0].As<Napi::External<DeviceArrayHandle>>().Data()->reset();
+  return info.Env().Undefined();
 }
 
 }  // namespace policy_loss::addon

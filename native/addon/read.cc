@@ -245,12 +245,17 @@ Layout read_layout(const Napi::Value& rows, const Napi::Value& row_length, const
   return layout;
 }
 
-ColumnView read_column(const Napi::Value& value, int code, const Layout& layout) {
+ColumnView view_of(Napi::Env env, int code) {
   if (code < 0 || code > 7 || (code & 3) > static_cast<int>(DType::kBFloat16))
-    refuse(value.Env(), "unknown dtype code");
+    refuse(env, "unknown dtype code");
   ColumnView view;
   view.dtype = static_cast<DType>(code & 3);
   view.per_row = (code & 4) != 0;
+  return view;
+}
+
+ColumnView read_column(const Napi::Value& value, int code, const Layout& layout) {
+  ColumnView view = view_of(value.Env(), code);
   view.data = elements(value, view.dtype == DType::kFloat32 ? napi_float32_array : napi_uint16_array,
                        view.per_row ? layout.rows : layout.tokens(), "a column");
   return view;
@@ -328,6 +333,12 @@ double number_or_zero(const Napi::Value& value) {
   return value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : 0.0;
 }
 
+DeviceArrayHandle read_device_array(const Napi::Value& value) {
+  const DeviceArrayHandle array = *value.As<Napi::External<DeviceArrayHandle>>().Data();
+  if (!array) refuse(value.Env(), "the array was released");
+  return array;
+}
+
 Call read_call(const Function& function, int64_t rows, int64_t tokens, const Napi::Object& object) {
   Call call;
   call.coefficients.mu = number_or_zero(object.Get("mu"));
@@ -336,8 +347,15 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   const int64_t values = static_cast<int64_t>(value_names(function).size());
   call.outputs.values =
       static_cast<double*>(elements(object.Get("values"), napi_float64_array, values, "values"));
-  call.outputs.grad = floats_if_any(object.Get("grad"), tokens, "grad");
-  call.outputs.grad_entropy = floats_if_any(object.Get("gradEntropy"), tokens, "gradEntropy");
+  const auto read_gradient = [&](const char* name, float** on_host, DeviceArrayHandle* on_device) {
+    const Napi::Value value = object.Get(name);
+    if (value.IsExternal())
+      *on_device = read_device_array(value);
+    else
+      *on_host = floats_if_any(value, tokens, name);
+  };
+  read_gradient("grad", &call.outputs.grad, &call.device_grad);
+  read_gradient("gradEntropy", &call.outputs.grad_entropy, &call.device_grad_entropy);
   call.outputs.grad_log_z = floats_if_any(object.Get("gradLogZ"), rows, "gradLogZ");
   const Napi::Value normalizer = object.Get("normalizer");
   if (!normalizer.IsUndefined()) {

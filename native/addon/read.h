@@ -12,7 +12,14 @@
 #include "cpu/engine.h"
 #include "engine/advantages.h"
 
+namespace policy_loss::cuda {
+struct DeviceArray;
+}
+
 namespace policy_loss::addon {
+
+// A shared reference to an array in the memory of a device. The array is freed with its last reference.
+using DeviceArrayHandle = std::shared_ptr<cuda::DeviceArray>;
 
 using FunctionHandle = std::shared_ptr<const PreparedFunction>;
 
@@ -31,12 +38,16 @@ Napi::Value owned(Napi::Env env, T thing) {
   return value;
 }
 
+// Returns the handle in a JavaScript value that deviceArray() made. Throws if the array was released.
+DeviceArrayHandle read_device_array(const Napi::Value& value);
 Function read_function(const Napi::Object& spec);
 AdvantageFunction read_advantage_function(const Napi::Object& spec);
 int read_estimator(const Napi::Value& name);
 BatchView read_batch(const Napi::Object& object);
 // The functions from here on each read a part of a batch. `code` is the column's code in NativeBatch.dtypes.
 Layout read_layout(const Napi::Value& rows, const Napi::Value& columns, const Napi::Value& offsets);
+// Returns a view without data.
+ColumnView view_of(Napi::Env env, int code);
 ColumnView read_column(const Napi::Value& value, int code, const Layout& layout);
 AdvantageBatch read_advantage_batch(const Napi::Object& object);
 double number_or_zero(const Napi::Value& value);
@@ -71,6 +82,9 @@ struct Call {
   const float* weights = nullptr;
   const float* logprob = nullptr;
   const int32_t* abort = nullptr;
+  // Arrays on a device that receive gradients instead of outputs.grad and outputs.grad_entropy. Null if not
+  // wanted.
+  DeviceArrayHandle device_grad, device_grad_entropy;
   bool grad_stays = false;   // leaves the gradient on the device; for measurements
   double* timing = nullptr;  // [2] milliseconds of all passes and of the token pass; for measurements
   // Only for a resident batch: the function that computes the advantages before the loss is computed. Null if

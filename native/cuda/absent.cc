@@ -20,15 +20,31 @@ DeviceCount count_devices(Problem* problem) {
 }
 
 void share_work_by(ShareWork) {}
+void keep_current_device() {}
 Status device_info(int, DeviceInfo*, Problem* problem) {
   return no_device(problem);
 }
-Status upload(int, const BatchView&, const AdvantageInputs&, const int32_t*, Resident**, Problem* problem) {
+Status upload(int, const BatchView&, const AdvantageInputs&, const DeviceColumns&, const int32_t*, Resident**,
+              Problem* problem) {
+  return no_device(problem);
+}
+Status update(const Resident*, const BatchView&, const BatchView&, const DeviceColumns&, const int32_t*,
+              Resident**, Problem* problem) {
   return no_device(problem);
 }
 void release(Resident*) {}
 ResidentInfo resident_info(const Resident*) {
   return {};
+}
+DeviceArray* make_array(int, int64_t) {
+  return nullptr;
+}
+void release(DeviceArray*) {}
+ArrayInfo array_info(const DeviceArray*) {
+  return {};
+}
+Status read_array(const DeviceArray*, float*, Problem* problem) {
+  return no_device(problem);
 }
 Status evaluate(const Resident*, const Request&, const Call&, Problem* problem) {
   return no_device(problem);

@@ -95,7 +95,7 @@ unsigned columns_of_advantage(const AdvantageRequest& request) {
 template <class T>
 T* AdvantageRun::room(int64_t n) {
   if (rooms_in_use_ == kMostRooms)
-    throw Failure{Status::kFailed, "an advantage function needs more arrays than there is room for"};
+    throw Failure(Status::kFailed, "an advantage function needs more arrays than there is room for");
   return (rooms_[rooms_in_use_++] = context_.allocate(n * sizeof(T))).template as<T>();
 }
 
@@ -120,7 +120,7 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   pass_.named = view.named;
   pass_.seed = request.seed;
   pass_.state = room<AdvantageState>(1);
-  check(cudaMemsetAsync(pass_.state, 0, sizeof(AdvantageState), context.compute()));
+  CUDA_CHECK(cudaMemsetAsync(pass_.state, 0, sizeof(AdvantageState), context.compute()));
   if (shape_ != AdvantageShape::kGroup || per_token)
     pass_.advantages = room<float>(whole_granules(pass_.tokens));
   if ((shape_ == AdvantageShape::kRecurrence || shape_ == AdvantageShape::kBaseline) && returns)
@@ -165,9 +165,10 @@ void AdvantageRun::launch_row_values(const F& f) {
   pass_.row_values = room<double>(rows_);
   Grid fed = context_.grid_of_spans(pass_, pass_.spans);
   fed.memory = Feed<0>::bytes(row_value_columns(pass_));
-  launch(value_sums_kernel, fed, pass_);
-  launch(row_value_kernel, context_.grid_of_rows(pass_), pass_);
-  if constexpr (F::traits.has_rewarded) launch(count_rewarded_kernel, context_.grid_of_threads(rows_), pass_);
+  launch("value_sums_kernel", value_sums_kernel, fed, pass_);
+  launch("row_value_kernel", row_value_kernel, context_.grid_of_rows(pass_), pass_);
+  if constexpr (F::traits.has_rewarded)
+    launch("count_rewarded_kernel", count_rewarded_kernel, context_.grid_of_threads(rows_), pass_);
 }
 
 template <class F>
@@ -182,7 +183,7 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   if constexpr (F::traits.has_rank_penalty) {
     if (f.rank_penalty != 0) {
       pass_.penalised = room<double>(units);
-      launch(rank_kernel<F>, context_.grid_of_threads(units), pass_, f);
+      launch("rank_kernel", rank_kernel<F>, context_.grid_of_threads(units), pass_, f);
     }
   }
   if constexpr (F::traits.has_balance) {
@@ -194,22 +195,22 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   pass_.unit_scores = F::traits.by_runs ? room<float>(units) : pass_.scores;
   pass_.unit_repeats = F::traits.by_runs ? room<uint32_t>(units) : pass_.repeats;
   pass_.outcomes = room<GroupOutcome>(groups);
-  launch(group_kernel<F>, context_.grid_of_warps(groups), pass_, f);
+  launch("group_kernel", group_kernel<F>, context_.grid_of_warps(groups), pass_, f);
   if constexpr (F::traits.whitened) {
     pass_.spreads = room<Spread>(context_.most_blocks());
-    launch(measure_scores_kernel, context_.grid_of_threads(rows_), pass_);
-    launch(whiten_scores_kernel, context_.grid_of_threads(rows_), pass_);
+    launch("measure_scores_kernel", measure_scores_kernel, context_.grid_of_threads(rows_), pass_);
+    launch("whiten_scores_kernel", whiten_scores_kernel, context_.grid_of_threads(rows_), pass_);
   }
-  if constexpr (F::traits.by_runs) launch(run_kernel, context_.grid_of_threads(rows_), pass_);
+  if constexpr (F::traits.by_runs) launch("run_kernel", run_kernel, context_.grid_of_threads(rows_), pass_);
   if constexpr (F::traits.has_duplicates) {
     if (f.duplicates) {
       pass_.kept = room<int64_t>(groups);
       pass_.drawn = room<uint32_t>(groups);
-      launch(draw_kernel, context_.grid_of_warps(1), pass_);
-      launch(repeat_drawn_kernel, context_.grid_of_warps(groups), pass_);
+      launch("draw_kernel", draw_kernel, context_.grid_of_warps(1), pass_);
+      launch("repeat_drawn_kernel", repeat_drawn_kernel, context_.grid_of_warps(groups), pass_);
     }
   }
-  if (per_token) launch(broadcast_kernel, context_.grid_of_warps(pass_.spans), pass_);
+  if (per_token) launch("broadcast_kernel", broadcast_kernel, context_.grid_of_warps(pass_.spans), pass_);
 }
 
 template <class F>
@@ -227,9 +228,10 @@ template <bool measured, class F>
 void AdvantageRun::launch_rows_of(const F& f) {
   if constexpr (!F::traits.skips_masked) {
     if (pass_.batch.layout.row_length > kLongRow)
-      return launch(recurrence_kernel<F, kWarps, measured>, context_.grid(rows_), pass_, f);
+      return launch("recurrence_kernel", recurrence_kernel<F, kWarps, measured>, context_.grid(rows_), pass_,
+                    f);
   }
-  launch(recurrence_kernel<F, 1, measured>, context_.grid_of_warps(rows_), pass_, f);
+  launch("recurrence_kernel", recurrence_kernel<F, 1, measured>, context_.grid_of_warps(rows_), pass_, f);
 }
 
 template <class F>
@@ -239,8 +241,8 @@ void AdvantageRun::launch_distill(const F& f) {
   pass_.row_advantages = room<double>(rows_);
   Grid fed = context_.grid_of_spans(pass_, pass_.spans);
   fed.memory = Feed<kDistillColumns>::bytes(kDistillColumns);
-  launch(distill_kernel<F>, fed, pass_, f);
-  launch(row_distill_kernel, context_.grid_of_rows(pass_), pass_);
+  launch("distill_kernel", distill_kernel<F>, fed, pass_, f);
+  launch("row_distill_kernel", row_distill_kernel, context_.grid_of_rows(pass_), pass_);
 }
 
 template <class F>
@@ -251,9 +253,9 @@ void AdvantageRun::launch_baselines(const F& f) {
   pass_.to_go = room<double>(whole_granules(pass_.tokens));
   pass_.weights = room<double>(whole_granules(pass_.tokens));
   pass_.weighted = room<double>(whole_granules(pass_.tokens));
-  launch(energy_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
-  launch(baseline_kernel<F>, context_.grid_of_warps(baseline_pieces(pass_)), pass_, f);
-  launch(subtract_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
+  launch("energy_kernel", energy_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
+  launch("baseline_kernel", baseline_kernel<F>, context_.grid_of_warps(baseline_pieces(pass_)), pass_, f);
+  launch("subtract_kernel", subtract_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
 }
 
 ColumnView AdvantageRun::column() const {
@@ -262,7 +264,6 @@ ColumnView AdvantageRun::column() const {
 }
 
 bool AdvantageRun::fetch(const AdvantageCall& call, const int32_t* abort) {
-  check(cudaGetLastError());
   context_.order_copies_after_kernels();
   AdvantageState state;
   context_.receive(&state, pass_.state, sizeof state, abort);

@@ -17,6 +17,7 @@
 #include "cuda/failure.h"
 #include "cuda/host.h"
 #include "cuda/kernels.h"
+#include "cuda/memory.h"
 #include "cuda/staging.h"
 
 namespace policy_loss::cuda {
@@ -25,37 +26,6 @@ namespace policy_loss::cuda {
 // several threads to share its copying. It is small enough that little work remains for the kernels after the
 // last chunk has arrived.
 constexpr int64_t kTokensAtOnce = 1 << 20;
-
-// Owns device memory. The memory is freed in stream order, that is, after the kernels that were launched
-// before.
-class Buffer {
- public:
-  Buffer() = default;
-  Buffer(int64_t bytes, cudaMemPool_t pool, cudaStream_t stream) : stream_(stream), bytes_(bytes) {
-    if (bytes > 0) check(cudaMallocFromPoolAsync(&data_, static_cast<size_t>(bytes), pool, stream));
-  }
-  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
-  Buffer& operator=(Buffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(stream_, other.stream_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~Buffer() {
-    if (data_) cudaFreeAsync(data_, stream_);
-  }
-
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  void* data_ = nullptr;
-  cudaStream_t stream_ = nullptr;
-  int64_t bytes_ = 0;
-};
 
 // Rounds a number of tokens up to a multiple of kGranule. Arrays on a device have this many elements, because
 // kernels read 16 bytes at once even at the end of a batch.
@@ -75,72 +45,88 @@ struct DeviceBatch {
 class Context {
  public:
   explicit Context(int device) : device_(device) {
-    check(cudaSetDevice(device));
+    const CurrentDevice current(device);
     cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, device));
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
     multiprocessors_ = properties.multiProcessorCount;
     shared_bytes_ = static_cast<int64_t>(properties.sharedMemPerMultiprocessor);
     reserved_shared_bytes_ = static_cast<int64_t>(properties.reservedSharedMemPerBlock);
-    check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking));
-    check(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking));
-    cudaMemPoolProps pool{};
-    pool.allocType = cudaMemAllocationTypePinned;
-    pool.location.type = cudaMemLocationTypeDevice;
-    pool.location.id = device;
-    check(cudaMemPoolCreate(&pool_, &pool));
-    uint64_t keep = UINT64_MAX;
-    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+    compute_.create();
+    copy_.create();
+    memory_.open(device, compute_, copy_);
     staging_.open(device, copy_);
-    for (cudaEvent_t* event : {&copied_, &computed_})
-      check(cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
-    for (cudaEvent_t* event : {&passes_begin_, &tokens_begin_, &passes_end_}) check(cudaEventCreate(event));
-    check(cudaMallocHost(reinterpret_cast<void**>(&result_), sizeof(Result)));
-    totals_ = Buffer(sizeof(Totals), pool_, compute_);
-    device_result_ = Buffer(sizeof(Result), pool_, compute_);
-    check(cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_));
+    for (Event* event : {&copied_, &computed_}) event->create(cudaEventDisableTiming | cudaEventBlockingSync);
+    for (Event* event : {&passes_begin_, &tokens_begin_, &passes_end_}) event->create(0);
+    result_.create(sizeof(Result));
+    totals_ = allocate(sizeof(Totals));
+    device_result_ = allocate(sizeof(Result));
   }
 
-  // Calls body() while no other call uses this device. If body() throws, makes the device ready for the next
-  // call and rethrows.
+  // Calls body() while no other call uses this device. If body() throws, waits until the device has ended the
+  // work of the call, and rethrows.
   template <class Body>
   void run(Body body) {
     const Lock lock(mutex_);
-    check(cudaSetDevice(device_));
+    if (is_broken_) throw broken_by_;
+    check_abort(nullptr);
+    const CurrentDevice current(device_);
+    launched_kernels.count = 0;
+    // The call expects all totals to be 0. A failed call may have left other values.
+    if (!totals_are_zero_) CUDA_CHECK(cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_));
+    totals_are_zero_ = false;
     try {
       body();
-    } catch (...) {
-      // The next call expects all totals to be 0. The failed call may have left other values, so this code
-      // waits until its work is done, and then clears the totals.
-      cudaStreamSynchronize(copy_);
-      cudaStreamSynchronize(compute_);
-      cudaMemsetAsync(totals_.as<void>(), 0, sizeof(Totals), compute_);
-      cudaGetLastError();
+    } catch (Failure& failure) {
+      if (!finish_failed_work()) mark_broken(&failure);
       throw;
+    } catch (...) {
+      finish_failed_work();
+      throw;
+    }
+    totals_are_zero_ = true;
+  }
+
+  // Calls body() while no other call uses this device, even if the device no longer works. body() must not
+  // throw.
+  template <class Body>
+  void run_always(Body body) {
+    const Lock lock(mutex_);
+    try {
+      const CurrentDevice current(device_);
+      body();
+    } catch (const Failure&) {
+      body();  // without the current device
     }
   }
 
-  Buffer allocate(int64_t bytes) { return Buffer(bytes, pool_, compute_); }
+  // Waits until the current call has ended, and makes all later calls wait for ever. For the end of the
+  // process.
+  void close() { mutex_.lock(); }
+
+  Buffer allocate(int64_t bytes) { return Buffer(bytes, memory_); }
   Buffer allocate_zeros(int64_t bytes) {
     Buffer buffer = allocate(bytes);
-    if (bytes > 0) check(cudaMemsetAsync(buffer.as<void>(), 0, bytes, compute_));
+    if (bytes > 0) CUDA_CHECK(cudaMemsetAsync(buffer.as<void>(), 0, bytes, compute_));
     return buffer;
   }
 
   // These two functions make one stream wait for the other. A copy must wait until its memory is allocated.
   // Kernels, and the freeing of memory, must wait until the copies are done.
   void order_copies_after_kernels() {
-    check(cudaEventRecord(computed_, compute_));
-    check(cudaStreamWaitEvent(copy_, computed_, 0));
+    CUDA_CHECK(cudaEventRecord(computed_, compute_));
+    CUDA_CHECK(cudaStreamWaitEvent(copy_, computed_, 0));
   }
   void order_kernels_after_copies() {
-    check(cudaEventRecord(copied_, copy_));
-    check(cudaStreamWaitEvent(compute_, copied_, 0));
+    CUDA_CHECK(cudaEventRecord(copied_, copy_));
+    CUDA_CHECK(cudaStreamWaitEvent(compute_, copied_, 0));
+    memory_.set_loose_copies(false);
   }
 
   // Copies bytes from the host to the device, on the copy stream. When this returns, the caller may free the
   // source, but the copy may still be in progress.
   void send(void* to, const void* from, int64_t bytes) {
     const Transfer transfer = transfer_to(to, from, bytes);
+    memory_.set_loose_copies(true);
     staging_.send(&transfer, 1);
   }
 
@@ -158,7 +144,9 @@ class Context {
   // Copies bytes from the device to the host, on the copy stream. Returns when the copy is complete. If
   // *abort becomes non-zero, throws a Failure with the status kAborted.
   void receive(void* to, const void* from, int64_t bytes, const int32_t* abort) {
+    memory_.set_loose_copies(true);
     staging_.receive(transfer_to(const_cast<void*>(from), to, bytes), abort);
+    memory_.set_loose_copies(false);
   }
 
   // Allocates memory for the columns that are in the set `columns` and that the host batch has. Sends those
@@ -180,8 +168,6 @@ class Context {
     for (int c = 0; c < kColumns; ++c)
       if (host.column[c].per_row && batch.column[c].bytes() > 0)
         send(batch.column[c].as<void>(), host.column[c].data, batch.column[c].bytes());
-    // Memory is freed on the compute stream. If a later step throws, this line makes the freeing wait for the
-    // copies.
     order_kernels_after_copies();
     return batch;
   }
@@ -223,6 +209,7 @@ class Context {
       if (!from.per_row) add(batch.column[c], from.data, size_of(from.dtype));
     }
     add(batch.mask, host.mask, 1);
+    memory_.set_loose_copies(true);
     staging_.send(transfers, count);
   }
 
@@ -286,26 +273,51 @@ class Context {
 
   // Starts a copy of the result to the host. The copy waits for the kernels that were launched before it.
   void copy_result() {
-    check(cudaGetLastError());
-    check(cudaMemcpyAsync(result_, device_result_.as<void>(), sizeof(Result), cudaMemcpyDeviceToHost,
-                          compute_));
+    CUDA_CHECK(cudaMemcpyAsync(result_.as<void>(), device_result_.as<void>(), sizeof(Result),
+                               cudaMemcpyDeviceToHost, compute_));
     order_copies_after_kernels();
   }
   // Waits until the copy that copy_result() started is done, and returns the result.
   Result result() const {
-    check(wait_for(computed_));
-    return *result_;
+    check(wait_for(computed_), "cudaEventQuery");
+    return *result_.as<Result>();
   }
 
-  void mark_passes_begin() { check(cudaEventRecord(passes_begin_, compute_)); }
-  void mark_tokens_begin() { check(cudaEventRecord(tokens_begin_, compute_)); }
-  void mark_passes_end() { check(cudaEventRecord(passes_end_, compute_)); }
+  void mark_passes_begin() { CUDA_CHECK(cudaEventRecord(passes_begin_, compute_)); }
+  void mark_tokens_begin() { CUDA_CHECK(cudaEventRecord(tokens_begin_, compute_)); }
+  void mark_passes_end() { CUDA_CHECK(cudaEventRecord(passes_end_, compute_)); }
   float passes_ms() const { return milliseconds(passes_begin_); }
   float token_pass_ms() const { return milliseconds(tokens_begin_); }
 
   cudaStream_t compute() const { return compute_; }
 
  private:
+  // Waits until the device has ended the work of a failed call. Returns whether the device still works. An
+  // error in a kernel is sticky: all later functions report it too.
+  bool finish_failed_work() {
+    bool works = true;
+    for (int turn = 0; turn < 2; ++turn) {
+      works = cudaStreamSynchronize(copy_) == cudaSuccess;
+      works = cudaStreamSynchronize(compute_) == cudaSuccess && works;
+      cudaGetLastError();
+    }
+    memory_.set_loose_copies(false);
+    return works;
+  }
+
+  // Extends the failure's message, and makes all later calls fail with it.
+  void mark_broken(Failure* failure) {
+    const LaunchedKernels& kernels = launched_kernels;
+    for (int k = 0; k < kernels.count; ++k) {
+      failure->add(k == 0 ? ", after the launch of " : k + 1 < kernels.count ? ", " : " and ");
+      failure->add(kernels.names[k]);
+    }
+    failure->status = Status::kFailed;
+    failure->add(". The process must be restarted before it can use this device again");
+    broken_by_ = *failure;
+    is_broken_ = true;
+  }
+
   static Transfer transfer_to(void* device, const void* host, int64_t bytes) {
     return {static_cast<char*>(device), const_cast<char*>(static_cast<const char*>(host)), bytes};
   }
@@ -325,8 +337,8 @@ class Context {
 
   float milliseconds(cudaEvent_t since) const {
     float result = 0;
-    check(cudaEventSynchronize(passes_end_));
-    check(cudaEventElapsedTime(&result, since, passes_end_));
+    CUDA_CHECK(cudaEventSynchronize(passes_end_));
+    CUDA_CHECK(cudaEventElapsedTime(&result, since, passes_end_));
     return result;
   }
 
@@ -335,11 +347,14 @@ class Context {
   int64_t shared_bytes_ = 0;           // shared memory of one multiprocessor
   int64_t reserved_shared_bytes_ = 0;  // shared memory that the driver takes for each block
   Mutex mutex_;
-  cudaStream_t compute_ = nullptr, copy_ = nullptr;
-  cudaMemPool_t pool_ = nullptr;
-  cudaEvent_t copied_ = nullptr, computed_ = nullptr;
-  cudaEvent_t passes_begin_ = nullptr, tokens_begin_ = nullptr, passes_end_ = nullptr;
-  Result* result_ = nullptr;  // in pinned host memory
+  bool is_broken_ = false;
+  Failure broken_by_{Status::kOk, "%s", ""};
+  bool totals_are_zero_ = false;
+  Stream compute_, copy_;
+  Memory memory_;
+  Event copied_, computed_;
+  Event passes_begin_, tokens_begin_, passes_end_;
+  PinnedMemory result_;
   Buffer totals_, device_result_;
   Buffer scratch_[kScratches];
   Staging staging_;

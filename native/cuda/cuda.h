@@ -16,11 +16,12 @@
 
 namespace policy_loss::cuda {
 
-enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed };
+// kBadPointer: an address that the caller gave is not in the memory of the device.
+enum class Status : int { kOk, kAborted, kNoDevice, kOutOfMemory, kFailed, kBadPointer };
 
 // The error message of a call that failed.
 struct Problem {
-  char message[256] = {};
+  char message[512] = {};
 };
 
 // The reason why no device can be used, or kNone if one can.
@@ -28,8 +29,8 @@ enum class Obstacle : int { kNone, kBuiltWithout, kNoDriver, kOldDriver, kNoDevi
 
 // The devices of this machine. `count` is the number of devices that the driver knows, including those for
 // which this build has no code. Versions are CUDA versions as 1000·major + 10·minor; a missing driver or
-// runtime has version 0. driver_version is the newest version that the driver supports. It must not be older
-// than build_version, the version with which the addon was built.
+// runtime has version 0. driver_version is the newest version that the driver supports, and build_version the
+// version with which the addon was built.
 struct DeviceCount {
   int count = 0;
   Obstacle obstacle = Obstacle::kNone;
@@ -53,6 +54,10 @@ using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t ind
 // Sets the function that divides the copying of host memory among threads. Until it is set, the calling
 // thread copies everything itself.
 void share_work_by(ShareWork share);
+
+// Tells that the calling thread uses no other CUDA code. Calls on other threads restore the current device of
+// the thread when they end.
+void keep_current_device();
 
 // The groups of a batch as plain pointers. engine/groups.h explains the arrays.
 struct GroupsView {
@@ -83,8 +88,19 @@ struct AdvantageInputs {
 // advantage functions that were passed to upload(). They do not include the log-probabilities of the sampling
 // policy and of the teacher, because the batch already has these as columns of losses.
 struct Resident;
-Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
-              Resident** resident, Problem* problem);
+// Columns that upload() and update() copy from memory of the same device. A column here takes the place of
+// the host's.
+struct DeviceColumns {
+  ColumnView losses[kColumns];
+  ColumnView advantages[kColumns];  // AdvantageColumns
+};
+Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const DeviceColumns& there,
+              const int32_t* abort, Resident** resident, Problem* problem);
+// Makes another resident batch, in which the given columns replace those of `resident`. The two share the
+// memory of everything else, and each must be released. Of the host batches, only the columns and the layout
+// are read. The layout must be that of `resident`. The columns of advantage_columns are AdvantageColumns.
+Status update(const Resident* resident, const BatchView& columns, const BatchView& advantage_columns,
+              const DeviceColumns& there, const int32_t* abort, Resident** updated, Problem* problem);
 void release(Resident* resident);
 
 struct ResidentInfo {
@@ -98,6 +114,20 @@ struct ResidentInfo {
   int64_t group_count;
 };
 ResidentInfo resident_info(const Resident* resident);
+
+// Float32 values that a call leaves in the memory of a device, such as a gradient. The array has no memory
+// until the first call that writes it. The caller keeps it until all calls that write it have returned.
+struct DeviceArray;
+DeviceArray* make_array(int device, int64_t length);
+void release(DeviceArray* array);
+struct ArrayInfo {
+  int device;
+  int64_t length;
+  const void* address;  // null before a call has written the array, and if its length is 0
+};
+ArrayInfo array_info(const DeviceArray* array);
+// Copies an array that a call has written to the host.
+Status read_array(const DeviceArray* array, float* out, Problem* problem);
 
 // What a call evaluates: a PreparedFunction (engine/function.h) as plain data, and the coefficients and the
 // normalizer of the call.
@@ -159,6 +189,10 @@ struct Call {
   float* grad = nullptr;          // per token; null if not wanted
   float* grad_entropy = nullptr;  // per token; null if not wanted
   float* grad_log_z = nullptr;    // per row; null if not wanted
+  // Arrays on the device of the call, with one element per token, that receive gradients instead of the
+  // arrays above. Null if the gradient is not wanted there.
+  DeviceArray* device_grad = nullptr;
+  DeviceArray* device_grad_entropy = nullptr;
   // If true, the gradient is computed even if grad is null, and it stays on the device. Only benchmarks use
   // this.
   bool grad_stays = false;

@@ -1,10 +1,12 @@
 // Implements cuda.h: finds devices, keeps resident batches, and runs the passes of a call in order.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
-#include "cuda/advantages.h"
+#include "cuda/device_array.h"
 #include "cuda/program.h"
+#include "cuda/resident.h"
 
 namespace policy_loss::cuda {
 namespace {
@@ -33,18 +35,33 @@ Status guarded(Problem* problem, Body body) {
 // An upper limit on the number of devices; no machine has this many.
 constexpr int kMostDevices = 256;
 
-// Returns the context of a device. The first call for a device creates it. Contexts are never destroyed,
-// because at the end of the process CUDA may shut down before static objects are destroyed.
+// The contexts that exist, by device. They are never destroyed, because at the end of the process CUDA may
+// shut down before static objects are destroyed.
+Mutex contexts_mutex;
+Context* contexts[kMostDevices];
+
+// Ends the calls in progress. The process may end in the middle of a call, and CUDA then shuts down while
+// other threads still use it. The runtime registers its own function for the end of the process when it is
+// first used, that is, before this one, so this one runs first.
+void finish_calls() {
+  __atomic_store_n(&process_ends, 1, __ATOMIC_RELAXED);
+  contexts_mutex.lock();
+  for (Context* const context : contexts)
+    if (context) context->close();
+}
+
+// Returns the context of a device. The first call for a device creates it.
 Context& context_of(int device) {
-  static Mutex mutex;
-  static Context* contexts[kMostDevices];
-  static int count = -1;
-  const Lock lock(mutex);
-  if (count < 0) {
+  static int count = 0;
+  const Lock lock(contexts_mutex);
+  if (count == 0) {
     Problem problem;
-    count = std::min(count_devices(&problem).count, kMostDevices);
+    const DeviceCount found = count_devices(&problem);
+    if (found.obstacle != Obstacle::kNone) throw Failure(Status::kNoDevice, "%s", problem.message);
+    count = std::min(found.count, kMostDevices);
+    std::atexit(finish_calls);
   }
-  if (device < 0 || device >= count) throw Failure{Status::kNoDevice, "there is no such device"};
+  if (device < 0 || device >= count) throw Failure(Status::kNoDevice, "there is no such device");
   if (!contexts[device]) contexts[device] = new Context(device);
   return *contexts[device];
 }
@@ -76,10 +93,12 @@ class Evaluation {
     if (call.mask) pass_.batch.mask = send_tokens(call.mask, &mask_);
     if (call.weights) pass_.batch.column[kWeights] = {send_tokens(call.weights, &weights_)};
     if (call.logprob) pass_.batch.column[kLogprob] = {send_tokens(call.logprob, &logprob_)};
-    if (call.grad || call.grad_stays) grad_ = context.allocate(batch.tokens * sizeof(float));
-    if (call.grad_entropy) grad_entropy_ = context.allocate(batch.tokens * sizeof(float));
-    pass_.grad = grad_.as<float>();
-    pass_.grad_entropy = grad_entropy_.as<float>();
+    if (call.grad || call.grad_stays || call.device_grad)
+      grad_.allocate(context, batch.tokens, call.device_grad);
+    if (call.grad_entropy || call.device_grad_entropy)
+      grad_entropy_.allocate(context, batch.tokens, call.device_grad_entropy);
+    pass_.grad = grad_.data();
+    pass_.grad_entropy = grad_entropy_.data();
     // Only rows that take part in a program write their gradients.
     if (call.grad_log_z)
       grad_log_z_ = context.allocate_zeros(batch.view.layout.rows * static_cast<int64_t>(sizeof(float)));
@@ -122,6 +141,8 @@ class Evaluation {
     if (call_.grad_log_z)
       context_.receive(call_.grad_log_z, pass_.grad_log_z, grad_log_z_.bytes(), call_.abort);
     *call_.result = context_.result();
+    grad_.finish();
+    grad_entropy_.finish();
     if (call_.passes_ms) *call_.passes_ms = context_.passes_ms();
     if (call_.token_pass_ms) *call_.token_pass_ms = context_.token_pass_ms();
   }
@@ -166,7 +187,8 @@ class Evaluation {
   const ProgramRun program_;
   const Call& call_;
   Pass pass_;
-  Buffer grad_, grad_entropy_, grad_log_z_, repeats_, mask_, weights_, logprob_;
+  GradientArray grad_, grad_entropy_;
+  Buffer grad_log_z_, repeats_, mask_, weights_, logprob_;
 };
 
 void compute_kl(Context& context, const DeviceBatch& batch, const KlCall& call) {
@@ -217,18 +239,35 @@ void send_in_chunks(Context& context, const BatchView& host, const DeviceBatch& 
   }
 }
 
+constexpr unsigned kEveryColumn = (1u << kColumns) - 1;
+// Losses read the log-probabilities of the sampling policy and of the teacher too, so a resident batch
+// already has them.
+constexpr unsigned kColumnsOfAdvantages = kEveryColumn & ~(1u << kSampledLogprob | 1u << kTeacherLogprob);
+
+// Sends the columns that are in the set `columns` and that the host batch has.
+DeviceBatch send_columns(Context& context, const BatchView& host, unsigned columns, const int32_t* abort) {
+  DeviceBatch batch = context.allocate_columns(host, columns);
+  send_in_chunks(context, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
+  return batch;
+}
+
+// Copies columns within the memory of the device, and waits until the caller may overwrite them.
+void copy_columns(Context& context, int device, const DeviceColumns& from, DeviceBatch* losses,
+                  DeviceBatch* advantage) {
+  const bool first = copy_columns(context, device, from.losses, losses);
+  const bool second = copy_columns(context, device, from.advantages, advantage);
+  if (first || second) CUDA_CHECK(cudaStreamSynchronize(context.compute()));
+}
+
 }  // namespace
 
 void share_work_by(ShareWork share) {
   __atomic_store_n(&sharing, share, __ATOMIC_RELAXED);
 }
 
-struct Resident {
-  int device;
-  DeviceBatch batch;
-  DeviceBatch advantage_columns;
-  DeviceInputs inputs;
-};
+void keep_current_device() {
+  keeps_device = true;
+}
 
 DeviceCount count_devices(Problem* problem) {
   DeviceCount found;
@@ -250,14 +289,16 @@ DeviceCount count_devices(Problem* problem) {
     found.obstacle = Obstacle::kNoDevice;
   else
     found.obstacle = Obstacle::kFailed;
-  report(problem, cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
+  std::snprintf(problem->message, sizeof problem->message, "%s%s",
+                found.obstacle == Obstacle::kFailed ? "cudaGetDeviceCount failed: " : "",
+                cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
   return found;
 }
 
 Status device_info(int device, DeviceInfo* info, Problem* problem) {
   return guarded(problem, [&] {
     cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, device));
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
     std::snprintf(info->name, sizeof info->name, "%s", properties.name);
     info->memory = static_cast<int64_t>(properties.totalGlobalMem);
     info->capability = 10 * properties.major + properties.minor;
@@ -265,38 +306,37 @@ Status device_info(int device, DeviceInfo* info, Problem* problem) {
   });
 }
 
-Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const int32_t* abort,
-              Resident** resident, Problem* problem) {
+Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const DeviceColumns& there,
+              const int32_t* abort, Resident** resident, Problem* problem) {
   return guarded(problem, [&] {
     Context& context = context_of(device);
-    Resident result;
-    result.device = device;
     context.run([&] {
-      constexpr unsigned all = (1u << kColumns) - 1;
-      result.batch = context.allocate_batch(host, all, (1u << kRowColumns) - 1);
-      send_in_chunks(context, host, result.batch, kSpanStep, abort, [](int64_t, int64_t) {});
-      // Leaves out the log-probabilities of the sampling policy and of the teacher, because losses read them
-      // too, so the batch already has them.
-      constexpr unsigned shared = 1u << kSampledLogprob | 1u << kTeacherLogprob;
-      result.advantage_columns = context.allocate_columns(inputs.tokens, all & ~shared);
-      send_in_chunks(context, inputs.tokens, result.advantage_columns, kSpanStep, abort,
-                     [](int64_t, int64_t) {});
-      result.inputs = send_inputs(context, inputs);
-      BatchView& view = result.inputs.view.tokens;
-      view = result.advantage_columns.view;
-      view.layout = result.batch.view.layout;
-      view.mask = result.batch.view.mask;
-      view.column[kSampledLogprob] = result.batch.view.column[kOldLogprob];
-      view.column[kTeacherLogprob] = result.batch.view.column[kTeacherLogprobColumn];
-      result.inputs.tokens = result.batch.tokens;
+      DeviceBatch batch = context.allocate_batch(host, kEveryColumn, (1u << kRowColumns) - 1);
+      send_in_chunks(context, host, batch, kSpanStep, abort, [](int64_t, int64_t) {});
+      DeviceBatch advantage = send_columns(context, inputs.tokens, kColumnsOfAdvantages, abort);
+      copy_columns(context, device, there, &batch, &advantage);
+      *resident = new Resident(device, std::move(batch), std::move(advantage), send_inputs(context, inputs));
     });
-    *resident = new Resident(std::move(result));
+  });
+}
+
+Status update(const Resident* resident, const BatchView& columns, const BatchView& advantage_columns,
+              const DeviceColumns& there, const int32_t* abort, Resident** updated, Problem* problem) {
+  return guarded(problem, [&] {
+    Context& context = context_of(resident->device);
+    context.run([&] {
+      check_abort(abort);
+      DeviceBatch losses = send_columns(context, columns, kEveryColumn, abort);
+      DeviceBatch advantage = send_columns(context, advantage_columns, kColumnsOfAdvantages, abort);
+      copy_columns(context, resident->device, there, &losses, &advantage);
+      *updated = new Resident(*resident, std::move(losses), std::move(advantage));
+    });
   });
 }
 
 void release(Resident* resident) {
   Problem problem;
-  guarded(&problem, [&] { context_of(resident->device).run([&] { delete resident; }); });
+  guarded(&problem, [&] { context_of(resident->device).run_always([&] { delete resident; }); });
 }
 
 ResidentInfo resident_info(const Resident* resident) {
@@ -314,14 +354,37 @@ ResidentInfo resident_info(const Resident* resident) {
   }
   for (int c = 0; c < kRowColumns; ++c)
     if (batch.view.row_column[c]) info.row_present |= reads(c);
-  info.mask = batch.mask.bytes() > 0;
-  info.expert = batch.expert.bytes() > 0;
+  info.mask = batch.view.mask != nullptr;
+  info.expert = batch.view.expert != nullptr;
   info.rewards = inputs.rewards != nullptr;
   info.baselines = inputs.baselines != nullptr;
   info.groups = inputs.groups.offsets != nullptr;
   info.runs = inputs.runs.offsets != nullptr;
   info.group_count = inputs.groups.size;
   return info;
+}
+
+DeviceArray* make_array(int device, int64_t length) {
+  return new DeviceArray{device, length, {}};
+}
+
+void release(DeviceArray* array) {
+  Problem problem;
+  guarded(&problem, [&] { context_of(array->device).run_always([&] { delete array; }); });
+}
+
+ArrayInfo array_info(const DeviceArray* array) {
+  return {array->device, array->length, array->memory.as<void>()};
+}
+
+Status read_array(const DeviceArray* array, float* out, Problem* problem) {
+  return guarded(problem, [&] {
+    Context& context = context_of(array->device);
+    context.run([&] {
+      context.order_copies_after_kernels();
+      context.receive(out, array->memory.as<void>(), array->memory.bytes(), nullptr);
+    });
+  });
 }
 
 Status evaluate(const Resident* resident, const Request& request, const Call& call, Problem* problem) {
@@ -416,8 +479,8 @@ Status copy_bandwidth(int device, int64_t bytes, double* bytes_per_second, Probl
       const Buffer from = context.allocate(bytes);
       const Buffer to = context.allocate(bytes);
       const auto copy = [&] {
-        check(cudaMemcpyAsync(to.as<void>(), from.as<void>(), static_cast<size_t>(bytes),
-                              cudaMemcpyDeviceToDevice, context.compute()));
+        CUDA_CHECK(cudaMemcpyAsync(to.as<void>(), from.as<void>(), static_cast<size_t>(bytes),
+                                   cudaMemcpyDeviceToDevice, context.compute()));
       };
       copy();
       context.mark_passes_begin();

@@ -26,6 +26,8 @@ constexpr int kWarpBytes = kWarp * kCopyBytes;
 // The number of bytes of a step's mask, and of one column of a step in the widest dtype.
 constexpr int kMaskBytes = kSpanStep;
 constexpr int kColumnBytes = kSpanStep * 4;
+// Stands for "columns of several dtypes" where a dtype is a number.
+constexpr int kNoDType = -1;
 
 // Returns the dynamic shared memory of the block.
 __device__ __forceinline__ char* launch_memory() {
@@ -180,15 +182,71 @@ class Feed {
     const int half_;
   };
 
+  // Gives a lane access to its two quads of a step, for a kernel whose columns all have the dtype
+  // `shared_dtype()`.
+  class WholeStep {
+   public:
+    // Returns four values of column c, which is in `always`. `half` is 0 or 1. Only the advantages may have
+    // one value per row.
+    template <int c, DType dtype>
+    __device__ __forceinline__ Quad column(int half, const RowColumns& row) const {
+      if constexpr ((always >> c & 1) == 0) return {};
+      if (c == kAdvantages && (feed_.per_row_ >> c & 1) != 0) {
+        Quad same;
+#pragma unroll
+        for (int j = 0; j < kQuad; ++j) same.set(j, row.value[c]);
+        return same;
+      }
+      const char* const at = stage_ + place_of<c>();
+      const int index = half * kWarp + feed_.lane_;
+      if constexpr (dtype == DType::kFloat32) {
+        const uint4 bits = reinterpret_cast<const uint4*>(at)[index];
+        return {bits.x, bits.y, bits.z, bits.w};
+      } else {
+        const uint2 bits = reinterpret_cast<const uint2*>(at)[index];
+        Quad quad = {bits.x, bits.y, 0, 0};
+        widen(dtype, &quad);
+        return quad;
+      }
+    }
+
+   private:
+    friend class Feed;
+    __device__ __forceinline__ WholeStep(const Feed& feed, const char* stage) : feed_(feed), stage_(stage) {}
+
+    const Feed& feed_;
+    const char* const stage_;
+  };
+
+  // Returns the dtype of the columns in `always`, or kNoDType if they differ in it, or if one other than the
+  // advantages has one value per row.
+  __device__ __forceinline__ int shared_dtype() const {
+    int shared = kNoDType;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if ((always >> c & 1) == 0) continue;
+      if ((per_row_ >> c & 1) != 0) {
+        if (c != kAdvantages) return kNoDType;
+        continue;
+      }
+      const int dtype = static_cast<int>(batch_.column[c].dtype);
+      if (shared != kNoDType && shared != dtype) return kNoDType;
+      shared = dtype;
+    }
+    return shared;
+  }
+
   // Goes through the tokens [first, last) in stretches of 128. `first` must be a multiple of kSpanStep. For
   // the stretch that begins at token first + at, calls visit(at, here), where `here` gives access to this
   // lane's four tokens. The values of tokens from `last` on are undefined.
   //
   // Bit k of `wanted` tells whether step k is wanted. A step that is not wanted is not read, and skip(at) is
-  // called for its stretches instead. All lanes of the warp must call this function together.
-  template <class Visit, class Skip>
+  // called for its stretches instead. Where bit k of `whole` is set, calls visit_whole(at, whole_step) first,
+  // and visits the stretches of the step only if that returns false. All lanes of the warp must call this
+  // function together.
+  template <class Visit, class Skip, class VisitWhole>
   __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
-                                                Skip skip) const {
+                                                Skip skip, unsigned whole, VisitWhole visit_whole) const {
     const int length = static_cast<int>(last - first);
 #pragma unroll 1
     for (int stage = 0; stage < kFeedStages; ++stage)
@@ -198,19 +256,23 @@ class Feed {
       const bool is_wanted = (wanted & 1) != 0;
       __pipeline_wait_prior(kFeedStages - 1);
       __syncwarp();  // makes the other lanes' copies visible too
+      const char* const here = room_ + stage * stage_bytes_;
+      if ((whole & 1) == 0 || !visit_whole(step, WholeStep(*this, here))) {
 #pragma unroll 1
-      for (int half = 0; half < kSpanStep / kStretch; ++half) {
-        const int at = step + half * kStretch;
-        if (at >= length) break;
-        if (is_wanted)
-          visit(at, Here(*this, room_ + stage * stage_bytes_, half));
-        else
-          skip(at);
+        for (int half = 0; half < kSpanStep / kStretch; ++half) {
+          const int at = step + half * kStretch;
+          if (at >= length) break;
+          if (is_wanted)
+            visit(at, Here(*this, here, half));
+          else
+            skip(at);
+        }
       }
       __syncwarp();  // no lane may still read the stage that is filled next
       fetch(first, step + kFeedStages * kSpanStep, length, stage, (wanted >> kFeedStages & 1) != 0);
       stage = (stage + 1) % kFeedStages;
       wanted >>= 1;
+      whole >>= 1;
     }
   }
 
@@ -261,16 +323,23 @@ class Feed {
     const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
     const int64_t token = first + step;
     const int to = stage * stage_bytes_;
-    if (narrow_ == 0 && tokens == kSpanStep) {
-      fetch_columns<always>([&](int c, int place) { copy_step(c, token, to + place); });
-      if ((per_token_ & ~always) != 0)
-        fetch_columns<others>([&](int c, int place) { copy_step(c, token, to + place); });
+    if (tokens == kSpanStep) {
+      narrow_ == 0 ? fetch_step<true>(token, to) : fetch_step<false>(token, to);
     } else {
       fetch_columns<always | others>([&](int c, int place) { copy_part(c, token, tokens, to + place); });
     }
     const int at = lane_ * kCopyBytes;
     if (batch_.mask && at < tokens) destination_.copy(to, batch_.mask + token + at);
     __pipeline_commit();
+  }
+
+  // Starts copying a whole step into the stage that begins at the offset `to`. With `wide`, all columns have
+  // the dtype float32.
+  template <bool wide>
+  __device__ __forceinline__ void fetch_step(int64_t token, int to) const {
+    const auto copy = [&](int c, int place) { copy_step<wide>(c, token, to + place); };
+    fetch_columns<always>(copy);
+    if ((per_token_ & ~always) != 0) fetch_columns<others>(copy);
   }
 
   // Calls copy(c, place) for each column c in `set` that has one value per token. `place` is the offset of
@@ -284,11 +353,15 @@ class Feed {
   }
 
   // Starts copying a whole step (kSpanStep tokens) of column c, from index `token` on, to the offset `to` in
-  // the warp's shared memory. The column must have the dtype float32.
+  // the warp's shared memory.
+  template <bool wide>
   __device__ __forceinline__ void copy_step(int c, int64_t token, int to) const {
-    const char* const from = static_cast<const char*>(batch_.column[c].data) + token * 4 + lane_ * kCopyBytes;
-#pragma unroll
-    for (int at = 0; at < kColumnBytes; at += kWarpBytes) destination_.copy(to + at, from + at);
+    static_assert(kWarpBytes == kSpanStep * 2 && kColumnBytes == kSpanStep * 4);
+    const bool is_narrow = !wide && (narrow_ >> c & 1) != 0;
+    const char* const from =
+        static_cast<const char*>(batch_.column[c].data) + (token << (is_narrow ? 1 : 2)) + lane_ * kCopyBytes;
+    destination_.copy(to, from);
+    if (!is_narrow) destination_.copy(to + kWarpBytes, from + kWarpBytes);
   }
 
   // Starts copying `tokens` tokens of column c, from index `token` on, to the offset `to` in the warp's

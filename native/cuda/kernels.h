@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "cuda/failure.h"
 #include "cuda/pass.h"
 #include "engine/construct.h"
 
@@ -28,14 +29,23 @@ constexpr int kOwnSharedBytes = (kTokenSums * kThreads + kTokenSums * kWarps) * 
 // The most static shared memory, in bytes, that any kernel declares.
 constexpr int kMostStaticBytes = 9 * 1024;
 
-// Launches a kernel. If the launch fails, cudaGetLastError() returns the error.
+// Launches a kernel. If the launch fails, throws a Failure that contains `name`, so that no later kernel
+// reads what this one would have written.
 template <class... Parameters>
-void launch(void (*kernel)(Parameters...), const Grid& grid, std::type_identity_t<Parameters>... parameters) {
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid,
+            std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
   if (grid.memory + kMostStaticBytes > kPlainSharedBytes)
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.memory);
-  cudaLaunchKernel(kernel, dim3(grid.blocks), dim3(kThreads), pointers, static_cast<size_t>(grid.memory),
-                   grid.stream);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.memory), name);
+#if defined(__CUDACC__)
+  const void* entry = reinterpret_cast<const void*>(kernel);  // CUDA 12 does not take pointers to functions
+#else
+  const auto entry = kernel;  // the emulation needs the types of the parameters
+#endif
+  check(cudaLaunchKernel(entry, dim3(grid.blocks), dim3(kThreads), pointers, static_cast<size_t>(grid.memory),
+                         grid.stream),
+        name);
+  launched_kernels.add(name);
 }
 
 // Return how much dynamic shared memory the token kernel and the KL kernel need, in bytes per block.

@@ -96,6 +96,8 @@ struct RowState {
 struct SpanState {
   int64_t first_row;    // the row of the span's first token
   unsigned live_steps;  // bit k: step k has an unmasked token
+  // Bit k: step k has no masked token. It may still contain tokens of several rows, or end after the span.
+  unsigned whole_steps;
 };
 
 // The numbers of unmasked tokens and of rows in the batch, by kind of row, and the numbers of blocks that

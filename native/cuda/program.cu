@@ -51,7 +51,7 @@ ProgramRun::ProgramRun(Context& context, const program::ProgramView& host, const
   kept_ = context.allocate(host.kept * batch.tokens * static_cast<int64_t>(sizeof(float)));
   ties_ = context.allocate(batch.view.layout.rows * static_cast<int64_t>(sizeof(unsigned)));
   selection_ = context.allocate(sizeof(Selection));
-  check(cudaMemsetAsync(selection_.as<void>(), 0, sizeof(Selection), context.compute()));
+  CUDA_CHECK(cudaMemsetAsync(selection_.as<void>(), 0, sizeof(Selection), context.compute()));
 }
 
 int ProgramRun::memory() const {
@@ -74,7 +74,7 @@ void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const
   Grid grid = context_.grid_of_warps(pass.batch.layout.rows);
   grid.memory = TokenInterpreter::bytes(host_.registers, stage.columns) +
                 RowReducer::bytes(most_reductions(host_, first, last));
-  launch(program_rows_kernel, grid, pass, stage);
+  launch("program_rows_kernel", program_rows_kernel, grid, pass, stage);
 }
 
 void ProgramRun::run(const Pass& pass) const {
@@ -92,7 +92,7 @@ void ProgramRun::run(const Pass& pass) const {
     if (host_.segments[at].kind != Op::k_batch) continue;
     launch_rows(whole, first, at);
     launch_selections(whole, first, at);
-    launch(program_batch_kernel, context_.grid(1), whole, Stage{first, at + 1, 0});
+    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole, Stage{first, at + 1, 0});
     first = at + 1;
   }
   launch_rows(whole, first, outputs);
@@ -103,9 +103,10 @@ void ProgramRun::run(const Pass& pass) const {
   launch_rows(whole, outputs + 1, end_of_rows);
   if (batch_metrics_) launch_selections(whole, first, end_of_rows);
   if (batch_metrics_)
-    launch(program_batch_kernel, context_.grid(1), whole, Stage{first, end, 0});
+    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole, Stage{first, end, 0});
   else if (end_of_rows > outputs + 1)
-    launch(program_batch_kernel, context_.grid(1), whole, Stage{outputs + 1, end_of_rows, 0});
+    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole,
+           Stage{outputs + 1, end_of_rows, 0});
 }
 
 void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last) const {
@@ -115,9 +116,10 @@ void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last)
       const Op op = host_.instructions[i].op;
       if (!program::is_rows_selection(op)) continue;
       grid.memory = kSelectBytes;
-      for (int digit = 0; digit < kDigits; ++digit) launch(program_select_kernel, grid, pass, i, digit);
+      for (int digit = 0; digit < kDigits; ++digit)
+        launch("program_select_kernel", program_select_kernel, grid, pass, i, digit);
       grid.memory = 0;
-      if (op == Op::k_rows_rank_at) launch(program_place_kernel, grid, pass, i);
+      if (op == Op::k_rows_rank_at) launch("program_place_kernel", program_place_kernel, grid, pass, i);
     }
 }
 
@@ -125,7 +127,7 @@ void ProgramRun::launch_outputs(const ProgramPass& pass) const {
   const Stage stage = stage_of(host_.output_segment, host_.output_segment + 1);
   Grid grid = context_.grid_of_spans(pass, pass.spans);
   grid.memory = tokens_memory(host_, stage.columns);
-  launch(program_tokens_kernel, grid, pass, stage);
+  launch("program_tokens_kernel", program_tokens_kernel, grid, pass, stage);
 }
 
 }  // namespace policy_loss::cuda

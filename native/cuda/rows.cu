@@ -19,18 +19,18 @@ void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last
     if (needs_row_sums(loss)) {
       Grid fed = grid;
       fed.memory = Feed<row_sum_columns<L>>::bytes(row_sum_columns<L>);
-      return launch(row_kernel<L>, fed, pass, loss, first_span, last_span);
+      return launch("row_kernel", row_kernel<L>, fed, pass, loss, first_span, last_span);
     }
   }
-  launch(row_kernel<NoLoss>, grid, pass, NoLoss{}, first_span, last_span);
+  launch("row_kernel", row_kernel<NoLoss>, grid, pass, NoLoss{}, first_span, last_span);
 }
 
 template <class L>
 void weights(const void* object, const Pass& pass, const Grid& grid) {
   if constexpr (has_own_weights_kernel<L>)
-    launch(weights_kernel<L>, grid, pass, *static_cast<const L*>(object));
+    launch("weights_kernel", weights_kernel<L>, grid, pass, *static_cast<const L*>(object));
   else
-    launch(weights_kernel<NoLoss>, grid, pass, NoLoss{});
+    launch("weights_kernel", weights_kernel<NoLoss>, grid, pass, NoLoss{});
 }
 
 struct LossLaunches {
@@ -103,11 +103,11 @@ void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& g
 void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid) {
   Grid fed = grid;
   fed.memory = kl_memory(pass.columns);
-  launch(kl_kernel<KlEstimators>, fed, pass, output);
+  launch("kl_kernel", kl_kernel<KlEstimators>, fed, pass, output);
 }
 
 void launch_row_means(const Pass& pass, const Grid& grid) {
-  launch(weights_kernel<RowMean>, grid, pass, RowMean{});
+  launch("weights_kernel", weights_kernel<RowMean>, grid, pass, RowMean{});
 }
 
 }  // namespace policy_loss::cuda

@@ -45,26 +45,32 @@ __device__ __forceinline__ void add_totals(const Pass& pass, const TokensOfKind&
   if (expert_rows != 0) atomicAdd(&pass.totals->rows[1], expert_rows);
 }
 
-// The steps of a span that contain an unmasked token. The token pass does not read the other steps.
+// Which steps of a span contain an unmasked token, and which contain a masked one. The token pass does not
+// read steps without unmasked tokens, and computes those without masked tokens in a shorter way.
 class LiveSteps {
  public:
-  // Records the step that contains this lane's tokens if any of them is unmasked. `at` is the index of the
-  // lane's first token in the span. `live` has one bit for each unmasked token.
+  // Records a lane's n tokens, which are in one step. `at` is the index of the first of them in the span.
+  // `live` has one bit for each of them that is unmasked.
+  template <int n>
   __device__ __forceinline__ void add(int at, unsigned live) {
-    if (live != 0) mine_ |= 1u << at / kSpanStep;
+    const unsigned step = 1u << at / kSpanStep;
+    if (live != 0) live_ |= step;
+    if (live != (1u << n) - 1u) masked_ |= step;
   }
-  // Returns the steps that any lane of the warp has recorded: bit k is set for step k.
-  __device__ __forceinline__ unsigned all() const { return __reduce_or_sync(kAllLanes, mine_); }
+  // Return the steps with an unmasked token, and those whose tokens are all unmasked: bit k is set for step
+  // k.
+  __device__ __forceinline__ unsigned live() const { return __reduce_or_sync(kAllLanes, live_); }
+  __device__ __forceinline__ unsigned whole() const { return live() & ~__reduce_or_sync(kAllLanes, masked_); }
 
  private:
-  unsigned mine_ = 0;
+  unsigned live_ = 0, masked_ = 0;
 };
 
 // Stores what the token pass needs to know about a span.
 __device__ __forceinline__ void leave_span(const Pass& pass, int64_t span, int64_t first_row,
                                            const LiveSteps& steps) {
-  const unsigned live_steps = steps.all();
-  if (threadIdx.x % kWarp == 0) pass.span_states[span] = {first_row, live_steps};
+  const SpanState state{first_row, steps.live(), steps.whole()};
+  if (threadIdx.x % kWarp == 0) pass.span_states[span] = state;
 }
 
 // Counts the unmasked tokens of each row in a span. It reads the mask in windows that ignore where rows begin
@@ -95,7 +101,7 @@ __device__ __forceinline__ void count_rows(const Pass& pass, int64_t span, Leave
       const int at = mine_at + k * of_warp;
       unmasked[k] = mask_bits(bytes[k].x) | mask_bits(bytes[k].y) << 4 | mask_bits(bytes[k].z) << 8 |
                     mask_bits(bytes[k].w) << 12;
-      steps.add(at, unmasked[k] & bits_within<kGranule>(at, 0, rows.length()));
+      steps.add<kGranule>(at, unmasked[k] & bits_within<kGranule>(at, 0, rows.length()));
     }
     rows.stretch(
         window, min(window + loads * of_warp, rows.length()),
@@ -134,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
           feed, pass, pass.parts, span,
           [&](int64_t, int64_t i, unsigned which, unsigned unmasked, const auto& quads, RowPart* part) {
             const unsigned live = unmasked & which;
-            steps.add(static_cast<int>(i - base), live);
+            steps.add<kQuad>(static_cast<int>(i - base), live);
             part->tokens += __popc(live);
             const Quad logprob = quads.template column<kLogprob>();
             const Quad old_logprob = quads.template column<kOldLogprob>();

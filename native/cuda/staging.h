@@ -13,6 +13,7 @@
 
 #include "cuda/failure.h"
 #include "cuda/host.h"
+#include "cuda/memory.h"
 #include "cuda/share.h"
 
 namespace policy_loss::cuda {
@@ -47,8 +48,10 @@ constexpr long long kPatience = 50'000;
 inline cudaError_t wait_for(cudaEvent_t event) {
   const long long patience = now() + kPatience;
   cudaError_t state;
-  while ((state = cudaEventQuery(event)) == cudaErrorNotReady)
+  while ((state = cudaEventQuery(event)) == cudaErrorNotReady) {
+    cudaGetLastError();  // cudaErrorNotReady is not an error, but the runtime records it as the last one
     if (now() > patience) return cudaEventSynchronize(event);
+  }
   return state;
 }
 
@@ -76,14 +79,14 @@ class Staging {
     for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
     // Waits here until the first piece has arrived. Otherwise all threads that share the copying would have
     // to wait for the kernels that come before the copy.
-    run.note(wait_for(run.stage(0).copied));
+    run.note(wait_for(run.stage(0).copied), "cudaEventQuery");
     finish(run, receive_piece);
   }
 
  private:
   struct Stage {
-    void* data = nullptr;
-    cudaEvent_t copied = nullptr;
+    PinnedMemory data;
+    Event copied;
     int64_t turn = 0;  // the ticket of the piece that may use the stage
   };
 
@@ -94,7 +97,8 @@ class Staging {
     int64_t pieces;
     int64_t first;  // the first piece's ticket
     const int32_t* abort;
-    cudaError_t error = cudaSuccess;  // the first error
+    cudaError_t error = cudaSuccess;    // the first error
+    const char* failed_call = nullptr;  // the function that returned it
     bool aborted = false;
 
     Stage& stage(int64_t piece) { return staging->stages_[(first + piece) % kStages]; }
@@ -104,11 +108,15 @@ class Staging {
       return !__atomic_load_n(&aborted, __ATOMIC_RELAXED) &&
              __atomic_load_n(&error, __ATOMIC_RELAXED) == cudaSuccess;
     }
-    // Records `found` if it is the first error of the run. Returns true if `found` is not an error.
-    bool note(cudaError_t found) {
+    bool set_device() { return note(cudaSetDevice(staging->device_), "cudaSetDevice"); }
+    // Records `found` if it is the first error of the run. Returns true if `found` is not an error. `call` is
+    // the name of the function that returned it.
+    bool note(cudaError_t found, const char* call) {
       if (found == cudaSuccess) return true;
+      cudaGetLastError();  // clears the error on this thread
       cudaError_t none = cudaSuccess;
-      __atomic_compare_exchange_n(&error, &none, found, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+      if (__atomic_compare_exchange_n(&error, &none, found, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        failed_call = call;
       return false;
     }
   };
@@ -126,7 +134,7 @@ class Staging {
     else
       share_work()(run.pieces, piece, &run);
     next_ticket_ += run.pieces;  // not reached if share_work() threw; then no piece has begun
-    check(run.error);
+    check(run.error, run.failed_call);
     if (run.aborted) end_aborted_call();
   }
 
@@ -140,11 +148,12 @@ class Staging {
     const Transfer* transfer = run.transfers;
     int64_t at = piece;
     for (; at >= transfer->pieces(); ++transfer) at -= transfer->pieces();
-    if (run.goes_on() && run.note(cudaSetDevice(run.staging->device_)) && run.note(wait_for(stage.copied))) {
-      std::memcpy(stage.data, transfer->host + transfer->offset(at), transfer->size(at));
-      run.note(cudaMemcpyAsync(transfer->device + transfer->offset(at), stage.data, transfer->size(at),
-                               cudaMemcpyHostToDevice, run.staging->stream_));
-      run.note(cudaEventRecord(stage.copied, run.staging->stream_));
+    if (run.goes_on() && run.set_device() && run.note(wait_for(stage.copied), "cudaEventQuery")) {
+      std::memcpy(stage.data.as(), transfer->host + transfer->offset(at), transfer->size(at));
+      run.note(cudaMemcpyAsync(transfer->device + transfer->offset(at), stage.data.as(), transfer->size(at),
+                               cudaMemcpyHostToDevice, run.staging->stream_),
+               "cudaMemcpyAsync");
+      run.note(cudaEventRecord(stage.copied, run.staging->stream_), "cudaEventRecord");
     }
     end_turn(run, stage, piece);
   }
@@ -153,9 +162,9 @@ class Staging {
     Run& run = *static_cast<Run*>(what);
     Stage& stage = run.stage(piece);
     await_turn(run, stage, piece);
-    if (run.goes_on() && run.note(cudaSetDevice(run.staging->device_)) && run.note(wait_for(stage.copied))) {
+    if (run.goes_on() && run.set_device() && run.note(wait_for(stage.copied), "cudaEventQuery")) {
       const Transfer& transfer = *run.transfers;
-      std::memcpy(transfer.host + transfer.offset(piece), stage.data, transfer.size(piece));
+      std::memcpy(transfer.host + transfer.offset(piece), stage.data.as(), transfer.size(piece));
       if (piece + kStages < run.pieces) ask_for(run, piece + kStages);
     }
     end_turn(run, stage, piece);
@@ -165,9 +174,10 @@ class Staging {
   static void ask_for(Run& run, int64_t piece) {
     Stage& stage = run.stage(piece);
     const Transfer& transfer = *run.transfers;
-    run.note(cudaMemcpyAsync(stage.data, transfer.device + transfer.offset(piece), transfer.size(piece),
-                             cudaMemcpyDeviceToHost, run.staging->stream_));
-    run.note(cudaEventRecord(stage.copied, run.staging->stream_));
+    run.note(cudaMemcpyAsync(stage.data.as(), transfer.device + transfer.offset(piece), transfer.size(piece),
+                             cudaMemcpyDeviceToHost, run.staging->stream_),
+             "cudaMemcpyAsync");
+    run.note(cudaEventRecord(stage.copied, run.staging->stream_), "cudaEventRecord");
   }
 
   static void await_turn(const Run& run, const Stage& stage, int64_t piece) {
@@ -184,9 +194,8 @@ class Staging {
 
   void make_stages() {
     for (Stage& stage : stages_) {
-      if (!stage.data) check(cudaMallocHost(&stage.data, kStageBytes));
-      if (!stage.copied)
-        check(cudaEventCreateWithFlags(&stage.copied, cudaEventDisableTiming | cudaEventBlockingSync));
+      stage.data.create(kStageBytes);
+      stage.copied.create(cudaEventDisableTiming | cudaEventBlockingSync);
     }
   }
 

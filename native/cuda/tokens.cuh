@@ -61,7 +61,11 @@ class TokenWalk {
   // sums.
   __device__ __forceinline__ TokenWalk(const Pass& pass, const L& loss, const Feed<columns_of<L>>& feed,
                                        double (*totals)[kThreads])
-      : pass_(pass), loss_(loss), feed_(feed), totals_(totals) {}
+      : pass_(pass), loss_(loss), feed_(feed), totals_(totals) {
+    const Terms& terms = pass.terms;
+    const bool others = terms.has_kl() || terms.entropy || pass.grad_entropy || terms.weighted;
+    if constexpr (columns_of<L> != 0) plain_dtype_ = others ? kNoDType : feed.shared_dtype();
+  }
 
   __device__ __forceinline__ void take_span(int64_t span) {
     base_ = span * pass_.span;
@@ -72,7 +76,8 @@ class TokenWalk {
     end_ = 0;
     feed_.for_stretches(
         base_, base_ + length_, state.live_steps, [&](int at, const auto& here) { add_stretch(at, here); },
-        [&](int at) { skip_stretch(at); });
+        [&](int at) { skip_stretch(at); }, plain_dtype_ == kNoDType ? 0u : state.whole_steps,
+        [&](int at, const auto& step) { return add_whole_step(at, step); });
     end_row();
   }
 
@@ -125,6 +130,53 @@ class TokenWalk {
       add_quad(i, which, unmasked & which & live_of_row_, here);
       from = end_;
     }
+  }
+
+  // Computes a step without masked tokens, if its tokens belong to one row; otherwise does nothing and
+  // returns false. A call that needs more than the policy loss has no such steps.
+  template <class Step>
+  __device__ __forceinline__ bool add_whole_step(int at, const Step& step) {
+    if constexpr (columns_of<L> != 0) {
+      if (at >= end_) begin_row(at);
+      if (end_ < at + kSpanStep || live_of_row_ == 0) return false;
+      if (plain_dtype_ == static_cast<int>(DType::kFloat32))
+        add_whole_quads<DType::kFloat32>(at, step);
+      else if (plain_dtype_ == static_cast<int>(DType::kBFloat16))
+        add_whole_quads<DType::kBFloat16>(at, step);
+      else
+        add_whole_quads<DType::kFloat16>(at, step);
+      return true;
+    }
+    return false;
+  }
+
+  template <DType dtype, class Step>
+  __device__ __forceinline__ void add_whole_quads(int at, const Step& step) {
+    const int64_t first = base_ + at + (threadIdx.x % kWarp) * kQuad;
+#pragma unroll
+    for (int half = 0; half < kSpanStep / kStretch; ++half) {
+      const Quad logprob = step.template column<kLogprob, dtype>(half, of_row_);
+      const Quad old_logprob = step.template column<kOldLogprob, dtype>(half, of_row_);
+      const Quad ref_logprob = step.template column<kRefLogprob, dtype>(half, of_row_);
+      const Quad advantages = step.template column<kAdvantages, dtype>(half, of_row_);
+      float grad[kQuad];
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        const TokenTerm term =
+            token_of(loss_, kind_, statistics_, {logprob[j], old_logprob[j], ref_logprob[j], advantages[j]});
+        sums_.loss += term.value;
+        grad[j] = term.derivative * weight_;
+        add_metrics(term);
+      }
+      if (pass_.grad) store_quad(pass_.grad, first + half * kStretch, 0xf, grad);
+    }
+  }
+
+  __device__ __forceinline__ void add_metrics(const TokenTerm& term) {
+    if constexpr (metrics > 0) sums_.metric0 += term.metric0;
+    if constexpr (metrics > 1) sums_.metric1 += term.metric1;
+    if constexpr (metrics > 2) sums_.metric2 += term.metric2;
+    if constexpr (metrics > 3) sums_.metric3 += term.metric3;
   }
 
   // Computes the four tokens that begin at position i of the span. Adds those whose bits are set in `live` to
@@ -207,6 +259,9 @@ class TokenWalk {
   int end_ = 0;  // the end of the row or of the span, whichever comes first; 0 before the span's first row
   Row statistics_{};
   RowColumns of_row_;
+  // The dtype of the columns if the call needs nothing but the policy loss of columns of one dtype; else
+  // kNoDType.
+  int plain_dtype_ = kNoDType;
   unsigned live_of_row_ = 0;  // all bits of a quad if the row counts, else 0
   int kind_ = 0;
   float weight_ = 0, kl_weight_ = 0, entropy_weight_ = 0;
@@ -240,7 +295,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
 template <class L>
 void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
   grid.memory = Feed<columns_of<L>>::bytes(pass.columns);
-  launch(token_kernel<L>, grid, pass, loss);
+  launch("token_kernel", token_kernel<L>, grid, pass, loss);
 }
 
 // Launches the kernel of loss L if L is the wanted loss, that is, if index == loss. If `group` is −1, L is

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the golden tests and the cross-validation tests on the prebuilt binary for arm64, on an x64 machine. Then compares
-# the bits of all functions' results with those of AVX2. It compiles the tests, gets a Node for arm64 from npm, and runs it
-# with qemu-user. It needs Debian's qemu-user, libc6-arm64-cross and libstdc++6-arm64-cross, the binaries that
-# `npm run prebuild -- linux-arm64-glibc` and `npm run build:native` build, and a processor with AVX2.
+# the bits of all functions' results with those of AVX2, and tests that the binary has CUDA kernels. It compiles the tests,
+# gets a Node for arm64 from npm, and runs it with qemu-user. It needs Debian's qemu-user, libc6-arm64-cross and
+# libstdc++6-arm64-cross, the binaries that `npm run prebuild -- linux-arm64-glibc` and `npm run build:native` build, and
+# a processor with AVX2.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -21,6 +22,14 @@ cp -r test/golden "$out/test/golden"
 arm64() { POLICY_LOSS_NATIVE=$addon qemu-aarch64 -L /usr/aarch64-linux-gnu "$node" "$@"; }
 
 arm64 node_modules/mocha/bin/mocha.js --no-config --no-package --timeout 600000 --reporter dot "$out"/test/*.test.js "$@"
+
+# The binary has CUDA kernels, but this machine has no driver for arm64.
+reason=$(arm64 --input-type=module --eval "
+  import { devices } from '$out/lib/index.js';
+  const { code, requiredDriver } = devices()[1].reason;
+  console.log(code, requiredDriver);")
+[ "$reason" = 'no-driver 525' ] || { echo "test.sh: CUDA: expected 'no-driver 525', got '$reason'." >&2; exit 1; }
+echo "  1 passing: the CUDA kernels need the driver 525"
 
 digest=$out/test/support/digest.js
 arm64 "$digest" >"$out/arm64.json"

@@ -1,9 +1,17 @@
 // Checks a prebuilt binary with LLVM's tools, which can read the binaries of all platforms. The binary must be built
 // for its platform. It may need only libraries of the system, and no glibc newer than LEAST_GLIBC. It must import
 // functions of the Node-API, but none of a C++ library. On Linux it must have no symbol table, and on macOS it must be
-// signed.
+// signed. Its CUDA code must be for CAPABILITIES, and the driver LEAST_DRIVER must be able to load it.
 import { execFileSync } from 'node:child_process';
-import { LEAST_GLIBC, PREBUILDS, type Prebuild, type PrebuildName } from '../../lib/core/prebuilds.js';
+import { closeSync, openSync, readSync, statSync } from 'node:fs';
+import {
+  LEAST_DRIVER,
+  LEAST_GLIBC,
+  PREBUILDS,
+  type Prebuild,
+  type PrebuildName,
+} from '../../lib/core/prebuilds.js';
+import { type CudaCode, readFatBinaries } from './fatbin.js';
 
 interface Format {
   /** The format's name, as llvm-readobj prints it. */
@@ -32,9 +40,19 @@ const FORMATS: Record<string, Format> = {
 };
 const MUSL = /^libc\.so$/;
 
+// The compute capabilities with machine code, as 10·major + minor. The last one also has PTX, which the driver compiles
+// for later GPUs.
+const CAPABILITIES = [80, 86, 89, 90];
+// The newest ELF ABI of cubins that LEAST_DRIVER loads. ABI 8 needs the drivers of CUDA 13.
+const NEWEST_ABI = 7;
+// The newest PTX that the first driver for GPUs later than the last of CAPABILITIES compiles. This is driver 570 of CUDA
+// 12.8, because of the Blackwell GPUs.
+const NEWEST_PTX = 87;
+const MOST_BYTES_WITH_CUDA = 12e6;
+
 /** Returns one message per fault of a prebuilt binary. The list is empty if the binary has no faults. */
 export function faultsOf(file: string, name: PrebuildName): string[] {
-  const { os, arch, libc }: Prebuild = PREBUILDS[name];
+  const { os, arch, libc, cuda }: Prebuild = PREBUILDS[name];
   const format = FORMATS[`${os}-${arch}`]!;
   const found = /^Format: (.*)$/m.exec(llvm('readobj', '--file-headers', file))?.[1];
   if (found !== format.name) return [`${name}: expected a file of format ${format.name}, got ${found}`];
@@ -57,7 +75,64 @@ export function faultsOf(file: string, name: PrebuildName): string[] {
     faults.push('it is not stripped');
   if (os === 'darwin' && !llvm('objdump', '--macho', '--private-headers', file).includes('LC_CODE_SIGNATURE'))
     faults.push('it is not signed, which arm64 requires');
+  if (os === 'linux') faults.push(...cudaFaults(cudaCodeOf(file), cuda ? CAPABILITIES : []));
+  const bytes = statSync(file).size;
+  if (cuda && bytes > MOST_BYTES_WITH_CUDA)
+    faults.push(`it has ${bytes} bytes, expected at most ${MOST_BYTES_WITH_CUDA}`);
   return [...new Set(faults)].map((fault) => `${name}: ${fault}`);
+}
+
+/**
+ * Returns the CUDA code of an ELF binary for Linux. Each element holds the code of one source file, and is empty if the
+ * binary was built without CUDA.
+ */
+export function cudaCodeOf(file: string): CudaCode[][] {
+  const { offset, size } = cudaSectionOf(file);
+  if (size === 0) return [];
+  const section = Buffer.alloc(size);
+  const opened = openSync(file, 'r');
+  try {
+    readSync(opened, section, 0, size, offset);
+  } finally {
+    closeSync(opened);
+  }
+  return readFatBinaries(section);
+}
+
+/** Returns where in an ELF file the section with the CUDA code is, in bytes. The size is 0 if there is none. */
+export function cudaSectionOf(file: string): { offset: number; size: number } {
+  const found = /Name: \.nv_fatbin \((?:.|\n)*?Offset: (\S+)\n\s+Size: (\S+)/.exec(
+    llvm('readobj', '--sections', file),
+  );
+  return { offset: Number(found?.[1] ?? 0), size: Number(found?.[2] ?? 0) };
+}
+
+function cudaFaults(binaries: CudaCode[][], capabilities: readonly number[]): string[] {
+  const names = (codes: CudaCode[]) =>
+    codes
+      .map(({ kind, capability }) => `${kind} ${capability}`)
+      .sort()
+      .join(', ') || 'none';
+  const last = capabilities.at(-1);
+  const expected: CudaCode[] = [
+    ...capabilities.map((capability) => ({ kind: 'cubin' as const, capability })),
+    ...(last === undefined ? [] : [{ kind: 'ptx' as const, capability: last }]),
+  ];
+  if (binaries.length === 0) binaries = [[]];
+  const faults: string[] = [];
+  for (const codes of binaries) {
+    if (names(codes) !== names(expected))
+      faults.push(`expected the CUDA code ${names(expected)}, got ${names(codes)}`);
+    for (const { abi = 0, version = 0 } of codes) {
+      if (abi > NEWEST_ABI)
+        faults.push(
+          `it has cubins of ELF ABI ${abi}, expected at most ${NEWEST_ABI}, which the driver ${LEAST_DRIVER} loads`,
+        );
+      if (version > NEWEST_PTX)
+        faults.push(`it has PTX ${version / 10}, expected at most ${NEWEST_PTX / 10}`);
+    }
+  }
+  return faults;
 }
 
 function librariesOf(file: string, os: Prebuild['os']): string[] {

@@ -4,7 +4,8 @@
 //   npm run prebuild -- --check        checks the existing binaries without building any
 //
 // prebuildify names the files, cmake-js runs the build, and Zig compiles for every platform. On first use, Zig is
-// installed into the folder of this script. check.ts checks each binary.
+// installed into the folder of this script, and the CUDA toolkit into a cache (scripts/cuda/toolkit.sh). check.ts checks
+// each binary.
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -48,10 +49,24 @@ function build(name: PrebuildName): void {
         PATH: `${join(ROOT, 'node_modules/.bin')}:${process.env.PATH}`,
         POLICY_LOSS_SOURCES: ROOT,
         POLICY_LOSS_TOOLCHAIN: join(HERE, 'toolchains', `${name}.cmake`),
-        POLICY_LOSS_CMAKE_OPTIONS: `--CDPOLICY_LOSS_CUDA=${cuda ? 'ON' : 'OFF'} --CDPOLICY_LOSS_CUDA_ARCHITECTURES=all`,
+        POLICY_LOSS_CMAKE_OPTIONS: (cuda ? cudaOptions(arch) : ['--CDPOLICY_LOSS_CUDA=OFF']).join(' '),
       },
     },
   );
+}
+
+// Returns the options for cmake-js that select the CUDA toolkit. An old toolkit is used on purpose, because a binary of
+// a new one needs a new driver.
+function cudaOptions(arch: Prebuild['arch']): string[] {
+  const toolkit = execFileSync(join(ROOT, 'scripts/cuda/toolkit.sh'), arch === 'arm64' ? ['--arm64'] : [], {
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+  }).trim();
+  return [
+    '--CDPOLICY_LOSS_CUDA=ON',
+    '--CDPOLICY_LOSS_CUDA_ARCHITECTURES=all',
+    `--CDCMAKE_CUDA_COMPILER=${toolkit}/bin/nvcc`,
+  ];
 }
 
 function fail(why: string): never {

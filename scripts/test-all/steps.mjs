@@ -11,10 +11,15 @@
  */
 export const STEPS = [
   { script: 'test', covers: [''], packages: { chromium: ['chromium'] } },
-  { script: 'prebuild', covers: ['scripts/prebuild/'], packages: { 'llvm-readobj': ['llvm'] } },
+  {
+    script: 'prebuild',
+    covers: ['scripts/cuda/', 'scripts/prebuild/'],
+    packages: { 'llvm-readobj': ['llvm'], 'aarch64-linux-gnu-g++': ['g++-aarch64-linux-gnu'] },
+  },
   { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },
+  { script: 'test:instructions', covers: ['scripts/cuda/'] },
   { script: 'fuzz', args: ['60', 'engine'], covers: ['test/fuzz/'], packages: clang() },
   { script: 'fuzz', args: ['60', 'boundary'], covers: ['lib/', 'test/fuzz-boundary/'] },
   { script: 'fuzz:files', args: ['--minutes', '1'], covers: ['lib/', 'test/fuzz-files/'] },
@@ -25,7 +30,14 @@ export const STEPS = [
   },
   {
     script: 'test:arm64',
-    covers: ['scripts/arm64/', 'scripts/prebuild/', 'test/golden/', 'test/reference/', 'test/support/'],
+    covers: [
+      'scripts/arm64/',
+      'scripts/cuda/',
+      'scripts/prebuild/',
+      'test/golden/',
+      'test/reference/',
+      'test/support/',
+    ],
     prebuilds: ['linux-arm64-glibc'],
     packages: {
       'qemu-aarch64': ['qemu-user'],
@@ -35,7 +47,7 @@ export const STEPS = [
   },
   {
     script: 'test:install',
-    covers: ['lib/', 'scripts/prebuild/', 'test/install/'],
+    covers: ['lib/', 'scripts/cuda/', 'scripts/prebuild/', 'test/install/'],
     prebuilds: ['linux-x64-glibc'],
   },
   {

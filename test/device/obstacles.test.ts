@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import type { CudaObstacle, Device } from '../../lib/index.js';
+import type { CudaDevice, CudaObstacle, Device } from '../../lib/index.js';
 import { devices } from '../../lib/index.js';
 
 interface Seen {
@@ -63,15 +63,19 @@ describe('the reason for a missing CUDA device', () => {
       code: 'no-driver',
       message: 'this machine has no CUDA driver',
       requiredVersion: '13.0',
+      requiredDriver: '580',
     });
   });
 
   it('is an old driver, with the required version', () => {
-    const { code, message, driverVersion, requiredVersion } = obstacle({
+    const { code, message, driverVersion, requiredVersion, requiredDriver } = obstacle({
       POLICY_LOSS_EMULATION_DRIVER: '12040',
     });
-    assert.deepEqual([code, driverVersion, requiredVersion], ['old-driver', '12.4', '13.0']);
-    assert.match(message, /12\.4.*13\.0/);
+    assert.deepEqual(
+      [code, driverVersion, requiredVersion, requiredDriver],
+      ['old-driver', '12.4', '13.0', '580'],
+    );
+    assert.match(message, /12\.4.*13\.0.*driver 580/);
   });
 
   it('is a driver without a device', () => {
@@ -89,6 +93,7 @@ describe('the reason for a missing CUDA device', () => {
   it('does not exist if the driver is newer than the build', () => {
     const { devices, error } = seen({ POLICY_LOSS_EMULATION_DRIVER: '13020' });
     assert.equal(error, undefined);
-    assert.ok(devices.slice(1).every((device) => device.available));
+    const gpus = devices.slice(1) as CudaDevice[];
+    assert.ok(gpus.every(({ available, requiredDriver }) => available && requiredDriver === '580'));
   });
 });

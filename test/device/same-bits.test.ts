@@ -3,10 +3,14 @@
  * out, because their results differ in the last bit.
  */
 import assert from 'node:assert/strict';
-import { devices, KL_FN } from '../../lib/index.js';
-import { ARGUMENTS, EDGE_LENGTHS, everyFunction, fitting, makeBatch } from '../support/draw.js';
+import { devices, KL_FN, POLICY_LOSS_FN } from '../../lib/index.js';
+import { ARGUMENTS, EDGE_LENGTHS, everyFunction, fitting, inHalf, makeBatch } from '../support/draw.js';
 import { packedBatch, paddedBatch, subject } from '../support/subject.js';
-import { assertSameArray } from '../support/tolerance.js';
+import { assertNumber, assertSameArray } from '../support/tolerance.js';
+
+/** Rows that fill several steps of 256 tokens, and that begin and end within steps. */
+const WHOLE_ROWS = { rows: 6, rowLengths: [256, 255, 1, 700, 257, 2100], mask: 'ones' } as const;
+const HALVES = ['float16', 'bfloat16'] as const;
 
 describe('the same bits per token on the CPU and on a CUDA device', () => {
   before(function () {
@@ -24,6 +28,28 @@ describe('the same bits per token on the CPU and on a CUDA device', () => {
           'gradient',
         );
     });
+
+  // The token kernel computes steps of 256 unmasked tokens of a row without looking at masks.
+  const losses = new Map(everyFunction(1).map((one) => [`${one.family} ${one.name}`, one]));
+  for (const [title, { family, name, args }] of losses) {
+    if (family !== 'policy') continue;
+    it(`${title}, without masked tokens`, async () => {
+      const on = subject(family, name, args);
+      const batch = makeBatch(
+        fitting(name, args, { ...EDGE_LENGTHS, ...WHOLE_ROWS, rowLengths: [...WHOLE_ROWS.rowLengths] }),
+      );
+      const perRow = packedBatch(batch);
+      if (POLICY_LOSS_FN.get(name).declaration!.reads.includes('advantages'))
+        perRow.advantages = Float32Array.from(WHOLE_ROWS.rowLengths, (n) => n / 700 - 1);
+      for (const laid of [packedBatch(batch), perRow, ...HALVES.map((dtype) => inHalf(batch, dtype).laid)]) {
+        const [there, here] = [await on.async(laid, { device: 'cuda:0' }), await on.async(laid)];
+        assertSameArray(there.grad, here.grad, 'gradient');
+        assertNumber(there.loss, here.loss, 'loss', 1);
+        for (const [metric, value] of Object.entries(here.metrics))
+          assertNumber(there.metrics[metric], value, metric, 1);
+      }
+    });
+  }
 
   for (const name of Object.keys(ARGUMENTS.kl))
     it(`values of ${name}`, async () => {

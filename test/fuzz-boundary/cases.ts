@@ -70,13 +70,15 @@ function spoilOf(target: Target): fc.Arbitrary<Spoil> {
   );
 }
 
-const hostileCase: fc.Arbitrary<Case> = fc
-  .constantFrom(...targets)
-  .chain((target) =>
-    fc
-      .array(spoilOf(target), { minLength: 1, maxLength: 3 })
-      .map((spoils) => ({ target: target.name, spoils })),
-  );
+/** Draws a random case of one of the targets. */
+export const caseOf = (among: readonly Target[]): fc.Arbitrary<Case> =>
+  fc
+    .constantFrom(...among)
+    .chain((target) =>
+      fc
+        .array(spoilOf(target), { minLength: 1, maxLength: 3 })
+        .map((spoils) => ({ target: target.name, spoils })),
+    );
 
 const textCase: fc.Arbitrary<Case> = anyText.map((value) => ({
   target: 'a loss of lossFromExpression',
@@ -95,7 +97,7 @@ const programCase: fc.Arbitrary<Case> = fc
 
 /** Draws a random case of any target. The texts and programs of losses have cases of their own. */
 export const anyCase: fc.Arbitrary<Case> = fc.oneof(
-  { arbitrary: hostileCase, weight: 7 },
+  { arbitrary: caseOf(targets), weight: 7 },
   { arbitrary: textCase, weight: 1 },
   { arbitrary: programCase, weight: 2 },
 );

@@ -5,6 +5,7 @@
  * a function. So no new function can be forgotten.
  */
 import { readdirSync, readFileSync } from 'node:fs';
+import { types } from 'node:util';
 import { fromTrinityArgs } from '../../lib/core/options.js';
 import * as api from '../../lib/index.js';
 import { requiredArgs } from '../support/draw.js';
@@ -153,6 +154,7 @@ export const EXEMPT: Readonly<Record<string, string>> = {
   'AlgorithmType constructor': 'algorithms have no instances',
   'CorrectionFn constructor': 'internal: called by the subclasses, which are targets',
   'DeviceBatch constructor': 'internal: called by upload()',
+  'DeviceGradient constructor': 'internal: called by compute()',
   'EntropyLossFn constructor': 'internal: called by the subclasses, which are targets',
   'LossError constructor': 'thrown by the package, not called by users',
   'KLFn constructor': 'internal: called by the subclasses, which are targets',
@@ -302,6 +304,53 @@ function* ofAlgorithms(): Generator<Target> {
   }
 }
 
+// Valid arguments of the methods of batches and gradients on a device.
+const ON_DEVICE: Record<string, () => Anything[]> = {
+  update: () => [
+    { logprob: column(-2), advantages: column(1), values: column(0.5) },
+    { backend: 'verl', signal: CONTROLLER.signal },
+  ],
+  has: () => ['logprob'],
+  toHost: () => [],
+  dispose: () => [],
+};
+
+/** Returns whether the calls of a target need a CUDA device. */
+export const needsDevice = ({ name }: Target) => name === 'upload' || /^Device\w+#/.test(name);
+
+// Fuzzes the members of a column that is a pointer. The pointer itself is that of a gradient, unless it is replaced.
+const ofPointers: Target = {
+  name: 'DeviceBatch#update of a pointer',
+  valid: () => [{ dtype: 'float32', device: 'cuda:0', shape: [ROWS, COLUMNS] }],
+  async call([column]) {
+    using resident = await api.upload(whole() as Anything, 'cuda');
+    const { deviceGrad } = await new api.SFTLossFn().compute(resident, { grad: 'device' });
+    using grad = deviceGrad!;
+    if (column !== null && typeof column === 'object' && !types.isProxy(column))
+      Reflect.defineProperty(column, 'pointer', { value: grad.pointer });
+    await resident.update({ logprob: column });
+  },
+};
+
+// Each call uploads a batch first, and computes a gradient of it on the device.
+function* onDevice(): Generator<Target> {
+  for (const cls of [api.DeviceBatch, api.DeviceGradient])
+    for (const [name, isFunction] of membersOf(cls.prototype)) {
+      if (INTERNAL.has(name)) continue;
+      yield {
+        name: `${cls.name}#${name}`,
+        valid: isFunction ? argumentsOf(name, ON_DEVICE) : () => [],
+        async call(given) {
+          using resident = await api.upload(whole() as Anything, 'cuda');
+          const { deviceGrad } = await new api.SFTLossFn().compute(resident, { grad: 'device' });
+          using grad = deviceGrad!;
+          const object = (cls === api.DeviceBatch ? resident : grad) as Anything;
+          return isFunction ? await object[name](...given) : object[name];
+        },
+      };
+    }
+}
+
 /** All targets. */
 export const targets: readonly Target[] = [...walk()];
 
@@ -320,6 +369,8 @@ function* walk(): Generator<Target> {
     else throw new Error(`${name}: expected a class, a function or a registry`);
   }
   yield* ofAlgorithms();
+  yield* onDevice();
+  yield ofPointers;
   yield* ofLosses(whole, TOKENS);
 }
 

@@ -1,5 +1,5 @@
-// Tests every prebuilt binary with scripts/prebuild/check.ts. Also tests that this check finds the faults of an
-// ordinary build, which needs this machine's C++ library.
+// Tests every prebuilt binary that exists with scripts/prebuild/check.ts. Also tests that this check finds the faults of
+// an ordinary build, which needs this machine's C++ library.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -11,8 +11,11 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 describe('a prebuilt binary', () => {
   for (const name of Object.keys(PREBUILDS) as PrebuildName[]) {
     const { os, arch, libc }: Prebuild = PREBUILDS[name];
-    it(`for ${name} needs only its system and the Node-API`, () => {
-      assert.deepEqual(faultsOf(ROOT + prebuildPath(os, arch, libc), name), []);
+    it(`for ${name} needs only its system and the Node-API`, function () {
+      const file = ROOT + prebuildPath(os, arch, libc);
+      // After some changes, CI builds only the binary that the other tests of this folder need.
+      if (!existsSync(file)) return this.skip();
+      assert.deepEqual(faultsOf(file, name), []);
     });
   }
 
@@ -23,6 +26,7 @@ describe('a prebuilt binary', () => {
     assert.match(faults, /needs libstdc\+\+\.so/);
     assert.match(faults, /imports _Z\S+ from a C\+\+ library/);
     assert.match(faults, /is not stripped/);
+    assert.match(faults, /expected the CUDA code cubin 80, /);
     assert.deepEqual(faultsOf(built, 'linux-arm64-glibc'), [
       'linux-arm64-glibc: expected a file of format elf64-littleaarch64, got elf64-x86-64',
     ]);

@@ -3,7 +3,7 @@
 import type { NativeBatch } from '../../../binding.js';
 import type { AbortSignalLike } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
-import { BatchReader, type Input } from '../../core/batch-reader.js';
+import { BatchReader, type Input, whileKept } from '../../core/batch-reader.js';
 import type { Metrics } from '../../core/calls.js';
 import type { Corrected } from '../../core/correction.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
@@ -95,8 +95,8 @@ export abstract class CorrectionFn<M = Metrics> {
     return guardedAsync(async () => {
       const { device, signal } = options ?? {};
       const reading = this.#reader(batch).read(batch, device);
-      return finishInTurns(reading, signal, async (input) =>
-        toResult<M>(await this.#programs.apply(withLogprob(input), signal)),
+      return finishInTurns(reading, signal, (input) =>
+        whileKept(input, async () => toResult<M>(await this.#programs.apply(withLogprob(input), signal))),
       );
     });
   }

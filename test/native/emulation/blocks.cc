@@ -238,6 +238,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
   indices.block_size = block;
   indices.grid_size = grid;
   order = order_of_threads(block.x, interleaved, random);
+  begin_stores();
   for (const size_t index : numbers_in_order(grid.x, random)) {
     indices.block = dim3(static_cast<unsigned>(index));
     if (seed_of_launch != 0) order = order_of_threads(block.x, interleaved, random);
@@ -245,7 +246,9 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     run_block(interleaved);
     check_shared_guards(shared_bytes);
     if (has_fault()) break;
+    take_back_stores();
   }
+  end_stores();
   // A fault stops fibers in the middle of a kernel, so they cannot be reused.
   if (has_fault()) drop_fibers();
   check_guards();

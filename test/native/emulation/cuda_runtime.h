@@ -7,18 +7,31 @@
 //   missing, threads read stale values. If some threads never reach a barrier, this is a fault.
 // - A stream runs its work as late as events allow. So the work of different streams runs in the order of
 //   submission only if events require it.
-// - New memory is filled with NaN and lies between guard zones, which show writes out of bounds.
+// - New memory is filled with NaN and lies between guard zones, which show writes out of bounds. With
+//   AddressSanitizer, every access to a guard zone ends the process, also a plain load.
+// - Addresses of memory are multiples of 16 bytes and of nothing more, though CUDA aligns to 256 bytes.
+// - Copies must stay within memory that is allocated when they are made.
 // - An asynchronous copy into shared memory is made only when a thread waits for it.
-// After a fault, the next call of the runtime returns an error, as on a GPU. The error's message describes
-// the fault.
+// - Events and kernels must be used while the device of their stream is the current one.
+// - cudaGetLastError() also returns errors that a caller should have cleared, such as cudaErrorNotReady.
+// - CUDA must not be used while the process ends. If it is, the exit status is 86.
+// After a fault, all functions of the runtime return an error, as on a GPU. The error's message describes the
+// fault.
 //
 // Environment variables:
 //   POLICY_LOSS_EMULATION_SHUFFLE     a seed: blocks, threads and streams run in another order, and streams
 //                                     and copies may run early
+//   POLICY_LOSS_EMULATION_STORES      1: stores become visible to other blocks late (stores.cc)
 //   POLICY_LOSS_EMULATION_MEMORY      the memory of each device in bytes
 //   POLICY_LOSS_EMULATION_DEVICES     the number of devices
 //   POLICY_LOSS_EMULATION_DRIVER      the CUDA version of the driver, such as 13000, or 0 for no driver
 //   POLICY_LOSS_EMULATION_CAPABILITY  the devices' compute capability, such as 90 for 9.0
+//   POLICY_LOSS_EMULATION_POOLS       0: the devices have no memory pools
+//   POLICY_LOSS_EMULATION_FAIL        a number n: the n-th function of the runtime fails, counted from when
+//   the
+//                                     variable got this value. Its name is then in
+//                                     POLICY_LOSS_EMULATION_FAILED.
+//   POLICY_LOSS_EMULATION_STICKY      1: that function fails because of a kernel, so all later ones fail too
 #pragma once
 
 #include <cmath>
@@ -78,8 +91,11 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
+  cudaErrorUnknown = 999,
 };
 
 namespace emulation {
@@ -112,6 +128,10 @@ inline int lane() {
 // Calls fault() unless the bytes lie within one allocation and the address is a multiple of their number.
 void check_access(const void* address, size_t bytes);
 
+// Make the stores of the running block visible to other blocks: all of them, or those to these bytes.
+void drain_stores();
+void publish(const void* address, size_t bytes);
+
 // Returns the dynamic shared memory of the running block.
 char* launch_memory();
 
@@ -123,14 +143,12 @@ void end_group();
 // Makes the recorded copies of all groups except the newest `last` groups.
 void finish_groups_but(size_t last);
 
-// permit_shared() sets how much dynamic shared memory a launch of this kernel may use. The default is 48 KB
-// minus the largest amount of static shared memory that any kernel declares. check_shared() records a fault
-// if a launch asks for more.
-void permit_shared(void* kernel, size_t bytes);
-void check_shared(void* kernel, size_t bytes);
-
-// Appends work to the queue of a stream.
-void enqueue(Stream* stream, std::function<void()> work);
+// Sets how much dynamic shared memory a launch of this kernel may use. The default is 48 KB minus the largest
+// amount of static shared memory that any kernel declares.
+cudaError_t permit_shared(void* kernel, size_t bytes);
+// Appends a launch of a kernel to the queue of a stream. Records a fault if the launch asks for more dynamic
+// shared memory than is permitted.
+cudaError_t enqueue_kernel(void* kernel, size_t shared_bytes, Stream* stream, std::function<void()> work);
 // Runs a kernel's blocks one after another.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
 
@@ -144,7 +162,9 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulation::wait_at_barrier({file, line});
 }
-inline void __threadfence() {}
+inline void __threadfence() {
+  emulation::drain_stores();
+}
 inline void __syncwarp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulation::exchange(0xffffffffu, 0, {file, line});
 }
@@ -212,6 +232,7 @@ template <class T>
 T atomicMax(T* to, T x) {
   const T before = *to;
   *to = before < x ? x : before;
+  emulation::publish(to, sizeof *to);
   return before;
 }
 
@@ -219,6 +240,7 @@ template <class T>
 T atomicAdd(T* to, T x) {
   const T before = *to;
   *to = before + x;
+  emulation::publish(to, sizeof *to);
   return before;
 }
 
@@ -265,23 +287,43 @@ cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+enum cudaDeviceAttr { cudaDevAttrMemoryPoolsSupported };
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
-cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties);
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attribute, void* value);
 cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
+cudaError_t cudaMalloc(void** memory, size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMallocHost(void** memory, size_t bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
+
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered,
+  cudaMemoryTypeHost,
+  cudaMemoryTypeDevice,
+  cudaMemoryTypeManaged
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+};
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
 
 namespace emulation {
 
@@ -295,8 +337,7 @@ std::tuple<Parameters...> copy_arguments(void** arguments, std::index_sequence<i
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <class... Parameters>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), int, int bytes) {
-  emulation::permit_shared(reinterpret_cast<void*>(kernel), static_cast<size_t>(bytes));
-  return cudaSuccess;
+  return emulation::permit_shared(reinterpret_cast<void*>(kernel), static_cast<size_t>(bytes));
 }
 
 template <class... Parameters>
@@ -304,8 +345,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
                              size_t shared_bytes, cudaStream_t stream) {
   const auto copies =
       emulation::copy_arguments<Parameters...>(arguments, std::index_sequence_for<Parameters...>{});
-  emulation::check_shared(reinterpret_cast<void*>(kernel), shared_bytes);
-  emulation::enqueue(
-      stream, [=] { emulation::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); }); });
-  return cudaSuccess;
+  return emulation::enqueue_kernel(reinterpret_cast<void*>(kernel), shared_bytes, stream, [=] {
+    emulation::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); });
+  });
 }

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <string>
 
+#include "faults.h"
+
 namespace emulation {
 
 constexpr size_t kWarp = 32;
@@ -20,18 +22,22 @@ constexpr size_t kWarp = 32;
 
 // The lock. Emulated CUDA functions hold it, so that only one host thread at a time changes the emulation's
 // state.
-extern std::recursive_mutex mutex;
+extern std::recursive_mutex& mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-// Records a fault, such as an access out of bounds. Does nothing if an earlier fault has not been reported
-// yet.
+// Records a fault, such as an access out of bounds. Does nothing after an earlier fault.
 void record_fault(const std::string& message);
 bool has_fault();
-// Returns cudaErrorLaunchFailure if a fault is recorded, and cudaSuccess otherwise. Keeps the record.
-cudaError_t last_error();
-// Returns last_error() and clears the record. reported_fault() then returns the fault's message.
+const char* message_of_fault();
+
+// Returns `error`. If it is an error, cudaGetLastError() returns it too, on this thread.
+cudaError_t set_error(cudaError_t error);
 cudaError_t take_error();
-const char* reported_fault();
+// Must be called first by each function of the runtime. Returns the error with which the function must fail,
+// or cudaSuccess. `failure` is the error with which it fails if a test wants it to (faults.h).
+cudaError_t enter(const char* function, cudaError_t failure = cudaErrorUnknown);
+// Returns cudaErrorLaunchFailure if a fault is recorded, and cudaSuccess otherwise.
+cudaError_t state_of_device();
 
 // Returns the number in an environment variable, or `otherwise` if it is unset or empty. May be called
 // without the lock.
@@ -44,21 +50,45 @@ uint64_t shuffle_seed();
 
 // Returns the memory size of each emulated device, in bytes. May be called without the lock.
 size_t device_memory();
+// Adds the memory that is allocated now.
+void count_memory(Holdings* found);
 // Returns whether a device has `bytes` bytes of unused memory.
 bool has_room(int device, size_t bytes);
 // Allocates memory of an emulated device. Returns null if the host does not have enough memory.
 void* allocate(int device, size_t bytes);
 void give_back(void* memory);
-// Records a fault if a kernel changed a guard zone of device memory.
+// Calls visit() with the address and the size of each allocation of device memory.
+void for_each_allocation(const std::function<void(unsigned char* memory, size_t bytes)>& visit);
+// Records a fault if a copy reads or writes device memory that is not, or no longer, allocated.
+void check_copy(const void* device, size_t bytes);
+// Return memory of the host, between guard zones too, and take it back.
+void* allocate_pinned(size_t bytes);
+void give_back_pinned(void* memory);
+// Returns the device that has the memory at this address, or -1 if no device has memory there.
+int device_of(const void* pointer);
+// Records a fault if a guard zone of device memory or of pinned memory was changed.
 void check_guards();
 // Prepares the shared memory of the next block: `bytes` bytes of NaN between guard zones.
 void fill_shared(size_t bytes);
 void check_shared_guards(size_t bytes);
+// permit() sets how much dynamic shared memory a launch of this kernel may use. check_shared() records a
+// fault if a launch asks for more.
+void permit(void* kernel, size_t bytes);
+void check_shared(void* kernel, size_t bytes);
+
+// ---- stores.cc: the store buffers of multiprocessors ----
+
+// Must be called before the blocks of a grid, after each block, and after the grid.
+void begin_stores();
+void take_back_stores();
+void end_stores();
 
 // ---- streams.cc: streams, whose work runs when a caller waits for it, or earlier if shuffled ----
 
 class Stream {
  public:
+  explicit Stream(int device) : device(device) {}
+  const int device;
   void push(std::function<void()> work);
   // Returns the number of pieces of work that push() has added so far.
   uint64_t pushed() const { return pushed_; }
@@ -72,12 +102,24 @@ class Stream {
 
 class Event {
  public:
+  explicit Event(int device) : device(device) {}
+  const int device;
   Stream* stream = nullptr;
   uint64_t count = 0;  // the pieces of the stream's work that come before the event
 };
 
-Stream* make_stream();
-Event* make_event();
+// Appends work to the queue of a stream.
+void enqueue(Stream* stream, std::function<void()> work);
+Stream* make_stream(int device);
+Event* make_event(int device);
+// Mark a stream or an event as destroyed. The objects stay, because other streams may still wait for them.
+void destroy(Stream* stream);
+void destroy(Event* event);
+void count_streams(Holdings* found);
 void run_all_streams();
+
+// ---- runtime.cc ----
+
+int64_t pools_in_use();
 
 }  // namespace emulation

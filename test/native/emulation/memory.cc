@@ -10,6 +10,13 @@
 
 #include "machine.h"
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#include <sanitizer/asan_interface.h>
+#endif
+#endif
+
 namespace emulation {
 namespace {
 
@@ -17,13 +24,71 @@ constexpr size_t kGuardBytes = 256;
 constexpr unsigned char kGuard = 0xdb;
 constexpr unsigned char kFresh = 0xff;  // NaN in every dtype
 
+// The alignment of emulated memory, in bytes. It suits the largest loads.
+constexpr size_t kAlignment = 16;
+
+// With AddressSanitizer, guard zones are poisoned: every access to them ends the process. Otherwise they are
+// filled with a pattern, and check_guards_of() compares them with it.
+#if ADDRESS_SANITIZER
+void poison(unsigned char* from, unsigned char* to) {
+  ASAN_POISON_MEMORY_REGION(from, static_cast<size_t>(to - from));
+}
+void unpoison(unsigned char* from, size_t bytes) {
+  ASAN_UNPOISON_MEMORY_REGION(from, bytes);
+}
+void check_guards_of(const unsigned char*, size_t, const char*) {}
+#else
+void poison(unsigned char*, unsigned char*) {}
+void unpoison(unsigned char*, size_t) {}
+void check_guards_of(const unsigned char* begin, size_t bytes, const char* what) {
+  for (size_t i = 1; i <= kGuardBytes; ++i) {
+    const bool below = begin[-static_cast<ptrdiff_t>(i)] != kGuard;
+    const bool above = begin[bytes + i - 1] != kGuard;
+    if (!below && !above) continue;
+    record_fault("out of bounds: a kernel wrote " + std::string(below ? "before " : "past ") + what + " of " +
+                 std::to_string(bytes) + " bytes");
+    return;
+  }
+}
+#endif
+
+// Returns the first address, not before `from`, that is a multiple of kAlignment but not of twice as much.
+unsigned char* barely_aligned(unsigned char* from) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(from) + kAlignment - 1;
+  return reinterpret_cast<unsigned char*>(address / (2 * kAlignment) * (2 * kAlignment) + kAlignment);
+}
+
+// Returns new memory between two guard zones, or null if the host does not have enough memory.
+unsigned char* guarded_memory(size_t bytes) {
+  const size_t whole = bytes + 2 * kGuardBytes + 2 * kAlignment;
+  unsigned char* const room = static_cast<unsigned char*>(std::malloc(whole + sizeof(void*)));
+  if (!room) return nullptr;
+  unsigned char* const begin = barely_aligned(room + sizeof(void*) + kGuardBytes);
+  unsigned char* const end = room + whole + sizeof(void*);
+  std::memset(room, kGuard, whole + sizeof(void*));
+  std::memset(begin, kFresh, bytes);
+  // The address to free stands before the guard zone.
+  std::memcpy(begin - kGuardBytes - sizeof(void*), &room, sizeof room);
+  poison(begin - kGuardBytes, begin);
+  poison(begin + bytes, end);
+  return begin;
+}
+
+void free_guarded(unsigned char* begin, size_t bytes) {
+  void* room = nullptr;
+  std::memcpy(&room, begin - kGuardBytes - sizeof(void*), sizeof room);
+  unpoison(begin - kGuardBytes, bytes + 2 * kGuardBytes);
+  std::free(room);
+}
+
 struct Allocation {
   size_t bytes;
   int device;
 };
 using Allocations = std::map<uintptr_t, Allocation>;  // by address
 auto& allocations = *new Allocations;
-auto& used_bytes = *new std::map<int, size_t>;  // by device
+auto& used_bytes = *new std::map<int, size_t>;         // by device
+auto& pinned = *new std::map<unsigned char*, size_t>;  // the sizes of pinned host memory
 // The allocation of the last access. It is checked first, because most accesses are to the same allocation as
 // the access before.
 Allocations::const_iterator recent = allocations.end();
@@ -33,11 +98,10 @@ bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t 
          address + bytes <= allocation->first + allocation->second.bytes;
 }
 
-// Emulated shared memory is an array of chunks. Their alignment suits the largest loads, of 16 bytes.
-struct alignas(16) Chunk {
-  unsigned char bytes[16];
-};
-auto& shared_memory = *new std::vector<Chunk>;
+// The memory from which shared memory is taken. It grows, and is never freed.
+unsigned char* shared_room = nullptr;
+size_t shared_room_bytes = 0;
+unsigned char* shared_begin = nullptr;  // the shared memory of the running block
 // The most dynamic shared memory that a kernel may request without permit_shared(): CUDA's limit of 48 KB,
 // minus the most static shared memory that a kernel may declare (kOwnSharedBytes in native/cuda/kernels.h).
 constexpr size_t kPlainShared = 48 * 1024 - 8704;
@@ -54,14 +118,11 @@ bool has_room(int device, size_t bytes) {
 }
 
 void* allocate(int device, size_t bytes) {
-  const size_t whole = (bytes + 2 * kGuardBytes + 255) / 256 * 256;
-  unsigned char* const block = static_cast<unsigned char*>(std::aligned_alloc(256, whole));
-  if (!block) return nullptr;
-  std::memset(block, kGuard, whole);
-  std::memset(block + kGuardBytes, kFresh, bytes);
-  allocations[reinterpret_cast<uintptr_t>(block + kGuardBytes)] = {bytes, device};
+  unsigned char* const begin = guarded_memory(bytes);
+  if (!begin) return nullptr;
+  allocations[reinterpret_cast<uintptr_t>(begin)] = {bytes, device};
   used_bytes[device] += bytes;
-  return block + kGuardBytes;
+  return begin;
 }
 
 void give_back(void* memory) {
@@ -70,10 +131,43 @@ void give_back(void* memory) {
     record_fault("memory is given back that was not allocated");
     return;
   }
-  used_bytes[found->second.device] -= found->second.bytes;
+  const size_t bytes = found->second.bytes;
+  used_bytes[found->second.device] -= bytes;
   recent = allocations.end();
   allocations.erase(found);
-  std::free(static_cast<unsigned char*>(memory) - kGuardBytes);
+  free_guarded(static_cast<unsigned char*>(memory), bytes);
+}
+
+void for_each_allocation(const std::function<void(unsigned char* memory, size_t bytes)>& visit) {
+  for (const auto& [address, allocation] : allocations)
+    visit(reinterpret_cast<unsigned char*>(address), allocation.bytes);
+}
+
+int device_of(const void* pointer) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  const auto next = allocations.upper_bound(address);
+  if (next == allocations.begin() || !contains(std::prev(next), address, 1)) return -1;
+  return std::prev(next)->second.device;
+}
+
+void* allocate_pinned(size_t bytes) {
+  unsigned char* const begin = guarded_memory(bytes);
+  if (begin) pinned[begin] = bytes;
+  return begin;
+}
+
+void give_back_pinned(void* memory) {
+  unsigned char* const begin = static_cast<unsigned char*>(memory);
+  const auto found = pinned.find(begin);
+  if (found == pinned.end()) return record_fault("pinned memory is given back that was not allocated");
+  const size_t bytes = found->second;
+  pinned.erase(found);
+  free_guarded(begin, bytes);
+}
+
+void count_memory(Holdings* found) {
+  for (const auto& [device, bytes] : used_bytes) found->device_bytes += static_cast<int64_t>(bytes);
+  for (const auto& [memory, bytes] : pinned) found->pinned_bytes += static_cast<int64_t>(bytes);
 }
 
 void check_access(const void* pointer, size_t bytes) {
@@ -88,47 +182,47 @@ void check_access(const void* pointer, size_t bytes) {
           indices.thread.x, indices.block.x);
 }
 
+void check_copy(const void* device, size_t bytes) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(device);
+  const auto next = allocations.upper_bound(address);
+  if (next == allocations.begin() || !contains(std::prev(next), address, bytes))
+    record_fault("out of bounds: a copy of " + std::to_string(bytes) + " bytes, not in an allocation");
+}
+
 void check_guards() {
-  for (const auto& [address, allocation] : allocations) {
-    const unsigned char* const begin = reinterpret_cast<const unsigned char*>(address);
-    for (size_t i = 1; i <= kGuardBytes; ++i) {
-      const bool below = begin[-static_cast<ptrdiff_t>(i)] != kGuard;
-      const bool above = begin[allocation.bytes + i - 1] != kGuard;
-      if (!below && !above) continue;
-      record_fault("out of bounds: a kernel wrote " + std::string(below ? "before" : "past") +
-                   " an allocation of " + std::to_string(allocation.bytes) + " bytes");
-      return;
-    }
-  }
+  for (const auto& [address, allocation] : allocations)
+    check_guards_of(reinterpret_cast<unsigned char*>(address), allocation.bytes, "an allocation");
+  for (const auto& [begin, bytes] : pinned) check_guards_of(begin, bytes, "pinned memory");
 }
 
 void fill_shared(size_t bytes) {
-  const size_t whole = (bytes + 15) / 16 * 16;
-  shared_memory.resize((whole + 2 * kGuardBytes) / sizeof(Chunk));
-  unsigned char* const begin = shared_memory[0].bytes;
-  std::memset(begin, kGuard, whole + 2 * kGuardBytes);
-  std::memset(begin + kGuardBytes, kFresh, bytes);
+  const size_t needed = bytes + 2 * kGuardBytes + 2 * kAlignment;
+  if (shared_room) unpoison(shared_room, shared_room_bytes);
+  if (shared_room_bytes < needed) {
+    std::free(shared_room);
+    shared_room = static_cast<unsigned char*>(std::malloc(needed));
+    shared_room_bytes = needed;
+  }
+  shared_begin = barely_aligned(shared_room + kGuardBytes);
+  std::memset(shared_room, kGuard, shared_room_bytes);
+  std::memset(shared_begin, kFresh, bytes);
+  poison(shared_room, shared_begin);
+  poison(shared_begin + bytes, shared_room + shared_room_bytes);
 }
 
 void check_shared_guards(size_t bytes) {
-  const unsigned char* const begin = shared_memory[0].bytes + kGuardBytes;
-  for (size_t i = 1; i <= kGuardBytes; ++i)
-    if (begin[-static_cast<ptrdiff_t>(i)] != kGuard || begin[bytes + i - 1] != kGuard)
-      record_fault("out of bounds: a kernel wrote beyond the " + std::to_string(bytes) +
-                   " bytes of shared memory that its launch asked for");
+  check_guards_of(shared_begin, bytes, "the shared memory that its launch asked for, which is");
 }
 
 char* launch_memory() {
-  return reinterpret_cast<char*>(shared_memory.data() + kGuardBytes / sizeof(Chunk));
+  return reinterpret_cast<char*>(shared_begin);
 }
 
-void permit_shared(void* kernel, size_t bytes) {
-  const Lock lock(mutex);
+void permit(void* kernel, size_t bytes) {
   permitted_shared[kernel] = bytes;
 }
 
 void check_shared(void* kernel, size_t bytes) {
-  const Lock lock(mutex);
   const auto permitted = permitted_shared.find(kernel);
   if (bytes > (permitted == permitted_shared.end() ? kPlainShared : permitted->second))
     record_fault("a launch asks for " + std::to_string(bytes) + " bytes of shared memory");

@@ -1,11 +1,18 @@
 // Emulates those functions of the CUDA runtime that native/cuda calls.
 #include <cstdlib>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "machine.h"
 
 using namespace emulation;
+
+// Takes the lock, counts the call, and returns if the function must fail.
+#define ENTER(...)                                                                                  \
+  const Lock lock(mutex);                                                                           \
+  if (const cudaError_t failed = enter(__func__ __VA_OPT__(, ) __VA_ARGS__); failed != cudaSuccess) \
+  return failed
 
 namespace {
 
@@ -14,11 +21,58 @@ constexpr int kVersion = 13000;  // CUDA 13.0
 // The memory pools. A pool only stores the index of its device. Like the memory itself (memory.cc), pools are
 // never destroyed.
 auto& pools = *new std::vector<std::unique_ptr<int>>;
+int64_t used_pools = 0;
+
+thread_local int current_device = 0;
+
+int device_count() {
+  return static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DEVICES", 1));
+}
+
+int driver_version() {
+  return static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DRIVER", kVersion));
+}
+
+bool has_pools() {
+  return number_from_environment("POLICY_LOSS_EMULATION_POOLS", 1) != 0;
+}
+
+cudaError_t allocate_on(int device, void** memory, size_t bytes) {
+  // A stream may still hold a cudaFreeAsync() that has not run. Running all streams frees that memory.
+  if (!has_room(device, bytes)) run_all_streams();
+  if (!has_room(device, bytes)) return set_error(cudaErrorMemoryAllocation);
+  *memory = allocate(device, bytes);
+  return set_error(*memory ? cudaSuccess : cudaErrorMemoryAllocation);
+}
 
 }  // namespace
 
-cudaError_t cudaGetLastError() {
+namespace emulation {
+
+int64_t pools_in_use() {
+  return used_pools;
+}
+
+cudaError_t permit_shared(void* kernel, size_t bytes) {
   const Lock lock(mutex);
+  if (const cudaError_t failed = enter("cudaFuncSetAttribute"); failed != cudaSuccess) return failed;
+  permit(kernel, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t enqueue_kernel(void* kernel, size_t shared_bytes, Stream* stream, std::function<void()> work) {
+  const Lock lock(mutex);
+  const cudaError_t failed = enter("cudaLaunchKernel", cudaErrorLaunchOutOfResources);
+  if (failed != cudaSuccess) return failed;
+  if (stream->device != current_device) return set_error(cudaErrorInvalidResourceHandle);
+  check_shared(kernel, shared_bytes);
+  enqueue(stream, std::move(work));
+  return cudaSuccess;
+}
+
+}  // namespace emulation
+
+cudaError_t cudaGetLastError() {
   return take_error();
 }
 
@@ -26,6 +80,10 @@ const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
       return "no error";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    case cudaErrorLaunchOutOfResources:
+      return "too many resources requested for launch";
     case cudaErrorMemoryAllocation:
       return "out of memory";
     case cudaErrorNoDevice:
@@ -33,133 +91,204 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
     case cudaErrorLaunchFailure:
-      return reported_fault();
+      return message_of_fault();
     default:
-      return "error";
+      return "unknown error";
   }
 }
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
+  ENTER();
   *version = kVersion;
   return cudaSuccess;
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DRIVER", kVersion));
+  ENTER();
+  *version = driver_version();
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  ENTER();
   *count = 0;
-  int driver = 0;
-  cudaDriverGetVersion(&driver);
-  if (driver < kVersion) return cudaErrorInsufficientDriver;
-  *count = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DEVICES", 1));
-  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+  if (driver_version() < kVersion) return set_error(cudaErrorInsufficientDriver);
+  *count = device_count();
+  return set_error(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  int count = 0;
-  cudaGetDeviceCount(&count);
-  if (device < 0 || device >= count) return cudaErrorInvalidDevice;
+  ENTER();
+  if (device < 0 || device >= device_count()) return set_error(cudaErrorInvalidDevice);
   const int capability = static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_CAPABILITY", 90));
   *properties = {"emulated", device_memory(), capability / 10, capability % 10, 4, 102400, 1024};
   return cudaSuccess;
 }
 
-// Does nothing, because no emulated function needs the current device: a memory pool stores its device, and
-// streams belong to no device.
-cudaError_t cudaSetDevice(int) {
+cudaError_t cudaSetDevice(int device) {
+  ENTER();
+  if (device < 0 || device >= device_count()) return set_error(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  ENTER();
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  ENTER();
+  *value = has_pools() ? 1 : 0;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  const Lock lock(mutex);
-  *stream = make_stream();
+  ENTER();
+  *stream = make_stream(current_device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  ENTER();
+  destroy(stream);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  const Lock lock(mutex);
+  ENTER();
   stream->run_until(stream->pushed());
-  return last_error();
+  return state_of_device();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const Lock lock(mutex);
-  stream->push([waited = *event] {
-    if (waited.stream) waited.stream->run_until(waited.count);
+  ENTER();
+  stream->push([waited = event->stream, count = event->count] {
+    if (waited) waited->run_until(count);
   });
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  const Lock lock(mutex);
-  *event = make_event();
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  ENTER();
+  *event = make_event(current_device);
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return cudaEventCreate(event);
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  ENTER();
+  destroy(event);
+  return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const Lock lock(mutex);
+  ENTER();
+  if (event->device != stream->device) return set_error(cudaErrorInvalidResourceHandle);
   event->stream = stream;
   event->count = stream->pushed();
   return cudaSuccess;
 }
 
+// If shuffling is on, the device has often not reached the event yet.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return cudaEventSynchronize(event);
+  ENTER();
+  static std::mt19937_64 random(3);
+  if (shuffle_seed() != 0 && random() % 2 == 0) return set_error(cudaErrorNotReady);
+  if (event->stream) event->stream->run_until(event->count);
+  return state_of_device();
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  const Lock lock(mutex);
+  ENTER();
   if (event->stream) event->stream->run_until(event->count);
-  return last_error();
+  return state_of_device();
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  ENTER();
   *milliseconds = 0;
   return cudaSuccess;
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  const Lock lock(mutex);
+  ENTER();
+  if (!has_pools()) return set_error(cudaErrorInvalidValue);
+  ++used_pools;
   *pool = pools.emplace_back(std::make_unique<int>(properties->location.id)).get();
   return cudaSuccess;
 }
 
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t) {
+  ENTER();
+  --used_pools;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void*) {
+  ENTER();
   return cudaSuccess;
 }
 
 cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
-  const Lock lock(mutex);
-  // A stream may still hold a cudaFreeAsync() that has not run. Running all streams frees that memory.
-  if (!has_room(*pool, bytes)) run_all_streams();
-  if (!has_room(*pool, bytes)) return cudaErrorMemoryAllocation;
-  *memory = allocate(*pool, bytes);
-  return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+  ENTER(cudaErrorMemoryAllocation);
+  return allocate_on(*pool, memory, bytes);
 }
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  ENTER();
   enqueue(stream, [=] { give_back(memory); });
   return cudaSuccess;
 }
 
-cudaError_t cudaMallocHost(void** memory, size_t bytes) {
-  *memory = std::malloc(bytes);
-  return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  ENTER(cudaErrorMemoryAllocation);
+  return allocate_on(current_device, memory, bytes);
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+// Frees the memory at once, even if a stream still holds work that uses it.
+cudaError_t cudaFree(void* memory) {
+  ENTER();
+  give_back(memory);
+  return state_of_device();
+}
+
+cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+  ENTER(cudaErrorMemoryAllocation);
+  *memory = allocate_pinned(bytes);
+  return set_error(*memory ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  ENTER();
+  give_back_pinned(memory);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  ENTER();
+  enqueue(stream, [=] {
+    if (kind != cudaMemcpyDeviceToHost) check_copy(to, bytes);
+    if (kind != cudaMemcpyHostToDevice) check_copy(from, bytes);
+    if (has_fault()) return;
+    std::memcpy(to, from, bytes);
+  });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
-  enqueue(stream, [=] { std::memset(memory, value, bytes); });
+  ENTER();
+  enqueue(stream, [=] {
+    check_copy(memory, bytes);
+    if (!has_fault()) std::memset(memory, value, bytes);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  ENTER();
+  const int device = device_of(pointer);
+  *attributes = {device < 0 ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice, device};
   return cudaSuccess;
 }

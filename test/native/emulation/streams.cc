@@ -15,6 +15,7 @@ namespace {
 
 auto& streams = *new std::vector<std::unique_ptr<Stream>>;
 auto& events = *new std::vector<std::unique_ptr<Event>>;
+int64_t streams_in_use = 0, events_in_use = 0;
 
 }  // namespace
 
@@ -28,16 +29,31 @@ void Stream::run_until(uint64_t count) {
     const std::function<void()> work = std::move(queue_.front());
     queue_.pop_front();
     ++done_;
-    work();
+    if (!has_fault()) work();  // after a fault, a device does nothing more
   }
 }
 
-Stream* make_stream() {
-  return streams.emplace_back(std::make_unique<Stream>()).get();
+Stream* make_stream(int device) {
+  ++streams_in_use;
+  return streams.emplace_back(std::make_unique<Stream>(device)).get();
 }
 
-Event* make_event() {
-  return events.emplace_back(std::make_unique<Event>()).get();
+Event* make_event(int device) {
+  ++events_in_use;
+  return events.emplace_back(std::make_unique<Event>(device)).get();
+}
+
+void destroy(Stream*) {
+  --streams_in_use;
+}
+
+void destroy(Event*) {
+  --events_in_use;
+}
+
+void count_streams(Holdings* found) {
+  found->streams = streams_in_use;
+  found->events = events_in_use;
 }
 
 void run_all_streams() {
@@ -45,9 +61,9 @@ void run_all_streams() {
 }
 
 void enqueue(Stream* stream, std::function<void()> work) {
-  const Lock lock(mutex);
   stream->push(std::move(work));
   static std::mt19937_64 random(1);
+  if (has_fault()) return;
   if (shuffle_seed() != 0 && random() % 4 == 0) stream->run_until(stream->pushed());
 }
 

@@ -5,10 +5,19 @@
 #include <string>
 #include <vector>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+
 struct BrokenKernel {
   const char* name;
   const char* expected;  // a part of the emulation's message; empty if the kernel is sound
   std::string (*run)();  // returns the emulation's message
+  // Whether AddressSanitizer, in a build with it, ends the process before the emulation finds the mistake.
+  bool ends_sanitized_process = false;
 };
 
 const std::vector<BrokenKernel>& broken_kernels();
+const std::vector<BrokenKernel>& planted_faults();

@@ -126,7 +126,7 @@ Outcome on_device(const Function& function, const Batch& batch, const Coefficien
 cuda::Resident* upload(const BatchView& batch, const cuda::AdvantageInputs& inputs) {
   cuda::Resident* resident = nullptr;
   cuda::Problem problem;
-  expect(cuda::upload(0, batch, inputs, nullptr, &resident, &problem) == cuda::Status::kOk,
+  expect(cuda::upload(0, batch, inputs, {}, nullptr, &resident, &problem) == cuda::Status::kOk,
          std::string("upload: ") + problem.message);
   return resident;
 }

@@ -1,5 +1,8 @@
 // Tests errors, aborts and simultaneous calls of the CUDA engine. Also tests that the emulation finds the
 // mistakes of kernels that are broken on purpose.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -48,7 +51,7 @@ void test_evaluation_errors() {
   with_memory("100000", [&] {
     expect(status_on(0) == cuda::Status::kOutOfMemory, "an evaluation runs out of memory");
     cuda::Resident* resident = nullptr;
-    expect(cuda::upload(0, batch->view, {}, nullptr, &resident, &problem) == cuda::Status::kOutOfMemory,
+    expect(cuda::upload(0, batch->view, {}, {}, nullptr, &resident, &problem) == cuda::Status::kOutOfMemory,
            "an upload runs out of memory");
   });
   const int32_t aborted = 1;
@@ -149,11 +152,64 @@ void test_staging() {
   cuda::share_work_by(do_alone);
 }
 
+constexpr bool is_sanitized() {
+#if ADDRESS_SANITIZER
+  return true;
+#else
+  return false;
+#endif
+}
+
+// Returns whether a child process that calls run() ends early.
+bool ends_process(std::string (*run)()) {
+  const pid_t child = fork();
+  if (child == 0) {
+    ::close(STDERR_FILENO);  // the sanitizer's report
+    run();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
 void test_broken_kernels() {
-  for (const BrokenKernel& kernel : broken_kernels()) {
-    const std::string found = kernel.run();
-    expect(kernel.expected[0] == '\0' ? found.empty() : found.find(kernel.expected) != std::string::npos,
-           std::string(kernel.name) + ": the emulation reports " + (found.empty() ? "nothing" : found));
+  for (const auto& some : {broken_kernels(), planted_faults()})
+    for (const BrokenKernel& kernel : some) {
+      if (is_sanitized() && kernel.ends_sanitized_process) {
+        expect(ends_process(kernel.run), std::string(kernel.name) + ": AddressSanitizer ends the process");
+        continue;
+      }
+      const std::string found = kernel.run();
+      expect(kernel.expected[0] == '\0' ? found.empty() : found.find(kernel.expected) != std::string::npos,
+             std::string(kernel.name) + ": the emulation reports " + (found.empty() ? "nothing" : found));
+    }
+}
+
+// Tests that no kernel relies on stores of other blocks that are not visible yet. Evaluates every policy loss
+// and every advantage function while stores become visible late, and expects the same bits as otherwise.
+void test_late_stores() {
+  for (const char* name : {"packed", "rows of whole spans", "tiny rows"}) {
+    const auto batch = draw_batch(shape_named(name), DType::kFloat32, false, 3);
+    const Inputs inputs = draw_inputs(shape_named(name), DType::kFloat32, 3);
+    const auto same_when_late = [&](const std::string& what, const auto& call) {
+      const auto expected = call();
+      setenv("POLICY_LOSS_EMULATION_STORES", "1", 1);
+      expect(expected.same_bits(call()), what + ", " + name + ": the same bits with late stores");
+      expect(expected.same_bits(shuffled(4, call)), what + ", " + name + ": the same bits with late stores");
+      unsetenv("POLICY_LOSS_EMULATION_STORES");
+    };
+    for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
+      const Function function = make_function(loss, loss, static_cast<Aggregation>(loss % 4), loss % 5, true);
+      same_when_late(losses()[loss].name,
+                     [&] { return on_device(function, *batch, {}, nullptr, "late stores"); });
+    }
+    for (const AdvantageInfo& info : advantages()) {
+      AdvantageFunction function{info.shape, info.index, {}};
+      for (const OptionInfo& option : info.options) function.options.push_back(option.choices ? 0 : 0.5);
+      same_when_late(info.name,
+                     [&] { return advantages_on_device(function, inputs, nullptr, "late stores"); });
+    }
   }
 }
 
@@ -164,7 +220,8 @@ std::vector<Piece> fault_pieces() {
           {"errors of evaluations", test_evaluation_errors},
           {"errors of advantages", test_advantage_errors},
           {"calls at once", test_calls_at_once},
-          {"broken kernels", test_broken_kernels}};
+          {"broken kernels", test_broken_kernels},
+          {"late stores", test_late_stores, true}};
 }
 
 }  // namespace kernels_test

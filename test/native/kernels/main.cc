@@ -39,34 +39,43 @@ Shared* make_shared_state() {
 
 Shared& shared = *make_shared_state();
 
+void run_piece(const Piece& piece) {
+  const bool times = std::getenv("POLICY_LOSS_TEST_TIMES") != nullptr;
+  const auto begin = std::chrono::steady_clock::now();
+  piece.run();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  if (times) std::printf("%6.2f s  %s\n", seconds.count(), piece.name.c_str());
+}
+
 // Takes pieces from the list, which all processes share, and runs them until none is left. If
 // POLICY_LOSS_TEST_TIMES is set, prints how long each piece takes.
 void run_pieces(const std::vector<Piece>& pieces) {
-  const bool times = std::getenv("POLICY_LOSS_TEST_TIMES") != nullptr;
-  for (size_t i; (i = shared.next_piece++) < pieces.size();) {
-    const auto begin = std::chrono::steady_clock::now();
-    pieces[i].run();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    if (times) std::printf("%6.2f s  %s\n", seconds.count(), pieces[i].name.c_str());
+  for (size_t i; (i = shared.next_piece++) < pieces.size();)
+    if (!pieces[i].needs_fresh_process) run_piece(pieces[i]);
+}
+
+template <class Body>
+void run_in_process(Body body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::exit(0);  // not _exit(), so that a sanitizer looks for leaks
+  }
+  if (child < 0) {
+    std::perror("emulation_test: fork");
+    std::exit(1);
   }
 }
 
-// Runs the pieces in `count` child processes. Returns the number of processes that ended with exit status 0.
-unsigned run_in_processes(unsigned count, const std::vector<Piece>& pieces) {
+// Runs the pieces in `count` child processes, and each piece that needs a fresh process in one of its own.
+// Returns whether all processes ended with exit status 0.
+bool run_in_processes(unsigned count, const std::vector<Piece>& pieces) {
   std::fflush(stdout);
-  for (unsigned i = 0; i < count; ++i) {
-    const pid_t child = fork();
-    if (child == 0) {
-      run_pieces(pieces);
-      std::exit(0);  // not _exit(), so that a sanitizer looks for leaks
-    }
-    if (child < 0) {
-      std::perror("emulation_test: fork");
-      std::exit(1);
-    }
-  }
-  unsigned orderly = 0;
-  for (int status; wait(&status) > 0;) orderly += WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 1 : 0;
+  for (const Piece& piece : pieces)
+    if (piece.needs_fresh_process) run_in_process([&] { run_piece(piece); });
+  for (unsigned i = 0; i < count; ++i) run_in_process([&] { run_pieces(pieces); });
+  bool orderly = true;
+  for (int status; wait(&status) > 0;) orderly = orderly && WIFEXITED(status) && WEXITSTATUS(status) == 0;
   return orderly;
 }
 
@@ -84,11 +93,12 @@ int main(int argc, char** argv) {
   using namespace kernels_test;
   std::vector<Piece> pieces;
   // The pieces that take longest come first, so that no process is still busy when the others have finished.
-  for (const auto& some : {fault_pieces(), evaluation_pieces(), advantage_pieces(), kl_value_pieces()})
+  for (const auto& some :
+       {failure_pieces(), fault_pieces(), evaluation_pieces(), advantage_pieces(), kl_value_pieces()})
     for (const Piece& piece : some)
       if (argc < 2 || piece.name.starts_with(argv[1])) pieces.push_back(piece);
   const unsigned processes = std::max(1u, std::thread::hardware_concurrency());
-  const bool orderly = run_in_processes(processes, pieces) == processes;
+  const bool orderly = run_in_processes(processes, pieces);
   if (!orderly) std::printf("a process of the test ended early\n");
   const bool passed = orderly && shared.failures == 0 && shared.checks > 0;
   std::printf("%d checks, %d failures\n  1 %s: emulation_test\n", shared.checks.load(),

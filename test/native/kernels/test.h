@@ -14,12 +14,14 @@ void expect(bool holds, const std::string& what);
 struct Piece {
   std::string name;
   std::function<void()> run;
+  bool needs_fresh_process = false;  // whether no other piece may have used the device before
 };
 
 std::vector<Piece> evaluation_pieces();
 std::vector<Piece> kl_value_pieces();
 std::vector<Piece> advantage_pieces();
 std::vector<Piece> fault_pieces();
+std::vector<Piece> failure_pieces();
 
 // Returns the result of body(). While it runs, the emulation shuffles blocks, threads and streams with this
 // seed.

@@ -1,0 +1,123 @@
+// Reads the new values of columns that DeviceBatch.update() sends to a device.
+import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
+import type { AbortSignalLike } from './abortable.js';
+import { type Batch, type FloatColumn, find } from './batch.js';
+import { PER_ROW, readFloats } from './columns.js';
+import { type DeviceColumn, isDeviceColumn, readDeviceColumn } from './device-column.js';
+import { describeValue, LossError } from './errors.js';
+import type { KeyMapper } from './key-mapper.js';
+import type { Layout } from './layout.js';
+import { ADVANTAGE_COLUMNS, COLUMNS, emptyAdvantageBatch, emptyBatch } from './native-batch.js';
+import type { Sliced } from './slices.js';
+
+type FloatKey<K extends keyof Batch> = FloatColumn extends NonNullable<Batch[K]> ? K : never;
+type NeverUploaded = 'tokenLevelScores' | 'token_level_scores';
+
+/**
+ * New values for float columns of a {@link DeviceBatch}, under the same keys as in a {@link Batch}. Each has the shape
+ * [B, T] of the batch, or as many values as tokens if the rows are packed. `advantages` and the other columns that
+ * upload() accepts with one value per row may have the shape [B]. A column may be a {@link DeviceColumn}: a pointer to
+ * memory of the batch's device.
+ */
+export type ColumnUpdate = {
+  [K in keyof Batch as Exclude<FloatKey<K>, NeverUploaded>]?: Batch[K] | DeviceColumn;
+} & { [K in 'oldEntropy' | 'old_entropy' | 'clipCovKeys' | 'clip_cov_keys']?: FloatColumn | DeviceColumn };
+
+/** The options of {@link DeviceBatch.update}. */
+export interface UpdateOptions {
+  /** The training framework whose key names the columns may have, in addition to Trinity-RFT's; 'verl' by default. */
+  backend?: string;
+  /**
+   * A signal that ends the update early when it is aborted. The update then rejects with `ERR_ABORTED`, and the batch
+   * keeps its values.
+   */
+  signal?: AbortSignalLike;
+}
+
+/** Columns that were checked and converted for native code. */
+export interface ConvertedUpdate {
+  loss: NativeBatch;
+  /** The columns that only advantage functions read. Undefined if there are none. */
+  advantage: NativeAdvantageBatch | undefined;
+  /** For each column, by its Trinity-RFT name, whether it has one value per row. */
+  perRow: ReadonlyMap<string, boolean>;
+}
+
+// Losses take gradients with respect to these columns, so they have one value per token.
+const PER_TOKEN: readonly string[] = ['logprob', 'entropy'];
+const ONLY_FOR_ADVANTAGES = ADVANTAGE_COLUMNS.filter(
+  (name) => !(COLUMNS as readonly string[]).includes(name),
+);
+
+/**
+ * Checks and converts columns, in slices. All are looked up in the first slice.
+ * @param layout the layout of the batch on the device.
+ * @param device the index of the device.
+ * @throws LossError `ERR_INVALID_INPUT` if a key is not that of a float column, if there is no column, or if the type or
+ * an element of a column is wrong; `ERR_SHAPE_MISMATCH` if its length is wrong.
+ */
+export function* readUpdate(
+  columns: ColumnUpdate,
+  layout: Layout,
+  mapper: KeyMapper,
+  device: number,
+): Sliced<ConvertedUpdate> {
+  if (
+    columns === null ||
+    typeof columns !== 'object' ||
+    Array.isArray(columns) ||
+    ArrayBuffer.isView(columns)
+  )
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: 'update',
+      expected: 'an object of columns',
+      received: describeValue(columns),
+    });
+  const names = [...COLUMNS, ...ONLY_FOR_ADVANTAGES];
+  checkKeys(columns, new Set(names.flatMap((name) => mapper.keys(name))));
+  const given = names.flatMap((name) => {
+    const found = find(columns, mapper.keys(name));
+    return found ? [{ name, ...found }] : [];
+  });
+  if (given.length === 0)
+    throw new LossError('ERR_INVALID_INPUT', {
+      at: 'update',
+      expected: 'at least one float column, such as logprob',
+      received: 'none',
+    });
+  const loss = emptyBatch(layout);
+  const advantage = emptyAdvantageBatch(layout);
+  const perRow = new Map<string, boolean>();
+  for (const { name, key, value } of given) {
+    const slot = (COLUMNS as readonly string[]).indexOf(name);
+    const mayBePerRow = slot >= 0 && !PER_TOKEN.includes(name);
+    const [into, at] =
+      slot >= 0 ? [loss, slot] : [advantage, (ADVANTAGE_COLUMNS as readonly string[]).indexOf(name)];
+    if (isDeviceColumn(value)) {
+      const column = readDeviceColumn(key, value, layout, mayBePerRow, device);
+      into.pointers ??= [];
+      into.pointers[at] = column.pointer;
+      into.dtypes[at] = column.dtype;
+    } else {
+      const column = yield* readFloats(key, value, layout, mayBePerRow);
+      into.data[at] = column.data;
+      into.dtypes[at] = column.dtype;
+    }
+    const dtype = into.dtypes[at]!;
+    perRow.set(name, (dtype & PER_ROW) !== 0);
+  }
+  const isForAdvantages = given.some(({ name }) => !(COLUMNS as readonly string[]).includes(name));
+  return { loss, advantage: isForAdvantages ? advantage : undefined, perRow };
+}
+
+function checkKeys(columns: object, known: ReadonlySet<string>): void {
+  for (const [key, value] of Object.entries(columns))
+    if (value !== undefined && value !== null && !known.has(key))
+      throw new LossError('ERR_INVALID_INPUT', {
+        at: 'update',
+        key,
+        expected: 'the key of a float column, such as logprob',
+        received: 'another key',
+        hint: 'To change a mask, the shape or numbers of rows, upload the batch again',
+      });
+}

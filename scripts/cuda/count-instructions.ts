@@ -1,0 +1,158 @@
+// Counts the instructions that the token kernel of PPO needs per token on sm_90, in the machine code: those of a step of
+// 256 unmasked tokens of one row, from one step to the next. Fails if there are more than LIMITS allows, or if registers
+// are spilled.
+//
+//   npx tsx scripts/cuda/count-instructions.ts
+//
+// Needs the CUDA toolkit of scripts/cuda/toolkit.sh, which downloads it on first use.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+
+/** The tokens of a step that one lane computes. */
+const TOKENS = 8;
+/** The most instructions per token, by dtype. */
+const LIMITS = { float32: 60, bfloat16: 70, float16: 70 } as const;
+type DType = keyof typeof LIMITS;
+
+// How many instructions of some kinds a step has. They tell its dtype, and that it copies, loads and stores all that a step
+// of PPO needs: three columns and the mask into shared memory, three columns from there in two halves, and two halves of
+// the gradient. A step that ends a row also adds to the float64 totals, so it is not counted.
+const OF_STEP: Record<DType, Readonly<Record<string, number>>> = {
+  float32: { 'LDGSTS.*128': 7, 'LDS.128': 6, 'STG.*128': 2, DADD: 0 },
+  bfloat16: { 'LDGSTS.*128': 4, 'LDS.64': 6, 'STG.*128': 2, DADD: 0, 'HADD2.F32': 0 },
+  float16: { 'LDGSTS.*128': 4, 'LDS.64': 6, 'STG.*128': 2, DADD: 0, 'HADD2.F32': 24 },
+};
+
+const SOURCE = `#include "cuda/tokens.cuh"
+namespace policy_loss::cuda {
+template void launch_token_kernel<Ppo>(const Ppo&, const Pass&, Grid);
+}
+`;
+
+/** A sequence of instructions without a label or branch within it, and the blocks that can follow. */
+interface Block {
+  readonly instructions: string[];
+  readonly next: number[];
+}
+
+/** Divides a disassembled kernel into blocks. */
+function blocksOf(assembly: string): Block[] {
+  const blocks: Block[] = [{ instructions: [], next: [] }];
+  const labels = new Map<string, number>();
+  for (const line of assembly.split('\n')) {
+    const label = /^\.L_x_\d+(?=:)/.exec(line.trim())?.[0];
+    const instruction = /^\s+\/\*[0-9a-f]+\*\/\s+(.*?)\s*;/.exec(line)?.[1];
+    const last = blocks.at(-1)!.instructions;
+    const isNew = label !== undefined || /\b(BRA|EXIT|RET)\b/.test(last.at(-1) ?? '');
+    if (isNew && last.length > 0) blocks.push({ instructions: [], next: [] });
+    if (label) labels.set(label, blocks.length - 1);
+    if (instruction) blocks.at(-1)!.instructions.push(instruction);
+  }
+  for (const [i, { instructions, next }] of blocks.entries()) {
+    const end = instructions.at(-1) ?? '';
+    const target = /\bBRA\b.*`\((\.L_x_\d+)\)/.exec(end)?.[1];
+    if (target) next.push(labels.get(target)!);
+    const mayContinue = end.startsWith('@') || /BRA\.DIV|BRA(\.\w+)* !?U?P\d/.test(end);
+    if (mayContinue || !/\b(BRA|EXIT|RET)\b/.test(end)) if (i + 1 < blocks.length) next.push(i + 1);
+  }
+  return blocks;
+}
+
+/**
+ * Returns the fewest instructions on a way from a block back to it that has exactly these counts of instructions of some
+ * kinds, or Infinity if there is no such way.
+ */
+function shortestRound(blocks: readonly Block[], of: Readonly<Record<string, number>>): number {
+  const kinds = Object.keys(of).map((kind) => new RegExp(`\\b${kind}`));
+  const wanted = Object.values(of);
+  const counts = blocks.map(({ instructions }) =>
+    kinds.map((kind) => instructions.filter((x) => kind.test(x)).length),
+  );
+  let best = Number.POSITIVE_INFINITY;
+  const isHead = blocks.map((_, i) => blocks.some(({ next }, j) => j >= i && next.includes(i)));
+  for (const [head] of blocks.entries()) {
+    if (!isHead[head]) continue;
+    // The shortest ways so far, by the block in which they end and their counts.
+    const lengths = new Map<string, number>();
+    let ways = [{ at: head, has: counts[head]!, length: blocks[head]!.instructions.length }];
+    while (ways.length > 0) {
+      const longer: typeof ways = [];
+      for (const { at, has, length } of ways)
+        for (const next of blocks[at]!.next) {
+          if (next === head) {
+            if (has.every((n, k) => n === wanted[k])) best = Math.min(best, length);
+            continue;
+          }
+          const sum = has.map((n, k) => n + counts[next]![k]!);
+          const total = length + blocks[next]!.instructions.length;
+          const key = `${next} ${sum}`;
+          if (total >= best || sum.some((n, k) => n > wanted[k]!) || total >= (lengths.get(key) ?? total + 1))
+            continue;
+          lengths.set(key, total);
+          longer.push({ at: next, has: sum, length: total });
+        }
+      ways = longer;
+    }
+  }
+  return best;
+}
+
+/** Compiles the kernel and returns its machine code as text. */
+function disassembled(): string {
+  const toolkit = execFileSync(join(root, 'scripts/cuda/toolkit.sh'), { encoding: 'utf8' }).trim();
+  const folder = mkdtempSync(join(tmpdir(), 'policy-loss-count-'));
+  try {
+    const [source, object, report] = ['ppo.cu', 'ppo.cubin', 'report'].map((name) => join(folder, name)) as [
+      string,
+      string,
+      string,
+    ];
+    writeFileSync(source, SOURCE);
+    const definitions = ['-DPOLICY_LOSS_LEAST_CAPABILITY=80', '-DPOLICY_LOSS_TARGET=gpu', '-DNDEBUG'];
+    const options = ['-std=c++20', '-O3', '-arch=sm_90', '--fmad=false', '-Xptxas=-v'];
+    const printed = execFileSync(
+      'bash',
+      [
+        '-c',
+        '"$@" 2>&1',
+        'bash',
+        join(toolkit, 'bin/nvcc'),
+        ...definitions,
+        ...options,
+        `-I${join(root, 'native')}`,
+        ...['-cubin', '-o', object, source],
+      ],
+      { encoding: 'utf8' },
+    );
+    writeFileSync(report, printed);
+    if (!/ 0 bytes spill stores, 0 bytes spill loads/.test(printed))
+      throw new Error(`registers are spilled:\n${readFileSync(report, 'utf8')}`);
+    return execFileSync(join(toolkit, 'bin/nvdisasm'), ['-c', object], {
+      encoding: 'utf8',
+      maxBuffer: 1 << 28,
+    });
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}
+
+const blocks = blocksOf(disassembled());
+let failed = 0;
+for (const dtype of Object.keys(LIMITS) as DType[]) {
+  const count = shortestRound(blocks, OF_STEP[dtype]) / TOKENS;
+  const isAllowed = count <= LIMITS[dtype];
+  if (!isAllowed) failed++;
+  console.log(
+    `  ${dtype}: ${count.toFixed(1)} instructions per token, at most ${LIMITS[dtype]}${isAllowed ? '' : ': too many'}`,
+  );
+}
+console.log(`  ${Object.keys(LIMITS).length - failed} passing`);
+if (failed > 0) {
+  console.log(`  ${failed} failing`);
+  process.exitCode = 1;
+}

@@ -1,0 +1,261 @@
+/** Tests gradients that stay on a CUDA device, real or emulated. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { setTimeout } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { Worker } from 'node:worker_threads';
+import {
+  ALGORITHM_TYPE,
+  type Batch,
+  type CudaDevice,
+  type DeviceGradient,
+  devices,
+  ENTROPY_LOSS_FN,
+  KL_FN,
+  type LossErrorCode,
+  POLICY_LOSS_FN,
+  upload,
+} from '../../lib/index.js';
+import { assertSameArray } from '../support/tolerance.js';
+
+const DEVICE = 'cuda:0';
+const ROWS = 6;
+const TOKENS = 600;
+const column = (value: (i: number) => number) => Float32Array.from({ length: TOKENS }, (_, i) => value(i));
+const batch = {
+  shape: [ROWS, TOKENS / ROWS] as const,
+  logprob: column((i) => -1 - (i % 7) / 10),
+  oldLogprob: column((i) => -1 - (i % 5) / 10),
+  refLogprob: column((i) => -1 - (i % 3) / 10),
+  entropy: column((i) => (i % 13) / 10),
+  advantages: column((i) => (i % 3) - 1),
+  actionMask: Uint8Array.from({ length: TOKENS }, (_, i) => (i % 11 === 0 ? 0 : 1)),
+};
+const { shape: _, ...columns } = batch;
+const packed = { ...columns, cuSeqlens: [0, 150, 150, 151, 600] };
+const ppo = POLICY_LOSS_FN.create('ppo');
+const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
+
+async function rejects(work: () => Promise<unknown>, code: LossErrorCode, message: RegExp): Promise<void> {
+  await assert.rejects(work, { name: 'LossError', code, message });
+}
+
+describe(`gradients that stay on ${DEVICE}`, () => {
+  it('have the same bits as gradients on the host', async () => {
+    const calls: Record<
+      string,
+      (on: Batch | Awaited<ReturnType<typeof upload>>, options: object) => unknown
+    > = {
+      ppo: (on, options) => ppo.compute(on, options),
+      'ppo, at once': (on, options) => ppo.computeSync(on, options),
+      k3: (on, options) => KL_FN.create('k3').calculateKlLoss(on, options),
+      'k3, at once': (on, options) => KL_FN.create('k3').calculateKlLossSync(on, options),
+      entropy: (on, options) => ENTROPY_LOSS_FN.create('default').compute(on, options),
+    };
+    for (const host of [batch, packed])
+      for (const [name, call] of Object.entries(calls)) {
+        using resident = await upload(host, DEVICE);
+        const expected = (await call(resident, { grad: true })) as { loss: number; grad: Float32Array };
+        const found = (await call(resident, { grad: 'device' })) as typeof expected & {
+          deviceGrad: DeviceGradient;
+        };
+        assert.deepEqual([found.loss, found.grad], [expected.loss, undefined], name);
+        assertSameArray(await found.deviceGrad.toHost(), expected.grad, name);
+        found.deviceGrad.dispose();
+      }
+  });
+
+  it('come from host batches too', async () => {
+    const { deviceGrad } = await ppo.compute(batch, { grad: 'device', device: DEVICE });
+    using grad = deviceGrad!;
+    assertSameArray(
+      await grad.toHost(),
+      (await ppo.compute(batch, { grad: true, device: DEVICE })).grad!,
+      'grad',
+    );
+  });
+
+  it('tell their place', async () => {
+    using resident = await upload(batch, DEVICE);
+    using rows = await upload(packed, DEVICE);
+    const { deviceGrad: padded } = await ppo.compute(resident, { grad: 'device' });
+    const { deviceGrad: flat } = await ppo.compute(rows, { grad: 'device' });
+    assert.deepEqual([padded!.device, padded!.dtype, padded!.shape], [DEVICE, 'float32', [6, 100]]);
+    assert.deepEqual([flat!.device, flat!.dtype, flat!.shape], [DEVICE, 'float32', [600]]);
+    assert.equal(typeof padded!.pointer, 'bigint');
+    assert.notEqual(padded!.pointer, flat!.pointer);
+    assert.equal(padded!.pointer % 16n, 0n);
+    for (const grad of [padded!, flat!]) grad.dispose();
+  });
+
+  it('are overwritten by later calls', async () => {
+    using resident = await upload(batch, DEVICE);
+    const { deviceGrad } = await ppo.compute(resident, { grad: 'device' });
+    using grad = deviceGrad!;
+    const { pointer } = grad;
+    const first = await grad.toHost();
+    for (let epoch = 0; epoch < 4; epoch++) {
+      await resident.update({ logprob: column((i) => -1.1 - ((i + epoch) % 9) / 20) });
+      const result = await ppo.compute(resident, { grad });
+      assert.equal(result.deviceGrad, grad);
+      assert.equal(grad.pointer, pointer);
+      assertSameArray(await grad.toHost(), (await ppo.compute(resident, { grad: true })).grad!, 'grad');
+    }
+    assert.notDeepEqual(await grad.toHost(), first);
+  });
+
+  it('can be requested with respect to the entropy', async () => {
+    const objective = ALGORITHM_TYPE.get('ppo').objective({
+      kl_loss_fn: 'none',
+      entropy_loss_fn: 'default',
+      entropy_loss_fn_args: { entropy_coef: 0.1 },
+    });
+    using resident = await upload(batch, DEVICE);
+    const expected = await objective.compute(resident, { grad: true });
+    const both = await objective.compute(resident, { grad: 'device' });
+    assert.deepEqual([both.grad, both.gradEntropy], [undefined, undefined]);
+    assertSameArray(await both.deviceGrad!.toHost(), expected.grad!, 'grad');
+    assertSameArray(await both.deviceGradEntropy!.toHost(), expected.gradEntropy!, 'gradEntropy');
+    const again = objective.computeSync(resident, { grad: both.deviceGrad!, gradEntropy: true });
+    assertSameArray(again.gradEntropy!, expected.gradEntropy!, 'gradEntropy');
+    await rejects(
+      () => ppo.compute(resident, { grad: both.deviceGrad!, gradEntropy: both.deviceGrad! }),
+      'ERR_INVALID_INPUT',
+      /gradEntropy: expected another array than grad/,
+    );
+    const without = ALGORITHM_TYPE.get('ppo').objective({ kl_loss_fn: 'none', entropy_loss_fn: 'none' });
+    const { deviceGrad, deviceGradEntropy, gradEntropy } = await without.compute(resident, {
+      grad: 'device',
+    });
+    assert.ok(deviceGrad);
+    assert.deepEqual([deviceGradEntropy, gradEntropy], [undefined, undefined]);
+  });
+
+  it('are refused by a call on the CPU', async () => {
+    using resident = await upload(batch, DEVICE);
+    const { deviceGrad } = await ppo.compute(resident, { grad: 'device' });
+    using grad = deviceGrad!;
+    const message = /grad: expected .* because the CPU computes the call, got .*uploaded batch/;
+    for (const request of ['device', grad] as const) {
+      await rejects(() => ppo.compute(batch, { grad: request }), 'ERR_INVALID_INPUT', message);
+      assert.throws(() => ppo.computeSync(batch, { grad: request }), { code: 'ERR_INVALID_INPUT', message });
+    }
+    await rejects(() => ppo.compute(batch, { grad: 'here' as 'device' }), 'ERR_INVALID_INPUT', /grad/);
+  });
+
+  it('are refused for another shape, and after dispose()', async () => {
+    using resident = await upload(batch, DEVICE);
+    using rows = await upload(packed, DEVICE);
+    const { deviceGrad } = await ppo.compute(resident, { grad: 'device' });
+    const grad = deviceGrad!;
+    await rejects(
+      () => ppo.compute(rows, { grad }),
+      'ERR_SHAPE_MISMATCH',
+      /grad: expected a gradient of shape \[600\], got \[6, 100\]/,
+    );
+    const underWay = ppo.compute(resident, { grad });
+    const copy = grad.toHost();
+    grad.dispose();
+    grad.dispose();
+    assert.equal((await underWay).loss, (await ppo.compute(resident)).loss);
+    assertSameArray(await copy, (await ppo.compute(resident, { grad: true })).grad!, 'grad');
+    assert.equal(grad.disposed, true);
+    const message = /gradient on cuda:0: expected a gradient in memory, got one that was disposed of/;
+    assert.throws(() => grad.pointer, { code: 'ERR_INVALID_INPUT', message });
+    await rejects(() => grad.toHost(), 'ERR_INVALID_INPUT', message);
+    await rejects(() => ppo.compute(resident, { grad }), 'ERR_INVALID_INPUT', message);
+  });
+
+  it('outlive their batch', async () => {
+    const resident = await upload(batch, DEVICE);
+    const { deviceGrad } = await ppo.compute(resident, { grad: 'device' });
+    const { grad: expected } = await ppo.compute(resident, { grad: true });
+    resident.dispose();
+    assertSameArray(await deviceGrad!.toHost(), expected!, 'grad');
+    deviceGrad!.dispose();
+  });
+
+  if (gpus.length > 1)
+    it('are refused on another device', async () => {
+      using first = await upload(batch, 'cuda:0');
+      using second = await upload(batch, 'cuda:1');
+      const { deviceGrad } = await ppo.compute(first, { grad: 'device' });
+      await rejects(
+        () => ppo.compute(second, { grad: deviceGrad! }),
+        'ERR_INVALID_INPUT',
+        /grad: expected a gradient on cuda:1, which computes the call, got one on cuda:0/,
+      );
+      const there = (await ppo.compute(second, { grad: 'device' })).deviceGrad!;
+      assert.equal(there.device, 'cuda:1');
+      assertSameArray(await there.toHost(), await deviceGrad!.toHost(), 'grad');
+    });
+
+  it('do not stop a worker thread from ending in the middle of calls', async () => {
+    const library = JSON.stringify(new URL('../../lib/index.js', import.meta.url).href);
+    const body = `import(${library}).then(async ({ POLICY_LOSS_FN, upload }) => {
+      const { parentPort, workerData } = require('node:worker_threads');
+      const ppo = POLICY_LOSS_FN.create('ppo');
+      const resident = await upload(workerData, '${DEVICE}');
+      const { deviceGrad: grad } = await ppo.compute(resident, { grad: 'device' });
+      for (let i = 0; i < 50; i++) {
+        void ppo.compute(resident, { grad });
+        void grad.toHost();
+      }
+      void resident.update({ logprob: workerData.logprob });
+      parentPort.postMessage(grad.pointer);
+    })`;
+    const load = import.meta.url.endsWith('.ts')
+      ? `import('tsx/esm/api').then(({ register }) => { register(); return ${body}; })`
+      : body;
+    for (let round = 0; round < 3; round++) {
+      const worker = new Worker(load, { eval: true, workerData: batch });
+      const [pointer] = await once(worker, 'message');
+      assert.equal(typeof pointer, 'bigint');
+      await worker.terminate();
+    }
+    using resident = await upload(batch, DEVICE);
+    const { deviceGrad } = await ppo.compute(resident, { grad: 'device' });
+    assertSameArray(await deviceGrad!.toHost(), ppo.computeSync(resident, { grad: true }).grad!, 'grad');
+  }).timeout(60_000);
+
+  it('are refused by a limit of the ratio, which changes them on the host', async () => {
+    const limited = POLICY_LOSS_FN.create('ppo', { masks: { delta: 1.1 } });
+    using resident = await upload(batch, DEVICE);
+    const expected = limited.computeSync(resident, { grad: true });
+    const call = () => limited.compute(resident, { grad: 'device' });
+    await rejects(call, 'ERR_INVALID_INPUT', /grad: expected true, false or a Float32Array/);
+    assert.throws(() => limited.computeSync(resident, { grad: 'device' }), { code: 'ERR_INVALID_INPUT' });
+    assert.equal((await limited.compute(resident)).loss, expected.loss);
+  });
+
+  it('are freed by dispose(), by a failed call, and when they are collected', async function () {
+    this.timeout(120_000);
+    const count = 2 ** 20;
+    const large = {
+      shape: [1, count] as const,
+      logprob: new Float32Array(count),
+      actionMask: new Uint8Array(count), // kernels skip masked tokens
+    };
+    const sft = POLICY_LOSS_FN.create('sft');
+    using resident = await upload(large, DEVICE);
+    const calls = Math.min(100, Math.ceil((1.2 * gpus[0]!.memory) / (4 * count)));
+    for (let i = 0; i < calls; i++) (await sft.compute(resident, { grad: 'device' })).deviceGrad!.dispose();
+    for (let i = 0; i < calls; i++) {
+      const controller = new AbortController();
+      const call = sft.compute(resident, { grad: 'device', signal: controller.signal });
+      if (i % 2) await setTimeout(1);
+      controller.abort();
+      await call.then(
+        ({ deviceGrad }) => deviceGrad!.dispose(),
+        ({ code }) => assert.equal(code, 'ERR_ABORTED'),
+      );
+    }
+    setFlagsFromString('--expose-gc');
+    const collectGarbage = runInNewContext('gc') as () => void;
+    for (let i = 0; i < calls; i++) {
+      assert.ok((await sft.compute(resident, { grad: 'device' })).deviceGrad);
+      if (i % 8 === 0) collectGarbage();
+    }
+  });
+});
