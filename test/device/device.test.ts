@@ -7,16 +7,7 @@ import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
 import { ROW_COLUMNS } from '../../lib/core/batch-reader.js';
-import {
-  type Batch,
-  type CudaDevice,
-  type DeviceBatch,
-  devices,
-  KL_FN,
-  type LossErrorCode,
-  POLICY_LOSS_FN,
-  upload,
-} from '../../lib/index.js';
+import { type Batch, type DeviceBatch, devices, KL_FN, POLICY_LOSS_FN, upload } from '../../lib/index.js';
 import { type Args, referenceKl, standsOnEdge } from '../reference/index.js';
 import { without } from '../support/batch-keys.js';
 import {
@@ -37,6 +28,7 @@ import {
   referenceBatch,
   type Tensor,
 } from '../support/golden.js';
+import { gpus, rejects } from '../support/on-device.js';
 import { generator } from '../support/random.js';
 import {
   type Computed,
@@ -65,10 +57,6 @@ async function holds(on: Subject, inputs: Record<string, Tensor>, expected: Expe
   const cut = cutRows(referenceBatch(inputs));
   const packed = await onDevice(on, packedBatch(cut));
   assertComputed({ ...packed, grad: unpack(cut, packed.grad) }, expected);
-}
-
-async function rejects(work: () => Promise<unknown>, code: LossErrorCode, message: RegExp): Promise<void> {
-  await assert.rejects(work, { name: 'LossError', code, message });
 }
 
 describe(`golden cases on ${DEVICE}`, () => {
@@ -264,7 +252,6 @@ describe(`batches on ${DEVICE}`, () => {
   });
 
   // These two tests run mainly on the emulation, which has two small devices. A real machine seldom has two.
-  const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
   if (gpus.length > 1)
     it('on two devices do not disturb each other, and stay on their device', async () => {
       using first = await upload(batch, 'cuda:0');

@@ -8,38 +8,16 @@ import { Worker } from 'node:worker_threads';
 import {
   ALGORITHM_TYPE,
   type Batch,
-  type CudaDevice,
   type DeviceGradient,
-  devices,
   ENTROPY_LOSS_FN,
   KL_FN,
-  type LossErrorCode,
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
+import { batch, column, DEVICE, gpus, packed, rejects } from '../support/on-device.js';
 import { assertSameArray } from '../support/tolerance.js';
 
-const DEVICE = 'cuda:0';
-const ROWS = 6;
-const TOKENS = 600;
-const column = (value: (i: number) => number) => Float32Array.from({ length: TOKENS }, (_, i) => value(i));
-const batch = {
-  shape: [ROWS, TOKENS / ROWS] as const,
-  logprob: column((i) => -1 - (i % 7) / 10),
-  oldLogprob: column((i) => -1 - (i % 5) / 10),
-  refLogprob: column((i) => -1 - (i % 3) / 10),
-  entropy: column((i) => (i % 13) / 10),
-  advantages: column((i) => (i % 3) - 1),
-  actionMask: Uint8Array.from({ length: TOKENS }, (_, i) => (i % 11 === 0 ? 0 : 1)),
-};
-const { shape: _, ...columns } = batch;
-const packed = { ...columns, cuSeqlens: [0, 150, 150, 151, 600] };
 const ppo = POLICY_LOSS_FN.create('ppo');
-const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
-
-async function rejects(work: () => Promise<unknown>, code: LossErrorCode, message: RegExp): Promise<void> {
-  await assert.rejects(work, { name: 'LossError', code, message });
-}
 
 describe(`gradients that stay on ${DEVICE}`, () => {
   it('have the same bits as gradients on the host', async () => {

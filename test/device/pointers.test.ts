@@ -2,32 +2,17 @@
 import assert from 'node:assert/strict';
 import {
   ADVANTAGE_FN,
-  type CudaDevice,
   type DeviceBatch,
   type DeviceColumn,
-  devices,
   type LossErrorCode,
   POLICY_LOSS_FN,
   upload,
 } from '../../lib/index.js';
+import { batch, column, DEVICE, gpus, packed, ROWS, rejects, TOKENS } from '../support/on-device.js';
 import type { Computed } from '../support/subject.js';
 import { assertSameArray, assertSameBits } from '../support/tolerance.js';
 
-const DEVICE = 'cuda:0';
-const ROWS = 6;
-const TOKENS = 600;
-const column = (value: (i: number) => number) => Float32Array.from({ length: TOKENS }, (_, i) => value(i));
-const batch = {
-  shape: [ROWS, TOKENS / ROWS] as const,
-  logprob: column((i) => -1 - (i % 7) / 10),
-  oldLogprob: column((i) => -1 - (i % 5) / 10),
-  advantages: column((i) => (i % 3) - 1),
-  actionMask: Uint8Array.from({ length: TOKENS }, (_, i) => (i % 11 === 0 ? 0 : 1)),
-};
-const { shape: _, ...columns } = batch;
-const packed = { ...columns, cuSeqlens: [0, 150, 150, 151, 600] };
 const ppo = POLICY_LOSS_FN.create('ppo');
-const gpus = devices().filter((d): d is CudaDevice => d.available && d.name.startsWith('cuda:'));
 
 const computed = async (on: DeviceBatch) => (await ppo.compute(on, { grad: true })) as unknown as Computed;
 
@@ -36,10 +21,6 @@ async function made(host: Parameters<typeof upload>[0] = batch) {
   using resident = await upload(host, DEVICE);
   const { deviceGrad } = await ppo.compute(resident, { grad: 'device' });
   return { grad: deviceGrad!, values: await deviceGrad!.toHost() };
-}
-
-async function rejects(work: () => Promise<unknown>, code: LossErrorCode, message: RegExp): Promise<void> {
-  await assert.rejects(work, { name: 'LossError', code, message });
 }
 
 describe(`columns in the memory of ${DEVICE}`, () => {

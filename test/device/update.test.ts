@@ -14,20 +14,21 @@ import {
   upload,
 } from '../../lib/index.js';
 import { EDGE_LENGTHS, everyFunction, fitting, makeBatch } from '../support/draw.js';
+import {
+  column,
+  DEVICE,
+  makeColumns as makeBatchOnDevice,
+  ROWS,
+  rejects,
+  TOKENS,
+} from '../support/on-device.js';
 import { type Computed, packedBatch, paddedBatch, subject } from '../support/subject.js';
 import { assertComputed, assertSameArray, assertSameBits } from '../support/tolerance.js';
 
-const DEVICE = 'cuda:0';
-const ROWS = 6;
-const TOKENS = 600;
-const column = (value: (i: number) => number) => Float32Array.from({ length: TOKENS }, (_, i) => value(i));
-const makeColumns = () => ({
-  shape: [ROWS, TOKENS / ROWS] as const,
-  logprob: column((i) => -1 - (i % 7) / 10),
-  oldLogprob: column((i) => -1 - (i % 5) / 10),
-  advantages: Float32Array.of(1, -1, 0.5, -0.5, 2, -2),
-  actionMask: Uint8Array.from({ length: TOKENS }, (_, i) => (i % 11 === 0 ? 0 : 1)),
-});
+const makeColumns = () => {
+  const { shape, logprob, oldLogprob, actionMask } = makeBatchOnDevice();
+  return { shape, logprob, oldLogprob, actionMask, advantages: Float32Array.of(1, -1, 0.5, -0.5, 2, -2) };
+};
 const batch = makeColumns();
 const next = column((i) => -1.2 - (i % 9) / 20);
 const ppo = POLICY_LOSS_FN.create('ppo');
@@ -42,10 +43,6 @@ const fresh = async (host: Batch, fn = ppo) => {
   using resident = await upload(host, DEVICE);
   return await onDevice(resident, fn);
 };
-
-async function rejects(work: () => Promise<unknown>, code: LossErrorCode, message: RegExp): Promise<void> {
-  await assert.rejects(work, { name: 'LossError', code, message });
-}
 
 describe(`update() of a batch on ${DEVICE}`, () => {
   const first = everyFunction(1).filter(
