@@ -1,6 +1,7 @@
 /** Tests that a batch can be given in several forms, and that all of them give the same results to the last bit. */
 import assert from 'node:assert/strict';
-import { BatchReader, COLUMNS as NAMES } from '../lib/core/batch-reader.js';
+import { BatchReader } from '../lib/core/batch-reader.js';
+import { COLUMNS as NAMES } from '../lib/core/native-batch.js';
 import { finish } from '../lib/core/slices.js';
 import { type Batch, KeyMapper, POLICY_LOSS_FN } from '../lib/index.js';
 import { FLOAT_COLUMNS } from './reference/batch.js';

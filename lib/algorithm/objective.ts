@@ -1,13 +1,7 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss, computed in one pass over a batch.
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
-import {
-  BatchReader,
-  type ColumnName,
-  type Conversions,
-  type Input,
-  type InputName,
-} from '../core/batch-reader.js';
+import { BatchReader, type Conversions, type Input, type InputName } from '../core/batch-reader.js';
 import type {
   GradientRequest,
   LossComputeOptions,
@@ -26,6 +20,7 @@ import { type CoefficientsOf, Evaluator } from '../core/evaluator.js';
 import { addGradient, type Gradients, gradientsOf, type WantedGradients } from '../core/gradients.js';
 import { KeyMapper } from '../core/key-mapper.js';
 import type { Layout } from '../core/layout.js';
+import type { ColumnName } from '../core/native-batch.js';
 import { checkLossAggMode, type LossAggMode } from '../core/options.js';
 import { termsOfPart } from '../core/part-sums.js';
 import { finish, finishInTurns } from '../core/slices.js';

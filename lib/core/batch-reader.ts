@@ -19,30 +19,8 @@ import { type DeviceColumn, isDeviceColumn, readDeviceColumn } from './device-co
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import { type Layout, readLayout } from './layout.js';
-import {
-  ADVANTAGE_COLUMNS,
-  COLUMNS,
-  type ColumnName,
-  emptyAdvantageBatch,
-  emptyBatch,
-  ROW_COLUMNS,
-  ROW_DATA,
-  type RowColumnName,
-  type RowDataName,
-  WEIGHTS_COLUMN,
-} from './native-batch.js';
+import { ADVANTAGE_COLUMNS, COLUMNS, emptyAdvantageBatch, emptyBatch, ROW_DATA } from './native-batch.js';
 import { finish, inSlices, type Sliced } from './slices.js';
-
-export {
-  ADVANTAGE_COLUMNS,
-  COLUMNS,
-  type ColumnName,
-  ROW_COLUMNS,
-  ROW_DATA,
-  type RowColumnName,
-  type RowDataName,
-  WEIGHTS_COLUMN,
-};
 
 // Describes what each input holds. The error for a missing input quotes it.
 const EXPECTED = {

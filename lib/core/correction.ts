@@ -2,8 +2,9 @@
 import { types } from 'node:util';
 import type { NativeBatch } from '../../binding.js';
 import type { AbortSignalLike } from './abortable.js';
-import { type Input, type ReplacedColumns, WEIGHTS_COLUMN } from './batch-reader.js';
+import type { Input, ReplacedColumns } from './batch-reader.js';
 import type { CallOptions, Metrics, Result } from './calls.js';
+import { WEIGHTS_COLUMN } from './native-batch.js';
 
 /** Computes which tokens of a batch a loss keeps and how it weights them. It runs before the loss, in the same call. */
 export interface Correction {

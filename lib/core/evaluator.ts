@@ -2,7 +2,7 @@
 import type { NativeBatch, NativeCall, NativeFunctionSpec } from '../../binding.js';
 import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
-import { type BatchReader, COLUMNS, type Conversions, type Input, whileKept } from './batch-reader.js';
+import { type BatchReader, type Conversions, type Input, whileKept } from './batch-reader.js';
 import type {
   CallOptions,
   LossComputeOptions,
@@ -29,6 +29,7 @@ import {
 } from './gradients.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
+import { COLUMNS } from './native-batch.js';
 import { checkParts, markForm, takeForm } from './part-sums.js';
 import { finish, finishInTurns, type Sliced } from './slices.js';
 

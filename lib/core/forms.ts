@@ -1,10 +1,11 @@
 // Native functions with several forms. The columns of a batch choose one of them.
 import type { NativeBatch, NativeFunction, NativeFunctionSpec } from '../../binding.js';
-import { COLUMNS, type ColumnName, type Input } from './batch-reader.js';
+import type { Input } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
 import type { FusedAdvantage } from './computed-advantages.js';
 import { guarded } from './errors.js';
 import { native } from './native.js';
+import { COLUMNS, type ColumnName } from './native-batch.js';
 
 /**
  * The properties of a batch on which the form of a function depends: bit i of a form's number is set if the batch has

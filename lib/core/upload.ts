@@ -5,11 +5,9 @@ import { type Batch, type FloatColumn, find } from './batch.js';
 import {
   type AdvantageInput,
   BatchReader,
-  COLUMNS,
   type Conversions,
   type HostInput,
   type InputName,
-  ROW_DATA,
 } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
@@ -18,6 +16,7 @@ import type { DeviceColumn } from './device-column.js';
 import { describeValue, guardedAsync, LossError } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
+import { COLUMNS, ROW_DATA } from './native-batch.js';
 import { finishInTurns, type Sliced } from './slices.js';
 
 /** A batch in host memory, some of whose float columns may already be on the device to which it is uploaded. */

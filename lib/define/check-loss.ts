@@ -2,11 +2,12 @@
 // define their own losses.
 import type { NativeBatch } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
-import { BatchReader, COLUMNS, type ColumnName, type InputName, ROW_DATA } from '../core/batch-reader.js';
+import { BatchReader, type InputName } from '../core/batch-reader.js';
 import { PER_ROW } from '../core/columns.js';
 import { sumCounts } from '../core/counts.js';
 import { describeValue, guardedAsync, LossError } from '../core/errors.js';
 import { KeyMapper } from '../core/key-mapper.js';
+import { COLUMNS, type ColumnName, ROW_DATA } from '../core/native-batch.js';
 import { finish } from '../core/slices.js';
 import { PolicyLossFn } from '../functions/policy-loss/policy-loss-fn.js';
 import { drawRows, packed, padded, type Rows, slice, withPoison } from './check-rows.js';

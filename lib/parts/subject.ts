@@ -1,7 +1,8 @@
 // Subjects: the policy losses and algorithms that evaluateFiles() evaluates. Computing advantages and computing the
 // loss are two separate steps, because the advantages of one part of the rows may depend on the rows of all parts.
-import type { ColumnName } from '../core/batch-reader.js';
+
 import type { ComputedAdvantages } from '../core/computed-advantages.js';
+import type { ColumnName } from '../core/native-batch.js';
 import { toCamelCase } from '../core/options.js';
 import {
   ADVANTAGE_FN,

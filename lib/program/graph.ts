@@ -1,13 +1,14 @@
 // The graph of a user-defined loss. Its nodes are the loss's subexpressions. Equal expressions are one node, so a value
 // that is used twice is computed once.
+
+import { LossError } from '../core/errors.js';
 import {
   COLUMNS,
   type ColumnName,
   ROW_COLUMNS,
   type RowColumnName,
   WEIGHTS_COLUMN,
-} from '../core/batch-reader.js';
-import { LossError } from '../core/errors.js';
+} from '../core/native-batch.js';
 import type { ArithmeticOp } from './arithmetic.js';
 import { simplify } from './simplify.js';
 

@@ -1,6 +1,6 @@
 // The names of the language in which users define losses: the columns, the values derived from them, and the functions.
 // The text of an expression and the TypeScript form use the same names.
-import { type ColumnName, ROW_COLUMNS } from '../core/batch-reader.js';
+import { type ColumnName, ROW_COLUMNS } from '../core/native-batch.js';
 import type { BatchSelection, BinaryOp, Graph, Node, Op, Over, UnaryOp } from './graph.js';
 
 /** Short names of columns. */

@@ -1,9 +1,9 @@
 // Writes native/program/compiled_segments.inc: the token segments of the package's own losses with default options, for
 // the engines to compile ahead of time (see native/program/compiled.h).
 import type { NativeProgram, NativeProgramLossSpec } from '../../binding.js';
-import type { ColumnName } from '../../lib/core/batch-reader.js';
 import type { FormColumns } from '../../lib/core/forms.js';
 import { native } from '../../lib/core/native.js';
+import type { ColumnName } from '../../lib/core/native-batch.js';
 import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
 import { ARITHMETIC, isArithmetic } from '../../lib/program/arithmetic.js';
 import { requiredArgs } from '../../test/support/draw.js';

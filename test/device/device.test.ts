@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
-import { ROW_COLUMNS } from '../../lib/core/batch-reader.js';
+import { ROW_COLUMNS } from '../../lib/core/native-batch.js';
 import { type Batch, type DeviceBatch, devices, KL_FN, POLICY_LOSS_FN, upload } from '../../lib/index.js';
 import { type Args, referenceKl, standsOnEdge } from '../reference/index.js';
 import { without } from '../support/batch-keys.js';

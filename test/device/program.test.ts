@@ -11,8 +11,8 @@ import type {
   NativeProgramMetric,
   NativeResident,
 } from '../../binding.js';
-import { ROW_COLUMNS } from '../../lib/core/batch-reader.js';
 import { native } from '../../lib/core/native.js';
+import { ROW_COLUMNS } from '../../lib/core/native-batch.js';
 import { LOSS_AGG_MODES } from '../../lib/core/options.js';
 import { ADVANTAGE_FN, devices } from '../../lib/index.js';
 import { FLOAT_COLUMNS } from '../reference/batch.js';

@@ -4,8 +4,9 @@
  */
 import fc from 'fast-check';
 import type { NativeFunctionSpec, NativeProgramLossSpec } from '../../binding.js';
-import { BatchReader, COLUMNS } from '../../lib/core/batch-reader.js';
+import { BatchReader } from '../../lib/core/batch-reader.js';
 import { Evaluator } from '../../lib/core/evaluator.js';
+import { COLUMNS } from '../../lib/core/native-batch.js';
 import { type Batch, KeyMapper, LossError, lossFromExpression } from '../../lib/index.js';
 import { textOf } from '../reference/expression.js';
 import { EXPRESSIONS, OPTIONS } from '../support/expressions.js';

@@ -1,7 +1,7 @@
 // Compiles random losses and compares the programs with the expression's values and with finite differences.
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
-import { COLUMNS, type ColumnName, ROW_COLUMNS } from '../../lib/core/batch-reader.js';
+import { COLUMNS, type ColumnName, ROW_COLUMNS } from '../../lib/core/native-batch.js';
 import { compileLoss } from '../../lib/program/compile.js';
 import { Graph } from '../../lib/program/graph.js';
 import {

@@ -1,5 +1,5 @@
 /** A policy loss that requires every column. It computes the same as SFT, which reads only logprob. */
-import { COLUMNS } from '../../lib/core/batch-reader.js';
+import { COLUMNS } from '../../lib/core/native-batch.js';
 import { policyLossClass } from '../../lib/functions/policy-loss/policy-loss-fn.js';
 import { SFTLossFn } from '../../lib/index.js';
 

@@ -2,10 +2,11 @@
 import { types } from 'node:util';
 import type { NativeAdvantageBatch } from '../../../binding.js';
 import { find } from '../../core/batch.js';
-import { ADVANTAGE_COLUMNS, type InputName } from '../../core/batch-reader.js';
+import type { InputName } from '../../core/batch-reader.js';
 import { LossError } from '../../core/errors.js';
 import type { KeyMapper } from '../../core/key-mapper.js';
 import type { Layout } from '../../core/layout.js';
+import { ADVANTAGE_COLUMNS } from '../../core/native-batch.js';
 
 /** A batch in host memory as the caller passed it, and what was read from it: the native batch and the layout. */
 export interface HostSource {

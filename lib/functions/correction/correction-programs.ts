@@ -1,12 +1,13 @@
 // Computes corrections: a program for each array that a correction consists of.
 import type { NativeBatch } from '../../../binding.js';
 import type { AbortSignalLike } from '../../core/abortable.js';
-import { BatchReader, type ColumnName, type Input, type RowDataName } from '../../core/batch-reader.js';
+import { BatchReader, type Input } from '../../core/batch-reader.js';
 import type { Metrics } from '../../core/calls.js';
 import type { Corrected, Correction } from '../../core/correction.js';
 import { allocate } from '../../core/errors.js';
 import { Evaluator } from '../../core/evaluator.js';
 import type { KeyMapper } from '../../core/key-mapper.js';
+import type { ColumnName, RowDataName } from '../../core/native-batch.js';
 import { finish, finishInTurns, inSlices, type Sliced } from '../../core/slices.js';
 import { type Expression, type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
 import { Graph, reachable } from '../../program/graph.js';

@@ -1,5 +1,5 @@
 // The option that leaves out tokens with a low entropy. TRL's losses have it themselves, and masks have it for all losses.
-import type { ColumnName } from '../../core/batch-reader.js';
+import type { ColumnName } from '../../core/native-batch.js';
 import type { CheckedOptions } from '../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../program/expression.js';
 import { quantile } from '../order-statistics.js';

@@ -1,6 +1,7 @@
 // Makes the classes of losses that are defined by expressions instead of native code.
-import type { ColumnName } from '../../core/batch-reader.js';
+
 import type { FormColumns } from '../../core/forms.js';
+import type { ColumnName } from '../../core/native-batch.js';
 import type { CheckedOptions } from '../../core/options.js';
 import { type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
 import { Graph } from '../../program/graph.js';

@@ -2,14 +2,7 @@
 // of the subclasses.
 import type { NativeFunctionSpec, NativeLossSpec, NativeProgramLossSpec } from '../../../binding.js';
 import type { Batch } from '../../core/batch.js';
-import {
-  BatchReader,
-  COLUMNS,
-  type ColumnName,
-  type Input,
-  type InputName,
-  type RowDataName,
-} from '../../core/batch-reader.js';
+import { BatchReader, type Input, type InputName } from '../../core/batch-reader.js';
 import type {
   LossComputeOptions,
   LossComputeSyncOptions,
@@ -25,6 +18,7 @@ import { LossError } from '../../core/errors.js';
 import { type Coefficients, Evaluator } from '../../core/evaluator.js';
 import type { FormColumns, Forms } from '../../core/forms.js';
 import { KeyMapper } from '../../core/key-mapper.js';
+import { COLUMNS, type ColumnName, type RowDataName } from '../../core/native-batch.js';
 import {
   backendOf,
   type CheckedOptions,

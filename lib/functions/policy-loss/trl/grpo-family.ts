@@ -1,7 +1,7 @@
 // What the losses of TRL's GRPO trainer have in common: Σ weight · (k·ℓ + beta·kl) over all tokens, less an entropy bonus.
 // Each loss of the trainer chooses the weight and ℓ.
 
-import type { ColumnName } from '../../../core/batch-reader.js';
+import type { ColumnName } from '../../../core/native-batch.js';
 import type { CheckedOptions } from '../../../core/options.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { isFarOff } from '../../correction/masks.js';
