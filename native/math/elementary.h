@@ -110,18 +110,17 @@ PL_FN float tanh(float x) {
   return with_sign_of(x, -e / (2.0f + e));
 }
 
-// Returns the logistic function of x, 1/(1 + e^−x), within 4 ulp, but 0 for results below 1.7e-38. Compilers
-// compute the exponential and the quotient once for x and −x, of which derivatives need both.
+// Returns the logistic function of x, 1/(1 + e^−x), within 4 ulp. Compilers compute the exponential and the
+// quotient once for x and −x, of which derivatives need both.
 PL_FN float sigmoid(float x) {
-  const float e = exp_flushed(-absolute(x));
+  const float e = exp(-absolute(x));
   const float above = 1.0f / (1.0f + e);
   return x < 0.0f ? e * above : above;
 }
 
-// Returns the logarithm of the logistic function of x, −ln(1 + e^−x), within 4 ulp, but 0 for results above
-// −1.7e-38.
+// Returns the logarithm of the logistic function of x, −ln(1 + e^−x), within 4 ulp.
 PL_FN float logsigmoid(float x) {
-  return at_most(x, 0.0f) - log1p_finite(exp_flushed(-absolute(x)));
+  return at_most(x, 0.0f) - log1p_finite(exp(-absolute(x)));
 }
 
 // The sum of two float32 numbers. The second one is small and holds digits that the first one cannot.
