@@ -10,9 +10,6 @@ import type { Layout } from './layout.js';
 import { ADVANTAGE_COLUMNS, COLUMNS, emptyAdvantageBatch, emptyBatch } from './native-batch.js';
 import type { Sliced } from './slices.js';
 
-type FloatKey<K extends keyof Batch> = FloatColumn extends NonNullable<Batch[K]> ? K : never;
-type NeverUploaded = 'tokenLevelScores' | 'token_level_scores';
-
 /**
  * New values for float columns of a {@link DeviceBatch}, under the same keys as in a {@link Batch}. Each has the shape
  * [B, T] of the batch, or as many values as tokens if the rows are packed. `advantages` and the other columns that
@@ -20,7 +17,9 @@ type NeverUploaded = 'tokenLevelScores' | 'token_level_scores';
  * memory of the batch's device.
  */
 export type ColumnUpdate = {
-  [K in keyof Batch as Exclude<FloatKey<K>, NeverUploaded>]?: Batch[K] | DeviceColumn;
+  [K in keyof Batch as FloatColumn extends NonNullable<Batch[K]>
+    ? Exclude<K, 'tokenLevelScores' | 'token_level_scores'>
+    : never]?: Batch[K] | DeviceColumn;
 } & { [K in 'oldEntropy' | 'old_entropy' | 'clipCovKeys' | 'clip_cov_keys']?: FloatColumn | DeviceColumn };
 
 /** The options of {@link DeviceBatch.update}. */
