@@ -15,7 +15,7 @@ import {
 } from './columns.js';
 import { cudaIndex } from './device.js';
 import { DeviceBatch, type ResidentValues } from './device-batch.js';
-import { type DeviceColumn, isDeviceColumn, readDeviceColumn } from './device-column.js';
+import { isDeviceColumn, setDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import { type Layout, readLayout } from './layout.js';
@@ -234,7 +234,15 @@ export class BatchReader {
       if (!input && !entry.optional) throw missingInput(this.#mapper, entry.name);
       if (!input || isReady(native, entry, input.value, layout)) continue;
       if (this.#uploadTo !== undefined && entry.slot >= 0 && isDeviceColumn(input.value))
-        setDeviceColumn(native, entry, input.value, input.key, layout, this.#uploadTo);
+        setDeviceColumn(
+          native,
+          entry.slot,
+          input.key,
+          input.value,
+          layout,
+          entry.mayBePerRow,
+          this.#uploadTo,
+        );
       else yield* convert(native, entry, input, layout, conversions);
     }
     if (!this.#readsStep) return { native, layout, step: undefined };
@@ -273,20 +281,6 @@ function isReady(native: NativeBatch, entry: ReaderEntry, value: unknown, layout
     return true;
   }
   return false;
-}
-
-function setDeviceColumn(
-  native: NativeBatch,
-  { slot, mayBePerRow }: ReaderEntry,
-  value: DeviceColumn,
-  key: string,
-  layout: Layout,
-  device: number,
-): void {
-  const { pointer, dtype } = readDeviceColumn(key, value, layout, mayBePerRow, device);
-  native.pointers ??= [];
-  native.pointers[slot] = pointer;
-  native.dtypes[slot] = dtype;
 }
 
 // Converts an input and stores it in the native batch.

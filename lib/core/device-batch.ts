@@ -114,7 +114,7 @@ export class DeviceBatch implements Disposable {
    * @param columns the new values, in nats where they are log-probabilities or entropies. See {@link ColumnUpdate} for
    * their shapes.
    * @returns a promise that rejects with LossError `ERR_INVALID_INPUT` or `ERR_SHAPE_MISMATCH` if a column is invalid, if
-   * a key is not that of a float column, if the batch was disposed of, or if another update is under way;
+   * a key does not name a float column, if the batch was disposed of, or if another update is under way;
    * `ERR_OUT_OF_MEMORY`, `ERR_DEVICE_UNAVAILABLE` or `ERR_ABORTED`.
    */
   update(columns: ColumnUpdate, options?: UpdateOptions): Promise<void> {

@@ -1,4 +1,5 @@
 // Columns that already are in the memory of a CUDA device.
+import type { NativeBatch } from '../../binding.js';
 import { DTYPE_CODES, PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
 import { describeValue, LossError } from './errors.js';
@@ -27,19 +28,21 @@ export function isDeviceColumn(value: unknown): value is DeviceColumn {
 }
 
 /**
- * Checks a column on a device.
+ * Checks a column on a device and stores its address and its dtype code in a native batch.
+ * @param slot the index of the column in NativeBatch.data.
  * @param index the index of the device of the batch.
- * @returns its address, and its dtype code as described at NativeBatch.dtypes in binding.d.ts.
  * @throws LossError `ERR_INVALID_INPUT` if the pointer, the dtype or the device is wrong, `ERR_SHAPE_MISMATCH` if the
  * shape is.
  */
-export function readDeviceColumn(
+export function setDeviceColumn(
+  native: NativeBatch,
+  slot: number,
   key: string,
   { pointer, dtype, device, shape }: DeviceColumn,
   layout: Layout,
   mayBePerRow: boolean,
   index: number,
-): { pointer: bigint; dtype: number } {
+): void {
   const refuse = (expected: string, received: string): never => {
     throw new LossError('ERR_INVALID_INPUT', { key, expected, received });
   };
@@ -55,7 +58,9 @@ export function readDeviceColumn(
       `a pointer to ${dtype} values, a bigint that ${size} divides`,
       isAddress ? `0x${pointer.toString(16)}` : describeValue(pointer),
     );
-  return { pointer, dtype: DTYPE_CODES[dtype] + (perRow ? PER_ROW : 0) };
+  native.pointers ??= [];
+  native.pointers[slot] = pointer;
+  native.dtypes[slot] = DTYPE_CODES[dtype] + (perRow ? PER_ROW : 0);
 }
 
 function isPerRow(key: string, shape: readonly number[], layout: Layout, mayBePerRow: boolean): boolean {

@@ -3,7 +3,7 @@ import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import type { AbortSignalLike } from './abortable.js';
 import { type Batch, type FloatColumn, find } from './batch.js';
 import { PER_ROW, readFloats } from './columns.js';
-import { type DeviceColumn, isDeviceColumn, readDeviceColumn } from './device-column.js';
+import { type DeviceColumn, isDeviceColumn, setDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import type { Layout } from './layout.js';
@@ -52,8 +52,8 @@ const ONLY_FOR_ADVANTAGES = ADVANTAGE_COLUMNS.filter(
  * Checks and converts columns, in slices. All are looked up in the first slice.
  * @param layout the layout of the batch on the device.
  * @param device the index of the device.
- * @throws LossError `ERR_INVALID_INPUT` if a key is not that of a float column, if there is no column, or if the type or
- * an element of a column is wrong; `ERR_SHAPE_MISMATCH` if its length is wrong.
+ * @throws LossError `ERR_INVALID_INPUT` if there is no column, if a key does not name a float column, or if a column
+ * has a wrong type or element; `ERR_SHAPE_MISMATCH` if it has a wrong length.
  */
 export function* readUpdate(
   columns: ColumnUpdate,
@@ -92,18 +92,13 @@ export function* readUpdate(
     const mayBePerRow = slot >= 0 && !PER_TOKEN.includes(name);
     const [into, at] =
       slot >= 0 ? [loss, slot] : [advantage, (ADVANTAGE_COLUMNS as readonly string[]).indexOf(name)];
-    if (isDeviceColumn(value)) {
-      const column = readDeviceColumn(key, value, layout, mayBePerRow, device);
-      into.pointers ??= [];
-      into.pointers[at] = column.pointer;
-      into.dtypes[at] = column.dtype;
-    } else {
+    if (isDeviceColumn(value)) setDeviceColumn(into, at, key, value, layout, mayBePerRow, device);
+    else {
       const column = yield* readFloats(key, value, layout, mayBePerRow);
       into.data[at] = column.data;
       into.dtypes[at] = column.dtype;
     }
-    const dtype = into.dtypes[at]!;
-    perRow.set(name, (dtype & PER_ROW) !== 0);
+    perRow.set(name, (into.dtypes[at]! & PER_ROW) !== 0);
   }
   const isForAdvantages = given.some(({ name }) => !(COLUMNS as readonly string[]).includes(name));
   return { loss, advantage: isForAdvantages ? advantage : undefined, perRow };

@@ -144,23 +144,12 @@ class Feed {
     // result of of_row() for the row of the tokens.
     template <int c>
     __device__ __forceinline__ Quad column(const RowColumns& row) const {
-      if ((feed_.per_row_ >> c & 1) != 0) {
-        Quad same;
-#pragma unroll
-        for (int j = 0; j < kQuad; ++j) same.set(j, row.value[c]);
-        return same;
-      }
+      if ((feed_.per_row_ >> c & 1) != 0) return same_quad(row.value[c]);
       if ((always >> c & 1) == 0 && (feed_.per_token_ >> c & 1) == 0) return {};
       const char* const at = stage_ + place_of<c>();
       const int index = half_ * kWarp + feed_.lane_;
-      if (feed_.narrow_ == 0 || (feed_.narrow_ >> c & 1) == 0) {
-        const uint4 bits = reinterpret_cast<const uint4*>(at)[index];
-        return {bits.x, bits.y, bits.z, bits.w};
-      }
-      const uint2 bits = reinterpret_cast<const uint2*>(at)[index];
-      Quad quad = {bits.x, bits.y, 0, 0};
-      widen(feed_.batch_.column[c].dtype, &quad);
-      return quad;
+      if (feed_.narrow_ == 0 || (feed_.narrow_ >> c & 1) == 0) return wide_quad(at, index);
+      return narrow_quad(at, index, feed_.batch_.column[c].dtype);
     }
 
     // Returns column<c>(row) if column c is in `always`, otherwise zeros. The choice is made at compile time.
@@ -191,23 +180,11 @@ class Feed {
     template <int c, DType dtype>
     __device__ __forceinline__ Quad column(int half, const RowColumns& row) const {
       if constexpr ((always >> c & 1) == 0) return {};
-      if (c == kAdvantages && (feed_.per_row_ >> c & 1) != 0) {
-        Quad same;
-#pragma unroll
-        for (int j = 0; j < kQuad; ++j) same.set(j, row.value[c]);
-        return same;
-      }
+      if (c == kAdvantages && (feed_.per_row_ >> c & 1) != 0) return same_quad(row.value[c]);
       const char* const at = stage_ + place_of<c>();
       const int index = half * kWarp + feed_.lane_;
-      if constexpr (dtype == DType::kFloat32) {
-        const uint4 bits = reinterpret_cast<const uint4*>(at)[index];
-        return {bits.x, bits.y, bits.z, bits.w};
-      } else {
-        const uint2 bits = reinterpret_cast<const uint2*>(at)[index];
-        Quad quad = {bits.x, bits.y, 0, 0};
-        widen(dtype, &quad);
-        return quad;
-      }
+      if constexpr (dtype == DType::kFloat32) return wide_quad(at, index);
+      return narrow_quad(at, index, dtype);
     }
 
    private:
@@ -305,6 +282,24 @@ class Feed {
   __host__ __device__ static constexpr int place_of() {
     constexpr int slot = slot_of(c);
     return kMaskBytes + slot * kColumnBytes;
+  }
+  // Return quad number `index` of a column in shared memory: four values of 32 bits, or of 16 bits.
+  __device__ __forceinline__ static Quad wide_quad(const char* column, int index) {
+    const uint4 bits = reinterpret_cast<const uint4*>(column)[index];
+    return {bits.x, bits.y, bits.z, bits.w};
+  }
+  __device__ __forceinline__ static Quad narrow_quad(const char* column, int index, DType dtype) {
+    const uint2 bits = reinterpret_cast<const uint2*>(column)[index];
+    Quad quad = {bits.x, bits.y, 0, 0};
+    widen(dtype, &quad);
+    return quad;
+  }
+  // Returns the same value four times.
+  __device__ __forceinline__ static Quad same_quad(float value) {
+    Quad same;
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) same.set(j, value);
+    return same;
   }
   // Returns the size of a stage in bytes. A stage has room for the mask and for the columns up to the last
   // one that is read.

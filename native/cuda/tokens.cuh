@@ -166,17 +166,17 @@ class TokenWalk {
             token_of(loss_, kind_, statistics_, {logprob[j], old_logprob[j], ref_logprob[j], advantages[j]});
         sums_.loss += term.value;
         grad[j] = term.derivative * weight_;
-        add_metrics(term);
+        add_metrics(term, true);
       }
       if (pass_.grad) store_quad(pass_.grad, first + half * kStretch, 0xf, grad);
     }
   }
 
-  __device__ __forceinline__ void add_metrics(const TokenTerm& term) {
-    if constexpr (metrics > 0) sums_.metric0 += term.metric0;
-    if constexpr (metrics > 1) sums_.metric1 += term.metric1;
-    if constexpr (metrics > 2) sums_.metric2 += term.metric2;
-    if constexpr (metrics > 3) sums_.metric3 += term.metric3;
+  __device__ __forceinline__ void add_metrics(const TokenTerm& term, bool counts) {
+    if constexpr (metrics > 0) sums_.metric0 += counts ? term.metric0 : 0.0f;
+    if constexpr (metrics > 1) sums_.metric1 += counts ? term.metric1 : 0.0f;
+    if constexpr (metrics > 2) sums_.metric2 += counts ? term.metric2 : 0.0f;
+    if constexpr (metrics > 3) sums_.metric3 += counts ? term.metric3 : 0.0f;
   }
 
   // Computes the four tokens that begin at position i of the span. Adds those whose bits are set in `live` to
@@ -196,10 +196,7 @@ class TokenWalk {
       const bool counts = (live >> j & 1) != 0;
       sums_.loss += counts ? term.value * weights[j] : 0.0f;
       grad[j] = counts ? term.derivative * weight_ * weights[j] : 0.0f;
-      if constexpr (metrics > 0) sums_.metric0 += counts ? term.metric0 : 0.0f;
-      if constexpr (metrics > 1) sums_.metric1 += counts ? term.metric1 : 0.0f;
-      if constexpr (metrics > 2) sums_.metric2 += counts ? term.metric2 : 0.0f;
-      if constexpr (metrics > 3) sums_.metric3 += counts ? term.metric3 : 0.0f;
+      add_metrics(term, counts);
     }
     if (pass_.terms.has_kl()) {
       // −0 + x has the bits of x, even if x is −0. So the gradient of the KL loss alone has the CPU's bits.

@@ -5,8 +5,8 @@
 //   npx tsx scripts/cuda/count-instructions.ts
 //
 // Needs the CUDA toolkit of scripts/cuda/toolkit.sh, which downloads it on first use.
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -34,6 +34,11 @@ template void launch_token_kernel<Ppo>(const Ppo&, const Pass&, Grid);
 }
 `;
 
+const NVCC_OPTIONS = [
+  ...['-std=c++20', '-O3', '-arch=sm_90', '--fmad=false', '-Xptxas=-v', '-cubin'],
+  ...['-DPOLICY_LOSS_LEAST_CAPABILITY=80', '-DPOLICY_LOSS_TARGET=gpu', '-DNDEBUG'],
+];
+
 /** A sequence of instructions without a label or branch within it, and the blocks that can follow. */
 interface Block {
   readonly instructions: string[];
@@ -58,14 +63,15 @@ function blocksOf(assembly: string): Block[] {
     const target = /\bBRA\b.*`\((\.L_x_\d+)\)/.exec(end)?.[1];
     if (target) next.push(labels.get(target)!);
     const mayContinue = end.startsWith('@') || /BRA\.DIV|BRA(\.\w+)* !?U?P\d/.test(end);
-    if (mayContinue || !/\b(BRA|EXIT|RET)\b/.test(end)) if (i + 1 < blocks.length) next.push(i + 1);
+    const continues = mayContinue || !/\b(BRA|EXIT|RET)\b/.test(end);
+    if (continues && i + 1 < blocks.length) next.push(i + 1);
   }
   return blocks;
 }
 
 /**
- * Returns the fewest instructions on a way from a block back to it that has exactly these counts of instructions of some
- * kinds, or Infinity if there is no such way.
+ * Searches the ways from a block back to the same block for the shortest one with these counts of instructions of some
+ * kinds. Returns its number of instructions, or Infinity if there is no such way.
  */
 function shortestRound(blocks: readonly Block[], of: Readonly<Record<string, number>>): number {
   const kinds = Object.keys(of).map((kind) => new RegExp(`\\b${kind}`));
@@ -73,31 +79,26 @@ function shortestRound(blocks: readonly Block[], of: Readonly<Record<string, num
   const counts = blocks.map(({ instructions }) =>
     kinds.map((kind) => instructions.filter((x) => kind.test(x)).length),
   );
+  // Only a jump backwards closes a loop, so each way begins at the target of one.
+  const heads = new Set(blocks.flatMap(({ next }, i) => next.filter((to) => to <= i)));
   let best = Number.POSITIVE_INFINITY;
-  const isHead = blocks.map((_, i) => blocks.some(({ next }, j) => j >= i && next.includes(i)));
-  for (const [head] of blocks.entries()) {
-    if (!isHead[head]) continue;
-    // The shortest ways so far, by the block in which they end and their counts.
+  for (const head of heads) {
+    // The length of the shortest way so far to each block with each combination of counts.
     const lengths = new Map<string, number>();
-    let ways = [{ at: head, has: counts[head]!, length: blocks[head]!.instructions.length }];
-    while (ways.length > 0) {
-      const longer: typeof ways = [];
-      for (const { at, has, length } of ways)
-        for (const next of blocks[at]!.next) {
-          if (next === head) {
-            if (has.every((n, k) => n === wanted[k])) best = Math.min(best, length);
-            continue;
-          }
-          const sum = has.map((n, k) => n + counts[next]![k]!);
-          const total = length + blocks[next]!.instructions.length;
-          const key = `${next} ${sum}`;
-          if (total >= best || sum.some((n, k) => n > wanted[k]!) || total >= (lengths.get(key) ?? total + 1))
-            continue;
-          lengths.set(key, total);
-          longer.push({ at: next, has: sum, length: total });
+    const ways = [{ at: head, has: counts[head]!, length: blocks[head]!.instructions.length }];
+    for (const { at, has, length } of ways)
+      for (const next of blocks[at]!.next) {
+        if (next === head) {
+          if (has.every((n, k) => n === wanted[k])) best = Math.min(best, length);
+          continue;
         }
-      ways = longer;
-    }
+        const sum = has.map((n, k) => n + counts[next]![k]!);
+        const total = length + blocks[next]!.instructions.length;
+        const key = `${next} ${sum}`;
+        if (sum.some((n, k) => n > wanted[k]!) || total >= Math.min(best, lengths.get(key) ?? best)) continue;
+        lengths.set(key, total);
+        ways.push({ at: next, has: sum, length: total });
+      }
   }
   return best;
 }
@@ -107,31 +108,17 @@ function disassembled(): string {
   const toolkit = execFileSync(join(root, 'scripts/cuda/toolkit.sh'), { encoding: 'utf8' }).trim();
   const folder = mkdtempSync(join(tmpdir(), 'policy-loss-count-'));
   try {
-    const [source, object, report] = ['ppo.cu', 'ppo.cubin', 'report'].map((name) => join(folder, name)) as [
-      string,
-      string,
-      string,
-    ];
+    const [source, object] = [join(folder, 'ppo.cu'), join(folder, 'ppo.cubin')];
     writeFileSync(source, SOURCE);
-    const definitions = ['-DPOLICY_LOSS_LEAST_CAPABILITY=80', '-DPOLICY_LOSS_TARGET=gpu', '-DNDEBUG'];
-    const options = ['-std=c++20', '-O3', '-arch=sm_90', '--fmad=false', '-Xptxas=-v'];
-    const printed = execFileSync(
-      'bash',
-      [
-        '-c',
-        '"$@" 2>&1',
-        'bash',
-        join(toolkit, 'bin/nvcc'),
-        ...definitions,
-        ...options,
-        `-I${join(root, 'native')}`,
-        ...['-cubin', '-o', object, source],
-      ],
+    const { status, stdout, stderr } = spawnSync(
+      join(toolkit, 'bin/nvcc'),
+      [...NVCC_OPTIONS, `-I${join(root, 'native')}`, '-o', object, source],
       { encoding: 'utf8' },
     );
-    writeFileSync(report, printed);
+    const printed = stdout + stderr;
+    if (status !== 0) throw new Error(`nvcc failed:\n${printed}`);
     if (!/ 0 bytes spill stores, 0 bytes spill loads/.test(printed))
-      throw new Error(`registers are spilled:\n${readFileSync(report, 'utf8')}`);
+      throw new Error(`registers are spilled:\n${printed}`);
     return execFileSync(join(toolkit, 'bin/nvdisasm'), ['-c', object], {
       encoding: 'utf8',
       maxBuffer: 1 << 28,

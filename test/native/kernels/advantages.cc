@@ -80,18 +80,23 @@ Advantages advantages_on_cpu(const AdvantageFunction& function, const Inputs& in
   return result;
 }
 
+cuda::AdvantageCall call_into(Advantages* result) {
+  cuda::AdvantageCall call;
+  call.not_finite = &result->not_finite;
+  call.advantages = result->advantages.data();
+  call.returns = result->returns.data();
+  call.scores = result->scores.data();
+  call.repeats = result->repeats.data();
+  return call;
+}
+
 Advantages advantages_on_device(const AdvantageFunction& function, const Inputs& inputs,
                                 const cuda::Resident* resident, const std::string& what) {
   Advantages result(function, inputs);
   const cuda::FoundInputs found(inputs.batch);
   const cuda::AdvantageRequest request = cuda::request_of(function, kSeed);
   cuda::AdvantageIngredients ingredients;
-  cuda::AdvantageCall call;
-  call.not_finite = &result.not_finite;
-  call.advantages = result.advantages.data();
-  call.returns = result.returns.data();
-  call.scores = result.scores.data();
-  call.repeats = result.repeats.data();
+  cuda::AdvantageCall call = call_into(&result);
   ingredients.ask(function, inputs.batch.tokens.layout.rows, found.inputs().groups.size, &call);
   cuda::Problem problem;
   const cuda::Status status = resident ? cuda::advantages(resident, request, call, &problem)

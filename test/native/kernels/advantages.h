@@ -38,6 +38,9 @@ constexpr uint64_t kSeed = 12;  // the seed of random choices
 
 Advantages advantages_on_cpu(const AdvantageFunction& function, const Inputs& inputs);
 
+// Returns a call that writes the result.
+cuda::AdvantageCall call_into(Advantages* result);
+
 // Computes advantages on the emulated device, from `resident` (a batch that was uploaded before) or, if it is
 // null, from `inputs` in host memory. `what` names the test in messages.
 Advantages advantages_on_device(const AdvantageFunction& function, const Inputs& inputs,

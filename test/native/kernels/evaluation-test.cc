@@ -127,17 +127,12 @@ void test_kl_values(const Shape& shape) {
     for (const bool with_base : {false, true}) {
       const auto batch = draw_batch(shape, DType::kFloat32, false, 11);
       std::vector<float> base(batch->tokens, 0.5f), expected(batch->tokens), found(batch->tokens, 42.0f);
-      cpu::KlEvaluation evaluation(estimator, batch->view, with_base ? base.data() : nullptr, 0.3,
+      cpu::KlEvaluation evaluation(estimator, batch->view, with_base ? base.data() : nullptr, kKlScale,
                                    expected.data());
       cpu::run_here(evaluation);
       double mean = -1;
-      cuda::KlCall call;
-      call.estimator = estimator;
-      call.columns = reads(kLogprob) | reads(kRefLogprob) | reads(kOldLogprob);
-      call.base = with_base ? base.data() : nullptr;
-      call.scale = 0.3;
-      call.out = found.data();
-      call.mean_kl = &mean;
+      const cuda::KlCall call =
+          kl_call_into(found.data(), &mean, estimator, with_base ? base.data() : nullptr);
       cuda::Problem problem;
       const std::string what = "values of " + kl_estimators()[estimator].name + ", " + shape.name;
       const cuda::Status status = shuffled(1, [&] { return cuda::kl_host(0, batch->view, call, &problem); });

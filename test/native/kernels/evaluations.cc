@@ -103,14 +103,30 @@ Outcome on_cpu(const Function& function, const Batch& batch, const Coefficients&
   return outcome;
 }
 
+cuda::Call call_into(Outcome* outcome, cuda::Result* result) {
+  cuda::Call call;
+  call.result = result;
+  call.grad = outcome->grad.data();
+  call.grad_entropy = outcome->grad_entropy.data();
+  return call;
+}
+
+cuda::KlCall kl_call_into(float* out, double* mean, int estimator, const float* base) {
+  cuda::KlCall call;
+  call.estimator = estimator;
+  call.columns = reads(kLogprob) | reads(kRefLogprob) | reads(kOldLogprob);
+  call.base = base;
+  call.scale = kKlScale;
+  call.out = out;
+  call.mean_kl = mean;
+  return call;
+}
+
 Outcome on_device(const Function& function, const Batch& batch, const Coefficients& coefficients,
                   const cuda::Resident* resident, const std::string& what, const Normalizer& normalizer) {
   Outcome outcome = empty_outcome(function, batch);
   cuda::Result result;
-  cuda::Call call;
-  call.result = &result;
-  call.grad = outcome.grad.data();
-  call.grad_entropy = outcome.grad_entropy.data();
+  cuda::Call call = call_into(&outcome, &result);
   if (resident) call.repeats = batch.view.repeats;
   cuda::Problem problem;
   const PreparedFunction prepared(function);

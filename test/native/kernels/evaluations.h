@@ -31,6 +31,13 @@ Function make_function(int loss, int variant, Aggregation aggregation, int kl, b
 Outcome on_cpu(const Function& function, const Batch& batch, const Coefficients& coefficients,
                const Normalizer& normalizer = {});
 
+// Returns a call that writes the result and its arrays.
+cuda::Call call_into(Outcome* outcome, cuda::Result* result);
+constexpr double kKlScale = 0.3;  // the factor of the KL values that are subtracted from a base
+
+// Returns a call that computes KL values and their mean. `base` may be null.
+cuda::KlCall kl_call_into(float* out, double* mean, int estimator, const float* base);
+
 // Evaluates a function on the emulated device, on `resident` (a batch that was uploaded before) or, if it is
 // null, on `batch` in host memory. `what` names the test in messages.
 Outcome on_device(const Function& function, const Batch& batch, const Coefficients& coefficients,

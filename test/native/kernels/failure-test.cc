@@ -61,10 +61,7 @@ Answer evaluate(const Function& function, const cuda::Resident* resident,
   Answer answer;
   Outcome outcome = empty_outcome(function, batch);
   cuda::Result result;
-  cuda::Call call;
-  call.result = &result;
-  call.grad = outcome.grad.data();
-  call.grad_entropy = outcome.grad_entropy.data();
+  cuda::Call call = call_into(&outcome, &result);
   cuda::Problem problem;
   const PreparedFunction prepared(function);
   const cuda::Request request = cuda::request_of(prepared, kFailureCoefficients, {}, true);
@@ -91,12 +88,7 @@ Answer advantages_of(const AdvantageFunction& function, const cuda::Resident* re
   Answer answer;
   Advantages result(function, inputs);
   const cuda::FoundInputs found(inputs.batch);
-  cuda::AdvantageCall call;
-  call.not_finite = &result.not_finite;
-  call.advantages = result.advantages.data();
-  call.returns = result.returns.data();
-  call.scores = result.scores.data();
-  call.repeats = result.repeats.data();
+  const cuda::AdvantageCall call = call_into(&result);
   cuda::Problem problem;
   const cuda::AdvantageRequest request = cuda::request_of(function, kSeed);
   answer.status = resident ? cuda::advantages(resident, request, call, &problem)
@@ -114,13 +106,7 @@ Answer kl_values(int estimator, bool with_base) {
   Answer answer;
   std::vector<float> base(batch.tokens, 0.5f), out(batch.tokens, 42.0f);
   double mean = 0;
-  cuda::KlCall call;
-  call.estimator = estimator;
-  call.columns = reads(kLogprob) | reads(kRefLogprob) | reads(kOldLogprob);
-  call.base = with_base ? base.data() : nullptr;
-  call.scale = 0.3;
-  call.out = out.data();
-  call.mean_kl = &mean;
+  const cuda::KlCall call = kl_call_into(out.data(), &mean, estimator, with_base ? base.data() : nullptr);
   cuda::Problem problem;
   answer.status = cuda::kl_host(0, batch.view, call, &problem);
   answer.message = problem.message;
