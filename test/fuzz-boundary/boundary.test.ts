@@ -15,6 +15,8 @@ import { fuzz } from './watch.js';
 
 const SEED = 2025;
 const RUNS = 3000;
+// The policy losses of the package. Random cases also register others, which need not work.
+const POLICY_LOSSES = api.POLICY_LOSS_FN.names();
 
 const TOKENS = 6;
 const floats = () => new Float32Array(TOKENS).fill(-1);
@@ -59,6 +61,11 @@ const FAULTS: Case[] = [
         access: 'inherited',
       },
     ],
+  },
+  // A property that the package relies on could be replaced in a loss.
+  {
+    target: 'checkLoss',
+    spoils: [{ what: 'key', index: 0, key: 'reads', value: { kind: 'plain', value: '' }, access: 'value' }],
   },
   // A token segment without instructions.
   {
@@ -125,7 +132,7 @@ describe('the boundary', () => {
 
   it('ends each call although the caller masks the tokens meanwhile', async () => {
     const spec = { seed: SEED, columns: 100, values: 'moderate', mask: 'ones', packed: false } as const;
-    for (const name of api.POLICY_LOSS_FN.names()) {
+    for (const name of POLICY_LOSSES) {
       const { declaration } = api.POLICY_LOSS_FN.get(name);
       const fn = api.POLICY_LOSS_FN.create(name, requiredArgs(declaration));
       for (let round = 0; round < 20; round++) {

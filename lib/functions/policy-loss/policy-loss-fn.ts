@@ -198,6 +198,9 @@ export abstract class PolicyLossFn<M = Metrics> {
     this.readsWholeBatch = this.#evaluator.readsWholeBatch;
     // A correction decides which tokens count, so counting also reads what its mask is computed from.
     this.#counter = new BatchReader(mapper, { inputs: [...(correction?.maskColumns ?? []), ...masks] });
+    // Other functions of the package rely on these properties of the losses that callers pass to them.
+    for (const name of Object.keys(this))
+      Object.defineProperty(this, name, { writable: false, configurable: false });
   }
 
   /**
