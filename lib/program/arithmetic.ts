@@ -36,6 +36,7 @@ export const ARITHMETIC = {
   exp: (x: number) => Math.exp(x),
   expm1: (x: number) => Math.expm1(x),
   exp_residual: expResidual,
+  exp_with_residual: (x: number) => Math.exp(x),
   log: (x: number) => Math.log(x),
   log1p: (x: number) => Math.log1p(x),
   tanh: (x: number) => Math.tanh(x),

@@ -73,15 +73,16 @@ export function compileLoss(graph: Graph, nodes: LossNodes): CompiledLoss {
   const zero = graph.constant(0);
   const { loss = zero, rowLoss = zero, metrics, allRows = false } = nodes;
   const roots = [loss, rowLoss, ...metrics.map(({ node }) => node)];
-  // The nodes of the values come first, so they do not depend on whether there is a gradient.
-  const [value, rowValue, ...metricValues] = lowered(graph, roots, allRows) as [Node, Node, ...Node[]];
+  const derivatives = differentiate(graph, loss, rowLoss);
+  const lowering = new Lowering(graph, [...roots, ...Object.values(derivatives)], allRows);
+  const [value, rowValue, ...metricValues] = lowering.of(roots) as [Node, Node, ...Node[]];
   const uses = {
     tokens: [{ op: 'loss', out: 0, operands: factorsOf(graph, value) }],
     rows: rowValue === zero ? [] : [{ op: 'row_loss', out: 0, operands: [rowValue] }],
     batch: [],
   };
   const withMetrics = addMetrics(graph, uses, metrics, metricValues);
-  const allUses = addGradients(graph, withMetrics, differentiate(graph, loss, rowLoss), allRows);
+  const allUses = addGradients(graph, withMetrics, derivatives, lowering);
   const precise = preciseSums(allUses);
   const withoutGrad = encode(withMetrics, metrics, allRows, precise);
   const withGrad = encode(allUses, metrics, allRows, precise);
@@ -131,14 +132,10 @@ function addMetrics(graph: Graph, uses: Uses, metrics: LossNodes['metrics'], val
 }
 
 // Adds the outputs of the gradients.
-function addGradients(graph: Graph, uses: Uses, derivatives: Derivatives, allRows: boolean): Uses {
+function addGradients(graph: Graph, uses: Uses, derivatives: Derivatives, lowering: Lowering): Uses {
   const { logprob, entropy, logZ } = derivatives;
   const tokens = Object.entries({ grad: logprob, grad_entropy: entropy }).filter(([, node]) => node);
-  const [ofLogZ, ...ofTokens] = lowered(
-    graph,
-    [logZ ?? graph.constant(0), ...tokens.map(([, node]) => node!)],
-    allRows,
-  );
+  const [ofLogZ, ...ofTokens] = lowering.of([logZ ?? graph.constant(0), ...tokens.map(([, node]) => node!)]);
   return {
     ...uses,
     tokens: [
@@ -152,23 +149,47 @@ function addGradients(graph: Graph, uses: Uses, derivatives: Derivatives, allRow
 // The operations that compare two numbers and choose one of two others.
 const CHOICES: Partial<Record<Node['op'], Op>> = { lt: 'select_lt', le: 'select_le', eq: 'select_eq' };
 
-// Returns the nodes with the operands of sg() in place of sg(), and with comparisons that are part of a choice. Where rows
-// without unmasked tokens do not take part, max(n, 1) becomes n.
-function lowered(graph: Graph, roots: readonly Node[], allRows: boolean): Node[] {
-  const results = new Map<Node, Node>();
-  const atLeastOne = graph.apply('max', graph.rowTokens(), graph.constant(1));
-  for (const node of reachable(roots)) {
-    const operands = node.operands.map((x) => results.get(x)!);
+// Replaces nodes by those that programs compute: the operands of sg() in place of sg(), and comparisons that are part of a
+// choice. Where rows without unmasked tokens do not take part, max(n, 1) becomes n.
+class Lowering {
+  readonly #graph: Graph;
+  // max(n, 1) if it is to become n.
+  readonly #atLeastOne: Node | undefined;
+  // The numbers whose exponential shares instructions with expm1() or the residual.
+  readonly #shared: ReadonlySet<Node>;
+
+  /** @param roots all nodes that a program outputs, with its gradients. */
+  constructor(graph: Graph, roots: readonly (Node | undefined)[], allRows: boolean) {
+    this.#graph = graph;
+    this.#atLeastOne = allRows ? undefined : graph.apply('max', graph.rowTokens(), graph.constant(1));
+    const sharing = reachable(roots.filter((root) => root !== undefined)).filter(
+      ({ op }) => op === 'expm1' || op === 'exp_residual',
+    );
+    this.#shared = new Set(sharing.map(({ operands }) => operands[0]!));
+  }
+
+  of(roots: readonly Node[]): Node[] {
+    const results = new Map<Node, Node>();
+    for (const node of reachable(roots)) {
+      const operands = node.operands.map((x) => results.get(x)!);
+      results.set(node, this.#lowered(node, operands));
+    }
+    return roots.map((root) => results.get(root)!);
+  }
+
+  #lowered(node: Node, operands: readonly Node[]): Node {
+    const graph = this.#graph;
     const [first, ...others] = operands;
     const isAnd = node.op === 'mul' && operands.every((x) => x.isCondition);
     const choice = node.op === 'select' || isAnd ? CHOICES[first!.op] : undefined;
-    const chosen = isAnd ? [...others, graph.constant(0)] : others;
-    if (node.op === 'stop') results.set(node, first!);
-    else if (choice) results.set(node, graph.apply(choice, ...first!.operands, ...chosen));
-    else if (node === atLeastOne && !allRows) results.set(node, graph.rowTokens());
-    else results.set(node, isLeaf(node) ? node : graph.apply(node.op as Op, ...operands));
+    if (node.op === 'stop') return first!;
+    if (choice)
+      return graph.apply(choice, ...first!.operands, ...others, ...(isAnd ? [graph.constant(0)] : []));
+    if (node === this.#atLeastOne) return graph.rowTokens();
+    if (node.op === 'exp' && this.#shared.has(node.operands[0]!))
+      return graph.apply('exp_with_residual', first!);
+    return isLeaf(node) ? node : graph.apply(node.op as Op, ...operands);
   }
-  return roots.map((root) => results.get(root)!);
 }
 
 // Splits an output of tokens into a factor per token and one that is the same for all tokens of a row.

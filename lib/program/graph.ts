@@ -439,6 +439,10 @@ function isCondition(op: Node['op'], operands: readonly Node[], value: number): 
       return isConstant(operands[0]!, 1) && operands[1]!.isCondition;
     case 'select':
       return operands[1]!.isCondition && operands[2]!.isCondition;
+    case 'select_lt':
+    case 'select_le':
+    case 'select_eq':
+      return operands[2]!.isCondition && operands[3]!.isCondition;
     case 'mul':
     case 'min':
     case 'max':

@@ -139,7 +139,8 @@ function simplifySelect(graph: Graph, condition: Node, a: Node, b: Node): Node |
 }
 
 // A factor that is the same for all terms of a sum is taken out of it: it is then applied once, in float64, and the sum
-// does not have to wait for it. A sum of equal terms is a product.
+// does not have to wait for it. A sum of equal terms is a product. The tokens of a row without a property are counted by
+// those with it, which are often counted too.
 function simplifyTotal(graph: Graph, op: 'row_sum' | 'rows_sum', a: Node): Node | undefined {
   const level = op === 'row_sum' ? 'token' : 'row';
   const one = graph.constant(1);
@@ -147,6 +148,8 @@ function simplifyTotal(graph: Graph, op: 'row_sum' | 'rows_sum', a: Node): Node 
     if (op === 'row_sum') return graph.apply('mul', graph.rowTokens(), a);
     return a === one ? undefined : graph.apply('mul', a, graph.apply('rows_sum', one));
   }
+  if (op === 'row_sum' && a.op === 'sub' && a.isCondition)
+    return graph.apply('sub', graph.rowTokens(), graph.apply('row_sum', a.operands[1]!));
   const product = splitProduct(graph, a, level);
   if (product === undefined) return undefined;
   return graph.apply('mul', product.factor, graph.apply(op, product.rest));

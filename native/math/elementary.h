@@ -60,7 +60,7 @@ PL_FN float with_sign_of(float x, float y) {
 // Returns e^x − 1 within 3 ulp. As in exp_flushed(), half of the power of two is used, so that results up to
 // the largest float32 number are correct.
 PL_FN float expm1(float x) {
-  const Reduced a = reduce(clip(x, kLeastFlushedExponent, kMostExponent), 126);
+  const Reduced a = reduce(clip(x, kExponent.least_flushed, kExponent.most), 126);
   const float near = a.r + exp_tail(a.r);
   const float half_power = power_of_two(a.exponent);
   const float far = 2.0f * fma(half_power, near, half_power - 0.5f);
@@ -153,7 +153,7 @@ PL_FN float pow(float x, float y) {
   const float limit = log_or_limit(base, ln.value);
   // x^y is e^(product + rest).
   const float product = y * limit;
-  const float bounded = clip(product, kLeastExponent, kMostExponent);
+  const float bounded = clip(product, kExponent.least, kExponent.most);
   const float rest = fma(y, ln.rest, fma(y, limit, -product));
   const Reduced a = reduce(bounded, 126);
   // Far out, where the result is 0 or Infinity, `rest` may be NaN.

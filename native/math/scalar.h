@@ -87,16 +87,17 @@ PL_FN float indicator(bool condition) {
   return condition ? 1.0f : 0.0f;
 }
 
-// Bounds of the arguments of exponentials. The symbols are weak, which hides their values from the host's
-// compiler. Where GCC 12 knows a bound, it compares and blends, and these are twice the instructions of a
-// minimum or maximum.
+// Bounds of the arguments of exponentials. For GCC 12 they are members of a weak object, because it then does
+// not know their values: where it knows a bound, it compares and blends, and these are twice the instructions
+// of a minimum or maximum. (It knows the value of a weak number.)
+struct ExponentBounds {
+  float least, least_flushed, most;
+};
 #if defined(__CUDACC__)
-#define PL_BOUND constexpr float
+constexpr ExponentBounds kExponent = {-104.0f, -87.3f, 89.0f};
 #else
-#define PL_BOUND extern __attribute__((weak)) const float
+extern __attribute__((weak)) const ExponentBounds kExponent = {-104.0f, -87.3f, 89.0f};
 #endif
-PL_BOUND kLeastExponent = -104.0f, kLeastFlushedExponent = -87.3f, kMostExponent = 89.0f;
-#undef PL_BOUND
 
 // The result of reduce(), which splits x into n·ln 2 + r with |r| <= ln 2 / 2.
 struct Reduced {
@@ -149,7 +150,7 @@ PL_FN float exp_bounded(float x) {
 // half as large. Float32 can then represent it even if e^x is the largest float32 number or overflows to
 // Infinity.
 PL_FN float exp_flushed(float x) {
-  const Reduced a = reduce(clip(x, kLeastFlushedExponent, kMostExponent), 126);
+  const Reduced a = reduce(clip(x, kExponent.least_flushed, kExponent.most), 126);
   return exp_of_reduced(a.r, 2.0f) * power_of_two(a.exponent);
 }
 
@@ -163,7 +164,7 @@ PL_FN float exp_of_remainder(float x, float r, int32_t exponent) {
 
 // Returns e^x within 2 ulp (units in the last place) for every float32 x.
 PL_FN float exp(float x) {
-  const float bounded = clip(x, kLeastExponent, kMostExponent);
+  const float bounded = clip(x, kExponent.least, kExponent.most);
   const Reduced a = reduce(bounded, 126);
   return exp_of_remainder(bounded, a.r, a.exponent);
 }
@@ -185,7 +186,7 @@ struct Exponential {
   float value, residual;
 };
 PL_FN Exponential exp_and_residual(float x) {
-  const Reduced a = reduce(clip(x, kLeastFlushedExponent, kMostExponent), 126);
+  const Reduced a = reduce(clip(x, kExponent.least_flushed, kExponent.most), 126);
   const float tail = exp_tail(a.r);
   const float whole = fma(tail + a.r, 2.0f, 2.0f) * power_of_two(a.exponent);
   return {whole, a.n == 0.0f ? tail : whole - 1.0f - x};

@@ -48,6 +48,8 @@ namespace policy_loss::program {
   X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) X(min, 2) X(max, 2) X(pow, 2)                                \
   X(lt, 2) X(le, 2) X(eq, 2)                                                                           \
   X(neg, 1) X(abs, 1) X(sign, 1) X(sqrt, 1) X(floor, 1) X(exp, 1) X(expm1, 1) X(exp_residual, 1)                   \
+  /* e^x, which takes few instructions where expm1(x) or exp_residual(x) is computed too. */           \
+  X(exp_with_residual, 1)                                                                              \
   X(log, 1) X(log1p, 1) X(tanh, 1) X(sigmoid, 1) X(logsigmoid, 1)                                      \
   X(select, 3) /* the second operand if the first, a condition, is not 0; otherwise the third */       \
   X(clip, 3)   /* the first operand, at least the second and at most the third */                      \

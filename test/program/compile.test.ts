@@ -1,5 +1,6 @@
 // How losses become programs: the number of passes, the limits, and the cases that random losses seldom meet.
 import assert from 'node:assert/strict';
+import type { NativeProgram } from '../../binding.js';
 import { COLUMNS, ROW_COLUMNS } from '../../lib/core/native-batch.js';
 import { type CompiledLoss, compileLoss, type LossNodes } from '../../lib/program/compile.js';
 import { Graph, type Node } from '../../lib/program/graph.js';
@@ -35,6 +36,8 @@ function row(logprobs: readonly number[], advantages: readonly number[] = logpro
 }
 
 const gradient = (text: string, ...rows: Row[]) => interpret(compile(text).withGrad, rows).grad;
+
+const opsOf = (program: NativeProgram) => decode(program).map(({ op }) => op);
 
 describe('the segments of a loss', () => {
   for (const [text, withGrad, withoutGrad] of [
@@ -88,6 +91,26 @@ describe('compileLoss()', () => {
   it('computes a subexpression once in a segment', () => {
     const ops = decode(compile('exp(d)*A + exp(lp-old)*exp(d)', ['exp(d)']).withGrad).map(({ op }) => op);
     assert.equal(ops.filter((op) => op === 'exp').length, 1);
+  });
+
+  it('lets an exponential share instructions with expm1() and the residual, also with those of the gradient alone', () => {
+    const exponentials = (loss: CompiledLoss, program: 'withGrad' | 'withoutGrad') =>
+      opsOf(loss[program]).filter((op) => op.startsWith('exp'));
+    assert.deepEqual(exponentials(compile('A*r'), 'withGrad'), ['exp']);
+    assert.deepEqual(exponentials(compile('A*r', ['r - 1 - d']), 'withoutGrad'), [
+      'exp_with_residual',
+      'exp_residual',
+    ]);
+    // The gradient of the residual is expm1(d).
+    const inGradient = compile('r - 1 - d', ['A*r']);
+    assert.deepEqual(exponentials(inGradient, 'withoutGrad'), ['exp_residual', 'exp_with_residual']);
+    assert.ok(exponentials(inGradient, 'withGrad').includes('expm1'));
+  });
+
+  it('adds up conditions in float32, which is exact', () => {
+    const ops = opsOf(compile('lp * row_sum((A > 0) && (H > 0))').withGrad);
+    assert.ok(ops.includes('row_sum_single'));
+    assert.ok(!ops.includes('row_sum'));
   });
 
   it('leaves out what no output needs', () => {

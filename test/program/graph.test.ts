@@ -121,6 +121,7 @@ describe('simplification', () => {
     ['row_sum(2 * lp)', 'mul(2, row_sum(lp))'],
     ['row_sum(-lp * row_max(lp) / n)', 'mul(div(neg(row_max(lp)), n), row_sum(lp))'],
     ['row_sum(row_max(lp))', 'mul(n, row_max(lp))'],
+    ['row_sum(!(A > 0))', 'sub(n, row_sum(lt(0, A)))'],
     ['row_mean(3)', '3'],
     [
       'batch_max(batch_mean(lp))',

@@ -46,6 +46,7 @@ const UNARY = [
   'exp',
   'expm1',
   'exp_residual',
+  'exp_with_residual',
   'tanh',
   'sigmoid',
   'logsigmoid',

@@ -196,13 +196,13 @@ export function positiveLoss({ lp, rewards, select, batchSum }: ProgramSymbols):
 
 /** Returns the metrics that compare the current policy, the old one and the sampler. */
 export function mismatchMetrics(symbols: ProgramSymbols, options: Options) {
-  const { lp, rollout, abs, exp, expm1, log1p } = symbols;
+  const { lp, rollout, max, exp, log1p } = symbols;
   const log = oldLogprob(symbols, options).sub(rollout);
-  // The logarithm of the mean of both probabilities, relative to the sampler's.
-  const middle = log1p(expm1(log).mul(0.5));
-  const divergence = k3(symbols, log.sub(middle)).add(k3(symbols, middle.neg())).mul(0.5);
+  // NeMo-RL's formula is the mean of k3 at both logarithms relative to that of the mean probability, which amounts to
+  // ln cosh(log/2). This form shares the exponentials with the other metrics.
+  const divergence = log1p(k3(symbols, log).add(k3(symbols, log.neg())).mul(0.25)).mul(0.5);
   return {
-    token_mult_prob_error: { token: exp(abs(log)) },
+    token_mult_prob_error: { token: max(exp(log), exp(log.neg())) },
     gen_kl_error: { token: estimateOf(symbols, options, log) },
     policy_kl_error: { token: estimateOf(symbols, options, log.neg()) },
     js_divergence_error: { token: divergence },

@@ -1,11 +1,11 @@
 // prime-rl's default loss: a policy gradient with a bound on the change of the probability.
 import type { MetricsOf } from '../../../core/declaration.js';
+import type { Expression } from '../../../program/expression.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN, RATIO_KEYS } from '../policy-loss-fn.js';
 import { TOKEN_MEAN } from './aggregation.js';
 import {
   ADVANTAGE_SCALE,
-  meanOfRows,
   PENALTY,
   penaltyOf,
   probabilityChange,
@@ -60,20 +60,24 @@ export class PrimeRLLossFn extends expressionLossClass(
     },
   },
   (symbols, { dppoMaskLow, dppoMaskHigh, advTau, klTau }) => {
-    const { A, select, rowMean } = symbols;
+    const { A, select, rowMean, rowSum, max } = symbols;
     const change = probabilityChange(symbols);
     const tooLow = change.lt(-dppoMaskLow);
     const tooHigh = change.gt(dppoMaskHigh);
     const dropped = select(A.gt(0), tooHigh, tooLow);
+    const low = A.lt(0).and(tooLow);
+    const high = A.gt(0).and(tooHigh);
+    const shareOfDropped = (some: Expression) => ({ row: rowSum(some).div(max(rowSum(dropped), 1)) });
     const { loss, metrics } = trustRegion(symbols, A.mul(advTau), dropped, klTau);
     return {
       loss,
       metrics: {
         ...metrics,
-        is_masked_low: { row: rowMean(A.lt(0).and(tooLow)) },
-        is_masked_high: { row: rowMean(A.gt(0).and(tooHigh)) },
-        masked_advantage_positive: meanOfRows(symbols, dropped, A.gt(0)),
-        masked_advantage_negative: meanOfRows(symbols, dropped, A.lt(0)),
+        is_masked_low: { row: rowMean(low) },
+        is_masked_high: { row: rowMean(high) },
+        // Dropped tokens are too high where A > 0, and too low elsewhere.
+        masked_advantage_positive: shareOfDropped(high),
+        masked_advantage_negative: shareOfDropped(low),
       },
     };
   },
