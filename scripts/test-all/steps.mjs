@@ -16,6 +16,7 @@ export const STEPS = [
     covers: ['scripts/cuda/', 'scripts/prebuild/'],
     packages: { 'llvm-readobj': ['llvm'], 'aarch64-linux-gnu-g++': ['g++-aarch64-linux-gnu'] },
   },
+  { script: 'test:interleaved', covers: ['test/device/', 'test/native/'] },
   { script: 'test:asan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:tsan', covers: ['scripts/sanitize/', 'scripts/soak/', 'test/native/'], packages: clang() },
   { script: 'test:spills', covers: ['test/native/'], program: 'nvcc' },

@@ -7,9 +7,11 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import {
   ADVANTAGE_FN,
+  allocPinned,
   CORRECTION_FN,
   devices,
   ENTROPY_LOSS_FN,
+  freePinned,
   KL_FN,
   LossError,
   lossFromExpression,
@@ -23,6 +25,7 @@ const DEVICE = 'cuda:0';
 /** Functions that may fail without an effect on the call. */
 const DISPENSABLE = [
   'cudaFreeAsync',
+  'cudaFreeHost',
   'cudaSetDevice',
   'cudaGetDevice',
   'cudaStreamSynchronize',
@@ -86,6 +89,15 @@ calls['an update, and a gradient on the device'] = async () => {
   return [loss, await grad.toHost(), await losses.ppo.compute(resident, { grad: true })];
 };
 
+calls['page-locked arrays'] = async () => {
+  const array = new Float32Array(await allocPinned(800 * 4)).fill(-1);
+  using resident = await upload({ ...batch, logprob: array }, DEVICE);
+  const { loss } = await losses.ppo.compute(resident, { grad: array });
+  const grad = [...array];
+  freePinned(array.buffer as ArrayBuffer);
+  return [loss, grad];
+};
+
 const { env } = process;
 
 describe('a failure of the CUDA runtime', () => {
@@ -116,7 +128,7 @@ describe('a failure of the CUDA runtime', () => {
             : new RegExp(`${failed} failed: `);
           assert.ok(found instanceof LossError, String(found));
           assert.match(found.message, message);
-          const code = /Malloc/.test(failed) ? 'ERR_OUT_OF_MEMORY' : 'ERR_DEVICE_UNAVAILABLE';
+          const code = /Malloc|HostAlloc/.test(failed) ? 'ERR_OUT_OF_MEMORY' : 'ERR_DEVICE_UNAVAILABLE';
           assert.equal(found.code, code);
         } else {
           assert.ok(DISPENSABLE.includes(failed), failed);
@@ -145,10 +157,10 @@ describe('a process that uses a device', () => {
     if (!first?.available || first.description !== 'emulated') this.skip();
   });
 
-  it('may end in the middle of a call', () => {
+  it('may end in the middle of a call and of an upload', () => {
     const { status, stderr } = run(
       `
-      import { POLICY_LOSS_FN } from ${LIBRARY};
+      import { POLICY_LOSS_FN, upload } from ${LIBRARY};
       const count = 2_000_000;
       const batch = {
         shape: [100, count / 100],
@@ -159,6 +171,7 @@ describe('a process that uses a device', () => {
       };
       const fn = POLICY_LOSS_FN.create('ppo', { clip_range: 0.2 });
       void fn.compute(batch, { device: 'cuda:0', grad: true });
+      for (let i = 0; i < 30; i++) void upload(batch, 'cuda:0');
       setTimeout(() => process.exit(7), 100);`,
       {},
     );
@@ -173,7 +186,7 @@ describe('a process that uses a device', () => {
       const batch = { shape: [1, 1], logprob: [0], oldLogprob: [0], advantages: [1], actionMask: [1] };
       const fn = POLICY_LOSS_FN.create('ppo', { clip_range: 0.2 });
       await fn.compute(batch, { device: 'cuda:0' });
-      process.env.POLICY_LOSS_EMULATION_FAIL = '35';
+      process.env.POLICY_LOSS_EMULATION_FAIL = '41';
       for (let i = 0; i < 2; i++)
         await fn.compute(batch, { device: 'cuda:0' }).catch(({ name, code, message }) => {
           console.log(JSON.stringify({ name, code, message }));

@@ -21,15 +21,17 @@
 // Environment variables:
 //   POLICY_LOSS_EMULATION_SHUFFLE     a seed: blocks, threads and streams run in another order, and streams
 //                                     and copies may run early
-//   POLICY_LOSS_EMULATION_STORES      1: stores become visible to other blocks late (stores.cc)
+//   POLICY_LOSS_EMULATION_RESIDENT    a number n: n blocks of a grid run at the same time (grid.cc), and see
+//                                     each other's stores late (stores.cc). If n is 1, or with
+//                                     AddressSanitizer, blocks run one after another with late stores.
 //   POLICY_LOSS_EMULATION_MEMORY      the memory of each device in bytes
 //   POLICY_LOSS_EMULATION_DEVICES     the number of devices
 //   POLICY_LOSS_EMULATION_DRIVER      the CUDA version of the driver, such as 13000, or 0 for no driver
-//   POLICY_LOSS_EMULATION_CAPABILITY  the devices' compute capability, such as 90 for 9.0
+//   POLICY_LOSS_EMULATION_CAPABILITY  the devices' compute capability, such as 80 for 8.0; the default is 90
 //   POLICY_LOSS_EMULATION_POOLS       0: the devices have no memory pools
+//   POLICY_LOSS_EMULATION_MAPPED      0: the devices cannot write to memory of the host
 //   POLICY_LOSS_EMULATION_FAIL        a number n: the n-th function of the runtime fails, counted from when
-//   the
-//                                     variable got this value. Its name is then in
+//                                     the variable got this value. Its name is then in
 //                                     POLICY_LOSS_EMULATION_FAILED.
 //   POLICY_LOSS_EMULATION_STICKY      1: that function fails because of a kernel, so all later ones fail too
 #pragma once
@@ -42,13 +44,21 @@
 #include <tuple>
 #include <utility>
 
+#include "address_sanitizer.h"
+
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// Blocks run one after another, so static variables can serve as the shared memory of the running block.
+// Each block that runs at the same time as others has a host thread of its own (grid.cc), so static variables
+// of the thread can serve as its shared memory. AddressSanitizer does not check such variables. With it,
+// blocks therefore run one after another, and share plain static variables.
+#if ADDRESS_SANITIZER
 #define __shared__ static
+#else
+#define __shared__ static thread_local
+#endif
 
 struct dim3 {
   unsigned x, y, z;
@@ -91,6 +101,8 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorDeviceUninitialized = 201,
+  cudaErrorMapBufferObjectFailed = 205,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorLaunchOutOfResources = 701,
@@ -102,6 +114,7 @@ namespace emulation {
 
 class Stream;
 class Event;
+struct Pool;
 
 // The place in the source of the barrier or warp collective at which a thread waits.
 struct Site {
@@ -128,9 +141,23 @@ inline int lane() {
 // Calls fault() unless the bytes lie within one allocation and the address is a multiple of their number.
 void check_access(const void* address, size_t bytes);
 
-// Make the stores of the running block visible to other blocks: all of them, or those to these bytes.
-void drain_stores();
-void publish(const void* address, size_t bytes);
+// Makes the stores of the running block visible to other blocks, and theirs visible to it.
+void fence();
+// Must be called before and after an atomic operation on these bytes.
+void begin_atomic(void* address, size_t bytes);
+void end_atomic(const void* address, size_t bytes);
+// Loads bytes from the memory that all blocks share.
+void load_shared(void* to, const void* from, size_t bytes);
+
+// Returns what was at the address before it was set to operation(what was there).
+template <class T, class Operation>
+T atomically(T* at, Operation operation) {
+  begin_atomic(at, sizeof *at);
+  const T before = *at;
+  *at = operation(before);
+  end_atomic(at, sizeof *at);
+  return before;
+}
 
 // Returns the dynamic shared memory of the running block.
 char* launch_memory();
@@ -149,7 +176,7 @@ cudaError_t permit_shared(void* kernel, size_t bytes);
 // Appends a launch of a kernel to the queue of a stream. Records a fault if the launch asks for more dynamic
 // shared memory than is permitted.
 cudaError_t enqueue_kernel(void* kernel, size_t shared_bytes, Stream* stream, std::function<void()> work);
-// Runs a kernel's blocks one after another.
+// Runs a kernel's blocks.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
 
 }  // namespace emulation
@@ -163,7 +190,7 @@ inline void __syncthreads(const char* file = __builtin_FILE(), int line = __buil
   emulation::wait_at_barrier({file, line});
 }
 inline void __threadfence() {
-  emulation::drain_stores();
+  emulation::fence();
 }
 inline void __syncwarp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulation::exchange(0xffffffffu, 0, {file, line});
@@ -230,18 +257,12 @@ inline unsigned __reduce_or_sync(unsigned mask, unsigned x, const char* file = _
 
 template <class T>
 T atomicMax(T* to, T x) {
-  const T before = *to;
-  *to = before < x ? x : before;
-  emulation::publish(to, sizeof *to);
-  return before;
+  return emulation::atomically(to, [x](T before) { return before < x ? x : before; });
 }
 
 template <class T>
 T atomicAdd(T* to, T x) {
-  const T before = *to;
-  *to = before + x;
-  emulation::publish(to, sizeof *to);
-  return before;
+  return emulation::atomically(to, [x](T before) { return before + x; });
 }
 
 template <class T>
@@ -252,7 +273,9 @@ T __ldcs(const T* from) {
 template <class T>
 T __ldcg(const T* from) {
   emulation::check_access(from, sizeof(T));
-  return *from;
+  T x;
+  emulation::load_shared(&x, from, sizeof x);
+  return x;
 }
 template <class T>
 void __stcs(T* to, T x) {
@@ -262,7 +285,7 @@ void __stcs(T* to, T x) {
 
 using cudaStream_t = emulation::Stream*;
 using cudaEvent_t = emulation::Event*;
-using cudaMemPool_t = int*;
+using cudaMemPool_t = emulation::Pool*;
 
 struct cudaDeviceProp {
   char name[256];
@@ -272,6 +295,7 @@ struct cudaDeviceProp {
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaStreamNonBlocking = 1, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
+enum { cudaHostAllocDefault = 0, cudaHostAllocMapped = 2 };
 enum { cudaMemAllocationTypePinned, cudaMemLocationTypeDevice, cudaMemPoolAttrReleaseThreshold };
 struct cudaMemPoolProps {
   int allocType;
@@ -288,7 +312,7 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
-enum cudaDeviceAttr { cudaDevAttrMemoryPoolsSupported };
+enum cudaDeviceAttr { cudaDevAttrCanMapHostMemory, cudaDevAttrMemoryPoolsSupported };
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
@@ -303,15 +327,27 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties);
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attribute, void* value);
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes);
 cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaFreeHost(void* memory);
-cudaError_t cudaMallocHost(void** memory, size_t bytes);
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* memory, unsigned flags);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
+
+// The emulation takes a handle as one of another process if its last byte was changed. Opening it then maps a
+// copy of the memory, which is there until the handle is closed.
+struct cudaIpcMemHandle_t {
+  char reserved[64];
+};
+enum { cudaIpcMemLazyEnablePeerAccess = 1 };
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory);
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void* memory);
 
 enum cudaMemoryType {
   cudaMemoryTypeUnregistered,

@@ -29,6 +29,8 @@ struct Holdings {
 };
 // Runs the work that streams still hold, and then counts.
 Holdings holdings();
+// Returns how much freed device memory the pools of a real device would keep, after the same work.
+int64_t cached_bytes();
 
 // Makes the device usable again after a fault in a kernel, as a restart of the process would.
 void restart();

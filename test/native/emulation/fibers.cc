@@ -4,19 +4,12 @@
 
 #include <ucontext.h>
 
-#include <memory>
-#include <vector>
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER 1
-#include <sanitizer/common_interface_defs.h>
-#endif
-#endif
+#include "address_sanitizer.h"
 
 // AddressSanitizer must be told before and after each jump which stack is in use. The functions that jump are
 // not instrumented, because AddressSanitizer would think that a jump ends the frames of the stack.
 #if ADDRESS_SANITIZER
+#include <sanitizer/common_interface_defs.h>
 #define PLAIN __attribute__((noinline, no_sanitize("address")))
 #else
 #define PLAIN __attribute__((noinline))
@@ -29,30 +22,21 @@ namespace {
 // set of the CPU cache.
 constexpr size_t kStackBytes = 32 * 1024 + 192;
 
-// The place at which a stack continues. This is the buffer of __builtin_setjmp().
-using Place = void* [5];
+Fibers* starting = nullptr;  // the fibers of the one that starts
 
-struct Stack {
-  Place place;
-  const void* bottom = nullptr;
-  size_t bytes = 0;
-  void* saved = nullptr;  // the sanitizer's own state while this stack waits
-};
+}  // namespace
 
-struct Fiber {
-  Stack stack;
-  std::unique_ptr<char[]> memory;
-  bool started = false;
-};
+void Fibers::make(size_t n) {
+  while (fibers_.size() < n) {
+    Fiber& fiber = fibers_.emplace_back();
+    fiber.memory = std::make_unique<char[]>(kStackBytes);
+    fiber.stack.bottom = fiber.memory.get();
+    fiber.stack.bytes = kStackBytes;
+  }
+}
 
-std::vector<Fiber> fibers;
-void (*body_of_fibers)() = nullptr;
-Stack outside;             // the host thread's stack
-Stack* left = nullptr;     // the stack that was left last
-Stack* entered = nullptr;  // the stack that was entered last
-
-void before_jump(Stack& from, const Stack& to, bool comes_back) {
-  left = &from;
+void Fibers::before_jump(Stack& from, const Stack& to, bool comes_back) {
+  left_ = &from;
 #if ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(comes_back ? &from.saved : nullptr, to.bottom, to.bytes);
 #else
@@ -61,30 +45,32 @@ void before_jump(Stack& from, const Stack& to, bool comes_back) {
 #endif
 }
 
-void after_jump() {
+void Fibers::after_jump() {
 #if ADDRESS_SANITIZER
-  __sanitizer_finish_switch_fiber(entered->saved, &left->bottom, &left->bytes);
+  __sanitizer_finish_switch_fiber(entered_->saved, &left_->bottom, &left_->bytes);
 #endif
 }
 
 // This is a separate function, because the function that has called __builtin_setjmp() must not call
 // __builtin_longjmp().
-[[noreturn]] PLAIN void jump(Stack& to) {
-  entered = &to;
+[[noreturn]] PLAIN void Fibers::jump(Stack& to) {
+  entered_ = &to;
   __builtin_longjmp(to.place, 1);
 }
 
 // The function that a fiber runs for ever. The same fibers serve all blocks: entering a new stack takes
 // system calls, but jumping back to a stack takes none.
-void enter_fiber() {
-  after_jump();
-  for (;;) body_of_fibers();
+void Fibers::enter_fiber() {
+  Fibers& fibers = *starting;
+  fibers.after_jump();
+  for (;;) fibers.body_();
 }
 
-[[noreturn]] PLAIN void go_to(Fiber& fiber) {
+[[noreturn]] PLAIN void Fibers::go_to(Fiber& fiber) {
   if (fiber.started) jump(fiber.stack);
   fiber.started = true;
-  entered = &fiber.stack;
+  entered_ = &fiber.stack;
+  starting = this;
   ucontext_t context;
   getcontext(&context);
   context.uc_stack.ss_sp = fiber.memory.get();
@@ -95,43 +81,27 @@ void enter_fiber() {
   __builtin_unreachable();
 }
 
-}  // namespace
-
-void make_fibers(size_t n, void (*body)()) {
-  body_of_fibers = body;
-  while (fibers.size() < n) {
-    Fiber& fiber = fibers.emplace_back();
-    fiber.memory = std::make_unique<char[]>(kStackBytes);
-    fiber.stack.bottom = fiber.memory.get();
-    fiber.stack.bytes = kStackBytes;
-  }
-}
-
-void drop_fibers() {
-  fibers.clear();
-}
-
-PLAIN void run_fiber(size_t fiber) {
-  before_jump(outside, fibers[fiber].stack, true);
-  if (__builtin_setjmp(outside.place) == 0) go_to(fibers[fiber]);
+PLAIN void Fibers::run(size_t fiber) {
+  before_jump(outside_, fibers_[fiber].stack, true);
+  if (__builtin_setjmp(outside_.place) == 0) go_to(fibers_[fiber]);
   after_jump();
 }
 
-PLAIN void switch_fiber(size_t from, size_t to) {
-  before_jump(fibers[from].stack, fibers[to].stack, true);
-  if (__builtin_setjmp(fibers[from].stack.place) == 0) go_to(fibers[to]);
+PLAIN void Fibers::switch_to(size_t from, size_t to) {
+  before_jump(fibers_[from].stack, fibers_[to].stack, true);
+  if (__builtin_setjmp(fibers_[from].stack.place) == 0) go_to(fibers_[to]);
   after_jump();
 }
 
-PLAIN void leave_fibers(size_t from) {
-  before_jump(fibers[from].stack, outside, true);
-  if (__builtin_setjmp(fibers[from].stack.place) == 0) jump(outside);
+PLAIN void Fibers::leave(size_t from) {
+  before_jump(fibers_[from].stack, outside_, true);
+  if (__builtin_setjmp(fibers_[from].stack.place) == 0) jump(outside_);
   after_jump();
 }
 
-PLAIN void abandon_fiber() {
-  before_jump(*entered, outside, false);
-  jump(outside);
+PLAIN void Fibers::abandon() {
+  before_jump(*entered_, outside_, false);
+  jump(outside_);
 }
 
 }  // namespace emulation

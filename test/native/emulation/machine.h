@@ -61,27 +61,58 @@ void give_back(void* memory);
 void for_each_allocation(const std::function<void(unsigned char* memory, size_t bytes)>& visit);
 // Records a fault if a copy reads or writes device memory that is not, or no longer, allocated.
 void check_copy(const void* device, size_t bytes);
-// Return memory of the host, between guard zones too, and take it back.
+// Return memory of the host, between guard zones too, and take it back. There is as much of
+// it as a device has memory.
 void* allocate_pinned(size_t bytes);
 void give_back_pinned(void* memory);
+bool is_pinned(const void* pointer);
 // Returns the device that has the memory at this address, or -1 if no device has memory there.
 int device_of(const void* pointer);
+// Returns the size of the allocation that begins at this address, or 0 if none does.
+size_t bytes_of(const void* memory);
 // Records a fault if a guard zone of device memory or of pinned memory was changed.
 void check_guards();
-// Prepares the shared memory of the next block: `bytes` bytes of NaN between guard zones.
-void fill_shared(size_t bytes);
-void check_shared_guards(size_t bytes);
 // permit() sets how much dynamic shared memory a launch of this kernel may use. check_shared() records a
 // fault if a launch asks for more.
 void permit(void* kernel, size_t bytes);
 void check_shared(void* kernel, size_t bytes);
 
-// ---- stores.cc: the store buffers of multiprocessors ----
+// The dynamic shared memory of one block at a time, between guard zones. Its memory grows, and is never
+// freed.
+class SharedMemory {
+ public:
+  // Prepares the memory of the next block: `bytes` bytes of NaN.
+  void fill(size_t bytes);
+  // Records a fault if a guard zone was changed.
+  void check_guards(size_t bytes) const;
+  char* begin() const { return reinterpret_cast<char*>(begin_); }
 
-// Must be called before the blocks of a grid, after each block, and after the grid.
-void begin_stores();
-void take_back_stores();
+ private:
+  unsigned char* room_ = nullptr;
+  size_t room_bytes_ = 0;
+  unsigned char* begin_ = nullptr;
+};
+
+// ---- stores.cc: the store buffers and caches of multiprocessors ----
+
+// Must be called before and after a grid whose blocks have store buffers. `residents` is the number of blocks
+// that run at the same time.
+void begin_stores(size_t residents);
+// Does nothing after another grid. The same holds for the functions below.
 void end_stores();
+// Must be called before and after each block. `resident` is below the number of residents.
+void begin_block_stores(size_t resident);
+void end_block_stores();
+// Must be called before the running block lets another one go on, and when it goes on itself.
+void leave_stores();
+void enter_stores(size_t resident);
+
+// ---- grid.cc: the blocks of a grid, which may take turns ----
+
+// The kinds of points at which another resident block may go on.
+enum SwitchPoint { kAtAtomic, kAtFence, kAtBarrier, kAtCollective, kSwitchPoints };
+// Called by a running thread. May let other blocks run before it returns.
+void may_switch_block(SwitchPoint point);
 
 // ---- streams.cc: streams, whose work runs when a caller waits for it, or earlier if shuffled ----
 
@@ -89,6 +120,7 @@ class Stream {
  public:
   explicit Stream(int device) : device(device) {}
   const int device;
+  bool destroyed = false;
   void push(std::function<void()> work);
   // Returns the number of pieces of work that push() has added so far.
   uint64_t pushed() const { return pushed_; }
@@ -112,6 +144,9 @@ class Event {
 void enqueue(Stream* stream, std::function<void()> work);
 Stream* make_stream(int device);
 Event* make_event(int device);
+// Returns the stream of a handle, which may be null for the default stream of `device`. Returns null if the
+// handle belongs to no stream.
+Stream* find_stream(Stream* handle, int device);
 // Mark a stream or an event as destroyed. The objects stay, because other streams may still wait for them.
 void destroy(Stream* stream);
 void destroy(Event* event);

@@ -1,4 +1,4 @@
-// Emulates the memory of the devices, and the shared memory of the block that is running. New memory is
+// Emulates the memory of the devices, and the shared memory of blocks. New memory is
 // filled with NaN and lies between guard zones, so that tests notice reads of unset memory and writes out of
 // bounds.
 //
@@ -8,13 +8,11 @@
 #include <map>
 #include <vector>
 
+#include "address_sanitizer.h"
 #include "machine.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER 1
+#if ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
-#endif
 #endif
 
 namespace emulation {
@@ -89,6 +87,7 @@ using Allocations = std::map<uintptr_t, Allocation>;  // by address
 auto& allocations = *new Allocations;
 auto& used_bytes = *new std::map<int, size_t>;         // by device
 auto& pinned = *new std::map<unsigned char*, size_t>;  // the sizes of pinned host memory
+size_t pinned_bytes = 0;
 // The allocation of the last access. It is checked first, because most accesses are to the same allocation as
 // the access before.
 Allocations::const_iterator recent = allocations.end();
@@ -98,10 +97,6 @@ bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t 
          address + bytes <= allocation->first + allocation->second.bytes;
 }
 
-// The memory from which shared memory is taken. It grows, and is never freed.
-unsigned char* shared_room = nullptr;
-size_t shared_room_bytes = 0;
-unsigned char* shared_begin = nullptr;  // the shared memory of the running block
 // The most dynamic shared memory that a kernel may request without permit_shared(): CUDA's limit of 48 KB,
 // minus the most static shared memory that a kernel may declare (kOwnSharedBytes in native/cuda/kernels.h).
 constexpr size_t kPlainShared = 48 * 1024 - 8704;
@@ -150,9 +145,17 @@ int device_of(const void* pointer) {
   return std::prev(next)->second.device;
 }
 
+size_t bytes_of(const void* memory) {
+  const auto found = allocations.find(reinterpret_cast<uintptr_t>(memory));
+  return found == allocations.end() ? 0 : found->second.bytes;
+}
+
 void* allocate_pinned(size_t bytes) {
+  if (pinned_bytes + bytes > device_memory()) return nullptr;
   unsigned char* const begin = guarded_memory(bytes);
-  if (begin) pinned[begin] = bytes;
+  if (!begin) return nullptr;
+  pinned[begin] = bytes;
+  pinned_bytes += bytes;
   return begin;
 }
 
@@ -161,8 +164,15 @@ void give_back_pinned(void* memory) {
   const auto found = pinned.find(begin);
   if (found == pinned.end()) return record_fault("pinned memory is given back that was not allocated");
   const size_t bytes = found->second;
+  pinned_bytes -= bytes;
   pinned.erase(found);
   free_guarded(begin, bytes);
+}
+
+bool is_pinned(const void* pointer) {
+  unsigned char* const address = static_cast<unsigned char*>(const_cast<void*>(pointer));
+  const auto next = pinned.upper_bound(address);
+  return next != pinned.begin() && address < std::prev(next)->first + std::prev(next)->second;
 }
 
 void count_memory(Holdings* found) {
@@ -195,27 +205,23 @@ void check_guards() {
   for (const auto& [begin, bytes] : pinned) check_guards_of(begin, bytes, "pinned memory");
 }
 
-void fill_shared(size_t bytes) {
+void SharedMemory::fill(size_t bytes) {
   const size_t needed = bytes + 2 * kGuardBytes + 2 * kAlignment;
-  if (shared_room) unpoison(shared_room, shared_room_bytes);
-  if (shared_room_bytes < needed) {
-    std::free(shared_room);
-    shared_room = static_cast<unsigned char*>(std::malloc(needed));
-    shared_room_bytes = needed;
+  if (room_) unpoison(room_, room_bytes_);
+  if (room_bytes_ < needed) {
+    std::free(room_);
+    room_ = static_cast<unsigned char*>(std::malloc(needed));
+    room_bytes_ = needed;
   }
-  shared_begin = barely_aligned(shared_room + kGuardBytes);
-  std::memset(shared_room, kGuard, shared_room_bytes);
-  std::memset(shared_begin, kFresh, bytes);
-  poison(shared_room, shared_begin);
-  poison(shared_begin + bytes, shared_room + shared_room_bytes);
+  begin_ = barely_aligned(room_ + kGuardBytes);
+  std::memset(room_, kGuard, room_bytes_);
+  std::memset(begin_, kFresh, bytes);
+  poison(room_, begin_);
+  poison(begin_ + bytes, room_ + room_bytes_);
 }
 
-void check_shared_guards(size_t bytes) {
-  check_guards_of(shared_begin, bytes, "the shared memory that its launch asked for, which is");
-}
-
-char* launch_memory() {
-  return reinterpret_cast<char*>(shared_begin);
+void SharedMemory::check_guards(size_t bytes) const {
+  check_guards_of(begin_, bytes, "the shared memory that its launch asked for, which is");
 }
 
 void permit(void* kernel, size_t bytes) {

@@ -1,10 +1,13 @@
 // Emulates those functions of the CUDA runtime that native/cuda calls.
+#include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "machine.h"
+#include "traffic.h"
 
 using namespace emulation;
 
@@ -14,14 +17,33 @@ using namespace emulation;
   if (const cudaError_t failed = enter(__func__ __VA_OPT__(, ) __VA_ARGS__); failed != cudaSuccess) \
   return failed
 
+namespace emulation {
+
+// A memory pool. Freed memory is given back at once, so that kernels which use it are noticed. The pool only
+// counts how much of it a real pool would keep.
+struct Pool {
+  explicit Pool(int device) : device(device) {}
+  const int device;
+  size_t cached = 0;
+  std::map<void*, size_t> sizes;  // of the memory that is allocated from the pool
+};
+
+}  // namespace emulation
+
+// Replaces the handle of a stream by the stream, and returns if there is none.
+#define FIND_STREAM(stream)                     \
+  stream = find_stream(stream, current_device); \
+  if (!stream) return set_error(cudaErrorInvalidResourceHandle)
+
 namespace {
 
 constexpr int kVersion = 13000;  // CUDA 13.0
 
-// The memory pools. A pool only stores the index of its device. Like the memory itself (memory.cc), pools are
-// never destroyed.
-auto& pools = *new std::vector<std::unique_ptr<int>>;
+// The memory pools. Like the memory itself (memory.cc), pools are never destroyed.
+auto& pools = *new std::vector<std::unique_ptr<Pool>>;
 int64_t used_pools = 0;
+
+int64_t launch_count = 0, wait_count = 0;
 
 thread_local int current_device = 0;
 
@@ -35,6 +57,10 @@ int driver_version() {
 
 bool has_pools() {
   return number_from_environment("POLICY_LOSS_EMULATION_POOLS", 1) != 0;
+}
+
+bool can_map() {
+  return number_from_environment("POLICY_LOSS_EMULATION_MAPPED", 1) != 0;
 }
 
 cudaError_t allocate_on(int device, void** memory, size_t bytes) {
@@ -53,6 +79,24 @@ int64_t pools_in_use() {
   return used_pools;
 }
 
+int64_t cached_bytes() {
+  const Lock lock(mutex);
+  run_all_streams();
+  int64_t bytes = 0;
+  for (const auto& pool : pools) bytes += static_cast<int64_t>(pool->cached);
+  return bytes;
+}
+
+int64_t launches() {
+  const Lock lock(mutex);
+  return launch_count;
+}
+
+int64_t waits() {
+  const Lock lock(mutex);
+  return wait_count;
+}
+
 cudaError_t permit_shared(void* kernel, size_t bytes) {
   const Lock lock(mutex);
   if (const cudaError_t failed = enter("cudaFuncSetAttribute"); failed != cudaSuccess) return failed;
@@ -65,6 +109,7 @@ cudaError_t enqueue_kernel(void* kernel, size_t shared_bytes, Stream* stream, st
   const cudaError_t failed = enter("cudaLaunchKernel", cudaErrorLaunchOutOfResources);
   if (failed != cudaSuccess) return failed;
   if (stream->device != current_device) return set_error(cudaErrorInvalidResourceHandle);
+  ++launch_count;
   check_shared(kernel, shared_bytes);
   enqueue(stream, std::move(work));
   return cudaSuccess;
@@ -138,9 +183,10 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   ENTER();
-  *value = has_pools() ? 1 : 0;
+  const bool holds = attribute == cudaDevAttrMemoryPoolsSupported ? has_pools() : can_map();
+  *value = holds ? 1 : 0;
   return cudaSuccess;
 }
 
@@ -152,18 +198,22 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   ENTER();
+  FIND_STREAM(stream);
   destroy(stream);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   ENTER();
+  ++wait_count;
+  FIND_STREAM(stream);
   stream->run_until(stream->pushed());
   return state_of_device();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   ENTER();
+  FIND_STREAM(stream);
   stream->push([waited = event->stream, count = event->count] {
     if (waited) waited->run_until(count);
   });
@@ -184,6 +234,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   ENTER();
+  FIND_STREAM(stream);
   if (event->device != stream->device) return set_error(cudaErrorInvalidResourceHandle);
   event->stream = stream;
   event->count = stream->pushed();
@@ -195,12 +246,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   ENTER();
   static std::mt19937_64 random(3);
   if (shuffle_seed() != 0 && random() % 2 == 0) return set_error(cudaErrorNotReady);
+  ++wait_count;
   if (event->stream) event->stream->run_until(event->count);
   return state_of_device();
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ENTER();
+  ++wait_count;
   if (event->stream) event->stream->run_until(event->count);
   return state_of_device();
 }
@@ -215,7 +268,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
   ENTER();
   if (!has_pools()) return set_error(cudaErrorInvalidValue);
   ++used_pools;
-  *pool = pools.emplace_back(std::make_unique<int>(properties->location.id)).get();
+  *pool = pools.emplace_back(std::make_unique<Pool>(properties->location.id)).get();
   return cudaSuccess;
 }
 
@@ -230,14 +283,29 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void*) {
   return cudaSuccess;
 }
 
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes) {
+  ENTER();
+  pool->cached = std::min(pool->cached, bytes);
+  return cudaSuccess;
+}
+
 cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
   ENTER(cudaErrorMemoryAllocation);
-  return allocate_on(*pool, memory, bytes);
+  const cudaError_t error = allocate_on(pool->device, memory, bytes);
+  if (error != cudaSuccess) return error;
+  pool->cached -= std::min(pool->cached, bytes);
+  pool->sizes[*memory] = bytes;
+  return cudaSuccess;
 }
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   ENTER();
-  enqueue(stream, [=] { give_back(memory); });
+  FIND_STREAM(stream);
+  enqueue(stream, [=] {
+    for (const auto& pool : pools)
+      if (const auto size = pool->sizes.extract(memory)) pool->cached += size.mapped();
+    give_back(memory);
+  });
   return cudaSuccess;
 }
 
@@ -253,10 +321,17 @@ cudaError_t cudaFree(void* memory) {
   return state_of_device();
 }
 
-cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   ENTER(cudaErrorMemoryAllocation);
   *memory = allocate_pinned(bytes);
   return set_error(*memory ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* memory, unsigned) {
+  ENTER();
+  if (!can_map()) return set_error(cudaErrorInvalidValue);
+  *on_device = memory;
+  return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* memory) {
@@ -268,6 +343,7 @@ cudaError_t cudaFreeHost(void* memory) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   ENTER();
+  FIND_STREAM(stream);
   enqueue(stream, [=] {
     if (kind != cudaMemcpyDeviceToHost) check_copy(to, bytes);
     if (kind != cudaMemcpyHostToDevice) check_copy(from, bytes);
@@ -279,6 +355,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   ENTER();
+  FIND_STREAM(stream);
   enqueue(stream, [=] {
     check_copy(memory, bytes);
     if (!has_fault()) std::memset(memory, value, bytes);
@@ -289,6 +366,59 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   ENTER();
   const int device = device_of(pointer);
-  *attributes = {device < 0 ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice, device};
+  const cudaMemoryType type = device >= 0          ? cudaMemoryTypeDevice
+                              : is_pinned(pointer) ? cudaMemoryTypeHost
+                                                   : cudaMemoryTypeUnregistered;
+  *attributes = {type, device};
+  return cudaSuccess;
+}
+
+namespace {
+
+// What a handle holds. Tests set `process` to kOther.
+struct Exported {
+  void* memory;
+  size_t bytes;
+  int device;
+  char unused[43];
+  char process;
+};
+static_assert(sizeof(Exported) == sizeof(cudaIpcMemHandle_t));
+enum : char { kOwn = 1, kOther = 2 };
+
+// The memory that is open, by the exported memory.
+auto& opened = *new std::map<void*, void*>;
+
+}  // namespace
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  ENTER();
+  for (const auto& pool : pools)
+    if (pool->sizes.contains(memory)) return set_error(cudaErrorInvalidValue);
+  const Exported exported{memory, bytes_of(memory), device_of(memory), {}, kOwn};
+  if (exported.bytes == 0) return set_error(cudaErrorInvalidValue);
+  std::memcpy(handle, &exported, sizeof exported);
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+  ENTER();
+  Exported exported;
+  std::memcpy(&exported, &handle, sizeof exported);
+  if (exported.process == kOwn) return set_error(cudaErrorDeviceUninitialized);
+  if (exported.process != kOther || opened.contains(exported.memory)) return set_error(cudaErrorInvalidValue);
+  if (bytes_of(exported.memory) != exported.bytes) return set_error(cudaErrorMapBufferObjectFailed);
+  const cudaError_t error = allocate_on(exported.device, memory, exported.bytes);
+  if (error != cudaSuccess) return error;
+  std::memcpy(*memory, exported.memory, exported.bytes);
+  opened[exported.memory] = *memory;
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void* memory) {
+  ENTER();
+  if (std::erase_if(opened, [=](const auto& each) { return each.second == memory; }) == 0)
+    return set_error(cudaErrorInvalidValue);
+  give_back(memory);
   return cudaSuccess;
 }

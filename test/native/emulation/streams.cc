@@ -3,6 +3,7 @@
 // notice. If shuffling is on, a stream may also run early.
 //
 // Streams and events are never destroyed, because streams may still hold work when the process ends.
+#include <map>
 #include <memory>
 #include <random>
 #include <utility>
@@ -43,7 +44,20 @@ Event* make_event(int device) {
   return events.emplace_back(std::make_unique<Event>(device)).get();
 }
 
-void destroy(Stream*) {
+Stream* find_stream(Stream* handle, int device) {
+  static auto& of_device = *new std::map<int, Stream*>;
+  if (!handle) {
+    Stream*& found = of_device[device];
+    if (!found) found = streams.emplace_back(std::make_unique<Stream>(device)).get();
+    return found;
+  }
+  for (const auto& stream : streams)
+    if (stream.get() == handle && !stream->destroyed) return handle;
+  return nullptr;
+}
+
+void destroy(Stream* stream) {
+  stream->destroyed = true;
   --streams_in_use;
 }
 

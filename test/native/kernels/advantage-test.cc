@@ -211,12 +211,14 @@ void test_losses_on_advantages(const Shape& shape, int turn) {
         test_loss_on_advantages(shape, info, loss, ++turn);
 }
 
-// Returns the shapes of all tests, and two more: one with many groups, and one with short packed rows.
+// Returns the shapes of all tests, and three more: one with many groups, one with short packed rows, and one
+// with a row that all warps share.
 const std::vector<Shape>& advantage_shapes() {
   static const std::vector<Shape> all = [] {
     std::vector<Shape> all = shapes();
     all.push_back({"many groups", 900, 5, {}});
     all.push_back({"packed and short", 7, 400, {3, 400, 0, 1, 129, 4, 17}});
+    all.push_back({"a long row among short ones", 6, 8201, {3, 0, 8201, 17, 0, 130}});
     return all;
   }();
   return all;

@@ -5,11 +5,7 @@
 #include <string>
 #include <vector>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER 1
-#endif
-#endif
+#include "address_sanitizer.h"
 
 struct BrokenKernel {
   const char* name;
@@ -20,4 +16,5 @@ struct BrokenKernel {
 };
 
 const std::vector<BrokenKernel>& broken_kernels();
+const std::vector<BrokenKernel>& broken_copies();
 const std::vector<BrokenKernel>& planted_faults();

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "cpu/advantages.h"
+#include "test/native/emulation/traffic.h"
 #include "test/native/kernels/advantages.h"
 #include "test/native/kernels/broken-kernels.h"
 #include "test/native/kernels/test.h"
@@ -174,7 +176,7 @@ bool ends_process(std::string (*run)()) {
 }
 
 void test_broken_kernels() {
-  for (const auto& some : {broken_kernels(), planted_faults()})
+  for (const auto& some : {broken_kernels(), broken_copies(), planted_faults()})
     for (const BrokenKernel& kernel : some) {
       if (is_sanitized() && kernel.ends_sanitized_process) {
         expect(ends_process(kernel.run), std::string(kernel.name) + ": AddressSanitizer ends the process");
@@ -186,42 +188,70 @@ void test_broken_kernels() {
     }
 }
 
-// Tests that no kernel relies on stores of other blocks that are not visible yet. Evaluates every policy loss
-// and every advantage function while stores become visible late, and expects the same bits as otherwise.
-void test_late_stores() {
-  for (const char* name : {"packed", "rows of whole spans", "tiny rows"}) {
-    const auto batch = draw_batch(shape_named(name), DType::kFloat32, false, 3);
-    const Inputs inputs = draw_inputs(shape_named(name), DType::kFloat32, 3);
-    const auto same_when_late = [&](const std::string& what, const auto& call) {
-      const auto expected = call();
-      setenv("POLICY_LOSS_EMULATION_STORES", "1", 1);
-      expect(expected.same_bits(call()), what + ", " + name + ": the same bits with late stores");
-      expect(expected.same_bits(shuffled(4, call)), what + ", " + name + ": the same bits with late stores");
-      unsetenv("POLICY_LOSS_EMULATION_STORES");
-    };
-    for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
-      const Function function = make_function(loss, loss, static_cast<Aggregation>(loss % 4), loss % 5, true);
-      same_when_late(losses()[loss].name,
-                     [&] { return on_device(function, *batch, {}, nullptr, "late stores"); });
-    }
-    for (const AdvantageInfo& info : advantages()) {
-      AdvantageFunction function{info.shape, info.index, {}};
-      for (const OptionInfo& option : info.options) function.options.push_back(option.choices ? 0 : 0.5);
-      same_when_late(info.name,
-                     [&] { return advantages_on_device(function, inputs, nullptr, "late stores"); });
-    }
+// Returns the result of body(), while `residents` blocks of a grid run at the same time and see each other's
+// stores late.
+template <class Body>
+auto with_residents(int residents, Body body) {
+  setenv("POLICY_LOSS_EMULATION_RESIDENT", std::to_string(residents).c_str(), 1);
+  auto result = body();
+  unsetenv("POLICY_LOSS_EMULATION_RESIDENT");
+  return result;
+}
+
+constexpr int kSeeds = 8;
+
+// Expects that call(0) has the same bits if blocks run one after another and see each other's stores late,
+// and if several blocks run at the same time. call(1) has other inputs of the same size. It comes in between,
+// so that the memory of the device does not contain what call(0) has stored there before.
+template <class Call>
+void expect_same_bits(const std::string& what, Call call) {
+  const auto expected = call(0);
+  call(1);
+  expect(expected.same_bits(with_residents(1, [&] { return call(0); })),
+         what + ": the same bits with late stores");
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    call(1);
+    const auto again = with_residents(2 + seed % 3, [&] { return shuffled(seed, [&] { return call(0); }); });
+    expect(expected.same_bits(again),
+           what + ": the same bits with blocks at the same time, seed " + std::to_string(seed));
+  }
+}
+
+// Tests that kernels need no more order among blocks than CUDA promises: the kernels of every policy loss and
+// of every advantage function. The shape must have enough tokens for several blocks.
+void test_interleaved_blocks(const Shape& shape) {
+  const std::unique_ptr<Batch> batches[] = {draw_batch(shape, DType::kFloat32, false, 3),
+                                            draw_batch(shape, DType::kFloat32, false, 4)};
+  const Inputs inputs[] = {draw_inputs(shape, DType::kFloat32, 3), draw_inputs(shape, DType::kFloat32, 4)};
+  for (int loss = 0; loss < static_cast<int>(losses().size()); ++loss) {
+    const Function function = make_function(loss, loss, static_cast<Aggregation>(loss % 4), loss % 5, true);
+    const std::string what = losses()[loss].name + ", " + shape.name;
+    const int64_t before = emulation::block_switches();
+    expect_same_bits(what,
+                     [&](int which) { return on_device(function, *batches[which], {}, nullptr, what); });
+    expect(is_sanitized() || emulation::block_switches() > before, what + ": blocks take turns");
+  }
+  for (const AdvantageInfo& info : advantages()) {
+    AdvantageFunction function{info.shape, info.index, {}};
+    for (const OptionInfo& option : info.options) function.options.push_back(option.choices ? 0 : 0.5);
+    const std::string what = info.name + ", " + shape.name;
+    expect_same_bits(what,
+                     [&](int which) { return advantages_on_device(function, inputs[which], nullptr, what); });
   }
 }
 
 }  // namespace
 
 std::vector<Piece> fault_pieces() {
-  return {{"staging", test_staging},
-          {"errors of evaluations", test_evaluation_errors},
-          {"errors of advantages", test_advantage_errors},
-          {"calls at once", test_calls_at_once},
-          {"broken kernels", test_broken_kernels},
-          {"late stores", test_late_stores, true}};
+  std::vector<Piece> pieces = {{"staging", test_staging},
+                               {"errors of evaluations", test_evaluation_errors},
+                               {"errors of advantages", test_advantage_errors},
+                               {"calls at once", test_calls_at_once},
+                               {"broken kernels", test_broken_kernels}};
+  for (const char* shape : {"packed", "rows of whole spans", "rows of very many spans"})
+    pieces.push_back({std::string("interleaved blocks, ") + shape,
+                      [=] { test_interleaved_blocks(shape_named(shape)); }, true});
+  return pieces;
 }
 
 }  // namespace kernels_test

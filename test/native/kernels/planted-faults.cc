@@ -11,6 +11,7 @@ namespace policy_loss::cuda {
 namespace {
 
 constexpr unsigned kBlocks = 6;
+constexpr int kTurns = 20;
 constexpr const char* kWrong = "a wrong result";
 
 // Sets an environment variable of the emulation for the lifetime of this object.
@@ -28,19 +29,106 @@ __global__ void clears(Column column) {
   if (threadIdx.x < kValues) __stcs(column.data + threadIdx.x, 0.0f);
 }
 
+// What the kernels of run_blocks() work on: the result, a ticket and a number for each block, all 0.
+struct Blocks {
+  float* const result;
+  unsigned* const ticket;
+  float* const numbers;
+  __device__ explicit Blocks(Column column)
+      : result(column.data), ticket(reinterpret_cast<unsigned*>(column.data + 1)), numbers(column.data + 2) {}
+};
+
+enum class Fence { kNone, kBeforeStore, kBeforeTicket, kAfterTicket };
+enum class Reads { kAfterFence, kWithoutFence, kPastCache };
+
 // Each block stores a number, and the block that takes the last ticket adds them up.
-template <bool fence>
+template <Fence fence, Reads reads>
 __global__ void sums_blocks(Column column) {
   if (threadIdx.x != 0) return;
-  float* const numbers = column.data + 2;
-  unsigned* const ticket = reinterpret_cast<unsigned*>(column.data + 1);
-  numbers[blockIdx.x] = 1.0f;
-  if (fence) __threadfence();
-  const bool is_last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+  const Blocks blocks(column);
+  if (fence == Fence::kBeforeStore) __threadfence();
+  blocks.numbers[blockIdx.x] = 1.0f;
+  if (fence == Fence::kBeforeTicket) __threadfence();
+  const bool is_last = atomicAdd(blocks.ticket, 1u) == gridDim.x - 1;
+  if (fence == Fence::kAfterTicket) __threadfence();
   if (!is_last) return;
+  if (reads == Reads::kAfterFence) __threadfence();
   float sum = 0;
-  for (unsigned block = 0; block < gridDim.x; ++block) sum += numbers[block];
-  column.data[0] = sum;
+  for (unsigned block = 0; block < gridDim.x; ++block)
+    sum += reads == Reads::kPastCache ? __ldcg(blocks.numbers + block) : blocks.numbers[block];
+  *blocks.result = sum;
+}
+
+// As above, but the number of a block is the sum of what its threads stored. The first thread takes the
+// block's ticket, and must wait until the others have stored.
+template <bool barrier>
+__global__ void sums_threads_of_blocks(Column column) {
+  constexpr unsigned of_block = 8;
+  const Blocks blocks(column);
+  if (threadIdx.x < of_block) blocks.numbers[blockIdx.x * of_block + threadIdx.x] = 1.0f / of_block;
+  __threadfence();
+  if (barrier) __syncthreads();
+  if (threadIdx.x != 0 || atomicAdd(blocks.ticket, 1u) != gridDim.x - 1) return;
+  __threadfence();
+  float sum = 0;
+  for (unsigned i = 0; i < gridDim.x * of_block; ++i) sum += blocks.numbers[i];
+  *blocks.result = sum;
+}
+
+// The ticket is not atomic, though fences surround it.
+__global__ void takes_tickets_without_atomics(Column column) {
+  if (threadIdx.x != 0) return;
+  const Blocks blocks(column);
+  blocks.numbers[blockIdx.x] = 1.0f;
+  __threadfence();
+  const unsigned ticket = (*blocks.ticket)++;
+  __threadfence();
+  if (ticket != gridDim.x - 1) return;
+  for (unsigned block = 0; block < gridDim.x; ++block) *blocks.result += blocks.numbers[block];
+}
+
+// Each block adds 1 to the number that the block before it has stored, as if that had ended.
+__global__ void continues_the_block_before(Column column) {
+  if (threadIdx.x != 0) return;
+  const Blocks blocks(column);
+  __threadfence();
+  const float before = blockIdx.x == 0 ? 0.0f : blocks.numbers[blockIdx.x - 1];
+  blocks.numbers[blockIdx.x] = before + 1.0f;
+  __threadfence();
+  if (blockIdx.x == gridDim.x - 1) *blocks.result = blocks.numbers[blockIdx.x];
+}
+
+// The first block sets the result, to which the others add.
+__global__ void sets_the_sum_in_the_first_block(Column column) {
+  if (threadIdx.x != 0) return;
+  if (blockIdx.x == 0) *column.data = 1.0f;
+  __threadfence();
+  if (blockIdx.x != 0) atomicAdd(column.data, 1.0f);
+}
+
+// Each block counts how many of the blocks' numbers are still 0, and then sets its own. All must find all.
+__global__ void overwrites_what_others_read(Column column) {
+  if (threadIdx.x != 0) return;
+  const Blocks blocks(column);
+  unsigned zeros = 0;
+  __threadfence();
+  for (unsigned block = 0; block < gridDim.x; ++block) zeros += blocks.numbers[block] == 0.0f ? 1 : 0;
+  blocks.numbers[blockIdx.x] = 1.0f;
+  if (zeros == gridDim.x) atomicAdd(column.data, 1.0f);
+}
+
+// The largest number of a block becomes the result.
+template <bool atomic>
+__global__ void finds_the_largest(Column column) {
+  if (threadIdx.x != 0) return;
+  const float mine = static_cast<float>(blockIdx.x + 1);
+  if (atomic) {
+    atomicMax(column.data, mine);
+    return;
+  }
+  __threadfence();
+  if (*column.data < mine) *column.data = mine;
+  __threadfence();
 }
 
 template <bool atomic>
@@ -81,17 +169,26 @@ float first_number(Machine& machine) {
   return number;
 }
 
-// Runs a kernel that must set the first number of the column to the number of blocks, which see each other's
-// stores late.
+// How the blocks of a grid run: one after another, with stores that become visible late, or several at the
+// same time.
+enum class Run { kLateStores, kAtOnce };
+
+// Launches a kernel that must set the first number of the column to the number of blocks.
 template <void (*kernel)(Column)>
-std::string run_blocks() {
-  const Setting late("POLICY_LOSS_EMULATION_STORES", "1");
+bool is_right() {
   Machine machine;
   launch("clears", clears, {1, machine.stream}, machine.column);
   launch("kernel", kernel, {kBlocks, machine.stream}, machine.column);
-  const bool right = first_number(machine) == static_cast<float>(kBlocks);
-  const std::string message = machine.finish();
-  return !message.empty() ? message : right ? "" : kWrong;
+  return first_number(machine) == static_cast<float>(kBlocks) && machine.finish().empty();
+}
+
+template <void (*kernel)(Column), Run run>
+std::string run_blocks() {
+  const Setting residents("POLICY_LOSS_EMULATION_RESIDENT", run == Run::kAtOnce ? "4" : "1");
+  if (run == Run::kLateStores) return is_right<kernel>() ? "" : kWrong;
+  for (int turn = 0; turn < kTurns; ++turn)  // blocks take turns at other points each time
+    if (!is_right<kernel>()) return kWrong;
+  return "";
 }
 
 template <void (*kernel)(Column)>
@@ -199,10 +296,45 @@ std::string records_an_event_of_another_device() {
 const std::vector<BrokenKernel>& planted_faults() {
   using namespace policy_loss::cuda;
   static const std::vector<BrokenKernel> all = {
-    {"blocks with a fence before the ticket", "", run_blocks<sums_blocks<true>>},
-    {"blocks without a fence", kWrong, run_blocks<sums_blocks<false>>},
-    {"a counter with atomic additions", "", run_blocks<counts_blocks<true>>},
-    {"a counter without atomic additions", kWrong, run_blocks<counts_blocks<false>>},
+    {"blocks with a fence before and after the ticket", "",
+     run_blocks<sums_blocks<Fence::kBeforeTicket, Reads::kAfterFence>, Run::kAtOnce>},
+    {"blocks with a fence before the ticket, and loads past the cache", "",
+     run_blocks<sums_blocks<Fence::kBeforeTicket, Reads::kPastCache>, Run::kAtOnce>},
+    {"blocks without a fence", kWrong,
+     run_blocks<sums_blocks<Fence::kNone, Reads::kAfterFence>, Run::kLateStores>},
+    {"a fence before the store", kWrong,
+     run_blocks<sums_blocks<Fence::kBeforeStore, Reads::kAfterFence>, Run::kLateStores>},
+    {"a fence after the ticket, one block after another", "",
+     run_blocks<sums_blocks<Fence::kAfterTicket, Reads::kAfterFence>, Run::kLateStores>},
+    {"no fence after the ticket, one block after another", "",
+     run_blocks<sums_blocks<Fence::kBeforeTicket, Reads::kWithoutFence>, Run::kLateStores>},
+    {"a barrier before the ticket", "", run_blocks<sums_threads_of_blocks<true>, Run::kAtOnce>},
+    {"no barrier before the ticket", kWrong, run_blocks<sums_threads_of_blocks<false>, Run::kLateStores>},
+    {"a ticket that is not atomic, one block after another", "",
+     run_blocks<takes_tickets_without_atomics, Run::kLateStores>},
+    {"a block that continues the one before, one block after another", "",
+     run_blocks<continues_the_block_before, Run::kLateStores>},
+    {"a sum that the first block sets, one block after another", "",
+     run_blocks<sets_the_sum_in_the_first_block, Run::kLateStores>},
+    {"atomic maximum", "", run_blocks<finds_the_largest<true>, Run::kAtOnce>},
+    {"a maximum that is not atomic, one block after another", "",
+     run_blocks<finds_the_largest<false>, Run::kLateStores>},
+    {"a block that overwrites what others read, with late stores", "",
+     run_blocks<overwrites_what_others_read, Run::kLateStores>},
+    {"a counter with atomic additions", "", run_blocks<counts_blocks<true>, Run::kAtOnce>},
+    {"a counter without atomic additions", kWrong, run_blocks<counts_blocks<false>, Run::kLateStores>},
+#if !ADDRESS_SANITIZER  // with it, blocks do not run at the same time
+    {"a fence after the ticket", kWrong,
+     run_blocks<sums_blocks<Fence::kAfterTicket, Reads::kAfterFence>, Run::kAtOnce>},
+    {"no fence after the ticket", kWrong,
+     run_blocks<sums_blocks<Fence::kBeforeTicket, Reads::kWithoutFence>, Run::kAtOnce>},
+    {"a ticket that is not atomic", kWrong, run_blocks<takes_tickets_without_atomics, Run::kAtOnce>},
+    {"a block that continues the one before", kWrong, run_blocks<continues_the_block_before, Run::kAtOnce>},
+    {"a sum that the first block sets", kWrong, run_blocks<sets_the_sum_in_the_first_block, Run::kAtOnce>},
+    {"a maximum that is not atomic", kWrong, run_blocks<finds_the_largest<false>, Run::kAtOnce>},
+    {"a block that overwrites what others read", kWrong,
+     run_blocks<overwrites_what_others_read, Run::kAtOnce>},
+#endif
     {"an unchecked store before a column", "out of bounds",
      run_with_shared_memory<writes_before_the_column_unchecked>, true},
     {"a store past the shared memory of a launch", "out of bounds",

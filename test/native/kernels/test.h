@@ -22,14 +22,18 @@ std::vector<Piece> kl_value_pieces();
 std::vector<Piece> advantage_pieces();
 std::vector<Piece> fault_pieces();
 std::vector<Piece> failure_pieces();
+std::vector<Piece> host_pieces();
 
 // Returns the result of body(). While it runs, the emulation shuffles blocks, threads and streams with this
-// seed.
+// seed. With an odd seed, the device also has compute capability 8.0 instead of 9.0, so that kernels use
+// other instructions to copy columns (feed.cuh).
 template <class Body>
 auto shuffled(int seed, Body body) {
   setenv("POLICY_LOSS_EMULATION_SHUFFLE", std::to_string(seed).c_str(), 1);
+  if (seed % 2 != 0) setenv("POLICY_LOSS_EMULATION_CAPABILITY", "80", 1);
   auto result = body();
   unsetenv("POLICY_LOSS_EMULATION_SHUFFLE");
+  unsetenv("POLICY_LOSS_EMULATION_CAPABILITY");
   return result;
 }
 
