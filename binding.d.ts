@@ -53,6 +53,21 @@ export interface NativeDeviceArray {
   readonly __deviceArray: unique symbol;
 }
 
+/** The tensor in a DLPack capsule, which is an external that native/addon/dlpack.h describes. */
+export type NativeTensor =
+  | { taken: true }
+  | {
+      taken: false;
+      /** The address of the first value. */
+      pointer: bigint;
+      dtype: 'float32' | 'float16' | 'bfloat16' | 'vectors' | 'other';
+      /** The index of the CUDA device, or -1 for memory elsewhere. */
+      device: number;
+      shape: number[];
+      /** Whether the values lie one after another, row after row. */
+      contiguous: boolean;
+    };
+
 /** A policy loss of native/engine/registry.h. */
 export interface NativeLossSpec {
   /** The loss's name in the registry. */
@@ -167,6 +182,16 @@ export interface NativeBatch {
    * the promise settles.
    */
   pointers?: (bigint | undefined)[];
+  /**
+   * Of columns in memory of other processes: the cudaIpcMemHandle_t, 64 bytes. `pointers` then holds the offset of the
+   * column in that memory.
+   */
+  handles?: (Uint8Array | undefined)[];
+  /**
+   * DLPack capsules whose memory is in `pointers`. upload() and update() take their tensors, and call the deleters
+   * before the promise settles.
+   */
+  capsules?: unknown[];
   /** Numbers per row in the order of NativeRowColumns, undefined where they are not given. */
   rowData?: (Float64Array | undefined)[] | undefined;
   /** One byte per token, 0 if the token is masked (does not count). */
@@ -300,6 +325,8 @@ export interface NativeCall {
   advantage?: NativeFusedAdvantage | undefined;
   /** One element. If the caller sets it to a number other than 0, evaluate() stops and resolves to -1. */
   abort: Int32Array | undefined;
+  /** Only on a device: a cudaStream_t. The call's work on the device waits for the work that is on the stream. */
+  stream?: bigint | undefined;
 }
 
 export interface NativeBinding {
@@ -439,13 +466,14 @@ export interface NativeBinding {
   /**
    * Copies a batch to a CUDA device. Resolves to -1 if the call is aborted. `inputs` holds the inputs of advantage
    * functions, and must have the same shape as `batch`. Its mask and old log-probabilities are not copied, because
-   * advantage functions use those of `batch`.
+   * advantage functions use those of `batch`. The copies wait for the work that is on `stream`, a cudaStream_t.
    */
   upload(
     device: number,
     batch: NativeBatch,
     abort: Int32Array | undefined,
     inputs?: NativeAdvantageBatch,
+    stream?: bigint,
   ): Promise<NativeResident | -1>;
   /**
    * Makes another resident batch, in which the given columns replace those of `resident`. `resident` does not change,
@@ -458,15 +486,37 @@ export interface NativeBinding {
     columns: NativeBatch,
     abort: Int32Array | undefined,
     inputs?: NativeAdvantageBatch,
+    stream?: bigint,
   ): Promise<NativeResident | -1>;
+  /**
+   * Gives device memory that no batch or array occupies, and pinned memory of the host, back to the driver, after the
+   * calls in progress on the device. Resolves to 0. Does nothing if no call has used the device.
+   */
+  trim(device: number): Promise<number>;
   /** Frees the memory of a resident batch as soon as no call uses the batch. Does not wait for that. */
   release(resident: NativeResident): void;
-  /** Makes an array of `length` values on a device. */
-  deviceArray(device: number, length: number): NativeDeviceArray;
+  /** Makes an array of `length` values on a device. If `shareable` is set, other processes can open its memory. */
+  deviceArray(device: number, length: number, shareable: boolean): NativeDeviceArray;
+  /** Resolves to the cudaIpcMemHandle_t of a shareable array that a call has written, 64 bytes. */
+  exportDeviceArray(array: NativeDeviceArray): Promise<Uint8Array>;
   /** Returns the array's address on the device; 0 if no call has written the array, or if its length is 0. */
   deviceArrayAddress(array: NativeDeviceArray): bigint;
   /** Copies an array that a call has written to `out`, after the calls in progress. Resolves to 0. */
   readDeviceArray(array: NativeDeviceArray, out: Float32Array): Promise<number>;
   /** Frees the array's memory as soon as no call uses it. Does not wait for that. */
   releaseDeviceArray(array: NativeDeviceArray): void;
+  /** Describes the tensor in a DLPack capsule. Returns undefined for any other value. */
+  dlpackTensor(value: unknown): NativeTensor | undefined;
+  /**
+   * Returns a DLPack capsule with a tensor on an array that a call has written. The tensor keeps the array's memory until
+   * its deleter is called.
+   */
+  deviceArrayToDlpack(array: NativeDeviceArray, shape: readonly number[]): unknown;
+  /**
+   * Allocates page-locked memory on the host while `device` is current, and returns a promise of it. `bytes` must be
+   * positive. The memory is freed when the ArrayBuffer was collected or detached and no call uses it.
+   */
+  allocPinned(device: number, bytes: number): Promise<ArrayBuffer>;
+  /** Detaches an ArrayBuffer that allocPinned() made. Returns false, and does nothing, if another function made it. */
+  freePinned(buffer: ArrayBuffer): boolean;
 }

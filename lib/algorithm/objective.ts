@@ -300,14 +300,14 @@ export class Objective {
     conversions?: Conversions,
   ): Promise<ObjectiveResult> {
     const { evaluator, coefficients } = this.#prepare(batch, found !== undefined);
-    const { device, normalizer, part, signal } = options;
+    const { device, normalizer, part, signal, stream } = options;
     const reading = evaluator.read(batch, device, found?.computed, conversions);
     return finishInTurns(reading, signal, async (input) => {
       const gradients = this.#gradients(input, options, batch);
       const result = await evaluator.evaluate<Metrics>(
         input,
         gradients,
-        { normalizer, part, signal },
+        { normalizer, part, signal, stream },
         coefficients(input, normalizer),
         found?.fused,
       );
@@ -380,8 +380,8 @@ export class Objective {
     const { rows, entropyCoef } = this.entropyLossFn;
     const hasTerm = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
     const depends = hasTerm || this.policyLossFn.dependsOnEntropy;
-    const onDevice = grad === 'device' || grad instanceof DeviceGradient;
-    const wanted = onDevice ? 'device' : grad !== undefined && grad !== false;
+    const onDevice = grad === 'device' || grad === 'shareable' || grad instanceof DeviceGradient;
+    const wanted = onDevice ? (grad === 'shareable' ? grad : 'device') : grad !== undefined && grad !== false;
     return gradientsOf(input, { grad, gradEntropy: gradEntropy ?? (depends && wanted), gradLogZ });
   }
 }

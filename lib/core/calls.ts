@@ -4,14 +4,15 @@ import type { Normalizer } from './counts.js';
 import type { DeviceGradient } from './device-gradient.js';
 
 /** Where a call is to write a gradient; see {@link ComputeSyncOptions.grad}. */
-export type GradientRequest = boolean | Float32Array | 'device' | DeviceGradient;
+export type GradientRequest = boolean | Float32Array | 'device' | 'shareable' | DeviceGradient;
 
 /** Options of a call that computes a loss synchronously. */
 export interface ComputeSyncOptions {
   /**
    * true requests the gradient, ∂loss/∂logprob, in a new array. To receive it in an existing array, pass a Float32Array
-   * with B×T elements. `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`. To
-   * overwrite the `deviceGrad` of an earlier call, pass it.
+   * with B×T elements. `'device'` leaves it on the CUDA device that computes the call, and returns it as `deviceGrad`.
+   * `'shareable'` does so in memory that other processes can open, which takes at least 2 MiB. To overwrite the
+   * `deviceGrad` of an earlier call, pass it.
    */
   grad?: GradientRequest;
   /**
@@ -34,6 +35,12 @@ export interface ComputeOptions extends ComputeSyncOptions {
    * on its own device.
    */
   device?: string;
+  /**
+   * A stream of the device that computes the call: a cudaStream_t as a number, such as PyTorch's `stream.cuda_stream`, or
+   * 0n for the default stream. The call's work on the device waits for the work that is on the stream when it begins, so
+   * the caller need not synchronize the stream before a gradient on the device is overwritten.
+   */
+  stream?: bigint;
   /**
    * A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`, and an array that
    * was passed as `grad` may be partly written.

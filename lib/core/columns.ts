@@ -85,12 +85,15 @@ function* floatData(
       received: `dtype ${describeValue(dtype)} in ${describeValue(data)}`,
     });
   }
-  const isOnDevice = value !== null && typeof value === 'object' && 'pointer' in value;
+  const isOnDevice =
+    value !== null &&
+    typeof value === 'object' &&
+    (types.isExternal(value) || 'pointer' in value || 'ipc' in value);
   throw new LossError('ERR_INVALID_INPUT', {
     key,
     expected: 'dtype float32 (Float32Array), { data, dtype }, Float64Array or numbers',
-    received: isOnDevice ? 'a pointer to memory of a device' : describeValue(value),
-    hint: isOnDevice ? 'upload() and update() accept pointers' : undefined,
+    received: isOnDevice ? 'memory of a device' : describeValue(value),
+    hint: isOnDevice ? 'upload() and update() accept it' : undefined,
   });
 }
 

@@ -11,6 +11,7 @@ import { KeyMapper } from './key-mapper.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
 import { finishInTurns } from './slices.js';
+import { checkStream } from './stream.js';
 import { type ColumnUpdate, type ConvertedUpdate, readUpdate, type UpdateOptions } from './update.js';
 
 /**
@@ -119,13 +120,14 @@ export class DeviceBatch implements Disposable {
    */
   update(columns: ColumnUpdate, options?: UpdateOptions): Promise<void> {
     return guardedAsync(async () => {
-      const { backend = 'verl', signal } = options ?? {};
+      const { backend = 'verl', signal, stream } = options ?? {};
       const mapper = KeyMapper.get(backend);
       const { values, layout } = this.resident(undefined);
+      checkStream(stream, values.device);
       this.#isUpdating = true;
       try {
         const reading = readUpdate(columns, layout, mapper, values.device);
-        await finishInTurns(reading, signal, (read) => this.#replace(read, signal));
+        await finishInTurns(reading, signal, (read) => this.#replace(read, signal, stream));
       } finally {
         this.#isUpdating = false;
       }
@@ -135,9 +137,12 @@ export class DeviceBatch implements Disposable {
   async #replace(
     { loss, advantage, perRow }: ConvertedUpdate,
     signal: UpdateOptions['signal'],
+    stream: bigint | undefined,
   ): Promise<void> {
     const before = this.#held();
-    const made = await abortable(signal, (flag) => native.update(before.native, loss, flag, advantage));
+    const made = await abortable(signal, (flag) =>
+      native.update(before.native, loss, flag, advantage, stream),
+    );
     const after = before.with(made, { loss, advantage, perRow });
     if (this.#values !== before) {
       after.drop();

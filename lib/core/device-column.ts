@@ -1,14 +1,16 @@
 // Columns that already are in the memory of a CUDA device.
-import type { NativeBatch } from '../../binding.js';
+import { types } from 'node:util';
+import type { NativeBatch, NativeTensor } from '../../binding.js';
 import { DTYPE_CODES, PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
 import { describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
+import { native } from './native.js';
 
 /**
  * A float column in the memory of a CUDA device, which upload() and DeviceBatch.update() accept instead of a host array.
  * They copy it on the device. The caller owns the memory, and must neither free nor change it before the promise
- * settles. All writes to it must have ended before the call: synchronize the stream that writes it. A DeviceGradient is
+ * settles. All writes to it must have ended before the call: synchronize the stream that writes it, or pass it as `stream`. A DeviceGradient is
  * such a column too.
  */
 export interface DeviceColumn {
@@ -22,23 +24,55 @@ export interface DeviceColumn {
   readonly shape: readonly number[];
 }
 
-/** Returns whether a value of a batch is meant as a column on a device. */
-export function isDeviceColumn(value: unknown): value is DeviceColumn {
-  return value !== null && typeof value === 'object' && 'pointer' in value;
+/**
+ * A DLPack tensor in the memory of a CUDA device, which upload() and DeviceBatch.update() accept instead of a host array.
+ * It is a Node-API external that another addon made, or {@link DeviceGradient.toDLPack}; docs/training-loops.md describes
+ * it for the authors of addons. The tensor has dtype float32, float16 or bfloat16, is contiguous, is on the device of the
+ * batch, and has the shape of a {@link DeviceColumn}. Only one call can take the tensor of a capsule. A call that rejects
+ * the column before it copies anything does not take it.
+ */
+export interface DLPackCapsule {
+  /** Marks the type. Capsules have no members. */
+  readonly __dltensor: true;
 }
 
 /**
- * Checks a column on a device and stores its address and its dtype code in a native batch.
+ * A float column in memory that another process has exported, which upload() and DeviceBatch.update() accept instead of a
+ * host array. They open the memory, copy the column on the device, and close the memory. All writes must have ended
+ * before the call, and the other process must keep the memory until the promise settles. CUDA does not open memory of
+ * the process itself. Only Linux has such memory.
+ */
+export interface IpcColumn extends Omit<DeviceColumn, 'pointer'> {
+  /** The 64 bytes of the cudaIpcMemHandle_t: what cudaIpcGetMemHandle() or {@link DeviceGradient.ipcHandle} returned. */
+  readonly ipc: Uint8Array;
+  /** The offset of the first value in the exported memory, in bytes; 0 by default. */
+  readonly offset?: number;
+}
+
+/** A float column in the memory of a CUDA device. */
+export type OnDevice = DeviceColumn | IpcColumn | DLPackCapsule;
+
+const IPC_BYTES = 64;
+
+/** Returns whether a value of a batch is meant as a column on a device. */
+export function isDeviceColumn(value: unknown): value is OnDevice {
+  if (value === null || typeof value !== 'object') return false;
+  return types.isExternal(value) || 'pointer' in value || 'ipc' in value;
+}
+
+/**
+ * Checks a column on a device and stores its address and its dtype code in a native batch. Stores the capsule of a DLPack
+ * tensor too; native code takes the tensor.
  * @param slot the index of the column in NativeBatch.data.
  * @param index the index of the device of the batch.
  * @throws LossError `ERR_INVALID_INPUT` if the pointer, the dtype or the device is wrong, `ERR_SHAPE_MISMATCH` if the
  * shape is.
  */
 export function setDeviceColumn(
-  native: NativeBatch,
+  batch: NativeBatch,
   slot: number,
   key: string,
-  { pointer, dtype, device, shape }: DeviceColumn,
+  column: OnDevice,
   layout: Layout,
   mayBePerRow: boolean,
   index: number,
@@ -46,21 +80,65 @@ export function setDeviceColumn(
   const refuse = (expected: string, received: string): never => {
     throw new LossError('ERR_INVALID_INPUT', { key, expected, received });
   };
+  const isCapsule = types.isExternal(column);
+  const { pointer, dtype, device, shape } = isCapsule
+    ? columnOf(native.dlpackTensor(column), refuse)
+    : 'ipc' in column
+      ? exportedColumn(column, refuse)
+      : (column as DeviceColumn);
   if (!Object.hasOwn(DTYPE_CODES, dtype))
     refuse('dtype float32, float16 or bfloat16', `dtype ${describeValue(dtype)}`);
   if (typeof device !== 'string' || device === 'cpu' || cudaIndex(device) !== index)
     refuse(`a column on cuda:${index}, the device of the batch`, `one on ${describeValue(device)}`);
   const perRow = isPerRow(key, shape, layout, mayBePerRow);
   const size = dtype === 'float32' ? 4n : 2n;
+  const isOffset = !isCapsule && 'ipc' in column;
   const isAddress = typeof pointer === 'bigint' && pointer >= 0n && pointer < 2n ** 64n;
-  if (!isAddress || pointer % size !== 0n || (pointer === 0n && layout.tokens > 0))
+  if (!isAddress || pointer % size !== 0n || (pointer === 0n && layout.tokens > 0 && !isOffset))
     refuse(
-      `a pointer to ${dtype} values, a bigint that ${size} divides`,
+      `${isOffset ? 'an offset of' : 'a pointer to'} ${dtype} values, a bigint that ${size} divides`,
       isAddress ? `0x${pointer.toString(16)}` : describeValue(pointer),
     );
-  native.pointers ??= [];
-  native.pointers[slot] = pointer;
-  native.dtypes[slot] = DTYPE_CODES[dtype] + (perRow ? PER_ROW : 0);
+  batch.pointers ??= [];
+  batch.pointers[slot] = pointer;
+  batch.dtypes[slot] = DTYPE_CODES[dtype] + (perRow ? PER_ROW : 0);
+  if (isOffset) {
+    batch.handles ??= [];
+    batch.handles[slot] = new Uint8Array(column.ipc);
+  }
+  if (!isCapsule) return;
+  batch.capsules ??= [];
+  if (batch.capsules.includes(column)) refuse('a capsule of its own', 'the capsule of another column');
+  batch.capsules[slot] = column;
+}
+
+// Returns a column of another process with its offset instead of its pointer.
+function exportedColumn(
+  { ipc, offset = 0, dtype, device, shape }: IpcColumn,
+  refuse: (expected: string, received: string) => never,
+): DeviceColumn {
+  if (!types.isUint8Array(ipc) || ipc.length !== IPC_BYTES)
+    refuse(`ipc with the ${IPC_BYTES} bytes of a cudaIpcMemHandle_t`, describeValue(ipc));
+  if (!Number.isSafeInteger(offset) || offset < 0)
+    refuse('an offset that is a whole number of bytes', describeValue(offset));
+  return { pointer: BigInt(offset), dtype, device, shape };
+}
+
+// Returns the tensor of a capsule as a column.
+function columnOf(
+  tensor: NativeTensor | undefined,
+  refuse: (expected: string, received: string) => never,
+): DeviceColumn {
+  if (tensor === undefined) return refuse('a DLPack capsule', 'another external');
+  if (tensor.taken) return refuse('a capsule with its tensor', 'one whose tensor was taken before');
+  if (!tensor.contiguous) return refuse('a contiguous tensor', 'one with strides');
+  const { pointer, dtype, device, shape } = tensor;
+  return {
+    pointer,
+    dtype: dtype as DeviceColumn['dtype'],
+    device: device < 0 ? 'cpu' : `cuda:${device}`,
+    shape,
+  };
 }
 
 function isPerRow(key: string, shape: readonly number[], layout: Layout, mayBePerRow: boolean): boolean {

@@ -5,6 +5,7 @@
 
 import type { NativeDeviceArray } from '../../binding.js';
 import { fromNative } from './abortable.js';
+import type { DLPackCapsule } from './device-column.js';
 import { allocate, guardedAsync, LossError } from './errors.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
@@ -27,15 +28,17 @@ export class DeviceGradient implements Disposable {
   readonly shape: readonly [number, number] | readonly [number];
   readonly #index: number;
   readonly #length: number;
+  readonly #shareable: boolean;
   #native: NativeDeviceArray | undefined;
 
   /** @internal The memory is allocated by the first call that writes the gradient. */
-  constructor(index: number, layout: Layout) {
+  constructor(index: number, layout: Layout, shareable: boolean) {
     this.device = `cuda:${index}`;
     this.shape = shapeOf(layout);
     this.#index = index;
     this.#length = layout.tokens;
-    this.#native = native.deviceArray(index, layout.tokens);
+    this.#shareable = shareable;
+    this.#native = native.deviceArray(index, layout.tokens, shareable);
   }
 
   /**
@@ -68,6 +71,44 @@ export class DeviceGradient implements Disposable {
       }
       return out;
     });
+  }
+
+  /**
+   * Exports the memory of a gradient that was requested with `grad: 'shareable'`, so that another process can open it with
+   * cudaIpcOpenMemHandle(), or pass it to this package as an {@link IpcColumn}. The gradient must not be disposed of, nor
+   * overwritten by a call, while the other process uses it.
+   * @returns a promise of the 64 bytes of a cudaIpcMemHandle_t. It rejects with LossError `ERR_INVALID_INPUT` if the
+   * gradient was disposed of, is empty, or was requested with `grad: 'device'`; `ERR_DEVICE_UNAVAILABLE` if CUDA cannot
+   * export memory on this machine.
+   */
+  ipcHandle(): Promise<Uint8Array> {
+    return guardedAsync(async () => {
+      const held = this.#held();
+      if (!this.#shareable || this.#length === 0)
+        throw new LossError('ERR_INVALID_INPUT', {
+          at: `gradient on ${this.device}`,
+          expected: 'one with shareable memory',
+          received: this.#shareable ? 'one without values' : 'one with other memory',
+          hint: "Request it with grad: 'shareable'",
+        });
+      try {
+        return await native.exportDeviceArray(held);
+      } catch (error) {
+        throw fromNative(error);
+      }
+    });
+  }
+
+  /**
+   * Returns the gradient as a DLPack tensor, for another addon of the same process. The tensor reads the same memory, so
+   * later calls that overwrite the gradient change it too. It keeps the memory until the addon calls its deleter, even if
+   * the gradient was disposed of or collected. If no one takes the tensor, the memory is freed when JavaScript collects
+   * the capsule.
+   * @returns a Node-API external; docs/training-loops.md describes it.
+   * @throws LossError `ERR_INVALID_INPUT` if the gradient was disposed of.
+   */
+  toDLPack(): DLPackCapsule {
+    return native.deviceArrayToDlpack(this.#held(), this.shape) as DLPackCapsule;
   }
 
   /**

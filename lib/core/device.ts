@@ -107,6 +107,17 @@ export function devices(): [CpuDevice, ...(CudaDevice | NoCudaDevice)[]] {
   return [{ name: 'cpu', available: true, ...native.cpu() }, ...structuredClone(gpus())];
 }
 
+/** Returns the indices of the CUDA devices that can be used. */
+export function cudaIndices(): number[] {
+  return gpus()
+    .filter((d) => d.available)
+    .map((d) => indexOf(d.name));
+}
+
+function indexOf(name: string): number {
+  return Number(name.slice('cuda:'.length));
+}
+
 function gpus(): (CudaDevice | NoCudaDevice)[] {
   cuda ??= cudaDevices(native.cudaDevices());
   return cuda;
@@ -171,6 +182,24 @@ export function setThreads(threads: number): void {
 }
 
 /**
+ * Returns the index of the CUDA device with the given name, for a function that the CPU does not have.
+ * @param at the function's name, for error messages.
+ * @param hint what holds for the CPU.
+ * @throws LossError `ERR_DEVICE_UNAVAILABLE` as cudaIndex() does, and if the name is that of the CPU.
+ */
+export function requireCuda(at: string, device: string | undefined, hint?: string): number {
+  const index = cudaIndex(device);
+  if (index !== undefined) return index;
+  throw new LossError('ERR_DEVICE_UNAVAILABLE', {
+    at,
+    option: 'device',
+    expected: 'a CUDA device',
+    received: describeValue(device),
+    hint,
+  });
+}
+
+/**
  * Returns the index of the CUDA device with the given name, or undefined for the CPU. The name 'cuda' means the first
  * CUDA device that can be used.
  * @throws LossError `ERR_DEVICE_UNAVAILABLE` if the device does not exist or cannot be used. The message lists the
@@ -180,7 +209,7 @@ export function cudaIndex(device: string | undefined): number | undefined {
   if (device === undefined || device === 'cpu') return undefined;
   const usable = gpus().filter((d) => d.available);
   const found = usable.find((d) => device === 'cuda' || d.name === device);
-  if (found) return Number(found.name.slice('cuda:'.length));
+  if (found) return indexOf(found.name);
   const unusable = gpus().filter((d) => !d.available);
   const named = unusable.find((d) => d.name === device);
   const { name, reason } = named ?? unusable[0] ?? {};

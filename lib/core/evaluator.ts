@@ -32,6 +32,7 @@ import { native } from './native.js';
 import { COLUMNS } from './native-batch.js';
 import { checkParts, markForm, takeForm } from './part-sums.js';
 import { finish, finishInTurns, type Sliced } from './slices.js';
+import { checkStream } from './stream.js';
 
 /** The coefficients that native code takes with each call, because they may change from call to call. */
 export interface Coefficients {
@@ -42,6 +43,9 @@ export interface Coefficients {
 
 /** Returns the coefficients for a batch. */
 export type CoefficientsOf = (input: Input, normalizer: Normalizer | undefined) => Coefficients;
+
+/** The options of an asynchronous evaluation. */
+type AsyncOptions = CallOptions & { signal?: AbortSignalLike | undefined; stream?: bigint | undefined };
 
 // A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, neither numbers per row
 // nor weights of tokens, and counts every row once.
@@ -99,10 +103,10 @@ export class Evaluator {
   ): Promise<LossResult<M>> {
     return guardedAsync(async () => {
       // Reads the options before the first wait, because the caller may change them afterwards.
-      const { grad, gradEntropy, gradLogZ, normalizer, part, device, signal } = options ?? {};
+      const { grad, gradEntropy, gradLogZ, normalizer, part, device, signal, stream } = options ?? {};
       return finishInTurns(this.#reader.read(batch, device), signal, (input) => {
         const gradients = this.#gradients(input, { grad, gradEntropy, gradLogZ });
-        const wanted = { normalizer, part, signal };
+        const wanted = { normalizer, part, signal, stream };
         return this.evaluate<M>(input, gradients, wanted, coefficients(input, normalizer));
       });
     });
@@ -183,11 +187,12 @@ export class Evaluator {
   async evaluate<M>(
     input: Input,
     gradients: Gradients,
-    options: CallOptions & { signal?: AbortSignalLike | undefined },
+    options: AsyncOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
     this.#checkWhole(options);
+    checkStream(options.stream, input.resident?.device ?? input.device);
     const correction = this.#correction;
     if (!correction) return this.#evaluate(input, gradients, options, coefficients, fused);
     return whileKept(input, async () => {
@@ -203,7 +208,7 @@ export class Evaluator {
   async #evaluate<M>(
     input: Input,
     gradients: Gradients,
-    options: CallOptions & { signal?: AbortSignalLike | undefined },
+    options: AsyncOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
@@ -212,6 +217,7 @@ export class Evaluator {
     const part = partArray(options);
     const call = this.#call(input, gradients, options.normalizer, coefficients, values);
     call.part = part;
+    call.stream = options.stream;
     call.advantage = fused?.advantage;
     const present = await abortable(options.signal, (flag) => {
       call.abort = flag;

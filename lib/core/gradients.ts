@@ -50,17 +50,17 @@ export function gradientArray(
   wanted: GradientRequest | undefined,
   name: string,
 ): GradientArray | undefined {
-  if (wanted !== 'device' && !(wanted instanceof DeviceGradient))
-    return gradArray(input.layout, wanted, name);
+  const isNew = wanted === 'device' || wanted === 'shareable';
+  if (!isNew && !(wanted instanceof DeviceGradient)) return gradArray(input.layout, wanted, name);
   const index = input.resident?.device ?? input.device;
   if (index === undefined)
     throw new LossError('ERR_INVALID_INPUT', {
       key: name,
       expected: 'true, false or a Float32Array, because the CPU computes the call',
-      received: wanted === 'device' ? "'device'" : `a gradient on ${wanted.device}`,
+      received: isNew ? `'${wanted}'` : `a gradient on ${wanted.device}`,
       hint: 'Pass an uploaded batch, or the option device to compute()',
     });
-  if (wanted === 'device') return new DeviceGradient(index, input.layout);
+  if (isNew) return new DeviceGradient(index, input.layout, wanted === 'shareable');
   wanted.check(name, index, input.layout);
   return wanted;
 }

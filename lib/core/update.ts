@@ -3,7 +3,7 @@ import type { NativeAdvantageBatch, NativeBatch } from '../../binding.js';
 import type { AbortSignalLike } from './abortable.js';
 import { type Batch, type FloatColumn, find } from './batch.js';
 import { PER_ROW, readFloats } from './columns.js';
-import { type DeviceColumn, isDeviceColumn, setDeviceColumn } from './device-column.js';
+import { isDeviceColumn, type OnDevice, setDeviceColumn } from './device-column.js';
 import { describeValue, LossError } from './errors.js';
 import type { KeyMapper } from './key-mapper.js';
 import type { Layout } from './layout.js';
@@ -13,19 +13,25 @@ import type { Sliced } from './slices.js';
 /**
  * New values for float columns of a {@link DeviceBatch}, under the same keys as in a {@link Batch}. Each has the shape
  * [B, T] of the batch, or as many values as tokens if the rows are packed. `advantages` and the other columns that
- * upload() accepts with one value per row may have the shape [B]. A column may be a {@link DeviceColumn}: a pointer to
- * memory of the batch's device.
+ * upload() accepts with one value per row may have the shape [B]. A column may be in memory of the batch's device: a {@link
+ * DeviceColumn} or a {@link DLPackCapsule}.
  */
 export type ColumnUpdate = {
   [K in keyof Batch as FloatColumn extends NonNullable<Batch[K]>
     ? Exclude<K, 'tokenLevelScores' | 'token_level_scores'>
-    : never]?: Batch[K] | DeviceColumn;
-} & { [K in 'oldEntropy' | 'old_entropy' | 'clipCovKeys' | 'clip_cov_keys']?: FloatColumn | DeviceColumn };
+    : never]?: Batch[K] | OnDevice;
+} & { [K in 'oldEntropy' | 'old_entropy' | 'clipCovKeys' | 'clip_cov_keys']?: FloatColumn | OnDevice };
 
 /** The options of {@link DeviceBatch.update}. */
 export interface UpdateOptions {
   /** The training framework whose key names the columns may have, in addition to Trinity-RFT's; 'verl' by default. */
   backend?: string;
+  /**
+   * A stream of the device of the batch: a cudaStream_t as a number, such as PyTorch's `stream.cuda_stream`, or
+   * 0n for the default stream. The call's work on the device waits for the work that is on the stream when it begins, so
+   * the caller need not synchronize the stream that writes the columns in memory of the device.
+   */
+  stream?: bigint;
   /**
    * A signal that ends the update early when it is aborted. The update then rejects with `ERR_ABORTED`, and the batch
    * keeps its values.

@@ -10,24 +10,31 @@ import {
   type InputName,
 } from './batch-reader.js';
 import { PER_ROW } from './columns.js';
-import { cudaIndex } from './device.js';
+import { requireCuda } from './device.js';
 import { DeviceBatch, ResidentValues } from './device-batch.js';
-import type { DeviceColumn } from './device-column.js';
-import { describeValue, guardedAsync, LossError } from './errors.js';
+import type { OnDevice } from './device-column.js';
+import { guardedAsync } from './errors.js';
 import { KeyMapper } from './key-mapper.js';
 import { native } from './native.js';
 import { COLUMNS, ROW_DATA } from './native-batch.js';
 import { finishInTurns, type Sliced } from './slices.js';
+import { checkStream } from './stream.js';
 
 /** A batch in host memory, some of whose float columns may already be on the device to which it is uploaded. */
 export type UploadBatch = {
-  [K in keyof Batch]: FloatColumn extends NonNullable<Batch[K]> ? Batch[K] | DeviceColumn : Batch[K];
+  [K in keyof Batch]: FloatColumn extends NonNullable<Batch[K]> ? Batch[K] | OnDevice : Batch[K];
 };
 
 /** The options of {@link upload}. */
 export interface UploadOptions {
   /** The training framework whose key names the batch may use, in addition to Trinity-RFT's; 'verl' by default. */
   backend?: string;
+  /**
+   * A stream of the device of the batch: a cudaStream_t as a number, such as PyTorch's `stream.cuda_stream`, or
+   * 0n for the default stream. The call's work on the device waits for the work that is on the stream when it begins, so
+   * the caller need not synchronize the stream that writes the columns in memory of the device.
+   */
+  stream?: bigint;
   /** A signal that ends the upload early when it is aborted. The upload then rejects with `ERR_ABORTED`. */
   signal?: AbortSignalLike;
 }
@@ -48,8 +55,8 @@ const ADVANTAGE_INPUTS: readonly AdvantageInput[] = [
 
 /**
  * Copies a batch from host memory to a CUDA device, with every column that losses read. If the batch has an action
- * mask, the inputs of advantage functions are copied too. A float column may be a {@link DeviceColumn}: a pointer to
- * memory of the device, from which it is copied.
+ * mask, the inputs of advantage functions are copied too. A float column may already be in memory
+ * of the device: a {@link DeviceColumn} or a {@link DLPackCapsule}. It is then copied from there.
  *
  * @param device the name of the device: 'cuda', 'cuda:0', ….
  * @returns a promise of the batch on the device. It rejects with LossError `ERR_DEVICE_UNAVAILABLE`,
@@ -64,20 +71,13 @@ async function copy(
   device: string,
   options: UploadOptions | undefined,
 ): Promise<DeviceBatch> {
-  const index = cudaIndex(device);
-  if (index === undefined)
-    throw new LossError('ERR_DEVICE_UNAVAILABLE', {
-      at: 'upload',
-      option: 'device',
-      expected: 'a CUDA device',
-      received: describeValue(device),
-      hint: 'The CPU computes host batches without an upload',
-    });
-  const { backend = 'verl', signal } = options ?? {};
+  const index = requireCuda('upload', device, 'The CPU computes host batches without an upload');
+  const { backend = 'verl', signal, stream } = options ?? {};
+  checkStream(stream, index);
   const mapper = KeyMapper.get(backend);
   return finishInTurns(readAll(batch, mapper, index), signal, async ({ columns, loss, advantage, step }) => {
     const resident = await abortable(signal, (flag) =>
-      native.upload(index, loss.native, flag, advantage as NativeAdvantageBatch | undefined),
+      native.upload(index, loss.native, flag, advantage as NativeAdvantageBatch | undefined, stream),
     );
     const perRow = COLUMNS.filter((_, i) => (loss.native.dtypes[i]! & PER_ROW) !== 0);
     const values = new ResidentValues(index, resident, columns, new Set(perRow));

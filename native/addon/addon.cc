@@ -9,7 +9,9 @@
 
 #include "addon/bench.h"
 #include "addon/devices.h"
+#include "addon/dlpack.h"
 #include "addon/keep.h"
+#include "addon/pinned.h"
 #include "addon/tasks.h"
 #include "loss/sapo.h"
 
@@ -248,11 +250,17 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("cudaDevices", cuda_devices);
   add("upload", upload);
   add("update", update);
+  add("trim", trim);
   add("release", release);
   add("deviceArray", device_array);
   add("deviceArrayAddress", device_array_address);
   add("readDeviceArray", read_device_array_to_host);
+  add("exportDeviceArray", export_device_array);
   add("releaseDeviceArray", release_device_array);
+  add("dlpackTensor", dlpack_tensor);
+  add("deviceArrayToDlpack", device_array_to_dlpack);
+  add("allocPinned", alloc_pinned);
+  add("freePinned", free_pinned);
 #if defined(POLICY_LOSS_BENCH)
   add_bench_functions(env, exports);
 #endif

@@ -2,16 +2,17 @@
 
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "cuda/cuda.h"
 
 namespace policy_loss::addon {
 
-CallQueue& CallQueue::of(int device) {
+CallQueue& CallQueue::of(int device, CallKind kind) {
   static std::mutex mutex;
-  static std::map<int, CallQueue*>* const queues = new std::map<int, CallQueue*>;
+  static auto* const queues = new std::map<std::pair<int, CallKind>, CallQueue*>;
   std::lock_guard lock(mutex);
-  CallQueue*& queue = (*queues)[device];
+  CallQueue*& queue = (*queues)[{device, kind}];
   if (!queue) queue = new CallQueue;
   return *queue;
 }

@@ -1,5 +1,6 @@
-// A queue of calls for each CUDA device. One thread per device runs the calls one after another and waits for
-// the device. So neither the event loop nor Node's own worker threads have to wait.
+// Two queues of calls for each CUDA device: one for calls that compute and one for uploads, so that these do
+// not wait for each other. One thread per queue runs its calls one after another and waits for the device. So
+// neither the event loop nor Node's own worker threads have to wait.
 #pragma once
 
 #include <condition_variable>
@@ -9,10 +10,12 @@
 
 namespace policy_loss::addon {
 
+enum class CallKind { kComputing, kUploading };
+
 class CallQueue {
  public:
-  // Returns the queue of a device. Queues are never destroyed. Their threads end with the process.
-  static CallQueue& of(int device);
+  // Returns a queue of a device. Queues are never destroyed. Their threads end with the process.
+  static CallQueue& of(int device, CallKind kind);
   void post(std::function<void()> work);
 
  private:

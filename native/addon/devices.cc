@@ -1,63 +1,15 @@
 #include "addon/devices.h"
 
+#include <cstring>
 #include <utility>
 
-#include "addon/async.h"
-#include "addon/call_queue.h"
+#include "addon/device_work.h"
 #include "addon/keep.h"
 #include "cpu/pool.h"
 #include "cuda/request.h"
 
 namespace policy_loss::addon {
 namespace {
-
-// A call that runs on a device, and its result. Any thread can run it.
-struct Work {
-  cuda::Status status = cuda::Status::kOk;
-  cuda::Problem problem;
-  std::function<cuda::Status(const int32_t* abort, cuda::Problem*)> run;
-  std::function<Napi::Value(Napi::Env)> value;
-  const int32_t* caller_abort = nullptr;
-  int32_t closing = 0;  // set when the calling thread ends
-  int device = 0;
-};
-
-Napi::Value settle(Napi::Env env, const Work& work) {
-  switch (work.status) {
-    case cuda::Status::kOk:
-      return work.value(env);
-    case cuda::Status::kAborted:
-      return Napi::Number::New(env, -1);
-    case cuda::Status::kOutOfMemory:
-      throw coded_error(env, "ERR_OUT_OF_MEMORY", work.problem.message);
-    case cuda::Status::kBadPointer:
-      throw coded_error(env, "ERR_INVALID_INPUT", work.problem.message);
-    default:
-      throw coded_error(env, "ERR_DEVICE_UNAVAILABLE", work.problem.message);
-  }
-}
-
-Napi::Value perform(const Napi::CallbackInfo& info, std::shared_ptr<Work> work, bool later) {
-  const Napi::Env env = info.Env();
-  if (!later) {
-    work->status = work->run(work->caller_abort, &work->problem);
-    return settle(env, *work);
-  }
-  auto job = std::make_unique<Instance::Job>();
-  job->work = work;
-  job->abort = [work] { __atomic_store_n(&work->closing, 1, __ATOMIC_RELAXED); };
-  job->result = [work](Napi::Env at) { return settle(at, *work); };
-  return Instance::of(env).start(env, std::move(job), hold(info), [work](Instance::Job* started) {
-    CallQueue::of(work->device).post([work, started] {
-      // The JavaScript thread that made the call may have ended while the call waited in the queue.
-      const bool ended = __atomic_load_n(&work->closing, __ATOMIC_RELAXED) != 0;
-      work->status =
-          ended ? cuda::Status::kAborted
-                : work->run(work->caller_abort ? work->caller_abort : &work->closing, &work->problem);
-      started->finished();
-    });
-  });
-}
 
 struct Milliseconds {
   float all = 0, token_pass = 0;
@@ -66,20 +18,6 @@ struct Milliseconds {
 template <class Place>
 int device_of(const Place& place) {
   return place.resident ? cuda::resident_info(place.resident.get()).device : place.device;
-}
-
-// Returns a handle that releases a thing on the thread of its device's calls. So the JavaScript thread never
-// waits for the calls in progress.
-template <class T>
-std::shared_ptr<T> handle_of(T* thing, int device) {
-  return std::shared_ptr<T>(thing, [device](T* last) {
-    const auto release = [last] { cuda::release(last); };
-    try {
-      CallQueue::of(device).post(release);
-    } catch (const std::bad_alloc&) {
-      release();
-    }
-  });
 }
 
 ResidentHandle read_resident(const Napi::Value& batch) {
@@ -217,6 +155,7 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
     on_device.logprob = call.logprob;
     on_device.passes_ms = call.timing ? &milliseconds->all : nullptr;
     on_device.token_pass_ms = call.timing ? &milliseconds->token_pass : nullptr;
+    on_device.stream = call.stream;
     on_device.abort = abort;
     cuda::AdvantageRequest first;
     if (call.advantage) {
@@ -330,9 +269,11 @@ AdvantageBatch read_inputs(const Napi::Value& value, const BatchView& batch) {
   return inputs;
 }
 
-// Reads the columns of NativeBatch.pointers, each with its code in NativeBatch.dtypes.
-void read_pointers(const Napi::Value& value, ColumnView* columns) {
+// Reads the columns of NativeBatch.pointers, each with its code in NativeBatch.dtypes, and
+// NativeBatch.handles.
+void read_pointers(const Napi::Value& value, ColumnView* columns, cuda::IpcHandle* handles) {
   if (!value.IsObject()) return;
+  const Napi::Value given = value.As<Napi::Object>().Get("handles");
   const Napi::Value pointers = value.As<Napi::Object>().Get("pointers");
   if (!pointers.IsArray()) return;
   const Napi::Array dtypes = value.As<Napi::Object>().Get("dtypes").As<Napi::Array>();
@@ -344,23 +285,34 @@ void read_pointers(const Napi::Value& value, ColumnView* columns) {
     const int code = dtypes.Get(c).ToNumber().Int32Value();
     columns[c] = view_of(value.Env(), code);
     columns[c].data = reinterpret_cast<const void*>(address);
+    const Napi::Value handle = given.IsArray() ? given.As<Napi::Array>().Get(c) : value.Env().Undefined();
+    if (handle.IsUndefined()) continue;
+    handles[c].given = true;
+    std::memcpy(handles[c].bytes, elements(handle, napi_uint8_array, sizeof handles[c].bytes, "a handle"),
+                sizeof handles[c].bytes);
   }
 }
 
-cuda::DeviceColumns read_device_columns(const Napi::Value& batch, const Napi::Value& inputs) {
+// Reads what upload() and update() take from the device: their arguments 1, 3 and 4.
+cuda::DeviceColumns read_device_columns(const Napi::CallbackInfo& info) {
   cuda::DeviceColumns columns;
-  read_pointers(batch, columns.losses);
-  read_pointers(inputs, columns.advantages);
+  read_pointers(info[1], columns.losses, columns.loss_handles);
+  read_pointers(info[3], columns.advantages, columns.advantage_handles);
+  columns.stream = stream_if_any(info[4]);
   return columns;
 }
 
-// Makes a resident batch by calling make(abort, &made, problem) on the thread of the device's calls, and
-// returns a promise of it.
+// Makes a resident batch by calling make(abort, &made, problem) on the thread of the device's uploads, and
+// returns a promise of it. Takes the tensors of the DLPack capsules of the batch (argument 1) and of the
+// inputs of advantage functions (argument 3).
 template <class Make>
 Napi::Value make_resident(const Napi::CallbackInfo& info, int device, const Napi::Value& abort, Make make) {
   auto work = std::make_shared<Work>();
+  for (const int batch : {1, 3})
+    if (info[batch].IsObject()) take_tensors(info[batch].As<Napi::Object>().Get("capsules"), &work->tensors);
   auto resident = std::make_shared<ResidentHandle>();
   work->device = device;
+  work->kind = CallKind::kUploading;
   work->caller_abort = flag_if_any(abort);
   work->run = [make, resident, device](const int32_t* flag, cuda::Problem* problem) {
     cuda::Resident* made = nullptr;
@@ -374,14 +326,14 @@ Napi::Value make_resident(const Napi::CallbackInfo& info, int device, const Napi
 
 }  // namespace
 
-// Implements upload(device, batch, abort?, inputs?), which binding.d.ts describes.
+// Implements upload(device, batch, abort?, inputs?, stream?), which binding.d.ts describes.
 Napi::Value upload(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());
   return guarded(info, [&] {
     const int device = info[0].ToNumber().Int32Value();
     const BatchView batch = read_batch(info[1].As<Napi::Object>());
     const AdvantageBatch inputs = read_inputs(info[3], batch);
-    const cuda::DeviceColumns there = read_device_columns(info[1], info[3]);
+    const cuda::DeviceColumns there = read_device_columns(info);
     return make_resident(info, device, info[2],
                          [=](const int32_t* abort, cuda::Resident** made, cuda::Problem* problem) {
                            const cuda::FoundInputs found(inputs);
@@ -390,7 +342,7 @@ Napi::Value upload(const Napi::CallbackInfo& info) {
   });
 }
 
-// Implements update(resident, columns, abort?, inputs?), which binding.d.ts describes.
+// Implements update(resident, columns, abort?, inputs?, stream?), which binding.d.ts describes.
 Napi::Value update(const Napi::CallbackInfo& info) {
   const ReadForLater reading(info.Env());
   return guarded(info, [&] {
@@ -398,7 +350,7 @@ Napi::Value update(const Napi::CallbackInfo& info) {
     const cuda::ResidentInfo known = cuda::resident_info(resident.get());
     const BatchView columns = read_batch(info[1].As<Napi::Object>());
     const BatchView inputs = read_inputs(info[3], columns).tokens;
-    const cuda::DeviceColumns there = read_device_columns(info[1], info[3]);
+    const cuda::DeviceColumns there = read_device_columns(info);
     if (columns.layout.rows != known.rows || columns.layout.tokens() != known.tokens)
       refuse(info.Env(), "the columns must have the batch's shape");
     return make_resident(info, known.device, info[2],
@@ -408,52 +360,20 @@ Napi::Value update(const Napi::CallbackInfo& info) {
   });
 }
 
+// Implements trim(device), which binding.d.ts describes.
+Napi::Value trim(const Napi::CallbackInfo& info) {
+  const int device = info[0].ToNumber().Int32Value();
+  auto work = std::make_shared<Work>();
+  work->device = device;
+  work->run = [device](const int32_t*, cuda::Problem* problem) { return cuda::trim(device, problem); };
+  work->value = [](Napi::Env env) { return Napi::Number::New(env, 0); };
+  return perform(info, work, true);
+}
+
 // Implements release(): drops JavaScript's reference to a resident batch. Calls in progress keep the batch
 // until they are done.
 Napi::Value release(const Napi::CallbackInfo& info) {
   info[0].As<Napi::External<ResidentHandle>>().Data()->reset();
-  return info.Env().Undefined();
-}
-
-// Implements deviceArray(device, length), which binding.d.ts describes.
-Napi::Value device_array(const Napi::CallbackInfo& info) {
-  return guarded(info, [&] {
-    const int device = info[0].ToNumber().Int32Value();
-    const int64_t length = info[1].ToNumber().Int64Value();
-    if (length < 0) refuse(info.Env(), "the length is negative");
-    cuda::DeviceArray* const array = cuda::make_array(device, length);
-    if (!array) refuse(info.Env(), "this build has no CUDA");
-    return owned<DeviceArrayHandle>(info.Env(), handle_of(array, device));
-  });
-}
-
-Napi::Value device_array_address(const Napi::CallbackInfo& info) {
-  const DeviceArrayHandle array = read_device_array(info[0]);
-  return Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(cuda::array_info(array.get()).address));
-}
-
-// Implements readDeviceArray(array, out), which binding.d.ts describes.
-Napi::Value read_device_array_to_host(const Napi::CallbackInfo& info) {
-  const ReadForLater reading(info.Env());
-  return guarded(info, [&] {
-    const DeviceArrayHandle array = read_device_array(info[0]);
-    const cuda::ArrayInfo known = cuda::array_info(array.get());
-    float* const out = floats(info[1], known.length, "out");
-    if (known.length > 0 && !known.address) refuse(info.Env(), "no call has written the array");
-    auto work = std::make_shared<Work>();
-    work->device = known.device;
-    work->run = [=](const int32_t*, cuda::Problem* problem) {
-      return cuda::read_array(array.get(), out, problem);
-    };
-    work->value = [](Napi::Env env) { return Napi::Number::New(env, 0); };
-    return perform(info, work, true);
-  });
-}
-
-// Implements releaseDeviceArray(): drops JavaScript's reference. Calls in progress keep the array until they
-// are done.
-Napi::Value release_device_array(const Napi::CallbackInfo& info) {
-  info[0].As<Napi::External<DeviceArrayHandle>>().Data()->reset();
   return info.Env().Undefined();
 }
 

@@ -61,10 +61,12 @@ void share_devices_work();
 
 Napi::Value upload(const Napi::CallbackInfo& info);
 Napi::Value update(const Napi::CallbackInfo& info);
+Napi::Value trim(const Napi::CallbackInfo& info);
 Napi::Value release(const Napi::CallbackInfo& info);
 Napi::Value device_array(const Napi::CallbackInfo& info);
 Napi::Value device_array_address(const Napi::CallbackInfo& info);
 Napi::Value read_device_array_to_host(const Napi::CallbackInfo& info);
+Napi::Value export_device_array(const Napi::CallbackInfo& info);
 Napi::Value release_device_array(const Napi::CallbackInfo& info);
 Napi::Value cuda_devices(const Napi::CallbackInfo& info);
 

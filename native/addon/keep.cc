@@ -1,6 +1,10 @@
 #include "addon/keep.h"
 
+#include <utility>
+
 #include "addon/async.h"
+#include "addon/pinned.h"
+#include "addon/read.h"
 
 #if defined(_WIN32)
 #include <windows.h>
@@ -25,8 +29,9 @@ ReadForLater* ReadForLater::current() {
   return innermost;
 }
 
-void ReadForLater::read(napi_value buffer) {
+void ReadForLater::read(napi_value buffer, const void* data) {
   const Napi::Env env = kept_.Env();
+  if (PinnedHandle block = pinned_block_at(data)) kept_.Set(kept_.Length(), owned(env, std::move(block)));
   bool may_be_transferred = false;  // false for a SharedArrayBuffer
   napi_is_arraybuffer(env, buffer, &may_be_transferred);
   if (may_be_transferred) kept_.Set(kept_.Length(), Instance::of(env).second_buffer_of(buffer));

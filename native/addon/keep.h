@@ -24,9 +24,10 @@ class ReadForLater {
   // Returns the innermost object on the current thread, or null if there is none.
   static ReadForLater* current();
 
-  void read(napi_value buffer);
-  // Returns the second buffers of all buffers that were read. Their memory stays valid as long as the
-  // returned array is referenced.
+  // `data` is the array's first element.
+  void read(napi_value buffer, const void* data);
+  // Returns what keeps the memory of all arrays that were read. It stays valid as long as the returned array
+  // is referenced.
   Napi::Array kept() const { return kept_; }
 
  private:

@@ -206,7 +206,7 @@ void* elements(const Napi::Value& value, napi_typedarray_type type, int64_t leng
       found != type || static_cast<int64_t>(found_length) != length)
     refuse(env, std::string(what) + " is not the array it should be");
   ReadForLater* const later = ReadForLater::current();
-  if (later && length > 0) later->read(buffer);
+  if (later && length > 0) later->read(buffer, data);
   // An empty array may have a null pointer. Callers would take it for a missing array, so they get a pointer
   // to something else.
   static double nothing = 0;
@@ -224,6 +224,12 @@ float* floats_if_any(const Napi::Value& value, int64_t length, const char* what)
 const int32_t* flag_if_any(const Napi::Value& value) {
   return value.IsUndefined() ? nullptr
                              : static_cast<const int32_t*>(elements(value, napi_int32_array, 1, "abort"));
+}
+
+cuda::CallerStream stream_if_any(const Napi::Value& value) {
+  if (!value.IsBigInt()) return {};
+  bool lossless = false;
+  return {true, value.As<Napi::BigInt>().Uint64Value(&lossless)};
 }
 
 Layout read_layout(const Napi::Value& rows, const Napi::Value& row_length, const Napi::Value& offsets) {
@@ -377,6 +383,7 @@ Call read_call(const Function& function, int64_t rows, int64_t tokens, const Nap
   call.weights = floats_if_any(object.Get("weights"), tokens, "weights");
   call.logprob = floats_if_any(object.Get("logprob"), tokens, "logprob");
   call.abort = flag_if_any(object.Get("abort"));
+  call.stream = stream_if_any(object.Get("stream"));
   const Napi::Value advantage = object.Get("advantage");
   if (advantage.IsObject()) {
     const Napi::Object first = advantage.As<Napi::Object>();

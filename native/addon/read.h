@@ -10,11 +10,8 @@
 #include <string>
 
 #include "cpu/engine.h"
+#include "cuda/cuda.h"
 #include "engine/advantages.h"
-
-namespace policy_loss::cuda {
-struct DeviceArray;
-}
 
 namespace policy_loss::addon {
 
@@ -59,6 +56,8 @@ float* floats(const Napi::Value& value, int64_t length, const char* what);
 // Does the same as floats(), but returns null if the value is undefined.
 float* floats_if_any(const Napi::Value& value, int64_t length, const char* what);
 const int32_t* flag_if_any(const Napi::Value& value);
+// Returns the stream of a BigInt, or none if the value is undefined.
+cuda::CallerStream stream_if_any(const Napi::Value& value);
 
 // The `call` argument of advantages() and advantagesSync().
 struct AdvantageCall {
@@ -82,6 +81,7 @@ struct Call {
   const float* weights = nullptr;
   const float* logprob = nullptr;
   const int32_t* abort = nullptr;
+  cuda::CallerStream stream;
   // Arrays on a device that receive gradients instead of outputs.grad and outputs.grad_entropy. Null if not
   // wanted.
   DeviceArrayHandle device_grad, device_grad_entropy;

@@ -24,6 +24,9 @@ void keep_current_device() {}
 Status device_info(int, DeviceInfo*, Problem* problem) {
   return no_device(problem);
 }
+Status trim(int, Problem*) {
+  return Status::kOk;
+}
 Status upload(int, const BatchView&, const AdvantageInputs&, const DeviceColumns&, const int32_t*, Resident**,
               Problem* problem) {
   return no_device(problem);
@@ -36,16 +39,26 @@ void release(Resident*) {}
 ResidentInfo resident_info(const Resident*) {
   return {};
 }
-DeviceArray* make_array(int, int64_t) {
+DeviceArray* make_array(int, int64_t, bool) {
   return nullptr;
 }
 void release(DeviceArray*) {}
 ArrayInfo array_info(const DeviceArray*) {
   return {};
 }
+Status export_array(const DeviceArray*, IpcHandle*, Problem* problem) {
+  return no_device(problem);
+}
 Status read_array(const DeviceArray*, float*, Problem* problem) {
   return no_device(problem);
 }
+Status make_pinned(int, int64_t, PinnedBlock**, Problem* problem) {
+  return no_device(problem);
+}
+void* pinned_data(const PinnedBlock*) {
+  return nullptr;
+}
+void release(PinnedBlock*) {}
 Status evaluate(const Resident*, const Request&, const Call&, Problem* problem) {
   return no_device(problem);
 }

@@ -1,10 +1,12 @@
 // Launches the kernels of advantage functions and fetches their results.
 #include "cuda/advantages.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/distill.cuh"
 #include "cuda/group.cuh"
+#include "cuda/long_rows.cuh"
 #include "cuda/recurrence.cuh"
 #include "cuda/token_baseline.cuh"
 
@@ -13,6 +15,10 @@ namespace {
 
 // If a batch has a row longer than this, each row is computed by a whole block instead of one warp.
 constexpr int64_t kLongRow = 4 * kStretch;
+// If a row is longer than this, and so long that computing rows one by one would leave most of the GPU idle
+// for most of the time, all warps compute stretches of it.
+constexpr int64_t kSharedRow = 32 * kStretch;
+constexpr int64_t kSharesOfBlock = 4;
 
 NonFiniteValue first_non_finite(NonFiniteInput input, const double* numbers, int64_t n) {
   for (int64_t i = 0; numbers && i < n; ++i)
@@ -28,7 +34,7 @@ NonFiniteValue earlier(const NonFiniteValue& a, const NonFiniteValue& b) {
   return b.row < a.row ? b : a;
 }
 
-DeviceGroups send_groups(Context& context, const GroupsView& host, int64_t rows) {
+DeviceGroups send_groups(Channel& context, const GroupsView& host, int64_t rows) {
   DeviceGroups groups;
   groups.view = host;
   if (!host.offsets) return groups;
@@ -42,7 +48,7 @@ DeviceGroups send_groups(Context& context, const GroupsView& host, int64_t rows)
 
 }  // namespace
 
-DeviceInputs send_inputs(Context& context, const AdvantageInputs& host) {
+DeviceInputs send_inputs(Channel& context, const AdvantageInputs& host) {
   const int64_t rows = host.tokens.layout.rows;
   DeviceInputs inputs;
   inputs.view.rewards = context.send_array(host.rewards, rows, &inputs.rewards);
@@ -110,8 +116,8 @@ AdvantageRun::AdvantageRun(Context& context, const DeviceInputs& inputs, const A
   const AdvantageInputs& view = inputs.view;
   pass_.batch = view.tokens;
   pass_.tokens = inputs.tokens;
-  context.cut(shape_ == AdvantageShape::kDistill ? Feed<kDistillColumns>::bytes(kDistillColumns)
-                                                 : Feed<0>::bytes(kRowValueColumns),
+  context.cut(shape_ == AdvantageShape::kDistill ? Feed<kDistillColumns>::memory(kDistillColumns)
+                                                 : Feed<0>::memory(kRowValueColumns),
               &pass_);
   pass_.rewards = view.rewards;
   pass_.baselines = view.baselines;
@@ -164,7 +170,7 @@ void AdvantageRun::launch_row_values(const F& f) {
   pass_.parts = parts<RowPart>();
   pass_.row_values = room<double>(rows_);
   Grid fed = context_.grid_of_spans(pass_, pass_.spans);
-  fed.memory = Feed<0>::bytes(row_value_columns(pass_));
+  fed.memory = Feed<0>::memory(row_value_columns(pass_)).bytes(pass_.feed_stages);
   launch("value_sums_kernel", value_sums_kernel, fed, pass_);
   launch("row_value_kernel", row_value_kernel, context_.grid_of_rows(pass_), pass_);
   if constexpr (F::traits.has_rewarded)
@@ -213,10 +219,28 @@ void AdvantageRun::launch_group(const F& f, bool per_token) {
   if (per_token) launch("broadcast_kernel", broadcast_kernel, context_.grid_of_warps(pass_.spans), pass_);
 }
 
+bool AdvantageRun::shares_rows() const {
+  const int64_t longest = pass_.batch.layout.row_length;
+  return longest > kSharedRow && longest * context_.most_blocks() > kSharesOfBlock * pass_.tokens;
+}
+
+Grid AdvantageRun::grid_of_recurrence(int64_t warps) const {
+  Grid grid = context_.grid_of_warps(warps);
+  const int64_t most = context_.most_blocks() / kBlocksPerMultiprocessor * kRecurrenceBlocks;
+  grid.blocks = static_cast<unsigned>(std::min<int64_t>(grid.blocks, most));
+  return grid;
+}
+
 template <class F>
 void AdvantageRun::launch_recurrence(const F& f) {
   if (!pass_.batch.column[kTokenRewards].data) bad_ = inputs_.bad_rewards;
   if constexpr (F::traits.reads_baseline) bad_ = earlier(inputs_.bad_baselines, bad_);
+  if (shares_rows()) {
+    const int64_t stretches = count_stretches(pass_);
+    pass_.stretches = room<StretchState>(stretches);
+    launch("stretch_sums_kernel", stretch_sums_kernel<F>, grid_of_recurrence(stretches), pass_, f);
+    launch("stretch_chain_kernel", stretch_chain_kernel, context_.grid_of_warps(rows_), pass_);
+  }
   if constexpr (F::traits.whitened) {
     pass_.spreads = room<Spread>(context_.most_blocks());
     launch_rows_of<true>(f);
@@ -226,12 +250,15 @@ void AdvantageRun::launch_recurrence(const F& f) {
 
 template <bool measured, class F>
 void AdvantageRun::launch_rows_of(const F& f) {
+  if (pass_.stretches)
+    return launch("stretch_kernel", stretch_kernel<F, measured>, grid_of_recurrence(count_stretches(pass_)),
+                  pass_, f);
   if constexpr (!F::traits.skips_masked) {
     if (pass_.batch.layout.row_length > kLongRow)
-      return launch("recurrence_kernel", recurrence_kernel<F, kWarps, measured>, context_.grid(rows_), pass_,
-                    f);
+      return launch("recurrence_kernel", recurrence_kernel<F, kWarps, measured>,
+                    grid_of_recurrence(rows_ * kWarps), pass_, f);
   }
-  launch("recurrence_kernel", recurrence_kernel<F, 1, measured>, context_.grid_of_warps(rows_), pass_, f);
+  launch("recurrence_kernel", recurrence_kernel<F, 1, measured>, grid_of_recurrence(rows_), pass_, f);
 }
 
 template <class F>
@@ -240,7 +267,7 @@ void AdvantageRun::launch_distill(const F& f) {
   pass_.row_divergences = room<double>(rows_);
   pass_.row_advantages = room<double>(rows_);
   Grid fed = context_.grid_of_spans(pass_, pass_.spans);
-  fed.memory = Feed<kDistillColumns>::bytes(kDistillColumns);
+  fed.memory = Feed<kDistillColumns>::memory(kDistillColumns).bytes(pass_.feed_stages);
   launch("distill_kernel", distill_kernel<F>, fed, pass_, f);
   launch("row_distill_kernel", row_distill_kernel, context_.grid_of_rows(pass_), pass_);
 }
@@ -253,9 +280,14 @@ void AdvantageRun::launch_baselines(const F& f) {
   pass_.to_go = room<double>(whole_granules(pass_.tokens));
   pass_.weights = room<double>(whole_granules(pass_.tokens));
   pass_.weighted = room<double>(whole_granules(pass_.tokens));
-  launch("energy_kernel", energy_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
+  const int64_t stretches = count_stretches(pass_);
+  pass_.baseline_stretches = room<BaselineStretch>(stretches);
+  const Grid grid = grid_of_recurrence(stretches);
+  launch("baseline_sums_kernel", baseline_sums_kernel<F>, grid, pass_, f);
+  launch("baseline_chain_kernel", baseline_chain_kernel, context_.grid_of_warps(rows_), pass_);
+  launch("energy_kernel", energy_kernel<F>, grid, pass_, f);
   launch("baseline_kernel", baseline_kernel<F>, context_.grid_of_warps(baseline_pieces(pass_)), pass_, f);
-  launch("subtract_kernel", subtract_kernel<F>, context_.grid_of_warps(rows_), pass_, f);
+  launch("subtract_kernel", subtract_kernel<F>, grid, pass_, f);
 }
 
 ColumnView AdvantageRun::column() const {

@@ -25,7 +25,7 @@ struct DeviceInputs {
 };
 // Sends the arrays with one number per row, and the groups, to the device. The caller must set view.tokens
 // and `tokens`.
-DeviceInputs send_inputs(Context& context, const AdvantageInputs& host);
+DeviceInputs send_inputs(Channel& channel, const AdvantageInputs& host);
 
 // Returns the set of columns (AdvantageColumn) that a function reads if the batch has them.
 unsigned columns_of_advantage(const AdvantageRequest& request);
@@ -52,6 +52,11 @@ class AdvantageRun {
   void launch_group(const F& f, bool per_token);
   template <class F>
   void launch_row_values(const F& f);
+  // Returns whether the warps of the GPU share the rows of a recurrence (long_rows.cuh). This changes no bit
+  // of the sums along rows.
+  bool shares_rows() const;
+  // Returns a grid of this many warps, but with at most as many blocks as the GPU runs at once.
+  Grid grid_of_recurrence(int64_t warps) const;
   template <class F>
   void launch_recurrence(const F& f);
   template <bool measured, class F>

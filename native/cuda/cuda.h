@@ -4,7 +4,8 @@
 // different standard library than the addon.
 //
 // Every function may be called from any thread. It returns only when its work is done, so it should be called
-// from a worker thread. Calls on one device run one after another.
+// from a worker thread. Calls that compute on one device run one after another, and so do upload() and
+// update(). The two kinds do not wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,10 @@ using ShareWork = void (*)(int64_t pieces, void (*piece)(void* what, int64_t ind
 // thread copies everything itself.
 void share_work_by(ShareWork share);
 
+// Gives the memory of a device that no batch or array occupies back to the driver, and the pinned memory of
+// the host that serves for copies. Later calls allocate what they need again. Waits for calls in progress.
+Status trim(int device, Problem* problem);
+
 // Tells that the calling thread uses no other CUDA code. Calls on other threads restore the current device of
 // the thread when they end.
 void keep_current_device();
@@ -88,11 +93,26 @@ struct AdvantageInputs {
 // advantage functions that were passed to upload(). They do not include the log-probabilities of the sampling
 // policy and of the teacher, because the batch already has these as columns of losses.
 struct Resident;
+// A stream of the caller (a cudaStream_t). If it is given, the work of the call waits for the work that is on
+// the stream when the call begins.
+struct CallerStream {
+  bool given = false;
+  uint64_t handle = 0;
+};
+// Memory that another process has exported: the bytes of a cudaIpcMemHandle_t.
+struct IpcHandle {
+  bool given = false;
+  unsigned char bytes[64] = {};
+};
 // Columns that upload() and update() copy from memory of the same device. A column here takes the place of
 // the host's.
 struct DeviceColumns {
   ColumnView losses[kColumns];
   ColumnView advantages[kColumns];  // AdvantageColumns
+  // Where a handle is given, the address of the column is an offset in that memory.
+  IpcHandle loss_handles[kColumns];
+  IpcHandle advantage_handles[kColumns];
+  CallerStream stream;
 };
 Status upload(int device, const BatchView& host, const AdvantageInputs& inputs, const DeviceColumns& there,
               const int32_t* abort, Resident** resident, Problem* problem);
@@ -118,7 +138,8 @@ ResidentInfo resident_info(const Resident* resident);
 // Float32 values that a call leaves in the memory of a device, such as a gradient. The array has no memory
 // until the first call that writes it. The caller keeps it until all calls that write it have returned.
 struct DeviceArray;
-DeviceArray* make_array(int device, int64_t length);
+// Other processes can open the array's memory if `shareable` is set.
+DeviceArray* make_array(int device, int64_t length, bool shareable);
 void release(DeviceArray* array);
 struct ArrayInfo {
   int device;
@@ -126,8 +147,17 @@ struct ArrayInfo {
   const void* address;  // null before a call has written the array, and if its length is 0
 };
 ArrayInfo array_info(const DeviceArray* array);
+// Exports a shareable array that a call has written.
+Status export_array(const DeviceArray* array, IpcHandle* handle, Problem* problem);
 // Copies an array that a call has written to the host.
 Status read_array(const DeviceArray* array, float* out, Problem* problem);
+
+// Page-locked memory of the host. Calls copy arrays in it directly to and from any device, without staging.
+struct PinnedBlock;
+// Allocates memory while `device` is the current one.
+Status make_pinned(int device, int64_t bytes, PinnedBlock** block, Problem* problem);
+void* pinned_data(const PinnedBlock* block);
+void release(PinnedBlock* block);
 
 // What a call evaluates: a PreparedFunction (engine/function.h) as plain data, and the coefficients and the
 // normalizer of the call.
@@ -209,6 +239,7 @@ struct Call {
   // member `abort` is not used. If an input value is not finite, only *advantage_call.not_finite is written.
   const AdvantageRequest* advantage = nullptr;
   AdvantageCall advantage_call;
+  CallerStream stream;
   // If *abort becomes non-zero, the call ends early with the status kAborted.
   const int32_t* abort = nullptr;
   // Receive times that are measured on the device, in milliseconds. passes_ms is the time of all passes,

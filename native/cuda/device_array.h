@@ -8,6 +8,7 @@ namespace policy_loss::cuda {
 struct DeviceArray {
   int device;
   int64_t length;
+  bool shareable;  // whether other processes can open the memory
   Buffer memory;
   bool written = false;  // whether a call that writes the array has succeeded
 };
@@ -30,7 +31,7 @@ class GradientArray {
     if (!kept)
       own_ = context.allocate(bytes);
     else if (kept->memory.bytes() < bytes)
-      kept->memory = context.allocate(bytes);
+      kept->memory = kept->shareable ? context.allocate_shareable(bytes) : context.allocate(bytes);
   }
 
   float* data() const { return kept_ ? kept_->memory.as<float>() : own_.as<float>(); }

@@ -12,7 +12,7 @@ constexpr unsigned kDistillColumns = reads(kSampledLogprob) | reads(kTeacherLogp
 template <class F>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     distill_kernel(const AdvantagePass pass, const F f) {
-  const Feed<kDistillColumns> feed(pass.batch, kDistillColumns);
+  const Feed<kDistillColumns> feed(pass, kDistillColumns);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
         feed, pass, pass.distill_parts, span,

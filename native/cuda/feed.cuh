@@ -2,24 +2,24 @@
 // as fed_blocks refer to kernels that use a feed.
 //
 // A warp goes through a span (a range of tokens, see pass.h) in steps of 256 tokens. While it computes one
-// step, the next step is copied asynchronously. This keeps the memory busy even if warps are few, dtypes are
-// narrow or the arithmetic takes long.
+// step, the next steps are copied asynchronously. This keeps the memory busy even if warps are few, dtypes
+// are narrow or the arithmetic takes long.
 //
-// Each lane copies 16 bytes at a time, for every dtype. In each step, a lane computes four neighbouring
-// tokens and then four others, 128 tokens later. These need not be the tokens that the lane has copied
-// itself.
+// From compute capability 9.0 on, one lane of a warp copies a whole column of a step at once
+// (bulk_copies.cuh). On older GPUs, each lane copies 16 bytes at a time, for every dtype. In each step, a
+// lane computes four neighbouring tokens and then four others, 128 tokens later. These need not be the tokens
+// that the lane has copied itself.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
 
 #include <type_traits>
 
-#include "cuda/warp.cuh"
+#include "cuda/bulk_copies.cuh"
 
 namespace policy_loss::cuda {
 
-// A stage is the room in shared memory for one step of a warp. Each warp has this many stages.
-constexpr int kFeedStages = 2;
+static_assert(kMostFeedStages * kBarrierBytes <= kFeedHeadBytes);
 // The number of bytes that one lane copies at once, and the number that a whole warp copies at once.
 constexpr int kCopyBytes = sizeof(uint4);
 constexpr int kWarpBytes = kWarp * kCopyBytes;
@@ -32,7 +32,7 @@ constexpr int kNoDType = -1;
 // Returns the dynamic shared memory of the block.
 __device__ __forceinline__ char* launch_memory() {
 #if defined(__CUDACC__)
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(128) uint4 memory[];
   return reinterpret_cast<char*>(memory);
 #else
   return emulation::launch_memory();
@@ -106,18 +106,23 @@ class Feed {
   static constexpr unsigned others = possible & ~always;
 
  public:
-  // Returns how many bytes of shared memory a block needs for these columns.
-  static constexpr int bytes(unsigned columns) { return kWarps * kFeedStages * stage_bytes(columns); }
+  // Returns how much shared memory a block needs for these columns.
+  static constexpr FeedMemory memory(unsigned columns) { return {kWarps * stage_bytes(columns)}; }
 
   // Creates a feed for these columns of a batch and, if the batch has one, for the mask. Columns in neither
-  // `always` nor `possible` are ignored. The feed keeps a reference to `batch`, which must therefore be a
-  // parameter of the kernel.
-  __device__ __forceinline__ Feed(const BatchView& batch, unsigned columns)
-      : batch_(batch),
+  // `always` nor `possible` are ignored. The feed keeps a reference to `pass`, which must therefore be a
+  // parameter of the kernel. All threads of the block must call this together. The dynamic shared memory of
+  // the kernel belongs to the feed until the kernel ends, because barriers are in it.
+  __device__ __forceinline__ Feed(const SpannedBatch& pass, unsigned columns)
+      : batch_(pass.batch),
+        stages_(pass.feed_stages),
         lane_(threadIdx.x % kWarp),
         stage_bytes_(stage_bytes(columns)),
-        room_(launch_memory() + threadIdx.x / kWarp * kFeedStages * stage_bytes_),
-        destination_(room_ + lane_ * kCopyBytes) {
+        room_(launch_memory() + warp_of_block() * (kFeedHeadBytes + stages_ * stage_bytes_) + kFeedHeadBytes),
+        destination_(room_ + lane_ * kCopyBytes),
+        in_bulk_(has_bulk_copies()),
+        barriers_(shared_address(room_ - kFeedHeadBytes)) {
+    const BatchView& batch = batch_;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       if (!may_read(c) || (columns >> c & 1) == 0) continue;
@@ -128,6 +133,8 @@ class Feed {
       per_token_ |= 1u << c;
       if (batch.column[c].dtype != DType::kFloat32) narrow_ |= 1u << c;
     }
+    granule_bytes_ = kGranule * (4 * __popc(per_token_) - 2 * __popc(narrow_) + (batch.mask ? 1 : 0));
+    if (in_bulk_) make_barriers();
   }
 
   // Gives a lane access to the four tokens that it computes next. Their values have arrived in shared memory.
@@ -224,15 +231,19 @@ class Feed {
   template <class Visit, class Skip, class VisitWhole>
   __device__ __forceinline__ void for_stretches(int64_t first, int64_t last, unsigned wanted, Visit visit,
                                                 Skip skip, unsigned whole, VisitWhole visit_whole) const {
-    const int length = static_cast<int>(last - first);
+    int length = static_cast<int>(last - first);
+    if (in_bulk_) {
+      first = same_in_warp(first);
+      length = same_in_warp(length);
+      wanted = same_in_warp(wanted);
+    }
 #pragma unroll 1
-    for (int stage = 0; stage < kFeedStages; ++stage)
+    for (int stage = 0; stage < stages_; ++stage)
       fetch(first, stage * kSpanStep, length, stage, (wanted >> stage & 1) != 0);
     int stage = 0;
     for (int step = 0; step < length; step += kSpanStep) {
       const bool is_wanted = (wanted & 1) != 0;
-      __pipeline_wait_prior(kFeedStages - 1);
-      __syncwarp();  // makes the other lanes' copies visible too
+      wait_for_stage(stage, is_wanted);
       const char* const here = room_ + stage * stage_bytes_;
       if ((whole & 1) == 0 || !visit_whole(step, WholeStep(*this, here))) {
 #pragma unroll 1
@@ -246,8 +257,8 @@ class Feed {
         }
       }
       __syncwarp();  // no lane may still read the stage that is filled next
-      fetch(first, step + kFeedStages * kSpanStep, length, stage, (wanted >> kFeedStages & 1) != 0);
-      stage = (stage + 1) % kFeedStages;
+      fetch(first, step + stages_ * kSpanStep, length, stage, (wanted >> stages_ & 1) != 0);
+      stage = stage + 1 == stages_ ? 0 : stage + 1;
       wanted >>= 1;
       whole >>= 1;
     }
@@ -311,13 +322,68 @@ class Feed {
   }
 
   // Starts copying the step that begins `step` tokens after `first` into a stage. Tokens from first + length
-  // on are not copied. If is_wanted is false, nothing is copied. Every lane commits one group of copies per
-  // step, even an empty one, because for_stretches() waits by counting groups.
+  // on need not be copied. If is_wanted is false, nothing is copied.
   __device__ __forceinline__ void fetch(int64_t first, int step, int length, int stage,
                                         bool is_wanted) const {
     const int tokens = is_wanted ? min(length - step, kSpanStep) : 0;
     const int64_t token = first + step;
-    const int to = stage * stage_bytes_;
+    if (!in_bulk_)
+      fetch_by_lanes(token, tokens, stage * stage_bytes_);
+    else if (tokens == kSpanStep && narrow_ == 0)
+      fetch_in_bulk<true>(token, kSpanStep, stage);
+    else if (tokens > 0)
+      fetch_in_bulk<false>(token, tokens, stage);
+  }
+
+  // Waits until the copies into a stage are done, and visible to the calling lane. `is_wanted` is the same as
+  // for fetch().
+  __device__ __forceinline__ void wait_for_stage(int stage, bool is_wanted) const {
+    if (!in_bulk_) {
+      stages_ == kMostFeedStages ? __pipeline_wait_prior(kMostFeedStages - 1)
+                                 : __pipeline_wait_prior(kLeastFeedStages - 1);
+      __syncwarp();  // makes the other lanes' copies visible too
+    } else if (is_wanted) {
+      wait_for_phase(barrier_of(stage), parities_ >> stage & 1);
+      parities_ ^= 1u << stage;
+    }
+  }
+
+  __device__ __forceinline__ SharedAddress barrier_of(int stage) const {
+    return barriers_ + stage * kBarrierBytes;
+  }
+
+  __device__ __forceinline__ void make_barriers() const {
+    if (is_chosen_lane()) {
+      for (int stage = 0; stage < stages_; ++stage) make_barrier(barrier_of(stage));
+      fence_before_copies();
+    }
+    __syncwarp();
+  }
+
+  // Starts copying `tokens` tokens into a stage. One lane does it all. It copies whole granules, because the
+  // arrays have room for them. With `wide`, all columns have the dtype float32.
+  template <bool wide>
+  __device__ __forceinline__ void fetch_in_bulk(int64_t token, int tokens, int stage) const {
+    static_assert(kGranule % kCopyBytes == 0);
+    if (!is_chosen_lane()) return;
+    const int granules = (tokens + kGranule - 1) / kGranule;
+    const SharedAddress barrier = barrier_of(stage);
+    const SharedAddress to = barriers_ + kFeedHeadBytes + stage * stage_bytes_;
+    fence_before_copies();  // lanes have read the stage
+    announce_bytes(barrier, granules * granule_bytes_);
+    const auto copy = [&](int c, int place) {
+      const int shift = !wide && (narrow_ >> c & 1) != 0 ? 1 : 2;
+      const char* const from = static_cast<const char*>(batch_.column[c].data) + (token << shift);
+      start_bulk_copy(to + place, from, (granules * kGranule) << shift, barrier);
+    };
+    fetch_columns<always>(copy);
+    if ((per_token_ & ~always) != 0) fetch_columns<others>(copy);
+    if (batch_.mask) start_bulk_copy(to, batch_.mask + token, granules * kGranule, barrier);
+  }
+
+  // Starts copying `tokens` tokens into the stage that begins at the offset `to`. Every lane takes part, and
+  // commits one group of copies per step, even an empty one, because wait_for_stage() counts groups.
+  __device__ __forceinline__ void fetch_by_lanes(int64_t token, int tokens, int to) const {
     if (tokens == kSpanStep) {
       narrow_ == 0 ? fetch_step<true>(token, to) : fetch_step<false>(token, to);
     } else {
@@ -372,10 +438,17 @@ class Feed {
   }
 
   const BatchView& batch_;
+  const int stages_;
   const int lane_;
   const int stage_bytes_;
   char* const room_;
   const Destination destination_;
+  const bool in_bulk_;
+  const SharedAddress barriers_;  // the first barrier of the warp
+  int granule_bytes_;             // the bytes of kGranule tokens: their columns and their mask
+  // Bit k is the parity of the barrier phase for which stage k waits next. A kernel's parameters and the feed
+  // itself do not change, so this is the only member that a const function may change.
+  mutable unsigned parities_ = 0;
   unsigned per_token_ = 0, per_row_ = 0, narrow_ = 0;  // sets of columns; narrow_: those of 16 bits
 };
 

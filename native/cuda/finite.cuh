@@ -11,6 +11,11 @@ __device__ __forceinline__ bool is_finite(float x) {
 
 // Returns four bits: bit j is set if value j of the quad is not finite.
 __device__ __forceinline__ unsigned non_finite_bits(const Quad& quad) {
+  // x − x is 0 unless x is not finite.
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) sum += quad[j] - quad[j];
+  if (sum == 0.0f) return 0;
   unsigned bits = 0;
 #pragma unroll
   for (int j = 0; j < kQuad; ++j) bits |= is_finite(quad[j]) ? 0u : 1u << j;

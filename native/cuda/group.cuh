@@ -28,7 +28,7 @@ PL_FN unsigned row_value_columns(const AdvantagePass& pass) {
 static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     value_sums_kernel(const AdvantagePass pass) {
   const bool rewards = pass.row_value_column == kTokenRewards;
-  const Feed<0> feed(pass.batch, row_value_columns(pass));
+  const Feed<0> feed(pass, row_value_columns(pass));
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
         feed, pass, pass.parts, span,

@@ -48,12 +48,15 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid,
   launched_kernels.add(name);
 }
 
-// Return how much dynamic shared memory the token kernel and the KL kernel need, in bytes per block.
-int token_memory(int loss, unsigned columns);
-int kl_memory(unsigned columns);
+// Return how much dynamic shared memory a block of the token kernel and of the KL kernel needs.
+FeedMemory token_memory(int loss, unsigned columns);
+FeedMemory kl_memory(unsigned columns);
 // Returns whether a loss is over pairs of rows. The weights pass of such a loss must be launched with one
 // block.
 bool is_over_pairs(int loss);
+// Returns whether the row pass of a loss sums over rows. Otherwise all that it computes follows from the mask
+// and the layout.
+bool sums_over_rows(int loss, const void* object);
 // Returns whether a loss also reads the advantages of masked tokens. The advantages must then be stored per
 // token, with zeros for masked tokens.
 bool looks_under_mask(int loss);

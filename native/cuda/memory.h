@@ -45,9 +45,14 @@ class PinnedMemory {
   ~PinnedMemory() {
     if (data_) cudaFreeHost(data_);
   }
-  // Does nothing if the memory exists.
-  void create(size_t bytes) {
-    if (!data_) CUDA_CHECK(cudaMallocHost(&data_, bytes));
+  // `flags` are the flags of cudaHostAlloc(). Does nothing if the memory exists.
+  void create(size_t bytes, unsigned flags = cudaHostAllocDefault) {
+    if (!data_) CUDA_CHECK(cudaHostAlloc(&data_, bytes, flags));
+  }
+  // Frees the memory. create() may be called again.
+  void free() {
+    if (data_) CUDA_CHECK(cudaFreeHost(data_));
+    data_ = nullptr;
   }
   template <class T = void>
   T* as() const {
@@ -88,14 +93,18 @@ class Memory {
   Memory() = default;
   Memory(const Memory&) = delete;
   ~Memory() {
-    if (pool_) cudaMemPoolDestroy(pool_);
+    if (owns_pool_) cudaMemPoolDestroy(pool_);
   }
 
-  // Sets the streams of kernels and of copies. Must be called first, while `device` is current. Creates a
-  // pool that keeps freed memory, if the device has pools.
-  void open(int device, cudaStream_t compute, cudaStream_t copy) {
+  // Sets the streams of kernels and of copies. Must be called first, while `device` is current. The pool that
+  // keeps freed memory is that of `other`, or a new one if `other` is null. Some devices have no pools.
+  void open(int device, cudaStream_t compute, cudaStream_t copy, const Memory* other) {
     compute_ = compute;
     copy_ = copy;
+    if (other) {
+      pool_ = other->pool_;
+      return;
+    }
     int has_pools = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device));
     if (!has_pools) return;
@@ -104,8 +113,15 @@ class Memory {
     pool.location.type = cudaMemLocationTypeDevice;
     pool.location.id = device;
     CUDA_CHECK(cudaMemPoolCreate(&pool_, &pool));
+    owns_pool_ = true;
     uint64_t keep = UINT64_MAX;
     CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+  }
+
+  // As open(), but without a pool. Memory from a pool cannot be exported to other processes.
+  void open_without_pool(cudaStream_t compute, cudaStream_t copy) {
+    compute_ = compute;
+    copy_ = copy;
   }
 
   void* allocate(int64_t bytes) {
@@ -119,7 +135,7 @@ class Memory {
 
   void release(void* data) {
     // A call that failed may have left copies that the compute stream does not wait for.
-    if (has_loose_copies_) cudaStreamSynchronize(copy_);
+    if (__atomic_load_n(&has_loose_copies_, __ATOMIC_RELAXED)) cudaStreamSynchronize(copy_);
     if (pool_ && cudaFreeAsync(data, compute_) == cudaSuccess) return;
     cudaStreamSynchronize(compute_);
     // A call that fails has no effect, so a second one is worth a try.
@@ -127,11 +143,17 @@ class Memory {
     cudaGetLastError();
   }
 
+  // Gives memory that was freed back to the driver. The streams must have ended their work.
+  void trim() {
+    if (pool_) CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
+  }
+
   // Tells whether the copy stream may have copies that the compute stream does not wait for.
-  void set_loose_copies(bool loose) { has_loose_copies_ = loose; }
+  void set_loose_copies(bool loose) { __atomic_store_n(&has_loose_copies_, loose, __ATOMIC_RELAXED); }
 
  private:
   cudaMemPool_t pool_ = nullptr;  // null if the device has no pools
+  bool owns_pool_ = false;
   cudaStream_t compute_ = nullptr, copy_ = nullptr;
   bool has_loose_copies_ = false;
 };
@@ -159,6 +181,9 @@ class Buffer {
     return static_cast<T*>(data_);
   }
   int64_t bytes() const { return bytes_; }
+  // Makes another channel free the array, in the order of its own work. All work on the array must have
+  // ended.
+  void hand_over(Memory& to) { memory_ = &to; }
 
  private:
   void* data_ = nullptr;

@@ -35,6 +35,12 @@ constexpr int kGranule = 16;
 // The largest number of blocks that run on a multiprocessor at once, for a kernel that uses a feed. With this
 // many, each block still has enough registers. If a block needs much shared memory, fewer blocks fit.
 constexpr int kFedBlocksPerMultiprocessor = 4;
+// A stage is the room in shared memory for one step of a warp. A feed has three stages per warp if that does
+// not make fewer blocks fit on a multiprocessor, and two otherwise.
+constexpr int kLeastFeedStages = 2;
+constexpr int kMostFeedStages = 3;
+// The number of bytes before the stages of a warp. They hold the barriers of bulk copies (bulk_copies.cuh).
+constexpr int kFeedHeadBytes = 128;
 // The largest number of blocks per multiprocessor in the grid of any other kernel.
 constexpr int kBlocksPerMultiprocessor = 8;
 
@@ -117,6 +123,17 @@ constexpr int kTokenSums = 2 + kMaxTokenMetrics + 2;
 // The number of sums of a user-defined loss: the loss and the metrics.
 constexpr int kProgramSums = 1 + kMaxMetrics;
 
+// How much dynamic shared memory a block of a kernel with a feed (feed.cuh) needs.
+struct FeedMemory {
+  int stage_bytes;  // the bytes of one stage of all warps
+  int least = 0;    // the bytes that the block needs even if the feed needs less
+
+  PL_FN int bytes(int stages) const {
+    const int feed = kWarps * kFeedHeadBytes + stages * stage_bytes;
+    return feed > least ? feed : least;
+  }
+};
+
 // A batch on a device, cut into spans.
 struct SpannedBatch {
   BatchView batch;  // pointers to device memory
@@ -124,6 +141,7 @@ struct SpannedBatch {
   int64_t span;        // the length of every span except the last
   int64_t spans;       // the number of spans
   int64_t fed_blocks;  // the most blocks that the GPU runs at once, for a kernel that uses a feed
+  int feed_stages;     // the number of stages of a feed
 };
 
 // The arguments of the row pass, the weights pass and the token pass.
@@ -133,6 +151,9 @@ struct Pass : SpannedBatch {
   Coefficients coefficients;
   Normalizer normalizer;
 
+  // The batch's own counts, if an earlier call has computed them. The row pass is then not launched.
+  Normalizer known;
+
   Totals* totals;
   Parts<RowPart> parts;
   SpanState* span_states;  // [spans]
@@ -141,6 +162,9 @@ struct Pass : SpannedBatch {
   double* row_partials;    // [blocks of the weights pass][kMaxRowMetrics]
   double* token_partials;  // [blocks of the token pass][kTokenSums or kProgramSums]
   Result* result;
+  // The result in mapped memory of the host, where the last block of the call's last kernel copies it. Null
+  // in the other kernels, and if the device cannot write there.
+  Result* host_result;
   float* grad;          // per token; null if not wanted
   float* grad_entropy;  // per token; null if not wanted
   float* grad_log_z;    // per row; null if not wanted
@@ -154,6 +178,24 @@ struct AdvantageState {
   unsigned long long rewarded;  // the number of rows whose value is not 0
   unsigned ticket;
   Whitening whitening;
+};
+
+// A stretch of a row (stretches.cuh), for a recurrence whose stretches are computed by different warps.
+struct StretchState {
+  // First x at the stretch's first token, computed as if no token followed the stretch. Then x at the token
+  // after the stretch.
+  double x;
+  double decay;      // the product of the decays of the stretch's tokens
+  float next_value;  // the value of the first unmasked token after the stretch, or 0
+  bool rewarded;     // the row's reward belongs to the stretch's last unmasked token
+};
+
+// A stretch of a row, for a function with a baseline per token. The sums are first those over the stretch.
+struct BaselineStretch {
+  double to_go;   // the sum of rewards; then that over the tokens after the stretch
+  double weight;  // the sum of energies; then that over the tokens before the stretch
+  int64_t place;  // the number of unmasked tokens; then that before the stretch
+  bool rewarded;  // as in StretchState
 };
 
 // The arguments of the kernels of an advantage function.
@@ -187,11 +229,15 @@ struct AdvantagePass : SpannedBatch {  // its columns are AdvantageColumns
   // Functions that whiten.
   Spread* spreads;  // [blocks] the spread of the unmasked advantages that a block computed
 
+  // Recurrences over few, long rows.
+  StretchState* stretches;  // per stretch
+
   // Functions with a baseline per token. Places are explained in advantage/token_baseline.h; the place p of a
   // row is stored at the row's token p.
-  double* to_go;     // per token, its reward to go
-  double* weights;   // per place, the sum of the energies up to it; then its baseline
-  double* weighted;  // per place, weights·(reward to go)
+  double* to_go;                        // per token, its reward to go
+  double* weights;                      // per place, the sum of the energies up to it; then its baseline
+  double* weighted;                     // per place, weights·(reward to go)
+  BaselineStretch* baseline_stretches;  // per stretch
 
   // Distillation.
   Parts<DistillPart> distill_parts;

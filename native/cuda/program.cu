@@ -77,15 +77,15 @@ void ProgramRun::launch_rows(const ProgramPass& pass, int first, int last) const
   launch("program_rows_kernel", program_rows_kernel, grid, pass, stage);
 }
 
-void ProgramRun::run(const Pass& pass) const {
-  const ProgramPass whole{pass,
-                          view_,
-                          row_values_.as<double>(),
-                          batch_values_.as<double>(),
-                          scanned_.as<float>(),
-                          kept_.as<float>(),
-                          selection_.as<Selection>(),
-                          ties_.as<unsigned>()};
+void ProgramRun::run(const Pass& pass, Result* host_result) const {
+  ProgramPass whole{pass,
+                    view_,
+                    row_values_.as<double>(),
+                    batch_values_.as<double>(),
+                    scanned_.as<float>(),
+                    kept_.as<float>(),
+                    selection_.as<Selection>(),
+                    ties_.as<unsigned>()};
   const int outputs = host_.output_segment;
   int first = 0;
   for (int at = 0; at < outputs; ++at) {
@@ -96,17 +96,18 @@ void ProgramRun::run(const Pass& pass) const {
     first = at + 1;
   }
   launch_rows(whole, first, outputs);
-  launch_outputs(whole);
-
   const int end = host_.segment_count;
   const int end_of_rows = host_.segments[end - 1].kind == Op::k_batch ? end - 1 : end;
+  const bool ends_with_outputs = !batch_metrics_ && end_of_rows <= outputs + 1;
+  if (ends_with_outputs) whole.host_result = host_result;
+  launch_outputs(whole);
+  if (ends_with_outputs) return;
+
   launch_rows(whole, outputs + 1, end_of_rows);
   if (batch_metrics_) launch_selections(whole, first, end_of_rows);
-  if (batch_metrics_)
-    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole, Stage{first, end, 0});
-  else if (end_of_rows > outputs + 1)
-    launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole,
-           Stage{outputs + 1, end_of_rows, 0});
+  whole.host_result = host_result;
+  launch("program_batch_kernel", program_batch_kernel, context_.grid(1), whole,
+         batch_metrics_ ? Stage{first, end, 0} : Stage{outputs + 1, end_of_rows, 0});
 }
 
 void ProgramRun::launch_selections(const ProgramPass& pass, int first, int last) const {

@@ -281,12 +281,14 @@ static __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   const Segment last = pass.program.segments[stage.last - 1];
-  if (last.kind != Op::k_batch || threadIdx.x != 0) return;
-  if (stage.last > pass.program.output_segment) {
-    pass.result->has_batch_metrics = true;
-    for (int k = 0; k < pass.program.batch_metrics; ++k) pass.result->batch_metrics[k] = 0;
+  if (last.kind == Op::k_batch && threadIdx.x == 0) {
+    if (stage.last > pass.program.output_segment) {
+      pass.result->has_batch_metrics = true;
+      for (int k = 0; k < pass.program.batch_metrics; ++k) pass.result->batch_metrics[k] = 0;
+    }
+    run_batch(pass, last);
   }
-  run_batch(pass, last);
+  publish_result(pass);
 }
 
 // ---- The segment with the outputs ----
@@ -427,6 +429,7 @@ static __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     if (!pass.terms.entropy) out->entropy = 0;
   }
   if (k >= 1 && k < kProgramSums) out->metric[k - 1] = sum;
+  publish_result(pass);
 }
 
 }  // namespace policy_loss::cuda

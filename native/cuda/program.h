@@ -41,8 +41,9 @@ class ProgramRun {
 
   // Launches all kernels of the program, after the weights pass. If the call has a KL loss, the token pass
   // must have stored its gradient before; the program's gradient is added to it. Writes the program's sums
-  // and metrics to *pass.result, and clears the sums of terms that the call does not have.
-  void run(const Pass& pass) const;
+  // and metrics to *pass.result, and clears the sums of terms that the call does not have. The last
+  // kernel copies the result to *host_result, unless that is null.
+  void run(const Pass& pass, Result* host_result) const;
 
  private:
   Stage stage_of(int first, int last) const;

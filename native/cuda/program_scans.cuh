@@ -19,14 +19,24 @@ struct ScannedRow {
 
 // Visits the tokens of a row in groups of one per lane, from the first token on or from the last one. Calls
 // visit(value, token) for each group, where the value of a masked token is 0. Some tokens of the last group
-// may not exist. Stores the number that visit() returns for the lane's token.
+// may not exist. Stores the number that visit() returns for the lane's token. A group is loaded while the
+// group before it is computed.
 template <class Visit>
 __device__ __forceinline__ void replace_tokens(const ScannedRow& row, bool forwards, Visit visit) {
-  for (int64_t from = 0; from < row.length; from += kWarp) {
-    const int64_t at = from + threadIdx.x % kWarp;
-    const int64_t token = forwards ? at : row.length - 1 - at;
-    const float result = visit(row.is_live(token) ? row.values[token] : 0.0f, token);
-    if (at < row.length) row.values[token] = result;
+  float next = 0;
+  bool next_is_live = false;
+  const auto token_at = [&](int64_t at) { return forwards ? at : row.length - 1 - at; };
+  const auto load_next = [&](int64_t at) {
+    next_is_live = row.is_live(token_at(at));
+    next = at < row.length ? row.values[token_at(at)] : 0.0f;
+  };
+  int64_t at = threadIdx.x % kWarp;
+  load_next(at);
+  for (int64_t from = 0; from < row.length; from += kWarp, at += kWarp) {
+    const float value = next_is_live ? next : 0.0f;
+    load_next(at + kWarp);
+    const float result = visit(value, token_at(at));
+    if (at < row.length) row.values[token_at(at)] = result;
   }
   __syncwarp();  // the lanes may read the values of other lanes' tokens next
 }

@@ -1,19 +1,26 @@
 // The kernels of recurrences (advantage/recurrence.h), which compute x_t = term_t + decay·x_{t+1}. They go
 // through each row from its end, in float64.
 //
-// A team of warps computes one row at a time, in stretches of 128 tokens per warp. The x at the start of a
-// stretch is the discounted sum of the stretch's own terms, plus a power of decay times the x after the
-// stretch. The sums are combined in a fixed order, so the results have the same bits on every run.
+// A warp computes a stretch of 128 tokens at once. The x at the start of a stretch is the discounted sum of
+// the stretch's own terms, plus a power of decay times the x after the stretch. The stretches of a row are
+// combined from the last to the first, so the results have the same bits on every run and on every device.
+//
+// The kernel in this file lets a team of warps compute one row at a time. If rows are too few and too long
+// for that, the kernels of long_rows.cuh compute their stretches at once, with the same operations.
 //
 // A function that skips masked tokens has the decay 1 and the term 0 there. Its team is always one warp.
 #pragma once
 
 #include "cuda/finite.cuh"
-#include "cuda/spans.cuh"
+#include "cuda/stretches.cuh"
 #include "cuda/whitening.cuh"
 #include "engine/advantage_registry.h"
 
 namespace policy_loss::cuda {
+
+// The number of blocks of these kernels that run on a multiprocessor at once. With this many, each block has
+// the registers for a stretch and the one that it loads meanwhile.
+constexpr int kRecurrenceBlocks = 5;
 
 // The products of the decays of several tokens that a lane needs to compute a stretch.
 struct DecayPowers {
@@ -59,52 +66,133 @@ struct DecayPowers {
 // Accumulates the spread (count, mean and squared deviations) of a lane's numbers. It sums their distances
 // from the first number, so that numbers far from 0 lose no digits.
 struct Measure {
-  double pivot = 0, count = 0, sum = 0, squares = 0;
+  double pivot = 0, sum = 0, squares = 0;
+  int64_t count = 0;
 
-  __device__ __forceinline__ void add(double x) {
-    if (count == 0) pivot = x;
-    const double d = x - pivot;
-    count += 1;
-    sum += d;
-    squares += d * d;
+  // Adds the numbers whose bits are set in `which`, from the last to the first.
+  __device__ __forceinline__ void add(const double (&x)[kQuad], unsigned which) {
+    if (count == 0 && which != 0) {
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j)
+        if (which >> j & 1) pivot = x[j];
+    }
+    count += __popc(which);
+#pragma unroll
+    for (int j = kQuad - 1; j >= 0; --j) {
+      if ((which >> j & 1) == 0) continue;
+      const double d = x[j] - pivot;
+      sum += d;
+      squares += d * d;
+    }
   }
   __device__ __forceinline__ Spread spread() const {
     if (count == 0) return {};
-    return {count, pivot + sum / count, squares - sum * (sum / count)};
+    const double n = static_cast<double>(count);
+    return {n, pivot + sum / n, squares - sum * (sum / n)};
   }
 };
 
-// The four tokens that a lane computes together for one row. Some of the four may lie outside the row.
-struct RecurrenceQuad {
-  int64_t first = 0;   // the index of the first token
-  unsigned which = 0;  // the bits of the tokens that are in the row
-  unsigned live = 0;   // the bits of the tokens that are also unmasked
+// What a lane loads for the four tokens that it computes together. The numbers are as they are in memory, so
+// that a warp can load the tokens of a later step without waiting for them.
+struct LoadedQuad {
+  uint32_t mask = 0;
   Quad rewards{}, values{};
-  float next = 0;     // the value of the (unmasked, see skip()) token after the four
-  int rewarded = -1;  // which of the four has the row's reward; -1: none
+  Quad after{};  // the values of the four tokens after the warp's; only the last lane loads them
+};
 
-  __device__ __forceinline__ RecurrenceToken token(int j, int64_t end, const double* row_rewards,
-                                                   int64_t row) const {
-    const bool last = first + j + 1 >= end;
-    return {j == rewarded ? row_rewards[row] : rewards[j], values[j],
-            last            ? 0.0f
-            : j + 1 < kQuad ? values[j + 1 < kQuad ? j + 1 : 0]
-                            : next,
-            (live >> j & 1) != 0};
+// Loads the four tokens that begin with token i. If the row ends before it, loads the row's last tokens in
+// their place, which read_quad() drops.
+template <class F, bool loads_after, Reuse reuse>
+__device__ __forceinline__ LoadedQuad load_recurrence_quad(const AdvantagePass& pass, const RowRange& row,
+                                                           int64_t i) {
+  const ColumnView& rewards = pass.batch.column[kTokenRewards];
+  const ColumnView& values = pass.batch.column[kValues];
+  LoadedQuad quad;
+  if constexpr (loads_after && F::traits.reads_values && !F::traits.skips_masked)
+    if (threadIdx.x % kWarp == kWarp - 1 && i + kQuad < row.end)
+      quad.after = load_quad<Reuse::kLater>(values, i + kQuad);
+  i = min(i, (row.end - 1) / kQuad * kQuad);
+  quad.mask = load<Reuse::kLater>(reinterpret_cast<const uint32_t*>(pass.batch.mask + i));
+  if (rewards.data) quad.rewards = load_quad<reuse>(rewards, i);
+  if constexpr (F::traits.reads_values) quad.values = load_quad<reuse>(values, i);
+  return quad;
+}
+
+// The four tokens that a lane computes together for one row. Those that lie outside the row are 0.
+struct RecurrenceQuad {
+  int64_t first;   // the index of the first token
+  unsigned which;  // the bits of the tokens that are in the row
+  unsigned live;   // the bits of the tokens that are also unmasked
+  double rewards[kQuad];
+  Quad values;
+  float after;  // the value of the token after the warp's tokens, in the warp's last lane
+
+  __device__ __forceinline__ RecurrenceToken token(int j, double next_value) const {
+    return {rewards[j], values[j], next_value, (live >> j & 1) != 0};
   }
-  // For a function that skips masked tokens; next_value is the value of the next unmasked token.
-  __device__ __forceinline__ RecurrenceToken unmasked_token(int j, double next_value,
-                                                            const double* row_rewards, int64_t row) const {
-    return {j == rewarded ? row_rewards[row] : rewards[j], values[j], next_value, (live >> j & 1) != 0};
+
+  // Puts the row's reward at the row's last unmasked token, which is token `rewarded` of the four.
+  __device__ __forceinline__ void reward(int rewarded, double of_row) {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j)
+      if (j == rewarded) rewards[j] = of_row;
   }
 };
+
+// Reads what load_recurrence_quad() loaded. `at` is the first token of the warp's stretch. If `checks` is
+// set, reports inputs that are not finite.
+template <class F, bool checks>
+__device__ __forceinline__ RecurrenceQuad read_quad(const AdvantagePass& pass, const RowRange& row,
+                                                    int64_t at, LoadedQuad loaded) {
+  const ColumnView& rewards = pass.batch.column[kTokenRewards];
+  const ColumnView& values = pass.batch.column[kValues];
+  RecurrenceQuad quad;
+  quad.first = at + threadIdx.x % kWarp * kQuad;
+  quad.which = 0xf;
+  if (rewards.data) widen(rewards.dtype, &loaded.rewards);
+  if constexpr (F::traits.reads_values) {
+    widen(values.dtype, &loaded.values);
+    widen(values.dtype, &loaded.after);
+  }
+  if (!row.contains(at, at + kStretch)) {
+    quad.which = quad.first < row.end ? bits_within(quad.first, row.begin, row.end) : 0;
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      if (quad.which >> j & 1) continue;
+      loaded.rewards.set(j, 0);
+      loaded.values.set(j, 0);
+    }
+  }
+  quad.live = mask_bits(loaded.mask) & quad.which;
+  if constexpr (checks) {
+    if ((non_finite_bits(loaded.rewards) & (F::traits.reads_masked ? quad.which : quad.live)) != 0)
+      report_non_finite(pass, NonFiniteInput::kTokenRewards, row.row);
+    if (F::traits.reads_values && non_finite_bits(loaded.values) != 0)
+      report_non_finite(pass, NonFiniteInput::kValues, row.row);
+  }
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) quad.rewards[j] = loaded.rewards[j];
+  quad.values = loaded.values;
+  quad.after = loaded.after[0];
+  return quad;
+}
+
+// Returns the value of the token after this lane's four. `after` is the value of the token after the warp's
+// tokens.
+__device__ __forceinline__ float value_after(const RecurrenceQuad& quad, int lane, float after) {
+  const float of_next = __shfl_down_sync(kAllLanes, quad.values[0], 1u);
+  return lane + 1 < kWarp ? of_next : after;
+}
 
 // Returns the value of the next unmasked token after this lane's four, for a function that skips masked
 // tokens. *carried is the value of the first unmasked token after the warp's tokens. It is replaced with the
 // value of the warp's first unmasked token, if there is one.
 __device__ __forceinline__ float next_unmasked_value(const RecurrenceQuad& quad, int lane, float* carried) {
   const unsigned lanes = __ballot_sync(kAllLanes, quad.live != 0);
-  const float mine = quad.live != 0 ? quad.values[__ffs(quad.live) - 1] : 0.0f;
+  float mine = 0;
+#pragma unroll
+  for (int j = kQuad - 1; j >= 0; --j)
+    if (quad.live >> j & 1) mine = quad.values[j];
   const unsigned later = lane + 1 < kWarp ? lanes >> (lane + 1) << (lane + 1) : 0u;
   const float found = __shfl_sync(kAllLanes, mine, later != 0 ? __ffs(later) - 1 : lane);
   const float first = __shfl_sync(kAllLanes, mine, lanes != 0 ? __ffs(lanes) - 1 : lane);
@@ -113,79 +201,79 @@ __device__ __forceinline__ float next_unmasked_value(const RecurrenceQuad& quad,
   return next;
 }
 
-template <Reuse reuse>
-__device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
-  Quad quad = load_quad<reuse>(view, i);
-  widen(view.dtype, &quad);
-  return quad;
-}
-
-// Loads the four tokens that begin with token i, as far as they lie in the row's range [begin, end). Reports
-// inputs that are not finite.
+// The terms and decays of a lane's four tokens, and what they add up to.
 template <class F>
-__device__ __forceinline__ RecurrenceQuad load_recurrence_quad(const AdvantagePass& pass, int64_t row,
-                                                               int64_t begin, int64_t end, int64_t i) {
-  const ColumnView& rewards = pass.batch.column[kTokenRewards];
-  const ColumnView& values = pass.batch.column[kValues];
-  RecurrenceQuad quad;
-  quad.first = i;
-  quad.which = i < end ? bits_within(i, begin, end) : 0;
-  if (quad.which == 0) return quad;
-  quad.live = load_mask<Reuse::kLater>(pass.batch.mask, i) & quad.which;
-  if (rewards.data) {
-    quad.rewards = load_floats<Reuse::kNever>(rewards, i);
-    if ((non_finite_bits(quad.rewards) & (F::traits.reads_masked ? quad.which : quad.live)) != 0)
-      report_non_finite(pass, NonFiniteInput::kTokenRewards, row);
+struct QuadTerms {
+  double term[kQuad], decay[kQuad];
+  double suffix = 0;   // x at the first token, computed as if no token followed the four
+  double of_quad = 1;  // the product of the decays
+
+  // next_value is the value of the (unmasked, if the function skips masked tokens) token after the four.
+  __device__ __forceinline__ QuadTerms(const F& f, const RecurrenceQuad& quad, float next_value) {
+    double next = next_value;
+#pragma unroll
+    for (int j = kQuad - 1; j >= 0; --j) {
+      const bool counts = !F::traits.skips_masked || (quad.live >> j & 1) != 0;
+      term[j] = counts ? f.term(quad.token(j, next)) : 0.0;
+      decay[j] = counts ? f.decay : 1.0;
+      if (counts) next = quad.values[j];
+      if (F::traits.skips_masked) of_quad *= decay[j];
+      suffix = term[j] + decay[j] * suffix;
+    }
   }
-  if constexpr (F::traits.reads_values) {
-    quad.values = load_floats<Reuse::kNever>(values, i);
-    if ((non_finite_bits(quad.values) & quad.which) != 0)
-      report_non_finite(pass, NonFiniteInput::kValues, row);
-    if (i + kQuad < end) quad.next = load_one(values, i + kQuad);
-  }
-  return quad;
+};
+
+// Returns which of this lane's four tokens is the last unmasked one of the warp, or −1 if none of them is.
+__device__ __forceinline__ int last_unmasked(unsigned live, int lane) {
+  const unsigned lanes = __ballot_sync(kAllLanes, live != 0);
+  return lanes != 0 && lane == kWarp - 1 - __clz(lanes) ? kWarp - 1 - __clz(live) : -1;
 }
 
-// Finds the last unmasked token of the stretch that the team of warps computes. If it is one of this lane's
-// four tokens, returns its index among the four, otherwise -1. Sets *waits to true if the stretch has no
-// unmasked token, otherwise to false. any_unmasked is shared memory through which the team's warps
-// communicate.
+// As above, for the tokens that a team of warps computes. Sets *waits to true if none of them is unmasked,
+// otherwise to false. any_unmasked is shared memory through which the team's warps communicate.
 template <int warps>
-__device__ __forceinline__ int last_unmasked(unsigned live, int lane, int warp, int (&any_unmasked)[kWarps],
-                                             bool* waits) {
-  const unsigned lanes = __ballot_sync(kAllLanes, live != 0);
-  bool mine = lanes != 0 && lane == kWarp - 1 - __clz(lanes);
-  bool any = lanes != 0;
+__device__ __forceinline__ int last_unmasked_of_team(unsigned live, int lane, int warp,
+                                                     int (&any_unmasked)[kWarps], bool* waits) {
+  bool any = __ballot_sync(kAllLanes, live != 0) != 0;
+  bool later = false;
   if constexpr (warps > 1) {
     if (lane == 0) any_unmasked[warp] = any;
     __syncthreads();
-    any = false;
     for (int other = 0; other < warps; ++other) {
       any = any || any_unmasked[other] != 0;
-      mine = mine && !(other > warp && any_unmasked[other] != 0);
+      later = later || (other > warp && any_unmasked[other] != 0);
     }
   }
   *waits = !any;
-  return mine ? kWarp - 1 - __clz(live) : -1;
+  const int mine = last_unmasked(live, lane);
+  return later ? -1 : mine;
 }
 
-// Computes the recurrence backwards over a stretch. Returns x at the token that follows this lane's four
-// tokens.
-//
-// suffix is x at the lane's first token, computed as if no token followed the lane's four. *carried is x at
-// the token after the stretch; it is replaced with x at the stretch's first token. of_warps is shared memory
-// through which the team's warps communicate.
-template <int warps>
-__device__ __forceinline__ double scan_back(double suffix, const DecayPowers& powers, int lane, int warp,
-                                            double (&of_warps)[kWarps], double* carried) {
-  // After this loop, suffix is x at this lane's first token, computed as if no token followed the warp's
-  // tokens.
+// Computes the recurrence backwards over a warp's tokens, as if no token followed them. suffix is x at the
+// lane's first token, computed as if no token followed the lane's four. Returns x at the lane's first token.
+__device__ __forceinline__ double scan_warp(double suffix, const DecayPowers& powers, int lane) {
 #pragma unroll
   for (int k = 0; k < 5; ++k) {
     const double after = __shfl_down_sync(kAllLanes, suffix, 1u << k);
-    suffix += lane + (1 << k) < kWarp ? powers.of_lanes[k] * after : 0.0;
+    if (lane + (1 << k) < kWarp) suffix += powers.of_lanes[k] * after;
   }
+  return suffix;
+}
+
+// Returns x at the token that follows this lane's four. `suffix` is the result of scan_warp(), and after_warp
+// is x at the token after the warp's.
+__device__ __forceinline__ double x_after_lane(double suffix, const DecayPowers& powers, int lane,
+                                               double after_warp) {
   const double after_lane = __shfl_down_sync(kAllLanes, suffix, 1u);
+  return (lane + 1 < kWarp ? after_lane : 0.0) + powers.to_end * after_warp;
+}
+
+// Returns x at the token after this warp's tokens. `suffix` is the result of scan_warp(). *carried is x at
+// the token after the team's stretch; it is replaced with x at the stretch's first token. of_warps is shared
+// memory through which the team's warps communicate.
+template <int warps>
+__device__ __forceinline__ double carry(double suffix, const DecayPowers& powers, int lane, int warp,
+                                        double (&of_warps)[kWarps], double* carried) {
   const double of_warp = __shfl_sync(kAllLanes, suffix, 0);
   double after_warp = *carried;
   if constexpr (warps > 1) {
@@ -198,16 +286,69 @@ __device__ __forceinline__ double scan_back(double suffix, const DecayPowers& po
   } else {
     *carried = of_warp + powers.of_warp * *carried;
   }
-  return (lane + 1 < kWarp ? after_lane : 0.0) + powers.to_end * after_warp;
+  return after_warp;
 }
 
-// Computes advantages and returns. A team of `warps` warps goes through each row from its end.
+// Writes the advantages and the returns of a lane's tokens or, if `measured` is set, only adds the advantages
+// to *measure.
+template <class F, bool measured>
+class RecurrenceOutput {
+ public:
+  __device__ __forceinline__ RecurrenceOutput(const AdvantagePass& pass, const F& f) : pass_(pass), f_(f) {
+    if constexpr (F::traits.whitened && !measured) {
+      shift_ = pass.state->whitening.shift();
+      scale_ = pass.state->whitening.scale;
+    }
+  }
+
+  // x is that of the token after the four.
+  __device__ __forceinline__ void leave(const RecurrenceQuad& quad, const QuadTerms<F>& terms, double x,
+                                        double baseline) {
+    double advantages[kQuad];
+    float returns[kQuad];
+#pragma unroll
+    for (int j = kQuad - 1; j >= 0; --j) {
+      x = terms.term[j] + terms.decay[j] * x;
+      const RecurrenceToken t = quad.token(j, 0);
+      advantages[j] = f_.advantage(x, t, baseline);
+      returns[j] = static_cast<float>(f_.returns(x, t));
+    }
+    if constexpr (measured) {
+      measure_.add(advantages, quad.live);
+    } else {
+      float written[kQuad];
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        const bool is_zero = F::traits.zeroes_masked && (quad.live >> j & 1) == 0;
+        written[j] = is_zero ? 0.0f : static_cast<float>((advantages[j] - shift_) * scale_);
+      }
+      store_quad(pass_.advantages, quad.first, quad.which, written);
+      if (pass_.returns) store_quad(pass_.returns, quad.first, quad.which, returns);
+    }
+  }
+
+  // Must be called by all threads of the grid, after their last call of leave().
+  __device__ __forceinline__ void end() {
+    if constexpr (measured) find_whitening(pass_, measure_.spread(), F::traits.whitening_tokens);
+  }
+
+ private:
+  const AdvantagePass& pass_;
+  const F& f_;
+  double shift_ = 0, scale_ = 1;
+  Measure measure_;
+};
+
+// Computes advantages and returns. A team of `warps` warps goes through each row from its end. While it
+// computes a stretch, it loads the next one.
 //
 // If `measured` is set, the kernel only computes how to whiten the advantages. A second launch then computes
 // the advantages again, because storing them in between would cost memory in float64 and digits in float32.
 template <class F, int warps, bool measured>
-__global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePass pass, const F f) {
+__global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
+    recurrence_kernel(const AdvantagePass pass, const F f) {
   constexpr int64_t stretch = static_cast<int64_t>(warps) * kStretch;
+  constexpr Reuse reuse = measured ? Reuse::kLater : Reuse::kNever;
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp % warps;
@@ -217,74 +358,50 @@ __global__ void __launch_bounds__(kThreads) recurrence_kernel(const AdvantagePas
   __shared__ double suffixes[2][kWarps];
   __shared__ int any_unmasked[2][kWarps];
   int turn = 0;
-  Measure measure;
-  double shift = 0, scale = 1;
-  if constexpr (F::traits.whitened && !measured) {
-    shift = pass.state->whitening.shift();
-    scale = pass.state->whitening.scale;
-  }
+  RecurrenceOutput<F, measured> output(pass, f);
 
   const int64_t team = static_cast<int64_t>(blockIdx.x) * (kWarps / warps) + threadIdx.x / kWarp / warps;
   const int64_t teams = static_cast<int64_t>(gridDim.x) * (kWarps / warps);
-  for (int64_t row = team; row < layout.rows; row += teams) {
-    const int64_t begin = layout.begin(row);
-    const int64_t end = begin + layout.length(row);
-    const int64_t aligned = begin / kQuad * kQuad;
-    double baseline = 0;
-    if constexpr (F::traits.reads_baseline) baseline = pass.baselines[row];
+  for (int64_t index = team; index < layout.rows; index += teams) {
+    const RowRange row(layout, index);
+    const double baseline = F::traits.reads_baseline ? pass.baselines[index] : 0.0;
     // If the batch has no token rewards, the row's reward belongs to the row's last unmasked token.
     // reward_waits is true until the team reaches that token.
     bool reward_waits = !pass.batch.column[kTokenRewards].data;
     double carried = 0;
     float carried_value = 0;
-    for (int64_t at = end > begin ? aligned + (end - 1 - aligned) / stretch * stretch : aligned - 1;
-         at >= aligned; at -= stretch) {
-      RecurrenceQuad quad =
-          load_recurrence_quad<F>(pass, row, begin, end, at + (warp * kWarp + lane) * kQuad);
+    const auto load_stretch = [&](int64_t at) {
+      return load_recurrence_quad<F, (warps > 1), reuse>(pass, row,
+                                                         at + threadIdx.x % (warps * kWarp) * kQuad);
+    };
+    int64_t at = row.last(stretch);
+    LoadedQuad next;
+    if (at >= row.aligned) next = load_stretch(at);
+    for (; at >= row.aligned; at -= stretch) {
+      const LoadedQuad loaded = next;
+      if (at - stretch >= row.aligned) next = load_stretch(at - stretch);
+      RecurrenceQuad quad = read_quad < F,
+                     measured || !F::traits.whitened > (pass, row, at + warp * kStretch, loaded);
       if (reward_waits)
-        quad.rewarded = last_unmasked<warps>(quad.live, lane, warp, any_unmasked[turn], &reward_waits);
-      double terms[kQuad], decays[kQuad];
-      double suffix = 0, of_quad = 1;
-      double next_value = 0;
-      if constexpr (F::traits.skips_masked) next_value = next_unmasked_value(quad, lane, &carried_value);
-#pragma unroll
-      for (int j = kQuad - 1; j >= 0; --j) {
-        if constexpr (F::traits.skips_masked) {
-          const bool live = (quad.live >> j & 1) != 0;
-          terms[j] = live ? f.term(quad.unmasked_token(j, next_value, pass.rewards, row)) : 0.0;
-          decays[j] = live ? f.decay : 1.0;
-          if (live) next_value = quad.values[j];
-          of_quad *= decays[j];
-        } else {
-          terms[j] = quad.which >> j & 1 ? f.term(quad.token(j, end, pass.rewards, row)) : 0.0;
-          decays[j] = f.decay;
-        }
-        suffix = terms[j] + decays[j] * suffix;
+        quad.reward(last_unmasked_of_team<warps>(quad.live, lane, warp, any_unmasked[turn], &reward_waits),
+                    pass.rewards[index]);
+      float next_value = 0;
+      if constexpr (F::traits.skips_masked) {
+        next_value = next_unmasked_value(quad, lane, &carried_value);
+      } else if constexpr (F::traits.reads_values) {
+        next_value = value_after(quad, lane, warps > 1 ? quad.after : carried_value);
+        carried_value = __shfl_sync(kAllLanes, quad.values[0], 0);
       }
-      const DecayPowers powers = F::traits.skips_masked ? DecayPowers::skipping(of_quad, lane) : uniform;
-      double x = scan_back<warps>(suffix, powers, lane, warp, suffixes[turn], &carried);
+      const QuadTerms<F> terms(f, quad, next_value);
+      const DecayPowers powers =
+          F::traits.skips_masked ? DecayPowers::skipping(terms.of_quad, lane) : uniform;
+      const double suffix = scan_warp(terms.suffix, powers, lane);
+      const double after = carry<warps>(suffix, powers, lane, warp, suffixes[turn], &carried);
       if constexpr (warps > 1) turn ^= 1;
-      float advantages[kQuad], returns[kQuad];
-#pragma unroll
-      for (int j = kQuad - 1; j >= 0; --j) {
-        x = terms[j] + decays[j] * x;
-        const RecurrenceToken t = quad.token(j, end, pass.rewards, row);
-        const double a = f.advantage(x, t, baseline);
-        if constexpr (measured) {
-          if (t.unmasked) measure.add(a);
-        } else {
-          advantages[j] =
-              F::traits.zeroes_masked && !t.unmasked ? 0.0f : static_cast<float>((a - shift) * scale);
-          returns[j] = static_cast<float>(f.returns(x, t));
-        }
-      }
-      if constexpr (!measured) {
-        store_quad(pass.advantages, quad.first, quad.which, advantages);
-        if (pass.returns) store_quad(pass.returns, quad.first, quad.which, returns);
-      }
+      output.leave(quad, terms, x_after_lane(suffix, powers, lane, after), baseline);
     }
   }
-  if constexpr (measured) find_whitening(pass, measure.spread(), F::traits.whitening_tokens);
+  output.end();
 }
 
 }  // namespace policy_loss::cuda

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "cuda/advantages.h"
+#include "cuda/ipc.h"
+#include "cuda/mask_pass.h"
 
 namespace policy_loss::cuda {
 
@@ -15,6 +17,7 @@ template <class T>
 class Shared {
  public:
   Shared() = default;
+  T* get() const { return node_ ? &node_->value : nullptr; }
   explicit Shared(T&& value) : node_(new Node{std::move(value)}) {}
   Shared(const Shared& other) : node_(other.node_) {
     if (node_) __atomic_add_fetch(&node_->owners, 1, __ATOMIC_RELAXED);
@@ -40,6 +43,7 @@ struct Resident {
   struct Unchanging {
     DeviceBatch batch;
     DeviceInputs inputs;
+    MaskPasses mask_passes;
   };
 
   int device = 0;
@@ -54,7 +58,7 @@ struct Resident {
   Resident(int on, DeviceBatch losses, DeviceBatch advantage, DeviceInputs given) : device(on) {
     set_views(losses, given);
     replace(&losses, &advantage);
-    unchanging = Shared<Unchanging>({std::move(losses), std::move(given)});
+    unchanging = Shared<Unchanging>({std::move(losses), std::move(given), {}});
   }
 
   // Makes a copy in which the columns that the two batches have replace those of `other`.
@@ -98,6 +102,23 @@ struct Resident {
   }
 };
 
+// Make the channel of `memory` free the arrays, in the order of its own work. The work of the channel that
+// allocated them must have ended.
+inline void hand_over(DeviceBatch* batch, Memory& memory) {
+  for (Buffer& column : batch->column) column.hand_over(memory);
+  for (Buffer& column : batch->row_column) column.hand_over(memory);
+  for (Buffer* const buffer : {&batch->mask, &batch->expert, &batch->offsets}) buffer->hand_over(memory);
+}
+inline void hand_over(DeviceInputs* inputs, Memory& memory) {
+  for (Buffer* const buffer :
+       {&inputs->rewards, &inputs->baselines, &inputs->named_rewards, &inputs->reward_weights})
+    buffer->hand_over(memory);
+  for (DeviceGroups* const groups : {&inputs->groups, &inputs->runs})
+    for (Buffer* const buffer :
+         {&groups->offsets, &groups->members, &groups->last_row, &groups->unit_rows, &groups->unit_of_row})
+      buffer->hand_over(memory);
+}
+
 // Checks the address of an array that a caller owns. The last byte is looked up too, because the runtime does
 // not tell where an allocation ends.
 inline void check_is_on(int device, const void* first, int64_t bytes) {
@@ -112,23 +133,22 @@ inline void check_is_on(int device, const void* first, int64_t bytes) {
   }
 }
 
-// Copies columns within the memory of the context's device to a batch. Returns whether it started a copy.
-inline bool copy_columns(Context& context, int device, const ColumnView* from, DeviceBatch* to) {
-  bool copies = false;
+// Copies columns within the memory of the channel's device to a batch. `handles` are those of the columns in
+// memory of other processes, which `opened` opens.
+inline void copy_columns(Channel& channel, int device, const ColumnView* columns, const IpcHandle* handles,
+                         OpenedMemory* opened, DeviceBatch* to) {
   for (int c = 0; c < kColumns; ++c) {
-    if (!from[c].data) continue;
-    const int64_t length = from[c].per_row ? to->view.layout.rows : to->tokens;
-    const int64_t bytes = length * size_of(from[c].dtype);
+    if (!columns[c].data && !handles[c].given) continue;
+    const int64_t length = columns[c].per_row ? to->view.layout.rows : to->tokens;
+    const int64_t bytes = length * size_of(columns[c].dtype);
     if (bytes == 0) continue;
-    check_is_on(device, from[c].data, bytes);
-    to->column[c] =
-        context.allocate((from[c].per_row ? length : whole_granules(length)) * size_of(from[c].dtype));
-    to->view.column[c] = {to->column[c].as<void>(), from[c].dtype, from[c].per_row};
-    CUDA_CHECK(cudaMemcpyAsync(to->column[c].as<void>(), from[c].data, static_cast<size_t>(bytes),
-                               cudaMemcpyDeviceToDevice, context.compute()));
-    copies = true;
+    const ColumnView from = opened->find(columns[c], handles[c], device);
+    check_is_on(device, from.data, bytes);
+    to->column[c] = channel.allocate((from.per_row ? length : whole_granules(length)) * size_of(from.dtype));
+    to->view.column[c] = {to->column[c].as<void>(), from.dtype, from.per_row};
+    CUDA_CHECK(cudaMemcpyAsync(to->column[c].as<void>(), from.data, static_cast<size_t>(bytes),
+                               cudaMemcpyDeviceToDevice, channel.compute()));
   }
-  return copies;
 }
 
 }  // namespace policy_loss::cuda

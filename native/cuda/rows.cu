@@ -13,12 +13,18 @@ template <class L>
 constexpr bool has_own_weights_kernel = has_row_sums<L> || L::traits.two_kinds;
 
 template <class L>
+bool sums_rows(const void* object) {
+  if constexpr (has_row_sums<L>) return needs_row_sums(*static_cast<const L*>(object));
+  return false;
+}
+
+template <class L>
 void rows(const void* object, const Pass& pass, int64_t first_span, int64_t last_span, const Grid& grid) {
   if constexpr (has_row_sums<L>) {
-    const L& loss = *static_cast<const L*>(object);
-    if (needs_row_sums(loss)) {
+    if (sums_rows<L>(object)) {
+      const L& loss = *static_cast<const L*>(object);
       Grid fed = grid;
-      fed.memory = Feed<row_sum_columns<L>>::bytes(row_sum_columns<L>);
+      fed.memory = Feed<row_sum_columns<L>>::memory(row_sum_columns<L>).bytes(pass.feed_stages);
       return launch("row_kernel", row_kernel<L>, fed, pass, loss, first_span, last_span);
     }
   }
@@ -36,7 +42,8 @@ void weights(const void* object, const Pass& pass, const Grid& grid) {
 struct LossLaunches {
   void (*rows)(const void*, const Pass&, int64_t, int64_t, const Grid&);
   void (*weights)(const void*, const Pass&, const Grid&);
-  int (*token_memory)(unsigned columns);
+  FeedMemory (*token_memory)(unsigned columns);
+  bool (*sums_rows)(const void* object);
   bool pairs;
   bool looks_under_mask;
 };
@@ -45,8 +52,8 @@ template <class List>
 struct Table;
 template <class... L>
 struct Table<TypeList<L...>> {
-  static constexpr LossLaunches launches[] = {
-      {rows<L>, weights<L>, Feed<columns_of<L>>::bytes, L::traits.by_pairs, L::traits.counts_negatives}...};
+  static constexpr LossLaunches launches[] = {{rows<L>, weights<L>, Feed<columns_of<L>>::memory, sums_rows<L>,
+                                               L::traits.by_pairs, L::traits.counts_negatives}...};
   static constexpr int64_t state_bytes() {
     int64_t most = sizeof(RowState<RowMean::Row>);
     for (const int64_t bytes : {static_cast<int64_t>(sizeof(RowState<typename L::Row>))...})
@@ -55,8 +62,8 @@ struct Table<TypeList<L...>> {
   }
 };
 
-constexpr LossLaunches kNoLossLaunches = {rows<NoLoss>, weights<NoLoss>, Feed<columns_of<NoLoss>>::bytes,
-                                          false, false};
+constexpr LossLaunches kNoLossLaunches = {
+    rows<NoLoss>, weights<NoLoss>, Feed<columns_of<NoLoss>>::memory, sums_rows<NoLoss>, false, false};
 
 const LossLaunches& launches_of(int loss) {
   return loss < 0 ? kNoLossLaunches : Table<Losses>::launches[loss];
@@ -72,12 +79,16 @@ bool looks_under_mask(int loss) {
   return launches_of(loss).looks_under_mask;
 }
 
-int token_memory(int loss, unsigned columns) {
+FeedMemory token_memory(int loss, unsigned columns) {
   return launches_of(loss).token_memory(columns);
 }
 
-int kl_memory(unsigned columns) {
-  return Feed<kColumnsOfEveryKl>::bytes(columns);
+bool sums_over_rows(int loss, const void* object) {
+  return launches_of(loss).sums_rows(object);
+}
+
+FeedMemory kl_memory(unsigned columns) {
+  return Feed<kColumnsOfEveryKl>::memory(columns);
 }
 
 int64_t row_state_bytes() {
@@ -102,7 +113,7 @@ void launch_tokens(int loss, const void* object, const Pass& pass, const Grid& g
 
 void launch_kl(const Pass& pass, const KlOutput& output, const Grid& grid) {
   Grid fed = grid;
-  fed.memory = kl_memory(pass.columns);
+  fed.memory = kl_memory(pass.columns).bytes(pass.feed_stages);
   launch("kl_kernel", kl_kernel<KlEstimators>, fed, pass, output);
 }
 

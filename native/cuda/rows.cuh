@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     tokens.add(pass.batch.kind(row), part.tokens * pass.batch.repeats_of(row));
   };
   if constexpr (has_row_sums<L>) {
-    const Feed<row_sum_columns<L>> feed(pass.batch, row_sum_columns<L>);
+    const Feed<row_sum_columns<L>> feed(pass, row_sum_columns<L>);
     for (int64_t span = first_span + first_warp(); span < last_span; span += all_warps()) {
       const int64_t base = span * pass.span;
       LiveSteps steps;
@@ -186,7 +186,7 @@ constexpr unsigned kColumnsOfEveryKl = reads(kLogprob) | reads(kRefLogprob);
 template <class Estimators>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     kl_kernel(const Pass pass, const KlOutput output) {
-  const Feed<kColumnsOfEveryKl> feed(pass.batch, pass.columns);
+  const Feed<kColumnsOfEveryKl> feed(pass, pass.columns);
   for (int64_t span = first_warp(); span < pass.spans; span += all_warps())
     sum_rows(
         feed, pass, pass.parts, span,

@@ -1,6 +1,7 @@
 // Copies between host and device through a ring of pinned host buffers, which are called stages. While the
 // device copies some stages, several host threads fill or empty the others. A single host thread would reach
-// at most a fifth of the speed of the link to the device.
+// at most a fifth of the speed of the link to the device. Arrays that are page-locked themselves need no
+// stages (direct.h).
 //
 // A copy is cut into pieces of a stage's size. Pieces have consecutive numbers, called tickets. Each piece
 // waits until the previous piece in the same stage is done.
@@ -11,9 +12,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cuda/failure.h"
-#include "cuda/host.h"
-#include "cuda/memory.h"
+#include "cuda/direct.h"
 #include "cuda/share.h"
 
 namespace policy_loss::cuda {
@@ -41,46 +40,50 @@ struct Transfer {
   }
 };
 
-// How long a thread polls before it sleeps, in nanoseconds. Most waits end before a thread could fall asleep.
-// During a longer wait, the thread should not occupy a core.
-constexpr long long kPatience = 50'000;
-
-inline cudaError_t wait_for(cudaEvent_t event) {
-  const long long patience = now() + kPatience;
-  cudaError_t state;
-  while ((state = cudaEventQuery(event)) == cudaErrorNotReady) {
-    cudaGetLastError();  // cudaErrorNotReady is not an error, but the runtime records it as the last one
-    if (now() > patience) return cudaEventSynchronize(event);
-  }
-  return state;
-}
-
 class Staging {
  public:
   // Sets the device and the stream of the copies. Must be called first.
   void open(int device, cudaStream_t stream) {
     device_ = device;
     stream_ = stream;
+    direct_.open(stream);
     for (int k = 0; k < kStages; ++k) stages_[k].turn = k;
   }
 
-  // Copies arrays to the device. When this returns, the caller may free the sources, but the copies may still
-  // be in progress on the stream.
+  // Copies arrays to the device. When this returns, the copies may still be in progress on the stream. The
+  // caller may then free the sources, except those in page-locked memory: they must stay until
+  // finish_direct() has returned.
   void send(const Transfer* transfers, int count) {
-    Run run = begin(transfers, count, nullptr);
-    if (run.pieces > 0) finish(run, send_piece);
+    split(
+        transfers, count, [&](const Transfer& one) { direct_.send(one.device, one.host, one.bytes); },
+        [&](const Transfer* staged, int n) {
+          Run run = begin(staged, n, nullptr);
+          if (run.pieces > 0) finish(run, send_piece);
+        });
+  }
+  // Waits until the copies from page-locked memory are complete.
+  void finish_direct() { direct_.wait(); }
+
+  // Copies arrays from the device, after the work that is already on the stream. Returns when the copies are
+  // complete. The result tells whether there was anything to copy. If *abort becomes non-zero, throws a
+  // Failure with the status kAborted.
+  bool receive(const Transfer* transfers, int count, const int32_t* abort) {
+    bool waited = false;
+    split(
+        transfers, count,
+        [&](const Transfer& one) {
+          check_abort(abort);
+          direct_.receive(one.host, one.device, one.bytes);
+          waited = true;
+        },
+        [&](const Transfer* staged, int n) { waited = receive_staged(staged, n, abort) || waited; });
+    direct_.wait();
+    return waited;
   }
 
-  // Copies an array from the device, after the work that is already on the stream. Returns when the copy is
-  // complete. If *abort becomes non-zero, throws a Failure with the status kAborted.
-  void receive(const Transfer& transfer, const int32_t* abort) {
-    Run run = begin(&transfer, 1, abort);
-    if (run.pieces == 0) return;
-    for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
-    // Waits here until the first piece has arrived. Otherwise all threads that share the copying would have
-    // to wait for the kernels that come before the copy.
-    run.note(wait_for(run.stage(0).copied), "cudaEventQuery");
-    finish(run, receive_piece);
+  // Frees the pinned buffers, which the next copy makes again. No copy may be in progress.
+  void free() {
+    for (Stage& stage : stages_) stage.data.free();
   }
 
  private:
@@ -97,11 +100,18 @@ class Staging {
     int64_t pieces;
     int64_t first;  // the first piece's ticket
     const int32_t* abort;
+    int64_t arrived = 0;                // the first pieces, which are known to have arrived from the device
     cudaError_t error = cudaSuccess;    // the first error
     const char* failed_call = nullptr;  // the function that returned it
     bool aborted = false;
 
     Stage& stage(int64_t piece) { return staging->stages_[(first + piece) % kStages]; }
+    // Returns the array that a piece belongs to, and sets *piece to the piece's place in the array.
+    const Transfer& transfer(int64_t* piece) const {
+      const Transfer* at = transfers;
+      for (; *piece >= at->pieces(); ++at) *piece -= at->pieces();
+      return *at;
+    }
     // Returns whether the run should continue: false after an abort or an error.
     bool goes_on() {
       if (is_aborted(abort)) __atomic_store_n(&aborted, true, __ATOMIC_RELAXED);
@@ -120,6 +130,32 @@ class Staging {
       return false;
     }
   };
+
+  // Calls direct(transfer) for each array in page-locked memory, and staged(first, n) for each list of arrays
+  // between them.
+  template <class Direct, class Staged>
+  static void split(const Transfer* transfers, int count, Direct direct, Staged staged) {
+    int first = 0;
+    for (int k = 0; k < count; ++k) {
+      if (transfers[k].bytes == 0 || !is_page_locked(transfers[k].host, transfers[k].bytes)) continue;
+      staged(transfers + first, k - first);
+      direct(transfers[k]);
+      first = k + 1;
+    }
+    staged(transfers + first, count - first);
+  }
+
+  bool receive_staged(const Transfer* transfers, int count, const int32_t* abort) {
+    Run run = begin(transfers, count, abort);
+    if (run.pieces == 0) return false;
+    for (int64_t early = 0; early < std::min<int64_t>(run.pieces, kStages); ++early) ask_for(run, early);
+    // Waits here until the first piece has arrived. Otherwise all threads that share the copying would have
+    // to wait for the kernels that come before the copy. If the pieces are few, waits once for all of them.
+    run.arrived = run.pieces < kFewPieces ? run.pieces : 1;
+    run.note(wait_for(run.stage(run.arrived - 1).copied), "cudaEventQuery");
+    finish(run, receive_piece);
+    return true;
+  }
 
   Run begin(const Transfer* transfers, int count, const int32_t* abort) {
     Run run{this, transfers, 0, next_ticket_, abort};
@@ -145,12 +181,11 @@ class Staging {
     Run& run = *static_cast<Run*>(what);
     Stage& stage = run.stage(piece);
     await_turn(run, stage, piece);
-    const Transfer* transfer = run.transfers;
     int64_t at = piece;
-    for (; at >= transfer->pieces(); ++transfer) at -= transfer->pieces();
+    const Transfer& transfer = run.transfer(&at);
     if (run.goes_on() && run.set_device() && run.note(wait_for(stage.copied), "cudaEventQuery")) {
-      std::memcpy(stage.data.as(), transfer->host + transfer->offset(at), transfer->size(at));
-      run.note(cudaMemcpyAsync(transfer->device + transfer->offset(at), stage.data.as(), transfer->size(at),
+      std::memcpy(stage.data.as(), transfer.host + transfer.offset(at), transfer.size(at));
+      run.note(cudaMemcpyAsync(transfer.device + transfer.offset(at), stage.data.as(), transfer.size(at),
                                cudaMemcpyHostToDevice, run.staging->stream_),
                "cudaMemcpyAsync");
       run.note(cudaEventRecord(stage.copied, run.staging->stream_), "cudaEventRecord");
@@ -162,9 +197,13 @@ class Staging {
     Run& run = *static_cast<Run*>(what);
     Stage& stage = run.stage(piece);
     await_turn(run, stage, piece);
-    if (run.goes_on() && run.set_device() && run.note(wait_for(stage.copied), "cudaEventQuery")) {
-      const Transfer& transfer = *run.transfers;
-      std::memcpy(transfer.host + transfer.offset(piece), stage.data.as(), transfer.size(piece));
+    const auto arrives = [&] {
+      return piece < run.arrived || run.note(wait_for(stage.copied), "cudaEventQuery");
+    };
+    if (run.goes_on() && run.set_device() && arrives()) {
+      int64_t at = piece;
+      const Transfer& transfer = run.transfer(&at);
+      std::memcpy(transfer.host + transfer.offset(at), stage.data.as(), transfer.size(at));
       if (piece + kStages < run.pieces) ask_for(run, piece + kStages);
     }
     end_turn(run, stage, piece);
@@ -173,8 +212,9 @@ class Staging {
   // Starts the copy of a piece from the device into its stage.
   static void ask_for(Run& run, int64_t piece) {
     Stage& stage = run.stage(piece);
-    const Transfer& transfer = *run.transfers;
-    run.note(cudaMemcpyAsync(stage.data.as(), transfer.device + transfer.offset(piece), transfer.size(piece),
+    int64_t at = piece;
+    const Transfer& transfer = run.transfer(&at);
+    run.note(cudaMemcpyAsync(stage.data.as(), transfer.device + transfer.offset(at), transfer.size(at),
                              cudaMemcpyDeviceToHost, run.staging->stream_),
              "cudaMemcpyAsync");
     run.note(cudaEventRecord(stage.copied, run.staging->stream_), "cudaEventRecord");
@@ -202,6 +242,7 @@ class Staging {
   int device_ = 0;
   cudaStream_t stream_ = nullptr;
   Stage stages_[kStages];
+  DirectCopies direct_;
   int64_t next_ticket_ = 0;
 };
 

@@ -1,9 +1,10 @@
-// The kernels of functions with a baseline per token (advantage/token_baseline.h). The first computes each
-// row's sums, the second the baselines of each group, and the third the advantages. A warp computes a row,
-// and four neighbouring tokens of it per lane.
+// The kernels of functions with a baseline per token (advantage/token_baseline.h). Sums along a row are
+// computed stretch by stretch: the first kernel computes the sums over each stretch, the second the sums over
+// the stretches after and before it, and the third the sums of each token. The fourth computes the baselines
+// of each group, and the last the advantages. All but the second use every warp of the GPU, even for one row.
 #pragma once
 
-#include "cuda/recurrence.cuh"
+#include "cuda/long_rows.cuh"
 
 namespace policy_loss::cuda {
 
@@ -18,110 +19,140 @@ struct RewardToGo {
   PL_FN double term(const RecurrenceToken& t) const { return t.unmasked ? t.reward : 0.0; }
 };
 
-// Computes the rewards to go of a row.
-__device__ __forceinline__ void find_rewards_to_go(const AdvantagePass& pass, int64_t row, int64_t begin,
-                                                   int64_t end) {
-  const RewardToGo f;
-  const int lane = threadIdx.x % kWarp;
-  const DecayPowers powers(f.decay, lane);
-  const int64_t aligned = begin / kQuad * kQuad;
-  bool reward_waits = !pass.batch.column[kTokenRewards].data;
-  // A single warp does not communicate, so it does not use this memory.
-  __shared__ double unused_sums[kWarps];
-  __shared__ int unused_flags[kWarps];
-  double carried = 0;
-  for (int64_t at = end > begin ? aligned + (end - 1 - aligned) / kStretch * kStretch : aligned - 1;
-       at >= aligned; at -= kStretch) {
-    RecurrenceQuad quad = load_recurrence_quad<RewardToGo>(pass, row, begin, end, at + lane * kQuad);
-    if (reward_waits) quad.rewarded = last_unmasked<1>(quad.live, lane, 0, unused_flags, &reward_waits);
-    double terms[kQuad];
-    double suffix = 0;
-#pragma unroll
-    for (int j = kQuad - 1; j >= 0; --j) {
-      terms[j] = quad.which >> j & 1 ? f.term(quad.token(j, end, pass.rewards, row)) : 0.0;
-      suffix += terms[j];
-    }
-    double x = scan_back<1>(suffix, powers, lane, 0, unused_sums, &carried);
-#pragma unroll
-    for (int j = kQuad - 1; j >= 0; --j) {
-      x += terms[j];
-      if (quad.which >> j & 1) pass.to_go[quad.first + j] = x;
-    }
-  }
-}
-
-// Returns the sum of x over the lanes before this one, and adds the sum over all lanes to *carried.
+// Returns the sum of x over the lanes from the first up to this one.
 template <class T>
-__device__ __forceinline__ T sum_before(T x, int lane, T* carried) {
-  T sum = x;
+__device__ __forceinline__ T sum_up_to(T x, int lane) {
 #pragma unroll
   for (int distance = 1; distance < kWarp; distance *= 2) {
-    const T before = __shfl_up_sync(kAllLanes, sum, distance);
-    if (lane >= distance) sum += before;
+    const T before = __shfl_up_sync(kAllLanes, x, distance);
+    if (lane >= distance) x += before;
   }
-  const T all = __shfl_sync(kAllLanes, sum, kWarp - 1);
-  const T result = *carried + (sum - x);
-  *carried += all;
-  return result;
+  return x;
 }
 
-// Visits the tokens of a row from its first. Calls visit(i, which, live, &place) for each four tokens; i is
-// the first of them. `place` is the number of unmasked tokens before them. Returns the number of the row's
-// unmasked tokens.
-template <class Visit>
-__device__ __forceinline__ int visit_forwards(const AdvantagePass& pass, int64_t begin, int64_t end,
-                                              Visit visit) {
-  const int lane = threadIdx.x % kWarp;
-  int unmasked = 0;
-  for (int64_t at = begin / kQuad * kQuad; at < end; at += kStretch) {
-    const int64_t i = at + lane * kQuad;
-    const unsigned which = i < end ? bits_within(i, begin, end) : 0;
-    const unsigned live = which != 0 ? load_mask<Reuse::kLater>(pass.batch.mask, i) & which : 0;
-    const int place = sum_before(__popc(live), lane, &unmasked);
-    visit(i, which, live, place);
-  }
-  return unmasked;
+// Returns the number of unmasked tokens of the lanes before this one.
+__device__ __forceinline__ int unmasked_before(unsigned live, int lane) {
+  return sum_up_to(__popc(live), lane) - __popc(live);
 }
 
-// Computes the energy of the tokens of each row, and stores its sums at the places.
+__device__ __forceinline__ Quad load_floats(const ColumnView& view, int64_t i) {
+  Quad quad = load_quad<Reuse::kNever>(view, i);
+  widen(view.dtype, &quad);
+  return quad;
+}
+
+// Computes the energies of a lane's tokens, and stores them in place of the rewards to go.
 template <class F>
-__global__ void __launch_bounds__(kThreads) energy_kernel(const AdvantagePass pass, const F f) {
+__device__ __forceinline__ double find_energies(const AdvantagePass& pass, const F& f,
+                                                const RecurrenceQuad& quad) {
+  if (quad.which == 0) return 0;
+  const ColumnView* const column = pass.batch.column;
+  const Quad old = load_floats(column[kSampledLogprob], quad.first);
+  const Quad squared = load_floats(column[kSumPiSquared], quad.first);
+  const bool corrected = column[kImportanceWeights].data != nullptr;
+  const Quad weights = corrected ? load_floats(column[kImportanceWeights], quad.first) : Quad{};
+  double sum = 0;
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) {
+    const double energy =
+        quad.live >> j & 1 ? f.energy(old[j], squared[j], corrected ? weights[j] : 1.0f) : 0.0;
+    if (quad.which >> j & 1) pass.to_go[quad.first + j] = energy;
+    sum += energy;
+  }
+  return sum;
+}
+
+// Computes the sums over each stretch, and the energies of its tokens. Reports inputs that are not finite.
+template <class F>
+__global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
+    baseline_sums_kernel(const AdvantagePass pass, const F f) {
+  const int lane = threadIdx.x % kWarp;
+  const DecayPowers powers(RewardToGo::decay, lane);
+  for_stretches(pass, [&](const RowRange& row, int64_t at, int64_t index) {
+    RecurrenceQuad quad = load_stretch<RewardToGo, true, Reuse::kLater>(pass, row, at);
+    const bool rewarded = look_ahead<RewardToGo>(pass, row, at, quad).rewarded;
+    reward_last(pass, row, rewarded, &quad);
+    const QuadTerms<RewardToGo> terms({}, quad, 0);
+    const double to_go = __shfl_sync(kAllLanes, scan_warp(terms.suffix, powers, lane), 0);
+    const double weight = sum_up_to(find_energies(pass, f, quad), lane);
+    const int64_t place = sum_up_to(__popc(quad.live), lane);
+    if (lane == kWarp - 1) pass.baseline_stretches[index] = {to_go, weight, place, rewarded};
+  });
+}
+
+// Adds the numbers of 32 lanes to a sum, one after the other. Replaces each number with the sum before it,
+// and returns the sum after the last. A lane whose pointer is null has the number 0.
+template <class T>
+__device__ __forceinline__ T carry_on(T* mine, T sum, int lane) {
+  const T x = mine ? *mine : T{};
+  T before{};
+#pragma unroll
+  for (int k = 0; k < kWarp; ++k) {
+    if (k == lane) before = sum;
+    sum += __shfl_sync(kAllLanes, x, k);
+  }
+  if (mine) *mine = before;
+  return sum;
+}
+
+// Replaces the sums over each stretch with those over the stretches after it (to_go) and before it (weight
+// and place). Finds the number of unmasked tokens of each row. One warp computes one row.
+static __global__ void __launch_bounds__(kThreads) baseline_chain_kernel(const AdvantagePass pass) {
   const Layout& layout = pass.batch.layout;
   const int lane = threadIdx.x % kWarp;
-  for (int64_t row = first_warp(); row < layout.rows; row += all_warps()) {
-    const int64_t begin = layout.begin(row);
-    const int64_t end = begin + layout.length(row);
-    find_rewards_to_go(pass, row, begin, end);
-    double weight = 0;
-    const int unmasked =
-        visit_forwards(pass, begin, end, [&](int64_t i, unsigned which, unsigned live, int place) {
-          double energies[kQuad] = {};
-          double sum = 0;
-          if (which != 0) {
-            const Quad old = load_floats<Reuse::kNever>(pass.batch.column[kSampledLogprob], i);
-            const Quad squared = load_floats<Reuse::kNever>(pass.batch.column[kSumPiSquared], i);
-            const bool corrected = pass.batch.column[kImportanceWeights].data != nullptr;
-            const Quad weights =
-                corrected ? load_floats<Reuse::kNever>(pass.batch.column[kImportanceWeights], i) : Quad{};
-#pragma unroll
-            for (int j = 0; j < kQuad; ++j) {
-              if (live >> j & 1) energies[j] = f.energy(old[j], squared[j], corrected ? weights[j] : 1.0f);
-              sum += energies[j];
-            }
-          }
-          double x = sum_before(sum, lane, &weight);
-#pragma unroll
-          for (int j = 0; j < kQuad; ++j) {
-            const bool is_live = (live >> j & 1) != 0;
-            x += energies[j];
-            if (F::traits.skips_masked ? !is_live : (which >> j & 1) == 0) continue;
-            const int64_t at = F::traits.skips_masked ? begin + place++ : i + j;
-            pass.weights[at] = is_live ? x : 0.0;
-            pass.weighted[at] = is_live ? x * pass.to_go[i + j] : 0.0;
-          }
-        });
-    if (lane == 0) pass.row_tokens[row] = unmasked;
+  for (int64_t index = first_warp(); index < layout.rows; index += all_warps()) {
+    const RowRange row(layout, index);
+    BaselineStretch* const stretches = pass.baseline_stretches + first_stretch(layout, index);
+    const int64_t n = stretches_of(row);
+    double to_go = 0, weight = 0;
+    int64_t place = 0;
+    for (int64_t i = lane; i - lane < n; i += kWarp) {
+      BaselineStretch* const from_end = i < n ? stretches + (n - 1 - i) : nullptr;
+      to_go = carry_on(from_end ? &from_end->to_go : nullptr, to_go, lane);
+      BaselineStretch* const from_begin = i < n ? stretches + i : nullptr;
+      weight = carry_on(from_begin ? &from_begin->weight : nullptr, weight, lane);
+      place = carry_on(from_begin ? &from_begin->place : nullptr, place, lane);
+    }
+    if (lane == 0) pass.row_tokens[index] = static_cast<double>(place);
   }
+}
+
+// Computes the rewards to go, and the sums of the energies at the places.
+template <class F>
+__global__ void __launch_bounds__(kThreads, kRecurrenceBlocks)
+    energy_kernel(const AdvantagePass pass, const F) {
+  const int lane = threadIdx.x % kWarp;
+  const DecayPowers powers(RewardToGo::decay, lane);
+  for_stretches(pass, [&](const RowRange& row, int64_t at, int64_t index) {
+    const BaselineStretch stretch = pass.baseline_stretches[index];
+    RecurrenceQuad quad = load_stretch<RewardToGo, false, Reuse::kNever>(pass, row, at);
+    reward_last(pass, row, stretch.rewarded, &quad);
+    const QuadTerms<RewardToGo> terms({}, quad, 0);
+    double to_go[kQuad];
+    double x = x_after_lane(scan_warp(terms.suffix, powers, lane), powers, lane, stretch.to_go);
+#pragma unroll
+    for (int j = kQuad - 1; j >= 0; --j) to_go[j] = x += terms.term[j];
+
+    double energies[kQuad];
+    double sum = 0;
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      energies[j] = quad.which >> j & 1 ? pass.to_go[quad.first + j] : 0.0;
+      sum += energies[j];
+    }
+    double weight = stretch.weight + (sum_up_to(sum, lane) - sum);
+    int64_t place = stretch.place + unmasked_before(quad.live, lane);
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      const bool is_live = (quad.live >> j & 1) != 0;
+      weight += energies[j];
+      if (quad.which >> j & 1) pass.to_go[quad.first + j] = to_go[j];
+      if (F::traits.skips_masked ? !is_live : (quad.which >> j & 1) == 0) continue;
+      const int64_t to = F::traits.skips_masked ? row.begin + place++ : quad.first + j;
+      pass.weights[to] = is_live ? weight : 0.0;
+      pass.weighted[to] = is_live ? weight * to_go[j] : 0.0;
+    }
+  });
 }
 
 // Returns the number of pieces into which baseline_kernel() divides its work. A piece is 32 places of a
@@ -167,25 +198,26 @@ __global__ void __launch_bounds__(kThreads) baseline_kernel(const AdvantagePass 
 // Writes the advantages and the returns.
 template <class F>
 __global__ void __launch_bounds__(kThreads) subtract_kernel(const AdvantagePass pass, const F) {
-  const Layout& layout = pass.batch.layout;
-  for (int64_t row = first_warp(); row < layout.rows; row += all_warps()) {
-    const int64_t begin = layout.begin(row);
-    visit_forwards(pass, begin, begin + layout.length(row),
-                   [&](int64_t i, unsigned which, unsigned live, int place) {
-                     float advantages[kQuad], returns[kQuad];
+  const int lane = threadIdx.x % kWarp;
+  for_stretches(pass, [&](const RowRange& row, int64_t at, int64_t index) {
+    const int64_t i = at + lane * kQuad;
+    const unsigned which = i < row.end ? bits_within(i, row.begin, row.end) : 0;
+    const unsigned live = which != 0 ? load_mask<Reuse::kNever>(pass.batch.mask, i) & which : 0;
+    int64_t place = 0;
+    if (F::traits.skips_masked) place = pass.baseline_stretches[index].place + unmasked_before(live, lane);
+    float advantages[kQuad], returns[kQuad];
 #pragma unroll
-                     for (int j = 0; j < kQuad; ++j) {
-                       const bool is_live = (live >> j & 1) != 0;
-                       const double to_go = which >> j & 1 ? pass.to_go[i + j] : 0.0;
-                       const int64_t at = F::traits.skips_masked ? begin + place : i + j;
-                       place += is_live ? 1 : 0;
-                       advantages[j] = is_live ? static_cast<float>(to_go - pass.weights[at]) : 0.0f;
-                       returns[j] = static_cast<float>(to_go);
-                     }
-                     store_quad(pass.advantages, i, which, advantages);
-                     if (pass.returns) store_quad(pass.returns, i, which, returns);
-                   });
-  }
+    for (int j = 0; j < kQuad; ++j) {
+      const bool is_live = (live >> j & 1) != 0;
+      const double to_go = which >> j & 1 ? pass.to_go[i + j] : 0.0;
+      const int64_t from = F::traits.skips_masked ? row.begin + place : i + j;
+      place += is_live ? 1 : 0;
+      advantages[j] = is_live ? static_cast<float>(to_go - pass.weights[from]) : 0.0f;
+      returns[j] = static_cast<float>(to_go);
+    }
+    store_quad(pass.advantages, i, which, advantages);
+    if (pass.returns) store_quad(pass.returns, i, which, returns);
+  });
 }
 
 }  // namespace policy_loss::cuda

@@ -268,7 +268,7 @@ class TokenWalk {
 template <class L>
 __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
     token_kernel(const Pass pass, const L loss) {
-  const Feed<columns_of<L>> feed(pass.batch, pass.columns);
+  const Feed<columns_of<L>> feed(pass, pass.columns);
   // The sums of each thread. They are in shared memory to save registers, because they change only once per
   // row.
   __shared__ double totals[kTokenSums][kThreads];
@@ -287,11 +287,12 @@ __global__ void __launch_bounds__(kThreads, kFedBlocksPerMultiprocessor)
   if (k < kMaxMetrics - kMaxTokenMetrics) out->metric[kMaxTokenMetrics + k] = 0;
   if (k == 2 + kMaxTokenMetrics) out->kl = sum;
   if (k == 3 + kMaxTokenMetrics) out->entropy = sum;
+  publish_result(pass);
 }
 
 template <class L>
 void launch_token_kernel(const L& loss, const Pass& pass, Grid grid) {
-  grid.memory = Feed<columns_of<L>>::bytes(pass.columns);
+  grid.memory = Feed<columns_of<L>>::memory(pass.columns).bytes(pass.feed_stages);
   launch("token_kernel", token_kernel<L>, grid, pass, loss);
 }
 

@@ -27,6 +27,17 @@ __device__ __forceinline__ int64_t all_threads() {
   return static_cast<int64_t>(gridDim.x) * kThreads;
 }
 
+// Returns the value of lane 0. All lanes must have the same value. The compiler then knows that it is the
+// same, and computes with it once per warp instead of once per lane.
+template <class T>
+__device__ __forceinline__ T same_in_warp(T x) {
+  return __shfl_sync(kAllLanes, x, 0);
+}
+// Returns the index of this warp in the block. All lanes must call it together.
+__device__ __forceinline__ int warp_of_block() {
+  return same_in_warp(static_cast<int>(threadIdx.x / kWarp));
+}
+
 // Tells whether a later pass of the same call reads the loaded data again, so that it should stay in the
 // cache.
 enum class Reuse { kLater, kNever };
@@ -214,6 +225,18 @@ __device__ __forceinline__ bool grid_sum(const double (&x)[N], double* partials,
     for (int k = 0; k < N; ++k) mine[k] += __ldcg(partials + static_cast<int64_t>(block) * N + k);
   *total = block_sum(mine);
   return true;
+}
+
+// Copies the result to the host if this is the last kernel of the call. All threads of one block must call
+// this, after the kernel has written its part of the result. The host waits for the end of the kernel before
+// it reads the copy, which makes all writes visible to it.
+__device__ __forceinline__ void publish_result(const Pass& pass) {
+  if (!pass.host_result) return;
+  __syncthreads();
+  static_assert(sizeof(Result) % sizeof(uint64_t) == 0);
+  const uint64_t* const from = reinterpret_cast<const uint64_t*>(pass.result);
+  uint64_t* const to = reinterpret_cast<uint64_t*>(pass.host_result);
+  for (unsigned i = threadIdx.x; i < sizeof(Result) / sizeof(uint64_t); i += kThreads) to[i] = from[i];
 }
 
 }  // namespace policy_loss::cuda

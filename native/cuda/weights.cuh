@@ -8,8 +8,9 @@
 
 namespace policy_loss::cuda {
 
-// Returns the batch's counts, which the row pass has computed.
+// Returns the batch's counts, which the row pass has computed, in this call or in an earlier one.
 __device__ __forceinline__ BatchCounts read_counts(const Pass& pass) {
+  if (pass.known.given) return pass.known.counts;
   BatchCounts counts;
   for (int kind = 0; kind < 2; ++kind) {
     counts.tokens[kind] = static_cast<double>(__ldcg(&pass.totals->tokens[kind]));
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Pass pass, cons
     pass.result->has_batch_metrics = false;
     for (int kind = 0; kind < 2; ++kind) pass.totals->tokens[kind] = pass.totals->rows[kind] = 0;
   }
+  publish_result(pass);
 }
 
 // Stands in for the policy loss when weights_kernel() computes the means of KL values. Its row metric is the

@@ -1,6 +1,5 @@
-// Counts the instructions that the token kernel of PPO needs per token on sm_90, in the machine code: those of a step of
-// 256 unmasked tokens of one row, from one step to the next. Fails if there are more than LIMITS allows, or if registers
-// are spilled.
+// Counts the instructions that the token kernel of PPO needs per token, in the machine code: those of a step of 256 unmasked
+// tokens of one row, from one step to the next. Fails if there are more than LIMITS allows, or if registers are spilled.
 //
 //   npx tsx scripts/cuda/count-instructions.ts
 //
@@ -15,17 +14,30 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 
 /** The tokens of a step that one lane computes. */
 const TOKENS = 8;
-/** The most instructions per token, by dtype. */
-const LIMITS = { float32: 60, bfloat16: 70, float16: 70 } as const;
-type DType = keyof typeof LIMITS;
+/** The most instructions per token, by compute capability and dtype. */
+const LIMITS = {
+  80: { float32: 60, bfloat16: 70, float16: 70 },
+  90: { float32: 60, bfloat16: 70, float16: 70 },
+} as const;
+type Capability = keyof typeof LIMITS;
+type DType = keyof (typeof LIMITS)[Capability];
 
 // How many instructions of some kinds a step has. They tell its dtype, and that it copies, loads and stores all that a step
 // of PPO needs: three columns and the mask into shared memory, three columns from there in two halves, and two halves of
 // the gradient. A step that ends a row also adds to the float64 totals, so it is not counted.
-const OF_STEP: Record<DType, Readonly<Record<string, number>>> = {
-  float32: { 'LDGSTS.*128': 7, 'LDS.128': 6, 'STG.*128': 2, DADD: 0 },
-  bfloat16: { 'LDGSTS.*128': 4, 'LDS.64': 6, 'STG.*128': 2, DADD: 0, 'HADD2.F32': 0 },
-  float16: { 'LDGSTS.*128': 4, 'LDS.64': 6, 'STG.*128': 2, DADD: 0, 'HADD2.F32': 24 },
+const OF_DTYPE: Record<DType, Readonly<Record<string, number>>> = {
+  float32: { 'LDS.128': 6, 'STG.*128': 2, DADD: 0 },
+  bfloat16: { 'LDS.64': 6, 'STG.*128': 2, DADD: 0, 'HADD2.F32': 0 },
+  float16: { 'LDS.64': 6, 'STG.*128': 2, DADD: 0, 'HADD2.F32': 24 },
+};
+// From compute capability 9.0 on, one instruction copies a column of a step; before, it copies 512 bytes of the column.
+const COPIES: Record<Capability, Record<DType, Readonly<Record<string, number>>>> = {
+  80: {
+    float32: { 'LDGSTS.*128': 7 },
+    bfloat16: { 'LDGSTS.*128': 4 },
+    float16: { 'LDGSTS.*128': 4 },
+  },
+  90: { float32: { UBLKCP: 4 }, bfloat16: { UBLKCP: 4 }, float16: { UBLKCP: 4 } },
 };
 
 const SOURCE = `#include "cuda/tokens.cuh"
@@ -35,7 +47,7 @@ template void launch_token_kernel<Ppo>(const Ppo&, const Pass&, Grid);
 `;
 
 const NVCC_OPTIONS = [
-  ...['-std=c++20', '-O3', '-arch=sm_90', '--fmad=false', '-Xptxas=-v', '-cubin'],
+  ...['-std=c++20', '-O3', '--fmad=false', '-Xptxas=-v', '-cubin'],
   ...['-DPOLICY_LOSS_LEAST_CAPABILITY=80', '-DPOLICY_LOSS_TARGET=gpu', '-DNDEBUG'],
 ];
 
@@ -71,7 +83,7 @@ function blocksOf(assembly: string): Block[] {
 
 /**
  * Searches the ways from a block back to the same block for the shortest one with these counts of instructions of some
- * kinds. Returns its number of instructions, or Infinity if there is no such way.
+ * kinds. Returns the number of its instructions. If no way has these counts, returns Infinity.
  */
 function shortestRound(blocks: readonly Block[], of: Readonly<Record<string, number>>): number {
   const kinds = Object.keys(of).map((kind) => new RegExp(`\\b${kind}`));
@@ -103,8 +115,8 @@ function shortestRound(blocks: readonly Block[], of: Readonly<Record<string, num
   return best;
 }
 
-/** Compiles the kernel and returns its machine code as text. */
-function disassembled(): string {
+/** Compiles the kernel for a compute capability and returns its machine code as text. */
+function disassembled(capability: number): string {
   const toolkit = execFileSync(join(root, 'scripts/cuda/toolkit.sh'), { encoding: 'utf8' }).trim();
   const folder = mkdtempSync(join(tmpdir(), 'policy-loss-count-'));
   try {
@@ -112,7 +124,7 @@ function disassembled(): string {
     writeFileSync(source, SOURCE);
     const { status, stdout, stderr } = spawnSync(
       join(toolkit, 'bin/nvcc'),
-      [...NVCC_OPTIONS, `-I${join(root, 'native')}`, '-o', object, source],
+      [...NVCC_OPTIONS, `-arch=sm_${capability}`, `-I${join(root, 'native')}`, '-o', object, source],
       { encoding: 'utf8' },
     );
     const printed = stdout + stderr;
@@ -128,18 +140,22 @@ function disassembled(): string {
   }
 }
 
-const blocks = blocksOf(disassembled());
-let failed = 0;
-for (const dtype of Object.keys(LIMITS) as DType[]) {
-  const count = shortestRound(blocks, OF_STEP[dtype]) / TOKENS;
-  const isAllowed = count <= LIMITS[dtype];
-  if (!isAllowed) failed++;
-  console.log(
-    `  ${dtype}: ${count.toFixed(1)} instructions per token, at most ${LIMITS[dtype]}${isAllowed ? '' : ': too many'}`,
-  );
+let [passing, failing] = [0, 0];
+for (const capability of Object.keys(LIMITS).map(Number) as Capability[]) {
+  const blocks = blocksOf(disassembled(capability));
+  for (const [name, limit] of Object.entries(LIMITS[capability])) {
+    const dtype = name as DType;
+    const count = shortestRound(blocks, { ...COPIES[capability][dtype], ...OF_DTYPE[dtype] }) / TOKENS;
+    const isAllowed = count <= limit;
+    if (isAllowed) passing++;
+    else failing++;
+    console.log(
+      `  ${capability / 10}.0, ${dtype}: ${count.toFixed(1)} instructions per token, at most ${limit}${isAllowed ? '' : ': too many'}`,
+    );
+  }
 }
-console.log(`  ${Object.keys(LIMITS).length - failed} passing`);
-if (failed > 0) {
-  console.log(`  ${failed} failing`);
+console.log(`  ${passing} passing`);
+if (failing > 0) {
+  console.log(`  ${failing} failing`);
   process.exitCode = 1;
 }

@@ -19,10 +19,33 @@ import {
 import type { Args } from '../reference/index.js';
 import { ADVANTAGE_ARGUMENTS, layOut, makeRewarded, type RewardSpec, rewardSpec } from '../support/draw.js';
 import { advantageCases, algorithmCases, goldenBatch } from '../support/golden.js';
-import { assertArray, assertComputed, assertNumber, GROUP_RELATIVE } from '../support/tolerance.js';
+import {
+  assertArray,
+  assertComputed,
+  assertNumber,
+  assertSameArray,
+  GROUP_RELATIVE,
+} from '../support/tolerance.js';
 
 const DEVICE = 'cuda:0';
 const SEED = Number(process.env.FC_SEED ?? 2025);
+
+/** The functions that are computed along rows, with arguments. */
+const RECURRENCES: Readonly<Record<string, Args>> = {
+  ppo: { gamma: 0.99, lam: 0.95 },
+  reinforceplusplus: { gamma: 0.98 },
+  remax: {},
+  'verl/gae': { gamma: 0.99, lam: 0.95 },
+  'verl/reinforce_plus_plus': { gamma: 0.98 },
+};
+/** The functions that do not read the rewards of masked tokens. */
+const IGNORES_MASKED_REWARDS: ReadonlySet<string> = new Set([
+  'remax',
+  'verl/gae',
+  'verl/reinforce_plus_plus',
+  'verl/optimal_token_baseline',
+  'verl/tir_optimal_token_baseline',
+]);
 
 /**
  * Computes advantages on the device, from a batch in host memory and from its uploaded copy. The uploaded copy is
@@ -102,6 +125,72 @@ describe(`advantages on ${DEVICE} agree with the CPU's`, () => {
     for (const name of ADVANTAGE_FN.names())
       assertLikeCpu(await onDevice(name, {}, batch), ADVANTAGE_FN.create(name).computeSync(batch));
   });
+});
+
+describe(`long rows on ${DEVICE}`, () => {
+  /** Returns every column for a number of tokens. What lies under the mask is NaN where no function may read it. */
+  function drawColumns(tokens: number, isMasked: (token: number) => boolean) {
+    const column = (seed: number, masked = Number.NaN) =>
+      Float32Array.from({ length: tokens }, (_, i) =>
+        isMasked(i) && Number.isNaN(masked) ? masked : Math.sin(seed * (i + 1)) - 1,
+      );
+    return {
+      actionMask: Uint8Array.from({ length: tokens }, (_, i) => (isMasked(i) ? 0 : 1)),
+      tokenLevelRewards: column(0.3, 0),
+      values: column(0.7, 0),
+      sumPiSquared: column(0.9).map((x) => 4 + x),
+      oldLogprob: column(1.1),
+      teacherLogprob: column(1.3),
+    };
+  }
+
+  const MASKS: Readonly<Record<string, (token: number) => boolean>> = {
+    'with holes': (i) => i % 7 === 3,
+    'with a hole of 30,000 tokens': (i) => i >= 20_001 && i < 50_001,
+    'with a masked end': (i) => i % 5 === 0 || i >= 30_003,
+  };
+  for (const [title, isMasked] of Object.entries(MASKS))
+    for (const rewards of ['per token', 'per row'])
+      it(`a row of 100,000 tokens ${title}, rewards ${rewards}`, async () => {
+        const tokens = 100_000;
+        const { tokenLevelRewards, ...columns } = drawColumns(tokens, isMasked);
+        const unread = tokenLevelRewards.map((x, i) => (isMasked(i) ? Number.NaN : x));
+        const batch: Batch = { ...columns, rewards: [1.5], rewardBaselines: [0.5], groupIds: ['a'] };
+        if (rewards === 'per token') batch.shape = [1, tokens];
+        else batch.cuSeqlens = Int32Array.of(0, tokens);
+        for (const name of new Set([...Object.keys(RECURRENCES), ...IGNORES_MASKED_REWARDS])) {
+          if (rewards === 'per token')
+            batch.tokenLevelRewards = IGNORES_MASKED_REWARDS.has(name) ? unread : tokenLevelRewards;
+          assertLikeCpu(await onDevice(name, {}, batch), ADVANTAGE_FN.create(name).computeSync(batch));
+        }
+      });
+
+  // Ten rows of one length are computed one by one. If a row is alone, all warps share it.
+  for (const [name, args] of Object.entries(RECURRENCES))
+    for (const rewards of ['per token', 'per row'])
+      it(`${name}: the same bits for a row alone and among others, rewards ${rewards}`, async () => {
+        const [rows, length] = [10, 5004];
+        const { tokenLevelRewards, ...columns } = drawColumns(
+          rows * length,
+          (i) => i % 7 === 3 || (i > 1000 && i < 9000),
+        );
+        const perToken = { ...columns, ...(rewards === 'per token' && { tokenLevelRewards }) };
+        const ofRows = (first: number, last: number, layout: Pick<Batch, 'shape' | 'cuSeqlens'>): Batch => ({
+          ...Object.fromEntries(
+            Object.entries(perToken).map(([key, x]) => [key, x.subarray(first * length, last * length)]),
+          ),
+          rewards: Array.from({ length: last - first }, (_, b) => (first + b) / 3),
+          rewardBaselines: Array.from({ length: last - first }, (_, b) => (first + b) / 5),
+          ...layout,
+        });
+        const { returns } = await onDevice(name, args, ofRows(0, rows, { shape: [rows, length] }));
+        for (let row = 0; row < rows; row++)
+          for (const layout of [{ shape: [1, length] as const }, { cuSeqlens: Int32Array.of(0, length) }]) {
+            const alone = await onDevice(name, args, ofRows(row, row + 1, layout));
+            // Advantages may be whitened over the batch, but returns are not.
+            assertSameArray(alone.returns, returns.slice(row * length, (row + 1) * length), 'returns');
+          }
+      });
 });
 
 describe(`objectives on ${DEVICE}`, () => {

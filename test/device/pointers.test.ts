@@ -148,8 +148,7 @@ describe(`columns in the memory of ${DEVICE}`, () => {
 
   it('are refused by calls that take host arrays', async () => {
     const { grad } = await made();
-    const message =
-      /logprob: expected .*, got a pointer to memory of a device. upload\(\) and update\(\) accept/;
+    const message = /logprob: expected .*, got memory of a device. upload\(\) and update\(\) accept/;
     const host = { ...batch, logprob: grad as unknown as Float32Array };
     await rejects(() => ppo.compute(host), 'ERR_INVALID_INPUT', message);
     await rejects(() => ppo.compute(host, { device: DEVICE }), 'ERR_INVALID_INPUT', message);

@@ -113,6 +113,9 @@ const FUNCTIONS: Record<string, () => Anything[]> = {
   devices: () => [],
   setThreads: () => [2],
   sumCounts: () => [[counts(), counts()]],
+  trimDevice: () => ['cuda:0'],
+  allocPinned: () => [64, 'cuda:0'],
+  freePinned: () => [new ArrayBuffer(0)],
   upload: () => [whole(), 'cuda:0', { backend: 'verl', signal: CONTROLLER.signal }],
   lossFromExpression: () => [
     'max(-A*r, -A*clip(r, 1-low, 1+high))',
@@ -308,15 +311,17 @@ function* ofAlgorithms(): Generator<Target> {
 const ON_DEVICE: Record<string, () => Anything[]> = {
   update: () => [
     { logprob: column(-2), advantages: column(1), values: column(0.5) },
-    { backend: 'verl', signal: CONTROLLER.signal },
+    { backend: 'verl', signal: CONTROLLER.signal, stream: 0n },
   ],
   has: () => ['logprob'],
   toHost: () => [],
+  toDLPack: () => [],
+  ipcHandle: () => [],
   dispose: () => [],
 };
 
 /** Returns whether the calls of a target need a CUDA device. */
-export const needsDevice = ({ name }: Target) => name === 'upload' || /^Device\w+#/.test(name);
+export const needsDevice = ({ name }: Target) => /^(upload|trimDevice|allocPinned|Device\w+#.*)$/.test(name);
 
 // Fuzzes the members of a column that is a pointer. The pointer itself is that of a gradient, unless it is replaced.
 const ofPointers: Target = {
@@ -342,7 +347,7 @@ function* onDevice(): Generator<Target> {
         valid: isFunction ? argumentsOf(name, ON_DEVICE) : () => [],
         async call(given) {
           using resident = await api.upload(whole() as Anything, 'cuda');
-          const { deviceGrad } = await new api.SFTLossFn().compute(resident, { grad: 'device' });
+          const { deviceGrad } = await new api.SFTLossFn().compute(resident, { grad: 'shareable' });
           using grad = deviceGrad!;
           const object = (cls === api.DeviceBatch ? resident : grad) as Anything;
           return isFunction ? await object[name](...given) : object[name];

@@ -1,0 +1,44 @@
+/** An addon that plays a framework in the same process. It exists only for the emulated devices. */
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import type { DLPackCapsule } from '../../lib/index.js';
+
+/** The members of the tensor in a capsule (native/addon/dlpack.h). */
+export interface TensorSpec {
+  pointer: bigint;
+  shape: readonly number[];
+  strides?: readonly number[] | undefined;
+  /** DLPack's code of the type of the values: 2 float, 4 bfloat. */
+  code: number;
+  bits: number;
+  lanes: number;
+  /** DLPack's type of the device: 1 CPU, 2 CUDA. */
+  type: number;
+  device: number;
+  offset: number;
+  /** Whether the external has the type tag of capsules. */
+  tag: boolean;
+}
+
+/** The addon's functions, which test/native/framework.cc describes. */
+export interface Framework {
+  makeTensor(spec: TensorSpec): DLPackCapsule;
+  takeTensor(capsule: DLPackCapsule): TensorSpec & { release(): void };
+  /** Returns how many of its tensors were deleted. */
+  deleted(): number;
+  allocate(device: number, bytes: number): bigint;
+  free(pointer: bigint): void;
+  makeStream(device: number): bigint;
+  destroyStream(stream: bigint): void;
+  copy(stream: bigint, to: bigint, from: bigint, bytes: number): void;
+  clear(stream: bigint, to: bigint, bytes: number): void;
+  read(stream: bigint, from: bigint, out: Float32Array): void;
+  write(stream: bigint, to: bigint, values: Float32Array): void;
+}
+
+/** Returns the addon, or undefined if the devices are not emulated. */
+export function framework(): Framework | undefined {
+  const path = join(dirname(process.env.POLICY_LOSS_NATIVE ?? ''), 'framework.node');
+  return existsSync(path) ? (createRequire(import.meta.url)(path) as Framework) : undefined;
+}
