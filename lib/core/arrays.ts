@@ -13,7 +13,7 @@ import { LossError } from './errors.js';
 export function checkAttached(key: string, array: ArrayBufferView): void {
   if (array.byteLength > 0) return;
   try {
-    new Uint8Array(array.buffer);
+    new Uint8Array(bufferOf.call(array));
   } catch {
     throw new LossError('ERR_INVALID_INPUT', {
       key,
@@ -34,6 +34,15 @@ export function fixedLength<T extends Float32Array | Float64Array | Uint8Array |
 /**
  * Returns whether an array's memory can shrink, which only a resizable ArrayBuffer allows. Shared memory can only grow.
  */
-export function isResizable({ buffer }: ArrayBufferView): boolean {
-  return (buffer as ArrayBuffer & { resizable?: boolean }).resizable === true;
+export function isResizable(array: ArrayBufferView): boolean {
+  const buffer = bufferOf.call(array);
+  return types.isArrayBuffer(buffer) && resizableOf.call(buffer);
+}
+
+// The getters themselves, because an array or its buffer may have no prototype, or another property of the same name.
+const bufferOf = getterOf<ArrayBufferLike>(Object.getPrototypeOf(Uint8Array.prototype), 'buffer');
+const resizableOf = getterOf<boolean>(ArrayBuffer.prototype, 'resizable');
+
+function getterOf<T>(prototype: object, name: string): (this: object) => T {
+  return Object.getOwnPropertyDescriptor(prototype, name)!.get!;
 }

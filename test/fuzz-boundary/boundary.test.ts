@@ -67,6 +67,19 @@ const FAULTS: Case[] = [
     target: 'checkLoss',
     spoils: [{ what: 'key', index: 0, key: 'reads', value: { kind: 'plain', value: '' }, access: 'value' }],
   },
+  // The buffer of an array without a prototype was read as a property.
+  {
+    target: 'DummyKLFn#calculateKlLossSync',
+    spoils: [
+      {
+        what: 'key',
+        index: 1,
+        key: 'grad',
+        value: { kind: 'typed', type: 'Float32Array', length: 0, memory: 'plain', twist: 'no prototype' },
+        access: 'value',
+      },
+    ],
+  },
   // A token segment without instructions.
   {
     target: 'the program of row_max(r)*batch_min(d) + (A > 0 ? tanh(lp) : log1p(H))',
