@@ -11,6 +11,8 @@ const ALL = Object.keys(COLUMNS) as RolloutColumn[];
 export class ColumnNames {
   /** The columns to read. The first two are logprobs and action_mask. */
   readonly columns: readonly RolloutColumn[];
+  /** Whether every row must have logprobs. */
+  readonly needLogprobs: boolean;
   /** Names, as they appear in the files, of additional columns to copy into each part's `kept`. */
   readonly keep: readonly string[];
   // The columns by the names that they may have in files, including the columns to keep, which may be no RolloutColumn.
@@ -29,9 +31,11 @@ export class ColumnNames {
     rename: Readonly<Record<string, string>> = {},
     backend?: string,
     keep: readonly string[] = [],
+    needLogprobs = true,
   ) {
     this.columns = [...new Set<RolloutColumn>(['logprobs', 'action_mask', ...columns])];
     this.keep = keep;
+    this.needLogprobs = needLogprobs;
     this.#mapper = backend === undefined ? undefined : KeyMapper.get(backend);
     for (const [name, theirs] of Object.entries(rename)) {
       const column = ALL.find((known) => known === name) ?? columnOfKey(toCamelCase(name));

@@ -5,14 +5,22 @@ import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { COLUMNS, type ColumnBuilder, type MakeError, type RolloutColumn, type Slot } from './columns.js';
 import { type RowLimits, tooManyTokens } from './limits.js';
-import { describeColumns, describePlace, errorAt, type FileRow, type Place } from './source.js';
+import {
+  describeColumns,
+  describePlace,
+  errorAt,
+  type FileRow,
+  type Place,
+  ROW_TOKENS,
+  type RowValues,
+} from './source.js';
 import { isList } from './values.js';
 
 /** Rows read from files, as a batch. */
 export interface Rollouts {
   /**
-   * The rows as a packed batch, in the order of the files. The batch always has cuSeqlens, logprob and actionMask. If
-   * the files have them, it also has oldLogprob, refLogprob, rolloutLogprob, proxLogprob, teacherLogprob, advantages,
+   * The rows as a packed batch, in the order of the files. The batch always has cuSeqlens, logprob and actionMask, except
+   * that `ReadOptions.logprobs` can allow it to lack logprob. If the files have them, it also has oldLogprob, refLogprob, rolloutLogprob, proxLogprob, teacherLogprob, advantages,
    * entropy, oldEntropy, tokenLevelRewards, values and sumPiSquared (per token), and rewards, rewardBaselines, vStar,
    * probability, logZ, groupIds, runIds, expertMask and step (per row). groupIds and runIds hold numbers instead of the
    * files' ids, in order of appearance. Two rows have equal numbers if and only if their ids are equal.
@@ -118,9 +126,15 @@ export class PartBuilder {
         errorAt(place, code, { key, ...details });
 
     const logprobs = columnIn(values, this.#logprobs);
-    if (logprobs === undefined) throw missing(this.#logprobs, values, place);
-    const slot = this.#slotFor(logprobs, makeErrorFor(this.#logprobs));
-    this.#logprobs.builder.set(logprobs, slot, makeErrorFor(this.#logprobs));
+    const needsLogprobs = this.#names.needLogprobs || this.#names.isRenamed('logprobs');
+    if (logprobs === undefined && needsLogprobs) throw missing(this.#logprobs, values, place);
+    const makeError = makeErrorFor(this.#logprobs);
+    const slot = this.#slotFor(
+      logprobs === undefined ? this.#tokensOf(values) : lengthOf(logprobs, makeError),
+      makeError,
+    );
+    this.#checkPresence(this.#logprobs, logprobs, makeError);
+    if (logprobs !== undefined) this.#logprobs.builder.set(logprobs, slot, makeError);
     const mask = columnIn(values, this.#mask);
     if (mask === undefined && this.#names.isRenamed('action_mask')) throw missing(this.#mask, values, place);
     this.#mask.builder.set(mask, slot, makeErrorFor(this.#mask));
@@ -128,21 +142,15 @@ export class PartBuilder {
     for (const column of this.#columns) {
       const value = columnIn(values, column);
       if (value === undefined && this.#names.isRenamed(column.name)) throw missing(column, values, place);
-      const first = this.#firstPlace;
-      if (first && column.present !== (value !== undefined))
-        throw makeErrorFor(column)('ERR_MISSING_INPUT', {
-          expected: `${COLUMNS[column.name].expected} in every row or in none`,
-          received: column.present
-            ? `none here, but one in ${describePlace(first)}`
-            : `one here, but none in ${describePlace(first)}`,
-        });
+      this.#checkPresence(column, value, makeErrorFor(column));
       if (value !== undefined) column.builder.set(value, slot, makeErrorFor(column));
     }
 
     const { kept, cost } = this.#keptOf(values, place);
     if (!this.#firstPlace) {
       this.#firstPlace = place;
-      for (const column of this.#columns) column.present = columnIn(values, column) !== undefined;
+      for (const column of [this.#logprobs, ...this.#columns])
+        column.present = columnIn(values, column) !== undefined;
     }
     this.#kept.push(kept);
     this.#places.push(place);
@@ -185,15 +193,29 @@ export class PartBuilder {
     return this.#take(this.#places.length);
   }
 
-  /** Returns the position that the next row will have in the part. Its log-probabilities give its length. */
-  #slotFor(logprobs: unknown, makeError: MakeError): Slot {
-    if (!isList(logprobs)) {
-      const { expected } = COLUMNS.logprobs;
-      throw makeError('ERR_INVALID_INPUT', { expected, received: describeValue(logprobs) });
-    }
-    if (logprobs.length > this.#limits.maxRowTokens)
-      throw makeError('ERR_INVALID_INPUT', tooManyTokens(this.#limits, logprobs.length));
-    const slot = { row: this.#places.length, start: this.#end, tokens: logprobs.length };
+  /** Throws an error if a row lacks a column that the rows before it have, or the other way round. */
+  #checkPresence(column: Column, value: unknown, makeError: MakeError): void {
+    const first = this.#firstPlace;
+    if (!first || column.present === (value !== undefined)) return;
+    throw makeError('ERR_MISSING_INPUT', {
+      expected: `${COLUMNS[column.name].expected} in every row or in none`,
+      received: column.present
+        ? `none here, but one in ${describePlace(first)}`
+        : `one here, but none in ${describePlace(first)}`,
+    });
+  }
+
+  /** Returns the number of tokens of a row without logprobs: what the file states, or the length of another list. */
+  #tokensOf(values: Readonly<RowValues>): number {
+    const lists = [this.#mask, ...this.#columns].map((column) => columnIn(values, column)).filter(isList);
+    return values[ROW_TOKENS] ?? lists[0]?.length ?? 0;
+  }
+
+  /** Returns the position that the next row, of the given number of tokens, will have in the part. */
+  #slotFor(tokens: number, makeError: MakeError): Slot {
+    if (tokens > this.#limits.maxRowTokens)
+      throw makeError('ERR_INVALID_INPUT', tooManyTokens(this.#limits, tokens));
+    const slot = { row: this.#places.length, start: this.#end, tokens };
     if (slot.start + slot.tokens > MAX_PART_TOKENS)
       throw makeError('ERR_OUT_OF_MEMORY', {
         expected: `at most ${MAX_PART_TOKENS} tokens in a part`,
@@ -203,7 +225,7 @@ export class PartBuilder {
   }
 
   /** Returns the row's values of the columns to keep, and how much of a part's capacity they take up. */
-  #keptOf(values: Readonly<Record<string, unknown>>, place: Place) {
+  #keptOf(values: Readonly<RowValues>, place: Place) {
     const { maxRowTokens } = this.#limits;
     const kept: Record<string, unknown> = {};
     let sum = 0;
@@ -230,12 +252,15 @@ export class PartBuilder {
     const from = { row: rows, start: this.#starts[rows] ?? this.#end, tokens: 0 };
     const cuSeqlens = Int32Array.from({ length: rows + 1 }, (_, row) => this.#starts[row] ?? from.start);
     const actionMask = this.#mask.builder.take(from, end) as Uint8Array;
-    const logprob = this.#logprobs.builder.take(from, end) as Float32Array;
-    const batch: Rollouts['batch'] = { cuSeqlens, logprob, actionMask };
+    const batch: { cuSeqlens: Int32Array; actionMask: Uint8Array; [key: string]: unknown } = {
+      cuSeqlens,
+      actionMask,
+    };
+    if (this.#logprobs.present) batch.logprob = this.#logprobs.builder.take(from, end);
     for (const { name, builder, present } of this.#columns)
       if (present) batch[COLUMNS[name].key] = builder.take(from, end);
-    const part = {
-      batch,
+    const part: RolloutPart = {
+      batch: batch as Rollouts['batch'],
       rows,
       tokens: actionMask.reduce((sum, m) => sum + m, 0),
       first: this.#first,
@@ -253,8 +278,17 @@ export class PartBuilder {
 // cuSeqlens holds token positions as 32-bit integers, so a part cannot have more tokens than this.
 const MAX_PART_TOKENS = 2 ** 31 - 1;
 
+/** Returns the length of a row's logprobs, in tokens. */
+function lengthOf(logprobs: unknown, makeError: MakeError): number {
+  if (isList(logprobs)) return logprobs.length;
+  throw makeError('ERR_INVALID_INPUT', {
+    expected: COLUMNS.logprobs.expected,
+    received: describeValue(logprobs),
+  });
+}
+
 /** Returns a row's value of a column; undefined if it is absent. null counts as absent. */
-function columnIn(values: Readonly<Record<string, unknown>>, { names }: Column): unknown {
+function columnIn(values: Readonly<RowValues>, { names }: Column): unknown {
   for (const name of names) {
     const value = values[name];
     if (value !== undefined && value !== null) return value;
@@ -263,19 +297,22 @@ function columnIn(values: Readonly<Record<string, unknown>>, { names }: Column):
 }
 
 /** Returns the error to throw for a row that lacks a required column. */
-function missing(
-  { name, names }: Column,
-  values: Readonly<Record<string, unknown>>,
-  place: Place,
-): LossError {
+function missing({ name, names }: Column, values: Readonly<RowValues>, place: Place): LossError {
+  const standIn = name === 'logprobs' && STAND_INS.find((other) => other in values);
   return errorAt(place, 'ERR_MISSING_INPUT', {
     key: names[0],
     expected: COLUMNS[name].expected,
     received: names.some((name) => values[name] === null)
       ? 'null'
       : describeColumns('a row', Object.keys(values)),
+    hint: standIn
+      ? `To evaluate at a ratio of 1, as a trainer does first, let ${standIn} stand in: --column logprobs=${standIn}`
+      : undefined,
   });
 }
+
+// Columns of log-probabilities that can stand in for those of the current policy, which most trainers do not save.
+const STAND_INS = ['old_logprobs', 'old_log_probs', 'rollout_logprobs', 'rollout_log_probs'];
 
 // The text in kept values counts towards a part's capacity. This many characters cost as much as one token.
 const CHARACTERS_PER_TOKEN = 16;

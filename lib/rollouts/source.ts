@@ -19,6 +19,18 @@ export interface Place {
   row?: number;
 }
 
+/**
+ * The key under which a row may have its number of tokens. It is used if the row lacks logprobs, which give the number
+ * otherwise.
+ */
+export const ROW_TOKENS = Symbol('tokens');
+
+/** The values of a row, by the names of the file's columns. */
+export interface RowValues {
+  [column: string]: unknown;
+  [ROW_TOKENS]?: number | undefined;
+}
+
 /** One row of a file. */
 export interface FileRow {
   place: Place;
@@ -27,7 +39,7 @@ export interface FileRow {
    * list of numbers may be a typed array.
    * @throws LossError if the row is malformed.
    */
-  read(): Readonly<Record<string, unknown>>;
+  read(): Readonly<RowValues>;
 }
 
 // Objects that this function constructs inherit nothing, but V8 accesses them faster than Object.create(null).
@@ -35,8 +47,8 @@ function Row() {}
 Row.prototype = Object.create(null);
 
 /** Returns an object to which any key can be added, because it inherits none, not even `__proto__`. */
-export function emptyRow(): Record<string, unknown> {
-  return new (Row as unknown as new () => Record<string, unknown>)();
+export function emptyRow(): RowValues {
+  return new (Row as unknown as new () => RowValues)();
 }
 
 /** How to read the rows of a file. */

@@ -44,6 +44,11 @@ export interface ReadOptions {
   onWarning?: (warning: LossError) => void;
   /** Called repeatedly while the files are read, with the overall progress. */
   onProgress?: (progress: ReadProgress) => void;
+  /**
+   * Whether files may lack logprobs; 'required' by default. If the files may and do lack them, the batch has no logprob.
+   * A row's length is then the length of its other lists, or the number of tokens that the file states, or 0.
+   */
+  logprobs?: 'required' | 'optional';
 }
 
 /** How much of the files has been read. */
@@ -116,11 +121,12 @@ export async function* streamRollouts(
     maxTokens = Number.POSITIVE_INFINITY,
     evenRows = false,
     onProgress,
+    logprobs = 'required',
   }: StreamOptions = {},
 ): AsyncGenerator<RolloutPart> {
   checkLimit('maxRowTokens', maxRowTokens);
   checkLimit('maxRows', maxRows);
-  const names = new ColumnNames(columns, rename, backend, keep);
+  const names = new ColumnNames(columns, rename, backend, keep, logprobs === 'required');
   const builder = new PartBuilder(names, { maxTokens, maxRowTokens, maxRows });
   const units = new Units(builder, evenRows ? 2 : 1, skipBadRows ? (onBadRow ?? (() => {})) : undefined);
   const totalBytes = onProgress ? await totalSize(files) : 0;
@@ -132,7 +138,7 @@ export async function* streamRollouts(
   for (const file of files) {
     let empty = true;
     const warn = strict ? raise : once(onWarning);
-    for await (const block of readerOf(file)(file, names, onBytes, { maxRowTokens, warn }))
+    for await (const block of (await readerOf(file))(file, names, onBytes, { maxRowTokens, warn }))
       for (const row of block) {
         empty = false;
         const part = units.add(row);

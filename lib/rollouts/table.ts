@@ -14,11 +14,11 @@ import {
 
 /**
  * Returns those columns of a table that must be read: the ones with rollout data and the ones to keep.
- * @throws LossError `ERR_MISSING_INPUT` if the table has no logprobs.
+ * @throws LossError `ERR_MISSING_INPUT` if the table has no logprobs, and they are needed.
  */
 export function columnsToRead(file: string, columns: readonly string[], names: ColumnNames): string[] {
   const logprobs = names.of('logprobs');
-  if (!logprobs.some((name) => columns.includes(name)))
+  if (names.needLogprobs && !logprobs.some((name) => columns.includes(name)))
     throw errorAt({ file }, 'ERR_MISSING_INPUT', {
       key: logprobs[0],
       expected: 'a column with a list of numbers per row',

@@ -62,7 +62,16 @@ async function readHeader(file: string, handle: FileHandle, size: number) {
       expected: `a header of at most ${Math.min(size - 8, MAX_HEADER)} bytes`,
       received: `one of ${stated}`,
     });
-  const bytes = await reader.read(length);
+  const start = 8 + length;
+  return { entries: parseHeader(file, await reader.read(length), size - start), start };
+}
+
+/**
+ * Parses the header of a file.
+ * @param size the number of bytes after the header.
+ * @throws LossError if the header is malformed, or if a tensor is not within these bytes or overlaps another one.
+ */
+export function parseHeader(file: string, bytes: Uint8Array, size: number): Map<string, Entry> {
   checkNesting(file, bytes);
   let header: unknown;
   try {
@@ -73,12 +82,11 @@ async function readHeader(file: string, handle: FileHandle, size: number) {
   }
   if (header === null || typeof header !== 'object' || Array.isArray(header))
     throw badFile(file, { expected: 'a JSON object as the header', received: describeValue(header) });
-  const start = 8 + length;
   const entries = new Map<string, Entry>();
   for (const [name, entry] of Object.entries(header))
-    if (name !== '__metadata__') entries.set(name, checkEntry(file, name, entry, size - start));
+    if (name !== '__metadata__') entries.set(name, checkEntry(file, name, entry, size));
   checkOverlap(file, entries);
-  return { entries, start };
+  return entries;
 }
 
 /** The maximum length of a header in bytes. The official safetensors library has the same limit. */

@@ -1,0 +1,190 @@
+// The values that a pickle becomes. A tuple is an array, a dict is a Map, and None is null. What is large stays in the
+// file until it is used: long texts, bytes, and runs of numbers.
+import type { Bytes } from '../bytes.js';
+import { numberOrText } from '../values.js';
+
+/** A text that stays in the file. */
+export class LongText {
+  readonly bytes: Bytes;
+
+  /** @param bytes the text in UTF-8. */
+  constructor(bytes: Bytes) {
+    this.bytes = bytes;
+  }
+
+  toString(): string {
+    return Buffer.from(this.bytes.read()).toString();
+  }
+}
+
+/** Consecutive numbers in a pickle: the bytes of the opcodes that push them. */
+export interface NumberRun {
+  bytes: Bytes;
+  count: number;
+}
+
+/** A list or a set. */
+export class PyList {
+  length = 0;
+  readonly #pieces: (unknown[] | NumberRun)[] = [];
+
+  push(items: readonly unknown[]): void {
+    const last = this.#pieces.at(-1);
+    this.length += items.length;
+    if (!Array.isArray(last)) this.#pieces.push([...items]);
+    else for (const item of items) last.push(item);
+  }
+
+  /** Adds numbers that stay in the file. */
+  pushRun(run: NumberRun): void {
+    this.length += run.count;
+    this.#pieces.push(run);
+  }
+
+  /** Whether any of the items are numbers that stay in the file. */
+  get hasRuns(): boolean {
+    return this.#pieces.some((piece) => !Array.isArray(piece));
+  }
+
+  /** Returns all items. The caller must check the length first. */
+  items(): unknown[] {
+    const items: unknown[] = [];
+    for (const piece of this.#pieces)
+      for (const item of Array.isArray(piece) ? piece : numbersOf(piece)) items.push(item);
+    return items;
+  }
+}
+
+/** An object of a class. What its state means depends on the class. */
+export class Instance {
+  /** The class: module and name. */
+  readonly name: string;
+  /** The entries, for a class that is derived from dict. */
+  readonly entries = new Map<unknown, unknown>();
+  state: unknown;
+
+  constructor(name: string) {
+    this.name = name;
+  }
+
+  build(state: unknown): void {
+    this.state = state;
+  }
+}
+
+/** A builder throws this about arguments that it cannot take. The reader of the pickle adds the place. */
+export class BadObject extends Error {
+  readonly expected: string;
+  readonly received: string;
+
+  constructor(expected: string, received: string) {
+    super(`expected ${expected}, got ${received}`);
+    this.expected = expected;
+    this.received = received;
+  }
+}
+
+/** An object to which BUILD gives a state. */
+export interface Buildable {
+  build(state: unknown): void;
+}
+
+/** The lengths of the arguments of the opcodes that push numbers, truth values and None; −1 for other opcodes. */
+export const PLAIN_SIZES = new Int8Array(256).fill(-1);
+PLAIN_SIZES[0x4e] = 0; // NONE
+PLAIN_SIZES[0x88] = 0; // NEWTRUE
+PLAIN_SIZES[0x89] = 0; // NEWFALSE
+PLAIN_SIZES[0x4b] = 1; // BININT1
+PLAIN_SIZES[0x4d] = 2; // BININT2
+PLAIN_SIZES[0x4a] = 4; // BININT
+PLAIN_SIZES[0x47] = 8; // BINFLOAT
+
+/** Returns the value that an opcode of {@link PLAIN_SIZES} pushes. */
+export function plainValue(opcode: number, view: DataView, at: number): number | boolean | null {
+  switch (opcode) {
+    case 0x4b:
+      return view.getUint8(at);
+    case 0x4d:
+      return view.getUint16(at, true);
+    case 0x4a:
+      return view.getInt32(at, true);
+    case 0x47:
+      return view.getFloat64(at);
+    case 0x4e:
+      return null;
+    default:
+      return opcode === 0x88;
+  }
+}
+
+// A frame may begin between two numbers. It says how many bytes a reader can load at once.
+const FRAME = 0x95;
+const FRAME_BYTES = 8;
+
+function numbersOf({ bytes }: NumberRun): unknown[] {
+  const { buffer } = bytes.read();
+  const view = new DataView(buffer);
+  const values: unknown[] = [];
+  for (let at = 0; at < view.byteLength; ) {
+    const opcode = view.getUint8(at);
+    if (opcode === FRAME) {
+      at += 1 + FRAME_BYTES;
+      continue;
+    }
+    values.push(plainValue(opcode, view, at + 1));
+    at += 1 + PLAIN_SIZES[opcode]!;
+  }
+  return values;
+}
+
+/** Returns the integer of these bytes in two's complement, little-endian; as text if a number cannot hold it exactly. */
+export function integerOf(bytes: Uint8Array): number | string {
+  let value = 0n;
+  for (let i = bytes.length - 1; i >= 0; i--) value = (value << 8n) | BigInt(bytes[i]!);
+  return numberOrText(BigInt.asIntN(8 * bytes.length, value));
+}
+
+const MAX_DEPTH = 32;
+
+/**
+ * Converts a value to what JSON can hold. Objects become their state. Returns undefined for a value that contains itself,
+ * is nested too deeply, or has more parts than `budget` allows: shared parts count each time.
+ * @param budget the largest number of parts, or of characters of text.
+ */
+export function plainOf(value: unknown, budget: number): unknown {
+  let left = budget;
+  const failed = Symbol('failed');
+  const convert = (part: unknown, depth: number): unknown => {
+    if (--left < 0 || depth > MAX_DEPTH) throw failed;
+    if (part === null || typeof part === 'number' || typeof part === 'boolean' || typeof part === 'string')
+      return part;
+    if (part instanceof LongText) {
+      left -= part.bytes.size;
+      if (left < 0) throw failed;
+      return part.toString();
+    }
+    if (part instanceof PyList) {
+      if (part.length > left) throw failed;
+      return part.items().map((item) => convert(item, depth + 1));
+    }
+    if (Array.isArray(part)) return part.map((item) => convert(item, depth + 1));
+    if (part instanceof Map) {
+      const entries = [...part].map(([key, item]) => [String(key), convert(item, depth + 1)] as const);
+      return fromEntries(entries);
+    }
+    if (part instanceof Instance) return convert(part.state ?? null, depth + 1);
+    return null;
+  };
+  try {
+    return convert(value, 0);
+  } catch (error) {
+    if (error === failed) return undefined;
+    throw error;
+  }
+}
+
+function fromEntries(entries: readonly (readonly [string, unknown])[]): Record<string, unknown> {
+  const made = Object.create(null) as Record<string, unknown>;
+  for (const [key, value] of entries) made[key] = value;
+  return made;
+}

@@ -1,0 +1,197 @@
+// What the files of all trainers have in common once they are open: rows, and a function for each column that returns a
+// row's value. Nothing large is read before a row asks for it.
+import { closeSync, openSync } from 'node:fs';
+import { stat } from 'node:fs/promises';
+import { setImmediate } from 'node:timers/promises';
+import { Bytes } from '../bytes.js';
+import type { ColumnNames } from '../column-names.js';
+import { isIdColumn } from '../columns.js';
+import { maxTextBytes, type RowLimits, textTooLong, tooManyTokens } from '../limits.js';
+import { tensorOf } from '../pickle/globals.js';
+import { BadObject, LongText, PyList, plainOf } from '../pickle/values.js';
+import {
+  badFile,
+  cannotRead,
+  emptyRow,
+  errorAt,
+  type FileRow,
+  type Place,
+  type ReadRows,
+  type ReadSettings,
+  ROW_TOKENS,
+} from '../source.js';
+import { sizeOfShape } from '../tensor/tensor.js';
+
+/** Returns a row's value: a tensor, a list, or a single value, as a pickle has them. undefined and null are absent. */
+export type DumpColumn = (row: number) => unknown;
+
+/** The rows of a trainer's file. */
+export interface Dump {
+  rows: number;
+  /** The columns: under the names of rollout columns, and under the file's own names. */
+  columns: ReadonlyMap<string, DumpColumn>;
+  /** Returns a row's number of tokens, if the file says it. */
+  tokens?: (row: number) => number | undefined;
+}
+
+/** What a format may need to know about the file and its reading. */
+export interface DumpContext {
+  file: string;
+  names: ColumnNames;
+  settings: ReadSettings;
+}
+
+/** A part of a list, such as the response in a list of all tokens. */
+export class ListPart {
+  readonly list: PyList;
+  readonly from: number;
+  readonly to: number;
+
+  constructor(list: PyList, from: number, to: number) {
+    this.list = list;
+    this.from = from;
+    this.to = to;
+  }
+}
+
+/** Returns the elements `from` to `to` of a list or a tensor of one dimension; another value unchanged. */
+export function partOf(value: unknown, from: number, to: number): unknown {
+  const length = lengthOf(value);
+  if (length === undefined) return value;
+  if (!(from >= 0 && from <= to && to <= length))
+    throw new BadObject(`at least ${to} elements from ${from} on`, String(length));
+  if (value instanceof PyList) return new ListPart(value, from, to);
+  return tensorOf(value)!.slice(from, to);
+}
+
+/** Returns the length of a list, or of a tensor of one dimension; undefined for another value. */
+export function lengthOf(value: unknown): number | undefined {
+  if (value instanceof PyList) return value.length;
+  const tensor = tensorOf(value);
+  return tensor?.shape.length === 1 ? tensor.shape[0] : undefined;
+}
+
+/** Returns a single number, or undefined for another value. A tensor without dimensions is one too. */
+export function numberOf(value: unknown): number | undefined {
+  const tensor = tensorOf(value);
+  const [single] = tensor && sizeOfShape(tensor.shape) === 1 ? tensor.values() : [value];
+  return typeof single === 'number' ? single : undefined;
+}
+
+const ROWS_PER_BLOCK = 64;
+
+/** Yields the rows of a dump in blocks. */
+export function* rowsOf(
+  dump: Dump,
+  { file, names, settings }: DumpContext,
+): Generator<{ rows: FileRow[]; share: number }> {
+  for (let first = 0; first < dump.rows; first += ROWS_PER_BLOCK) {
+    const count = Math.min(ROWS_PER_BLOCK, dump.rows - first);
+    const rows = Array.from({ length: count }, (_, i) =>
+      rowOf(dump, first + i, names, settings, { file, row: first + i + 1 }),
+    );
+    yield { rows, share: count / dump.rows };
+  }
+}
+
+/** Returns a row of a dump. */
+export function rowOf(
+  { columns, tokens }: Dump,
+  index: number,
+  names: ColumnNames,
+  limits: RowLimits,
+  place: Place,
+): FileRow {
+  const read = () => {
+    const row = emptyRow();
+    for (const [name, column] of columns)
+      row[name] = names.isRead(name) ? cellOf(column(index), name, names, limits, place) : undefined;
+    row[ROW_TOKENS] = tokens?.(index);
+    return row;
+  };
+  return { place, read: () => located(place, read) };
+}
+
+/** Calls `act`, and adds the place to a {@link BadObject} that it throws. */
+export function located<T>(place: Place, act: () => T): T {
+  try {
+    return act();
+  } catch (error) {
+    if (!(error instanceof BadObject)) throw error;
+    const { expected, received } = error;
+    throw errorAt(place, 'ERR_INVALID_INPUT', { expected, received }, error);
+  }
+}
+
+/** Reads a value into a form that a row may have. */
+function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimits, place: Place): unknown {
+  const { maxRowTokens } = limits;
+  const checkLength = (length: number) => {
+    if (length > maxRowTokens)
+      throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...tooManyTokens(limits, length) });
+  };
+  const tensor = tensorOf(value);
+  if (tensor) {
+    checkLength(sizeOfShape(tensor.shape));
+    const values = tensor.values();
+    return tensor.shape.length === 0 ? values[0] : values;
+  }
+  if (value instanceof ListPart) {
+    checkLength(value.list.length);
+    return value.list.items().slice(value.from, value.to);
+  }
+  if (value instanceof PyList) {
+    checkLength(value.length);
+    if (value.hasRuns) return value.items();
+  }
+  if (value instanceof LongText && value.bytes.size > maxTextBytes(limits))
+    throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...textTooLong(limits, value.bytes.size) });
+  if (ArrayBuffer.isView(value) || value === undefined) return value;
+  const plain = plainOf(value, Math.max(maxRowTokens, maxTextBytes(limits)));
+  if (plain === undefined)
+    throw errorAt(place, 'ERR_INVALID_INPUT', {
+      key,
+      expected: 'a value of less size',
+      received: 'a larger one',
+    });
+  const column = names.columnOf(key);
+  return typeof plain === 'boolean' && column && isIdColumn(column) ? Number(plain) : plain;
+}
+
+/**
+ * Returns a reader of a format of binary files.
+ * @param open finds the rows in the bytes of a file, a chunk of the file in each step.
+ */
+export function readDump(open: (bytes: Bytes, context: DumpContext) => Generator<void, Dump>): ReadRows {
+  return async function* (file, names, onBytes, settings) {
+    let descriptor: number | undefined;
+    try {
+      const { size } = await stat(file);
+      descriptor = openSync(file, 'r');
+      const context = { file, names, settings };
+      const steps = open(Bytes.ofFile(file, descriptor, size), context);
+      let step = located({ file }, () => steps.next());
+      while (!step.done) {
+        // Leaves time for other work of the process.
+        await setImmediate();
+        step = located({ file }, () => steps.next());
+      }
+      for (const { rows, share } of rowsOf(step.value, context)) {
+        yield rows;
+        onBytes(share * size);
+      }
+    } catch (error) {
+      throw cannotRead(file, error);
+    } finally {
+      if (descriptor !== undefined) closeSync(descriptor);
+    }
+  };
+}
+
+/** Returns the error to throw for a file that has no rows of a known trainer. */
+export function unknownDump(file: string, received: string) {
+  return badFile(file, {
+    expected: 'a batch or rollouts of Trinity-RFT, slime, SkyRL, verl or ROLL, or a dict of tensors',
+    received,
+  });
+}

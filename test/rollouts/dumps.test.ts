@@ -1,0 +1,93 @@
+/**
+ * Tests that the files that trainers' own code wrote are read as what truth.json says: rows, unmasked tokens, and the
+ * first values of the first row.
+ */
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { expandFiles, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
+import { readsSqlite } from '../support/node-version.js';
+
+const FOLDER = fileURLToPath(new URL('fixtures/dumps/', import.meta.url));
+const path = (name: string) => join(FOLDER, name);
+
+interface Truth {
+  file: string;
+  expected: { rows: number; tokens: number; columns: Record<string, number | string | number[]> };
+}
+const TRUTH: readonly Truth[] = JSON.parse(readFileSync(path('truth.json'), 'utf8'));
+// These files have no log-probabilities, so the truth says nothing about them; a test below reads each of them.
+const TEXT = [
+  'trinity/explorer_output.jsonl',
+  'trinity/experiences.trxp',
+  'verl/rollouts/5.jsonl',
+  'verl/metrics.jsonl',
+  'verl/experiment_project_GBS4__N4',
+];
+
+const KEYS: Readonly<Record<string, string>> = {
+  logprobs: 'logprob',
+  old_logprobs: 'oldLogprob',
+  ref_logprobs: 'refLogprob',
+  rollout_logprobs: 'rolloutLogprob',
+  teacher_logprobs: 'teacherLogprob',
+  token_level_rewards: 'tokenLevelRewards',
+  action_mask: 'actionMask',
+  advantages: 'advantages',
+  entropy: 'entropy',
+  reward: 'rewards',
+};
+
+/** Reads all rows at once, with the ids of the first row as they are in the file. */
+async function read(name: string, options: StreamOptions = {}) {
+  const files = await expandFiles([path(name)]);
+  const settings = {
+    logprobs: 'optional',
+    onWarning: () => {},
+    keep: ['task_id', 'run_id'],
+    ...options,
+  } as const;
+  for await (const part of streamRollouts(files, settings)) return part;
+  throw new Error('no part');
+}
+
+describe("trainers' files", () => {
+  it('are all in the truth, or have a test of their own', async () => {
+    const walk = (folder: string): string[] =>
+      readdirSync(folder).flatMap((name) => {
+        const file = join(folder, name);
+        return statSync(file).isDirectory() ? walk(file) : [relative(FOLDER, file)];
+      });
+    const known = new Set(TEXT);
+    for (const { file } of TRUTH)
+      for (const name of await expandFiles([path(file)])) known.add(relative(FOLDER, name));
+    const left = walk(FOLDER).filter(
+      (name) => !known.has(name) && !/(^README\.md|^truth\.json|\/STABLE)$/.test(name),
+    );
+    assert.deepEqual(left, []);
+  });
+
+  for (const { file, expected } of TRUTH)
+    it(`${file} gives the rows, tokens and first values of the truth`, async function () {
+      if (file.endsWith('.db') && !readsSqlite) this.skip();
+      const { batch, rows, tokens, kept } = await read(file);
+      assert.deepEqual({ rows, tokens }, { rows: expected.rows, tokens: expected.tokens });
+      for (const [name, value] of Object.entries(expected.columns)) {
+        if (name === 'task_id' || name === 'run_id') {
+          assert.equal(kept[0]![name], value, name);
+          continue;
+        }
+        const column = batch[KEYS[name]!] as ArrayLike<number> | undefined;
+        assert.ok(column, `${name} is missing`);
+        const values = [value].flat() as number[];
+        assert.deepEqual(
+          Array.from(column).slice(0, values.length),
+          name === 'reward' ? values : Array.from(Float32Array.from(values)),
+          name,
+        );
+      }
+      const mask = expected.columns.logprobs ?? [];
+      assert.equal(batch.logprob !== undefined, Array.isArray(mask) && mask.length > 0);
+    });
+});
