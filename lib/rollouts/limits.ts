@@ -12,6 +12,15 @@ export const MAX_ROW_TOKENS = 2 ** 20;
  */
 export const MAX_ROWS = 2 ** 20;
 
+/** Returns the details of the error to throw for files that have too many rows. */
+export function tooManyRows(maxRows: number): DetailsAtPlace {
+  return {
+    expected: `at most ${maxRows} rows`,
+    received: 'more',
+    hint: (spell) => `If memory suffices, raise ${spell('maxRows')}`,
+  };
+}
+
 /** The limits on one row of a file. */
 export interface RowLimits {
   /** The maximum number of tokens in a row. No list with one element per token may be longer. */

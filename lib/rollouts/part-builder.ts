@@ -4,7 +4,7 @@ import type { BatchWith } from '../core/batch.js';
 import { describeValue, type LossError } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { COLUMNS, type ColumnBuilder, type MakeError, type RolloutColumn, type Slot } from './columns.js';
-import { type RowLimits, tooManyTokens } from './limits.js';
+import { type RowLimits, tooManyRows, tooManyTokens } from './limits.js';
 import {
   describeColumns,
   describePlace,
@@ -113,12 +113,7 @@ export class PartBuilder {
   add(row: FileRow): void {
     const { place } = row;
     const { maxRows } = this.#limits;
-    if (this.rows + this.skipped >= maxRows)
-      throw errorAt(place, 'ERR_OUT_OF_MEMORY', {
-        expected: `at most ${maxRows} rows`,
-        received: 'more',
-        hint: (spell) => `If memory suffices, raise ${spell('maxRows')}`,
-      });
+    if (this.rows + this.skipped >= maxRows) throw errorAt(place, 'ERR_OUT_OF_MEMORY', tooManyRows(maxRows));
     const values = row.read();
     const makeErrorFor =
       ({ names: [key] }: Column): MakeError =>

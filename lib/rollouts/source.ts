@@ -53,6 +53,8 @@ export function emptyRow(): RowValues {
 
 /** How to read the rows of a file. */
 export interface ReadSettings extends RowLimits {
+  /** The maximum number of rows in all files. */
+  maxRows: number;
   /**
    * Reports a flaw that leaves the row usable. With `StreamOptions.strict`, throws an error instead.
    * @param consequence how the reader deals with the flaw, as a sentence without its full stop.

@@ -138,7 +138,7 @@ export async function* streamRollouts(
   for (const file of files) {
     let empty = true;
     const warn = strict ? raise : once(onWarning);
-    for await (const block of (await readerOf(file))(file, names, onBytes, { maxRowTokens, warn }))
+    for await (const block of (await readerOf(file))(file, names, onBytes, { maxRowTokens, maxRows, warn }))
       for (const row of block) {
         empty = false;
         const part = units.add(row);

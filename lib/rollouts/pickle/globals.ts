@@ -27,8 +27,9 @@ export class Global {
   }
 }
 
-/** Returns what a name stands for; undefined if a pickle may not use it. */
+/** Returns what a name stands for; undefined if a pickle may not use it. A name with a dot would be an attribute's. */
 export function globalOf(module: string, name: string): Global | undefined {
+  if (name.includes('.')) return undefined;
   return GLOBALS.get(`${module}.${name}`);
 }
 

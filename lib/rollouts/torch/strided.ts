@@ -70,7 +70,7 @@ export class Storage {
   }
 }
 
-const MAX_WHOLE = 1 << 25;
+const MAX_WHOLE = 1 << 24;
 const MAX_DIMENSIONS = 64;
 // A stride of 0 repeats an element without taking space in the file, so the file's size does not limit such a tensor.
 const MAX_ELEMENTS = 2 ** 40;

@@ -6,7 +6,7 @@ import { setImmediate } from 'node:timers/promises';
 import { Bytes } from '../bytes.js';
 import type { ColumnNames } from '../column-names.js';
 import { isIdColumn } from '../columns.js';
-import { maxTextBytes, type RowLimits, textTooLong, tooManyTokens } from '../limits.js';
+import { maxTextBytes, type RowLimits, textTooLong, tooManyRows, tooManyTokens } from '../limits.js';
 import { tensorOf } from '../pickle/globals.js';
 import { BadObject, LongText, PyList, plainOf } from '../pickle/values.js';
 import {
@@ -85,6 +85,9 @@ export function* rowsOf(
   dump: Dump,
   { file, names, settings }: DumpContext,
 ): Generator<{ rows: FileRow[]; share: number }> {
+  // A tensor can repeat a row any number of times without taking space in the file.
+  if (dump.rows > settings.maxRows)
+    throw errorAt({ file }, 'ERR_OUT_OF_MEMORY', tooManyRows(settings.maxRows));
   for (let first = 0; first < dump.rows; first += ROWS_PER_BLOCK) {
     const count = Math.min(ROWS_PER_BLOCK, dump.rows - first);
     const rows = Array.from({ length: count }, (_, i) =>

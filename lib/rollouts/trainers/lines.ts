@@ -43,7 +43,7 @@ function responseOf(
   const row: RowValues = { [ROW_TOKENS]: to - from };
   const part = (value: unknown) => (listOf(value).length === mask.length ? cut(value, from, to) : value);
   for (const [key, value] of Object.entries(values)) row[key] = part(value);
-  for (const [ours, theirs] of Object.entries(columns)) row[ours] = part(values[theirs]);
+  Object.assign(row, renamed(row, columns));
   row.action_mask = mask.slice(from, to);
   return row;
 }
@@ -95,7 +95,8 @@ const primeRl: LineLayout = {
 
 /** Returns columns under other names. */
 function renamed(values: Values, columns: Readonly<Record<string, string>>): RowValues {
-  return Object.fromEntries(Object.entries(columns).map(([ours, theirs]) => [ours, values[theirs]]));
+  const found = Object.entries(columns).filter(([, theirs]) => theirs in values);
+  return Object.fromEntries(found.map(([ours, theirs]) => [ours, values[theirs]]));
 }
 
 /** AReaL's trajectories: text, rewards and lengths. */

@@ -43,7 +43,7 @@ export interface PaddedBatch {
 type Rows = Strided | Jagged | TensorRows;
 
 const MASKS = ['response_mask', 'loss_mask', 'action_mask'];
-const MAX_TOKENS_OF_MASK = 2 ** 26;
+const MAX_TOKENS_OF_MASK = 2 ** 22;
 
 /**
  * Returns the rows of a batch, without their padding. Tensors that are as wide as the responses lose their padding, and
@@ -133,8 +133,9 @@ function spans(
       return [0, lengthOf((mask ?? all.get('responses') ?? [...all.values()][0]!).at(row))!];
     if (paddingAt === 'left') {
       const values = mask ? readMask(mask.at(row), 0, width) : [];
-      const first = values.findIndex((value) => value !== 0);
-      return [mask ? (first < 0 ? width : first) : 0, width];
+      let first = 0;
+      while (first < values.length && values[first] === 0) first++;
+      return [first, width];
     }
     const whole = attention && isStrided(attention) ? attention.shape[1] : undefined;
     if (whole !== undefined && whole >= width)
@@ -147,14 +148,16 @@ function spans(
   };
 }
 
-function readMask(mask: Strided, from: number, to: number): number[] {
+function readMask(mask: Strided, from: number, to: number): Elements {
   if (mask.shape.length !== 1 || mask.shape[0]! < to || to - from > MAX_TOKENS_OF_MASK)
     throw new BadObject(`a mask of ${to} tokens`, `shape [${mask.shape.join(', ')}]`);
-  return Array.from(mask.slice(from, to).values() as Elements as ArrayLike<number>);
+  return mask.slice(from, to).values();
 }
 
-function endOf(mask: readonly number[]): number {
-  return mask.findLastIndex((value) => value !== 0) + 1;
+function endOf(mask: Elements): number {
+  let end = mask.length;
+  while (end > 0 && mask[end - 1] === 0) end--;
+  return end;
 }
 
 /** Returns the sum of a row's values; undefined without them. */

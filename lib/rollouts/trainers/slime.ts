@@ -117,7 +117,7 @@ function assignPolicies(
     { file },
     {
       key: 'log_probs',
-      expected: 'a word in the file on whose log-probabilities they are',
+      expected: 'a note in the file whether they are of the old or of the current policy',
       received: `none; they differ from the rollout engine's by ${difference.toFixed(3)} on average`,
     },
     `They count as the ${policy} policy's. To say otherwise: ${words}`,
