@@ -73,6 +73,7 @@ const MAX_INTEGER_BYTES = 64;
 // rollouts fit.
 const MAX_COST = 1 << 24;
 const MAX_STACK = 1 << 21;
+const MAX_MARKS = 1 << 14;
 const MAX_MEMO = 1 << 22;
 const DICT_COST = 12;
 const LIST_COST = 8;
@@ -138,7 +139,8 @@ class Machine {
         this.#cursor.length(8);
         break;
       case 0x28: // MARK
-        this.#spend(1);
+        if (this.#marks.length === MAX_MARKS)
+          throw this.#cursor.error(`at most ${MAX_MARKS} open containers`, 'more');
         this.#marks.push({ height: this.#stack.length, position: this.#cursor.position, isPlain: true });
         break;
       case 0x30: // POP
