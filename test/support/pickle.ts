@@ -42,7 +42,11 @@ function encode(value: unknown): Buffer {
   if (Array.isArray(value)) {
     const pieces: Buffer[] = [Buffer.from(']')];
     for (let i = 0; i < value.length; i += 1000)
-      pieces.push(Buffer.from('('), ...value.slice(i, i + 1000).map((item) => encode(item)), Buffer.from('e'));
+      pieces.push(
+        Buffer.from('('),
+        ...value.slice(i, i + 1000).map((item) => encode(item)),
+        Buffer.from('e'),
+      );
     return Buffer.concat(pieces);
   }
   const entries = value instanceof Map ? [...value] : Object.entries(value as object);

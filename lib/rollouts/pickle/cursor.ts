@@ -2,6 +2,7 @@
 // known to have its bytes.
 import type { Bytes } from '../bytes.js';
 import { badFile } from '../source.js';
+import { PLAIN_SIZES } from './values.js';
 
 const CHUNK_BYTES = 1 << 18;
 const NEWLINE = 0x0a;
@@ -67,6 +68,21 @@ export class Cursor {
   read(size: number): Buffer {
     const at = this.take(size);
     return this.#chunk.subarray(at, at + size);
+  }
+
+  /**
+   * Counts the opcodes of plain values that come next, as far as the chunk has them.
+   * @returns their number and size in bytes, and the opcode that follows them; undefined if the chunk ends before it.
+   */
+  plainAhead(): { count: number; size: number; next: number | undefined } {
+    const chunk = this.#chunk;
+    let count = 0;
+    let at = this.#at;
+    while (at < chunk.length && PLAIN_SIZES[chunk[at]!]! >= 0) {
+      at += 1 + PLAIN_SIZES[chunk[at]!]!;
+      count++;
+    }
+    return { count, size: at - this.#at, next: chunk[at] };
   }
 
   /** Skips bytes, which stay in the file. */

@@ -141,6 +141,7 @@ class Machine {
       case 0x28: // MARK
         if (this.#marks.length === MAX_MARKS)
           throw this.#cursor.error(`at most ${MAX_MARKS} open containers`, 'more');
+        if (this.#appendRunAhead()) break;
         this.#marks.push({ height: this.#stack.length, position: this.#cursor.position, isPlain: true });
         break;
       case 0x30: // POP
@@ -338,6 +339,20 @@ class Machine {
     this.#spend(run ? LIST_COST : 1 + items.length);
     if (run) list.pushRun(run);
     else list.push(items);
+  }
+
+  /**
+   * Appends the numbers that come next to the list on the stack, without putting them there first. Returns whether they
+   * are many, and followed by the opcode that appends them.
+   */
+  #appendRunAhead(): boolean {
+    const list = this.#stack.at(-1);
+    if (!(list instanceof PyList)) return false;
+    const { count, size, next } = this.#cursor.plainAhead();
+    if (next !== APPENDS || count < MIN_RUN) return false;
+    this.#append([], { bytes: this.#cursor.skip(size), count });
+    this.#cursor.opcode();
+    return true;
   }
 
   #setItems(items: unknown[]): void {
