@@ -41,17 +41,31 @@ export class PyList {
     this.#pieces.push(run);
   }
 
-  /** Whether any of the items are numbers that stay in the file. */
-  get hasRuns(): boolean {
-    return this.#pieces.some((piece) => !Array.isArray(piece));
-  }
-
   /** Returns all items. The caller must check the length first. */
   items(): unknown[] {
     const items: unknown[] = [];
-    for (const piece of this.#pieces)
-      for (const item of Array.isArray(piece) ? piece : numbersOf(piece)) items.push(item);
+    for (const piece of this.#pieces) forEach(piece, (item) => items.push(item));
     return items;
+  }
+
+  /**
+   * Returns all items, if they are numbers that stay in the file, but for a few: None is NaN, and True is 1. Otherwise
+   * returns undefined. The caller must check the length first.
+   */
+  numbers(): Float64Array | undefined {
+    if (this.#pieces.every((piece) => Array.isArray(piece))) return undefined;
+    const numbers = new Float64Array(this.length);
+    let at = 0;
+    let isOther = false;
+    for (const piece of this.#pieces)
+      forEach(piece, (item) => {
+        if (typeof item === 'number') numbers[at] = item;
+        else if (typeof item === 'boolean' || item === null)
+          numbers[at] = item === null ? Number.NaN : Number(item);
+        else isOther = true;
+        at++;
+      });
+    return isOther ? undefined : numbers;
   }
 }
 
@@ -121,20 +135,22 @@ export function plainValue(opcode: number, view: DataView, at: number): number |
 const FRAME = 0x95;
 const FRAME_BYTES = 8;
 
-function numbersOf({ bytes }: NumberRun): unknown[] {
-  const { buffer } = bytes.read();
-  const view = new DataView(buffer);
-  const values: unknown[] = [];
-  for (let at = 0; at < view.byteLength; ) {
-    const opcode = view.getUint8(at);
-    if (opcode === FRAME) {
-      at += 1 + FRAME_BYTES;
-      continue;
-    }
-    values.push(plainValue(opcode, view, at + 1));
-    at += 1 + PLAIN_SIZES[opcode]!;
+/** Calls `visit` with each item of a part of a list. */
+function forEach(piece: unknown[] | NumberRun, visit: (item: unknown) => void): void {
+  if (Array.isArray(piece)) {
+    for (const item of piece) visit(item);
+    return;
   }
-  return values;
+  const view = new DataView(piece.bytes.read().buffer);
+  const { byteLength } = view;
+  for (let at = 0; at < byteLength; ) {
+    const opcode = view.getUint8(at++);
+    if (opcode === FRAME) at += FRAME_BYTES;
+    else {
+      visit(plainValue(opcode, view, at));
+      at += PLAIN_SIZES[opcode]!;
+    }
+  }
 }
 
 /** Returns the integer of these bytes in two's complement, little-endian; as text if a number cannot hold it exactly. */

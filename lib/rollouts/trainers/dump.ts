@@ -141,11 +141,12 @@ function cellOf(value: unknown, key: string, names: ColumnNames, limits: RowLimi
   }
   if (value instanceof ListPart) {
     checkLength(value.list.length);
-    return value.list.items().slice(value.from, value.to);
+    return (value.list.numbers() ?? value.list.items()).slice(value.from, value.to);
   }
   if (value instanceof PyList) {
     checkLength(value.length);
-    if (value.hasRuns) return value.items();
+    const numbers = value.numbers();
+    if (numbers) return numbers;
   }
   if (value instanceof LongText && value.bytes.size > maxTextBytes(limits))
     throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...textTooLong(limits, value.bytes.size) });
