@@ -1,0 +1,64 @@
+// What a check is. Each check looks for one fault of a dump. It is declared as data, and the command line, the pages and
+// the documentation's table are derived from its declaration.
+import type { RolloutColumn } from '../rollouts/index.js';
+import type { Row } from './row.js';
+import type { RowSet, RowTable } from './row-table.js';
+
+/**
+ * How serious a finding is. An error makes the loss wrong or not a number. A warning is unusual in healthy training. An
+ * info is worth knowing, but often intended.
+ */
+export type Severity = 'error' | 'warning' | 'info';
+
+/** A column that a check needs, or columns of which it needs one. */
+export type Need = RolloutColumn | readonly RolloutColumn[];
+
+/** Numbers that show what a check has found, by names such as meanDifference. Absent numbers are undefined. */
+export type Evidence = Readonly<Record<string, number | undefined>>;
+
+/** The result of a check. */
+export interface Outcome {
+  /** How serious the fault is; undefined if the dump does not have it. */
+  severity?: Severity | undefined;
+  evidence: Evidence;
+  /** The rows that show the fault; undefined if the fault concerns all rows together. */
+  rows?: RowSet | undefined;
+}
+
+/** Examines the rows of a dump, one after another. */
+export interface Examiner {
+  /** Looks at a row that has the columns that the check needs. */
+  row(row: Row): void;
+  /** Called once, after the last row. The evidence is rounded afterwards. */
+  finish(): Outcome;
+}
+
+/** A check: what it looks for, what it needs, what its finding means, and how it examines rows. */
+export interface Check {
+  /** The name of the check and of its finding. */
+  name: string;
+  /** The fault, as a statement about the dump. */
+  title: string;
+  needs: readonly Need[];
+  /** What the fault means for training, in one or two sentences. */
+  meaning: string;
+  /** What to try. */
+  advice: string;
+  /** When the check reports the fault, with the reason for the threshold. */
+  rule: string;
+  /** @param rows the table of rows; a row is in it before the examiner gets it. */
+  start(rows: RowTable): Examiner;
+}
+
+/** The columns with log-probabilities. */
+export const LOGPROB_COLUMNS = [
+  'logprobs',
+  'old_logprobs',
+  'rollout_logprobs',
+  'ref_logprobs',
+  'prox_logprobs',
+  'teacher_logprobs',
+] as const satisfies readonly RolloutColumn[];
+
+/** Checks look at a single row's statistics only if it has this many tokens. Shorter rows are too noisy. */
+export const LONG_ENOUGH = 8;

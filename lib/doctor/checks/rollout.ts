@@ -1,0 +1,264 @@
+// The trainer's log-probabilities against those that the rollout engine reported for the same tokens and weights.
+import { type Check, LONG_ENOUGH, type Need } from '../check.js';
+import { Equality } from '../equality.js';
+import { differences, equal, type Row } from '../row.js';
+import { RowSet } from '../row-table.js';
+import { ExactSum, meanOf, TokenMean } from '../sums.js';
+
+const NEEDS: readonly Need[] = ['rollout_logprobs', ['old_logprobs', 'logprobs']];
+
+/**
+ * Returns the log-probabilities of the rollout engine and those that the trainer computed for comparison with them. These
+ * are the old ones, which belong to the same weights, unless they are a copy of the engine's. Then the current ones take
+ * their place, which may be some updates ahead.
+ */
+function enginePair(row: Row) {
+  const rollout = row.values('rollout_logprobs')!;
+  const old = row.values('old_logprobs');
+  const copied = old !== undefined && equal(old, rollout);
+  const trainer = old && !copied ? old : row.values('logprobs');
+  return trainer && { trainer, rollout, updated: copied };
+}
+
+/** Returns trainer − rollout for a row, if the two belong to the same weights as far as the dump tells. */
+function engineDifferences(row: Row): Float64Array | undefined {
+  const pair = enginePair(row);
+  return pair && !pair.updated ? differences(pair.trainer, pair.rollout) : undefined;
+}
+
+const NOISE =
+  'engines that compute in bfloat16 differ from a trainer by about 0.01 nats per token, mixtures of experts by a few times as much';
+
+const difference: Check = {
+  name: 'rollout-difference',
+  title: "The trainer's log-probabilities are far from the rollout engine's",
+  needs: NEEDS,
+  meaning:
+    'The tokens were sampled from another distribution than the trainer assumes, so the gradient is biased. Training often collapses from this.',
+  advice:
+    'Look at the other rollout findings first: an offset, a scale, a shift or a drift names the cause. Otherwise check that the engine had the same weights, precision and chat template, or weight tokens by a correction (docs/corrections.md).',
+  rule: `warning if the mean |difference| exceeds 0.1, or 0.5 in a row; error if it exceeds 0.5: ${NOISE}`,
+  start() {
+    const all = new TokenMean();
+    const rows = new RowSet();
+    let alone = false;
+    return {
+      row(row) {
+        const sizes = engineDifferences(row)?.map(Math.abs);
+        if (!sizes) return;
+        all.addRow(sizes);
+        const mean = meanOf(sizes);
+        if (sizes.length < LONG_ENOUGH || !(mean > 0.1)) return;
+        rows.add(row.index);
+        alone ||= mean > 0.5;
+      },
+      finish() {
+        const { mean } = all;
+        const severity = mean > 0.5 ? 'error' : mean > 0.1 || alone ? 'warning' : undefined;
+        return { severity, evidence: { meanAbsoluteDifference: mean, tokens: all.count }, rows };
+      },
+    };
+  },
+};
+
+const offset: Check = {
+  name: 'rollout-offset',
+  title: "The trainer's log-probabilities are offset from the rollout engine's",
+  needs: NEEDS,
+  meaning:
+    'Nearly all tokens differ in the same direction. A trainer below the engine is the mark of truncated sampling (top-p, top-k, min-p): the engine renormalises what is left, the trainer does not.',
+  advice:
+    'Sample with top_p 1, top_k off and min_p 0, or let the engine report log-probabilities before these (raw or processed_logprobs settings). Check logit bias and vocabulary padding too.',
+  rule:
+    'warning if the mean difference exceeds 0.02, half a standard deviation of the differences, and 5 standard errors. ' +
+    'Noise of standard deviation s moves the mean only by s²/2, far below half of s',
+  start() {
+    const all = new TokenMean();
+    const [above, below] = [new RowSet(), new RowSet()];
+    return {
+      row(row) {
+        const pair = enginePair(row);
+        if (!pair) return;
+        const d = differences(pair.trainer, pair.rollout);
+        all.addRow(d);
+        const mean = meanOf(d);
+        if (d.length >= LONG_ENOUGH && Math.abs(mean) > 0.02) (mean > 0 ? above : below).add(row.index);
+      },
+      finish() {
+        const { mean, deviation, error, count } = all;
+        const size = Math.abs(mean);
+        const found = count >= 50 && size > 0.02 && size > 0.5 * deviation && size > 5 * error;
+        return {
+          severity: found ? 'warning' : undefined,
+          evidence: { meanDifference: mean, standardDeviation: deviation, standardError: error },
+          rows: mean > 0 ? above : below,
+        };
+      },
+    };
+  },
+};
+
+const scale: Check = {
+  name: 'rollout-scale',
+  title: "The trainer's log-probabilities are scaled against the rollout engine's",
+  needs: NEEDS,
+  meaning:
+    'The two agree but for a factor. This is what a sampling temperature does that only one of the two applies.',
+  advice:
+    'Let the trainer divide its logits by the temperature of the rollouts. A factor below 1 means that the rollouts were sampled at a lower temperature than the trainer assumes; the temperature is usually farther from 1 than the factor.',
+  rule:
+    'warning if the ratio of the standard deviations is off 1 by more than 5% and by more than 5 standard errors, at a ' +
+    'correlation above 0.9. Noise of 0.02 nats changes this ratio by less than 0.1%',
+  start() {
+    const sums = {
+      n: 0,
+      x: new ExactSum(),
+      y: new ExactSum(),
+      xx: new ExactSum(),
+      yy: new ExactSum(),
+      xy: new ExactSum(),
+    };
+    return {
+      row(row) {
+        const pair = enginePair(row);
+        if (!pair) return;
+        const { trainer, rollout } = pair;
+        let [n, sx, sy, sxx, syy, sxy] = [0, 0, 0, 0, 0, 0];
+        for (let t = 0; t < trainer.length; t++) {
+          const [x, y] = [rollout[t]!, trainer[t]!];
+          if (!Number.isFinite(x - y)) continue;
+          n++;
+          sx += x;
+          sy += y;
+          sxx += x * x;
+          syy += y * y;
+          sxy += x * y;
+        }
+        sums.n += n;
+        sums.x.add(sx);
+        sums.y.add(sy);
+        sums.xx.add(sxx);
+        sums.yy.add(syy);
+        sums.xy.add(sxy);
+      },
+      finish() {
+        const { n } = sums;
+        const [x, y] = [sums.x.value / n, sums.y.value / n];
+        const xx = sums.xx.value / n - x * x;
+        const yy = sums.yy.value / n - y * y;
+        const correlation = (sums.xy.value / n - x * y) / Math.sqrt(xx * yy);
+        const factor = Math.sqrt(yy / xx);
+        const error = Math.sqrt(Math.max(1 - correlation ** 2, 0) / n);
+        const size = Math.abs(Math.log(factor));
+        const found = n >= 50 && correlation > 0.9 && size > Math.log(1.05) && size > 5 * error;
+        return { severity: found ? 'warning' : undefined, evidence: { factor, correlation } };
+      },
+    };
+  },
+};
+
+const drift: Check = {
+  name: 'rollout-drift',
+  title: "The trainer's log-probabilities move away from the rollout engine's along the response",
+  needs: NEEDS,
+  meaning:
+    'The difference grows with the position, so late tokens of long responses are trained with wrong ratios. Differences in the cache, in position ids or in the attention window look like this, and weights that change during generation.',
+  advice:
+    'Check position ids and rope scaling, the precision of the key-value cache, the attention window, and whether weights were updated while responses were generated.',
+  rule:
+    'warning if the mean |difference| in the last quarter of the rows (of 16 tokens or more; at least 8 rows) is twice ' +
+    'that in the first, larger by 0.02, and by 4 standard errors over rows',
+  start() {
+    const [first, last, growth, squares] = [new ExactSum(), new ExactSum(), new ExactSum(), new ExactSum()];
+    const rows = new RowSet();
+    let n = 0;
+    return {
+      row(row) {
+        const d = engineDifferences(row)?.map(Math.abs);
+        if (!d || d.length < 16) return;
+        const quarter = d.length >> 2;
+        const [begin, end] = [meanOf(d, 0, quarter), meanOf(d, d.length - quarter)];
+        if (!Number.isFinite(begin + end)) return;
+        n++;
+        first.add(begin);
+        last.add(end);
+        growth.add(end - begin);
+        squares.add((end - begin) ** 2);
+        if (end > 2 * begin && end - begin > 0.02) rows.add(row.index);
+      },
+      finish() {
+        const [begin, end, mean] = [first.value / n, last.value / n, growth.value / n];
+        const error = Math.sqrt(Math.max(squares.value / n - mean ** 2, 0) / n);
+        const found = n >= 8 && end > 2 * begin && mean > 0.02 && mean > 4 * error;
+        return {
+          severity: found ? 'warning' : undefined,
+          evidence: { firstQuarter: begin, lastQuarter: end, standardError: error },
+          rows,
+        };
+      },
+    };
+  },
+};
+
+const outlier: Check = {
+  name: 'rollout-outlier',
+  title: 'Single tokens differ by a nat or more between trainer and rollout engine',
+  needs: NEEDS,
+  meaning:
+    'The two agree except at a few tokens, which get ratios beyond 2.7 or below 0.37 before any update. One such token can dominate the gradient of its row.',
+  advice:
+    'Read these tokens. Special tokens, tokens that the tokenizer merges differently after detokenising, and the last token of a response are the usual ones. A truncated correction weight bounds them.',
+  rule:
+    'warning if |difference| exceeds 1 at some token while the mean is at most 0.1 and at most 1% of the tokens exceed it; ' +
+    'info if these are at most one token in 100,000, which happens without a fault in long runs',
+  start() {
+    const all = new TokenMean();
+    const rows = new RowSet();
+    let [outliers, largest] = [0, 0];
+    return {
+      row(row) {
+        const sizes = engineDifferences(row)?.map(Math.abs);
+        if (!sizes) return;
+        all.addRow(sizes);
+        for (const size of sizes) {
+          if (!(size > 1 && size < Number.POSITIVE_INFINITY)) continue;
+          outliers++;
+          largest = Math.max(largest, size);
+          rows.add(row.index);
+        }
+      },
+      finish() {
+        const share = outliers / all.count;
+        const found = outliers > 0 && all.mean <= 0.1 && share <= 0.01;
+        return {
+          severity: found ? (share > 1e-5 ? 'warning' : 'info') : undefined,
+          evidence: { tokens: outliers, largestDifference: largest, meanAbsoluteDifference: all.mean },
+          rows,
+        };
+      },
+    };
+  },
+};
+
+const copied: Check = {
+  name: 'old-is-rollout',
+  title: "The old log-probabilities are the rollout engine's",
+  needs: ['rollout_logprobs', 'old_logprobs'],
+  meaning:
+    'The trainer did not recompute them (bypass mode). Ratios then include the difference between the engines, and no correction can see it apart.',
+  advice:
+    'If this is not intended, let the trainer recompute the old log-probabilities before the first update.',
+  rule: 'info if the two columns are equal on all tokens, which is a choice of the configuration',
+  start() {
+    const equality = new Equality(
+      (row) => row.values('old_logprobs')!,
+      (row) => row.values('rollout_logprobs')!,
+    );
+    return {
+      row: (row) => equality.add(row),
+      finish: () => ({ severity: equality.isWhole ? 'info' : undefined, evidence: equality.evidence }),
+    };
+  },
+};
+
+export const ROLLOUT_CHECKS: readonly Check[] = [difference, offset, scale, drift, outlier, copied];
