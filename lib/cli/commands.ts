@@ -2,6 +2,8 @@
 import type { Command } from 'commander';
 import { addCompare } from './compare.js';
 import { addDevices } from './devices.js';
+import { addDiff } from './diff.js';
+import { addDoctor } from './doctor.js';
 import { addEvaluate } from './evaluate.js';
 import { addGradients } from './gradients.js';
 import { addList } from './list.js';
@@ -9,7 +11,7 @@ import { registerLossFiles } from './loss-file.js';
 import { addSweep } from './sweep.js';
 
 /** The commands that have the option `--loss-file`. */
-const TAKING_LOSS_FILES = ['evaluate', 'compare', 'sweep', 'gradients', 'list'];
+const TAKING_LOSS_FILES = ['evaluate', 'compare', 'sweep', 'gradients', 'diff', 'list'];
 
 /**
  * Adds all commands except `build` to the command-line program.
@@ -22,7 +24,8 @@ export async function addCommands(program: Command, words: readonly string[]): P
   // The losses of these files have options, which the commands must know to read their arguments.
   if (TAKING_LOSS_FILES.includes(words[0]!)) await registerLossFiles(words);
   let left = words;
-  for (const add of [addEvaluate, addCompare, addSweep, addGradients]) left = add(program, left);
+  for (const add of [addEvaluate, addCompare, addSweep, addGradients, addDiff]) left = add(program, left);
+  addDoctor(program);
   addList(program);
   addDevices(program);
   return left;

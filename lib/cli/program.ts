@@ -5,6 +5,7 @@ import { Command, CommanderError } from 'commander';
 import { LossError, type LossErrorCode } from '../core/errors.js';
 import { description, version } from './about.js';
 import { addBuild } from './build.js';
+import { BadResult } from './exit.js';
 import { flagOf } from './flags.js';
 import { EXIT_CODES, examplesHelp } from './help.js';
 import { note, visible, writeResult } from './streams.js';
@@ -21,13 +22,15 @@ const EXAMPLES = [
   'compare rollouts.jsonl --loss ppo --loss gspo --algorithm grpo',
   'sweep rollouts.jsonl --loss ppo --clip-range 0.1:0.4:0.05',
   'gradients rollouts.jsonl --loss ppo --out gradients.safetensors',
+  'doctor rollouts.jsonl',
+  'diff step_7_yesterday.jsonl step_7_today.jsonl',
   'list gspo',
 ];
 
 /**
  * Runs the program. Results go to stdout, everything else to stderr.
  * @param words the arguments of the command line, without the name of the program.
- * @returns the exit code: 0 done, 1 bad data, 2 bad usage.
+ * @returns the exit code: 0 done, 1 bad data, 2 bad usage. With `doctor --strict`, findings count as bad data.
  */
 export async function runProgram(words: readonly string[]): Promise<number> {
   const help: Promise<void>[] = [];
@@ -55,7 +58,7 @@ export async function runProgram(words: readonly string[]): Promise<number> {
 }
 
 /** Parses the arguments and runs the command. Returns the exit code. */
-async function runCommand(program: Command, words: readonly string[]): Promise<0 | 2> {
+async function runCommand(program: Command, words: readonly string[]): Promise<0 | 1 | 2> {
   try {
     // `build` must work before the native module exists. So the other commands, which need that module, are imported
     // only if the command is not `build`.
@@ -64,6 +67,7 @@ async function runCommand(program: Command, words: readonly string[]): Promise<0
     await program.parseAsync(left, { from: 'user' });
     return 0;
   } catch (error) {
+    if (error instanceof BadResult) return 1;
     if (!(error instanceof CommanderError)) throw error;
     // Commander has already printed the error message or the help.
     return error.exitCode === 0 ? 0 : 2;

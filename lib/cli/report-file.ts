@@ -11,12 +11,10 @@ import type { ReportBuilder } from './report/index.js';
 import type { WantedColumns } from './rollouts-command.js';
 import type { TitledSubject } from './typed-subjects.js';
 
-/** Returns the option `--report`, for the commands that can write a report. */
-export const REPORT_OPTION = () =>
-  new Option(
-    '--report <file>',
-    'write an HTML page with histograms, loss curves and the most extreme rollouts',
-  );
+/** Returns the option `--report`, for the commands that can write a page. */
+export const REPORT_OPTION = (
+  description = 'write an HTML page with histograms, loss curves and the most extreme rollouts',
+) => new Option('--report <file>', description);
 
 /** A report on the results of one command, from the start of the computation until the page is written. */
 export interface Report {
@@ -38,8 +36,7 @@ export async function reportOn(
   file: string | undefined,
 ): Promise<Report | undefined> {
   if (file === undefined) return undefined;
-  // Checks this before the computation, which can take hours.
-  await writable(file, access(dirname(file), constants.W_OK));
+  await checkWritable(file);
   // Imported only here, so that commands without --report do not load the code that builds reports.
   const { ReportBuilder } = await import('./report/index.js');
   let builder: ReportBuilder;
@@ -64,7 +61,7 @@ export async function reportOn(
         metrics: metrics as Record<string, number>,
         gradNorm,
       });
-      await writable(file, writeFile(file, builder.finish(results.map(metricsOf))));
+      await writePage(file, builder.finish(results.map(metricsOf)));
     },
   };
 }
@@ -79,6 +76,23 @@ function describe({ name, functions }: TitledSubject): {
     (each) => each.kind === 'loss' && [each.name, ...(each.aliases ?? [])].includes(name),
   );
   return entry ? { framework: entry.framework, differences: differencesOf(entry.unlike) } : {};
+}
+
+/**
+ * Checks that the folder of a report's file is writable. Must be called before the computation, which can take hours.
+ * @param file the HTML file to write; undefined if no report was requested.
+ * @throws LossError `ERR_INVALID_OPTION` if it is not.
+ */
+export async function checkWritable(file: string | undefined): Promise<void> {
+  if (file !== undefined) await writable(file, access(dirname(file), constants.W_OK));
+}
+
+/**
+ * Writes a page to the file of a report.
+ * @throws LossError `ERR_INVALID_OPTION` if the file cannot be written.
+ */
+export async function writePage(file: string, page: string): Promise<void> {
+  await writable(file, writeFile(file, page));
 }
 
 async function writable(file: string, writing: Promise<void>): Promise<void> {

@@ -21,6 +21,12 @@ export interface RolloutsCommandAbout {
   /** One line that describes the command in the list of commands. */
   summary: string;
   description: string;
+  /** Whether the command computes losses or algorithms, so that it has the options that name them. */
+  computes?: false;
+  /** What the files are, for the help; one of the command's arguments per entry. By default, there is one list of files. */
+  files?: readonly (readonly [argument: string, description: string])[];
+  /** What --strict does, if it does more than to make errors of warnings. */
+  strict?: string;
   /** Options that only this command has. */
   options?: readonly Option[];
   /** A paragraph of the help, between the options and the examples. */
@@ -30,28 +36,39 @@ export interface RolloutsCommandAbout {
 
 /** Adds a command over rollout files to the command-line program. Returns the command. */
 export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): Command {
-  const { name, summary, description, options = [], help, examples } = about;
-  const command = program
-    .command(name)
-    .summary(summary)
-    .description(description)
-    .argument(
-      '<files...>',
-      'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz), glob patterns, or - for JSON lines from standard ' +
-        'input; several files are read as one',
-    );
-  for (const option of [...SUBJECT_OPTIONS(), ...options, ...FILE_OPTIONS(), ...OUTPUT_OPTIONS()])
+  const { name, summary, description, computes = true, files = FILES, options = [], help, examples } = about;
+  const command = program.command(name).summary(summary).description(description);
+  for (const [argument, meaning] of files) command.argument(argument, meaning);
+  for (const option of [
+    ...(computes ? SUBJECT_OPTIONS() : []),
+    ...options,
+    ...FILE_OPTIONS(about.strict),
+    ...(computes ? [DEVICE_OPTION()] : []),
+    ...OUTPUT_OPTIONS(),
+  ])
     command.addOption(option);
-  const parts = [...(help ? [help] : []), COLUMNS_HELP, EXIT_CODES, examplesHelp(examples)];
+  const columns = computes ? `${COLUMNS_HELP}\n${LOSS_COLUMNS_HELP}` : COLUMNS_HELP;
+  const parts = [...(help ? [help] : []), `${columns}\n${NAMES_HELP}`, EXIT_CODES, examplesHelp(examples)];
   return command.addHelpText('after', `\n${parts.join('\n\n')}`);
 }
 
+const FILES = [
+  [
+    '<files...>',
+    'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz), glob patterns, or - for JSON lines from standard ' +
+      'input; several files are read as one',
+  ],
+] as const;
+
 const COLUMNS_HELP = `\
-Columns (a loss or algorithm reads only those that it needs): logprobs, old_logprobs, ref_logprobs, rollout_logprobs,
-prox_logprobs, teacher_logprobs, advantages, action_mask, entropy, old_entropy, reward, token_level_rewards, values,
-sum_pi_squared, reward_baseline, v_star, probability, log_z, task_id, run_id, expert, step.
-If the files have no advantages, an algorithm computes its own; a loss uses GRPO's, computed from reward and task_id.
-If columns have other names, use --column for one column or --backend for a framework's names.`;
+Columns: logprobs, old_logprobs, ref_logprobs, rollout_logprobs, prox_logprobs, teacher_logprobs, advantages,
+action_mask, entropy, old_entropy, reward, token_level_rewards, values, sum_pi_squared, reward_baseline, v_star,
+probability, log_z, task_id, run_id, expert, step.`;
+const LOSS_COLUMNS_HELP = `\
+A loss or algorithm reads only those that it needs. If the files have no advantages, an algorithm computes its own; a
+loss uses GRPO's, computed from reward and task_id.`;
+const NAMES_HELP =
+  "If columns have other names, use --column for one column or --backend for a framework's names.";
 
 const SUBJECT_OPTIONS = () => [
   new Option('--loss <name>', `a policy loss: ${POLICY_LOSS_FN.names().join(', ')}`),
@@ -71,7 +88,9 @@ const SUBJECT_OPTIONS = () => [
 // the rows that are being read, and for garbage that is not collected yet.
 const BATCH_TOKENS = 2 ** 19;
 
-const FILE_OPTIONS = () => [
+const STRICT = 'treat a key that occurs twice in a JSON object as an error instead of a warning';
+
+const FILE_OPTIONS = (strict = STRICT) => [
   new Option(
     '--column <ours=theirs>',
     "read a column under another name: logprobs=lp reads logprobs from the files' column lp; repeatable",
@@ -81,7 +100,7 @@ const FILE_OPTIONS = () => [
     `also recognise the column names of a framework: ${KeyMapper.names().join(', ')}`,
   ).default('verl'),
   new Option('--skip-bad-rows', 'skip invalid rows, and count them'),
-  new Option('--strict', 'treat a key that occurs twice in a JSON object as an error instead of a warning'),
+  new Option('--strict', strict),
   new Option(
     '--batch-tokens <number>',
     'the largest number of tokens in memory at once; larger files are computed in parts, with the same result',
@@ -97,8 +116,10 @@ const FILE_OPTIONS = () => [
   new Option('--max-rows <number>', 'the largest number of rows; a part of the memory depends on it')
     .default(MAX_ROWS)
     .argParser(parseCount),
-  new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu'),
 ];
+
+const DEVICE_OPTION = () =>
+  new Option('--device <name>', 'where to compute: cpu, cuda, cuda:1, …').default('cpu');
 
 /** Returns the options that choose the form of the output. */
 export const OUTPUT_OPTIONS = () => [
@@ -130,7 +151,8 @@ export interface RolloutsOptions extends OutputOptions {
   batchTokens: number;
   maxRowTokens: number;
   maxRows: number;
-  device: string;
+  /** Absent for a command that computes nothing. */
+  device?: string;
   quiet?: boolean;
   lossFile?: string[];
   /** The file of the output option --out, for the command that has it. */
@@ -170,7 +192,7 @@ export async function runOnRollouts(
     batchTokens,
     maxRowTokens,
     maxRows,
-    device,
+    device = 'cpu',
     quiet = false,
     lossFile = [],
     out,

@@ -10,3 +10,4 @@ export {
   type FindingRows,
   textOf,
 } from './examination.js';
+export { differences, Row } from './row.js';

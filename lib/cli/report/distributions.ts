@@ -7,8 +7,8 @@ import { short } from './short-number.js';
 import { binsFor, type Histogram, type Sketch } from './sketch.js';
 import type { DataStatistics, ReportSubject } from './statistics.js';
 
-/** A distribution that the section shows as a histogram. */
-interface Distribution {
+/** A distribution that a page shows as a histogram. */
+export interface Distribution {
   name: string;
   /**
    * The titles of the losses and algorithms that the distribution belongs to; undefined if it belongs to all of them.
@@ -33,14 +33,19 @@ export function distributionsSection(
   const shown = distributionsOf(subjects, statistics);
   return html`<section id="distributions" aria-labelledby="distributions-title">
 <h2 id="distributions-title">Distributions</h2>
-${warnings(shown)}${
+${
   !statistics.logRatios &&
   html`<p class="note">The rollouts have no old log-probabilities, so there are no ratios.</p>
 `
-}<div class="figures">
-${shown.filter(({ sketch }) => sketch.count > 0).map((distribution) => figure(distribution, data))}</div>
-${quantileTable(shown)}
+}${distributionFigures(shown, data)}
 </section>`;
+}
+
+/** Returns the figures of distributions and the table of their quantiles. Adds the data of the charts to `data`. */
+export function distributionFigures(shown: readonly Distribution[], data: PageData): Html {
+  return html`${warnings(shown)}<div class="figures">
+${shown.filter(({ sketch }) => sketch.count > 0).map((distribution) => figure(distribution, data))}</div>
+${quantileTable(shown)}`;
 }
 
 function distributionsOf(subjects: readonly ReportSubject[], statistics: DataStatistics): Distribution[] {

@@ -1,8 +1,10 @@
 // Builds the page for `--report`. It receives the rollouts part by part, so the memory that it needs is bounded. The
-// page shows metrics, distributions, the curves of each loss and algorithm, and the rollouts with the most extreme
-// tokens.
+// page shows metrics, distributions, the curves of each loss and algorithm, the rollouts with the most extreme tokens,
+// and the doctor's findings about the rollouts.
+import { Examination } from '../../doctor/index.js';
 import type { RolloutPart } from '../../rollouts/index.js';
 import { charactersOf, Extremes, type RowSource } from './extremes.js';
+import { ReportFindings } from './findings.js';
 import { renderPage } from './render.js';
 import { Sketch } from './sketch.js';
 import type { DataStatistics, ReportInfo, ReportResult } from './statistics.js';
@@ -29,6 +31,7 @@ const ROWS_SHOWN_OF_MANY = 3;
 export class ReportBuilder {
   readonly #info: ReportInfo;
   readonly #statistics: DataStatistics;
+  readonly #examination = new Examination();
   // ln(ratio) of each token of the current part. This buffer is reused for every part.
   #logRatios = new Float32Array(0);
 
@@ -60,6 +63,7 @@ export class ReportBuilder {
    */
   add(part: RolloutPart, results: readonly ReportPartResult[]): void {
     const statistics = this.#statistics;
+    this.#examination.add(part);
     const { cuSeqlens, actionMask } = part.batch;
     const logRatios = this.#logRatiosOf(part);
     const perToken = results.map(({ grad, advantages }) => ({
@@ -102,7 +106,8 @@ export class ReportBuilder {
    * @param results the results of each loss or algorithm for all parts together, in the order of ReportInfo.subjects.
    */
   finish(results: readonly ReportResult[]): string {
-    return renderPage(this.#info, this.#statistics, results);
+    const findings = new ReportFindings(this.#examination, this.#examination.finish(), this.#statistics);
+    return renderPage(this.#info, this.#statistics, results, findings);
   }
 
   #logRatiosOf({ batch }: RolloutPart): Float32Array | undefined {

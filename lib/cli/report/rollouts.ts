@@ -1,6 +1,7 @@
 // The page's section of rollouts with extreme tokens. It shows their texts, and their tokens coloured by gradient.
 import { describePlace } from '../../rollouts/index.js';
 import type { Excerpt, ExtremeRow } from './extremes.js';
+import { marksOf, type ReportFindings } from './findings.js';
 import { type Html, html } from './html.js';
 import { titleOf } from './metrics.js';
 import { count, counted, rounded } from './numbers.js';
@@ -12,12 +13,14 @@ import { SHADES } from './style.js';
 
 /**
  * Returns the section. For each loss and algorithm (subject), it lists the rollouts with the largest gradients. A
- * further list has the rollouts with the ratios farthest from 1. Adds the numbers of the tokens to `data`.
+ * further list has the rollouts with the ratios farthest from 1. Adds the numbers of the tokens to `data`, and links
+ * each rollout to the findings about it.
  */
 export function rolloutsSection(
   subjects: readonly ReportSubject[],
   statistics: DataStatistics,
   data: PageData,
+  findings: ReportFindings,
 ): Html {
   const several = subjects.length > 1;
   const painter = new Painter(subjects, statistics, data);
@@ -28,7 +31,7 @@ ${
   extremes.rows.length === 0
     ? html`<p class="note">All gradients are 0.</p>`
     : html`${painter.legend(i, false)}
-${extremes.rows.map((row) => rollout(row, 'gradient', painter))}`
+${extremes.rows.map((row) => rollout(row, 'gradient', painter, findings))}`
 }
 </section>
 `,
@@ -47,14 +50,19 @@ ${
   statistics.extremes.rows.length === 0
     ? html`<p class="note">All ratios are 1.</p>`
     : html`${subjects.map((_, i) => painter.legend(i, several))}
-${statistics.extremes.rows.map((row) => rollout(row, 'ratio', painter))}`
+${statistics.extremes.rows.map((row) => rollout(row, 'ratio', painter, findings))}`
 }
 </section>
 `
 }</section>`;
 }
 
-function rollout(row: ExtremeRow, by: 'gradient' | 'ratio', painter: Painter): Html {
+function rollout(
+  row: ExtremeRow,
+  by: 'gradient' | 'ratio',
+  painter: Painter,
+  findings: ReportFindings,
+): Html {
   const { place, index, length, reward, prompt, response, tokens } = row;
   const peak = row.peak - tokens.first;
   const { grad, advantages } = tokens.gradients[0]!;
@@ -72,9 +80,9 @@ function rollout(row: ExtremeRow, by: 'gradient' | 'ratio', painter: Painter): H
     ['tokens', html`${count(length)}`],
   ];
   const texts = painter.textsOf(row);
-  return html`<article class="rollout">
+  return html`<article class="rollout"${findings.anchor(index)}>
 <h4><bdi>${place ? describePlace(place) : `row ${index + 1}`}</bdi></h4>
-<dl>${entries.map((entry) => html`${entry && html`<div><dt>${entry[0]}</dt><dd>${entry[1]}</dd></div>`}`)}</dl>
+<dl>${entries.map((entry) => html`${entry && html`<div><dt>${entry[0]}</dt><dd>${entry[1]}</dd></div>`}`)}</dl>${marksOf(findings, index)}
 ${prompt && block('Prompt', prompt)}${response && !texts && block('Response', response)}${tokens.gradients.map(
   ({ subject }, i) => painter.strip(row, i, subject, texts),
 )}</article>

@@ -104,6 +104,14 @@ figcaption { margin-bottom: 0.25rem; }
 .scale { display: flex; flex-wrap: wrap; align-items: center; gap: 0.25rem 0.6rem; margin-top: 0.5rem; font-size: 0.875rem; max-width: none; font-variant-numeric: tabular-nums; }
 .shades { display: inline-flex; border: 1px solid var(--line); }
 .shades i { width: clamp(0.4rem, 1.8vw, 0.75rem); height: 1rem; }
+/* A finding's severity stands in words too, so its colour is not needed to understand it. */
+.finding h3 { display: flex; flex-wrap: wrap; gap: 0.25rem 0.6rem; align-items: baseline; }
+.finding p, .marks { margin-top: 0.4rem; font-size: 0.9375rem; }
+.severity { padding: 0 0.5rem; border: 1px solid; border-radius: 0.75rem; color: var(--soft); font-size: 0.8125rem; font-weight: 400; }
+.severity.warning, .severity.error { background: var(--warning-panel); color: var(--warning); margin: 0; }
+.severity.error { font-weight: 700; }
+.places { overflow-wrap: anywhere; }
+:target { outline: 2px solid var(--focus); outline-offset: 2px; }
 .up { color: var(--up); } .down { color: var(--down); }
 .rollout { margin-top: 1rem; padding: 1rem clamp(0.75rem, 2vw, 1.25rem); background: var(--panel); border: 1px solid var(--line); border-radius: 0.5rem; }
 .rollout h4 { overflow-wrap: anywhere; }

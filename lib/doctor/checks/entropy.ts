@@ -83,7 +83,7 @@ const tooHigh: Check = {
   title: 'Entropies are higher than any vocabulary allows',
   needs: ['entropy'],
   meaning:
-    'The entropy is at most the logarithm of the vocabulary’s size. These values are sums over tokens, bits, or something else.',
+    "The entropy is at most the logarithm of the vocabulary's size. These values are sums over tokens, bits, or something else.",
   advice: 'Store one entropy per token, in nats.',
   rule: `error above ${MOST} nats, the logarithm of 268,000 words; the largest vocabularies have 262,144`,
   start() {
@@ -106,7 +106,7 @@ const mismatch: Check = {
   meaning:
     'The mean of −logprob estimates the mean entropy if the tokens were sampled from this very distribution. They were not: a temperature or truncated sampling differs, or one of the columns is in other units.',
   advice:
-    'Check whether the entropy is in nats (bits are 1.44 times as many), and whether temperature and top-p of the sampling are those of the trainer’s distribution.',
+    "Check whether the entropy is in nats (bits are 1.44 times as many), and whether temperature and top-p of the sampling are those of the trainer's distribution.",
   rule:
     'warning if the two means differ by 25% of the larger one, by 0.05 nats, and by 5 standard errors; a policy some updates ' +
     'of the one that sampled differs by a few percent',

@@ -95,7 +95,7 @@ const centred: Check = {
   meaning:
     'Advantages of one sign push all responses up, or all down, whatever their quality. The gradient is noisier, and the policy drifts.',
   advice:
-    'Subtract a baseline: the mean of the group, of the batch, or a critic’s value. A dump of one rank or micro-batch may hold only parts of the groups; then join the files.',
+    "Subtract a baseline: the mean of the group, of the batch, or a critic's value. A dump of one rank or micro-batch may hold only parts of the groups; then join the files.",
   rule:
     'warning if the mean over the rows exceeds 0.1 standard deviations and 4 standard errors, weighted by rows and by ' +
     'tokens, and more than 10% of the groups of two or more rows have a mean above 0.1 of their root mean square',

@@ -19,7 +19,7 @@ const disagreement: Check = {
   title: 'Estimators of the KL divergence disagree',
   needs: NEEDS,
   meaning:
-    'For tokens that the policy itself sampled, k1 and k3 estimate the same number: reference / policy is 1 on average. Here it is not, so the tokens come from another distribution, or the reference’s log-probabilities are not normalised. The KL term depends on the estimator.',
+    "For tokens that the policy itself sampled, k1 and k3 estimate the same number: reference / policy is 1 on average. Here it is not, so the tokens come from another distribution, or the reference's log-probabilities are not normalised. The KL term depends on the estimator.",
   advice:
     'Look for truncated sampling, a temperature that only one model applies, other tokens or another vocabulary in the reference, and rows from an older policy. Until then, trust none of the estimates.',
   rule:

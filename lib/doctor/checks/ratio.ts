@@ -81,10 +81,10 @@ const clipped: Check = {
   title: 'Clipping would cut many tokens',
   needs: NEEDS,
   meaning:
-    'A clipped token has no gradient. The evidence has the share of the tokens that each usual clip would cut: PPO’s at 0.1, at 0.2, and at 0.2 below and 0.28 above, its dual clip at 3, CISPO’s at 0.28 (which bounds a weight and keeps the gradient), and GSPO’s at 0.0003 and 0.0004 for whole rows. With advantages, only the side counts on which the loss clips.',
+    "A clipped token has no gradient. The evidence has the share of the tokens that each usual clip would cut: PPO's at 0.1, at 0.2, and at 0.2 below and 0.28 above, its dual clip at 3, CISPO's at 0.28 (which bounds a weight and keeps the gradient), and GSPO's at 0.0003 and 0.0004 for whole rows. With advantages, only the side counts on which the loss clips.",
   advice:
     'Make fewer updates per batch, or widen the clip. On the first mini-batch of a step all shares should be 0; if they are not, the old log-probabilities are not those of the policy before the update.',
-  rule: 'warning if PPO’s clip at 0.2 would cut more than 30% of the tokens; training usually has 0 to 20%',
+  rule: "warning if PPO's clip at 0.2 would cut more than 30% of the tokens; training usually has 0 to 20%",
   start() {
     const cut = new Float64Array(CLIPS.length);
     const rows = new RowSet();

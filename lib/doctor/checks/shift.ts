@@ -28,7 +28,7 @@ function shiftCheck(
     meaning:
       'Each token is trained with the log-probability of its neighbour. Ratios and KL terms are then noise, and nothing else looks wrong.',
     advice:
-      'Logits at position t predict the token at t + 1. Check where labels and masks are moved by one, and whether one side counts the prompt’s last token or the end-of-sequence token.',
+      "Logits at position t predict the token at t + 1. Check where labels and masks are moved by one, and whether one side counts the prompt's last token or the end-of-sequence token.",
     rule:
       `error if the mean |difference| exceeds ${AGREES} and falls below half of that when one column is moved by a token ` +
       `(over all rows of ${LONG_ENOUGH} tokens or more), or below 0.3 times that in a single row. Neighbouring tokens ` +
