@@ -1,7 +1,7 @@
 // `policy-loss doctor`: looks for faults in a dump of a training step.
 import type { Command } from 'commander';
 import { type Diagnosis, Examination, type Finding, type Severity } from '../doctor/index.js';
-import { type StreamOptions, streamRollouts } from '../rollouts/index.js';
+import { type ReadProgress, streamRollouts } from '../rollouts/index.js';
 import { version } from './about.js';
 import { describeRows, missingColumns, wordsOf } from './evidence.js';
 import { BadResult } from './exit.js';
@@ -86,10 +86,12 @@ async function newPage(files: readonly string[]) {
 function partsOf({ files, settings }: RolloutsRun) {
   const { progress, read, batchTokens } = settings;
   progress.begin('reading');
-  const options: StreamOptions = {
+  const options = {
     ...read,
+    // Most trainers do not save the current log-probabilities.
+    logprobs: 'optional' as const,
     maxTokens: batchTokens,
-    onProgress: ({ bytes, totalBytes, rows, tokens }) =>
+    onProgress: ({ bytes, totalBytes, rows, tokens }: ReadProgress) =>
       progress.advance(totalBytes > 0 ? bytes / totalBytes : 0, rows, tokens),
   };
   return streamRollouts(files, options);

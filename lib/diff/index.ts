@@ -70,7 +70,7 @@ export async function diffDumps(
     });
   const names = new ColumnNames(undefined, read.rename, read.backend);
   const candidates = by ?? [...names.of('task_id'), ...names.of('run_id')];
-  const options = { maxTokens: PART_TOKENS, ...read };
+  const options = { maxTokens: PART_TOKENS, logprobs: 'optional' as const, ...read };
   const sides = [a, b].map(
     async (files) => new Peeked(rowsOf(await expandFiles(files), candidates, options)),
   );

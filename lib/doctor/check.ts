@@ -60,5 +60,15 @@ export const LOGPROB_COLUMNS = [
   'teacher_logprobs',
 ] as const satisfies readonly RolloutColumn[];
 
+/** The columns with one number per token. */
+export const TOKEN_COLUMNS = [
+  ...LOGPROB_COLUMNS,
+  'advantages',
+  'entropy',
+  'old_entropy',
+  'token_level_rewards',
+  'values',
+] as const satisfies readonly RolloutColumn[];
+
 /** Checks look at a single row's statistics only if it has this many tokens. Shorter rows are too noisy. */
 export const LONG_ENOUGH = 8;

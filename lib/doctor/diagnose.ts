@@ -19,9 +19,9 @@ export async function diagnose(
   options: DiagnoseOptions = {},
 ): Promise<Diagnosis> {
   const examination = new Examination();
-  const parts = isFiles(source)
-    ? streamRollouts(await expandFiles(source), { maxTokens: MAX_TOKENS, ...options })
-    : source;
+  // Most trainers do not save the current log-probabilities.
+  const settings = { maxTokens: MAX_TOKENS, logprobs: 'optional' as const, ...options };
+  const parts = isFiles(source) ? streamRollouts(await expandFiles(source), settings) : source;
   for await (const part of parts) examination.add(part);
   return examination.finish();
 }

@@ -1,6 +1,6 @@
 // Masks, lengths, and rows that occur twice.
 import { Growing } from '../../parts/growing.js';
-import { type Check, LONG_ENOUGH } from '../check.js';
+import { type Check, LONG_ENOUGH, TOKEN_COLUMNS } from '../check.js';
 import type { Row } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { medianOf } from '../sums.js';
@@ -8,7 +8,7 @@ import { medianOf } from '../sums.js';
 const emptyMask: Check = {
   name: 'mask-empty',
   title: 'Rows have no unmasked token',
-  needs: [],
+  needs: [TOKEN_COLUMNS],
   meaning:
     'Such a row adds nothing to the loss. A mean over rows may still count it, which makes every other row weigh less.',
   advice:

@@ -1,16 +1,8 @@
 // Values that no log-probability and no advantage can have.
 import type { RolloutColumn } from '../../rollouts/index.js';
-import { type Check, LOGPROB_COLUMNS, LONG_ENOUGH } from '../check.js';
+import { type Check, LOGPROB_COLUMNS, LONG_ENOUGH, TOKEN_COLUMNS } from '../check.js';
 import { RowSet } from '../row-table.js';
 
-const TOKEN_COLUMNS: readonly RolloutColumn[] = [
-  ...LOGPROB_COLUMNS,
-  'advantages',
-  'entropy',
-  'old_entropy',
-  'token_level_rewards',
-  'values',
-];
 const ROW_COLUMNS: readonly RolloutColumn[] = ['reward', 'reward_baseline'];
 
 /** Returns counters by column, as evidence. */
