@@ -42,6 +42,7 @@ describe('an output file that is also read', () => {
     for (const words of [
       ['evaluate', ...inputs, '--loss', 'ppo', '--report', output],
       ['compare', ...inputs, '--loss', 'ppo', '--loss', 'sft', '--report', output],
+      ['doctor', ...inputs, '--report', output],
       ...(output.endsWith('.jsonl') ? [['gradients', ...inputs, '--loss', 'ppo', '--out', output]] : []),
     ]) {
       await fails(

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { EXAMPLE, Files, PROGRAM, ROOT, ROWS, type Run, run, runIn, runProcess } from './support.js';
 
-const COMMANDS = ['evaluate', 'compare', 'sweep', 'gradients', 'list', 'devices'];
+const COMMANDS = ['evaluate', 'compare', 'sweep', 'gradients', 'doctor', 'diff', 'list', 'devices'];
 
 const files = new Files();
 after(() => files.remove());

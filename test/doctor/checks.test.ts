@@ -62,7 +62,8 @@ const FAULTS: Record<string, readonly Fault[]> = {
     },
   ],
   'mask-empty': [
-    { rows: one(9, (row) => ({ action_mask: row.logprobs!.map(() => 0) })), severity: 'warning', count: 1 },
+    { rows: unmasked((i) => i === 9), severity: 'info', count: 1 },
+    { rows: unmasked((i) => i < 40), severity: 'warning', count: 40 },
   ],
   'mask-full': [
     { rows: padded(false), severity: 'warning' },
@@ -200,6 +201,11 @@ const FAULTS: Record<string, readonly Fault[]> = {
     { rows: drawnRows({ temperature: 0.5 }), severity: 'warning' },
   ],
 };
+
+/** Returns the rows with the masks of some of them cleared. */
+function unmasked(isCleared: (index: number) => boolean): DumpRow[] {
+  return REAL.map((row, i) => ({ ...row, action_mask: row.logprobs!.map(() => Number(!isCleared(i))) }));
+}
 
 /** Returns the first tokens of a row. */
 function cut(row: DumpRow, tokens: number): DumpRow {
