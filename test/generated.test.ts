@@ -1,6 +1,7 @@
 // Tests that the generated documentation is up to date: `npm run generate` would change nothing but measured numbers.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { doctorPage } from '../scripts/generate/doctor-page.js';
 import { numericsPage, UNMEASURED } from '../scripts/generate/numerics-page.js';
 import { withTables } from '../scripts/generate/readme-tables.js';
 
@@ -10,6 +11,10 @@ describe('generated documentation', () => {
   it("has the README's tables", () => {
     const readme = read('README.md');
     assert.equal(readme, withTables(readme), 'README.md is stale: npm run generate');
+  });
+
+  it('has docs/doctor.md', () => {
+    assert.equal(read('docs/doctor.md'), doctorPage(), 'docs/doctor.md is stale: npm run generate');
   });
 
   it('has docs/numerics.md, whose measured numbers may differ', () => {

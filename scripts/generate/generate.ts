@@ -1,11 +1,12 @@
-// Writes the generated documentation: the README's tables and docs/numerics.md. The errors in docs/numerics.md are
-// measured on this machine. Every run draws the same inputs, but the last digit of an error may differ between
+// Writes the generated documentation: the README's tables, docs/doctor.md and docs/numerics.md. The errors in
+// docs/numerics.md are measured on this machine. Every run draws the same inputs, but the last digit of an error may differ between
 // instruction sets.
 //
 //   npm run generate [-- --tokens 10000]
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { compiledSegments } from './compiled-segments.js';
+import { doctorPage } from './doctor-page.js';
 import { measureAll, numericsPage } from './numerics-page.js';
 import { withTables } from './readme-tables.js';
 
@@ -15,4 +16,5 @@ const readme = new URL('README.md', root);
 writeFileSync(new URL('native/program/compiled_segments.inc', root), compiledSegments());
 writeFileSync(readme, withTables(readFileSync(readme, 'utf8')));
 mkdirSync(new URL('docs/', root), { recursive: true });
+writeFileSync(new URL('docs/doctor.md', root), doctorPage());
 writeFileSync(new URL('docs/numerics.md', root), numericsPage(measureAll(Number(flags.tokens))));

@@ -216,7 +216,9 @@ const sizes: Check = {
   meaning:
     'The baseline of a small group is noisier, and a group of one row has none. Groups are often split over ranks or files.',
   advice: 'Give the doctor all files of the step. If rows were filtered, drop what is left of broken groups.',
-  rule: 'info if sizes differ; warning if some groups have one row and others have more',
+  rule:
+    'info if sizes differ, as filters of single rows leave them; warning if some groups have one row and others have more: ' +
+    'an advantage over a group of one is 0, or the reward itself',
   start(table) {
     const groups = new Groups();
     return {

@@ -37,7 +37,7 @@ const difference: Check = {
     'The tokens were sampled from another distribution than the trainer assumes, so the gradient is biased. Training often collapses from this.',
   advice:
     'Look at the other rollout findings first: an offset, a scale, a shift or a drift names the cause. Otherwise check that the engine had the same weights, precision and chat template, or weight tokens by a correction (docs/corrections.md).',
-  rule: `warning if the mean |difference| exceeds 0.1, or 0.5 in a row; error if it exceeds 0.5: ${NOISE}`,
+  rule: `warning if the mean |difference| exceeds 0.1 over the dump, or 0.5 over a single row; error if it exceeds 0.5 over the dump: ${NOISE}`,
   start() {
     const all = new TokenMean();
     const rows = new RowSet();
