@@ -72,14 +72,21 @@ export function columnOf(part: RolloutPart, column: RolloutColumn): Float32Array
  * @param lag by how many tokens the second column is ahead: −1, 0 or 1.
  */
 export function differences(a: Values, b: Values, lag = 0): Float64Array {
+  const result = new Float64Array(Math.max(a.length - Math.abs(lag), 0));
   const from = Math.max(0, -lag);
-  return Float64Array.from(
-    { length: Math.max(a.length - Math.abs(lag), 0) },
-    (_, t) => a[t + from]! - b[t + from + lag]!,
-  );
+  for (let t = 0; t < result.length; t++) result[t] = a[t + from]! - b[t + from + lag]!;
+  return result;
+}
+
+/** Returns the absolute values of some numbers. */
+export function sizesOf(values: Float64Array): Float64Array {
+  const result = new Float64Array(values.length);
+  for (let t = 0; t < values.length; t++) result[t] = Math.abs(values[t]!);
+  return result;
 }
 
 /** Returns whether two columns of a row have equal values. */
 export function equal(a: Values, b: Values): boolean {
-  return a.every((x, t) => Object.is(x, b[t]) || x === b[t]);
+  for (let t = 0; t < a.length; t++) if (a[t] !== b[t]) return false;
+  return true;
 }

@@ -62,9 +62,12 @@ export class TokenMean {
   readonly #countCount = new ExactSum();
 
   /** Adds the values of a row that are finite. */
-  addRow(values: Iterable<number>): void {
-    let [count, sum, squares] = [0, 0, 0];
-    for (const x of values) {
+  addRow(values: Float32Array | Float64Array): void {
+    let count = 0;
+    let sum = 0;
+    let squares = 0;
+    for (let t = 0; t < values.length; t++) {
+      const x = values[t]!;
       if (!Number.isFinite(x)) continue;
       count++;
       sum += x;

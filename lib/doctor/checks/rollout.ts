@@ -1,7 +1,7 @@
 // The trainer's log-probabilities against those that the rollout engine reported for the same tokens and weights.
 import { type Check, LONG_ENOUGH, type Need } from '../check.js';
 import { Equality } from '../equality.js';
-import { differences, equal, type Row } from '../row.js';
+import { differences, equal, type Row, sizesOf } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { ExactSum, meanOf, TokenMean } from '../sums.js';
 
@@ -20,10 +20,10 @@ function enginePair(row: Row) {
   return trainer && { trainer, rollout, updated: copied };
 }
 
-/** Returns trainer − rollout for a row, if the two belong to the same weights as far as the dump tells. */
+/** Returns |trainer − rollout| for a row, if the two belong to the same weights as far as the dump tells. */
 function engineDifferences(row: Row): Float64Array | undefined {
   const pair = enginePair(row);
-  return pair && !pair.updated ? differences(pair.trainer, pair.rollout) : undefined;
+  return pair && !pair.updated ? sizesOf(differences(pair.trainer, pair.rollout)) : undefined;
 }
 
 const NOISE =
@@ -44,7 +44,7 @@ const difference: Check = {
     let alone = false;
     return {
       row(row) {
-        const sizes = engineDifferences(row)?.map(Math.abs);
+        const sizes = engineDifferences(row);
         if (!sizes) return;
         all.addRow(sizes);
         const mean = meanOf(sizes);
@@ -123,9 +123,15 @@ const scale: Check = {
         const pair = enginePair(row);
         if (!pair) return;
         const { trainer, rollout } = pair;
-        let [n, sx, sy, sxx, syy, sxy] = [0, 0, 0, 0, 0, 0];
+        let n = 0;
+        let sx = 0;
+        let sy = 0;
+        let sxx = 0;
+        let syy = 0;
+        let sxy = 0;
         for (let t = 0; t < trainer.length; t++) {
-          const [x, y] = [rollout[t]!, trainer[t]!];
+          const x = rollout[t]!;
+          const y = trainer[t]!;
           if (!Number.isFinite(x - y)) continue;
           n++;
           sx += x;
@@ -174,7 +180,7 @@ const drift: Check = {
     let n = 0;
     return {
       row(row) {
-        const d = engineDifferences(row)?.map(Math.abs);
+        const d = engineDifferences(row);
         if (!d || d.length < 16) return;
         const quarter = d.length >> 2;
         const [begin, end] = [meanOf(d, 0, quarter), meanOf(d, d.length - quarter)];
@@ -217,7 +223,7 @@ const outlier: Check = {
     let [outliers, largest] = [0, 0];
     return {
       row(row) {
-        const sizes = engineDifferences(row)?.map(Math.abs);
+        const sizes = engineDifferences(row);
         if (!sizes) return;
         all.addRow(sizes);
         for (const size of sizes) {

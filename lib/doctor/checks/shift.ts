@@ -1,14 +1,12 @@
 // Pairs of columns of which one is a token ahead of the other.
 import type { RolloutColumn } from '../../rollouts/index.js';
 import { type Check, LONG_ENOUGH } from '../check.js';
-import { differences, type Row } from '../row.js';
+import { differences, type Row, sizesOf } from '../row.js';
 import { RowSet } from '../row-table.js';
 import { ExactSum, meanOf } from '../sums.js';
 
 // Below this mean |difference|, the columns agree as they are.
 const AGREES = 0.1;
-
-const mean = (d: Float64Array) => meanOf(d.map(Math.abs));
 
 /**
  * Makes a check for columns that agree only if one is moved by a token.
@@ -42,7 +40,7 @@ function shiftCheck(
         row(row: Row) {
           const [a, b] = [row.firstOf(...others)!, row.values(other)!];
           if (a.length < LONG_ENOUGH) return;
-          const means = lags.map((lag) => mean(differences(a, b, lag)));
+          const means = lags.map((lag) => meanOf(sizesOf(differences(a, b, lag))));
           if (!means.every(Number.isFinite)) return;
           n++;
           sums.forEach((sum, i) => {
