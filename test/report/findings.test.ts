@@ -33,9 +33,7 @@ describe('the findings in a report', () => {
       article,
       /<p class="marks">Findings: .*<a href="#finding-positive-logprob" title="error">Log-probabilities are positive<\/a>/,
     );
-    const finding = /<article class="rollout finding" id="finding-positive-logprob">.*?<\/article>/s.exec(
-      html,
-    )![0];
+    const finding = /<article class="finding" id="finding-positive-logprob">.*?<\/article>/s.exec(html)![0];
     assert.match(finding, /Shown above: <a href="#rollout-5">rollout 5<\/a>/);
     assert.match(finding, /Seen in 1 of 256 rows: .*, line 5\./);
   });

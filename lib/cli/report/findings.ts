@@ -80,7 +80,7 @@ ${
 function article(finding: Finding, findings: ReportFindings): Html {
   const { id, severity, title, meaning, advice, evidence } = finding;
   const shown = findings.shownBy(id);
-  return html`<article class="rollout finding" id="finding-${id}">
+  return html`<article class="finding" id="finding-${id}">
 <h3><span class="severity ${severity}">${severity}</span> ${title}</h3>
 <dl>${Object.entries(evidence).map(
     ([name, x]) => html`<div><dt>${wordsOf(name)}</dt><dd>${short(x)}</dd></div>`,

@@ -113,7 +113,7 @@ figcaption { margin-bottom: 0.25rem; }
 .places { overflow-wrap: anywhere; }
 :target { outline: 2px solid var(--focus); outline-offset: 2px; }
 .up { color: var(--up); } .down { color: var(--down); }
-.rollout { margin-top: 1rem; padding: 1rem clamp(0.75rem, 2vw, 1.25rem); background: var(--panel); border: 1px solid var(--line); border-radius: 0.5rem; }
+.rollout, .finding { margin-top: 1rem; padding: 1rem clamp(0.75rem, 2vw, 1.25rem); background: var(--panel); border: 1px solid var(--line); border-radius: 0.5rem; }
 .rollout h4 { overflow-wrap: anywhere; }
 dl { display: flex; flex-wrap: wrap; gap: 0.1rem 1.5rem; margin-top: 0.25rem; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
 dl > div { display: flex; gap: 0.4rem; }
@@ -155,6 +155,6 @@ ${shades}
   .peak { outline-width: 1.5px; }
   main > section { margin-top: 1.25rem; padding-top: 1rem; }
   h2, h3, h4 { break-after: avoid; }
-  .rollout { break-inside: avoid; }
+  .rollout, .finding { break-inside: avoid; }
 }
 `;
