@@ -6,6 +6,7 @@ import { addDiff } from './diff.js';
 import { addDoctor } from './doctor.js';
 import { addEvaluate } from './evaluate.js';
 import { addGradients } from './gradients.js';
+import { addIdentify } from './identify.js';
 import { addList } from './list.js';
 import { registerLossFiles } from './loss-file.js';
 import { addSweep } from './sweep.js';
@@ -26,6 +27,7 @@ export async function addCommands(program: Command, words: readonly string[]): P
   let left = words;
   for (const add of [addEvaluate, addCompare, addSweep, addGradients, addDiff]) left = add(program, left);
   addDoctor(program);
+  addIdentify(program);
   addList(program);
   addDevices(program);
   return left;

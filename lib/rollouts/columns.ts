@@ -353,6 +353,11 @@ export function isIdColumn(column: RolloutColumn | undefined): boolean {
   return column === 'task_id' || column === 'run_id';
 }
 
+/** Returns whether a batch has one value per row of a column. */
+export function isPerRow(column: RolloutColumn): boolean {
+  return COLUMNS[column].per === 'row';
+}
+
 /** Returns the column that becomes the given batch key (in camelCase); undefined if no column does. */
 export function columnOfKey(key: string): RolloutColumn | undefined {
   return (Object.keys(COLUMNS) as RolloutColumn[]).find((column) => COLUMNS[column].key === key);

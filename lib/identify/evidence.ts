@@ -1,0 +1,112 @@
+// How well candidates reproduce what a trainer logged.
+import { LossError } from '../core/errors.js';
+
+/** Numbers that a trainer logged, by name: loss, pg_loss, kl_loss, entropy_loss, grad_norm, or a metric of a loss. */
+export type LoggedNumbers = Readonly<Record<string, number | string>>;
+
+/** A logged number, and how exactly it is known. */
+export interface Logged {
+  readonly name: string;
+  /** The name, and what is left of it without one or more of its prefixes, such as pg_loss of actor/pg_loss. */
+  readonly names: readonly string[];
+  readonly value: number;
+  /** Half a unit of its last digit. */
+  readonly rounding: number;
+}
+
+/** How well a candidate meets one logged number. */
+export interface Meeting {
+  /** The candidate's number; null if the loss has no such metric. */
+  readonly value: number | null;
+  readonly logged: number;
+  /** |value − logged| relative to |logged|; null without a value. */
+  readonly error: number | null;
+  /** To how many digits they agree, at most {@link MOST_DIGITS}; 0 without a value. */
+  readonly digits: number;
+}
+
+/** Float32 columns do not give more digits than this. */
+export const MOST_DIGITS = 5;
+// Losses are sums of terms of about 1, so a loss near 0 is not known better than to this.
+const FLOOR = 1e-3;
+
+/**
+ * Reads logged numbers.
+ * @throws LossError `ERR_INVALID_OPTION` if there is none, or one is not a finite number.
+ */
+export function readLogged(numbers: LoggedNumbers): Logged[] {
+  const logged = Object.entries(numbers).map(([name, text]) => {
+    const value = typeof text === 'string' && text.trim() === '' ? Number.NaN : Number(text);
+    if (!Number.isFinite(value))
+      throw new LossError('ERR_INVALID_OPTION', {
+        option: 'logged',
+        expected: `a finite number for ${name}`,
+        received: String(text),
+      });
+    const parts = name.split('/');
+    const names = parts.map((_, i) => parts.slice(i).join('/'));
+    return { name, names, value, rounding: roundingOf(String(text)) };
+  });
+  if (logged.length === 0)
+    throw new LossError('ERR_INVALID_OPTION', {
+      option: 'logged',
+      expected: 'at least one logged number, such as loss=0.0336',
+      received: 'none',
+    });
+  return logged;
+}
+
+// Returns half a unit of the last digit of a number, such as 0.00005 for 0.0336.
+function roundingOf(text: string): number {
+  const [digits, exponent = '0'] = text.trim().toLowerCase().split('e');
+  const decimals = digits!.split('.')[1]?.length ?? 0;
+  return decimals === 0 && Number(digits) === 0 ? 0 : 0.5 * 10 ** (Number(exponent) - decimals);
+}
+
+/** Returns how well a value meets a logged number. */
+export function meet({ value: logged, rounding }: Logged, value: number | undefined): Meeting {
+  if (value === undefined) return { value: null, logged, error: null, digits: 0 };
+  const distance = Math.abs(value - logged);
+  const scale = Math.max(Math.abs(logged), FLOOR);
+  return {
+    value,
+    logged,
+    error: distance / scale,
+    digits: digitsOf(Math.max(distance - rounding, 0) / scale),
+  };
+}
+
+function digitsOf(error: number): number {
+  return Math.min(MOST_DIGITS, Math.max(0, -Math.log10(error)));
+}
+
+/** What a candidate's rank depends on: how many logged numbers it meets, and then to how many digits. */
+export interface Score {
+  readonly matches: number;
+  readonly digits: number;
+}
+
+/** @param tolerance the largest relative error of a number that is met. */
+export function scoreOf(meetings: readonly Meeting[], tolerance: number): Score {
+  const least = -Math.log10(tolerance);
+  let matches = 0;
+  let digits = 0;
+  for (const meeting of meetings) {
+    if (meeting.digits >= least) matches++;
+    digits += meeting.digits;
+  }
+  return { matches, digits };
+}
+
+/** Orders scores, the best first. */
+export function compareScores(a: Score, b: Score): number {
+  return b.matches - a.matches || b.digits - a.digits;
+}
+
+/** Returns whether the logged numbers cannot tell two candidates apart: both meet each of them equally well. */
+export function areEqual(a: readonly Meeting[], b: readonly Meeting[]): boolean {
+  return a.every(({ digits }, i) => Math.abs(digits - b[i]!.digits) <= DIGITS_OF_ROUNDING);
+}
+
+// Rounding errors of float32 change an error by up to about this many digits.
+const DIGITS_OF_ROUNDING = 0.7;

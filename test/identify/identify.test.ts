@@ -1,0 +1,195 @@
+/**
+ * Tests that a search finds the configuration behind logged numbers. The numbers come from the float64 reference, which
+ * shares no code with the package, and from trainers' files.
+ */
+import assert from 'node:assert/strict';
+import { type Candidate, identify, type LoggedNumbers, type PackedRows } from '../../lib/identify/index.js';
+import { LossError, POLICY_LOSS_FN } from '../../lib/index.js';
+import { type Args, type ReferenceBatch, referenceKl, referencePolicyLosses } from '../reference/index.js';
+import { makeBatch, requiredArgs } from '../support/draw.js';
+import { packedBatch } from '../support/subject.js';
+
+// Losses that take part in every search, so that there is something to mistake the right one for.
+const OTHERS = ['ppo', 'gspo', 'cispo', 'importance_sampling'];
+
+const drawn = (seed: number) =>
+  makeBatch({ seed, rows: 12, columns: 24, values: 'moderate', mask: 'random', packed: true });
+
+function rowsOf(batch: ReferenceBatch): PackedRows {
+  const { groupIds, step, ...rest } = packedBatch(batch);
+  return {
+    ...rest,
+    groupIds: Int32Array.from(groupIds as number[]),
+    step: Float64Array.from(step as number[]),
+  } as unknown as PackedRows;
+}
+
+/** What a trainer logs: the loss, its metrics, and the norm of its gradient. */
+function numbersOf(name: string, args: Args, batch: ReferenceBatch): Record<string, number> {
+  const { loss, metrics, grad } = referencePolicyLosses[name]!(args, batch);
+  const finite = Object.entries(metrics).filter(([, value]) => Number.isFinite(value));
+  return { ...Object.fromEntries(finite), loss, grad_norm: Math.hypot(...grad) };
+}
+
+const first = (candidates: readonly Candidate[]) => candidates.filter(({ rank }) => rank === 1);
+
+describe('identify', () => {
+  describe('ranks first the loss that the reference computed', () => {
+    POLICY_LOSS_FN.names().forEach((name, i) => {
+      it(name, async () => {
+        const { declaration } = POLICY_LOSS_FN.get(name);
+        const args = requiredArgs(declaration);
+        const batch = drawn(100 + i);
+        const logged = numbersOf(name, args, batch);
+        const rows = rowsOf(batch);
+        // Half of the searches have no reference policy, and are shorter.
+        if (i % 2 === 0 && !POLICY_LOSS_FN.create(name, args).reads.columns.includes('ref_logprob'))
+          delete rows.refLogprob;
+        const { candidates, tried } = await identify(rows, {
+          logged,
+          losses: [...new Set([name, ...OTHERS])],
+          microBatches: [1, 2],
+        });
+        const best = first(candidates);
+        assert.ok(
+          best.some(({ loss, microBatches, kl }) => loss === name && microBatches === 1 && kl === null),
+          JSON.stringify(candidates.slice(0, 2)),
+        );
+        // The others of the rank have the same numbers.
+        for (const { logged: met } of best)
+          for (const [key, { error, value }] of Object.entries(met))
+            assert.ok(value !== null && error! < 1e-4, `${key} ${value}, logged ${logged[key]}`);
+        assert.ok(tried > best.length);
+      }).timeout(60_000);
+    });
+  });
+
+  it('finds clip bounds, the KL term, the entropy coefficient and the micro-batches', async () => {
+    const batch = drawn(1);
+    const rows = rowsOf(batch);
+    const halves = [0, 1].map((half) => takeRows(batch, 6 * half, 6));
+    const args = { clip_range_low: 0.1, clip_range_high: 0.28, loss_agg_mode: 'token-mean' } as Args;
+    const kl = halves.map((half) => referenceKl.k3!.loss({ kl_coef: 1, loss_agg_mode: 'token-mean' }, half));
+    const pg = halves.map((half) => referencePolicyLosses.ppo!(args, half));
+    const mean = ([a, b]: readonly number[]) => (a! + b!) / 2;
+    const entropy = mean(halves.map(meanEntropy));
+    const pg_loss = mean(pg.map(({ loss }) => loss));
+    const kl_loss = mean(kl.map(({ loss }) => loss));
+    const grads = pg.flatMap(({ grad }, i) => Array.from(grad, (g, t) => (g + 0.02 * kl[i]!.grad[t]!) / 2));
+    const { candidates } = await identify(rows, {
+      logged: {
+        'actor/pg_loss': pg_loss,
+        'actor/kl_loss': kl_loss,
+        pg_clipfrac: mean(pg.map(({ metrics }) => metrics.pg_clipfrac!)),
+        loss: pg_loss + 0.02 * kl_loss - 0.001 * entropy,
+        grad_norm: Math.hypot(...grads),
+      },
+    });
+    const found = first(candidates).find(({ loss }) => loss === 'ppo')!;
+    assert.ok(found, JSON.stringify(candidates[0]));
+    assert.equal(found.options.clip_range_low, 0.1);
+    assert.equal(found.options.clip_range_high, 0.28);
+    assert.deepEqual(found.kl, { fn: 'k3', coef: 0.02 });
+    assert.equal(found.entropyCoef, 0.001);
+    assert.equal(found.microBatches, 2);
+    assert.equal(found.matches, 5);
+  }).timeout(120_000);
+
+  it('takes the old policy for the current one, and the rollout engine for the old one', async () => {
+    const batch = drawn(2);
+    const { logprob: _, ...rest } = rowsOf(batch);
+    const roles = { ...batch, logprob: batch.oldLogprob!, oldLogprob: batch.rolloutLogprob! };
+    const logged = numbersOf('ppo', { clip_range: 0.05 }, roles);
+    const { candidates } = await identify(rest as PackedRows, { logged, losses: OTHERS });
+    const [found] = first(candidates);
+    assert.equal(found!.logprobsFrom, 'old_logprobs');
+    assert.equal(found!.oldLogprobsFrom, 'rollout_logprobs');
+    assert.equal(found!.loss, 'ppo');
+    assert.equal(found!.options.clip_range_low, 0.05);
+  }).timeout(60_000);
+
+  it('reports ties at a ratio of 1 as ties, and what would tell them apart', async () => {
+    const batch = drawn(3);
+    const { logprob: _, rolloutLogprob: __, ...rest } = rowsOf(batch);
+    const atOne = { ...batch, logprob: batch.oldLogprob! };
+    const { loss } = referencePolicyLosses.ppo!({ loss_agg_mode: 'token-mean' }, atOne);
+    const { candidates, wouldTellApart } = await identify(rest as PackedRows, {
+      logged: { loss },
+      losses: OTHERS,
+    });
+    const tied = first(candidates).filter(
+      ({ kl, lossAggMode }) => kl === null && lossAggMode === 'token-mean',
+    );
+    for (const name of ['ppo', 'gspo', 'importance_sampling']) {
+      const found = tied.find((candidate) => candidate.loss === name);
+      assert.ok(found, name);
+      if (name === 'ppo') assert.ok(found.undetermined.includes('clip_range_low'));
+    }
+    assert.ok(wouldTellApart.length > 0);
+  }).timeout(60_000);
+
+  it("applies a trainer's factors", async () => {
+    const batch = drawn(4);
+    const { loss, metrics } = referencePolicyLosses.ppo!({ loss_agg_mode: 'token-mean' }, batch);
+    const { candidates } = await identify(rowsOf(batch), {
+      logged: { pg_loss: 4 * loss, pg_clipfrac: metrics.pg_clipfrac! },
+      losses: ['ppo'],
+      trainer: 'verl',
+      microBatches: [1],
+    });
+    assert.equal(first(candidates)[0]!.factor, 4);
+  }).timeout(60_000);
+
+  it('knows a number to as many digits as are given', async () => {
+    const batch = drawn(5);
+    const { loss } = referencePolicyLosses.ppo!({ loss_agg_mode: 'token-mean' }, batch);
+    const options = { losses: ['ppo'], microBatches: [1] };
+    const text = loss.toFixed(2);
+    const [best] = (await identify(rowsOf(batch), { logged: { loss: text }, ...options })).candidates;
+    assert.equal(best!.logged.loss!.digits, 5);
+  }).timeout(60_000);
+
+  it('refuses numbers, names and rows that it cannot use', async () => {
+    const rows = rowsOf(drawn(6));
+    const codes: [options: object, code: string][] = [
+      [{ logged: {} }, 'ERR_INVALID_OPTION'],
+      [{ logged: { loss: Number.NaN } }, 'ERR_INVALID_OPTION'],
+      [{ logged: { loss: '' } }, 'ERR_INVALID_OPTION'],
+      [{ logged: { loss: 1 }, losses: ['ppoo'] }, 'ERR_UNKNOWN_NAME'],
+      [{ logged: { loss: 1 }, trainer: 'verll' }, 'ERR_UNKNOWN_NAME'],
+      [{ logged: { loss: 1 }, top: 0 }, 'ERR_INVALID_OPTION'],
+    ];
+    for (const [options, code] of codes)
+      await assert.rejects(
+        identify(rows, options as { logged: LoggedNumbers }),
+        (error) => error instanceof LossError && error.code === code,
+        JSON.stringify(options),
+      );
+    const { logprob: _, oldLogprob: __, rolloutLogprob: ___, ...without } = rows;
+    await assert.rejects(
+      identify(without as PackedRows, { logged: { loss: 1 } }),
+      (error) => error instanceof LossError && error.code === 'ERR_MISSING_INPUT',
+    );
+  });
+});
+
+function takeRows(batch: ReferenceBatch, from: number, count: number): ReferenceBatch {
+  const { rows, columns } = batch;
+  const entries = Object.entries(batch).map(([key, value]) => {
+    if (key === 'rows') return [key, count];
+    if (key === 'columns') return [key, columns];
+    const list = Array.from(value as ArrayLike<number>);
+    const width = list.length === rows ? 1 : columns;
+    return [key, list.slice(from * width, (from + count) * width)];
+  });
+  return Object.fromEntries(entries);
+}
+
+function meanEntropy({ entropy, actionMask }: ReferenceBatch): number {
+  let [sum, tokens] = [0, 0];
+  for (let t = 0; t < actionMask.length; t++) {
+    sum += actionMask[t]! * entropy![t]!;
+    tokens += actionMask[t]!;
+  }
+  return sum / tokens;
+}
