@@ -139,13 +139,15 @@ function partsOf({ kl, entropyCoef, correction, microBatches, factor, loss }: Ca
   );
 }
 
-// Returns the names of numbers that differ by more than rounding among configurations.
+// Returns the names of numbers that all configurations have and that differ by more than rounding among them.
 function differing(members: readonly Found[], logged: readonly string[]): string[] {
-  const names = new Set(members.flatMap(({ values }) => Object.keys(values)));
-  return [...names].filter((name) => {
+  const [first, ...others] = members.map(({ values }) => values);
+  const names = Object.keys(first!).filter((name) => others.every((values) => values[name] !== undefined));
+  return names.filter((name) => {
     if (logged.includes(name)) return false;
-    const values = members.flatMap(({ values }) => (values[name] === undefined ? [] : [values[name]]));
-    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const values = members.map((member) => member.values[name]!);
+    const low = values.reduce((a, b) => Math.min(a, b));
+    const high = values.reduce((a, b) => Math.max(a, b));
     return high - low > 1e-3 * Math.max(Math.abs(low), Math.abs(high), 1e-3);
   });
 }

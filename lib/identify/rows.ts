@@ -38,16 +38,22 @@ const KEYS: Partial<Record<RolloutColumn, string>> = {
  * update, so that old_logprobs are also the current ones; and the rollout engine can be the old policy.
  */
 export function rolesIn(batch: PackedRows): Roles[] {
-  const has = (column: RolloutColumn) => batch[KEYS[column]!] !== undefined;
+  const columnOf = (column: RolloutColumn) => batch[KEYS[column]!] as Float32Array | undefined;
+  const has = (column: RolloutColumn) => columnOf(column) !== undefined;
   const current: RolloutColumn[] = (['logprobs', 'old_logprobs'] as const).filter(has);
+  const old = (['old_logprobs', 'rollout_logprobs'] as const).filter(has);
+  // Trainers that take the rollout engine for the old policy write its numbers twice.
+  const areSame = old.length === 2 && areEqual(columnOf(old[0]!)!, columnOf(old[1]!)!);
   const roles = current.flatMap((logprobs) =>
-    (['old_logprobs', 'rollout_logprobs'] as const)
-      .filter(has)
-      .map((oldLogprobs): Roles => ({ logprobs, oldLogprobs })),
+    (areSame ? old.slice(0, 1) : old).map((oldLogprobs): Roles => ({ logprobs, oldLogprobs })),
   );
   if (roles.length > 0) return roles;
   const only = current[0] ?? 'rollout_logprobs';
   return has(only) ? [{ logprobs: only, oldLogprobs: only }] : [];
+}
+
+function areEqual(a: Float32Array, b: Float32Array): boolean {
+  return a.every((x, t) => x === b[t]);
 }
 
 /** Returns the batch with the columns in their roles. */

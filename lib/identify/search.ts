@@ -141,8 +141,7 @@ class Run {
         }
     // The losses of the native module are made at once, so that all pairs of clip bounds can be tried with them. The
     // best pairs are then tried with the other losses.
-    const usual = new Set([...USUAL, ...(losses ?? [])]);
-    const isUsual = ({ name }: LossConfiguration) => usual.has(name);
+    const isUsual = ({ name }: LossConfiguration) => USUAL.includes(name);
     await this.#vary([0.6, 0.7], this.#best(BEAM / 2, isUsual), (each) => variationsOf(each, ALL_BOUNDS()));
     const bounds = this.#best(BEAM).flatMap(({ configuration }) => {
       const own = boundsOf(configuration);

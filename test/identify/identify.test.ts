@@ -12,6 +12,8 @@ import { packedBatch } from '../support/subject.js';
 // Losses that take part in every search, so that there is something to mistake the right one for.
 const OTHERS = ['ppo', 'gspo', 'cispo', 'importance_sampling'];
 
+const PPO = { clip_range: 0.2, loss_agg_mode: 'token-mean' } as Args;
+
 const drawn = (seed: number) =>
   makeBatch({ seed, rows: 12, columns: 24, values: 'moderate', mask: 'random', packed: true });
 
@@ -24,9 +26,17 @@ function rowsOf(batch: ReferenceBatch): PackedRows {
   } as unknown as PackedRows;
 }
 
+/** The arguments of a loss that the reference needs, although they have defaults. */
+function clipArgs(name: string): Args {
+  const defaults = Object.entries(POLICY_LOSS_FN.get(name).defaultArgs());
+  return Object.fromEntries(
+    defaults.filter(([key, value]) => key.startsWith('clip_range') && value !== null),
+  ) as Args;
+}
+
 /** What a trainer logs: the loss, its metrics, and the norm of its gradient. */
 function numbersOf(name: string, args: Args, batch: ReferenceBatch): Record<string, number> {
-  const { loss, metrics, grad } = referencePolicyLosses[name]!(args, batch);
+  const { loss, metrics, grad } = referencePolicyLosses[name]!({ ...clipArgs(name), ...args }, batch);
   const finite = Object.entries(metrics).filter(([, value]) => Number.isFinite(value));
   return { ...Object.fromEntries(finite), loss, grad_norm: Math.hypot(...grad) };
 }
@@ -112,7 +122,7 @@ describe('identify', () => {
     const batch = drawn(3);
     const { logprob: _, rolloutLogprob: __, ...rest } = rowsOf(batch);
     const atOne = { ...batch, logprob: batch.oldLogprob! };
-    const { loss } = referencePolicyLosses.ppo!({ loss_agg_mode: 'token-mean' }, atOne);
+    const { loss } = referencePolicyLosses.ppo!(PPO, atOne);
     const { candidates, wouldTellApart } = await identify(rest as PackedRows, {
       logged: { loss },
       losses: OTHERS,
@@ -130,7 +140,7 @@ describe('identify', () => {
 
   it("applies a trainer's factors", async () => {
     const batch = drawn(4);
-    const { loss, metrics } = referencePolicyLosses.ppo!({ loss_agg_mode: 'token-mean' }, batch);
+    const { loss, metrics } = referencePolicyLosses.ppo!(PPO, batch);
     const { candidates } = await identify(rowsOf(batch), {
       logged: { pg_loss: 4 * loss, pg_clipfrac: metrics.pg_clipfrac! },
       losses: ['ppo'],
@@ -142,7 +152,7 @@ describe('identify', () => {
 
   it('knows a number to as many digits as are given', async () => {
     const batch = drawn(5);
-    const { loss } = referencePolicyLosses.ppo!({ loss_agg_mode: 'token-mean' }, batch);
+    const { loss } = referencePolicyLosses.ppo!(PPO, batch);
     const options = { losses: ['ppo'], microBatches: [1] };
     const text = loss.toFixed(2);
     const [best] = (await identify(rowsOf(batch), { logged: { loss: text }, ...options })).candidates;
