@@ -55,8 +55,8 @@ export function rolloutsCommand(program: Command, about: RolloutsCommandAbout): 
 const FILES = [
   [
     '<files...>',
-    'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz), glob patterns, or - for JSON lines from standard ' +
-      'input; several files are read as one',
+    'rollouts (.jsonl, .parquet, .csv, .sqlite, .safetensors, .npz, or what a trainer wrote), directories, glob ' +
+      'patterns, or - for JSON lines from standard input; several files are read as one',
   ],
 ] as const;
 

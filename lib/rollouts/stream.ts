@@ -80,7 +80,7 @@ export interface StreamOptions extends ReadOptions {
 
 /**
  * Reads the rollouts of one or more files, part by part. It yields at least one part. A part is without rows only if
- * there are no files. The ending of a file's name determines its format:
+ * there are no files. The ending of a file's name determines the format of text:
  * - `.jsonl`, `.ndjson`, `.json`: one JSON object per line. Blank lines are skipped. So are the values of columns that
  *   are not read; only their strings and brackets are checked.
  * - `.csv`, `.tsv`: a header line, followed by the rows. A list is JSON text in a cell. An empty cell means that the
@@ -91,6 +91,10 @@ export interface StreamOptions extends ReadOptions {
  * - `.safetensors`, `.npz`: tensors named after columns or batch keys. Their shape is [B, T] (B rows of T tokens), with
  *   an action_mask (or attention_mask) that is 0 on padding. Or it is [N] (N tokens, one row after another), with the
  *   rows' offsets in cu_seqlens.
+ *
+ * Binary formats are recognised by their content, whatever the name is. So are the files of trainers: pickles, archives by
+ * torch.save and JSON lines of Trinity-RFT, slime, SkyRL, verl, ROLL, NeMo-RL, prime-rl and AReaL. Their rows have no
+ * padding and no prompts, and their columns have the names of rollout columns in addition to their own.
  *
  * The name `-` stands for standard input, which is read as JSON lines. Text files may be compressed by gzip
  * (`.jsonl.gz`). A null value counts as absent. Every column except action_mask must have a value in every row or in
