@@ -8,8 +8,17 @@ import { parquetFields, repetitiveParquet, WRITERS, writeParquet } from './parqu
 import { sqlite } from './sqlite-files.js';
 import { type Layout, npz, safetensors } from './tensor-files.js';
 import { csv, gzip, jsonLines } from './text-files.js';
+import { trainerFile } from './trainer-files.js';
 
-export type Format = 'jsonl' | 'csv' | 'safetensors' | 'npz' | 'parquet' | 'repetitive parquet' | 'sqlite';
+export type Format =
+  | 'jsonl'
+  | 'csv'
+  | 'safetensors'
+  | 'npz'
+  | 'parquet'
+  | 'repetitive parquet'
+  | 'sqlite'
+  | 'trainer';
 
 export const FORMATS: readonly Format[] = [
   'jsonl',
@@ -18,6 +27,7 @@ export const FORMATS: readonly Format[] = [
   'npz',
   'parquet',
   'repetitive parquet',
+  'trainer',
   ...(readsSqlite ? ['sqlite' as const] : []),
 ];
 
@@ -42,6 +52,7 @@ export const COMMANDS: readonly (readonly string[])[] = [
   ['--loss', 'dpo', '--skip-bad-rows', '--batch-tokens', '8'],
   ['--loss', 'sapo', '--column', 'reward=entropy'],
   ['--algorithm', 'rloo', '--json'],
+  ['--loss', 'ppo', '--column', 'logprobs=old_logprobs', '--json'],
 ];
 
 const at = fc.nat({ max: 100_000 });
@@ -158,6 +169,10 @@ async function writerOf({ format, content, variant }: FileCase, folder: string):
     }
     case 'sqlite':
       return { write: whole(sqlite), ending: '.sqlite' };
+    case 'trainer': {
+      const { write, ending } = trainerFile(content.seed);
+      return { write: whole(write), ending };
+    }
   }
 }
 

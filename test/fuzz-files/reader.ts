@@ -35,7 +35,9 @@ async function judge(order: Order): Promise<Verdict> {
   let fault: string | undefined;
   let isRead = false;
   try {
-    const whole = await timed('readRollouts', order, () => attempt(() => readRollouts([order.file])));
+    const whole = await timed('readRollouts', order, () =>
+      attempt(() => readRollouts([order.file], OPTIONAL)),
+    );
     const parts = await timed('streamRollouts', order, () => attempt(() => readParts(order.file)));
     isRead = !(whole instanceof LossError);
     if (whole instanceof LossError !== parts instanceof LossError)
@@ -88,9 +90,12 @@ function checkCause(cause: unknown): void {
   checkCause(cause.cause);
 }
 
+// Reads as much as possible of the files of trainers, which may lack log-probabilities. The command line needs them.
+const OPTIONAL = { logprobs: 'optional', onWarning() {} } as const;
+
 async function readParts(file: string): Promise<RolloutPart[]> {
   const parts: RolloutPart[] = [];
-  for await (const part of streamRollouts([file], { maxTokens: 8 })) {
+  for await (const part of streamRollouts([file], { ...OPTIONAL, maxTokens: 8 })) {
     parts.push(part);
     // A file of many rows would make as many parts.
     if (parts.length === MAX_PARTS) break;
@@ -105,7 +110,7 @@ const describe = (result: unknown) =>
 
 /** Checks that a batch fits together, and that its values can be what a file holds. */
 function checkBatch({ batch, rows, tokens }: Rollouts): void {
-  const { cuSeqlens, logprob, actionMask } = batch;
+  const { cuSeqlens, logprob = new Float32Array(cuSeqlens.at(-1)!), actionMask } = batch;
   const isOrdered = cuSeqlens.every((offset, row) => offset >= (cuSeqlens[row - 1] ?? 0));
   const isWhole = cuSeqlens.length === rows + 1 && cuSeqlens[0] === 0 && cuSeqlens[rows] === logprob.length;
   if (!isOrdered || !isWhole) throw new Error('cuSeqlens are not offsets of the rows');
@@ -127,7 +132,7 @@ function checkParts({ batch, rows }: Rollouts, parts: readonly RolloutPart[]): v
     throw new Error(`${inParts} rows in parts, ${rows} in all`);
   let token = 0;
   for (const part of parts)
-    for (const x of part.batch.logprob)
+    for (const x of part.batch.logprob ?? [])
       if (!Object.is(x, batch.logprob[token++])) throw new Error(`token ${token - 1} differs in parts`);
 }
 
