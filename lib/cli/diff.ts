@@ -3,7 +3,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander';
 import { type ColumnDifference, type DumpDiff, diffDumps, type ValueDifference } from '../diff/index.js';
 import type { Metrics } from '../index.js';
 import { evaluateFiles, type SubjectEvaluation } from '../parts/index.js';
-import { describePlace, expandFiles } from '../rollouts/index.js';
+import { describePlace, expandFiles, type Place } from '../rollouts/index.js';
 import { describePlaces } from './evidence.js';
 import { flagsIn } from './flags.js';
 import { csv, type Printable, styled, table } from './output.js';
@@ -84,6 +84,8 @@ export function addDiff(program: Command, words: readonly string[]): readonly st
       const dumps = [await expandFiles([a]), await expandFiles([b])] as const;
       settings.progress.begin('comparing');
       const diff = await diffDumps(...dumps, { ...(by && { by }), tolerance, read: settings.read });
+      // Losses read the files once more, and skip the same rows.
+      const { skipped } = run;
       const results: SubjectEvaluation<TitledSubject>[][] = [];
       if (subjects.length > 0)
         for (const files of dumps) results.push((await evaluateFiles(files, subjects, settings)).subjects);
@@ -93,17 +95,16 @@ export function addDiff(program: Command, words: readonly string[]): readonly st
         a: onDump(results[0]![i]!),
         b: onDump(results[1]![i]!),
       }));
-      const { skipped } = run;
       const result: DiffResult = {
         ...diff,
         tolerance,
         ...(losses.length > 0 && { losses }),
         ...(skipped !== undefined && { skipped }),
       };
-      return printable(
-        result,
-        subjects.map(({ title }) => title),
-      );
+      return printable(result, {
+        titles: subjects.map(({ title }) => title),
+        isSingle: dumps.every((files) => files.length === 1),
+      });
     });
   });
   return [command.name(), ...rest];
@@ -129,7 +130,14 @@ function onDump({ loss, gradNorm, metrics }: SubjectEvaluation): LossOnDump {
   return { loss, gradNorm, metrics };
 }
 
-function printable(result: DiffResult, titles: readonly string[]): Printable {
+/** What the tables need in addition to the result. */
+interface Shown {
+  titles: readonly string[];
+  /** Whether each dump is a single file. Then the places of values need not name the file. */
+  isSingle: boolean;
+}
+
+function printable(result: DiffResult, shown: Shown): Printable {
   return {
     json: () => result,
     csv: () =>
@@ -153,7 +161,7 @@ function printable(result: DiffResult, titles: readonly string[]): Printable {
           ...[first && where(first), first?.a, first?.b, largest && where(largest), largest?.a, largest?.b],
         ]),
       ),
-    text: () => describe(result, titles),
+    text: () => describe(result, shown),
   };
 }
 
@@ -162,8 +170,11 @@ function where({ placeA, token }: ValueDifference): string {
   return token === undefined ? describePlace(placeA) : `${describePlace(placeA)}, token ${token + 1}`;
 }
 
-function describe(result: DiffResult, titles: readonly string[]): string {
+function describe(result: DiffResult, { titles, isSingle }: Shown): string {
   const { columns, equal, tolerance, losses = [] } = result;
+  const place = (text: string, { file }: Place) =>
+    isSingle ? text.replace(`${describePlace({ file })}, `, '') : text;
+  const inA = (value: ValueDifference) => place(where(value), value.placeA);
   const differing = columns.filter((column) => column.differing > 0);
   const blocks: string[] = [];
   if (differing.length > 0)
@@ -181,14 +192,16 @@ function describe(result: DiffResult, titles: readonly string[]): string {
           'place in a',
         ],
         differing.map(({ column, compared, differing, rows, meanAbs, maxAbs, largest }) => [
-          ...[column, compared, differing, rows, meanAbs, maxAbs, largest!.a, largest!.b, where(largest!)],
+          ...[column, compared, differing, rows, meanAbs, maxAbs, largest!.a, largest!.b, inA(largest!)],
         ]),
       ),
       table(
         ['first difference', 'a', 'b', 'place in a', 'row in b'],
         differing
           .map(({ column, first }) => ({ column, first: first! }))
-          .map(({ column, first }) => [column, first.a, first.b, where(first), describePlace(first.placeB)]),
+          .map(({ column, first: { a, b, ...first } }) => [
+            ...[column, a, b, inA({ a, b, ...first }), place(describePlace(first.placeB), first.placeB)],
+          ]),
       ),
     );
   blocks.push(verdict(result, differing));
@@ -217,9 +230,19 @@ function verdict(result: DiffResult, differing: readonly ColumnDifference[]): st
     ['b', onlyInB],
   ] as const)
     if (count > 0) lines.push(`Rows only in ${name}: ${count} (${describePlaces({ count, first })})`);
+  const advice = adviceOn(result);
+  if (advice !== undefined) lines.push(advice);
   if (columnsOnlyInA.length > 0) lines.push(`Columns only in a: ${columnsOnlyInA.join(', ')}`);
   if (columnsOnlyInB.length > 0) lines.push(`Columns only in b: ${columnsOnlyInB.join(', ')}`);
   return lines.filter((line) => line !== '').join('\n');
+}
+
+/** Returns advice if the rows seem to be aligned wrongly. */
+function adviceOn({ rows, alignedBy, columns }: DiffResult): string | undefined {
+  if (rows === 0) return 'No row has a partner. Use --by to align the rows by other columns.';
+  const lengths = columns.find(({ column }) => column === 'length')!.differing;
+  if (alignedBy !== 'position' || lengths <= rows / 2) return undefined;
+  return 'Most rows differ in length, so they are probably in another order. Use --by to align them by ids.';
 }
 
 function counts({ rows, alignedBy, skipped }: DiffResult): string {

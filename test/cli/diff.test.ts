@@ -1,10 +1,11 @@
 /** Tests `policy-loss diff`: rows are aligned by ids or positions, and every change that is made to a dump is found. */
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { ColumnComparison } from '../../lib/diff/compare-column.js';
 import { diffDumps } from '../../lib/diff/index.js';
 import type { DumpRow } from '../../lib/diff/rows.js';
 import { generator } from '../support/random.js';
-import { EXAMPLE, Files, fails, ROWS, type Row, run, runJson } from './support.js';
+import { EXAMPLE, Files, fails, ROWS, type Row, run, runJson, sixDigits } from './support.js';
 
 const COLUMNS = ['length', 'logprobs', 'action_mask', 'old_logprobs', 'ref_logprobs', 'entropy', 'reward'];
 
@@ -81,6 +82,24 @@ describe('policy-loss diff', () => {
     assert.ok(Math.abs(logprobs.meanAbs * logprobs.compared - sum) < 1e-5);
     assert.deepEqual(of('reward').first, { ...place(4), a: ROWS[4]!.reward, b: 9 });
     assert.equal(of('entropy').differing, 0);
+
+    const { stdout } = await run('diff', EXAMPLE, file);
+    assert.match(
+      stdout,
+      /^largest differences +values +differing +rows .*\nlogprobs +9164 +3 +2 .* line \d+, token 6\n/,
+    );
+    assert.match(
+      stdout,
+      new RegExp(`\nreward +${sixDigits(ROWS[4]!.reward)} +9 +line 5 +line ${order.indexOf(4) + 1}\n`),
+    );
+    const halves = [0, 1].map((half) =>
+      write(
+        `half-${half}.jsonl`,
+        ROWS.filter((_, i) => i < 128 === (half === 0)),
+      ),
+    );
+    const inHalves = await run('diff', join(files.directory, 'half-*.jsonl'), file);
+    assert.ok(inHalves.stdout.includes(`${halves[0]}, line 5, token 4 `));
   });
 
   it('ignores differences up to the tolerance', async () => {
@@ -104,6 +123,14 @@ describe('policy-loss diff', () => {
     const byPosition = await runJson('diff', a, b);
     assert.equal(byPosition.alignedBy, 'position');
     assert.equal(byPosition.equal, false);
+    const { stdout } = await run('diff', a, b);
+    assert.match(stdout, /Most rows differ in length, .* Use --by to align them by ids\.\n/);
+    assert.match((await run('diff', a, EXAMPLE, '--by', 'task_id')).stdout, /aligned by task_id\n$/);
+    const apart = write(
+      'apart.jsonl',
+      without.map((row) => ({ ...row, uid: `new ${row.uid}` })),
+    );
+    assert.match((await run('diff', a, apart, '--by', 'uid')).stdout, /No row has a partner\. Use --by/);
     const byUid = await runJson('diff', a, b, '--by', 'uid');
     assert.deepEqual(byUid.alignedBy, ['uid']);
     assert.equal(byUid.equal, true);
