@@ -1,81 +1,55 @@
-// Reads Parquet files with DuckDB.
-import { stat } from 'node:fs/promises';
-import { connectDuckDB, type Database, sql } from './duckdb.js';
-import { maxTextBytes, type RowLimits } from './limits.js';
-import { type PlannedColumn, planColumns, queryOf } from './parquet-columns.js';
-import { checkFooter } from './parquet-footer.js';
-import { RowAssembler } from './parquet-rows.js';
-import { cannotRead, type ReadRows } from './source.js';
+// Reads Parquet files, page by page. Of each column that is read, one page is in memory.
+import { Budget } from './parquet/budget.js';
+import { columnReader } from './parquet/column.js';
+import { ParquetFile, type RowGroup } from './parquet/file.js';
+import { LeafReader } from './parquet/leaf.js';
+import { Malformed } from './parquet/malformed.js';
+import { leavesOf, type Node } from './parquet/schema.js';
+import { badFile, cannotRead, errorAt, type ReadRows } from './source.js';
 import { type Cells, columnsToRead, tableRow } from './table.js';
 
-// DuckDB decodes 2,048 rows at once, however long they are. This limits what they may take.
-const MEMORY = 600e6;
-const BYTES_PER_TOKEN = 64;
-const HINT =
-  'If the file is whole, its rows are too long to decode 2,048 of them at once. Write row groups of fewer rows';
+const ROWS_PER_BLOCK = 64;
+const VALUES_PER_BLOCK = 2 ** 17;
 
 /** Reads a Parquet file. */
-export const readParquet: ReadRows = async function* (file, names, onBytes, limits) {
-  let database: Database | undefined;
-  let hint: string | undefined;
+export const readParquet: ReadRows = async function* (name, names, onBytes, limits) {
+  let file: ParquetFile | undefined;
   try {
-    const { size } = await stat(file);
-    const memory = Math.max(MEMORY, BYTES_PER_TOKEN * limits.maxRowTokens);
-    database = await connectDuckDB(file, { memory, files: [file] });
-    const rows = await checkFooter(file, size);
-    // With hive_partitioning, DuckDB would add a column `step` to a file in a directory called `step=5`.
-    const from = `read_parquet(${sql.file(file)}, hive_partitioning = false)`;
-    const described = await database.connection.run(`SELECT * FROM ${from} LIMIT 0`);
-    const wanted = columnsToRead(file, described.columnNames(), names);
-    const columns = planColumns(described, wanted, database.duckdb);
-    let read = 0;
-    hint = HINT;
-    for await (const block of rowsOf(database, columns, from, limits)) {
-      const first = read + 1;
-      read += block.length;
-      yield block.map((cells, i) => tableRow(cells, names, limits, { file, row: first + i }));
-      onBytes((size * block.length) / rows);
+    file = new ParquetFile(name);
+    const { size, rows } = file;
+    const wanted = columnsToRead(
+      name,
+      file.columns.map(({ element }) => element.name),
+      names,
+    );
+    const columns = file.columns.filter(({ element }) => wanted.includes(element.name));
+    if (new Set(wanted).size < columns.length)
+      throw badFile(name, { expected: 'different names of columns', received: 'a name twice' });
+    file.checkClaims(columns.flatMap(leavesOf), limits);
+    const budget = new Budget(size, limits);
+    const open = (group: RowGroup) => (leaf: Node) =>
+      new LeafReader(file!, group.chunkOf(leaf), limits, budget);
+    let row = 1;
+    for (const group of file.groups) {
+      const readers = columns.map((column) => columnReader(column, limits, open(group)));
+      for (let left = group.rows; left > 0; ) {
+        const block: Cells[] = [];
+        for (let values = 0; left > 0 && block.length < ROWS_PER_BLOCK && values < VALUES_PER_BLOCK; left--) {
+          const cells = readers.map((reader, i) => [columns[i]!.element.name, reader.read()] as const);
+          for (const [, value] of cells) values += (value as ArrayLike<unknown> | null)?.length ?? 1;
+          block.push(cells);
+        }
+        const first = row;
+        row += block.length;
+        yield block.map((cells, i) => tableRow(cells, names, limits, { file: name, row: first + i }));
+        onBytes((size * block.length) / rows);
+      }
+      for (const reader of readers) reader.end();
     }
-    if (read !== rows) await explain(database, wanted, from, `DuckDB returned ${read} of ${rows} rows`);
   } catch (error) {
-    throw cannotRead(file, error, hint);
+    if (error instanceof Malformed) throw errorAt({ file: name }, 'ERR_INVALID_INPUT', error.details);
+    throw cannotRead(name, error);
   } finally {
-    database?.close();
+    file?.close();
   }
 };
-
-/** Yields the file's rows in blocks. */
-async function* rowsOf(
-  { connection, duckdb }: Database,
-  columns: readonly PlannedColumn[],
-  from: string,
-  limits: RowLimits,
-): AsyncGenerator<Cells[]> {
-  const assembler = new RowAssembler(columns, limits, duckdb);
-  const result = await connection.stream(queryOf(columns, from, maxTextBytes(limits), duckdb));
-  for (
-    let chunk = await result.fetchChunk();
-    chunk && chunk.rowCount > 0;
-    chunk = await result.fetchChunk()
-  ) {
-    const rows = assembler.push(chunk);
-    // Without this, the chunk's texts would stay in memory until the next garbage collection.
-    chunk.reset();
-    if (rows.length > 0) yield rows;
-  }
-  yield assembler.end();
-}
-
-/**
- * Throws the reason why rows are missing. If DuckDB cannot read a row, the stream ends early without an error. A query
- * over the same rows that does not stream its result throws the error.
- */
-async function explain(
-  { connection }: Database,
-  columns: readonly string[],
-  from: string,
-  otherwise: string,
-) {
-  await connection.run(`SELECT max(hash(${columns.map(sql.name).join(', ')})) FROM ${from}`);
-  throw new Error(otherwise);
-}

@@ -3,7 +3,6 @@
 import { open, stat } from 'node:fs/promises';
 import { unknownName } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
-import { sql } from './duckdb.js';
 import { splitTable } from './file-name.js';
 import { maxTextBytes, type RowLimits, textTooLong } from './limits.js';
 import { badFile, cannotRead, type FileRow, type ReadRows } from './source.js';
@@ -24,7 +23,7 @@ export const readSqlite: ReadRows = async function* (name, names, onBytes, limit
     const table = chooseTable(file, suffix.slice(1), database);
     const columns = columnsToRead(
       name,
-      database.all(`PRAGMA table_info(${sql.name(table)})`).map((column) => String(column.name)),
+      database.all(`PRAGMA table_info(${quoted(table)})`).map((column) => String(column.name)),
       names,
     );
     const bytes = size + (await stat(`${file}-wal`).catch(() => ({ size: 0 }))).size;
@@ -125,7 +124,7 @@ function chooseTable(file: string, asked: string, database: Database): string {
     throw badFile(file, {
       expected: 'the name of a table',
       received: `${asked}, of type ${other.type}`,
-      hint: `CREATE TABLE rollouts AS SELECT * FROM ${sql.name(asked)} makes a table of it`,
+      hint: `CREATE TABLE rollouts AS SELECT * FROM ${quoted(asked)} makes a table of it`,
     });
   }
   const [table] = tables;
@@ -179,14 +178,19 @@ function* blocksOf(
 /** Returns a query for the columns and, for each of them, the bytes that a text takes. A long text is NULL. */
 function queryOf(table: string, columns: readonly string[], maxText: number): string {
   const values = columns.map((column, i) => {
-    const name = sql.name(column);
+    const name = quoted(column);
     const size = `iif(typeof(${name}) IN ('text', 'blob'), octet_length(${name}), 0)`;
     return `${size} AS size${i}, iif(${size} <= ${maxText}, ${name}, NULL) AS value${i}`;
   });
-  return `SELECT ${values.join(', ')} FROM main.${sql.name(table)}`;
+  return `SELECT ${values.join(', ')} FROM main.${quoted(table)}`;
 }
 
 function cellOf(value: unknown, size: number, limits: RowLimits): unknown {
   if (size > maxTextBytes(limits)) return new BadCell(textTooLong(limits, size));
   return typeof value === 'bigint' ? numberOrText(value) : value;
+}
+
+/** Quotes a name for SQL. */
+function quoted(name: string): string {
+  return `"${name.replaceAll('"', '""')}"`;
 }

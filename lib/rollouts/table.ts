@@ -37,15 +37,6 @@ export class BadCell {
   }
 }
 
-/** Stands for the value of a cell that is JSON text, whatever its column is. */
-export class JsonCell {
-  readonly json: string;
-
-  constructor(json: string) {
-    this.json = json;
-  }
-}
-
 /** The values of a row, with their columns' names. */
 export type Cells = readonly (readonly [name: string, value: unknown])[];
 
@@ -66,8 +57,6 @@ export function tableRow(cells: Cells, names: ColumnNames, limits: RowLimits, pl
 
 function readCell(value: unknown, key: string, names: ColumnNames, limits: RowLimits, place: Place): unknown {
   if (value instanceof BadCell) throw errorAt(place, 'ERR_INVALID_INPUT', { key, ...value.details });
-  if (value instanceof JsonCell)
-    return parseJson(value.json, { place, key, expected: 'a value that JSON can represent', limits });
   const column = names.columnOf(key);
   if (typeof value !== 'string' || !column || isIdColumn(column)) return value;
   const expected = 'a number, or a list as JSON text';

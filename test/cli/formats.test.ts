@@ -5,7 +5,6 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { DuckDBInstance } from '@duckdb/node-api';
 import { POLICY_LOSS_FN } from '../../lib/index.js';
 import { Files, norm, run, runJson } from './support.js';
 
@@ -55,18 +54,8 @@ async function expected(lines: string) {
 
 describe('policy-loss on files', () => {
   let files: Files;
-  before(async () => {
+  before(() => {
     files = new Files();
-    const instance = await DuckDBInstance.create(':memory:');
-    const connection = await instance.connect();
-    for (const name of ['by duckdb.parquet', 'by duckdb.csv'])
-      await connection.run(
-        `COPY (SELECT * FROM read_json('${fixture('rollouts.jsonl')}', columns = {task_id: 'BIGINT',
-          logprobs: 'FLOAT[]', old_logprobs: 'DOUBLE[]', advantages: 'DOUBLE[]', action_mask: 'BIGINT[]'}))
-          TO '${files.path(name)}'`,
-      );
-    connection.closeSync();
-    instance.closeSync();
   });
   after(() => files.remove());
 
@@ -74,8 +63,8 @@ describe('policy-loss on files', () => {
     ['rollouts.jsonl', 'rollouts.jsonl'],
     ['rollouts.jsonl.gz', 'rollouts.jsonl'],
     ['rollouts.csv', 'rollouts.jsonl'],
-    ['by duckdb.csv', 'rollouts.jsonl'],
-    ['by duckdb.parquet', 'rollouts.jsonl'],
+    ['duckdb.csv', 'rollouts.jsonl'],
+    ['parquet/duckdb-snappy.parquet', 'rollouts.jsonl'],
     ['packed.safetensors', 'rollouts.jsonl'],
     ['packed.npz', 'rollouts.jsonl'],
     ['padded.safetensors', 'padded.jsonl'],
@@ -83,7 +72,7 @@ describe('policy-loss on files', () => {
     ['deflated.npz', 'padded.jsonl'],
   ] as const)
     it(name, async () => {
-      const file = name.startsWith('by duckdb') ? files.path(name) : fixture(name);
+      const file = fixture(name);
       assert.deepEqual(await runJson('evaluate', file, '--loss', 'ppo'), await expected(lines));
       const parted = await runJson('evaluate', file, '--loss', 'ppo', '--batch-tokens', '9');
       assert.ok(parted.batches > 1);

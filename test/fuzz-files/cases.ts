@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { readsSqlite } from '../support/node-version.js';
 import { type ContentSpec, type Expected, expectedOf, type RolloutRow, rowsOf } from './content.js';
 import { Fields, type Mutation, VALUES } from './fields.js';
-import { parquetFields, repetitiveParquet, WRITERS, writeParquet } from './parquet-files.js';
+import { fixtureParquet, parquetFields, repetitiveParquet, writeParquet } from './parquet-files.js';
 import { sqlite } from './sqlite-files.js';
 import { type Layout, npz, safetensors } from './tensor-files.js';
 import { csv, gzip, jsonLines } from './text-files.js';
@@ -17,6 +17,7 @@ export type Format =
   | 'npz'
   | 'parquet'
   | 'repetitive parquet'
+  | 'parquet of other programs'
   | 'sqlite'
   | 'trainer';
 
@@ -27,6 +28,7 @@ export const FORMATS: readonly Format[] = [
   'npz',
   'parquet',
   'repetitive parquet',
+  'parquet of other programs',
   'trainer',
   ...(readsSqlite ? ['sqlite' as const] : []),
 ];
@@ -111,8 +113,8 @@ export interface MadeFile {
 }
 
 /** Writes a case's file into a folder. */
-export async function makeFile(one: FileCase, folder: string): Promise<MadeFile> {
-  const { write, rows, ending } = await writerOf(one, folder);
+export function makeFile(one: FileCase, folder: string): MadeFile {
+  const { write, rows, ending } = writerOf(one);
   const valid = new Fields();
   write(valid);
   const isPacked = ending.endsWith('.gz');
@@ -135,7 +137,7 @@ interface Writer {
   ending: string;
 }
 
-async function writerOf({ format, content, variant }: FileCase, folder: string): Promise<Writer> {
+function writerOf({ format, content, variant }: FileCase): Writer {
   const layout: Layout = variant & 1 ? 'packed' : 'padded';
   const isTensor = format === 'safetensors' || format === 'npz';
   const rows = rowsOf(content, isTensor && layout === 'padded');
@@ -160,11 +162,15 @@ async function writerOf({ format, content, variant }: FileCase, folder: string):
     case 'npz':
       return { write: whole((fields) => npz(rows, layout, variant > 2, fields)), rows, ending: '.npz' };
     case 'parquet': {
-      const file = await writeParquet(rows, variant % WRITERS.length, `${folder}/whole.parquet`);
+      const file = writeParquet(rows, variant);
       return { write: whole((fields) => parquetFields(file, fields)), rows, ending: '.parquet' };
     }
     case 'repetitive parquet': {
       const file = repetitiveParquet(content);
+      return { write: whole((fields) => parquetFields(file, fields)), ending: '.parquet' };
+    }
+    case 'parquet of other programs': {
+      const file = fixtureParquet(content);
       return { write: whole((fields) => parquetFields(file, fields)), ending: '.parquet' };
     }
     case 'sqlite':

@@ -1,45 +1,104 @@
-/** Writes Parquet files with DuckDB, and divides them into fields. */
-import { readFileSync, writeFileSync } from 'node:fs';
-import { type DuckDBConnection, DuckDBInstance } from '@duckdb/node-api';
+/** Makes Parquet files, and divides them into fields. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { brotliCompressSync, gzipSync } from 'node:zlib';
+import type { CompressionCodec, Encoding, SchemaElement } from 'hyparquet';
+import { parquetWriteBuffer } from 'hyparquet-writer';
 import { parquetOf } from '../rollouts/parquet-file.js';
 import type { ContentSpec, RolloutRow } from './content.js';
 import type { Fields, Kind } from './fields.js';
 
-/** The options with which DuckDB writes files, and the types of the columns. */
-export const WRITERS = [
-  { options: 'COMPRESSION uncompressed', list: 'FLOAT[]' },
-  { options: 'COMPRESSION snappy', list: 'DOUBLE[]' },
-  { options: 'COMPRESSION zstd', list: 'FLOAT[]' },
-  { options: 'COMPRESSION gzip, PARQUET_VERSION v2', list: 'DOUBLE[]' },
-  { options: 'COMPRESSION uncompressed', list: 'DECIMAL(12, 6)[]' },
-] as const;
+interface WriterOptions {
+  codec: CompressionCodec;
+  list: Omit<SchemaElement, 'name'>;
+  floats: Encoding;
+  integers: Encoding;
+  text: Encoding;
+}
 
-let connection: Promise<DuckDBConnection> | undefined;
-const connect = () => {
-  connection ??= DuckDBInstance.create(':memory:', { threads: '1' }).then((instance) => instance.connect());
-  return connection;
-};
+const FLOATS: WriterOptions['list'] = { type: 'FLOAT' };
+const DOUBLES: WriterOptions['list'] = { type: 'DOUBLE' };
+const DECIMALS: WriterOptions['list'] = { type: 'INT32', converted_type: 'DECIMAL', scale: 6, precision: 9 };
+
+/** The ways in which a valid file may be written. */
+export const WRITERS: readonly WriterOptions[] = [
+  { codec: 'UNCOMPRESSED', list: FLOATS, floats: 'PLAIN', integers: 'PLAIN', text: 'PLAIN' },
+  {
+    codec: 'SNAPPY',
+    list: DOUBLES,
+    floats: 'RLE_DICTIONARY',
+    integers: 'RLE_DICTIONARY',
+    text: 'RLE_DICTIONARY',
+  },
+  {
+    codec: 'UNCOMPRESSED',
+    list: FLOATS,
+    floats: 'BYTE_STREAM_SPLIT',
+    integers: 'DELTA_BINARY_PACKED',
+    text: 'DELTA_LENGTH_BYTE_ARRAY',
+  },
+  {
+    codec: 'GZIP',
+    list: DOUBLES,
+    floats: 'PLAIN',
+    integers: 'DELTA_BINARY_PACKED',
+    text: 'DELTA_BYTE_ARRAY',
+  },
+  { codec: 'UNCOMPRESSED', list: DECIMALS, floats: 'PLAIN', integers: 'PLAIN', text: 'DELTA_BYTE_ARRAY' },
+  { codec: 'BROTLI', list: FLOATS, floats: 'PLAIN', integers: 'RLE_DICTIONARY', text: 'PLAIN' },
+];
 
 /**
  * Writes rows to a Parquet file.
  * @param writer an index of WRITERS.
- * @param path a file that may be overwritten. Its name with another ending is used for the rows.
  */
-export async function writeParquet(
-  rows: readonly RolloutRow[],
-  writer: number,
-  path: string,
-): Promise<Buffer> {
-  const { options, list } = WRITERS[writer % WRITERS.length]!;
-  const source = `${path}.json`;
-  writeFileSync(source, rows.map((row) => JSON.stringify(row)).join('\n'));
-  const columns = `{logprobs: 'DOUBLE[]', old_logprobs: 'DOUBLE[]', entropy: 'DOUBLE[]', action_mask: 'BIGINT[]',
-    reward: 'DOUBLE', task_id: 'BIGINT', run_id: 'VARCHAR'}`;
-  const select = `SELECT logprobs::${list} AS logprobs, old_logprobs::${list} AS old_logprobs,
-    entropy::FLOAT[] AS entropy, action_mask::TINYINT[] AS action_mask, reward, task_id, run_id,
-    {a: [run_id]} AS meta FROM read_json('${source}', format = 'newline_delimited', columns = ${columns})`;
-  await (await connect()).run(`COPY (${select}) TO '${path}' (FORMAT parquet, ${options})`);
-  return readFileSync(path);
+export function writeParquet(rows: readonly RolloutRow[], writer: number): Buffer {
+  const { codec, list, floats, integers, text } = WRITERS[writer % WRITERS.length]!;
+  const listOf = (name: string, element: WriterOptions['list'], required: boolean): SchemaElement[] => [
+    { name, repetition_type: required ? 'REQUIRED' : 'OPTIONAL', converted_type: 'LIST', num_children: 1 },
+    { name: 'list', repetition_type: 'REPEATED', num_children: 1 },
+    { name: 'element', repetition_type: required ? 'REQUIRED' : 'OPTIONAL', ...element },
+  ];
+  const data = <T>(columnOf: (row: RolloutRow) => T) => rows.map(columnOf);
+  const isDecimal = list === DECIMALS;
+  const bytes = parquetWriteBuffer({
+    codec,
+    compressors: { GZIP: (page) => gzipSync(page), BROTLI: (page) => brotliCompressSync(page) },
+    columnData: [
+      { name: 'logprobs', encoding: isDecimal ? integers : floats, data: data((row) => row.logprobs) },
+      {
+        name: 'old_logprobs',
+        encoding: isDecimal ? integers : floats,
+        data: data((row) => row.old_logprobs),
+      },
+      { name: 'entropy', encoding: floats, data: data((row) => row.entropy) },
+      { name: 'action_mask', encoding: integers, data: data((row) => row.action_mask) },
+      { name: 'reward', encoding: floats, data: data((row) => row.reward) },
+      { name: 'task_id', encoding: integers, data: data((row) => BigInt(row.task_id)) },
+      { name: 'run_id', encoding: text, data: data((row) => row.run_id) },
+      { name: 'meta', encoding: text, data: data((row) => ({ a: [row.run_id] })) },
+    ],
+    schema: [
+      { name: 'root', num_children: 8 },
+      ...listOf('logprobs', list, false),
+      ...listOf('old_logprobs', list, true),
+      ...listOf('entropy', FLOATS, false),
+      ...listOf('action_mask', { type: 'INT32', converted_type: 'INT_8' }, true),
+      { name: 'reward', type: 'DOUBLE', repetition_type: 'OPTIONAL' },
+      { name: 'task_id', type: 'INT64', repetition_type: 'REQUIRED' },
+      { name: 'run_id', type: 'BYTE_ARRAY', converted_type: 'UTF8', repetition_type: 'OPTIONAL' },
+      { name: 'meta', repetition_type: 'OPTIONAL', num_children: 1 },
+      ...listOf('a', { type: 'BYTE_ARRAY', converted_type: 'UTF8' }, false),
+    ],
+  });
+  return Buffer.from(bytes);
+}
+
+const FIXTURES = new URL('../rollouts/fixtures/parquet/', import.meta.url);
+const FIXTURE_NAMES = readdirSync(FIXTURES).filter((name) => name.endsWith('.parquet'));
+
+/** Returns a file that another program wrote. */
+export function fixtureParquet({ seed }: ContentSpec): Buffer {
+  return readFileSync(new URL(FIXTURE_NAMES[seed % FIXTURE_NAMES.length]!, FIXTURES));
 }
 
 /** Returns a small file with many equal rows, so that it unpacks to much more than its size. */

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
-import { DuckDBInstance } from '@duckdb/node-api';
 import fc from 'fast-check';
+import { parquetWriteFile } from 'hyparquet-writer';
 import { LossError } from '../../lib/index.js';
 import { evaluateFiles, lossSubject } from '../../lib/parts/index.js';
 import { readRollouts, streamRollouts, writeGradients } from '../../lib/rollouts/index.js';
@@ -42,15 +42,21 @@ describe('ids', () => {
       });
       return folder.write('ids.safetensors', data);
     },
-    async Parquet(ids) {
-      const file = folder.path('ids.parquet');
-      const connection = await (await DuckDBInstance.create(':memory:')).connect();
-      await connection.run(
-        `COPY (SELECT [-1::FLOAT] AS logprobs, id AS task_id FROM unnest([${ids.join()}]::UBIGINT[]) AS _(id))
-          TO '${file}'`,
-      );
-      connection.closeSync();
-      return file;
+    Parquet(ids) {
+      const filename = folder.path('ids.parquet');
+      parquetWriteFile({
+        filename,
+        columnData: [
+          { name: 'logprobs', data: ids.map(() => '[-1]') },
+          { name: 'task_id', data: ids.map(BigInt) },
+        ],
+        schema: [
+          { name: 'root', num_children: 2 },
+          { name: 'logprobs', type: 'BYTE_ARRAY', converted_type: 'UTF8' },
+          { name: 'task_id', type: 'INT64', converted_type: 'UINT_64' },
+        ],
+      });
+      return filename;
     },
   };
 

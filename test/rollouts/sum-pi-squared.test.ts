@@ -1,6 +1,6 @@
 /** Tests that the column sum_pi_squared of every format reaches the advantage functions that need it. */
 import assert from 'node:assert/strict';
-import { DuckDBInstance } from '@duckdb/node-api';
+import { parquetWriteFile } from 'hyparquet-writer';
 import { ADVANTAGE_FN, type Batch } from '../../lib/index.js';
 import { readRollouts } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
@@ -18,15 +18,48 @@ describe('the column sum_pi_squared', () => {
   const folder = temporaryFolder();
   const lines = (rows: readonly object[] = ROWS) => rows.map((row) => JSON.stringify(row)).join('\n');
 
-  async function converted(name: string, replaced = 'sum_pi_squared', options = '') {
-    const from = folder.write('rows.jsonl', lines());
-    const to = folder.path(name);
-    const connection = await (await DuckDBInstance.create(':memory:')).connect();
-    await connection.run(
-      `COPY (SELECT * REPLACE (${replaced} AS sum_pi_squared) FROM read_json('${from}')) TO '${to}' ${options}`,
-    );
-    connection.closeSync();
-    return to;
+  function parquet(name: string, type: 'FLOAT' | 'DOUBLE', poison?: number): string {
+    const filename = folder.path(name);
+    const list = (column: string, element: 'FLOAT' | 'DOUBLE' | 'INT32') => [
+      {
+        name: column,
+        repetition_type: 'REQUIRED' as const,
+        converted_type: 'LIST' as const,
+        num_children: 1,
+      },
+      { name: 'list', repetition_type: 'REPEATED' as const, num_children: 1 },
+      { name: 'element', repetition_type: 'REQUIRED' as const, type: element },
+    ];
+    const poisoned = ({ sum_pi_squared, action_mask }: (typeof ROWS)[0]) =>
+      sum_pi_squared.map((x, t) => (action_mask[t] === 0 ? (poison ?? x) : x));
+    parquetWriteFile({
+      filename,
+      columnData: [
+        { name: 'logprobs', data: ROWS.map((row) => row.logprobs) },
+        { name: 'old_logprobs', data: ROWS.map((row) => row.old_logprobs) },
+        { name: 'action_mask', data: ROWS.map((row) => row.action_mask) },
+        { name: 'sum_pi_squared', data: ROWS.map(poisoned) },
+        { name: 'reward', data: ROWS.map((row) => row.reward) },
+        { name: 'task_id', data: ROWS.map((row) => row.task_id) },
+      ],
+      schema: [
+        { name: 'root', num_children: 6 },
+        ...list('logprobs', 'DOUBLE'),
+        ...list('old_logprobs', 'DOUBLE'),
+        ...list('action_mask', 'INT32'),
+        ...list('sum_pi_squared', type),
+        { name: 'reward', type: 'DOUBLE' },
+        { name: 'task_id', type: 'BYTE_ARRAY', converted_type: 'UTF8' },
+      ],
+    });
+    return filename;
+  }
+
+  function csv(): string {
+    const keys = Object.keys(ROWS[0]!) as (keyof (typeof ROWS)[0])[];
+    const cell = (value: unknown) => (Array.isArray(value) ? `"${JSON.stringify(value)}"` : String(value));
+    const rows = ROWS.map((row) => keys.map((key) => cell(row[key])).join());
+    return folder.write('text.csv', [keys.join(), ...rows].join('\n'));
   }
 
   function safetensors(column: Float32Array): string {
@@ -62,9 +95,9 @@ describe('the column sum_pi_squared', () => {
   it('has the same numbers in every format', async () => {
     const files = [
       folder.write('lines.jsonl', lines()),
-      await converted('floats.parquet', 'sum_pi_squared::FLOAT[]'),
-      await converted('doubles.parquet'),
-      await converted('text.csv', 'to_json(sum_pi_squared)', '(FORMAT csv)'),
+      parquet('floats.parquet', 'FLOAT'),
+      parquet('doubles.parquet', 'DOUBLE'),
+      csv(),
       safetensors(COLUMN),
     ];
     const expected = advantages(await read(files[0]!));
@@ -93,12 +126,9 @@ describe('the column sum_pi_squared', () => {
 
   it('may hold anything at masked tokens', async () => {
     const expected = advantages(await read(folder.write('lines.jsonl', lines())));
-    const list = (value: string) =>
-      `[CASE action_mask[i] WHEN 0 THEN ${value} ELSE sum_pi_squared[i] END FOR i IN range(1, len(logprobs) + 1)]`;
     for (const poison of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
-      const parquet = await converted('poison.parquet', list(`'${poison}'::FLOAT`));
       const tensors = safetensors(COLUMN.map((x, i) => (i === 2 ? poison : x)));
-      for (const file of [parquet, tensors]) {
+      for (const file of [parquet('poison.parquet', 'FLOAT', poison), tensors]) {
         const batch = await read(file);
         assert.equal((batch.sumPiSquared as Float32Array)[2], poison);
         assert.deepEqual(advantages(batch), expected, `${poison} in ${file}`);

@@ -1,90 +1,70 @@
-// Writes gradients as Parquet: DuckDB collects the rows in a table on disk, and then writes the table to the file.
-import { join } from 'node:path';
-import { connectDuckDB, type DuckDB, sql } from '../duckdb.js';
-import type { IdKind, StagedRow, WriteStaged } from './staging.js';
+// Writes gradients as Parquet, one row group after another.
+import type { SchemaElement } from 'hyparquet';
+import { fileWriter, ParquetWriter } from 'hyparquet-writer';
+import type { IdColumn, IdKind, StagedRow, WriteStaged } from './staging.js';
 
 /** Writes Parquet. */
-export const writeParquet: WriteStaged = async (staging, file, { name }) => {
-  const chunkBytes = CHUNK_ROWS * staging.longest * Float32Array.BYTES_PER_ELEMENT;
-  const database = await connectDuckDB(name, {
-    database: join(staging.directory, 'table.db'),
-    memory: BASE_MEMORY + CHUNKS_IN_MEMORY * chunkBytes,
-    directories: [staging.directory],
-  });
-  try {
-    const { connection, duckdb } = database;
-    const ids = staging.idColumns();
-    const types: Readonly<Record<IdKind, DuckDB.DuckDBType>> = {
-      integer: duckdb.BIGINT,
-      number: duckdb.DOUBLE,
-      text: duckdb.VARCHAR,
-    };
-    const floats = duckdb.LIST(duckdb.FLOAT);
-    const columns = [
-      ...ids.map(({ name, kind }) => ({
+export const writeParquet: WriteStaged = async (staging, file) => {
+  const columns = [...staging.idColumns().map(idColumn), gradColumn('grad', ({ grad }) => grad)];
+  if (staging.hasEntropy) columns.push(gradColumn('grad_entropy', ({ gradEntropy }) => gradEntropy!));
+  const root = { name: 'gradients', num_children: columns.length };
+  const schema = [root, ...columns.flatMap((column) => column.schema)];
+  const writer = new ParquetWriter({ writer: fileWriter(file), schema, statistics: false });
+  const writeGroup = (rows: readonly StagedRow[]) =>
+    writer.write({
+      columnData: columns.map(({ name, encoding, value }) => ({
         name,
-        type: types[kind],
-        value: (row: StagedRow) => idValue(row.ids[name], kind),
+        data: rows.map(value),
+        ...(encoding && { encoding }),
       })),
-      { name: 'grad', type: floats, value: (row: StagedRow) => duckdb.listValue(Array.from(row.grad)) },
-    ];
-    if (staging.hasEntropy)
-      columns.push({
-        name: 'grad_entropy',
-        type: floats,
-        value: (row) => duckdb.listValue(Array.from(row.gradEntropy!)),
-      });
+      rowGroupSize: rows.length,
+    });
 
-    await connection.run(
-      `CREATE TABLE gradients (${columns.map(({ name, type }) => `${sql.name(name)} ${type}`).join(', ')})`,
-    );
-    const appender = await connection.createAppender('gradients');
-    let rows: StagedRow[] = [];
-    let tokens = 0;
-    const append = () => {
-      const chunk = duckdb.DuckDBDataChunk.create(
-        columns.map(({ type }) => type),
-        rows.length,
-      );
-      columns.forEach(({ value }, i) => {
-        chunk.setColumnValues(i, rows.map(value));
-      });
-      appender.appendDataChunk(chunk);
-      appender.flushSync();
-      chunk.reset();
-      rows = [];
-      tokens = 0;
-    };
-    for await (const row of staging.read()) {
-      rows.push(row);
-      tokens += row.grad.length;
-      if (rows.length === CHUNK_ROWS || tokens >= CHUNK_TOKENS) append();
-    }
-    if (rows.length > 0) append();
-    appender.closeSync();
-
-    const tokensPerRow = Math.max(1, staging.tokens / Math.max(1, staging.rows));
-    const rowGroup = Math.max(CHUNK_ROWS, Math.round(ROW_GROUP_TOKENS / tokensPerRow));
-    await connection.run(
-      `COPY gradients TO ${sql.text(file)} (FORMAT parquet, ROW_GROUP_SIZE ${rowGroup}, COMPRESSION zstd)`,
-    );
-  } finally {
-    database.close();
+  let rows: StagedRow[] = [];
+  let tokens = 0;
+  for await (const row of staging.read()) {
+    rows.push(row);
+    tokens += row.grad.length;
+    if (rows.length < GROUP_ROWS && tokens < GROUP_TOKENS) continue;
+    writeGroup(rows);
+    rows = [];
+    tokens = 0;
   }
+  if (rows.length > 0) writeGroup(rows);
+  writer.finish();
 };
 
-// The limits on a chunk of rows that is passed to DuckDB. DuckDB sets the limit on rows; the limit on tokens saves
-// memory.
-const CHUNK_ROWS = 2048;
-const CHUNK_TOKENS = 1 << 18;
-// The number of chunks for which DuckDB gets memory, because it works on several at a time. More memory would only
-// cache the table, which is on disk.
-const CHUNKS_IN_MEMORY = 16;
-const BASE_MEMORY = 200e6;
-// The approximate number of tokens in a row group. It is limited because readers hold a whole row group in memory.
-const ROW_GROUP_TOKENS = 1 << 22;
+// The limits on a row group, which is in memory while it is written.
+const GROUP_ROWS = 1 << 16;
+const GROUP_TOKENS = 1 << 19;
 
-function idValue(value: unknown, kind: IdKind): DuckDB.DuckDBValue {
+interface Column {
+  name: string;
+  schema: SchemaElement[];
+  encoding?: 'PLAIN';
+  value: (row: StagedRow) => unknown;
+}
+
+const TYPES: Readonly<Record<IdKind, Omit<SchemaElement, 'name'>>> = {
+  integer: { type: 'INT64', repetition_type: 'REQUIRED' },
+  number: { type: 'DOUBLE', repetition_type: 'REQUIRED' },
+  text: { type: 'BYTE_ARRAY', converted_type: 'UTF8', repetition_type: 'OPTIONAL' },
+};
+
+function idColumn({ name, kind }: IdColumn): Column {
+  return { name, schema: [{ name, ...TYPES[kind] }], value: ({ ids }) => idValue(ids[name], kind) };
+}
+
+function gradColumn(name: string, gradOf: (row: StagedRow) => Float32Array): Column {
+  const schema: SchemaElement[] = [
+    { name, converted_type: 'LIST', repetition_type: 'REQUIRED', num_children: 1 },
+    { name: 'list', repetition_type: 'REPEATED', num_children: 1 },
+    { name: 'element', type: 'FLOAT', repetition_type: 'REQUIRED' },
+  ];
+  return { name, schema, encoding: 'PLAIN', value: (row) => Array.from(gradOf(row)) };
+}
+
+function idValue(value: unknown, kind: IdKind): bigint | number | string | null {
   if (kind === 'integer') return BigInt(value as number);
   if (kind === 'number') return Number(value);
   if (value === undefined) return null;

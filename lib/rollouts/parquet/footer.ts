@@ -1,39 +1,37 @@
-// Checks the footer of a Parquet file before DuckDB parses it. DuckDB descends into nested columns recursively, so a
-// deep schema would crash the process, and it allocates as many structures as the footer claims to have.
-import { open } from 'node:fs/promises';
-import { badFile, type DetailsAtPlace } from './source.js';
+// Checks the footer of a Parquet file before the library parses it. The library descends into structures recursively, and
+// allocates as many of them as the footer claims to have.
+import { badFile, type DetailsAtPlace } from '../source.js';
 
 const MAGIC = 'PAR1';
 const MAX_FOOTER = 1 << 25;
 const MAX_COLUMNS = 10_000;
 const MAX_DEPTH = 32;
-// The least bytes that a row group or the description of a column in it takes in a footer. DuckDB needs some hundred
-// bytes for each of them.
+// The least bytes that a row group or the description of a column in it takes in a footer.
 const LEAST_BYTES = 32;
+// The library makes an object of up to a hundred bytes for each of them.
+const MAX_VALUES = 2 ** 22;
 
 /**
- * Checks the footer of a Parquet file.
- * @returns the number of rows that the footer states.
+ * Reads the footer of a Parquet file and checks it.
+ * @param read returns bytes of the file.
+ * @returns the footer, its length and the file's signature.
  * @throws LossError `ERR_INVALID_INPUT` if the file is not a Parquet file, or its schema is too large or too deep.
  */
-export async function checkFooter(file: string, size: number): Promise<number> {
-  const handle = await open(file, 'r');
-  try {
-    const read = async (length: number, position: number) => {
-      const { buffer, bytesRead } = await handle.read(Buffer.alloc(length), 0, length, position);
-      return buffer.subarray(0, bytesRead);
-    };
-    const tail = size < 12 ? Buffer.alloc(8) : await read(8, size - 8);
-    if (tail.toString('latin1', 4) !== MAGIC)
-      throw badFile(file, { expected: 'a Parquet file', received: 'a file without its signature' });
-    const length = tail.readUInt32LE(0);
-    const limit = Math.min(size - 12, MAX_FOOTER);
-    if (length > limit)
-      throw badFile(file, { expected: `a footer of at most ${limit} bytes`, received: `one of ${length}` });
-    return new FooterReader(file, await read(length, size - 8 - length)).check();
-  } finally {
-    await handle.close();
-  }
+export function readFooter(
+  file: string,
+  size: number,
+  read: (length: number, position: number) => Buffer,
+): Buffer {
+  const tail = size < 12 ? Buffer.alloc(8) : read(8, size - 8);
+  if (tail.toString('latin1', 4) !== MAGIC)
+    throw badFile(file, { expected: 'a Parquet file', received: 'a file without its signature' });
+  const length = tail.readUInt32LE(0);
+  const limit = Math.min(size - 12, MAX_FOOTER);
+  if (length > limit)
+    throw badFile(file, { expected: `a footer of at most ${limit} bytes`, received: `one of ${length}` });
+  const footer = read(length + 8, size - 8 - length);
+  new FooterReader(file, footer.subarray(0, length)).check();
+  return footer;
 }
 
 /** The element types of Thrift's compact protocol that the checks distinguish. */
@@ -42,7 +40,6 @@ const TYPE = {
   false: 2,
   byte: 3,
   i32: 5,
-  i64: 6,
   double: 7,
   binary: 8,
   list: 9,
@@ -55,22 +52,19 @@ class FooterReader {
   readonly #file: string;
   readonly #bytes: Buffer;
   #at = 0;
+  #values = 0;
 
   constructor(file: string, bytes: Buffer) {
     this.#file = file;
     this.#bytes = bytes;
   }
 
-  /** Checks the whole footer. Returns the number of rows that it states. */
-  check(): number {
-    let rows = 0;
+  check(): void {
     this.#fields((id, type) => {
       if (id === 2 && type === TYPE.list) this.#schema();
-      else if (id === 3 && type === TYPE.i64) rows = Number(this.#integer(64));
       else if (id === 4 && type === TYPE.list) this.#rowGroups();
       else this.#skip(type, 1);
     });
-    return rows;
   }
 
   /** Checks the schema, a list of columns in depth-first order. A column with children is a group. */
@@ -143,6 +137,8 @@ class FooterReader {
   #skip(type: number, depth: number, inList = false): void {
     if (depth > MAX_DEPTH)
       throw this.#error({ expected: `at most ${MAX_DEPTH} levels`, received: 'a deeper structure' });
+    if (++this.#values > MAX_VALUES)
+      throw this.#error({ expected: `a footer of at most ${MAX_VALUES} values`, received: 'more' });
     if (type === TYPE.true || type === TYPE.false) this.#at += inList ? 1 : 0;
     else if (type === TYPE.byte) this.#at++;
     else if (type === TYPE.double) this.#at += 8;
@@ -176,8 +172,8 @@ class FooterReader {
     throw this.#error({ expected: 'a number of at most 64 bits', received: 'more' });
   }
 
-  /** Reads a signed integer, of which DuckDB uses only the given number of bits. */
-  #integer(bits: 16 | 32 | 64): bigint {
+  /** Reads a signed integer, of which the library uses only the given number of bits. */
+  #integer(bits: 16 | 32): bigint {
     const value = this.#varint();
     return BigInt.asIntN(bits, (value >> 1n) ^ -(value & 1n));
   }

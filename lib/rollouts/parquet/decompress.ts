@@ -1,0 +1,73 @@
+// Decompresses the pages of Parquet files. The header of a page states its unpacked size. No more is unpacked.
+import * as zlib from 'node:zlib';
+import type { CompressionCodec } from 'hyparquet';
+import { compressors, decompressZstd } from 'hyparquet-compressors';
+import { decoding, Malformed } from './malformed.js';
+
+type Decompress = (bytes: Uint8Array, size: number) => Uint8Array;
+
+const zstd = (zlib as { zstdDecompressSync?: typeof zlib.gunzipSync }).zstdDecompressSync;
+
+// Node's own decoders are faster and check the size.
+const DECODERS: { [codec in CompressionCodec]?: Decompress } = {
+  UNCOMPRESSED: (bytes) => bytes,
+  SNAPPY: unpackSnappy,
+  GZIP: (bytes, size) => zlib.gunzipSync(bytes, { maxOutputLength: Math.max(1, size) }),
+  BROTLI: (bytes, size) => zlib.brotliDecompressSync(bytes, { maxOutputLength: Math.max(1, size) }),
+  ZSTD: zstd ? (bytes, size) => zstd(bytes, { maxOutputLength: Math.max(1, size) }) : unpackZstd,
+  LZ4: compressors.LZ4!,
+  LZ4_RAW: compressors.LZ4_RAW!,
+};
+
+/** Returns whether pages of this compression can be read. */
+export function isKnownCodec(codec: CompressionCodec): boolean {
+  return DECODERS[codec] !== undefined;
+}
+
+/**
+ * Decompresses a page.
+ * @param size the size of the unpacked page in bytes.
+ * @throws Malformed if the page does not unpack to this size.
+ */
+export function decompress(codec: CompressionCodec, bytes: Uint8Array, size: number): Uint8Array {
+  const unpacked = size === 0 ? bytes.subarray(0, 0) : decoding(codec, () => DECODERS[codec]!(bytes, size));
+  if (unpacked.length !== size)
+    throw new Malformed({
+      expected: `a page of ${size} bytes, as its header states`,
+      received: `${unpacked.length}`,
+    });
+  return unpacked;
+}
+
+// Three bytes of Snappy unpack to 64 at most.
+const MAX_SNAPPY_RATIO = 22;
+
+/** Decompresses Snappy. It begins with the unpacked size, which the library does not check. */
+function unpackSnappy(bytes: Uint8Array, size: number): Uint8Array {
+  let stated = 0;
+  for (let i = 0; i < 5; i++) {
+    stated += (bytes[i]! & 127) * 2 ** (7 * i);
+    if (!(bytes[i]! & 128)) break;
+  }
+  if (stated !== size || size > MAX_SNAPPY_RATIO * bytes.length) throw new Error('the size is wrong');
+  return compressors.SNAPPY!(bytes, size);
+}
+
+const ZSTD_MAGIC = 0xfd2fb528;
+
+/** Decompresses Zstandard. The library allocates what a frame states, unless it gets an array to write to. */
+function unpackZstd(bytes: Uint8Array, size: number): Uint8Array {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  if (view.getUint32(0, true) !== ZSTD_MAGIC) throw new Error('the signature is wrong');
+  const flags = view.getUint8(4);
+  const isSingleSegment = (flags & 32) !== 0;
+  const at = 5 + (isSingleSegment ? 0 : 1) + [0, 1, 2, 4][flags & 3]!;
+  const stated = [
+    () => (isSingleSegment ? view.getUint8(at) : size),
+    () => view.getUint16(at, true) + 256,
+    () => view.getUint32(at, true),
+    () => Number(view.getBigUint64(at, true)),
+  ][flags >> 6]!();
+  if (stated !== size) throw new Error('the size is wrong');
+  return decompressZstd(bytes, new Uint8Array(size));
+}
