@@ -1,8 +1,5 @@
 // Reads CSV (RFC 4180) with a header line. Commas, semicolons or tabs separate the cells. Quotes enclose a cell that
 // contains a separator, a quote or a line break. A cell holds a list as JSON text.
-//
-// DuckDB's CSV reader is not used, for three reasons. It cannot report the line of a malformed row that it skips. It
-// buffers 2,048 rows of text however long they are. And it guesses separators and quotes even if the file is broken.
 import { COMMA, QUOTE } from './ascii.js';
 import type { ColumnNames } from './column-names.js';
 import { isIdColumn, type RolloutColumn } from './columns.js';

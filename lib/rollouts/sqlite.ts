@@ -5,7 +5,7 @@ import { unknownName } from '../core/errors.js';
 import type { ColumnNames } from './column-names.js';
 import { splitTable } from './file-name.js';
 import { maxTextBytes, type RowLimits, textTooLong } from './limits.js';
-import { badFile, cannotRead, type FileRow, type ReadRows } from './source.js';
+import { badFile, cannotRead, errorAt, type FileRow, type ReadRows } from './source.js';
 import { BadCell, columnsToRead, tableRow } from './table.js';
 import { numberOrText } from './values.js';
 
@@ -15,32 +15,141 @@ import { numberOrText } from './values.js';
  */
 export const readSqlite: ReadRows = async function* (name, names, onBytes, limits) {
   const { file, suffix } = splitTable(name);
-  let database: Database | undefined;
+  let table: Table | undefined;
   try {
-    const { size } = await stat(file);
-    await checkMagic(file);
-    database = await openDatabase(file);
-    const table = chooseTable(file, suffix.slice(1), database);
-    const columns = columnsToRead(
-      name,
-      database.all(`PRAGMA table_info(${quoted(table)})`).map((column) => String(column.name)),
-      names,
-    );
-    const bytes = size + (await stat(`${file}-wal`).catch(() => ({ size: 0 }))).size;
+    table = await Table.open(file, suffix.slice(1));
+    const columns = columnsToRead(name, table.columns, names);
     let reported = 0;
-    for (const block of blocksOf(name, database, { table, columns, bytes }, names, limits)) {
+    for (const block of blocksOf(name, table, columns, names, limits)) {
       yield block.rows;
-      const read = Math.min(block.bytes, size);
+      const read = Math.min(block.bytes, table.fileBytes);
       onBytes(read - reported);
       reported = read;
     }
-    onBytes(size - reported);
+    onBytes(table.fileBytes - reported);
   } catch (error) {
     throw cannotRead(name, error);
   } finally {
-    database?.close();
+    table?.close();
   }
 };
+
+/** What {@link sqliteRows} reads. */
+export interface SqliteQuery {
+  /** The name of the table. It may be left out if the database has only one. */
+  table?: string;
+  /** The columns to read, in any order. */
+  columns: readonly string[];
+  /** The maximum size of a text or blob in bytes; 128 MiB by default. */
+  maxBytes?: number;
+}
+
+const MAX_BYTES = 2 ** 27;
+
+/**
+ * Yields the rows of a table one by one, in the order of the table. Only one row is in memory. A blob is a Uint8Array.
+ * An integer that a number cannot hold exactly is text.
+ * @throws LossError `ERR_INVALID_INPUT` if the file is not a database, this version of Node cannot read it, the table or
+ * a column does not exist, or a value is too large.
+ */
+export async function* sqliteRows(
+  file: string,
+  { table: asked = '', columns, maxBytes = MAX_BYTES }: SqliteQuery,
+): AsyncGenerator<Record<string, unknown>> {
+  let table: Table | undefined;
+  try {
+    table = await Table.open(file, asked);
+    const known = table.columns;
+    const unknown = columns.find((column) => !known.includes(column));
+    if (unknown !== undefined) throw unknownName('ERR_INVALID_INPUT', `${file}: column`, unknown, known);
+    let row = 1;
+    for (const { values, sizes } of table.rows(columns, maxBytes)) {
+      const tooLong = sizes.findIndex((size) => size > maxBytes);
+      if (tooLong >= 0)
+        throw errorAt({ file, row }, 'ERR_INVALID_INPUT', {
+          key: columns[tooLong]!,
+          expected: `a value of at most ${maxBytes} bytes`,
+          received: `${sizes[tooLong]}`,
+        });
+      yield Object.fromEntries(columns.map((column, i) => [column, values[i]]));
+      row++;
+    }
+  } catch (error) {
+    throw cannotRead(file, error);
+  } finally {
+    table?.close();
+  }
+}
+
+/** A row of a table. */
+interface StoredRow {
+  /** The values of the columns. A text or blob that is too long is null. */
+  values: unknown[];
+  /** For each column, the bytes of its text or blob; 0 for other values. */
+  sizes: number[];
+  /** The least bytes that the row takes in the file. */
+  bytes: number;
+}
+
+/** A table of an open database. */
+class Table {
+  /** The names of the columns, without generated ones. */
+  readonly columns: readonly string[];
+  readonly fileBytes: number;
+  readonly #database: Database;
+  readonly #file: string;
+  readonly #name: string;
+  /** What all rows can take: the bytes of the file and of its write-ahead log. */
+  readonly #maxBytes: number;
+
+  private constructor(file: string, database: Database, name: string, fileBytes: number, maxBytes: number) {
+    this.columns = database.all(`PRAGMA table_info(${quoted(name)})`).map((column) => String(column.name));
+    this.fileBytes = fileBytes;
+    this.#database = database;
+    this.#file = file;
+    this.#name = name;
+    this.#maxBytes = maxBytes;
+  }
+
+  /** @param asked the name of the table; '' for the only one. */
+  static async open(file: string, asked: string): Promise<Table> {
+    const { size } = await stat(file);
+    const log = await stat(`${file}-wal`).catch(() => ({ size: 0 }));
+    await checkMagic(file);
+    const database = await openDatabase(file);
+    try {
+      return new Table(file, database, chooseTable(file, asked, database), size, size + log.size);
+    } catch (error) {
+      database.close();
+      throw error;
+    }
+  }
+
+  /** @param maxBytes the maximum size of a text or blob. */
+  *rows(columns: readonly string[], maxBytes: number): Generator<StoredRow> {
+    let total = 0;
+    for (const row of this.#database.rows(queryOf(this.#name, columns, maxBytes))) {
+      const sizes = columns.map((_, i) => Number(row[`size${i}`]));
+      const bytes = sizes.reduce((sum, size) => sum + size, BYTES_PER_ROW);
+      total += bytes;
+      // The pages of a malicious file can refer to each other so that the same rows are found again and again.
+      if (total > this.#maxBytes)
+        throw badFile(this.#file, {
+          expected: `rows of at most ${this.#maxBytes} bytes, as the file`,
+          received: 'more',
+        });
+      const values = columns.map((_, i) => {
+        const value = row[`value${i}`];
+        return typeof value === 'bigint' ? numberOrText(value) : value;
+      });
+      yield { values, sizes, bytes };
+    }
+  }
+
+  close(): void {
+    this.#database.close();
+  }
+}
 
 async function checkMagic(file: string): Promise<void> {
   const handle = await open(file, 'r');
@@ -146,8 +255,8 @@ const BYTES_PER_ROW = 4;
 /** Yields the rows of a table in blocks. `bytes` are the bytes of all rows so far. */
 function* blocksOf(
   name: string,
-  database: Database,
-  { table, columns, bytes: limit }: { table: string; columns: readonly string[]; bytes: number },
+  table: Table,
+  columns: readonly string[],
   names: ColumnNames,
   limits: RowLimits,
 ): Generator<{ rows: FileRow[]; bytes: number }> {
@@ -155,17 +264,14 @@ function* blocksOf(
   let row = 1;
   let bytes = 0;
   let blockBytes = 0;
-  for (const values of database.rows(queryOf(table, columns, maxTextBytes(limits)))) {
-    const sizes = columns.map((_, i) => Number(values[`size${i}`]));
-    const rowBytes = sizes.reduce((sum, size) => sum + size, BYTES_PER_ROW);
+  const maxBytes = maxTextBytes(limits);
+  for (const { values, sizes, bytes: rowBytes } of table.rows(columns, maxBytes)) {
     bytes += rowBytes;
     blockBytes += rowBytes;
-    // The pages of a malicious file can refer to each other so that the same rows are found again and again.
-    if (bytes > limit)
-      throw badFile(name, { expected: `rows of at most ${limit} bytes, as the file`, received: 'more' });
-    const cells = columns.map(
-      (column, i) => [column, cellOf(values[`value${i}`], sizes[i]!, limits)] as const,
-    );
+    const cells = columns.map((column, i) => {
+      const size = sizes[i]!;
+      return [column, size > maxBytes ? new BadCell(textTooLong(limits, size)) : values[i]] as const;
+    });
     rows.push(tableRow(cells, names, limits, { file: name, row: row++ }));
     if (rows.length < ROWS_PER_BLOCK && blockBytes < BYTES_PER_BLOCK) continue;
     yield { rows, bytes };
@@ -183,11 +289,6 @@ function queryOf(table: string, columns: readonly string[], maxText: number): st
     return `${size} AS size${i}, iif(${size} <= ${maxText}, ${name}, NULL) AS value${i}`;
   });
   return `SELECT ${values.join(', ')} FROM main.${quoted(table)}`;
-}
-
-function cellOf(value: unknown, size: number, limits: RowLimits): unknown {
-  if (size > maxTextBytes(limits)) return new BadCell(textTooLong(limits, size));
-  return typeof value === 'bigint' ? numberOrText(value) : value;
 }
 
 /** Quotes a name for SQL. */

@@ -85,7 +85,7 @@ describe('policy-loss on files', () => {
       ...['evaluate', `${fixture('rollouts.sqlite')}#rollouts`, '--loss', 'ppo', '--json'],
     );
     if (code === 0) assert.deepEqual(JSON.parse(stdout), await expected('rollouts.jsonl'));
-    // Neither this version of Node nor DuckDB without its SQLite extension can read SQLite.
+    // This version of Node cannot read SQLite.
     else assert.match(stderr, /SQLite/);
   });
 

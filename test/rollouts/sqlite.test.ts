@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { streamRollouts } from '../../lib/rollouts/index.js';
+import { type SqliteQuery, sqliteRows } from '../../lib/rollouts/sqlite.js';
 import { isLossError } from '../support/loss-error.js';
 import { readsSqlite } from '../support/node-version.js';
 
@@ -92,6 +93,60 @@ describe('SQLite', () => {
   it('refuses a text that is too long', async () => {
     const file = databaseOf(ROLLOUTS, 'UPDATE rollouts SET task_id = hex(zeroblob(20000000))');
     await rejects(file, /row 1: task_id: expected a text of at most 33554432 bytes, got 40000000/);
+  });
+
+  describe('row by row', () => {
+    async function rowsOf(file: string, query: SqliteQuery) {
+      const rows = [];
+      for await (const row of sqliteRows(file, query)) rows.push(row);
+      return rows;
+    }
+
+    it('with blobs as bytes, and integers exactly', async () => {
+      const file = databaseOf(
+        'CREATE TABLE t (bytes BLOB, id INTEGER, x REAL, word TEXT)',
+        "INSERT INTO t VALUES (x'8004ff', 9007199254740993, 0.5, 'é'), (zeroblob(3), -1, NULL, '')",
+      );
+      assert.deepEqual(await rowsOf(file, { columns: ['id', 'bytes', 'x', 'word'] }), [
+        { id: '9007199254740993', bytes: Uint8Array.of(0x80, 4, 0xff), x: 0.5, word: 'é' },
+        { id: -1, bytes: new Uint8Array(3), x: null, word: '' },
+      ]);
+    });
+
+    it('of a named table, and only with known columns', async () => {
+      const file = databaseOf(ROLLOUTS, 'CREATE TABLE other AS SELECT 5 AS x');
+      assert.deepEqual(await rowsOf(file, { table: 'other', columns: ['x'] }), [{ x: 5 }]);
+      for (const [query, message] of [
+        [{ columns: ['x'] }, /expected the name of one of the tables other, rollouts/],
+        [{ table: 'others', columns: ['x'] }, /table.*other/],
+        [{ table: 'other', columns: ['y'] }, /column.*y/],
+      ] as const)
+        await assert.rejects(rowsOf(file, query), isLossError('ERR_INVALID_INPUT', message));
+    });
+
+    it('unless a value is too large', async () => {
+      const file = databaseOf('CREATE TABLE t AS SELECT zeroblob(100) AS bytes');
+      assert.equal((await rowsOf(file, { columns: ['bytes'], maxBytes: 100 })).length, 1);
+      await assert.rejects(
+        rowsOf(file, { columns: ['bytes'], maxBytes: 99 }),
+        isLossError('ERR_INVALID_INPUT', /row 1: bytes: expected a value of at most 99 bytes, got 100/),
+      );
+    });
+
+    it('in memory that does not depend on the number of rows', async () => {
+      const file = databaseOf(
+        'CREATE TABLE t (bytes BLOB)',
+        `WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 200)
+          INSERT INTO t SELECT randomblob(1000000) FROM c`,
+      );
+      const before = process.memoryUsage().rss;
+      let bytes = 0;
+      for await (const row of sqliteRows(file, { columns: ['bytes'] }))
+        bytes += (row.bytes as Uint8Array).length;
+      assert.equal(bytes, 200_000_000);
+      const grown = process.memoryUsage().rss - before;
+      assert.ok(grown < 100e6, `${grown} bytes`);
+    });
   });
 
   it('refuses rows that share their pages', async () => {
