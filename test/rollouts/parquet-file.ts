@@ -3,6 +3,8 @@
  * writer would need the memory for.
  */
 
+import { closeSync, openSync, writeSync } from 'node:fs';
+
 /** A column in which all values are equal. */
 export interface RepeatedColumn {
   name: string;
@@ -30,6 +32,29 @@ export function parquetOf(columns: readonly RepeatedColumn[]): Buffer {
   const group = struct([1, list(STRUCT, chunks)], [2, i64(offset)], [3, i64(rows)]);
   parts.push(footerOf(schemaOf(columns), rows, [group]));
   return Buffer.concat(parts);
+}
+
+/** Writes a large file: a row group with a column logprobs, whose pages of 4 MB each are equal. Returns its rows. */
+export function writeLongParquet(path: string, pages: number): number {
+  const [rows, tokens] = [256, 4096];
+  const rowLevels = [run(1, 0), run(tokens - 1, 1)];
+  const levels = [
+    sized(Array.from({ length: rows }, () => rowLevels).flat()),
+    sized([run(rows * tokens, 3)]),
+  ];
+  const numbers = Float32Array.from({ length: rows * tokens }, (_, i) => -(i % 1000) / 64);
+  const details = struct([1, i32(rows * tokens)], [2, i32(PLAIN)], [3, i32(RLE)], [4, i32(RLE)]);
+  const whole = page(DATA_PAGE, Buffer.concat([...levels, Buffer.from(numbers.buffer)]), [5, details]);
+  const column = { name: 'logprobs', value: -1, rows: rows * pages, tokens };
+  const chunk = columnChunk(column, 4, 0, whole.length * pages);
+  const size = i64(4 + whole.length * pages);
+  const group = struct([1, list(STRUCT, [chunk])], [2, size], [3, i64(column.rows)]);
+  const file = openSync(path, 'w');
+  writeSync(file, Buffer.from('PAR1'));
+  for (let i = 0; i < pages; i++) writeSync(file, whole);
+  writeSync(file, footerOf(schemaOf([column]), column.rows, [group]));
+  closeSync(file);
+  return column.rows;
 }
 
 /** Returns a file without row groups, with the given elements of its schema. */

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import { brotliCompressSync, gzipSync } from 'node:zlib';
 import { parquetWriteFile } from 'hyparquet-writer';
 import { readRollouts, type StreamOptions, streamRollouts } from '../../lib/rollouts/index.js';
 import { isLossError } from '../support/loss-error.js';
@@ -15,6 +16,7 @@ import {
   parquetWithSchema,
   type RepeatedColumn,
   struct,
+  writeLongParquet,
 } from './parquet-file.js';
 
 const fixture = (name: string) => fileURLToPath(new URL(`fixtures/parquet/${name}.parquet`, import.meta.url));
@@ -235,19 +237,96 @@ describe('Parquet', () => {
     await rejects(fileOf(parquetWithFooter(struct([9, deep]).bytes)), /expected at most 32 levels/);
   });
 
+  it('refuses indices and levels that do not fit', async () => {
+    const bytes = parquetOf([{ name: 'logprobs', value: -1, rows: 2, tokens: 3 }]);
+    // The last run of the only data page: its length, and the index that it repeats.
+    const end = bytes.length - 8 - bytes.readUInt32LE(bytes.length - 8);
+    const changed = (at: number, value: number) => {
+      const copy = Buffer.from(bytes);
+      copy[end + at] = value;
+      return fileOf(copy);
+    };
+    assert.equal((await readRollouts([changed(-1, 0)])).tokens, 6);
+    await rejects(changed(-1, 1), /expected a level or an index of at most 0, got 1/);
+    await rejects(changed(-2, 10), /expected as many levels and indices as values, got fewer/);
+    await rejects(changed(-3, 40), /expected indices of at most 32 bits, got 40/);
+  });
+
+  const GIGABYTE = Buffer.alloc(12);
+  GIGABYTE.writeUInt32LE(0xfd2fb528);
+  GIGABYTE.writeUInt32LE(0xa0, 4);
+  GIGABYTE.writeUInt32LE(2 ** 30, 5);
+  for (const [codec, page] of [
+    ['GZIP', gzipSync(Buffer.alloc(2 ** 26))],
+    ['BROTLI', brotliCompressSync(Buffer.alloc(2 ** 26))],
+    ['SNAPPY', Buffer.from([0x80, 0x80, 0x80, 0x80, 4, 0])],
+    ['ZSTD', GIGABYTE],
+    ['LZ4_RAW', Buffer.from([0xf0, 1])],
+  ] as const)
+    it(`refuses a page of ${codec} that unpacks to another size`, async () => {
+      const filename = folder.path('bomb.parquet');
+      const columnData = [{ name: 'logprobs', data: ['[-1, -2]', '[-3]'] }];
+      parquetWriteFile({ filename, columnData, codec, compressors: { [codec]: () => page } });
+      const before = process.memoryUsage().rss;
+      await rejects(
+        filename,
+        codec === 'LZ4_RAW' ? /bomb/ : new RegExp(`expected ${codec} of a Parquet file`),
+      );
+      assert.ok(process.memoryUsage().rss - before < 50e6);
+    });
+
+  it('refuses values that repeat the beginnings of others too often', async () => {
+    const filename = folder.path('prefixes.parquet');
+    const long = 'x'.repeat(2_000_000);
+    const encoding = 'DELTA_BYTE_ARRAY';
+    const data = Array.from({ length: 200 }, (_, i) => `${long}${i}`);
+    parquetWriteFile({
+      filename,
+      columnData: [
+        { name: 'logprobs', data: data.map(() => '[-1]') },
+        { name: 'text', data, encoding },
+      ],
+      pageSize: 2 ** 30,
+    });
+    const parts = streamRollouts([filename], { keep: ['text'], maxTokens: 1 });
+    await assert.rejects(
+      async () => {
+        for await (const { rows } of parts) assert.equal(rows, 1);
+      },
+      isLossError('ERR_INVALID_INPUT', /expected at most 268435456 repeated bytes, got more/),
+    );
+  });
+
   /** Reads a file in another process. Returns the error's message, and the largest memory of the process in bytes. */
-  function readApart(columns: readonly RepeatedColumn[]): { said: string; memory: number } {
-    const script = `import { readRollouts } from ${JSON.stringify(LIBRARY)};
-      const said = await readRollouts([process.argv[1]]).then(({ tokens }) => tokens, ({ message }) => message);
-      console.log(JSON.stringify({ said, memory: 1024 * process.resourceUsage().maxRSS }));`;
+  function readApart(file: string): { said: string | number; memory: number } {
+    // On Linux, the maxRSS of a process includes that of the process that started it.
+    const script = `import { existsSync, readFileSync } from 'node:fs';
+      import { streamRollouts } from ${JSON.stringify(LIBRARY)};
+      let said = 0;
+      try {
+        for await (const { rows } of streamRollouts([process.argv[1]], { maxTokens: 2 ** 19 })) said += rows;
+      } catch ({ message }) {
+        said = message;
+      }
+      const status = existsSync('/proc/self/status') ? readFileSync('/proc/self/status', 'utf8') : '';
+      const kilobytes = /VmHWM:\\s+(\\d+)/.exec(status)?.[1] ?? process.resourceUsage().maxRSS;
+      console.log(JSON.stringify({ said, memory: 1024 * kilobytes }));`;
     const { stdout, stderr } = spawnSync(
       process.execPath,
-      ['--import', 'tsx', '--input-type=module', '-e', script, fileOf(parquetOf(columns))],
+      ['--import', 'tsx', '--input-type=module', '-e', script, file],
       { encoding: 'utf8' },
     );
     assert.notEqual(stdout, '', stderr);
     return JSON.parse(stdout);
   }
+
+  it('takes less than 400 MB for a row group of 250 MB', () => {
+    const file = folder.path('long.parquet');
+    const rows = writeLongParquet(file, 60);
+    const { said, memory } = readApart(file);
+    assert.equal(said, rows);
+    assert.ok(memory < 400e6, `${memory} bytes`);
+  });
 
   const COLUMNS = ['logprobs', 'old_logprobs', 'ref_logprobs'];
   for (const [what, columns, message] of [
@@ -292,7 +371,7 @@ describe('Parquet', () => {
     ],
   ] as [string, RepeatedColumn[], RegExp][])
     it(`takes less than 1 GB for ${what} in a small file`, () => {
-      const { said, memory } = readApart(columns);
+      const { said, memory } = readApart(fileOf(parquetOf(columns)));
       assert.match(String(said), message);
       assert.ok(memory < 1e9, `${memory} bytes`);
     });

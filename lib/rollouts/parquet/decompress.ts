@@ -15,8 +15,7 @@ const DECODERS: { [codec in CompressionCodec]?: Decompress } = {
   GZIP: (bytes, size) => zlib.gunzipSync(bytes, { maxOutputLength: Math.max(1, size) }),
   BROTLI: (bytes, size) => zlib.brotliDecompressSync(bytes, { maxOutputLength: Math.max(1, size) }),
   ZSTD: zstd ? (bytes, size) => zstd(bytes, { maxOutputLength: Math.max(1, size) }) : unpackZstd,
-  LZ4: compressors.LZ4!,
-  LZ4_RAW: compressors.LZ4_RAW!,
+  LZ4_RAW: unpackLz4,
 };
 
 /** Returns whether pages of this compression can be read. */
@@ -71,3 +70,37 @@ function unpackZstd(bytes: Uint8Array, size: number): Uint8Array {
   if (stated !== size) throw new Error('the size is wrong');
   return decompressZstd(bytes, new Uint8Array(size));
 }
+
+/** Decompresses a block of LZ4. The library would fill the rest of a page with zeros if the block ended early. */
+function unpackLz4(bytes: Uint8Array, size: number): Uint8Array {
+  const unpacked = new Uint8Array(size);
+  let from = 0;
+  let to = 0;
+  const lengthOf = (short: number) => {
+    let length = short;
+    if (short === 15)
+      for (let byte = 255; byte === 255; length += byte) {
+        if (from >= bytes.length) throw new Error('the block ends early');
+        byte = bytes[from++]!;
+      }
+    return length;
+  };
+  while (from < bytes.length) {
+    const token = bytes[from++]!;
+    const literals = lengthOf(token >> 4);
+    if (from + literals > bytes.length) throw new Error('the block ends early');
+    unpacked.set(bytes.subarray(from, from + literals), to);
+    from += literals;
+    to += literals;
+    if (from === bytes.length) break;
+    const distance = bytes[from]! + 256 * (bytes[from + 1] ?? 0);
+    from += 2;
+    const end = to + lengthOf(token & 15) + MIN_LZ4_MATCH;
+    if (distance === 0 || distance > to || end > size) throw new Error('a match is out of range');
+    for (; to < end; to++) unpacked[to] = unpacked[to - distance]!;
+  }
+  if (to !== size) throw new Error('the size is wrong');
+  return unpacked;
+}
+
+const MIN_LZ4_MATCH = 4;

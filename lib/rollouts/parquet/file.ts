@@ -29,12 +29,33 @@ const MIN_VALUES = 2 ** 25;
 const VALUES_PER_BYTE = 64;
 const VALUES_PER_TOKEN = 16;
 
+/** Reads pages of a file into the same memory again. A new buffer for each page would be free only after some time. */
+export class PageMemory {
+  readonly #file: ParquetFile;
+  #buffer: Buffer | undefined;
+
+  constructor(file: ParquetFile) {
+    this.#file = file;
+  }
+
+  /** Reads a page. It is valid until the next one is read. */
+  read(length: number, position: number): Buffer {
+    const bytes = this.#file.read(length, position, this.#buffer);
+    if (bytes.length < length)
+      throw new Malformed({ expected: `a page of ${length} bytes`, received: 'a shorter one' });
+    if (length > (this.#buffer?.length ?? 0)) this.#buffer = bytes;
+    return bytes;
+  }
+}
+
 /** An open Parquet file. */
 export class ParquetFile {
   readonly rows: number;
   readonly columns: readonly Node[];
   readonly groups: readonly RowGroup[];
   readonly size: number;
+  /** The memory for the page that is being decompressed. */
+  readonly packed = new PageMemory(this);
   readonly #descriptor: number;
 
   /**
@@ -86,9 +107,13 @@ export class ParquetFile {
       });
   }
 
-  /** Reads bytes into a buffer of their own. It is shorter than `length` at the end of the file. */
-  read(length: number, position: number): Buffer {
-    const bytes = Buffer.allocUnsafeSlow(Math.max(0, Math.min(length, this.size - position)));
+  /**
+   * Reads bytes. Returns fewer at the end of the file.
+   * @param into where to read them if they fit, in the place of a new buffer.
+   */
+  read(length: number, position: number, into?: Buffer): Buffer {
+    const size = Math.max(0, Math.min(length, this.size - position));
+    const bytes = into && into.length >= size ? into.subarray(0, size) : Buffer.allocUnsafeSlow(size);
     let read = 0;
     while (read < bytes.length) {
       const more = readSync(this.#descriptor, bytes, read, bytes.length - read, position + read);

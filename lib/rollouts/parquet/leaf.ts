@@ -25,6 +25,8 @@ export class LeafReader {
   /** Returns whether all entries were read. */
   get ended(): boolean {
     while (!this.#page || this.#page.left === 0) {
+      // The memory of this page is free before the next one takes any.
+      this.#page = undefined;
       const { value, done } = this.#pages.next();
       if (done) return true;
       this.#page = value as Page;

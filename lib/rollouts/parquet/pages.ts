@@ -3,7 +3,7 @@ import type { CompressionCodec } from 'hyparquet';
 import { deserializeTCompactProtocol } from 'hyparquet/src/thrift.js';
 import type { Budget } from './budget.js';
 import { decompress } from './decompress.js';
-import { type Chunk, type ParquetFile, wholeNumber } from './file.js';
+import { type Chunk, PageMemory, type ParquetFile, wholeNumber } from './file.js';
 import { HybridReader } from './hybrid.js';
 import { decoding, Malformed } from './malformed.js';
 import { type Convert, type Dictionary, dictionaryOf, isDelta, type PageValues, valuesOf } from './values.js';
@@ -24,6 +24,13 @@ const HEADER_BYTES = [1 << 12, 1 << 16, 1 << 24];
 
 const BYTES_PER_DELTA = 16;
 
+/** Where pages come from, and the memory for them. */
+interface Source {
+  file: ParquetFile;
+  memory: PageMemory;
+  budget: Budget;
+}
+
 interface Header {
   type: number;
   /** The sizes of the page in the file and unpacked. */
@@ -35,13 +42,17 @@ interface Header {
   body: number;
 }
 
-/** Yields the pages of a chunk. When the next page is asked for, the memory of the last one counts as free. */
+/**
+ * Yields the pages of a chunk. A page is valid until the next one is asked for, because the next one is read into the
+ * same memory.
+ */
 export function* pagesOf(
   file: ParquetFile,
   chunk: Chunk,
   convert: Convert,
   budget: Budget,
 ): Generator<Page, void> {
+  const source = { file, memory: new PageMemory(file), budget };
   let dictionary: Dictionary | undefined;
   let held = 0;
   let values = 0;
@@ -51,12 +62,12 @@ export function* pagesOf(
     at = header.body + header.packed;
     const { type, fields } = header;
     if (type === DICTIONARY_PAGE) {
-      const taken = header.packed + 2 * header.size;
-      budget.take(taken);
-      held += taken;
-      const bytes = unpack(file, header, chunk.codec, 0, budget);
+      // The values take about as much as the bytes of which they are made.
+      budget.take(2 * header.size);
+      held += 2 * header.size;
+      const { rest } = unpack({ ...source, memory: new PageMemory(file) }, header, chunk.codec);
       const count = wholeNumber(fields.field_1, 'number of values');
-      dictionary = dictionaryOf(bytes, count, chunk.leaf.element, convert);
+      dictionary = dictionaryOf(rest, count, chunk.leaf.element, convert);
     } else if (type === DATA_PAGE || type === DATA_PAGE_V2) {
       const count = wholeNumber(fields.field_1, 'number of values');
       values += count;
@@ -65,11 +76,10 @@ export function* pagesOf(
       const decoded = isDelta(type === DATA_PAGE ? fields.field_2 : fields.field_4)
         ? BYTES_PER_DELTA * count
         : 0;
-      const taken = header.packed + 2 * header.size + decoded;
-      budget.take(taken);
+      budget.take(header.size + decoded);
       const open = type === DATA_PAGE ? firstVersion : secondVersion;
-      yield open(file, chunk, header, count, convert, dictionary, budget);
-      budget.release(taken);
+      yield open(source, chunk, header, count, convert, dictionary);
+      budget.release(header.size + decoded);
     }
   }
   budget.release(held);
@@ -100,33 +110,37 @@ function headerAt(file: ParquetFile, at: number, end: number): Header {
   throw new Malformed({ expected: `the header of a page at byte ${at}`, received: 'other bytes' });
 }
 
-/** Reads a page, and unpacks it except for its first `levels` bytes, which are not compressed. */
+/** Reads a page, and unpacks it except for its first bytes, which are levels that are not compressed. */
 function unpack(
-  file: ParquetFile,
+  { file, memory, budget }: Source,
   { body, packed, size }: Header,
   codec: CompressionCodec,
-  levels: number,
-  budget: Budget,
-): Uint8Array {
-  const bytes = file.read(packed - levels, body + levels);
-  if (bytes.length < packed - levels)
-    throw new Malformed({ expected: `a page of ${packed} bytes`, received: 'a shorter one' });
+  levelBytes = 0,
+): { levels: Uint8Array; rest: Uint8Array } {
   budget.unpack(size);
-  return decompress(codec, bytes, size - levels);
+  if (codec === 'UNCOMPRESSED') {
+    const bytes = memory.read(packed, body);
+    const rest = decompress(codec, bytes.subarray(levelBytes), size - levelBytes);
+    return { levels: bytes.subarray(0, levelBytes), rest };
+  }
+  budget.take(packed);
+  const bytes = file.packed.read(packed, body);
+  const rest = decompress(codec, bytes.subarray(levelBytes), size - levelBytes);
+  budget.release(packed);
+  return { levels: new Uint8Array(bytes.subarray(0, levelBytes)), rest };
 }
 
 /** Opens a data page of version 1. It is compressed as a whole. */
 function firstVersion(
-  file: ParquetFile,
+  source: Source,
   { leaf, codec }: Chunk,
   header: Header,
   count: number,
   convert: Convert,
   dictionary: Dictionary | undefined,
-  budget: Budget,
 ): Page {
   const { field_2: encoding, field_3: definitions, field_4: repetitions } = header.fields;
-  let rest = unpack(file, header, codec, 0, budget);
+  let { rest } = unpack(source, header, codec);
   const levels = (max: number, encoding: unknown) => {
     if (max === 0) return levelsOf(rest, 0);
     const size = decoding('the levels', () =>
@@ -149,13 +163,12 @@ function firstVersion(
 
 /** Opens a data page of version 2. Its levels are not compressed. */
 function secondVersion(
-  file: ParquetFile,
+  source: Source,
   { leaf, codec }: Chunk,
   header: Header,
   count: number,
   convert: Convert,
   dictionary: Dictionary | undefined,
-  budget: Budget,
 ): Page {
   const { field_4: encoding, field_5, field_6, field_7: isCompressed = true } = header.fields;
   const definitions = wholeNumber(field_5, 'size of levels');
@@ -166,9 +179,8 @@ function secondVersion(
       expected: `levels in a page of ${header.packed} bytes`,
       received: `${size} bytes`,
     });
-  const levels = file.read(size, header.body);
   const isPacked = isCompressed !== false && header.packed > size;
-  const rest = unpack(file, header, isPacked ? codec : 'UNCOMPRESSED', size, budget);
+  const { levels, rest } = unpack(source, header, isPacked ? codec : 'UNCOMPRESSED', size);
   const page = {
     left: count,
     repetitions: levelsOf(levels.subarray(0, repetitions), leaf.repetition),

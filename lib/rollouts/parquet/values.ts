@@ -60,6 +60,8 @@ export function valuesOf(
   }
   if (type === 'BOOLEAN') return booleans(bytes, encoding);
   if (type === 'INT32' || type === 'INT64' || type === 'FLOAT' || type === 'DOUBLE') {
+    if (encoding === PLAIN && type !== 'INT64' && isDirect(element))
+      return new PlainValues(bytes, count, type);
     const stored =
       encoding === DELTA ? deltas(bytes, count, type).values : numbersIn(bytes, count, encoding, type);
     const numbers = exactNumbers(stored, element);
@@ -123,6 +125,40 @@ class NumberValues implements PageValues {
   copyTo(target: Numbers, at: number, count: number): void {
     target.set(this.#numbers.subarray(this.#at, this.#at + count), at);
     this.#at += count;
+  }
+}
+
+/** Numbers that are copied from the page when they are asked for, because they may lie at any byte of it. */
+class PlainValues implements PageValues {
+  readonly empty: Numbers;
+  readonly #bytes: Uint8Array;
+  readonly #width: number;
+  readonly #one: Numbers;
+  #at = 0;
+
+  constructor(bytes: Uint8Array, count: number, type: 'INT32' | 'FLOAT' | 'DOUBLE') {
+    const made = ARRAYS[type];
+    checkSize(bytes, count, made.BYTES_PER_ELEMENT);
+    this.empty = new made();
+    this.#bytes = bytes;
+    this.#width = made.BYTES_PER_ELEMENT;
+    this.#one = new made(1);
+  }
+
+  next(): unknown {
+    this.copyTo(this.#one, 0, 1);
+    return this.#one[0];
+  }
+
+  skip(count: number): void {
+    this.#at += count * this.#width;
+  }
+
+  copyTo(target: Numbers, at: number, count: number): void {
+    const end = this.#at + count * this.#width;
+    const place = target.byteOffset + at * this.#width;
+    new Uint8Array(target.buffer, place, count * this.#width).set(this.#bytes.subarray(this.#at, end));
+    this.#at = end;
   }
 }
 
@@ -230,6 +266,12 @@ function joined(bytes: Uint8Array, count: number, width: number): Uint8Array<Arr
   for (let byte = 0; byte < width; byte++)
     for (let i = 0; i < count; i++) whole[i * width + byte] = bytes[byte * count + i]!;
   return whole;
+}
+
+/** Returns whether the numbers of a column are stored as they are, in 32 bits or as a float64. */
+function isDirect(element: SchemaElement): boolean {
+  const meaning = meaningOf(element);
+  return meaning.kind === 'number' || (meaning.kind === 'integer' && !meaning.unsigned);
 }
 
 /** Converts stored numbers to numbers. Returns undefined if they are not numbers, or if numbers are not exact. */
