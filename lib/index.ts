@@ -33,6 +33,11 @@ export type {
   ObjectiveConfig,
   TrinityObjectiveConfig,
 } from './algorithm/config.js';
+export {
+  type ConfigFramework,
+  type ConfigOptions,
+  fromConfig,
+} from './algorithm/configurations/from-config.js';
 export { ALGORITHM_TYPE, AlgorithmRegistry } from './algorithm/index.js';
 export {
   Objective,

@@ -84,7 +84,8 @@ const FUNCTION_KEYS = [
 const ARGS_KEYS = FUNCTION_KEYS.map((key) => `${key}_args` as const);
 /** Keys of the `algorithm` section that only concern a trainer. They are accepted, but do not affect the objective. */
 export const TRAINER_KEYS = ['repeat_times', 'optimizer', 'sample_strategy', 'sample_strategy_args'] as const;
-const OBJECTIVE_KEYS: readonly string[] = [...FUNCTION_KEYS, ...ARGS_KEYS, 'loss_agg_mode'];
+/** Keys of the `algorithm` section that describe the objective. */
+export const OBJECTIVE_KEYS: readonly string[] = [...FUNCTION_KEYS, ...ARGS_KEYS, 'loss_agg_mode'];
 // Keys outside OBJECTIVE_KEYS whose values must be names, that is, strings.
 const NAME_KEYS: readonly string[] = ['backend', 'algorithm_type'];
 

@@ -1,7 +1,13 @@
 // An algorithm's objective: policy loss − entropy loss + KL loss, computed in one pass over a batch.
 import type { NativeFunctionSpec } from '../../binding.js';
 import type { Batch } from '../core/batch.js';
-import { BatchReader, type Conversions, type Input, type InputName } from '../core/batch-reader.js';
+import {
+  BatchReader,
+  type Conversions,
+  type Input,
+  type InputName,
+  missingInput,
+} from '../core/batch-reader.js';
 import type {
   GradientRequest,
   LossComputeOptions,
@@ -39,6 +45,14 @@ import { type CallAdvantages, type MadeAdvantages, ObjectiveAdvantages } from '.
 /** @internal A checked configuration that names a policy loss, as every objective needs one. */
 export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 
+/** @internal What an objective of another framework than Trinity-RFT has in addition to its functions. */
+export interface ObjectiveExtras {
+  /** A loss that is the policy loss, the KL loss and the entropy loss in one, aggregated as the framework does. */
+  readonly lossFn?: PolicyLossFn<Partial<Record<string, number>>>;
+  /** Why the objective cannot compute advantages, for the error about a batch without them. */
+  readonly advantageObstacle?: string;
+}
+
 /** Options of Objective.computeSync(). */
 export interface ObjectiveComputeSyncOptions extends LossComputeSyncOptions {
   /**
@@ -63,7 +77,7 @@ export interface ObjectiveResult extends LossResult {
 /**
  * An algorithm's objective: policy loss − entropy loss + KL loss. It reads a batch once for all three losses, and can
  * also return the gradients of their sum with respect to logprob and to entropy. To create an objective, call
- * AlgorithmType.objective() or fromTrinityConfig().
+ * AlgorithmType.objective(), fromConfig() or fromTrinityConfig().
  *
  * If the algorithm has an advantage function and a batch has no advantages, the objective first computes them from the
  * rewards. Some advantage functions drop rows. The objective then counts neither these rows nor their tokens.
@@ -95,6 +109,11 @@ export class Objective {
   readonly klPenaltyFn: KLFn;
   /** How the KL loss and the entropy loss are aggregated. */
   readonly lossAggMode: LossAggMode;
+  /**
+   * @internal The loss that is evaluated: the policy loss, or one that also contains the KL loss and the entropy loss.
+   */
+  readonly lossFn: PolicyLossFn<Partial<Record<string, number>>>;
+  readonly #advantageObstacle: string | undefined;
   readonly #mapper: KeyMapper;
   readonly #klPenalty: KlPenalty;
   // Evaluators by the terms that they compute, created when first needed. The columns of a batch decide whether the KL
@@ -109,13 +128,19 @@ export class Objective {
    * @throws LossError `ERR_UNKNOWN_NAME` for an unknown function, `ERR_INVALID_OPTION` for an invalid argument of a
    * function, and for functions that cannot be combined.
    */
-  constructor(algorithm: string, config: ObjectiveFunctions) {
+  constructor(
+    algorithm: string,
+    config: ObjectiveFunctions,
+    { lossFn, advantageObstacle }: ObjectiveExtras = {},
+  ) {
     const backend = config.backend ?? 'verl';
     const options = { backend };
     this.algorithm = algorithm;
     this.backend = backend;
     this.lossAggMode = checkLossAggMode(`objective of ${algorithm}`, config.loss_agg_mode);
     this.policyLossFn = POLICY_LOSS_FN.create(config.policy_loss_fn, policyLossArgs(config), options);
+    this.lossFn = lossFn ?? this.policyLossFn;
+    this.#advantageObstacle = advantageObstacle;
     this.klLossFn = KL_FN.create(config.kl_loss_fn ?? 'none', config.kl_loss_fn_args, options);
     this.entropyLossFn = ENTROPY_LOSS_FN.create(
       config.entropy_loss_fn ?? 'none',
@@ -133,11 +158,11 @@ export class Objective {
     this.#finder = new BatchReader(this.#mapper, { inputs: ['action_mask'] });
     this.#advantages = new ObjectiveAdvantages(`objective of ${algorithm}`, {
       advantageFn: this.advantageFn,
-      policyLossFn: this.policyLossFn,
+      policyLossFn: this.lossFn,
       klPenalty: this.#klPenalty,
       finder: this.#finder,
     });
-    const counted = this.policyLossFn.correction?.maskColumns ?? [];
+    const counted = this.lossFn.correction?.maskColumns ?? [];
     this.#counter = new BatchReader(this.#mapper, { inputs: [...counted, ...this.#masks(true)] });
   }
 
@@ -211,7 +236,7 @@ export class Objective {
         ? this.#advantages.compute(batch, options ?? {})
         : undefined;
       const { computed, fused } = (found instanceof Promise ? await found : found) ?? {};
-      const { correction } = this.policyLossFn;
+      const { correction } = this.lossFn;
       return countBatch(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
     });
   }
@@ -222,7 +247,7 @@ export class Objective {
       const { computed, fused } = this.#advantages.mayDrop(batch)
         ? this.#advantages.computeSync(batch, options ?? {})
         : {};
-      const { correction } = this.policyLossFn;
+      const { correction } = this.lossFn;
       return countBatchSync(this.#counter, batch, { repeats: computed?.repeats, fused, correction });
     });
   }
@@ -257,6 +282,11 @@ export class Objective {
     return this.#computeWith(batch, options, computed && { computed });
   }
 
+  // Whether the loss that is evaluated contains the KL loss and the entropy loss.
+  get #hasTerms(): boolean {
+    return this.lossFn !== this.policyLossFn;
+  }
+
   #checkCombination(config: ObjectiveFunctions): void {
     const at = `objective of ${this.algorithm}`;
     const { policy_loss_fn, advantage_fn, kl_penalty_fn } = config;
@@ -271,14 +301,14 @@ export class Objective {
         received: describeValue(kl_penalty_fn),
       });
     }
-    if (this.policyLossFn.correction?.replacesLogprob && !(this.klLossFn instanceof DummyKLFn))
+    if (this.lossFn.correction?.replacesLogprob && !(this.klLossFn instanceof DummyKLFn))
       throw new LossError('ERR_INVALID_OPTION', {
         at,
         option: 'delta',
         expected: 'no limit of the ratio in an objective with a KL loss, which reads logprob too',
         received: 'one',
       });
-    if (this.policyLossFn.readsPairs && this.advantageFn?.definition.drops)
+    if (this.lossFn.readsPairs && this.advantageFn?.definition.drops)
       throw new LossError('ERR_INVALID_OPTION', {
         at,
         option: 'advantage_fn',
@@ -289,7 +319,7 @@ export class Objective {
 
   #masks(withEntropy: boolean): InputName[] {
     const separatesExperts =
-      this.policyLossFn.reads.expertMask || (withEntropy && this.entropyLossFn.rows === 'usual');
+      this.lossFn.reads.expertMask || (withEntropy && this.entropyLossFn.rows === 'usual');
     return separatesExperts ? ['action_mask', 'expert_mask'] : ['action_mask'];
   }
 
@@ -317,17 +347,19 @@ export class Objective {
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {
     const lacks = (column: ColumnName) => !this.#finder.has(batch, column);
+    if (this.#advantageObstacle !== undefined && lacks('advantages'))
+      throw missingInput(this.#mapper, 'advantages', this.#advantageObstacle);
     const kl =
-      this.klLossFn.klCoef === 0 && lacks('ref_logprob')
+      this.#hasTerms || (this.klLossFn.klCoef === 0 && lacks('ref_logprob'))
         ? undefined
         : this.klLossFn.term(this.lossAggMode, !lacks('old_logprob'));
     const entropy =
-      this.entropyLossFn.entropyCoef === 0 && lacks('entropy')
+      this.#hasTerms || (this.entropyLossFn.entropyCoef === 0 && lacks('entropy'))
         ? undefined
         : this.entropyLossFn.term(this.lossAggMode);
     const evaluator = this.#evaluatorFor(kl, entropy, computed);
     const coefficients: CoefficientsOf = (input, normalizer) => ({
-      ...this.policyLossFn.coefficients(input, normalizer),
+      ...this.lossFn.coefficients(input, normalizer),
       klCoef: this.klLossFn.klCoef,
       entropyCoef: 0 - this.entropyLossFn.entropyCoef,
     });
@@ -353,7 +385,7 @@ export class Objective {
     entropy: NativeFunctionSpec['entropy'],
     computed: boolean,
   ): Evaluator {
-    const { columns: all, optional, rowColumns, step: readsStep } = this.policyLossFn.reads;
+    const { columns: all, optional, rowColumns, step: readsStep } = this.lossFn.reads;
     const columns = new Set<ColumnName>(all.filter((column) => !optional.includes(column)));
     if (computed) columns.delete('advantages');
     if (kl) columns.add('ref_logprob');
@@ -367,7 +399,7 @@ export class Objective {
       perToken: ['logprob', 'entropy'],
     });
     const terms: NativeFunctionSpec = { ...(kl && { kl }), ...(entropy && { entropy }) };
-    return new Evaluator(this.policyLossFn.withTerms(terms), reader, 'grad', this.policyLossFn.correction);
+    return new Evaluator(this.lossFn.withTerms(terms), reader, 'grad', this.lossFn.correction);
   }
 
   // Returns the arrays that native code writes the gradients to. If the loss does not depend on entropy, ∂loss/∂entropy
@@ -379,7 +411,7 @@ export class Objective {
   ): Gradients {
     const { rows, entropyCoef } = this.entropyLossFn;
     const hasTerm = rows !== 'none' && entropyCoef !== 0 && this.#finder.has(batch, 'entropy');
-    const depends = hasTerm || this.policyLossFn.dependsOnEntropy;
+    const depends = hasTerm || this.lossFn.dependsOnEntropy;
     const onDevice = grad === 'device' || grad === 'shareable' || grad instanceof DeviceGradient;
     const wanted = onDevice ? (grad === 'shareable' ? grad : 'device') : grad !== undefined && grad !== false;
     return gradientsOf(input, { grad, gradEntropy: gradEntropy ?? (depends && wanted), gradLogZ });

@@ -85,8 +85,8 @@ Give exactly one of --loss, --loss-expr, --algorithm and --config.
 Options of a loss are written in kebab case: clip_range_low is --clip-range-low. --no-NAME turns a switch --NAME off.
 An algorithm has the options of its policy loss, the options of its advantage function with the prefix 'advantage-'
 (--advantage-std-threshold), and options for the names of its functions (--kl-loss-fn) and their coefficients
-(--kl-coef). With --config, the file sets all of these. To list the options with their defaults, add --help to
---loss NAME or --algorithm NAME.
+(--kl-coef). With --config, the file sets all of these, and docs/configurations.md lists the keys that count. To list
+the options with their defaults, add --help to --loss NAME or --algorithm NAME.
 
 ${EXPRESSION_HELP}`;
 
@@ -100,6 +100,7 @@ const EXAMPLES = [
   'evaluate rollouts.jsonl --algorithm rloo --policy-loss-fn cispo --clip-range-high 0.3 --csv',
   'evaluate batch.safetensors --loss sapo --column logprobs=lp --device cuda',
   'evaluate rollouts.jsonl --config trinity.yaml --skip-bad-rows',
+  'evaluate rollouts.jsonl --config grpo-config.json --framework trl/grpo',
   "evaluate rollouts.jsonl --loss-expr 'max(-A*r, -A*clip(r, 1-low, 1+high))' --set low=0.2 --set high=0.28",
   'evaluate rollouts.jsonl --loss-file my-loss.mjs --loss my_loss',
 ];

@@ -79,7 +79,7 @@ const SUBJECT_OPTIONS = () => [
   new Option('--algorithm <name>', `an algorithm: ${ALGORITHM_TYPE.names().join(', ')}`),
   new Option(
     '--config <file>',
-    "take the algorithm and its options from a Trinity-RFT configuration's `algorithm` section",
+    "take the algorithm and its options from a configuration of Trinity-RFT, verl, TRL or NeMo-RL; after it, '--framework <name>' says of which one, if the keys do not tell",
   ),
   LOSS_FILE_OPTION(),
 ];

@@ -1,10 +1,11 @@
 // Finds the subjects of a command line, that is, the losses and algorithms that it names, each with its options.
 import { createReadStream, existsSync } from 'node:fs';
-import type { Command, Option } from 'commander';
-import { MAX_CONFIG_CHARACTERS } from '../algorithm/trinity-config.js';
+import { type Command, Option } from 'commander';
+import { FRAMEWORK_NAMES } from '../algorithm/configurations/frameworks.js';
+import { MAX_CONFIG_CHARACTERS } from '../algorithm/configurations/text.js';
 import { unknownName } from '../core/errors.js';
 import { toSnakeCase } from '../core/options.js';
-import { ALGORITHM_TYPE, fromTrinityConfig, LossError } from '../index.js';
+import { ALGORITHM_TYPE, type ConfigFramework, fromConfig, LossError } from '../index.js';
 import { lossSubject, objectiveSubject, type Subject } from '../parts/index.js';
 import { describeFailure, errorAt } from '../rollouts/source.js';
 import { algorithmArguments, algorithmOptions } from './algorithm-options.js';
@@ -142,7 +143,8 @@ async function subjectOf(
   name: string,
   values: Readonly<Record<string, unknown>>,
 ): Promise<Subject> {
-  if (choice === '--config') return objectiveSubject(await configured(name));
+  if (choice === '--config')
+    return objectiveSubject(await configured(name, values.framework as ConfigFramework | undefined));
   if (choice === '--loss') return lossSubject(name, values);
   if (choice === '--loss-expr') return expressionSubject(name, values);
   const { config, seed } = algorithmArguments(name, values);
@@ -175,13 +177,22 @@ export function optionsOf(
     }
     return options;
   }
-  const further = flags.filter((flag) => !own.has(flag));
+  const options = [frameworkOption()];
+  const further = flags.filter((flag) => !own.has(flag) && !options.some(({ long }) => long === flag));
   if (further.length > 0)
     throw new LossError('ERR_INVALID_OPTION', {
       at: listed(further, 'and'),
-      expected: 'no further option with --config, because the file sets them all',
+      expected: 'no further option with --config but --framework, because the file sets them all',
     });
-  return [];
+  return options;
+}
+
+/** Returns the option `--framework` of `--config`. */
+function frameworkOption(): Option {
+  return new Option(
+    '--framework <name>',
+    `the framework that the configuration is for; by default, its keys tell: ${FRAMEWORK_NAMES.join(', ')}`,
+  );
 }
 
 function functionOptions(
@@ -194,7 +205,7 @@ function functionOptions(
   return choice === '--loss' ? lossOptions(name, own) : algorithmOptions(name, words, own);
 }
 
-async function configured(file: string) {
+async function configured(file: string, framework: ConfigFramework | undefined) {
   let text: string;
   try {
     // One character more than the limit is enough to find that the text is too long.
@@ -205,7 +216,7 @@ async function configured(file: string) {
     throw errorAt({ file }, 'ERR_INVALID_INPUT', details, error);
   }
   try {
-    return fromTrinityConfig(text);
+    return fromConfig(text, { framework });
   } catch (error) {
     if (!(error instanceof LossError)) throw error;
     const { message } = error.withOptionNames(toSnakeCase);

@@ -90,15 +90,25 @@ export class Registry<T> extends ClassRegistry<RegisteredClass<T>> {
    * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
    */
   create(name: string, args: Readonly<Record<string, unknown>> = {}, options: { backend?: string } = {}): T {
-    const cls = this.get(name);
-    return guarded(() => {
-      const defaults = fromTrinityArgs(cls.defaultArgs());
-      const given = fromTrinityArgs(args ?? {});
-      // If clipRange is given, it must replace the default values of clipRangeLow and clipRangeHigh.
-      for (const [key, { defaultFrom }] of Object.entries(cls.declaration?.options ?? CLIP_ENDS))
-        if (defaultFrom !== undefined && (given[defaultFrom] ?? undefined) !== undefined)
-          delete defaults[key];
-      return new cls({ ...defaults, ...given, ...options });
-    }, 'ERR_INVALID_OPTION');
+    return createFunction(this.get(name), args, options);
   }
+}
+
+/**
+ * Creates an object of a class, as {@link Registry.create} does.
+ * @throws LossError `ERR_UNKNOWN_NAME`, `ERR_INVALID_OPTION`
+ */
+export function createFunction<T>(
+  cls: RegisteredClass<T>,
+  args: Readonly<Record<string, unknown>>,
+  options: { backend?: string },
+): T {
+  return guarded(() => {
+    const defaults = fromTrinityArgs(cls.defaultArgs());
+    const given = fromTrinityArgs(args ?? {});
+    // If clipRange is given, it must replace the default values of clipRangeLow and clipRangeHigh.
+    for (const [key, { defaultFrom }] of Object.entries(cls.declaration?.options ?? CLIP_ENDS))
+      if (defaultFrom !== undefined && (given[defaultFrom] ?? undefined) !== undefined) delete defaults[key];
+    return new cls({ ...defaults, ...given, ...options });
+  }, 'ERR_INVALID_OPTION');
 }

@@ -122,7 +122,7 @@ export function policyLossSubject(name: string, fn: Subject['policyLossFn']): Su
  * @param seed the seed for the advantage function's random draws; by default the function's own seed.
  */
 export function objectiveSubject(objective: Objective, seed?: number): Subject {
-  const { algorithm, policyLossFn, entropyLossFn } = objective;
+  const { algorithm, lossFn: policyLossFn, entropyLossFn } = objective;
   const functions = functionsOf(objective);
   const readsExperts = policyLossFn.reads.expertMask || entropyLossFn.rows === 'usual';
   const step = hasAdvantages(objective)
@@ -219,7 +219,7 @@ function hasAdvantages(objective: Objective): objective is Objective & { advanta
 }
 
 function keysOf(objective: Objective, readsExperts: boolean): string[] {
-  const { policyLossFn, advantageFn, klLossFn, klPenaltyFn, entropyLossFn } = objective;
+  const { lossFn: policyLossFn, advantageFn, klLossFn, klPenaltyFn, entropyLossFn } = objective;
   const keys = [...policyLossFn.selectKeys];
   if (advantageFn) keys.push('advantages', ...advantageFn.selectKeys);
   if (keys.includes('token_level_rewards')) keys.push('rewards');

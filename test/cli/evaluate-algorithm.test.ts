@@ -247,7 +247,7 @@ describe('policy-loss evaluate', () => {
       fails(
         2,
         [EXAMPLE, '--config', fileOf('unknown.yaml', ['algorithm:', '  policy_los_fn: ppo'])],
-        /unknown\.yaml: .*policy_los_fn.*Did you mean 'policy_loss_fn'/,
+        /unknown\.yaml: .*policy_los_fn.*Did you mean 'algorithm.policy_loss_fn'/,
       ));
     it('reports an argument in the spelling of the file', () =>
       fails(

@@ -1,13 +1,17 @@
 // Makes the classes of losses that are defined by expressions instead of native code.
 
+import { LossError } from '../../core/errors.js';
 import type { FormColumns } from '../../core/forms.js';
 import type { ColumnName } from '../../core/native-batch.js';
 import type { CheckedOptions } from '../../core/options.js';
-import { type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
+import type { RegisteredClass } from '../../core/registry.js';
+import { type Expression, type ProgramSymbols, programSymbolsOf } from '../../program/expression.js';
 import { Graph } from '../../program/graph.js';
 import {
+  type AnyLossExpressions,
   type LossExpressions,
   type LossProgram,
+  type MetricExpression,
   nodesOf,
   programOf,
   stopsGradient,
@@ -44,7 +48,7 @@ export function expressionLossClass<const D extends ExpressionLossDeclaration>(
   needs: (options: CheckedOptions<D['options']>) => readonly ColumnName[] = () => [],
 ): PolicyLossClass<D> {
   const { name, optional = [], perRow = [] } = declaration;
-  return policyLossClass(declaration, (options, isWeighted) => {
+  const made = policyLossClass(declaration, (options, isWeighted) => {
     const needed = needs(options);
     const columns = { optional: optional.filter((column) => !needed.includes(column)), perRow };
     const bits = columns.optional.length + perRow.length;
@@ -68,6 +72,59 @@ export function expressionLossClass<const D extends ExpressionLossDeclaration>(
       ...(bits > 0 && { forms: { ...columns, program } }),
     };
   });
+  Object.defineProperty(made, SOURCE, { value: { declaration, build, needs } });
+  return made;
+}
+
+const SOURCE = Symbol('source');
+
+/** What a class of losses was made from. */
+interface ExpressionSource {
+  readonly declaration: ExpressionLossDeclaration;
+  // biome-ignore lint/suspicious/noExplicitAny: each loss has its own options
+  readonly build: (symbols: ProgramSymbols, options: any, has: Has) => AnyLossExpressions;
+  // biome-ignore lint/suspicious/noExplicitAny: each loss has its own options
+  readonly needs: (options: any) => readonly ColumnName[];
+}
+
+/** A term that is added to the losses of the tokens, and its metrics. */
+export interface AddedTerm {
+  /** The term of a token, including its weight in the batch. */
+  readonly loss: Expression;
+  readonly metrics: Readonly<Record<string, MetricExpression>>;
+}
+
+/**
+ * Makes a class of losses that are the sum of another loss and a further term. The new class has the name, the options
+ * and the metrics of the other one, and the metrics of the term.
+ * @param cls a class that {@link expressionLossClass} made, or a subclass.
+ * @param add returns the term for the checked options of the other loss.
+ * @throws LossError `ERR_INVALID_OPTION` for a class that was not made from expressions.
+ */
+export function withAddedTerm(
+  cls: RegisteredClass<unknown>,
+  // biome-ignore lint/suspicious/noExplicitAny: each loss has its own options
+  add: (symbols: ProgramSymbols, options: any) => AddedTerm,
+): PolicyLossClass<ExpressionLossDeclaration> {
+  const source = (cls as { [SOURCE]?: ExpressionSource })[SOURCE];
+  if (!source)
+    throw new LossError('ERR_INVALID_OPTION', {
+      at: cls.name,
+      expected: 'a loss of this package that is defined by expressions',
+      received: 'another class under its name',
+    });
+  const { declaration, build, needs } = source;
+  return expressionLossClass(
+    declaration,
+    (symbols, options, has) => {
+      const { loss, metrics, ...built } = build(symbols, options, has);
+      const term = add(symbols, options);
+      const sum = loss === undefined ? term.loss : term.loss.add(loss);
+      const all = { ...metrics, ...term.metrics } as Record<string, MetricExpression>;
+      return { ...built, loss: sum, metrics: all };
+    },
+    needs,
+  );
 }
 
 function batchForm({ optional, perRow }: FormColumns, form: number) {

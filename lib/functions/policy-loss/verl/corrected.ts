@@ -80,8 +80,8 @@ export function underCorrection<K extends string>(
   return { loss, metrics: { ...result, pg_loss: lossMetric(symbols, loss) }, allRows };
 }
 
-// Returns symbols for which only some of the unmasked tokens count.
-function keeping(symbols: ProgramSymbols, kept: Expression): ProgramSymbols {
+/** Returns symbols for which only some of the unmasked tokens count. */
+export function keeping(symbols: ProgramSymbols, kept: Expression): ProgramSymbols {
   const { select, rowSum, batchSum, batchRank, batchRankAt, max } = symbols;
   const n = rowSum(kept);
   const sum = (x: Operand) => rowSum(select(kept, x, 0));

@@ -1,31 +1,14 @@
 // verl's distillation losses: an estimate of the divergence from a teacher, minimized itself or by policy gradient.
 import type { MetricsOf } from '../../../core/declaration.js';
-import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { lossMetric } from '../../../program/loss-program.js';
-import { bounded } from '../../correction/verl/arithmetic.js';
 import { expressionLossClass } from '../expression-loss.js';
 import { POLICY_LOSS_FN } from '../policy-loss-fn.js';
 import { AGGREGATION, weightOf } from './aggregation.js';
 import { CLIP_METRICS, CLIP_RATIO, dualClipped } from './clipped.js';
+import { ESTIMATES } from './estimates.js';
 
 const BY_POLICY_GRADIENT = 'with use_policy_gradient';
 const IN_ONE_CALL = 'when the whole batch is computed in one call';
-
-type Estimate = (symbols: ProgramSymbols, delta: Expression) => Expression;
-
-const lowVarKl: Estimate = (symbols, delta) => {
-  const limited = bounded(symbols, delta);
-  return symbols.clip(symbols.expm1(limited).sub(limited), -10, 10);
-};
-
-// Estimates of the divergence at a token, from ln(teacher's probability / policy's probability).
-const ESTIMATES: Record<'k1' | 'k2' | 'k3' | 'abs' | 'low_var_kl', Estimate> = {
-  k1: (_, delta) => delta.neg(),
-  k2: ({ square }, delta) => square(delta).div(2),
-  k3: lowVarKl,
-  abs: ({ abs }, delta) => abs(delta),
-  low_var_kl: lowVarKl,
-};
 
 /** Distillation as in verl: the loss is an estimate x of the divergence from the teacher, or PPO with A = −x. */
 export class VerlDistillationLossFn extends expressionLossClass(

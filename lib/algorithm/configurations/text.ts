@@ -1,0 +1,81 @@
+// Reads the text of a configuration: YAML, JSON, or settings of the form path=value as on a trainer's command line.
+import { Lexer, Parser, parseDocument } from 'yaml';
+import { describeValue, LossError } from '../../core/errors.js';
+
+/**
+ * The maximum length of a configuration's text. Configurations have a few thousand characters, and the time to parse
+ * some texts grows with the square of their length.
+ */
+export const MAX_CONFIG_CHARACTERS = 2 ** 16;
+const MAX_LEVELS = 64;
+
+/** The keys and values of a configuration. */
+export type ConfigObject = Readonly<Record<string, unknown>>;
+
+/**
+ * Returns the keys and values of a configuration.
+ * @param config the text, or the object that it parses to. A text may also consist of words such as
+ * `algorithm.gamma=1`, or of a YAML list of them.
+ * @throws LossError `ERR_INVALID_INPUT` for text that cannot be parsed or is too long or too deep, and for a value that
+ * is not an object.
+ */
+export function readConfig(config: unknown): ConfigObject {
+  const root = typeof config === 'string' ? parseYaml(config) : config;
+  const nested = asOverrides(root) ?? root;
+  if (nested === null || typeof nested !== 'object' || Array.isArray(nested))
+    throw invalid('an object of keys', describeValue(nested));
+  return nested as ConfigObject;
+}
+
+/**
+ * Parses YAML, of which JSON is a part.
+ * @throws LossError `ERR_INVALID_INPUT`
+ */
+export function parseYaml(text: string): unknown {
+  if (text.length > MAX_CONFIG_CHARACTERS)
+    throw invalid(`YAML of at most ${MAX_CONFIG_CHARACTERS} characters`, 'more');
+  checkNesting(text);
+  const document = parseDocument(text);
+  const [error] = document.errors;
+  if (error) throw notYaml(error);
+  try {
+    return document.toJS();
+  } catch (error) {
+    throw notYaml(error as Error);
+  }
+}
+
+/** Checks how deep the values in a YAML text are nested. The parser would overflow the stack for a deep one. */
+function checkNesting(text: string): void {
+  const parser = new Parser();
+  for (const lexeme of new Lexer().lex(text)) {
+    for (const _ of parser.next(lexeme));
+    // Each level takes up to two places in the parser's stack.
+    if (parser.stack.length > 2 * MAX_LEVELS) throw invalid(`YAML of at most ${MAX_LEVELS} levels`, 'more');
+  }
+}
+
+// A setting as Hydra takes it: `path=value`, or with a sign that adds the path.
+const OVERRIDE = /^\+{0,2}([A-Za-z_][\w.]*)=(.*)$/s;
+
+/** Returns the keys that the settings of a command line set, or undefined if the value does not consist of settings. */
+function asOverrides(root: unknown): ConfigObject | undefined {
+  const words =
+    typeof root === 'string' ? root.split(/\s+/).filter((word) => !['', '\\'].includes(word)) : root;
+  if (!Array.isArray(words) || words.length === 0) return undefined;
+  const settings = words.map((word) => (typeof word === 'string' ? OVERRIDE.exec(word) : null));
+  if (settings.includes(null)) return undefined;
+  return Object.fromEntries(settings.map((match) => [match![1]!, scalar(match![2]!)]));
+}
+
+function scalar(text: string): unknown {
+  return parseYaml(text.replace(/^(['"])(.*)\1$/s, '$2'));
+}
+
+function notYaml(error: Error): LossError {
+  return invalid('YAML', `text with an error: ${error.message}`, error);
+}
+
+function invalid(expected: string, received: string, cause?: Error): LossError {
+  return new LossError('ERR_INVALID_INPUT', { at: 'configuration', expected, received }, { cause });
+}
