@@ -146,7 +146,7 @@ const TRL_GRPO: Record<string, Probe> = {
   vllm_importance_sampling_correction: { value: false, with: VLLM },
   vllm_importance_sampling_mode: { value: 'token_truncate', with: VLLM },
   vllm_importance_sampling_clip_min: {
-    value: 0.99,
+    value: 1.15,
     with: { ...VLLM, vllm_importance_sampling_mode: 'token_truncate' },
   },
   vllm_importance_sampling_clip_max: { value: 1, with: VLLM },

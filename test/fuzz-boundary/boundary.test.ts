@@ -212,6 +212,11 @@ describe('the boundary', () => {
       ],
       ['from a whole configuration', 'ERR_INVALID_INPUT', () => api.fromTrinityConfig(throwing('algorithm'))],
       [
+        'from a configuration of any framework',
+        'ERR_INVALID_INPUT',
+        () => api.fromConfig(throwing('loss_fn')),
+      ],
+      [
         'from a checked configuration',
         'ERR_INVALID_OPTION',
         () => api.DPOAlgorithm.checkConfig(throwing('mode')),
@@ -289,6 +294,8 @@ describe('the boundary', () => {
       });
       await refuses('ERR_INVALID_INPUT', () => api.fromTrinityConfig(['a: &a [x]', ...laughs].join('\n')));
       await refuses('ERR_INVALID_INPUT', () => api.fromTrinityConfig('['.repeat(20_000)));
+      await refuses('ERR_INVALID_INPUT', () => api.fromConfig(['a: &a [x]', ...laughs].join('\n')));
+      await refuses('ERR_INVALID_INPUT', () => api.fromConfig('{a: '.repeat(20_000)));
     });
   });
 

@@ -143,6 +143,22 @@ const FUNCTIONS: Record<string, () => Anything[]> = {
     const { backend, ...section } = config();
     return [{ algorithm: { algorithm_type: 'grpo', ...section } }, { backend }];
   },
+  fromConfig: () => [
+    {
+      'actor_rollout_ref.actor': {
+        use_kl_loss: true,
+        kl_loss_type: 'k3+',
+        clip_ratio_high: 0.28,
+        entropy_coeff: 0.01,
+      },
+      algorithm: {
+        adv_estimator: 'grpo',
+        rollout_correction: { rollout_is: 'token' },
+        kl_ctrl: { type: 'fixed' },
+      },
+    },
+    { framework: 'verl', backend: 'verl' },
+  ],
 };
 
 // Valid arguments of constructors. A constructor that is not listed here takes the default arguments of its class.

@@ -105,9 +105,9 @@ export class Settings {
     let value: unknown = find(this.#root, path)?.value;
     for (let steps = 0; typeof value === 'string' && (value.includes('${') || value === '???'); steps++) {
       const [, other, fallback] = INTERPOLATION.exec(value) ?? [];
-      const found = other === undefined || steps > MAX_STEPS ? undefined : find(this.#root, other);
+      const found = other === undefined ? undefined : find(this.#root, other);
       const isKnown = this.#framework.keys.some((each) => each.path === other);
-      if (!found && fallback === undefined && !isKnown)
+      if (other === undefined || steps > MAX_STEPS || (!found && fallback === undefined && !isKnown))
         throw new LossError('ERR_INVALID_OPTION', {
           at: `configuration of ${this.#framework.title}`,
           option: path,
@@ -115,7 +115,7 @@ export class Settings {
           received: describeValue(value),
           hint: 'Print the composed configuration, and use that',
         });
-      value = found ? found.value : fallback === undefined ? this.#defaultOf(other!) : parseYaml(fallback);
+      value = found ? found.value : fallback === undefined ? this.#defaultOf(other) : parseYaml(fallback);
     }
     return value === undefined ? byDefault : value;
   }

@@ -87,24 +87,28 @@ interface ExpressionSource {
   readonly needs: (options: any) => readonly ColumnName[];
 }
 
-/** A term that is added to the losses of the tokens, and its metrics. */
+/** The metrics of a loss. */
+export type Metrics = Readonly<Record<string, MetricExpression | undefined>>;
+
+/** A term that is added to the losses of the tokens. */
 export interface AddedTerm {
   /** The term of a token, including its weight in the batch. */
   readonly loss: Expression;
-  readonly metrics: Readonly<Record<string, MetricExpression>>;
+  /** The metrics of the sum. */
+  readonly metrics: Metrics;
 }
 
 /**
- * Makes a class of losses that are the sum of another loss and a further term. The new class has the name, the options
- * and the metrics of the other one, and the metrics of the term.
+ * Makes a class of losses that are the sum of another loss and a further term. The new class has the name and the options
+ * of the other one.
  * @param cls a class that {@link expressionLossClass} made, or a subclass.
- * @param add returns the term for the checked options of the other loss.
+ * @param add returns the term for the checked options and the metrics of the other loss.
  * @throws LossError `ERR_INVALID_OPTION` for a class that was not made from expressions.
  */
 export function withAddedTerm(
   cls: RegisteredClass<unknown>,
   // biome-ignore lint/suspicious/noExplicitAny: each loss has its own options
-  add: (symbols: ProgramSymbols, options: any) => AddedTerm,
+  add: (symbols: ProgramSymbols, options: any, metrics: Metrics) => AddedTerm,
 ): PolicyLossClass<ExpressionLossDeclaration> {
   const source = (cls as { [SOURCE]?: ExpressionSource })[SOURCE];
   if (!source)
@@ -118,10 +122,9 @@ export function withAddedTerm(
     declaration,
     (symbols, options, has) => {
       const { loss, metrics, ...built } = build(symbols, options, has);
-      const term = add(symbols, options);
+      const term = add(symbols, options, metrics);
       const sum = loss === undefined ? term.loss : term.loss.add(loss);
-      const all = { ...metrics, ...term.metrics } as Record<string, MetricExpression>;
-      return { ...built, loss: sum, metrics: all };
+      return { ...built, loss: sum, metrics: term.metrics as Record<string, MetricExpression> };
     },
     needs,
   );

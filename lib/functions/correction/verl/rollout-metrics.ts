@@ -78,7 +78,7 @@ interface Parts {
 }
 
 // The most metrics of the batch that a result can have: kMaxBatchMetrics in native/program/program.h.
-const MAX_BATCH_METRICS = 48;
+export const MAX_BATCH_METRICS = 48;
 
 /** Returns the metrics of a correction. Where there is no room for all, the last ones of the statistics are left out. */
 export function correctionMetrics(symbols: ProgramSymbols, parts: Parts): CorrectionMetrics {

@@ -1,12 +1,12 @@
 // The loss of verl's actor: a policy loss, the KL loss and the entropy loss, all aggregated as verl does.
-import type { Metrics } from '../../../core/calls.js';
 import type { LossAggMode } from '../../../core/options.js';
 import { createFunction } from '../../../core/registry.js';
 import type { Expression, ProgramSymbols } from '../../../program/expression.js';
 import { lossMetric } from '../../../program/loss-program.js';
 import { rolloutCorrection } from '../../correction/verl/rollout-expressions.js';
+import { MAX_BATCH_METRICS } from '../../correction/verl/rollout-metrics.js';
 import type { CorrectionOptions } from '../../correction/verl/rollout-weights.js';
-import { type AddedTerm, withAddedTerm } from '../expression-loss.js';
+import { type AddedTerm, type Metrics, withAddedTerm } from '../expression-loss.js';
 import { POLICY_LOSS_FN, type PolicyLossFn } from '../policy-loss-fn.js';
 import { weightOf } from './aggregation.js';
 import { keeping } from './corrected.js';
@@ -35,12 +35,12 @@ export function verlActorLoss(
   args: Readonly<Record<string, unknown>>,
   terms: ActorTerms,
   options: { backend?: string },
-): PolicyLossFn<Partial<Metrics>> {
+): PolicyLossFn<Partial<Record<string, number>>> {
   const { klCoef, entropyCoef } = terms;
   const rejects = policyLoss !== 'verl/bypass_mode';
   const Loss = withAddedTerm(
     POLICY_LOSS_FN.get(policyLoss),
-    (symbols, options: CorrectionOptions): AddedTerm => {
+    (symbols, options: CorrectionOptions, metrics): AddedTerm => {
       const { H, constant, select, old, rollout } = symbols;
       const isRejecting = rejects && options.rolloutRs !== undefined;
       const kept = isRejecting ? rolloutCorrection(OWNER, symbols, options, old, rollout).kept : undefined;
@@ -59,14 +59,43 @@ export function verlActorLoss(
       const entropy = entropyCoef === 0 ? undefined : aggregated(H);
       return {
         loss: (kl?.mul(klCoef) ?? constant(0)).sub(entropy?.mul(entropyCoef) ?? 0),
-        metrics: {
-          ...(kl && { kl_loss: lossMetric(symbols, kl), kl_coef: { batch: klCoef } }),
-          ...(entropy && { entropy_loss: lossMetric(symbols, entropy) }),
-        },
+        metrics: withTerms(
+          symbols,
+          metrics,
+          { ...(kl && { kl_loss: kl }), ...(entropy && { entropy_loss: entropy }) },
+          kl && { kl_coef: { batch: klCoef } },
+        ),
       };
     },
   );
   return createFunction(Loss, args, options);
+}
+
+// The largest number of metrics of tokens and rows that a program can have.
+const MAX_METRICS = 16;
+
+// Adds the sums of the terms over the batch to the metrics of the policy loss, and further metrics of the batch. If there
+// are too many metrics of tokens, the sums are metrics of the batch. Where there is no room for these, the last ones of the
+// rollout correction are left out.
+function withTerms(
+  symbols: ProgramSymbols,
+  metrics: Metrics,
+  terms: Readonly<Record<string, Expression>>,
+  further: Metrics | undefined,
+): Metrics {
+  const isOfBatch = (metric: Metrics[string]) => metric !== undefined && 'batch' in metric;
+  const perToken = Object.values(metrics).filter((metric) => metric && !isOfBatch(metric)).length;
+  const hasRoom = perToken + Object.keys(terms).length <= MAX_METRICS;
+  const sums = Object.entries(terms).map(([name, term]) => [
+    name,
+    hasRoom ? lossMetric(symbols, term) : { batch: symbols.batchSum(term) },
+  ]);
+  const added: Metrics = { ...Object.fromEntries(sums), ...further };
+  const names = Object.keys(metrics).filter((name) => isOfBatch(metrics[name]));
+  const room = MAX_BATCH_METRICS - Object.values(added).filter(isOfBatch).length;
+  const left = new Set(names.slice(room));
+  const kept = Object.entries(metrics).filter(([name]) => !left.has(name));
+  return { ...Object.fromEntries(kept), ...added };
 }
 
 function klOf(symbols: ProgramSymbols, name: string): Expression {
