@@ -1,6 +1,7 @@
 // Tests that the generated documentation is up to date: `npm run generate` would change nothing but measured numbers.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { withConfigurationTables } from '../scripts/generate/configuration-tables.js';
 import { doctorPage } from '../scripts/generate/doctor-page.js';
 import { numericsPage, UNMEASURED } from '../scripts/generate/numerics-page.js';
 import { withTables } from '../scripts/generate/readme-tables.js';
@@ -15,6 +16,11 @@ describe('generated documentation', () => {
 
   it('has docs/doctor.md', () => {
     assert.equal(read('docs/doctor.md'), doctorPage(), 'docs/doctor.md is stale: npm run generate');
+  });
+
+  it("has docs/configurations.md's tables", () => {
+    const page = read('docs/configurations.md');
+    assert.equal(page, withConfigurationTables(page), 'docs/configurations.md is stale: npm run generate');
   });
 
   it('has docs/numerics.md, whose measured numbers may differ', () => {

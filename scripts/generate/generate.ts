@@ -1,11 +1,12 @@
-// Writes the generated documentation: the README's tables, docs/doctor.md and docs/numerics.md. The errors in
-// docs/numerics.md are measured on this machine. Every run draws the same inputs, but the last digit of an error may differ between
-// instruction sets.
+// Writes the generated documentation: the README's tables, those of docs/configurations.md, docs/doctor.md, and
+// docs/numerics.md. The errors in docs/numerics.md are measured on this machine. Every run draws the same inputs, but the
+// last digit of an error may differ between instruction sets.
 //
 //   npm run generate [-- --tokens 10000]
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { compiledSegments } from './compiled-segments.js';
+import { withConfigurationTables } from './configuration-tables.js';
 import { doctorPage } from './doctor-page.js';
 import { measureAll, numericsPage } from './numerics-page.js';
 import { withTables } from './readme-tables.js';
@@ -15,6 +16,8 @@ const root = new URL('../../', import.meta.url);
 const readme = new URL('README.md', root);
 writeFileSync(new URL('native/program/compiled_segments.inc', root), compiledSegments());
 writeFileSync(readme, withTables(readFileSync(readme, 'utf8')));
+const configurations = new URL('docs/configurations.md', root);
+writeFileSync(configurations, withConfigurationTables(readFileSync(configurations, 'utf8')));
 mkdirSync(new URL('docs/', root), { recursive: true });
 writeFileSync(new URL('docs/doctor.md', root), doctorPage());
 writeFileSync(new URL('docs/numerics.md', root), numericsPage(measureAll(Number(flags.tokens))));

@@ -50,7 +50,7 @@ const KEYS: readonly ConfigKey[] = [
     path: `${LOSS}.use_kl_in_reward`,
     default: false,
     type: 'boolean',
-    sets: 'true: the policy loss has no KL term. The penalty then concerns advantages that the batch must have',
+    sets: 'whether the policy loss has no KL term, because the estimator of advantages has it',
   },
   sameName('use_on_policy_kl_approximation', false),
   sameName('use_importance_sampling_correction', false),
