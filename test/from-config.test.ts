@@ -585,7 +585,13 @@ policy: { model_name: m, train_global_batch_size: 512 }
       () => fromConfig('a: { b: 1 }'),
       isLossError('ERR_INVALID_OPTION', /only the unknown a\.b/),
     );
-    assert.throws(() => fromConfig({}), isLossError('ERR_INVALID_OPTION', /got no keys/));
+    assert.throws(() => fromConfig({}), isLossError('ERR_INVALID_OPTION', /got no keys$/));
+    for (const [config, hint] of [
+      [{ algorithm: { adv_estimater: 'grpo' } }, /Did you mean 'algorithm\.adv_estimator'\?$/],
+      [{ data_plane: { enabled: true } }, /data_plane\.enabled$/],
+      [{ defaults: 'mine.yaml', policy: {} }, /Files that defaults names are not read/],
+    ] as const)
+      assert.throws(() => fromConfig(config), isLossError('ERR_INVALID_OPTION', hint));
     assert.throws(
       () => fromConfig({}, { framework: 'openrlhf' as 'verl' }),
       isLossError('ERR_UNKNOWN_NAME', /unknown framework: expected one of trinity, verl, trl/),

@@ -49,7 +49,7 @@ export type ObjectiveFunctions = CheckedConfig & { policy_loss_fn: string };
 export interface ObjectiveExtras {
   /** A loss that is the policy loss, the KL loss and the entropy loss in one, aggregated as the framework does. */
   readonly lossFn?: PolicyLossFn<Partial<Record<string, number>>>;
-  /** Why the objective cannot compute advantages, for the error about a batch without them. */
+  /** Why the objective cannot compute advantages, for the error about a batch without them: 'because …'. */
   readonly advantageObstacle?: string;
 }
 
@@ -113,7 +113,8 @@ export class Objective {
    * @internal The loss that is evaluated: the policy loss, or one that also contains the KL loss and the entropy loss.
    */
   readonly lossFn: PolicyLossFn<Partial<Record<string, number>>>;
-  readonly #advantageObstacle: string | undefined;
+  /** @internal Why the objective cannot compute advantages, for the error about a batch without them. */
+  readonly advantageObstacle: string | undefined;
   readonly #mapper: KeyMapper;
   readonly #klPenalty: KlPenalty;
   // Evaluators by the terms that they compute, created when first needed. The columns of a batch decide whether the KL
@@ -140,7 +141,7 @@ export class Objective {
     this.lossAggMode = checkLossAggMode(`objective of ${algorithm}`, config.loss_agg_mode);
     this.policyLossFn = POLICY_LOSS_FN.create(config.policy_loss_fn, policyLossArgs(config), options);
     this.lossFn = lossFn ?? this.policyLossFn;
-    this.#advantageObstacle = advantageObstacle;
+    this.advantageObstacle = advantageObstacle;
     this.klLossFn = KL_FN.create(config.kl_loss_fn ?? 'none', config.kl_loss_fn_args, options);
     this.entropyLossFn = ENTROPY_LOSS_FN.create(
       config.entropy_loss_fn ?? 'none',
@@ -347,8 +348,8 @@ export class Objective {
 
   #prepare(batch: Batch | DeviceBatch, computed: boolean) {
     const lacks = (column: ColumnName) => !this.#finder.has(batch, column);
-    if (this.#advantageObstacle !== undefined && lacks('advantages'))
-      throw missingInput(this.#mapper, 'advantages', this.#advantageObstacle);
+    if (this.advantageObstacle !== undefined && lacks('advantages'))
+      throw missingInput(this.#mapper, 'advantages', `in the batch, ${this.advantageObstacle}`);
     const kl =
       this.#hasTerms || (this.klLossFn.klCoef === 0 && lacks('ref_logprob'))
         ? undefined

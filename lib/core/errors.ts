@@ -190,8 +190,7 @@ export function unknownOption(owner: string, name: string, known: readonly strin
   });
 }
 
-/** Returns a hint that suggests the known name that is most similar to a name, if one is. */
-export function didYouMean(
+function didYouMean(
   name: unknown,
   known: readonly string[],
 ): ((spell: (option: string) => string) => string) | undefined {

@@ -49,12 +49,13 @@ function missingColumn(
   files: readonly string[],
 ): LossError {
   const substitutes = subject.substitutes(column);
+  const reason = column === 'advantages' ? subject.advantageObstacle : undefined;
   return new LossError(
     'ERR_MISSING_INPUT',
     {
       at: subject.name,
       key: column,
-      expected: ['this column in every row', ...substitutes].join(', or '),
+      expected: ['this column in every row', ...substitutes].join(', or ') + (reason ? `, ${reason}` : ''),
       received: `${substitutes.length === 0 ? 'no such column' : 'none of them'} in ${nameOf(files)}`,
     },
     { cause: error },

@@ -43,6 +43,8 @@ export interface Subject {
   readonly advantages?: AdvantageStep;
   /** Returns the reason why rows with this batch's columns cannot be computed in parts; undefined if they can. */
   obstacle(batch: Batch): string | undefined;
+  /** Why the subject cannot compute advantages, if that is not usual for it, as a text for the error message. */
+  readonly advantageObstacle?: string;
   /** Returns what a file may contain instead of a missing column, as texts for the error message. */
   substitutes(column: RolloutColumn): readonly string[];
   /**
@@ -133,6 +135,7 @@ export function objectiveSubject(objective: Objective, seed?: number): Subject {
     ...subjectOf(algorithm, policyLossFn, readsExperts, step),
     columns: columnsOf(objective.backend, keysOf(objective, readsExperts)),
     functions,
+    ...(objective.advantageObstacle !== undefined && { advantageObstacle: objective.advantageObstacle }),
     substitutes: (column) => {
       if (!OF_ADVANTAGES.has(column) || columnsOfLoss.includes(column)) return [];
       return column === 'token_level_rewards' ? ['reward', 'advantages'] : ['advantages'];

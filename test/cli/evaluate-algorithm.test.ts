@@ -1,7 +1,7 @@
 /** Compares `policy-loss evaluate` with `--algorithm` and `--config` to the library's results for the same rows. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { ALGORITHM_TYPE, fromTrinityConfig } from '../../lib/index.js';
+import { ALGORITHM_TYPE, fromConfig, fromTrinityConfig } from '../../lib/index.js';
 import {
   EXAMPLE,
   Files,
@@ -236,6 +236,58 @@ describe('policy-loss evaluate', () => {
         },
       });
     });
+
+    it('evaluates a configuration of verl, whole and in parts', async () => {
+      const lines = ['use_kl_loss: true', 'kl_loss_coef: 0.01', 'entropy_coeff: 0.002'].map(
+        (line) => `    ${line}`,
+      );
+      const text = ['algorithm.adv_estimator: grpo', 'actor_rollout_ref:', '  actor:', ...lines];
+      const file = fileOf('verl.yaml', text);
+      const expected = {
+        ...(await fromObjective(fromConfig(text.join('\n')))),
+        advantages: 'verl/grpo_vectorized',
+        algorithm: {
+          policyLossFn: 'verl/vanilla',
+          advantageFn: 'verl/grpo_vectorized',
+          klLossFn: 'low_var_kl',
+          klCoef: 0.01,
+          entropyLossFn: 'default',
+          entropyCoef: 0.002,
+        },
+      };
+      assert.deepEqual(await evaluateJson(EXAMPLE, '--config', file), expected);
+      const { loss } = await evaluateJson(EXAMPLE, '--config', file, '--batch-tokens', '512');
+      assert.equal(loss, expected.loss);
+    });
+
+    it('takes a configuration for that of the given framework', async () => {
+      const file = fileOf('beta.yaml', ['beta: 0.05']);
+      await fails(
+        2,
+        [EXAMPLE, '--config', file],
+        /beta\.yaml: configuration: expected keys of one framework/,
+      );
+      const { name, algorithm } = await evaluateJson(EXAMPLE, '--config', file, '--framework', 'trl/grpo');
+      assert.equal(name, 'trl/grpo');
+      assert.equal((algorithm as { policyLossFn: string }).policyLossFn, 'trl/dapo');
+      await fails(
+        2,
+        [EXAMPLE, '--config', file, '--framework=tlr'],
+        /unknown framework: .*Did you mean 'trl'/,
+      );
+      await fails(
+        2,
+        [EXAMPLE, '--loss', 'ppo', '--framework', 'verl'],
+        /unknown option of ppo: .*--framework/,
+      );
+    });
+
+    it('names the key because of which the files must have advantages', () =>
+      fails(
+        1,
+        [EXAMPLE, '--config', fileOf('nemo.yaml', ['loss_fn: { reference_policy_kl_penalty: 0 }'])],
+        /nemo-rl: advantages: expected this column.*, because .* grpo\.use_leave_one_out_baseline, got no such column/,
+      ));
 
     it('rejects other options', () =>
       fails(

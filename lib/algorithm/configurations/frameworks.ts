@@ -1,5 +1,6 @@
 // Tells which framework a configuration is for, by its keys.
-import { didYouMean, LossError } from '../../core/errors.js';
+import { closest, distance } from 'fastest-levenshtein';
+import { LossError } from '../../core/errors.js';
 import { toCamelCase } from '../../core/options.js';
 import { OBJECTIVE_KEYS, TRAINER_KEYS } from '../config.js';
 import type { Framework } from './framework.js';
@@ -67,16 +68,27 @@ function undecided(
     ({ framework, marks }) => `${marks.slice(0, 3).join(', ')} (${framework?.title ?? 'Trinity-RFT'})`,
   );
   const unknown = marked.length > 0 ? [] : pathsOf(root);
-  const hint = unknown.map((path) => didYouMean(path, KNOWN_PATHS)?.(String)).find(Boolean);
   return new LossError('ERR_INVALID_OPTION', {
     at: 'configuration',
     expected: `keys of ${wanted === undefined ? 'one framework' : 'the framework'} (${wanted ?? FRAMEWORK_NAMES.join(', ')})`,
     received:
       shown.join(' and ') || (unknown.length === 0 ? 'no keys' : `only the unknown ${unknown.join(', ')}`),
-    hint: hint ?? (wanted === undefined && marked.length > 1 ? 'Say which framework it is for' : undefined),
+    hint: hintOf(root, unknown, wanted === undefined && marked.length > 1),
   });
 }
 
+function hintOf(root: ConfigObject, unknown: readonly string[], isOfSeveral: boolean): string | undefined {
+  for (const path of unknown) {
+    const nearest = closest(path, KNOWN_PATHS);
+    if (distance(path, nearest) <= MAX_TYPOS) return `Did you mean '${nearest}'?`;
+  }
+  if (isOfSeveral) return 'Say which framework it is for';
+  return Object.hasOwn(root, 'defaults') ? NOT_READ : undefined;
+}
+
+const NOT_READ = 'Files that defaults names are not read: print the composed configuration, and use that';
+// The largest number of wrong letters in a key for which an error suggests another key.
+const MAX_TYPOS = 2;
 // The largest number of unknown keys that an error shows.
 const MAX_SHOWN = 5;
 
@@ -150,6 +162,6 @@ function checkBases(framework: Framework | undefined, root: ConfigObject): void 
     option: 'defaults',
     expected: framework.bases.length > 0 ? `only ${framework.bases.join(', ')}` : 'no other files',
     received: describeSetting(stranger),
-    hint: 'Other files are not read: print the composed configuration, and use that',
+    hint: NOT_READ,
   });
 }

@@ -74,7 +74,7 @@ function objectiveOf(framework: Framework, settings: Settings, backend: string |
     if (!plan.advantage) return new Objective(framework.name, config, lossFn && { lossFn });
     const found = 'obstacle' in plan.advantage ? plan.advantage.obstacle : obstacle;
     if (found !== undefined || !('name' in plan.advantage)) {
-      const advantageObstacle = `in the batch, because this package does not compute them with this ${found}`;
+      const advantageObstacle = `because this package does not compute them with this ${found}`;
       return new Objective(framework.name, config, { ...(lossFn && { lossFn }), advantageObstacle });
     }
     const { name, args } = plan.advantage;
