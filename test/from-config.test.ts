@@ -1,356 +1,14 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: interpolations of OmegaConf look like this
-/** Tests objectives made from the configurations of verl, TRL and NeMo-RL, and how a configuration's framework is told. */
+/** Tests objectives made from the configurations of TRL, NeMo-RL and Trinity-RFT, and how a configuration's framework is told. */
 import assert from 'node:assert/strict';
 import { MAX_CONFIG_CHARACTERS } from '../lib/algorithm/configurations/text.js';
-import {
-  ADVANTAGE_FN,
-  type Batch,
-  CORRECTION_FN,
-  fromConfig,
-  fromTrinityConfig,
-  KL_FN,
-  type Objective,
-  POLICY_LOSS_FN,
-  sumCounts,
-} from '../lib/index.js';
+import { ADVANTAGE_FN, type Batch, fromConfig, fromTrinityConfig, POLICY_LOSS_FN } from '../lib/index.js';
+import { BATCH, COLUMNS, classOf, LENGTHS, MASK, REWARDED } from './support/config-batch.js';
 import { isLossError } from './support/loss-error.js';
 import { assertSameObjective } from './support/objective.js';
-import { assertArray, assertNumber } from './support/tolerance.js';
-
-const [ROWS, COLUMNS] = [6, 5];
-const wave = (phase: number, size: number, centre = 0) =>
-  Float32Array.from({ length: ROWS * COLUMNS }, (_, i) => centre + size * Math.sin(phase + 1.7 * i));
-/** The numbers of unmasked tokens of the rows, one of which has none. */
-const LENGTHS = [5, 3, 4, 0, 5, 2];
-const MASK = Uint8Array.from({ length: ROWS * COLUMNS }, (_, i) =>
-  Number(i % COLUMNS < LENGTHS[Math.floor(i / COLUMNS)]!),
-);
-const REWARDED = {
-  shape: [ROWS, COLUMNS] as const,
-  logprob: wave(0, 0.6, -1.2),
-  oldLogprob: wave(0.4, 0.6, -1.25),
-  refLogprob: wave(1.5, 0.5, -1.2),
-  rolloutLogprob: wave(0.5, 0.62, -1.25),
-  entropy: wave(2, 0.4, 0.9),
-  values: wave(3, 0.5),
-  actionMask: MASK,
-  rewards: [1, 0, 0.25, 0.7, -0.4, 0.1],
-  groupIds: [0, 0, 0, 1, 1, 1],
-} satisfies Batch;
-const BATCH: Batch = { ...REWARDED, advantages: [1, -1, 0.5, -0.5, 2, -2] };
-
-const classOf = (object: object | undefined) => object?.constructor;
+import { assertNumber } from './support/tolerance.js';
 
 describe('fromConfig', () => {
-  describe('of verl', () => {
-    const DAPO = `
-actor_rollout_ref:
-  actor:
-    strategy: fsdp2
-    ppo_mini_batch_size: 32
-    optim: { lr: 1e-6 }
-    clip_ratio_low: 0.2
-    clip_ratio_high: 0.28
-    clip_ratio_c: 10.0
-    loss_agg_mode: token-mean
-    use_kl_loss: False
-    entropy_coeff: 0
-  rollout: { name: vllm, n: 16, temperature: 1.0 }
-algorithm:
-  adv_estimator: grpo
-  use_kl_in_reward: False
-  kl_ctrl: { kl_coef: 0.0 }
-  filter_groups: { enable: True, metric: acc }
-trainer: { total_epochs: 1 }
-`;
-    it('has the functions of DAPO', () => {
-      const objective = fromConfig(DAPO);
-      assert.equal(objective.algorithm, 'verl');
-      assert.equal(classOf(objective.policyLossFn), POLICY_LOSS_FN.get('verl/vanilla'));
-      assert.equal(classOf(objective.advantageFn), ADVANTAGE_FN.get('verl/grpo_vectorized'));
-      assert.equal(classOf(objective.klLossFn), KL_FN.get('none'));
-      const { loss, grad } = objective.computeSync(BATCH, { grad: true });
-      const args = { clip_ratio_high: 0.28, clip_ratio_c: 10 };
-      const direct = POLICY_LOSS_FN.create('verl/vanilla', args).computeSync(BATCH, { grad: true });
-      assert.deepEqual([loss, grad], [direct.loss, direct.grad]);
-    });
-
-    it('computes the advantages of its estimator', () => {
-      const { advantages } = ADVANTAGE_FN.create('verl/gae', { gamma: 0.9, lam: 0.8 }).computeSync(REWARDED);
-      const objective = fromConfig({ algorithm: { gamma: 0.9, lam: 0.8 } });
-      assert.equal(
-        objective.computeSync(REWARDED).loss,
-        POLICY_LOSS_FN.create('verl/vanilla').computeSync({ ...REWARDED, advantages }).loss,
-      );
-    });
-
-    it('subtracts the KL penalty from the rewards', () => {
-      const kl = { kl_coef: 0.2, adaptive: true, horizon: 50, target_kl: 0.3 };
-      const objective = fromConfig({
-        algorithm: {
-          use_kl_in_reward: true,
-          kl_penalty: 'k3',
-          kl_ctrl: { type: 'adaptive', kl_coef: 0.2, horizon: 50, target_kl: 0.3 },
-        },
-      });
-      const penalty = KL_FN.create('low_var_kl', kl);
-      const scores = new Float32Array(ROWS * COLUMNS);
-      for (const [row, length] of LENGTHS.entries())
-        if (length > 0) scores[row * COLUMNS + length - 1] = REWARDED.rewards[row]!;
-      for (let step = 0; step < 2; step++) {
-        const { tokenLevelRewards } = penalty.applyKlPenaltyToRewardSync({
-          ...REWARDED,
-          tokenLevelScores: scores,
-        });
-        const { advantages } = ADVANTAGE_FN.create('verl/gae').computeSync({
-          ...REWARDED,
-          tokenLevelRewards,
-        });
-        const expected = POLICY_LOSS_FN.create('verl/vanilla').computeSync({ ...REWARDED, advantages });
-        assertNumber(objective.computeSync(REWARDED).loss, expected.loss, 'loss');
-      }
-    });
-
-    /** Returns the weight of each token in verl's aggregation of the tokens that are kept. */
-    function weights(mode: string, kept: Uint8Array, scale = COLUMNS): number[] {
-      const counts = LENGTHS.map((_, row) => {
-        let n = 0;
-        for (let t = 0; t < COLUMNS; t++) n += kept[row * COLUMNS + t]!;
-        return n;
-      });
-      const filled = counts.filter((n) => n > 0).length;
-      const tokens = counts.reduce((a, b) => a + b, 0);
-      const divisors: Record<string, (n: number) => number> = {
-        'token-mean': () => tokens,
-        'token-sum': () => 1,
-        'seq-mean-token-sum': () => filled,
-        'seq-mean-token-mean': (n) => filled * (n + 1e-8),
-        'seq-mean-token-sum-norm': () => filled * scale,
-      };
-      return [...kept].map((k, i) => (k === 0 ? 0 : 1 / divisors[mode]!(counts[Math.floor(i / COLUMNS)]!)));
-    }
-
-    /** Checks an objective against its policy loss, its KL function and the entropies, aggregated as verl does. */
-    function assertComposed(
-      objective: Objective,
-      policyLoss: string,
-      args: Record<string, unknown>,
-      { kl, coef, entropyCoef, mode, kept = MASK, scale }: Terms,
-    ): void {
-      const actual = objective.computeSync(BATCH, { grad: true });
-      const policy = POLICY_LOSS_FN.create(policyLoss, args).computeSync(BATCH, { grad: true });
-      const weight = weights(mode, kept, scale);
-      const fn = KL_FN.create(kl, { kl_coef: 1 });
-      const values = fn.calculateKlSync(BATCH);
-      const slopes = fn.calculateKlLossSync(BATCH, { lossAggMode: 'token-sum', grad: true }).grad!;
-      const sum = (of: (i: number) => number) =>
-        weight.reduce((all, w, i) => all + (w === 0 ? 0 : w * of(i)), 0);
-      const klLoss = sum((i) => values[i]!);
-      const entropyLoss = sum((i) => REWARDED.entropy[i]!);
-      assertNumber(actual.loss, policy.loss + coef * klLoss - entropyCoef * entropyLoss, 'loss');
-      assertNumber(actual.metrics.pg_loss, policy.loss, 'pg_loss');
-      assertNumber(actual.metrics.kl_loss, klLoss, 'kl_loss');
-      assert.equal(actual.metrics.kl_coef, coef);
-      assertNumber(actual.metrics.entropy_loss, entropyLoss, 'entropy_loss');
-      assertArray(
-        actual.grad!,
-        weight.map((w, i) => policy.grad![i]! + (w === 0 ? 0 : coef * w * slopes[i]!)),
-        'grad',
-      );
-      assertArray(
-        actual.gradEntropy!,
-        weight.map((w) => -entropyCoef * w),
-        'gradEntropy',
-      );
-    }
-    interface Terms {
-      kl: string;
-      coef: number;
-      entropyCoef: number;
-      mode: string;
-      kept?: Uint8Array;
-      scale?: number;
-    }
-
-    const KL_TYPES: [type: string, registered: string][] = [
-      ['kl', 'k1'],
-      ['abs', 'abs'],
-      ['mse', 'k2'],
-      ['k3', 'low_var_kl'],
-      ['k3+', 'low_var_kl+'],
-      ['abs+', 'abs+'],
-    ];
-    for (const [type, kl] of KL_TYPES)
-      for (const mode of [
-        'token-mean',
-        'token-sum',
-        'seq-mean-token-sum',
-        'seq-mean-token-mean',
-        'seq-mean-token-sum-norm',
-      ])
-        it(`aggregates the KL loss ${type} and the entropy loss by ${mode} as verl does`, () => {
-          const actor = {
-            use_kl_loss: true,
-            kl_loss_type: type,
-            kl_loss_coef: 0.3,
-            entropy_coeff: 0.05,
-            loss_agg_mode: mode,
-            loss_scale_factor: 7,
-          };
-          const objective = fromConfig({ actor_rollout_ref: { actor } });
-          assert.equal(classOf(objective.klLossFn), KL_FN.get(kl));
-          assert.equal(objective.klLossFn.klCoef, 0.3);
-          assert.equal(objective.entropyLossFn.entropyCoef, 0.05);
-          assert.equal(objective.lossAggMode, mode);
-          const args = { loss_agg_mode: mode, loss_scale_factor: 7 };
-          assertComposed(objective, 'verl/vanilla', args, {
-            kl,
-            coef: 0.3,
-            entropyCoef: 0.05,
-            mode,
-            scale: 7,
-          });
-        });
-
-    it('leaves rejected tokens out of the KL loss and the entropy loss', () => {
-      const correction = { rollout_is: 'token', rollout_rs: 'token_k1', rollout_rs_threshold: '0.93_1.05' };
-      const { keptMask, weights: given } = CORRECTION_FN.create(
-        'verl/rollout_correction',
-        correction,
-      ).computeSync(BATCH);
-      assert.ok(given);
-      const count = keptMask.reduce((a, b) => a + b, 0);
-      assert.ok(count > 3 && count < MASK.reduce((a, b) => a + b, 0));
-      for (const [policyLoss, args] of [
-        ['vanilla', { loss_agg_mode: 'seq-mean-token-mean' }],
-        ['geo_mean', {}],
-      ] as const) {
-        const objective = fromConfig({
-          'actor_rollout_ref.actor': {
-            use_kl_loss: true,
-            kl_loss_coef: 0.3,
-            entropy_coeff: 0.05,
-            loss_agg_mode: 'seq-mean-token-mean',
-            policy_loss: { loss_mode: policyLoss },
-          },
-          algorithm: { rollout_correction: correction },
-        });
-        const terms = {
-          kl: 'low_var_kl',
-          coef: 0.3,
-          entropyCoef: 0.05,
-          mode: 'seq-mean-token-mean',
-          kept: keptMask,
-        };
-        assertComposed(objective, `verl/${policyLoss}`, { ...correction, ...args }, terms);
-      }
-    });
-
-    it('reports its terms with a correction that has all metrics that a program can have', () => {
-      const correction = {
-        rollout_is: 'sequence',
-        rollout_is_threshold: '0.5_2',
-        rollout_is_batch_normalize: true,
-        rollout_rs: 'token_k1,token_k2,seq_sum_k1',
-        rollout_rs_threshold: 2,
-      };
-      const objective = fromConfig({
-        'actor_rollout_ref.actor': { use_kl_loss: true, kl_loss_coef: 0.3, entropy_coeff: 0.05 },
-        'algorithm.rollout_correction': correction,
-      });
-      const { keptMask: kept } = CORRECTION_FN.create('verl/rollout_correction', correction).computeSync(
-        BATCH,
-      );
-      const terms = { kl: 'low_var_kl', coef: 0.3, entropyCoef: 0.05, mode: 'token-mean', kept };
-      assertComposed(objective, 'verl/vanilla', correction, terms);
-    });
-
-    it('keeps the tokens that bypass_mode rejects in the KL loss', () => {
-      const correction = { rollout_rs: 'token_k1', rollout_rs_threshold: '0.93_1.05' };
-      const objective = fromConfig({
-        'actor_rollout_ref.actor': { use_kl_loss: true, kl_loss_coef: 0.3, entropy_coeff: 0.05 },
-        'algorithm.rollout_correction': { ...correction, bypass_mode: true, loss_type: 'reinforce' },
-      });
-      assert.equal(classOf(objective.policyLossFn), POLICY_LOSS_FN.get('verl/bypass_mode'));
-      const terms = { kl: 'low_var_kl', coef: 0.3, entropyCoef: 0.05, mode: 'token-mean' };
-      assertComposed(objective, 'verl/bypass_mode', { ...correction, loss_type: 'reinforce' }, terms);
-    });
-
-    it('gives the same bits in parts, on its own threads and in one call', async () => {
-      const objective = fromConfig({
-        'actor_rollout_ref.actor': { use_kl_loss: true, kl_loss_coef: 0.3, entropy_coeff: 0.05 },
-      });
-      const whole = objective.computeSync(BATCH, { grad: true });
-      assertSameObjective(await objective.compute(BATCH, { grad: true }), whole);
-      const part = (from: number, to: number): Batch => ({
-        ...Object.fromEntries(
-          Object.entries(BATCH).map(([key, value]) => {
-            const size = (value as ArrayLike<number>).length === ROWS ? 1 : COLUMNS;
-            return [key, (value as Float32Array).slice(from * size, to * size)];
-          }),
-        ),
-        shape: [to - from, COLUMNS],
-      });
-      const parts = [part(0, 2), part(2, ROWS)];
-      const normalizer = sumCounts(parts.map((each) => objective.countSync(each)));
-      const results = parts.map((each) =>
-        objective.computeSync(each, { normalizer, part: true, grad: true }),
-      );
-      const merged = objective.merge(
-        results.map((each) => each.part!),
-        normalizer,
-      );
-      assert.equal(merged.loss, whole.loss);
-      assert.equal(merged.metrics.kl_loss, whole.metrics.kl_loss);
-      assert.deepEqual(
-        results.flatMap(({ grad }) => [...grad!]),
-        [...whole.grad!],
-      );
-    });
-
-    it('needs the columns of its terms', () => {
-      const objective = fromConfig({ 'actor_rollout_ref.actor.use_kl_loss': true });
-      const { refLogprob, ...others } = BATCH as Batch & { refLogprob: unknown };
-      assert.throws(() => objective.computeSync(others), isLossError('ERR_MISSING_INPUT', /ref_?log/i));
-    });
-
-    it('computes no advantages that depend on rejected tokens', () => {
-      const algorithm = {
-        adv_estimator: 'gae',
-        rollout_correction: { rollout_rs: 'token_k2', rollout_rs_threshold: 2 },
-      };
-      assert.throws(
-        () => fromConfig({ algorithm }).computeSync(REWARDED),
-        isLossError('ERR_MISSING_INPUT', /algorithm\.rollout_correction\.rollout_rs/),
-      );
-      assert.ok(Number.isFinite(fromConfig({ algorithm }).computeSync(BATCH).loss));
-      assert.ok(fromConfig({ algorithm: { ...algorithm, adv_estimator: 'grpo' } }).computeSync(REWARDED));
-    });
-
-    it('refuses contradictions', () => {
-      const actor = 'actor_rollout_ref.actor';
-      for (const [config, path] of [
-        [
-          { [`${actor}.policy_loss.loss_mode`]: 'bypass_mode' },
-          /actor\.policy_loss\.loss_mode: expected .*bypass_mode/,
-        ],
-        [
-          { [`${actor}.tis_imp_ratio_cap`]: 2, 'algorithm.rollout_correction.rollout_is': 'token' },
-          /actor\.tis_imp_ratio_cap: expected no value above 0/,
-        ],
-        [
-          { 'algorithm.adv_estimator': 'grpoo' },
-          /algorithm\.adv_estimator: expected one of gae, grpo.*got 'grpoo'/,
-        ],
-        [{ 'algorithm.gamma': 2 }, /algorithm\.gamma: expected a number from 0 to 1/],
-        [{ 'algorithm.rollout_correction.rollout_rs': 'token' }, /rollout_correction\.rollout_rs/],
-        [{ [`${actor}.policy_loss.clip_cov_ration`]: 1 }, /Did you mean '.*clip_cov_ratio'/],
-        [{ [`${actor}.use_kl_loss`]: 'yes' }, /use_kl_loss: expected true or false, got 'yes'/],
-      ] as const)
-        assert.throws(() => fromConfig(config), isLossError('ERR_INVALID_OPTION', path));
-    });
-  });
-
   describe('of TRL', () => {
     it('has the functions and the defaults of the GRPO trainer', () => {
       const objective = fromConfig(
@@ -505,6 +163,11 @@ policy: { model_name: m, train_global_batch_size: 512 }
     assert.equal(fromConfig('policy_loss_fn: gspo').algorithm, 'ppo');
     assert.equal(fromConfig({ policyLossFn: 'gspo' }).algorithm, 'ppo');
     assert.equal(fromConfig({}, { framework: 'trinity' }).algorithm, 'ppo');
+    const settings = 'algorithm.algorithm_type=grpo algorithm.kl_loss_fn_args.kl_coef=0.5';
+    for (const objective of [fromConfig(settings), fromTrinityConfig(settings)]) {
+      assert.equal(objective.algorithm, 'grpo');
+      assert.equal(objective.klLossFn.klCoef, 0.5);
+    }
   });
 
   it('accepts nested keys, paths, settings of a command line and lists of them', () => {
@@ -618,6 +281,7 @@ policy: { model_name: m, train_global_batch_size: 512 }
     });
     const own = JSON.parse('{"loss_fn": {"__proto__": {"use_cispo": true}}}');
     for (const config of [
+      ...['__proto__.loss_fn=1', 'loss_fn.__proto__.use_cispo=true', 'loss_fn=1 loss_fn.use_cispo=2'],
       ...[5, true, [], null, undefined, [[]], 'text', '', 'a=1', '- a=1\n- b'],
       ...['['.repeat(20_000), '{a: '.repeat(20_000), `# ${'x'.repeat(MAX_CONFIG_CHARACTERS)}`, 'a: b: c'],
       `algorithm.gamma=${'['.repeat(10_000)}`,
@@ -630,6 +294,11 @@ policy: { model_name: m, train_global_batch_size: 512 }
       { loss_type: 'dapo', scale_rewards: 'constructor' },
     ])
       assert.throws(() => fromConfig(config as string), isLossError(either));
+    assert.throws(
+      () =>
+        fromConfig('algorithm={} algorithm.__proto__.epsilon=5 __proto__.epsilon=5 loss_fn.__proto__.x=1'),
+      isLossError(either),
+    );
     const polluted = fromConfig(
       'loss_type: dapo\nconstructor: { prototype: { epsilon: 5 } }\n__proto__: { epsilon: 5 }',
     );

@@ -65,7 +65,28 @@ function asOverrides(root: unknown): ConfigObject | undefined {
   if (!Array.isArray(words) || words.length === 0) return undefined;
   const settings = words.map((word) => (typeof word === 'string' ? OVERRIDE.exec(word) : null));
   if (settings.includes(null)) return undefined;
-  return Object.fromEntries(settings.map((match) => [match![1]!, scalar(match![2]!)]));
+  const nested: Section = {};
+  for (const match of settings) set(nested, match![1]!.split('.'), scalar(match![2]!));
+  return nested;
+}
+
+type Section = Record<string, unknown>;
+
+function set(root: Section, path: readonly string[], value: unknown): void {
+  let node = root;
+  for (const name of path.slice(0, -1)) {
+    const before = Object.hasOwn(node, name) ? node[name] : undefined;
+    const isSection = before !== null && typeof before === 'object' && !Array.isArray(before);
+    const section = isSection ? (before as Section) : {};
+    define(node, name, section);
+    node = section;
+  }
+  define(node, path.at(-1)!, value);
+}
+
+// Defines a property instead of assigning to it, because `__proto__` must be a key like any other.
+function define(node: Section, name: string, value: unknown): void {
+  Object.defineProperty(node, name, { value, writable: true, enumerable: true, configurable: true });
 }
 
 function scalar(text: string): unknown {
