@@ -261,6 +261,8 @@ export interface NativeAdvantageCall {
   seed: number;
   /** One element. If the caller sets it to a number other than 0, advantages() stops and resolves to -1. */
   abort: Int32Array | undefined;
+  /** Only on a device: the same as in NativeCall. */
+  stream?: bigint | undefined;
 }
 
 /**
@@ -424,6 +426,7 @@ export interface NativeBinding {
     base: Float32Array | undefined,
     scale: number,
     device?: number,
+    stream?: bigint,
   ): Promise<number>;
   createAdvantage(spec: NativeAdvantageSpec): NativeAdvantage;
   advantageValueNames(fn: NativeAdvantage): string[];

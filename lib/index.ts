@@ -62,6 +62,7 @@ export type {
 export type {
   ComputeOptions,
   ComputeSyncOptions,
+  DeviceCallOptions,
   GradientRequest,
   LossComputeOptions,
   LossComputeSyncOptions,

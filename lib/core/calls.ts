@@ -28,8 +28,8 @@ export interface ComputeSyncOptions {
   part?: boolean;
 }
 
-/** Options of a call that computes a loss asynchronously. */
-export interface ComputeOptions extends ComputeSyncOptions {
+/** Options of an asynchronous call that may run on a CUDA device. */
+export interface DeviceCallOptions {
   /**
    * The device that computes a host batch: 'cpu' (the default), 'cuda', 'cuda:1', …. A DeviceBatch is always computed
    * on its own device.
@@ -37,10 +37,15 @@ export interface ComputeOptions extends ComputeSyncOptions {
   device?: string;
   /**
    * A stream of the device that computes the call: a cudaStream_t as a number, such as PyTorch's `stream.cuda_stream`, or
-   * 0n for the default stream. The call's work on the device waits for the work that is on the stream when it begins, so
-   * the caller need not synchronize the stream before a gradient on the device is overwritten.
+   * 0n for the default stream. The call's work on the device waits for the work that is on the stream when it begins. So
+   * the caller need not synchronize the stream before the call, for example before a gradient on the device is
+   * overwritten.
    */
   stream?: bigint;
+}
+
+/** Options of a call that computes a loss asynchronously. */
+export interface ComputeOptions extends ComputeSyncOptions, DeviceCallOptions {
   /**
    * A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`, and an array that
    * was passed as `grad` may be partly written.
@@ -90,6 +95,12 @@ export interface LossResult<M = Metrics> extends Result<M> {
   deviceGradEntropy?: DeviceGradient;
   /** Shape [B]: the gradient ∂loss/∂log_z, if the call requested it. */
   gradLogZ?: Float32Array;
+}
+
+/** The options of an asynchronous call after its batch was read. */
+export interface AsyncOptions {
+  signal?: AbortSignalLike | undefined;
+  stream?: bigint | undefined;
 }
 
 /** The options of a call that concern a part of a batch; see ComputeSyncOptions. */

@@ -1,9 +1,10 @@
 // Calls native code to compute one function on batches. compute() and computeSync() of every loss are built on this.
 import type { NativeBatch, NativeCall, NativeFunctionSpec } from '../../binding.js';
-import { type AbortSignalLike, abortable, fromNative } from './abortable.js';
+import { abortable, fromNative } from './abortable.js';
 import type { Batch } from './batch.js';
 import { type BatchReader, type Conversions, type Input, whileKept } from './batch-reader.js';
 import type {
+  AsyncOptions,
   CallOptions,
   LossComputeOptions,
   LossComputeSyncOptions,
@@ -43,9 +44,6 @@ export interface Coefficients {
 
 /** Returns the coefficients for a batch. */
 export type CoefficientsOf = (input: Input, normalizer: Normalizer | undefined) => Coefficients;
-
-/** The options of an asynchronous evaluation. */
-type AsyncOptions = CallOptions & { signal?: AbortSignalLike | undefined; stream?: bigint | undefined };
 
 // A batch that evaluateHost(), the fastest native call, accepts: it is in host memory, has a mask, neither numbers per row
 // nor weights of tokens, and counts every row once.
@@ -187,7 +185,7 @@ export class Evaluator {
   async evaluate<M>(
     input: Input,
     gradients: Gradients,
-    options: AsyncOptions,
+    options: CallOptions & AsyncOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {
@@ -196,7 +194,7 @@ export class Evaluator {
     const correction = this.#correction;
     if (!correction) return this.#evaluate(input, gradients, options, coefficients, fused);
     return whileKept(input, async () => {
-      const corrected = await correction.apply(input, options.signal);
+      const corrected = await correction.apply(input, options);
       checkChanged(corrected, gradients);
       const replaced = withColumns(input, corrected.columns);
       const result = await this.#evaluate<M>(replaced, gradients, options, coefficients, fused);
@@ -208,7 +206,7 @@ export class Evaluator {
   async #evaluate<M>(
     input: Input,
     gradients: Gradients,
-    options: AsyncOptions,
+    options: CallOptions & AsyncOptions,
     coefficients: Coefficients,
     fused?: FusedAdvantage,
   ): Promise<LossResult<M>> {

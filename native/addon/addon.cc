@@ -127,7 +127,7 @@ Napi::Value merge_parts(const Napi::CallbackInfo& info) {
 }
 
 // Implements kl() and klSync(). If `later` is set, returns a promise. Arguments from JavaScript: estimator,
-// batch, out, base, scale, device.
+// batch, out, base, scale, device, stream.
 Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
   return guarded(info, [&]() -> Napi::Value {
     Function function;
@@ -136,7 +136,8 @@ Napi::Value kl(const Napi::CallbackInfo& info, bool later) {
     float* out = floats(info[2], place.tokens(), "out");
     const float* base = floats_if_any(info[3], place.tokens(), "base");
     const double scale = number_or_zero(info[4]);
-    if (place.on_cuda()) return kl_on_cuda(info, function.kl, place, base, scale, out, later);
+    if (place.on_cuda())
+      return kl_on_cuda(info, function.kl, place, base, scale, out, stream_if_any(info[6]), later);
     if (!later)
       return run_now(info.Env(),
                      std::make_shared<cpu::KlEvaluation>(function.kl, place.batch, base, scale, out));

@@ -215,11 +215,13 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
     if (place.resident) {
       const cuda::ResidentInfo resident = cuda::resident_info(place.resident.get());
       cuda::AdvantageCall on_device = advantage->on_device(call, resident.rows, resident.group_count);
+      on_device.stream = call.stream;
       on_device.abort = abort;
       return cuda::advantages(place.resident.get(), request, on_device, problem);
     }
     const cuda::FoundInputs found(place.batch);
     cuda::AdvantageCall on_device = advantage->on_device(call, place.rows(), found.inputs().groups.size);
+    on_device.stream = call.stream;
     on_device.abort = abort;
     return cuda::advantages_host(place.device, found.inputs(), request, on_device, problem);
   };
@@ -231,7 +233,7 @@ Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFu
 }
 
 Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
-                       double scale, float* out, bool later) {
+                       double scale, float* out, const cuda::CallerStream& stream, bool later) {
   auto work = std::make_shared<Work>();
   auto mean = std::make_shared<double>(0.0);
   work->device = device_of(place);
@@ -246,6 +248,7 @@ Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Plac
     call.scale = scale;
     call.out = out;
     call.mean_kl = base ? mean.get() : nullptr;
+    call.stream = stream;
     call.abort = abort;
     return place.resident ? cuda::kl(place.resident.get(), call, problem)
                           : cuda::kl_host(place.device, place.batch, call, problem);

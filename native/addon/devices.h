@@ -54,7 +54,7 @@ Napi::Value evaluate_on_cuda(const Napi::CallbackInfo& info, const FunctionHandl
 Napi::Value advantages_on_cuda(const Napi::CallbackInfo& info, const AdvantageFunction& function,
                                const AdvantagePlace& place, const AdvantageCall& call, bool later);
 Napi::Value kl_on_cuda(const Napi::CallbackInfo& info, int estimator, const Place& place, const float* base,
-                       double scale, float* out, bool later);
+                       double scale, float* out, const cuda::CallerStream& stream, bool later);
 
 // Makes the CUDA engine copy host memory on the threads of the CPU engine.
 void share_devices_work();

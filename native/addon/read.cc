@@ -406,6 +406,7 @@ AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t row
   if (!repeats.IsUndefined())
     outputs.repeats = static_cast<uint32_t*>(elements(repeats, napi_uint32_array, rows, "repeats"));
   call.abort = flag_if_any(object.Get("abort"));
+  call.stream = stream_if_any(object.Get("stream"));
   return call;
 }
 

@@ -65,6 +65,7 @@ struct AdvantageCall {
   uint64_t seed = 0;
   double* not_finite_row = nullptr;
   const int32_t* abort = nullptr;
+  cuda::CallerStream stream;
 };
 AdvantageCall read_advantage_call(const AdvantageFunction& function, int64_t rows, int64_t tokens,
                                   const Napi::Object& object);

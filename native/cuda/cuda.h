@@ -210,6 +210,7 @@ struct AdvantageCall {
   GroupOutcome* groups = nullptr;     // per group; group functions only
   double* row_divergences = nullptr;  // per row; distillation only
   double* row_advantages = nullptr;   // per row; distillation only
+  CallerStream stream;
   const int32_t* abort = nullptr;
 };
 
@@ -236,7 +237,8 @@ struct Call {
   const float* logprob = nullptr;
   // For a resident batch: an advantage function that is computed first, or null. The loss then uses its
   // advantages and, if it is a group function, also its repeats. advantage_call receives the results; its
-  // member `abort` is not used. If an input value is not finite, only *advantage_call.not_finite is written.
+  // members `stream` and `abort` are not used. If an input value is not finite, only
+  // *advantage_call.not_finite is written.
   const AdvantageRequest* advantage = nullptr;
   AdvantageCall advantage_call;
   CallerStream stream;
@@ -269,6 +271,7 @@ struct KlCall {
   // Receives the mean KL value: the mean over each row's unmasked tokens, averaged over the rows. It is 0 if
   // `base` is null. The pointer is null if the mean is not wanted.
   double* mean_kl = nullptr;
+  CallerStream stream;
   const int32_t* abort = nullptr;
 };
 Status kl(const Resident* resident, const KlCall& call, Problem* problem);

@@ -211,6 +211,7 @@ Status advantages(const Resident* resident, const AdvantageRequest& request, con
     Context& context = context_of(resident->device);
     context.run([&] {
       check_abort(call.abort);
+      const Fence fence(context, resident->device, call.stream);
       AdvantageRun run(context, resident->inputs, request, call.advantages != nullptr,
                        call.returns != nullptr);
       run.fetch(call, call.abort);
@@ -223,6 +224,7 @@ Status advantages_host(int device, const AdvantageInputs& host, const AdvantageR
   return guarded(problem, [&] {
     Context& context = context_of(device);
     context.run([&] {
+      const Fence fence(context, device, call.stream);
       const DeviceBatch batch = context.allocate_batch(host.tokens, columns_of_advantage(request), 0);
       send_in_chunks(context, host.tokens, batch, kSpanStep, call.abort, [](int64_t, int64_t) {});
       DeviceInputs inputs = send_inputs(context, host);
@@ -237,7 +239,10 @@ Status advantages_host(int device, const AdvantageInputs& host, const AdvantageR
 Status kl(const Resident* resident, const KlCall& call, Problem* problem) {
   return guarded(problem, [&] {
     Context& context = context_of(resident->device);
-    context.run([&] { compute_kl(context, resident->batch, call); });
+    context.run([&] {
+      const Fence fence(context, resident->device, call.stream);
+      compute_kl(context, resident->batch, call);
+    });
   });
 }
 
@@ -245,6 +250,7 @@ Status kl_host(int device, const BatchView& host, const KlCall& call, Problem* p
   return guarded(problem, [&] {
     Context& context = context_of(device);
     context.run([&] {
+      const Fence fence(context, device, call.stream);
       const DeviceBatch batch = context.allocate_batch(host, call.columns, 0);
       send_in_chunks(context, host, batch, kSpanStep, call.abort, [](int64_t, int64_t) {});
       compute_kl(context, batch, call);

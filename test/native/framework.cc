@@ -144,11 +144,16 @@ Napi::Value clear(const Napi::CallbackInfo& info) {
                                stream_of(info[0])));
 }
 
+// readLater(stream, from, out) queues a copy to a Float32Array in page-locked memory.
+Napi::Value read_later(const Napi::CallbackInfo& info) {
+  const Napi::Float32Array out = info[2].As<Napi::Float32Array>();
+  return check(info, cudaMemcpyAsync(const_cast<float*>(out.Data()), address(info[1]), out.ByteLength(),
+                                     cudaMemcpyDeviceToHost, stream_of(info[0])));
+}
+
 // read(stream, from, out) copies to a Float32Array, after the work on the stream.
 Napi::Value read(const Napi::CallbackInfo& info) {
-  const Napi::Float32Array out = info[2].As<Napi::Float32Array>();
-  check(info, cudaMemcpyAsync(const_cast<float*>(out.Data()), address(info[1]), out.ByteLength(),
-                              cudaMemcpyDeviceToHost, stream_of(info[0])));
+  read_later(info);
   return check(info, cudaStreamSynchronize(stream_of(info[0])));
 }
 
@@ -174,6 +179,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("copy", copy);
   add("clear", clear);
   add("read", read);
+  add("readLater", read_later);
   add("write", write);
   return exports;
 }

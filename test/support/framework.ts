@@ -34,6 +34,7 @@ export interface Framework {
   copy(stream: bigint, to: bigint, from: bigint, bytes: number): void;
   clear(stream: bigint, to: bigint, bytes: number): void;
   read(stream: bigint, from: bigint, out: Float32Array): void;
+  readLater(stream: bigint, from: bigint, out: Float32Array): void;
   write(stream: bigint, to: bigint, values: Float32Array): void;
 }
 

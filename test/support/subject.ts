@@ -25,6 +25,7 @@ interface Options {
   signal?: AbortSignal;
   grad?: Float32Array;
   device?: string;
+  stream?: bigint;
 }
 
 export interface Subject {

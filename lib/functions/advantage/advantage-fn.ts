@@ -10,10 +10,10 @@ import type {
 import { type AbortSignalLike, abortable, fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { type AdvantageInput, BatchReader, type Conversions, type Input } from '../../core/batch-reader.js';
-import type { Metrics } from '../../core/calls.js';
+import type { DeviceCallOptions, Metrics } from '../../core/calls.js';
 import type { ComputedAdvantages } from '../../core/computed-advantages.js';
 import type { FunctionDeclaration } from '../../core/declaration.js';
-import { DeviceBatch } from '../../core/device-batch.js';
+import type { DeviceBatch } from '../../core/device-batch.js';
 import { allocate, describeValue, guarded, guardedAsync, LossError } from '../../core/errors.js';
 import { KeyMapper } from '../../core/key-mapper.js';
 import type { Layout } from '../../core/layout.js';
@@ -29,6 +29,7 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
+import { checkStream } from '../../core/stream.js';
 import { readNamedRewards } from './named-rewards.js';
 import { nonFiniteError } from './non-finite.js';
 
@@ -45,12 +46,7 @@ export interface AdvantageComputeSyncOptions {
 }
 
 /** Options of a call that computes advantages asynchronously. */
-export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions {
-  /**
-   * The device that computes a host batch: 'cpu' (the default), 'cuda', 'cuda:1', …. A DeviceBatch is always computed
-   * on its own device.
-   */
-  device?: string;
+export interface AdvantageComputeOptions extends AdvantageComputeSyncOptions, DeviceCallOptions {
   /** A signal that ends the call early when it is aborted. The call then rejects with `ERR_ABORTED`. */
   signal?: AbortSignalLike;
 }
@@ -215,10 +211,12 @@ export abstract class AdvantageFn {
   async compute(batch: Batch | DeviceBatch, options?: AdvantageComputeOptions): Promise<AdvantageResult> {
     return guardedAsync(async () => {
       // Reads the options before the first wait, because the caller may change them afterwards.
-      const { device, signal } = options ?? {};
+      const { device, signal, stream } = options ?? {};
       const seed = this.#seed(options);
       return finishInTurns(this.#read(batch, device), signal, async (input) => {
+        checkStream(stream, input.resident?.device ?? input.device);
         const call = this.#call(input.layout, seed, 'all');
+        call.stream = stream;
         await this.#run(input, call, signal);
         return this.#result(input.layout, call);
       });
@@ -328,11 +326,11 @@ export abstract class AdvantageFn {
     conversions?: Conversions,
   ): Sliced<AdvantageSource> {
     const input = yield* this.#reader.read(batch, device, conversions);
-    const { native, layout, device: index } = input;
+    const { native, layout, device: index, resident } = input;
     const { named } = this.definition;
     if (named)
       yield* readNamedRewards(batch, this.#mapper, named, layout.rows, native as NativeAdvantageBatch);
-    return { native, layout, device: index, host: batch instanceof DeviceBatch ? undefined : batch };
+    return { native, layout, device: index, resident, host: resident ? undefined : (batch as Batch) };
   }
 
   // Throws if native code found an input that is not finite. `input` is native code's number for that input, or 0 if

@@ -4,7 +4,7 @@ import type { NativeBatch } from '../../../binding.js';
 import type { AbortSignalLike } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type Input, whileKept } from '../../core/batch-reader.js';
-import type { Metrics } from '../../core/calls.js';
+import type { DeviceCallOptions, Metrics } from '../../core/calls.js';
 import type { Corrected } from '../../core/correction.js';
 import type { FunctionDeclaration, MetricsOf } from '../../core/declaration.js';
 import { DeviceBatch } from '../../core/device-batch.js';
@@ -37,9 +37,7 @@ export interface CorrectionResult<M = Metrics> {
 }
 
 /** Options of a call that computes a correction asynchronously. */
-export interface CorrectionComputeOptions {
-  /** The device that computes a host batch, as for a policy loss. */
-  device?: string;
+export interface CorrectionComputeOptions extends DeviceCallOptions {
   /** A signal that ends the call early when it is aborted. */
   signal?: AbortSignalLike;
 }
@@ -93,10 +91,12 @@ export abstract class CorrectionFn<M = Metrics> {
    */
   compute(batch: Batch | DeviceBatch, options?: CorrectionComputeOptions): Promise<CorrectionResult<M>> {
     return guardedAsync(async () => {
-      const { device, signal } = options ?? {};
+      const { device, signal, stream } = options ?? {};
       const reading = this.#reader(batch).read(batch, device);
       return finishInTurns(reading, signal, (input) =>
-        whileKept(input, async () => toResult<M>(await this.#programs.apply(withLogprob(input), signal))),
+        whileKept(input, async () =>
+          toResult<M>(await this.#programs.apply(withLogprob(input), { signal, stream })),
+        ),
       );
     });
   }

@@ -1,8 +1,7 @@
 // Computes corrections: a program for each array that a correction consists of.
 import type { NativeBatch } from '../../../binding.js';
-import type { AbortSignalLike } from '../../core/abortable.js';
 import { BatchReader, type Input } from '../../core/batch-reader.js';
-import type { Metrics } from '../../core/calls.js';
+import type { AsyncOptions, Metrics } from '../../core/calls.js';
 import type { Corrected, Correction } from '../../core/correction.js';
 import { allocate } from '../../core/errors.js';
 import { Evaluator } from '../../core/evaluator.js';
@@ -99,8 +98,8 @@ export class CorrectionPrograms implements Correction {
     return this.hasWeights && this.columns.includes('logprob');
   }
 
-  apply(input: Input, signal: AbortSignalLike | undefined): Promise<Corrected> {
-    return this.#run(this.#evaluators, input, signal);
+  apply(input: Input, options: AsyncOptions): Promise<Corrected> {
+    return this.#run(this.#evaluators, input, options);
   }
 
   applySync(input: Input): Corrected {
@@ -108,7 +107,7 @@ export class CorrectionPrograms implements Correction {
   }
 
   async mask(input: Input): Promise<Uint8Array | undefined> {
-    return (await this.#run(this.#ofMask(), input, undefined)).columns.mask;
+    return (await this.#run(this.#ofMask(), input, {})).columns.mask;
   }
 
   maskSync(input: Input): Uint8Array | undefined {
@@ -119,12 +118,12 @@ export class CorrectionPrograms implements Correction {
     return this.#evaluators.filter(([part]) => part === 'kept');
   }
 
-  async #run(evaluators: Evaluators, input: Input, signal: AbortSignalLike | undefined): Promise<Corrected> {
+  async #run(evaluators: Evaluators, input: Input, { signal, stream }: AsyncOptions): Promise<Corrected> {
     const own = onceEach(input);
     const arrays: Arrays = {};
     const metrics: Metrics = {};
     for (const [part, evaluator] of evaluators) {
-      const result = await evaluator.evaluate(own, newArray(input), { signal }, {});
+      const result = await evaluator.evaluate(own, newArray(input), { signal, stream }, {});
       arrays[part] = result.grad!;
       Object.assign(metrics, result.metrics);
     }

@@ -4,7 +4,7 @@ import type { NativeFunctionSpec } from '../../../binding.js';
 import { fromNative } from '../../core/abortable.js';
 import type { Batch } from '../../core/batch.js';
 import { BatchReader, type Input, type InputName, readTokenFloats } from '../../core/batch-reader.js';
-import type { ComputeOptions, ComputeSyncOptions, Result } from '../../core/calls.js';
+import type { ComputeOptions, ComputeSyncOptions, DeviceCallOptions, Result } from '../../core/calls.js';
 import { countBatch, countBatchSync } from '../../core/count-batch.js';
 import type { Counts, Normalizer } from '../../core/counts.js';
 import type { FunctionDeclaration, MetricSchema } from '../../core/declaration.js';
@@ -26,6 +26,7 @@ import {
 } from '../../core/options.js';
 import { Registry } from '../../core/registry.js';
 import { finish, finishInTurns, type Sliced } from '../../core/slices.js';
+import { checkStream } from '../../core/stream.js';
 
 const OPTIONS = {
   adaptive: {
@@ -184,17 +185,17 @@ export abstract class KLFn {
 
   /**
    * Estimates the divergence at each token, in nats. It does not read the mask, so masked tokens get estimates too.
-   * @param options.device where to compute a host batch; 'cpu' by default.
    * @returns one estimate per token, of shape [B, T] (rows × tokens), in the batch's layout. The promise rejects with
    * the LossErrors that PolicyLossFn.compute() lists.
    */
-  async calculateKl(batch: Batch | DeviceBatch, options?: { device?: string }): Promise<Float32Array> {
-    return guardedAsync(() =>
-      finishInTurns(this.#values(batch, options?.device), undefined, async (pass) => {
-        await run(pass);
+  async calculateKl(batch: Batch | DeviceBatch, options?: DeviceCallOptions): Promise<Float32Array> {
+    return guardedAsync(() => {
+      const { device, stream } = options ?? {};
+      return finishInTurns(this.#values(batch, device), undefined, async (pass) => {
+        await run(pass, stream);
         return pass.out;
-      }),
-    );
+      });
+    });
   }
 
   /** Synchronous version of {@link calculateKl}. */
@@ -260,14 +261,14 @@ export abstract class KLFn {
    *
    * Reads token_level_scores, old_logprob, action_mask and, if the batch has it, ref_logprob. Each has the shape [B, T]
    * (rows × tokens). Without ref_logprob the rewards equal the scores.
-   * @param options.device where to compute; 'cpu' by default.
    */
-  async applyKlPenaltyToReward(batch: Batch, options?: { device?: string }): Promise<KlPenaltyResult> {
-    return guardedAsync(() =>
-      finishInTurns(this.#penalty(batch, options?.device), undefined, async (penalty) =>
-        this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass) : 0),
-      ),
-    );
+  async applyKlPenaltyToReward(batch: Batch, options?: DeviceCallOptions): Promise<KlPenaltyResult> {
+    return guardedAsync(() => {
+      const { device, stream } = options ?? {};
+      return finishInTurns(this.#penalty(batch, device), undefined, async (penalty) =>
+        this.#penaltyResult(penalty, penalty.pass ? await run(penalty.pass, stream) : 0),
+      );
+    });
   }
 
   /** Synchronous version of {@link applyKlPenaltyToReward}. */
@@ -367,10 +368,14 @@ interface KlPenalty {
   rewards: Float32Array;
 }
 
-async function run({ estimator, input, out, base, scale }: KlPass): Promise<number> {
+async function run(
+  { estimator, input, out, base, scale }: KlPass,
+  stream: bigint | undefined,
+): Promise<number> {
+  checkStream(stream, input.resident?.device ?? input.device);
   if (!estimator) return 0;
   try {
-    return await native.kl(estimator, input.native, out, base, scale, input.device);
+    return await native.kl(estimator, input.native, out, base, scale, input.device, stream);
   } catch (error) {
     throw fromNative(error);
   }

@@ -1,0 +1,171 @@
+/**
+ * Tests the option `stream` of every registered function that a device computes. The emulated device does the work of a
+ * stream as late as it may. So a call that does not wait for the stream reads columns of NaN, and leaves an array unwritten.
+ */
+import assert from 'node:assert/strict';
+import fc from 'fast-check';
+import {
+  ADVANTAGE_FN,
+  allocPinned,
+  type Batch,
+  CORRECTION_FN,
+  type DeviceBatch,
+  type DeviceCallOptions,
+  freePinned,
+  KL_FN,
+  upload,
+} from '../../lib/index.js';
+import {
+  ADVANTAGE_ARGUMENTS,
+  ARGUMENTS,
+  fitting,
+  layOut,
+  makeRewarded,
+  type RewardSpec,
+  requiredArgs,
+} from '../support/draw.js';
+import { framework } from '../support/framework.js';
+import { DEVICE, gpus, rejects } from '../support/on-device.js';
+import { type Family, subject } from '../support/subject.js';
+
+interface Call {
+  title: string;
+  /** Whether the function reads rewards under keys that only batches in host memory have. */
+  hostOnly?: boolean;
+  run(batch: Batch | DeviceBatch, options?: DeviceCallOptions): Promise<unknown>;
+}
+
+const SPEC: RewardSpec = {
+  seed: 4,
+  rows: 6,
+  columns: 24,
+  values: 'moderate',
+  mask: 'random',
+  packed: false,
+  groups: 'some',
+  rewards: 'normal',
+  perToken: true,
+};
+
+const drawn = <A>(args: fc.Arbitrary<A>): A => fc.sample(args, { seed: 5, numRuns: 1 })[0]!;
+
+const LOSSES: Call[] = Object.entries(ARGUMENTS).flatMap(([family, functions]) =>
+  Object.entries(functions).map(([name, args]) => {
+    const loss = subject(family as Family, name, drawn(args));
+    return { title: `${family} ${name}`, run: (batch, options) => loss.async(batch, options) };
+  }),
+);
+const ADVANTAGES: Call[] = Object.entries(ADVANTAGE_ARGUMENTS).map(([name, args]) => {
+  const fn = ADVANTAGE_FN.create(name, drawn(args));
+  return {
+    title: `advantages ${name}`,
+    hostOnly: fn.definition.named !== undefined,
+    run: (batch, options) => fn.compute(batch, options),
+  };
+});
+// The KL function `none` computes nothing.
+const KL_VALUES: Call[] = KL_FN.names()
+  .filter((name) => name !== 'none')
+  .flatMap((name) => [
+    {
+      title: `values of ${name}`,
+      run: (batch, options) => KL_FN.create(name).calculateKl(batch, options),
+    },
+    {
+      title: `penalty of ${name}`,
+      hostOnly: true,
+      run: (batch, options) => KL_FN.create(name).applyKlPenaltyToReward(batch as Batch, options),
+    },
+  ]);
+const CORRECTIONS: Call[] = CORRECTION_FN.names().map((name) => {
+  const fn = CORRECTION_FN.create(name, requiredArgs(CORRECTION_FN.get(name).declaration));
+  return { title: `correction ${name}`, run: (batch, options) => fn.compute(batch, options) };
+});
+const CALLS = [...LOSSES, ...ADVANTAGES, ...KL_VALUES, ...CORRECTIONS];
+
+describe(`a caller's stream on ${DEVICE}, for every function`, () => {
+  const other = framework()!;
+  const host = layOut(makeRewarded(fitting('dpo', {}, SPEC) as RewardSpec));
+  host.tokenLevelScores = host.tokenLevelRewards!;
+  const columns = Object.entries(host).filter(([, values]) => values instanceof Float32Array) as [
+    string,
+    Float32Array,
+  ][];
+  const pinned: Record<string, Float32Array> = {};
+  const there: [pinned: Float32Array, source: bigint][] = [];
+  let marker: Float32Array;
+  let stream: bigint;
+  let resident: DeviceBatch;
+
+  before(async function () {
+    if (!other) this.skip();
+    stream = other.makeStream(0);
+    for (const [name, values] of columns) {
+      const source = other.allocate(0, values.byteLength);
+      other.write(stream, source, values);
+      const array = new Float32Array(await allocPinned(values.byteLength));
+      pinned[name] = array;
+      there.push([array, source]);
+    }
+    marker = new Float32Array(await allocPinned(4));
+    resident = await upload(host, DEVICE);
+  });
+
+  after(() => {
+    resident?.dispose();
+    for (const [array, source] of there) {
+      freePinned(array.buffer as ArrayBuffer);
+      other.free(source);
+    }
+  });
+
+  // Queues work on the stream that writes the columns, and at last the marker.
+  function writeLater(): void {
+    marker.fill(Number.NaN);
+    for (const [array, source] of there) {
+      array.fill(Number.NaN);
+      other.readLater(stream, source, array);
+    }
+    other.readLater(stream, there[0]![1], marker);
+  }
+  const finish = () => other.read(stream, there[0]![1], new Float32Array(1));
+
+  for (const { title, hostOnly, run } of CALLS)
+    it(title, async () => {
+      const onDevice = { device: DEVICE };
+      const expected = await run(host, onDevice);
+      for (const batch of [{ ...host, ...pinned }, resident]) {
+        if (hostOnly && batch === resident) continue;
+        const options = batch === resident ? {} : onDevice;
+        writeLater();
+        await run(batch === resident ? resident : host, options);
+        assert.ok(Number.isNaN(marker[0]), 'the call waited for a stream that it was not given');
+        finish();
+        writeLater();
+        const found = await run(batch, { ...options, stream });
+        assert.equal(marker[0], columns[0]![1][0]);
+        assert.deepStrictEqual(found, expected);
+      }
+    });
+
+  it('is refused if it is not a stream of the device', async () => {
+    const cases: [stream: unknown, message: RegExp][] = [
+      [7, /stream: expected a cudaStream_t as a bigint, got number 7/],
+      [2n, /stream: expected a stream that every thread can name, got cudaStreamPerThread/],
+    ];
+    if (gpus.length > 1)
+      cases.push([other.makeStream(1), /stream: expected a stream of cuda:0, got another/]);
+    for (const { hostOnly, run } of CALLS) {
+      for (const [given, message] of cases) {
+        const options = { stream: given as bigint };
+        await rejects(() => run(host, { ...options, device: DEVICE }), 'ERR_INVALID_INPUT', message);
+        if (!hostOnly) await rejects(() => run(resident, options), 'ERR_INVALID_INPUT', message);
+      }
+      await rejects(
+        () => run(host, { stream }),
+        'ERR_INVALID_INPUT',
+        /no stream, because the CPU computes the call/,
+      );
+    }
+  });
+});
