@@ -187,6 +187,8 @@ export interface NativeBatch {
    * column in that memory.
    */
   handles?: (Uint8Array | undefined)[];
+  /** Arrays of deviceArray() whose memory is in `pointers`. They are kept until the promise settles. */
+  arrays?: (NativeDeviceArray | undefined)[];
   /**
    * DLPack capsules whose memory is in `pointers`. upload() and update() take their tensors, and call the deleters
    * before the promise settles.

@@ -3,6 +3,7 @@ import { types } from 'node:util';
 import type { NativeBatch, NativeTensor } from '../../binding.js';
 import { DTYPE_CODES, PER_ROW } from './columns.js';
 import { cudaIndex } from './device.js';
+import { DeviceGradient } from './device-gradient.js';
 import { describeValue, LossError } from './errors.js';
 import { describeShape, type Layout } from './layout.js';
 import { native } from './native.js';
@@ -40,7 +41,8 @@ export interface DLPackCapsule {
  * A float column in memory that another process has exported, which upload() and DeviceBatch.update() accept instead of a
  * host array. They open the memory, copy the column on the device, and close the memory. All writes must have ended
  * before the call, and the other process must keep the memory until the promise settles. CUDA does not open memory of
- * the process itself. Only Linux has such memory.
+ * the process itself. But the handle of a {@link DeviceGradient} of the same thread stands for the gradient until its
+ * dispose(). Only Linux has such memory.
  */
 export interface IpcColumn extends Omit<DeviceColumn, 'pointer'> {
   /** The 64 bytes of the cudaIpcMemHandle_t: what cudaIpcGetMemHandle() or {@link DeviceGradient.ipcHandle} returned. */
@@ -81,10 +83,12 @@ export function setDeviceColumn(
     throw new LossError('ERR_INVALID_INPUT', { key, expected, received });
   };
   const isCapsule = types.isExternal(column);
+  const handle = !isCapsule && 'ipc' in column ? checkedHandle(column, refuse) : undefined;
+  const gradient = handle ? DeviceGradient.withHandle(handle) : column;
   const { pointer, dtype, device, shape } = isCapsule
     ? columnOf(native.dlpackTensor(column), refuse)
-    : 'ipc' in column
-      ? exportedColumn(column, refuse)
+    : handle
+      ? exportedColumn(column as IpcColumn, gradient as DeviceGradient | undefined)
       : (column as DeviceColumn);
   if (!Object.hasOwn(DTYPE_CODES, dtype))
     refuse('dtype float32, float16 or bfloat16', `dtype ${describeValue(dtype)}`);
@@ -92,7 +96,7 @@ export function setDeviceColumn(
     refuse(`a column on cuda:${index}, the device of the batch`, `one on ${describeValue(device)}`);
   const perRow = isPerRow(key, shape, layout, mayBePerRow);
   const size = dtype === 'float32' ? 4n : 2n;
-  const isOffset = !isCapsule && 'ipc' in column;
+  const isOffset = handle !== undefined && gradient === undefined;
   const isAddress = typeof pointer === 'bigint' && pointer >= 0n && pointer < 2n ** 64n;
   if (!isAddress || pointer % size !== 0n || (pointer === 0n && layout.tokens > 0 && !isOffset))
     refuse(
@@ -104,7 +108,11 @@ export function setDeviceColumn(
   batch.dtypes[slot] = DTYPE_CODES[dtype] + (perRow ? PER_ROW : 0);
   if (isOffset) {
     batch.handles ??= [];
-    batch.handles[slot] = new Uint8Array(column.ipc);
+    batch.handles[slot] = handle;
+  }
+  if (gradient instanceof DeviceGradient) {
+    batch.arrays ??= [];
+    batch.arrays[slot] = gradient.array();
   }
   if (!isCapsule) return;
   batch.capsules ??= [];
@@ -112,16 +120,25 @@ export function setDeviceColumn(
   batch.capsules[slot] = column;
 }
 
-// Returns a column of another process with its offset instead of its pointer.
-function exportedColumn(
-  { ipc, offset = 0, dtype, device, shape }: IpcColumn,
+// Returns a copy of the handle of a column.
+function checkedHandle(
+  { ipc, offset = 0 }: IpcColumn,
   refuse: (expected: string, received: string) => never,
-): DeviceColumn {
+): Uint8Array {
   if (!types.isUint8Array(ipc) || ipc.length !== IPC_BYTES)
     refuse(`ipc with the ${IPC_BYTES} bytes of a cudaIpcMemHandle_t`, describeValue(ipc));
   if (!Number.isSafeInteger(offset) || offset < 0)
     refuse('an offset that is a whole number of bytes', describeValue(offset));
-  return { pointer: BigInt(offset), dtype, device, shape };
+  return new Uint8Array(ipc);
+}
+
+// Returns a column in exported memory with its pointer if it is in the memory of a gradient of this process, and with its
+// offset instead of the pointer otherwise.
+function exportedColumn(
+  { offset = 0, dtype, device, shape }: IpcColumn,
+  gradient: DeviceGradient | undefined,
+): DeviceColumn {
+  return { pointer: (gradient?.pointer ?? 0n) + BigInt(offset), dtype, device, shape };
 }
 
 // Returns the tensor of a capsule as a column.

@@ -10,6 +10,15 @@ import { allocate, guardedAsync, LossError } from './errors.js';
 import type { Layout } from './layout.js';
 import { native } from './native.js';
 
+// The gradients of this thread whose memory was exported and not freed, by their handles in hexadecimal digits. CUDA does
+// not open memory of the process itself, so a call on such a handle reads the gradient.
+const exported = new Map<string, WeakRef<DeviceGradient>>();
+const collected = new FinalizationRegistry<string>((handle) => {
+  if (!exported.get(handle)?.deref()) exported.delete(handle);
+});
+
+const digits = (handle: Uint8Array) => Buffer.from(handle).toString('hex');
+
 /**
  * A gradient in the memory of a CUDA device. A call returns one if its option `grad` is `'device'`. Pass it as `grad` of
  * a later call on the same device, with a batch of the same shape, to overwrite it instead of allocating memory.
@@ -30,6 +39,8 @@ export class DeviceGradient implements Disposable {
   readonly #length: number;
   readonly #shareable: boolean;
   #native: NativeDeviceArray | undefined;
+  // The handle of the exported memory in hexadecimal digits; undefined before ipcHandle().
+  #handle: string | undefined;
 
   /** @internal The memory is allocated by the first call that writes the gradient. */
   constructor(index: number, layout: Layout, shareable: boolean) {
@@ -92,11 +103,22 @@ export class DeviceGradient implements Disposable {
           hint: "Request it with grad: 'shareable'",
         });
       try {
-        return await native.exportDeviceArray(held);
+        const handle = await native.exportDeviceArray(held);
+        if (this.#native === held && !this.#handle) {
+          this.#handle = digits(handle);
+          exported.set(this.#handle, new WeakRef(this));
+          collected.register(this, this.#handle);
+        }
+        return handle;
       } catch (error) {
         throw fromNative(error);
       }
     });
+  }
+
+  /** @internal Returns the gradient of this thread whose memory has this handle and was not disposed of. */
+  static withHandle(handle: Uint8Array): DeviceGradient | undefined {
+    return exported.get(digits(handle))?.deref();
   }
 
   /**
@@ -113,11 +135,13 @@ export class DeviceGradient implements Disposable {
 
   /**
    * Disposes of the gradient, whose pointer must not be used afterwards. Its device memory is freed as soon as no running
-   * call writes it. Does not wait for that.
+   * call uses it. Does not wait for that. Calls of this process that begin later do not accept its {@link ipcHandle}.
    */
   dispose(): void {
     if (this.#native) native.releaseDeviceArray(this.#native);
     this.#native = undefined;
+    if (this.#handle) exported.delete(this.#handle);
+    this.#handle = undefined;
   }
 
   /** Calls dispose(), so that a gradient can be declared with `using`. */

@@ -1,7 +1,6 @@
 #include "addon/device_work.h"
 
 #include "addon/async.h"
-#include "addon/read.h"
 
 namespace policy_loss::addon {
 namespace {

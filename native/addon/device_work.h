@@ -9,6 +9,7 @@
 
 #include "addon/call_queue.h"
 #include "addon/dlpack.h"
+#include "addon/read.h"
 #include "cuda/cuda.h"
 
 namespace policy_loss::addon {
@@ -26,6 +27,7 @@ struct Work {
   // Tensors that the call reads. They are released when it has ended, on the JavaScript thread, because a
   // deleter of another addon may use JavaScript.
   std::vector<TensorHandle> tensors;
+  std::vector<DeviceArrayHandle> arrays;  // arrays of this addon that the call reads
 };
 
 // Runs work. If `later` is set, the thread of the device's calls runs it, and a promise of its value is

@@ -305,14 +305,27 @@ cuda::DeviceColumns read_device_columns(const Napi::CallbackInfo& info) {
   return columns;
 }
 
+// Adds the arrays of NativeBatch.arrays to a list.
+void keep_arrays(const Napi::Value& value, std::vector<DeviceArrayHandle>* arrays) {
+  if (!value.IsArray()) return;
+  const Napi::Array given = value.As<Napi::Array>();
+  for (uint32_t i = 0; i < given.Length(); ++i)
+    if (const Napi::Value array = given.Get(i); array.IsExternal())
+      arrays->push_back(read_device_array(array));
+}
+
 // Makes a resident batch by calling make(abort, &made, problem) on the thread of the device's uploads, and
 // returns a promise of it. Takes the tensors of the DLPack capsules of the batch (argument 1) and of the
-// inputs of advantage functions (argument 3).
+// inputs of advantage functions (argument 3), and keeps the arrays of this addon that they read.
 template <class Make>
 Napi::Value make_resident(const Napi::CallbackInfo& info, int device, const Napi::Value& abort, Make make) {
   auto work = std::make_shared<Work>();
-  for (const int batch : {1, 3})
-    if (info[batch].IsObject()) take_tensors(info[batch].As<Napi::Object>().Get("capsules"), &work->tensors);
+  for (const int argument : {1, 3}) {
+    if (!info[argument].IsObject()) continue;
+    const Napi::Object batch = info[argument].As<Napi::Object>();
+    keep_arrays(batch.Get("arrays"), &work->arrays);
+    take_tensors(batch.Get("capsules"), &work->tensors);
+  }
   auto resident = std::make_shared<ResidentHandle>();
   work->device = device;
   work->kind = CallKind::kUploading;

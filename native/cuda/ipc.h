@@ -48,8 +48,8 @@ class OpenedMemory {
         cudaGetLastError();
         throw Failure(
             Status::kBadPointer,
-            "ipc: expected the handle of memory on cuda:%d that another process has exported, got one "
-            "that CUDA does not open: %s",
+            "ipc: expected the handle of memory on cuda:%d that another process has exported and not "
+            "freed, got one that CUDA does not open: %s",
             device, cudaGetErrorString(error));
       default:
         check(error, "cudaIpcOpenMemHandle");

@@ -119,6 +119,13 @@ Napi::Value free_memory(const Napi::CallbackInfo& info) {
   return check(info, cudaFree(address(info[0])));
 }
 
+// exportMemory(pointer) returns a handle, with which another process can open the memory.
+Napi::Value export_memory(const Napi::CallbackInfo& info) {
+  cudaIpcMemHandle_t handle;
+  check(info, cudaIpcGetMemHandle(&handle, address(info[0])));
+  return Napi::Buffer<char>::Copy(info.Env(), handle.reserved, sizeof handle.reserved);
+}
+
 Napi::Value make_stream(const Napi::CallbackInfo& info) {
   cudaStream_t stream = nullptr;
   cudaSetDevice(info[0].ToNumber().Int32Value());
@@ -174,6 +181,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   add("deleted", count_deleted);
   add("allocate", allocate);
   add("free", free_memory);
+  add("exportMemory", export_memory);
   add("makeStream", make_stream);
   add("destroyStream", destroy_stream);
   add("copy", copy);

@@ -29,6 +29,7 @@ export interface Framework {
   deleted(): number;
   allocate(device: number, bytes: number): bigint;
   free(pointer: bigint): void;
+  exportMemory(pointer: bigint): Uint8Array;
   makeStream(device: number): bigint;
   destroyStream(stream: bigint): void;
   copy(stream: bigint, to: bigint, from: bigint, bytes: number): void;

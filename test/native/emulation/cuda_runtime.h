@@ -339,8 +339,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
 
-// The emulation takes a handle as one of another process if its last byte was changed. Opening it then maps a
-// copy of the memory, which is there until the handle is closed.
+// Memory of cudaMalloc() can be shared with another process that uses the emulation; see ipc.cc.
 struct cudaIpcMemHandle_t {
   char reserved[64];
 };

@@ -36,6 +36,11 @@ cudaError_t take_error();
 // Must be called first by each function of the runtime. Returns the error with which the function must fail,
 // or cudaSuccess. `failure` is the error with which it fails if a test wants it to (faults.h).
 cudaError_t enter(const char* function, cudaError_t failure = cudaErrorUnknown);
+// Takes the lock, counts the call, and returns if the function must fail.
+#define ENTER(...)                                                                                  \
+  const Lock lock(mutex);                                                                           \
+  if (const cudaError_t failed = enter(__func__ __VA_OPT__(, ) __VA_ARGS__); failed != cudaSuccess) \
+  return failed
 // Returns cudaErrorLaunchFailure if a fault is recorded, and cudaSuccess otherwise.
 cudaError_t state_of_device();
 
@@ -54,8 +59,20 @@ size_t device_memory();
 void count_memory(Holdings* found);
 // Returns whether a device has `bytes` bytes of unused memory.
 bool has_room(int device, size_t bytes);
-// Allocates memory of an emulated device. Returns null if the host does not have enough memory.
-void* allocate(int device, size_t bytes);
+// Allocates memory of an emulated device. Other processes can map it if `shareable` is set. Returns null if
+// the host does not have enough memory.
+void* allocate(int device, size_t bytes, bool shareable);
+// The file in which shareable memory lies, with its guard zones.
+struct MemoryFile {
+  int64_t descriptor = -1;
+  size_t file_bytes = 0;
+  size_t offset = 0;  // of the memory in the file
+  size_t bytes = 0;
+};
+// Returns the file of the allocation that begins at this address. Its descriptor is -1 if there is none.
+MemoryFile file_of(const void* begin);
+// Maps the memory of another process. Returns null if that fails. give_back() unmaps it.
+void* map_file(int device, const MemoryFile& file);
 void give_back(void* memory);
 // Calls visit() with the address and the size of each allocation of device memory.
 void for_each_allocation(const std::function<void(unsigned char* memory, size_t bytes)>& visit);
@@ -68,8 +85,6 @@ void give_back_pinned(void* memory);
 bool is_pinned(const void* pointer);
 // Returns the device that has the memory at this address, or -1 if no device has memory there.
 int device_of(const void* pointer);
-// Returns the size of the allocation that begins at this address, or 0 if none does.
-size_t bytes_of(const void* memory);
 // Records a fault if a guard zone of device memory or of pinned memory was changed.
 void check_guards();
 // permit() sets how much dynamic shared memory a launch of this kernel may use. check_shared() records a
@@ -156,5 +171,8 @@ void run_all_streams();
 // ---- runtime.cc ----
 
 int64_t pools_in_use();
+int device_count();
+// Returns whether a device has `bytes` bytes of unused memory, after the work that streams still hold.
+bool makes_room(int device, size_t bytes);
 
 }  // namespace emulation

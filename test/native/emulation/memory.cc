@@ -4,6 +4,9 @@
 //
 // The objects of this file are never destroyed, because a thread may still be inside the emulation when the
 // process ends.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <map>
 #include <vector>
@@ -56,37 +59,78 @@ unsigned char* barely_aligned(unsigned char* from) {
   return reinterpret_cast<unsigned char*>(address / (2 * kAlignment) * (2 * kAlignment) + kAlignment);
 }
 
-// Returns new memory between two guard zones, or null if the host does not have enough memory.
-unsigned char* guarded_memory(size_t bytes) {
-  const size_t whole = bytes + 2 * kGuardBytes + 2 * kAlignment;
-  unsigned char* const room = static_cast<unsigned char*>(std::malloc(whole + sizeof(void*)));
-  if (!room) return nullptr;
-  unsigned char* const begin = barely_aligned(room + sizeof(void*) + kGuardBytes);
-  unsigned char* const end = room + whole + sizeof(void*);
-  std::memset(room, kGuard, whole + sizeof(void*));
-  std::memset(begin, kFresh, bytes);
-  // The address to free stands before the guard zone.
-  std::memcpy(begin - kGuardBytes - sizeof(void*), &room, sizeof room);
-  poison(begin - kGuardBytes, begin);
-  poison(begin + bytes, end);
-  return begin;
-}
+// Memory between two guard zones, and the room in which all three lie. The room is from malloc(), or a mapped
+// file.
+struct Guarded {
+  size_t bytes = 0;
+  unsigned char* begin = nullptr;
+  unsigned char* room = nullptr;
+  size_t room_bytes = 0;
+  bool is_mapped = false;
+  int file = -1;  // the file, if it was made for this memory
 
-void free_guarded(unsigned char* begin, size_t bytes) {
-  void* room = nullptr;
-  std::memcpy(&room, begin - kGuardBytes - sizeof(void*), sizeof room);
-  unpoison(begin - kGuardBytes, bytes + 2 * kGuardBytes);
-  std::free(room);
-}
+  // Makes a room of plain memory, or of a new file if `shareable` is set. Leaves `room` null if the host does
+  // not have enough memory.
+  Guarded(size_t size, bool shareable) : bytes(size), room_bytes(size + 2 * kGuardBytes + 2 * kAlignment) {
+    if (shareable) {
+      file = memfd_create("emulated device memory", MFD_CLOEXEC);
+      if (file < 0 || ftruncate(file, static_cast<off_t>(room_bytes)) != 0 || !map(file)) {
+        close_file();
+        return;
+      }
+    } else {
+      room = static_cast<unsigned char*>(std::malloc(room_bytes));
+      if (!room) return;
+    }
+    begin = barely_aligned(room + kGuardBytes);
+    std::memset(room, kGuard, room_bytes);
+    std::memset(begin, kFresh, bytes);
+    protect();
+  }
+
+  // Maps the file of another process.
+  explicit Guarded(const MemoryFile& from) : bytes(from.bytes), room_bytes(from.file_bytes) {
+    if (!map(static_cast<int>(from.descriptor))) return;
+    begin = room + from.offset;
+    protect();
+  }
+
+  void free() {
+    unpoison(room, room_bytes);
+    if (is_mapped)
+      munmap(room, room_bytes);
+    else
+      std::free(room);
+    close_file();
+  }
+
+  void check(const char* what) const { check_guards_of(begin, bytes, what); }
+
+ private:
+  bool map(int from) {
+    void* const mapped = mmap(nullptr, room_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, from, 0);
+    is_mapped = mapped != MAP_FAILED;
+    if (is_mapped) room = static_cast<unsigned char*>(mapped);
+    return is_mapped;
+  }
+  void protect() const {
+    poison(room, begin);
+    poison(begin + bytes, room + room_bytes);
+  }
+  void close_file() {
+    if (file >= 0) close(file);
+    file = -1;
+  }
+};
 
 struct Allocation {
-  size_t bytes;
+  Guarded memory;
   int device;
 };
 using Allocations = std::map<uintptr_t, Allocation>;  // by address
 auto& allocations = *new Allocations;
-auto& used_bytes = *new std::map<int, size_t>;         // by device
-auto& pinned = *new std::map<unsigned char*, size_t>;  // the sizes of pinned host memory
+auto& used_bytes = *new std::map<int, size_t>;  // by device
+auto& pinned = *new std::map<unsigned char*, Guarded>;
 size_t pinned_bytes = 0;
 // The allocation of the last access. It is checked first, because most accesses are to the same allocation as
 // the access before.
@@ -94,7 +138,7 @@ Allocations::const_iterator recent = allocations.end();
 
 bool contains(Allocations::const_iterator allocation, uintptr_t address, size_t bytes) {
   return allocation != allocations.end() && address >= allocation->first &&
-         address + bytes <= allocation->first + allocation->second.bytes;
+         address + bytes <= allocation->first + allocation->second.memory.bytes;
 }
 
 // The most dynamic shared memory that a kernel may request without permit_shared(): CUDA's limit of 48 KB,
@@ -112,12 +156,27 @@ bool has_room(int device, size_t bytes) {
   return used_bytes[device] + bytes <= device_memory();
 }
 
-void* allocate(int device, size_t bytes) {
-  unsigned char* const begin = guarded_memory(bytes);
-  if (!begin) return nullptr;
-  allocations[reinterpret_cast<uintptr_t>(begin)] = {bytes, device};
-  used_bytes[device] += bytes;
-  return begin;
+// Adds memory to the allocations, and returns its address; null if there is none.
+static void* add(int device, const Guarded& memory) {
+  if (!memory.room) return nullptr;
+  allocations.insert({reinterpret_cast<uintptr_t>(memory.begin), {memory, device}});
+  used_bytes[device] += memory.bytes;
+  return memory.begin;
+}
+
+void* allocate(int device, size_t bytes, bool shareable) {
+  return add(device, Guarded(bytes, shareable));
+}
+
+void* map_file(int device, const MemoryFile& file) {
+  return add(device, Guarded(file));
+}
+
+MemoryFile file_of(const void* begin) {
+  const auto found = allocations.find(reinterpret_cast<uintptr_t>(begin));
+  if (found == allocations.end()) return {};
+  const Guarded& memory = found->second.memory;
+  return {memory.file, memory.room_bytes, static_cast<size_t>(memory.begin - memory.room), memory.bytes};
 }
 
 void give_back(void* memory) {
@@ -126,16 +185,16 @@ void give_back(void* memory) {
     record_fault("memory is given back that was not allocated");
     return;
   }
-  const size_t bytes = found->second.bytes;
-  used_bytes[found->second.device] -= bytes;
+  Guarded last = found->second.memory;
+  used_bytes[found->second.device] -= last.bytes;
   recent = allocations.end();
   allocations.erase(found);
-  free_guarded(static_cast<unsigned char*>(memory), bytes);
+  last.free();
 }
 
 void for_each_allocation(const std::function<void(unsigned char* memory, size_t bytes)>& visit) {
   for (const auto& [address, allocation] : allocations)
-    visit(reinterpret_cast<unsigned char*>(address), allocation.bytes);
+    visit(reinterpret_cast<unsigned char*>(address), allocation.memory.bytes);
 }
 
 int device_of(const void* pointer) {
@@ -145,39 +204,33 @@ int device_of(const void* pointer) {
   return std::prev(next)->second.device;
 }
 
-size_t bytes_of(const void* memory) {
-  const auto found = allocations.find(reinterpret_cast<uintptr_t>(memory));
-  return found == allocations.end() ? 0 : found->second.bytes;
-}
-
 void* allocate_pinned(size_t bytes) {
   if (pinned_bytes + bytes > device_memory()) return nullptr;
-  unsigned char* const begin = guarded_memory(bytes);
-  if (!begin) return nullptr;
-  pinned[begin] = bytes;
+  const Guarded memory(bytes, false);
+  if (!memory.room) return nullptr;
+  pinned.insert({memory.begin, memory});
   pinned_bytes += bytes;
-  return begin;
+  return memory.begin;
 }
 
 void give_back_pinned(void* memory) {
-  unsigned char* const begin = static_cast<unsigned char*>(memory);
-  const auto found = pinned.find(begin);
+  const auto found = pinned.find(static_cast<unsigned char*>(memory));
   if (found == pinned.end()) return record_fault("pinned memory is given back that was not allocated");
-  const size_t bytes = found->second;
-  pinned_bytes -= bytes;
+  Guarded last = found->second;
+  pinned_bytes -= last.bytes;
   pinned.erase(found);
-  free_guarded(begin, bytes);
+  last.free();
 }
 
 bool is_pinned(const void* pointer) {
   unsigned char* const address = static_cast<unsigned char*>(const_cast<void*>(pointer));
   const auto next = pinned.upper_bound(address);
-  return next != pinned.begin() && address < std::prev(next)->first + std::prev(next)->second;
+  return next != pinned.begin() && address < std::prev(next)->first + std::prev(next)->second.bytes;
 }
 
 void count_memory(Holdings* found) {
   for (const auto& [device, bytes] : used_bytes) found->device_bytes += static_cast<int64_t>(bytes);
-  for (const auto& [memory, bytes] : pinned) found->pinned_bytes += static_cast<int64_t>(bytes);
+  found->pinned_bytes += static_cast<int64_t>(pinned_bytes);
 }
 
 void check_access(const void* pointer, size_t bytes) {
@@ -200,9 +253,8 @@ void check_copy(const void* device, size_t bytes) {
 }
 
 void check_guards() {
-  for (const auto& [address, allocation] : allocations)
-    check_guards_of(reinterpret_cast<unsigned char*>(address), allocation.bytes, "an allocation");
-  for (const auto& [begin, bytes] : pinned) check_guards_of(begin, bytes, "pinned memory");
+  for (const auto& [address, allocation] : allocations) allocation.memory.check("an allocation");
+  for (const auto& [begin, memory] : pinned) memory.check("pinned memory");
 }
 
 void SharedMemory::fill(size_t bytes) {

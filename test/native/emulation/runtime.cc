@@ -11,12 +11,6 @@
 
 using namespace emulation;
 
-// Takes the lock, counts the call, and returns if the function must fail.
-#define ENTER(...)                                                                                  \
-  const Lock lock(mutex);                                                                           \
-  if (const cudaError_t failed = enter(__func__ __VA_OPT__(, ) __VA_ARGS__); failed != cudaSuccess) \
-  return failed
-
 namespace emulation {
 
 // A memory pool. Freed memory is given back at once, so that kernels which use it are noticed. The pool only
@@ -47,10 +41,6 @@ int64_t launch_count = 0, wait_count = 0;
 
 thread_local int current_device = 0;
 
-int device_count() {
-  return static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DEVICES", 1));
-}
-
 int driver_version() {
   return static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DRIVER", kVersion));
 }
@@ -63,11 +53,8 @@ bool can_map() {
   return number_from_environment("POLICY_LOSS_EMULATION_MAPPED", 1) != 0;
 }
 
-cudaError_t allocate_on(int device, void** memory, size_t bytes) {
-  // A stream may still hold a cudaFreeAsync() that has not run. Running all streams frees that memory.
-  if (!has_room(device, bytes)) run_all_streams();
-  if (!has_room(device, bytes)) return set_error(cudaErrorMemoryAllocation);
-  *memory = allocate(device, bytes);
+cudaError_t allocate_on(int device, void** memory, size_t bytes, bool shareable) {
+  *memory = makes_room(device, bytes) ? allocate(device, bytes, shareable) : nullptr;
   return set_error(*memory ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -77,6 +64,16 @@ namespace emulation {
 
 int64_t pools_in_use() {
   return used_pools;
+}
+
+int device_count() {
+  return static_cast<int>(number_from_environment("POLICY_LOSS_EMULATION_DEVICES", 1));
+}
+
+bool makes_room(int device, size_t bytes) {
+  // A stream may still hold a cudaFreeAsync() that has not run. Running all streams frees that memory.
+  if (!has_room(device, bytes)) run_all_streams();
+  return has_room(device, bytes);
 }
 
 int64_t cached_bytes() {
@@ -291,7 +288,7 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes) {
 
 cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t) {
   ENTER(cudaErrorMemoryAllocation);
-  const cudaError_t error = allocate_on(pool->device, memory, bytes);
+  const cudaError_t error = allocate_on(pool->device, memory, bytes, false);
   if (error != cudaSuccess) return error;
   pool->cached -= std::min(pool->cached, bytes);
   pool->sizes[*memory] = bytes;
@@ -311,7 +308,7 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   ENTER(cudaErrorMemoryAllocation);
-  return allocate_on(current_device, memory, bytes);
+  return allocate_on(current_device, memory, bytes, true);
 }
 
 // Frees the memory at once, even if a stream still holds work that uses it.
@@ -370,55 +367,5 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
                               : is_pinned(pointer) ? cudaMemoryTypeHost
                                                    : cudaMemoryTypeUnregistered;
   *attributes = {type, device};
-  return cudaSuccess;
-}
-
-namespace {
-
-// What a handle holds. Tests set `process` to kOther.
-struct Exported {
-  void* memory;
-  size_t bytes;
-  int device;
-  char unused[43];
-  char process;
-};
-static_assert(sizeof(Exported) == sizeof(cudaIpcMemHandle_t));
-enum : char { kOwn = 1, kOther = 2 };
-
-// The memory that is open, by the exported memory.
-auto& opened = *new std::map<void*, void*>;
-
-}  // namespace
-
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
-  ENTER();
-  for (const auto& pool : pools)
-    if (pool->sizes.contains(memory)) return set_error(cudaErrorInvalidValue);
-  const Exported exported{memory, bytes_of(memory), device_of(memory), {}, kOwn};
-  if (exported.bytes == 0) return set_error(cudaErrorInvalidValue);
-  std::memcpy(handle, &exported, sizeof exported);
-  return cudaSuccess;
-}
-
-cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
-  ENTER();
-  Exported exported;
-  std::memcpy(&exported, &handle, sizeof exported);
-  if (exported.process == kOwn) return set_error(cudaErrorDeviceUninitialized);
-  if (exported.process != kOther || opened.contains(exported.memory)) return set_error(cudaErrorInvalidValue);
-  if (bytes_of(exported.memory) != exported.bytes) return set_error(cudaErrorMapBufferObjectFailed);
-  const cudaError_t error = allocate_on(exported.device, memory, exported.bytes);
-  if (error != cudaSuccess) return error;
-  std::memcpy(*memory, exported.memory, exported.bytes);
-  opened[exported.memory] = *memory;
-  return cudaSuccess;
-}
-
-cudaError_t cudaIpcCloseMemHandle(void* memory) {
-  ENTER();
-  if (std::erase_if(opened, [=](const auto& each) { return each.second == memory; }) == 0)
-    return set_error(cudaErrorInvalidValue);
-  give_back(memory);
   return cudaSuccess;
 }
